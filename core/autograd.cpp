@@ -1,0 +1,159 @@
+#include "core/autograd.h"
+
+#include <utility>
+
+#include "core/parallel_for.h"
+
+namespace nemocube {
+namespace {
+
+template <class To, class From>
+void add_rows(const Tensor& to, const Tensor& from) {
+  const std::int64_t cols = to.cols();
+  parallel_for(to.rows(), 1 + 16384 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      To* __restrict y = to.row<To>(r);
+      const From* __restrict x = from.row<From>(r);
+      for (std::int64_t c = 0; c < cols; ++c) {
+        using A = acc_t<To>;
+        y[c] = static_cast<To>(static_cast<A>(y[c]) + static_cast<A>(x[c]));
+      }
+    }
+  });
+}
+
+void add_in_place(const Tensor& to, const Tensor& from) {
+  if (to.numel() == 0) return;
+  visit_float("gradient sum", to.dtype(), [&](auto to_tag) {
+    visit_float("gradient sum", from.dtype(), [&](auto from_tag) {
+      add_rows<typename decltype(to_tag)::type, typename decltype(from_tag)::type>(to, from);
+    });
+  });
+}
+
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.defined() && b.defined() && a.same_storage(b) && a.raw() == b.raw() && a.shape() == b.shape();
+}
+
+}  // namespace
+
+GradNode::GradNode(const Shape& shape, DType dtype, bool leaf)
+    : shape_(shape), dtype_(leaf ? accumulate_dtype(dtype) : dtype), leaf_(leaf) {}
+
+GradNode::GradNode(std::shared_ptr<GradNode> parent, const Shape& shape, std::int64_t start)
+    : shape_(shape), dtype_(parent->dtype_), leaf_(false), parent_(std::move(parent)), start_(start) {}
+
+Tensor GradNode::window() {
+  if (!parent_->grad_.defined()) parent_->grad_ = parent_->buffer();
+  const Tensor& whole = parent_->grad_;
+  return whole.narrow(-1, start_, shape_[shape_.ndim() - 1]);
+}
+
+Grad GradNode::into() {
+  expect(leaf_, "GradNode::into of an intermediate value");
+  if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_);
+  const Into how = filled_ ? Into::add : Into::set;
+  filled_ = true;
+  return {grad_, how};
+}
+
+Tensor GradNode::buffer() {
+  if (!filled_ && leaf_ && grad_.defined()) return grad_;
+  if (!filled_ && parent_) return window();
+  return Tensor::empty(shape_, dtype_);
+}
+
+void GradNode::add(Tensor g) {
+  expect(g.shape() == shape_, "gradient of shape ", g.shape(), " for a value of shape ", shape_);
+  if (filled_) {
+    if (leaf_ || parent_ || grad_.unique()) {
+      add_in_place(grad_, g);
+    } else {
+      Tensor sum = grad_.clone();
+      add_in_place(sum, g);
+      grad_ = sum;
+    }
+    return;
+  }
+  filled_ = true;
+  if (parent_) {
+    grad_ = window();
+    if (!same_place(grad_, g)) grad_.copy_from(g);
+  } else if (leaf_) {
+    if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_);
+    if (!same_place(grad_, g)) grad_.copy_from(g);
+  } else {
+    expect(g.dtype() == dtype_, "gradient of dtype ", g.dtype(), " for a value of dtype ", dtype_);
+    grad_ = std::move(g);
+  }
+}
+
+Tensor GradNode::take() {
+  expect(!leaf_, "GradNode::take of a leaf");
+  filled_ = false;
+  return std::exchange(grad_, Tensor());
+}
+
+void GradNode::clear() {
+  filled_ = false;
+  if (!leaf_) grad_ = Tensor();
+}
+
+Var Var::leaf(Tensor value) {
+  auto node = std::make_shared<GradNode>(value.shape(), value.dtype(), true);
+  return Var(std::move(value), std::move(node));
+}
+
+const Tensor& Var::grad() const {
+  expect(node_ != nullptr, "gradient of a value that wants none");
+  return node_->grad();
+}
+
+Var make_result(Tensor value, bool wants) {
+  if (!wants) return Var(std::move(value));
+  auto node = std::make_shared<GradNode>(value.shape(), value.dtype(), false);
+  return Var(std::move(value), std::move(node));
+}
+
+void Tape::record(const char* name, std::function<void()> backward) {
+  entries_.push_back({name, std::move(backward)});
+}
+
+void Tape::backward(const Var& output, const Tensor& gradient) { backward({&output, 1}, {&gradient, 1}); }
+
+void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradients) {
+  expect(outputs.size() == gradients.size(), "backward with ", outputs.size(), " outputs and ",
+         gradients.size(), " gradients");
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].needs_grad()) outputs[i].node()->add(gradients[i]);
+  while (!entries_.empty()) {
+    Entry entry = std::move(entries_.back());
+    entries_.pop_back();
+    entry.backward();
+  }
+}
+
+Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input) {
+  if (!ctx.tape) return block(ctx, input);
+  Context silent = ctx;
+  silent.tape = nullptr;
+  // The block's parameters may want gradients even when its input does not, so the result always does.
+  Var result = make_result(block(silent, Var(input.value())).value(), true);
+  Context replay = ctx;
+  replay.recomputing = true;
+  ctx.tape->record(name, [replay, block, input, out = result.node()]() mutable {
+    if (!out->filled()) return;
+    Tensor gradient = out->take();
+    Tape tape;
+    replay.tape = &tape;
+    Var detached = input.value();
+    if (input.needs_grad())
+      detached = Var(input.value(), std::make_shared<GradNode>(input.shape(), input.value().dtype(), false));
+    const Var again = block(replay, detached);
+    tape.backward(again, gradient);
+    if (input.needs_grad() && detached.node()->filled()) input.node()->add(detached.node()->take());
+  });
+  return result;
+}
+
+}  // namespace nemocube

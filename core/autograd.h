@@ -1,0 +1,135 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+/// Reverse-mode automatic differentiation by a tape of hand-written closures.
+///
+/// A differentiable operation computes its result and, when an input wants a gradient and the context has a
+/// tape, records one closure that reads the gradient of its output and adds to the gradients of its inputs.
+/// The tape only orders the closures. Many tapes may be alive at once (one for each microbatch in flight); a
+/// tape belongs to one thread at a time. Each closure, with everything it keeps, is released as soon as it
+/// has run.
+namespace nemocube {
+
+/// Whether a kernel overwrites its output or adds to it; part of every signature that writes a gradient.
+enum class Into { set, add };
+struct Grad {
+  Tensor to;
+  Into how = Into::set;
+};
+
+/// The gradient of one value.
+/// leaf          a parameter: a lasting buffer in the accumulation dtype (f32, f64 for f64) that sums over
+/// microbatches intermediate  created and consumed within one backward pass, in the dtype of the value
+class GradNode {
+ public:
+  GradNode(const Shape& shape, DType dtype, bool leaf);
+  /// An intermediate whose gradient is a window of `parent`'s: columns [start, start + width).
+  GradNode(std::shared_ptr<GradNode> parent, const Shape& shape, std::int64_t start);
+
+  bool leaf() const { return leaf_; }
+  const Shape& shape() const { return shape_; }
+
+  /// Leaf only: where and how a kernel writes its contribution: `set` for the first since clear(), then
+  /// `add`.
+  Grad into();
+  /// A tensor to write a whole contribution to, for add(). May be a window of a larger buffer.
+  Tensor buffer();
+  /// Adds a contribution: same shape and dtype as the value (any float dtype for a leaf). Keeps `g` when it
+  /// is the first; adds in place when nobody else holds the stored gradient.
+  void add(Tensor g);
+
+  bool filled() const { return filled_; }
+  /// The sum so far; undefined when nothing contributed.
+  const Tensor& grad() const { return grad_; }
+  /// Moves the sum out, for the closure that consumes it (intermediate only).
+  Tensor take();
+  /// Forgets the sum; a leaf keeps its buffer for the next use.
+  void clear();
+
+ private:
+  Tensor window();  // this node's part of the parent's buffer
+  Shape shape_;
+  DType dtype_;
+  bool leaf_;
+  bool filled_ = false;
+  Tensor grad_;
+  std::shared_ptr<GradNode> parent_;
+  std::int64_t start_ = 0;
+};
+
+/// A tensor that may want a gradient.
+class Var {
+ public:
+  Var() = default;
+  Var(Tensor value) : value_(std::move(value)) {}  // NOLINT: a constant converts implicitly
+  Var(Tensor value, std::shared_ptr<GradNode> node) : value_(std::move(value)), node_(std::move(node)) {}
+  /// A leaf of its own, for tests and for inputs whose gradient is wanted.
+  static Var leaf(Tensor value);
+
+  const Tensor& value() const { return value_; }
+  bool defined() const { return value_.defined(); }
+  bool needs_grad() const { return node_ != nullptr; }
+  const std::shared_ptr<GradNode>& node() const { return node_; }
+  const Shape& shape() const { return value_.shape(); }
+  const Tensor& grad() const;  ///< of a leaf, after backward; std::logic_error when it wants none
+
+ private:
+  Tensor value_;
+  std::shared_ptr<GradNode> node_;
+};
+
+class Tape {
+ public:
+  Tape() = default;
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  /// Records a closure; `name` appears in profiles and errors. Closures run in reverse order.
+  void record(const char* name, std::function<void()> backward);
+  /// Seeds `output` with `gradient` (its shape; its dtype) and runs every closure, last to first. The tape is
+  /// empty afterwards.
+  void backward(const Var& output, const Tensor& gradient);
+  void backward(std::span<const Var> outputs, std::span<const Tensor> gradients);
+  std::size_t size() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    const char* name;
+    std::function<void()> backward;
+  };
+  std::vector<Entry> entries_;
+};
+
+struct KernelChoice;
+
+/// What an operation needs to know besides its operands.
+struct Context {
+  Tape* tape = nullptr;      ///< null: nothing is recorded, no gradient will be asked for
+  bool recomputing = false;  ///< replaying an activation checkpoint: counters must not count again
+  const KernelChoice* kernels = nullptr;  ///< chosen variants; null: the first variant of each operation
+
+  bool records(std::initializer_list<const Var*> inputs) const {
+    if (!tape) return false;
+    for (const Var* v : inputs)
+      if (v->needs_grad()) return true;
+    return false;
+  }
+};
+
+/// The result of an operation: `value` with a fresh intermediate node when `wants`, else a constant.
+Var make_result(Tensor value, bool wants);
+
+/// Runs `block` without recording and records one closure that, in backward, runs it again on a tape of its
+/// own and continues from the gradient that arrived: memory of one block's input instead of all its
+/// intermediates. `block` must compute the same values again (no random state); parameters it uses accumulate
+/// as always.
+using Block = std::function<Var(Context&, const Var&)>;
+Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input);
+
+}  // namespace nemocube

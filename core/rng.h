@@ -1,0 +1,45 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "core/tensor.h"
+
+/// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
+/// as 1, 2, 3", SC 2011).
+///
+/// Draw i of the stream (seed, name) depends on nothing else, so a slice of a parameter draws exactly its
+/// part of the whole, in any order, on any layout. All arithmetic is integer or correctly rounded f64 (no
+/// libm), so every machine and device gives the same bits.
+namespace nemocube {
+
+/// One Philox block: 128 random bits for (counter, key).
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+
+class RandomStream {
+ public:
+  /// `name` is the parameter's global name or the purpose of the draw.
+  RandomStream(std::uint64_t seed, std::string_view name);
+  std::uint64_t bits(std::uint64_t i) const;  ///< 64 random bits
+  double uniform(std::uint64_t i) const;      ///< in (0, 1), a multiple of 2^-53 plus 2^-54
+  double normal(std::uint64_t i) const;       ///< standard normal, by the inverse distribution function
+  std::uint64_t below(std::uint64_t i, std::uint64_t n) const;  ///< in [0, n), unbiased to 2^-64 n
+
+ private:
+  std::array<std::uint32_t, 2> key_;
+  std::array<std::uint32_t, 2> stream_;
+};
+
+/// t[j] = mean + sigma * normal(first + j), elements in order.
+void fill_normal(const Tensor& t, const RandomStream& stream, double mean, double sigma,
+                 std::uint64_t first = 0);
+/// t[j] = low + (high - low) * uniform(first + j).
+void fill_uniform(const Tensor& t, const RandomStream& stream, double low, double high,
+                  std::uint64_t first = 0);
+
+/// FNV-1a, 64 bit: stable names for streams and files.
+std::uint64_t hash_name(std::string_view text);
+/// Inverse of the standard normal distribution function, relative error below 1.2e-9; p in (0, 1).
+double inverse_normal(double p);
+
+}  // namespace nemocube

@@ -1,0 +1,305 @@
+#include "core/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/allocator.h"
+#include "core/parallel_for.h"
+
+namespace nemocube {
+
+std::string_view name_of(Device device) {
+  switch (device) {
+    case Device::cpu:
+      return "cpu";
+    case Device::cuda:
+      return "cuda";
+    case Device::meta:
+      return "meta";
+  }
+  return "?";
+}
+
+Shape::Shape(std::span<const std::int64_t> dims) : ndim_(static_cast<int>(dims.size())) {
+  expect(dims.size() <= max_dims, "shape with ", dims.size(), " dimensions; at most ", max_dims);
+  std::copy(dims.begin(), dims.end(), dims_.begin());
+}
+
+std::int64_t Shape::numel() const {
+  std::int64_t n = 1;
+  for (std::int64_t d : dims()) n *= d;
+  return n;
+}
+
+bool operator==(const Shape& a, const Shape& b) { return std::ranges::equal(a.dims(), b.dims()); }
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (int i = 0; i < shape.ndim(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+Storage::Storage(std::int64_t bytes, Device device) : bytes_(bytes), owned_(true) {
+  expect(device == Device::cpu, "storage on ", device, " is not in this build");
+  data_ = static_cast<std::byte*>(cpu_allocate(bytes));
+}
+
+Storage::Storage(void* data, std::int64_t bytes, std::shared_ptr<const void> owner)
+    : data_(static_cast<std::byte*>(data)), bytes_(bytes), owner_(std::move(owner)) {}
+
+Storage::~Storage() {
+  if (owned_) cpu_free(data_, bytes_);
+}
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
+  for (std::int64_t d : shape.dims()) expect(d >= 0, "negative dimension in ", shape);
+  Tensor t;
+  t.defined_ = true;
+  t.shape_ = shape;
+  t.dtype_ = dtype;
+  t.device_ = device;
+  t.row_stride_ = t.cols();
+  if (device != Device::meta) t.storage_ = std::make_shared<Storage>(t.bytes(), device);
+  return t;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
+  Tensor t = empty(shape, dtype, device);
+  if (!t.is_meta()) t.zero();
+  return t;
+}
+
+Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype, std::shared_ptr<const void> owner) {
+  Tensor t = empty(shape, dtype, Device::meta);
+  t.device_ = Device::cpu;
+  t.storage_ = std::make_shared<Storage>(data, t.bytes(), std::move(owner));
+  return t;
+}
+
+Tensor Tensor::scalar(double value, DType dtype) {
+  Tensor t = empty({}, dtype);
+  t.fill(value);
+  return t;
+}
+
+std::int64_t Tensor::dim(int i) const {
+  const int d = i < 0 ? i + ndim() : i;
+  expect(d >= 0 && d < ndim(), "dimension ", i, " of a tensor of shape ", shape_);
+  return shape_[d];
+}
+
+std::int64_t Tensor::rows() const {
+  std::int64_t n = 1;
+  for (int i = 0; i + 1 < ndim(); ++i) n *= shape_[i];
+  return n;
+}
+
+void* Tensor::raw() const {
+  expect(defined_, "data of an undefined tensor");
+  expect(storage_ != nullptr, "data of a meta tensor of shape ", shape_);
+  if (!storage_->data()) return nullptr;
+  return storage_->data() + offset_ * size_of(dtype_);
+}
+
+Tensor Tensor::narrow(int d, std::int64_t start, std::int64_t length) const {
+  if (d < 0) d += ndim();
+  expect(d >= 0 && d < ndim(), "narrow along dimension ", d, " of ", shape_);
+  expect(start >= 0 && length >= 0 && start + length <= shape_[d], "narrow [", start, ", ", start + length,
+         ") of dimension ", d, " of ", shape_);
+  Tensor t = *this;
+  t.shape_[d] = length;
+  if (d == ndim() - 1) {
+    t.offset_ += start;
+    if (ndim() == 1) t.row_stride_ = length;
+    return t;
+  }
+  std::int64_t outer = 1, inner_rows = 1;
+  for (int i = 0; i < d; ++i) outer *= shape_[i];
+  for (int i = d + 1; i + 1 < ndim(); ++i) inner_rows *= shape_[i];
+  // With one outer entry the kept rows are consecutive; with one kept row each, they are evenly spaced.
+  if (outer > 1 && length * inner_rows != 1 && length != shape_[d])
+    expect(false, "narrow along dimension ", d, " of ", shape_, " is not a stack of rows; copy instead");
+  t.offset_ += start * inner_rows * row_stride_;
+  if (outer > 1 && length != shape_[d]) t.row_stride_ = shape_[d] * inner_rows * row_stride_;
+  return t;
+}
+
+Tensor Tensor::select(std::int64_t index) const {
+  expect(ndim() >= 1, "select from a scalar");
+  const Tensor one = narrow(0, index, 1);
+  const auto rest = shape_.dims().subspan(1);
+  return one.reshape(Shape(rest));
+}
+
+Tensor Tensor::reshape(const Shape& wanted) const {
+  Shape shape = wanted;
+  std::int64_t known = 1;
+  int open = -1;
+  for (int i = 0; i < shape.ndim(); ++i) {
+    if (shape[i] == -1)
+      open = i;
+    else
+      known *= shape[i];
+  }
+  if (open >= 0) shape[open] = known == 0 ? 0 : numel() / known;
+  expect(shape.numel() == numel(), "reshape of ", shape_, " to ", wanted);
+  Tensor t = *this;
+  t.shape_ = shape;
+  if (t.cols() != cols() || shape.ndim() == 0) {
+    expect(contiguous(), "reshape of strided ", shape_, " to ", wanted, " would change its rows; copy first");
+    t.row_stride_ = t.cols();
+  }
+  return t;
+}
+
+std::vector<Tensor> Tensor::split_last(std::span<const std::int64_t> widths) const {
+  std::vector<Tensor> parts;
+  std::int64_t start = 0;
+  for (std::int64_t width : widths) {
+    parts.push_back(narrow(-1, start, width));
+    start += width;
+  }
+  expect(start == cols(), "split widths add up to ", start, ", the tensor has ", cols(), " columns");
+  return parts;
+}
+
+Tensor Tensor::clone() const {
+  Tensor t = empty(shape_, dtype_, device_);
+  if (!is_meta()) t.copy_from(*this);
+  return t;
+}
+
+Tensor Tensor::as_contiguous() const { return contiguous() ? *this : clone(); }
+
+Tensor Tensor::to(DType dtype) const {
+  if (dtype == dtype_) return *this;
+  Tensor t = empty(shape_, dtype, device_);
+  if (!is_meta()) t.copy_from(*this);
+  return t;
+}
+
+namespace {
+template <class To, class From>
+void convert_rows(const Tensor& to, const Tensor& from) {
+  const std::int64_t cols = to.cols();
+  To* to_data = to.data<To>();
+  const From* from_data = from.data<From>();
+  parallel_for(to.rows(), 1 + 16384 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      To* __restrict y = to_data + r * to.row_stride();
+      const From* __restrict x = from_data + r * from.row_stride();
+      for (std::int64_t c = 0; c < cols; ++c) {
+        if constexpr (std::is_same_v<To, bf16>)
+          y[c] = bf16(static_cast<float>(x[c]));
+        else
+          y[c] = static_cast<To>(x[c]);
+      }
+    }
+  });
+}
+
+// Contiguous tensors are copied in slices that are independent of their shape.
+Tensor flat_rows(const Tensor& t) {
+  constexpr std::int64_t slice = 16384;
+  if (t.contiguous() && t.numel() > slice && t.numel() % slice == 0) return t.reshape({-1, slice});
+  return t;
+}
+}  // namespace
+
+void Tensor::copy_from(const Tensor& source) const {
+  expect(shape_ == source.shape_, "copy of ", source.shape_, " to ", shape_);
+  if (numel() == 0) return;
+  Tensor to = *this, from = source;
+  if (contiguous() && source.contiguous()) {
+    to = flat_rows(to);
+    from = flat_rows(from);
+  }
+  if (dtype_ == source.dtype_) {
+    const auto width = static_cast<std::size_t>(to.cols() * size_of(dtype_));
+    auto* y = static_cast<std::byte*>(to.raw());
+    const auto* x = static_cast<const std::byte*>(from.raw());
+    const std::int64_t y_step = to.row_stride() * size_of(dtype_),
+                       x_step = from.row_stride() * size_of(dtype_);
+    parallel_for(to.rows(), 1 + 65536 / static_cast<std::int64_t>(width + 1),
+                 [&](std::int64_t b, std::int64_t e) {
+                   for (std::int64_t r = b; r < e; ++r) std::memcpy(y + r * y_step, x + r * x_step, width);
+                 });
+    return;
+  }
+  visit_float("copy", dtype_, [&](auto to_tag) {
+    visit_float("copy", source.dtype_, [&](auto from_tag) {
+      convert_rows<typename decltype(to_tag)::type, typename decltype(from_tag)::type>(to, from);
+    });
+  });
+}
+
+void Tensor::fill(double value) const {
+  const auto fill_as = [&](auto v) {
+    using T = decltype(v);
+    for (std::int64_t r = 0; r < rows(); ++r) std::fill_n(row<T>(r), cols(), v);
+  };
+  if (numel() == 0) return;
+  switch (dtype_) {
+    case DType::f32:
+      return fill_as(static_cast<float>(value));
+    case DType::f64:
+      return fill_as(value);
+    case DType::bf16:
+      return fill_as(bf16(static_cast<float>(value)));
+    case DType::i32:
+      return fill_as(static_cast<std::int32_t>(value));
+    case DType::i64:
+      return fill_as(static_cast<std::int64_t>(value));
+    case DType::u8:
+      return fill_as(static_cast<std::uint8_t>(value));
+  }
+}
+
+void Tensor::zero() const {
+  if (numel() == 0) return;
+  const Tensor t = flat_rows(*this);
+  const auto width = static_cast<std::size_t>(t.cols() * size_of(dtype_));
+  auto* y = static_cast<std::byte*>(t.raw());
+  const std::int64_t step = t.row_stride() * size_of(dtype_);
+  parallel_for(t.rows(), 1 + 65536 / static_cast<std::int64_t>(width + 1),
+               [&](std::int64_t b, std::int64_t e) {
+                 for (std::int64_t r = b; r < e; ++r) std::memset(y + r * step, 0, width);
+               });
+}
+
+std::vector<double> Tensor::to_vector() const {
+  std::vector<double> out;
+  out.reserve(static_cast<std::size_t>(numel()));
+  const auto append = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (numel() == 0) return;
+    for (std::int64_t r = 0; r < rows(); ++r)
+      for (std::int64_t c = 0; c < cols(); ++c) out.push_back(static_cast<double>(row<T>(r)[c]));
+  };
+  switch (dtype_) {
+    case DType::i32:
+      append(TypeTag<std::int32_t>{});
+      break;
+    case DType::i64:
+      append(TypeTag<std::int64_t>{});
+      break;
+    case DType::u8:
+      append(TypeTag<std::uint8_t>{});
+      break;
+    default:
+      visit_float("to_vector", dtype_, append);
+  }
+  return out;
+}
+
+void check_shape(std::string_view what, const Tensor& tensor, const Shape& want) {
+  require(tensor.defined(), what, ": want shape ", want, ", got no tensor");
+  require(tensor.shape() == want, what, ": want shape ", want, ", got ", tensor.shape());
+}
+
+void check_dtype(std::string_view what, const Tensor& tensor, DType want) {
+  require(tensor.defined(), what, ": want ", want, ", got no tensor");
+  require(tensor.dtype() == want, what, ": want ", want, ", got ", tensor.dtype());
+}
+
+}  // namespace nemocube

@@ -1,0 +1,157 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/error.h"
+
+/// Tensor: shared storage + shape + row stride.
+///
+/// A tensor is a stack of rows: the last dimension is contiguous, and consecutive rows (over all leading
+/// dimensions in order) lie `row_stride` elements apart. That is enough for views that cut the last dimension
+/// (the parts of a projection's output) or the first (tokens), without copies; anything else is a copy. A
+/// meta tensor has a shape and no storage, so that a model can be planned without memory.
+namespace nemocube {
+
+enum class Device : std::uint8_t { cpu, cuda, meta };
+std::string_view name_of(Device device);
+inline std::ostream& operator<<(std::ostream& out, Device device) { return out << name_of(device); }
+
+/// Up to six dimensions, each >= 0.
+class Shape {
+ public:
+  static constexpr int max_dims = 6;
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
+  explicit Shape(std::span<const std::int64_t> dims);
+  int ndim() const { return ndim_; }
+  std::int64_t numel() const;
+  std::int64_t operator[](int i) const { return dims_[static_cast<std::size_t>(i)]; }
+  std::int64_t& operator[](int i) { return dims_[static_cast<std::size_t>(i)]; }
+  std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<std::size_t>(ndim_)}; }
+  friend bool operator==(const Shape& a, const Shape& b);
+
+ private:
+  std::array<std::int64_t, max_dims> dims_{};
+  int ndim_ = 0;
+};
+std::string to_string(const Shape& shape);  ///< "[2, 3]"
+inline std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << to_string(shape); }
+
+/// A block of memory on one device, freed with its last owner.
+class Storage {
+ public:
+  Storage(std::int64_t bytes, Device device);
+  /// Borrowed memory (a mapped file); `owner` keeps it alive.
+  Storage(void* data, std::int64_t bytes, std::shared_ptr<const void> owner);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  std::shared_ptr<const void> owner_;
+  bool owned_ = false;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;                                                                 ///< undefined
+  static Tensor empty(const Shape& shape, DType dtype, Device device = Device::cpu);  ///< uninitialised
+  static Tensor zeros(const Shape& shape, DType dtype, Device device = Device::cpu);
+  static Tensor meta(const Shape& shape, DType dtype) { return empty(shape, dtype, Device::meta); }
+  /// Borrows memory of a mapped file; `owner` keeps it alive.
+  static Tensor borrow(void* data, const Shape& shape, DType dtype, std::shared_ptr<const void> owner);
+  template <class T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape);
+  static Tensor scalar(double value, DType dtype);  ///< shape []
+
+  bool defined() const { return defined_; }
+  explicit operator bool() const { return defined_; }
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+  bool is_meta() const { return device_ == Device::meta; }
+  const Shape& shape() const { return shape_; }
+  int ndim() const { return shape_.ndim(); }
+  std::int64_t dim(int i) const;  ///< negative i counts from the end
+  std::int64_t numel() const { return shape_.numel(); }
+  std::int64_t bytes() const { return numel() * size_of(dtype_); }
+  std::int64_t cols() const { return ndim() == 0 ? 1 : shape_[ndim() - 1]; }
+  std::int64_t rows() const;  ///< product of the leading dimensions
+  std::int64_t row_stride() const { return row_stride_; }
+  bool contiguous() const { return row_stride_ == cols() || rows() <= 1; }
+
+  /// Start of the data; std::logic_error if T is not the dtype, the tensor is meta or not in host memory.
+  template <class T>
+  T* data() const {
+    expect(dtype_of<T>() == dtype_, "tensor data wanted as ", dtype_of<T>(), ", is ", dtype_);
+    return static_cast<T*>(raw());
+  }
+  template <class T>
+  T* row(std::int64_t r) const {
+    return data<T>() + r * row_stride_;
+  }
+  void* raw() const;
+  template <class T>
+  T item() const;                         ///< the value of a one-element tensor
+  std::vector<double> to_vector() const;  ///< all elements in order, as f64
+
+  /// View of `length` entries from `start` along `d`: any first or last dimension, or any dimension when
+  /// contiguous up to it. std::logic_error where the result is not a stack of equally spaced rows.
+  Tensor narrow(int d, std::int64_t start, std::int64_t length) const;
+  Tensor select(std::int64_t index) const;  ///< entry of the first dimension, without that dimension
+  /// View with another shape; one dimension may be -1. The last dimension may change only when contiguous.
+  Tensor reshape(const Shape& shape) const;
+  std::vector<Tensor> split_last(
+      std::span<const std::int64_t> widths) const;  ///< views cutting the last dimension
+
+  Tensor clone() const;          ///< contiguous copy
+  Tensor as_contiguous() const;  ///< itself when contiguous, else a copy
+  Tensor to(DType dtype) const;  ///< itself when the dtype is already right, else a converted copy
+  void copy_from(const Tensor& source) const;  ///< same shape; converts between floating dtypes
+  void fill(double value) const;
+  void zero() const;
+  /// True when no other tensor shares the storage.
+  bool unique() const { return storage_ && storage_.use_count() == 1; }
+  bool same_storage(const Tensor& other) const { return storage_ && storage_ == other.storage_; }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  std::int64_t offset_ = 0;  // elements
+  Shape shape_;
+  std::int64_t row_stride_ = 0;
+  DType dtype_ = DType::f32;
+  Device device_ = Device::cpu;
+  bool defined_ = false;
+};
+
+/// Throws Error "what: want shape .., got .." unless the shapes are equal.
+void check_shape(std::string_view what, const Tensor& tensor, const Shape& want);
+/// Throws Error "what: want f32, got .." unless the dtypes are equal.
+void check_dtype(std::string_view what, const Tensor& tensor, DType want);
+
+template <class T>
+Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
+  expect(static_cast<std::int64_t>(values.size()) == shape.numel(), "Tensor::from: ", values.size(),
+         " values for shape ", shape);
+  Tensor t = empty(shape, dtype_of<T>());
+  std::copy(values.begin(), values.end(), t.data<T>());
+  return t;
+}
+
+template <class T>
+T Tensor::item() const {
+  expect(numel() == 1, "item() of a tensor of shape ", shape_);
+  return *data<T>();
+}
+
+}  // namespace nemocube

@@ -1,0 +1,56 @@
+#include "ops/reduce.h"
+
+#include <vector>
+
+namespace nemocube {
+namespace {
+
+template <class Out, class In>
+void sum_columns(const Grad& out, const Tensor& partial) {
+  const std::int64_t n = partial.rows(), cols = partial.cols();
+  Out* to = out.to.data<Out>();
+  parallel_for(cols, 512, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<In> sum(static_cast<std::size_t>(end - begin), In{0});
+    for (std::int64_t s = 0; s < n; ++s) {
+      const In* __restrict row = partial.row<In>(s) + begin;
+      for (std::int64_t c = 0; c < end - begin; ++c) sum[static_cast<std::size_t>(c)] += row[c];
+    }
+    for (std::int64_t c = begin; c < end; ++c) {
+      const In have = out.how == Into::add ? static_cast<In>(static_cast<acc_t<Out>>(to[c])) : In{0};
+      to[c] = static_cast<Out>(static_cast<acc_t<Out>>(have + sum[static_cast<std::size_t>(c - begin)]));
+    }
+  });
+}
+
+}  // namespace
+
+void sum_segments(const Grad& out, const Tensor& partial) {
+  expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
+         " into ", out.to.shape());
+  visit_float("sum_segments", out.to.dtype(), [&](auto tag) {
+    using Out = typename decltype(tag)::type;
+    if (partial.dtype() == DType::f64)
+      sum_columns<Out, double>(out, partial);
+    else
+      sum_columns<Out, float>(out, partial);
+  });
+}
+
+void sum_rows(const Grad& out, const Tensor& x) {
+  const std::int64_t cols = x.cols();
+  const Tensor partial = Tensor::zeros({segments_of(x.rows()), cols}, accumulate_dtype(x.dtype()));
+  visit_float("sum_rows", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    for_segments(x.rows(), [&](std::int64_t s, std::int64_t first, std::int64_t last) {
+      A* __restrict sum = partial.row<A>(s);
+      for (std::int64_t r = first; r < last; ++r) {
+        const T* __restrict row = x.row<T>(r);
+        for (std::int64_t c = 0; c < cols; ++c) sum[c] += static_cast<A>(row[c]);
+      }
+    });
+  });
+  sum_segments(out, partial);
+}
+
+}  // namespace nemocube

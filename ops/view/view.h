@@ -1,0 +1,19 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "core/autograd.h"
+
+namespace nemocube {
+
+/// Cuts the last dimension of x into views of the given widths, without copies. The gradients of the parts
+/// are written side by side into one buffer, which becomes the gradient of x. Error unless the widths add up.
+std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int64_t> widths);
+
+/// The same values under another shape (see Tensor::reshape).
+Var reshape(Context& ctx, const Var& x, const Shape& shape);
+
+/// a + b, elementwise, shapes and dtypes alike; bf16 is added in f32 and rounded once. da = dy, db = dy.
+Var add(Context& ctx, const Var& a, const Var& b);
+
+}  // namespace nemocube
