@@ -1,0 +1,100 @@
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+/// Small matrix products on operands that are in cache already: the building block of attention and of the
+/// chunked scan, which form many products of a few hundred rows between elementwise work. Single-threaded;
+/// callers are parallel above it. Large products belong to ops/matmul.
+namespace nemocube {
+namespace tile_detail {
+
+#if defined(__AVX512F__)
+constexpr int vector_bytes = 64, block_rows = 12;
+#else
+constexpr int vector_bytes = 32, block_rows = 6;
+#endif
+constexpr int panel_vectors = 2;
+
+template <class T>
+struct Lanes {
+  typedef T type __attribute__((vector_size(vector_bytes)));
+  static constexpr int count = vector_bytes / static_cast<int>(sizeof(T));
+  static constexpr int panel = panel_vectors * count;  // columns of C formed together
+};
+
+/// R rows of C times one panel of columns. `panel` is [K, Lanes::panel], zero-padded.
+template <int R, bool transpose_a, class T>
+inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const T* __restrict panel,
+                  T* __restrict c, std::int64_t ldc, std::int64_t columns, bool accumulate) {
+  using V = typename Lanes<T>::type;
+  constexpr int n = Lanes<T>::count;
+  V sum[R][panel_vectors] = {};
+  for (std::int64_t k = 0; k < K; ++k) {
+    V b[panel_vectors];
+    for (int j = 0; j < panel_vectors; ++j)
+      std::memcpy(&b[j], panel + k * Lanes<T>::panel + j * n, sizeof(V));
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const T s = transpose_a ? a[k * lda + r] : a[r * lda + k];
+      for (int j = 0; j < panel_vectors; ++j) sum[r][j] += s * b[j];
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    if (columns == Lanes<T>::panel) {
+      for (int j = 0; j < panel_vectors; ++j) {
+        V old = {};
+        if (accumulate) std::memcpy(&old, c + r * ldc + j * n, sizeof(V));
+        old += sum[r][j];
+        std::memcpy(c + r * ldc + j * n, &old, sizeof(V));
+      }
+    } else {
+      T row[Lanes<T>::panel];
+      std::memcpy(row, sum[r], sizeof(row));
+      for (std::int64_t j = 0; j < columns; ++j)
+        c[r * ldc + j] = (accumulate ? c[r * ldc + j] : T(0)) + row[j];
+    }
+  }
+}
+
+}  // namespace tile_detail
+
+/// C = (or +=, when `accumulate`) op(A) op(B), with op(A) [M, K], op(B) [K, N], C [M, N], all row-major with
+/// row strides lda, ldb, ldc in elements; op transposes when the flag is set (A is then stored [K, M], B [N,
+/// K]). T is float or double; sums run over k in ascending order in T. C may not overlap A or B. K = 0 sets C
+/// to zero. Repeats bit for bit, on any thread.
+template <class T, bool transpose_a, bool transpose_b>
+void tile_gemm(std::int64_t M, std::int64_t N, std::int64_t K, const T* a, std::int64_t lda, const T* b,
+               std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate) {
+  using namespace tile_detail;
+  constexpr std::int64_t width = Lanes<T>::panel;
+  static thread_local std::vector<T> packed;
+  if (static_cast<std::int64_t>(packed.size()) < K * width)
+    packed.resize(static_cast<std::size_t>(K * width));
+  T* __restrict panel = packed.data();
+  for (std::int64_t n0 = 0; n0 < N; n0 += width) {
+    const std::int64_t columns = N - n0 < width ? N - n0 : width;
+    if (columns < width) std::memset(panel, 0, static_cast<std::size_t>(K * width) * sizeof(T));
+    if constexpr (transpose_b) {
+      for (std::int64_t k0 = 0; k0 < K; k0 += 16) {
+        const std::int64_t k1 = k0 + 16 < K ? k0 + 16 : K;
+        for (std::int64_t j = 0; j < columns; ++j)
+          for (std::int64_t k = k0; k < k1; ++k) panel[k * width + j] = b[(n0 + j) * ldb + k];
+      }
+    } else {
+      for (std::int64_t k = 0; k < K; ++k)
+        std::memcpy(panel + k * width, b + k * ldb + n0, static_cast<std::size_t>(columns) * sizeof(T));
+    }
+    const auto run = [&]<int R>(std::int64_t m) {
+      const T* rows = transpose_a ? a + m : a + m * lda;
+      block<R, transpose_a>(K, rows, lda, panel, c + m * ldc + n0, ldc, columns, accumulate);
+      return m + R;
+    };
+    std::int64_t m = 0;
+    while (m + block_rows <= M) m = run.template operator()<block_rows>(m);
+    while (m + 4 <= M) m = run.template operator()<4>(m);
+    while (m < M) m = run.template operator()<1>(m);
+  }
+}
+
+}  // namespace nemocube
