@@ -1,0 +1,171 @@
+#include "core/autograd.h"
+
+#include <doctest/doctest.h>
+
+#include "core/kernels.h"
+#include "core/log.h"
+#include "core/parallel_for.h"
+#include "core/profile.h"
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+
+namespace {
+
+Tensor values(std::vector<double> v) {
+  const auto n = static_cast<std::int64_t>(v.size());
+  return Tensor::from(v, {n});
+}
+
+// y = a * b, elementwise f64, counting how often it runs forward.
+int forward_runs = 0;
+Var multiply(Context& ctx, const Var& a, const Var& b) {
+  ++forward_runs;
+  const auto product = [](const Tensor& p, const Tensor& q) {
+    const Tensor r = Tensor::empty(p.shape(), DType::f64);
+    for (std::int64_t i = 0; i < p.numel(); ++i) r.data<double>()[i] = p.data<double>()[i] * q.data<double>()[i];
+    return r;
+  };
+  Var y = make_result(product(a.value(), b.value()), ctx.records({&a, &b}));
+  if (y.needs_grad())
+    ctx.tape->record("multiply", [product, a, b, out = y.node()] {
+      if (!out->filled()) return;
+      const Tensor g = out->take();
+      if (a.needs_grad()) a.node()->add(product(g, b.value()));
+      if (b.needs_grad()) b.node()->add(product(g, a.value()));
+    });
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("tape: product rule, fan-out, and constants") {
+  const Var x = Var::leaf(values({2, 3})), c(values({5, 7}));
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  const Var y = multiply(ctx, multiply(ctx, x, x), c);  // c x^2
+  tape.backward(y, values({1, 10}));
+  CHECK_BITS(x.grad(), values({2 * 5 * 2, 10 * 2 * 7 * 3}));
+  CHECK_FALSE(c.needs_grad());
+  CHECK_THROWS_AS(c.grad(), std::logic_error);
+  CHECK(tape.size() == 0);
+}
+
+TEST_CASE("tape: nothing is recorded without a tape or without a wish") {
+  Context silent;
+  CHECK_FALSE(multiply(silent, Var::leaf(values({1})), values({1})).needs_grad());
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  CHECK_FALSE(multiply(ctx, values({1}), values({1})).needs_grad());
+  CHECK(tape.size() == 0);
+}
+
+TEST_CASE("tape: two tapes alive at once accumulate into one leaf") {
+  const Var w = Var::leaf(values({3}));
+  Tape first, second;
+  Context a, b;
+  a.tape = &first;
+  b.tape = &second;
+  const Var ya = multiply(a, w, values({2})), yb = multiply(b, w, values({10}));
+  second.backward(yb, values({1}));
+  CHECK_BITS(w.grad(), values({10}));
+  first.backward(ya, values({1}));
+  CHECK_BITS(w.grad(), values({12}));
+  w.node()->clear();
+  CHECK_FALSE(w.node()->filled());
+  Tape third;
+  a.tape = &third;
+  third.backward(multiply(a, w, values({2})), values({1}));
+  CHECK_BITS(w.grad(), values({2}));  // set, not added to what was there
+}
+
+TEST_CASE("gradient node: a stored gradient shared with others is not changed in place") {
+  GradNode node({1}, DType::f64, false), other({1}, DType::f64, false);
+  const Tensor g = values({1});
+  node.add(g);
+  other.add(g);
+  node.add(values({5}));
+  CHECK(other.grad().item<double>() == 1);
+  CHECK(node.grad().item<double>() == 6);
+}
+
+TEST_CASE("gradient node: leaves sum bf16 contributions in f32") {
+  GradNode leaf({1}, DType::bf16, true);
+  leaf.add(Tensor::scalar(1, DType::bf16).reshape({1}));
+  for (int i = 0; i < 64; ++i) leaf.add(Tensor::scalar(0x1p-9, DType::bf16).reshape({1}));  // lost in bf16
+  CHECK(leaf.grad().dtype() == DType::f32);
+  CHECK(leaf.grad().item<float>() == 1.125f);
+}
+
+TEST_CASE("checkpoint: same gradients, forward runs again, frozen and constant inputs allowed") {
+  for (const bool input_wants : {true, false}) {
+    CAPTURE(input_wants);
+    const Tensor start = values({2, -1});
+    const Var x = input_wants ? Var::leaf(start) : Var(start);
+    const Var w = Var::leaf(values({3, 4})), frozen(values({10, 100}));
+    bool replayed = false;
+    const Block block = [&](Context& c, const Var& in) {
+      replayed = replayed || c.recomputing;
+      return multiply(c, multiply(c, multiply(c, in, w), in), frozen);
+    };
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    forward_runs = 0;
+    const Var y = checkpoint(ctx, "block", block, x);
+    CHECK(tape.size() == 1);
+    CHECK(forward_runs == 3);
+    CHECK_BITS(y.value(), values({2 * 2 * 3 * 10, 1 * 4 * 100}));
+    tape.backward(y, values({1, 1}));
+    CHECK(forward_runs == 6);
+    CHECK(replayed);
+    CHECK_BITS(w.grad(), values({2 * 2 * 10, 1 * 100}));
+    if (input_wants) CHECK_BITS(x.grad(), values({2 * 2 * 3 * 10, 2 * -1 * 4 * 100}));
+  }
+}
+
+TEST_CASE("parallel_for: covers every index once and passes exceptions on") {
+  std::vector<int> seen(1000, 0);
+  parallel_for(1000, 1, [&](std::int64_t b, std::int64_t e) {
+    for (std::int64_t i = b; i < e; ++i) ++seen[static_cast<std::size_t>(i)];
+  });
+  for (const int n : seen) REQUIRE(n == 1);
+  parallel_for(0, 1, [](std::int64_t, std::int64_t) { CHECK(false); });
+  CHECK_THROWS_AS(parallel_for(1000, 1, [](std::int64_t, std::int64_t) { fail("inside"); }), Error);
+}
+
+TEST_CASE("kernel variants: default, choice, and unknown names") {
+  const RegisterVariants variants("test_op", {"fast", "plain"});
+  Context ctx;
+  CHECK(variant(ctx, "test_op") == 0);
+  KernelChoice choice;
+  choice.by_op["test_op"] = "plain";
+  check_kernel_choice(choice);
+  ctx.kernels = &choice;
+  CHECK(variant(ctx, "test_op") == 1);
+  choice.by_op["test_op"] = "faster";
+  CHECK_THROWS_AS(check_kernel_choice(choice), Error);
+  choice.by_op.clear();
+  choice.by_op["no_such_op"] = "plain";
+  CHECK_THROWS_AS(check_kernel_choice(choice), Error);
+}
+
+TEST_CASE("zones: count calls and time") {
+  static Zone zone("test/zone");
+  reset_zones();
+  for (int i = 0; i < 3; ++i) const ZoneTimer timer(zone);
+  CHECK(zone_totals().at("test/zone").calls == 3);
+  reset_zones();
+  CHECK(zone_totals().count("test/zone") == 0);
+}
+
+TEST_CASE("log levels: parsed by name") {
+  CHECK(parse_log_level("warning") == LogLevel::warning);
+  CHECK_THROWS_AS(parse_log_level("loud"), Error);
+  set_log_level(LogLevel::error);
+  CHECK_FALSE(log_enabled(LogLevel::warning));
+  set_log_level(LogLevel::info);
+  CHECK(log_enabled(LogLevel::info));
+}

@@ -1,0 +1,119 @@
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.h"
+
+/// What a NemotronH model is made of: its sizes, its blocks, and the names and shapes of its tensors. Field
+/// names and defaults are those of Hugging Face's config class for `nemotron_h`; data/hf reads the files.
+namespace nemocube {
+
+/// Each block holds one norm and one mixer of one of these kinds.
+enum class BlockKind : std::uint8_t { mamba, attention, mlp, moe };
+char letter_of(BlockKind kind);            ///< 'M', '*', '-', 'E'
+std::string_view name_of(BlockKind kind);  ///< "mamba", "attention", "mlp", "moe"
+inline std::ostream& operator<<(std::ostream& out, BlockKind kind) { return out << name_of(kind); }
+std::string to_pattern(std::span<const BlockKind> blocks);  ///< "MEM*-"
+
+/// A pattern string: the blocks up to the first '/', then one list for each '/' (a depth of multi-token
+/// prediction each). '|' (a pipeline cut) is skipped. Throws Error naming letter and position for others.
+struct BlockPattern {
+  std::vector<BlockKind> blocks;
+  std::vector<std::vector<BlockKind>> mtp;
+};
+BlockPattern parse_pattern(std::string_view pattern);
+
+struct NemotronHConfig {
+  std::int64_t vocab_size = 131072;
+  std::int64_t hidden_size = 4096;
+  std::vector<BlockKind> blocks;
+  double layer_norm_epsilon = 1e-5;
+  bool residual_in_fp32 = false;
+  bool tie_word_embeddings = false;
+
+  std::int64_t num_attention_heads = 32;
+  std::int64_t num_key_value_heads = 8;
+  std::int64_t head_dim = 128;
+  bool attention_bias = false;  ///< on q, k, v and o projections
+
+  std::int64_t intermediate_size = 21504;
+  bool mlp_bias = false;  ///< on dense MLPs, shared experts and latent projections, not on routed experts
+
+  std::int64_t mamba_num_heads = 128;
+  std::int64_t mamba_head_dim = 64;
+  std::int64_t n_groups = 8;
+  std::int64_t ssm_state_size = 128;
+  std::int64_t conv_kernel = 4;
+  std::int64_t chunk_size = 128;
+  bool use_conv_bias = true;
+  bool use_bias = false;  ///< on the Mamba projections
+  double time_step_min = 1e-3, time_step_max = 0.1, time_step_floor = 1e-4;
+  double time_step_limit_low = 0.0;
+  double time_step_limit_high = std::numeric_limits<double>::infinity();
+
+  std::int64_t n_routed_experts = 8;
+  std::int64_t num_experts_per_tok = 2;
+  std::int64_t moe_intermediate_size = 7688;
+  std::int64_t moe_shared_expert_intermediate_size = 7688;  ///< of all shared experts together
+  std::int64_t n_shared_experts = 1;
+  std::int64_t moe_latent_size = 0;  ///< 0: experts work on the hidden width
+  std::int64_t n_group = 1;
+  std::int64_t topk_group = 1;
+  bool norm_topk_prob = true;
+  double routed_scaling_factor = 1.0;
+
+  std::int64_t num_nextn_predict_layers = 0;  ///< depths of multi-token prediction stored with the model
+  std::vector<BlockKind> mtp_blocks{BlockKind::attention, BlockKind::moe};  ///< of each depth
+
+  double initializer_range = 0.02;
+  bool rescale_prenorm_residual = true;
+  std::int64_t max_position_embeddings = 4096;
+  std::optional<std::int64_t> pad_token_id = 0, bos_token_id = 1;
+  std::vector<std::int64_t> eos_token_id{2};
+  std::optional<DType> dtype;  ///< what the config says of the stored weights; f16 appears as f32
+
+  std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
+  bool has(BlockKind kind) const;  ///< among blocks, or among mtp_blocks when they are in use
+  std::int64_t count(BlockKind kind) const;
+  std::int64_t mamba_inner() const { return mamba_num_heads * mamba_head_dim; }
+  std::int64_t state_width() const { return n_groups * ssm_state_size; }  ///< of B and of C
+  std::int64_t conv_dim() const { return mamba_inner() + 2 * state_width(); }
+  std::int64_t in_proj_width() const { return mamba_inner() + conv_dim() + mamba_num_heads; }
+  std::int64_t q_width() const { return num_attention_heads * head_dim; }
+  std::int64_t kv_width() const { return num_key_value_heads * head_dim; }
+  std::int64_t expert_width() const { return moe_latent_size > 0 ? moe_latent_size : hidden_size; }
+
+  /// Throws Error naming the key, what is wanted and what is there, unless a model can be built. Only keys
+  /// that the block kinds in use depend on are looked at.
+  void validate() const;
+};
+
+struct TensorSpec {
+  std::string name;
+  Shape shape;
+  bool keep_f32 = false;  ///< f32 in memory and in files, whatever the dtype of the model
+  bool buffer = false;    ///< state that is saved but not trained by gradient
+  bool experts = false;   ///< dimension 0 counts experts; most files hold one tensor for each expert
+};
+
+/// Every tensor of the model in canonical order: embeddings, blocks, final norm, head. Canonical names begin
+/// with "backbone." (or are "lm_head.weight"); experts are stacked, `experts.up_proj` [experts, inner, outer]
+/// and `experts.down_proj` [experts, outer, inner]. Without multi-token prediction. The config is valid.
+std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config);
+/// The tensors of multi-token prediction, "mtp.layers.{depth * blocks + block}...."; empty for depth 0.
+std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config);
+/// Whether a tensor of this name (canonical, or as in a file) has keep_f32.
+bool keeps_f32(std::string_view name);
+
+struct TensorCount {
+  std::int64_t tensors = 0;  ///< one for each expert
+  std::int64_t elements = 0;
+};
+TensorCount count_tensors(std::span<const TensorSpec> specs);
+
+}  // namespace nemocube

@@ -1,0 +1,23 @@
+#pragma once
+#include "model/mixers/mixer.h"
+#include "ops/attention/attention.h"
+
+namespace nemocube {
+
+/// Causal grouped-query attention without positions (docs/attention.md): o_proj(attention(q_proj, k_proj,
+/// v_proj)).
+class AttentionMixer final : public Mixer {
+ public:
+  AttentionMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);
+  Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) override;
+  std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
+
+ private:
+  struct State;
+  Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
+                State& state) const;
+  AttentionOptions options_;
+  Linear q_proj_, k_proj_, v_proj_, o_proj_;
+};
+
+}  // namespace nemocube

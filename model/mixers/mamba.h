@@ -1,0 +1,25 @@
+#pragma once
+#include "model/mixers/mixer.h"
+#include "ops/ssd_scan/ssd_scan.h"
+
+namespace nemocube {
+
+/// Mamba-2 (docs/mamba2.md):
+///     z, xBC, dt = in_proj(u);  x, B, C = silu(conv1d(xBC));  y = ssd_scan(x, dt, B, C);  out_proj(norm(y,
+///     z))
+class MambaMixer final : public Mixer {
+ public:
+  MambaMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);
+  Var forward(Context& ctx, const Var& u, const Sequences& sequences, MixerState* state) override;
+  std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
+
+ private:
+  struct State;
+  SsdOptions scan_;
+  std::int64_t inner_, group_width_, conv_kernel_;
+  double eps_;
+  Linear in_proj_, out_proj_;
+  const Parameter *conv_weight_, *conv_bias_, *a_log_, *d_, *dt_bias_, *norm_;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,16 @@
+#pragma once
+#include "model/mixers/mixer.h"
+
+namespace nemocube {
+
+/// down_proj(relu(up_proj x)^2): a block of its own, and the shared expert of a mixture.
+class MlpMixer final : public Mixer {
+ public:
+  MlpMixer(ParameterStore& store, const std::string& name);
+  Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) override;
+
+ private:
+  Linear up_proj_, down_proj_;
+};
+
+}  // namespace nemocube

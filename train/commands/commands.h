@@ -1,0 +1,17 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+/// The subcommands of `nemocube`. Each function adds one to the application, with its options and its work as
+/// callback.
+namespace nemocube {
+
+void add_train_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_forward_command(CLI::App& app);
+void add_convert_command(CLI::App& app);
+void add_tokenize_command(CLI::App& app);
+void add_inspect_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+
+}  // namespace nemocube

@@ -1,0 +1,83 @@
+#include <filesystem>
+#include <memory>
+
+#include "core/log.h"
+#include "data/safetensors/reader.h"
+#include "data/safetensors/writer.h"
+#include "ops/cross_entropy/cross_entropy.h"
+#include "train/commands/commands.h"
+#include "train/model_io/model_io.h"
+
+namespace nemocube {
+namespace {
+
+struct Options {
+  std::filesystem::path model, input, output;
+  std::string dtype = "f32";
+  bool grads = false;
+};
+
+double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
+
+void run(const Options& options) {
+  LoadedModel loaded = load_model(options.model, parse_dtype(options.dtype));
+  NemotronH& model = *loaded.model;
+  const SafetensorsFile file = SafetensorsFile::open(options.input);
+  const Tensor ids = file.tensor("input_ids");
+  check_dtype(options.input.string() + ": input_ids", ids, DType::i64);
+  require(ids.ndim() == 2, options.input.string(), ": input_ids: want [batch, seq], got ", ids.shape());
+  const std::int64_t batch = ids.dim(0), seq = ids.dim(1);
+  const bool labelled = file.contains("labels");
+  require(labelled || !options.grads, options.input.string(), ": --grads needs a tensor 'labels'");
+
+  Tape tape;
+  Context ctx;
+  if (options.grads) ctx.tape = &tape;
+  const Var hidden = model.hidden(ctx, ids.reshape({batch * seq}), Sequences::uniform(batch, seq));
+  std::vector<NamedTensor> results;
+  const Tensor logits = model.logits(hidden.value()).to(DType::f32);
+  results.push_back({"logits", logits.reshape({batch, seq, model.config().vocab_size})});
+  if (labelled) {
+    const Tensor labels = file.tensor("labels");
+    check_dtype(options.input.string() + ": labels", labels, DType::i64);
+    check_shape(options.input.string() + ": labels", labels, ids.shape());
+    const Tensor flat = labels.reshape({batch * seq});
+    const auto count = static_cast<double>(std::max<std::int64_t>(count_labels(flat), 1));
+    const Var loss = model.loss(ctx, hidden, flat, 1 / count);
+    results.push_back({"loss", Tensor::scalar(scalar(loss.value()) / count, DType::f32)});
+    if (options.grads) {
+      tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+      std::vector<NamedTensor> grads;
+      for (Parameter& p : model.parameters().all()) {
+        if (!p.node) continue;
+        if (!p.node->filled()) p.node->into().to.zero();
+        grads.push_back({p.name, p.node->grad().to(DType::f32)});
+      }
+      for (NamedTensor& g : to_file_names(grads, loaded.files))
+        results.push_back({"grad." + g.name, g.value});
+    }
+    log_info("loss ", scalar(loss.value()) / count, " over ", count_labels(flat), " labels");
+  }
+  write_safetensors(options.output, results);
+}
+
+}  // namespace
+
+void add_forward_command(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("forward", "Logits, loss and gradients of one batch, for parity checks");
+  command->add_option("--model", o->model, "Hugging Face model directory")->required();
+  command
+      ->add_option(
+          "--input", o->input,
+          "safetensors with input_ids and, optionally, labels (i64, [batch, seq], labels already shifted, "
+          "-100 = ignored)")
+      ->required();
+  command->add_option("--output", o->output, "safetensors to write: logits, loss, grad.<name>")->required();
+  command->add_flag("--grads", o->grads, "also write the gradient of the mean loss for every parameter");
+  command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of the weights")->capture_default_str();
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace nemocube

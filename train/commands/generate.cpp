@@ -1,0 +1,96 @@
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "data/tokenizer/tokenizer.h"
+#include "train/commands/commands.h"
+#include "train/generate/generate.h"
+#include "train/model_io/model_io.h"
+#include "train/tokens/special_ids.h"
+
+namespace nemocube {
+namespace {
+
+struct Options {
+  std::filesystem::path model, tokenizer, prompt_file;
+  std::string prompt, dtype;
+  bool json = false, ignore_eos = false, special = false;
+  GenerateOptions generate;
+};
+
+std::vector<std::string> read_prompts(const Options& options) {
+  if (options.prompt_file.empty()) return {options.prompt};
+  std::ifstream file(options.prompt_file, std::ios::binary);
+  require(file.good(), options.prompt_file.string(), ": cannot be read");
+  std::vector<std::string> prompts;
+  for (std::string line; std::getline(file, line);) prompts.push_back(line);
+  require(!prompts.empty(), options.prompt_file.string(), ": holds no prompt (one a line)");
+  return prompts;
+}
+
+// One prompt in a terminal appears as it is made; several, or --json, when all are done.
+void run(Options options) {
+  const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
+  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer.empty() ? options.model : options.tokenizer);
+  LoadedModel loaded = load_model(options.model, dtype);
+  const SpecialIds special = special_ids(tokenizer, loaded.model->config());
+  if (!options.ignore_eos) options.generate.stop_ids = special.eos;
+  const std::vector<std::string> prompts = read_prompts(options);
+  std::vector<std::vector<std::int64_t>> ids;
+  for (const std::string& prompt : prompts) ids.push_back(tokenizer.encode(prompt, true));
+
+  const bool stream = prompts.size() == 1 && !options.json;
+  StreamDecoder decoder(tokenizer, !options.special);
+  OnToken print;
+  if (stream) {
+    std::cout << prompts[0] << std::flush;
+    print = [&](std::size_t, std::int64_t id) {
+      std::cout << decoder.push(id) << std::flush;
+      return false;
+    };
+  }
+  const auto results = generate(*loaded.model, ids, options.generate, print);
+  if (stream) {
+    std::cout << decoder.finish() << '\n';
+    return;
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const std::string text = tokenizer.decode(results[i], !options.special);
+    if (options.json)
+      std::cout << nlohmann::json({{"prompt", prompts[i]}, {"text", text}, {"ids", results[i]}}).dump()
+                << '\n';
+    else
+      std::cout << prompts[i] << text << '\n';
+  }
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts, greedy or sampled");
+  command->add_option("--model", o->model, "Hugging Face model directory")->required();
+  command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its directory; default: the model's");
+  auto* prompt = command->add_option("--prompt", o->prompt, "text to continue");
+  auto* file = command->add_option("--prompt-file", o->prompt_file, "file with one prompt a line");
+  prompt->excludes(file);
+  command->add_option("--max-new-tokens", o->generate.max_new_tokens)->capture_default_str();
+  command->add_option("--temperature", o->generate.temperature, "0: greedy")->capture_default_str();
+  command->add_option("--top-k", o->generate.top_k, "keep the k most likely tokens; 0: all")
+      ->capture_default_str();
+  command->add_option("--top-p", o->generate.top_p, "keep the fewest tokens that reach this mass")
+      ->capture_default_str();
+  command->add_option("--seed", o->generate.seed)->capture_default_str();
+  command->add_option("--dtype", o->dtype, "f32, bf16 or f64; default: what config.json names");
+  command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");
+  command->add_flag("--special", o->special, "print special tokens");
+  command->add_flag("--json", o->json, "one JSON object a prompt: prompt, text, ids");
+  command->callback([o, prompt, file] {
+    require(prompt->count() + file->count() == 1, "generate: give --prompt or --prompt-file");
+    run(*o);
+  });
+}
+
+}  // namespace nemocube

@@ -1,0 +1,59 @@
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "data/tokenizer/tokenizer.h"
+#include "train/commands/commands.h"
+
+namespace nemocube {
+namespace {
+
+struct Options {
+  std::filesystem::path tokenizer, input;
+  bool special = false, decode = false;
+};
+
+void run(const Options& options) {
+  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  std::ifstream file;
+  const bool from_stdin = options.input == "-";
+  if (!from_stdin) {
+    file.open(options.input, std::ios::binary);
+    require(file.good(), options.input.string(), ": cannot be read");
+  }
+  std::istream& in = from_stdin ? std::cin : file;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    try {
+      if (options.decode) {
+        const auto ids = nlohmann::json::parse(line).get<std::vector<std::int64_t>>();
+        std::cout << tokenizer.decode(ids, !options.special) << '\n';
+      } else {
+        std::cout << nlohmann::json(tokenizer.encode(line, options.special)).dump() << '\n';
+      }
+    } catch (const Error& e) {
+      fail(options.input.string(), ": line ", number, ": ", e.what());
+    } catch (const nlohmann::json::exception&) {
+      fail(options.input.string(), ": line ", number, ": want a JSON array of token ids");
+    }
+  }
+  std::cout.flush();
+  require(std::cout.good(), "standard output: cannot be written");
+}
+
+}  // namespace
+
+void add_tokenize_command(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("tokenize", "Token ids of each line of a file, and back");
+  command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its directory")->required();
+  command->add_option("--input", o->input, "text file, or - for standard input")->required();
+  command->add_flag("--special", o->special,
+                    "with the tokens the post-processor adds; --decode keeps special tokens");
+  command->add_flag("--decode", o->decode, "input lines are JSON arrays of ids; print their text");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace nemocube

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/kernels.h"
+#include "model/nemotron_h.h"
+
+namespace nemocube {
+
+struct GenerateOptions {
+  std::int64_t max_new_tokens = 64;
+  double temperature = 0;              ///< 0: greedy (lowest id on a tie)
+  std::int64_t top_k = 0;              ///< keep the k most likely tokens; 0: all
+  double top_p = 1;                    ///< then the fewest whose probabilities reach p
+  std::uint64_t seed = 0;              ///< draw n of prompt i depends on (seed, i, n) alone
+  std::vector<std::int64_t> stop_ids;  ///< ends a sequence; not part of the result
+  const KernelChoice* kernels = nullptr;
+};
+
+/// Called with each new token; return true to end that sequence after it.
+using OnToken = std::function<bool(std::size_t prompt, std::int64_t id)>;
+
+/// Continues every prompt (token ids, at least one each): prefill of all prompts at once, then one token a
+/// step for those still running, from Mamba states and KV caches. Returns the new ids of each. Errors: empty
+/// prompt, id outside the vocabulary, temperature < 0, top_p outside (0, 1].
+std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
+                                                const std::vector<std::vector<std::int64_t>>& prompts,
+                                                const GenerateOptions& options, const OnToken& on_token = {});
+
+/// One draw from a row of f32 logits; `uniform` in (0, 1).
+std::int64_t sample_token(std::span<const float> logits, const GenerateOptions& options, double uniform);
+
+}  // namespace nemocube

@@ -1,0 +1,29 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "data/hf/hf_config.h"
+#include "data/hf/hf_weights.h"
+#include "model/nemotron_h.h"
+
+namespace nemocube {
+
+/// A model with what its directory looked like, so that it can be written in the same form.
+struct LoadedModel {
+  std::unique_ptr<NemotronH> model;
+  WeightFiles files;
+};
+
+/// Reads config.json and the weights of a Hugging Face directory. dtype: as given, else the one config.json
+/// names, else f32. Errors name files and tensors.
+LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype);
+
+/// A model of the shape that config.json in `dir` describes, with fresh weights.
+LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed);
+
+/// Every tensor of the model under its canonical name (shared memory).
+std::vector<NamedTensor> named_tensors(const NemotronH& model);
+
+}  // namespace nemocube

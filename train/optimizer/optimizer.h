@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "model/parameters.h"
+
+namespace nemocube {
+
+enum class OptimizerKind { adamw, adam, sgd };
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  ///< adamw, adam
+  double momentum = 0;                            ///< sgd
+  bool nesterov = false;                          ///< sgd
+};
+
+/// Factors on the scheduled learning rate and weight decay of one parameter.
+struct GroupFactors {
+  double lr = 1, weight_decay = 1;
+};
+using GroupRule = std::function<GroupFactors(const Parameter&)>;
+
+/// A named piece of training state, in the order of the parameters.
+struct StateTensor {
+  std::string name;  ///< "exp_avg.<parameter>", "exp_avg_sq.<parameter>", "momentum.<parameter>",
+                     ///< "master.<parameter>"
+  Tensor value;
+};
+
+/// Updates every trainable parameter from its accumulated gradient. Moments and masters are f32 (f64 for f64
+/// models); a parameter stored in bf16 has an f32 master of its own, any other is its own master.
+class Optimizer {
+ public:
+  /// Allocates the state; masters start as copies of the parameters, so load the weights first.
+  Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule = {});
+
+  /// One step with the scheduled `lr` and `weight_decay`; every gradient is multiplied by `grad_scale` (the
+  /// clip coefficient) on the way. A parameter that got no gradient has gradient zero.
+  void step(double lr, double weight_decay, double grad_scale);
+
+  std::vector<Tensor> gradients();  ///< of the trainable parameters, missing ones zero
+  std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+  std::vector<StateTensor> state() const;  ///< shares memory: write to load
+
+ private:
+  struct Slot {
+    Parameter* parameter;
+    GroupFactors factors;
+    Tensor master;         // the parameter itself unless it is bf16
+    Tensor first, second;  // exp_avg and exp_avg_sq, or the momentum buffer alone
+  };
+  OptimizerOptions options_;
+  std::vector<Slot> slots_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,70 @@
+#include "train/step/train_step.h"
+
+#include <cmath>
+
+#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/global_norm/global_norm.h"
+#include "ops/router/router.h"
+
+namespace nemocube {
+namespace {
+
+double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
+
+// The auxiliary losses join through the backward pass; their weight relative to the token mean must not
+// depend on how the batch is cut into microbatches.
+void begin_step(NemotronH& model, std::size_t microbatches) {
+  model.parameters().clear_gradients();
+  for (MoeMixer* moe : model.moe_layers()) {
+    moe->reset_counts();
+    moe->router().aux_grad_scale = 1.0 / static_cast<double>(microbatches);
+  }
+}
+
+}  // namespace
+
+StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
+                      const StepOptions& options) {
+  StepResult result;
+  for (const TokenBatch& batch : microbatches) result.label_tokens += count_labels(batch.labels);
+  begin_step(model, microbatches.size());
+  if (result.label_tokens == 0) {
+    result.skipped = true;
+    return result;
+  }
+  const double scale = 1.0 / static_cast<double>(result.label_tokens);
+  double loss_sum = 0;
+  for (const TokenBatch& batch : microbatches) {
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    ctx.training = true;
+    ctx.kernels = options.kernels;
+    const Var hidden = model.hidden(ctx, batch.ids, batch.sequences);
+    const Var loss = model.loss(ctx, hidden, batch.labels, scale);
+    loss_sum += scalar(loss.value());
+    tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+  }
+  result.loss = loss_sum * scale;
+  const NormResult norm = global_norm(optimizer.gradients());
+  result.grad_norm = norm.norm;
+  if (!norm.finite || !std::isfinite(result.loss)) {
+    result.skipped = true;
+  } else {
+    optimizer.step(options.lr, options.weight_decay, clip_coefficient(norm.norm, options.max_norm));
+    if (options.expert_bias_rate > 0)
+      for (MoeMixer* moe : model.moe_layers())
+        update_expert_bias(moe->correction_bias(), moe->counts(), options.expert_bias_rate);
+  }
+  model.parameters().clear_gradients();
+  return result;
+}
+
+LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels) {
+  Context ctx;
+  ctx.kernels = kernels;
+  const Var hidden = model.hidden(ctx, batch.ids, batch.sequences);
+  return {scalar(model.loss(ctx, hidden, batch.labels, 1).value()), count_labels(batch.labels)};
+}
+
+}  // namespace nemocube

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "core/kernels.h"
+#include "data/loader/batch.h"
+#include "model/nemotron_h.h"
+#include "train/optimizer/optimizer.h"
+
+namespace nemocube {
+
+struct StepOptions {
+  double lr = 0, weight_decay = 0;
+  double max_norm = 1.0;  ///< clip the global gradient norm to this; infinity: do not clip
+  double expert_bias_rate =
+      0;  ///< step of the routers' correction bias (nemotron_h auxiliary-loss-free balancing)
+  const KernelChoice* kernels = nullptr;
+};
+
+struct StepResult {
+  double loss = 0;       ///< sum of token losses / labelled tokens, over all microbatches
+  double grad_norm = 0;  ///< before clipping
+  std::int64_t label_tokens = 0;
+  bool skipped =
+      false;  ///< nothing was labelled, or loss or gradient norm was not finite: no weight has changed
+};
+
+/// One optimizer step over the microbatches of a global batch:
+/// forward and backward of each, gradients summed in f32 and divided by the global label count once, clip,
+/// update, router bias update. Gradients are cleared in every case.
+StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
+                      const StepOptions& options);
+
+/// Sum of token losses and label count of one batch, nothing recorded.
+struct LossSum {
+  double sum = 0;
+  std::int64_t label_tokens = 0;
+};
+LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels);
+
+}  // namespace nemocube
