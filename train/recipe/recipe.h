@@ -18,21 +18,21 @@
 namespace nemocube {
 
 struct StepSchedulerSection {
-  std::int64_t global_batch_size = 32;               ///< samples per optimizer step, all ranks
-  std::int64_t local_batch_size = 1;                 ///< samples per forward pass and data-parallel rank
-  std::optional<std::int64_t> num_epochs = 10;       ///< null: as many as max_steps needs
-  std::optional<std::int64_t> max_steps;             ///< the run ends here or with the last epoch
+  std::int64_t global_batch_size = 32;                 ///< samples per optimizer step, all ranks
+  std::int64_t local_batch_size = 1;                   ///< samples per forward pass and data-parallel rank
+  std::optional<std::int64_t> num_epochs = 10;         ///< null: as many as max_steps needs
+  std::optional<std::int64_t> max_steps;               ///< the run ends here or with the last epoch
   std::optional<std::int64_t> ckpt_every_steps = 100;  ///< null: once an epoch
   bool save_checkpoint_every_epoch = true;
-  std::optional<std::int64_t> val_every_steps;  ///< null: only at checkpoint steps
+  std::optional<std::int64_t> val_every_steps;   ///< null: only at checkpoint steps
   std::vector<int> preemption_signals{SIGTERM};  ///< key preemption_signal: numbers or names; null: none
   std::int64_t max_nonfinite_steps = 10;  ///< (own) stop after so many skipped steps in a row; 0: never
 };
 
 /// (own) Auxiliary terms of mixture-of-experts layers, all off by default.
 struct MoeSection {
-  double aux_loss_coeff = 0;           ///< load balance over the microbatch
-  double seq_aux_loss_coeff = 0;       ///< load balance over each sequence
+  double aux_loss_coeff = 0;      ///< load balance over the microbatch
+  double seq_aux_loss_coeff = 0;  ///< load balance over each sequence
   double z_loss_coeff = 0;
   double expert_bias_update_rate = 0;  ///< step of the router's correction bias, once per optimizer step
 };
@@ -40,8 +40,8 @@ struct MoeSection {
 enum class ModelSource { pretrained, config };  ///< weights from the directory, or fresh ones
 struct ModelSection {
   ModelSource source = ModelSource::pretrained;
-  std::string path;             ///< directory in Hugging Face form; from_config also takes its config.json
-  std::optional<DType> dtype;   ///< key torch_dtype, bf16 or f32; auto: as stored
+  std::string path;            ///< directory in Hugging Face form; from_config also takes its config.json
+  std::optional<DType> dtype;  ///< key torch_dtype, bf16 or f32; auto: as stored
   MoeSection moe;
 };
 
@@ -73,13 +73,13 @@ enum class Padding { none, longest, max_length };
 enum class TruncationSide { left, context };
 struct DatasetSection {
   DatasetKind kind = DatasetKind::squad;
-  std::string dataset_name = "squad";  ///< squad: file, folder or hub name; `path` wins
-  std::string path;                    ///< file or folder; messages: key path_or_dataset_id
-  std::optional<std::string> split;    ///< `train`, `validation[:100]`; squad: train if absent
-  std::optional<std::string> tokenizer;            ///< null: Recipe::tokenizer, else the model's
-  std::optional<std::int64_t> seq_length;          ///< mock: 1024 if null
+  std::string dataset_name = "squad";      ///< squad: file, folder or hub name; `path` wins
+  std::string path;                        ///< file or folder; messages: key path_or_dataset_id
+  std::optional<std::string> split;        ///< `train`, `validation[:100]`; squad: train if absent
+  std::optional<std::string> tokenizer;    ///< null: Recipe::tokenizer, else the model's
+  std::optional<std::int64_t> seq_length;  ///< mock: 1024 if null
   std::optional<std::int64_t> limit_dataset_samples;
-  Padding padding = Padding::none;                 ///< `longest` and true are left to the collator
+  Padding padding = Padding::none;  ///< `longest` and true are left to the collator
   bool truncation = false;
   TruncationSide truncation_side = TruncationSide::left;  ///< (own) context: shorten the context only
   bool append_eos = true;                                 ///< (own) supervise an end-of-text token
@@ -98,7 +98,7 @@ struct PackedSequenceSection {
 };
 
 struct DataloaderSection {
-  bool shuffle = true;                     ///< validation: false if absent
+  bool shuffle = true;  ///< validation: false if absent
   bool drop_last = false;
   std::optional<std::int64_t> batch_size;  ///< null: local_batch_size, which is all that training accepts
 };
@@ -121,17 +121,20 @@ struct OptimizerSection {
   bool no_weight_decay_on_1d = false;  ///< (own) no decay on `*.bias` and one-dimensional parameters
 };
 
+enum class DecayStyle { constant, linear, cosine, inverse_square_root, wsd };
+enum class WsdStyle { linear, cosine, exponential, minus_sqrt };
+enum class WeightDecayStyle { constant, linear, cosine };
 enum class ScheduleUnit { steps, samples };
 /// Absent values are filled by schedule_options() (train/schedule/lr_schedule.h).
 struct LrSchedulerSection {
-  std::string lr_decay_style = "cosine";
+  DecayStyle lr_decay_style = DecayStyle::cosine;
   std::optional<std::int64_t> lr_warmup_steps, lr_decay_steps;
   std::optional<double> init_lr, max_lr, min_lr;
   std::optional<double> start_wd, end_wd;
   std::optional<std::int64_t> wd_incr_steps;
-  std::string wd_incr_style = "constant";
+  WeightDecayStyle wd_incr_style = WeightDecayStyle::constant;
   std::optional<std::int64_t> wsd_decay_steps;
-  std::optional<std::string> lr_wsd_decay_style;
+  std::optional<WsdStyle> lr_wsd_decay_style;
   ScheduleUnit unit = ScheduleUnit::steps;  ///< (own) what the *_steps keys of this section count
 };
 
@@ -160,8 +163,8 @@ struct EvaluationSection {
 };
 
 struct Recipe {
-  std::string file;  ///< where it was read, for messages
-  std::int64_t seed = 42;  ///< from `seed` or `rng.seed`
+  std::string file;           ///< where it was read, for messages
+  std::int64_t seed = 42;     ///< from `seed` or `rng.seed`
   bool deterministic = true;  ///< (own)
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
@@ -173,7 +176,7 @@ struct Recipe {
   std::map<std::string, DatasetSection> validation_datasets;  ///< validation_dataset: "default"; _x: "x"
   PackedSequenceSection packed_sequence;
   DataloaderSection dataloader;
-  DataloaderSection validation_dataloader{.shuffle = false};
+  DataloaderSection validation_dataloader{.shuffle = false, .drop_last = false, .batch_size = {}};
   std::optional<OptimizerSection> optimizer;
   std::optional<LrSchedulerSection> lr_scheduler;  ///< absent: constant learning rate
   ClipSection clip_grad_norm;
@@ -189,7 +192,7 @@ enum class RecipeUse {
   train,     ///< model, dataset, optimizer; one rank; batch sizes that divide; the model folder exists
   evaluate,  ///< model and a validation dataset; one rank; the model folder exists
   data,      ///< dataset
-  schedule,  ///< step_scheduler.max_steps
+  schedule,  ///< step_scheduler.max_steps; sections other than that, optimizer and lr_scheduler are not read
 };
 
 /// Reads a recipe and applies overrides "a.b=value" (value in YAML, absent sections are created, numbers
@@ -205,7 +208,7 @@ std::string describe(const Recipe& recipe);
 
 /// Throws Error unless the global batch is whole forward passes on `dp` data-parallel ranks; returns how many
 /// on each.
-std::int64_t grad_accumulation_steps(const StepSchedulerSection& section, std::int64_t dp);
+std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
 
 /// The dataset names of `split`: "train[10:200]" is {"train", 10, 200}. Ends may be negative, as in Python.
 /// Throws Error for anything else in the brackets.

@@ -38,7 +38,8 @@ std::string environment(const std::string& name, const std::optional<std::string
 /// End of the name starting at `from`: words joined by single dots.
 std::size_t name_end(std::string_view text, std::size_t from) {
   std::size_t at = from;
-  while (at < text.size() && (in_name(text[at]) || (text[at] == '.' && at + 1 < text.size() && in_name(text[at + 1]))))
+  while (at < text.size() &&
+         (in_name(text[at]) || (text[at] == '.' && at + 1 < text.size() && in_name(text[at + 1]))))
     ++at;
   return at;
 }

@@ -61,8 +61,7 @@ bool is_null(const Value& value) { return value.kind == Value::Kind::null; }
 
 Value& descend(Value& at, const std::string& part, std::string_view assignment) {
   const auto refuse = [&](auto&&... why) { fail("--set ", assignment, ": ", why...); };
-  if (at.kind == Value::Kind::scalar && !at.quoted && (at.text == "none" || at.text == "None"))
-    at = Value{};
+  if (at.kind == Value::Kind::scalar && !at.quoted && (at.text == "none" || at.text == "None")) at = Value{};
   if (is_null(at)) at.kind = Value::Kind::map;
   if (at.kind == Value::Kind::list) {
     const auto index = parse_integer(part);
@@ -72,7 +71,8 @@ Value& descend(Value& at, const std::string& part, std::string_view assignment) 
     if (*index == size) at.items.emplace_back();
     return at.items[static_cast<std::size_t>(*index)];
   }
-  if (at.kind != Value::Kind::map) refuse("'", part, "' is below '", at.text, "', which is a value, not a section");
+  if (at.kind != Value::Kind::map)
+    refuse("'", part, "' is below '", at.text, "', which is a value, not a section");
   for (auto& [key, entry] : at.entries)
     if (key == part) return entry;
   return at.entries.emplace_back(part, Value{}).second;

@@ -29,7 +29,7 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
   for (const TokenBatch& batch : microbatches) result.label_tokens += count_labels(batch.labels);
   begin_step(model, microbatches.size());
   if (result.label_tokens == 0) {
-    result.skipped = true;
+    result.outcome = StepOutcome::no_labels;
     return result;
   }
   const double scale = 1.0 / static_cast<double>(result.label_tokens);
@@ -49,7 +49,7 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
   const NormResult norm = global_norm(optimizer.gradients());
   result.grad_norm = norm.norm;
   if (!norm.finite || !std::isfinite(result.loss)) {
-    result.skipped = true;
+    result.outcome = StepOutcome::non_finite;
   } else {
     optimizer.step(options.lr, options.weight_decay, clip_coefficient(norm.norm, options.max_norm));
     if (options.expert_bias_rate > 0)

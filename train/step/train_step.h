@@ -17,6 +17,12 @@ struct StepOptions {
   const KernelChoice* kernels = nullptr;
 };
 
+enum class StepOutcome {
+  updated,
+  no_labels,   ///< nothing in the batch is labelled: loss 0, no weight has changed
+  non_finite,  ///< loss or gradient norm is infinite or NaN: no weight has changed
+};
+
 struct StepResult {
   double loss = 0;       ///< sum of token losses / labelled tokens, over all microbatches
   double grad_norm = 0;  ///< before clipping

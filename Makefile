@@ -1,0 +1,62 @@
+# Front door. Every target first installs what is missing (tools/setup.sh) and builds what is out of date.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+CMAKE_FLAGS ?=
+RUN ?= runs/squad_tiny
+
+SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
+
+.PHONY: all build setup train test bench asan format check-format check-headers clean help
+
+all: build
+
+help:
+	@echo "make                build $(BUILD)/nemocube"
+	@echo "make train          fine-tune the bundled small model on the bundled questions, then evaluate it"
+	@echo "make test           build and run every test"
+	@echo "make bench          operations against their floors, then whole steps of the small model"
+	@echo "make asan           the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make format         clang-format over all sources; make check-format only looks"
+	@echo "make check-headers  every header compiles alone"
+	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON' RUN=$(RUN)"
+
+setup:
+	@tools/setup.sh
+
+build: setup
+	@cmake -S . -B $(BUILD) -DNEMOCUBE_TESTS=OFF $(CMAKE_FLAGS)
+	cmake --build $(BUILD) -j $(JOBS)
+
+# The run directory is this target's own: it starts afresh every time.
+train: build
+	rm -rf $(RUN)
+	$(BUILD)/nemocube train configs/squad_tiny.yaml --set checkpoint.checkpoint_dir=$(RUN)
+	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
+
+test: setup
+	@cmake -S . -B $(BUILD) -DNEMOCUBE_TESTS=ON $(CMAKE_FLAGS)
+	cmake --build $(BUILD) -j $(JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure
+
+bench: build
+	$(BUILD)/nemocube bench op
+	$(BUILD)/nemocube bench step --config configs/nemotron_h_tiny --batch 4 --seq 128 --steps 8
+
+asan: setup
+	@cmake -S . -B $(BUILD)-asan -DNEMOCUBE_TESTS=ON -DNEMOCUBE_ASAN=ON $(CMAKE_FLAGS)
+	cmake --build $(BUILD)-asan -j $(JOBS)
+	ctest --test-dir $(BUILD)-asan --output-on-failure -LE slow
+
+format: setup
+	@tools/setup.sh clang-format
+	clang-format -i $(SOURCES)
+
+check-format:
+	@tools/setup.sh clang-format
+	clang-format --dry-run -Werror $(SOURCES)
+
+check-headers: setup
+	tools/check_headers.sh $(JOBS)
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-asan

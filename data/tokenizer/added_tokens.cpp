@@ -1,0 +1,140 @@
+#include "data/tokenizer/added_tokens.h"
+
+#include <algorithm>
+
+#include "data/tokenizer/utf8.h"
+
+namespace nemocube::tok {
+
+bool LongestMatch::add(std::string_view text, std::size_t index) {
+  std::uint32_t node = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (node == 0) starts_[byte] = true;
+    const auto [edge, is_new] =
+        edges_.try_emplace((std::uint64_t{node} << 8) | byte, static_cast<std::uint32_t>(ends_.size()));
+    if (is_new) ends_.push_back(no_index);
+    node = edge->second;
+  }
+  if (ends_[node] != no_index) return false;
+  ends_[node] = index;
+  return true;
+}
+
+std::optional<LongestMatch::Match> LongestMatch::at(std::string_view text, std::size_t pos) const {
+  std::optional<Match> best;
+  std::uint32_t node = 0;
+  for (std::size_t i = pos; i < text.size(); ++i) {
+    const auto edge = edges_.find((std::uint64_t{node} << 8) | static_cast<unsigned char>(text[i]));
+    if (edge == edges_.end()) break;
+    node = edge->second;
+    if (ends_[node] != no_index) best = Match{ends_[node], i + 1 - pos};
+  }
+  return best;
+}
+
+AddedTokens AddedTokens::load(const std::optional<JsonRef>& list, const Bpe& model,
+                              const Normalizer& normalizer) {
+  AddedTokens out;
+  if (!list) return out;
+  auto next_id = static_cast<std::int64_t>(model.size());
+  for (const JsonRef& entry : list->elements()) {
+    AddedToken token;
+    token.content = entry.at("content").string();
+    token.id = entry.at("id").integer();
+    token.single_word = entry.at("single_word").boolean();
+    token.lstrip = entry.at("lstrip").boolean();
+    token.rstrip = entry.at("rstrip").boolean();
+    token.normalized = entry.at("normalized").boolean();
+    token.special = entry.at("special").boolean();
+    if (token.content.empty()) continue;
+
+    const AddedToken* known = out.find(token.content);
+    const auto in_model = model.token_to_id(token.content);
+    const std::int64_t id = known ? known->id : in_model ? std::int64_t{*in_model} : next_id++;
+    if (id != token.id) {
+      entry.fail("\"", token.content, "\" has the id ", token.id, ", but ",
+                 known      ? "the same string was added before with the id "
+                 : in_model ? "the model's vocabulary gives it the id "
+                            : "added tokens continue the vocabulary without gaps, which gives ",
+                 id);
+    }
+    if (id > highest_token_id) entry.fail("has the id ", id, "; the highest supported is ", highest_token_id);
+    token.matched = token.normalized ? normalizer.apply(token.content) : token.content;
+    if (token.matched.empty()) entry.fail("\"", token.content, "\" is empty after normalization");
+    if (token.special) out.specials_.emplace(token.content, true);
+    out.highest_id_ = std::max(out.highest_id_, id);
+    if (known) {
+      out.tokens_[out.by_content_.find(token.content)->second] = token;
+    } else {
+      out.by_content_.emplace(token.content, out.tokens_.size());
+      out.by_id_[id] = out.tokens_.size();
+      out.tokens_.push_back(token);
+    }
+  }
+  for (std::size_t i = 0; i < out.tokens_.size(); ++i) {
+    const AddedToken& token = out.tokens_[i];
+    if (!(token.normalized ? out.normalized_ : out.raw_).add(token.matched, i)) {
+      list->fail("has two tokens that are matched as \"", token.matched, "\"");
+    }
+  }
+  return out;
+}
+
+bool AddedTokens::stands_alone(std::string_view text, Range range) const {
+  const auto is_word_at = [&](std::size_t pos) {
+    return word_.find(text.substr(pos, utf8_step(text, pos).length), 0).has_value();
+  };
+  if (range.begin > 0 && is_word_at(previous_character(text, range.begin))) return false;
+  return range.end == text.size() || !is_word_at(range.end);
+}
+
+std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool normalized) const {
+  const LongestMatch& matcher = normalized ? normalized_ : raw_;
+  std::vector<Segment> out;
+  std::size_t covered = 0;
+  for (std::size_t pos = 0; pos < text.size() && !matcher.empty();) {
+    const auto match = matcher.may_start(text[pos]) ? matcher.at(text, pos) : std::nullopt;
+    if (!match) {
+      ++pos;
+      continue;
+    }
+    const AddedToken& token = tokens_[match->index];
+    Range range{pos, pos + match->length};
+    pos = range.end;  // a refused match is skipped as a whole, and spaces taken by rstrip can match again
+    if (token.single_word && !stands_alone(text, range)) continue;
+    if (token.lstrip) {
+      std::size_t begin = range.begin;
+      while (begin > 0) {
+        const std::size_t before = previous_character(text, begin);
+        if (!is_white_space(utf8_step(text, before).character)) break;
+        begin = before;
+      }
+      range.begin = std::max(begin, covered);
+    }
+    if (token.rstrip) {
+      while (range.end < text.size()) {
+        const Utf8Step step = utf8_step(text, range.end);
+        if (!is_white_space(step.character)) break;
+        range.end += step.length;
+      }
+    }
+    if (covered < range.begin) out.push_back({{covered, range.begin}, nullptr});
+    out.push_back({range, &token});
+    covered = range.end;
+  }
+  if (covered < text.size()) out.push_back({{covered, text.size()}, nullptr});
+  return out;
+}
+
+const AddedToken* AddedTokens::find(std::string_view content) const {
+  const auto found = by_content_.find(content);
+  return found == by_content_.end() ? nullptr : &tokens_[found->second];
+}
+
+const AddedToken* AddedTokens::find(std::int64_t id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &tokens_[found->second];
+}
+
+}  // namespace nemocube::tok

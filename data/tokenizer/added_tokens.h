@@ -1,0 +1,85 @@
+#pragma once
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/json_ref.h"
+#include "data/tokenizer/normalizer.h"
+#include "data/tokenizer/regex.h"
+#include "data/tokenizer/text.h"
+
+namespace nemocube::tok {
+
+struct AddedToken {
+  std::string content;
+  std::string matched;  // content as it looks after normalization, when `normalized`
+  std::int64_t id = 0;
+  bool single_word = false;
+  bool lstrip = false;
+  bool rstrip = false;
+  bool normalized = false;
+  bool special = false;
+};
+
+/// Finds the longest of many strings at a place.
+class LongestMatch {
+ public:
+  /// False when `text` is there already.
+  bool add(std::string_view text, std::size_t index);
+
+  struct Match {
+    std::size_t index;
+    std::size_t length;
+  };
+  /// Longest string at `pos`.
+  std::optional<Match> at(std::string_view text, std::size_t pos) const;
+  bool may_start(char byte) const { return starts_[static_cast<unsigned char>(byte)]; }
+  bool empty() const { return ends_.size() <= 1; }
+
+ private:
+  static constexpr std::size_t no_index = ~std::size_t{0};
+
+  std::array<bool, 256> starts_{};
+  std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // (node << 8 | byte) -> node
+  std::vector<std::size_t> ends_{no_index};                 // node -> index; node 0 is the root
+};
+
+/// The `added_tokens` of a tokenizer.json.
+class AddedTokens {
+ public:
+  /// `list` may be absent. Ids follow the rules of the format: the model's id for strings in its vocabulary,
+  /// else the next free one. Throws Error when the file gives another id.
+  static AddedTokens load(const std::optional<JsonRef>& list, const Bpe& model, const Normalizer& normalizer);
+
+  struct Segment {
+    Range range;
+    const AddedToken* token;  // null: ordinary text
+  };
+  /// Cuts `text` at the tokens that are matched after normalization (`normalized`) or before it: leftmost,
+  /// longest.
+  std::vector<Segment> split(std::string_view text, bool normalized) const;
+
+  const AddedToken* find(std::string_view content) const;
+  const AddedToken* find(std::int64_t id) const;
+  bool is_special(std::string_view content) const { return specials_.contains(content); }
+  std::int64_t highest_id() const { return highest_id_; }
+
+ private:
+  bool stands_alone(std::string_view text, Range range) const;
+
+  std::vector<AddedToken> tokens_;
+  StringMap<std::size_t> by_content_;
+  std::unordered_map<std::int64_t, std::size_t> by_id_;
+  StringMap<bool> specials_;
+  LongestMatch raw_;
+  LongestMatch normalized_;
+  std::int64_t highest_id_ = -1;
+  // A word character for `single_word`, which is not quite the \w of pre-tokenizers.
+  Regex word_ = Regex::oniguruma("\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200c\\u200d]");
+};
+
+}  // namespace nemocube::tok

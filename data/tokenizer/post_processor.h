@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "data/tokenizer/json_ref.h"
+
+namespace nemocube::tok {
+
+/// The special tokens that the `post_processor` of a tokenizer.json puts around a single sequence:
+/// TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel (nothing) and Sequence. Pairs are not
+/// supported, and offsets are never trimmed.
+struct PostProcessor {
+  std::vector<std::int64_t> prefix;
+  std::vector<std::int64_t> suffix;
+
+  /// `spec` may be absent. Throws Error naming a component that is not supported.
+  static PostProcessor load(const std::optional<JsonRef>& spec);
+
+ private:
+  void add(const JsonRef& spec, int depth, bool& found);
+  void add_template(const JsonRef& spec);
+};
+
+}  // namespace nemocube::tok

@@ -1,0 +1,44 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/tokenizer/text.h"
+
+struct pcre2_real_code_8;
+
+namespace nemocube::tok {
+
+/// A compiled expression over valid UTF-8. Immutable; may be used by many threads at once.
+class Regex {
+ public:
+  /// Compiles an expression written for Oniguruma (see regex_syntax.h). Throws Error when it is not
+  /// supported.
+  static Regex oniguruma(std::string_view pattern);
+  /// Finds `text` itself.
+  static Regex literal(std::string_view text);
+
+  /// First match at or after `from`, preferring the leftmost. Throws Error when matching takes absurdly long.
+  std::optional<Range> find(std::string_view text, std::size_t from) const;
+
+  /// All matches from left to right, with the stretches between them: together they tile `text`. An empty
+  /// match is reported unless it touches the end of the match before.
+  struct Stretch {
+    Range range;
+    bool is_match;
+  };
+  std::vector<Stretch> tile(std::string_view text) const;
+
+ private:
+  Regex(std::string_view pcre2_pattern, std::string_view shown, unsigned options);
+  int interpret(std::string_view text, std::size_t from, Range& found) const;
+
+  std::shared_ptr<const pcre2_real_code_8> code_;
+  std::string shown_;
+  bool jit_ = false;
+};
+
+}  // namespace nemocube::tok

@@ -1,0 +1,49 @@
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nemocube::tok {
+
+/// Byte positions [begin, end).
+struct Range {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// A stretch of the input on its way through the stages, which knows for each of its bytes where in the
+/// original input it comes from. Until a stage changes it, it is a view of the input.
+class AlignedText {
+ public:
+  /// `range` of `original`, which must outlive this object.
+  AlignedText(std::string_view original, Range range)
+      : source_(original.substr(range.begin, range.end - range.begin)), base_(range.begin) {}
+
+  std::string_view view() const { return changed_ ? std::string_view(own_) : source_; }
+
+  /// Where the bytes `range` of view() come from. Inserted bytes come from the empty place in front of the
+  /// next.
+  Range original(Range range) const;
+
+  AlignedText slice(Range range) const;
+
+  /// Replaces the text by the concatenation of `parts`.
+  struct Part {
+    Range kept;                 // bytes of view()
+    std::string_view replaced;  // when `is_new`: these bytes stand in for `kept`
+    bool is_new = false;
+  };
+  void rebuild(const std::vector<Part>& parts);
+
+ private:
+  AlignedText() = default;
+
+  std::string_view source_;
+  std::size_t base_ = 0;
+  bool changed_ = false;
+  std::string own_;
+  std::vector<Range> origin_;  // one for each byte of own_
+};
+
+}  // namespace nemocube::tok

@@ -1,0 +1,232 @@
+#include "data/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/error.h"
+#include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/decoder.h"
+#include "data/tokenizer/json_ref.h"
+#include "data/tokenizer/normalizer.h"
+#include "data/tokenizer/post_processor.h"
+#include "data/tokenizer/pre_tokenizer.h"
+#include "data/tokenizer/text.h"
+#include "data/tokenizer/utf8.h"
+
+namespace nemocube {
+
+struct Tokenizer::Impl {
+  std::string file;
+  tok::Normalizer normalizer;
+  tok::PreTokenizer pre_tokenizer;
+  tok::Bpe model;
+  tok::AddedTokens added;
+  tok::PostProcessor post_processor;
+  tok::Decoder decoder;
+  std::array<std::optional<std::int64_t>, 4> named;  // bos, eos, pad, unk
+
+  void encode_piecewise(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
+  void encode_segment(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
+  void load_named_tokens(const std::filesystem::path& directory);
+  /// What decoding sees of an id; null when it names no token.
+  const std::string* decodable(std::int64_t id, bool skip_special) const;
+};
+
+namespace {
+
+constexpr std::array<const char*, 4> named_tokens = {"bos_token", "eos_token", "pad_token", "unk_token"};
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const std::filesystem::path& directory_or_file) {
+  namespace fs = std::filesystem;
+  const fs::path path =
+      fs::is_directory(directory_or_file) ? directory_or_file / "tokenizer.json" : directory_or_file;
+  const auto impl = std::make_shared<Impl>();
+  impl->file = path.string();
+  const nlohmann::json document = tok::read_json(path);
+  const tok::JsonRef root(document, impl->file, "");
+  if (const auto version = root.find("version"); version && version->string() != "1.0") {
+    version->fail("is \"", version->string(), "\"; only \"1.0\" is known");
+  }
+  impl->normalizer = tok::Normalizer::load(root.find("normalizer"));
+  impl->pre_tokenizer = tok::PreTokenizer::load(root.find("pre_tokenizer"));
+  impl->model = tok::Bpe::load(root.at("model"), impl->pre_tokenizer.byte_level());
+  impl->added = tok::AddedTokens::load(root.find("added_tokens"), impl->model, impl->normalizer);
+  impl->post_processor = tok::PostProcessor::load(root.find("post_processor"));
+  impl->decoder = tok::Decoder::load(root.find("decoder"));
+  impl->load_named_tokens(path.parent_path());
+  const Tokenizer out(impl);
+  for (const auto* ids : {&out.special_prefix(), &out.special_suffix()}) {
+    for (const std::int64_t id : *ids) {
+      require(impl->decodable(id, false) != nullptr, impl->file, ": post_processor adds the id ", id,
+              ", which names no token");
+    }
+  }
+  return out;
+}
+
+void Tokenizer::Impl::load_named_tokens(const std::filesystem::path& directory) {
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const std::filesystem::path path = directory / name;
+    if (!std::filesystem::exists(path)) continue;
+    const std::string text = path.string();
+    const nlohmann::json document = tok::read_json(path);
+    const tok::JsonRef root(document, text, "");
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      const auto token = root.find(named_tokens[i]);
+      if (!token || named[i]) continue;
+      const std::string& content = token->is_object() ? token->at("content").string() : token->string();
+      if (const auto* found = added.find(content)) {
+        named[i] = found->id;
+      } else if (const auto id = model.token_to_id(content)) {
+        named[i] = *id;
+      }
+    }
+  }
+}
+
+void Tokenizer::Impl::encode_segment(tok::AlignedText& text, std::vector<TokenSpan>& out) const {
+  const std::vector<tok::Range> pieces = pre_tokenizer.split(text);
+  std::vector<tok::Bpe::Symbol> scratch;
+  for (const tok::Range piece : pieces) {
+    const std::size_t first = out.size();
+    model.encode(text.view().substr(piece.begin, piece.end - piece.begin), piece.begin, out, scratch);
+    for (std::size_t i = first; i < out.size(); ++i) {
+      const tok::Range from = text.original({out[i].begin, out[i].end});
+      out[i].begin = from.begin;
+      out[i].end = from.end;
+    }
+  }
+}
+
+void Tokenizer::Impl::encode_piecewise(tok::AlignedText& text, std::vector<TokenSpan>& out) const {
+  normalizer.apply(text);
+  for (const auto& segment : added.split(text.view(), true)) {
+    if (segment.token) {
+      const tok::Range from = text.original(segment.range);
+      out.push_back({segment.token->id, from.begin, from.end});
+    } else {
+      tok::AlignedText part = text.slice(segment.range);
+      encode_segment(part, out);
+    }
+  }
+}
+
+std::vector<TokenSpan> Tokenizer::encode_with_offsets(std::string_view text, bool add_special) const {
+  if (const auto bad = first_invalid_utf8(text))
+    fail("tokenizer: the text is not valid UTF-8 at byte ", *bad);
+  std::vector<TokenSpan> out;
+  out.reserve(text.size() / 4 + 2);
+  if (add_special) {
+    for (const std::int64_t id : special_prefix()) out.push_back({id, 0, 0});
+  }
+  for (const auto& segment : impl_->added.split(text, false)) {
+    if (segment.token) {
+      out.push_back({segment.token->id, segment.range.begin, segment.range.end});
+    } else {
+      tok::AlignedText part(text, segment.range);
+      impl_->encode_piecewise(part, out);
+    }
+  }
+  if (add_special) {
+    for (const std::int64_t id : special_suffix()) out.push_back({id, text.size(), text.size()});
+  }
+  return out;
+}
+
+std::vector<std::int64_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  const std::vector<TokenSpan> spans = encode_with_offsets(text, add_special);
+  std::vector<std::int64_t> out(spans.size());
+  std::transform(spans.begin(), spans.end(), out.begin(), [](const TokenSpan& span) { return span.id; });
+  return out;
+}
+
+const std::string* Tokenizer::Impl::decodable(std::int64_t id, bool skip_special) const {
+  const tok::AddedToken* token = added.find(id);
+  const std::string* text = token ? &token->matched : model.id_to_token(id);
+  return text && skip_special && added.is_special(*text) ? nullptr : text;
+}
+
+std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_special) const {
+  if (impl_->decoder.is_byte_level()) {
+    std::string bytes;
+    for (const std::int64_t id : ids) {
+      if (const std::string* token = impl_->decodable(id, skip_special))
+        bytes += tok::Decoder::bytes_of(*token);
+    }
+    return tok::utf8_lossy(bytes);
+  }
+  std::vector<std::string> tokens;
+  for (const std::int64_t id : ids) {
+    if (const std::string* token = impl_->decodable(id, skip_special)) tokens.push_back(*token);
+  }
+  return impl_->decoder.decode(std::move(tokens));
+}
+
+std::int64_t Tokenizer::vocab_size() const {
+  return std::max(impl_->model.highest_id(), impl_->added.highest_id()) + 1;
+}
+
+std::optional<std::int64_t> Tokenizer::token_to_id(std::string_view token) const {
+  if (const auto* added = impl_->added.find(token)) return added->id;
+  const auto id = impl_->model.token_to_id(token);
+  return id ? std::optional<std::int64_t>(*id) : std::nullopt;
+}
+
+std::string Tokenizer::id_to_token(std::int64_t id) const {
+  if (const auto* added = impl_->added.find(id)) return added->content;
+  const std::string* token = impl_->model.id_to_token(id);
+  require(token != nullptr, impl_->file, ": the id ", id, " names no token; ids go up to ", vocab_size() - 1);
+  return *token;
+}
+
+bool Tokenizer::is_special(std::int64_t id) const {
+  const auto* added = impl_->added.find(id);
+  return added && impl_->added.is_special(added->content);
+}
+
+const std::vector<std::int64_t>& Tokenizer::special_prefix() const { return impl_->post_processor.prefix; }
+const std::vector<std::int64_t>& Tokenizer::special_suffix() const { return impl_->post_processor.suffix; }
+
+std::optional<std::int64_t> Tokenizer::bos_id() const { return impl_->named[0]; }
+std::optional<std::int64_t> Tokenizer::eos_id() const { return impl_->named[1]; }
+std::optional<std::int64_t> Tokenizer::pad_id() const { return impl_->named[2]; }
+std::optional<std::int64_t> Tokenizer::unk_id() const { return impl_->named[3]; }
+
+StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
+    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+
+std::string StreamDecoder::push(std::int64_t id) {
+  if (tokenizer_.impl_->decoder.is_byte_level()) {
+    const std::string* token = tokenizer_.impl_->decodable(id, skip_special_);
+    if (!token) return "";
+    tail_ += tok::Decoder::bytes_of(*token);
+    const std::size_t certain = tok::utf8_complete_prefix(tail_);
+    std::string out = tok::utf8_lossy(std::string_view(tail_).substr(0, certain));
+    tail_.erase(0, certain);
+    return out;
+  }
+  ids_.push_back(id);
+  const std::string text = tokenizer_.decode(ids_, skip_special_);
+  if (text.size() <= given_ || text.ends_with("\xEF\xBF\xBD")) return "";
+  std::string out = text.substr(given_);
+  given_ = text.size();
+  return out;
+}
+
+std::string StreamDecoder::finish() {
+  std::string out = tok::utf8_lossy(tail_);
+  if (!ids_.empty()) {
+    const std::string text = tokenizer_.decode(ids_, skip_special_);
+    if (text.size() > given_) out += text.substr(given_);
+  }
+  tail_.clear();
+  ids_.clear();
+  given_ = 0;
+  return out;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,104 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace nemocube {
+
+/// A token and the bytes of the input it stands for. Special tokens of the post-processor have begin == end,
+/// as has a token made only of inserted characters.
+struct TokenSpan {
+  std::int64_t id = 0;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// A byte-pair tokenizer read from a Hugging Face `tokenizer.json`; its ids are those of the `tokenizers`
+/// library.
+///
+/// Supported: model BPE; normalizers Replace, Prepend, Strip; pre-tokenizers Split, Digits, ByteLevel;
+/// decoders ByteLevel, ByteFallback, Fuse, Replace, Strip; post-processors TemplateProcessing,
+/// BertProcessing, RobertaProcessing, ByteLevel; Sequences of each. Anything else in the file is an Error
+/// that names it. The sections `truncation` and `padding` are not applied.
+///
+/// Classes such as `\p{L}` know the characters of the PCRE2 in use (Unicode 14 for PCRE2 10.42). Letters,
+/// marks and digits assigned later count as symbols, and the library, with a newer table, may cut them
+/// differently.
+///
+/// Cheap to copy. All const members may be called by many threads at once.
+class Tokenizer {
+ public:
+  /// Reads `tokenizer.json`, or the file of that name in a directory, and, where they exist beside it,
+  /// `tokenizer_config.json` and `special_tokens_map.json`. Throws Error naming the file and what is wrong in
+  /// it.
+  static Tokenizer load(const std::filesystem::path& directory_or_file);
+
+  /// Ids of `text`. `add_special`: with the tokens that the post-processor puts around it. Added tokens (such
+  /// as `<|im_end|>`) inside the text are recognised either way. Throws Error naming the byte where `text` is
+  /// not valid UTF-8.
+  std::vector<std::int64_t> encode(std::string_view text, bool add_special) const;
+
+  /// The same, with the bytes of `text` each token stands for: begins and ends never decrease, and without
+  /// normalizer or removed pieces the spans cover the text. Tokens may end inside a UTF-8 character. Spaces
+  /// are never trimmed, whatever `trim_offsets` says.
+  std::vector<TokenSpan> encode_with_offsets(std::string_view text, bool add_special) const;
+
+  /// Text of `ids`, invalid UTF-8 replaced by U+FFFD. `skip_special` drops tokens that are special. Ids that
+  /// name no token give nothing.
+  std::string decode(std::span<const std::int64_t> ids, bool skip_special) const;
+
+  /// Highest id + 1, added tokens included. Models may have more rows.
+  std::int64_t vocab_size() const;
+
+  std::optional<std::int64_t> token_to_id(std::string_view token) const;
+  /// The token as the file spells it. Throws Error for an id that names no token.
+  std::string id_to_token(std::int64_t id) const;
+  /// Added tokens marked special.
+  bool is_special(std::int64_t id) const;
+
+  /// Special tokens that encode() puts before and after the text when asked to.
+  const std::vector<std::int64_t>& special_prefix() const;
+  const std::vector<std::int64_t>& special_suffix() const;
+  bool adds_bos() const { return !special_prefix().empty(); }
+
+  /// Named by the files beside tokenizer.json, tokenizer_config.json first; nothing where they name none or a
+  /// string that is no token.
+  std::optional<std::int64_t> bos_id() const;
+  std::optional<std::int64_t> eos_id() const;
+  std::optional<std::int64_t> pad_id() const;
+  std::optional<std::int64_t> unk_id() const;
+
+ private:
+  friend class StreamDecoder;
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Decodes ids as they come: the pieces joined are what decode() makes of all ids. A UTF-8 character spread
+/// over several tokens appears with the last of them.
+class StreamDecoder {
+ public:
+  StreamDecoder(Tokenizer tokenizer, bool skip_special);
+
+  /// Text that became certain with this id; often empty inside a multi-byte character.
+  std::string push(std::int64_t id);
+  /// The rest, an unfinished character as U+FFFD. The decoder is then as new.
+  std::string finish();
+
+ private:
+  Tokenizer tokenizer_;
+  bool skip_special_;
+  std::string tail_;               // byte level: bytes of an unfinished character
+  std::vector<std::int64_t> ids_;  // other decoders: everything so far
+  std::size_t given_ = 0;          // bytes of their text handed out
+};
+
+}  // namespace nemocube

@@ -1,0 +1,136 @@
+// Against what the `tokenizers` library makes of the same files (tools/goldens/make_tokenizer_torture.py).
+#include "data/tokenizer/json_ref.h"
+#include "data/tokenizer/pre_tokenizer.h"
+#include "data/tokenizer/regex.h"
+#include "data/tokenizer/test_support.h"
+#include "data/tokenizer/utf8.h"
+
+namespace nemocube {
+namespace {
+
+using tok_test::read_golden;
+using Ids = std::vector<std::int64_t>;
+
+const std::vector<std::string> models = {"split", "gpt2", "flags", "legacy", "fallback"};
+
+std::size_t characters_before(const std::string& text, std::size_t byte) {
+  std::size_t count = 0;
+  for (std::size_t pos = 0; pos < byte; pos += tok::utf8_step(text, pos).length) ++count;
+  return count;
+}
+
+std::string decoded_or_text(const nlohmann::json& decoded, std::size_t i, const std::string& text) {
+  const auto found = decoded.find(std::to_string(i));
+  return found == decoded.end() ? text : found->get<std::string>();
+}
+
+std::string streamed(const Tokenizer& tokenizer, const Ids& ids, bool skip_special) {
+  StreamDecoder decoder(tokenizer, skip_special);
+  std::string out;
+  for (const std::int64_t id : ids) {
+    const std::string part = decoder.push(id);
+    CHECK(is_valid_utf8(part));
+    out += part;
+  }
+  return out + decoder.finish();
+}
+
+TEST_CASE("tokenizer ids and text: against golden files of the tokenizers library") {
+  const auto texts = read_golden("texts.json").get<std::vector<std::string>>();
+  for (const std::string& model : models) {
+    CAPTURE(model);
+    const Tokenizer tokenizer = Tokenizer::load(tok_test::golden(model));
+    const auto expected = read_golden(model + "/expected.json");
+    const std::size_t deep = expected["ids_special"].size();
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      CAPTURE(i);
+      CAPTURE(texts[i]);
+      const Ids plain = tokenizer.encode(texts[i], false);
+      CHECK(plain == expected["ids"][i].get<Ids>());
+      const Ids ids = i < deep ? tokenizer.encode(texts[i], true) : plain;
+      if (i < deep) CHECK(ids == expected["ids_special"][i].get<Ids>());
+      for (const bool skip : {false, true}) {
+        const std::string want = decoded_or_text(expected[skip ? "decoded_skip" : "decoded"], i, texts[i]);
+        CHECK(tokenizer.decode(ids, skip) == want);
+        CHECK(streamed(tokenizer, ids, skip) == want);
+      }
+    }
+  }
+}
+
+TEST_CASE("tokenizer offsets: against golden files of the tokenizers library, in whole characters") {
+  const auto texts = read_golden("texts.json").get<std::vector<std::string>>();
+  for (const std::string model : {"split", "flags"}) {
+    CAPTURE(model);
+    const Tokenizer tokenizer = Tokenizer::load(tok_test::golden(model));
+    const auto expected = read_golden(model + "/expected.json")["offsets"];
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CAPTURE(texts[i]);
+      const auto spans = tokenizer.encode_with_offsets(texts[i], false);
+      REQUIRE(spans.size() == expected[i].size());
+      for (std::size_t k = 0; k < spans.size(); ++k) {
+        std::size_t begin = spans[k].begin;
+        while (begin < texts[i].size() && (static_cast<unsigned char>(texts[i][begin]) & 0xC0) == 0x80)
+          --begin;
+        CHECK(characters_before(texts[i], begin) == expected[i][k][0].get<std::size_t>());
+        CHECK(characters_before(texts[i], spans[k].end) == expected[i][k][1].get<std::size_t>());
+      }
+    }
+  }
+}
+
+TEST_CASE("tokenizer offsets: they cover the text in order") {
+  const auto texts = read_golden("texts.json").get<std::vector<std::string>>();
+  for (const std::string& model : models) {
+    CAPTURE(model);
+    const Tokenizer tokenizer = Tokenizer::load(tok_test::golden(model));
+    for (const std::string& text : texts) {
+      CAPTURE(text);
+      std::size_t begin = 0, end = 0;
+      for (const TokenSpan& span : tokenizer.encode_with_offsets(text, true)) {
+        CHECK(span.begin >= begin);
+        CHECK(span.end >= end);
+        CHECK(span.begin <= span.end);
+        CHECK(span.end <= text.size());
+        if (model != "fallback" && span.begin < span.end) CHECK(span.begin <= end);  // no gap
+        begin = span.begin;
+        end = span.end;
+      }
+      if (model != "fallback") CHECK(end == text.size());
+    }
+  }
+}
+
+TEST_CASE("pre-tokenizers: pieces against golden files of the tokenizers library") {
+  const auto document = read_golden("pre_tokenizers.json");
+  const auto texts = document["texts"].get<std::vector<std::string>>();
+  for (const auto& entry : document["cases"]) {
+    const std::string file = "pre_tokenizers.json";
+    const std::string spec = entry["spec"].dump();
+    CAPTURE(spec);
+    const auto splitter = tok::PreTokenizer::load(tok::JsonRef(entry["spec"], file, "pre_tokenizer"));
+    std::vector<std::vector<std::string>> want;
+    for (const std::string& text : texts) want.push_back({text});
+    for (const auto& item : entry["cases"]) {
+      want[item[0].get<std::size_t>()] = item[1].get<std::vector<std::string>>();
+    }
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      CAPTURE(texts[i]);
+      tok::AlignedText text(texts[i], {0, texts[i].size()});
+      std::vector<std::string> pieces;
+      for (const tok::Range r : splitter.split(text))
+        pieces.push_back(texts[i].substr(r.begin, r.end - r.begin));
+      CHECK(pieces == want[i]);
+    }
+  }
+}
+
+TEST_CASE("regular expressions: constructs that differ between engines are refused") {
+  for (const auto& expression : read_golden("regex_refused.json")) {
+    CAPTURE(expression);
+    CHECK_THROWS_AS(tok::Regex::oniguruma(expression.get<std::string>()), Error);
+  }
+}
+
+}  // namespace
+}  // namespace nemocube

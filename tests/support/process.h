@@ -1,0 +1,30 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace nemocube::testing {
+
+struct ProcessResult {
+  int exit_code = 0;  ///< 128 + signal when killed
+  std::string out, err;
+};
+/// Runs a program with arguments in `directory` (empty: the current one) and waits. No shell.
+ProcessResult run_process(const std::vector<std::string>& arguments, const std::filesystem::path& directory = {});
+
+/// A program that is still running.
+class Process {
+ public:
+  explicit Process(const std::vector<std::string>& arguments, const std::filesystem::path& directory = {});
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  void signal(int number) const;
+  ProcessResult wait();
+
+ private:
+  int pid_ = -1;
+  std::filesystem::path out_, err_;
+};
+
+}  // namespace nemocube::testing

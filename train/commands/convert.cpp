@@ -1,0 +1,49 @@
+#include <filesystem>
+#include <memory>
+
+#include "core/log.h"
+#include "train/commands/commands.h"
+#include "train/model_io/model_io.h"
+
+namespace nemocube {
+namespace {
+
+struct Options {
+  std::filesystem::path source, target;
+  std::string dtype;
+  double max_shard_gb = 0;
+};
+
+// A checkpoint directory of a run holds its model in `model/`.
+std::filesystem::path model_dir(const std::filesystem::path& dir) {
+  return std::filesystem::exists(dir / "model" / "config.json") ? dir / "model" : dir;
+}
+
+void run(const Options& options) {
+  require(!std::filesystem::exists(options.target) || std::filesystem::is_empty(options.target),
+          options.target.string(), ": exists and is not empty; nothing was written");
+  const std::filesystem::path source = model_dir(options.source);
+  SaveOptions save;
+  if (!options.dtype.empty()) save.dtype = parse_dtype(options.dtype);
+  if (options.max_shard_gb > 0) save.max_shard_bytes = static_cast<std::int64_t>(options.max_shard_gb * 1e9);
+  // f64 would change nothing that f32 does not hold; files keep their own dtypes unless one is asked for.
+  const LoadedModel loaded = load_model(source, DType::f32);
+  save_hf_weights(options.target, named_tensors(*loaded.model), loaded.files, save);
+  log_info("wrote ", loaded.model->parameters().element_count(), " elements to ", options.target.string());
+}
+
+}  // namespace
+
+void add_convert_command(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "convert", "Copy a model (a Hugging Face directory or a run's checkpoint) to a new directory");
+  command->add_option("source", o->source, "Hugging Face directory, or epoch_E_step_S of a run")->required();
+  command->add_option("target", o->target, "directory to create")->required();
+  command->add_option("--dtype", o->dtype, "f32 or bf16; default: each tensor as in the source");
+  command->add_option("--max-shard-gb", o->max_shard_gb,
+                      "cut the weights into files of at most this size (10^9 bytes)");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace nemocube

@@ -1,0 +1,98 @@
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+
+#include "data/datasets/describe.h"
+#include "data/hf/hf_config.h"
+#include "data/json/json.h"
+#include "model/flops.h"
+#include "train/commands/commands.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/schedule/lr_schedule.h"
+
+namespace nemocube {
+namespace {
+
+struct Options {
+  std::filesystem::path model, recipe;
+  std::vector<std::string> overrides;
+  std::int64_t samples = 5;
+  bool schedule = false, json = false;
+};
+
+void inspect_model(const Options& options) {
+  const NemotronHConfig config = read_hf_config(options.model);
+  const auto specs = tensor_specs(config), mtp = mtp_tensor_specs(config);
+  const TensorCount count = count_tensors(specs), mtp_count = count_tensors(mtp);
+  if (options.json) {
+    Json tensors = Json::array();
+    for (const TensorSpec& s : specs) {
+      const auto dims = s.shape.dims();
+      tensors.push_back({{"name", s.name}, {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())}});
+    }
+    std::cout << dump_json({{"pattern", to_pattern(config.blocks)},
+                            {"tensors", count.tensors},
+                            {"parameters", count.elements},
+                            {"mtp_tensors", mtp_count.tensors},
+                            {"mtp_parameters", mtp_count.elements},
+                            {"specs", tensors}},
+                           -1)
+              << '\n';
+    return;
+  }
+  std::cout << "blocks      " << config.num_layers() << "  " << to_pattern(config.blocks) << '\n';
+  for (const BlockKind kind : {BlockKind::mamba, BlockKind::attention, BlockKind::mlp, BlockKind::moe})
+    if (config.count(kind) > 0)
+      std::cout << "  " << std::setw(10) << name_of(kind) << config.count(kind) << '\n';
+  std::cout << "\ntensors (experts are listed stacked)\n" << std::left;
+  for (const TensorSpec& s : specs)
+    std::cout << "  " << std::setw(64) << s.name << to_string(s.shape) << (s.buffer ? "  buffer" : "")
+              << '\n';
+  const double flops = forward_flops_per_token(config, 4096).total();
+  std::cout << "\ntensors     " << count.tensors << " (each expert counted)\nparameters  " << count.elements
+            << '\n';
+  if (mtp_count.tensors > 0)
+    std::cout << "with multi-token prediction: tensors " << count.tensors + mtp_count.tensors
+              << ", parameters " << count.elements + mtp_count.elements << '\n';
+  std::cout << "forward     " << flops * 1e-9
+            << " GFLOP a token at 4096 tokens a sequence; training three times that\n";
+}
+
+void inspect_samples(const Options& options) {
+  const Recipe recipe = load_recipe(options.recipe, options.overrides, RecipeUse::data);
+  const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
+  const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
+  for (std::int64_t i = 0; i < std::min(options.samples, dataset->size()); ++i)
+    std::cout << dump_json(inspect_row(dataset->sample(i), tokenizer ? &*tokenizer : nullptr), -1) << '\n';
+}
+
+void run(const Options& options) {
+  if (!options.model.empty()) return inspect_model(options);
+  if (!options.schedule) return inspect_samples(options);
+  print_schedule(std::cout, load_recipe(options.recipe, options.overrides, RecipeUse::schedule));
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("inspect", "What a model, a data set or a schedule holds; reads no weights");
+  auto* model = command->add_option("--model", o->model, "Hugging Face directory or config.json");
+  auto* recipe = command->add_option("--recipe", o->recipe, "recipe: its data set (default) or --schedule");
+  model->excludes(recipe);
+  command->add_option("--set", o->overrides, "key.sub=value: change the recipe")->needs(recipe);
+  command->add_option("--samples", o->samples, "rows to print, as JSON lines")
+      ->capture_default_str()
+      ->needs(recipe);
+  command->add_flag("--schedule", o->schedule, "print n, learning rate, weight decay, separated by tabs")
+      ->needs(recipe);
+  command->add_flag("--json", o->json, "--model: one JSON object")->needs(model);
+  command->callback([o, model, recipe] {
+    require(model->count() + recipe->count() == 1, "inspect: give --model or --recipe");
+    run(*o);
+  });
+}
+
+}  // namespace nemocube

@@ -1,0 +1,82 @@
+#include "train/datasets/recipe_datasets.h"
+
+#include "data/datasets/messages.h"
+#include "data/datasets/mock.h"
+#include "data/datasets/packing.h"
+#include "data/datasets/tokens.h"
+#include "data/safetensors/reader.h"
+
+namespace nemocube {
+namespace {
+
+RowOptions row_options(const DatasetSection& section) {
+  RowOptions rows;
+  rows.seq_length = section.seq_length.value_or(0);
+  rows.padding = section.padding;
+  rows.truncation = section.truncation;
+  rows.append_eos = section.append_eos;
+  return rows;
+}
+
+std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSection& section,
+                                        const std::optional<Tokenizer>& tokenizer) {
+  switch (section.kind) {
+    case DatasetKind::squad:
+      return make_squad_dataset(*tokenizer, squad_options(section));
+    case DatasetKind::messages: {
+      MessagesOptions options;
+      options.path = dataset_file(section).string();
+      options.split = section.split.value_or("train");
+      options.limit_dataset_samples = section.limit_dataset_samples;
+      options.mask_history = section.mask_history;
+      options.rows = row_options(section);
+      return make_messages_dataset(*tokenizer, options);
+    }
+    case DatasetKind::mock: {
+      MockOptions options;
+      options.vocab_size = section.vocab_size;
+      options.seq_length = section.seq_length.value_or(1024);
+      options.num_samples = section.limit_dataset_samples.value_or(section.num_samples);
+      options.seed = static_cast<std::uint64_t>(recipe.seed);
+      return std::make_shared<MockDataset>(options);
+    }
+    case DatasetKind::tokens: {
+      const std::filesystem::path path = dataset_file(section);
+      const SafetensorsFile file = SafetensorsFile::open(path);
+      return std::make_shared<TokensDataset>(path.string(), file.tensor("input_ids"), file.tensor("labels"));
+    }
+  }
+  throw std::logic_error("dataset kind");
+}
+
+}  // namespace
+
+std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section) {
+  if (section.kind == DatasetKind::mock || section.kind == DatasetKind::tokens) return std::nullopt;
+  return Tokenizer::load(tokenizer_folder(recipe, section));
+}
+
+SquadOptions squad_options(const DatasetSection& section) {
+  SquadOptions options;
+  options.dataset_name = section.path.empty() ? section.dataset_name : section.path;
+  options.split = section.split.value_or("train");
+  options.limit_dataset_samples = section.limit_dataset_samples;
+  options.answer_start = section.answer_start;
+  options.rows = row_options(section);
+  return options;
+}
+
+std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
+                                              const std::optional<Tokenizer>& tokenizer, bool packed) {
+  auto rows = unpacked(recipe, section, tokenizer);
+  const PackedSequenceSection& packing = recipe.packed_sequence;
+  if (!packed || packing.packed_sequence_size == 0) return rows;
+  PackOptions options;
+  options.pack_size = packing.packed_sequence_size;
+  options.strategy = packing.packing_strategy;
+  options.max_packs = packing.max_packs;
+  options.drop_long = packing.drop_long_samples;
+  return std::make_shared<PackedDataset>(rows, options);
+}
+
+}  // namespace nemocube

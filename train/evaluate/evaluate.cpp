@@ -1,0 +1,85 @@
+#include "train/evaluate/evaluate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "data/datasets/text.h"
+#include "data/loader/loader.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/generate/generate.h"
+#include "train/step/train_step.h"
+#include "train/tokens/special_ids.h"
+
+namespace nemocube {
+
+ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
+                          const KernelChoice* kernels) {
+  LoaderOptions options;
+  options.batch_size = batch_size;
+  Loader loader(std::move(dataset), options);
+  ValidationResult result;
+  double sum = 0;
+  while (!loader.epoch_done()) {
+    const Batch batch = loader.next();
+    const LossSum part = evaluate_loss(model, without_padding(batch), kernels);
+    sum += part.sum;
+    result.label_tokens += part.label_tokens;
+    result.samples += batch.samples;
+  }
+  result.loss = sum / static_cast<double>(std::max<std::int64_t>(result.label_tokens, 1));
+  return result;
+}
+
+namespace {
+
+constexpr std::size_t questions_at_once = 32;
+
+std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokenizer& tokenizer,
+                                     const DatasetSection& section) {
+  std::vector<std::int64_t> ids = tokenizer.encode(squad_prompt(question), false);
+  const auto& prefix = tokenizer.special_prefix();
+  if (section.truncation && section.seq_length) {
+    const auto room = static_cast<std::size_t>(*section.seq_length) - prefix.size();
+    if (ids.size() > room) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(room));
+  }
+  ids.insert(ids.begin(), prefix.begin(), prefix.end());
+  return ids;
+}
+
+}  // namespace
+
+SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
+                         const EvaluationSection& options, const KernelChoice* kernels) {
+  std::vector<SquadQuestion> questions = read_squad(squad_options(section));
+  if (options.limit_samples && *options.limit_samples < static_cast<std::int64_t>(questions.size()))
+    questions.resize(static_cast<std::size_t>(*options.limit_samples));
+  GenerateOptions generation;
+  generation.max_new_tokens = options.max_new_tokens;
+  generation.stop_ids = special_ids(tokenizer, model.config()).eos;
+  generation.kernels = kernels;
+  SquadScorer scorer;
+  SquadResult result;
+  for (std::size_t first = 0; first < questions.size(); first += questions_at_once) {
+    const std::size_t last = std::min(questions.size(), first + questions_at_once);
+    std::vector<std::vector<std::int64_t>> prompts;
+    for (std::size_t i = first; i < last; ++i)
+      prompts.push_back(prompt_ids(questions[i], tokenizer, section));
+    const OnToken stop_at_newline = [&](std::size_t, std::int64_t id) {
+      const std::array<std::int64_t, 1> one{id};
+      return options.stop_at_newline && tokenizer.decode(one, true).find('\n') != std::string::npos;
+    };
+    const auto answers = generate(model, prompts, generation, stop_at_newline);
+    for (std::size_t i = first; i < last; ++i) {
+      std::string text = tokenizer.decode(answers[i - first], true);
+      if (options.stop_at_newline) text.resize(std::min(text.find('\n'), text.size()));
+      AnsweredQuestion a{
+          questions[i].id, questions[i].question, std::string(strip(text)), questions[i].answer_texts(), {}};
+      a.score = scorer.add(a.prediction, a.answers);
+      result.answered.push_back(std::move(a));
+    }
+  }
+  result.score = scorer.score();
+  return result;
+}
+
+}  // namespace nemocube

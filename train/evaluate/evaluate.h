@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "data/datasets/dataset.h"
+#include "data/metrics/squad_score.h"
+#include "data/tokenizer/tokenizer.h"
+#include "model/nemotron_h.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+struct ValidationResult {
+  double loss = 0;  ///< sum of token losses / labelled tokens
+  std::int64_t label_tokens = 0, samples = 0;
+};
+/// Mean loss over a data set, `batch_size` rows at a time, in order, without padding.
+ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
+                          const KernelChoice* kernels);
+
+struct AnsweredQuestion {
+  std::string id, question, prediction;
+  std::vector<std::string> answers;
+  AnswerScore score;
+};
+struct SquadResult {
+  SquadScore score;
+  std::vector<AnsweredQuestion> answered;
+};
+/// Greedy answers to the questions of a squad section, stopped at EOS (and at a newline when the recipe says
+/// so), scored by the official rules. Prompts longer than seq_length lose their left end when the section
+/// truncates.
+SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
+                         const EvaluationSection& options, const KernelChoice* kernels);
+
+}  // namespace nemocube

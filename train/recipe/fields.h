@@ -1,0 +1,313 @@
+#pragma once
+#include <cmath>
+
+#include "train/recipe/names.h"
+#include "train/recipe/reader.h"
+#include "train/recipe/recipe.h"
+
+/// The keys of every section: read by Reader, written by Writer, listed by KeyList.
+namespace nemocube::recipe {
+
+template <class Io>
+void fields(Io& io, StepSchedulerSection& s) {
+  io.known_class("_target_", {"StepScheduler"});
+  io.field("global_batch_size", s.global_batch_size, positive);
+  io.field("local_batch_size", s.local_batch_size, positive);
+  io.field("num_epochs", s.num_epochs, positive);
+  io.field("max_steps", s.max_steps, positive);
+  io.field("ckpt_every_steps", s.ckpt_every_steps, positive);
+  io.field("save_checkpoint_every_epoch", s.save_checkpoint_every_epoch);
+  io.field("val_every_steps", s.val_every_steps, positive);
+  io.signals("preemption_signal", s.preemption_signals);
+  io.field("max_nonfinite_steps", s.max_nonfinite_steps, nonnegative);
+  io.ignored({"log_remote_every_steps", "loss_average_window_steps", "gc_every_steps"});
+}
+
+template <class Io>
+void fields(Io& io, MoeSection& s) {
+  io.field("aux_loss_coeff", s.aux_loss_coeff, nonnegative);
+  io.field("seq_aux_loss_coeff", s.seq_aux_loss_coeff, nonnegative);
+  io.field("z_loss_coeff", s.z_loss_coeff, nonnegative);
+  io.field("expert_bias_update_rate", s.expert_bias_update_rate, nonnegative);
+}
+
+template <class Io>
+void fields(Io& io, ModelSection& s) {
+  const bool class_given = io.has("_target_");
+  io.field("_target_", s.source);
+  const bool direct = io.has("pretrained_model_name_or_path");
+  io.field("pretrained_model_name_or_path", s.path);
+  std::optional<std::string> config;
+  io.path_or_section("config", config);
+  if (config && direct)
+    io.refuse("config", "pretrained_model_name_or_path is given as well; want one of them");
+  if (config && class_given && s.source == ModelSource::pretrained)
+    io.refuse("config", "from_pretrained wants pretrained_model_name_or_path instead");
+  if (config) {
+    s.source = ModelSource::config;
+    s.path = *config;
+  }
+  io.field("torch_dtype", s.dtype);
+  io.section("moe", [&](auto& sub) { fields(sub, s.moe); });
+  io.only("num_nextn_predict_layers", {"0"}, "multi-token prediction");
+  io.only("quantization_config", {}, "quantisation");
+  io.ignored({"backend", "trust_remote_code", "force_hf", "attn_implementation", "output_hidden_states",
+              "use_liger_kernel", "use_sdpa_patching", "load_base_model", "mtp_use_repeated_layer",
+              "mtp_loss_scaling_factor"});
+}
+
+template <class Io>
+void fields(Io& io, CheckpointSection& s) {
+  io.field("enabled", s.enabled);
+  io.field("checkpoint_dir", s.checkpoint_dir);
+  io.field("save_consolidated", s.save_consolidated);
+  io.field("restore_from", s.restore_from);
+  io.field("max_recent_checkpoints", s.max_recent_checkpoints, positive);
+  io.field("best_metric_key", s.best_metric_key);
+  io.ignored({"_target_", "model_save_format", "is_async", "wait_for_staging", "cpu_offload",
+              "single_rank_consolidation", "staging_dir", "v4_compatible", "diffusers_compatible",
+              "consolidation_timeout_minutes", "allow_legacy_pickle_restore", "dequantize_base_checkpoint",
+              "skip_task_head_prefixes_for_base_model", "load_base_model", "model_cache_dir",
+              "model_repo_id"});
+}
+
+template <class Io>
+void fields(Io& io, DistributedSection& s) {
+  io.known_class("_target_", {"FSDP2Manager", "MegatronFSDPManager", "DDPManager"});
+  io.field("dp_size", s.dp_size, positive);
+  io.field("dp_replicate_size", s.dp_replicate_size, positive);
+  io.field("tp_size", s.tp_size, positive);
+  io.field("pp_size", s.pp_size, positive);
+  io.field("cp_size", s.cp_size, positive);
+  io.field("ep_size", s.ep_size, positive);
+  auto recompute = s.activation_checkpointing ? Recomputation::on : Recomputation::off;
+  io.field("activation_checkpointing", recompute);
+  s.activation_checkpointing = recompute == Recomputation::on;
+  io.ignored({"strategy", "sequence_parallel", "defer_fsdp_grad_sync", "reshard_after_forward", "mp_policy",
+              "offload_policy", "autocast_dtype", "enable_async_tensor_parallel", "enable_compile",
+              "enable_fsdp2_prefetch", "fsdp2_backward_prefetch_depth", "fsdp2_forward_prefetch_depth",
+              "pipeline", "moe", "zero_dp_strategy", "world_size", "backend"});
+}
+
+template <class Io>
+void fields(Io& io, LossSection& s) {
+  io.field("_target_", s.kind);
+  io.field("ignore_index", s.ignore_index);
+  if (s.kind == LossKind::chunked) io.field("chunk_len", s.chunk_len, positive);
+  io.only("reduction", {"sum"}, "another reduction of the loss than the sum divided by the number of labels");
+  io.only("logit_softcapping", {"0"}, "soft-capping of logits");
+  io.ignored({"fp32_upcast", "compile", "tp_group"});
+}
+
+template <class Io>
+void fields(Io& io, DatasetSection& s) {
+  if (!io.has("_target_")) io.refuse("_target_", "is missing: want squad, messages, mock or tokens");
+  io.field("_target_", s.kind);
+  const bool text = s.kind == DatasetKind::squad || s.kind == DatasetKind::messages;
+  if (s.kind == DatasetKind::squad) {
+    io.field("dataset_name", s.dataset_name);
+    io.field("path", s.path);
+    io.field("truncation_side", s.truncation_side);
+    io.ignored({"fp8"});
+  }
+  if (s.kind == DatasetKind::messages) {
+    io.field(io.either("path", "path_or_dataset_id"), s.path);
+    io.field("mask_history", s.mask_history);
+    io.field("mask_reasoning_content", s.mask_reasoning_content);
+    io.field("skip_invalid_samples", s.skip_invalid_samples);
+    io.field("shuffle_seed", s.shuffle_seed, nonnegative);
+    io.only("unshifted", {"false"}, "an unshifted row");
+    io.only("start_of_turn_token", {}, "a mask by start-of-turn token");
+    io.ignored({"name"});
+  }
+  if (s.kind == DatasetKind::tokens) io.field("path", s.path);
+  if (s.kind == DatasetKind::mock) {
+    io.field("vocab_size", s.vocab_size, positive);
+    io.field("num_samples", s.num_samples, positive);
+    io.field(io.either("seq_length", "seq_len"), s.seq_length, positive);
+    io.ignored({"batch_size"});
+  } else {
+    io.field("limit_dataset_samples", s.limit_dataset_samples, positive);
+  }
+  if (text) {
+    io.field("split", s.split);
+    io.field("seq_length", s.seq_length, positive);
+    io.path_or_section("tokenizer", s.tokenizer);
+    io.field("padding", s.padding);
+    std::optional<Truncation> truncation = s.truncation ? Truncation::on : Truncation::off;
+    io.field("truncation", truncation);
+    s.truncation = truncation == Truncation::on;
+    io.field("append_eos", s.append_eos);
+    io.field("chat_template", s.chat_template);
+    if (s.padding == Padding::max_length && !s.seq_length)
+      io.refuse("padding", "max_length needs seq_length, which is absent");
+  }
+}
+
+template <class Io>
+void fields(Io& io, PackedSequenceSection& s) {
+  io.field("packed_sequence_size", s.packed_sequence_size, nonnegative);
+  io.field("packing_strategy", s.packing_strategy);
+  io.field("max_packs", s.max_packs, positive);
+  io.field("drop_long_samples", s.drop_long_samples);
+  io.only("prepacked", {"false"}, "reading packs made elsewhere");
+  io.ignored({"num_proc", "split_across_pack"});
+}
+
+template <class Io>
+void fields(Io& io, DataloaderSection& s) {
+  io.known_class("_target_", {"StatefulDataLoader", "DataLoader"});
+  io.known_class("collate_fn", {"default_collater", "packed_sequence_thd_collater", "neat_packed_collater",
+                                "default_collate"});
+  io.field("shuffle", s.shuffle);
+  io.field("drop_last", s.drop_last);
+  io.field("batch_size", s.batch_size, positive);
+  io.only("group_by_length", {"false"}, "grouping rows by length");
+  io.ignored({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "shuffle_buffer_size",
+              "dataloader_type"});
+}
+
+template <class Io>
+void fields(Io& io, ParamGroupOverride& s) {
+  io.field("pattern", s.pattern);
+  io.field("lr_mult", s.lr_mult, nonnegative);
+  io.field("wd_mult", s.wd_mult, nonnegative);
+  if (s.pattern.empty()) io.refuse("pattern", "want a regular expression for parameter names, found none");
+}
+
+template <class Io>
+void fields(Io& io, OptimizerSection& s) {
+  io.field("_target_", s.kind);
+  io.field("lr", s.lr, nonnegative);
+  if (s.kind == OptimizerKind::sgd) {
+    if (!io.has("weight_decay")) s.weight_decay = 0;
+    io.field("momentum", s.momentum, below_one);
+    io.field("nesterov", s.nesterov);
+    if (s.nesterov && s.momentum == 0) io.refuse("nesterov", "needs a momentum above 0");
+    io.only("dampening", {"0"}, "dampening");
+  } else {
+    io.field("betas", s.betas, below_one);
+    io.field("eps", s.eps, nonnegative);
+    bool decoupled = s.kind == OptimizerKind::adamw;
+    io.hidden("adam_w_mode", decoupled);
+    s.kind = decoupled ? OptimizerKind::adamw : OptimizerKind::adam;
+    io.only("amsgrad", {"false"}, "AMSGrad");
+    io.only("bias_correction", {"true"}, "Adam without bias correction");
+  }
+  io.field("weight_decay", s.weight_decay, nonnegative);
+  io.list("param_group_overrides", s.param_group_overrides, [](auto& sub, auto& item) { fields(sub, item); });
+  io.field("no_weight_decay_on_1d", s.no_weight_decay_on_1d);
+  io.only("maximize", {"false"}, "maximising the loss");
+  io.ignored({"foreach", "fused", "capturable", "differentiable", "master_weights", "master_weight_dtype",
+              "store_param_remainders", "exp_avg_dtype", "exp_avg_sq_dtype"});
+}
+
+template <class Io>
+void fields(Io& io, LrSchedulerSection& s) {
+  io.known_class("_target_", {"OptimizerParamScheduler"});
+  io.field("lr_decay_style", s.lr_decay_style);
+  io.field("lr_warmup_steps", s.lr_warmup_steps, nonnegative);
+  io.field("lr_decay_steps", s.lr_decay_steps, positive);
+  io.field("init_lr", s.init_lr, nonnegative);
+  io.field("max_lr", s.max_lr, nonnegative);
+  io.field("min_lr", s.min_lr, nonnegative);
+  io.field("start_wd", s.start_wd, nonnegative);
+  io.field("end_wd", s.end_wd, nonnegative);
+  io.field("wd_incr_steps", s.wd_incr_steps, nonnegative);
+  io.field("wd_incr_style", s.wd_incr_style);
+  io.field("wsd_decay_steps", s.wsd_decay_steps, positive);
+  io.field("lr_wsd_decay_style", s.lr_wsd_decay_style);
+  io.field("unit", s.unit);
+  // A checkpoint holds the position only, so both of these come out as "the recipe's values count".
+  std::optional<bool> adopt, override_stored;
+  io.hidden("use_checkpoint_opt_param_scheduler", adopt);
+  io.hidden("override_opt_param_scheduler", override_stored);
+  if (adopt == true && override_stored == true)
+    io.refuse("override_opt_param_scheduler",
+              "use_checkpoint_opt_param_scheduler is true as well; want one of them");
+}
+
+template <class Io>
+void fields(Io& io, ClipSection& s) {
+  std::optional<double> norm = s.max_norm;
+  io.field("max_norm", norm, nonnegative_or_infinite);
+  s.max_norm = norm.value_or(1);
+  if (s.max_norm == 0) s.max_norm = std::numeric_limits<double>::infinity();
+  io.ignored({"foreach"});
+}
+
+template <class Io>
+void fields(Io& io, BenchmarkSection& s) {
+  io.field("warmup_steps", s.warmup_steps, nonnegative);
+  io.field("peak_tflops", s.peak_tflops, positive);
+  io.field("json_output_path", s.json_output_path);
+  io.ignored({"nsys_start", "nsys_end", "nsys_ranks", "num_nodes"});
+}
+
+template <class Io>
+void fields(Io& io, MfuSection& s) {
+  io.field("device", s.device);
+  io.field("peak_tflops", s.peak_tflops, positive);
+}
+
+template <class Io>
+void fields(Io& io, EvaluationSection& s) {
+  io.field("squad_metrics", s.squad_metrics);
+  io.field("max_new_tokens", s.max_new_tokens, positive);
+  io.field("limit_samples", s.limit_samples, positive);
+  io.field("stop_at_newline", s.stop_at_newline);
+  io.field("predictions_path", s.predictions_path);
+}
+
+template <class Io>
+void fields(Io& io, Recipe& r) {
+  const auto each = [](auto& sub, auto& section) { fields(sub, section); };
+  const bool seed_given = io.has("seed");
+  io.field("seed", r.seed, nonnegative);
+  std::optional<std::int64_t> rng_seed;
+  io.section("rng", [&](auto& sub) {
+    sub.known_class("_target_", {"StatefulRNG"});
+    sub.hidden("seed", rng_seed, nonnegative);
+    sub.ignored({"ranked"});
+  });
+  if (rng_seed && seed_given && *rng_seed != r.seed)
+    io.refuse("seed",
+              cat("is ", r.seed, ", but rng.seed is ", *rng_seed, "; want one of them, or equal values"));
+  r.seed = rng_seed.value_or(r.seed);
+  io.field("deterministic", r.deterministic);
+  io.section("step_scheduler", [&](auto& sub) { fields(sub, r.step_scheduler); });
+  io.optional_section("model", r.model, each);
+  io.path_or_section("tokenizer", r.tokenizer);
+  io.section("checkpoint", [&](auto& sub) { fields(sub, r.checkpoint); });
+  io.section("distributed", [&](auto& sub) { fields(sub, r.distributed); });
+  io.section("loss_fn", [&](auto& sub) { fields(sub, r.loss); });
+  io.optional_section("dataset", r.dataset, each);
+  io.suffixed_sections("validation_dataset", r.validation_datasets, each);
+  io.section("packed_sequence", [&](auto& sub) { fields(sub, r.packed_sequence); });
+  io.section("dataloader", [&](auto& sub) { fields(sub, r.dataloader); });
+  io.section("validation_dataloader", [&](auto& sub) { fields(sub, r.validation_dataloader); });
+  io.optional_section("optimizer", r.optimizer, each);
+  io.optional_section("lr_scheduler", r.lr_scheduler, each);
+  io.section("clip_grad_norm", [&](auto& sub) { fields(sub, r.clip_grad_norm); });
+  io.word_map("kernels", r.kernels.by_op);
+  io.optional_section("benchmark", r.benchmark, each);
+  io.section("mfu", [&](auto& sub) { fields(sub, r.mfu); });
+  io.section("evaluation", [&](auto& sub) { fields(sub, r.evaluation); });
+  io.section("dist_env", [](auto& sub) {
+    sub.ignored_section("runtime_env");
+    sub.ignored({"backend", "timeout_minutes", "torch_nccl_use_comm_nonblocking", "pytorch_alloc_conf",
+                 "nemotronh_ep_use_deepep_dispatch", "nemotronh_ep_require_deepep",
+                 "nemotronh_ep_physical_partition", "nemotronh_ep_sync_inactive_experts",
+                 "nemotronh_ep_expert_reshard_after_forward", "nemoautomodel_pp_skip_output_merge"});
+  });
+  io.only("peft", {}, "low-rank adaptation");
+  io.only("fp8", {"false"}, "FP8 training");
+  io.only("quantization", {"false"}, "quantisation");
+  io.only("qat", {"false"}, "quantisation-aware training");
+  io.only("neftune", {"false"}, "noise on embeddings");
+  io.only("embedding_row_repair", {"false"}, "repair of embedding rows");
+  io.ignored({"recipe", "compile", "wandb", "mlflow", "comet", "moe_metrics", "ci", "nvtx", "autopipeline",
+              "parallelizer", "prewarm", "sdpa_method", "tool_call_eval"});
+}
+
+}  // namespace nemocube::recipe

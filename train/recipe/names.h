@@ -1,0 +1,92 @@
+#pragma once
+#include <array>
+
+#include "train/recipe/recipe.h"
+
+/// How recipes spell the choices. The first name of a value is the one that describe() writes; for the key
+/// `_target_` a name is the last component of a dotted path, so `torch.optim.AdamW` is `AdamW`.
+namespace nemocube::recipe {
+
+template <class E>
+struct Name {
+  const char* name;
+  E value;
+};
+
+// One list for each enumeration, found by type.
+template <class E>
+inline constexpr std::array<Name<E>, 0> names_of{};
+
+template <>
+inline constexpr std::array names_of<ModelSource>{Name{"from_pretrained", ModelSource::pretrained},
+                                                  Name{"from_config", ModelSource::config}};
+template <>
+inline constexpr std::array names_of<SaveConsolidated>{
+    Name{"final", SaveConsolidated::final_only}, Name{"every", SaveConsolidated::every},
+    Name{"true", SaveConsolidated::every}, Name{"false", SaveConsolidated::never}};
+template <>
+inline constexpr std::array names_of<LossKind>{
+    Name{"MaskedCrossEntropy", LossKind::masked}, Name{"ChunkedCrossEntropy", LossKind::chunked},
+    Name{"FusedLinearCrossEntropy", LossKind::fused_linear},
+    Name{"TEParallelCrossEntropy", LossKind::masked}};  // one rank has nothing to be parallel with
+template <>
+inline constexpr std::array names_of<DatasetKind>{Name{"squad", DatasetKind::squad},
+                                                  Name{"make_squad_dataset", DatasetKind::squad},
+                                                  Name{"messages", DatasetKind::messages},
+                                                  Name{"ChatDataset", DatasetKind::messages},
+                                                  Name{"mock", DatasetKind::mock},
+                                                  Name{"MockIterableDataset", DatasetKind::mock},
+                                                  Name{"mock_iterable_dataset", DatasetKind::mock},
+                                                  Name{"tokens", DatasetKind::tokens}};
+template <>
+inline constexpr std::array names_of<Padding>{
+    Name{"do_not_pad", Padding::none}, Name{"false", Padding::none}, Name{"longest", Padding::longest},
+    Name{"true", Padding::longest}, Name{"max_length", Padding::max_length}};
+enum class Truncation { off, on };
+template <>
+inline constexpr std::array names_of<Truncation>{
+    Name{"false", Truncation::off},     Name{"do_not_truncate", Truncation::off},
+    Name{"true", Truncation::on},       Name{"longest_first", Truncation::on},
+    Name{"only_first", Truncation::on}, Name{"only_second", Truncation::on}};
+template <>
+inline constexpr std::array names_of<TruncationSide>{Name{"left", TruncationSide::left},
+                                                     Name{"context", TruncationSide::context}};
+template <>
+inline constexpr std::array names_of<PackingStrategy>{Name{"thd", PackingStrategy::thd},
+                                                      Name{"neat", PackingStrategy::neat}};
+template <>
+inline constexpr std::array names_of<OptimizerKind>{
+    Name{"AdamW", OptimizerKind::adamw}, Name{"Adam", OptimizerKind::adam}, Name{"SGD", OptimizerKind::sgd},
+    Name{"FusedAdam",
+         OptimizerKind::adamw}};  // Transformer Engine's: decoupled decay unless adam_w_mode is false
+template <>
+inline constexpr std::array names_of<DecayStyle>{
+    Name{"constant", DecayStyle::constant}, Name{"linear", DecayStyle::linear},
+    Name{"cosine", DecayStyle::cosine}, Name{"inverse-square-root", DecayStyle::inverse_square_root},
+    Name{"WSD", DecayStyle::wsd}};
+template <>
+inline constexpr std::array names_of<WsdStyle>{
+    Name{"linear", WsdStyle::linear}, Name{"cosine", WsdStyle::cosine},
+    Name{"exponential", WsdStyle::exponential}, Name{"minus_sqrt", WsdStyle::minus_sqrt}};
+template <>
+inline constexpr std::array names_of<WeightDecayStyle>{Name{"constant", WeightDecayStyle::constant},
+                                                       Name{"linear", WeightDecayStyle::linear},
+                                                       Name{"cosine", WeightDecayStyle::cosine}};
+template <>
+inline constexpr std::array names_of<ScheduleUnit>{Name{"steps", ScheduleUnit::steps},
+                                                   Name{"iterations", ScheduleUnit::steps},
+                                                   Name{"samples", ScheduleUnit::samples}};
+enum class Recomputation { off, on };
+template <>
+inline constexpr std::array names_of<Recomputation>{
+    Name{"false", Recomputation::off}, Name{"true", Recomputation::on}, Name{"full", Recomputation::on},
+    Name{"selective", Recomputation::on}};
+
+template <class E>
+const char* name_of_choice(E value) {
+  for (const auto& [name, candidate] : names_of<E>)
+    if (candidate == value) return name;
+  return "";
+}
+
+}  // namespace nemocube::recipe

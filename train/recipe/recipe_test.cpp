@@ -1,0 +1,408 @@
+#include "train/recipe/recipe.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <fstream>
+
+using namespace nemocube;
+
+namespace {
+
+constexpr const char* model_folder = NEMOCUBE_SOURCE_DIR "/tests/goldens/train20";
+
+/// A minimal recipe that trains, with more lines added.
+std::string with(const std::string& more, const std::string& scheduler = "max_steps: 5") {
+  return cat("step_scheduler: {global_batch_size: 4, local_batch_size: 2, ", scheduler, "}\n",
+             "model: {pretrained_model_name_or_path: ", model_folder, "}\n",
+             "dataset: {_target_: tokens, path: x.safetensors}\n", "optimizer: {lr: 1e-3}\n", more);
+}
+
+Recipe parse(const std::string& yaml, const std::vector<std::string>& overrides = {},
+             RecipeUse use = RecipeUse::data) {
+  return parse_recipe(yaml, "r.yaml", overrides, use);
+}
+
+std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides = {},
+                     RecipeUse use = RecipeUse::data) {
+  try {
+    parse(yaml, overrides, use);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string error_with(const std::string& line) { return error_of(cat("dataset: {_target_: mock}\n", line)); }
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("absent keys have the defaults of AutoModel's recipes") {
+  const Recipe r = parse("dataset: {_target_: squad}\noptimizer: {}\nlr_scheduler: {}\n");
+  CHECK(r.seed == 42);
+  CHECK(r.deterministic);
+  CHECK(r.step_scheduler.global_batch_size == 32);
+  CHECK(r.step_scheduler.local_batch_size == 1);
+  CHECK(r.step_scheduler.num_epochs == 10);
+  CHECK_FALSE(r.step_scheduler.max_steps);
+  CHECK(r.step_scheduler.ckpt_every_steps == 100);
+  CHECK_FALSE(r.step_scheduler.val_every_steps);
+  CHECK(r.step_scheduler.preemption_signals == std::vector<int>{SIGTERM});
+  CHECK(r.checkpoint.enabled);
+  CHECK(r.checkpoint.checkpoint_dir == "checkpoints/");
+  CHECK(r.checkpoint.save_consolidated == SaveConsolidated::final_only);
+  CHECK(r.loss.kind == LossKind::masked);
+  CHECK(r.optimizer->lr == 1e-4);
+  CHECK(r.optimizer->betas == std::array<double, 2>{0.9, 0.999});
+  CHECK(r.optimizer->eps == 1e-8);
+  CHECK(r.optimizer->weight_decay == 0.01);
+  CHECK(r.lr_scheduler->lr_decay_style == DecayStyle::cosine);
+  CHECK(r.clip_grad_norm.max_norm == 1);
+  CHECK(r.dataloader.shuffle);
+  CHECK_FALSE(r.validation_dataloader.shuffle);
+  CHECK(r.dataset->dataset_name == "squad");
+  CHECK(r.dataset->truncation_side == TruncationSide::left);
+  CHECK(r.dataset->append_eos);
+  CHECK(r.packed_sequence.packed_sequence_size == 0);
+  CHECK_FALSE(parse("dataset: {_target_: mock}\n").lr_scheduler);
+}
+
+TEST_CASE("an explicit null is not an absent key") {
+  CHECK_FALSE(parse(with("", "num_epochs: null")).step_scheduler.num_epochs);
+  CHECK_FALSE(parse(with("", "num_epochs: none")).step_scheduler.num_epochs);
+  CHECK_FALSE(parse(with("", "ckpt_every_steps: null")).step_scheduler.ckpt_every_steps);
+  CHECK(parse(with("", "preemption_signal: null")).step_scheduler.preemption_signals.empty());
+  CHECK(parse(with("", "preemption_signal: [SIGUSR1, 15]")).step_scheduler.preemption_signals ==
+        std::vector<int>{SIGUSR1, 15});
+  CHECK(parse(with("clip_grad_norm: {max_norm: null}")).clip_grad_norm.max_norm == 1);
+  CHECK(parse(with("clip_grad_norm:")).clip_grad_norm.max_norm == 1);
+  CHECK(std::isinf(parse(with("clip_grad_norm: {max_norm: 0}")).clip_grad_norm.max_norm));
+  CHECK(std::isinf(parse(with("clip_grad_norm: {max_norm: .inf}")).clip_grad_norm.max_norm));
+  CHECK_FALSE(parse(with("lr_scheduler: null")).lr_scheduler);
+  CHECK(error_with("optimizer: {lr: null}") ==
+        "r.yaml:2: optimizer.lr: want a nonnegative number, found null");
+}
+
+TEST_CASE("numbers in any spelling") {
+  for (const char* eps : {"1e-8", "'1e-8'", "1.0e-8", "0.00000001"})
+    CHECK(parse(cat("dataset: {_target_: mock}\noptimizer: {eps: ", eps, "}")).optimizer->eps == 1e-8);
+  CHECK(parse(with("", "max_steps: 1_000")).step_scheduler.max_steps == 1000);
+  CHECK(parse(with("", "max_steps: '50'")).step_scheduler.max_steps == 50);
+  CHECK(parse("dataset: {_target_: mock}\noptimizer: {betas: '(0.9, 0.95)'}").optimizer->betas[1] == 0.95);
+}
+
+TEST_CASE("classes are known by their last name, wherever they live") {
+  const auto kind = [](const std::string& name) {
+    return parse(cat("dataset: {_target_: mock}\noptimizer: {_target_: ", name, "}")).optimizer->kind;
+  };
+  CHECK(kind("torch.optim.AdamW") == OptimizerKind::adamw);
+  CHECK(kind("torch.optim.Adam") == OptimizerKind::adam);
+  CHECK(kind("torch.optim.SGD") == OptimizerKind::sgd);
+  CHECK(kind("Adam") == OptimizerKind::adam);
+  CHECK(kind("some.package.optimizers.FusedAdam") == OptimizerKind::adamw);
+  CHECK(kind("some.package.optimizers.FusedAdam, adam_w_mode: false") == OptimizerKind::adam);
+  const auto dataset = [](const std::string& name) {
+    return parse(cat("dataset: {_target_: ", name, "}")).dataset->kind;
+  };
+  CHECK(dataset("x.squad.make_squad_dataset") == DatasetKind::squad);
+  CHECK(dataset("x.chat_dataset.ChatDataset") == DatasetKind::messages);
+  CHECK(dataset("x.MockIterableDataset") == DatasetKind::mock);
+  CHECK(dataset("tokens") == DatasetKind::tokens);
+  const auto loss = [](const std::string& name) {
+    return parse(cat("dataset: {_target_: mock}\nloss_fn: {_target_: ", name, "}")).loss.kind;
+  };
+  CHECK(loss("a.b.MaskedCrossEntropy") == LossKind::masked);
+  CHECK(loss("a.b.ChunkedCrossEntropy, chunk_len: 8") == LossKind::chunked);
+  CHECK(loss("a.b.FusedLinearCrossEntropy") == LossKind::fused_linear);
+  CHECK(loss("a.b.TEParallelCrossEntropy") == LossKind::masked);
+  CHECK(
+      error_with("optimizer: {_target_: torch.optim.Adagrad}") ==
+      "r.yaml:2: optimizer._target_: no class 'Adagrad' in this build (found 'torch.optim.Adagrad'); known: "
+      "AdamW, Adam, SGD, FusedAdam");
+  CHECK(contains(error_with("rng: {_target_: x.OtherRng}"), "known: StatefulRNG"));
+  CHECK(contains(error_of("dataset: {split: train}"), "dataset._target_: is missing"));
+  CHECK(contains(error_of("dataset: {_targt_: mock}"), "unknown key '_targt_'"));
+}
+
+TEST_CASE("SGD has its own defaults and keys") {
+  const Recipe r =
+      parse("dataset: {_target_: mock}\noptimizer: {_target_: torch.optim.SGD, lr: 5.0e-5, momentum: 0.9}");
+  CHECK(r.optimizer->weight_decay == 0);
+  CHECK(r.optimizer->momentum == 0.9);
+  CHECK(contains(error_with("optimizer: {_target_: SGD, betas: [0.9, 0.99]}"), "unknown key 'betas'"));
+  CHECK(contains(error_with("optimizer: {_target_: SGD, nesterov: true}"), "needs a momentum above 0"));
+  CHECK(contains(error_with("optimizer: {_target_: SGD, momentum: 1}"),
+                 "want 0 <= x < 1: a number, found '1'"));
+}
+
+TEST_CASE("a wrong value names file, line, key, wish and fact") {
+  CHECK(error_with("step_scheduler:\n  max_steps: abc") ==
+        "r.yaml:3: step_scheduler.max_steps: want a positive integer, found 'abc'");
+  CHECK(error_with("step_scheduler: {max_steps: 0}") ==
+        "r.yaml:2: step_scheduler.max_steps: want a positive integer, found '0'");
+  CHECK(error_with("step_scheduler: {max_steps: 2.5}") ==
+        "r.yaml:2: step_scheduler.max_steps: want a positive integer, found '2.5'");
+  CHECK(error_with("lr_scheduler: {lr_warmup_steps: 0.1}") ==
+        "r.yaml:2: lr_scheduler.lr_warmup_steps: want a nonnegative integer, found '0.1'");
+  CHECK(error_with("checkpoint: {enabled: 1}") ==
+        "r.yaml:2: checkpoint.enabled: want true or false, found '1'");
+  CHECK(error_with("checkpoint: {checkpoint_dir: [a]}") ==
+        "r.yaml:2: checkpoint.checkpoint_dir: want text, found a list");
+  CHECK(contains(error_with("checkpoint: {checkpoint_dir: true}"), "want text (in quotes"));
+  CHECK(parse(with("checkpoint: {checkpoint_dir: '123'}")).checkpoint.checkpoint_dir == "123");
+  CHECK(error_with("optimizer: {betas: [0.9]}") ==
+        "r.yaml:2: optimizer.betas: want a list of two numbers, found a list");
+  CHECK(contains(error_with("optimizer: {betas: [0.9, 1]}"), "optimizer.betas.1: want 0 <= x < 1"));
+  CHECK(error_with("optimizer: 5") == "r.yaml:2: optimizer: want a section of keys, found '5'");
+  CHECK(error_with("optimizer: [1]") == "r.yaml:2: optimizer: want a section of keys, found a list");
+  CHECK(contains(error_with("optimizer: {lr: .inf}"), "want a nonnegative number"));
+  CHECK(contains(error_with("optimizer: {lr: -1e-3}"), "want a nonnegative number, found '-1e-3'"));
+  CHECK(error_with("lr_scheduler: {lr_decay_style: cosin}") ==
+        "r.yaml:2: lr_scheduler.lr_decay_style: want one of constant, linear, cosine, inverse-square-root, "
+        "WSD, "
+        "found 'cosin'");
+  CHECK(contains(error_with("model: {torch_dtype: f16}"), "model.torch_dtype: want auto, bf16 or f32"));
+  CHECK(contains(error_with("model: {torch_dtype: i64}"), "model.torch_dtype: want auto, bf16 or f32"));
+  CHECK(
+      contains(error_with("step_scheduler: {preemption_signal: SIGKIL}"), "want signals by number or name"));
+  CHECK(contains(error_with("dist_env: {runtime_env: [a]}"), "dist_env.runtime_env: want a section"));
+  CHECK(contains(error_of("dataset: {_target_: squad, padding: max_length}"), "max_length needs seq_length"));
+  CHECK(contains(error_of("[a, b]"), "want a recipe (sections of keys)"));
+  CHECK(contains(error_with("lr_scheduler: {use_checkpoint_opt_param_scheduler: true, "
+                            "override_opt_param_scheduler: true}"),
+                 "want one of them"));
+}
+
+TEST_CASE("an unknown key suggests the nearest one") {
+  CHECK(error_with("step_scheduler: {max_step: 5}") ==
+        "r.yaml:2: step_scheduler.max_step: unknown key 'max_step'; the nearest known key is 'max_steps'");
+  CHECK(contains(error_with("optimiser: {lr: 1}"), "nearest known key is 'optimizer'"));
+  CHECK(contains(error_with("max_steps: 5"), "nearest known key is 'step_scheduler.max_steps'"));
+  CHECK(contains(
+      error_with("optimizer: {param_group_overrides: [{patern: a}]}"),
+      "optimizer.param_group_overrides.0.patern: unknown key 'patern'; the nearest known key is 'pattern'"));
+  CHECK(contains(error_with("model: {moe: {aux_los: 1}}"), "aux_loss_coeff"));
+  CHECK(contains(error_of("dataset: {_target_: mock, split: train}"), "unknown key 'split'"));
+  CHECK(contains(error_of("lr_schedular: {}\nstep_scheduler: {max_steps: 1}", {}, RecipeUse::schedule),
+                 "lr_scheduler"));
+}
+
+TEST_CASE("overrides come from the command line and say so") {
+  const Recipe r = parse(with(""), {"step_scheduler.max_steps=7", "lr_scheduler.lr_decay_style=linear",
+                                    "optimizer.betas=[0.8, 0.9]", "kernels.ssd_scan=recurrent"});
+  CHECK(r.step_scheduler.max_steps == 7);
+  CHECK(r.lr_scheduler->lr_decay_style == DecayStyle::linear);
+  CHECK(r.optimizer->betas[0] == 0.8);
+  CHECK(r.kernels.by_op.at("ssd_scan") == "recurrent");
+  CHECK(error_of(with(""), {"step_scheduler.max_steps=x"}) ==
+        "--set step_scheduler.max_steps: want a positive integer, found 'x'");
+  CHECK(contains(error_of(with(""), {"optimizer.lrr=1"}), "--set optimizer.lrr: unknown key 'lrr'"));
+  CHECK(parse(with(""), {"optimizer.param_group_overrides.0.pattern=norm",
+                         "optimizer.param_group_overrides=[{pattern: a, wd_mult: 0}]"})
+            .optimizer->param_group_overrides[0]
+            .wd_mult == 0);
+}
+
+TEST_CASE("variables of the environment") {
+  ::setenv("NEMOCUBE_TEST_DIR", "runs/7", 1);
+  ::setenv("NEMOCUBE_TEST_STEPS", "12", 1);
+  CHECK(parse(with("checkpoint: {checkpoint_dir: '${NEMOCUBE_TEST_DIR}/a'}")).checkpoint.checkpoint_dir ==
+        "runs/7/a");
+  CHECK(parse(with("", "max_steps: '${NEMOCUBE_TEST_STEPS}'")).step_scheduler.max_steps == 12);
+  CHECK(
+      contains(error_with("checkpoint: {checkpoint_dir: $NEMOCUBE_TEST_UNSET}"),
+               "r.yaml:2: checkpoint.checkpoint_dir: environment variable 'NEMOCUBE_TEST_UNSET' is not set"));
+  CHECK(error_with("wandb: {key: $NEMOCUBE_TEST_UNSET}") == "no error");
+}
+
+TEST_CASE("one seed, from either place") {
+  CHECK(parse(with("seed: 7")).seed == 7);
+  CHECK(parse(with("rng: {_target_: x.StatefulRNG, seed: 1111, ranked: true}")).seed == 1111);
+  CHECK(parse(with("seed: 5\nrng: {seed: 5}")).seed == 5);
+  CHECK(error_with("seed: 42\nrng: {seed: 1111}") ==
+        "r.yaml:2: seed: is 42, but rng.seed is 1111; want one of them, or equal values");
+}
+
+TEST_CASE("what means nothing on one rank is accepted and listed") {
+  const Recipe r =
+      parse(with("recipe: X\ncompile: {enabled: false}\nwandb: {a: {b: c}}\nci: {time: '1'}\n"
+                 "dist_env: {backend: nccl, timeout_minutes: 1, runtime_env: {A: b}}\n"
+                 "distributed: {strategy: fsdp2, tp_size: 1, dp_size: none, moe: {x: 1}}\n"));
+  CHECK(r.no_effect == std::vector<std::string>{"distributed.strategy", "distributed.moe",
+                                                "dist_env.runtime_env", "dist_env.backend",
+                                                "dist_env.timeout_minutes", "recipe", "compile", "wandb",
+                                                "ci"});
+  CHECK(contains(error_with("peft: {dim: 8}"), "peft: low-rank adaptation is not in this build; want null"));
+  CHECK(error_with("peft: none") == "no error");
+  CHECK(error_with("fp8: {}") == "no error");
+  CHECK(contains(error_with("model: {num_nextn_predict_layers: 2}"),
+                 "multi-token prediction is not in this build"));
+  CHECK(contains(error_with("loss_fn: {reduction: mean}"), "want sum, found 'mean'"));
+  CHECK(error_with("optimizer: {amsgrad: False}") == "no error");
+  CHECK(contains(error_with("optimizer: {amsgrad: True}"), "AMSGrad is not in this build"));
+}
+
+TEST_CASE("layouts of more than one rank are refused for runs, not for looking") {
+  const std::string yaml = with("distributed: {pp_size: 4, activation_checkpointing: selective}");
+  CHECK(contains(error_of(yaml, {}, RecipeUse::train),
+                 "distributed.pp_size = 4: the process grid is not in this build"));
+  CHECK(contains(error_of(yaml, {"distributed.pp_size=1", "distributed.dp_size=8"}, RecipeUse::train),
+                 "distributed.dp_size = 8"));
+  CHECK(parse(yaml).distributed.activation_checkpointing);
+  CHECK(parse(yaml, {"distributed.pp_size=1"}, RecipeUse::train).distributed.pp_size == 1);
+}
+
+TEST_CASE("training wants model, dataset, optimizer and whole batches") {
+  CHECK(parse(with(""), {}, RecipeUse::train).model->path == model_folder);
+  const auto without = [](const std::string& key) {
+    return error_of(with(""), {cat(key, "=")}, RecipeUse::train);
+  };
+  CHECK(without("model") == "r.yaml: the section 'model' is missing");
+  CHECK(without("dataset") == "r.yaml: the section 'dataset' is missing");
+  CHECK(without("optimizer") == "r.yaml: the section 'optimizer' is missing");
+  CHECK(error_of(with(""), {"step_scheduler.local_batch_size=3"}, RecipeUse::train) ==
+        "r.yaml: step_scheduler.global_batch_size = 4 must be a multiple of local_batch_size = 3; the "
+        "nearest that "
+        "is: 3");
+  CHECK(contains(error_of(with(""), {"dataloader.batch_size=1"}, RecipeUse::train), "differs from"));
+  CHECK(contains(error_of(with(""), {"checkpoint.best_metric_key=x"}, RecipeUse::train),
+                 "validation_dataset_x"));
+  CHECK(contains(error_of(with(""), {}, RecipeUse::evaluate), "the section 'validation_dataset' is missing"));
+  const std::string hub =
+      error_of(with(""), {"model.pretrained_model_name_or_path=nvidia/Some-Model-4B"}, RecipeUse::train);
+  CHECK(contains(hub, "is not a folder here"));
+  CHECK(contains(hub, "hf download nvidia/Some-Model-4B"));
+  CHECK(contains(error_of(with(""), {"model.pretrained_model_name_or_path=./a/b"}, RecipeUse::train),
+                 "does not exist"));
+}
+
+TEST_CASE("gradient accumulation divides exactly") {
+  Recipe r;
+  r.file = "r.yaml";
+  StepSchedulerSection& s = r.step_scheduler;
+  s.global_batch_size = 256;
+  s.local_batch_size = 64;
+  CHECK(grad_accumulation_steps(r, 1) == 4);
+  CHECK(grad_accumulation_steps(r, 2) == 2);
+  CHECK_THROWS_WITH(
+      grad_accumulation_steps(r, 3),
+      "r.yaml: step_scheduler.global_batch_size = 256 must be a multiple of local_batch_size = 64 x 3 "
+      "data-parallel ranks; the nearest that is: 192");
+  s.local_batch_size = 512;
+  CHECK_THROWS_AS(grad_accumulation_steps(r, 1), Error);
+}
+
+TEST_CASE("models from weights and from configurations alone") {
+  CHECK(parse("dataset: {_target_: mock}\nmodel: {_target_: a.B.from_config, config: {_target_: "
+              "c.D.from_pretrained, "
+              "pretrained_model_name_or_path: x, trust_remote_code: false}}")
+            .model->source == ModelSource::config);
+  const Recipe r = parse("dataset: {_target_: mock}\nmodel: {config: x/config.json, torch_dtype: bfloat16}");
+  CHECK(r.model->source == ModelSource::config);
+  CHECK(r.model->path == "x/config.json");
+  CHECK(r.model->dtype == DType::bf16);
+  CHECK(tokenizer_folder(r, *r.dataset) == "x/config.json");
+  CHECK(
+      contains(error_with("model: {_target_: a.from_pretrained, config: {pretrained_model_name_or_path: x}}"),
+               "wants pretrained_model_name_or_path"));
+  CHECK(contains(error_with("model: {pretrained_model_name_or_path: y, config: x}"), "want one of them"));
+}
+
+TEST_CASE("several validation sets, by suffix") {
+  const Recipe r = parse(
+      "validation_dataset: {_target_: mock}\nvalidation_dataset_chat: {_target_: messages, "
+      "path_or_dataset_id: c.jsonl}\nvalidation_dataset_off: none\n");
+  CHECK(r.validation_datasets.size() == 2);
+  CHECK(r.validation_datasets.at("default").kind == DatasetKind::mock);
+  CHECK(r.validation_datasets.at("chat").path == "c.jsonl");
+  CHECK(contains(error_with("validation_dataset_a/b: {_target_: mock}"), "becomes a file name"));
+  CHECK(contains(error_with("validation_dataset_a: {_target_: mock}\nvalidation_dataset-a: {_target_: mock}"),
+                 "a second section named 'a'"));
+}
+
+TEST_CASE("dataset files: a path, a folder by split, or advice") {
+  DatasetSection d;
+  d.dataset_name = NEMOCUBE_SOURCE_DIR "/data/samples";
+  CHECK(dataset_file(d).filename() == "train.json");
+  d.split = "validation[:10]";
+  CHECK(dataset_file(d).filename() == "validation.json");
+  d.split = "test";
+  CHECK_THROWS_AS(dataset_file(d), Error);
+  d.dataset_name = "rajpurkar/squad";
+  CHECK_THROWS_WITH(dataset_file(d, "validation_dataset"), doctest::Contains("train-v1.1.json"));
+  d.path = "/does/not/exist.json";
+  CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");
+  CHECK(parse_split("train").name == "train");
+  CHECK(parse_split("train[10:-5]").begin == 10);
+  CHECK(parse_split("train[10:-5]").end == -5);
+  CHECK_FALSE(parse_split("train[:1_000]").begin);
+  CHECK(parse_split("train[:1_000]").end == 1000);
+  for (const char* bad : {"", "[1:2]", "train[1", "train[5]", "train[:10%]", "train[a:b]"})
+    CHECK_THROWS_AS(parse_split(bad), Error);
+}
+
+TEST_CASE("the tokenizer of a dataset, of the recipe, of the model") {
+  const std::string base = "model: {pretrained_model_name_or_path: m}\ndataset: {_target_: squad}\n";
+  const auto folder = [&](const std::string& more, std::vector<std::string> set = {}) {
+    const Recipe r = parse(base + more, set);
+    return tokenizer_folder(r, *r.dataset).string();
+  };
+  CHECK(folder("") == "m");
+  CHECK(folder("tokenizer: {pretrained_model_name_or_path: t}") == "t");
+  CHECK(folder("tokenizer: t", {"dataset.tokenizer=d"}) == "d");
+  CHECK(folder("", {"dataset.tokenizer.pretrained_model_name_or_path=d"}) == "d");
+}
+
+TEST_CASE("describe() reads back as the same recipe") {
+  const std::vector<std::string> yamls{
+      with(""),
+      with("clip_grad_norm: {max_norm: 0}\nkernels: {rmsnorm: fused}\nseed: 3\nbenchmark: {warmup_steps: 2}\n"
+           "lr_scheduler: {lr_decay_style: WSD, wsd_decay_steps: 2, lr_wsd_decay_style: minus_sqrt, unit: "
+           "samples}\n"
+           "validation_dataset: {_target_: squad, padding: longest, truncation: true, seq_length: 8, "
+           "chat_template: \"a\\n\\t'$x' \\\"\\\\ {{ b }}\"}\nvalidation_dataset_2: {_target_: messages, "
+           "path: p}\n"
+           "tokenizer: tok\n",
+           "num_epochs: null, preemption_signal: null, ckpt_every_steps: null"),
+      "model: {config: x}\ndataset: {_target_: mock, seq_len: 16}\noptimizer: {_target_: SGD, momentum: 0.5, "
+      "param_group_overrides: [{pattern: 'a\\.b$', lr_mult: 0.1}, {pattern: c}]}\nloss_fn: {_target_: "
+      "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100}\n"};
+  ::setenv("x", "value of x", 1);
+  for (const std::string& yaml : yamls) {
+    const std::string once = describe(parse(yaml));
+    CAPTURE(once);
+    CHECK(describe(parse(once)) == once);
+    CHECK(parse(once).no_effect.empty());
+  }
+  CHECK(parse(describe(parse(yamls[1]))).validation_datasets.at("default").chat_template ==
+        "a\n\t'value of x' \"\\ {{ b }}");
+  CHECK(parse(describe(parse(yamls[2]))).optimizer->param_group_overrides[0].pattern == "a\\.b$");
+}
+
+TEST_CASE("the golden recipe") {
+  const std::string path = cat(model_folder, "/recipe.yaml");
+  const Recipe r = load_recipe(path, {cat("model.pretrained_model_name_or_path=", model_folder)});
+  CHECK(r.file == path);
+  CHECK(r.seed == 1111);
+  CHECK(r.dataset->kind == DatasetKind::tokens);
+  CHECK(r.optimizer->eps == 1e-8);
+  CHECK(r.clip_grad_norm.max_norm == 3.5);
+  CHECK(r.no_effect.empty());
+}
+
+TEST_CASE("a schedule needs three sections and a length") {
+  const std::string three = "optimizer: {lr: 1e-3}\nlr_scheduler: {}\nstep_scheduler: {";
+  CHECK(parse(three + "max_steps: 5}", {}, RecipeUse::schedule).step_scheduler.max_steps == 5);
+  CHECK(contains(error_of(three + "num_epochs: 2}", {}, RecipeUse::schedule),
+                 "step_scheduler.max_steps is missing"));
+  CHECK(
+      parse(three +
+                "max_steps: 5}\npeft: {dim: 8}\ndataset: {_target_: x.HellaSwag}\nvalidation_dataset_x: 3\n",
+            {}, RecipeUse::schedule)
+          .optimizer->lr == 1e-3);
+}
