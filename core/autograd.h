@@ -111,6 +111,7 @@ struct KernelChoice;
 /// What an operation needs to know besides its operands.
 struct Context {
   Tape* tape = nullptr;      ///< null: nothing is recorded, no gradient will be asked for
+  bool training = false;     ///< a training pass: counters of the model (tokens per expert) count
   bool recomputing = false;  ///< replaying an activation checkpoint: counters must not count again
   const KernelChoice* kernels = nullptr;  ///< chosen variants; null: the first variant of each operation
 

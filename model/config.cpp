@@ -48,6 +48,8 @@ BlockPattern parse_pattern(std::string_view pattern) {
   return parsed;
 }
 
+std::vector<BlockKind> usual_mtp_blocks() { return {BlockKind::attention, BlockKind::moe}; }
+
 bool NemotronHConfig::has(BlockKind kind) const {
   return count(kind) > 0 || (num_nextn_predict_layers > 0 && std::ranges::count(mtp_blocks, kind) > 0);
 }

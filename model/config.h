@@ -27,6 +27,7 @@ struct BlockPattern {
   std::vector<std::vector<BlockKind>> mtp;
 };
 BlockPattern parse_pattern(std::string_view pattern);
+std::vector<BlockKind> usual_mtp_blocks();  ///< attention, moe
 
 struct NemotronHConfig {
   std::int64_t vocab_size = 131072;
@@ -68,7 +69,7 @@ struct NemotronHConfig {
   double routed_scaling_factor = 1.0;
 
   std::int64_t num_nextn_predict_layers = 0;  ///< depths of multi-token prediction stored with the model
-  std::vector<BlockKind> mtp_blocks{BlockKind::attention, BlockKind::moe};  ///< of each depth
+  std::vector<BlockKind> mtp_blocks = usual_mtp_blocks();  ///< of each depth
 
   double initializer_range = 0.02;
   bool rescale_prenorm_residual = true;

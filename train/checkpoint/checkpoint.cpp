@@ -72,11 +72,11 @@ RunState read_state(const fs::path& file) {
 }
 
 void load_optimizer(const fs::path& path, Optimizer& optimizer) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
+  const SafetensorsFile file(path);
   std::vector<std::string> missing;
   std::size_t used = 0;
   for (const StateTensor& t : optimizer.state()) {
-    if (!file.contains(t.name)) {
+    if (!file.find(t.name)) {
       missing.push_back(t.name);
       continue;
     }
@@ -89,7 +89,7 @@ void load_optimizer(const fs::path& path, Optimizer& optimizer) {
   require(missing.empty(), path.string(), ": ", missing.size(), " tensors are missing, the first is '",
           missing.empty() ? "" : missing[0],
           "'; was it written with another optimizer or model.torch_dtype?");
-  require(used == file.names().size(), path.string(), ": holds ", file.names().size(),
+  require(used == file.tensors().size(), path.string(), ": holds ", file.tensors().size(),
           " tensors, the optimizer has ", used,
           "; was it written with another optimizer or model.torch_dtype?");
 }
@@ -108,9 +108,10 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
     SaveOptions options;
     options.dtype = model.model->dtype();
     save_hf_weights(staging / "model", named_tensors(*model.model), model.files, options);
-    std::vector<NamedTensor> tensors;
-    for (const StateTensor& t : optimizer.state()) tensors.push_back({t.name, t.value});
-    write_safetensors(staging / "optim" / "optimizer.safetensors", tensors);
+    std::vector<TensorSource> tensors;
+    for (const StateTensor& t : optimizer.state())
+      tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
+    write_safetensors(staging / "optim" / "optimizer.safetensors", std::move(tensors));
     write_file_atomically(staging / "state.json", dump_json(to_json(state)) + "\n");
     write_file_atomically(staging / "config.yaml", resolved_recipe_);
     if (fs::exists(target)) {

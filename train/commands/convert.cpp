@@ -25,7 +25,7 @@ void run(const Options& options) {
   const std::filesystem::path source = model_dir(options.source);
   SaveOptions save;
   if (!options.dtype.empty()) save.dtype = parse_dtype(options.dtype);
-  if (options.max_shard_gb > 0) save.max_shard_bytes = static_cast<std::int64_t>(options.max_shard_gb * 1e9);
+  if (options.max_shard_gb > 0) save.most_shard_bytes = static_cast<std::int64_t>(options.max_shard_gb * 1e9);
   // f64 would change nothing that f32 does not hold; files keep their own dtypes unless one is asked for.
   const LoadedModel loaded = load_model(source, DType::f32);
   save_hf_weights(options.target, named_tensors(*loaded.model), loaded.files, save);

@@ -22,12 +22,12 @@ double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>
 void run(const Options& options) {
   LoadedModel loaded = load_model(options.model, parse_dtype(options.dtype));
   NemotronH& model = *loaded.model;
-  const SafetensorsFile file = SafetensorsFile::open(options.input);
+  const SafetensorsFile file(options.input);
   const Tensor ids = file.tensor("input_ids");
   check_dtype(options.input.string() + ": input_ids", ids, DType::i64);
   require(ids.ndim() == 2, options.input.string(), ": input_ids: want [batch, seq], got ", ids.shape());
   const std::int64_t batch = ids.dim(0), seq = ids.dim(1);
-  const bool labelled = file.contains("labels");
+  const bool labelled = file.find("labels") != nullptr;
   require(labelled || !options.grads, options.input.string(), ": --grads needs a tensor 'labels'");
 
   Tape tape;
@@ -58,7 +58,9 @@ void run(const Options& options) {
     }
     log_info("loss ", scalar(loss.value()) / count, " over ", count_labels(flat), " labels");
   }
-  write_safetensors(options.output, results);
+  std::vector<TensorSource> sources;
+  for (const NamedTensor& r : results) sources.push_back(source_of(r.name, r.value, DType::f32));
+  write_safetensors(options.output, std::move(sources));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
     }
     case DatasetKind::tokens: {
       const std::filesystem::path path = dataset_file(section);
-      const SafetensorsFile file = SafetensorsFile::open(path);
+      const SafetensorsFile file(path);
       return std::make_shared<TokensDataset>(path.string(), file.tensor("input_ids"), file.tensor("labels"));
     }
   }

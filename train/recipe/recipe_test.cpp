@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <iterator>
 
 using namespace nemocube;
 
@@ -393,6 +394,39 @@ TEST_CASE("the golden recipe") {
   CHECK(r.optimizer->eps == 1e-8);
   CHECK(r.clip_grad_norm.max_norm == 3.5);
   CHECK(r.no_effect.empty());
+}
+
+TEST_CASE("damaged recipes are errors or recipes, nothing else") {
+  std::ifstream in(cat(model_folder, "/recipe.yaml"), std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  REQUIRE(whole.size() > 100);
+  const std::string bytes =
+      "\0\n\t :-[]{}&*#?|>'\"!%@$,\xff\x80"
+      "0e.";
+  std::uint64_t state = 1;
+  const auto below = [&](std::size_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::size_t>(state >> 33) % n;
+  };
+  int loaded = 0;
+  for (int round = 0; round < 600; ++round) {
+    std::string text = whole;
+    for (std::size_t edits = 1 + below(4); edits > 0; --edits) {
+      const std::size_t at = below(text.size());
+      if (below(3) == 0) text.resize(at + 1);
+      if (below(2) == 0) text[at] = bytes[below(bytes.size())];
+      if (below(4) == 0) text.insert(at, text.substr(below(text.size()), below(40)));
+    }
+    try {
+      const Recipe r = parse_recipe(text, "r.yaml", {}, RecipeUse::schedule);
+      CHECK(describe(parse_recipe(describe(r), "r.yaml", {}, RecipeUse::schedule)).size() > 0);
+      ++loaded;
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).starts_with("r.yaml:"));
+    }
+  }
+  CHECK(loaded > 0);
+  CHECK(loaded < 600);
 }
 
 TEST_CASE("a schedule needs three sections and a length") {

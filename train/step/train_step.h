@@ -27,8 +27,7 @@ struct StepResult {
   double loss = 0;       ///< sum of token losses / labelled tokens, over all microbatches
   double grad_norm = 0;  ///< before clipping
   std::int64_t label_tokens = 0;
-  bool skipped =
-      false;  ///< nothing was labelled, or loss or gradient norm was not finite: no weight has changed
+  StepOutcome outcome = StepOutcome::updated;
 };
 
 /// One optimizer step over the microbatches of a global batch:

@@ -1,0 +1,51 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "ops/cross_entropy/cross_entropy.h"
+
+/// Data sets: numbered rows of token ids with labels. Labels are shifted here and nowhere else: the label at
+/// position t is the target of the logits at position t.
+namespace nemocube {
+
+/// One row. Content comes first, padding (of a fixed-length row) last; labels of padding are ignored_label.
+struct Sample {
+  std::string id;
+  std::vector<std::int64_t> input_ids;
+  std::vector<std::int64_t> labels;   ///< as many as input_ids
+  std::vector<std::int64_t> lengths;  ///< of the documents in the row: one, or several in a packed row
+
+  std::int64_t positions() const { return static_cast<std::int64_t>(input_ids.size()); }
+  std::int64_t content_length() const;    ///< positions that are not padding: the sum of `lengths`
+  std::int64_t label_tokens() const;      ///< labels that are targets
+  std::int64_t supervised_begin() const;  ///< first position with a target; positions() when there is none
+};
+
+/// Throws std::logic_error unless the lengths fit, no label lies in padding and no document is empty.
+void check_sample(const Sample& sample);
+
+/// Const members may be called by many threads at once.
+class Dataset {
+ public:
+  Dataset() = default;
+  Dataset(const Dataset&) = delete;
+  Dataset& operator=(const Dataset&) = delete;
+  virtual ~Dataset() = default;
+
+  virtual std::int64_t size() const = 0;
+  /// Row i in file order. pre: 0 <= i < size()
+  virtual Sample sample(std::int64_t i) const = 0;
+  /// sample(i).content_length()
+  virtual std::int64_t content_length(std::int64_t i) const { return sample(i).content_length(); }
+  /// What padding holds. Any id is right, since nothing reads it.
+  virtual std::int64_t pad_id() const { return 0; }
+
+ protected:
+  void check_index(std::int64_t i) const {
+    expect(0 <= i && i < size(), "row ", i, " of a data set of ", size());
+  }
+};
+
+}  // namespace nemocube

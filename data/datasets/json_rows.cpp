@@ -1,0 +1,51 @@
+#include "data/datasets/json_rows.h"
+
+#include <fstream>
+
+#include "data/datasets/text.h"
+
+namespace nemocube {
+
+namespace {
+
+// Files are read whole; SQuAD has 30 MB, conversations can have more.
+constexpr JsonLimits limits{.max_bytes = std::int64_t{4} << 30};
+
+void each_line(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
+  const std::string file = path.string();
+  std::ifstream in(path, std::ios::binary);
+  require(in.good(), file, ": cannot be opened");
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    if (strip(line).empty()) continue;
+    const std::string place = cat("line ", number);
+    const Json value = parse_json(line, file + ": " + place, limits);
+    fn(JsonView(value, file, place));
+  }
+  require(!in.bad(), file, ": cannot be read");
+}
+
+}  // namespace
+
+void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
+  if (path.extension() == ".jsonl" || path.extension() == ".ndjson") {
+    require(std::filesystem::is_regular_file(path), path.string(), ": want a regular file");
+    each_line(path, fn);
+    return;
+  }
+  const Json document = read_json_file(path, limits);
+  const JsonView root(document, path.string());
+  if (document.is_object() && !root.has("data")) {
+    fn(root);
+    return;
+  }
+  for (const JsonView& row : (document.is_object() ? root.at("data") : root).elements()) fn(row);
+}
+
+std::string row_id(const JsonView& row, const std::string& fallback) {
+  const auto id = row.find("id");
+  if (!id) return fallback;
+  return id->value().is_number() ? std::to_string(id->integer()) : id->string();
+}
+
+}  // namespace nemocube

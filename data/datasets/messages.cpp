@@ -1,0 +1,150 @@
+#include "data/datasets/messages.h"
+
+#include "core/log.h"
+#include "core/parallel_for.h"
+#include "data/datasets/json_rows.h"
+#include "data/datasets/permutation.h"
+#include "data/datasets/split.h"
+#include "data/datasets/squad.h"
+#include "data/datasets/text.h"
+
+namespace nemocube {
+
+namespace {
+
+Role read_role(const JsonView& role) {
+  const std::string& name = role.string();
+  if (name == "system") return Role::system;
+  if (name == "user" || name == "human") return Role::user;
+  if (name == "assistant" || name == "gpt" || name == "model" || name == "bot" || name == "chatgpt")
+    return Role::assistant;
+  if (name != "tool") role.refuse("system, user, assistant or tool");
+  return Role::tool;
+}
+
+std::string read_content(const JsonView& turn, const std::string& key) {
+  if (turn.has_null(key)) return "";
+  const JsonView content = turn.at(key);
+  if (!content.value().is_array()) return content.string();
+  std::string joined;
+  for (const JsonView& part : content.elements()) {
+    const bool bare = part.value().is_string();
+    if (!bare)
+      if (const auto type = part.find("type"); type && type->string() != "text") type->refuse("text");
+    joined += (joined.empty() ? "" : " ") + (bare ? part : part.at("text")).string();
+  }
+  return joined;
+}
+
+Turn read_turn(const JsonView& turn, const std::string& role, const std::string& content) {
+  if (const auto calls = turn.find("tool_calls"))
+    calls->refuse("none, since conversations without a chat template cannot hold them");
+  return {read_role(turn.at(role)), std::string(strip(read_content(turn, content)))};
+}
+
+Conversation read_conversation(const JsonView& row, std::int64_t number) {
+  Conversation conversation;
+  conversation.id = row_id(row, cat("row ", number));
+  const bool shared = !row.has("messages") && row.has("conversations");
+  for (const JsonView& turn : row.at(shared ? "conversations" : "messages").elements())
+    conversation.turns.push_back(shared ? read_turn(turn, "from", "value")
+                                        : read_turn(turn, "role", "content"));
+  return conversation;
+}
+
+std::string_view mark_of(Role role) {
+  switch (role) {
+    case Role::system:
+      return "System: ";
+    case Role::user:
+      return "User: ";
+    case Role::assistant:
+      return "Assistant: ";
+    default:
+      return "Tool: ";
+  }
+}
+
+}  // namespace
+
+std::vector<Conversation> read_conversations(const std::filesystem::path& path, bool skip_invalid) {
+  std::vector<Conversation> out;
+  std::int64_t rows = 0, skipped = 0;
+  std::string first;
+  for_each_row(path, [&](const JsonView& row) {
+    const std::int64_t number = rows++;
+    try {
+      out.push_back(read_conversation(row, number));
+    } catch (const Error& error) {
+      if (!skip_invalid) throw;
+      if (skipped++ == 0) first = error.what();
+    }
+  });
+  if (skipped > 0) log_warning(skipped, " of ", rows, " conversations are skipped; the first: ", first);
+  require(!out.empty(), path.string(), ": holds no conversations");
+  return out;
+}
+
+TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tokenizer,
+                          const MessagesOptions& options) {
+  TokenRow row;
+  row.id = conversation.id;
+  const auto& turns = conversation.turns;
+  std::size_t last = turns.size();  // the last turn of the assistant
+  for (std::size_t i = 0; i < turns.size(); ++i)
+    if (turns[i].role == Role::assistant) last = i;
+
+  const auto& prefix = tokenizer.special_prefix();
+  const auto& suffix = tokenizer.special_suffix();
+  for (const std::int64_t id : prefix) row.append(id, false);
+  row.leading = row.size();
+
+  // Text up to the end of an assistant's turn is tokenised as one string; EOS follows it as an id.
+  std::string text;
+  const auto add_text = [&](std::size_t target_begin) {
+    for (const TokenSpan& token : tokenizer.encode_with_offsets(text, false))
+      row.append(token.id, token.end > target_begin);
+    text.clear();
+  };
+  for (std::size_t i = 0; i <= last && last < turns.size(); ++i) {
+    if (i > 0) text += '\n';
+    text += mark_of(turns[i].role);
+    const std::size_t content_begin = text.size();
+    text += turns[i].content;
+    if (turns[i].role != Role::assistant) continue;
+    const bool target = i == last || !options.mask_history;
+    add_text(target ? content_begin : std::string::npos);
+    if (!options.rows.append_eos) continue;
+    const std::int64_t eos = eos_to_append("conversation data set", tokenizer);
+    if (row.ids.back() != eos) row.append(eos, target);
+  }
+  if (!suffix.empty() && (row.ids.empty() || row.ids.back() != suffix.back()))
+    for (const std::int64_t id : suffix) row.append(id, last < turns.size());
+  return row;
+}
+
+std::shared_ptr<const RowDataset> make_messages_dataset(const Tokenizer& tokenizer,
+                                                        const MessagesOptions& options) {
+  const std::string what = "conversation data set " + options.path;
+  require(options.rows.truncation != Truncation::context, what,
+          ": truncation 'context' is for question answering; want left or right");
+  std::vector<Conversation> conversations = read_conversations(options.path, options.skip_invalid_samples);
+  if (options.shuffle_seed) {
+    std::vector<Conversation> shuffled;
+    for (const std::int64_t i :
+         permutation(static_cast<std::int64_t>(conversations.size()), *options.shuffle_seed))
+      shuffled.push_back(std::move(conversations[static_cast<std::size_t>(i)]));
+    conversations = std::move(shuffled);
+  }
+  const auto [first, last] = with_limit(DatasetSplit::parse(options.split), options.limit_dataset_samples)
+                                 .rows(what, static_cast<std::int64_t>(conversations.size()));
+  std::vector<TokenRow> rows(static_cast<std::size_t>(last - first));
+  parallel_for(last - first, 16, [&, start = first](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      rows[static_cast<std::size_t>(i)] =
+          conversation_row(conversations[static_cast<std::size_t>(start + i)], tokenizer, options);
+  });
+  return std::make_shared<RowDataset>(what, std::move(rows), options.rows, padding_id(tokenizer));
+}
+
+}  // namespace nemocube

@@ -1,0 +1,115 @@
+#include "data/datasets/messages.h"
+
+#include <doctest/doctest.h>
+
+#include "data/datasets/describe.h"
+#include "data/json/test_dir.h"
+
+using namespace nemocube;
+using testing::spit;
+using testing::TestDir;
+
+namespace {
+
+const Tokenizer& sample_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
+  return tokenizer;
+}
+
+const Conversation talk{"t",
+                        {{Role::system, "Be kind."},
+                         {Role::user, "Hi"},
+                         {Role::assistant, "Hello there."},
+                         {Role::user, "2 + 2?"},
+                         {Role::assistant, "4"}}};
+
+std::string shown(const Conversation& conversation, const MessagesOptions& options) {
+  const TokenRow row = conversation_row(conversation, sample_tokenizer(), options);
+  return describe_supervision(finish_row(row, {}, 0), sample_tokenizer());
+}
+
+std::string complaint(const std::string& text) {
+  const TestDir dir;
+  spit(dir / "f.jsonl", text);
+  try {
+    read_conversations(dir / "f.jsonl");
+  } catch (const Error& error) {
+    return std::string(error.what()).substr((dir / "f.jsonl").string().size());
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("messages: what is written and what is a target") {
+  CHECK(shown(talk, {}) ==
+        "System: Be kind.\nUser: Hi\nAssistant:⟦ Hello there.</s>⟧\nUser: 2 + 2?\nAssistant: ⟦4</s>⟧");
+  CHECK(shown(talk, {.mask_history = true}) ==
+        "System: Be kind.\nUser: Hi\nAssistant: Hello there.</s>\nUser: 2 + 2?\nAssistant: ⟦4</s>⟧");
+  CHECK(shown(talk, {.rows = {.append_eos = false}}) ==
+        "System: Be kind.\nUser: Hi\nAssistant:⟦ Hello there.⟧\nUser: 2 + 2?\nAssistant: ⟦4⟧");
+  Conversation open = talk;
+  open.turns.push_back({Role::user, "Thanks"});
+  CHECK(shown(open, {.mask_history = true}) == shown(talk, {.mask_history = true}));
+  CHECK(conversation_row({"t", {{Role::user, "Hi"}}}, sample_tokenizer(), {}).size() == 0);
+}
+
+TEST_CASE("messages: both spellings of rows") {
+  const TestDir dir;
+  spit(dir / "a.jsonl",
+       R"({"id": "t", "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, "b"]},)"
+       R"( {"role": "assistant", "content": " c "}, {"role": "tool", "content": null}]})"
+       "\n");
+  spit(dir / "b.json",
+       R"([{"id": "t", "conversations": [{"from": "human", "value": "a b"}, {"from": "gpt", "value": "c"},)"
+       R"( {"from": "tool", "value": ""}]}])");
+  for (const char* name : {"a.jsonl", "b.json"}) {
+    CAPTURE(name);
+    const auto read = read_conversations(dir / name);
+    REQUIRE(read.size() == 1);
+    CHECK(read[0].id == "t");
+    REQUIRE(read[0].turns.size() == 3);
+    CHECK(read[0].turns[0].content == "a b");
+    CHECK(read[0].turns[1].role == Role::assistant);
+    CHECK(read[0].turns[1].content == "c");
+    CHECK(read[0].turns[2].role == Role::tool);
+  }
+}
+
+TEST_CASE("messages: errors name file and row") {
+  CHECK(complaint("{}") == ": 'line 1.messages': want a value, got none");
+  CHECK(complaint(R"({"messages": [{"content": "x"}]})") ==
+        ": 'line 1.messages[0].role': want a value, got none");
+  CHECK(complaint(R"({"messages": [{"role": "robot", "content": "x"}]})") ==
+        ": 'line 1.messages[0].role': want system, user, assistant or tool, got \"robot\"");
+  CHECK(complaint(R"({"messages": [{"role": "user"}]})") ==
+        ": 'line 1.messages[0].content': want a value, got none");
+  CHECK(complaint(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})") ==
+        ": 'line 1.messages[0].content[0].type': want text, got \"image\"");
+  CHECK(complaint(R"({"messages": [{"role": "assistant", "tool_calls": [1]}]})").find("tool_calls") !=
+        std::string::npos);
+  CHECK(complaint("\n") == ": holds no conversations");
+}
+
+TEST_CASE("messages: data set") {
+  const TestDir dir;
+  std::string lines;
+  for (int i = 0; i < 6; ++i)
+    lines += cat(R"({"messages": [{"role": "user", "content": "q"}, {"role": ")",
+                 i == 2 ? "user" : "assistant", R"(", "content": ")", i, "\"}]}\n");
+  spit(dir / "f.jsonl", lines);
+  MessagesOptions options{.path = (dir / "f.jsonl").string()};
+  const auto data = make_messages_dataset(sample_tokenizer(), options);
+  CHECK(data->size() == 5);  // one row has no assistant
+  CHECK(data->sample(2).id == "row 3");
+  options.shuffle_seed = 5;
+  options.split = "train[:4]";
+  const auto some = make_messages_dataset(sample_tokenizer(), options);
+  CHECK(some->size() <= 4);
+  options.rows = {.seq_length = 8, .truncation = Truncation::context};
+  CHECK_THROWS_AS(make_messages_dataset(sample_tokenizer(), options), Error);
+
+  spit(dir / "g.jsonl", lines + "{\"messages\": 1}\n");
+  CHECK_THROWS_AS(read_conversations(dir / "g.jsonl"), Error);
+  CHECK(read_conversations(dir / "g.jsonl", true).size() == 6);
+}

@@ -1,0 +1,100 @@
+#include "data/datasets/row.h"
+
+#include <algorithm>
+
+#include "core/log.h"
+
+namespace nemocube {
+
+namespace {
+
+void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
+  row.ids.erase(row.ids.begin() + begin, row.ids.begin() + begin + count);
+  row.supervised.erase(row.supervised.begin() + begin, row.supervised.begin() + begin + count);
+  const auto moved = [&](std::int64_t at) { return at <= begin ? at : std::max(begin, at - count); };
+  row.context_begin = moved(row.context_begin);
+  row.context_end = moved(row.context_end);
+}
+
+}  // namespace
+
+void check_row_options(std::string_view what, const RowOptions& options) {
+  if (options.padding == RowPadding::none && options.truncation == Truncation::none) return;
+  require(options.seq_length >= 2, what,
+          ": padding to max_length and truncation want a seq_length of 2 or more, got ",
+          options.seq_length == 0 ? std::string("none") : std::to_string(options.seq_length));
+}
+
+void TokenRow::append(std::int64_t id_, bool supervised_) {
+  ids.push_back(static_cast<std::int32_t>(id_));
+  supervised.push_back(supervised_);
+}
+
+std::int64_t TokenRow::label_tokens() const {
+  return supervised.empty() ? 0 : std::count(supervised.begin() + 1, supervised.end(), true);
+}
+
+void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length) {
+  if (how == Truncation::none || row.size() <= seq_length) return;
+  if (how == Truncation::right) {
+    erase_ids(row, seq_length, row.size() - seq_length);
+    return;
+  }
+  if (how == Truncation::context)
+    erase_ids(row, row.context_begin, std::min(row.size() - seq_length, row.context_end - row.context_begin));
+  const std::int64_t kept_in_front = row.leading < seq_length ? row.leading : 0;
+  erase_ids(row, kept_in_front, row.size() - seq_length);
+}
+
+Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id) {
+  const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
+  const bool fixed = options.padding == RowPadding::max_length;
+  const std::int64_t width = fixed ? options.seq_length : content;
+  require(content <= width, "row '", row.id, "' has ", content, " positions, seq_length is ", width,
+          "; set truncation: true");
+  Sample sample;
+  sample.id = row.id;
+  sample.input_ids.assign(static_cast<std::size_t>(width), pad_id);
+  sample.labels.assign(static_cast<std::size_t>(width), ignored_label);
+  const std::int64_t inputs = row.size() < width ? row.size() : content;
+  std::copy_n(row.ids.begin(), inputs, sample.input_ids.begin());
+  for (std::size_t t = 0; t < static_cast<std::size_t>(content); ++t)
+    if (row.supervised[t + 1]) sample.labels[t] = row.ids[t + 1];
+  if (content > 0) sample.lengths.push_back(content);
+  return sample;
+}
+
+RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOptions options,
+                       std::int64_t pad_id)
+    : options_(options), pad_id_(pad_id) {
+  check_row_options(what, options_);
+  std::string first_ids;
+  const std::size_t given = rows.size();
+  rows_.reserve(given);
+  for (TokenRow& row : rows) {
+    truncate_row(row, options_.truncation, options_.seq_length);
+    if (row.label_tokens() > 0) {
+      row.ids.shrink_to_fit();
+      rows_.push_back(std::move(row));
+    } else if (++dropped_ <= 3) {
+      first_ids += (dropped_ > 1 ? ", " : "") + row.id;
+    }
+  }
+  require(!rows_.empty(), what, ": none of ", given, " rows has a label (seq_length ", options_.seq_length,
+          options_.truncation == Truncation::right ? ", truncation from the right cuts the answers away" : "",
+          ")");
+  if (dropped_ > 0)
+    log_warning(what, ": ", dropped_, " of ", given, " rows have no label and are dropped: ", first_ids,
+                dropped_ > 3 ? ", ..." : "");
+}
+
+const TokenRow& RowDataset::row(std::int64_t i) const {
+  check_index(i);
+  return rows_[static_cast<std::size_t>(i)];
+}
+
+Sample RowDataset::sample(std::int64_t i) const { return finish_row(row(i), options_, pad_id_); }
+
+std::int64_t RowDataset::content_length(std::int64_t i) const { return row(i).size() - 1; }
+
+}  // namespace nemocube

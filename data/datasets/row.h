@@ -1,0 +1,78 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/datasets/dataset.h"
+
+/// From the token ids of a row to a Sample: truncation, shift and padding. Nothing here knows a tokenizer.
+///
+/// With `padding: max_length` and length S the ids are cut to at most S, shifted (S - 1 positions remain) and
+/// padded to S: a truncated row always ends in one pad, and the last id of a shorter row stays as an input
+/// that counts as padding. This is the layout of NeMo Automodel.
+namespace nemocube {
+
+enum class RowPadding {
+  none,        ///< rows as they are; the loader pads to the longest of a batch
+  max_length,  ///< rows of seq_length positions
+};
+
+enum class Truncation {
+  none,
+  left,     ///< keeps the tail, where the answer is
+  right,    ///< keeps the head; rows whose answer is cut away have no labels
+  context,  ///< takes tokens from the left of the context; from the left of the rest when that is not enough
+};
+
+struct RowOptions {
+  std::int64_t seq_length = 0;  ///< 0: not given
+  RowPadding padding = RowPadding::none;
+  Truncation truncation = Truncation::none;
+  bool append_eos = true;  ///< supervised, and not twice
+};
+/// Throws Error naming `what` when padding or truncation wants a seq_length that is missing or below 2.
+void check_row_options(std::string_view what, const RowOptions& options);
+
+/// A tokenised row, before truncation and shift.
+struct TokenRow {
+  std::string id;
+  std::vector<std::int32_t> ids;
+  std::vector<bool> supervised;    ///< one for each id: it is a target
+  std::int64_t leading = 0;        ///< ids in front (BOS) that truncation from the left keeps
+  std::int64_t context_begin = 0;  ///< ids that Truncation::context may remove
+  std::int64_t context_end = 0;
+
+  void append(std::int64_t id_, bool supervised_);
+  std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
+  /// Targets after the shift: the first id has no predictor.
+  std::int64_t label_tokens() const;
+};
+
+/// At most seq_length ids.
+void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length);
+
+/// Shift and padding. Throws Error when the row does not fit into options.seq_length.
+Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id);
+
+/// Rows kept in memory, truncated; rows without labels are dropped with one warning that counts and names
+/// them. Throws Error naming `what` when no row is left.
+class RowDataset final : public Dataset {
+ public:
+  RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOptions options, std::int64_t pad_id);
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(rows_.size()); }
+  Sample sample(std::int64_t i) const override;
+  std::int64_t content_length(std::int64_t i) const override;
+  std::int64_t pad_id() const override { return pad_id_; }
+  std::int64_t dropped() const { return dropped_; }
+
+ private:
+  const TokenRow& row(std::int64_t i) const;
+  std::vector<TokenRow> rows_;
+  RowOptions options_;
+  std::int64_t pad_id_;
+  std::int64_t dropped_ = 0;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,128 @@
+#include "data/datasets/squad_file.h"
+
+#include <algorithm>
+
+#include "data/datasets/json_rows.h"
+#include "data/datasets/text.h"
+
+namespace nemocube {
+
+namespace {
+
+/// A paragraph's text with its code points found once.
+struct Context {
+  explicit Context(const std::string& text_) : text(text_), offsets(character_offsets(text_)) {}
+  const std::string& text;
+  std::vector<std::size_t> offsets;
+};
+
+/// `where` is file and question, for messages.
+SquadAnswer locate(const Context& context, const std::string& where, const std::string& text,
+                   std::int64_t start) {
+  const auto characters = static_cast<std::int64_t>(context.offsets.size()) - 1;
+  require(start >= 0 && start <= characters, where, ": answer_start is ", start, ", the context has ",
+          characters, " characters");
+  const std::size_t begin = context.offsets[static_cast<std::size_t>(start)];
+  if (context.text.compare(begin, text.size(), text) != 0) {
+    const std::size_t length = character_offsets(text).size() - 1;
+    const std::size_t stop = std::min(static_cast<std::size_t>(start) + length, context.offsets.size() - 1);
+    fail(where, ": want the answer '", text, "' at character ", start, " of the context, which has '",
+         context.text.substr(begin, context.offsets[stop] - begin), "' there");
+  }
+  return {text, begin};
+}
+
+std::vector<SquadAnswer> read_answers(const Context& context, const std::string& where,
+                                      const JsonView& answers) {
+  std::vector<SquadAnswer> out;
+  if (answers.value().is_array()) {
+    for (const JsonView& answer : answers.elements())
+      out.push_back(locate(context, where, answer.at("text").string(), answer.at("answer_start").integer()));
+    return out;
+  }
+  const auto texts = answers.at("text").elements(), starts = answers.at("answer_start").elements();
+  require(texts.size() == starts.size(), where, ": ", texts.size(), " answer texts, ", starts.size(),
+          " values of answer_start");
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    out.push_back(locate(context, where, texts[i].string(), starts[i].integer()));
+  return out;
+}
+
+SquadQuestion read_question(const Context& context, const JsonView& row) {
+  row.at("id");
+  SquadQuestion question;
+  question.id = row_id(row, "");
+  question.context = context.text;
+  const std::string where = row.file() + ": question '" + question.id + "'";
+  const JsonView place(row.value(), row.file(), "question " + question.id);
+  question.question = place.at("question").string();
+  question.answers = read_answers(context, where, place.at("answers"));
+  if (const auto impossible = place.find("is_impossible"))
+    require(impossible->boolean() == question.answers.empty(), where, ": is_impossible is ",
+            impossible->boolean() ? "true" : "false", ", and there are ", question.answers.size(),
+            " answers");
+  return question;
+}
+
+}  // namespace
+
+std::string SquadQuestion::target() const {
+  return answers.empty() ? std::string() : std::string(strip(answers.front().text));
+}
+
+std::vector<std::string> SquadQuestion::answer_texts() const {
+  std::vector<std::string> out;
+  for (const SquadAnswer& answer : answers) out.push_back(answer.text);
+  return out;
+}
+
+std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
+  std::vector<SquadQuestion> out;
+  for_each_row(path, [&](const JsonView& row) {
+    const auto paragraphs = row.find("paragraphs");
+    if (!paragraphs) {
+      out.push_back(read_question(Context(row.at("context").string()), row));
+      return;
+    }
+    for (const JsonView& paragraph : paragraphs->elements()) {
+      const Context context(paragraph.at("context").string());
+      for (const JsonView& question : paragraph.at("qas").elements())
+        out.push_back(read_question(context, question));
+    }
+  });
+  require(!out.empty(), path.string(), ": holds no questions");
+  return out;
+}
+
+std::filesystem::path find_squad_file(const std::string& dataset_name, std::string_view split_name) {
+  namespace fs = std::filesystem;
+  const fs::path path = dataset_name;
+  if (fs::is_regular_file(path)) return path;
+  std::vector<std::string> stems{std::string(split_name)};
+  if (split_name == "validation") stems.push_back("dev");
+  std::vector<std::string> names;
+  for (const std::string& stem : stems)
+    for (const char* ending : {".json", ".jsonl", ".ndjson", "-v1.1.json", "-v2.0.json"})
+      names.push_back(stem + ending);
+  if (fs::is_directory(path)) {
+    for (const std::string& name : names)
+      if (fs::is_regular_file(path / name)) return path / name;
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+    fail("dataset_name '", dataset_name, "': the directory has no file for split '", split_name,
+         "'; looked for ", all);
+  }
+  const bool hub_like = std::ranges::count(dataset_name, '/') <= 1 && !dataset_name.starts_with('/') &&
+                        !dataset_name.starts_with('.') && path.extension() != ".json" &&
+                        path.extension() != ".jsonl" && path.extension() != ".ndjson";
+  if (!hub_like) fail("dataset_name '", dataset_name, "': no such file or directory");
+  const bool version_2 = dataset_name.find("v2") != std::string::npos;
+  const char* version = version_2 ? "v2.0" : "v1.1";
+  fail("dataset_name '", dataset_name,
+       "': no such file or directory, and nothing is downloaded. For SQuAD, download train-", version,
+       ".json and dev-", version,
+       ".json from https://rajpurkar.github.io/SQuAD-explorer/dataset/, put them into one directory and set "
+       "dataset_name to it");
+}
+
+}  // namespace nemocube

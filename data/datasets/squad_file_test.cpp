@@ -1,0 +1,135 @@
+#include "data/datasets/squad_file.h"
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "data/json/test_dir.h"
+
+using namespace nemocube;
+using testing::spit;
+using testing::TestDir;
+
+namespace {
+
+const std::string nested = R"({"version": "1.1", "data": [{"title": "T", "paragraphs": [
+  {"context": "Café Öl costs 12 €.", "qas": [
+    {"id": "a", "question": "How much?", "answers": [
+      {"text": "12 €", "answer_start": 14}, {"text": "12", "answer_start": 14}]},
+    {"answers": [{"answer_start": 5, "text": "Öl "}], "question": "What?", "id": "b"}]}]}]})";
+
+std::string row(const std::string& id, const std::string& answers, const std::string& more = "") {
+  return R"({"id": ")" + id + R"(", "context": "Café Öl", "question": "Q?", "answers": )" + answers + more +
+         "}";
+}
+
+/// The error that reading `text` gives, with DIR for the directory.
+std::string complaint(const std::string& text, const std::string& name = "f.json") {
+  const TestDir dir;
+  spit(dir / name, text);
+  try {
+    read_squad(dir / name);
+  } catch (const Error& error) {
+    std::string message = error.what();
+    const std::string path = dir.path().string();
+    for (std::size_t at; (at = message.find(path)) != std::string::npos;)
+      message.replace(at, path.size(), "DIR");
+    return message;
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("squad file: nested form, places counted in code points") {
+  const TestDir dir;
+  spit(dir / "f.json", nested);
+  const auto questions = read_squad(dir / "f.json");
+  REQUIRE(questions.size() == 2);
+  CHECK(questions[0].id == "a");
+  CHECK(questions[0].question == "How much?");
+  REQUIRE(questions[0].answers.size() == 2);
+  CHECK(questions[0].answers[0].text == "12 €");
+  CHECK(questions[0].answers[0].begin == 16);
+  CHECK(questions[0].target() == "12 €");
+  CHECK(questions[0].answer_texts() == std::vector<std::string>{"12 €", "12"});
+  CHECK(questions[1].answers[0].begin == 6);
+  CHECK(questions[1].target() == "Öl");
+}
+
+TEST_CASE("squad file: flat rows in three forms are the same") {
+  const std::string one = row("a", R"({"text": ["Öl"], "answer_start": [5]})");
+  const std::string two = row("b", R"({"text": [], "answer_start": []})");
+  const std::string three =
+      row("c", R"([{"text": "Café", "answer_start": 0}])", R"(, "is_impossible": false)");
+  const std::string list = "[" + one + "," + two + "," + three + "]";
+  const TestDir dir;
+  spit(dir / "f.jsonl", one + "\n\n" + two + "\r\n" + three);
+  spit(dir / "g.json", list);
+  spit(dir / "h.json", "{\"version\": \"v2.0\", \"data\": " + list + "}");
+  for (const char* name : {"f.jsonl", "g.json", "h.json"}) {
+    CAPTURE(name);
+    const auto questions = read_squad(dir / name);
+    REQUIRE(questions.size() == 3);
+    CHECK(questions[0].answers[0].begin == 6);
+    CHECK(questions[1].answers.empty());
+    CHECK(questions[1].target() == "");
+    CHECK(questions[2].target() == "Café");
+  }
+}
+
+TEST_CASE("squad file: version 2.0 questions") {
+  const TestDir dir;
+  spit(dir / "f.json", R"({"data": [{"paragraphs": [{"context": "c", "qas": [
+    {"id": "a", "question": "q", "answers": [], "plausible_answers": [], "is_impossible": true}]}]}]})");
+  CHECK(read_squad(dir / "f.json").at(0).answers.empty());
+}
+
+TEST_CASE("squad file: errors name file, question and fault") {
+  CHECK(complaint("{").starts_with("DIR/f.json: "));
+  CHECK(complaint("[1]") == "DIR/f.json: '[0]': want an object, got 1");
+  CHECK(complaint(row("a", "[]") + "\n{\"id\": 1", "f.jsonl").starts_with("DIR/f.jsonl: line 2: "));
+  CHECK(complaint("[]") == "DIR/f.json: holds no questions");
+  CHECK(complaint(R"([{"context": "c"}])") == "DIR/f.json: '[0].id': want a value, got none");
+  CHECK(complaint(R"([{"id": "a", "context": "c"}])") ==
+        "DIR/f.json: 'question a.question': want a value, got none");
+  CHECK(complaint(R"([{"id": "a", "context": "c", "question": "q"}])") ==
+        "DIR/f.json: 'question a.answers': want a value, got none");
+  CHECK(complaint(R"({"data": [{"paragraphs": [{"qas": []}]}]})") ==
+        "DIR/f.json: 'data[0].paragraphs[0].context': want a value, got none");
+  CHECK(complaint("[" + row("a", R"({"text": ["Öl"], "answer_start": []})") + "]") ==
+        "DIR/f.json: question 'a': 1 answer texts, 0 values of answer_start");
+  CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": "5"}])") + "]")
+            .find("answer_start': want an integer") != std::string::npos);
+  CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": 8}])") + "]") ==
+        "DIR/f.json: question 'a': answer_start is 8, the context has 7 characters");
+  CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": -1}])") + "]") ==
+        "DIR/f.json: question 'a': answer_start is -1, the context has 7 characters");
+  CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": 4}])") + "]") ==
+        "DIR/f.json: question 'a': want the answer 'Öl' at character 4 of the context, which has ' Ö' there");
+  CHECK(complaint("[" + row("a", R"([{"text": "Ölig", "answer_start": 5}])") + "]") ==
+        "DIR/f.json: question 'a': want the answer 'Ölig' at character 5 of the context, which has 'Öl' "
+        "there");
+  CHECK(complaint("[" + row("a", "[]", R"(, "is_impossible": false)") + "]") ==
+        "DIR/f.json: question 'a': is_impossible is false, and there are 0 answers");
+}
+
+TEST_CASE("squad file: where a split is looked for") {
+  const TestDir dir;
+  for (const char* name : {"train-v1.1.json", "dev-v1.1.json", "other.json"}) spit(dir / name, nested);
+  const std::string path = dir.path().string();
+  CHECK(find_squad_file(path, "train") == dir / "train-v1.1.json");
+  CHECK(find_squad_file(path, "validation") == dir / "dev-v1.1.json");
+  CHECK(find_squad_file(path + "/other.json", "anything") == dir / "other.json");
+  CHECK_THROWS_AS(find_squad_file(path, "test"), Error);
+  CHECK_THROWS_WITH_AS(find_squad_file("./none.json", "train"),
+                       "dataset_name './none.json': no such file or directory", Error);
+  for (const auto& [name, file] :
+       {std::pair{"rajpurkar/squad", "train-v1.1.json"}, {"squad_v2", "dev-v2.0.json"}}) {
+    try {
+      find_squad_file(name, "train");
+      FAIL("found");
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find(file) != std::string::npos);
+    }
+  }
+}

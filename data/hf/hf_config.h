@@ -1,0 +1,53 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "data/json/json.h"
+#include "model/config.h"
+
+/// Hugging Face's config.json for NemotronH, in every spelling found in published checkpoints.
+///
+/// layers      `layers_block_type` or `layer_types` (a list of mamba/linear_attention,
+/// attention/full_attention,
+///             mlp, moe) wins over `hybrid_override_pattern` (a string of M * - E, see parse_pattern)
+/// prediction  `mtp_layers_block_type` wins over `mtp_hybrid_override_pattern` unless it is the default,
+///             attention + moe; the pattern may also follow the layers behind a '/'
+/// aliases     mamba_n_groups, mamba_num_groups, mamba_state_dim, mamba_d_conv, mamba_chunk_size,
+///             attention_head_dim, kv_channels, norm_eps, rms_norm_eps, num_query_groups, mamba_conv_bias,
+///             mamba_dt_min, mamba_dt_max, mamba_dt_init_floor, mamba_dt_limit, num_local_experts,
+///             torch_dtype; a key and its alias may both be there if they agree
+/// infinity    the bare token Infinity, {"__float__": "Infinity"}, or any number of at least 1e30
+/// Absent keys have the defaults of NemotronHConfig; null counts as absent (num_key_value_heads: null means
+/// num_attention_heads); keys that do not shape the model are not looked at.
+namespace nemocube {
+
+/// A config and the text it came from, so that a fine-tuned model can be saved with the same text.
+struct HfConfigFile {
+  NemotronHConfig config;
+  std::string text;
+};
+
+/// Reads `path`, or config.json in it when it is a directory. The config is valid. Throws Error naming file,
+/// key, wish and fact; other architectures and NemotronHPuzzle are refused by name.
+HfConfigFile read_hf_config_file(const std::filesystem::path& path);
+NemotronHConfig read_hf_config(const std::filesystem::path& path);
+/// The same for an object inside another document.
+NemotronHConfig parse_hf_config(const JsonView& object);
+
+/// config.json for a model that did not come from a file.
+HfConfigFile make_hf_config(const NemotronHConfig& config);
+/// The text of a config.json with its dtype replaced, in whichever key it has (`torch_dtype` when neither).
+/// The very same text when the dtype is already the one that is wanted.
+std::string with_dtype(const std::string& text, DType dtype);
+/// Writes config.json (or the file that `path` names) atomically: file.text, byte for byte, unless another
+/// dtype is asked for.
+void write_hf_config(const std::filesystem::path& path, const HfConfigFile& file,
+                     std::optional<DType> dtype = std::nullopt);
+
+/// Ids that end a generated text: those of generation_config.json in `directory` when it has any, otherwise
+/// those of the config.
+std::vector<std::int64_t> end_of_text_ids(const std::filesystem::path& directory,
+                                          const NemotronHConfig& config);
+
+}  // namespace nemocube

@@ -1,0 +1,291 @@
+#include "data/hf/hf_config.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "core/log.h"
+#include "core/rng.h"
+#include "data/json/test_dir.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+NemotronHConfig parse(const std::string& text) {
+  const Json document = parse_json(text, "config.json");
+  return parse_hf_config(JsonView(document, "config.json"));
+}
+
+/// A small valid config; `more` is appended, so it must not repeat keys.
+std::string config(const std::string& more,
+                   const std::string& layers = R"("hybrid_override_pattern": "ME*-")") {
+  return R"({"model_type": "nemotron_h", "hidden_size": 32, "vocab_size": 96, )" + layers +
+         (more.empty() ? "" : ", " + more) + "}";
+}
+
+void check_refused(const std::string& text, const char* part) {
+  CAPTURE(text);
+  CHECK_THROWS_WITH_AS(parse(text), doctest::Contains(part), Error);
+}
+}  // namespace
+
+TEST_CASE("hf config: absent keys have the defaults") {
+  const NemotronHConfig c = parse(config(""));
+  CHECK(to_pattern(c.blocks) == "ME*-");
+  CHECK(c.hidden_size == 32);
+  CHECK(c.n_groups == 8);
+  CHECK(c.ssm_state_size == 128);
+  CHECK(c.chunk_size == 128);
+  CHECK(c.layer_norm_epsilon == 1e-5);
+  CHECK(c.time_step_limit_low == 0);
+  CHECK(std::isinf(c.time_step_limit_high));
+  CHECK(c.moe_latent_size == 0);
+  CHECK(c.pad_token_id == 0);
+  CHECK(c.eos_token_id == std::vector<std::int64_t>{2});
+  CHECK_FALSE(c.dtype.has_value());
+}
+
+TEST_CASE("hf config: every alias") {
+  const NemotronHConfig c = parse(config(R"("mamba_n_groups": 4, "mamba_state_dim": 16, "mamba_d_conv": 3,
+      "mamba_chunk_size": 64, "attention_head_dim": 24, "norm_eps": 0.5, "num_query_groups": 2,
+      "mamba_conv_bias": false, "mamba_dt_min": 0.01, "mamba_dt_max": 0.2, "mamba_dt_init_floor": 0.001,
+      "mamba_dt_limit": [0.5, 2], "num_local_experts": 16, "torch_dtype": "bfloat16")"));
+  CHECK(c.n_groups == 4);
+  CHECK(c.ssm_state_size == 16);
+  CHECK(c.conv_kernel == 3);
+  CHECK(c.chunk_size == 64);
+  CHECK(c.head_dim == 24);
+  CHECK(c.layer_norm_epsilon == 0.5);
+  CHECK(c.num_key_value_heads == 2);
+  CHECK_FALSE(c.use_conv_bias);
+  CHECK(c.time_step_min == 0.01);
+  CHECK(c.time_step_max == 0.2);
+  CHECK(c.time_step_floor == 0.001);
+  CHECK(c.time_step_limit_low == 0.5);
+  CHECK(c.time_step_limit_high == 2);
+  CHECK(c.n_routed_experts == 16);
+  CHECK(c.dtype == DType::bf16);
+  CHECK(parse(config(R"("mamba_num_groups": 4, "kv_channels": 8, "rms_norm_eps": 0.25)")).n_groups == 4);
+  CHECK(parse(config(R"("kv_channels": 8)")).head_dim == 8);
+  CHECK(parse(config(R"("rms_norm_eps": 0.25)")).layer_norm_epsilon == 0.25);
+  CHECK(parse(config(R"("n_groups": 4, "mamba_n_groups": 4)")).n_groups == 4);
+  check_refused(config(R"("n_groups": 4, "mamba_n_groups": 8)"),
+                "config.json: 'n_groups' and 'mamba_n_groups' mean the same and differ: 4 and 8");
+}
+
+TEST_CASE("hf config: spellings of the layers") {
+  const auto layers = [](const std::string& spelled) {
+    return to_pattern(parse(config("", spelled)).blocks);
+  };
+  CHECK(layers(R"("hybrid_override_pattern": "M|E*|-")") == "ME*-");
+  CHECK(layers(R"("layers_block_type": ["mamba", "moe", "attention", "mlp"])") == "ME*-");
+  CHECK(layers(R"("layer_types": ["linear_attention", "moe", "full_attention", "mlp"])") == "ME*-");
+  CHECK(layers(R"("layers_block_type": ["linear_attention", "moe"], "layer_types": ["mamba", "moe"])") ==
+        "ME");
+  CHECK(layers(R"("layer_types": ["mamba", "full_attention"])") == "M*");
+  CHECK(layers(R"("layers_block_type": ["mlp"], "hybrid_override_pattern": "M*")") == "-");
+  CHECK(layers(R"("layers_block_type": null, "hybrid_override_pattern": "M*")") == "M*");
+  set_log_level(LogLevel::error);
+  CHECK(layers(R"("hybrid_override_pattern": "M*", "num_hidden_layers": 3)") == "M*");
+  set_log_level(LogLevel::info);
+  check_refused(config("", R"("layers_block_type": ["mlp"], "layer_types": ["moe"])"), "differ: - and E");
+  check_refused(config("", R"("hybrid_override_pattern": "ME+M")"),
+                "config.json: unknown letter '+' at position 3");
+  check_refused(config("", R"("hybrid_override_pattern": 4)"),
+                "'hybrid_override_pattern': want a string, got 4");
+  check_refused(config("", R"("layers_block_type": ["mamba", "rnn"])"), "'layers_block_type[1]': want mamba");
+  check_refused(config("", R"("layers_block_type": "M")"), "'layers_block_type': want a list, got \"M\"");
+  check_refused(config("", R"("num_hidden_layers": 4)"),
+                "the layers are not given; want hybrid_override_pattern");
+  check_refused(config("", R"("layer_types": [])"), "want at least one block");
+}
+
+TEST_CASE("hf config: spellings of multi-token prediction") {
+  const auto mtp = [](const std::string& more, const std::string& pattern = "ME*-") {
+    const NemotronHConfig c = parse(config(more, "\"hybrid_override_pattern\": \"" + pattern + "\""));
+    return cat(c.num_nextn_predict_layers, " ", to_pattern(c.mtp_blocks));
+  };
+  CHECK(mtp("") == "0 *E");
+  CHECK(mtp(R"("num_nextn_predict_layers": 1)") == "1 *E");
+  CHECK(mtp(R"("num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*-")") == "1 *-");
+  CHECK(mtp(R"("num_nextn_predict_layers": 2, "mtp_layers_block_type": ["mlp"])") == "2 -");
+  CHECK(mtp(R"("mtp_layers_block_type": ["mlp"], "mtp_hybrid_override_pattern": "M")") == "0 -");
+  CHECK(mtp(R"("mtp_layers_block_type": ["full_attention", "moe"], "mtp_hybrid_override_pattern": "M")") ==
+        "0 M");
+  CHECK(mtp("", "ME*-/*-/*-") == "2 *-");
+  CHECK(mtp(R"("num_nextn_predict_layers": 1)", "ME*-/*-/*-") == "1 *-");
+  CHECK(mtp(R"("mtp_hybrid_override_pattern": "M")", "ME*-/*-") == "1 M");
+  check_refused(config("", R"("hybrid_override_pattern": "M/E/*")"),
+                "the same blocks behind each '/', got E and *");
+  check_refused(config(R"("mtp_hybrid_override_pattern": "M/E")"), "the blocks of one depth");
+  check_refused(config(R"("num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "")"),
+                "at least one block");
+}
+
+TEST_CASE("hf config: infinity in all its spellings") {
+  const auto high = [](const std::string& limit) {
+    return parse(config("\"time_step_limit\": " + limit)).time_step_limit_high;
+  };
+  CHECK(high("[0.0, Infinity]") == INFINITY);
+  CHECK(high(R"([0.0, {"__float__": "Infinity"}])") == INFINITY);
+  CHECK(high("[0.0, 1e30]") == INFINITY);
+  CHECK(high("null") == INFINITY);
+  CHECK(high("[0, 0.5]") == 0.5);
+  check_refused(config(R"("time_step_limit": [0.0, "inf"])"),
+                "'time_step_limit[1]': want a number, got \"inf\"");
+  check_refused(config(R"("time_step_limit": [0.0])"), "'time_step_limit': want a list of two numbers");
+  check_refused(config(R"("time_step_limit": [0.0, NaN])"), "time_step_limit[1]");
+  check_refused(config(R"("layer_norm_epsilon": Infinity)"), "layer_norm_epsilon");
+}
+
+TEST_CASE("hf config: null, ids and dtypes") {
+  CHECK(parse(config(R"("num_attention_heads": 6, "num_key_value_heads": null)")).num_key_value_heads == 6);
+  CHECK(parse(config(R"("moe_latent_size": null)")).moe_latent_size == 0);
+  CHECK(parse(config(R"("moe_latent_size": 16)")).moe_latent_size == 16);
+  const NemotronHConfig none =
+      parse(config(R"("pad_token_id": null, "bos_token_id": null, "eos_token_id": null)"));
+  CHECK_FALSE(none.pad_token_id.has_value());
+  CHECK_FALSE(none.bos_token_id.has_value());
+  CHECK(none.eos_token_id.empty());
+  CHECK(parse(config(R"("eos_token_id": [2, 11])")).eos_token_id == std::vector<std::int64_t>{2, 11});
+  CHECK(parse(config(R"("dtype": "float16")")).dtype == DType::f32);
+  CHECK(parse(config(R"("dtype": "torch.bfloat16", "torch_dtype": null)")).dtype == DType::bf16);
+  CHECK_FALSE(parse(config(R"("dtype": "auto")")).dtype.has_value());
+  check_refused(config(R"("dtype": "int8")"),
+                "'dtype': want bfloat16, float16, float32 or float64, got \"int8\"");
+  check_refused(config(R"("hidden_act": 3, "use_bias": "no")"), "'use_bias': want true or false, got \"no\"");
+  check_refused(config(R"("num_experts_per_tok": 2.0)"), "'num_experts_per_tok': want an integer, got 2.0");
+  check_refused(config(R"("routed_scaling_factor": true)"),
+                "'routed_scaling_factor': want a number, got true");
+  check_refused(config(R"("eos_token_id": [2, "x"])"), "'eos_token_id[1]': want an integer");
+  check_refused(config(R"("n_group": 3)"), "config.json: n_routed_experts: want a multiple of n_group (3)");
+  check_refused(config(R"("tie_word_embeddings": true)"), "config.json: tie_word_embeddings: want false");
+}
+
+TEST_CASE("hf config: other models are refused by name") {
+  const std::string rest = R"("hybrid_override_pattern": "M", "vocab_size": 96})";
+  CHECK_NOTHROW(parse(R"({"architectures": ["NemotronHForCausalLM"], )" + rest));
+  check_refused("{" + rest, "'model_type': want \"nemotron_h\", got none");
+  check_refused(R"({"model_type": "llama", )" + rest,
+                "config.json: 'model_type': want \"nemotron_h\", got \"llama\"");
+  check_refused(R"({"model_type": "nemotron_h", "architectures": ["NemotronHPuzzleForCausalLM"], )" + rest,
+                "NemotronHPuzzle models");
+  check_refused(R"({"model_type": "nemotron_h", "block_configs": [], )" + rest, "NemotronHPuzzle models");
+  check_refused(R"({"model_type": "nemotron_h_puzzle", )" + rest, "NemotronHPuzzle models");
+  check_refused(config(R"("mlp_hidden_act": "silu")"), "'mlp_hidden_act': want \"relu2\", got \"silu\"");
+  check_refused(config(R"("mamba_hidden_act": "gelu")"), "'mamba_hidden_act': want \"silu\", got \"gelu\"");
+  check_refused("[]", "config.json: want an object, got a list of 0");
+}
+
+TEST_CASE("hf config: files keep their text") {
+  const TestDir dir;
+  const std::string text =
+      config(R"("time_step_limit": [0.0, Infinity], "torch_dtype": "float32", "own": {"a": [1]})");
+  spit(dir / "config.json", text);
+  const HfConfigFile file = read_hf_config_file(dir.path());
+  CHECK(file.text == text);
+  CHECK(read_hf_config(dir / "config.json").hidden_size == 32);
+  std::filesystem::create_directory(dir / "out");
+  write_hf_config(dir / "out", file);
+  CHECK(slurp(dir / "out/config.json") == text);
+  write_hf_config(dir / "out", file, DType::f32);
+  CHECK(slurp(dir / "out/config.json") == text);
+  write_hf_config(dir / "out", file, DType::bf16);
+  const std::string changed = slurp(dir / "out/config.json");
+  CHECK(changed.find("\"torch_dtype\": \"bfloat16\"") != changed.npos);
+  CHECK(changed.find("    Infinity\n") != changed.npos);
+  Json want = parse_json(text, "x");
+  want["torch_dtype"] = "bfloat16";
+  CHECK(parse_json(changed, "x") == want);
+  CHECK(parse_json(with_dtype(R"({"dtype": "float32"})", DType::f64), "x")["dtype"] == "float64");
+  CHECK(parse_json(with_dtype("{}", DType::bf16), "x")["torch_dtype"] == "bfloat16");
+  CHECK_THROWS_WITH_AS(read_hf_config(dir / "none"), doctest::Contains("none: cannot open"), Error);
+}
+
+TEST_CASE("hf config: a made config reads back the same") {
+  NemotronHConfig c;
+  c.blocks = parse_pattern("MEM*-").blocks;
+  c.vocab_size = 1000;
+  c.time_step_limit_low = 0.01;
+  c.moe_latent_size = 64;
+  c.num_nextn_predict_layers = 1;
+  c.mtp_blocks = parse_pattern("*-").blocks;
+  c.eos_token_id = {2, 11};
+  c.pad_token_id.reset();
+  c.dtype = DType::bf16;
+  c.mlp_bias = true;
+  const HfConfigFile made = make_hf_config(c);
+  const NemotronHConfig back = parse(made.text);
+  CHECK(make_hf_config(back).text == made.text);
+  CHECK(std::isinf(back.time_step_limit_high));
+  CHECK(back.mtp_blocks == c.mtp_blocks);
+  CHECK(back.dtype == DType::bf16);
+  CHECK_NOTHROW(parse_json(made.text, "x", {.non_finite = false}));
+}
+
+TEST_CASE("hf config: ids that end a text") {
+  const TestDir dir;
+  NemotronHConfig c;
+  CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2});
+  spit(dir / "generation_config.json", R"({"eos_token_id": [2, 11], "temperature": 1.0})");
+  CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2, 11});
+  spit(dir / "generation_config.json", "{}");
+  CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2});
+}
+
+TEST_CASE("hf config: the example and the golden configs") {
+  const std::filesystem::path root = NEMOCUBE_SOURCE_DIR;
+  const std::filesystem::path tiny = root / "configs/nemotron_h_tiny";
+  if (std::filesystem::exists(tiny)) CHECK(to_pattern(read_hf_config(tiny).blocks) == "MEM*-M*E");
+  const auto golden = [&](const char* name) { return read_hf_config(root / "tests/goldens" / name); };
+  if (!std::filesystem::exists(root / "tests/goldens/all_four")) {
+    MESSAGE("no golden models: case did not run");
+    return;
+  }
+  CHECK(to_pattern(golden("all_four").blocks) == "ME*-");
+  CHECK(to_pattern(golden("v5_names").blocks) == "ME-*");
+  const NemotronHConfig legacy = golden("legacy_names");
+  CHECK(to_pattern(legacy.blocks) == "M*E-");
+  CHECK(legacy.n_groups == 1);
+  CHECK(legacy.conv_kernel == 2);
+  CHECK(legacy.chunk_size == 10);
+  const NemotronHConfig clamp = golden("time_step_clamp");
+  CHECK(clamp.time_step_limit_low == 0.02);
+  CHECK(clamp.time_step_limit_high == 0.5);
+  CHECK(golden("biases").moe_latent_size == 20);
+  CHECK(golden("biases").use_bias);
+}
+
+TEST_CASE("hf config: random damage is refused or gives a config") {
+  const std::string intact = make_hf_config([] {
+                               NemotronHConfig c;
+                               c.blocks = parse_pattern("ME*-").blocks;
+                               c.time_step_limit_low = 0.1;
+                               return c;
+                             }())
+                                 .text;
+  const RandomStream random(21, "config damage");
+  const std::string likely = "0123456789[]{},:\"-.eE INfinityNaN";
+  set_log_level(LogLevel::error);
+  int refused = 0, read = 0;
+  for (std::uint64_t i = 0; i < 4000; ++i) {
+    std::string text = intact;
+    for (std::uint64_t k = 0; k <= random.below(8 * i, 2); ++k) {
+      const std::size_t at = random.below(8 * i + 3 * k + 1, text.size());
+      if (random.below(8 * i + 3 * k + 2, 2))
+        text[at] = likely[random.below(8 * i + 3 * k + 3, likely.size())];
+      else
+        text[at] = static_cast<char>(random.below(8 * i + 3 * k + 3, 256));
+    }
+    try {
+      tensor_specs(parse(text));
+      ++read;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  set_log_level(LogLevel::info);
+  CHECK(refused > 500);
+  CHECK(read > 500);
+}

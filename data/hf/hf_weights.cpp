@@ -1,0 +1,192 @@
+#include "data/hf/hf_weights.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "data/json/json.h"
+
+namespace nemocube {
+namespace {
+constexpr std::string_view experts_infix = ".mixer.experts.";
+
+bool is_mtp(std::string_view name) { return name.starts_with("mtp."); }
+
+/// "12.up_proj.weight" -> 12 and "up_proj"; nothing for other texts.
+std::optional<std::pair<std::int64_t, std::string_view>> parse_expert(std::string_view rest) {
+  std::int64_t expert = 0;
+  const char* end = rest.data() + std::min<std::size_t>(rest.size(), 9);
+  const auto [stop, error] = std::from_chars(rest.data(), end, expert);
+  if (error != std::errc() || expert < 0 || rest.starts_with("-")) return std::nullopt;
+  const auto digits = static_cast<std::size_t>(stop - rest.data());
+  if (digits > 1 && rest[0] == '0') return std::nullopt;
+  for (std::string_view projection : {"up_proj", "down_proj"})
+    if (rest.substr(digits) == cat('.', projection, ".weight")) return std::pair(expert, projection);
+  return std::nullopt;
+}
+}  // namespace
+
+CanonicalPlace canonical_place(std::string_view name_in_file) {
+  std::string name(name_in_file);
+  for (std::string_view prefix : {"backbone.", "model."})
+    if (name_in_file.starts_with(prefix)) {
+      std::string_view rest = name_in_file.substr(prefix.size());
+      if (rest == "embedding.weight") rest = "embeddings.weight";
+      name = cat("backbone.", rest);
+      break;
+    }
+  const std::size_t at = name.find(experts_infix);
+  if (at == name.npos) return {name, -1};
+  const std::size_t begin = at + experts_infix.size();
+  const auto parsed = parse_expert(std::string_view(name).substr(begin));
+  if (!parsed) return {name, -1};
+  return {name.substr(0, begin) + std::string(parsed->second), parsed->first};
+}
+
+std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert) {
+  const std::size_t dot = stacked_name.rfind('.');
+  return cat(stacked_name.substr(0, dot + 1), expert, stacked_name.substr(dot), ".weight");
+}
+
+HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(directory) {
+  for (const auto& [name, stored] : open_safetensors_model(directory)) {
+    const CanonicalPlace place = canonical_place(name);
+    Entry& entry = entries_[place.name];
+    const bool mixed = !entry.parts.empty() && (entry.per_expert() != (place.expert >= 0));
+    const auto [same, added] = entry.parts.emplace(place.expert, stored);
+    require(added && !mixed, directory.string(), ": tensors '", entry.parts.begin()->second.entry->name,
+            "' and '", name, "' are the same weights under two names");
+  }
+}
+
+const HfWeights::Entry& HfWeights::at(std::string_view name) const {
+  const auto found = entries_.find(name);
+  require(found != entries_.end(), directory_.string(), ": no tensor for '", name, "'");
+  return found->second;
+}
+
+bool HfWeights::per_expert(std::string_view name) const { return at(name).per_expert(); }
+
+std::vector<Tensor> HfWeights::parts(std::string_view name) const {
+  std::vector<Tensor> values;
+  for (const auto& [expert, stored] : at(name).parts) values.push_back(stored.value());
+  return values;
+}
+
+void HfWeights::read(std::string_view name, const Tensor& into) const {
+  const Entry& entry = at(name);
+  if (entry.per_expert()) {
+    const auto count = static_cast<std::int64_t>(entry.parts.size());
+    require(into.ndim() >= 1 && into.dim(0) == count && entry.parts.rbegin()->first == count - 1,
+            directory_.string(), ": want all experts of '", name, "' for shape ", into.shape(), ", got ",
+            count, " up to number ", entry.parts.rbegin()->first);
+  }
+  for (const auto& [expert, stored] : entry.parts) {
+    const Tensor to = expert < 0 ? into : into.select(expert);
+    const Tensor value = stored.value();
+    check_shape(name, value, to.shape());
+    to.copy_from(value);
+  }
+}
+
+namespace {
+/// Names of one kind of trouble, of which the first few are told.
+class Complaint {
+ public:
+  explicit Complaint(std::string what) : what_(std::move(what)) {}
+  void add(const std::string& text) {
+    if (++count_ <= 10) list_ += (count_ == 1 ? "" : ", ") + text;
+  }
+  std::string text() const {
+    if (count_ == 0) return "";
+    return cat("\n  ", count_, ' ', what_, ": ", list_, count_ > 10 ? ", ..." : "");
+  }
+
+ private:
+  std::string what_, list_;
+  int count_ = 0;
+};
+
+bool has_shape(const StoredTensor& stored, std::span<const std::int64_t> dims) {
+  return std::ranges::equal(stored.shape, dims);
+}
+
+bool is_stored_float(const std::string& dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
+}
+}  // namespace
+
+void HfWeights::check(std::span<const NamedTensor> wanted) const {
+  Complaint missing("missing"), unexpected("unexpected"), wrong("with another shape or dtype");
+  std::map<std::string_view, const Tensor*> names;
+  for (const NamedTensor& w : wanted) {
+    names.emplace(w.name, &w.value);
+    const auto found = entries_.find(w.name);
+    if (found == entries_.end()) {
+      missing.add(w.name);
+      continue;
+    }
+    const Entry& entry = found->second;
+    std::span<const std::int64_t> dims = w.value.shape().dims();
+    const std::int64_t experts = entry.per_expert() && !dims.empty() ? dims[0] : 0;
+    if (entry.per_expert() && !dims.empty()) dims = dims.subspan(1);
+    for (const auto& [expert, stored] : entry.parts) {
+      if (expert >= experts && expert >= 0)
+        unexpected.add(stored.entry->name);
+      else if (!has_shape(*stored.entry, dims) || !is_stored_float(stored.entry->dtype))
+        wrong.add(cat(stored.entry->name, " is ", describe(*stored.entry), ", want floating ", Shape(dims)));
+    }
+    for (std::int64_t e = 0; e < experts; ++e)
+      if (!entry.parts.contains(e)) missing.add(expert_tensor_name(w.name, e));
+  }
+  for (const auto& [name, entry] : entries_)
+    if (!names.contains(name) && !is_mtp(name))
+      for (const auto& part : entry.parts) unexpected.add(part.second.entry->name);
+  const std::string trouble = missing.text() + unexpected.text() + wrong.text();
+  require(trouble.empty(), directory_.string(), ": the tensors are not those of the model:", trouble);
+}
+
+WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
+  WeightFiles files;
+  for (const NamedTensor& tensor : loaded) {
+    const Entry& entry = at(tensor.name);
+    WeightForm form{entry.per_expert(), {}};
+    for (const auto& [expert, stored] : entry.parts)
+      form.parts.push_back({stored.entry->name, stored.entry->dtype, stored.file_name()});
+    files.tensors.emplace(tensor.name, std::move(form));
+  }
+  for (const auto& [name, entry] : entries_)
+    if (is_mtp(name) && !files.tensors.contains(name))
+      for (const auto& part : entry.parts) files.carried.push_back(part.second);
+  files.other_files = read_companion_files(directory_);
+  return files;
+}
+
+WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into) {
+  const HfWeights weights(directory);
+  weights.check(into);
+  for (const NamedTensor& tensor : into)
+    if (!tensor.value.is_meta()) weights.read(tensor.name, tensor.value);
+  return weights.files(into);
+}
+
+std::map<std::string, std::string> read_companion_files(const std::filesystem::path& directory) {
+  constexpr std::string_view known[] = {
+      "config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+      "merges.txt",  "chat_template.json"};
+  std::map<std::string, std::string> files;
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(directory, error);
+  require(!error, directory.string(), ": cannot list: ", error.message());
+  for (const auto& entry : entries) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file(error)) continue;
+    const bool travels =
+        std::ranges::find(known, name) != std::end(known) || name.ends_with(".py") ||
+        name.ends_with(".jinja") ||
+        (name.starts_with("tokenizer") && (name.ends_with(".json") || name.ends_with(".model")));
+    if (travels) files[name] = read_text_file(entry.path(), std::int64_t{256} << 20);
+  }
+  return files;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,366 @@
+#include "data/hf/hf_weights.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "core/rng.h"
+#include "data/hf/hf_config.h"
+#include "data/json/test_dir.h"
+#include "data/safetensors/writer.h"
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+namespace fs = std::filesystem;
+
+NemotronHConfig small() {
+  NemotronHConfig c;
+  c.blocks = parse_pattern("ME*-").blocks;
+  c.vocab_size = 24;
+  c.hidden_size = 8;
+  c.num_attention_heads = 2;
+  c.num_key_value_heads = 1;
+  c.head_dim = 4;
+  c.intermediate_size = 12;
+  c.mamba_num_heads = 2;
+  c.mamba_head_dim = 4;
+  c.n_groups = 1;
+  c.ssm_state_size = 4;
+  c.n_routed_experts = 3;
+  c.moe_intermediate_size = 6;
+  c.moe_shared_expert_intermediate_size = 10;
+  return c;
+}
+
+std::vector<NamedTensor> empty_model(const NemotronHConfig& config, DType dtype = DType::f32) {
+  std::vector<NamedTensor> tensors;
+  for (const TensorSpec& spec : tensor_specs(config))
+    tensors.push_back({spec.name, Tensor::zeros(spec.shape, spec.keep_f32 ? DType::f32 : dtype)});
+  return tensors;
+}
+
+std::vector<NamedTensor> random_model(const NemotronHConfig& config) {
+  std::vector<NamedTensor> tensors = empty_model(config);
+  for (const NamedTensor& t : tensors) fill_normal(t.value, RandomStream(3, t.name), 0, 1);
+  return tensors;
+}
+
+void check_same(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& want) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CAPTURE(want[i].name);
+    CHECK(got[i].name == want[i].name);
+    CHECK_BITS(got[i].value, want[i].value);
+  }
+}
+
+/// A directory with `model` under its names in files of the default form, passed through `change`.
+template <class Change>
+void write_model(const fs::path& dir, const std::vector<NamedTensor>& model, const NemotronHConfig& config,
+                 Change&& change) {
+  fs::create_directories(dir);
+  std::vector<NamedTensor> named = to_file_names(model, default_weight_files(config));
+  change(named);
+  std::vector<TensorSource> sources;
+  for (const NamedTensor& t : named) sources.push_back(source_of(t.name, t.value, t.value.dtype()));
+  write_safetensors(dir / single_file_name, std::move(sources));
+}
+
+template <class Tensors>
+auto& find(Tensors& tensors, const std::string& name) {
+  const auto found = std::ranges::find(tensors, name, &NamedTensor::name);
+  REQUIRE_MESSAGE(found != tensors.end(), name);
+  return *found;
+}
+}  // namespace
+
+TEST_CASE("hf weights: names") {
+  const auto canonical = [](const char* name) {
+    const CanonicalPlace place = canonical_place(name);
+    return place.expert < 0 ? place.name : cat(place.name, " #", place.expert);
+  };
+  CHECK(canonical("model.layers.0.norm.weight") == "backbone.layers.0.norm.weight");
+  CHECK(canonical("backbone.embedding.weight") == "backbone.embeddings.weight");
+  CHECK(canonical("model.embedding.weight") == "backbone.embeddings.weight");
+  CHECK(canonical("lm_head.weight") == "lm_head.weight");
+  CHECK(canonical("model.layers.1.mixer.experts.12.up_proj.weight") ==
+        "backbone.layers.1.mixer.experts.up_proj #12");
+  CHECK(canonical("backbone.layers.1.mixer.experts.0.down_proj.weight") ==
+        "backbone.layers.1.mixer.experts.down_proj #0");
+  CHECK(canonical("mtp.layers.1.mixer.experts.3.up_proj.weight") == "mtp.layers.1.mixer.experts.up_proj #3");
+  CHECK(canonical("model.layers.1.mixer.experts.up_proj") == "backbone.layers.1.mixer.experts.up_proj");
+  for (const char* odd : {"x.mixer.experts.01.up_proj.weight", "x.mixer.experts.-1.up_proj.weight",
+                          "x.mixer.experts.-0.up_proj.weight", "x.mixer.experts..up_proj.weight",
+                          "x.mixer.experts.1.up_proj.bias", "x.mixer.experts.1.gate_proj.weight",
+                          "x.mixer.experts.12345678901234567890.up_proj.weight", "x.mixer.experts."})
+    CHECK(canonical(odd) == odd);
+  CHECK(expert_tensor_name("backbone.layers.1.mixer.experts.up_proj", 12) ==
+        "backbone.layers.1.mixer.experts.12.up_proj.weight");
+}
+
+TEST_CASE("hf weights: a model from scratch comes back") {
+  const TestDir dir;
+  NemotronHConfig config = small();
+  config.num_nextn_predict_layers = 1;
+  const std::vector<NamedTensor> model = random_model(config);
+  const WeightFiles files = default_weight_files(config);
+  save_hf_weights(dir / "new/", model, files);
+  CHECK(names_in(dir / "new") == std::vector<std::string>{"config.json", "model.safetensors"});
+  const NemotronHConfig written = read_hf_config(dir / "new");
+  CHECK(written.num_nextn_predict_layers == 0);
+  CHECK(written.dtype == DType::f32);
+  const std::vector<NamedTensor> back = empty_model(written);
+  load_hf_weights(dir / "new", back);
+  check_same(back, model);
+  config.dtype = DType::bf16;
+  save_hf_weights(dir / "bf16", model, default_weight_files(config));
+  const SafetensorsFile file(dir / "bf16/model.safetensors");
+  CHECK(file.at("lm_head.weight").dtype == "BF16");
+  CHECK(file.at("backbone.layers.0.mixer.A_log").dtype == "F32");
+}
+
+TEST_CASE("hf weights: names and forms of every kind are accepted") {
+  const NemotronHConfig config = small();
+  const std::vector<NamedTensor> model = random_model(config);
+  const TestDir dir;
+  write_model(dir / "m", model, config, [&](std::vector<NamedTensor>& named) {
+    find(named, "backbone.embeddings.weight").name = "model.embedding.weight";
+    find(named, "backbone.norm_f.weight").name = "model.norm_f.weight";
+    Tensor& head = find(named, "lm_head.weight").value;
+    head = head.to(DType::f64);
+    // One projection stacked, the other apart.
+    std::erase_if(named, [](const NamedTensor& t) {
+      return canonical_place(t.name).expert >= 0 && t.name.find("up_proj") != t.name.npos;
+    });
+    named.push_back(*std::ranges::find(model, "backbone.layers.1.mixer.experts.up_proj", &NamedTensor::name));
+    named.back().name = "model.layers.1.mixer.experts.up_proj";
+  });
+  const std::vector<NamedTensor> back = empty_model(config);
+  const WeightFiles files = load_hf_weights(dir / "m", back);
+  check_same(back, model);
+  CHECK(files.other_files.empty());
+  CHECK_FALSE(files.tensors.at("backbone.layers.1.mixer.experts.up_proj").per_expert);
+  CHECK(files.tensors.at("backbone.layers.1.mixer.experts.down_proj").per_expert);
+  save_hf_weights(dir / "out", back, files);
+  CHECK(slurp(dir / "out/model.safetensors") == slurp(dir / "m/model.safetensors"));
+
+  // Into other dtypes, and into nothing at all.
+  const std::vector<NamedTensor> half = empty_model(config, DType::bf16);
+  load_hf_weights(dir / "m", half);
+  for (std::size_t i = 0; i < model.size(); ++i)
+    CHECK_BITS(half[i].value, model[i].value.to(half[i].value.dtype()));
+  std::vector<NamedTensor> meta;
+  for (const TensorSpec& spec : tensor_specs(config))
+    meta.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
+  CHECK(load_hf_weights(dir / "m", meta).tensors.size() == meta.size());
+
+  // Slices for one rank.
+  const HfWeights weights(dir / "m");
+  CHECK(weights.parts("backbone.layers.1.mixer.experts.down_proj").size() == 3);
+  CHECK(weights.parts("backbone.layers.1.mixer.experts.up_proj").size() == 1);
+  CHECK(weights.has("lm_head.weight"));
+  CHECK_THROWS_WITH_AS(weights.parts("x"), doctest::Contains("no tensor for 'x'"), Error);
+  CHECK_THROWS_WITH_AS(
+      weights.read("backbone.layers.1.mixer.experts.down_proj", Tensor::zeros({2, 8, 6}, DType::f32)),
+      doctest::Contains("want all experts of"), Error);
+}
+
+TEST_CASE("hf weights: f16 is read and becomes f32 when saved") {
+  const NemotronHConfig config = small();
+  const TestDir dir;
+  std::vector<TensorSource> sources;
+  const std::uint16_t half = 0x3e00;  // 1.5
+  for (const NamedTensor& t : to_file_names(empty_model(config), default_weight_files(config))) {
+    const auto dims = t.value.shape().dims();
+    sources.push_back(
+        {t.name, "F16", {dims.begin(), dims.end()}, [n = t.value.numel(), &half](const ByteSink& sink) {
+           for (std::int64_t i = 0; i < n; ++i) sink(std::as_bytes(std::span(&half, 1)));
+         }});
+  }
+  fs::create_directory(dir / "m");
+  write_safetensors(dir / "m/model.safetensors", std::move(sources));
+  NemotronHConfig f16 = config;
+  std::string text = make_hf_config(f16).text;
+  text.insert(text.find('{') + 1, "\"torch_dtype\": \"float16\",");
+  spit(dir / "m/config.json", text);
+  const std::vector<NamedTensor> model = empty_model(config);
+  const WeightFiles files = load_hf_weights(dir / "m", model);
+  CHECK(find(model, "lm_head.weight").value.to_vector()[5] == 1.5);
+  save_hf_weights(dir / "out", model, files);
+  CHECK(SafetensorsFile(dir / "out/model.safetensors").at("lm_head.weight").dtype == "F32");
+  CHECK(slurp(dir / "out/config.json").find("\"torch_dtype\": \"float32\"") != std::string::npos);
+}
+
+TEST_CASE("hf weights: what does not fit is listed by name") {
+  const NemotronHConfig config = small();
+  const std::vector<NamedTensor> model = random_model(config), into = empty_model(config);
+  const TestDir dir;
+  write_model(dir / "m", model, config, [](std::vector<NamedTensor>& named) {
+    std::erase_if(named, [](const NamedTensor& t) {
+      return t.name == "backbone.norm_f.weight" || t.name.find("experts.1.up_proj") != t.name.npos;
+    });
+    find(named, "lm_head.weight").value = Tensor::zeros({2, 8}, DType::f32);
+    find(named, "backbone.layers.0.mixer.D").value = Tensor::from<std::int32_t>({1, 2}, {2});
+    for (int i = 0; i < 12; ++i) named.push_back({cat("extra.", i), Tensor::scalar(0, DType::f32)});
+    named.push_back(
+        {"backbone.layers.1.mixer.experts.3.down_proj.weight", Tensor::zeros({8, 6}, DType::f32)});
+    named.push_back({"mtp.layers.0.norm.weight", Tensor::zeros({8}, DType::f32)});
+  });
+  std::string message;
+  try {
+    load_hf_weights(dir / "m", into);
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  for (const char* part :
+       {"the tensors are not those of the model",
+        "2 missing: backbone.layers.1.mixer.experts.1.up_proj.weight, backbone.norm_f.weight",
+        "13 unexpected: backbone.layers.1.mixer.experts.3.down_proj.weight, extra.0", ", ...",
+        "2 with another shape or dtype: backbone.layers.0.mixer.D is I32 [2], want floating [2], "
+        "lm_head.weight is F32 [2, 8], want floating [24, 8]"})
+    CHECK_MESSAGE(message.find(part) != message.npos, part, " in ", message);
+  CHECK(message.find("extra.9") == message.npos);
+  CHECK(message.find("mtp") == message.npos);
+  CHECK(into[0].value.to_vector()[0] == 0);  // nothing is loaded before all is known to fit
+
+  const auto twice = [&](const char* first, const char* second) {
+    write_model(dir / "t", model, config, [&](std::vector<NamedTensor>& named) {
+      for (const char* name : {first, second}) named.push_back({name, Tensor::scalar(0, DType::f32)});
+    });
+    CHECK_THROWS_WITH_AS(HfWeights(dir / "t"), doctest::Contains("the same weights under two names"), Error);
+  };
+  twice("model.a", "backbone.a");
+  twice("backbone.embedding.weight", "x");
+  twice("backbone.layers.1.mixer.experts.up_proj", "x");
+}
+
+TEST_CASE("hf weights: multi-token prediction travels bit for bit") {
+  const NemotronHConfig config = small();
+  const std::vector<NamedTensor> model = random_model(config);
+  const TestDir dir;
+  fs::create_directory(dir / "m");
+  std::vector<TensorSource> first, second;
+  for (const NamedTensor& t : to_file_names(model, default_weight_files(config)))
+    first.push_back(source_of(t.name, t.value, DType::f32));
+  const std::string bytes = "\x01\xff\x7f\x80";
+  const auto write = [&](const ByteSink& sink) { sink(std::as_bytes(std::span(bytes))); };
+  second.push_back({"mtp.layers.0.eh_proj.weight", "F8_E4M3", {2, 2}, write});
+  second.push_back({"mtp.layers.0.enorm.weight", "F16", {2}, write});
+  second.push_back({"mtp.layers.1.mixer.experts.0.up_proj.weight", "BF16", {1, 2}, write});
+  ShardPlan plan;
+  plan["model-00001-of-00002.safetensors"] = std::move(first);
+  plan["model-00002-of-00002.safetensors"] = std::move(second);
+  write_safetensors_model(dir / "m", std::move(plan));
+  spit(dir / "m/config.json", make_hf_config(config).text);
+  spit(dir / "m/tokenizer.json", "{}");
+  spit(dir / "m/tokenizer_config.json", "{\"a\": 1}");
+  spit(dir / "m/generation_config.json", "{\"eos_token_id\": 2}");
+  spit(dir / "m/modeling_x.py", "pass");
+  spit(dir / "m/README.md", "stays");
+
+  const std::vector<NamedTensor> back = empty_model(config);
+  const WeightFiles files = load_hf_weights(dir / "m", back);
+  CHECK(files.carried.size() == 3);
+  fs::remove(dir / "m/model-00002-of-00002.safetensors");  // it is still mapped
+  save_hf_weights(dir / "out", back, files);
+  std::vector<std::string> want{"config.json",
+                                "generation_config.json",
+                                "model-00001-of-00002.safetensors",
+                                "model-00002-of-00002.safetensors",
+                                "model.safetensors.index.json",
+                                "modeling_x.py",
+                                "tokenizer.json",
+                                "tokenizer_config.json"};
+  CHECK(names_in(dir / "out") == want);
+  for (const char* name :
+       {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "config.json", "tokenizer.json"})
+    CHECK_MESSAGE(slurp(dir / (std::string("out/") + name)) == slurp(dir / (std::string("m/") + name)), name);
+  const auto check_carried = [&](const fs::path& out) {
+    const SafetensorsTensors all = open_safetensors_model(out);
+    for (const char* name : {"mtp.layers.0.eh_proj.weight", "mtp.layers.0.enorm.weight",
+                             "mtp.layers.1.mixer.experts.0.up_proj.weight"}) {
+      const StoredIn& stored = all.at(name);
+      const auto got = stored.file->bytes(*stored.entry);
+      CHECK(std::memcmp(got.data(), bytes.data(), bytes.size()) == 0);
+    }
+    CHECK(all.at("mtp.layers.0.eh_proj.weight").entry->dtype == "F8_E4M3");
+    CHECK(all.at("mtp.layers.0.enorm.weight").entry->dtype == "F16");
+  };
+  check_carried(dir / "out");
+
+  // Another dtype and another division into files.
+  SaveOptions options{DType::bf16, 1000};
+  save_hf_weights(dir / "small", back, files, options);
+  check_carried(dir / "small");
+  const SafetensorsTensors all = open_safetensors_model(dir / "small");
+  CHECK(all.at("lm_head.weight").entry->dtype == "BF16");
+  CHECK(all.at("backbone.layers.0.mixer.dt_bias").entry->dtype == "F32");
+  CHECK(all.at("backbone.layers.1.mixer.gate.e_score_correction_bias").entry->dtype == "F32");
+  CHECK(read_hf_config(dir / "small").dtype == DType::bf16);
+  CHECK(names_in(dir / "small").size() > 8);
+  CHECK_BITS(all.at("lm_head.weight").value(), find(back, "lm_head.weight").value.to(DType::bf16));
+}
+
+TEST_CASE("hf weights: saving never overwrites and leaves nothing half done") {
+  const NemotronHConfig config = small();
+  const std::vector<NamedTensor> model = random_model(config);
+  const WeightFiles files = default_weight_files(config);
+  const TestDir dir;
+  fs::create_directory(dir / "full");
+  spit(dir / "full/mine", "x");
+  CHECK_THROWS_WITH_AS(save_hf_weights(dir / "full", model, files),
+                       doctest::Contains("exists and is not empty"), Error);
+  spit(dir / "file", "x");
+  CHECK_THROWS_AS(save_hf_weights(dir / "file", model, files), Error);
+  CHECK_THROWS_AS(save_hf_weights(dir / "file/below", model, files), Error);
+  WeightFiles broken = files;
+  broken.other_files["no/such"] = "x";
+  CHECK_THROWS_AS(save_hf_weights(dir / "new", model, broken), Error);
+  CHECK_THROWS_AS(save_hf_weights(dir / "new", std::span(model).subspan(1), files), std::logic_error);
+  CHECK_THROWS_AS(save_hf_weights(dir / "new", model, files, {DType::i32, {}}), Error);
+  CHECK(names_in(dir.path()) == std::vector<std::string>{"file", "full"});
+  fs::create_directory(dir / "empty");
+  save_hf_weights(dir / "empty", model, files);
+  save_hf_weights(dir / "deep/er", model, files);
+  CHECK(names_in(dir.path()) == std::vector<std::string>{"deep", "empty", "file", "full"});
+  CHECK(slurp(dir / "empty/model.safetensors") == slurp(dir / "deep/er/model.safetensors"));
+}
+
+TEST_CASE("hf weights: a damaged model file is refused or gives the same weights") {
+  const NemotronHConfig config = small();
+  const std::vector<NamedTensor> model = random_model(config), back = empty_model(config);
+  const TestDir dir;
+  save_hf_weights(dir / "m", model, default_weight_files(config));
+  const std::string intact = slurp(dir / "m/model.safetensors");
+  std::uint64_t header = 0;
+  std::memcpy(&header, intact.data(), 8);
+  const auto loads = [&](const std::string& file) {
+    spit(dir / "m/model.safetensors", file);
+    try {
+      load_hf_weights(dir / "m", back);
+    } catch (const Error&) {
+      return false;
+    }
+    for (std::size_t i = 0; i < back.size(); ++i)
+      if (!compare_bits(back[i].value, model[i].value)) FAIL(back[i].name, " has changed");
+    return true;
+  };
+  CHECK(loads(intact));
+  for (std::size_t n = 0; n < intact.size(); n += n < header ? 37 : 301)
+    CHECK_FALSE(loads(intact.substr(0, n)));
+  CHECK_FALSE(loads(intact.substr(0, intact.size() - 1)));
+  CHECK_FALSE(loads(intact + '\0'));
+  const RandomStream random(22, "model damage");
+  int refused = 0;
+  for (std::uint64_t i = 0; i < 400; ++i) {
+    std::string file = intact;
+    const std::size_t at = random.below(4 * i, 8 + header);
+    file[at] = random.below(4 * i + 1, 2) ? static_cast<char>(random.below(4 * i + 2, 256))
+                                          : static_cast<char>(file[at] ^ (1 << random.below(4 * i + 3, 7)));
+    refused += !loads(file);
+  }
+  CHECK(refused > 380);
+}

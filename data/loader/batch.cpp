@@ -1,0 +1,89 @@
+#include "data/loader/batch.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace nemocube {
+
+namespace {
+
+std::int64_t sum(const std::vector<std::int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), std::int64_t{0});
+}
+
+void count(Batch& batch) {
+  const std::int64_t width = batch.labels.dim(1);
+  batch.samples = batch.labels.dim(0);
+  batch.positions = batch.samples * width;
+  batch.content_tokens = batch.label_tokens = batch.tail_trimmed_tokens = 0;
+  for (std::int64_t r = 0; r < batch.samples; ++r) {
+    batch.content_tokens += sum(batch.lengths[static_cast<std::size_t>(r)]);
+    const std::int64_t* labels = batch.labels.row<std::int64_t>(r);
+    std::int64_t trimmed = 0;
+    for (std::int64_t t = 0; t < width; ++t)
+      if (labels[t] != ignored_label) {
+        ++batch.label_tokens;
+        trimmed = t + 1;
+      }
+    batch.tail_trimmed_tokens += trimmed;
+  }
+}
+
+}  // namespace
+
+Batch collate(std::span<const Sample> samples, std::int64_t pad_id, std::int64_t multiple) {
+  expect(!samples.empty(), "collate: no rows");
+  expect(multiple >= 1, "collate: multiple ", multiple);
+  std::int64_t width = 0;
+  for (const Sample& sample : samples) width = std::max(width, sample.positions());
+  width = (width + multiple - 1) / multiple * multiple;
+
+  Batch batch;
+  const Shape shape{static_cast<std::int64_t>(samples.size()), width};
+  batch.input_ids = Tensor::empty(shape, DType::i64);
+  batch.labels = Tensor::empty(shape, DType::i64);
+  for (std::size_t r = 0; r < samples.size(); ++r) {
+    const Sample& sample = samples[r];
+    check_sample(sample);
+    auto* ids = batch.input_ids.row<std::int64_t>(static_cast<std::int64_t>(r));
+    auto* labels = batch.labels.row<std::int64_t>(static_cast<std::int64_t>(r));
+    std::fill(std::copy(sample.input_ids.begin(), sample.input_ids.end(), ids), ids + width, pad_id);
+    std::fill(std::copy(sample.labels.begin(), sample.labels.end(), labels), labels + width, ignored_label);
+    batch.ids.push_back(sample.id);
+    batch.lengths.push_back(sample.lengths);
+  }
+  count(batch);
+  return batch;
+}
+
+TokenBatch without_padding(const Batch& batch) {
+  TokenBatch out;
+  out.ids = Tensor::empty({batch.content_tokens}, DType::i64);
+  out.labels = Tensor::empty({batch.content_tokens}, DType::i64);
+  auto* ids = out.ids.data<std::int64_t>();
+  auto* labels = out.labels.data<std::int64_t>();
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t r = 0; r < batch.samples; ++r) {
+    const auto& documents = batch.lengths[static_cast<std::size_t>(r)];
+    const std::int64_t content = sum(documents);
+    ids = std::copy_n(batch.input_ids.row<std::int64_t>(r), content, ids);
+    labels = std::copy_n(batch.labels.row<std::int64_t>(r), content, labels);
+    lengths.insert(lengths.end(), documents.begin(), documents.end());
+  }
+  out.sequences = Sequences::of_lengths(lengths);
+  return out;
+}
+
+Batch narrow(const Batch& batch, std::int64_t first, std::int64_t count_) {
+  expect(0 <= first && count_ >= 1 && first + count_ <= batch.samples, "rows ", first, " to ", first + count_,
+         " of a batch of ", batch.samples);
+  Batch part;
+  part.input_ids = batch.input_ids.narrow(0, first, count_);
+  part.labels = batch.labels.narrow(0, first, count_);
+  part.ids.assign(batch.ids.begin() + first, batch.ids.begin() + first + count_);
+  part.lengths.assign(batch.lengths.begin() + first, batch.lengths.begin() + first + count_);
+  count(part);
+  return part;
+}
+
+}  // namespace nemocube

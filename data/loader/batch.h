@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "data/datasets/dataset.h"
+#include "ops/sequences.h"
+
+namespace nemocube {
+
+/// Rows of one forward pass, padded to a rectangle, with what is counted about them.
+struct Batch {
+  Tensor input_ids;                                ///< [rows, width] i64
+  Tensor labels;                                   ///< [rows, width] i64, already shifted, -100: no target
+  std::vector<std::string> ids;                    ///< of the rows
+  std::vector<std::vector<std::int64_t>> lengths;  ///< of the documents in each row, without padding
+  std::int64_t samples = 0;                        ///< rows
+  std::int64_t positions = 0;                      ///< rows * width
+  std::int64_t content_tokens = 0;                 ///< positions that are not padding
+  std::int64_t label_tokens = 0;                   ///< labels that are targets
+  std::int64_t tail_trimmed_tokens = 0;  ///< positions less the trailing run of -100 of each row; what
+                                         ///< training.jsonl calls num_tokens_per_step
+};
+
+/// Pads to the longest row, rounded up to a multiple of `multiple`. pre: samples is not empty, each passes
+/// check_sample()
+Batch collate(std::span<const Sample> samples, std::int64_t pad_id, std::int64_t multiple = 1);
+
+/// The content of a batch without its padding: the documents one after another. Causal models give the same
+/// loss as on the rectangle, since padding follows the content and has no labels.
+struct TokenBatch {
+  Tensor ids;           ///< [tokens] i64
+  Tensor labels;        ///< [tokens] i64
+  Sequences sequences;  ///< one for each document
+};
+TokenBatch without_padding(const Batch& batch);
+
+/// Rows [first, first + count) of a batch, all of its width: a pipeline microbatch. The counts are those of
+/// the part.
+Batch narrow(const Batch& batch, std::int64_t first, std::int64_t count);
+
+}  // namespace nemocube

@@ -1,0 +1,73 @@
+#include "data/loader/batch.h"
+
+#include <doctest/doctest.h>
+
+using namespace nemocube;
+
+namespace {
+constexpr std::int64_t x = ignored_label;
+using Ids = std::vector<std::int64_t>;
+
+Ids values(const Tensor& t) {
+  Ids out;
+  for (const double v : t.to_vector()) out.push_back(static_cast<std::int64_t>(v));
+  return out;
+}
+
+const std::vector<Sample> rows{
+    {"a", {1, 2, 3}, {x, 3, 4}, {3}}, {"b", {5, 6, 7, 8, 0}, {6, x, 8, x, x}, {2, 2}}, {"c", {9}, {x}, {1}}};
+}  // namespace
+
+TEST_CASE("batch: rows padded to the longest, or to a multiple") {
+  const Batch batch = collate(rows, 77);
+  CHECK(batch.input_ids.shape() == Shape{3, 5});
+  CHECK(values(batch.input_ids) == Ids{1, 2, 3, 77, 77, 5, 6, 7, 8, 0, 9, 77, 77, 77, 77});
+  CHECK(values(batch.labels) == Ids{x, 3, 4, x, x, 6, x, 8, x, x, x, x, x, x, x});
+  CHECK(batch.ids == std::vector<std::string>{"a", "b", "c"});
+  CHECK(batch.lengths == std::vector<Ids>{{3}, {2, 2}, {1}});
+  CHECK(batch.samples == 3);
+  CHECK(batch.positions == 15);
+  CHECK(batch.content_tokens == 8);
+  CHECK(batch.label_tokens == 4);
+  CHECK(batch.tail_trimmed_tokens == 3 + 3 + 0);
+
+  const Batch wider = collate(rows, 0, 4);
+  CHECK(wider.input_ids.dim(1) == 8);
+  CHECK(wider.positions == 24);
+  CHECK(wider.content_tokens == 8);
+  CHECK(wider.tail_trimmed_tokens == 6);
+  CHECK(collate(rows, 0, 5).input_ids.dim(1) == 5);
+}
+
+TEST_CASE("batch: trailing runs against the upstream table") {
+  const std::vector<Sample> table{{"a", {0, 0, 0, 0, 0}, {x, 1, 1, x, x}, {5}},
+                                  {"b", {0, 0, 0, 0, 0}, {x, x, 2, 3, 4}, {5}},
+                                  {"c", {0, 0, 0, 0, 0}, {5, 6, x, x, x}, {5}}};
+  // The sheet gives 2 + 0 + 3 = 5 trailing positions, so 15 - 5 remain.
+  CHECK(collate(table, 0).tail_trimmed_tokens == 10);
+}
+
+TEST_CASE("batch: without padding") {
+  const TokenBatch tokens = without_padding(collate(rows, 77, 8));
+  CHECK(values(tokens.ids) == Ids{1, 2, 3, 5, 6, 7, 8, 9});
+  CHECK(values(tokens.labels) == Ids{x, 3, 4, 6, x, 8, x, x});
+  CHECK(tokens.sequences.offsets == Ids{0, 3, 5, 7, 8});
+  tokens.sequences.check("batch", 8);
+}
+
+TEST_CASE("batch: parts keep the width and count for themselves") {
+  const Batch batch = collate(rows, 77);
+  const Batch part = narrow(batch, 1, 2);
+  CHECK(part.input_ids.shape() == Shape{2, 5});
+  CHECK(part.ids == std::vector<std::string>{"b", "c"});
+  CHECK(part.content_tokens == 5);
+  CHECK(part.label_tokens == 2);
+  CHECK(part.positions == 10);
+  CHECK(values(without_padding(part).ids) == Ids{5, 6, 7, 8, 9});
+  CHECK_THROWS_AS(narrow(batch, 2, 2), std::logic_error);
+}
+
+TEST_CASE("batch: a label in the padding is noticed") {
+  CHECK_THROWS_AS(collate(std::vector<Sample>{{"a", {1, 2}, {x, 3}, {1}}}, 0), std::logic_error);
+  CHECK_THROWS_AS(collate({}, 0), std::logic_error);
+}

@@ -1,0 +1,92 @@
+#include "data/loader/loader.h"
+
+#include <algorithm>
+
+#include "data/datasets/permutation.h"
+
+namespace nemocube {
+
+Json to_json(const LoaderState& state) {
+  return {
+      {"epoch", state.epoch}, {"next_index", state.next_index}, {"rows", state.rows}, {"seed", state.seed}};
+}
+
+LoaderState loader_state_from_json(const JsonView& json) {
+  const auto field = [&](const char* name) {
+    const JsonView value = json.at(name);
+    if (value.integer() < 0) value.refuse("an integer from 0");
+    return value.integer();
+  };
+  return {field("epoch"), field("next_index"), field("rows"), json.at("seed").integer()};
+}
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
+    : dataset_(std::move(dataset)), options_(options) {
+  require(options_.batch_size >= 1, "data loader: batch size must be 1 or more, is ", options_.batch_size);
+  require(options_.pad_to_multiple >= 1, "data loader: rows are padded to a multiple of 1 or more, not ",
+          options_.pad_to_multiple);
+  expect(0 <= options_.dp_rank && options_.dp_rank < options_.dp_size, "data loader: rank ", options_.dp_rank,
+         " of ", options_.dp_size);
+  require(batches_per_epoch() >= 1, "data loader: ", dataset_->size(), " rows give no batch of ",
+          options_.batch_size, " on each of ", options_.dp_size, " data-parallel ranks; want ",
+          options_.dp_size * (options_.drop_last ? options_.batch_size : 1), " rows or more");
+  start_epoch(0);
+}
+
+std::int64_t Loader::batches_per_epoch() const {
+  const std::int64_t rows = dataset_->size() / options_.dp_size, batch = options_.batch_size;
+  return options_.drop_last ? rows / batch : (rows + batch - 1) / batch;
+}
+
+std::int64_t Loader::rows_for_next() const {
+  const std::int64_t rows = std::min((dataset_->size() - next_) / options_.dp_size, options_.batch_size);
+  return options_.drop_last && rows < options_.batch_size ? 0 : rows;
+}
+
+bool Loader::epoch_done() const { return rows_for_next() == 0; }
+
+Batch Loader::next() {
+  const std::int64_t rows = rows_for_next();
+  expect(rows > 0, "data loader: a batch is wanted from epoch ", epoch_, ", which is done");
+  std::vector<Sample> samples(static_cast<std::size_t>(rows));
+  for (std::int64_t j = 0; j < rows; ++j) {
+    const std::int64_t at = next_ + options_.dp_rank + j * options_.dp_size;
+    const std::int64_t row = options_.shuffle ? order_[static_cast<std::size_t>(at)] : at;
+    samples[static_cast<std::size_t>(j)] = dataset_->sample(row);
+  }
+  next_ += rows * options_.dp_size;
+  return collate(samples, dataset_->pad_id(), options_.pad_to_multiple);
+}
+
+std::vector<Batch> Loader::next_group(std::int64_t count) {
+  std::vector<Batch> group;
+  while (static_cast<std::int64_t>(group.size()) < count && !epoch_done()) group.push_back(next());
+  return group;
+}
+
+void Loader::start_epoch(std::int64_t epoch) {
+  epoch_ = epoch;
+  next_ = 0;
+  if (options_.shuffle)
+    order_ = permutation(dataset_->size(),
+                         static_cast<std::uint64_t>(options_.seed) + static_cast<std::uint64_t>(epoch));
+}
+
+LoaderState Loader::state() const {
+  return {epoch_, next_, dataset_->size(), options_.shuffle ? options_.seed : 0};
+}
+
+void Loader::restore(const LoaderState& state) {
+  require(state.rows == dataset_->size(), "data loader: the saved position is one in ", state.rows,
+          " rows, the data set has ", dataset_->size());
+  const std::int64_t seed = options_.shuffle ? options_.seed : 0;
+  require(state.seed == seed, "data loader: the saved position belongs to shuffle seed ", state.seed,
+          ", this run has ", seed, " (0: not shuffled)");
+  require(state.epoch >= 0 && state.next_index >= 0 && state.next_index <= state.rows,
+          "data loader: the saved position is row ", state.next_index, " of ", state.rows, " in epoch ",
+          state.epoch);
+  start_epoch(state.epoch);
+  next_ = state.next_index;
+}
+
+}  // namespace nemocube

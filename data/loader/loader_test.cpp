@@ -1,0 +1,156 @@
+#include "data/loader/loader.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "data/datasets/mock.h"
+#include "data/datasets/permutation.h"
+#include "data/loader/plan.h"
+
+using namespace nemocube;
+
+namespace {
+
+std::shared_ptr<const Dataset> mock(std::int64_t rows) {
+  return std::make_shared<MockDataset>(
+      MockOptions{.vocab_size = 50, .seq_length = 4, .num_samples = rows, .seed = 1});
+}
+
+using Names = std::vector<std::string>;
+
+Names epoch(Loader& loader) {
+  Names names;
+  while (!loader.epoch_done()) {
+    const Batch batch = loader.next();
+    names.insert(names.end(), batch.ids.begin(), batch.ids.end());
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("loader: in order, the last batch short or dropped") {
+  Loader loader(mock(7), {.batch_size = 3});
+  CHECK(loader.batches_per_epoch() == 3);
+  CHECK(loader.next().ids == Names{"mock 0", "mock 1", "mock 2"});
+  CHECK(loader.next().samples == 3);
+  CHECK(loader.next().samples == 1);
+  CHECK(loader.epoch_done());
+  CHECK_THROWS_AS(loader.next(), std::logic_error);
+  loader.start_epoch(1);
+  CHECK(epoch(loader).size() == 7);
+
+  Loader dropping(mock(7), {.batch_size = 3, .drop_last = true});
+  CHECK(dropping.batches_per_epoch() == 2);
+  CHECK(epoch(dropping).size() == 6);
+}
+
+TEST_CASE("loader: groups of microbatches end with the epoch") {
+  Loader loader(mock(7), {.batch_size = 2});
+  CHECK(loader.next_group(3).size() == 3);
+  CHECK(loader.next_group(3).size() == 1);
+  CHECK(loader.next_group(3).empty());
+}
+
+TEST_CASE("loader: shuffled by seed and epoch") {
+  Loader a(mock(50), {.batch_size = 4, .shuffle = true, .seed = 5});
+  Loader b(mock(50), {.batch_size = 4, .shuffle = true, .seed = 5});
+  Loader c(mock(50), {.batch_size = 4, .shuffle = true, .seed = 6});
+  const Names first = epoch(a);
+  CHECK(std::set<std::string>(first.begin(), first.end()).size() == 50);
+  CHECK(first == epoch(b));
+  CHECK(first != epoch(c));
+  a.start_epoch(1);
+  const Names second = epoch(a);
+  CHECK(second != first);
+  c.start_epoch(0);
+  CHECK(second == epoch(c));  // the key is seed + epoch
+  for (std::size_t i = 0; i < 50; ++i) CHECK(first[i] == cat("mock ", permutation(50, 5)[i]));
+}
+
+TEST_CASE("loader: going on from a saved position is as if nothing happened") {
+  for (const bool shuffle : {false, true})
+    for (std::int64_t stop : {0, 1, 3, 6}) {
+      CAPTURE(shuffle);
+      CAPTURE(stop);
+      const LoaderOptions options{.batch_size = 2, .shuffle = shuffle};
+      Loader whole(mock(11), options), second(mock(11), options);
+      whole.start_epoch(3);
+      for (std::int64_t i = 0; i < stop; ++i) whole.next();
+      const Json saved = Json::parse(dump_json(to_json(whole.state())));
+      second.restore(loader_state_from_json(JsonView(saved, "state.json")));
+      CHECK(second.state() == whole.state());
+      CHECK(second.epoch() == 3);
+      CHECK(second.epoch_done() == whole.epoch_done());
+      CHECK(epoch(second) == epoch(whole));
+    }
+}
+
+TEST_CASE("loader: what a step sees does not depend on the number of ranks") {
+  for (const bool shuffle : {false, true}) {
+    Loader alone(mock(29), {.batch_size = 6, .shuffle = shuffle});
+    std::vector<Loader> ranks;
+    for (std::int64_t r = 0; r < 3; ++r)
+      ranks.emplace_back(mock(29),
+                         LoaderOptions{.batch_size = 2, .shuffle = shuffle, .dp_rank = r, .dp_size = 3});
+    for (int step = 0; step < 4; ++step) {
+      const Names want = alone.next().ids;
+      Names got(want.size());
+      for (std::size_t r = 0; r < 3; ++r) {
+        const Batch batch = ranks[r].next();
+        REQUIRE(batch.samples == 2);
+        for (std::size_t j = 0; j < 2; ++j) got[r + 3 * j] = batch.ids[j];
+        CHECK(ranks[r].state() == alone.state());
+      }
+      CHECK(got == want);
+    }
+    for (Loader& rank : ranks) CHECK(epoch(rank).size() == 1);  // of the last 5 rows 2 are left out
+  }
+}
+
+TEST_CASE("loader: epochs agree with the plan") {
+  for (const std::int64_t rows : {4, 7, 12, 13})
+    for (const std::int64_t dp : {1, 2, 4})
+      for (const std::int64_t local : {1, 3})
+        for (const bool drop_last : {false, true}) {
+          const BatchPlan plan = plan_batches(rows, local * dp * 2, local, dp, drop_last);
+          const LoaderOptions options{
+              .batch_size = local, .drop_last = drop_last, .dp_rank = dp - 1, .dp_size = dp};
+          if (plan.batches_per_epoch == 0) {
+            CHECK_THROWS_AS(Loader(mock(rows), options), Error);
+            continue;
+          }
+          Loader loader(mock(rows), options);
+          CHECK(loader.batches_per_epoch() == plan.batches_per_epoch);
+          std::int64_t steps = 0;
+          while (!loader.next_group(plan.accumulation).empty()) ++steps;
+          CHECK(steps == plan.steps_per_epoch);
+        }
+}
+
+TEST_CASE("loader: what is refused") {
+  CHECK_THROWS_AS(Loader(mock(5), {.batch_size = 0}), Error);
+  CHECK_THROWS_WITH_AS(Loader(mock(5), {.batch_size = 6, .drop_last = true}),
+                       "data loader: 5 rows give no batch of 6 on each of 1 data-parallel ranks; want 6 rows "
+                       "or more",
+                       Error);
+  Loader loader(mock(5), {.shuffle = true, .seed = 9});
+  LoaderState state = loader.state();
+  state.rows = 6;
+  CHECK_THROWS_AS(loader.restore(state), Error);
+  state = loader.state();
+  state.seed = 8;
+  CHECK_THROWS_AS(loader.restore(state), Error);
+  state = loader.state();
+  state.next_index = 6;
+  CHECK_THROWS_AS(loader.restore(state), Error);
+  for (const char* text : {"1", "{}", R"({"epoch":0,"next_index":0,"rows":5})",
+                           R"({"epoch":-1,"next_index":0,"rows":5,"seed":9})",
+                           R"({"epoch":0,"next_index":0.5,"rows":5,"seed":9})"}) {
+    CAPTURE(text);
+    const Json json = Json::parse(text);
+    CHECK_THROWS_AS(loader_state_from_json(JsonView(json, "f")), Error);
+  }
+}

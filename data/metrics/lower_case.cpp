@@ -1,0 +1,62 @@
+#include "data/metrics/lower_case.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "data/metrics/pattern.h"
+#include "data/tokenizer/utf8.h"
+
+namespace nemocube {
+
+namespace {
+
+struct Mapping {
+  char32_t first, last;
+  std::uint32_t step;
+  std::int32_t offset;
+};
+constexpr Mapping mappings[] = {
+#include "data/metrics/lower_case_table.inc"
+};
+
+// The condition Final_Sigma of the Unicode standard: a cased letter before and none after, letters and marks
+// that case ignores aside.
+constexpr std::string_view final_sigma = R"((?=\P{Case_Ignorable})\p{Cased}\p{Case_Ignorable}*\K\x{3a3})"
+                                         R"((?!\p{Case_Ignorable}*(?=\P{Case_Ignorable})\p{Cased}))";
+
+}  // namespace
+
+char32_t to_lower(char32_t character) {
+  if (character < 0x80) return character >= U'A' && character <= U'Z' ? character + (U'a' - U'A') : character;
+  const Mapping* after = std::ranges::upper_bound(mappings, character, {}, &Mapping::first);
+  if (after == std::begin(mappings)) return character;
+  const Mapping& m = *std::prev(after);
+  if (character > m.last || (character - m.first) % m.step != 0) return character;
+  return static_cast<char32_t>(static_cast<std::int32_t>(character) + m.offset);
+}
+
+std::string to_lower(std::string_view text) {
+  std::string with_final_sigma;
+  if (text.find("Σ") != std::string_view::npos) {
+    static const Pattern pattern(final_sigma);
+    with_final_sigma = pattern.replace_all(text, "ς");
+    text = with_final_sigma;
+  }
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const tok::Utf8Step step = tok::utf8_step(text, i);
+    if (!step.valid) {
+      out.append(text.substr(i, step.length));
+    } else if (step.character == U'\u0130') {
+      out += "i\u0307";
+    } else {
+      tok::append_utf8(out, to_lower(step.character));
+    }
+    i += step.length;
+  }
+  return out;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,21 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+struct pcre2_real_code_8;
+
+namespace nemocube {
+
+/// A compiled PCRE2 expression over UTF-8; may be used by many threads at once.
+class Pattern {
+ public:
+  explicit Pattern(std::string_view expression);
+  /// `text` with every match replaced by `by`, taken literally. pre: `text` is valid UTF-8
+  std::string replace_all(std::string_view text, std::string_view by) const;
+
+ private:
+  std::shared_ptr<const pcre2_real_code_8> code_;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Exact match and F1 as the official SQuAD scorers have them. Texts must be valid UTF-8.
+namespace nemocube {
+
+enum class SquadVersion {
+  v1_1,  ///< F1 is 0 whenever no word is common
+  v2_0,  ///< two answers without words agree; answers that normalise to nothing count as no answer
+};
+
+/// Lower case; without ASCII punctuation; the whole words a, an and the become spaces; runs of white space
+/// become single spaces. Case and word boundaries are Unicode's, as in Python; combining marks are no word
+/// characters there.
+std::string normalize_answer(std::string_view text);
+
+struct AnswerScore {
+  double em = 0, f1 = 0;  ///< in [0, 1]
+};
+/// Against one right answer.
+AnswerScore score_answer(std::string_view prediction, std::string_view answer, SquadVersion version);
+/// The best over all right answers, for em and f1 separately. Without any: v2.0 wants an empty prediction,
+/// v1.1 gives 0.
+AnswerScore best_score(std::string_view prediction, std::span<const std::string> answers,
+                       SquadVersion version);
+
+struct SquadScore {
+  double em = 0, f1 = 0;   ///< percent of `total`
+  std::int64_t total = 0;  ///< questions
+};
+
+/// Sums over questions.
+class SquadScorer {
+ public:
+  explicit SquadScorer(SquadVersion version = SquadVersion::v1_1) : version_(version) {}
+  AnswerScore add(std::string_view prediction, std::span<const std::string> answers);
+  void add_unanswered() { ++total_; }  ///< no prediction: counts 0
+  SquadScore score() const;            ///< all 0 without questions
+
+ private:
+  SquadVersion version_;
+  double em_ = 0, f1_ = 0;
+  std::int64_t total_ = 0;
+};
+
+}  // namespace nemocube

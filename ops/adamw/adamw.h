@@ -1,0 +1,34 @@
+#pragma once
+#include "core/tensor.h"
+
+/// Adam: Kingma, Ba, "Adam: a method for stochastic optimization", 2015; decoupled weight decay: Loshchilov,
+/// Hutter, "Decoupled weight decay regularization", 2019.
+namespace nemocube {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = true;  ///< false: Adam with the decay added to the gradient (L2)
+  std::int64_t step = 1;  ///< t, counted from 1; the same for all parameters
+  double grad_scale = 1;  ///< multiplies the gradient first: the clip coefficient, 1 / label count
+};
+
+/// One step in one pass over memory, with g = grad_scale grad:
+///
+///   decoupled   w <- w (1 - lr weight_decay)          otherwise   g <- g + weight_decay w
+///   m <- beta1 m + (1 - beta1) g
+///   v <- beta2 v + (1 - beta2) g^2
+///   w <- w - lr (m / (1 - beta1^t)) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+///   model_copy <- w, rounded to nearest even
+///
+/// shapes     master (w), exp_avg (m), exp_avg_sq (v), grad and model_copy alike, any shape
+/// dtypes     all f32, or all f64; model_copy bf16, or undefined when the master is the parameter
+/// layout     contiguous; no two may overlap
+/// arithmetic in the dtype of the master; the factors that depend on t alone in f64
+/// errors     Error for other shapes, dtypes or layouts, step < 1, or a beta outside [0, 1)
+/// repeat     same bits for any number of threads
+void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+                const Tensor& model_copy, const AdamWOptions& options);
+
+}  // namespace nemocube

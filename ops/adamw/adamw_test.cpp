@@ -1,0 +1,177 @@
+#include "ops/adamw/adamw.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+struct State {
+  Tensor w, m, v, copy;
+  State(const Shape& shape, DType dtype, std::uint64_t seed, bool with_copy)
+      : w(random_tensor(shape, dtype, seed)),
+        m(random_tensor(shape, dtype, seed + 1, 0.1)),
+        v(random_tensor(shape, dtype, seed + 2, 0.01)) {
+    for (std::int64_t i = 0; i < v.numel(); ++i) {
+      if (dtype == DType::f64)
+        v.data<double>()[i] = std::abs(v.data<double>()[i]);
+      else
+        v.data<float>()[i] = std::abs(v.data<float>()[i]);
+    }
+    if (with_copy) copy = Tensor::zeros(shape, DType::bf16);
+  }
+  void step(const Tensor& grad, const AdamWOptions& o) { adamw_step(w, m, v, grad, copy, o); }
+};
+
+// The definition, one element at a time in f64.
+struct Reference {
+  std::vector<double> w, m, v;
+  explicit Reference(const State& s) : w(s.w.to_vector()), m(s.m.to_vector()), v(s.v.to_vector()) {}
+  void step(const std::vector<double>& grad, const AdamWOptions& o) {
+    const auto t = static_cast<double>(o.step);
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      double g = o.grad_scale * grad[i];
+      if (o.decoupled)
+        w[i] *= 1 - o.lr * o.weight_decay;
+      else
+        g += o.weight_decay * w[i];
+      m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
+      v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+      w[i] -= o.lr * (m[i] / (1 - std::pow(o.beta1, t))) /
+              (std::sqrt(v[i]) / std::sqrt(1 - std::pow(o.beta2, t)) + o.eps);
+    }
+  }
+};
+
+Tensor as_tensor(const std::vector<double>& values, const Shape& shape) {
+  return Tensor::from(values, shape);
+}
+
+}  // namespace
+
+TEST_CASE("adamw: worked table") {
+  struct Row {
+    double grad, decoupled_w, m, v, l2_w;
+  };
+  const Row table[] = {{0.5, 0.99890000002, 0.05, 0.00025, 0.9990000000166667},
+                       {-0.25, 0.9985337729870765, 0.02, 0.00031225, 0.9985306706608355},
+                       {0.1, 0.9981186760529565, 0.028, 0.00032193775, 0.9979888916540935}};
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (const bool decoupled : {true, false}) {
+      const Tensor w = Tensor::scalar(1, dtype), m = Tensor::scalar(0, dtype), v = Tensor::scalar(0, dtype);
+      const Tensor copy = Tensor::scalar(0, DType::bf16);
+      AdamWOptions o{.lr = 1e-3, .weight_decay = 0.1, .decoupled = decoupled};
+      // f32: a few roundings a step of values near 1 (w), 0.05 (m) and 3e-4 (v).
+      const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+      for (const Row& row : table) {
+        adamw_step(w, m, v, Tensor::scalar(row.grad, dtype), copy, o);
+        const double want = decoupled ? row.decoupled_w : row.l2_w;
+        CHECK(close(w.to_vector()[0], want, {6 * ulp + 1e-15, 0}));
+        CHECK(copy.to_vector()[0] == static_cast<double>(bf16(static_cast<float>(w.to_vector()[0]))));
+        if (decoupled) {
+          CHECK(close(m.to_vector()[0], row.m, {6 * ulp + 1e-15, ulp}));
+          CHECK(close(v.to_vector()[0], row.v, {6 * ulp + 1e-15, 0}));
+        }
+        ++o.step;
+      }
+    }
+}
+
+TEST_CASE("adamw: elementwise against a plain f64 loop") {
+  const AdamWOptions options[] = {
+      {.lr = 1e-2, .weight_decay = 0.1, .step = 1},
+      {.lr = 1e-2, .weight_decay = 0.1, .step = 7, .grad_scale = 0.39},
+      {.lr = 3e-3, .beta1 = 0, .beta2 = 0.95, .eps = 1e-3, .step = 1000},
+      {.lr = 1e-2, .weight_decay = 0.3, .decoupled = false, .step = 3, .grad_scale = 2},
+      {.lr = 1e-2, .weight_decay = 0, .decoupled = false, .step = 2},
+  };
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (const bool with_copy : {false, true})
+      for (const Shape& shape : {Shape{0}, Shape{1}, Shape{13, 31}, Shape{3, 5, 7}, Shape{40009}})
+        for (AdamWOptions o : options) {
+          CAPTURE(shape);
+          CAPTURE(o.step);
+          State state(shape, dtype, 3, with_copy);
+          Reference want(state);
+          for (std::uint64_t i = 0; i < 3; ++i, ++o.step) {
+            const Tensor grad = random_tensor(shape, dtype, 20 + i);
+            state.step(grad, o);
+            want.step(grad.to_vector(), o);
+          }
+          // Three steps of about ten roundings; m and g may cancel, so absolute at their size.
+          const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+          CHECK_CLOSE(state.w, as_tensor(want.w, shape), (Tol{12 * ulp, 12 * ulp}));
+          CHECK_CLOSE(state.m, as_tensor(want.m, shape), (Tol{12 * ulp, 24 * ulp}));
+          CHECK_CLOSE(state.v, as_tensor(want.v, shape), (Tol{24 * ulp, 0}));
+          if (with_copy) CHECK_BITS(state.copy, state.w.to(DType::f32).to(DType::bf16));
+        }
+}
+
+TEST_CASE("adamw: an update too small for bf16 survives in the master") {
+  const Tensor w = Tensor::scalar(1, DType::f32), m = Tensor::scalar(0, DType::f32),
+               v = Tensor::scalar(0, DType::f32), copy = Tensor::scalar(1, DType::bf16);
+  AdamWOptions o{.lr = 1e-3};
+  for (; o.step <= 2; ++o.step) {
+    adamw_step(w, m, v, Tensor::scalar(1, DType::f32), copy, o);
+    CHECK(copy.to_vector()[0] == (o.step == 1 ? 1.0 : 0.99609375));
+  }
+  CHECK(close(w.to_vector()[0], 0.998, {1e-6, 0}));
+}
+
+TEST_CASE("adamw: views with neighbours stay inside their part") {
+  const Tensor all = random_tensor({300}, DType::f32, 1), before = all.clone();
+  const Tensor w = all.narrow(0, 100, 101);
+  State other({101}, DType::f32, 5, false);
+  adamw_step(w, other.m, other.v, random_tensor({101}, DType::f32, 2), Tensor(), {.lr = 0.1});
+  CHECK_BITS(all.narrow(0, 0, 100), before.narrow(0, 0, 100));
+  CHECK_BITS(all.narrow(0, 201, 99), before.narrow(0, 201, 99));
+  CHECK_FALSE(compare_bits(w, before.narrow(0, 100, 101)).ok);
+}
+
+TEST_CASE("adamw: bits do not depend on threads") {
+  const int before = omp_get_max_threads();
+  const Shape shape{200003};
+  const Tensor grad = random_tensor(shape, DType::f32, 9);
+  for (const bool decoupled : {true, false}) {
+    const AdamWOptions o{.lr = 0.01, .weight_decay = 0.1, .decoupled = decoupled, .step = 5};
+    State one(shape, DType::f32, 1, true), three(shape, DType::f32, 1, true);
+    omp_set_num_threads(1);
+    one.step(grad, o);
+    omp_set_num_threads(3);
+    three.step(grad, o);
+    CHECK_BITS(three.w, one.w);
+    CHECK_BITS(three.m, one.m);
+    CHECK_BITS(three.v, one.v);
+    CHECK_BITS(three.copy, one.copy);
+  }
+  omp_set_num_threads(before);
+}
+
+TEST_CASE("adamw: errors") {
+  const Tensor a = Tensor::zeros({4, 3}, DType::f32), other = Tensor::zeros({3, 4}, DType::f32),
+               wide = a.to(DType::f64), half = a.to(DType::bf16), none;
+  const Tensor strided = Tensor::zeros({4, 6}, DType::f32).narrow(1, 0, 3);
+  CHECK_NOTHROW(adamw_step(a, a.clone(), a.clone(), a.clone(), half, {}));
+  CHECK_THROWS_AS(adamw_step(none, a, a, a, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(half, half, half, half, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, other, a, a, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, other, a, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, other, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, wide, a, a, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, wide, a, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, half, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, none, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, a, other.to(DType::bf16), {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, a, wide, {}), Error);
+  CHECK_THROWS_AS(adamw_step(strided, a, a, a, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, strided, none, {}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, a, none, {.step = 0}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, a, none, {.beta1 = 1}), Error);
+  CHECK_THROWS_AS(adamw_step(a, a, a, a, none, {.beta2 = -0.1}), Error);
+}

@@ -1,0 +1,207 @@
+#include "ops/attention/attention_tile.h"
+#include "ops/tile.h"
+
+namespace nemocube::cpu {
+namespace {
+
+using namespace attention_detail;
+
+template <class T>
+class Backward {
+  using A = acc_t<T>;
+
+ public:
+  /// `keys`: rows of K, V, dK and dV held at once.
+  Backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
+           const AttentionInputs& in, const Geometry& g, std::int64_t keys)
+      : out_(out), d_o_(d_o), result_(result), in_(in), g_(g) {
+    const std::int64_t block = g.width * g.head_dim, tile = key_tile * g.width, span = keys * g.head_dim;
+    scratch_ = Tensor::empty({5 * block + 2 * tile + 4 * span + 2 * g.width}, dtype_of<A>());
+    A* at = scratch_.data<A>();
+    const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
+    q_ = take(block);
+    q_t_ = take(block);
+    do_ = take(block);
+    do_t_ = take(block);
+    dq_ = take(block);
+    p_ = take(tile);
+    ds_ = take(tile);
+    k_ = take(span);
+    v_ = take(span);
+    dk_ = take(span);
+    dv_ = take(span);
+    lse_ = take(g.width);
+    delta_ = take(g.width);
+  }
+
+  /// All three gradients of one span.
+  void span(const Span& span) {
+    load_keys(span, 0, span.k_count);
+    for (std::int64_t b = 0; b * g_.queries < span.q_count; ++b) {
+      const Block block(g_, span, b);
+      load_block(span, block);
+      for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
+        score_tile(span, block, k0, k0);
+        add_dq(block, k0);
+        add_dkv(block, k0);
+      }
+      store_dq(span, block);
+    }
+    store_keys(span, 0, span.k_count);
+  }
+
+  /// dq of one block.
+  void block(const Span& span, const Block& block) {
+    load_block(span, block);
+    for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
+      load_keys(span, k0, std::min(key_tile, block.key_end - k0));
+      score_tile(span, block, k0, 0);
+      add_dq(block, 0);
+    }
+    store_dq(span, block);
+  }
+
+  /// dk and dv of the keys [k0, k0 + key_tile).
+  void keys(const Span& span, std::int64_t k0) {
+    const std::int64_t n = std::min(key_tile, span.k_count - k0);
+    load_keys(span, k0, n);
+    for (std::int64_t b = 0; b * g_.queries < span.q_count; ++b) {
+      const Block block(g_, span, b);
+      if (block.key_end <= k0) continue;
+      load_block(span, block);
+      score_tile(span, block, k0, 0);
+      add_dkv(block, 0);
+    }
+    store_keys(span, k0, n);
+  }
+
+ private:
+  void load_keys(const Span& span, std::int64_t first, std::int64_t count) {
+    copy_keys<T>(k_, in_.k, g_, span, first, count);
+    copy_keys<T>(v_, in_.v, g_, span, first, count);
+    std::fill_n(dk_, count * g_.head_dim, A(0));
+    std::fill_n(dv_, count * g_.head_dim, A(0));
+  }
+
+  void load_block(const Span& span, const Block& block) {
+    const std::int64_t width = block.width, hd = g_.head_dim;
+    const A scale = static_cast<A>(in_.options.scale);
+    copy_block<T>(dq_, result_.o, g_, span, block, A(1));
+    copy_block<T>(do_, d_o_, g_, span, block, A(1));
+    transpose(q_t_, dq_, width, hd, A(1));
+    transpose(do_t_, do_, width, hd, A(1));
+    std::fill_n(delta_, width, A(0));
+    for (std::int64_t d = 0; d < hd; ++d)
+      for (std::int64_t c = 0; c < width; ++c) delta_[c] += do_t_[d * width + c] * q_t_[d * width + c];
+    copy_block<T>(q_, in_.q, g_, span, block, A(1));
+    transpose(q_t_, q_, width, hd, scale * static_cast<A>(log2_e));
+    for (std::int64_t c = 0; c < width * hd; ++c) q_[c] *= scale;
+    // +inf makes the weights of padding 0.
+    std::fill_n(lse_, width, std::numeric_limits<A>::infinity());
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      const A* lse = result_.lse.row<A>(span.q_begin + block.first + i) + span.kv_head * g_.group;
+      for (std::int64_t h = 0; h < g_.group; ++h) lse_[i * g_.group + h] = lse[h] * static_cast<A>(log2_e);
+    }
+    std::fill_n(dq_, width * hd, A(0));
+  }
+
+  /// P and dS of the tile of keys from k0; its rows of K and V are at row `at` of what is loaded.
+  void score_tile(const Span& span, const Block& block, std::int64_t k0, std::int64_t at) {
+    const std::int64_t width = block.width, hd = g_.head_dim;
+    n_ = std::min(key_tile, block.key_end - k0);
+    tile_gemm<A, false, false>(n_, width, hd, k_ + at * hd, hd, q_t_, width, p_, width, false);
+    tile_gemm<A, false, false>(n_, width, hd, v_ + at * hd, hd, do_t_, width, ds_, width, false);
+    for (std::int64_t j = 0; j < n_; ++j) {
+      A* __restrict p = p_ + j * width;
+      A* __restrict ds = ds_ + j * width;
+      for (std::int64_t c = 0; c < width; ++c) p[c] = exp2_tile(p[c] - lse_[c]);
+      std::fill_n(p, hidden_columns(g_, span, block, k0 + j), A(0));
+      for (std::int64_t c = 0; c < width; ++c) ds[c] = p[c] * (ds[c] - delta_[c]);
+    }
+  }
+
+  void add_dq(const Block& block, std::int64_t at) {
+    const std::int64_t width = block.width, hd = g_.head_dim;
+    if (out_.dq) tile_gemm<A, true, false>(width, hd, n_, ds_, width, k_ + at * hd, hd, dq_, hd, true);
+  }
+
+  void add_dkv(const Block& block, std::int64_t at) {
+    const std::int64_t width = block.width, hd = g_.head_dim;
+    if (out_.dv) tile_gemm<A, false, false>(n_, hd, width, p_, width, do_, hd, dv_ + at * hd, hd, true);
+    if (out_.dk) tile_gemm<A, false, false>(n_, hd, width, ds_, width, q_, hd, dk_ + at * hd, hd, true);
+  }
+
+  void store_dq(const Span& span, const Block& block) {
+    if (!out_.dq) return;
+    const A scale = static_cast<A>(in_.options.scale);
+    const std::int64_t row_width = g_.group * g_.head_dim;
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      T* to = out_.dq.row<T>(span.q_begin + block.first + i) + span.kv_head * row_width;
+      for (std::int64_t c = 0; c < row_width; ++c) to[c] = static_cast<T>(dq_[i * row_width + c] * scale);
+    }
+  }
+
+  void store_keys(const Span& span, std::int64_t first, std::int64_t count) {
+    const auto store = [&](const Tensor& to, const A* from) {
+      if (!to) return;
+      for (std::int64_t j = 0; j < count; ++j) {
+        T* row = to.row<T>(span.k_begin + first + j) + span.kv_head * g_.head_dim;
+        for (std::int64_t c = 0; c < g_.head_dim; ++c) row[c] = static_cast<T>(from[j * g_.head_dim + c]);
+      }
+    };
+    store(out_.dk, dk_);
+    store(out_.dv, dv_);
+  }
+
+  const AttentionGrads& out_;
+  const Tensor& d_o_;
+  const AttentionResult& result_;
+  const AttentionInputs& in_;
+  const Geometry& g_;
+  Tensor scratch_;
+  A *q_, *q_t_, *do_, *do_t_, *dq_, *p_, *ds_, *k_, *v_, *dk_, *dv_, *lse_, *delta_;
+  std::int64_t n_ = 0;  // keys in the current tile
+};
+
+/// Whether one pass of five products over whole spans is faster than two passes of seven over blocks and
+/// tiles of keys, which give more items to share. Both add the same tiles in the same order: same bits.
+bool whole_spans(std::int64_t spans) {
+  const std::int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+  return 5 * threads * ((spans + threads - 1) / threads) <= 7 * spans;
+}
+
+}  // namespace
+
+void attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
+                        const AttentionInputs& in) {
+  const Geometry g(in);
+  const std::int64_t spans = in.q_seqs.count() * g.kv_heads;
+  visit_float("attention", in.q.dtype(), [&](auto tag) {
+    using Pass = Backward<typename decltype(tag)::type>;
+    if (whole_spans(spans)) {
+      parallel_for(spans, 1, [&](std::int64_t begin, std::int64_t end) {
+        Pass pass(out, d_o, result, in, g, in.kv_seqs.longest());
+        for (std::int64_t i = begin; i < end; ++i) pass.span(Span(in, i / g.kv_heads, i % g.kv_heads));
+      });
+      return;
+    }
+    if (out.dq)
+      Blocks(in, g).for_each([&] {
+        return [pass = Pass(out, d_o, result, in, g, key_tile)](
+                   const Span& span, const Block& block) mutable { pass.block(span, block); };
+      });
+    if (!out.dk && !out.dv) return;
+    const std::int64_t tiles = (in.kv_seqs.longest() + key_tile - 1) / key_tile;
+    parallel_for(spans * tiles, 1, [&](std::int64_t begin, std::int64_t end) {
+      Pass pass(out, d_o, result, in, g, key_tile);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const Span span(in, i / tiles / g.kv_heads, i / tiles % g.kv_heads);
+        // The first keys are seen by most queries: tiles alternate like the blocks of Blocks.
+        const std::int64_t n = (span.k_count + key_tile - 1) / key_tile, t = i % tiles;
+        if (t < n) pass.keys(span, key_tile * (t % 2 ? n - 1 - t / 2 : t / 2));
+      }
+    });
+  });
+}
+
+}  // namespace nemocube::cpu

@@ -1,0 +1,131 @@
+#include "ops/attention/attention_tile.h"
+#include "ops/tile.h"
+
+namespace nemocube::cpu {
+namespace {
+
+using namespace attention_detail;
+
+template <class T>
+class Forward {
+  using A = acc_t<T>;
+  static constexpr A minus_infinity = -std::numeric_limits<A>::infinity();
+
+ public:
+  Forward(const AttentionResult& out, const AttentionInputs& in, const Geometry& g)
+      : out_(out), in_(in), g_(g), scratch_(Tensor::empty({scratch_size(g)}, dtype_of<A>())) {
+    A* at = scratch_.data<A>();
+    const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
+    const std::int64_t block = g.width * g.head_dim;
+    rows_ = take(block);
+    q_t_ = take(block);
+    o_t_ = take(block);
+    scores_ = take(key_tile * g.width);
+    keys_ = take(key_tile * g.head_dim);
+    most_ = take(g.width);
+    total_ = take(g.width);
+    factor_ = take(g.width);
+    shift_ = take(g.width);
+  }
+
+  void operator()(const Span& span, const Block& block) {
+    const std::int64_t width = block.width, hd = g_.head_dim;
+    copy_block<T>(rows_, in_.q, g_, span, block, A(1));
+    // In powers of two: e^(scale s) = 2^(scale log2(e) s).
+    transpose(q_t_, rows_, width, hd, static_cast<A>(in_.options.scale * log2_e));
+    std::fill_n(o_t_, width * hd, A(0));
+    std::fill_n(most_, width, minus_infinity);
+    std::fill_n(total_, width, A(0));
+    for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
+      const std::int64_t n = std::min(key_tile, block.key_end - k0);
+      copy_keys<T>(keys_, in_.k, g_, span, k0, n);
+      tile_gemm<A, false, false>(n, width, hd, keys_, hd, q_t_, width, scores_, width, false);
+      for (std::int64_t j = 0; j < n; ++j)
+        std::fill_n(scores_ + j * width, hidden_columns(g_, span, block, k0 + j), minus_infinity);
+      softmax_tile(width, n);
+      copy_keys<T>(keys_, in_.v, g_, span, k0, n);
+      tile_gemm<A, true, false>(hd, width, n, keys_, hd, scores_, width, o_t_, width, true);
+    }
+    finish(span, block);
+  }
+
+ private:
+  static std::int64_t scratch_size(const Geometry& g) {
+    return 3 * g.width * g.head_dim + key_tile * (g.width + g.head_dim) + 4 * g.width;
+  }
+
+  /// Scores of n keys become weights relative to the largest score so far; what was summed before is
+  /// rescaled to it.
+  void softmax_tile(std::int64_t width, std::int64_t n) {
+    A* __restrict most = most_;
+    A* __restrict shift = shift_;
+    A* __restrict factor = factor_;
+    A* __restrict total = total_;
+    std::copy_n(most, width, factor);
+    for (std::int64_t j = 0; j < n; ++j) {
+      const A* __restrict s = scores_ + j * width;
+      for (std::int64_t c = 0; c < width; ++c) most[c] = s[c] > most[c] ? s[c] : most[c];
+    }
+    bool rescale = false;
+    for (std::int64_t c = 0; c < width; ++c) {
+      // A column that has seen no key yet has -inf everywhere; 0 stands in, to avoid inf - inf.
+      shift[c] = most[c] == minus_infinity ? A(0) : most[c];
+      rescale = rescale || factor[c] != most[c];
+      factor[c] = exp2_tile(factor[c] - shift[c]);
+      total[c] *= factor[c];
+    }
+    for (std::int64_t j = 0; j < n; ++j) {
+      A* __restrict p = scores_ + j * width;
+      for (std::int64_t c = 0; c < width; ++c) {
+        p[c] = exp2_tile(p[c] - shift[c]);
+        total[c] += p[c];
+      }
+    }
+    if (rescale) scale_columns(width);
+  }
+
+  void scale_columns(std::int64_t width) {
+    const A* __restrict factor = factor_;
+    for (std::int64_t d = 0; d < g_.head_dim; ++d) {
+      A* __restrict o = o_t_ + d * width;
+      for (std::int64_t c = 0; c < width; ++c) o[c] *= factor[c];
+    }
+  }
+
+  void finish(const Span& span, const Block& block) {
+    const std::int64_t width = block.width, hd = g_.head_dim;
+    for (std::int64_t c = 0; c < width; ++c) factor_[c] = total_[c] == A(0) ? A(0) : A(1) / total_[c];
+    scale_columns(width);
+    for (std::int64_t c0 = 0; c0 < width; c0 += column_multiple)
+      for (std::int64_t d = 0; d < hd; ++d)
+        for (std::int64_t l = 0; l < column_multiple; ++l)
+          rows_[(c0 + l) * hd + d] = o_t_[d * width + c0 + l];
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      const std::int64_t row = span.q_begin + block.first + i;
+      T* o = out_.o.row<T>(row) + span.kv_head * g_.group * hd;
+      for (std::int64_t c = 0; c < g_.group * hd; ++c) o[c] = static_cast<T>(rows_[i * g_.group * hd + c]);
+      A* lse = out_.lse.row<A>(row) + span.kv_head * g_.group;
+      for (std::int64_t h = 0; h < g_.group; ++h) {
+        const std::int64_t c = i * g_.group + h;
+        lse[h] = static_cast<A>(ln_2) * (most_[c] + std::log2(total_[c]));
+      }
+    }
+  }
+
+  const AttentionResult& out_;
+  const AttentionInputs& in_;
+  const Geometry& g_;
+  Tensor scratch_;
+  A *rows_, *q_t_, *o_t_, *scores_, *keys_, *most_, *total_, *factor_, *shift_;
+};
+
+}  // namespace
+
+void attention_forward(const AttentionResult& out, const AttentionInputs& in) {
+  const Geometry g(in);
+  visit_float("attention", in.q.dtype(), [&](auto tag) {
+    Blocks(in, g).for_each([&] { return Forward<typename decltype(tag)::type>(out, in, g); });
+  });
+}
+
+}  // namespace nemocube::cpu

@@ -1,0 +1,396 @@
+#include "ops/attention/attention.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/kernels.h"
+#include "ops/attention/attention_tile.h"
+#include "ops/view/view.h"
+#include "tests/support/compare.h"
+#include "tests/support/gradcheck.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+using Lengths = std::vector<std::int64_t>;
+
+struct Case {
+  AttentionOptions options;
+  Sequences q_seqs, kv_seqs;
+  Tensor q, k, v, d_o;
+};
+
+Case make_case(const AttentionOptions& options, const Lengths& q_lengths, const Lengths& kv_lengths,
+               DType dtype = DType::f64) {
+  Case c{options, Sequences::of_lengths(q_lengths), Sequences::of_lengths(kv_lengths), {}, {}, {}, {}};
+  const Shape q{c.q_seqs.tokens(), options.heads * options.head_dim};
+  const Shape k{c.kv_seqs.tokens(), options.kv_heads * options.head_dim};
+  c.q = random_tensor(q, dtype, 1);
+  c.k = random_tensor(k, dtype, 2);
+  c.v = random_tensor(k, dtype, 3);
+  c.d_o = random_tensor(q, dtype, 4);
+  return c;
+}
+
+struct Outcome {
+  Tensor o, dq, dk, dv;
+};
+
+const KernelChoice& choice(const char* name) {
+  static std::map<std::string, KernelChoice> choices;
+  return choices[name] = KernelChoice{{{"attention", name}}};
+}
+
+/// The gradient of a value, in its own dtype, with the value as an intermediate (a leaf would be f32).
+Var intermediate(const Tensor& t) { return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), false)); }
+
+Outcome run(const Case& c, const char* variant) {
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  ctx.kernels = &choice(variant);
+  const Var q = intermediate(c.q), k = intermediate(c.k), v = intermediate(c.v);
+  const Var o = attention(ctx, q, k, v, c.options, c.q_seqs, c.kv_seqs);
+  CHECK(tape.size() == 1);
+  tape.backward(o, c.d_o);
+  return {o.value(), q.node()->grad(), k.node()->grad(), v.node()->grad()};
+}
+
+/// The textbook: the whole matrix of weights, f64.
+Outcome reference(const Case& c) {
+  const AttentionOptions& a = c.options;
+  const std::int64_t hd = a.head_dim, q_cols = a.heads * hd, k_cols = a.kv_heads * hd;
+  const double scale = a.scale == 0 ? 1 / std::sqrt(static_cast<double>(hd)) : a.scale;
+  const auto q = c.q.to_vector(), k = c.k.to_vector(), v = c.v.to_vector(), g = c.d_o.to_vector();
+  std::vector<double> o(q.size()), dq(q.size()), dk(k.size()), dv(k.size());
+  const auto at = [](auto& x, std::int64_t i) -> auto& { return x[static_cast<std::size_t>(i)]; };
+  for (std::int64_t s = 0; s < c.q_seqs.count(); ++s)
+    for (std::int64_t h = 0; h < a.heads; ++h) {
+      const std::int64_t nq = c.q_seqs.length(s), nk = c.kv_seqs.length(s), kh = h / (a.heads / a.kv_heads);
+      for (std::int64_t i = 0; i < nq; ++i) {
+        const std::int64_t qi = (c.q_seqs.begin(s) + i) * q_cols + h * hd;
+        const auto key = [&](std::int64_t j) { return (c.kv_seqs.begin(s) + j) * k_cols + kh * hd; };
+        std::vector<double> p(static_cast<std::size_t>(nk)), dp(p.size());
+        double most = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
+        const auto seen = [&](std::int64_t j) { return !a.causal || j <= i + nk - nq; };
+        for (std::int64_t j = 0; j < nk; ++j) {
+          for (std::int64_t d = 0; d < hd; ++d) at(p, j) += scale * at(q, qi + d) * at(k, key(j) + d);
+          if (seen(j)) most = std::max(most, at(p, j));
+        }
+        for (std::int64_t j = 0; j < nk; ++j) sum += at(p, j) = seen(j) ? std::exp(at(p, j) - most) : 0;
+        for (std::int64_t j = 0; j < nk; ++j) {
+          at(p, j) = sum > 0 ? at(p, j) / sum : 0;
+          for (std::int64_t d = 0; d < hd; ++d) {
+            at(o, qi + d) += at(p, j) * at(v, key(j) + d);
+            at(dv, key(j) + d) += at(p, j) * at(g, qi + d);
+            at(dp, j) += at(g, qi + d) * at(v, key(j) + d);
+          }
+          delta += at(p, j) * at(dp, j);
+        }
+        for (std::int64_t j = 0; j < nk; ++j)
+          for (std::int64_t d = 0; d < hd; ++d) {
+            const double ds = scale * at(p, j) * (at(dp, j) - delta);
+            at(dq, qi + d) += ds * at(k, key(j) + d);
+            at(dk, key(j) + d) += ds * at(q, qi + d);
+          }
+      }
+    }
+  const auto as = [](const std::vector<double>& x, const Tensor& like) {
+    return Tensor::from(x, like.shape());
+  };
+  return {as(o, c.q), as(dq, c.q), as(dk, c.k), as(dv, c.v)};
+}
+
+/// o is an average of values near 1 with weights off by the error of a score: a sum over head_dim of terms
+/// that together reach about 4. Gradients add up to `rows` such terms for each head of a group.
+void check_case(const Case& c, const char* variant) {
+  CAPTURE(variant);
+  const Outcome got = run(c, variant), want = reference(c);
+  const std::int64_t keys = c.kv_seqs.longest(), queries = c.q_seqs.longest(),
+                     group = c.options.heads / c.options.kv_heads;
+  CHECK(got.o.dtype() == c.q.dtype());
+  CHECK(got.o.contiguous());
+  CHECK_CLOSE(got.o, want.o, sum_tol(c.q.dtype(), c.options.head_dim + keys, 4));
+  if (c.q.dtype() == DType::bf16) {
+    // delta is formed from the rounded o: 2^-8 |do . o| on top of the rounding of the result.
+    CHECK(relative_error(got.dq, want.dq) < 0x1p-7);
+    CHECK(relative_error(got.dk, want.dk) < 0x1p-7);
+    CHECK(relative_error(got.dv, want.dv) < 0x1p-7);
+    return;
+  }
+  CHECK_CLOSE(got.dq, want.dq, sum_tol(c.q.dtype(), c.options.head_dim + keys, 8));
+  CHECK_CLOSE(got.dk, want.dk, sum_tol(c.q.dtype(), c.options.head_dim + queries * group, 16));
+  CHECK_CLOSE(got.dv, want.dv, sum_tol(c.q.dtype(), c.options.head_dim + queries * group, 16));
+}
+
+struct Threads {
+  explicit Threads(int n) : before(omp_get_max_threads()) { omp_set_num_threads(n); }
+  ~Threads() { omp_set_num_threads(before); }
+  int before;
+};
+
+void check_same_bits(const Outcome& a, const Outcome& b) {
+  CHECK_BITS(a.o, b.o);
+  CHECK_BITS(a.dq, b.dq);
+  CHECK_BITS(a.dk, b.dk);
+  CHECK_BITS(a.dv, b.dv);
+}
+
+}  // namespace
+
+TEST_CASE("attention: against the whole matrix, lengths around every tile") {
+  // A block holds 128 / group queries, a tile 96 keys.
+  for (const char* variant : {"tiled", "plain"})
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      CAPTURE(dtype);
+      const auto check = [&](const AttentionOptions& o, const Lengths& q, const Lengths& kv) {
+        CAPTURE(o.heads);
+        CAPTURE(o.head_dim);
+        CAPTURE(q.back());
+        check_case(make_case(o, q, kv, dtype), variant);
+      };
+      for (const std::int64_t n : {1, 2, 31, 32, 33, 95, 96, 97, 131}) check({8, 2, 16}, {n}, {n});
+      check({1, 1, 1}, {127, 128, 129, 0, 1}, {127, 128, 129, 0, 1});
+      check({3, 1, 5}, {0, 41, 43}, {0, 97, 43});
+      check({6, 2, 7}, {7, 50}, {193, 50});
+      check({4, 4, 33}, {40, 3}, {40, 3});
+      check({130, 1, 2}, {3, 1}, {3, 5});
+      check({4, 2, 8, 0, false}, {5, 100, 1}, {97, 3, 200});
+      check({4, 2, 8, 0.7}, {20}, {20});
+    }
+}
+
+TEST_CASE("attention: against finite differences") {
+  for (const char* variant : {"tiled", "plain"}) {
+    CAPTURE(variant);
+    const auto check = [&](const AttentionOptions& o, const Lengths& q, const Lengths& kv,
+                           const std::vector<bool>& wants) {
+      const Case c = make_case(o, q, kv);
+      GradCheckOptions options;
+      options.wants = wants;
+      CHECK_GRADIENTS(
+          [&](Context& ctx, const std::vector<Var>& x) {
+            Context chosen = ctx;
+            chosen.kernels = &choice(variant);
+            return std::vector<Var>{attention(chosen, x[0], x[1], x[2], c.options, c.q_seqs, c.kv_seqs)};
+          },
+          {c.q, c.k, c.v}, options);
+    };
+    check({4, 2, 3}, {5, 1, 3}, {5, 1, 3}, {});
+    check({2, 1, 4}, {3, 4}, {6, 2}, {});
+    check({2, 2, 3, 0.9, false}, {4, 2}, {3, 5}, {});
+    check({2, 1, 2}, {4}, {4}, {true, false, false});
+    check({2, 1, 2}, {4}, {4}, {false, true, false});
+    check({2, 1, 2}, {4}, {4}, {false, false, true});
+  }
+}
+
+TEST_CASE("attention: one value as query, key and value") {
+  const Sequences s = Sequences::of_lengths(Lengths{3, 2});
+  CHECK_GRADIENTS(
+      [&](Context& ctx, const std::vector<Var>& x) {
+        return std::vector<Var>{attention(ctx, x[0], x[0], x[0], {2, 2, 3}, s, s)};
+      },
+      {random_tensor({5, 6}, DType::f64, 1)});
+}
+
+TEST_CASE("attention: packed sequences give the bits of separate ones") {
+  const Lengths lengths{33, 1, 130, 0, 96};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Case whole = make_case({4, 2, 16}, lengths, lengths, dtype);
+    const Outcome packed = run(whole, "tiled");
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      const std::int64_t first = whole.q_seqs.begin(static_cast<std::int64_t>(i)), n = lengths[i];
+      const auto cut = [&](const Tensor& t) { return t.narrow(0, first, n); };
+      const Sequences one = Sequences::uniform(1, n);
+      const Case c{whole.options, one, one, cut(whole.q), cut(whole.k), cut(whole.v), cut(whole.d_o)};
+      check_same_bits({cut(packed.o), cut(packed.dq), cut(packed.dk), cut(packed.dv)}, run(c, "tiled"));
+    }
+  }
+}
+
+TEST_CASE("attention: token by token with a cache is the prefill, within rounding") {
+  const std::int64_t n = 101;
+  const Case c = make_case({8, 2, 16}, {n}, {n}, DType::f32);
+  Context ctx;
+  const Sequences all = Sequences::uniform(1, n), one = Sequences::uniform(1, 1);
+  const Tensor prefill = attention(ctx, c.q, c.k, c.v, c.options, all, all).value();
+  for (std::int64_t t = 0; t < n; ++t) {
+    const Sequences seen = Sequences::uniform(1, t + 1);
+    const Tensor o = attention(ctx, c.q.narrow(0, t, 1), c.k.narrow(0, 0, t + 1), c.v.narrow(0, 0, t + 1),
+                               c.options, one, seen)
+                         .value();
+    CHECK_CLOSE(o, prefill.narrow(0, t, 1), sum_tol(DType::f32, 16 + n, 4));
+  }
+}
+
+TEST_CASE("attention: bits do not depend on the number of threads") {
+  // One span on three threads takes the two-pass backward, on one thread the single pass.
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [options, lengths] : std::vector<std::pair<AttentionOptions, Lengths>>{
+             {{4, 1, 16}, {200}}, {{4, 2, 16}, {40, 97, 3}}, {{2, 2, 8, 0, false}, {130, 31}}})
+      for (const char* variant : {"tiled", "plain"}) {
+        const Case c = make_case(options, lengths, lengths, dtype);
+        Outcome one, three;
+        {
+          const Threads threads(1);
+          one = run(c, variant);
+        }
+        {
+          const Threads threads(3);
+          three = run(c, variant);
+        }
+        check_same_bits(one, three);
+      }
+}
+
+TEST_CASE("attention: parts of one projection, without copies") {
+  const AttentionOptions options{4, 2, 8};
+  const Sequences s = Sequences::of_lengths(Lengths{20, 13});
+  const Tensor qkv = random_tensor({33, 64}, DType::f32, 5), d_o = random_tensor({33, 32}, DType::f32, 6);
+  const Lengths widths{32, 16, 16};
+  for (const char* variant : {"tiled", "plain"}) {
+    const auto gradient = [&](bool copies) {
+      Tape tape;
+      Context ctx;
+      ctx.tape = &tape;
+      ctx.kernels = &choice(variant);
+      const Var x = Var::leaf(qkv);
+      std::vector<Var> parts = split_last(ctx, x, widths);
+      if (copies)
+        for (Var& part : parts) part = Var(part.value().clone(), part.node());
+      const Var o = attention(ctx, parts[0], parts[1], parts[2], options, s, s);
+      // The gradient arrives as a window too.
+      const Tensor wide = Tensor::empty({33, 40}, DType::f32);
+      wide.narrow(-1, 4, 32).copy_from(d_o);
+      tape.backward(o, copies ? d_o : wide.narrow(-1, 4, 32));
+      return std::pair(o.value(), x.grad());
+    };
+    const auto [o, dx] = gradient(false);
+    const auto [want_o, want_dx] = gradient(true);
+    CHECK_BITS(o, want_o);
+    CHECK_BITS(dx, want_dx);
+  }
+}
+
+TEST_CASE("attention: a query that sees no key gives 0 and no gradient") {
+  for (const char* variant : {"tiled", "plain"})
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const Case c = make_case({2, 1, 4}, {40, 3, 2}, {35, 0, 2}, dtype);
+      const Outcome r = run(c, variant);
+      CHECK_CLOSE(r.o, reference(c).o, sum_tol(dtype, 40, 4));
+      for (const Tensor& t : {r.o, r.dq})
+        for (const auto& [first, count] : {std::pair{0, 5}, std::pair{40, 3}})
+          for (const double x : t.narrow(0, first, count).to_vector()) CHECK(x == 0);
+      for (const Tensor& t : {r.dq, r.dk, r.dv})
+        for (const double x : t.to_vector()) CHECK(std::isfinite(x));
+    }
+}
+
+TEST_CASE("attention: large scores do not overflow, NaN is not hidden") {
+  for (const char* variant : {"tiled", "plain"}) {
+    Case c = make_case({4, 2, 16, 30.0}, {150}, {150}, DType::f32);
+    c.v.fill(1);
+    const Tensor ones = Tensor::empty(c.q.shape(), DType::f32);
+    ones.fill(1);
+    CHECK_CLOSE(run(c, variant).o, ones, sum_tol(DType::f32, 150, 1));
+    c.q.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    const auto o = run(c, variant).o.to_vector();
+    CHECK(std::isnan(o[0]));
+    CHECK(o[64] == doctest::Approx(1));
+  }
+}
+
+TEST_CASE("attention: leaves in bf16, and a second microbatch") {
+  const Case c = make_case({2, 1, 8}, {9, 4}, {9, 4}, DType::bf16);
+  const Var q = Var::leaf(c.q), k = Var::leaf(c.k), v = Var::leaf(c.v);
+  const Outcome once = run(c, "tiled");
+  for (int pass = 1; pass <= 2; ++pass) {
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    tape.backward(attention(ctx, q, k, v, c.options, c.q_seqs, c.kv_seqs), c.d_o);
+    const auto got = k.grad().to_vector(), want = once.dk.to_vector();
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == pass * want[i]);
+  }
+}
+
+TEST_CASE("attention: no rows, no sequences, nothing recorded without need") {
+  for (const char* variant : {"tiled", "plain"})
+    for (const Lengths& lengths : {Lengths{}, Lengths{0}, Lengths{0, 0}}) {
+      const Outcome r = run(make_case({4, 2, 8}, lengths, lengths, DType::f32), variant);
+      CHECK(r.o.shape() == Shape{0, 32});
+      CHECK(r.dk.shape() == Shape{0, 16});
+    }
+  const Case c = make_case({2, 1, 4}, {3}, {3});
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  CHECK_FALSE(attention(ctx, c.q, c.k, c.v, c.options, c.q_seqs, c.kv_seqs).needs_grad());
+  CHECK(tape.size() == 0);
+  // A result that nothing uses leaves its inputs without gradient.
+  const Var q = intermediate(c.q);
+  attention(ctx, q, c.k, c.v, c.options, c.q_seqs, c.kv_seqs);
+  tape.backward(Var(c.q), c.q);
+  CHECK_FALSE(q.node()->filled());
+}
+
+TEST_CASE("attention: exp2 of the tile") {
+  using cpu::attention_detail::exp2_tile;
+  double worst = 0;
+  for (double x = -125.99; x < 0.5; x += 0.000137) {
+    const auto rounded = static_cast<float>(x);
+    const double want = std::exp2(static_cast<double>(rounded));
+    worst = std::max(worst, std::abs(static_cast<double>(exp2_tile(rounded)) - want) / want);
+  }
+  CHECK(worst < 1.5e-7);
+  CHECK(exp2_tile(0.0f) == 1.0f);
+  CHECK(exp2_tile(-1.0f) == 0.5f);
+  CHECK(exp2_tile(-126.5f) == 0.0f);
+  CHECK(exp2_tile(-std::numeric_limits<float>::infinity()) == 0.0f);
+  CHECK(std::isnan(exp2_tile(std::numeric_limits<float>::quiet_NaN())));
+}
+
+TEST_CASE("attention: errors") {
+  const Case c = make_case({4, 2, 8}, {5, 3}, {5, 3}, DType::f32);
+  Context ctx;
+  const auto call = [&](const Case& x) { attention(ctx, x.q, x.k, x.v, x.options, x.q_seqs, x.kv_seqs); };
+  CHECK_NOTHROW(call(c));
+  const auto refuses = [&](auto&& change) {
+    Case x = c;
+    change(x);
+    CHECK_THROWS_AS(call(x), Error);
+  };
+  refuses([](Case& x) { x.options.heads = 3; });
+  refuses([](Case& x) { x.options.heads = 0; });
+  refuses([](Case& x) { x.options.kv_heads = 0; });
+  refuses([](Case& x) { x.options.head_dim = 0; });
+  refuses([](Case& x) { x.options.head_dim = 7; });
+  refuses([](Case& x) { x.options.scale = -1; });
+  refuses([](Case& x) { x.options.scale = std::numeric_limits<double>::infinity(); });
+  refuses([](Case& x) { x.q = Tensor(); });
+  refuses([](Case& x) { x.q = x.q.reshape({8, 4, 8}); });
+  refuses([](Case& x) { x.k = Tensor(); });
+  refuses([](Case& x) { x.k = x.k.reshape({8, 2, 8}); });
+  refuses([](Case& x) { x.v = Tensor(); });
+  refuses([](Case& x) { x.k = x.q; });
+  refuses([](Case& x) { x.v = x.v.narrow(0, 0, 7); });
+  refuses([](Case& x) { x.k = x.k.to(DType::bf16); });
+  refuses([](Case& x) { x.v = x.v.to(DType::f64); });
+  refuses([](Case& x) { x.q = x.k = x.v = Tensor::zeros({8, 32}, DType::i32); });
+  refuses([](Case& x) {
+    x.options.kv_heads = 4;
+    x.q = x.k = x.v = Tensor::zeros({8, 32}, DType::i32);
+  });
+  refuses([](Case& x) { x.q_seqs = Sequences::uniform(2, 3); });
+  refuses([](Case& x) { x.kv_seqs = Sequences::uniform(2, 3); });
+  refuses([](Case& x) { x.kv_seqs = Sequences::uniform(1, 8); });
+  refuses([](Case& x) { x.q_seqs.offsets = {0, 9, 8}; });
+  refuses([](Case& x) { x.q_seqs.offsets = {}; });
+  CHECK_THROWS_AS(check_kernel_choice({{{"attention", "fast"}}}), Error);
+}

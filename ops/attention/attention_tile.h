@@ -1,0 +1,160 @@
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/parallel_for.h"
+#include "ops/attention/attention.h"
+
+/// Parts shared by the tiled forward and backward pass.
+///
+/// A block is a few consecutive queries together with all query heads of one kv head: `width` columns, query
+/// by query, head by head. Scores are formed transposed, [keys, columns], so that softmax runs along the
+/// vector lanes, the heads of a group share every load of K and V, and the products that form dK and dV sum
+/// over the group by themselves. The diagonal cuts a tile of keys exactly at the last query of a block.
+namespace nemocube::cpu::attention_detail {
+
+constexpr std::int64_t block_columns = 128, key_tile = 96, column_multiple = 16;
+
+/// 2^x for x <= 0 (and a little above): |relative error| < 1.5e-7, 0 below -126; NaN stays NaN. The
+/// coefficients minimise the relative error of a polynomial of degree 6 with p(0) = 1 on [-1/2, 1/2].
+inline float exp2_tile(float x) {
+  const float clamped = x < -126.0f ? -126.0f : x;
+  const float shifted = clamped + 12582912.0f;  // 1.5 * 2^23: the integer part in the low mantissa bits
+  const float r = clamped - (shifted - 12582912.0f);
+  float p = 1.5594677542e-4f;
+  p = p * r + 1.3406643905e-3f;
+  p = p * r + 9.6176929749e-3f;
+  p = p * r + 5.5503105510e-2f;
+  p = p * r + 2.4022652783e-1f;
+  p = p * r + 6.9314721497e-1f;
+  p = p * r + 1.0f;
+  const auto bits = std::bit_cast<std::uint32_t>(p) + (std::bit_cast<std::uint32_t>(shifted) << 23);
+  return x < -126.0f ? 0.0f : std::bit_cast<float>(bits);
+}
+inline double exp2_tile(double x) { return std::exp2(x); }
+
+constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;
+
+inline std::int64_t padded(std::int64_t columns) {
+  return (columns + column_multiple - 1) / column_multiple * column_multiple;
+}
+
+/// Sizes that do not depend on the sequence.
+struct Geometry {
+  explicit Geometry(const AttentionInputs& in)
+      : head_dim(in.options.head_dim),
+        kv_heads(in.options.kv_heads),
+        group(in.options.heads / in.options.kv_heads),
+        queries(std::max<std::int64_t>(1, block_columns / group)),
+        width(padded(queries * group)) {}
+  std::int64_t head_dim, kv_heads, group;
+  std::int64_t queries;  ///< in a full block
+  std::int64_t width;    ///< columns of a full block, padded
+};
+
+/// One sequence and kv head.
+struct Span {
+  Span(const AttentionInputs& in, std::int64_t s, std::int64_t head)
+      : kv_head(head),
+        q_begin(in.q_seqs.begin(s)),
+        q_count(in.q_seqs.length(s)),
+        k_begin(in.kv_seqs.begin(s)),
+        k_count(in.kv_seqs.length(s)),
+        causal(in.options.causal) {}
+  std::int64_t kv_head, q_begin, q_count, k_begin, k_count;
+  bool causal;
+
+  /// Keys that the queries before local row `q_end` see.
+  std::int64_t keys_before(std::int64_t q_end) const {
+    return causal ? std::clamp<std::int64_t>(q_end + k_count - q_count, 0, k_count) : k_count;
+  }
+};
+
+/// Queries [first, first + count) of a span, counted from its first row.
+struct Block {
+  Block(const Geometry& g, const Span& span, std::int64_t index)
+      : first(index * g.queries),
+        count(std::min(g.queries, span.q_count - first)),
+        columns(count * g.group),
+        width(padded(columns)),
+        key_end(span.keys_before(first + count)) {}
+  std::int64_t first, count, columns, width;
+  std::int64_t key_end;  ///< keys seen by any of its queries
+};
+
+/// Number of columns of `block` that do not see local key `j`: they are its first ones.
+inline std::int64_t hidden_columns(const Geometry& g, const Span& span, const Block& block, std::int64_t j) {
+  if (!span.causal) return 0;
+  const std::int64_t first_query = j - (span.k_count - span.q_count);
+  return std::clamp<std::int64_t>((first_query - block.first) * g.group, 0, block.columns);
+}
+
+/// All (sequence, kv head, block) of a call. Within a span the blocks alternate between the short and the
+/// long end of the diagonal, so that any contiguous share of the items is a fair share of the work.
+class Blocks {
+ public:
+  Blocks(const AttentionInputs& in, const Geometry& g) : in_(in), g_(g), start_{0} {
+    for (std::int64_t s = 0; s < in.q_seqs.count(); ++s)
+      start_.push_back(start_.back() + blocks_of(s) * g.kv_heads);
+  }
+  std::int64_t blocks_of(std::int64_t s) const {
+    return (in_.q_seqs.length(s) + g_.queries - 1) / g_.queries;
+  }
+
+  /// Calls fn(span, block) for all items, in parallel.
+  template <class Fn>
+  void for_each(Fn&& make) const {
+    parallel_for(start_.back(), 1, [&](std::int64_t begin, std::int64_t end) {
+      auto&& fn = make();
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto s = static_cast<std::int64_t>(std::ranges::upper_bound(start_, i) - start_.begin()) - 1;
+        const std::int64_t local = i - start_[static_cast<std::size_t>(s)], n = blocks_of(s), b = local % n;
+        const Span span(in_, s, local / n);
+        fn(span, Block(g_, span, b % 2 ? n - 1 - b / 2 : b / 2));
+      }
+    });
+  }
+
+ private:
+  const AttentionInputs& in_;
+  const Geometry& g_;
+  std::vector<std::int64_t> start_;
+};
+
+/// Rows [first, first + count) of one kv head, as a contiguous [count, head_dim] in the arithmetic type.
+template <class T, class A>
+void copy_keys(A* to, const Tensor& from, const Geometry& g, const Span& span, std::int64_t first,
+               std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j) {
+    const T* row = from.row<T>(span.k_begin + first + j) + span.kv_head * g.head_dim;
+    for (std::int64_t c = 0; c < g.head_dim; ++c) to[j * g.head_dim + c] = static_cast<A>(row[c]);
+  }
+}
+
+/// The columns of a block as rows [width, head_dim], times `factor`; padding is zero.
+template <class T, class A>
+void copy_block(A* to, const Tensor& from, const Geometry& g, const Span& span, const Block& block,
+                A factor) {
+  const std::int64_t row_width = g.group * g.head_dim;
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    const T* row = from.row<T>(span.q_begin + block.first + i) + span.kv_head * row_width;
+    for (std::int64_t c = 0; c < row_width; ++c) to[i * row_width + c] = static_cast<A>(row[c]) * factor;
+  }
+  std::fill(to + block.columns * g.head_dim, to + block.width * g.head_dim, A(0));
+}
+
+/// to [cols, rows] = factor * from [rows, cols], both contiguous, rows a multiple of column_multiple.
+template <class A>
+void transpose(A* __restrict to, const A* __restrict from, std::int64_t rows, std::int64_t cols, A factor) {
+  for (std::int64_t r = 0; r < rows; r += column_multiple)
+    for (std::int64_t c = 0; c < cols; ++c)
+      for (std::int64_t l = 0; l < column_multiple; ++l)
+        to[c * rows + r + l] = from[(r + l) * cols + c] * factor;
+}
+
+}  // namespace nemocube::cpu::attention_detail

@@ -1,0 +1,100 @@
+#include <cmath>
+#include <memory>
+
+#include "core/rng.h"
+#include "ops/bench.h"
+#include "ops/causal_conv1d/causal_conv1d.h"
+
+namespace nemocube {
+namespace {
+
+struct Setup {
+  Tensor x, weight, bias, dy;
+  Sequences sequences;
+  Tensor y, dx;
+
+  Setup(std::int64_t count, std::int64_t length, std::int64_t channels, DType dtype)
+      : sequences(Sequences::uniform(count, length)) {
+    const auto draw = [&](const Shape& shape, const char* name) {
+      Tensor t = Tensor::empty(shape, dtype);
+      fill_normal(t, RandomStream(1, name), 0, 1);
+      return t;
+    };
+    x = draw({count * length, channels + 1024}, "x").narrow(-1, 1024, channels);
+    weight = draw({channels, 1, 4}, "weight");
+    bias = draw({channels}, "bias");
+    dy = draw({count * length, channels}, "dy");
+  }
+
+  void forward() {
+    Context ctx;
+    y = causal_conv1d_silu(ctx, x, weight, bias, sequences).value();
+  }
+
+  void both() {
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    const Var leaf = Var::leaf(x), w = Var::leaf(weight), b = Var::leaf(bias);
+    const Var out = causal_conv1d_silu(ctx, leaf, w, b, sequences);
+    y = out.value();
+    tape.backward(out, dy);
+    dx = leaf.grad();
+  }
+
+  /// Pre-activation at token t, channel c, in f64.
+  double c(std::int64_t t, std::int64_t channel) const {
+    const std::int64_t begin = t - t % sequences.length(0);
+    double sum = bias.narrow(0, channel, 1).to_vector()[0];
+    const auto w = weight.select(channel).to_vector();
+    for (std::int64_t k = 0; k < 4; ++k)
+      if (t - 3 + k >= begin)
+        sum +=
+            w[static_cast<std::size_t>(k)] * x.narrow(0, t - 3 + k, 1).narrow(-1, channel, 1).to_vector()[0];
+    return sum;
+  }
+
+  bool verify_forward(double tolerance) const {
+    for (std::int64_t t = 0; t < x.rows(); t += 1 + x.rows() / 7)
+      for (const std::int64_t channel : {std::int64_t{0}, x.cols() / 2, x.cols() - 1}) {
+        const double pre = c(t, channel), want = pre / (1 + std::exp(-pre));
+        const double got = y.narrow(0, t, 1).narrow(-1, channel, 1).to_vector()[0];
+        if (!(std::abs(got - want) <= tolerance * (1 + std::abs(want)))) return false;
+      }
+    return true;
+  }
+
+  bool verify_backward(double tolerance) const {
+    const std::int64_t t = x.rows() - 2, channel = x.cols() / 2;
+    const auto w = weight.select(channel).to_vector();
+    double want = 0;
+    for (std::int64_t u = t; u < x.rows(); ++u) {
+      const double pre = c(u, channel), s = 1 / (1 + std::exp(-pre));
+      const double g = dy.narrow(0, u, 1).narrow(-1, channel, 1).to_vector()[0];
+      want += w[static_cast<std::size_t>(3 - (u - t))] * g * s * (1 + pre * (1 - s));
+    }
+    const double got = dx.narrow(0, t, 1).narrow(-1, channel, 1).to_vector()[0];
+    return std::abs(got - want) <= tolerance * (1 + std::abs(want));
+  }
+};
+
+std::vector<BenchCase> make(const BenchOptions& options) {
+  const std::int64_t count = 4, length = options.small ? 32 : 512, channels = options.small ? 48 : 1536;
+  auto setup = std::make_shared<Setup>(count, length, channels, options.dtype);
+  const double values = static_cast<double>(count * length * channels);
+  const double element = static_cast<double>(size_of(options.dtype));
+  const double tolerance = options.dtype == DType::bf16 ? 0.02 : 1e-4;
+  const std::string shape = cat("sequences=", count, " tokens=", length, " channels=", channels, " taps=4");
+  // Forward: 4 multiply-adds and about 20 operations of the logistic function for each value, x in and y out.
+  // Backward: c again, du, 4 multiply-adds each for dx and dweight; x and dy in, dx out.
+  return {
+      {"forward", shape, 2 * element * values, 28 * values, [setup] { setup->forward(); },
+       [setup, tolerance] { return setup->verify_forward(tolerance); }},
+      {"forward+backward", shape, 5 * element * values, (28 + 48) * values, [setup] { setup->both(); },
+       [setup, tolerance] { return setup->verify_forward(tolerance) && setup->verify_backward(tolerance); }}};
+}
+
+const RegisterBench bench("causal_conv1d", make);
+
+}  // namespace
+}  // namespace nemocube

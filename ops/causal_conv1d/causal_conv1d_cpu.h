@@ -1,0 +1,24 @@
+#pragma once
+#include "core/tensor.h"
+#include "ops/sequences.h"
+
+/// Kernels behind ops/causal_conv1d/causal_conv1d.h: arguments checked by the caller.
+namespace nemocube::cpu {
+
+/// `bias` and `initial_state` may be undefined.
+struct ConvInputs {
+  Tensor x, weight, bias, initial_state;
+  Sequences sequences;
+};
+
+void causal_conv1d_forward(const Tensor& y, const ConvInputs& in);
+
+/// state [sequences, K - 1, C]
+void causal_conv1d_final_state(const Tensor& state, const ConvInputs& in);
+
+/// Each result may be undefined: dx like x; dweight [segments, C * K] and dbias [segments, C] hold one
+/// partial sum for each segment of ops/reduce.h.
+void causal_conv1d_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
+                            const ConvInputs& in);
+
+}  // namespace nemocube::cpu

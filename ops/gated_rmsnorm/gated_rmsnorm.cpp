@@ -1,0 +1,62 @@
+#include "ops/gated_rmsnorm/gated_rmsnorm.h"
+
+#include "core/profile.h"
+#include "ops/gated_rmsnorm/gated_rmsnorm_cpu.h"
+#include "ops/reduce.h"
+
+namespace nemocube {
+namespace {
+
+/// Where a kernel writes its contribution in the dtype of the value; a leaf of bf16 sums in f32.
+Tensor contribution(GradNode& node, DType dtype) {
+  const Tensor t = node.buffer();
+  return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
+}
+
+void add_sum(GradNode& node, const Tensor& partial, DType dtype) {
+  if (node.leaf()) return sum_segments(node.into(), partial);
+  const Tensor sum = Tensor::empty(node.shape(), dtype);
+  sum_segments({sum, Into::set}, partial);
+  node.add(sum);
+}
+
+}  // namespace
+
+Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, std::int64_t groups,
+                  double eps) {
+  static Zone forward_zone("gated_rmsnorm/forward"), backward_zone("gated_rmsnorm/backward");
+  const ZoneTimer timer(forward_zone);
+  const DType dtype = y.value().dtype(), acc = accumulate_dtype(dtype);
+  require(y.value().ndim() == 2, "gated_rmsnorm: y has shape ", y.shape(), ", want [tokens, channels]");
+  require(is_float(dtype), "gated_rmsnorm: y is ", dtype, ", want f32, f64 or bf16");
+  const std::int64_t tokens = y.shape()[0], channels = y.shape()[1];
+  require(groups >= 1 && channels >= groups && channels % groups == 0, "gated_rmsnorm: ", channels,
+          " channels cannot be cut into ", groups, " groups");
+  check_shape("gated_rmsnorm: z", z.value(), y.shape());
+  check_dtype("gated_rmsnorm: z", z.value(), dtype);
+  check_shape("gated_rmsnorm: weight", weight.value(), {channels});
+  require(weight.value().dtype() == dtype || weight.value().dtype() == acc, "gated_rmsnorm: weight is ",
+          weight.value().dtype(), " for an input of ", dtype);
+
+  Var out = make_result(Tensor::empty(y.shape(), dtype), ctx.records({&y, &z, &weight}));
+  const Tensor inv_rms = Tensor::empty({tokens, groups}, acc);
+  cpu::gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps);
+  if (!out.needs_grad()) return out;
+
+  ctx.tape->record("gated_rmsnorm", [inv_rms, vy = y.value(), vz = z.value(), vw = weight.value(),
+                                     ny = y.node(), nz = z.node(), nw = weight.node(), no = out.node()] {
+    if (!no->filled()) return;
+    const ZoneTimer backward_timer(backward_zone);
+    const Tensor dout = no->take();
+    const Tensor dy = ny ? contribution(*ny, vy.dtype()) : Tensor();
+    const Tensor dz = nz ? contribution(*nz, vz.dtype()) : Tensor();
+    const Tensor dw = nw ? Tensor::empty({segments_of(vy.rows()), vy.cols()}, inv_rms.dtype()) : Tensor();
+    cpu::gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms);
+    if (ny) ny->add(dy);
+    if (nz) nz->add(dz);
+    if (nw) add_sum(*nw, dw, vw.dtype());
+  });
+  return out;
+}
+
+}  // namespace nemocube

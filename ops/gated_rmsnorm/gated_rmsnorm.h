@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+
+#include "core/autograd.h"
+
+namespace nemocube {
+
+/// RMS norm of a gated value within groups of consecutive channels (gate first, then norm):
+///   g = y silu(z),   r = 1 / sqrt(mean_group(g^2) + eps),   out = weight g r
+/// Backward, with u = weight dout and dg = r (u - g r mean_group(u g r)):
+///   dy = dg silu(z),   dz = dg y silu'(z),   dweight = sum over tokens of dout g r
+///
+/// shapes     y, z, out [T, d]; weight [d]; d a multiple of groups; T may be 0
+/// layout     y and z may be views of wider rows
+/// dtypes     y, z and out alike: f32, f64 or bf16; weight: that or the accumulation dtype of it
+/// arithmetic f32 (f64 for f64), rounded once at the end; each group is summed in a fixed order
+/// keeps      y, z, weight and r [T, groups]
+/// errors     Error on shapes, dtypes and groups that do not fit
+/// source     Mamba-2, state-spaces/mamba: RMSNormGated with norm_before_gate = false and a group size
+Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, std::int64_t groups,
+                  double eps);
+
+}  // namespace nemocube

@@ -1,0 +1,96 @@
+#include <cmath>
+#include <memory>
+
+#include "core/rng.h"
+#include "ops/bench.h"
+#include "ops/gated_rmsnorm/gated_rmsnorm.h"
+
+namespace nemocube {
+namespace {
+
+struct Setup {
+  std::int64_t groups;
+  Tensor y, z, weight, dout, out, dy, dz;
+
+  Setup(std::int64_t tokens, std::int64_t channels, std::int64_t group_count, DType dtype)
+      : groups(group_count) {
+    const auto draw = [&](const Shape& shape, const char* name) {
+      Tensor t = Tensor::empty(shape, dtype);
+      fill_normal(t, RandomStream(1, name), 0, 1);
+      return t;
+    };
+    y = draw({tokens, channels}, "y");
+    z = draw({tokens, 2 * channels}, "z").narrow(-1, 0, channels);
+    weight = draw({channels}, "weight");
+    dout = draw({tokens, channels}, "dout");
+  }
+
+  void forward() {
+    Context ctx;
+    out = gated_rmsnorm(ctx, y, z, weight, groups, 1e-5).value();
+  }
+
+  void both() {
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    const Var vy = Var::leaf(y), vz = Var::leaf(z), vw = Var::leaf(weight);
+    const Var result = gated_rmsnorm(ctx, vy, vz, vw, groups, 1e-5);
+    out = result.value();
+    tape.backward(result, dout);
+    dy = vy.grad();
+    dz = vz.grad();
+  }
+
+  /// The last group of the last row in f64.
+  bool verify(double tolerance, bool gradients) const {
+    const std::int64_t width = y.cols() / groups, c0 = y.cols() - width;
+    const auto n = static_cast<std::size_t>(width);
+    const auto part = [&](const Tensor& t) {
+      return t.narrow(0, t.rows() - 1, 1).narrow(-1, c0, width).to_vector();
+    };
+    const auto vy = part(y), vz = part(z), go = part(dout), got = part(out);
+    const auto w = weight.narrow(0, c0, width).to_vector();
+    std::vector<double> s(n), g(n);
+    double squares = 0;
+    for (std::size_t c = 0; c < n; ++c) {
+      s[c] = 1 / (1 + std::exp(-vz[c]));
+      g[c] = vy[c] * vz[c] * s[c];
+      squares += g[c] * g[c];
+    }
+    const double r = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-5);
+    const auto close = [&](double a, double b) { return std::abs(a - b) <= tolerance * (1 + std::abs(b)); };
+    for (std::size_t c = 0; c < n; ++c)
+      if (!close(got[c], w[c] * g[c] * r)) return false;
+    if (!gradients) return true;
+    const auto got_dy = part(dy), got_dz = part(dz);
+    double mean = 0;
+    for (std::size_t c = 0; c < n; ++c) mean += w[c] * go[c] * g[c] * r / static_cast<double>(width);
+    for (std::size_t c = 0; c < n; ++c) {
+      const double dg = r * (w[c] * go[c] - g[c] * r * mean);
+      if (!close(got_dy[c], dg * vz[c] * s[c])) return false;
+      if (!close(got_dz[c], dg * vy[c] * s[c] * (1 + vz[c] * (1 - s[c])))) return false;
+    }
+    return true;
+  }
+};
+
+std::vector<BenchCase> make(const BenchOptions& options) {
+  const std::int64_t tokens = options.small ? 64 : 2048, channels = options.small ? 96 : 1024, groups = 4;
+  auto setup = std::make_shared<Setup>(tokens, channels, groups, options.dtype);
+  const double values = static_cast<double>(tokens * channels);
+  const double element = static_cast<double>(size_of(options.dtype));
+  const double tolerance = options.dtype == DType::bf16 ? 0.05 : 1e-4;
+  const std::string shape = cat("tokens=", tokens, " channels=", channels, " groups=", groups);
+  // Forward: y, z in, out out; about 25 operations for a value. Backward: dout, y, z in, dy, dz out;
+  // about 45.
+  return {{"forward", shape, 3 * element * values, 25 * values, [setup] { setup->forward(); },
+           [setup, tolerance] { return setup->verify(tolerance, false); }},
+          {"forward+backward", shape, 8 * element * values, 70 * values, [setup] { setup->both(); },
+           [setup, tolerance] { return setup->verify(tolerance, true); }}};
+}
+
+const RegisterBench bench("gated_rmsnorm", make);
+
+}  // namespace
+}  // namespace nemocube

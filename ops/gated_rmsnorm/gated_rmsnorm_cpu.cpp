@@ -1,0 +1,109 @@
+#include "ops/gated_rmsnorm/gated_rmsnorm_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/parallel_for.h"
+#include "ops/math.h"
+#include "ops/reduce.h"
+
+namespace nemocube::cpu {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+template <class T>
+void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z, const Tensor& weight,
+             double eps) {
+  using A = acc_t<T>;
+  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), width = channels / groups;
+  const Tensor weights = weight.to(dtype_of<A>());
+  const A* w = weights.template data<A>();
+  parallel_for(y.rows(), 1 + 4096 / channels, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<A> gated(at(width));
+    A* __restrict g = gated.data();
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t group = 0; group < groups; ++group) {
+        const std::int64_t c0 = group * width;
+        const T* __restrict yr = y.row<T>(t) + c0;
+        const T* __restrict zr = z.row<T>(t) + c0;
+        const A* __restrict wr = w + c0;
+        T* __restrict to = out.row<T>(t) + c0;
+        A sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (std::int64_t c = 0; c < width; ++c) {
+          g[c] = static_cast<A>(yr[c]) * silu(static_cast<A>(zr[c]));
+          sum += g[c] * g[c];
+        }
+        const A r = A(1) / std::sqrt(sum / static_cast<A>(width) + static_cast<A>(eps));
+        inv_rms.row<A>(t)[group] = r;
+        for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<T>(wr[c] * (g[c] * r));
+      }
+  });
+}
+
+template <class T>
+void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout, const Tensor& y,
+              const Tensor& z, const Tensor& weight, const Tensor& inv_rms) {
+  using A = acc_t<T>;
+  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), width = channels / groups;
+  const Tensor weights = weight.to(dtype_of<A>());
+  const A* w = weights.template data<A>();
+  for_segments(y.rows(), [&](std::int64_t segment, std::int64_t first, std::int64_t last) {
+    std::vector<A> scratch(at(3 * width)), sums(at(channels), A(0));
+    A* __restrict gate = scratch.data();                // silu(z)
+    A* __restrict slope = scratch.data() + width;       // y silu'(z)
+    A* __restrict normed = scratch.data() + 2 * width;  // g r
+    for (std::int64_t t = first; t < last; ++t)
+      for (std::int64_t group = 0; group < groups; ++group) {
+        const std::int64_t c0 = group * width;
+        const T* __restrict gr = dout.row<T>(t) + c0;
+        const T* __restrict yr = y.row<T>(t) + c0;
+        const T* __restrict zr = z.row<T>(t) + c0;
+        const A* __restrict wr = w + c0;
+        A* __restrict sr = sums.data() + c0;
+        const A r = inv_rms.row<A>(t)[group];
+        A dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (std::int64_t c = 0; c < width; ++c) {
+          const A value = static_cast<A>(yr[c]), x = static_cast<A>(zr[c]), s = sigmoid(x);
+          const A up = static_cast<A>(gr[c]);
+          gate[c] = x * s;
+          slope[c] = value * (s * (A(1) + x * (A(1) - s)));
+          normed[c] = value * gate[c] * r;
+          sr[c] += up * normed[c];
+          dot += wr[c] * up * normed[c];
+        }
+        const A mean = dot / static_cast<A>(width);
+        if (dy.defined()) {
+          T* __restrict to = dy.row<T>(t) + c0;
+          for (std::int64_t c = 0; c < width; ++c)
+            to[c] = static_cast<T>(r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean) * gate[c]);
+        }
+        if (dz.defined()) {
+          T* __restrict to = dz.row<T>(t) + c0;
+          for (std::int64_t c = 0; c < width; ++c)
+            to[c] = static_cast<T>(r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean) * slope[c]);
+        }
+      }
+    if (dweight.defined()) std::ranges::copy(sums, dweight.row<A>(segment));
+  });
+}
+
+}  // namespace
+
+void gated_rmsnorm_forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z,
+                           const Tensor& weight, double eps) {
+  visit_float("gated_rmsnorm", y.dtype(),
+              [&](auto tag) { forward<typename decltype(tag)::type>(out, inv_rms, y, z, weight, eps); });
+}
+
+void gated_rmsnorm_backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout,
+                            const Tensor& y, const Tensor& z, const Tensor& weight, const Tensor& inv_rms) {
+  visit_float("gated_rmsnorm", y.dtype(), [&](auto tag) {
+    backward<typename decltype(tag)::type>(dy, dz, dweight, dout, y, z, weight, inv_rms);
+  });
+}
+
+}  // namespace nemocube::cpu

@@ -1,0 +1,178 @@
+#include "ops/gated_rmsnorm/gated_rmsnorm.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+
+#include "tests/support/compare.h"
+#include "tests/support/gradcheck.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+Tensor reference(const Tensor& y, const Tensor& z, const Tensor& weight, std::int64_t groups, double eps) {
+  const auto vy = y.to_vector(), vz = z.to_vector(), w = weight.to_vector();
+  const std::int64_t width = y.cols() / groups;
+  Tensor out = Tensor::empty(y.shape(), DType::f64);
+  for (std::int64_t t = 0; t < y.rows(); ++t)
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const std::int64_t c0 = group * width;
+      const auto gated = [&](std::int64_t c) {
+        const auto i = static_cast<std::size_t>(t * y.cols() + c);
+        return vy[i] * vz[i] / (1 + std::exp(-vz[i]));
+      };
+      double sum = 0;
+      for (std::int64_t c = c0; c < c0 + width; ++c) sum += gated(c) * gated(c);
+      for (std::int64_t c = c0; c < c0 + width; ++c)
+        out.row<double>(t)[c] =
+            w[static_cast<std::size_t>(c)] * gated(c) / std::sqrt(sum / static_cast<double>(width) + eps);
+    }
+  return out;
+}
+
+struct Case {
+  Tensor y, z, weight;
+  std::int64_t groups;
+};
+
+Case make_case(std::int64_t tokens, std::int64_t channels, std::int64_t groups, DType dtype) {
+  return {random_tensor({tokens, channels + 2}, dtype, 1).narrow(-1, 1, channels),
+          random_tensor({tokens, channels + 7}, dtype, 2, 2.0).narrow(-1, 4, channels),
+          random_tensor({channels}, dtype, 3), groups};
+}
+
+/// out, and the gradients of y, z and weight for a random dout.
+std::vector<Tensor> run(const Case& c) {
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  const Var y = Var::leaf(c.y), z = Var::leaf(c.z), weight = Var::leaf(c.weight);
+  const Var out = gated_rmsnorm(ctx, y, z, weight, c.groups, 1e-5);
+  tape.backward(out, random_tensor(out.shape(), c.y.dtype(), 4));
+  return {out.value(), y.grad(), z.grad(), weight.grad()};
+}
+
+Case as_f64(const Case& c) {
+  return {c.y.to(DType::f64), c.z.to(DType::f64), c.weight.to(DType::f64), c.groups};
+}
+
+}  // namespace
+
+TEST_CASE("gated_rmsnorm: against the formula") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (const std::int64_t groups : {1, 3})
+      for (const std::int64_t width : {1, 16, 37, 300}) {
+        CAPTURE(dtype);
+        CAPTURE(groups);
+        CAPTURE(width);
+        const Case c = make_case(11, groups * width, groups, dtype);
+        Context ctx;
+        const Var out = gated_rmsnorm(ctx, c.y, c.z, c.weight, groups, 1e-5);
+        Tol tol = sum_tol(dtype, width, 4);
+        tol.rel += dtype == DType::f64 ? 1e-14 : 1e-6;  // silu and the root in the accumulation dtype
+        CHECK_CLOSE(out.value(), reference(c.y, c.z, c.weight, groups, 1e-5), tol);
+      }
+}
+
+TEST_CASE("gated_rmsnorm: eps decides where the gated value vanishes") {
+  const Tensor y = Tensor::zeros({2, 4}, DType::f32), z = random_tensor({2, 4}, DType::f32, 1);
+  Context ctx;
+  const Var out = gated_rmsnorm(ctx, y, z, random_tensor({4}, DType::f32, 2), 2, 1e-5);
+  CHECK_CLOSE(out.value(), Tensor::zeros({2, 4}, DType::f32), (Tol{0, 0}));
+  const Tensor small = random_tensor({3, 6}, DType::f64, 3, 1e-4), weight = random_tensor({6}, DType::f64, 4);
+  const Tensor gate = random_tensor({3, 6}, DType::f64, 5);
+  const Var tiny = gated_rmsnorm(ctx, small, gate, weight, 3, 0.05);
+  CHECK_CLOSE(tiny.value(), reference(small, gate, weight, 3, 0.05), (Tol{1e-12, 0}));
+}
+
+TEST_CASE("gated_rmsnorm: against finite differences") {
+  for (const std::int64_t groups : {1, 2, 5}) {
+    CAPTURE(groups);
+    const Case c = make_case(4, 10, groups, DType::f64);
+    const auto fn = [&](Context& ctx, const std::vector<Var>& in) {
+      return std::vector<Var>{gated_rmsnorm(ctx, in[0], in[1], in[2], groups, 1e-3)};
+    };
+    CHECK_GRADIENTS(fn, {c.y.clone(), c.z.clone(), c.weight});
+    for (std::size_t only = 0; only < 3; ++only) {
+      std::vector<bool> wants(3, false);
+      wants[only] = true;
+      CHECK_GRADIENTS(fn, {c.y.clone(), c.z.clone(), c.weight}, {.wants = wants});
+    }
+  }
+}
+
+TEST_CASE("gated_rmsnorm: gradients in f32 and bf16 against f64, across segments") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CAPTURE(dtype);
+    const Case c = make_case(150, 96, 3, dtype);
+    const auto got = run(c), want = run(as_f64(c));
+    // The f64 run draws an unrounded dout: each term carries a few roundings of the dtype. Weights, gates
+    // and dout of a normal draw multiply to at most about 30.
+    const double unit = dtype == DType::bf16 ? 0x1p-8 : 0x1p-24;
+    for (const std::size_t i : {1, 2}) CHECK_CLOSE(got[i], want[i], (Tol{8 * unit, 30 * unit}));
+    CHECK_CLOSE(got[3], want[3], (Tol{8 * unit, 30 * unit * std::sqrt(150.0)}));
+    CHECK(got[3].dtype() == DType::f32);
+  }
+}
+
+TEST_CASE("gated_rmsnorm: an f32 weight beside bf16 activations") {
+  Case c = make_case(9, 20, 2, DType::bf16);
+  const auto plain = run(c);
+  c.weight = c.weight.to(DType::f32);
+  const auto mixed = run(c);
+  for (std::size_t i = 0; i < mixed.size(); ++i) CHECK_BITS(mixed[i], plain[i]);
+}
+
+TEST_CASE("gated_rmsnorm: strided gradient buffers") {
+  const Case c = make_case(13, 12, 3, DType::f32);
+  const auto alone = run(c);
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  auto parent = std::make_shared<GradNode>(Shape{13, 40}, DType::f32, false);
+  const Var y(c.y, std::make_shared<GradNode>(parent, c.y.shape(), 1));
+  const Var z(c.z, std::make_shared<GradNode>(parent, c.z.shape(), 20));
+  const Var out = gated_rmsnorm(ctx, y, z, c.weight, 3, 1e-5);
+  tape.backward(out, random_tensor(out.shape(), DType::f32, 4));
+  CHECK(y.node()->grad().row_stride() == 40);
+  CHECK_BITS(y.node()->grad(), alone[1]);
+  CHECK_BITS(z.node()->grad(), alone[2]);
+}
+
+TEST_CASE("gated_rmsnorm: the number of threads changes no bit") {
+  const Case c = make_case(300, 128, 4, DType::f32);
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const auto one = run(c);
+  omp_set_num_threads(3);
+  const auto three = run(c);
+  omp_set_num_threads(threads);
+  for (std::size_t i = 0; i < one.size(); ++i) CHECK_BITS(one[i], three[i]);
+}
+
+TEST_CASE("gated_rmsnorm: no tokens") {
+  const auto got = run(make_case(0, 6, 2, DType::f32));
+  CHECK(got[0].shape() == Shape{0, 6});
+  CHECK_BITS(got[3], Tensor::zeros({6}, DType::f32));
+}
+
+TEST_CASE("gated_rmsnorm: errors") {
+  Context ctx;
+  const Case c = make_case(4, 6, 2, DType::f32);
+  const auto call = [&](const Tensor& y, const Tensor& z, const Tensor& weight, std::int64_t groups) {
+    gated_rmsnorm(ctx, y, z, weight, groups, 1e-5);
+  };
+  CHECK_NOTHROW(call(c.y, c.z, c.weight, 2));
+  CHECK_THROWS_AS(call(random_tensor({6}, DType::f32, 1), c.z, c.weight, 2), Error);
+  CHECK_THROWS_AS(call(Tensor::zeros({4, 6}, DType::i32), c.z, c.weight, 2), Error);
+  CHECK_THROWS_AS(call(c.y, c.z, c.weight, 4), Error);
+  CHECK_THROWS_AS(call(c.y, c.z, c.weight, 0), Error);
+  CHECK_THROWS_AS(call(Tensor::empty({4, 0}, DType::f32), c.z, c.weight, 2), Error);
+  CHECK_THROWS_AS(call(c.y, random_tensor({4, 5}, DType::f32, 1), c.weight, 2), Error);
+  CHECK_THROWS_AS(call(c.y, c.z.to(DType::bf16), c.weight, 2), Error);
+  CHECK_THROWS_AS(call(c.y, c.z, random_tensor({5}, DType::f32, 1), 2), Error);
+  CHECK_THROWS_AS(call(c.y, c.z, c.weight.to(DType::bf16), 2), Error);
+}

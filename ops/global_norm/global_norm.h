@@ -1,0 +1,27 @@
+#pragma once
+#include <span>
+
+#include "core/tensor.h"
+
+namespace nemocube {
+
+struct NormResult {
+  double norm = 0;
+  bool finite = true;  ///< false when any element is infinite or NaN; the norm is then infinite or NaN
+};
+
+/// sqrt of the sum of squares over all elements of all tensors.
+///
+/// dtypes     f32, f64 or bf16, may differ
+/// layout     any; a strided tensor is copied first
+/// arithmetic squares and sums in f64: no f32 or bf16 values overflow or underflow. f64 tensors whose plain
+///            sum would are summed again, scaled by a power of two.
+/// errors     Error for an undefined tensor or an integer dtype
+/// repeat     segments of fixed length, added in order: same bits for any number of threads
+NormResult global_norm(std::span<const Tensor> tensors);
+
+/// The factor that brings a gradient of this norm down to max_norm: max_norm / (norm + 1e-6) when that is
+/// below 1, else 1. An infinite norm gives 0, a NaN gives 1. Error unless max_norm > 0.
+double clip_coefficient(double norm, double max_norm);
+
+}  // namespace nemocube

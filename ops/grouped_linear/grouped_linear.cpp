@@ -1,0 +1,128 @@
+#include "ops/grouped_linear/grouped_linear.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/parallel_for.h"
+#include "ops/linear/contribute.h"
+#include "ops/matmul/matmul.h"
+
+namespace nemocube {
+namespace {
+
+using Offsets = std::vector<std::int64_t>;
+
+// Products are cut into parts so that unequal groups spread over the threads, and so that the number of
+// different part sizes, each of which is prepared once, stays bounded however tokens are routed.
+constexpr std::int64_t most_rows = 128;      // rows of a part in y and dx
+constexpr std::int64_t most_summands = 256;  // rows summed by one product of dW
+constexpr std::int64_t most_outputs = 256;   // rows of W[e] in a part of dW
+
+struct Part {
+  std::int64_t group = 0, begin = 0, end = 0;
+};
+
+// [begin, end) in equal pieces of at most `most`.
+void cut(std::vector<Part>& parts, std::int64_t group, std::int64_t begin, std::int64_t end,
+         std::int64_t most) {
+  const std::int64_t pieces = (end - begin + most - 1) / most;
+  const std::int64_t length = pieces == 0 ? 0 : (end - begin + pieces - 1) / pieces;
+  for (std::int64_t at = begin; at < end; at += length)
+    parts.push_back({group, at, std::min(at + length, end)});
+}
+
+std::vector<Part> cut_rows(const Offsets& offsets) {
+  std::vector<Part> parts;
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
+    cut(parts, static_cast<std::int64_t>(e), offsets[e], offsets[e + 1], most_rows);
+  return parts;
+}
+
+// Enough parts: each thread takes the next one, single-threaded. Few: one after another, all threads on each.
+template <class Fn>
+void run_parts(const std::vector<Part>& parts, Fn&& fn) {
+  const ZoneTimer timer(matmul_zone());
+  const auto count = static_cast<std::int64_t>(parts.size());
+  const std::int64_t threads = omp_get_max_threads();
+  if (count < 2 * threads) {
+    for (const Part& part : parts) fn(part);
+    return;
+  }
+  std::atomic<std::int64_t> next{0};
+  parallel_for(threads, 1, [&](std::int64_t, std::int64_t) {
+    for (std::int64_t i = next++; i < count; i = next++) fn(parts[static_cast<std::size_t>(i)]);
+  });
+}
+
+Tensor rows_of(const Tensor& t, const Part& part) { return t.narrow(0, part.begin, part.end - part.begin); }
+
+void check_offsets(const Offsets& offsets, std::int64_t groups, std::int64_t rows) {
+  require(static_cast<std::int64_t>(offsets.size()) == groups + 1, "grouped_linear: offsets: want ",
+          groups + 1, " values for ", groups, " groups, got ", offsets.size());
+  require(offsets.front() == 0 && offsets.back() == rows && std::ranges::is_sorted(offsets),
+          "grouped_linear: offsets: want values ascending from 0 to ", rows, ", got ", offsets.front(),
+          " to ", offsets.back(), std::ranges::is_sorted(offsets) ? "" : ", not ascending");
+}
+
+}  // namespace
+
+Tensor grouped_linear_forward(const Tensor& x, const Offsets& offsets, const Tensor& weight) {
+  require(x.ndim() == 2, "grouped_linear: x: want shape [rows, in], got ", x.shape());
+  require(weight.ndim() == 3 && weight.cols() == x.cols(), "grouped_linear: weight: want shape [E, out, ",
+          x.cols(), "], got ", weight.shape());
+  check_dtype("grouped_linear: weight", weight, x.dtype());
+  check_offsets(offsets, weight.dim(0), x.dim(0));
+  const Tensor y = Tensor::empty({x.dim(0), weight.dim(1)}, x.dtype());
+  run_parts(cut_rows(offsets), [&](const Part& part) {
+    matmul_untimed({rows_of(y, part), Into::set}, rows_of(x, part), false, weight.select(part.group), true);
+  });
+  return y;
+}
+
+void grouped_linear_backward_input(const Grad& dx, const Tensor& dy, const Offsets& offsets,
+                                   const Tensor& weight) {
+  check_offsets(offsets, weight.dim(0), dy.dim(0));
+  run_parts(cut_rows(offsets), [&](const Part& part) {
+    matmul_untimed({rows_of(dx.to, part), dx.how}, rows_of(dy, part), false, weight.select(part.group),
+                   false);
+  });
+}
+
+void grouped_linear_backward_weight(const Grad& dweight, const Tensor& dy, const Offsets& offsets,
+                                    const Tensor& x) {
+  check_offsets(offsets, dweight.to.dim(0), dy.dim(0));
+  std::vector<Part> parts;
+  for (std::int64_t e = 0; e < dweight.to.dim(0); ++e) cut(parts, e, 0, dweight.to.dim(1), most_outputs);
+  run_parts(parts, [&](const Part& part) {
+    const auto e = static_cast<std::size_t>(part.group);
+    const Tensor to = rows_of(dweight.to.select(part.group), part);
+    std::vector<Part> sums;
+    cut(sums, part.group, offsets[e], offsets[e + 1], most_summands);
+    if (sums.empty() && dweight.how == Into::set) to.zero();
+    Into how = dweight.how;
+    for (const Part& sum : sums) {
+      const Tensor g = rows_of(dy, sum).narrow(-1, part.begin, part.end - part.begin);
+      matmul_untimed({to, how}, g, true, rows_of(x, sum), false);
+      how = Into::add;
+    }
+  });
+}
+
+Var grouped_linear(Context& ctx, const Var& x, const Offsets& offsets, const Var& weight) {
+  Var y = make_result(grouped_linear_forward(x.value(), offsets, weight.value()), ctx.records({&x, &weight}));
+  if (!y.needs_grad()) return y;
+  const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();
+  const Tensor kept_weight = x.needs_grad() ? weight.value() : Tensor();
+  ctx.tape->record(
+      "grouped_linear", [kept_x, kept_weight, offsets, nx = x.node(), nw = weight.node(), out = y.node()] {
+        if (!out->filled()) return;
+        const Tensor dy = out->take();
+        contribute(nw, [&](const Grad& dw) { grouped_linear_backward_weight(dw, dy, offsets, kept_x); });
+        contribute(nx, [&](const Grad& dx) { grouped_linear_backward_input(dx, dy, offsets, kept_weight); });
+      });
+  return y;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,70 @@
+#include "ops/linear/linear.h"
+
+#include <cstring>
+
+#include "core/parallel_for.h"
+#include "ops/linear/contribute.h"
+#include "ops/matmul/matmul.h"
+#include "ops/reduce.h"
+
+namespace nemocube {
+namespace {
+
+// The product is then added to the bias, all in one rounding.
+void fill_rows(const Tensor& y, const Tensor& bias) {
+  if (y.numel() == 0) return;
+  const auto width = static_cast<std::size_t>(y.cols() * size_of(y.dtype()));
+  const auto* from = static_cast<const std::byte*>(bias.raw());
+  auto* to = static_cast<std::byte*>(y.raw());
+  parallel_for(y.rows(), 1 + 65536 / static_cast<std::int64_t>(width), [&](std::int64_t b, std::int64_t e) {
+    for (std::int64_t r = b; r < e; ++r) std::memcpy(to + static_cast<std::size_t>(r) * width, from, width);
+  });
+}
+
+}  // namespace
+
+Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  require(x.ndim() >= 1, "linear: x: want a last dimension, got shape ", x.shape());
+  require(weight.ndim() == 2 && weight.cols() == x.cols(), "linear: weight: want shape [out, ", x.cols(),
+          "], got ", weight.shape());
+  check_dtype("linear: weight", weight, x.dtype());
+  Shape shape = x.shape();
+  shape[shape.ndim() - 1] = weight.dim(0);
+  const Tensor y = Tensor::empty(shape, x.dtype());
+  if (bias) {
+    check_shape("linear: bias", bias, {weight.dim(0)});
+    check_dtype("linear: bias", bias, x.dtype());
+    fill_rows(y, bias);
+  }
+  matmul({y, bias ? Into::add : Into::set}, x, false, weight, true);
+  return y;
+}
+
+void linear_backward_input(const Grad& dx, const Tensor& dy, const Tensor& weight) {
+  matmul(dx, dy, false, weight, false);
+}
+
+void linear_backward_weight(const Grad& dweight, const Tensor& dy, const Tensor& x) {
+  matmul(dweight, dy, true, x, false);
+}
+
+void linear_backward_bias(const Grad& dbias, const Tensor& dy) { sum_rows(dbias, dy); }
+
+Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias) {
+  Var y =
+      make_result(linear_forward(x.value(), weight.value(), bias.value()), ctx.records({&x, &weight, &bias}));
+  if (!y.needs_grad()) return y;
+  const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();
+  const Tensor kept_weight = x.needs_grad() ? weight.value() : Tensor();
+  ctx.tape->record(
+      "linear", [kept_x, kept_weight, nx = x.node(), nw = weight.node(), nb = bias.node(), out = y.node()] {
+        if (!out->filled()) return;
+        const Tensor dy = out->take();
+        contribute(nw, [&](const Grad& dw) { linear_backward_weight(dw, dy, kept_x); });
+        contribute(nb, [&](const Grad& db) { linear_backward_bias(db, dy); });
+        contribute(nx, [&](const Grad& dx) { linear_backward_input(dx, dy, kept_weight); });
+      });
+  return y;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,23 @@
+#pragma once
+#include "core/autograd.h"
+
+namespace nemocube {
+
+/// y = x W^T + b          y[t, o] = sum_i x[t, i] W[o, i] + b[o]
+/// dx = dy W,  dW = dy^T x,  db = sum over rows of dy
+///
+/// shapes     x [..., in], weight [out, in], bias [out] or absent, y [..., out]; sizes may be 0
+/// dtypes     all alike: f32, f64 or bf16; sums in f32 (f64 for f64), the bias added before the one rounding
+/// layout     row stride of x and weight free
+/// gradients  products go straight into a leaf's buffer; what nobody wants is not computed. Kept until
+///            backward: x when the weight wants a gradient, the weight when x does
+/// errors     Error for shapes or dtypes that do not fit
+Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias = {});
+
+/// The pieces, without a tape.
+Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+void linear_backward_input(const Grad& dx, const Tensor& dy, const Tensor& weight);
+void linear_backward_weight(const Grad& dweight, const Tensor& dy, const Tensor& x);
+void linear_backward_bias(const Grad& dbias, const Tensor& dy);
+
+}  // namespace nemocube

@@ -1,0 +1,153 @@
+#include "ops/linear/linear.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "ops/matmul/matmul.h"
+#include "tests/support/compare.h"
+#include "tests/support/gradcheck.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+struct Result {
+  Tensor y, dx, dweight, dbias;
+};
+
+// The formulas of the contract in f64; x and dy as [T, .].
+Result reference(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& dy) {
+  const std::int64_t rows = x.rows(), in = x.cols(), out = weight.rows();
+  Result r{Tensor::zeros(dy.shape(), DType::f64), Tensor::zeros(x.shape(), DType::f64),
+           Tensor::zeros(weight.shape(), DType::f64), Tensor::zeros({out}, DType::f64)};
+  const Tensor xd = x.to(DType::f64), wd = weight.to(DType::f64), dyd = dy.to(DType::f64);
+  for (std::int64_t t = 0; t < rows; ++t)
+    for (std::int64_t o = 0; o < out; ++o) {
+      double& y = r.y.row<double>(t)[o];
+      const double g = dyd.row<double>(t)[o];
+      if (bias) {
+        y = bias.to(DType::f64).data<double>()[o];
+        r.dbias.data<double>()[o] += g;
+      }
+      for (std::int64_t i = 0; i < in; ++i) {
+        y += xd.row<double>(t)[i] * wd.row<double>(o)[i];
+        r.dx.row<double>(t)[i] += g * wd.row<double>(o)[i];
+        r.dweight.row<double>(o)[i] += g * xd.row<double>(t)[i];
+      }
+    }
+  return r;
+}
+
+Tol product_tol(DType stored, std::int64_t terms) {
+  const double store = stored == DType::bf16 ? 0x1p-8 : 0x1p-24;
+  return {2 * store, 4 * 0x1p-24 * static_cast<double>(terms + 1)};
+}
+
+DiffFn as_function() {
+  return [](Context& ctx, const std::vector<Var>& v) {
+    return std::vector<Var>{v.size() > 2 ? linear(ctx, v[0], v[1], v[2]) : linear(ctx, v[0], v[1])};
+  };
+}
+
+Tensor f64(const Shape& shape, std::uint64_t seed) { return random_tensor(shape, DType::f64, seed); }
+
+}  // namespace
+
+TEST_CASE("linear: against finite differences") {
+  CHECK_GRADIENTS(as_function(), {f64({5, 3}, 1), f64({4, 3}, 2), f64({4}, 3)});
+  CHECK_GRADIENTS(as_function(), {f64({2, 3, 5}, 1), f64({7, 5}, 2)});
+  CHECK_GRADIENTS(as_function(), {f64({3}, 1), f64({2, 3}, 2), f64({2}, 3)});
+  CHECK_GRADIENTS(as_function(), {f64({5, 8}, 1).narrow(-1, 2, 3), f64({4, 3}, 2)});
+  GradCheckOptions options;
+  for (int wanted = 1; wanted < 8; ++wanted) {
+    options.wants = {(wanted & 1) != 0, (wanted & 2) != 0, (wanted & 4) != 0};
+    CHECK_GRADIENTS(as_function(), {f64({3, 2}, 1), f64({4, 2}, 2), f64({4}, 3)}, options);
+  }
+}
+
+TEST_CASE("linear: a weight that is computed, and one used twice") {
+  const DiffFn twice = [](Context& ctx, const std::vector<Var>& v) {
+    const Var weight = linear(ctx, v[1], v[2]);
+    return std::vector<Var>{linear(ctx, linear(ctx, v[0], weight), weight)};
+  };
+  CHECK_GRADIENTS(twice, {f64({4, 3}, 1), f64({3, 2}, 2), f64({3, 2}, 3)});
+  const DiffFn shared = [](Context& ctx, const std::vector<Var>& v) {
+    return std::vector<Var>{linear(ctx, linear(ctx, v[0], v[1]), v[1])};
+  };
+  CHECK_GRADIENTS(shared, {f64({4, 3}, 1), f64({3, 3}, 2)});
+}
+
+TEST_CASE("linear: f32 and bf16 against f64") {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t rows : {0, 1, 37})
+      for (const std::int64_t in : {0, 1, 67})
+        for (const std::int64_t out : {0, 1, 41})
+          for (const bool with_bias : {false, true}) {
+            CAPTURE(dtype);
+            CAPTURE(rows);
+            CAPTURE(in);
+            CAPTURE(out);
+            const Tensor x = random_tensor({rows, in + 5}, dtype, 1).narrow(-1, 2, in);
+            const Tensor weight = random_tensor({out, in}, dtype, 2);
+            const Tensor bias = with_bias ? random_tensor({out}, dtype, 3) : Tensor();
+            const Tensor dy = random_tensor({rows, out}, dtype, 4);
+            const Result want = reference(x, weight, bias, dy);
+            const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, false)), vw = Var::leaf(weight);
+            const Var vb = with_bias ? Var::leaf(bias) : Var();
+            for (int pass = 1; pass <= 2; ++pass) {  // Into::set, then Into::add
+              Tape tape;
+              Context ctx;
+              ctx.tape = &tape;
+              const Var y = linear(ctx, vx, vw, vb);
+              tape.backward(y, dy);
+              CHECK_CLOSE(y.value(), want.y, product_tol(dtype, in));
+              const Tensor dx = vx.node()->take();
+              CHECK(dx.dtype() == dtype);
+              CHECK_CLOSE(dx, want.dx, product_tol(dtype, out));
+              const auto scaled = [&](const Tensor& t) {
+                auto v = t.to_vector();
+                for (double& value : v) value *= pass;
+                return Tensor::from(v, t.shape());
+              };
+              CHECK(vw.grad().dtype() == DType::f32);
+              CHECK_CLOSE(vw.grad(), scaled(want.dweight), product_tol(DType::f32, 2 * rows));
+              if (with_bias) CHECK_CLOSE(vb.grad(), scaled(want.dbias), product_tol(DType::f32, 2 * rows));
+            }
+          }
+}
+
+TEST_CASE("linear: the bias is added before the rounding") {
+  // 256 + 1 + 1: each partial sum rounded to bf16 would stay at 256.
+  const Tensor x = Tensor::from(std::vector<float>{1, 256}, {1, 2}).to(DType::bf16);
+  const Tensor w = Tensor::from(std::vector<float>{1, 1}, {1, 2}).to(DType::bf16);
+  const Tensor b = Tensor::from(std::vector<float>{1}, {1}).to(DType::bf16);
+  CHECK(linear_forward(x, w, b).to_vector().front() == 258);
+}
+
+TEST_CASE("linear: computes no gradient that nobody wants") {
+  const Var x = random_tensor({8, 4}, DType::f32, 1);
+  const Var weight = Var::leaf(random_tensor({6, 4}, DType::f32, 2));
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  reset_matmul_flops();
+  const Var y = linear(ctx, x, weight);
+  tape.backward(y, random_tensor({8, 6}, DType::f32, 3));
+  CHECK(matmul_flops() == 2 * 2 * 8 * 4 * 6);
+  CHECK_FALSE(linear(ctx, x, weight.value()).needs_grad());
+  CHECK(tape.size() == 0);
+}
+
+TEST_CASE("linear: errors") {
+  Context ctx;
+  const auto t = [](const Shape& shape, DType dtype = DType::f32) { return Tensor::zeros(shape, dtype); };
+  CHECK_THROWS_AS(linear(ctx, t({}), t({4, 1})), Error);
+  CHECK_THROWS_AS(linear(ctx, t({2, 3}), t({4, 2})), Error);
+  CHECK_THROWS_AS(linear(ctx, t({2, 3}), t({3})), Error);
+  CHECK_THROWS_AS(linear(ctx, t({2, 3}), t({4, 3}, DType::bf16)), Error);
+  CHECK_THROWS_AS(linear(ctx, t({2, 3}), t({4, 3}), t({3})), Error);
+  CHECK_THROWS_AS(linear(ctx, t({2, 3}), t({4, 3}), t({4}, DType::f64)), Error);
+  CHECK_THROWS_AS(linear(ctx, t({2, 3}, DType::i64), t({4, 3}, DType::i64)), Error);
+}

@@ -1,0 +1,72 @@
+#include "ops/matmul/matmul.h"
+
+#include <omp.h>
+
+#include <atomic>
+
+#include "ops/matmul/kernels.h"
+
+namespace nemocube {
+namespace {
+
+std::atomic<double>& flop_counter() {
+  static std::atomic<double> flops{0};
+  return flops;
+}
+
+detail::Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b,
+                             bool transpose_b) {
+  const std::int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
+  const std::int64_t n = transpose_b ? b.rows() : b.cols(), inner = transpose_b ? b.cols() : b.rows();
+  require(k == inner && c.rows() == m && c.cols() == n, "matmul: a ", a.shape(), transpose_a ? "^T" : "",
+          " times b ", b.shape(), transpose_b ? "^T" : "", " does not make c ", c.shape());
+  require(is_float(a.dtype()), "matmul: a: want f32, f64 or bf16, got ", a.dtype());
+  check_dtype("matmul: b", b, a.dtype());
+  require(c.dtype() == a.dtype() || (c.dtype() == DType::f32 && a.dtype() == DType::bf16),
+          "matmul: c: dtype ", c.dtype(), " does not hold a product of ", a.dtype(), " operands");
+  return {m, n, k};
+}
+
+}  // namespace
+
+void detail::converted_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+  const Operand wide_a{a.tensor.to(DType::f32), a.transposed}, wide_b{b.tensor.to(DType::f32), b.transposed};
+  Grad wide_c = c;
+  if (c.to.dtype() != DType::f32)
+    wide_c.to = c.how == Into::add ? c.to.to(DType::f32) : Tensor::empty(c.to.shape(), DType::f32);
+  expect(onednn_product(wide_c, wide_a, wide_b, sizes), "oneDNN has no f32 product");
+  if (c.to.dtype() != DType::f32) c.to.copy_from(wide_c.to);
+}
+
+Zone& matmul_zone() {
+  // Lives as long as the registry of zones, which outlives the thread.
+  thread_local Zone& zone = *new Zone("matmul");
+  return zone;
+}
+
+double matmul_flops() { return flop_counter().load(); }
+void reset_matmul_flops() { flop_counter().store(0); }
+
+void matmul_untimed(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  const detail::Sizes sizes = check_operands(c.to, a, transpose_a, b, transpose_b);
+  if (sizes.m == 0 || sizes.n == 0) return;
+  if (sizes.k == 0) {
+    if (c.how == Into::set) c.to.zero();
+    return;
+  }
+  flop_counter().fetch_add(2.0 * static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
+                           static_cast<double>(sizes.k));
+  const detail::Operand left{a, transpose_a}, right{b, transpose_b};
+  if (a.dtype() == DType::f64)
+    detail::f64_product(c, left, right, sizes);
+  else if (!detail::onednn_product(c, left, right, sizes))
+    detail::converted_product(c, left, right, sizes);
+}
+
+void matmul(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  if (omp_in_parallel()) return matmul_untimed(c, a, transpose_a, b, transpose_b);
+  const ZoneTimer timer(matmul_zone());
+  matmul_untimed(c, a, transpose_a, b, transpose_b);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,30 @@
+#pragma once
+#include "core/autograd.h"
+#include "core/profile.h"
+
+namespace nemocube {
+
+/// c = op(a) op(b), or c += op(a) op(b);   op(m) = m^T where its `transpose` is set, else m
+///
+/// shapes     each tensor is viewed as rows x cols, its leading dimensions flattened: op(a) [M, K],
+///            op(b) [K, N], c [M, N]; sizes may be 0 (K = 0: c is set to zero, or left as it is)
+/// layout     last dimension contiguous, row stride free
+/// dtypes     a, b alike: f32, f64 or bf16; c the same, or f32 for bf16 operands
+/// arithmetic f32 sums for f32 and bf16 (oneDNN), f64 sums in the order of k for f64; c is rounded once, the
+///            old value of c included. Without bf16 instructions the operands are converted to f32.
+/// aliasing   c may not overlap a or b
+/// errors     Error for shapes or dtypes that do not fit
+/// threads    may be called from many threads; inside a parallel region it runs on the calling thread
+/// repeat     same build, machine, shapes, strides and thread count: same bits
+void matmul(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
+
+/// matmul without its timer, for an operation that times a group of products in matmul_zone() itself.
+void matmul_untimed(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
+/// The zone "matmul" of the calling thread: wall time of all products.
+Zone& matmul_zone();
+
+/// Floating-point operations of all products since the last reset, 2 M N K each.
+double matmul_flops();
+void reset_matmul_flops();
+
+}  // namespace nemocube

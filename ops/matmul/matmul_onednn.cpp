@@ -1,0 +1,197 @@
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ops/matmul/kernels.h"
+
+namespace nemocube::detail {
+namespace {
+
+/// Everything oneDNN wants to know before it generates code.
+struct Key {
+  Sizes sizes;
+  std::int64_t step_a = 0, step_b = 0, step_c = 0;
+  DType operands = DType::f32, result = DType::f32;
+  bool transpose_a = false, transpose_b = false, add = false;
+  int threads = 1;
+
+  auto fields() const {
+    return std::array<std::int64_t, 8>{sizes.m,
+                                       sizes.n,
+                                       sizes.k,
+                                       step_a,
+                                       step_b,
+                                       step_c,
+                                       threads,
+                                       static_cast<std::int64_t>(operands) * 256 +
+                                           static_cast<std::int64_t>(result) * 8 + transpose_a * 4 +
+                                           transpose_b * 2 + add};
+  }
+  friend bool operator==(const Key& a, const Key& b) { return a.fields() == b.fields(); }
+};
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::uint64_t h = 0xcbf29ce484222325u;
+    for (const std::int64_t field : key.fields()) {
+      h = (h ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
+      h ^= h >> 32;
+    }
+    return h;
+  }
+};
+
+struct Plan {
+  bool supported = false;
+  dnnl::matmul product;
+  dnnl::memory::desc a, b, c, scratch;
+  std::uint64_t last_use = 0;  // guarded by the cache's mutex
+};
+
+const dnnl::engine& cpu_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, std::int64_t step, bool transposed,
+                          DType dtype) {
+  using Dims = dnnl::memory::dims;
+  const auto type = dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+  return {Dims{rows, cols}, type, transposed ? Dims{1, step} : Dims{step, 1}};
+}
+
+dnnl::matmul::primitive_desc describe(const Plan& plan, const dnnl::primitive_attr& attributes) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {cpu_engine(), plan.a, plan.b, plan.c, attributes};
+#else
+  return {dnnl::matmul::desc(plan.a, plan.b, plan.c), attributes, cpu_engine()};
+#endif
+}
+
+/// oneDNN fixes the number of threads when a product is prepared, by asking OpenMP.
+class ThreadLimit {
+ public:
+  explicit ThreadLimit(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ~ThreadLimit() { omp_set_num_threads(before_); }
+  ThreadLimit(const ThreadLimit&) = delete;
+  ThreadLimit& operator=(const ThreadLimit&) = delete;
+
+ private:
+  int before_;
+};
+
+std::shared_ptr<Plan> make_plan(const Key& key) {
+  const ThreadLimit limit(key.threads);
+  auto plan = std::make_shared<Plan>();
+  const Sizes& s = key.sizes;
+  plan->a = matrix(s.m, s.k, key.step_a, key.transpose_a, key.operands);
+  plan->b = matrix(s.k, s.n, key.step_b, key.transpose_b, key.operands);
+  plan->c = matrix(s.m, s.n, key.step_c, false, key.result);
+  dnnl::primitive_attr attributes;
+  // The library's own scratchpad would be shared between threads.
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (key.add) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  try {
+    const auto description = describe(*plan, attributes);
+    // The reference code is plain loops: conversion and an f32 product are many times faster.
+    if (key.operands == DType::bf16 && std::string_view(description.impl_info_str()).starts_with("ref"))
+      return plan;
+    plan->scratch = description.scratchpad_desc();
+    plan->product = dnnl::matmul(description);
+    plan->supported = true;
+  } catch (const dnnl::error& e) {
+    if (e.status != dnnl_unimplemented) fail("matmul: oneDNN: ", e.what());
+  }
+  return plan;
+}
+
+class PlanCache {
+ public:
+  std::shared_ptr<Plan> find_or_make(const Key& key) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = plans_.find(key); found != plans_.end()) {
+        found->second->last_use = ++clock_;
+        return found->second;
+      }
+    }
+    std::shared_ptr<Plan> plan = make_plan(key);
+    const std::lock_guard lock(mutex_);
+    if (static_cast<std::int64_t>(plans_.size()) >= most_onednn_plans) drop_older_half();
+    plan->last_use = ++clock_;
+    return plans_.try_emplace(key, plan).first->second;
+  }
+  std::int64_t size() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::int64_t>(plans_.size());
+  }
+
+ private:
+  void drop_older_half() {
+    std::vector<std::uint64_t> uses;
+    for (const auto& [key, plan] : plans_) uses.push_back(plan->last_use);
+    const auto middle = uses.begin() + static_cast<std::ptrdiff_t>(uses.size() / 2);
+    std::ranges::nth_element(uses, middle);
+    const std::uint64_t oldest_kept = *middle;
+    std::erase_if(plans_, [&](const auto& entry) { return entry.second->last_use < oldest_kept; });
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<Key, std::shared_ptr<Plan>, KeyHash> plans_;
+  std::uint64_t clock_ = 0;
+};
+
+PlanCache& plan_cache() {
+  static PlanCache cache;
+  return cache;
+}
+
+// Rows of a one-row matrix have no distance; any value at least as large as the row is right.
+std::int64_t row_step(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row_stride(); }
+
+}  // namespace
+
+bool onednn_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+  const Key key{.sizes = sizes,
+                .step_a = row_step(a.tensor),
+                .step_b = row_step(b.tensor),
+                .step_c = row_step(c.to),
+                .operands = a.tensor.dtype(),
+                .result = c.to.dtype(),
+                .transpose_a = a.transposed,
+                .transpose_b = b.transposed,
+                .add = c.how == Into::add,
+                .threads = omp_in_parallel() ? 1 : omp_get_max_threads()};
+  const std::shared_ptr<Plan> plan = plan_cache().find_or_make(key);
+  if (!plan->supported) return false;
+  thread_local dnnl::stream stream(cpu_engine());
+  const Tensor scratch = Tensor::empty({static_cast<std::int64_t>(plan->scratch.get_size())}, DType::u8);
+  const auto memory = [](const dnnl::memory::desc& desc, const Tensor& t) {
+    return dnnl::memory(desc, cpu_engine(), t.raw());
+  };
+  try {
+    plan->product.execute(stream, {{DNNL_ARG_SRC, memory(plan->a, a.tensor)},
+                                   {DNNL_ARG_WEIGHTS, memory(plan->b, b.tensor)},
+                                   {DNNL_ARG_DST, memory(plan->c, c.to)},
+                                   {DNNL_ARG_SCRATCHPAD, memory(plan->scratch, scratch)}});
+    stream.wait();
+  } catch (const dnnl::error& e) {
+    fail("matmul: oneDNN: ", e.what());
+  }
+  return true;
+}
+
+std::int64_t onednn_plans() { return plan_cache().size(); }
+
+}  // namespace nemocube::detail

@@ -1,0 +1,200 @@
+#include "ops/matmul/matmul.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <thread>
+#include <vector>
+
+#include "core/parallel_for.h"
+#include "ops/matmul/kernels.h"
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+// op(a) op(b) + c in f64 by the definition.
+Tensor reference(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c) {
+  const auto av = a.to_vector(), bv = b.to_vector();
+  auto cv = c.to_vector();
+  const std::int64_t m = c.rows(), n = c.cols(), k = ta ? a.rows() : a.cols();
+  const auto at = [](const std::vector<double>& v, std::int64_t cols, std::int64_t r, std::int64_t col) {
+    return v[static_cast<std::size_t>(r * cols + col)];
+  };
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < n; ++j)
+      for (std::int64_t l = 0; l < k; ++l)
+        cv[static_cast<std::size_t>(i * n + j)] += (ta ? at(av, a.cols(), l, i) : at(av, a.cols(), i, l)) *
+                                                   (tb ? at(bv, b.cols(), j, l) : at(bv, b.cols(), l, j));
+  return Tensor::from(cv, c.shape());
+}
+
+// One rounding of the result; k roundings of partial sums of size up to about sqrt(k), of random sign.
+Tol product_tol(DType result, DType operands, std::int64_t k) {
+  const double store = result == DType::f64 ? 0x1p-53 : result == DType::bf16 ? 0x1p-8 : 0x1p-24;
+  const double sums = operands == DType::f64 ? 0x1p-53 : 0x1p-24;
+  return {2 * store, 4 * sums * static_cast<double>(k + 1)};
+}
+
+struct Types {
+  DType operands, result;
+};
+constexpr Types all_types[] = {{DType::f32, DType::f32},
+                               {DType::f64, DType::f64},
+                               {DType::bf16, DType::bf16},
+                               {DType::bf16, DType::f32}};
+
+// A [rows, cols] view with guard columns left and right of it.
+Tensor framed(std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t seed) {
+  return random_tensor({rows, cols + 7}, dtype, seed).narrow(-1, 3, cols);
+}
+
+void check_product(Types types, std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, Into how,
+                   bool strided) {
+  CAPTURE(types.operands);
+  CAPTURE(types.result);
+  CAPTURE(m);
+  CAPTURE(n);
+  CAPTURE(k);
+  CAPTURE(ta);
+  CAPTURE(tb);
+  CAPTURE(strided);
+  CAPTURE(static_cast<int>(how));
+  const auto make = [&](std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t seed) {
+    return strided ? framed(rows, cols, dtype, seed) : random_tensor({rows, cols}, dtype, seed);
+  };
+  const Tensor a = ta ? make(k, m, types.operands, 1) : make(m, k, types.operands, 1);
+  const Tensor b = tb ? make(n, k, types.operands, 2) : make(k, n, types.operands, 2);
+  const Tensor whole = random_tensor({m, n + 7}, types.result, 3);
+  const Tensor c = strided ? whole.narrow(-1, 3, n) : random_tensor({m, n}, types.result, 3);
+  const Tensor before = whole.clone();
+  const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, types.result);
+  matmul({c, how}, a, ta, b, tb);
+  CHECK_CLOSE(c, reference(a, ta, b, tb, start), product_tol(types.result, types.operands, k));
+  CHECK_BITS(whole.narrow(-1, 0, 3), before.narrow(-1, 0, 3));
+  CHECK_BITS(whole.narrow(-1, n + 3, 4), before.narrow(-1, n + 3, 4));
+}
+
+}  // namespace
+
+TEST_CASE("matmul: against the definition, all forms") {
+  for (const Types types : all_types)
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        for (const Into how : {Into::set, Into::add})
+          for (const bool strided : {false, true}) {
+            check_product(types, 17, 33, 64, ta, tb, how, strided);
+            check_product(types, 3, 1, 5, ta, tb, how, strided);
+            check_product(types, 70, 65, 131, ta, tb, how, strided);
+          }
+}
+
+TEST_CASE("matmul: edge sizes") {
+  for (const Types types : all_types)
+    for (const bool transposed : {false, true})
+      for (const Into how : {Into::set, Into::add})
+        for (const std::int64_t m : {0, 1, 2, 37})
+          for (const std::int64_t n : {0, 1, 19})
+            for (const std::int64_t k : {0, 1, 23})
+              check_product(types, m, n, k, transposed, !transposed, how, m % 2 == 1);
+}
+
+TEST_CASE("matmul: leading dimensions are rows") {
+  const Tensor a = random_tensor({2, 3, 5}, DType::f32, 1), b = random_tensor({5, 4}, DType::f32, 2);
+  const Tensor c = Tensor::empty({2, 3, 4}, DType::f32), flat = Tensor::empty({6, 4}, DType::f32);
+  matmul({c, Into::set}, a, false, b, false);
+  matmul({flat, Into::set}, a.reshape({6, 5}), false, b, false);
+  CHECK_BITS(c.reshape({6, 4}), flat);
+}
+
+TEST_CASE("matmul: long sums of bf16 keep f32 accuracy") {
+  check_product({DType::bf16, DType::f32}, 5, 6, 4099, true, false, Into::add, false);
+  check_product({DType::f32, DType::f32}, 5, 6, 4099, true, false, Into::set, false);
+}
+
+TEST_CASE("matmul: bf16 by way of f32, for machines without bf16 products") {
+  for (const DType result : {DType::bf16, DType::f32})
+    for (const Into how : {Into::set, Into::add}) {
+      const Tensor a = framed(13, 31, DType::bf16, 1), b = random_tensor({17, 31}, DType::bf16, 2);
+      const Tensor c = framed(13, 17, result, 3);
+      const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({13, 17}, result);
+      detail::converted_product({c, how}, {a, false}, {b, true}, {13, 17, 31});
+      CHECK_CLOSE(c, reference(a, false, b, true, start), product_tol(result, DType::bf16, 31));
+    }
+}
+
+TEST_CASE("matmul: same bits again, in a parallel region and from several threads") {
+  const Tensor a = random_tensor({61, 47}, DType::f32, 1), b = random_tensor({47, 53}, DType::f32, 2);
+  const auto product = [&] {
+    Tensor c = Tensor::empty({61, 53}, DType::f32);
+    matmul({c, Into::set}, a, false, b, false);
+    return c;
+  };
+  CHECK_BITS(product(), product());
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const Tensor alone = product();
+  omp_set_num_threads(threads);
+  std::vector<Tensor> inside(8), beside(4);
+  parallel_for(8, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) inside[static_cast<std::size_t>(i)] = product();
+  });
+  if (threads > 1)  // else the region does not exist
+    for (const Tensor& c : inside) CHECK_BITS(c, alone);
+  const Tensor together = product();
+  {
+    std::vector<std::jthread> workers;
+    for (Tensor& c : beside)
+      workers.emplace_back([&c, &product, threads] {
+        omp_set_num_threads(threads);
+        c = product();
+      });
+  }
+  for (const Tensor& c : beside) CHECK_BITS(c, together);
+}
+
+TEST_CASE("matmul: prepared products are kept, but not without bound") {
+  const Tensor a = random_tensor({1100, 3}, DType::f32, 1), b = random_tensor({3, 2}, DType::f32, 2);
+  const Tensor c = Tensor::empty({1100, 2}, DType::f32);
+  matmul({c, Into::set}, a, false, b, false);
+  const std::int64_t before = detail::onednn_plans();
+  matmul({c, Into::set}, a, false, b, false);
+  CHECK(detail::onednn_plans() == before);
+  for (std::int64_t rows = 1; rows <= 1100; ++rows)
+    matmul({c.narrow(0, 0, rows), Into::set}, a.narrow(0, 0, rows), false, b, false);
+  CHECK(detail::onednn_plans() <= detail::most_onednn_plans);
+  CHECK_CLOSE(c, reference(a, false, b, false, Tensor::zeros({1100, 2}, DType::f32)),
+              product_tol(DType::f32, DType::f32, 3));
+}
+
+TEST_CASE("matmul: counts operations and time") {
+  const Tensor a = random_tensor({5, 7}, DType::f32, 1), b = random_tensor({7, 3}, DType::f32, 2);
+  const Tensor c = Tensor::empty({5, 3}, DType::f32);
+  reset_matmul_flops();
+  const std::int64_t calls = matmul_zone().calls();
+  matmul({c, Into::set}, a, false, b, false);
+  CHECK(matmul_flops() == 2 * 5 * 7 * 3);
+  CHECK(matmul_zone().calls() == calls + 1);
+  matmul_untimed({c, Into::add}, a, false, b, false);
+  CHECK(matmul_flops() == 4 * 5 * 7 * 3);
+  CHECK(matmul_zone().calls() == calls + 1);
+}
+
+TEST_CASE("matmul: errors") {
+  const auto t = [](std::int64_t rows, std::int64_t cols, DType dtype = DType::f32) {
+    return Tensor::zeros({rows, cols}, dtype);
+  };
+  const Tensor a = t(2, 3), b = t(3, 4), c = t(2, 4);
+  CHECK_THROWS_AS(matmul({c, Into::set}, a, true, b, false), Error);
+  CHECK_THROWS_AS(matmul({c, Into::set}, a, false, b, true), Error);
+  CHECK_THROWS_AS(matmul({t(2, 3), Into::set}, a, false, b, false), Error);
+  CHECK_THROWS_AS(matmul({t(4, 4), Into::set}, a, false, b, false), Error);
+  CHECK_THROWS_AS(matmul({c, Into::set}, a, false, t(3, 4, DType::bf16), false), Error);
+  CHECK_THROWS_AS(matmul({t(2, 4, DType::bf16), Into::set}, a, false, b, false), Error);
+  CHECK_THROWS_AS(matmul({t(2, 4, DType::f64), Into::set}, a, false, b, false), Error);
+  CHECK_THROWS_AS(
+      matmul({t(2, 4, DType::i64), Into::set}, t(2, 3, DType::i64), false, t(3, 4, DType::i64), false),
+      Error);
+}

@@ -1,0 +1,113 @@
+#include "ops/permute/permute.h"
+
+#include <limits>
+
+#include "core/profile.h"
+#include "ops/permute/permute_cpu.h"
+
+namespace nemocube {
+namespace {
+
+void check_permutation(const char* what, const Permutation& p) {
+  require(p.slot.defined() && p.slot.ndim() == 2 && p.slot.dtype() == DType::i32, what,
+          ": the permutation wants slot [T, k] i32, got ", p.slot.dtype(), p.slot.shape());
+  check_dtype(cat(what, ": source"), p.source, DType::i32);
+  check_shape(cat(what, ": source"), p.source, {p.slot.numel()});
+  require(!p.offsets.empty() && p.offsets.front() == 0 && p.offsets.back() == p.slot.numel(), what,
+          ": the permutation's offsets do not cover its ", p.slot.numel(), " rows");
+}
+
+void check_rows(const char* what, const char* name, const Tensor& x, std::int64_t rows) {
+  require(x.defined() && x.ndim() == 2 && x.dim(0) == rows, what, ": ", name, ": want shape [", rows,
+          ", d], got ", x.shape());
+  require(is_float(x.dtype()), what, ": ", name, ": want f32, f64 or bf16, got ", x.dtype());
+}
+
+}  // namespace
+
+Permutation make_permutation(const Tensor& experts, std::int64_t expert_count) {
+  check_dtype("make_permutation: experts", experts, DType::i32);
+  require(experts.ndim() == 2, "make_permutation: experts: want shape [T, k], got ", experts.shape());
+  require(expert_count >= 0, "make_permutation: ", expert_count, " experts");
+  const std::int64_t tokens = experts.dim(0), choices = experts.dim(1), rows = experts.numel();
+  require(rows <= std::numeric_limits<std::int32_t>::max(), "make_permutation: ", rows,
+          " rows do not fit 32-bit row numbers");
+
+  Permutation p;
+  p.source = Tensor::empty({rows}, DType::i32);
+  p.slot = Tensor::empty(experts.shape(), DType::i32);
+  p.offsets.assign(static_cast<std::size_t>(expert_count) + 1, 0);
+  if (rows == 0) return p;
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t j = 0; j < choices; ++j) {
+      const std::int32_t e = experts.row<std::int32_t>(t)[j];
+      require(e >= 0 && e < expert_count, "make_permutation: expert ", e, " of token ", t, ", choice ", j,
+              " is outside [0, ", expert_count, ")");
+      ++p.offsets[static_cast<std::size_t>(e) + 1];
+    }
+  for (std::size_t e = 1; e < p.offsets.size(); ++e) p.offsets[e] += p.offsets[e - 1];
+  std::vector<std::int64_t> next(p.offsets.begin(), p.offsets.end() - 1);
+  auto* source = p.source.data<std::int32_t>();
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t j = 0; j < choices; ++j) {
+      const std::int64_t r = next[static_cast<std::size_t>(experts.row<std::int32_t>(t)[j])]++;
+      source[r] = static_cast<std::int32_t>(t);
+      p.slot.row<std::int32_t>(t)[j] = static_cast<std::int32_t>(r);
+    }
+  return p;
+}
+
+Var permute(Context& ctx, const Var& x, const Permutation& permutation) {
+  check_permutation("permute", permutation);
+  check_rows("permute", "x", x.value(), permutation.slot.dim(0));
+  static Zone forward_zone("permute/forward");
+  const ZoneTimer timer(forward_zone);
+  Var y = make_result(Tensor::empty({permutation.source.numel(), x.value().cols()}, x.value().dtype()),
+                      ctx.records({&x}));
+  cpu::gather_rows(y.value(), x.value(), permutation);
+  if (y.needs_grad())
+    ctx.tape->record("permute", [permutation, in = x.node(), out = y.node()] {
+      if (!out->filled()) return;
+      static Zone backward_zone("permute/backward");
+      const ZoneTimer backward_timer(backward_zone);
+      const Tensor dy = out->take();
+      if (in->leaf()) return cpu::combine_rows(in->into(), dy, Tensor(), permutation);
+      const Tensor dx = in->buffer();
+      cpu::combine_rows({dx, Into::set}, dy, Tensor(), permutation);
+      in->add(dx);
+    });
+  return y;
+}
+
+Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutation& permutation) {
+  check_permutation("unpermute", permutation);
+  const Tensor& in = rows.value();
+  check_rows("unpermute", "rows", in, permutation.source.numel());
+  check_shape("unpermute: weights", weights.value(), permutation.slot.shape());
+  check_dtype("unpermute: weights", weights.value(), accumulate_dtype(in.dtype()));
+  static Zone forward_zone("unpermute/forward");
+  const ZoneTimer timer(forward_zone);
+  Var y = make_result(Tensor::empty({permutation.slot.dim(0), in.cols()}, in.dtype()),
+                      ctx.records({&rows, &weights}));
+  cpu::combine_rows({y.value(), Into::set}, in, weights.value(), permutation);
+  if (y.needs_grad())
+    ctx.tape->record("unpermute", [permutation, rows, weights, out = y.node()] {
+      if (!out->filled()) return;
+      static Zone backward_zone("unpermute/backward");
+      const ZoneTimer backward_timer(backward_zone);
+      const Tensor dy = out->take();
+      if (const auto& node = rows.node()) {
+        const Grad to = node->leaf() ? node->into() : Grad{node->buffer(), Into::set};
+        cpu::spread_rows(to, dy, weights.value(), permutation);
+        if (!node->leaf()) node->add(to.to);
+      }
+      if (const auto& node = weights.node()) {
+        const Grad to = node->leaf() ? node->into() : Grad{node->buffer(), Into::set};
+        cpu::dot_rows(to, dy, rows.value(), permutation);
+        if (!node->leaf()) node->add(to.to);
+      }
+    });
+  return y;
+}
+
+}  // namespace nemocube

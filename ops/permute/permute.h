@@ -1,0 +1,42 @@
+#pragma once
+#include <vector>
+
+#include "core/autograd.h"
+
+/// Rows from token order to expert order and back. Each of T tokens chose k experts; its row appears once for
+/// each choice, and the rows of one expert are consecutive. T k must be below 2^31.
+namespace nemocube {
+
+struct Permutation {
+  std::vector<std::int64_t> offsets;  ///< [E + 1]: expert e holds rows [offsets[e], offsets[e + 1])
+  Tensor source;                      ///< [T k] i32: token of each row
+  Tensor slot;                        ///< [T, k] i32: row of token t's choice j
+};
+
+/// experts [T, k] i32, each in [0, expert_count). The rows of an expert are in ascending (token, choice)
+/// order. Error naming the expert, token and choice when an expert is out of range.
+Permutation make_permutation(const Tensor& experts, std::int64_t expert_count);
+
+/// y[r, :] = x[source[r], :]
+///
+/// shapes     x [T, d] -> y [T k, d]
+/// dtypes     f32, f64 or bf16; y as x (exact copies)
+/// layout     row stride of x free; y contiguous
+/// backward   dx[t, :] = sum over j of dy[slot[t, j], :], in ascending j in f32 (f64 for f64), rounded once
+/// errors     Error unless x has as many rows as the permutation has tokens
+/// repeat     same bits for any number of threads
+Var permute(Context& ctx, const Var& x, const Permutation& permutation);
+
+/// y[t, :] = sum over j of weights[t, j] rows[slot[t, j], :]
+///
+/// shapes     rows [T k, d], weights [T, k] -> y [T, d]
+/// dtypes     rows f32, f64 or bf16; weights f32 (f64 with f64); y as rows
+/// arithmetic f32 (f64 for f64), ascending j, rounded once
+/// layout     row strides free; y contiguous
+/// backward   drows[slot[t, j], :] = weights[t, j] dy[t, :], rounded once;
+///            dweights[t, j] = <dy[t, :], rows[slot[t, j], :]>. Keeps rows and weights.
+/// errors     Error for shapes or dtypes other than these
+/// repeat     same bits for any number of threads
+Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutation& permutation);
+
+}  // namespace nemocube

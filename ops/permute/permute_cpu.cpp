@@ -1,0 +1,137 @@
+#include "ops/permute/permute_cpu.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/parallel_for.h"
+
+namespace nemocube::cpu {
+namespace {
+
+// Tokens a thread takes at least, so that it moves about 64 KiB.
+std::int64_t token_grain(const Permutation& p, std::int64_t cols) {
+  return 1 + 16384 / (1 + cols * p.slot.dim(1));
+}
+
+template <class Out, class In>
+void combine_as(const Grad& y, const Tensor& rows, const Tensor& weights, const Permutation& p) {
+  using A = acc_t<In>;
+  constexpr std::int64_t block = 512;
+  const std::int64_t cols = rows.cols(), choices = p.slot.dim(1);
+  parallel_for(p.slot.dim(0), token_grain(p, cols), [&](std::int64_t first, std::int64_t last) {
+    std::array<A, block> sum;
+    for (std::int64_t t = first; t < last; ++t) {
+      const auto* slot = p.slot.row<std::int32_t>(t);
+      const A* weight = weights.defined() ? weights.row<A>(t) : nullptr;
+      for (std::int64_t begin = 0; begin < cols; begin += block) {
+        const std::int64_t width = std::min(block, cols - begin);
+        A* __restrict s = sum.data();
+        std::fill_n(s, width, A{0});
+        for (std::int64_t j = 0; j < choices; ++j) {
+          const In* __restrict row = rows.row<In>(slot[j]) + begin;
+          const A w = weight ? weight[j] : A{1};
+          for (std::int64_t c = 0; c < width; ++c) s[c] += w * static_cast<A>(row[c]);
+        }
+        Out* __restrict to = y.to.row<Out>(t) + begin;
+        if (y.how == Into::add)
+          for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<Out>(static_cast<A>(to[c]) + s[c]);
+        else
+          for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<Out>(s[c]);
+      }
+    }
+  });
+}
+
+template <class Out, class In>
+void spread_as(const Grad& drows, const Tensor& dy, const Tensor& weights, const Permutation& p) {
+  using A = acc_t<In>;
+  const std::int64_t cols = dy.cols(), choices = p.slot.dim(1);
+  parallel_for(p.slot.dim(0), token_grain(p, cols), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const In* __restrict g = dy.row<In>(t);
+      for (std::int64_t j = 0; j < choices; ++j) {
+        Out* __restrict to = drows.to.row<Out>(p.slot.row<std::int32_t>(t)[j]);
+        const A w = weights.row<A>(t)[j];
+        if (drows.how == Into::add)
+          for (std::int64_t c = 0; c < cols; ++c)
+            to[c] = static_cast<Out>(static_cast<A>(to[c]) + w * static_cast<A>(g[c]));
+        else
+          for (std::int64_t c = 0; c < cols; ++c) to[c] = static_cast<Out>(w * static_cast<A>(g[c]));
+      }
+    }
+  });
+}
+
+// Lane l sums the elements with index l modulo `lanes`; a fixed order that vectorises.
+template <class T>
+acc_t<T> dot(const T* __restrict a, const T* __restrict b, std::int64_t n) {
+  using A = acc_t<T>;
+  constexpr std::int64_t lanes = 32;
+  std::array<A, lanes> lane{};
+  A* __restrict s = lane.data();
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    for (std::int64_t l = 0; l < lanes; ++l) s[l] += static_cast<A>(a[i + l]) * static_cast<A>(b[i + l]);
+  for (; i < n; ++i) s[i % lanes] += static_cast<A>(a[i]) * static_cast<A>(b[i]);
+  for (std::int64_t half = lanes / 2; half > 0; half /= 2)
+    for (std::int64_t l = 0; l < half; ++l) s[l] += s[l + half];
+  return s[0];
+}
+
+template <class T>
+void dot_as(const Grad& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p) {
+  using A = acc_t<T>;
+  const std::int64_t cols = dy.cols(), choices = p.slot.dim(1);
+  parallel_for(p.slot.dim(0), token_grain(p, cols), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      A* to = dweights.to.row<A>(t);
+      const auto* slot = p.slot.row<std::int32_t>(t);
+      for (std::int64_t j = 0; j < choices; ++j) {
+        const A product = cols == 0 ? A{0} : dot(dy.row<T>(t), rows.row<T>(slot[j]), cols);
+        to[j] = dweights.how == Into::add ? to[j] + product : product;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void gather_rows(const Tensor& y, const Tensor& x, const Permutation& p) {
+  if (y.numel() == 0) return;
+  const auto* source = p.source.data<std::int32_t>();
+  const std::int64_t element = size_of(x.dtype());
+  const std::int64_t width = y.cols() * element, stride = x.row_stride() * element;
+  auto* to = static_cast<std::byte*>(y.raw());
+  const auto* from = static_cast<const std::byte*>(x.raw());
+  parallel_for(y.rows(), 1 + 65536 / width, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      std::memcpy(to + r * width, from + source[r] * stride, static_cast<std::size_t>(width));
+  });
+}
+
+void combine_rows(const Grad& y, const Tensor& rows, const Tensor& weights, const Permutation& p) {
+  if (y.to.numel() == 0) return;
+  visit_float("combine_rows", rows.dtype(), [&](auto tag) {
+    using In = typename decltype(tag)::type;
+    if (y.to.dtype() == rows.dtype()) return combine_as<In, In>(y, rows, weights, p);
+    combine_as<acc_t<In>, In>(y, rows, weights, p);
+  });
+}
+
+void spread_rows(const Grad& drows, const Tensor& dy, const Tensor& weights, const Permutation& p) {
+  if (drows.to.numel() == 0) return;
+  visit_float("spread_rows", dy.dtype(), [&](auto tag) {
+    using In = typename decltype(tag)::type;
+    if (drows.to.dtype() == dy.dtype()) return spread_as<In, In>(drows, dy, weights, p);
+    spread_as<acc_t<In>, In>(drows, dy, weights, p);
+  });
+}
+
+void dot_rows(const Grad& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p) {
+  if (dweights.to.numel() == 0) return;
+  visit_float("dot_rows", dy.dtype(),
+              [&](auto tag) { dot_as<typename decltype(tag)::type>(dweights, dy, rows, p); });
+}
+
+}  // namespace nemocube::cpu

@@ -1,0 +1,268 @@
+#include "ops/permute/permute.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/rng.h"
+#include "tests/support/compare.h"
+#include "tests/support/gradcheck.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+// k different experts for each token; the last expert gets none when `leave_one`.
+Tensor random_choices(std::int64_t tokens, std::int64_t choices, std::int64_t experts,
+                      bool leave_one = false) {
+  Tensor t = Tensor::empty({tokens, choices}, DType::i32);
+  const RandomStream stream(3, "choices");
+  const std::int64_t used = leave_one ? experts - 1 : experts;
+  for (std::int64_t r = 0; r < tokens; ++r) {
+    const auto first = static_cast<std::int64_t>(
+        stream.below(static_cast<std::uint64_t>(r), static_cast<std::uint64_t>(used)));
+    for (std::int64_t j = 0; j < choices; ++j)
+      t.row<std::int32_t>(r)[j] = static_cast<std::int32_t>((first + j * 2) % used);
+  }
+  return t;
+}
+
+Tensor reference_combine(const Tensor& rows, const Tensor& weights, const Permutation& p) {
+  const Tensor r = rows.to(DType::f64), w = weights.to(DType::f64);
+  Tensor y = Tensor::zeros({p.slot.dim(0), rows.cols()}, DType::f64);
+  for (std::int64_t t = 0; t < p.slot.dim(0); ++t)
+    for (std::int64_t j = 0; j < p.slot.dim(1); ++j)
+      for (std::int64_t c = 0; c < rows.cols(); ++c)
+        y.row<double>(t)[c] += w.row<double>(t)[j] * r.row<double>(p.slot.row<std::int32_t>(t)[j])[c];
+  return y;
+}
+
+Tensor small_ints(const Shape& shape, DType dtype) {
+  Tensor t = Tensor::empty(shape, DType::f32);
+  for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = static_cast<float>((i * 37 + 5) % 17 - 8);
+  return t.to(dtype);
+}
+
+struct Combined {
+  Tensor y, drows, dweights;
+};
+Combined run_unpermute(const Tensor& rows, const Tensor& weights, const Permutation& p, const Tensor& dy) {
+  const Var r = Var::leaf(rows), w = Var::leaf(weights);
+  Tape tape;
+  Context ctx{.tape = &tape};
+  const Var y = unpermute(ctx, r, w, p);
+  tape.backward(y, dy);
+  return {y.value(), r.grad(), w.grad()};
+}
+
+Tensor permute_grad(const Tensor& x, const Permutation& p, const Tensor& dy) {
+  const Var in = Var::leaf(x);
+  Tape tape;
+  Context ctx{.tape = &tape};
+  tape.backward(permute(ctx, in, p), dy);
+  return in.grad();
+}
+
+}  // namespace
+
+TEST_CASE("permutation: worked example") {
+  const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2});
+  const Permutation p = make_permutation(experts, 5);
+  CHECK(p.offsets == std::vector<std::int64_t>{0, 2, 2, 4, 6, 6});
+  CHECK(p.source.to_vector() == std::vector<double>{0, 1, 0, 2, 1, 2});
+  CHECK(p.slot.to_vector() == std::vector<double>{2, 0, 1, 4, 3, 5});
+}
+
+TEST_CASE("permutation: a bijection, stable, grouped by expert") {
+  for (const std::int64_t tokens : {0, 1, 7, 127})
+    for (const std::int64_t choices : {0, 1, 3}) {
+      CAPTURE(tokens);
+      CAPTURE(choices);
+      const std::int64_t count = 11;
+      const Tensor experts = random_choices(tokens, choices, count, true);
+      const Permutation p = make_permutation(experts, count);
+      CHECK(p.offsets.size() == 12);
+      CHECK(std::ranges::is_sorted(p.offsets));
+      CHECK(p.offsets.back() == tokens * choices);
+      CHECK(p.offsets[11] == p.offsets[10]);
+      std::vector<std::int64_t> key(static_cast<std::size_t>(tokens * choices), -1);
+      for (std::int64_t t = 0; t < tokens; ++t)
+        for (std::int64_t j = 0; j < choices; ++j) {
+          const std::int64_t r = p.slot.row<std::int32_t>(t)[j];
+          const auto e = static_cast<std::size_t>(experts.row<std::int32_t>(t)[j]);
+          CHECK(p.source.data<std::int32_t>()[r] == t);
+          CHECK(r >= p.offsets[e]);
+          CHECK(r < p.offsets[e + 1]);
+          key[static_cast<std::size_t>(r)] = static_cast<std::int64_t>(e) * 1000000 + t * choices + j;
+        }
+      CHECK(std::ranges::adjacent_find(key, std::ranges::greater_equal{}) == key.end());
+      CHECK((key.empty() || key.front() >= 0));
+    }
+}
+
+TEST_CASE("permute: rows are exact copies and their gradients exact sums") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (const std::int64_t tokens : {0, 1, 61})
+      for (const std::int64_t cols : {0, 1, 31, 1031}) {
+        CAPTURE(dtype);
+        CAPTURE(tokens);
+        CAPTURE(cols);
+        const Permutation p = make_permutation(random_choices(tokens, 3, 7), 7);
+        const Tensor x = random_tensor({tokens, cols}, dtype, 1);
+        Context ctx;
+        const Var y = permute(ctx, x, p);
+        CHECK(y.shape() == Shape{3 * tokens, cols});
+        for (std::int64_t r = 0; r < 3 * tokens; ++r)
+          CHECK_BITS(y.value().select(r), x.select(p.source.data<std::int32_t>()[r]));
+        const Tensor dy = small_ints({3 * tokens, cols}, dtype);
+        Tensor ones = Tensor::empty({tokens, 3}, DType::f64);
+        ones.fill(1);
+        CHECK_BITS(permute_grad(x, p, dy), reference_combine(dy, ones, p).to(accumulate_dtype(dtype)));
+      }
+}
+
+TEST_CASE("unpermute: with one choice and unit weights it undoes permute exactly") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const Permutation p = make_permutation(random_choices(97, 1, 5), 5);
+    const Tensor x = random_tensor({97, 33}, dtype, 2);
+    Tensor ones = Tensor::empty({97, 1}, accumulate_dtype(dtype));
+    ones.fill(1);
+    Context ctx;
+    CHECK_BITS(unpermute(ctx, permute(ctx, x, p), ones, p).value(), x);
+  }
+}
+
+TEST_CASE("unpermute: values and gradients against f64") {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t tokens : {0, 1, 61})
+      for (const std::int64_t cols : {0, 1, 31, 32, 601}) {
+        CAPTURE(dtype);
+        CAPTURE(tokens);
+        CAPTURE(cols);
+        const std::int64_t k = 4;
+        const Permutation p = make_permutation(random_choices(tokens, k, 9), 9);
+        const Tensor rows = random_tensor({tokens * k, cols}, dtype, 3);
+        const Tensor weights = random_tensor({tokens, k}, DType::f32, 4);
+        const Tensor dy = random_tensor({tokens, cols}, dtype, 5);
+        const Combined got = run_unpermute(rows, weights, p, dy);
+        const Combined want =
+            run_unpermute(rows.to(DType::f64), weights.to(DType::f64), p, dy.to(DType::f64));
+        CHECK_CLOSE(want.y, reference_combine(rows, weights, p), sum_tol(DType::f64, k, 3));
+        CHECK_CLOSE(got.y, want.y, sum_tol(dtype, k, 3));
+        // Leaves sum in f32, so a product of two stored values is rounded once.
+        CHECK_CLOSE(got.drows, want.drows, (Tol{0x1p-23, 0}));
+        CHECK_CLOSE(got.dweights, want.dweights, sum_tol(DType::f32, cols, 3));
+      }
+}
+
+TEST_CASE("permute, unpermute: gradients against central differences") {
+  const Permutation p = make_permutation(random_choices(5, 3, 6), 6);
+  CHECK_GRADIENTS(
+      [&](Context& ctx, const std::vector<Var>& in) { return std::vector{permute(ctx, in[0], p)}; },
+      {random_tensor({5, 4}, DType::f64, 1)});
+  const DiffFn combine = [&](Context& ctx, const std::vector<Var>& in) {
+    return std::vector{unpermute(ctx, in[0], in[1], p)};
+  };
+  const std::vector inputs{random_tensor({15, 37}, DType::f64, 2), random_tensor({5, 3}, DType::f64, 3)};
+  CHECK_GRADIENTS(combine, inputs);
+  CHECK_GRADIENTS(combine, inputs, {.wants = {true, false}});
+  CHECK_GRADIENTS(combine, inputs, {.wants = {false, true}});
+  const DiffFn both = [&](Context& ctx, const std::vector<Var>& in) {
+    return std::vector{unpermute(ctx, permute(ctx, in[0], p), in[1], p)};
+  };
+  CHECK_GRADIENTS(both, {random_tensor({5, 4}, DType::f64, 4), random_tensor({5, 3}, DType::f64, 5)});
+}
+
+TEST_CASE("permute, unpermute: strided inputs and gradient windows") {
+  const Permutation p = make_permutation(random_choices(8, 2, 4), 4);
+  const Tensor x = random_tensor({8, 12}, DType::f32, 1).narrow(1, 3, 5);
+  const Tensor drows = random_tensor({16, 11}, DType::f32, 2).narrow(1, 4, 5);
+  Context plain;
+  CHECK_BITS(permute(plain, x, p).value(), permute(plain, x.clone(), p).value());
+  CHECK_BITS(permute_grad(x, p, drows), permute_grad(x.clone(), p, drows.clone()));
+  const Tensor weights = random_tensor({8, 6}, DType::f32, 3).narrow(1, 1, 2);
+  const Combined strided = run_unpermute(drows, weights, p, x);
+  const Combined packed = run_unpermute(drows.clone(), weights.clone(), p, x.clone());
+  CHECK_BITS(strided.y, packed.y);
+  CHECK_BITS(strided.drows, packed.drows);
+  CHECK_BITS(strided.dweights, packed.dweights);
+
+  // x is a window of a wider intermediate: its gradient is written in place, the rest stays as it was.
+  const auto whole = std::make_shared<GradNode>(Shape{8, 12}, DType::f32, false);
+  const auto other = std::make_shared<GradNode>(whole, Shape{8, 7}, 5);
+  const auto part = std::make_shared<GradNode>(whole, Shape{8, 5}, 0);
+  other->add(Tensor::zeros({8, 7}, DType::f32));
+  Tape tape;
+  Context ctx{.tape = &tape};
+  tape.backward(permute(ctx, Var(x, part), p), drows);
+  const Tensor got = whole->grad();
+  CHECK_BITS(got.narrow(1, 0, 5), permute_grad(x, p, drows));
+  CHECK_BITS(got.narrow(1, 5, 7), Tensor::zeros({8, 7}, DType::f32));
+}
+
+TEST_CASE("permute, unpermute: intermediate bf16 gradients are rounded once") {
+  const Permutation p = make_permutation(random_choices(23, 3, 5), 5);
+  Tensor halves = Tensor::empty({23, 3}, DType::f32);
+  halves.fill(0.5);
+  const Tensor x = small_ints({23, 19}, DType::bf16), dy = small_ints({23, 19}, DType::bf16);
+  const Var in(x, std::make_shared<GradNode>(x.shape(), DType::bf16, false));
+  Tape tape;
+  Context ctx{.tape = &tape};
+  const Var y = unpermute(ctx, permute(ctx, in, p), halves, p);
+  tape.backward(y, dy);
+  // Three halves of a small integer: exact in every format on the way.
+  Tensor want = dy.to(DType::f64);
+  for (std::int64_t i = 0; i < want.numel(); ++i) want.data<double>()[i] *= 1.5;
+  CHECK_BITS(in.node()->take(), want.to(DType::bf16));
+}
+
+TEST_CASE("permute, unpermute: bits do not depend on threads") {
+  const int before = omp_get_max_threads();
+  const Permutation p = make_permutation(random_choices(211, 3, 7), 7);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = random_tensor({211, 333}, dtype, 1), rows = random_tensor({633, 333}, dtype, 2);
+    const Tensor weights = random_tensor({211, 3}, DType::f32, 3);
+    omp_set_num_threads(1);
+    const Combined one = run_unpermute(rows, weights, p, x);
+    const Tensor dx = permute_grad(x, p, rows);
+    omp_set_num_threads(3);
+    const Combined three = run_unpermute(rows, weights, p, x);
+    CHECK_BITS(three.y, one.y);
+    CHECK_BITS(three.drows, one.drows);
+    CHECK_BITS(three.dweights, one.dweights);
+    CHECK_BITS(permute_grad(x, p, rows), dx);
+  }
+  omp_set_num_threads(before);
+}
+
+TEST_CASE("permute, unpermute: errors") {
+  CHECK_THROWS_WITH_AS(make_permutation(Tensor::from<std::int32_t>({0, 1, 2, 5}, {2, 2}), 5),
+                       "make_permutation: expert 5 of token 1, choice 1 is outside [0, 5)", Error);
+  CHECK_THROWS_AS(make_permutation(Tensor::from<std::int32_t>({-1}, {1, 1}), 5), Error);
+  CHECK_THROWS_AS(make_permutation(Tensor::from<std::int32_t>({0}, {1}), 5), Error);
+  CHECK_THROWS_AS(make_permutation(Tensor::from<std::int64_t>({0}, {1, 1}), 5), Error);
+  CHECK_THROWS_AS(make_permutation(Tensor::meta({1 << 16, 1 << 15}, DType::i32), 5), Error);
+  CHECK_THROWS_AS(make_permutation(Tensor::from<std::int32_t>({0}, {1, 1}), -1), Error);
+
+  Context ctx;
+  const Permutation p = make_permutation(random_choices(4, 2, 3), 3);
+  const Tensor x = Tensor::zeros({4, 5}, DType::f32), rows = Tensor::zeros({8, 5}, DType::f32),
+               w = Tensor::zeros({4, 2}, DType::f32);
+  CHECK_THROWS_AS(permute(ctx, rows, p), Error);
+  CHECK_THROWS_AS(permute(ctx, Tensor(), p), Error);
+  CHECK_THROWS_AS(permute(ctx, Tensor::zeros({4, 5}, DType::i32), p), Error);
+  CHECK_THROWS_AS(permute(ctx, x, Permutation{}), Error);
+  Permutation broken = p;
+  broken.offsets.back() += 1;
+  CHECK_THROWS_AS(permute(ctx, x, broken), Error);
+  broken = p;
+  broken.source = Tensor::zeros({7}, DType::i32);
+  CHECK_THROWS_AS(permute(ctx, x, broken), Error);
+  CHECK_THROWS_AS(unpermute(ctx, x, w, p), Error);
+  CHECK_THROWS_AS(unpermute(ctx, rows, rows, p), Error);
+  CHECK_THROWS_AS(unpermute(ctx, rows, w.to(DType::f64), p), Error);
+  CHECK_THROWS_AS(unpermute(ctx, rows.to(DType::bf16), w.to(DType::bf16), p), Error);
+}

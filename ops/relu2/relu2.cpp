@@ -1,0 +1,37 @@
+#include "ops/relu2/relu2.h"
+
+#include "core/profile.h"
+
+namespace nemocube {
+namespace {
+
+Zone forward_zone("relu2/forward"), backward_zone("relu2/backward");
+
+// Overwrites dy when nobody else holds it and the result has no place of its own (a window, a leaf).
+Tensor place_for(GradNode& in, const Tensor& dy) {
+  const Tensor own = in.buffer();
+  if (own.dtype() == dy.dtype() && !own.unique()) return own;
+  return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
+}
+
+}  // namespace
+
+Var relu2(Context& ctx, const Var& x) {
+  require(x.defined(), "relu2: x: got no tensor");
+  require(is_float(x.value().dtype()), "relu2: x: want f32, f64 or bf16, got ", x.value().dtype());
+  const ZoneTimer timer(forward_zone);
+  Var y = make_result(Tensor::empty(x.shape(), x.value().dtype()), ctx.records({&x}));
+  cpu::relu2_forward(y.value(), x.value());
+  if (y.needs_grad())
+    ctx.tape->record("relu2", [x = x.value(), in = x.node(), out = y.node()] {
+      if (!out->filled()) return;
+      const ZoneTimer backward_timer(backward_zone);
+      const Tensor dy = out->take();
+      const Tensor dx = place_for(*in, dy);
+      cpu::relu2_backward(dx, dy, x);
+      in->add(dx);
+    });
+  return y;
+}
+
+}  // namespace nemocube

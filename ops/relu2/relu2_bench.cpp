@@ -1,0 +1,55 @@
+#include <cmath>
+
+#include "core/rng.h"
+#include "ops/bench.h"
+#include "ops/relu2/relu2.h"
+
+namespace nemocube {
+namespace {
+
+struct Work {
+  Tensor x, y, dy, dx;
+};
+
+bool verify(const Work& w) {
+  const auto x = w.x.to_vector(), y = w.y.to_vector(), dy = w.dy.to_vector(), dx = w.dx.to_vector();
+  const double tolerance = w.x.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-22;
+  const auto near = [=](double got, double want) {
+    return std::abs(got - want) <= tolerance * std::abs(want);
+  };
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double p = x[i] > 0 ? x[i] : 0;
+    if (!near(y[i], p * p) || !near(dx[i], 2 * p * dy[i])) return false;
+  }
+  return true;
+}
+
+const RegisterBench bench("relu2", [](const BenchOptions& o) {
+  std::vector<BenchCase> list;
+  using Size = std::pair<std::int64_t, std::int64_t>;
+  const std::vector<Size> sizes =
+      o.small ? std::vector<Size>{{65, 96}} : std::vector<Size>{{2048, 2048}, {8192, 8192}};
+  for (const auto& [rows, cols] : sizes) {
+    auto w = std::make_shared<Work>();
+    const Shape size{rows, cols};
+    *w = {Tensor::empty(size, o.dtype), Tensor::empty(size, o.dtype), Tensor::empty(size, o.dtype),
+          Tensor::empty(size, o.dtype)};
+    fill_normal(w->x, RandomStream(1, "x"), 0, 1);
+    fill_normal(w->dy, RandomStream(1, "dy"), 0, 1);
+    const auto forward = [w] { cpu::relu2_forward(w->y, w->x); };
+    const auto backward = [w] { cpu::relu2_backward(w->dx, w->dy, w->x); };
+    const auto check = [w, forward, backward] {
+      forward();
+      backward();
+      return verify(*w);
+    };
+    const double stream = static_cast<double>(w->x.bytes()), n = static_cast<double>(w->x.numel());
+    const std::string shape = cat("rows=", rows, " cols=", cols, " dtype=", o.dtype);
+    list.push_back({"forward", shape, 2 * stream, 2 * n, forward, check});
+    list.push_back({"backward", shape, 3 * stream, 3 * n, backward, check});
+  }
+  return list;
+});
+
+}  // namespace
+}  // namespace nemocube

@@ -1,0 +1,70 @@
+#include <algorithm>
+
+#include "core/parallel_for.h"
+#include "ops/relu2/relu2.h"
+
+namespace nemocube::cpu {
+namespace {
+
+constexpr std::int64_t slice = 4096;  // elements
+
+/// Calls fn(row, first, last) over pieces of at most `slice` columns, in parallel. Contiguous tensors count
+/// as one row.
+template <class Fn>
+void for_pieces(std::int64_t rows, std::int64_t cols, bool flat, Fn&& fn) {
+  if (flat) {
+    cols *= rows;
+    rows = 1;
+  }
+  const std::int64_t pieces = (cols + slice - 1) / slice;
+  const std::int64_t grain = 1 + 16384 / (std::min(cols, slice) + 1);
+  parallel_for(rows * pieces, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = i % pieces * slice;
+      fn(i / pieces, first, std::min(cols, first + slice));
+    }
+  });
+}
+
+// Not std::max: a NaN must pass.
+template <class A>
+A positive_part(A v) {
+  return v <= A(0) ? A(0) : v;
+}
+
+}  // namespace
+
+void relu2_forward(const Tensor& y, const Tensor& x) {
+  visit_float("relu2", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    if (x.numel() == 0) return;
+    for_pieces(x.rows(), x.cols(), x.contiguous() && y.contiguous(), [&](auto r, auto first, auto last) {
+      const T* from = x.row<T>(r);
+      T* __restrict to = y.row<T>(r);
+      for (std::int64_t c = first; c < last; ++c) {
+        const A v = positive_part(static_cast<A>(from[c]));
+        to[c] = static_cast<T>(v * v);
+      }
+    });
+  });
+}
+
+void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& x) {
+  visit_float("relu2", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    if (x.numel() == 0) return;
+    const bool flat = x.contiguous() && dx.contiguous() && dy.contiguous();
+    for_pieces(x.rows(), x.cols(), flat, [&](auto r, auto first, auto last) {
+      const T* __restrict value = x.row<T>(r);
+      const T* g = dy.row<T>(r);
+      T* to = dx.row<T>(r);
+#pragma GCC ivdep
+      for (std::int64_t c = first; c < last; ++c)
+        to[c] = static_cast<T>(A(2) * positive_part(static_cast<A>(value[c])) * static_cast<A>(g[c]));
+    });
+  });
+}
+
+}  // namespace nemocube::cpu

@@ -1,0 +1,103 @@
+#include "ops/rmsnorm/rmsnorm.h"
+
+#include "core/kernels.h"
+#include "core/profile.h"
+#include "ops/view/view.h"
+
+namespace nemocube {
+namespace {
+
+const RegisterVariants variants("rmsnorm", {"fused", "separate"});
+Zone forward_zone("rmsnorm/forward"), backward_zone("rmsnorm/backward");
+
+void check_inputs(const char* op, const Tensor& x, const Tensor& weight, double eps) {
+  require(x.defined() && x.ndim() >= 1, op, ": x: want at least one dimension");
+  require(is_float(x.dtype()), op, ": x: want f32, f64 or bf16, got ", x.dtype());
+  require(x.cols() >= 1, op, ": x: want at least one column, got shape ", x.shape());
+  check_shape(cat(op, ": weight"), weight, {x.cols()});
+  check_dtype(cat(op, ": weight"), weight, x.dtype());
+  require(eps >= 0, op, ": eps: want a value >= 0, got ", eps);
+}
+
+struct Normed {
+  Tensor y, inv_rms, sum;
+};
+Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
+  const ZoneTimer timer(forward_zone);
+  Normed out;
+  out.y = Tensor::empty(x.shape(), x.dtype());
+  out.inv_rms = Tensor::empty({x.rows()}, accumulate_dtype(x.dtype()));
+  if (residual) out.sum = Tensor::empty(x.shape(), x.dtype());
+  cpu::rmsnorm_forward(out.y, out.inv_rms, out.sum, x, residual, weight, eps);
+  return out;
+}
+
+// A place for dx that saves a stream of memory: a gradient that nobody else holds is overwritten.
+Tensor place_for(const Tensor& own, const Tensor& dy, const Tensor& extra) {
+  if (own && own.dtype() == dy.dtype() && !own.unique()) return own;
+  if (extra && extra.unique()) return extra;
+  return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
+}
+
+void backward(const Tensor& dx, GradNode* weight_node, const Tensor& dy, const Tensor& extra, const Tensor& x,
+              const Tensor& weight, const Tensor& inv_rms) {
+  const ZoneTimer timer(backward_zone);
+  Grad dw;
+  if (weight_node)
+    dw = weight_node->leaf() ? weight_node->into()
+                             : Grad{Tensor::empty(weight.shape(), weight.dtype()), Into::set};
+  cpu::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
+  if (weight_node && !weight_node->leaf()) weight_node->add(dw.to);
+}
+
+}  // namespace
+
+Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps) {
+  check_inputs("rmsnorm", x.value(), weight.value(), eps);
+  const Normed r = forward(x.value(), {}, weight.value(), eps);
+  Var y = make_result(r.y, ctx.records({&x, &weight}));
+  if (y.needs_grad())
+    ctx.tape->record("rmsnorm", [x, weight, inv_rms = r.inv_rms, out = y.node()] {
+      if (!out->filled()) return;
+      const Tensor dy = out->take();
+      const Tensor dx = x.node() ? place_for(x.node()->buffer(), dy, {}) : Tensor();
+      backward(dx, weight.node().get(), dy, {}, x.value(), weight.value(), inv_rms);
+      if (x.node()) x.node()->add(dx);
+    });
+  return y;
+}
+
+ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, const Var& weight,
+                              double eps) {
+  check_inputs("residual_rmsnorm", x.value(), weight.value(), eps);
+  check_shape("residual_rmsnorm: residual", residual.value(), x.shape());
+  check_dtype("residual_rmsnorm: residual", residual.value(), x.value().dtype());
+  if (variant(ctx, "rmsnorm") == 1) {
+    const Var sum = add(ctx, x, residual);
+    return {sum, rmsnorm(ctx, sum, weight, eps)};
+  }
+  const Normed r = forward(x.value(), residual.value(), weight.value(), eps);
+  const bool to_sum = ctx.records({&x, &residual});
+  ResidualNorm out{make_result(r.sum, to_sum), make_result(r.y, to_sum || ctx.records({&weight}))};
+  if (out.normed.needs_grad())
+    ctx.tape->record("residual_rmsnorm",
+                     [nx = x.node(), nr = residual.node(), weight, sum = r.sum, inv_rms = r.inv_rms,
+                      n_sum = out.sum.node(), n_normed = out.normed.node()] {
+                       const Tensor extra = n_sum && n_sum->filled() ? n_sum->take() : Tensor();
+                       Tensor d_sum = extra;
+                       if (n_normed->filled()) {
+                         const Tensor dy = n_normed->take();
+                         // A window of x's gradient may be written to directly only when x alone receives the
+                         // result.
+                         const Tensor own = nx && !nr ? nx->buffer() : nr && !nx ? nr->buffer() : Tensor();
+                         d_sum = nx || nr ? place_for(own, dy, extra) : Tensor();
+                         backward(d_sum, weight.node().get(), dy, extra, sum, weight.value(), inv_rms);
+                       }
+                       if (!d_sum) return;
+                       if (nx) nx->add(d_sum);
+                       if (nr) nr->add(d_sum);
+                     });
+  return out;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,42 @@
+#pragma once
+#include "core/autograd.h"
+
+namespace nemocube {
+
+/// inv_rms[r] = 1 / sqrt(mean_c x[r, c]^2 + eps),   n[r, c] = x[r, c] inv_rms[r],   y[r, c] = n[r, c] w[c]
+///
+/// shapes     x, y [..., cols], cols >= 1, any number of rows; w [cols]
+/// layout     rows of x may be strided; w and y are contiguous
+/// dtypes     x, w, y alike: f32, f64 or bf16. bf16: sums in f32; n is rounded to bf16 before it meets the
+///            weight, and the product is rounded again, as in the Hugging Face model
+/// gradient   with u = w dy:  dx = inv_rms (u - n mean_c(u n)),  dw = sum over rows of dy n (f32, in the
+///            fixed segments of ops/reduce.h). Keeps x, w and inv_rms
+/// errors     shape of w, dtype of w, no columns, eps < 0
+/// source     "Root Mean Square Layer Normalization" (Zhang and Sennrich, 2019)
+Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps);
+
+struct ResidualNorm {
+  Var sum;
+  Var normed;
+};
+
+/// sum = x + residual (rounded to the dtype of x), normed = rmsnorm(sum, weight, eps).
+///
+/// The step between two blocks, in one pass over memory. x and residual have the same shape and dtype; both
+/// results are contiguous. Gradient: d_sum (what arrives at `sum`, if anything) + the norm's backward of
+/// d_normed, rounded once, is the gradient of x and of residual alike. Keeps sum, w and inv_rms.
+/// Variants of "rmsnorm": "fused"; "separate" composes add and rmsnorm, rounding the gradient twice.
+ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, const Var& weight, double eps);
+
+namespace cpu {
+/// inv_rms [rows], f32 (f64 with f64). With `residual`, sum = x + residual is written and normed; both are
+/// undefined otherwise.
+void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
+                     const Tensor& residual, const Tensor& weight, double eps);
+/// dx = norm backward of dy + extra. `extra` may be undefined; dx undefined or dw.to undefined: not wanted.
+/// dx may be dy or extra.
+void rmsnorm_backward(const Tensor& dx, const Grad& dw, const Tensor& dy, const Tensor& extra,
+                      const Tensor& x, const Tensor& weight, const Tensor& inv_rms);
+}  // namespace cpu
+
+}  // namespace nemocube

@@ -1,0 +1,85 @@
+#include <cmath>
+
+#include "core/rng.h"
+#include "ops/bench.h"
+#include "ops/rmsnorm/rmsnorm.h"
+
+namespace nemocube {
+namespace {
+
+constexpr double eps = 1e-5;
+
+struct Work {
+  Tensor x, residual, weight, dy, extra;
+  Tensor y, inv_rms, sum, dx, dw;
+};
+
+std::shared_ptr<Work> prepare(std::int64_t rows, std::int64_t cols, DType dtype) {
+  auto w = std::make_shared<Work>();
+  const auto normal = [dtype](const Shape& shape, const char* name) {
+    Tensor t = Tensor::empty(shape, dtype);
+    fill_normal(t, RandomStream(1, name), 0, 1);
+    return t;
+  };
+  w->x = normal({rows, cols}, "x");
+  w->residual = normal({rows, cols}, "residual");
+  w->weight = normal({cols}, "weight");
+  w->dy = normal({rows, cols}, "dy");
+  w->extra = normal({rows, cols}, "extra");
+  w->y = Tensor::empty({rows, cols}, dtype);
+  w->sum = Tensor::empty({rows, cols}, dtype);
+  w->dx = Tensor::empty({rows, cols}, dtype);
+  w->inv_rms = Tensor::empty({rows}, accumulate_dtype(dtype));
+  w->dw = Tensor::empty({cols}, accumulate_dtype(dtype));
+  cpu::rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps);
+  return w;
+}
+
+/// Checks y, and dx when `gradient`, of the last row.
+bool verify(const Work& w, bool gradient) {
+  const std::int64_t cols = w.x.cols(), last = w.x.rows() - 1;
+  const auto row = [&](const Tensor& t) { return t.narrow(0, last, 1).to_vector(); };
+  const auto s = row(w.sum), y = row(w.y), dy = row(w.dy), extra = row(w.extra), dx = row(w.dx);
+  const auto weight = w.weight.to_vector();
+  double squares = 0, dot = 0;
+  for (std::size_t c = 0; c < s.size(); ++c) squares += s[c] * s[c];
+  const double inv = 1 / std::sqrt(squares / static_cast<double>(cols) + eps);
+  for (std::size_t c = 0; c < s.size(); ++c) dot += weight[c] * dy[c] * s[c] * inv;
+  const double tolerance = w.x.dtype() == DType::bf16 ? 2e-2 : 1e-4;
+  for (std::size_t c = 0; c < s.size(); ++c) {
+    const double n = s[c] * inv, want = n * weight[c];
+    const double want_dx = inv * (weight[c] * dy[c] - n * dot / static_cast<double>(cols)) + extra[c];
+    if (!(std::abs(y[c] - want) <= tolerance * (1 + std::abs(want)))) return false;
+    if (gradient && !(std::abs(dx[c] - want_dx) <= tolerance * (1 + std::abs(want_dx)))) return false;
+  }
+  return true;
+}
+
+const RegisterBench bench("rmsnorm", [](const BenchOptions& o) {
+  std::vector<BenchCase> list;
+  using Size = std::pair<std::int64_t, std::int64_t>;
+  const std::vector<Size> sizes =
+      o.small ? std::vector<Size>{{65, 96}} : std::vector<Size>{{2048, 512}, {16384, 2048}};
+  for (const auto& [rows, cols] : sizes) {
+    const auto w = prepare(rows, cols, o.dtype);
+    const double stream = static_cast<double>(w->x.bytes()), n = static_cast<double>(w->x.numel());
+    const std::string shape = cat("rows=", rows, " cols=", cols, " dtype=", o.dtype);
+    list.push_back(
+        {"fused forward", shape, 4 * stream, 5 * n,
+         [w] { cpu::rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps); },
+         [w] { return verify(*w, false); }});
+    list.push_back(
+        {"fused backward", shape, 4 * stream, 11 * n,
+         [w] {
+           cpu::rmsnorm_backward(w->dx, {w->dw, Into::set}, w->dy, w->extra, w->sum, w->weight, w->inv_rms);
+         },
+         [w] { return verify(*w, true); }});
+    list.push_back({"forward", shape, 2 * stream, 4 * n,
+                    [w] { cpu::rmsnorm_forward(w->y, w->inv_rms, {}, w->sum, {}, w->weight, eps); },
+                    [w] { return verify(*w, false); }});
+  }
+  return list;
+});
+
+}  // namespace
+}  // namespace nemocube

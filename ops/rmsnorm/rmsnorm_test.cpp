@@ -1,0 +1,316 @@
+#include "ops/rmsnorm/rmsnorm.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/kernels.h"
+#include "ops/view/view.h"
+#include "tests/support/compare.h"
+#include "tests/support/gradcheck.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+constexpr double eps = 1e-5;
+
+struct Outcome {
+  Tensor sum, y, dx, dw;
+};
+
+/// The formulas, f64. An undefined d_sum counts as zero, an undefined residual as absent.
+Outcome reference(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& dy,
+                  const Tensor& d_sum) {
+  const auto cols = static_cast<std::size_t>(x.cols());
+  auto s = x.to_vector();
+  if (residual) {
+    const auto r = residual.to_vector();
+    for (std::size_t i = 0; i < s.size(); ++i) s[i] += r[i];
+    const Tensor rounded = Tensor::from(s, x.shape()).to(x.dtype());
+    s = rounded.to_vector();
+  }
+  const auto w = weight.to_vector(), g = dy.to_vector();
+  auto dx = d_sum ? d_sum.to_vector() : std::vector<double>(s.size());
+  std::vector<double> y(s.size()), dw(cols);
+  for (std::size_t r = 0; r < s.size() / cols; ++r) {
+    double squares = 0, dot = 0;
+    for (std::size_t c = 0; c < cols; ++c) squares += s[r * cols + c] * s[r * cols + c];
+    const double inv = 1 / std::sqrt(squares / static_cast<double>(cols) + eps);
+    for (std::size_t c = 0; c < cols; ++c) dot += w[c] * g[r * cols + c] * s[r * cols + c] * inv;
+    for (std::size_t c = 0; c < cols; ++c) {
+      const std::size_t i = r * cols + c;
+      const double n = s[i] * inv;
+      y[i] = n * w[c];
+      dw[c] += g[i] * n;
+      dx[i] += inv * (w[c] * g[i] - n * dot / static_cast<double>(cols));
+    }
+  }
+  return {Tensor::from(s, x.shape()), Tensor::from(y, x.shape()), Tensor::from(dx, x.shape()),
+          Tensor::from(dw, weight.shape())};
+}
+
+struct Recorded {
+  explicit Recorded(const char* variant = "fused") {
+    choice.by_op["rmsnorm"] = variant;
+    ctx.tape = &tape;
+    ctx.kernels = &choice;
+  }
+  Tape tape;
+  KernelChoice choice;
+  Context ctx;
+};
+
+Var intermediate(const Tensor& t) { return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), false)); }
+
+/// bf16: n, y and sum are rounded; the gradient is rounded once or twice. A sum of n terms near 1 enters
+/// through inv_rms only.
+Tol tolerance(DType dtype, std::int64_t cols) {
+  if (dtype == DType::bf16) return {2 * 0x1p-8, 0x1p-8};
+  return sum_tol(dtype, cols, 4);
+}
+
+Outcome run_plain(const Tensor& x, const Tensor& weight, const Tensor& dy) {
+  Recorded r;
+  const Var in = intermediate(x), w = Var::leaf(weight);
+  const Var y = rmsnorm(r.ctx, in, w, eps);
+  r.tape.backward(y, dy);
+  return {{}, y.value(), in.node()->grad(), w.grad()};
+}
+
+Outcome run_residual(const char* variant, const Tensor& x, const Tensor& residual, const Tensor& weight,
+                     const Tensor& dy, const Tensor& d_sum) {
+  Recorded r(variant);
+  const Var in = intermediate(x), other = intermediate(residual), w = Var::leaf(weight);
+  const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps);
+  const std::vector<Var> outputs{out.normed, out.sum};
+  const std::vector<Tensor> gradients{dy, d_sum};
+  const std::size_t count = d_sum ? 2 : 1;
+  r.tape.backward(std::span(outputs).first(count), std::span(gradients).first(count));
+  CHECK_BITS(in.node()->grad(), other.node()->grad());
+  return {out.sum.value(), out.normed.value(), in.node()->grad(), w.grad()};
+}
+
+}  // namespace
+
+TEST_CASE("rmsnorm: against the formulas") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const std::int64_t rows : {0, 1, 2, 63, 64, 65, 131})
+      for (const std::int64_t cols : {1, 2, 15, 16, 17, 31, 32, 33, 64, 251}) {
+        CAPTURE(dtype);
+        CAPTURE(rows);
+        CAPTURE(cols);
+        const Tensor x = random_tensor({rows, cols}, dtype, 1), w = random_tensor({cols}, dtype, 2);
+        const Tensor dy = random_tensor({rows, cols}, dtype, 3),
+                     d_sum = random_tensor({rows, cols}, dtype, 4);
+        const Tensor other = random_tensor({rows, cols}, dtype, 5);
+        const Tol tol = tolerance(dtype, cols);
+        const Tol dw_tol = sum_tol(dtype == DType::bf16 ? DType::f32 : dtype, rows + cols, 8);
+        const Outcome got = run_plain(x, w, dy), want = reference(x, {}, w, dy, {});
+        CHECK_CLOSE(got.y, want.y, tol);
+        // With one column x / |x| does not depend on x: the gradient is a difference of equal numbers,
+        // as large as inv_rms.
+        const Tol dx_tol = cols == 1 ? Tol{tol.rel, 1e3 * tol.abs} : Tol{tol.rel, 8 * tol.abs};
+        CHECK_CLOSE(got.dx, want.dx, dx_tol);
+        CHECK_CLOSE(got.dw, want.dw, dw_tol);
+        for (const char* variant : {"fused", "separate"})
+          for (const bool both : {false, true}) {
+            CAPTURE(variant);
+            const Tensor extra = both ? d_sum : Tensor();
+            const Outcome fused = run_residual(variant, x, other, w, dy, extra);
+            const Outcome ref = reference(x, other, w, dy, extra);
+            CHECK_CLOSE(fused.sum, ref.sum, (Tol{dtype == DType::f32 ? 0x1p-24 : 0, 0}));
+            CHECK_CLOSE(fused.y, ref.y, tol);
+            CHECK_CLOSE(fused.dx, ref.dx, dx_tol);
+            CHECK_CLOSE(fused.dw, ref.dw, dw_tol);
+          }
+      }
+}
+
+TEST_CASE("rmsnorm: against finite differences") {
+  const Tensor x = random_tensor({5, 7}, DType::f64, 1), w = random_tensor({7}, DType::f64, 2);
+  const Tensor other = random_tensor({5, 7}, DType::f64, 3);
+  for (const std::vector<bool>& wants : {std::vector<bool>{}, {true, false}, {false, true}}) {
+    GradCheckOptions options;
+    options.wants = wants;
+    CHECK_GRADIENTS([](Context& ctx,
+                       const std::vector<Var>& v) { return std::vector<Var>{rmsnorm(ctx, v[0], v[1], eps)}; },
+                    {x, w}, options);
+  }
+  for (const char* variant : {"fused", "separate"}) {
+    const KernelChoice choice{{{"rmsnorm", variant}}};
+    for (const std::vector<bool>& wants :
+         {std::vector<bool>{}, {true, false, false}, {false, true, false}, {false, false, true}})
+      for (const bool use_sum : {true, false}) {
+        CAPTURE(variant);
+        GradCheckOptions options;
+        options.wants = wants;
+        CHECK_GRADIENTS(
+            [&](Context& ctx, const std::vector<Var>& v) {
+              Context chosen = ctx;
+              chosen.kernels = &choice;
+              const ResidualNorm r = residual_rmsnorm(chosen, v[0], v[1], v[2], 0.1);
+              return use_sum ? std::vector<Var>{r.normed, r.sum} : std::vector<Var>{r.normed};
+            },
+            {x, other, w}, options);
+      }
+    // x added to itself, and a chain of two blocks that shares the stream.
+    CHECK_GRADIENTS(
+        [&](Context& ctx, const std::vector<Var>& v) {
+          Context chosen = ctx;
+          chosen.kernels = &choice;
+          const ResidualNorm a = residual_rmsnorm(chosen, v[0], v[0], v[1], eps);
+          const ResidualNorm b = residual_rmsnorm(chosen, a.normed, a.sum, v[1], eps);
+          return std::vector<Var>{b.normed, b.sum};
+        },
+        {x, w});
+  }
+}
+
+TEST_CASE("rmsnorm: only the sum is used") {
+  for (const char* variant : {"fused", "separate"}) {
+    Recorded r(variant);
+    const Tensor x = random_tensor({3, 4}, DType::f32, 1), g = random_tensor({3, 4}, DType::f32, 2);
+    const Var a = Var::leaf(x), b = Var::leaf(x), w = Var::leaf(random_tensor({4}, DType::f32, 3));
+    const ResidualNorm out = residual_rmsnorm(r.ctx, a, b, w, eps);
+    r.tape.backward(out.sum, g);
+    CHECK_BITS(a.grad(), g);
+    CHECK_BITS(b.grad(), g);
+    CHECK_FALSE(w.node()->filled());
+  }
+}
+
+TEST_CASE("rmsnorm: bf16 rounds x inv_rms, then the product") {
+  const Tensor x = random_tensor({9, 40}, DType::bf16, 1), w = random_tensor({40}, DType::bf16, 2);
+  Context ctx;
+  const auto y = rmsnorm(ctx, x, w, eps).value().to_vector(), in = x.to_vector(), weight = w.to_vector();
+  int off = 0;
+  for (std::size_t r = 0; r < 9; ++r) {
+    double squares = 0;
+    for (std::size_t c = 0; c < 40; ++c) squares += in[r * 40 + c] * in[r * 40 + c];
+    const auto inv = static_cast<float>(1 / std::sqrt(squares / 40 + eps));
+    for (std::size_t c = 0; c < 40; ++c) {
+      const auto n = static_cast<float>(bf16(static_cast<float>(in[r * 40 + c]) * inv));
+      off += y[r * 40 + c] != static_cast<double>(bf16(n * static_cast<float>(weight[c])));
+    }
+  }
+  CHECK(off <= 1);  // inv is itself rounded: a tie may fall the other way
+}
+
+TEST_CASE("rmsnorm: fused and separate agree in the forward pass, bit for bit") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    const Tensor x = random_tensor({70, 48}, dtype, 1), other = random_tensor({70, 48}, dtype, 2);
+    const Tensor w = random_tensor({48}, dtype, 3), dy = random_tensor({70, 48}, dtype, 4);
+    const Outcome a = run_residual("fused", x, other, w, dy, {}),
+                  b = run_residual("separate", x, other, w, dy, {});
+    CHECK_BITS(a.sum, b.sum);
+    CHECK_BITS(a.y, b.y);
+    CHECK_BITS(a.dw, b.dw);
+    CHECK_BITS(a.dx, b.dx);
+  }
+}
+
+TEST_CASE("rmsnorm: bits do not depend on the number of threads") {
+  const int before = omp_get_max_threads();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = random_tensor({700, 96}, dtype, 1), other = random_tensor({700, 96}, dtype, 2);
+    const Tensor w = random_tensor({96}, dtype, 3), dy = random_tensor({700, 96}, dtype, 4);
+    omp_set_num_threads(1);
+    const Outcome one = run_residual("fused", x, other, w, dy, dy);
+    omp_set_num_threads(3);
+    const Outcome three = run_residual("fused", x, other, w, dy, dy);
+    omp_set_num_threads(before);
+    CHECK_BITS(one.y, three.y);
+    CHECK_BITS(one.sum, three.sum);
+    CHECK_BITS(one.dx, three.dx);
+    CHECK_BITS(one.dw, three.dw);
+  }
+}
+
+TEST_CASE("rmsnorm: strided rows, gradients into windows, more dimensions") {
+  const std::vector<std::int64_t> widths{24, 8};
+  const Tensor wide = random_tensor({10, 32}, DType::f32, 1), w = random_tensor({24}, DType::f32, 2);
+  const Tensor dy = random_tensor({10, 24}, DType::f32, 3), other = random_tensor({10, 24}, DType::f32, 4);
+  const Outcome want = run_plain(wide.narrow(-1, 0, 24).clone(), w, dy);
+  {
+    Recorded r;
+    const Var x = Var::leaf(wide);
+    const Var y = rmsnorm(r.ctx, split_last(r.ctx, x, widths)[0], w, eps);
+    const Tensor wide_dy = Tensor::empty({10, 30}, DType::f32);
+    wide_dy.narrow(-1, 3, 24).copy_from(dy);
+    r.tape.backward(y, wide_dy.narrow(-1, 3, 24));
+    CHECK_BITS(y.value(), want.y);
+    CHECK_BITS(x.grad().narrow(-1, 0, 24), want.dx);
+    for (const double g : x.grad().narrow(-1, 24, 8).to_vector()) CHECK(g == 0);
+  }
+  const Outcome fused = run_residual("fused", wide.narrow(-1, 0, 24).clone(), other, w, dy, dy);
+  for (const bool residual_wants : {false, true}) {
+    // The windowed part is used twice: its gradient grows after the norm's share, the residual's must not.
+    Recorded r;
+    const Var x = Var::leaf(wide);
+    const Var part = split_last(r.ctx, x, widths)[0];
+    const Var again = reshape(r.ctx, part, {10, 24});
+    const Var res = residual_wants ? intermediate(other) : Var(other);
+    const ResidualNorm out = residual_rmsnorm(r.ctx, part, res, w, eps);
+    const std::vector<Var> outputs{out.normed, out.sum, again};
+    const std::vector<Tensor> gradients{dy, dy, dy};
+    r.tape.backward(outputs, gradients);
+    if (residual_wants) CHECK_BITS(res.node()->grad(), fused.dx);
+    CHECK_CLOSE(x.grad().narrow(-1, 0, 24), add(r.ctx, fused.dx, dy).value(), (Tol{0x1p-24, 1e-7}));
+  }
+  const Outcome deep =
+      run_plain(wide.narrow(-1, 0, 24).clone().reshape({2, 5, 24}), w, dy.reshape({2, 5, 24}));
+  CHECK(deep.y.shape() == Shape{2, 5, 24});
+  CHECK_BITS(deep.dx.reshape({10, 24}), want.dx);
+}
+
+TEST_CASE("rmsnorm: a gradient that others hold is not overwritten") {
+  const Tensor x = random_tensor({4, 8}, DType::f32, 1), w = random_tensor({8}, DType::f32, 2);
+  const Tensor dy = random_tensor({4, 8}, DType::f32, 3), keep = dy.clone();
+  run_residual("fused", x, x, w, dy, dy);
+  CHECK_BITS(dy, keep);
+  // Nobody holds it: overwritten, same values.
+  Recorded r;
+  const Var in = intermediate(x);
+  const Var y = rmsnorm(r.ctx, in, w, eps);
+  r.tape.backward(y, dy.clone());
+  CHECK_BITS(in.node()->grad(), run_plain(x, w, dy).dx);
+}
+
+TEST_CASE("rmsnorm: zero rows of x, NaN, a weight that is not a leaf") {
+  Context ctx;
+  const Tensor x = Tensor::zeros({2, 4}, DType::f32), w = random_tensor({4}, DType::f32, 1);
+  for (const double v : rmsnorm(ctx, x, w, eps).value().to_vector()) CHECK(v == 0);
+  x.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();
+  const auto y = rmsnorm(ctx, x, w, eps).value().to_vector();
+  CHECK(std::isnan(y[0]));
+  CHECK(y[4] == 0);
+  Recorded r;
+  const Var weight = intermediate(w);
+  const Tensor ones = random_tensor({2, 4}, DType::f32, 2);
+  r.tape.backward(rmsnorm(r.ctx, ones, weight, eps), ones);
+  CHECK_BITS(weight.node()->grad(), run_plain(ones, w, ones).dw);
+}
+
+TEST_CASE("rmsnorm: errors") {
+  Context ctx;
+  const Tensor x = random_tensor({3, 4}, DType::f32, 1), w = random_tensor({4}, DType::f32, 2);
+  CHECK_THROWS_AS(rmsnorm(ctx, Tensor(), w, eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, x, Tensor(), eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::scalar(1, DType::f32), w, eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 4}, DType::i32), w, eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 0}, DType::f32), Tensor::zeros({0}, DType::f32), eps),
+                  Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, x, w.narrow(0, 0, 3), eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, x, w.to(DType::bf16), eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, x, w, -1e-5), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, x, w, std::numeric_limits<double>::quiet_NaN()), Error);
+  CHECK_THROWS_AS(residual_rmsnorm(ctx, x, x.narrow(0, 0, 2), w, eps), Error);
+  CHECK_THROWS_AS(residual_rmsnorm(ctx, x, x.to(DType::f64), w, eps), Error);
+  CHECK_THROWS_AS(residual_rmsnorm(ctx, x, Tensor(), w, eps), Error);
+  CHECK_THROWS_AS(residual_rmsnorm(ctx, x, x, x, eps), Error);
+  CHECK_THROWS_AS(check_kernel_choice({{{"rmsnorm", "fast"}}}), Error);
+}

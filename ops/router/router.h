@@ -1,0 +1,61 @@
+#pragma once
+#include "core/autograd.h"
+#include "ops/sequences.h"
+
+/// Mixture-of-experts routing: which k of E experts each token goes to, and with what weight.
+namespace nemocube {
+
+struct RouterOptions {
+  std::int64_t experts = 0, top_k = 1;
+  std::int64_t groups = 1;
+  std::int64_t top_groups = 1;  ///< experts come from this many best groups
+  bool normalise = true;        ///< weights of a token add up to `scaling`
+  double scaling = 1;           ///< routed_scaling_factor
+  double aux_loss_coef = 0, seq_aux_loss_coef = 0, z_loss_coef = 0;
+  double aux_grad_scale = 1;  ///< factor on the gradient of the three auxiliary losses, not on their values
+};
+
+struct Routing {
+  Var weights;     ///< [T, k] f32 (f64)
+  Tensor experts;  ///< [T, k] i32, ascending within a token
+  Tensor counts;   ///< [E] i64: tokens that chose each expert, by the selection in `experts`
+  double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;  ///< with their coefficients; 0 where that is 0
+};
+
+/// Sigmoid routing with a selection bias:
+///
+///   l = gate x        s = sigmoid(l)        t = s + correction_bias       (t serves selection only)
+///   groups:  group g holds experts [g E / G, (g + 1) E / G); its score is the sum of its two largest t (of
+///            its one t where it has one expert); the top_groups best groups stay, others count as -inf
+///   experts: the top_k largest t that stay; ties, there and among groups, go to the lowest index
+///   weights: w_j = s_j scaling, with normalise w_j = s_j / (sum over the chosen s + 1e-20) scaling
+///
+/// shapes     x [T, h], gate [E, h], correction_bias [E] or undefined (none); T, h >= 0
+/// layout     row strides free
+/// dtypes     x, gate f32, f64 or bf16 (f64 together only), brought to f32 (f64) where they differ;
+///            correction_bias, weights and all arithmetic f32 (f64). A token with NaN scores still gets k
+///            different experts.
+/// backward   dx and dgate; none for the bias nor the selection. Keeps x, gate, s [T, E], and l for z-loss.
+/// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
+///            the groups, groups that do not divide E)
+/// repeat     as matmul; everything after the logits has the same bits for any number of threads
+///
+/// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20) and c_i the number of tokens whose
+/// top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`, and no gradient through
+/// c):
+///   aux_loss      aux_loss_coef E / (k T^2) sum_i c_i sum_t p_ti over all T tokens
+///   seq_aux_loss  the same with seq_aux_loss_coef over each sequence, averaged over the non-empty sequences
+///   z_loss        z_loss_coef mean_t (log sum_i exp l_ti)^2
+/// Their gradient times aux_grad_scale is added in the backward pass whenever it runs, even when no gradient
+/// reaches the weights. So it is added once for each recorded forward; under an activation checkpoint that is
+/// the replay. Callers that add up counts or log losses leave out forwards with ctx.recomputing.
+Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
+              const RouterOptions& options, const Sequences& sequences);
+
+/// Balancing without an auxiliary loss, once for each optimizer step:
+///   bias_i <- bias_i + rate sign(mean(counts) - counts_i),   sign(0) = 0, compared exactly
+/// bias [E] f32 or f64; counts [E] i64, summed over all tokens of the step. Error otherwise.
+/// (Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024.)
+void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate);
+
+}  // namespace nemocube

@@ -1,0 +1,268 @@
+#include "ops/router/router_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "core/parallel_for.h"
+#include "ops/math.h"
+
+namespace nemocube::cpu {
+namespace {
+
+constexpr double tiny = 1e-20;
+
+std::int64_t token_grain(std::int64_t experts) { return 1 + 4096 / (1 + experts); }
+
+template <class Fn>
+void with_type(const Tensor& t, Fn&& fn) {
+  if (t.dtype() == DType::f64) return fn(double{});
+  fn(float{});
+}
+
+// Takes the largest of a row of values again and again; ties go to the lowest index. A taken value becomes
+// -inf, so all values must be above that at the start. Block maxima make a take cheaper than a scan.
+template <class T>
+class Largest {
+ public:
+  static constexpr T taken = -std::numeric_limits<T>::infinity();
+  void start(std::span<T> values) {
+    values_ = values;
+    best_.resize((values.size() + block - 1) / block);
+    for (std::size_t b = 0; b < best_.size(); ++b) refresh(b);
+  }
+  std::size_t take() {
+    std::size_t at = 0;
+    for (std::size_t b = 1; b < best_.size(); ++b) at = best_[b] > best_[at] ? b : at;
+    std::size_t i = at * block;
+    while (values_[i] != best_[at]) ++i;
+    values_[i] = taken;
+    refresh(at);
+    return i;
+  }
+
+ private:
+  static constexpr std::size_t block = 16;
+  void refresh(std::size_t b) {
+    const std::size_t end = std::min((b + 1) * block, values_.size());
+    T most = taken;
+    for (std::size_t i = b * block; i < end; ++i) most = values_[i] > most ? values_[i] : most;
+    best_[b] = most;
+  }
+  std::span<T> values_;
+  std::vector<T> best_;
+};
+
+// The sum of the two largest values, or the one value.
+template <class T>
+T group_score(std::span<const T> t) {
+  if (t.size() == 1) return t[0];
+  T first = std::max(t[0], t[1]), second = std::min(t[0], t[1]);
+  for (const T v : t.subspan(2)) {
+    second = std::max(second, std::min(first, v));
+    first = std::max(first, v);
+  }
+  return first + second;
+}
+
+// NaN and -inf become the lowest finite value, which keeps `taken` apart.
+template <class T>
+T selectable(T v) {
+  return v > std::numeric_limits<T>::lowest() ? v : std::numeric_limits<T>::lowest();
+}
+
+template <class T>
+void select_rows(const Tensor& experts, const Tensor& scores, const Tensor& bias, const RouterOptions& o) {
+  const auto n = static_cast<std::size_t>(o.experts), groups = static_cast<std::size_t>(o.groups);
+  const std::size_t width = n / groups;
+  const T* b = bias.defined() ? bias.data<T>() : nullptr;
+  parallel_for(scores.rows(), token_grain(o.experts), [&](std::int64_t first, std::int64_t last) {
+    std::vector<T> t(n), group(groups), masked;
+    Largest<T> largest;
+    for (std::int64_t r = first; r < last; ++r) {
+      const T* s = scores.row<T>(r);
+      for (std::size_t i = 0; i < n; ++i) t[i] = selectable(b ? s[i] + b[i] : s[i]);
+      if (o.top_groups < o.groups) {
+        for (std::size_t g = 0; g < groups; ++g)
+          group[g] = selectable(group_score(std::span<const T>(t).subspan(g * width, width)));
+        masked.assign(n, Largest<T>::taken);
+        largest.start(group);
+        for (std::int64_t m = 0; m < o.top_groups; ++m) {
+          const std::size_t g = largest.take();
+          std::copy_n(t.data() + g * width, width, masked.data() + g * width);
+        }
+        t.swap(masked);
+      }
+      auto* to = experts.row<std::int32_t>(r);
+      largest.start(t);
+      for (std::int64_t j = 0; j < o.top_k; ++j) to[j] = static_cast<std::int32_t>(largest.take());
+      std::sort(to, to + o.top_k);
+    }
+  });
+}
+
+template <class T>
+T sum_of(const T* s, std::int64_t n) {
+  T sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += s[i];
+  return sum;
+}
+
+// Calls fn(sequence, token) for the tokens [first, last) in order.
+template <class Fn>
+void for_tokens(const Sequences& sequences, std::int64_t first, std::int64_t last, Fn&& fn) {
+  const auto& offsets = sequences.offsets;
+  std::int64_t q = std::ranges::upper_bound(offsets, first) - offsets.begin() - 1;
+  for (std::int64_t t = first; t < last; ++t) {
+    while (t >= sequences.end(q)) ++q;
+    fn(q, t);
+  }
+}
+
+template <class T>
+T log_sum(const T* l, std::int64_t n) {
+  T most = l[0];
+  for (std::int64_t i = 1; i < n; ++i) most = std::max(most, l[i]);
+  T sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += vec_exp(l[i] - most);
+  return most + std::log(sum);
+}
+
+// ds of the chosen experts, from the gradient of their weights.
+template <class T>
+void add_weight_gradient(T* ds, const T* s, const std::int32_t* chosen, const T* dw, const RouterOptions& o) {
+  const T scaling = static_cast<T>(o.scaling);
+  if (!o.normalise) {
+    for (std::int64_t j = 0; j < o.top_k; ++j) ds[chosen[j]] += scaling * dw[j];
+    return;
+  }
+  T z = 0, mixed = 0;
+  for (std::int64_t j = 0; j < o.top_k; ++j) z += s[chosen[j]];
+  z += static_cast<T>(tiny);
+  for (std::int64_t j = 0; j < o.top_k; ++j) mixed += dw[j] * (s[chosen[j]] / z);
+  for (std::int64_t j = 0; j < o.top_k; ++j) ds[chosen[j]] += scaling * (dw[j] - mixed) / z;
+}
+
+template <class T>
+void add_balance_gradient(T* ds, const T* s, const T* factors, std::int64_t n) {
+  const T z = sum_of(s, n) + static_cast<T>(tiny);
+  T mixed = 0;
+  for (std::int64_t i = 0; i < n; ++i) mixed += factors[i] * s[i];
+  mixed /= z;
+  for (std::int64_t i = 0; i < n; ++i) ds[i] += (factors[i] - mixed) / z;
+}
+
+template <class T>
+void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores, const Tensor& experts,
+                   const RouterOptions& o, const AuxGradient& aux) {
+  const std::int64_t n = o.experts;
+  const auto token = [&](std::int64_t q, std::int64_t t) {
+    T* __restrict d = dlogits.row<T>(t);
+    const T* __restrict s = scores.row<T>(t);
+    std::fill_n(d, n, T{0});
+    if (dweights.defined()) add_weight_gradient(d, s, experts.row<std::int32_t>(t), dweights.row<T>(t), o);
+    if (aux.factors.defined()) add_balance_gradient(d, s, aux.factors.row<T>(q), n);
+    for (std::int64_t i = 0; i < n; ++i) d[i] *= s[i] * (T{1} - s[i]);
+    if (aux.logits.defined()) {
+      const T* l = aux.logits.row<T>(t);
+      const T lse = log_sum(l, n);
+      const T factor = static_cast<T>(aux.z_factor) * lse;
+      for (std::int64_t i = 0; i < n; ++i) d[i] += factor * vec_exp(l[i] - lse);
+    }
+  };
+  const Sequences one = Sequences::uniform(1, scores.rows());
+  const Sequences& sequences = aux.factors.defined() ? aux.sequences : one;
+  parallel_for(scores.rows(), token_grain(n),
+               [&](std::int64_t first, std::int64_t last) { for_tokens(sequences, first, last, token); });
+}
+
+}  // namespace
+
+void router_scores(const Tensor& scores, const Tensor& logits) {
+  const std::int64_t n = scores.cols();
+  with_type(scores, [&](auto zero) {
+    using T = decltype(zero);
+    parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t r = first; r < last; ++r) {
+        T* __restrict s = scores.row<T>(r);
+        const T* __restrict l = logits.row<T>(r);
+        for (std::int64_t i = 0; i < n; ++i) s[i] = sigmoid(l[i]);
+      }
+    });
+  });
+}
+
+void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
+                   const RouterOptions& options) {
+  with_type(scores, [&](auto zero) { select_rows<decltype(zero)>(experts, scores, bias, options); });
+}
+
+void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& experts,
+                    const RouterOptions& options) {
+  with_type(scores, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t t = 0; t < scores.rows(); ++t) {
+      const T* s = scores.row<T>(t);
+      const auto* chosen = experts.row<std::int32_t>(t);
+      T* w = weights.row<T>(t);
+      T z = 0;
+      for (std::int64_t j = 0; j < options.top_k; ++j) z += s[chosen[j]];
+      z = options.normalise ? z + static_cast<T>(tiny) : T{1};
+      for (std::int64_t j = 0; j < options.top_k; ++j)
+        w[j] = s[chosen[j]] / z * static_cast<T>(options.scaling);
+    }
+  });
+}
+
+Tensor router_counts(const Tensor& experts, std::int64_t count, std::int64_t begin, std::int64_t end) {
+  Tensor counts = Tensor::zeros({count}, DType::i64);
+  auto* c = counts.data<std::int64_t>();
+  const auto k = static_cast<std::size_t>(experts.cols());
+  for (std::int64_t t = begin; t < end; ++t)
+    for (const std::int32_t e : std::span(experts.row<std::int32_t>(t), k)) ++c[e];
+  return counts;
+}
+
+double balance_loss(const Tensor& scores, const Tensor& factors, const Sequences& sequences) {
+  const std::int64_t n = scores.cols();
+  std::vector<double> share(static_cast<std::size_t>(scores.rows()));
+  with_type(scores, [&](auto zero) {
+    using T = decltype(zero);
+    parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
+      for_tokens(sequences, first, last, [&](std::int64_t q, std::int64_t t) {
+        const T* s = scores.row<T>(t);
+        const T* f = factors.row<T>(q);
+        double z = tiny, sum = 0;
+        for (std::int64_t i = 0; i < n; ++i) {
+          z += static_cast<double>(s[i]);
+          sum += static_cast<double>(f[i]) * static_cast<double>(s[i]);
+        }
+        share[static_cast<std::size_t>(t)] = sum / z;
+      });
+    });
+  });
+  return sum_of(share.data(), scores.rows());
+}
+
+std::vector<double> log_sums(const Tensor& logits) {
+  std::vector<double> sums(static_cast<std::size_t>(logits.rows()));
+  with_type(logits, [&](auto zero) {
+    using T = decltype(zero);
+    parallel_for(logits.rows(), token_grain(logits.cols()), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first; t < last; ++t)
+        sums[static_cast<std::size_t>(t)] = static_cast<double>(log_sum(logits.row<T>(t), logits.cols()));
+    });
+  });
+  return sums;
+}
+
+void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
+                     const Tensor& experts, const RouterOptions& options, const AuxGradient& aux) {
+  with_type(scores, [&](auto zero) {
+    backward_rows<decltype(zero)>(dlogits, dweights, scores, experts, options, aux);
+  });
+}
+
+}  // namespace nemocube::cpu

@@ -1,0 +1,364 @@
+#include "ops/router/router.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include "ops/router/router_reference.h"
+#include "tests/support/compare.h"
+#include "tests/support/gradcheck.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+struct Case {
+  Tensor x, gate, bias;
+  RouterOptions options;
+  Sequences sequences;
+  Case(std::int64_t tokens, std::int64_t hidden, const RouterOptions& o, DType dtype, double bias_scale = 0.2)
+      : x(random_tensor({tokens, hidden}, dtype, 1)),
+        gate(random_tensor({o.experts, hidden}, dtype, 2, 1 / std::sqrt(static_cast<double>(hidden + 1)))),
+        bias(random_tensor({o.experts}, accumulate_dtype(dtype), 3, bias_scale)),
+        options(o),
+        sequences(Sequences::uniform(1, tokens)) {}
+  Routing run(Context& ctx) const { return route(ctx, x, gate, bias, options, sequences); }
+  RoutingReference reference() const { return route_reference(x, gate, bias, options, sequences); }
+};
+
+void check_against_reference(const Routing& got, const RoutingReference& want, double tolerance) {
+  std::vector<double> weights, experts, counts(want.counts.begin(), want.counts.end());
+  for (std::size_t t = 0; t < want.experts.size(); ++t) {
+    experts.insert(experts.end(), want.experts[t].begin(), want.experts[t].end());
+    weights.insert(weights.end(), want.weights[t].begin(), want.weights[t].end());
+  }
+  CHECK(got.experts.dtype() == DType::i32);
+  CHECK(got.experts.to_vector() == experts);
+  CHECK(got.counts.to_vector() == counts);
+  CHECK_CLOSE(got.weights.value(), Tensor::from(weights, got.weights.shape()), (Tol{tolerance, 0}));
+  CHECK(close(got.aux_loss, want.aux_loss, {tolerance, 0}));
+  CHECK(close(got.seq_aux_loss, want.seq_aux_loss, {tolerance, 0}));
+  CHECK(close(got.z_loss, want.z_loss, {tolerance, 0}));
+}
+
+// With the unit matrix as gate the logits are x.
+Tensor unit_matrix(std::int64_t n) {
+  Tensor t = Tensor::zeros({n, n}, DType::f64);
+  for (std::int64_t i = 0; i < n; ++i) t.row<double>(i)[i] = 1;
+  return t;
+}
+Routing route_logits(const std::vector<double>& logits, const std::vector<double>& bias,
+                     const RouterOptions& o) {
+  Context ctx;
+  const std::int64_t n = o.experts, tokens = static_cast<std::int64_t>(logits.size()) / n;
+  return route(ctx, Tensor::from(logits, {tokens, n}), unit_matrix(n), Tensor::from(bias, {n}), o,
+               Sequences::uniform(1, tokens));
+}
+std::vector<double> chosen(const Routing& r) { return r.experts.to_vector(); }
+
+}  // namespace
+
+TEST_CASE("router: bias chooses, unbiased scores weigh") {
+  const RouterOptions o{.experts = 4, .top_k = 2, .scaling = 2.5};
+  const Routing r = route_logits({0, 1, 2, 3}, {1, 0, 0, -1}, o);
+  CHECK(chosen(r) == std::vector<double>{0, 2});
+  const double a = 0.5, b = 1 / (1 + std::exp(-2.0));
+  const auto w = r.weights.value().to_vector();
+  CHECK(close(w[0], 2.5 * a / (a + b), {1e-15, 0}));
+  CHECK(close(w[1], 2.5 * b / (a + b), {1e-15, 0}));
+  CHECK(r.counts.to_vector() == std::vector<double>{1, 0, 1, 0});
+  CHECK(r.aux_loss == 0);
+  CHECK(r.seq_aux_loss == 0);
+  CHECK(r.z_loss == 0);
+}
+
+TEST_CASE("router: ties go to the lowest index") {
+  const std::vector<double> flat(6, 0.25), none(6, 0);
+  CHECK(chosen(route_logits(flat, none, {.experts = 6, .top_k = 3})) == std::vector<double>{0, 1, 2});
+  CHECK(chosen(route_logits(flat, {0, 1, 0, 1, 0, 0}, {.experts = 6, .top_k = 3})) ==
+        std::vector<double>{0, 1, 3});
+  CHECK(chosen(route_logits(flat, none, {.experts = 6, .top_k = 2, .groups = 3, .top_groups = 1})) ==
+        std::vector<double>{0, 1});
+  CHECK(chosen(route_logits(flat, {0, 0, 0, 0, 0.1, 0},
+                            {.experts = 6, .top_k = 3, .groups = 3, .top_groups = 2})) ==
+        std::vector<double>{0, 1, 4});
+}
+
+TEST_CASE("router: groups by their two best experts, dropped ones count as minus infinity") {
+  const std::vector<double> logits(6, 0);
+  // t of the groups: {5, 0, 0}, {3, 3, 0}: the pair wins over the single best.
+  CHECK(chosen(route_logits(logits, {4.5, -0.5, -0.5, 2.5, 2.5, -0.5},
+                            {.experts = 6, .top_k = 3, .groups = 2})) == std::vector<double>{3, 4, 5});
+  // All biased scores of the kept group are negative; experts of the other must still not be chosen.
+  CHECK(chosen(route_logits(logits, {-3, -4, -5, -6, -6, -6}, {.experts = 6, .top_k = 3, .groups = 2})) ==
+        std::vector<double>{0, 1, 2});
+  // Groups of one expert.
+  CHECK(chosen(route_logits(logits, {0, 3, 1, 2, 0, 0},
+                            {.experts = 6, .top_k = 2, .groups = 6, .top_groups = 3})) ==
+        std::vector<double>{1, 3});
+}
+
+TEST_CASE("router: against the definition") {
+  struct Size {
+    RouterOptions o;
+    std::int64_t hidden;
+  };
+  const Size sizes[] = {
+      {{.experts = 1, .top_k = 1}, 3},
+      {{.experts = 8, .top_k = 8, .normalise = false}, 1},
+      {{.experts = 13, .top_k = 5, .scaling = 2.5}, 31},
+      {{.experts = 12, .top_k = 5, .groups = 4, .top_groups = 2}, 17},
+      {{.experts = 128, .top_k = 6, .scaling = 2.5}, 97},
+      {{.experts = 64, .top_k = 22, .groups = 8, .top_groups = 3, .normalise = false, .scaling = 5}, 40},
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const Size& size : sizes)
+      for (const std::int64_t tokens : {0, 1, 61}) {
+        RouterOptions o = size.o;
+        CAPTURE(dtype);
+        CAPTURE(o.experts);
+        CAPTURE(tokens);
+        for (const double coef : {0.0, 0.01}) {
+          o.aux_loss_coef = coef;
+          o.seq_aux_loss_coef = 2 * coef;
+          o.z_loss_coef = 3 * coef;
+          Case c(tokens, size.hidden, o, dtype);
+          if (tokens == 61)
+            c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{0, 20, 1, 0, 40, 0});
+          Context ctx;
+          // Logits of size 1 with an error of 8 sqrt(h) f32 roundings, then a handful of operations on s.
+          const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+          const double tolerance = ulp * (16 + 8 * std::sqrt(static_cast<double>(size.hidden)));
+          check_against_reference(c.run(ctx), c.reference(), 4 * tolerance);
+        }
+      }
+}
+
+TEST_CASE("router: no bias is a zero bias; a strided, mixed-dtype input is the same input") {
+  Case c(19, 24, {.experts = 16, .top_k = 4}, DType::bf16);
+  Context ctx;
+  const Routing none = route(ctx, c.x, c.gate, Tensor(), c.options, c.sequences);
+  c.bias.zero();
+  const Routing zero = c.run(ctx);
+  CHECK_BITS(none.experts, zero.experts);
+  CHECK_BITS(none.weights.value(), zero.weights.value());
+  const Tensor wide = random_tensor({19, 60}, DType::bf16, 5);
+  wide.narrow(1, 7, 24).copy_from(c.x);
+  const Routing strided =
+      route(ctx, wide.narrow(1, 7, 24), c.gate.to(DType::f32), Tensor(), c.options, c.sequences);
+  CHECK_BITS(strided.experts, zero.experts);
+  CHECK_CLOSE(strided.weights.value(), zero.weights.value(), (Tol{1e-5, 0}));
+}
+
+TEST_CASE("router: NaN tokens still get distinct experts") {
+  Case c(3, 5, {.experts = 8, .top_k = 4, .groups = 2, .top_groups = 2}, DType::f32);
+  c.x.narrow(0, 1, 1).fill(std::nan(""));
+  Context ctx;
+  const Routing r = c.run(ctx);
+  const auto e = r.experts.to_vector();
+  for (std::size_t i = 4; i < 7; ++i) CHECK(e[i] < e[i + 1]);
+  for (std::int64_t j = 0; j < 4; ++j) CHECK(std::isnan(r.weights.value().row<float>(1)[j]));
+}
+
+TEST_CASE("router: gradients against central differences") {
+  const RouterOptions all[] = {
+      {.experts = 6, .top_k = 3, .scaling = 2.5},
+      {.experts = 6, .top_k = 3, .normalise = false, .scaling = 2.5},
+      {.experts = 8, .top_k = 3, .groups = 4, .top_groups = 2},
+      {.experts = 5, .top_k = 1},
+      {.experts = 5, .top_k = 1, .normalise = false},
+  };
+  for (const RouterOptions& o : all) {
+    CAPTURE(o.experts);
+    const Case c(4, 7, o, DType::f64);
+    const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
+      return std::vector{route(ctx, in[0], in[1], c.bias, c.options, c.sequences).weights};
+    };
+    CHECK_GRADIENTS(fn, {c.x, c.gate});
+    CHECK_GRADIENTS(fn, {c.x, c.gate}, {.wants = {true, false}});
+    CHECK_GRADIENTS(fn, {c.x, c.gate}, {.wants = {false, true}});
+  }
+}
+
+TEST_CASE("router: auxiliary gradients against central differences") {
+  for (const int which : {1, 2, 4, 7}) {
+    CAPTURE(which);
+    RouterOptions o{.experts = 6, .top_k = 2, .normalise = false};
+    if (which & 1) o.aux_loss_coef = 0.7;
+    if (which & 2) o.seq_aux_loss_coef = 1.3;
+    if (which & 4) o.z_loss_coef = 0.4;
+    Case c(9, 5, o, DType::f64);
+    c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{4, 0, 5});
+    const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
+      const Routing r = route(ctx, in[0], in[1], c.bias, c.options, c.sequences);
+      return std::vector<Var>{r.weights, Tensor::scalar(r.aux_loss + r.seq_aux_loss + r.z_loss, DType::f64)};
+    };
+    CHECK_GRADIENTS(fn, {c.x, c.gate}, {.wants = {}, .unit_cotangents = true});
+  }
+}
+
+TEST_CASE("router: a balanced batch has its coefficient as loss") {
+  // Token t prefers expert t by far: every expert is counted once and holds the same share.
+  std::vector<double> logits(16, -40);
+  for (std::size_t i = 0; i < 4; ++i) logits[i * 5] = 40;
+  const Routing r = route_logits(logits, {9, 0, 0, 0},
+                                 {.experts = 4, .top_k = 1, .aux_loss_coef = 0.5, .seq_aux_loss_coef = 0.25});
+  CHECK(chosen(r) == std::vector<double>{0, 0, 0, 0});
+  CHECK(close(r.aux_loss, 0.5, {1e-12, 0}));
+  CHECK(close(r.seq_aux_loss, 0.25, {1e-12, 0}));
+}
+
+TEST_CASE("router: auxiliary gradients come once, scaled, even where the weights get none") {
+  Case c(9, 5, {.experts = 6, .top_k = 2, .aux_loss_coef = 1, .z_loss_coef = 1}, DType::f64);
+  const auto gate_grad = [&](double scale, bool through_checkpoint, bool use_weights) {
+    Case scaled = c;
+    scaled.options.aux_grad_scale = scale;
+    const Var gate = Var::leaf(c.gate), x = Var::leaf(c.x);
+    Tape tape;
+    Context ctx{.tape = &tape};
+    const Block block = [&](Context& inner, const Var& in) {
+      const Var w = route(inner, in, gate, c.bias, scaled.options, c.sequences).weights;
+      return use_weights ? w : in;
+    };
+    const Var y = through_checkpoint ? checkpoint(ctx, "block", block, x) : block(ctx, x);
+    Tensor dy = Tensor::zeros(y.shape(), DType::f64);
+    if (use_weights) dy = random_tensor(y.shape(), DType::f64, 9);
+    tape.backward(y, dy);
+    return gate.node()->filled() ? gate.grad() : Tensor();
+  };
+  const Tensor one = gate_grad(1, false, false);
+  REQUIRE(one.defined());
+  CHECK(relative_error(one, Tensor::zeros(one.shape(), DType::f64)) > 1e-3);
+  Tensor three = one.clone();
+  for (std::int64_t i = 0; i < three.numel(); ++i) three.data<double>()[i] *= 3;
+  CHECK_CLOSE(gate_grad(3, false, false), three, (Tol{1e-13, 1e-13}));
+  CHECK_BITS(gate_grad(1, true, false), one);
+  CHECK_BITS(gate_grad(1, true, true), gate_grad(1, false, true));
+  CHECK_CLOSE(gate_grad(0, false, false), Tensor::zeros(one.shape(), DType::f64), Tol{});
+  c.options.aux_loss_coef = c.options.z_loss_coef = 0;
+  CHECK_FALSE(gate_grad(1, false, false).defined());
+}
+
+TEST_CASE("router: f32 and bf16 gradients against f64") {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t tokens : {0, 1, 61})
+      for (const bool leaf : {true, false}) {
+        CAPTURE(dtype);
+        CAPTURE(tokens);
+        const RouterOptions o{
+            .experts = 16, .top_k = 4, .scaling = 2.5, .seq_aux_loss_coef = 1, .z_loss_coef = 1};
+        const Case c(tokens, 40, o, dtype);
+        const Tensor dw = random_tensor({tokens, 4}, DType::f32, 8);
+        const auto grads = [&](DType as) {
+          const auto give = [&](const Tensor& t) {
+            const bool leafy = leaf || as == DType::f64;
+            return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), leafy));
+          };
+          const Var x = give(c.x.to(as)), gate = give(c.gate.to(as));
+          Tape tape;
+          Context ctx{.tape = &tape};
+          tape.backward(route(ctx, x, gate, c.bias.to(accumulate_dtype(as)), o, c.sequences).weights,
+                        dw.to(accumulate_dtype(as)));
+          return std::pair{x.grad(), gate.grad()};
+        };
+        const auto [dx, dgate] = grads(dtype);
+        const auto [want_dx, want_dgate] = grads(DType::f64);
+        CHECK(dx.dtype() == (leaf ? DType::f32 : dtype));
+        const DType stored = leaf ? DType::f32 : dtype;
+        CHECK_CLOSE(dx, want_dx, sum_tol(stored, 16, 2));
+        CHECK_CLOSE(dgate, want_dgate, sum_tol(stored, tokens, 4));
+      }
+}
+
+TEST_CASE("router: bits after the logits do not depend on threads") {
+  const int before = omp_get_max_threads();
+  // Small integers as inputs make the logits, and with power-of-two shares the products, exact.
+  const RouterOptions o{.experts = 32,
+                        .top_k = 4,
+                        .groups = 4,
+                        .top_groups = 2,
+                        .aux_loss_coef = 0.1,
+                        .seq_aux_loss_coef = 0.1,
+                        .z_loss_coef = 0.1};
+  Case c(509, 8, o, DType::f32);
+  for (std::int64_t i = 0; i < c.x.numel(); ++i) c.x.data<float>()[i] = static_cast<float>((i * 37) % 17 - 8);
+  for (std::int64_t i = 0; i < c.gate.numel(); ++i)
+    c.gate.data<float>()[i] = static_cast<float>((i * 29) % 13 - 6) / 16;
+  c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{100, 400, 9});
+  struct Result {
+    Routing routing;
+    Tensor dx;
+  };
+  const auto run = [&](int threads) {
+    omp_set_num_threads(threads);
+    const Var x = Var::leaf(c.x);
+    Tape tape;
+    Context ctx{.tape = &tape};
+    Result r{route(ctx, x, c.gate, c.bias, o, c.sequences), {}};
+    tape.backward(r.routing.weights, random_tensor({509, 4}, DType::f32, 4));
+    r.dx = x.grad();
+    return r;
+  };
+  const Result one = run(1), three = run(3);
+  omp_set_num_threads(before);
+  CHECK_BITS(three.routing.experts, one.routing.experts);
+  CHECK_BITS(three.routing.weights.value(), one.routing.weights.value());
+  CHECK_BITS(three.routing.counts, one.routing.counts);
+  CHECK(three.routing.aux_loss == one.routing.aux_loss);
+  CHECK(three.routing.seq_aux_loss == one.routing.seq_aux_loss);
+  CHECK(three.routing.z_loss == one.routing.z_loss);
+  CHECK_BITS(three.dx, one.dx);
+}
+
+TEST_CASE("router: expert bias moves towards balance") {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const Tensor bias = Tensor::from<double>({0, 0.5, -0.5, 1}, {4}).to(dtype);
+    update_expert_bias(bias, Tensor::from<std::int64_t>({10, 0, 5, 5}, {4}), 0.25);
+    CHECK(bias.to_vector() == std::vector<double>{-0.25, 0.75, -0.5, 1});
+  }
+  // The mean 1/3 is no f32 number, and the counts beyond 2^53 are no f64 numbers.
+  const Tensor third = Tensor::zeros({3}, DType::f32);
+  update_expert_bias(third, Tensor::from<std::int64_t>({0, 1, 0}, {3}), 1);
+  CHECK(third.to_vector() == std::vector<double>{1, -1, 1});
+  const std::int64_t big = std::int64_t{1} << 60;
+  const Tensor pair = Tensor::zeros({2}, DType::f32);
+  update_expert_bias(pair, Tensor::from<std::int64_t>({big, big + 1}, {2}), 1);
+  CHECK(pair.to_vector() == std::vector<double>{1, -1});
+  update_expert_bias(Tensor::zeros({0}, DType::f32), Tensor::zeros({0}, DType::i64), 1);
+}
+
+TEST_CASE("router: errors") {
+  Context ctx;
+  const Case c(4, 3, {.experts = 8, .top_k = 2}, DType::f32);
+  const auto with = [&](RouterOptions o) { return route(ctx, c.x, c.gate, c.bias, o, c.sequences); };
+  CHECK_NOTHROW(with({.experts = 8, .top_k = 2, .groups = 4, .top_groups = 1}));
+  CHECK_THROWS_AS(with({.experts = 0, .top_k = 1}), Error);
+  CHECK_THROWS_AS(with({.experts = 8, .top_k = 0}), Error);
+  CHECK_THROWS_AS(with({.experts = 8, .top_k = 9}), Error);
+  CHECK_THROWS_AS(with({.experts = 8, .top_k = 2, .groups = 0}), Error);
+  CHECK_THROWS_AS(with({.experts = 8, .top_k = 2, .groups = 3}), Error);
+  CHECK_THROWS_AS(with({.experts = 8, .top_k = 2, .groups = 4, .top_groups = 5}), Error);
+  CHECK_THROWS_AS(with({.experts = 8, .top_k = 2, .groups = 4, .top_groups = 0}), Error);
+  CHECK_THROWS_WITH_AS(with({.experts = 8, .top_k = 3, .groups = 4, .top_groups = 1}),
+                       "route: top_k 3 of the 2 experts in 1 groups", Error);
+  CHECK_THROWS_AS(with({.experts = 4, .top_k = 2}), Error);
+
+  const auto call = [&](const Tensor& x, const Tensor& gate, const Tensor& bias, const Sequences& s) {
+    return route(ctx, x, gate, bias, c.options, s);
+  };
+  CHECK_THROWS_AS(call(Tensor(), c.gate, c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x.reshape({12}), c.gate, c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, Tensor(), c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, Tensor::zeros({8, 4}, DType::f32), c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, c.gate.to(DType::f64), c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(Tensor::zeros({4, 3}, DType::i32), c.gate, c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, c.gate, c.bias.to(DType::bf16), c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, c.gate, Tensor::zeros({7}, DType::f32), c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, c.gate, c.bias, Sequences::uniform(1, 3)), Error);
+
+  const Tensor counts = Tensor::zeros({8}, DType::i64);
+  CHECK_THROWS_AS(update_expert_bias(Tensor(), counts, 1), Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias.to(DType::bf16), counts, 1), Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({8}, DType::i32), 1), Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({7}, DType::i64), 1), Error);
+}

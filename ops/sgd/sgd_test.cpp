@@ -1,0 +1,106 @@
+#include "ops/sgd/sgd.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+// The definition, one element at a time in f64.
+void reference_step(std::vector<double>& w, std::vector<double>& buffer, const std::vector<double>& grad,
+                    const SgdOptions& o) {
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    const double g = o.grad_scale * grad[i] + o.weight_decay * w[i];
+    double direction = g;
+    if (o.momentum != 0) {
+      buffer[i] = o.first ? g : o.momentum * buffer[i] + g;
+      direction = o.nesterov ? g + o.momentum * buffer[i] : buffer[i];
+    }
+    w[i] -= o.lr * direction;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sgd: worked table") {
+  const double grads[] = {0.5, -0.25, 0.1}, weights[] = {0.999975, 0.999965, 0.999951},
+               buffers[] = {0.5, 0.2, 0.28};
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+    const Tensor w = Tensor::scalar(1, dtype), copy = Tensor::scalar(0, DType::bf16);
+    const Tensor buffer = Tensor::scalar(1e30, dtype);  // the first step must not read it
+    for (int i = 0; i < 3; ++i) {
+      sgd_step(w, buffer, Tensor::scalar(grads[i], dtype), copy,
+               {.lr = 5e-5, .momentum = 0.9, .first = i == 0});
+      CHECK(close(w.to_vector()[0], weights[i], {4 * ulp, 0}));
+      CHECK(close(buffer.to_vector()[0], buffers[i], {6 * ulp, 0}));
+      CHECK(copy.to_vector()[0] == 1.0);
+    }
+  }
+}
+
+TEST_CASE("sgd: elementwise against a plain f64 loop") {
+  const SgdOptions options[] = {
+      {.lr = 0.1},
+      {.lr = 0.1, .weight_decay = 0.2, .grad_scale = 0.5},
+      {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .first = true},
+      {.lr = 0.1, .momentum = 0.9, .grad_scale = 0.3},
+      {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
+      {.lr = 0.1, .momentum = 0.9, .first = true, .nesterov = true},
+  };
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (const bool with_copy : {false, true})
+      for (const Shape& shape : {Shape{0}, Shape{1}, Shape{13, 31}, Shape{40009}})
+        for (const SgdOptions& o : options) {
+          const Tensor w = random_tensor(shape, dtype, 1), buffer = random_tensor(shape, dtype, 2),
+                       grad = random_tensor(shape, dtype, 3);
+          const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16) : Tensor();
+          auto want_w = w.to_vector(), want_buffer = buffer.to_vector();
+          reference_step(want_w, want_buffer, grad.to_vector(), o);
+          sgd_step(w, o.momentum == 0 ? Tensor() : buffer, grad, copy, o);
+          const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+          CHECK_CLOSE(w, Tensor::from(want_w, shape), (Tol{4 * ulp, 4 * ulp}));
+          CHECK_CLOSE(buffer, Tensor::from(want_buffer, shape), (Tol{4 * ulp, 8 * ulp}));
+          if (with_copy) CHECK_BITS(copy, w.to(DType::f32).to(DType::bf16));
+        }
+}
+
+TEST_CASE("sgd: bits do not depend on threads") {
+  const int before = omp_get_max_threads();
+  const Shape shape{200003};
+  const Tensor grad = random_tensor(shape, DType::f32, 9);
+  std::vector<Tensor> w, buffer;
+  for (const int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    w.push_back(random_tensor(shape, DType::f32, 1));
+    buffer.push_back(random_tensor(shape, DType::f32, 2));
+    sgd_step(w.back(), buffer.back(), grad, Tensor(), {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
+  }
+  omp_set_num_threads(before);
+  CHECK_BITS(w[1], w[0]);
+  CHECK_BITS(buffer[1], buffer[0]);
+}
+
+TEST_CASE("sgd: errors") {
+  const Tensor a = Tensor::zeros({4, 3}, DType::f32), other = Tensor::zeros({3, 4}, DType::f32),
+               wide = a.to(DType::f64), half = a.to(DType::bf16), none;
+  const Tensor strided = Tensor::zeros({4, 6}, DType::f32).narrow(1, 0, 3);
+  const SgdOptions o{.momentum = 0.9};
+  CHECK_NOTHROW(sgd_step(a, a.clone(), a.clone(), half, o));
+  CHECK_NOTHROW(sgd_step(a, none, a.clone(), none, {}));
+  CHECK_THROWS_AS(sgd_step(none, a, a, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(half, half, half, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(a, other, a, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(a, wide, a, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(a, none, a, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(a, a, other, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(a, a, half, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(a, a, a, wide, o), Error);
+  CHECK_THROWS_AS(sgd_step(strided, a, a, none, o), Error);
+  CHECK_THROWS_AS(sgd_step(a, a, a, none, {.momentum = 1}), Error);
+  CHECK_THROWS_AS(sgd_step(a, a, a, none, {.nesterov = true}), Error);
+}

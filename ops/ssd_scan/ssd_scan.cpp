@@ -1,0 +1,124 @@
+#include "ops/ssd_scan/ssd_scan.h"
+
+#include "core/kernels.h"
+#include "core/profile.h"
+#include "ops/reduce.h"
+#include "ops/ssd_scan/ssd_scan_cpu.h"
+
+namespace nemocube {
+namespace {
+
+const RegisterVariants variants("ssd_scan", {"chunked", "recurrent"});
+constexpr int recurrent = 1;
+
+void check_options(const SsdOptions& o) {
+  require(o.heads >= 1 && o.head_dim >= 1 && o.groups >= 1 && o.state_size >= 1,
+          "ssd_scan: heads, head_dim, groups and state_size must be positive, got ", o.heads, ", ",
+          o.head_dim, ", ", o.groups, ", ", o.state_size);
+  require(o.heads % o.groups == 0, "ssd_scan: ", o.heads, " heads cannot be shared by ", o.groups, " groups");
+  require(o.chunk_size >= 1, "ssd_scan: chunk_size must be positive, got ", o.chunk_size);
+  require(o.dt_min >= 0 && o.dt_min <= o.dt_max, "ssd_scan: time step limits [", o.dt_min, ", ", o.dt_max,
+          "] are not an interval of times");
+}
+
+void check_inputs(const SsdInputs& in, const SsdOptions& o) {
+  const DType dtype = in.x.value().dtype();
+  require(in.x.value().ndim() == 2, "ssd_scan: x has shape ", in.x.shape(), ", want [tokens, channels]");
+  require(is_float(dtype), "ssd_scan: x is ", dtype, ", want f32, f64 or bf16");
+  const std::int64_t tokens = in.x.shape()[0];
+  check_shape("ssd_scan: x", in.x.value(), {tokens, o.heads * o.head_dim});
+  check_shape("ssd_scan: dt_raw", in.dt_raw.value(), {tokens, o.heads});
+  check_shape("ssd_scan: B", in.B.value(), {tokens, o.groups * o.state_size});
+  check_shape("ssd_scan: C", in.C.value(), {tokens, o.groups * o.state_size});
+  check_dtype("ssd_scan: dt_raw", in.dt_raw.value(), dtype);
+  check_dtype("ssd_scan: B", in.B.value(), dtype);
+  check_dtype("ssd_scan: C", in.C.value(), dtype);
+  const auto parameter = [&](std::string_view name, const Tensor& t) {
+    check_shape(cat("ssd_scan: ", name), t, {o.heads});
+    require(t.dtype() == dtype || t.dtype() == accumulate_dtype(dtype), "ssd_scan: ", name, " is ", t.dtype(),
+            " for inputs of ", dtype);
+  };
+  parameter("A_log", in.A_log.value());
+  parameter("D", in.D.value());
+  parameter("dt_bias", in.dt_bias.value());
+}
+
+/// A tensor in the dtype of the value to write a whole contribution to; a leaf of bf16 sums in f32, and for
+/// an input that wants no gradient the kernel's result is dropped.
+Tensor contribution(const Var& v) {
+  if (v.needs_grad()) {
+    const Tensor t = v.node()->buffer();
+    if (t.dtype() == v.value().dtype()) return t;
+  }
+  return Tensor::empty(v.shape(), v.value().dtype());
+}
+
+void add_sum(const Var& v, const Tensor& partial) {
+  if (!v.needs_grad()) return;
+  if (v.node()->leaf()) return sum_segments(v.node()->into(), partial);
+  const Tensor sum = Tensor::empty(v.shape(), v.value().dtype());
+  sum_segments({sum, Into::set}, partial);
+  v.node()->add(sum);
+}
+
+}  // namespace
+
+Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const Sequences& sequences,
+             const Tensor* initial_state, Tensor* final_state) {
+  static Zone forward_zone("ssd_scan/forward"), backward_zone("ssd_scan/backward");
+  const ZoneTimer timer(forward_zone);
+  check_options(options);
+  check_inputs(in, options);
+  sequences.check("ssd_scan", in.x.shape()[0]);
+  const DType dtype = in.x.value().dtype(), acc = accumulate_dtype(dtype);
+  const Shape state_shape{sequences.count(), options.heads, options.head_dim, options.state_size};
+  if (initial_state) {
+    check_shape("ssd_scan: initial state", *initial_state, state_shape);
+    check_dtype("ssd_scan: initial state", *initial_state, acc);
+  }
+
+  const cpu::SsdProblem problem{in.x.value(),
+                                in.dt_raw.value(),
+                                in.B.value(),
+                                in.C.value(),
+                                in.A_log.value().to(acc),
+                                in.D.value().to(acc),
+                                in.dt_bias.value().to(acc),
+                                initial_state ? initial_state->as_contiguous() : Tensor(),
+                                options,
+                                sequences};
+  const int kind = variant(ctx, "ssd_scan");
+  const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
+  Var y = make_result(Tensor::empty(in.x.shape(), dtype), records);
+  cpu::SsdStates states;
+  if (records)
+    states.chunk_starts =
+        Tensor::empty({problem.chunks(), options.heads, options.head_dim, options.state_size}, acc);
+  if (final_state) states.final = Tensor::empty(state_shape, acc);
+  (kind == recurrent ? cpu::ssd_recurrent_forward : cpu::ssd_chunked_forward)(problem, y.value(), states);
+  if (final_state) *final_state = states.final;
+  if (!records) return y;
+
+  ctx.tape->record("ssd_scan", [in, problem, kind, starts = states.chunk_starts, out = y.node()] {
+    if (!out->filled()) return;
+    const ZoneTimer backward_timer(backward_zone);
+    const Shape partial{problem.chunks(), problem.options.heads};
+    const DType sums = problem.A_log.dtype();
+    const cpu::SsdGradients g{contribution(in.x),           contribution(in.dt_raw),
+                              contribution(in.B),           contribution(in.C),
+                              Tensor::empty(partial, sums), Tensor::empty(partial, sums),
+                              Tensor::empty(partial, sums)};
+    (kind == recurrent ? cpu::ssd_recurrent_backward : cpu::ssd_chunked_backward)(problem, g, out->take(),
+                                                                                  starts);
+    if (in.x.needs_grad()) in.x.node()->add(g.x);
+    if (in.dt_raw.needs_grad()) in.dt_raw.node()->add(g.dt_raw);
+    if (in.B.needs_grad()) in.B.node()->add(g.B);
+    if (in.C.needs_grad()) in.C.node()->add(g.C);
+    add_sum(in.A_log, g.A_log);
+    add_sum(in.D, g.D);
+    add_sum(in.dt_bias, g.dt_bias);
+  });
+  return y;
+}
+
+}  // namespace nemocube

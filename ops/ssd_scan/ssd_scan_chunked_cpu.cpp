@@ -1,0 +1,180 @@
+#include <algorithm>
+
+#include "ops/ssd_scan/ssd_scan_parts.h"
+#include "ops/ssd_scan/ssd_scan_transpose.h"
+#include "ops/tile.h"
+
+/// Forward of one chunk of n tokens, for the heads of one group side by side (width channels):
+///   Y = (C H^T) in + (C B^T * L) dt X + D X,    H' = whole H + (out dt X)^T B
+/// with L[l, s] the decay from token s to token l, zero for s > l.
+namespace nemocube::cpu {
+
+std::int64_t SsdProblem::chunk_length() const {
+  return std::clamp<std::int64_t>(sequences.longest(), 1, options.chunk_size);
+}
+
+std::int64_t SsdProblem::first_chunk(std::int64_t sequence) const {
+  const std::int64_t q = chunk_length();
+  std::int64_t n = 0;
+  for (std::int64_t i = 0; i < sequence; ++i) n += (sequences.length(i) + q - 1) / q;
+  return n;
+}
+
+std::int64_t SsdProblem::chunks() const { return first_chunk(sequences.count()); }
+
+namespace {
+
+using namespace ssd;
+
+/// Row l of mixed = dots * L, zero right of the diagonal as far as the products read it.
+template <class A>
+void mix_row(A* __restrict mixed, const A* __restrict dots, const A* __restrict sum, const A* __restrict rest,
+             const A* __restrict place, std::int64_t l, std::int64_t columns) {
+  const A here = sum[l], here_rest = rest[l], here_place = place[l];
+  for (std::int64_t s = 0; s < columns; ++s) {
+    const A span = (here - sum[s]) + (here_rest - rest[s]);
+    const A decay = vec_exp(span > 0 ? A(0) : span);  // right of the diagonal e^span may overflow
+    mixed[s] = place[s] <= here_place ? dots[s] * decay : A(0);
+  }
+}
+
+template <class T>
+class Forward {
+ public:
+  using A = acc_t<T>;
+
+  Forward(const SsdProblem& p, const Tensor& y, const SsdStates& states)
+      : p_(p),
+        y_(y),
+        states_(states),
+        z_(p),
+        ld_(Scratch<A>::rounded(z_.chunk)),
+        size_(z_.width * z_.state),
+        steps_(p, z_),
+        memory_(3 * ld_ * z_.state + 2 * ld_ * ld_ + 2 * ld_ * z_.width + 2 * size_ + 16 * 8),
+        b_(memory_.take(ld_ * z_.state)),
+        c_(memory_.take(ld_ * z_.state)),
+        dots_(memory_.take(ld_ * ld_)),
+        mixed_(memory_.take(ld_ * ld_)),
+        dtx_(memory_.take(ld_ * z_.width)),
+        sum_(memory_.take(ld_ * z_.width)),
+        turned_(memory_.take(std::max(ld_ * z_.state, size_))),
+        state_(memory_.take(size_)) {}
+
+  void operator()(std::int64_t sequence, std::int64_t group) {
+    const std::int64_t begin = p_.sequences.begin(sequence), end = p_.sequences.end(sequence);
+    const std::int64_t offset = group * size_, all = z_.heads * z_.head_dim * z_.state;
+    bool zero = true;  // the state, so far
+    if (p_.initial_state.defined()) {
+      std::copy_n(p_.initial_state.template data<A>() + sequence * all + offset, size_, state_);
+      zero = false;
+    } else {
+      std::fill_n(state_, size_, A(0));
+    }
+    std::int64_t index = states_.chunk_starts.defined() ? p_.first_chunk(sequence) : 0;
+    for (std::int64_t t0 = begin; t0 < end; t0 += z_.chunk, ++index) {
+      const std::int64_t n = std::min(z_.chunk, end - t0);
+      if (states_.chunk_starts.defined())
+        std::copy_n(state_, size_, states_.chunk_starts.template data<A>() + index * all + offset);
+      chunk(group, t0, n, zero);
+      if (t0 + n < end || states_.final.defined()) advance(n);
+      zero = false;
+    }
+    if (states_.final.defined())
+      std::copy_n(state_, size_, states_.final.template data<A>() + sequence * all + offset);
+  }
+
+ private:
+  void chunk(std::int64_t group, std::int64_t t0, std::int64_t n, bool zero) {
+    steps_.fill(group, t0, n);
+    load<T>(b_, p_.B, t0, n, group * z_.state, z_.state);
+    load<T>(c_, p_.C, t0, n, group * z_.state, z_.state);
+    transpose(turned_, ld_, b_, z_.state, n, z_.state);
+    for_row_blocks(n, [&](std::int64_t r0, std::int64_t r1) {
+      tile_gemm<A, false, false>(r1 - r0, r1, z_.state, c_ + r0 * z_.state, z_.state, turned_, ld_,
+                                 dots_ + r0 * ld_, ld_, false);
+    });
+    if (!zero) {
+      transpose(turned_, z_.width, state_, z_.state, z_.width, z_.state);
+      tile_gemm<A, false, false>(n, z_.width, z_.state, c_, z_.state, turned_, z_.width, sum_, z_.width,
+                                 false);
+    }
+    for (std::int64_t h = 0; h < z_.group_heads; ++h) {
+      scale_inputs(group, h, t0, n, zero);
+      mix(h, n);
+      A* x = dtx_ + h * z_.head_dim;
+      A* y = sum_ + h * z_.head_dim;
+      for_row_blocks(n, [&](std::int64_t r0, std::int64_t r1) {
+        tile_gemm<A, false, false>(r1 - r0, z_.head_dim, r1, mixed_ + r0 * ld_, ld_, x, z_.width,
+                                   y + r0 * z_.width, z_.width, true);
+      });
+    }
+    store<T>(sum_, y_, t0, n, group * z_.width, z_.width);
+  }
+
+  /// dt X, and the part of Y that comes from the state and from D.
+  void scale_inputs(std::int64_t group, std::int64_t h, std::int64_t t0, std::int64_t n, bool zero) {
+    const std::int64_t c0 = h * z_.head_dim;
+    const A skip = p_.D.template data<A>()[group * z_.group_heads + h];
+    for (std::int64_t l = 0; l < n; ++l) {
+      const T* __restrict x = p_.x.row<T>(t0 + l) + group * z_.width + c0;
+      A* __restrict dtx = dtx_ + l * z_.width + c0;
+      A* __restrict y = sum_ + l * z_.width + c0;
+      const A dt = steps_.dt[h * steps_.stride + l], in = steps_.in[h * steps_.stride + l];
+      if (zero) std::fill_n(y, z_.head_dim, A(0));
+      for (std::int64_t q = 0; q < z_.head_dim; ++q) {
+        const A v = static_cast<A>(x[q]);
+        dtx[q] = dt * v;
+        y[q] = in * y[q] + skip * v;
+      }
+    }
+  }
+
+  void mix(std::int64_t h, std::int64_t n) {
+    const A* sum = steps_.sum + h * steps_.stride;
+    const A* rest = steps_.rest + h * steps_.stride;
+    for_row_blocks(n, [&](std::int64_t r0, std::int64_t r1) {
+      for (std::int64_t l = r0; l < r1; ++l)
+        mix_row(mixed_ + l * ld_, dots_ + l * ld_, sum, rest, steps_.place, l, Scratch<A>::rounded(r1));
+    });
+  }
+
+  void advance(std::int64_t n) {
+    for (std::int64_t h = 0; h < z_.group_heads; ++h) {
+      const A* out = steps_.out + h * steps_.stride;
+      for (std::int64_t l = 0; l < n; ++l) {
+        A* __restrict x = dtx_ + l * z_.width + h * z_.head_dim;
+        for (std::int64_t q = 0; q < z_.head_dim; ++q) x[q] *= out[l];
+      }
+      A* __restrict s = state_ + h * z_.head_dim * z_.state;
+      const A whole = steps_.whole[static_cast<std::size_t>(h)];
+      for (std::int64_t k = 0; k < z_.head_dim * z_.state; ++k) s[k] *= whole;
+    }
+    tile_gemm<A, true, false>(z_.width, z_.state, n, dtx_, z_.width, b_, z_.state, state_, z_.state, true);
+  }
+
+  const SsdProblem& p_;
+  const Tensor& y_;
+  const SsdStates& states_;
+  Sizes z_;
+  std::int64_t ld_, size_;  // rounded chunk length; elements of the states of one group
+  TimeSteps<T> steps_;
+  Scratch<A> memory_;
+  A *b_, *c_;  // [chunk, state]
+  A* dots_;    // C B^T [chunk, ld]
+  A* mixed_;   // the same times L, for one head
+  A* dtx_;     // dt X [chunk, width]
+  A* sum_;     // Y [chunk, width]
+  A* turned_;  // B^T [state, ld], then H^T [state, width]
+  A* state_;   // H [width, state]
+};
+
+}  // namespace
+
+void ssd_chunked_forward(const SsdProblem& problem, const Tensor& y, const SsdStates& states) {
+  visit_float("ssd_scan", problem.x.dtype(), [&](auto tag) {
+    for_sequence_groups(problem, [&] { return Forward<typename decltype(tag)::type>(problem, y, states); });
+  });
+}
+
+}  // namespace nemocube::cpu

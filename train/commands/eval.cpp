@@ -1,0 +1,92 @@
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+
+#include "core/log.h"
+#include "data/json/atomic_file.h"
+#include "data/json/json.h"
+#include "train/commands/commands.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/evaluate/evaluate.h"
+#include "train/model_io/model_io.h"
+
+namespace nemocube {
+namespace {
+
+struct Options {
+  std::filesystem::path recipe, model;
+  std::vector<std::string> overrides;
+  std::int64_t show = 0;
+  bool json = false;
+};
+
+void show_answers(const SquadResult& squad, std::int64_t count) {
+  for (std::size_t i = 0; i < squad.answered.size() && static_cast<std::int64_t>(i) < count; ++i) {
+    const AnsweredQuestion& a = squad.answered[i];
+    std::cout << "  Q: " << a.question << "\n  A: " << a.prediction << "   ["
+              << (a.score.em == 1 ? "right" : "expected: " + (a.answers.empty() ? "no answer" : a.answers[0]))
+              << "]\n";
+  }
+}
+
+void write_predictions(const std::filesystem::path& path, const SquadResult& squad) {
+  Json json = Json::object();
+  for (const AnsweredQuestion& a : squad.answered) json[a.id] = a.prediction;
+  write_file_atomically(path, dump_json(json) + "\n");
+}
+
+void run(Options options) {
+  if (!options.model.empty())
+    options.overrides.push_back("model.pretrained_model_name_or_path=" + options.model.string());
+  const Recipe recipe = load_recipe(options.recipe, options.overrides, RecipeUse::evaluate);
+  check_kernel_choice(recipe.kernels);
+  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype);
+  for (const auto& [name, section] : recipe.validation_datasets) {
+    const auto tokenizer = recipe_tokenizer(recipe, section);
+    const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    const std::int64_t rows =
+        recipe.validation_dataloader.batch_size.value_or(recipe.step_scheduler.local_batch_size);
+    const ValidationResult v = validate(*loaded.model, dataset, rows, &recipe.kernels);
+    Json line{{"dataset", name},
+              {"val_loss", v.loss},
+              {"num_label_tokens", v.label_tokens},
+              {"samples", v.samples}};
+    std::cout << (options.json ? ""
+                               : cat("validation ", name, ": loss ", v.loss, " over ", v.label_tokens,
+                                     " label tokens in ", v.samples, " rows\n"));
+    if (section.kind == DatasetKind::squad) {
+      const SquadResult squad =
+          answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation, &recipe.kernels);
+      line["exact_match"] = squad.score.em;
+      line["f1"] = squad.score.f1;
+      line["questions"] = squad.score.total;
+      if (!options.json) {
+        std::cout << std::fixed << std::setprecision(2) << "  exact match " << squad.score.em << " %, F1 "
+                  << squad.score.f1 << " % over " << squad.score.total << " questions\n"
+                  << std::defaultfloat << std::setprecision(6);
+        show_answers(squad, options.show);
+      }
+      if (recipe.evaluation.predictions_path && name == "default")
+        write_predictions(*recipe.evaluation.predictions_path, squad);
+    }
+    if (options.json) std::cout << dump_json(line, -1) << '\n';
+  }
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("eval", "Validation loss; exact match and F1 of SQuAD data");
+  command->add_option("recipe", o->recipe, "recipe with model and validation_dataset")->required();
+  command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--model", o->model, "evaluate this directory instead of the recipe's model");
+  command->add_option("--show", o->show, "print so many questions with the model's answers")
+      ->capture_default_str();
+  command->add_flag("--json", o->json, "one JSON line for each validation set");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace nemocube

@@ -1,0 +1,154 @@
+#include "train/logging/jsonl.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+
+namespace nemocube {
+namespace {
+
+std::string quoted(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Closes on scope exit.
+struct File {
+  int descriptor;
+  ~File() {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+};
+
+void write_all(int file, std::string_view text, const std::filesystem::path& path) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(file, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    require(n > 0, path.string(), ": cannot write: ", n < 0 ? std::strerror(errno) : "nothing was written");
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+void move_aside(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::file_size(path, error) == 0 || error) return;
+  for (int i = 1;; ++i) {
+    std::filesystem::path kept = path;
+    kept += cat(".", i);
+    if (std::filesystem::exists(kept, error)) continue;
+    std::filesystem::rename(path, kept, error);
+    require(!error, path.string(), ": cannot keep the log of an earlier run as ", kept.filename().string(),
+            ": ", error.message());
+    return;
+  }
+}
+
+bool precedes(const std::string& line, std::int64_t first_step) {
+  const auto record = nlohmann::json::parse(line, nullptr, false);
+  if (!record.is_object()) return false;
+  const auto step = record.find("step");
+  return step != record.end() && step->is_number_integer() && step->get<std::int64_t>() < first_step;
+}
+
+}  // namespace
+
+void JsonLine::key(std::string_view name) {
+  if (text_.size() > 1) text_ += ", ";
+  text_ += quoted(name);
+  text_ += ": ";
+}
+
+JsonLine& JsonLine::add(std::string_view name, double value) {
+  if (std::isnan(value)) return add(name, "NaN");
+  if (std::isinf(value)) return add(name, value > 0 ? "Infinity" : "-Infinity");
+  key(name);
+  std::array<char, 40> buffer;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  text_.append(buffer.data(), end);
+  return *this;
+}
+
+JsonLine& JsonLine::add(std::string_view name, std::int64_t value) {
+  key(name);
+  text_ += std::to_string(value);
+  return *this;
+}
+
+JsonLine& JsonLine::add(std::string_view name, bool value) {
+  key(name);
+  text_ += value ? "true" : "false";
+  return *this;
+}
+
+JsonLine& JsonLine::add(std::string_view name, std::string_view text) {
+  key(name);
+  text_ += quoted(text);
+  return *this;
+}
+
+JsonLine& JsonLine::add(std::string_view name, const std::optional<double>& value) {
+  if (value) return add(name, *value);
+  key(name);
+  text_ += "null";
+  return *this;
+}
+
+JsonlWriter::JsonlWriter(const std::filesystem::path& path) : path_(path) {
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  require(!error, path.string(), ": cannot create the folder of this log: ", error.message());
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  require(file_ >= 0, path.string(), ": cannot open this log: ", std::strerror(errno));
+}
+
+JsonlWriter::JsonlWriter(JsonlWriter&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+
+JsonlWriter::~JsonlWriter() {
+  if (file_ >= 0) ::close(file_);
+}
+
+void JsonlWriter::append(const JsonLine& line) { write_all(file_, line.text() + "\n", path_); }
+
+std::int64_t start_log(const std::filesystem::path& path, std::int64_t first_step) {
+  expect(first_step >= 0, "start_log: step ", first_step);
+  if (!std::filesystem::exists(path)) return 0;
+  if (first_step == 0) {
+    move_aside(path);
+    return 0;
+  }
+  std::ifstream in(path, std::ios::binary);
+  require(in.good(), path.string(), ": cannot read this log");
+  std::string kept, line;
+  std::int64_t dropped = 0;
+  while (std::getline(in, line)) {
+    if (precedes(line, first_step))
+      kept += line + "\n";
+    else
+      ++dropped;
+  }
+  require(!in.bad(), path.string(), ": cannot read this log to its end");
+  std::filesystem::path fresh = path;
+  fresh += ".new";
+  {
+    const File file{::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    require(file.descriptor >= 0, fresh.string(), ": cannot create: ", std::strerror(errno));
+    write_all(file.descriptor, kept, fresh);
+    require(::fsync(file.descriptor) == 0, fresh.string(), ": cannot write: ", std::strerror(errno));
+  }
+  std::error_code error;
+  std::filesystem::rename(fresh, path, error);
+  require(!error, path.string(), ": cannot replace this log: ", error.message());
+  return dropped;
+}
+
+}  // namespace nemocube

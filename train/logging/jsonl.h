@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// Logs of one JSON object per line.
+namespace nemocube {
+
+/// Builds one object, keys in the order they are added. Numbers are the shortest decimals that read back as
+/// the same double. JSON has no number for what is not finite: these become the strings "NaN", "Infinity" and
+/// "-Infinity", which Python's float() reads like a number. Bytes that are no UTF-8 become U+FFFD.
+class JsonLine {
+ public:
+  JsonLine& add(std::string_view key, double value);
+  JsonLine& add(std::string_view key, std::int64_t value);
+  JsonLine& add(std::string_view key, bool value);
+  JsonLine& add(std::string_view key, std::string_view text);
+  JsonLine& add(std::string_view key, const char* text) { return add(key, std::string_view(text)); }
+  JsonLine& add(std::string_view key, const std::optional<double>& value);  ///< null when absent
+  std::string text() const { return text_ + "}"; }                          ///< without a line end
+
+ private:
+  void key(std::string_view name);
+  std::string text_ = "{";
+};
+
+/// Appends lines to a file. Each line reaches the operating system in one write before append() returns, so a
+/// crash loses none and a reader never sees half of one.
+class JsonlWriter {
+ public:
+  /// Creates the file and the folders above it. Throws Error naming the path and the reason.
+  explicit JsonlWriter(const std::filesystem::path& path);
+  ~JsonlWriter();
+  JsonlWriter(JsonlWriter&& other) noexcept;
+  JsonlWriter(const JsonlWriter&) = delete;
+  JsonlWriter& operator=(const JsonlWriter&) = delete;
+  JsonlWriter& operator=(JsonlWriter&&) = delete;
+
+  /// Throws Error naming the path and the reason, such as a full disk.
+  void append(const JsonLine& line);
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int file_ = -1;
+};
+
+/// Prepares a log for a run that starts at `first_step`, so that the file reads as one run:
+///  - first_step > 0 (a resumed run): lines whose "step" is first_step or more, and lines that are damaged,
+///    are dropped; the file is replaced in one rename. Returns how many lines went.
+///  - first_step = 0 (a new run): a log that is there already is kept as path.1, path.2, ... Returns 0.
+std::int64_t start_log(const std::filesystem::path& path, std::int64_t first_step);
+
+}  // namespace nemocube

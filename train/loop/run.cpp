@@ -1,0 +1,290 @@
+#include "train/loop/run.h"
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <map>
+#include <regex>
+
+#include "core/allocator.h"
+#include "core/log.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/evaluate/evaluate.h"
+#include "train/logging/progress.h"
+#include "train/logging/run_log.h"
+#include "train/loop/signals.h"
+#include "train/schedule/lr_schedule.h"
+#include "train/schedule/step_plan.h"
+#include "train/step/train_step.h"
+
+namespace nemocube {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+GroupRule group_rule(const OptimizerSection& section) {
+  std::vector<std::pair<std::regex, GroupFactors>> overrides;
+  for (const ParamGroupOverride& o : section.param_group_overrides) {
+    try {
+      overrides.emplace_back(std::regex(o.pattern), GroupFactors{o.lr_mult, o.wd_mult});
+    } catch (const std::regex_error&) {
+      fail("optimizer.param_group_overrides: '", o.pattern, "' is no regular expression");
+    }
+  }
+  return [overrides, plain_1d = section.no_weight_decay_on_1d](const Parameter& p) {
+    GroupFactors factors;
+    for (const auto& [pattern, chosen] : overrides)
+      if (std::regex_search(p.name, pattern)) {
+        factors = chosen;
+        break;
+      }
+    if (plain_1d && (p.value.ndim() == 1 || p.name.ends_with(".bias"))) factors.weight_decay = 0;
+    return factors;
+  };
+}
+
+OptimizerOptions optimizer_options(const OptimizerSection& section) {
+  OptimizerOptions o;
+  o.kind = section.kind;
+  o.beta1 = section.betas[0];
+  o.beta2 = section.betas[1];
+  o.eps = section.eps;
+  o.momentum = section.momentum;
+  o.nesterov = section.nesterov;
+  return o;
+}
+
+LoadedModel recipe_model(const Recipe& recipe) {
+  const ModelSection& section = *recipe.model;
+  LoadedModel loaded = section.source == ModelSource::pretrained
+                           ? load_model(section.path, section.dtype)
+                           : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed));
+  NemotronH& model = *loaded.model;
+  model.activation_checkpointing = recipe.distributed.activation_checkpointing;
+  if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
+  for (MoeMixer* moe : model.moe_layers()) {
+    moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
+    moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;
+    moe->router().z_loss_coef = section.moe.z_loss_coeff;
+  }
+  return loaded;
+}
+
+/// One run: everything that lives from the first step to the last.
+class Run {
+ public:
+  explicit Run(const Recipe& recipe)
+      : recipe_(recipe),
+        loaded_(recipe_model(recipe)),
+        tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
+        loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true), loader_options()),
+        plan_(plan_steps(recipe, 1, loader_.batches_per_epoch())),
+        schedule_(make_schedule(recipe, plan_.total_steps)),
+        optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
+                   group_rule(*recipe.optimizer)),
+        checkpoints_(recipe.checkpoint, describe(recipe)) {
+    carry_tokenizer();
+    for (const auto& [name, section] : recipe.validation_datasets) {
+      const auto tokenizer = recipe_tokenizer(recipe, section);
+      validation_.emplace(
+          name, ValidationSet{section, tokenizer, recipe_dataset(recipe, section, tokenizer, false)});
+    }
+    resume();
+    log_.emplace(recipe.checkpoint.checkpoint_dir, state_.step);
+  }
+
+  RunResult train() {
+    const SignalWatch signals(watched_signals());
+    Progress progress = Progress::on_stderr();
+    log_info("training ", loaded_.model->parameters().element_count(), " parameters in ",
+             loaded_.model->dtype(), " for steps ", state_.step, " to ", plan_.total_steps - 1);
+    last_record_ = Clock::now();
+    while (state_.step < plan_.total_steps && signals.received() == 0) {
+      const std::int64_t step = state_.step;
+      const std::int64_t epoch = loader_.epoch();
+      const TrainingRecord record = one_step(step, epoch);
+      progress.step({step, plan_.total_steps, record.loss, record.lr, *record.grad_norm, record.tokens,
+                     record.skipped});
+      stop_when_hopeless(progress);
+      const bool preempted = signals.received() != 0;
+      bool lowest = false;
+      if (!validation_.empty() && is_validation_step(plan_, step, preempted)) {
+        progress.clear();
+        lowest = validate_all(step, epoch);
+      }
+      if (recipe_.checkpoint.enabled && is_checkpoint_step(plan_, step, preempted)) {
+        progress.clear();
+        result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_, lowest);
+        log_info("checkpoint ", result_.checkpoint.string());
+      }
+    }
+    progress.finish();
+    result_.steps = state_.step;
+    if (state_.step < plan_.total_steps) result_.signal = signals.received();
+    if (result_.signal != 0)
+      log_warning("stopped by signal ", result_.signal, " after ", state_.step, " of ", plan_.total_steps,
+                  " steps",
+                  recipe_.checkpoint.enabled ? "" : "; checkpoints are disabled, so nothing was saved");
+    return result_;
+  }
+
+ private:
+  struct ValidationSet {
+    DatasetSection section;
+    std::optional<Tokenizer> tokenizer;
+    std::shared_ptr<const Dataset> dataset;
+  };
+
+  LoaderOptions loader_options() const {
+    LoaderOptions o;
+    o.batch_size = recipe_.step_scheduler.local_batch_size;
+    o.shuffle = recipe_.dataloader.shuffle;
+    o.drop_last = recipe_.dataloader.drop_last;
+    o.seed = static_cast<std::uint64_t>(recipe_.seed);
+    return o;
+  }
+
+  // SIGINT as well as what the recipe names: a person at a terminal loses nothing by Ctrl-C.
+  std::vector<int> watched_signals() const {
+    std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
+    signals.push_back(SIGINT);
+    return signals;
+  }
+
+  // A model trained with a tokenizer from elsewhere is saved with it.
+  void carry_tokenizer() {
+    if (!tokenizer_) return;
+    for (auto& [name, text] : read_companion_files(tokenizer_folder(recipe_, *recipe_.dataset)))
+      if (name != "config.json") loaded_.files.other_files.emplace(name, text);
+  }
+
+  void resume() {
+    if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
+    const auto from = checkpoints_.find();
+    if (!from) return;
+    state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
+    loader_.restore(state_.loader);
+    log_info("resumed from ", from->string(), " after ", state_.step, " steps");
+    result_.checkpoint = *from;
+  }
+
+  TrainingRecord one_step(std::int64_t step, std::int64_t epoch) {
+    reset_cpu_peak();
+    TrainingRecord record;
+    record.step = step;
+    record.epoch = epoch;
+    std::vector<TokenBatch> microbatches;
+    for (const Batch& batch : loader_.next_group(plan_.grad_accumulation)) {
+      record.positions += batch.positions;
+      record.content_tokens += batch.content_tokens;
+      record.tokens += batch.tail_trimmed_tokens;
+      record.label_tokens += batch.label_tokens;
+      record.samples += batch.samples;
+      microbatches.push_back(without_padding(batch));
+    }
+    const std::int64_t n = schedule_position();
+    StepOptions options;
+    options.lr = schedule_.lr(n);
+    options.weight_decay = schedule_.weight_decay(n);
+    options.max_norm = recipe_.clip_grad_norm.max_norm;
+    options.expert_bias_rate = recipe_.model->moe.expert_bias_update_rate;
+    options.kernels = &recipe_.kernels;
+    const StepResult result = train_step(*loaded_.model, optimizer_, microbatches, options);
+
+    const bool updated = result.outcome == StepOutcome::updated;
+    ++state_.step;
+    state_.scheduler_steps += updated;
+    state_.optimizer_steps = optimizer_.steps();
+    state_.samples += record.samples;
+    state_.skipped_steps += !updated;
+    state_.nonfinite_in_a_row = result.outcome == StepOutcome::non_finite ? state_.nonfinite_in_a_row + 1 : 0;
+    if (loader_.epoch_done() && state_.step < plan_.total_steps) loader_.start_epoch(epoch + 1);
+    state_.loader = loader_.state();
+
+    record.loss = result.loss;
+    record.grad_norm = result.grad_norm;
+    record.lr = schedule_.lr(schedule_position());
+    record.peak_bytes = cpu_memory().peak_bytes;
+    record.skipped = !updated;
+    record.skipped_steps = state_.skipped_steps;
+    const auto now = Clock::now();
+    record.seconds = std::chrono::duration<double>(now - last_record_).count();
+    last_record_ = now;
+    log_->training(record);
+    if (result_.steps++ == 0) result_.first_loss = record.loss;
+    result_.last_loss = record.loss;
+    return record;
+  }
+
+  std::int64_t schedule_position() const { return state_.scheduler_steps * schedule_.options().per_step; }
+
+  void stop_when_hopeless(Progress& progress) const {
+    const std::int64_t most = recipe_.step_scheduler.max_nonfinite_steps;
+    if (most == 0 || state_.nonfinite_in_a_row < most) return;
+    progress.finish();
+    fail("step ", state_.step - 1, ": loss or gradient norm was not finite in ", most,
+         " steps in a row (step_scheduler.max_nonfinite_steps); no weight changed in them. Lower "
+         "optimizer.lr or look "
+         "at the data");
+  }
+
+  // True when the loss that drives LOWEST_VAL is finite and lower than ever before.
+  bool validate_all(std::int64_t step, std::int64_t epoch) {
+    bool lowest = false;
+    for (const auto& [name, set] : validation_) {
+      const std::int64_t rows =
+          recipe_.validation_dataloader.batch_size.value_or(loader_options().batch_size);
+      const ValidationResult v = validate(*loaded_.model, set.dataset, rows, &recipe_.kernels);
+      ValidationRecord record;
+      record.step = step;
+      record.epoch = epoch;
+      record.val_loss = v.loss;
+      record.lr = schedule_.lr(schedule_position());
+      record.label_tokens = v.label_tokens;
+      record.peak_bytes = cpu_memory().peak_bytes;
+      std::string metrics;
+      if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
+        const SquadScore score =
+            answer_squad(*loaded_.model, *set.tokenizer, set.section, recipe_.evaluation, &recipe_.kernels)
+                .score;
+        record.exact_match = score.em;
+        record.f1 = score.f1;
+        metrics = cat(", exact match ", score.em, " %, F1 ", score.f1, " %");
+      }
+      log_->validation(name, record);
+      log_info("validation", name == "default" ? "" : " " + name, " after step ", step, ": loss ", v.loss,
+               metrics);
+      if (name == recipe_.checkpoint.best_metric_key && std::isfinite(v.loss) &&
+          (!state_.lowest_validation_loss || v.loss < *state_.lowest_validation_loss)) {
+        state_.lowest_validation_loss = v.loss;
+        lowest = true;
+      }
+    }
+    last_record_ = Clock::now();  // rates are those of training alone
+    return lowest;
+  }
+
+  const Recipe& recipe_;
+  LoadedModel loaded_;
+  std::optional<Tokenizer> tokenizer_;
+  Loader loader_;
+  StepPlan plan_;
+  LrSchedule schedule_;
+  Optimizer optimizer_;
+  Checkpoints checkpoints_;
+  std::map<std::string, ValidationSet> validation_;
+  RunState state_;
+  std::optional<RunLog> log_;
+  RunResult result_;
+  Clock::time_point last_record_;
+};
+
+}  // namespace
+
+RunResult run_training(const Recipe& recipe) {
+  check_kernel_choice(recipe.kernels);
+  return Run(recipe).train();
+}
+
+}  // namespace nemocube

@@ -1,0 +1,74 @@
+#include "train/schedule/step_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace nemocube {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+bool ends_interval(std::int64_t step, std::int64_t every) { return step % every == every - 1; }
+
+constexpr std::int64_t default_epochs = 10;  // when neither epochs nor steps are given
+
+}  // namespace
+
+std::int64_t batches_per_epoch(std::int64_t rows, std::int64_t dp, std::int64_t local_batch_size,
+                               bool drop_last) {
+  expect(rows >= 0 && dp > 0 && local_batch_size > 0, "batches_per_epoch(", rows, ", ", dp, ", ",
+         local_batch_size, ")");
+  const std::int64_t mine = rows / dp;
+  const std::int64_t batches = drop_last ? mine / local_batch_size : ceil_div(mine, local_batch_size);
+  require(batches > 0, "dataset: ", rows, " rows give no batch of ", local_batch_size, " for each of ", dp,
+          dp == 1 ? " rank" : " data-parallel ranks", drop_last ? " (dataloader.drop_last is true)" : "");
+  return batches;
+}
+
+StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches) {
+  const StepSchedulerSection& s = recipe.step_scheduler;
+  expect(batches.value_or(1) > 0, "plan_steps: ", batches.value_or(1), " batches");
+  StepPlan plan;
+  plan.grad_accumulation = grad_accumulation_steps(recipe, dp);
+  plan.ckpt_every_epoch = s.save_checkpoint_every_epoch;
+  plan.val_every = s.val_every_steps;
+  if (!batches) {
+    require(
+        s.max_steps.has_value(), recipe.file,
+        ": step_scheduler.max_steps is missing; this data set has no length, so epochs do not end the run");
+    plan.total_steps = *s.max_steps;
+    plan.ckpt_every = s.ckpt_every_steps.value_or(std::max<std::int64_t>(1, plan.total_steps / 2));
+    return plan;
+  }
+  const std::int64_t epoch = ceil_div(*batches, plan.grad_accumulation);
+  plan.epoch_steps = epoch;
+  plan.num_epochs = s.num_epochs.value_or(s.max_steps ? ceil_div(*s.max_steps, epoch) : default_epochs);
+  std::int64_t in_epochs = 0;
+  if (__builtin_mul_overflow(*plan.num_epochs, epoch, &in_epochs))
+    in_epochs = std::numeric_limits<std::int64_t>::max();
+  plan.total_steps = std::min(in_epochs, s.max_steps.value_or(in_epochs));
+  plan.ckpt_every = s.ckpt_every_steps.value_or(epoch);
+  return plan;
+}
+
+std::int64_t epoch_of(const StepPlan& plan, std::int64_t step) {
+  return plan.epoch_steps ? step / *plan.epoch_steps : 0;
+}
+
+bool is_last_step_of_epoch(const StepPlan& plan, std::int64_t step) {
+  return plan.epoch_steps && ends_interval(step, *plan.epoch_steps);
+}
+
+bool is_last_step(const StepPlan& plan, std::int64_t step) { return step + 1 >= plan.total_steps; }
+
+bool is_checkpoint_step(const StepPlan& plan, std::int64_t step, bool preempted) {
+  return preempted || ends_interval(step, plan.ckpt_every) || is_last_step(plan, step) ||
+         (plan.ckpt_every_epoch && is_last_step_of_epoch(plan, step));
+}
+
+bool is_validation_step(const StepPlan& plan, std::int64_t step, bool preempted) {
+  if (preempted) return false;
+  return (plan.val_every && ends_interval(step, *plan.val_every)) || is_checkpoint_step(plan, step);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "train/recipe/recipe.h"
+
+/// Which optimizer steps a run has and what happens at each, as NeMo AutoModel's StepScheduler decides it.
+/// Steps count from 0 over the whole run. All functions are pure.
+namespace nemocube {
+
+struct StepPlan {
+  std::int64_t grad_accumulation = 1;       ///< forward passes per step and data-parallel rank
+  std::optional<std::int64_t> epoch_steps;  ///< null: the data has no length
+  std::optional<std::int64_t> num_epochs;   ///< null: as epoch_steps
+  std::int64_t total_steps = 0;             ///< the smaller of max_steps and num_epochs * epoch_steps
+  std::int64_t ckpt_every = 1;
+  bool ckpt_every_epoch = true;
+  std::optional<std::int64_t> val_every;
+};
+
+/// Forward passes per epoch and data-parallel rank: each rank takes floor(rows / dp) rows, the last batch may
+/// be short unless `drop_last`. Throws Error when nothing is left.
+std::int64_t batches_per_epoch(std::int64_t rows, std::int64_t dp, std::int64_t local_batch_size,
+                               bool drop_last);
+
+/// `batches`: forward passes per epoch and data-parallel rank, null for data without length, which wants
+/// max_steps. A last group of fewer than grad_accumulation batches is still a step.
+StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches);
+
+std::int64_t epoch_of(const StepPlan& plan, std::int64_t step);
+bool is_last_step_of_epoch(const StepPlan& plan, std::int64_t step);  ///< false without length
+bool is_last_step(const StepPlan& plan, std::int64_t step);
+/// `preempted`: a signal asked the run to end after this step.
+bool is_checkpoint_step(const StepPlan& plan, std::int64_t step, bool preempted = false);
+/// Every val_every steps and at checkpoint steps, but never after a preemption signal.
+bool is_validation_step(const StepPlan& plan, std::int64_t step, bool preempted = false);
+
+}  // namespace nemocube

@@ -1,0 +1,90 @@
+#include "train/schedule/step_plan.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace nemocube;
+
+namespace {
+
+Recipe recipe_of(const std::string& scheduler) {
+  return parse_recipe(cat("step_scheduler: {", scheduler, "}\ndataset: {_target_: mock}\n"), "r.yaml", {},
+                      RecipeUse::data);
+}
+
+StepPlan plan_of(const std::string& scheduler, std::optional<std::int64_t> batches, std::int64_t dp = 1) {
+  return plan_steps(recipe_of(scheduler), dp, batches);
+}
+
+std::vector<std::int64_t> steps_where(const StepPlan& plan,
+                                      bool (*test)(const StepPlan&, std::int64_t, bool)) {
+  std::vector<std::int64_t> steps;
+  for (std::int64_t step = 0; step < plan.total_steps; ++step)
+    if (test(plan, step, false)) steps.push_back(step);
+  return steps;
+}
+
+using Steps = std::vector<std::int64_t>;
+
+}  // namespace
+
+TEST_CASE("batches of an epoch") {
+  CHECK(batches_per_epoch(87'599, 2, 64, true) == 684);
+  CHECK(batches_per_epoch(87'599, 2, 64, false) == 685);
+  CHECK(batches_per_epoch(10, 1, 3, false) == 4);
+  CHECK(batches_per_epoch(10, 1, 3, true) == 3);
+  CHECK(batches_per_epoch(1, 1, 8, false) == 1);
+  CHECK_THROWS_WITH(batches_per_epoch(1, 1, 8, true),
+                    "dataset: 1 rows give no batch of 8 for each of 1 rank (dataloader.drop_last is true)");
+  CHECK_THROWS_AS(batches_per_epoch(0, 1, 1, false), Error);
+}
+
+TEST_CASE("steps of an epoch: a short last group is a step") {
+  const StepPlan plan = plan_of("global_batch_size: 256, local_batch_size: 64", 684, 2);
+  CHECK(plan.grad_accumulation == 2);
+  CHECK(plan.epoch_steps == 342);
+  CHECK(plan_of("global_batch_size: 8, local_batch_size: 2, num_epochs: 1", 5).total_steps == 2);
+}
+
+TEST_CASE("the run ends with its epochs or its steps, whichever is first") {
+  const std::string batch = "global_batch_size: 1, ";
+  CHECK(plan_of(batch + "num_epochs: 3", 7).total_steps == 21);
+  CHECK(plan_of(batch + "num_epochs: 3, max_steps: 10", 7).total_steps == 10);
+  CHECK(plan_of(batch + "num_epochs: 1, max_steps: 10", 7).total_steps == 7);
+  CHECK(plan_of(batch + "num_epochs: null, max_steps: 10", 3).num_epochs == 4);
+  CHECK(plan_of(batch + "num_epochs: null, max_steps: 10", 3).total_steps == 10);
+  CHECK(plan_of(batch + "num_epochs: null", 3).total_steps == 30);
+  CHECK(plan_of("global_batch_size: 1", 3).total_steps == 30);
+  CHECK(plan_of(batch + "max_steps: 500", 3).total_steps == 30);
+  CHECK(plan_of(batch + "num_epochs: 9000000000000000000, max_steps: 5", 100).total_steps == 5);
+  const StepPlan unsized =
+      plan_of(batch + "num_epochs: 1, max_steps: 9, ckpt_every_steps: null", std::nullopt);
+  CHECK(unsized.total_steps == 9);
+  CHECK(unsized.ckpt_every == 4);
+  CHECK_FALSE(is_last_step_of_epoch(unsized, 8));
+  CHECK(epoch_of(unsized, 8) == 0);
+  CHECK_THROWS_WITH(plan_of(batch + "num_epochs: 1", std::nullopt),
+                    doctest::Contains("max_steps is missing"));
+}
+
+TEST_CASE("checkpoint and validation steps") {
+  const std::string batch = "global_batch_size: 1, ";
+  const StepPlan plan = plan_of(batch + "num_epochs: 2, ckpt_every_steps: 4, val_every_steps: 3", 7);
+  CHECK(steps_where(plan, is_checkpoint_step) == Steps{3, 6, 7, 11, 13});
+  CHECK(steps_where(plan, is_validation_step) == Steps{2, 3, 5, 6, 7, 8, 11, 13});
+  CHECK(epoch_of(plan, 6) == 0);
+  CHECK(epoch_of(plan, 7) == 1);
+  CHECK(is_last_step(plan, 13));
+  CHECK_FALSE(is_last_step(plan, 12));
+  CHECK(is_checkpoint_step(plan, 1, true));
+  CHECK_FALSE(is_validation_step(plan, 2, true));
+
+  const StepPlan by_steps =
+      plan_of(batch + "num_epochs: 2, ckpt_every_steps: 4, save_checkpoint_every_epoch: false", 7);
+  CHECK(steps_where(by_steps, is_checkpoint_step) == Steps{3, 7, 11, 13});
+  CHECK(steps_where(by_steps, is_validation_step) == Steps{3, 7, 11, 13});
+  CHECK(steps_where(plan_of(batch + "num_epochs: 3, ckpt_every_steps: null", 7), is_checkpoint_step) ==
+        Steps{6, 13, 20});
+  CHECK(steps_where(plan_of(batch + "max_steps: 5", 100), is_checkpoint_step) == Steps{4});
+}
