@@ -198,10 +198,10 @@ class SpecList {
   }
 
   void add_attention(const std::string& mixer) {
-    add_linear(mixer + ".q_proj", c_.q_width(), c_.hidden_size, c_.attention_bias);
-    add_linear(mixer + ".k_proj", c_.kv_width(), c_.hidden_size, c_.attention_bias);
-    add_linear(mixer + ".v_proj", c_.kv_width(), c_.hidden_size, c_.attention_bias);
-    add_linear(mixer + ".o_proj", c_.hidden_size, c_.q_width(), c_.attention_bias);
+    add_linear(mixer + ".q_proj", c_.q_width(), c_.hidden_size, false);
+    add_linear(mixer + ".k_proj", c_.kv_width(), c_.hidden_size, false);
+    add_linear(mixer + ".v_proj", c_.kv_width(), c_.hidden_size, false);
+    add_linear(mixer + ".o_proj", c_.hidden_size, c_.q_width(), false);
   }
 
   void add_mlp(const std::string& mixer, std::int64_t width) {

@@ -40,7 +40,6 @@ struct NemotronHConfig {
   std::int64_t num_attention_heads = 32;
   std::int64_t num_key_value_heads = 8;
   std::int64_t head_dim = 128;
-  bool attention_bias = false;  ///< on q, k, v and o projections
 
   std::int64_t intermediate_size = 21504;
   bool mlp_bias = false;  ///< on dense MLPs, shared experts and latent projections, not on routed experts

@@ -140,7 +140,7 @@ TEST_CASE("config: patterns") {
 
 TEST_CASE("config: canonical names, shapes and marks of one block of each kind") {
   NemotronHConfig c = small();
-  c.use_bias = c.mlp_bias = c.attention_bias = true;
+  c.use_bias = c.mlp_bias = true;
   c.moe_latent_size = 12;
   std::vector<std::string> lines;
   for (const TensorSpec& s : tensor_specs(c))
@@ -174,13 +174,9 @@ TEST_CASE("config: canonical names, shapes and marks of one block of each kind")
       "backbone.layers.1.mixer.shared_experts.down_proj.bias [32]",
       "backbone.layers.2.norm.weight [32]",
       "backbone.layers.2.mixer.q_proj.weight [32, 32]",
-      "backbone.layers.2.mixer.q_proj.bias [32]",
       "backbone.layers.2.mixer.k_proj.weight [16, 32]",
-      "backbone.layers.2.mixer.k_proj.bias [16]",
       "backbone.layers.2.mixer.v_proj.weight [16, 32]",
-      "backbone.layers.2.mixer.v_proj.bias [16]",
       "backbone.layers.2.mixer.o_proj.weight [32, 32]",
-      "backbone.layers.2.mixer.o_proj.bias [32]",
       "backbone.layers.3.norm.weight [32]",
       "backbone.layers.3.mixer.up_proj.weight [48, 32]",
       "backbone.layers.3.mixer.up_proj.bias [48]",

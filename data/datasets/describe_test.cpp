@@ -13,7 +13,7 @@ TEST_CASE("describe: targets are marked, documents are separated, padding is lef
   std::vector<TokenRow> rows;
   for (const char* answer : {"frog", "7 é"})
     rows.push_back(squad_row({answer, "Gé.", "Why?", {{answer, 0}}}, tokenizer, options));
-  const RowOptions padded{.seq_length = 40, .padding = RowPadding::max_length};
+  const RowOptions padded{.seq_length = 40, .padding = Padding::max_length};
   const auto data = std::make_shared<RowDataset>("data", rows, padded, 0);
   const std::string first = "Context: Gé. Question: Why? Answer:⟦ frog</s>⟧";
   const std::string second = "Context: Gé. Question: Why? Answer: ⟦7 é</s>⟧";

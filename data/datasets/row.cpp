@@ -19,7 +19,7 @@ void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
 }  // namespace
 
 void check_row_options(std::string_view what, const RowOptions& options) {
-  if (options.padding == RowPadding::none && options.truncation == Truncation::none) return;
+  if (options.padding == Padding::none && options.truncation == Truncation::none) return;
   require(options.seq_length >= 2, what,
           ": padding to max_length and truncation want a seq_length of 2 or more, got ",
           options.seq_length == 0 ? std::string("none") : std::to_string(options.seq_length));
@@ -48,7 +48,7 @@ void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length) {
 
 Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id) {
   const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
-  const bool fixed = options.padding == RowPadding::max_length;
+  const bool fixed = options.padding == Padding::max_length;
   const std::int64_t width = fixed ? options.seq_length : content;
   require(content <= width, "row '", row.id, "' has ", content, " positions, seq_length is ", width,
           "; set truncation: true");

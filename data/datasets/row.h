@@ -13,7 +13,7 @@
 /// that counts as padding. This is the layout of NeMo Automodel.
 namespace nemocube {
 
-enum class RowPadding {
+enum class Padding {
   none,        ///< rows as they are; the loader pads to the longest of a batch
   max_length,  ///< rows of seq_length positions
 };
@@ -27,7 +27,7 @@ enum class Truncation {
 
 struct RowOptions {
   std::int64_t seq_length = 0;  ///< 0: not given
-  RowPadding padding = RowPadding::none;
+  Padding padding = Padding::none;
   Truncation truncation = Truncation::none;
   bool append_eos = true;  ///< supervised, and not twice
 };

@@ -30,7 +30,7 @@ TokenRow sized_row(int prompt, int answer) {
 Sample fixed(TokenRow row, std::int64_t length, Truncation how) {
   truncate_row(row, how, length);
   const Sample sample = finish_row(
-      row, {.seq_length = length, .padding = RowPadding::max_length, .truncation = how}, /*pad_id=*/0);
+      row, {.seq_length = length, .padding = Padding::max_length, .truncation = how}, /*pad_id=*/0);
   check_sample(sample);
   return sample;
 }
@@ -110,9 +110,9 @@ TEST_CASE("rows: truncation keeps what leads and takes the context first") {
 }
 
 TEST_CASE("rows: without truncation a row that is too long is an error") {
-  const RowOptions options{.seq_length = 6, .padding = RowPadding::max_length};
+  const RowOptions options{.seq_length = 6, .padding = Padding::max_length};
   CHECK(finish_row(table_row(), options, 0).input_ids == Ids{11, 12, 13, 14, 21, 22});
-  const RowOptions shorter{.seq_length = 5, .padding = RowPadding::max_length};
+  const RowOptions shorter{.seq_length = 5, .padding = Padding::max_length};
   CHECK_THROWS_WITH_AS(finish_row(table_row(), shorter, 0),
                        "row 'q' has 6 positions, seq_length is 5; set truncation: true", Error);
 }
@@ -127,8 +127,7 @@ TEST_CASE("rows: empty and one id") {
 }
 
 TEST_CASE("row data set: drops rows without labels, refuses to be empty") {
-  const RowOptions options{
-      .seq_length = 5, .padding = RowPadding::max_length, .truncation = Truncation::right};
+  const RowOptions options{.seq_length = 5, .padding = Padding::max_length, .truncation = Truncation::right};
   const RowDataset data("data", {sized_row(6, 2), table_row(), sized_row(5, 1)}, options, 9);
   CHECK(data.size() == 1);
   CHECK(data.dropped() == 2);

@@ -47,7 +47,7 @@ void check_rows(const std::string& file, const RowOptions& rows, std::int64_t wa
     REQUIRE(sample.id == question.id);
     REQUIRE(sample.label_tokens() > 0);
     REQUIRE(sample.positions() ==
-            (rows.padding == RowPadding::max_length ? rows.seq_length : sample.content_length()));
+            (rows.padding == Padding::max_length ? rows.seq_length : sample.content_length()));
     const TokenRow row = squad_row(question, sample_tokenizer(), options);
     std::int64_t targets = 0;
     for (const bool supervised : row.supervised) targets += supervised;
@@ -143,7 +143,7 @@ TEST_CASE("squad: split, limit and impossible questions") {
 TEST_CASE("squad: right truncation loses answers and says so") {
   const SquadOptions options{
       .dataset_name = samples,
-      .rows = {.seq_length = 90, .padding = RowPadding::max_length, .truncation = Truncation::right}};
+      .rows = {.seq_length = 90, .padding = Padding::max_length, .truncation = Truncation::right}};
   const auto data = make_squad_dataset(sample_tokenizer(), options);
   CHECK(data->dropped() > 0);
   CHECK(data->size() + data->dropped() == 580);
@@ -154,7 +154,7 @@ TEST_CASE("squad: the sample data") {
   check_rows(samples + "/train.json", {.seq_length = 512}, 580);
   for (const auto how : {Truncation::left, Truncation::context})
     check_rows(samples + "/validation.json",
-               {.seq_length = 64, .padding = RowPadding::max_length, .truncation = how}, 49);
+               {.seq_length = 64, .padding = Padding::max_length, .truncation = how}, 49);
 }
 
 TEST_CASE("squad: real questions") {
@@ -165,5 +165,5 @@ TEST_CASE("squad: real questions") {
   }
   for (const std::int64_t length : {128, 256, 512})
     for (const auto how : {Truncation::left, Truncation::context})
-      check_rows(file, {.seq_length = length, .padding = RowPadding::max_length, .truncation = how}, 1621);
+      check_rows(file, {.seq_length = length, .padding = Padding::max_length, .truncation = how}, 1621);
 }

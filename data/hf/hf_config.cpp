@@ -236,7 +236,6 @@ NemotronHConfig parse_hf_config(const JsonView& object) {
   if (object.has_null("num_key_value_heads")) c.num_key_value_heads = c.num_attention_heads;
   r.read(c.num_key_value_heads, {"num_key_value_heads", "num_query_groups"});
   r.read(c.head_dim, {"head_dim", "attention_head_dim", "kv_channels"});
-  r.read(c.attention_bias, {"attention_bias"});
   r.read(c.intermediate_size, {"intermediate_size"});
   r.read(c.mlp_bias, {"mlp_bias"});
 
@@ -300,7 +299,7 @@ HfConfigFile make_hf_config(const NemotronHConfig& c) {
   j["num_attention_heads"] = c.num_attention_heads;
   j["num_key_value_heads"] = c.num_key_value_heads;
   j["head_dim"] = c.head_dim;
-  j["attention_bias"] = c.attention_bias;
+  j["attention_bias"] = false;
   j["intermediate_size"] = c.intermediate_size;
   j["mlp_bias"] = c.mlp_bias;
   j["mlp_hidden_act"] = "relu2";

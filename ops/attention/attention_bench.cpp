@@ -1,3 +1,6 @@
+#include <cmath>
+#include <memory>
+
 #include "core/kernels.h"
 #include "core/rng.h"
 #include "ops/attention/attention.h"

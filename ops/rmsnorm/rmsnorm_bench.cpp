@@ -1,4 +1,5 @@
 #include <cmath>
+#include <memory>
 
 #include "core/rng.h"
 #include "ops/bench.h"

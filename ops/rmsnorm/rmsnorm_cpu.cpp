@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "ops/reduce.h"
 #include "ops/rmsnorm/rmsnorm.h"

@@ -9,7 +9,8 @@ namespace nemocube {
 
 struct SsdOptions {
   std::int64_t heads = 0, head_dim = 0, groups = 0, state_size = 0;
-  /// Longest chunk. A matter of speed and of memory for backward (one state for each chunk), not of results.
+  /// Longest chunk; the CPU kernels use at most 64. A matter of speed and of memory for backward (one state
+  /// for each chunk), not of results.
   std::int64_t chunk_size = 128;
   double dt_min = 0, dt_max = std::numeric_limits<double>::infinity();  ///< limits of dt after softplus
 };

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "ops/ssd_scan/ssd_scan_parts.h"
 #include "ops/ssd_scan/ssd_scan_transpose.h"
@@ -76,7 +78,9 @@ class Backward {
         mixed_(memory_.take(ld_ * ld_)),
         paired_(memory_.take(ld_ * ld_)),
         x_(memory_.take(ld_ * z_.width)),
-        y_(memory_.take(ld_ * z_.width)),
+        y_copy_(std::is_same_v<T, A> ? nullptr : memory_.take(ld_ * z_.width)),
+        y_(y_copy_),
+        y_stride_(z_.width),
         q_(memory_.take(ld_ * z_.width)),
         scaled_(memory_.take(ld_ * z_.width)),
         y_turned_(memory_.take(ld_ * z_.head_dim)),
@@ -94,6 +98,7 @@ class Backward {
     std::fill_n(r_, size_, A(0));
     for (std::int64_t i = last; i >= 0; --i) {
       group_ = group;
+      begin_ = begin;
       index_ = first + i;
       t0_ = begin + i * z_.chunk;
       n_ = std::min(z_.chunk, length - i * z_.chunk);
@@ -111,20 +116,13 @@ class Backward {
     steps_.fill(group_, t0_, n_);
     load<T>(b_, p_.B, t0_, n_, group_ * z_.state, z_.state);
     load<T>(c_, p_.C, t0_, n_, group_ * z_.state, z_.state);
-    load<T>(x_, p_.x, t0_, n_, group_ * z_.width, z_.width);
-    load<T>(y_, dy_, t0_, n_, group_ * z_.width, z_.width);
+    place_output_gradient();
     upper_products(b_, z_.state, c_, z_.state, z_.state, turned_, dots_);
+    for (std::int64_t h = 0; h < z_.group_heads; ++h) load_x(h);
     if (has_end_) {
       transpose(turned_, z_.width, r_, z_.state, z_.width, z_.state);
       tile_gemm<A, false, false>(n_, z_.width, z_.state, b_, z_.state, turned_, z_.width, q_, z_.width,
                                  false);
-      for (std::int64_t h = 0; h < z_.group_heads; ++h)
-        for (std::int64_t s = 0; s < n_; ++s) {
-          const A factor = steps_.out[h * steps_.stride + s] * steps_.dt[h * steps_.stride + s];
-          const A* __restrict x = x_ + s * z_.width + h * z_.head_dim;
-          A* __restrict to = scaled_ + s * z_.width + h * z_.head_dim;
-          for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = factor * x[k];
-        }
       tile_gemm<A, false, false>(n_, z_.state, z_.width, scaled_, z_.width, r_, z_.state, db_, z_.state,
                                  false);
     } else {
@@ -138,6 +136,7 @@ class Backward {
       std::fill_n(ddt_, n_, A(0));
       through_end(h);
       through_start(h);
+      if (t0_ > begin_) prefetch_before(h);
       within(h);
       finish(h);
     }
@@ -149,6 +148,32 @@ class Backward {
     });
     store<T>(db_, g_.B, t0_, n_, group_ * z_.state, z_.state);
     store<T>(dc_, g_.C, t0_, n_, group_ * z_.state, z_.state);
+  }
+
+  /// dY is read where it lies, unless it has to be converted.
+  void place_output_gradient() {
+    if constexpr (std::is_same_v<T, A>) {
+      y_ = dy_.row<T>(t0_) + group_ * z_.width;
+      y_stride_ = dy_.row_stride();
+    } else {
+      load<T>(y_copy_, dy_, t0_, n_, group_ * z_.width, z_.width);
+    }
+  }
+
+  /// X and out dt X of head h.
+  void load_x(std::int64_t h) {
+    const A* out = steps_.out + h * steps_.stride;
+    const A* dt = steps_.dt + h * steps_.stride;
+    const T* from = p_.x.row<T>(t0_) + group_ * z_.width + h * z_.head_dim;
+    for (std::int64_t s = 0; s < n_; ++s, from += p_.x.row_stride()) {
+      const A factor = out[s] * dt[s];
+      A* __restrict x = x_ + s * z_.width + h * z_.head_dim;
+      A* __restrict to = scaled_ + s * z_.width + h * z_.head_dim;
+      for (std::int64_t k = 0; k < z_.head_dim; ++k) {
+        x[k] = static_cast<A>(from[k]);
+        to[k] = factor * x[k];
+      }
+    }
   }
 
   /// to [n, n] = U V^T where the column is at or after the row's block, zero-padded to whole vectors.
@@ -193,7 +218,7 @@ class Backward {
     const std::int64_t c0 = h * z_.head_dim;
     for (std::int64_t l = 0; l < n_; ++l) {
       const A in = steps_.in[h * steps_.stride + l];
-      const A* __restrict y = y_ + l * z_.width + c0;
+      const A* __restrict y = y_ + l * y_stride_ + c0;
       A* __restrict to = scaled_ + l * z_.width + c0;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = in * y[k];
     }
@@ -213,10 +238,21 @@ class Backward {
     }
   }
 
+  void prefetch_before(std::int64_t h) const {
+    const std::int64_t t = t0_ - z_.chunk, c0 = group_ * z_.width + h * z_.head_dim;
+    prefetch(p_.x.template row<T>(t) + c0, p_.x.row_stride(), z_.chunk, z_.head_dim);
+    prefetch(dy_.row<T>(t) + c0, dy_.row_stride(), z_.chunk, z_.head_dim);
+    prefetch(start_ - z_.heads * z_.head_dim * z_.state + h * z_.head_dim * z_.state, z_.state, z_.head_dim,
+             z_.state);
+    if (h > 0) return;
+    prefetch(p_.B.template row<T>(t) + group_ * z_.state, p_.B.row_stride(), z_.chunk, z_.state);
+    prefetch(p_.C.template row<T>(t) + group_ * z_.state, p_.C.row_stride(), z_.chunk, z_.state);
+  }
+
   /// What tokens of head h send each other.
   void within(std::int64_t h) {
     const std::int64_t c0 = h * z_.head_dim;
-    upper_products(x_ + c0, z_.width, y_ + c0, z_.width, z_.head_dim, y_turned_, scores_);
+    upper_products(x_ + c0, z_.width, y_ + c0, y_stride_, z_.head_dim, y_turned_, scores_);
     const A* __restrict sum = steps_.sum + h * steps_.stride;
     const A* __restrict rest = steps_.rest + h * steps_.stride;
     std::fill_n(before_, ld_, A(0));
@@ -231,7 +267,8 @@ class Backward {
         ddt_[s] += direct;
       }
       tile_gemm<A, false, false>(r1 - r0, z_.head_dim, n_ - r0, mixed_ + r0 * ld_ + r0, ld_,
-                                 y_ + r0 * z_.width + c0, z_.width, q_ + r0 * z_.width + c0, z_.width, true);
+                                 y_ + r0 * y_stride_ + c0, y_stride_, q_ + r0 * z_.width + c0, z_.width,
+                                 true);
     });
   }
 
@@ -256,7 +293,7 @@ class Backward {
     for (std::int64_t s = 0; s < n_; ++s) {
       const A dt = steps_.dt[h * steps_.stride + s];
       const A* __restrict q = q_ + s * z_.width + c0;
-      const A* __restrict y = y_ + s * z_.width + c0;
+      const A* __restrict y = y_ + s * y_stride_ + c0;
       T* __restrict to = g_.x.row<T>(t0_ + s) + group_ * z_.width + c0;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = static_cast<T>(dt * q[k] + skip * y[k]);
     }
@@ -281,16 +318,19 @@ class Backward {
   std::int64_t ld_, size_;  // rounded chunk length; elements of the states of one group
   TimeSteps<T> steps_;
   Scratch<A> memory_;
-  A *b_, *c_, *db_, *dc_, *dc_head_;                // [chunk, state]
-  A *dots_, *scores_, *mixed_, *paired_;            // B C^T, X dY^T, B C^T * E, P: [chunk, ld], column >= row
-  A *x_, *y_, *q_, *scaled_;                        // X, dY, Q, and out dt X, then in dY: [chunk, width]
+  A *b_, *c_, *db_, *dc_, *dc_head_;      // [chunk, state]
+  A *dots_, *scores_, *mixed_, *paired_;  // B C^T, X dY^T, B C^T * E, P: [chunk, ld], column >= row
+  A *x_, *q_, *scaled_;                   // X, Q, and out dt X, then in dY: [chunk, width]
+  A* y_copy_;
+  const A* y_;  // dY [chunk, width]
+  std::int64_t y_stride_;
   A* y_turned_;                                     // dY^T of one head [head_dim, ld]
   A* turned_;                                       // C^T [state, ld], then R^T [state, width]
   A* r_;                                            // R [width, state]
   A *before_, *ddt_, *da_, *from_start_, *to_end_;  // [ld]
 
   // The chunk at hand.
-  std::int64_t group_ = 0, index_ = 0, t0_ = 0, n_ = 0;
+  std::int64_t group_ = 0, index_ = 0, begin_ = 0, t0_ = 0, n_ = 0;
   bool has_start_ = false, has_end_ = false;  // H, R may differ from zero
   const A* start_ = nullptr;                  // H [width, state]
 };

@@ -67,7 +67,7 @@ RunState read_state(const fs::path& file) {
   s.skipped_steps = view.at("skipped_steps").integer();
   s.nonfinite_in_a_row = view.at("nonfinite_in_a_row").integer();
   if (const auto lowest = view.find("lowest_validation_loss")) s.lowest_validation_loss = lowest->number();
-  s.loader = loader_state_from_json(file.string() + ": loader", view.at("loader").value());
+  s.loader = loader_state_from_json(view.at("loader"));
   return s;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/commands/commands.h"
 

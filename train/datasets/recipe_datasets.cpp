@@ -13,7 +13,7 @@ RowOptions row_options(const DatasetSection& section) {
   RowOptions rows;
   rows.seq_length = section.seq_length.value_or(0);
   rows.padding = section.padding;
-  rows.truncation = section.truncation;
+  rows.truncation = section.truncation ? section.truncation_side : Truncation::none;
   rows.append_eos = section.append_eos;
   return rows;
 }

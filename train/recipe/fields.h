@@ -107,7 +107,7 @@ void fields(Io& io, DatasetSection& s) {
   if (s.kind == DatasetKind::squad) {
     io.field("dataset_name", s.dataset_name);
     io.field("path", s.path);
-    io.field("truncation_side", s.truncation_side);
+    io.field("answer_start", s.answer_start);
     io.ignored({"fp8"});
   }
   if (s.kind == DatasetKind::messages) {
@@ -134,9 +134,10 @@ void fields(Io& io, DatasetSection& s) {
     io.field("seq_length", s.seq_length, positive);
     io.path_or_section("tokenizer", s.tokenizer);
     io.field("padding", s.padding);
-    std::optional<Truncation> truncation = s.truncation ? Truncation::on : Truncation::off;
+    std::optional<Cut> truncation = s.truncation ? Cut::on : Cut::off;
     io.field("truncation", truncation);
-    s.truncation = truncation == Truncation::on;
+    s.truncation = truncation == Cut::on;
+    io.field("truncation_side", s.truncation_side);
     io.field("append_eos", s.append_eos);
     io.field("chat_template", s.chat_template);
     if (s.padding == Padding::max_length && !s.seq_length)

@@ -39,21 +39,22 @@ inline constexpr std::array names_of<DatasetKind>{Name{"squad", DatasetKind::squ
                                                   Name{"mock_iterable_dataset", DatasetKind::mock},
                                                   Name{"tokens", DatasetKind::tokens}};
 template <>
-inline constexpr std::array names_of<Padding>{
-    Name{"do_not_pad", Padding::none}, Name{"false", Padding::none}, Name{"longest", Padding::longest},
-    Name{"true", Padding::longest}, Name{"max_length", Padding::max_length}};
-enum class Truncation { off, on };
+inline constexpr std::array names_of<Padding>{Name{"do_not_pad", Padding::none}, Name{"false", Padding::none},
+                                              Name{"longest", Padding::none}, Name{"true", Padding::none},
+                                              Name{"max_length", Padding::max_length}};
+enum class Cut { off, on };
+template <>
+inline constexpr std::array names_of<Cut>{Name{"false", Cut::off},     Name{"do_not_truncate", Cut::off},
+                                          Name{"true", Cut::on},       Name{"longest_first", Cut::on},
+                                          Name{"only_first", Cut::on}, Name{"only_second", Cut::on}};
 template <>
 inline constexpr std::array names_of<Truncation>{
-    Name{"false", Truncation::off},     Name{"do_not_truncate", Truncation::off},
-    Name{"true", Truncation::on},       Name{"longest_first", Truncation::on},
-    Name{"only_first", Truncation::on}, Name{"only_second", Truncation::on}};
+    Name{"left", Truncation::left}, Name{"right", Truncation::right}, Name{"context", Truncation::context}};
 template <>
-inline constexpr std::array names_of<TruncationSide>{Name{"left", TruncationSide::left},
-                                                     Name{"context", TruncationSide::context}};
+inline constexpr std::array names_of<AnswerStart>{Name{"answer", AnswerStart::answer},
+                                                  Name{"space", AnswerStart::space}};
 template <>
-inline constexpr std::array names_of<PackingStrategy>{Name{"thd", PackingStrategy::thd},
-                                                      Name{"neat", PackingStrategy::neat}};
+inline constexpr std::array names_of<Packing>{Name{"thd", Packing::thd}, Name{"neat", Packing::neat}};
 template <>
 inline constexpr std::array names_of<OptimizerKind>{
     Name{"AdamW", OptimizerKind::adamw}, Name{"Adam", OptimizerKind::adam}, Name{"SGD", OptimizerKind::sgd},

@@ -1,4 +1,5 @@
 #include "train/recipe/recipe.h"
+#include "data/datasets/split.h"
 
 #include <algorithm>
 
@@ -155,35 +156,12 @@ std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp) {
        "; the nearest that is: ", std::max(global / unit, std::int64_t{1}) * unit);
 }
 
-Split parse_split(const std::string& text) {
-  Split split;
-  const auto open = text.find('[');
-  split.name = text.substr(0, open);
-  const bool sliced = open != std::string::npos;
-  const auto colon = text.find(':', sliced ? open : 0);
-  const bool fine = !split.name.empty() && (!sliced || (text.ends_with(']') && colon != std::string::npos));
-  require(fine, "dataset.split: want a name or name[begin:end], found '", text, "'");
-  if (!sliced) return split;
-  const auto bound = [&](std::string_view part) -> std::optional<std::int64_t> {
-    if (part.empty()) return std::nullopt;
-    const auto number = recipe::parse_integer(part);
-    require(number.has_value(), "dataset.split: want whole numbers in the brackets, found '", text, "'");
-    return number;
-  };
-  const std::string_view all = text;
-  split.begin = bound(all.substr(open + 1, colon - open - 1));
-  split.end = bound(all.substr(colon + 1, all.size() - colon - 2));
-  return split;
-}
-
 namespace {
 
 std::filesystem::path file_in_folder(const std::filesystem::path& folder, const std::string& split,
                                      const std::string& where) {
   std::vector<std::string> names;
   for (const char* ending : {".json", ".jsonl", ".ndjson", ".safetensors"}) names.push_back(split + ending);
-  names.push_back(cat(split, "-v1.1.json"));
-  if (split == "validation") names.push_back("dev-v1.1.json");
   std::string tried;
   for (const std::string& name : names) {
     if (std::filesystem::is_regular_file(folder / name)) return folder / name;
@@ -195,18 +173,14 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder, const 
 }  // namespace
 
 std::filesystem::path dataset_file(const DatasetSection& dataset, const std::string& key) {
-  const bool by_name = dataset.path.empty() && dataset.kind == DatasetKind::squad;
-  const std::string& source = by_name ? dataset.dataset_name : dataset.path;
-  const std::string where = cat(key, by_name ? ".dataset_name: " : ".path: ");
+  const std::string split = DatasetSplit::parse(dataset.split.value_or("train")).name;
+  if (dataset.kind == DatasetKind::squad)
+    return find_squad_file(dataset.path.empty() ? dataset.dataset_name : dataset.path, split);
+  const std::string& source = dataset.path;
+  const std::string where = key + ".path: ";
   require(!source.empty(), where, "is missing");
-  const std::string split = parse_split(dataset.split.value_or("train")).name;
   if (std::filesystem::is_directory(source)) return file_in_folder(source, split, where);
   if (std::filesystem::exists(source)) return source;
-  if (by_name)
-    fail(where, "'", source,
-         "' is no file or folder here, and nothing is downloaded at run time. Download the "
-         "data set (SQuAD v1.1: train-v1.1.json and dev-v1.1.json) and set ",
-         key, ".path to the file or its folder");
   fail(where, "'", source, "' does not exist");
 }
 

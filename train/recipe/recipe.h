@@ -11,6 +11,9 @@
 
 #include "core/dtype.h"
 #include "core/kernels.h"
+#include "data/datasets/packing.h"
+#include "data/datasets/squad.h"
+#include "train/optimizer/optimizer.h"
 
 /// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
 /// NeMo AutoModel's recipes; keys of our own are marked (own). Steps are optimizer steps counted from 0.
@@ -69,8 +72,6 @@ struct LossSection {
 };
 
 enum class DatasetKind { squad, messages, mock, tokens };
-enum class Padding { none, longest, max_length };
-enum class TruncationSide { left, context };
 struct DatasetSection {
   DatasetKind kind = DatasetKind::squad;
   std::string dataset_name = "squad";      ///< squad: file, folder or hub name; `path` wins
@@ -81,18 +82,18 @@ struct DatasetSection {
   std::optional<std::int64_t> limit_dataset_samples;
   Padding padding = Padding::none;  ///< `longest` and true are left to the collator
   bool truncation = false;
-  TruncationSide truncation_side = TruncationSide::left;  ///< (own) context: shorten the context only
-  bool append_eos = true;                                 ///< (own) supervise an end-of-text token
+  Truncation truncation_side = Truncation::left;  ///< (own) left, right, or context: shorten the context only
+  bool append_eos = true;                         ///< (own) supervise an end-of-text token
+  AnswerStart answer_start = AnswerStart::answer;  ///< (own) squad: where the targets begin
   std::optional<std::string> chat_template;
   bool mask_history = false, mask_reasoning_content = false, skip_invalid_samples = false;  ///< messages
   std::optional<std::int64_t> shuffle_seed;                                                 ///< messages
   std::int64_t vocab_size = 1024, num_samples = 1'000'000;                                  ///< mock
 };
 
-enum class PackingStrategy { thd, neat };
 struct PackedSequenceSection {
   std::int64_t packed_sequence_size = 0;  ///< tokens in a pack; 0: no packing
-  PackingStrategy packing_strategy = PackingStrategy::thd;
+  Packing packing_strategy = Packing::thd;
   std::optional<std::int64_t> max_packs;
   bool drop_long_samples = true;
 };
@@ -103,7 +104,6 @@ struct DataloaderSection {
   std::optional<std::int64_t> batch_size;  ///< null: local_batch_size, which is all that training accepts
 };
 
-enum class OptimizerKind { adamw, adam, sgd };
 /// Parameters whose name matches the regular expression somewhere; the first matching entry counts.
 struct ParamGroupOverride {
   std::string pattern;
@@ -209,14 +209,6 @@ std::string describe(const Recipe& recipe);
 /// Throws Error unless the global batch is whole forward passes on `dp` data-parallel ranks; returns how many
 /// on each.
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
-
-/// The dataset names of `split`: "train[10:200]" is {"train", 10, 200}. Ends may be negative, as in Python.
-/// Throws Error for anything else in the brackets.
-struct Split {
-  std::string name;
-  std::optional<std::int64_t> begin, end;
-};
-Split parse_split(const std::string& text);
 
 /// The file a squad, messages or tokens dataset reads: `path`, or dataset_name, or in a folder the file of
 /// its split. Throws Error saying what to download when only a hub name is known. `key` is for messages.
