@@ -58,7 +58,7 @@ std::int64_t NemotronHConfig::count(BlockKind kind) const { return std::ranges::
 
 namespace {
 // Bounds that keep every product of sizes far from 2^63.
-constexpr std::int64_t most_size = 1 << 24, most_width = 1 << 26;
+constexpr std::int64_t most_size = 1 << 24, most_width = 1 << 26, most_layers = 1 << 14;
 
 void check_size(const char* key, std::int64_t value, std::int64_t low = 1) {
   require(value >= low, key, ": want at least ", low, ", got ", value);
@@ -138,6 +138,8 @@ void NemotronHConfig::validate() const {
   check_size("vocab_size", vocab_size);
   check_size("hidden_size", hidden_size);
   require(!blocks.empty(), "the pattern of layers: want at least one block, got none");
+  require(num_layers() <= most_layers, "the pattern of layers: want at most ", most_layers, " blocks, got ",
+          num_layers());
   check_range("layer_norm_epsilon", layer_norm_epsilon, std::numeric_limits<double>::min(), largest);
   check_range("initializer_range", initializer_range, 0, largest);
   require(!tie_word_embeddings, "tie_word_embeddings: want false (NemotronH keeps embeddings and lm_head ",

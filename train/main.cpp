@@ -1,5 +1,7 @@
 #include <dnnl.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -33,6 +35,26 @@ void refuse_many_ranks() {
   }
 }
 
+// Before parsing, because CLI11 would only say that a subcommand is required.
+void refuse_unknown_subcommand(CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (sub->check_name(argv[1])) return;
+    known += (known.empty() ? "" : ", ") + sub->get_name();
+  }
+  nemocube::fail("no subcommand '", argv[1], "' (there are: ", known, ")");
+}
+
+// OpenMP threads that wait by spinning make every parallel loop ten times slower as soon as another program
+// wants the same cores. The runtime reads its settings before main, so a short spin is set for a second start
+// of this program.
+void wait_politely(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  ::setenv("GOMP_SPINCOUNT", "2000", 1);
+  ::execv("/proc/self/exe", argv);  // where this fails the run is merely less polite
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"nemocube: trains and fine-tunes NemotronH models"};
   app.set_version_flag("--version", version_text());
@@ -52,10 +74,12 @@ int run(int argc, char** argv) {
   nemocube::add_tokenize_command(app);
   nemocube::add_inspect_command(app);
   nemocube::add_bench_command(app);
+  refuse_unknown_subcommand(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : exit_user_error;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help and --version
+    nemocube::fail(e.what(), "\n  Run with --help for more information.");
   }
   return 0;
 }
@@ -63,6 +87,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file beyond the limit of its size is then an error of write(), with a message, like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run(argc, argv);
   } catch (const nemocube::Error& e) {

@@ -24,7 +24,20 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& target) {
   return directory_of(target) / cat(".", target.filename().string(), ".", ::getpid(), ".", counter++, ".tmp");
 }
 
+void check_output_place(const std::filesystem::path& target) {
+  require(!target.empty(), "the name of the file to write is empty");
+  std::error_code error;
+  const std::filesystem::path directory = directory_of(target);
+  require(std::filesystem::is_directory(directory, error), target.string(),
+          ": cannot write: ", directory.string(), " is not a directory");
+  const auto status = std::filesystem::status(target, error);
+  require(
+      target.has_filename() && (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)),
+      target.string(), ": cannot write: exists and is not a regular file");
+}
+
 AtomicFile::AtomicFile(std::filesystem::path target) : target_(std::move(target)) {
+  check_output_place(target_);
   temporary_ = temporary_sibling(target_);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) fail_with_errno("create");

@@ -31,6 +31,10 @@ class AtomicFile {
 };
 
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);
+/// Throws Error unless a file can be put in place under this name: its directory exists, and nothing but a
+/// regular file has the name (a rename would destroy a device as easily as a file). For checks before long
+/// work.
+void check_output_place(const std::filesystem::path& target);
 /// Makes renames inside a directory durable.
 void sync_directory(const std::filesystem::path& directory);
 /// A name beside `target`, hidden and different for every call, for things that will be renamed to it.

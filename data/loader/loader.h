@@ -45,6 +45,7 @@ class Loader {
   /// Throws Error when an epoch would have no batch.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
 
+  const Dataset& dataset() const { return *dataset_; }
   std::int64_t batches_per_epoch() const;
   bool epoch_done() const;  ///< no batch is left in this epoch
 

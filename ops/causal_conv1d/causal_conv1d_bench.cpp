@@ -35,11 +35,13 @@ struct Setup {
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    const Var leaf = Var::leaf(x), w = Var::leaf(weight), b = Var::leaf(bias);
-    const Var out = causal_conv1d_silu(ctx, leaf, w, b, sequences);
+    // x is an intermediate value's, as in a model.
+    const Var in(x, std::make_shared<GradNode>(x.shape(), x.dtype(), false));
+    const Var w = Var::leaf(weight), b = Var::leaf(bias);
+    const Var out = causal_conv1d_silu(ctx, in, w, b, sequences);
     y = out.value();
     tape.backward(out, dy);
-    dx = leaf.grad();
+    dx = in.grad();
   }
 
   /// Pre-activation at token t, channel c, in f64.

@@ -75,14 +75,11 @@ class Conv {
   void forward(const Tensor& y) const {
     const Rows<T> to_rows(y);
     parallel_for(y.rows(), 1 + 4096 / (channels_ + 1), [&](std::int64_t begin, std::int64_t end) {
-      A c[block_columns];
       for_pieces(sequences_, begin, end, [&](const Piece& piece) {
         for (std::int64_t t = piece.first; t < piece.last; ++t)
           for (std::int64_t c0 = 0; c0 < channels_; c0 += block_columns) {
             const std::int64_t n = std::min(block_columns, channels_ - c0);
-            convolve(c, piece, t, c0, n);
-            T* __restrict to = to_rows[t] + c0;
-            for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<T>(silu(c[j]));
+            convolve(to_rows[t] + c0, piece, t, c0, n, [](std::int64_t, A c) { return silu(c); });
           }
       });
     });
@@ -105,9 +102,9 @@ class Conv {
               prefetch(dy_rows[t + 1] + c0, n);
             }
             A* __restrict du = &ring[at((t % taps_) * block_columns)];
-            convolve(du, piece, t, c0, n);
-            const T* __restrict g = dy_rows[t] + c0;
-            for (std::int64_t j = 0; j < n; ++j) du[j] = static_cast<A>(g[j]) * silu_grad(du[j]);
+            convolve(du, piece, t, c0, n, [g = dy_rows[t] + c0](std::int64_t c, A v) {
+              return static_cast<A>(g[c]) * silu_grad(v);
+            });
             if (sums_wanted && t < piece.last) add_sums(sums.data(), du, piece, t, c0, n);
             const std::int64_t ready = t - taps_ + 1;
             if (dx_rows && ready >= piece.first)
@@ -147,7 +144,10 @@ class Conv {
     }
   }
 
-  void convolve(A* __restrict c, const Piece& piece, std::int64_t t, std::int64_t c0, std::int64_t n) const {
+  /// to[j] = fn(j, c) for n columns from c0, c being the convolution at token t.
+  template <class To, class Fn>
+  void convolve(To* __restrict to, const Piece& piece, std::int64_t t, std::int64_t c0, std::int64_t n,
+                Fn&& fn) const {
     const A* __restrict b = bias_.data() + c0;
     const A* __restrict w = weight_.data() + c0;
     if (inside4(piece, t)) {
@@ -157,14 +157,17 @@ class Conv {
         A sum = b[j] + w[j] * static_cast<A>(v[j]);
         sum += w[channels_ + j] * static_cast<A>(v[row + j]);
         sum += w[2 * channels_ + j] * static_cast<A>(v[2 * row + j]);
-        c[j] = sum + w[3 * channels_ + j] * static_cast<A>(v[3 * row + j]);
+        sum += w[3 * channels_ + j] * static_cast<A>(v[3 * row + j]);
+        to[j] = static_cast<To>(fn(j, sum));
       }
       return;
     }
-    std::copy_n(b, n, c);
+    A sum[block_columns];
+    std::copy_n(b, n, sum);
     for_taps(piece, t, c0, [&](std::int64_t k, const auto* __restrict v) {
-      for (std::int64_t j = 0; j < n; ++j) c[j] += w[k * channels_ + j] * static_cast<A>(v[j]);
+      for (std::int64_t j = 0; j < n; ++j) sum[j] += w[k * channels_ + j] * static_cast<A>(v[j]);
     });
+    for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<To>(fn(j, sum[j]));
   }
 
   /// sums [K + 1, block]: of dweight for each tap, then of dbias.

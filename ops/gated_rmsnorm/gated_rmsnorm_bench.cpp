@@ -34,7 +34,10 @@ struct Setup {
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    const Var vy = Var::leaf(y), vz = Var::leaf(z), vw = Var::leaf(weight);
+    const auto node = [](const Tensor& t) {  // an intermediate value's, as in a model
+      return std::make_shared<GradNode>(t.shape(), t.dtype(), false);
+    };
+    const Var vy(y, node(y)), vz(z, node(z)), vw = Var::leaf(weight);
     const Var result = gated_rmsnorm(ctx, vy, vz, vw, groups, 1e-5);
     out = result.value();
     tape.backward(result, dout);

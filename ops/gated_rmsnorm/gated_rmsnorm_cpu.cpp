@@ -23,13 +23,16 @@ void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Te
   parallel_for(y.rows(), 1 + 4096 / channels, [&](std::int64_t begin, std::int64_t end) {
     std::vector<A> gated(at(width));
     A* __restrict g = gated.data();
-    for (std::int64_t t = begin; t < end; ++t)
+    for (std::int64_t t = begin; t < end; ++t) {
+      const T *y_row = y.row<T>(t), *z_row = z.row<T>(t);
+      T* out_row = out.row<T>(t);
+      A* r_row = inv_rms.row<A>(t);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t c0 = group * width;
-        const T* __restrict yr = y.row<T>(t) + c0;
-        const T* __restrict zr = z.row<T>(t) + c0;
+        const T* __restrict yr = y_row + c0;
+        const T* __restrict zr = z_row + c0;
         const A* __restrict wr = w + c0;
-        T* __restrict to = out.row<T>(t) + c0;
+        T* __restrict to = out_row + c0;
         A sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (std::int64_t c = 0; c < width; ++c) {
@@ -37,9 +40,10 @@ void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Te
           sum += g[c] * g[c];
         }
         const A r = A(1) / std::sqrt(sum / static_cast<A>(width) + static_cast<A>(eps));
-        inv_rms.row<A>(t)[group] = r;
+        r_row[group] = r;
         for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<T>(wr[c] * (g[c] * r));
       }
+    }
   });
 }
 
@@ -55,15 +59,19 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
     A* __restrict gate = scratch.data();                // silu(z)
     A* __restrict slope = scratch.data() + width;       // y silu'(z)
     A* __restrict normed = scratch.data() + 2 * width;  // g r
-    for (std::int64_t t = first; t < last; ++t)
+    for (std::int64_t t = first; t < last; ++t) {
+      const T *y_row = y.row<T>(t), *z_row = z.row<T>(t), *g_row = dout.row<T>(t);
+      T* dy_row = dy.defined() ? dy.row<T>(t) : nullptr;
+      T* dz_row = dz.defined() ? dz.row<T>(t) : nullptr;
+      const A* r_row = inv_rms.row<A>(t);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t c0 = group * width;
-        const T* __restrict gr = dout.row<T>(t) + c0;
-        const T* __restrict yr = y.row<T>(t) + c0;
-        const T* __restrict zr = z.row<T>(t) + c0;
+        const T* __restrict gr = g_row + c0;
+        const T* __restrict yr = y_row + c0;
+        const T* __restrict zr = z_row + c0;
         const A* __restrict wr = w + c0;
         A* __restrict sr = sums.data() + c0;
-        const A r = inv_rms.row<A>(t)[group];
+        const A r = r_row[group];
         A dot = 0;
 #pragma omp simd reduction(+ : dot)
         for (std::int64_t c = 0; c < width; ++c) {
@@ -76,17 +84,18 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
           dot += wr[c] * up * normed[c];
         }
         const A mean = dot / static_cast<A>(width);
-        if (dy.defined()) {
-          T* __restrict to = dy.row<T>(t) + c0;
+        if (dy_row) {
+          T* __restrict to = dy_row + c0;
           for (std::int64_t c = 0; c < width; ++c)
             to[c] = static_cast<T>(r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean) * gate[c]);
         }
-        if (dz.defined()) {
-          T* __restrict to = dz.row<T>(t) + c0;
+        if (dz_row) {
+          T* __restrict to = dz_row + c0;
           for (std::int64_t c = 0; c < width; ++c)
             to[c] = static_cast<T>(r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean) * slope[c]);
         }
       }
+    }
     if (dweight.defined()) std::ranges::copy(sums, dweight.row<A>(segment));
   });
 }

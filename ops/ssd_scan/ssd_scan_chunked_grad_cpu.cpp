@@ -290,11 +290,12 @@ class Backward {
       da_[t] += started;
     }
     const A skip = p_.D.template data<A>()[head];
-    for (std::int64_t s = 0; s < n_; ++s) {
+    T* row = g_.x.row<T>(t0_) + group_ * z_.width + c0;
+    for (std::int64_t s = 0; s < n_; ++s, row += g_.x.row_stride()) {
       const A dt = steps_.dt[h * steps_.stride + s];
       const A* __restrict q = q_ + s * z_.width + c0;
       const A* __restrict y = y_ + s * y_stride_ + c0;
-      T* __restrict to = g_.x.row<T>(t0_ + s) + group_ * z_.width + c0;
+      T* __restrict to = row;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = static_cast<T>(dt * q[k] + skip * y[k]);
     }
     g_.D.row<A>(index_)[head] = skip_sum;
@@ -320,10 +321,11 @@ class Backward {
   Scratch<A> memory_;
   A *b_, *c_, *db_, *dc_, *dc_head_;      // [chunk, state]
   A *dots_, *scores_, *mixed_, *paired_;  // B C^T, X dY^T, B C^T * E, P: [chunk, ld], column >= row
-  A *x_, *q_, *scaled_;                   // X, Q, and out dt X, then in dY: [chunk, width]
+  A* x_;                                  // X [chunk, width]
   A* y_copy_;
   const A* y_;  // dY [chunk, width]
   std::int64_t y_stride_;
+  A *q_, *scaled_;                                  // Q, and out dt X, then in dY: [chunk, width]
   A* y_turned_;                                     // dY^T of one head [head_dim, ld]
   A* turned_;                                       // C^T [state, ld], then R^T [state, width]
   A* r_;                                            // R [width, state]

@@ -150,10 +150,11 @@ class TimeSteps {
       const A g = s >= low && s <= high ? (ddt[l] + a * da[l]) * softplus_grad(v[l]) : A(0);
       ddt[l] = g;
     }
+    T* raw_gradient = to.dt_raw.row<T>(t0) + head;
     for (std::int64_t l = 0; l < n; ++l) {
       decay += da[l] * d[l];
       bias += ddt[l];
-      to.dt_raw.row<T>(t0 + l)[head] = static_cast<T>(ddt[l]);
+      raw_gradient[l * to.dt_raw.row_stride()] = static_cast<T>(ddt[l]);
     }
     to.A_log.row<A>(chunk)[head] = a * decay;
     to.dt_bias.row<A>(chunk)[head] = bias;

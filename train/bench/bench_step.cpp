@@ -56,6 +56,9 @@ std::int64_t process_peak_bytes() {
 BenchStepResult bench_step(const BenchStepOptions& o) {
   require(o.batch >= 1 && o.seq >= 1 && o.steps >= 1,
           "bench step: batch, seq and steps must be at least 1, got ", o.batch, ", ", o.seq, ", ", o.steps);
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 31;
+  require(o.batch <= most_tokens / o.seq, "bench step: want at most ", most_tokens,
+          " tokens in a batch, got ", o.batch, " x ", o.seq);
   const auto start = Clock::now();
   LoadedModel made = make_model(o.config, o.dtype, 1234);
   NemotronH& model = *made.model;

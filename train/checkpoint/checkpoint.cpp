@@ -60,12 +60,17 @@ RunState read_state(const fs::path& file) {
   const Json json = read_json_file(file);
   const JsonView view(json, file.string());
   RunState s;
-  s.step = view.at("step").integer();
-  s.scheduler_steps = view.at("scheduler_steps").integer();
-  s.optimizer_steps = view.at("optimizer_steps").integer();
-  s.samples = view.at("samples").integer();
-  s.skipped_steps = view.at("skipped_steps").integer();
-  s.nonfinite_in_a_row = view.at("nonfinite_in_a_row").integer();
+  const auto count = [&](const char* name) {
+    const JsonView value = view.at(name);
+    if (value.integer() < 0) value.refuse("an integer from 0");
+    return value.integer();
+  };
+  s.step = count("step");
+  s.scheduler_steps = count("scheduler_steps");
+  s.optimizer_steps = count("optimizer_steps");
+  s.samples = count("samples");
+  s.skipped_steps = count("skipped_steps");
+  s.nonfinite_in_a_row = count("nonfinite_in_a_row");
   if (const auto lowest = view.find("lowest_validation_loss")) s.lowest_validation_loss = lowest->number();
   s.loader = loader_state_from_json(view.at("loader"));
   return s;

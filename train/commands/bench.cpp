@@ -55,7 +55,7 @@ void add_step(CLI::App& bench) {
   command->add_flag("--activation-checkpointing", o->step.activation_checkpointing);
   command->add_flag("--json", o->json, "print one JSON line last");
   command->callback([o] {
-    o->step.dtype = parse_dtype(o->dtype);
+    o->step.dtype = parse_weight_dtype(o->dtype);
     print_step(o->step, bench_step(o->step), o->json);
   });
 }
@@ -71,11 +71,11 @@ void add_op(CLI::App& bench) {
   command->add_option("--op", o->op.op, "one operation; default: all");
   command->add_option("--variant", o->op.variant, "cases whose name contains this")->capture_default_str();
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64")->capture_default_str();
-  command->add_option("--repeats", o->op.repeats)->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--repeats", o->op.repeats)->capture_default_str()->check(CLI::Range(1, 1'000'000));
   command->add_flag("--small", o->op.sizes.small, "sizes that finish in milliseconds");
   command->add_flag("--json", o->op.json, "one JSON object a line");
   command->callback([o] {
-    o->op.sizes.dtype = parse_dtype(o->dtype);
+    o->op.sizes.dtype = parse_weight_dtype(o->dtype);
     require(bench_op(o->op, std::cout), "bench op: a case failed its verification (ok=0 above)");
   });
 }

@@ -1,9 +1,15 @@
 #pragma once
 #include <CLI/CLI.hpp>
+#include <string>
+
+#include "core/dtype.h"
 
 /// The subcommands of `nemocube`. Each function adds one to the application, with its options and its work as
 /// callback.
 namespace nemocube {
+
+/// The dtype an option --dtype names; Error unless it is f32, bf16 or f64.
+DType parse_weight_dtype(const std::string& name);
 
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);

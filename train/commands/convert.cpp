@@ -1,5 +1,7 @@
+#include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "core/log.h"
 #include "train/commands/commands.h"
@@ -11,7 +13,7 @@ namespace {
 struct Options {
   std::filesystem::path source, target;
   std::string dtype;
-  double max_shard_gb = 0;
+  std::optional<double> max_shard_gb;
 };
 
 // A checkpoint directory of a run holds its model in `model/`.
@@ -20,12 +22,17 @@ std::filesystem::path model_dir(const std::filesystem::path& dir) {
 }
 
 void run(const Options& options) {
+  require(!options.target.empty(), "convert: the name of the target directory is empty");
   require(!std::filesystem::exists(options.target) || std::filesystem::is_empty(options.target),
           options.target.string(), ": exists and is not empty; nothing was written");
   const std::filesystem::path source = model_dir(options.source);
   SaveOptions save;
-  if (!options.dtype.empty()) save.dtype = parse_dtype(options.dtype);
-  if (options.max_shard_gb > 0) save.most_shard_bytes = static_cast<std::int64_t>(options.max_shard_gb * 1e9);
+  if (!options.dtype.empty()) save.dtype = parse_weight_dtype(options.dtype);
+  if (options.max_shard_gb) {
+    require(*options.max_shard_gb > 0 && *options.max_shard_gb <= 1e9,
+            "--max-shard-gb: want a number above 0 and up to 1e9, got ", *options.max_shard_gb);
+    save.most_shard_bytes = static_cast<std::int64_t>(std::ceil(*options.max_shard_gb * 1e9));
+  }
   // f64 would change nothing that f32 does not hold; files keep their own dtypes unless one is asked for.
   const LoadedModel loaded = load_model(source, DType::f32);
   save_hf_weights(options.target, named_tensors(*loaded.model), loaded.files, save);

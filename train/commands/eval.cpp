@@ -36,15 +36,17 @@ void write_predictions(const std::filesystem::path& path, const SquadResult& squ
   write_file_atomically(path, dump_json(json) + "\n");
 }
 
-void run(Options options) {
-  if (!options.model.empty())
-    options.overrides.push_back("model.pretrained_model_name_or_path=" + options.model.string());
+void run(const Options& options) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides, RecipeUse::evaluate);
   check_kernel_choice(recipe.kernels);
-  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype);
+  if (recipe.evaluation.predictions_path) check_output_place(*recipe.evaluation.predictions_path);
+  const std::filesystem::path dir =
+      options.model.empty() ? std::filesystem::path(recipe.model->path) : options.model;
+  LoadedModel loaded = load_model(dir, recipe.model->dtype);
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    check_vocabulary(section, tokenizer, *dataset, loaded.model->config().vocab_size);
     const std::int64_t rows =
         recipe.validation_dataloader.batch_size.value_or(recipe.step_scheduler.local_batch_size);
     const ValidationResult v = validate(*loaded.model, dataset, rows, &recipe.kernels);

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "core/log.h"
+#include "data/json/atomic_file.h"
 #include "data/safetensors/reader.h"
 #include "data/safetensors/writer.h"
 #include "ops/cross_entropy/cross_entropy.h"
@@ -20,7 +21,8 @@ struct Options {
 double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
 
 void run(const Options& options) {
-  LoadedModel loaded = load_model(options.model, parse_dtype(options.dtype));
+  check_output_place(options.output);
+  LoadedModel loaded = load_model(options.model, parse_weight_dtype(options.dtype));
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
   const Tensor ids = file.tensor("input_ids");

@@ -23,7 +23,8 @@ struct Options {
 std::vector<std::string> read_prompts(const Options& options) {
   if (options.prompt_file.empty()) return {options.prompt};
   std::ifstream file(options.prompt_file, std::ios::binary);
-  require(file.good(), options.prompt_file.string(), ": cannot be read");
+  require(file.good() && !std::filesystem::is_directory(options.prompt_file), options.prompt_file.string(),
+          ": cannot be read");
   std::vector<std::string> prompts;
   for (std::string line; std::getline(file, line);) prompts.push_back(line);
   require(!prompts.empty(), options.prompt_file.string(), ": holds no prompt (one a line)");
@@ -32,9 +33,10 @@ std::vector<std::string> read_prompts(const Options& options) {
 
 // One prompt in a terminal appears as it is made; several, or --json, when all are done.
 void run(Options options) {
-  const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
+  const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer.empty() ? options.model : options.tokenizer);
   LoadedModel loaded = load_model(options.model, dtype);
+  check_vocabulary(tokenizer, loaded.model->config().vocab_size);
   const SpecialIds special = special_ids(tokenizer, loaded.model->config());
   if (!options.ignore_eos) options.generate.stop_ids = special.eos;
   const std::vector<std::string> prompts = read_prompts(options);

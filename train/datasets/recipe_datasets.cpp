@@ -5,6 +5,7 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/tokens.h"
 #include "data/safetensors/reader.h"
+#include "train/tokens/special_ids.h"
 
 namespace nemocube {
 namespace {
@@ -54,6 +55,22 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section) {
   if (section.kind == DatasetKind::mock || section.kind == DatasetKind::tokens) return std::nullopt;
   return Tokenizer::load(tokenizer_folder(recipe, section));
+}
+
+void check_vocabulary(const DatasetSection& section, const std::optional<Tokenizer>& tokenizer,
+                      const Dataset& dataset, std::int64_t vocab_size) {
+  if (tokenizer) return check_vocabulary(*tokenizer, vocab_size);
+  if (section.kind == DatasetKind::mock)
+    require(section.vocab_size <= vocab_size, "mock data set: vocab_size is ", section.vocab_size,
+            ", the model's is ", vocab_size, "; want at most that");
+  if (section.kind != DatasetKind::tokens) return;
+  for (std::int64_t i = 0; i < dataset.size(); ++i) {
+    const Sample sample = dataset.sample(i);
+    for (const auto* ids : {&sample.input_ids, &sample.labels})
+      for (const std::int64_t id : *ids)
+        require(id < vocab_size, section.path, ": row ", i, " holds token id ", id,
+                ", the model's vocab_size is ", vocab_size);
+  }
 }
 
 SquadOptions squad_options(const DatasetSection& section) {

@@ -15,6 +15,11 @@ std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSec
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
                                               const std::optional<Tokenizer>& tokenizer, bool packed);
 
+/// Throws Error when the data can hold token ids that a model of `vocab_size` does not know: a tokenizer or a
+/// mock data set with more, or an id of a tokens file, all of whose rows are read.
+void check_vocabulary(const DatasetSection& section, const std::optional<Tokenizer>& tokenizer,
+                      const Dataset& dataset, std::int64_t vocab_size);
+
 /// Selection of questions of a squad section.
 SquadOptions squad_options(const DatasetSection& section);
 

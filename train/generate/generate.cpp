@@ -90,6 +90,8 @@ std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       if (next[i].empty()) continue;
       const std::span<const float> scores(logits.row<float>(row++), static_cast<std::size_t>(logits.cols()));
+      require(std::ranges::all_of(scores, [](float s) { return std::isfinite(s); }), "generate: prompt ", i,
+              ": the logits of new token ", n, " are not finite; are the weights damaged?");
       const std::int64_t id =
           sample_token(scores, options, streams[i].uniform(static_cast<std::uint64_t>(n)));
       next[i].clear();

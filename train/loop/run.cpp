@@ -85,10 +85,12 @@ class Run {
                    group_rule(*recipe.optimizer)),
         checkpoints_(recipe.checkpoint, describe(recipe)) {
     carry_tokenizer();
+    check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     for (const auto& [name, section] : recipe.validation_datasets) {
       const auto tokenizer = recipe_tokenizer(recipe, section);
-      validation_.emplace(
-          name, ValidationSet{section, tokenizer, recipe_dataset(recipe, section, tokenizer, false)});
+      const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+      check_vocabulary(section, tokenizer, *dataset, loaded_.model->config().vocab_size);
+      validation_.emplace(name, ValidationSet{section, tokenizer, dataset});
     }
     resume();
     log_.emplace(recipe.checkpoint.checkpoint_dir, state_.step);
@@ -97,8 +99,11 @@ class Run {
   RunResult train() {
     const SignalWatch signals(watched_signals());
     Progress progress = Progress::on_stderr();
-    log_info("training ", loaded_.model->parameters().element_count(), " parameters in ",
-             loaded_.model->dtype(), " for steps ", state_.step, " to ", plan_.total_steps - 1);
+    if (state_.step >= plan_.total_steps)
+      log_info("nothing to train: ", state_.step, " steps are done, the recipe asks for ", plan_.total_steps);
+    else
+      log_info("training ", loaded_.model->parameters().element_count(), " parameters in ",
+               loaded_.model->dtype(), " for steps ", state_.step, " to ", plan_.total_steps - 1);
     last_record_ = Clock::now();
     while (state_.step < plan_.total_steps && signals.received() == 0) {
       const std::int64_t step = state_.step;
@@ -165,6 +170,8 @@ class Run {
     if (!from) return;
     state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
     loader_.restore(state_.loader);
+    // The last step of a run does not begin the next epoch, which a longer run now needs.
+    if (loader_.epoch_done() && state_.step < plan_.total_steps) loader_.start_epoch(loader_.epoch() + 1);
     log_info("resumed from ", from->string(), " after ", state_.step, " steps");
     result_.checkpoint = *from;
   }

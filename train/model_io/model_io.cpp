@@ -7,6 +7,14 @@ namespace {
 std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype) {
   return std::make_unique<NemotronH>(config, dtype.value_or(config.dtype.value_or(DType::f32)));
 }
+
+// Before the model is built: a config of another model could ask for any amount of memory.
+void check_files(const std::filesystem::path& dir, const NemotronHConfig& config) {
+  std::vector<NamedTensor> wanted;
+  for (const TensorSpec& spec : tensor_specs(config))
+    wanted.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
+  HfWeights(dir).check(wanted);
+}
 }  // namespace
 
 std::vector<NamedTensor> named_tensors(const NemotronH& model) {
@@ -17,7 +25,9 @@ std::vector<NamedTensor> named_tensors(const NemotronH& model) {
 
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype) {
   LoadedModel loaded;
-  loaded.model = build(read_hf_config(dir), dtype);
+  const NemotronHConfig config = read_hf_config(dir);
+  check_files(dir, config);
+  loaded.model = build(config, dtype);
   loaded.files = load_hf_weights(dir, named_tensors(*loaded.model));
   return loaded;
 }

@@ -125,7 +125,7 @@ enum class DecayStyle { constant, linear, cosine, inverse_square_root, wsd };
 enum class WsdStyle { linear, cosine, exponential, minus_sqrt };
 enum class WeightDecayStyle { constant, linear, cosine };
 enum class ScheduleUnit { steps, samples };
-/// Absent values are filled by schedule_options() (train/schedule/lr_schedule.h).
+/// Absent values are filled by make_schedule() (train/schedule/lr_schedule.h).
 struct LrSchedulerSection {
   DecayStyle lr_decay_style = DecayStyle::cosine;
   std::optional<std::int64_t> lr_warmup_steps, lr_decay_steps;

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 using namespace nemocube;
 
@@ -352,76 +350,6 @@ TEST_CASE("the tokenizer of a dataset, of the recipe, of the model") {
   CHECK(folder("tokenizer: {pretrained_model_name_or_path: t}") == "t");
   CHECK(folder("tokenizer: t", {"dataset.tokenizer=d"}) == "d");
   CHECK(folder("", {"dataset.tokenizer.pretrained_model_name_or_path=d"}) == "d");
-}
-
-TEST_CASE("describe() reads back as the same recipe") {
-  const std::vector<std::string> yamls{
-      with(""),
-      with("clip_grad_norm: {max_norm: 0}\nkernels: {rmsnorm: fused}\nseed: 3\nbenchmark: {warmup_steps: 2}\n"
-           "lr_scheduler: {lr_decay_style: WSD, wsd_decay_steps: 2, lr_wsd_decay_style: minus_sqrt, unit: "
-           "samples}\n"
-           "validation_dataset: {_target_: squad, padding: longest, truncation: true, seq_length: 8, "
-           "chat_template: \"a\\n\\t'$x' \\\"\\\\ {{ b }}\"}\nvalidation_dataset_2: {_target_: messages, "
-           "path: p}\n"
-           "tokenizer: tok\n",
-           "num_epochs: null, preemption_signal: null, ckpt_every_steps: null"),
-      "model: {config: x}\ndataset: {_target_: mock, seq_len: 16}\noptimizer: {_target_: SGD, momentum: 0.5, "
-      "param_group_overrides: [{pattern: 'a\\.b$', lr_mult: 0.1}, {pattern: c}]}\nloss_fn: {_target_: "
-      "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100}\n"};
-  ::setenv("x", "value of x", 1);
-  for (const std::string& yaml : yamls) {
-    const std::string once = describe(parse(yaml));
-    CAPTURE(once);
-    CHECK(describe(parse(once)) == once);
-    CHECK(parse(once).no_effect.empty());
-  }
-  CHECK(parse(describe(parse(yamls[1]))).validation_datasets.at("default").chat_template ==
-        "a\n\t'value of x' \"\\ {{ b }}");
-  CHECK(parse(describe(parse(yamls[2]))).optimizer->param_group_overrides[0].pattern == "a\\.b$");
-}
-
-TEST_CASE("the golden recipe") {
-  const std::string path = cat(model_folder, "/recipe.yaml");
-  const Recipe r = load_recipe(path, {cat("model.pretrained_model_name_or_path=", model_folder)});
-  CHECK(r.file == path);
-  CHECK(r.seed == 1111);
-  CHECK(r.dataset->kind == DatasetKind::tokens);
-  CHECK(r.optimizer->eps == 1e-8);
-  CHECK(r.clip_grad_norm.max_norm == 3.5);
-  CHECK(r.no_effect.empty());
-}
-
-TEST_CASE("damaged recipes are errors or recipes, nothing else") {
-  std::ifstream in(cat(model_folder, "/recipe.yaml"), std::ios::binary);
-  const std::string whole{std::istreambuf_iterator<char>(in), {}};
-  REQUIRE(whole.size() > 100);
-  const std::string bytes =
-      "\n\t :-[]{}&*#?|>'\"!%@$,\xff\x80"
-      "0e.";
-  std::uint64_t state = 1;
-  const auto below = [&](std::size_t n) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<std::size_t>(state >> 33) % n;
-  };
-  int loaded = 0;
-  for (int round = 0; round < 600; ++round) {
-    std::string text = whole;
-    for (std::size_t edits = 1 + below(4); edits > 0; --edits) {
-      const std::size_t at = below(text.size());
-      if (below(3) == 0) text.resize(at + 1);
-      if (below(2) == 0) text[at] = bytes[below(bytes.size())];
-      if (below(4) == 0) text.insert(at, text.substr(below(text.size()), below(40)));
-    }
-    try {
-      const Recipe r = parse_recipe(text, "r.yaml", {}, RecipeUse::schedule);
-      CHECK(describe(parse_recipe(describe(r), "r.yaml", {}, RecipeUse::schedule)).size() > 0);
-      ++loaded;
-    } catch (const Error& error) {
-      CHECK(std::string(error.what()).starts_with("r.yaml:"));
-    }
-  }
-  CHECK(loaded > 0);
-  CHECK(loaded < 600);
 }
 
 TEST_CASE("a schedule needs three sections and a length") {

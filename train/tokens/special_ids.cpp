@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace nemocube {
 
 SpecialIds special_ids(const Tokenizer& tokenizer, const NemotronHConfig& config) {
@@ -17,6 +19,12 @@ SpecialIds special_ids(const Tokenizer& tokenizer, const NemotronHConfig& config
   else if (!ids.eos.empty())
     ids.pad = ids.eos[0];
   return ids;
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size) {
+  require(tokenizer.vocab_size() <= vocab_size, "the tokenizer has token ids up to ",
+          tokenizer.vocab_size() - 1, ", the model's vocab_size is ", vocab_size,
+          "; want the tokenizer the model was made with");
 }
 
 }  // namespace nemocube

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "data/tokenizer/tokenizer.h"
@@ -15,5 +16,8 @@ struct SpecialIds {
   std::int64_t pad = 0;  ///< the tokenizer's, else the config's, else the first EOS
 };
 SpecialIds special_ids(const Tokenizer& tokenizer, const NemotronHConfig& config);
+
+/// Throws Error when the tokenizer can make ids that a model of `vocab_size` does not know.
+void check_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size);
 
 }  // namespace nemocube

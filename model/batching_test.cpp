@@ -1,0 +1,227 @@
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include "model/test_models.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+TEST_CASE("model: a packed batch gives the hidden states, loss and gradients of its sequences one by one") {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    CAPTURE(dtype);
+    NemotronH model(tiny_config("ME*-M*"), dtype);
+    randomise(model, 11);
+    const TestBatch batch = random_batch(model.config(), {9, 1, 14, 3, 6}, 12);
+    const Tensor together = hidden_of(model, batch);
+    const double loss = loss_and_gradients(model, batch);
+    const auto packed = gradients(model);
+    model.parameters().clear_gradients();
+    double sum = 0;
+    for (std::int64_t i = 0; i < batch.sequences.count(); ++i) {
+      const TestBatch one = part(batch, i);
+      // A few roundings: products of other sizes are summed in another order.
+      const double eps = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+      CHECK_CLOSE(together.narrow(0, batch.sequences.begin(i), one.ids.numel()), hidden_of(model, one),
+                  Tol({64 * eps, 64 * eps}));
+      sum += loss_and_gradients(model, one);
+    }
+    const double rel = dtype == DType::f64 ? 1e-13 : 1e-5;
+    CHECK(loss == doctest::Approx(sum).epsilon(rel));
+    const GradientError error = gradient_error(model, packed, gradients(model));
+    CAPTURE(error.name);
+    CHECK(error.worst < rel);
+  }
+}
+
+TEST_CASE("model: a token sees nothing behind it and nothing of other sequences") {
+  NemotronH model(tiny_config("ME*-"), DType::f64);
+  randomise(model, 13);
+  TestBatch batch = random_batch(model.config(), {10, 8}, 14);
+  const Tensor before = hidden_of(model, batch);
+  auto* id = batch.ids.data<std::int64_t>() + 6;
+  *id = (*id + 1) % model.config().vocab_size;
+  const Tensor after = hidden_of(model, batch);
+  CHECK_BITS(after.narrow(0, 0, 6), before.narrow(0, 0, 6));
+  CHECK_BITS(after.narrow(0, 10, 8), before.narrow(0, 10, 8));
+  for (std::int64_t t = 6; t < 10; ++t)
+    CHECK(relative_error(after.narrow(0, t, 1), before.narrow(0, t, 1)) > 1e-6);
+}
+
+TEST_CASE("model: activation checkpointing changes no bit of loss and gradients and counts experts once") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    CAPTURE(dtype);
+    NemotronH model(tiny_config("MEE*-"), dtype);
+    randomise(model, 15);
+    for (MoeMixer* moe : model.moe_layers()) {
+      moe->router().aux_loss_coef = 0.1;
+      moe->router().z_loss_coef = 0.05;
+    }
+    const TestBatch batch = random_batch(model.config(), {9, 5}, 16);
+    const double plain = loss_and_gradients(model, batch);
+    const auto want = gradients(model);
+    std::vector<Tensor> counts;
+    std::vector<double> aux;
+    for (MoeMixer* moe : model.moe_layers()) {
+      counts.push_back(moe->counts().clone());
+      aux.push_back(moe->aux_losses().aux);
+      CHECK(moe->aux_losses().aux > 0);
+      moe->reset_counts();
+    }
+    model.parameters().clear_gradients();
+    model.activation_checkpointing = true;
+    CHECK(loss_and_gradients(model, batch) == plain);
+    const auto got = gradients(model);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      CAPTURE(model.parameters().all()[i].name);
+      REQUIRE(got[i].defined() == want[i].defined());
+      if (want[i].defined()) CHECK_BITS(got[i], want[i]);
+    }
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      CHECK_BITS(model.moe_layers()[i]->counts(), counts[i]);
+      CHECK(model.moe_layers()[i]->aux_losses().aux == aux[i]);
+      std::int64_t total = 0;
+      for (std::int64_t e = 0; e < 6; ++e) total += counts[i].data<std::int64_t>()[e];
+      CHECK(total == 14 * 2);
+    }
+  }
+}
+
+TEST_CASE("model: experts are counted in training passes only, and reset") {
+  NemotronH model(tiny_config("E"), DType::f32);
+  randomise(model, 17);
+  MoeMixer& moe = *model.moe_layers().at(0);
+  const TestBatch batch = random_batch(model.config(), {8}, 18);
+  (void)loss_only(model, batch);
+  CHECK(moe.counts().to_vector() == std::vector<double>(6, 0));
+  loss_and_gradients(model, batch);
+  const auto once = moe.counts().to_vector();
+  loss_and_gradients(model, batch);
+  for (std::size_t e = 0; e < 6; ++e) CHECK(moe.counts().to_vector()[e] == 2 * once[e]);
+  moe.reset_counts();
+  CHECK(moe.counts().to_vector() == std::vector<double>(6, 0));
+}
+
+TEST_CASE("model: the loss does not depend on how many logits exist at once") {
+  NemotronH model(tiny_config("M"), DType::f64);
+  randomise(model, 19);
+  const TestBatch batch = random_batch(model.config(), {20}, 20);
+  const double want = loss_and_gradients(model, batch);
+  const auto gradients_want = gradients(model);
+  for (const std::int64_t rows : {1, 3, 1000}) {
+    model.parameters().clear_gradients();
+    model.loss_chunk_rows = rows;
+    CHECK(loss_and_gradients(model, batch) == doctest::Approx(want).epsilon(1e-14));
+    CHECK(gradient_error(model, gradients(model), gradients_want).worst < 1e-13);
+  }
+}
+
+TEST_CASE("model: frozen parameters get no gradient and leave the others as they were") {
+  NemotronH model(tiny_config("ME*-"), DType::f64);
+  randomise(model, 21);
+  const TestBatch batch = random_batch(model.config(), {11}, 22);
+  const double loss = loss_and_gradients(model, batch);
+  const auto want = gradients(model);
+  std::vector<Parameter>& all = model.parameters().all();
+  for (const std::size_t stride : {2, 3, 5}) {
+    model.parameters().clear_gradients();
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].trainable = i % stride != 0;
+    CHECK(loss_and_gradients(model, batch) == loss);
+    const auto got = gradients(model);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      CAPTURE(all[i].name);
+      if (!all[i].wants_grad())
+        CHECK_FALSE(got[i].defined());
+      else
+        CHECK_BITS(got[i], want[i]);
+    }
+  }
+  // Nothing at all to train: nothing is recorded.
+  for (Parameter& p : all) p.trainable = false;
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  (void)model.hidden(ctx, batch.ids, batch.sequences);
+  CHECK(tape.size() == 0);
+}
+
+TEST_CASE("model: every kernel variant gives the same loss and gradients") {
+  NemotronH model(tiny_config("ME*-M"), DType::f64);
+  randomise(model, 23);
+  const TestBatch batch = random_batch(model.config(), {13, 6}, 24);
+  const double want = loss_and_gradients(model, batch);
+  const auto gradients_want = gradients(model);
+  std::size_t tried = 0;
+  for (const auto& [op, names] : kernel_variants())
+    for (const std::string& name : names) {
+      CAPTURE(op);
+      CAPTURE(name);
+      KernelChoice choice;
+      choice.by_op[op] = name;
+      model.parameters().clear_gradients();
+      CHECK(loss_and_gradients(model, batch, 1, &choice) == doctest::Approx(want).epsilon(1e-12));
+      const GradientError error = gradient_error(model, gradients(model), gradients_want);
+      CAPTURE(error.name);
+      CHECK(error.worst < 1e-11);
+      ++tried;
+    }
+  CHECK(tried >= 8);
+}
+
+TEST_CASE("model: the same number of threads gives the same bits; other numbers only round differently") {
+  const int threads = omp_get_max_threads();
+  NemotronHConfig config = tiny_config("ME*-M");
+  config.hidden_size = 64;
+  NemotronH model(config, DType::f32);
+  randomise(model, 25);
+  const TestBatch batch = random_batch(model.config(), {70, 33}, 26);
+  std::vector<std::vector<Tensor>> results;
+  std::vector<double> losses;
+  for (const int count : {2, 2, 1, 3}) {
+    omp_set_num_threads(count);
+    model.parameters().clear_gradients();
+    losses.push_back(loss_and_gradients(model, batch));
+    results.push_back(gradients(model));
+  }
+  omp_set_num_threads(threads);
+  CHECK(losses[0] == losses[1]);
+  for (std::size_t i = 0; i < results[0].size(); ++i)
+    if (results[0][i].defined()) CHECK_BITS(results[0][i], results[1][i]);
+  for (const std::size_t other : {2, 3}) {
+    CHECK(losses[other] == doctest::Approx(losses[0]).epsilon(1e-6));
+    CHECK(gradient_error(model, results[other], results[0]).worst < 1e-5);
+  }
+}
+
+TEST_CASE("model: a bf16 model stays near the f32 model of the same weights") {
+  NemotronH narrow(tiny_config("M-*M"), DType::bf16), wide(tiny_config("M-*M"), DType::f32);
+  randomise(narrow, 27);
+  for (std::size_t i = 0; i < wide.parameters().all().size(); ++i)
+    wide.parameters().all()[i].value.copy_from(narrow.parameters().all()[i].value);
+  const TestBatch batch = random_batch(narrow.config(), {15, 8}, 28);
+  const double loss = loss_and_gradients(narrow, batch), want = loss_and_gradients(wide, batch);
+  // Each block stores about six results in bf16, each off by 2^-9 of its size at most; 4 blocks forward, as
+  // many backward, with errors that add like a random walk, and a factor 2 for what blocks amplify.
+  const double forward = 2 * std::sqrt(4 * 6.0) * 0x1p-9;
+  CHECK(relative_error(hidden_of(narrow, batch), hidden_of(wide, batch)) < forward);
+  CHECK(loss == doctest::Approx(want).epsilon(forward));
+  const auto got = gradients(narrow), reference = gradients(wide);
+  for (std::size_t i = 0; i < got.size(); ++i) if (got[i].defined()) MESSAGE(narrow.parameters().all()[i].name, " ", relative_error(got[i], reference[i]), " norm ", relative_error(reference[i], Tensor::zeros(reference[i].shape(), DType::f32)));
+  const GradientError error = gradient_error(narrow, got, reference);
+  CAPTURE(error.name);
+  CHECK(error.worst < 4 * forward);
+}
+
+TEST_CASE("model: errors name what is wrong") {
+  NemotronH model(tiny_config("M"), DType::f32);
+  randomise(model, 29);
+  Context ctx;
+  const Tensor outside = Tensor::from(std::vector<std::int64_t>{1, 23}, {2});
+  CHECK_THROWS_WITH_AS((void)model.hidden(ctx, outside, Sequences::uniform(1, 2)), doctest::Contains("23"),
+                       Error);
+  const Tensor ids = random_ids(model.config(), 4, 1);
+  CHECK_THROWS_WITH_AS((void)model.hidden(ctx, ids, Sequences::uniform(1, 3)), doctest::Contains("model"),
+                       Error);
+  NemotronHConfig bad = tiny_config("M");
+  bad.mamba_num_heads = 5;
+  CHECK_THROWS_WITH_AS(NemotronH(bad, DType::f32), doctest::Contains("mamba_num_heads"), Error);
+}

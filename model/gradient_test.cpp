@@ -1,0 +1,80 @@
+#include <doctest/doctest.h>
+
+#include "model/test_models.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+// Central differences on a sample of the elements of every parameter.
+void check_model_gradients(const NemotronHConfig& config, std::uint64_t seed) {
+  NemotronH model(config, DType::f64);
+  randomise(model, seed);
+  const TestBatch batch = random_batch(config, {7, 4}, seed + 1);
+  loss_and_gradients(model, batch);
+  const double step = 1e-5;
+  for (Parameter& p : model.parameters().all()) {
+    if (!p.wants_grad()) continue;
+    CAPTURE(p.name);
+    REQUIRE(p.node->filled());
+    const auto analytic = p.node->grad().to_vector();
+    double largest = 1e-3;
+    for (const double g : analytic) largest = std::max(largest, std::abs(g));
+    CHECK(largest > 1e-3);
+    auto* data = p.value.data<double>();
+    // Embeddings only of ids that occur have gradients: look at many elements of them.
+    const std::size_t samples = 10, n = analytic.size(), stride = std::max<std::size_t>(1, n / samples);
+    for (std::size_t j = seed % stride; j < n; j += stride) {
+      const double keep = data[j];
+      data[j] = keep + step;
+      const double up = loss_only(model, batch);
+      data[j] = keep - step;
+      const double down = loss_only(model, batch);
+      data[j] = keep;
+      const double numeric = (up - down) / (2 * step);
+      CAPTURE(j);
+      CHECK(std::abs(analytic[j] - numeric) <= 1e-6 * std::max(1.0, largest));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("model: gradients of every parameter against central differences") {
+  check_model_gradients(tiny_config("ME*-"), 31);
+}
+
+TEST_CASE("model: gradients with all biases, latent experts, routing groups and a time step limit") {
+  NemotronHConfig c = tiny_config("E-M*");
+  c.use_bias = true;
+  c.mlp_bias = true;
+  c.moe_latent_size = 8;
+  c.n_group = 3;
+  c.topk_group = 2;
+  c.norm_topk_prob = false;
+  c.time_step_limit_low = 0.01;
+  c.time_step_limit_high = 2;
+  check_model_gradients(c, 37);
+}
+
+TEST_CASE("model: gradients of several microbatches add up") {
+  NemotronH model(tiny_config("ME*-"), DType::f64);
+  randomise(model, 41);
+  const TestBatch a = random_batch(model.config(), {7}, 42), b = random_batch(model.config(), {5}, 43);
+  loss_and_gradients(model, a, 0.5);
+  const auto first = gradients(model);
+  model.parameters().clear_gradients();
+  loss_and_gradients(model, b, 0.25);
+  const auto second = gradients(model);
+  loss_and_gradients(model, a, 0.5);
+  const auto both = gradients(model);
+  for (std::size_t i = 0; i < both.size(); ++i) {
+    if (!both[i].defined()) continue;
+    CAPTURE(model.parameters().all()[i].name);
+    const auto x = first[i].to_vector(), y = second[i].to_vector();
+    std::vector<double> sum;
+    for (std::size_t j = 0; j < x.size(); ++j) sum.push_back(x[j] + y[j]);
+    CHECK_CLOSE(both[i], Tensor::from(sum, both[i].shape()), Tol({1e-13, 1e-13}));
+  }
+}

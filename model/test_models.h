@@ -1,0 +1,139 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "core/kernels.h"
+#include "core/rng.h"
+#include "model/initialise.h"
+#include "model/nemotron_h.h"
+#include "tests/support/compare.h"
+
+/// Small models and batches of the model's tests.
+namespace nemocube::testing {
+
+inline NemotronHConfig tiny_config(std::string_view pattern = "ME*-") {
+  NemotronHConfig c;
+  c.vocab_size = 23;
+  c.hidden_size = 12;
+  c.blocks = parse_pattern(pattern).blocks;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 4;
+  c.intermediate_size = 14;
+  c.mamba_num_heads = 4;
+  c.mamba_head_dim = 3;
+  c.n_groups = 2;
+  c.ssm_state_size = 5;
+  c.chunk_size = 4;
+  c.n_routed_experts = 6;
+  c.num_experts_per_tok = 2;
+  c.moe_intermediate_size = 7;
+  c.moe_shared_expert_intermediate_size = 9;
+  c.routed_scaling_factor = 1.5;
+  return c;
+}
+
+/// Fresh weights, spread far enough that every part of the model matters: matrices of a size that keeps
+/// activations near 1, norms away from 1, correction biases away from 0.
+inline void randomise(NemotronH& model, std::uint64_t seed) {
+  initialise(model, seed);
+  for (Parameter& p : model.parameters().all()) {
+    const bool matrix = p.value.ndim() >= 2 && !p.name.ends_with("conv1d.weight");
+    const bool norm =
+        p.name.ends_with("norm.weight") || p.name.ends_with("norm_f.weight") || p.name.ends_with(".D");
+    if (matrix)
+      fill_normal(p.value, RandomStream(seed, p.name + "/test"), 0, 0.4);
+    else if (norm)
+      fill_normal(p.value, RandomStream(seed, p.name + "/test"), 1, 0.2);
+    else if (p.name.ends_with("e_score_correction_bias") || p.name.ends_with(".bias"))
+      fill_normal(p.value, RandomStream(seed, p.name + "/test"), 0, 0.1);
+  }
+}
+
+/// Ids of `count` tokens.
+inline Tensor random_ids(const NemotronHConfig& config, std::int64_t count, std::uint64_t seed) {
+  const RandomStream stream(seed, "ids");
+  std::vector<std::int64_t> ids;
+  for (std::int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<std::int64_t>(
+        stream.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(config.vocab_size))));
+  return Tensor::from(ids, {count});
+}
+
+/// Labels of `count` tokens, every third without one.
+inline Tensor random_labels(const NemotronHConfig& config, std::int64_t count, std::uint64_t seed) {
+  Tensor labels = random_ids(config, count, seed + 1000);
+  for (std::int64_t i = 2; i < count; i += 3) labels.data<std::int64_t>()[i] = -100;
+  return labels;
+}
+
+struct TestBatch {
+  Tensor ids, labels;
+  Sequences sequences;
+};
+inline TestBatch random_batch(const NemotronHConfig& config, std::vector<std::int64_t> lengths,
+                              std::uint64_t seed) {
+  TestBatch b;
+  b.sequences = Sequences::of_lengths(lengths);
+  b.ids = random_ids(config, b.sequences.tokens(), seed);
+  b.labels = random_labels(config, b.sequences.tokens(), seed);
+  return b;
+}
+/// Sequence i of a batch.
+inline TestBatch part(const TestBatch& batch, std::int64_t i) {
+  const std::int64_t begin = batch.sequences.begin(i), length = batch.sequences.length(i);
+  return {batch.ids.narrow(0, begin, length).clone(), batch.labels.narrow(0, begin, length).clone(),
+          Sequences::uniform(1, length)};
+}
+
+/// Sum of token losses; adds its gradients times `scale` to those of the parameters.
+inline double loss_and_gradients(NemotronH& model, const TestBatch& b, double scale = 1,
+                                 const KernelChoice* kernels = nullptr) {
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  ctx.training = true;
+  ctx.kernels = kernels;
+  const Var loss = model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, scale);
+  tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+  return loss.value().to_vector()[0];
+}
+inline double loss_only(NemotronH& model, const TestBatch& b) {
+  Context ctx;
+  return model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, 1).value().to_vector()[0];
+}
+
+/// Copies of all gradients in the order of the parameters; undefined where there is none.
+inline std::vector<Tensor> gradients(const NemotronH& model) {
+  std::vector<Tensor> all;
+  for (const Parameter& p : model.parameters().all())
+    all.push_back(p.node && p.node->filled() ? p.node->grad().clone() : Tensor());
+  return all;
+}
+
+inline Tensor hidden_of(NemotronH& model, const TestBatch& b) {
+  Context ctx;
+  return model.hidden(ctx, b.ids, b.sequences).value();
+}
+
+/// ||got - want|| / ||want|| over all gradients, and the worst single one with its name.
+struct GradientError {
+  double worst = 0;
+  std::string name;
+};
+inline GradientError gradient_error(const NemotronH& model, const std::vector<Tensor>& got,
+                                    const std::vector<Tensor>& want) {
+  GradientError e;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (got[i].defined() != want[i].defined())
+      return {1e300, model.parameters().all()[i].name + " (missing)"};
+    if (!want[i].defined()) continue;
+    const double error = relative_error(got[i], want[i]);
+    if (!(error <= e.worst)) e = {error, model.parameters().all()[i].name};
+  }
+  return e;
+}
+
+}  // namespace nemocube::testing

@@ -1,0 +1,181 @@
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+
+#include "ops/ssd_scan/ssd_scan_cases.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+TEST_CASE("ssd_scan: packed equals separate sequences, bit for bit") {
+  const std::vector<std::int64_t> lengths{23, 0, 70, 1};
+  for (const char* variant : {"chunked", "recurrent"}) {
+    CAPTURE(variant);
+    SsdOptions o = small;
+    o.chunk_size = 64;
+    const Case c = with_initial(make_case(lengths, o, DType::f32));
+    const Tensor dy = random_tensor(c.in[0].shape(), DType::f32, 9);
+    const auto whole = run(c, variant, dy);
+    for (std::size_t s = 0; s < lengths.size(); ++s) {
+      const auto index = static_cast<std::int64_t>(s);
+      const auto part = [&](const Tensor& t) { return t.narrow(0, c.sequences.begin(index), lengths[s]); };
+      Case one = c;
+      one.sequences = Sequences::uniform(1, lengths[s]);
+      one.initial = c.initial.narrow(0, index, 1);
+      for (std::size_t i = 0; i < 4; ++i) one.in[i] = part(c.in[i]);
+      const auto alone = run(one, variant, part(dy));
+      CHECK_BITS(alone[0], part(whole[0]));
+      CHECK_BITS(alone[1], whole[1].narrow(0, index, 1));
+      for (std::size_t i = 2; i < 6; ++i) CHECK_BITS(alone[i], part(whole[i]));
+    }
+  }
+}
+
+TEST_CASE("ssd_scan: pieces with state hand-over, and token by token, equal the whole") {
+  for (const char* variant : {"chunked", "recurrent"})
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      CAPTURE(variant);
+      CAPTURE(dtype);
+      const KernelChoice choice = choose(variant);
+      Context ctx;
+      ctx.kernels = &choice;
+      const std::int64_t length = 40;
+      const Case c = make_case({length}, small, dtype);
+      const auto whole = run(c, variant);
+      const double tolerance = dtype == DType::f64 ? 1e-13 : 2e-6;
+      for (const std::int64_t step : {1, 7, 20}) {
+        Case piece = c;
+        piece.initial = Tensor::zeros(whole[1].shape(), dtype);
+        const Tensor y = Tensor::empty(whole[0].shape(), dtype);
+        for (std::int64_t t = 0; t < length; t += step) {
+          const std::int64_t n = std::min(step, length - t);
+          piece.sequences = Sequences::uniform(1, n);
+          for (std::size_t i = 0; i < 4; ++i) piece.in[i] = c.in[i].narrow(0, t, n);
+          const std::vector<Var> in(piece.in.begin(), piece.in.end());
+          y.narrow(0, t, n).copy_from(call(ctx, piece, in, &piece.initial).value());
+        }
+        CHECK(relative_error(y, whole[0]) < tolerance);
+        CHECK(relative_error(piece.initial, whole[1]) < tolerance);
+      }
+    }
+}
+
+TEST_CASE("ssd_scan: decays that underflow give exact zeros and no NaN") {
+  for (const char* variant : {"chunked", "recurrent"})
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      CAPTURE(variant);
+      CAPTURE(dtype);
+      Case c = make_case({50}, small, dtype);
+      c.in[4].fill(12);  // A about -160000
+      c.in[5].fill(0);
+      c.in[6].fill(25);
+      const Tensor x = Tensor::zeros(c.in[0].shape(), dtype);
+      x.narrow(0, 0, 1).fill(1);
+      c.in[0] = x;
+      const auto got = run(c, variant);
+      CHECK_CLOSE(got[0].narrow(0, 1, 49), Tensor::zeros({49, 12}, dtype), (Tol{0, 0}));
+      CHECK(relative_error(got[0], reference(c)[0]) < 1e-6);
+      for (const Tensor& t : got)
+        for (const double value : t.to_vector()) REQUIRE(std::isfinite(value));
+    }
+}
+
+TEST_CASE("ssd_scan: a NaN stays in its sequence") {
+  Case c = make_case({20, 21}, small, DType::f32);
+  const auto clean = run(c, "chunked");
+  c.in[1] = c.in[1].clone();
+  c.in[1].row<float>(3)[1] = std::nanf("");
+  const auto got = run(c, "chunked");
+  for (const std::size_t i : {0, 2, 3, 4, 5})
+    CHECK_BITS(got[i].narrow(0, 20, 21), clean[i].narrow(0, 20, 21));
+  CHECK(std::isnan(got[0].row<float>(3)[3]));
+}
+
+TEST_CASE("ssd_scan: strided gradient buffers") {
+  const Case c = make_case({30, 9}, small, DType::f32);
+  const Tensor dy = random_tensor(c.in[0].shape(), DType::f32, 9);
+  const auto alone = run(c, "chunked", dy);
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  auto parent = std::make_shared<GradNode>(Shape{39, 60}, DType::f32, false);
+  std::vector<Var> in;
+  std::int64_t start = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    in.emplace_back(c.in[i], std::make_shared<GradNode>(parent, c.in[i].shape(), start));
+    start += c.in[i].cols() + 1;
+  }
+  for (std::size_t i = 4; i < 7; ++i)
+    in.emplace_back(c.in[i], std::make_shared<GradNode>(c.in[i].shape(), DType::f32, false));
+  tape.backward(call(ctx, c, in), dy);
+  for (std::size_t i = 0; i < 7; ++i) {
+    CAPTURE(i);
+    if (i < 4) CHECK(in[i].node()->grad().row_stride() == 60);
+    CHECK_BITS(in[i].node()->grad(), alone[i + 2]);
+  }
+}
+
+TEST_CASE("ssd_scan: the number of threads changes no bit") {
+  for (const char* variant : {"chunked", "recurrent"}) {
+    const Case c = with_initial(make_case({70, 3, 130}, small, DType::f32));
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    const auto one = run(c, variant);
+    omp_set_num_threads(3);
+    const auto three = run(c, variant);
+    omp_set_num_threads(threads);
+    for (std::size_t i = 0; i < one.size(); ++i) CHECK_BITS(one[i], three[i]);
+  }
+}
+
+TEST_CASE("ssd_scan: no tokens") {
+  for (const char* variant : {"chunked", "recurrent"}) {
+    const Case c = with_initial(make_case({0, 0}, small, DType::f32));
+    const auto got = run(c, variant);
+    CHECK(got[0].shape() == Shape{0, 12});
+    CHECK_BITS(got[1], c.initial);
+    CHECK_BITS(got[6], Tensor::zeros({4}, DType::f32));
+  }
+}
+
+TEST_CASE("ssd_scan: errors") {
+  const Case good = make_case({4, 3}, small, DType::f32);
+  const auto scan = [](const Case& c) {
+    Context ctx;
+    call(ctx, c, std::vector<Var>(c.in.begin(), c.in.end()));
+  };
+  CHECK_NOTHROW(scan(good));
+  const auto with_input = [&](std::size_t i, const Tensor& t) {
+    Case c = good;
+    c.in[i] = t;
+    return c;
+  };
+  const Shape shapes[] = {{7, 11}, {7, 5}, {7, 9}, {7, 11}, {5}, {3}, {1, 4}};
+  for (std::size_t i = 0; i < 7; ++i) {
+    CAPTURE(i);
+    CHECK_THROWS_AS(scan(with_input(i, Tensor::zeros(shapes[i], DType::f32))), Error);
+    CHECK_THROWS_AS(scan(with_input(i, good.in[i].to(DType::f64))), Error);
+  }
+  CHECK_THROWS_AS(scan(with_input(0, random_tensor({12}, DType::f32, 1))), Error);
+  CHECK_THROWS_AS(scan(with_input(0, Tensor::zeros({7, 12}, DType::i32))), Error);
+  const auto with_options = [&](auto change) {
+    Case c = good;
+    change(c.options);
+    return c;
+  };
+  CHECK_THROWS_AS(scan(with_options([](SsdOptions& o) { o.heads = 0; })), Error);
+  CHECK_THROWS_AS(scan(with_options([](SsdOptions& o) { o.groups = 3; })), Error);
+  CHECK_THROWS_AS(scan(with_options([](SsdOptions& o) { o.chunk_size = 0; })), Error);
+  CHECK_THROWS_AS(scan(with_options([](SsdOptions& o) { o.dt_max = -1; })), Error);
+  CHECK_THROWS_AS(scan(with_options([](SsdOptions& o) { o.dt_min = std::nan(""); })), Error);
+  Case c = good;
+  c.sequences = Sequences::uniform(1, 6);
+  CHECK_THROWS_AS(scan(c), Error);
+  c = with_initial(good);
+  CHECK_NOTHROW(scan(c));
+  c.initial = c.initial.to(DType::f64);
+  CHECK_THROWS_AS(scan(c), Error);
+  c.initial = Tensor::zeros({1, 4, 3, 5}, DType::f32);
+  CHECK_THROWS_AS(scan(c), Error);
+}

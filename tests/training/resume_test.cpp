@@ -1,0 +1,138 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <iterator>
+#include <thread>
+
+#include "tests/training/run_support.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Overrides = std::vector<std::string>;
+
+Overrides plus(Overrides base, const Overrides& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
+fs::path latest(const fs::path& dir) { return fs::canonical(dir / "LATEST"); }
+
+// Straight run; then the same from the checkpoint after five steps, elsewhere.
+void check_resume(const Overrides& overrides) {
+  const RunDir dir;
+  const ProcessResult straight = dir.train(overrides);
+  CAPTURE(straight.err);
+  REQUIRE(straight.exit_code == 0);
+  const fs::path from = dir / "straight" / "epoch_0_step_4";
+  REQUIRE(fs::exists(from));
+  const ProcessResult resumed = dir.train(
+      plus(overrides, {"checkpoint.checkpoint_dir=resumed", "checkpoint.restore_from=" + from.string()}));
+  CAPTURE(resumed.err);
+  REQUIRE(resumed.exit_code == 0);
+  for (const char* step : {"epoch_1_step_9", "epoch_1_step_11"}) {
+    CAPTURE(step);
+    CHECK(differences(dir / "straight" / step, dir / "resumed" / step) == "");
+  }
+  CHECK(contents(dir / "resumed" / "epoch_1_step_11").size() >= 5);
+  for (const char* log : {"training.jsonl", "validation.jsonl"}) {
+    const auto whole = repeatable(dir / "straight" / log), rest = repeatable(dir / "resumed" / log);
+    REQUIRE(rest.size() < whole.size());
+    REQUIRE(!rest.empty());
+    CHECK(rest == std::vector(whole.end() - static_cast<std::ptrdiff_t>(rest.size()), whole.end()));
+  }
+  CHECK(read_jsonl(dir / "resumed" / "training.jsonl").size() == 7);
+}
+
+std::size_t lines_in(const fs::path& path) {
+  std::ifstream in(path);
+  return static_cast<std::size_t>(
+      std::count(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>(), '\n'));
+}
+
+// A run long enough to be met in the middle, and short enough to be finished.
+const Overrides long_run{"step_scheduler.max_steps=60", "step_scheduler.num_epochs=20",
+                         "step_scheduler.ckpt_every_steps=1000", "step_scheduler.val_every_steps=null"};
+
+void check_signal(int number, int exit_code) {
+  const RunDir dir;
+  {
+    Process running(RunDir::train_command(plus(long_run, {"checkpoint.checkpoint_dir=stopped"})), dir.path());
+    for (int i = 0; i < 6000 && lines_in(dir / "stopped" / "training.jsonl") < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    running.signal(number);
+    const ProcessResult stopped = running.wait();
+    CAPTURE(stopped.err);
+    REQUIRE(stopped.exit_code == exit_code);
+    CHECK(stopped.err.find(cat("stopped by signal ", number)) != std::string::npos);
+  }
+  const auto steps = read_jsonl(dir / "stopped" / "training.jsonl");
+  REQUIRE(steps.size() >= 2);
+  REQUIRE(steps.size() < 60);
+  // The checkpoint is that of the last step in the log, and nothing else lies there.
+  const std::string name = latest(dir / "stopped").filename().string();
+  CHECK(name.ends_with(cat("_step_", steps.size() - 1)));
+  CHECK(names_in(dir / "stopped") == std::vector<std::string>{"LATEST", name, "training.jsonl"});
+
+  const ProcessResult finished = dir.train(plus(long_run, {"checkpoint.checkpoint_dir=stopped"}));
+  CAPTURE(finished.err);
+  REQUIRE(finished.exit_code == 0);
+  const ProcessResult straight = dir.train(long_run);
+  REQUIRE(straight.exit_code == 0);
+  CHECK(differences(latest(dir / "stopped"), latest(dir / "straight")) == "");
+  CHECK(repeatable(dir / "stopped" / "training.jsonl") == repeatable(dir / "straight" / "training.jsonl"));
+  CHECK(repeatable(dir / "stopped" / "validation.jsonl") ==
+        repeatable(dir / "straight" / "validation.jsonl"));
+}
+
+}  // namespace
+
+TEST_CASE("resume: from a checkpoint, the rest of an f32 run has the same bits") { check_resume({}); }
+
+TEST_CASE("resume: from a checkpoint, the rest of a bf16 run has the same bits") {
+  check_resume({"model.torch_dtype=bf16"});
+}
+
+TEST_CASE("resume: SGD with momentum, unpacked rows and activation checkpointing") {
+  check_resume({"optimizer={_target_: torch.optim.SGD, lr: 0.05, momentum: 0.9, nesterov: true}",
+                "packed_sequence.packed_sequence_size=0", "dataset.limit_dataset_samples=24",
+                "distributed.activation_checkpointing=true"});
+}
+
+TEST_CASE("resume: a run with nothing left to do changes nothing") {
+  const RunDir dir;
+  REQUIRE(dir.train({"step_scheduler.max_steps=4"}).exit_code == 0);
+  const auto before = contents(dir / "straight");
+  const ProcessResult again = dir.train({"step_scheduler.max_steps=4"});
+  CHECK(again.exit_code == 0);
+  CHECK(contents(dir / "straight") == before);
+}
+
+TEST_CASE(
+    "signals: SIGTERM ends the run with 143 and a checkpoint from which it completes with the same bits") {
+  check_signal(SIGTERM, 143);
+}
+
+TEST_CASE(
+    "signals: SIGINT ends the run with 130 and a checkpoint from which it completes with the same bits") {
+  check_signal(SIGINT, 130);
+}
+
+TEST_CASE("runs: the same recipe twice gives the same bits") {
+  const RunDir dir;
+  for (const char* name : {"one", "two"})
+    REQUIRE(dir.train({cat("checkpoint.checkpoint_dir=", name), "step_scheduler.max_steps=6"}).exit_code ==
+            0);
+  CHECK(repeatable(dir / "one" / "training.jsonl") == repeatable(dir / "two" / "training.jsonl"));
+  CHECK(repeatable(dir / "one" / "validation.jsonl") == repeatable(dir / "two" / "validation.jsonl"));
+  CHECK(differences(latest(dir / "one"), latest(dir / "two")) == "");
+  // And another seed gives others.
+  REQUIRE(dir.train({"checkpoint.checkpoint_dir=three", "step_scheduler.max_steps=6", "seed=8"}).exit_code ==
+          0);
+  CHECK(repeatable(dir / "one" / "training.jsonl") != repeatable(dir / "three" / "training.jsonl"));
+}

@@ -1,0 +1,120 @@
+#pragma once
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "data/json/json.h"
+#include "data/json/test_dir.h"
+#include "tests/support/process.h"
+
+/// Runs of the program on small models, and what they leave behind.
+namespace nemocube::testing {
+
+inline std::filesystem::path source_dir() { return NEMOCUBE_SOURCE_DIR; }
+
+/// 46 thousand parameters, every block kind, the vocabulary of data/samples/tokenizer.
+inline void write_tiny_config(const std::filesystem::path& dir) {
+  std::filesystem::create_directories(dir);
+  spit(dir / "config.json", R"({"architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h",
+    "hybrid_override_pattern": "ME*-", "vocab_size": 2048, "hidden_size": 16, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24, "mamba_num_heads": 4,
+    "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "chunk_size": 16, "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 16,
+    "n_shared_experts": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2})");
+}
+
+/// Fresh weights, shuffled questions in packs of 192 tokens, two microbatches a step, 12 steps in two epochs;
+/// run in a directory with the configuration in `model/`.
+inline std::string small_recipe() {
+  return R"(seed: 7
+step_scheduler:
+  {global_batch_size: 4, local_batch_size: 2, max_steps: 12, num_epochs: 2, ckpt_every_steps: 5,
+   val_every_steps: 3, save_checkpoint_every_epoch: false}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_config
+  config: {pretrained_model_name_or_path: model}
+  torch_dtype: f32
+  moe: {expert_bias_update_rate: 0.001, aux_loss_coeff: 0.01}
+tokenizer: {pretrained_model_name_or_path: samples/tokenizer}
+checkpoint: {enabled: true, checkpoint_dir: straight}
+dataset: {_target_: squad, dataset_name: samples/train.json, limit_dataset_samples: 48}
+validation_dataset: {_target_: squad, dataset_name: samples/validation.json, limit_dataset_samples: 4}
+packed_sequence: {packed_sequence_size: 192}
+dataloader: {shuffle: true}
+optimizer: {_target_: torch.optim.AdamW, lr: 0.01, betas: [0.9, 0.98], weight_decay: 0.1}
+lr_scheduler: {lr_decay_style: cosine, lr_warmup_steps: 3, min_lr: 0.0001}
+clip_grad_norm: {max_norm: 1.0}
+)";
+}
+
+/// Threads of the runs sleep at barriers: on a machine that does other work as well, spinning ones make steps
+/// of less than a millisecond a hundred times longer.
+inline void wait_politely() { ::setenv("OMP_WAIT_POLICY", "passive", 0); }
+
+/// A directory with recipe.yaml, the configuration and the sample data.
+class RunDir : public TestDir {
+ public:
+  RunDir() {
+    write_tiny_config(*this / "model");
+    std::filesystem::create_directory_symlink(source_dir() / "data" / "samples", *this / "samples");
+    spit(*this / "recipe.yaml", small_recipe());
+    wait_politely();
+  }
+  ProcessResult train(const std::vector<std::string>& overrides = {}) const {
+    return run_process(train_command(overrides), path());
+  }
+  static std::vector<std::string> train_command(const std::vector<std::string>& overrides) {
+    std::vector<std::string> command{NEMOCUBE_BINARY, "train", "recipe.yaml"};
+    for (const std::string& o : overrides) {
+      command.emplace_back("--set");
+      command.push_back(o);
+    }
+    return command;
+  }
+};
+
+inline std::vector<Json> read_jsonl(const std::filesystem::path& path) {
+  std::vector<Json> lines;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line, path.string()));
+  return lines;
+}
+
+/// What a log says that does not depend on clocks and memory.
+inline std::vector<std::string> repeatable(const std::filesystem::path& log) {
+  std::vector<std::string> lines;
+  for (Json line : read_jsonl(log)) {
+    for (const char* key : {"timestamp", "tps", "tps_per_gpu", "mem", "positions_per_second",
+                            "content_tokens_per_second", "label_tokens_per_second", "samples_per_second"})
+      line.erase(key);
+    lines.push_back(dump_json(line, -1));
+  }
+  return lines;
+}
+
+/// Contents of the files of a checkpoint by relative path, but for the recipe, which names directories.
+inline std::map<std::string, std::string> contents(const std::filesystem::path& checkpoint) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint))
+    if (entry.is_regular_file() && entry.path().filename() != "config.yaml")
+      files[std::filesystem::relative(entry.path(), checkpoint).string()] = slurp(entry.path());
+  return files;
+}
+
+/// Names of the files that differ or exist on one side only; empty when two checkpoints are alike.
+inline std::string differences(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto left = contents(a), right = contents(b);
+  std::string names;
+  for (const auto& [name, bytes] : left) {
+    const auto other = right.find(name);
+    if (other == right.end() || other->second != bytes) names += name + " ";
+  }
+  for (const auto& [name, bytes] : right)
+    if (!left.contains(name)) names += name + " ";
+  return names;
+}
+
+}  // namespace nemocube::testing

@@ -1,0 +1,58 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/training/run_support.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
+
+// Runs the golden recipe in a copy of its directory and compares every step with what PyTorch computed.
+void check_train20(const std::vector<std::string>& overrides, double rel) {
+  wait_politely();
+  const TestDir scratch;
+  for (const char* name : {"config.json", "model.safetensors", "recipe.yaml", "tokens.safetensors"})
+    fs::copy_file(source_dir() / "tests" / "goldens" / "train20" / name, scratch / name);
+  const ProcessResult run = run_process(RunDir::train_command(overrides), scratch.path());
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const Json want = read_json_file(source_dir() / "tests" / "goldens" / "train20" / "expected.json");
+  const auto got = read_jsonl(scratch / "checkpoints" / "training.jsonl");
+  REQUIRE(want.size() == 20);
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CAPTURE(i);
+    CHECK(got[i]["step"] == want[i]["step"]);
+    CHECK(got[i]["num_label_tokens"] == want[i]["num_label_tokens"]);
+    CHECK(relative(got[i]["loss"], want[i]["loss"]) <= rel);
+    CHECK(relative(got[i]["grad_norm"], want[i]["grad_norm"]) <= rel);
+    CHECK(relative(got[i]["lr"], want[i]["lr"]) <= 1e-12);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("train20: 20 AdamW steps follow the losses, norms and rates of PyTorch") {
+  check_train20({}, 1e-4);
+}
+
+TEST_CASE("train20: the other kernel variants follow PyTorch as well") {
+  check_train20({"kernels.ssd_scan=recurrent", "kernels.attention=plain", "kernels.rmsnorm=separate",
+                 "kernels.cross_entropy=plain"},
+                1e-4);
+}
+
+TEST_CASE("train20: with activation checkpointing") {
+  check_train20({"distributed.activation_checkpointing=true"}, 1e-4);
+}
+
+TEST_CASE("train20: the cut into microbatches does not matter") {
+  check_train20({"step_scheduler.local_batch_size=1"}, 1e-4);
+  check_train20({"step_scheduler.local_batch_size=4"}, 1e-4);
+}
