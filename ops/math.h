@@ -11,7 +11,8 @@ namespace nemocube {
 inline float vec_exp(float x) {
   constexpr float log2e = 1.44269504088896341f;
   constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
-  const float clamped = x < -87.33654f ? -87.33654f : (x > 88.72283f ? 88.72283f : x);
+  const float at_least = x < -87.33654f ? -87.33654f : x;
+  const float clamped = at_least > 88.72283f ? 88.72283f : at_least;
   // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low mantissa bits.
   const float shifted = clamped * log2e + 12582912.0f;
   const float n = shifted - 12582912.0f;
@@ -23,11 +24,9 @@ inline float vec_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  // 2^n as two factors, since n = 128 has no exponent field of its own.
-  const auto i = static_cast<std::int32_t>(n);
-  const std::int32_t half = i >> 1;
-  const float a = std::bit_cast<float>((half + 127) << 23), b = std::bit_cast<float>((i - half + 127) << 23);
-  const float y = p * a * b;
+  // p 2^n by adding n to the exponent field; 2^128 comes out as infinity.
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(shifted) << 23;
+  const float y = std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + exponent);
   const float high = x > 88.72283f ? std::bit_cast<float>(0x7f800000) : y;
   const float low = x < -87.33654f ? 0.0f : high;
   return x == x ? low : x;

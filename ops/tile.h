@@ -23,17 +23,18 @@ struct Lanes {
   static constexpr int panel = panel_vectors * count;  // columns of C formed together
 };
 
-/// R rows of C times one panel of columns. `panel` is [K, Lanes::panel], zero-padded.
+/// R rows of C times one panel of Lanes::panel columns, [K, Lanes::panel] with row stride `stride`; `columns`
+/// of C are written.
 template <int R, bool transpose_a, class T>
 inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const T* __restrict panel,
-                  T* __restrict c, std::int64_t ldc, std::int64_t columns, bool accumulate) {
+                  std::int64_t stride, T* __restrict c, std::int64_t ldc, std::int64_t columns,
+                  bool accumulate) {
   using V = typename Lanes<T>::type;
   constexpr int n = Lanes<T>::count;
   V sum[R][panel_vectors] = {};
   for (std::int64_t k = 0; k < K; ++k) {
     V b[panel_vectors];
-    for (int j = 0; j < panel_vectors; ++j)
-      std::memcpy(&b[j], panel + k * Lanes<T>::panel + j * n, sizeof(V));
+    for (int j = 0; j < panel_vectors; ++j) std::memcpy(&b[j], panel + k * stride + j * n, sizeof(V));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const T s = transpose_a ? a[k * lda + r] : a[r * lda + k];
@@ -57,6 +58,24 @@ inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const
   }
 }
 
+/// Columns [n0, n0 + columns) of op(B) as a panel [K, Lanes::panel], padded with zeros.
+template <bool transpose_b, class T>
+void pack(std::int64_t K, std::int64_t columns, const T* b, std::int64_t ldb, std::int64_t n0,
+          T* __restrict panel) {
+  constexpr std::int64_t width = Lanes<T>::panel;
+  if (columns < width) std::memset(panel, 0, static_cast<std::size_t>(K * width) * sizeof(T));
+  if constexpr (transpose_b) {
+    for (std::int64_t k0 = 0; k0 < K; k0 += 16) {
+      const std::int64_t k1 = k0 + 16 < K ? k0 + 16 : K;
+      for (std::int64_t j = 0; j < columns; ++j)
+        for (std::int64_t k = k0; k < k1; ++k) panel[k * width + j] = b[(n0 + j) * ldb + k];
+    }
+  } else {
+    for (std::int64_t k = 0; k < K; ++k)
+      std::memcpy(panel + k * width, b + k * ldb + n0, static_cast<std::size_t>(columns) * sizeof(T));
+  }
+}
+
 }  // namespace tile_detail
 
 /// C = (or +=, when `accumulate`) op(A) op(B), with op(A) [M, K], op(B) [K, N], C [M, N], all row-major with
@@ -71,23 +90,22 @@ void tile_gemm(std::int64_t M, std::int64_t N, std::int64_t K, const T* a, std::
   static thread_local std::vector<T> packed;
   if (static_cast<std::int64_t>(packed.size()) < K * width)
     packed.resize(static_cast<std::size_t>(K * width));
-  T* __restrict panel = packed.data();
+  // B is read in place where that is a plain copy anyway. Rows a multiple of 4 KiB apart share cache sets:
+  // those are packed when many rows of A will read them.
+  const bool in_place = !transpose_b && (M <= 64 || (ldb * static_cast<std::int64_t>(sizeof(T))) % 4096 != 0);
   for (std::int64_t n0 = 0; n0 < N; n0 += width) {
     const std::int64_t columns = N - n0 < width ? N - n0 : width;
-    if (columns < width) std::memset(panel, 0, static_cast<std::size_t>(K * width) * sizeof(T));
-    if constexpr (transpose_b) {
-      for (std::int64_t k0 = 0; k0 < K; k0 += 16) {
-        const std::int64_t k1 = k0 + 16 < K ? k0 + 16 : K;
-        for (std::int64_t j = 0; j < columns; ++j)
-          for (std::int64_t k = k0; k < k1; ++k) panel[k * width + j] = b[(n0 + j) * ldb + k];
-      }
+    const T* panel = packed.data();
+    std::int64_t stride = width;
+    if (in_place && columns == width) {
+      panel = b + n0;
+      stride = ldb;
     } else {
-      for (std::int64_t k = 0; k < K; ++k)
-        std::memcpy(panel + k * width, b + k * ldb + n0, static_cast<std::size_t>(columns) * sizeof(T));
+      pack<transpose_b>(K, columns, b, ldb, n0, packed.data());
     }
     const auto run = [&]<int R>(std::int64_t m) {
       const T* rows = transpose_a ? a + m : a + m * lda;
-      block<R, transpose_a>(K, rows, lda, panel, c + m * ldc + n0, ldc, columns, accumulate);
+      block<R, transpose_a>(K, rows, lda, panel, stride, c + m * ldc + n0, ldc, columns, accumulate);
       return m + R;
     };
     std::int64_t m = 0;

@@ -87,6 +87,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_politely(argv);
   // A file beyond the limit of its size is then an error of write(), with a message, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   try {

@@ -29,7 +29,7 @@ void check_output_place(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::path directory = directory_of(target);
   require(std::filesystem::is_directory(directory, error), target.string(),
-          ": cannot write: ", directory.string(), " is not a directory");
+          ": cannot create: ", system_message(std::filesystem::exists(directory, error) ? ENOTDIR : ENOENT));
   const auto status = std::filesystem::status(target, error);
   require(
       target.has_filename() && (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)),

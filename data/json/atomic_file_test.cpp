@@ -42,11 +42,15 @@ TEST_CASE("atomic file: errors name the target and leave nothing behind") {
                        Error);
   spit(dir / "file", "x");
   CHECK_THROWS_WITH_AS(AtomicFile(dir / "file/a"), doctest::Contains("Not a directory"), Error);
-  std::filesystem::create_directories(dir / "taken/inside");
   {
     AtomicFile file(dir / "taken");
+    std::filesystem::create_directories(dir / "taken/inside");
     CHECK_THROWS_WITH_AS(file.commit(), doctest::Contains("taken: cannot rename"), Error);
   }
+  // What is no regular file is not replaced: as root, a rename would put a file in the place of a device.
+  for (const std::filesystem::path& place : {dir / "taken", std::filesystem::path("/dev/null")})
+    CHECK_THROWS_WITH_AS(AtomicFile{place}, doctest::Contains("not a regular file"), Error);
+  CHECK_THROWS_WITH_AS(AtomicFile{""}, doctest::Contains("empty"), Error);
   CHECK(names_in(dir.path()) == std::vector<std::string>{"file", "taken"});
 }
 

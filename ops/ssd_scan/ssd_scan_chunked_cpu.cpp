@@ -70,7 +70,6 @@ class Forward {
   void operator()(std::int64_t sequence, std::int64_t group) {
     const std::int64_t begin = p_.sequences.begin(sequence), end = p_.sequences.end(sequence);
     const std::int64_t offset = group * size_, all = z_.heads * z_.head_dim * z_.state;
-    end_ = end;
     const bool keeps = states_.chunk_starts.defined();
     A* start = state_;
     if (keeps) start = states_.chunk_starts.template data<A>() + p_.first_chunk(sequence) * all + offset;
@@ -115,7 +114,6 @@ class Forward {
     }
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
       scale_inputs(group, h, t0, n, zero);
-      if (t0 + n < end_) prefetch_after(group, h, t0 + n);
       mix(h, n);
       A* x = dtx_ + h * z_.head_dim;
       A* y = sum_ + h * z_.head_dim;
@@ -163,14 +161,6 @@ class Forward {
     });
   }
 
-  void prefetch_after(std::int64_t group, std::int64_t h, std::int64_t t) const {
-    const std::int64_t n = std::min(z_.chunk, end_ - t);
-    prefetch(p_.x.template row<T>(t) + group * z_.width + h * z_.head_dim, p_.x.row_stride(), n, z_.head_dim);
-    if (h > 0) return;
-    prefetch(p_.B.template row<T>(t) + group * z_.state, p_.B.row_stride(), n, z_.state);
-    prefetch(p_.C.template row<T>(t) + group * z_.state, p_.C.row_stride(), n, z_.state);
-  }
-
   /// `from` and `to` may be the same.
   void advance(const A* from, A* to, std::int64_t n) {
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
@@ -190,7 +180,6 @@ class Forward {
   const Tensor& y_;
   const SsdStates& states_;
   Sizes z_;
-  std::int64_t end_ = 0;    // of the sequence
   std::int64_t ld_, size_;  // rounded chunk length; elements of the states of one group
   TimeSteps<T> steps_;
   Scratch<A> memory_;

@@ -98,7 +98,6 @@ class Backward {
     std::fill_n(r_, size_, A(0));
     for (std::int64_t i = last; i >= 0; --i) {
       group_ = group;
-      begin_ = begin;
       index_ = first + i;
       t0_ = begin + i * z_.chunk;
       n_ = std::min(z_.chunk, length - i * z_.chunk);
@@ -136,7 +135,6 @@ class Backward {
       std::fill_n(ddt_, n_, A(0));
       through_end(h);
       through_start(h);
-      if (t0_ > begin_) prefetch_before(h);
       within(h);
       finish(h);
     }
@@ -238,17 +236,6 @@ class Backward {
     }
   }
 
-  void prefetch_before(std::int64_t h) const {
-    const std::int64_t t = t0_ - z_.chunk, c0 = group_ * z_.width + h * z_.head_dim;
-    prefetch(p_.x.template row<T>(t) + c0, p_.x.row_stride(), z_.chunk, z_.head_dim);
-    prefetch(dy_.row<T>(t) + c0, dy_.row_stride(), z_.chunk, z_.head_dim);
-    prefetch(start_ - z_.heads * z_.head_dim * z_.state + h * z_.head_dim * z_.state, z_.state, z_.head_dim,
-             z_.state);
-    if (h > 0) return;
-    prefetch(p_.B.template row<T>(t) + group_ * z_.state, p_.B.row_stride(), z_.chunk, z_.state);
-    prefetch(p_.C.template row<T>(t) + group_ * z_.state, p_.C.row_stride(), z_.chunk, z_.state);
-  }
-
   /// What tokens of head h send each other.
   void within(std::int64_t h) {
     const std::int64_t c0 = h * z_.head_dim;
@@ -332,7 +319,7 @@ class Backward {
   A *before_, *ddt_, *da_, *from_start_, *to_end_;  // [ld]
 
   // The chunk at hand.
-  std::int64_t group_ = 0, index_ = 0, begin_ = 0, t0_ = 0, n_ = 0;
+  std::int64_t group_ = 0, index_ = 0, t0_ = 0, n_ = 0;
   bool has_start_ = false, has_end_ = false;  // H, R may differ from zero
   const A* start_ = nullptr;                  // H [width, state]
 };

@@ -94,14 +94,6 @@ void store(const A* __restrict from, const Tensor& t, std::int64_t t0, std::int6
     for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<T>(from[c]);
 }
 
-/// Asks for rows that the next chunk will read, while this one computes.
-template <class T>
-void prefetch(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t width) {
-  constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t r = 0; r < rows; ++r, from += stride)
-    for (std::int64_t c = 0; c < width; c += line) __builtin_prefetch(from + c, 0, 2);
-}
-
 /// The chunk's token-by-token matrices are triangular; products skip the empty side in blocks of this many
 /// rows.
 constexpr std::int64_t triangle_rows = 32;

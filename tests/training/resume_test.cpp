@@ -123,6 +123,24 @@ TEST_CASE(
   check_signal(SIGINT, 130);
 }
 
+TEST_CASE("signals: one that arrives during validation loses nothing either") {
+  const RunDir dir;
+  // Validation of many rows after every step takes nearly all of the time.
+  const Overrides overrides =
+      plus(long_run, {"step_scheduler.val_every_steps=1", "validation_dataset.path=samples/train.json",
+                      "validation_dataset.limit_dataset_samples=400"});
+  const fs::path log = dir / "straight" / "training.jsonl";
+  Process running(RunDir::train_command(overrides), dir.path());
+  for (int i = 0; i < 60000 && lines_in(log) < 1; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  running.signal(SIGTERM);
+  const ProcessResult stopped = running.wait();
+  CAPTURE(stopped.err);
+  CHECK(stopped.exit_code == 143);
+  CHECK(latest(dir / "straight").filename().string().ends_with(cat("_step_", lines_in(log) - 1)));
+}
+
 TEST_CASE("runs: the same recipe twice gives the same bits") {
   const RunDir dir;
   for (const char* name : {"one", "two"})

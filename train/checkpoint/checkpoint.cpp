@@ -38,6 +38,16 @@ std::vector<fs::path> published(const fs::path& dir) {
   return found;
 }
 
+// What a run that was killed while saving left behind. One process writes to a checkpoint directory at a
+// time.
+void remove_unfinished(const fs::path& dir) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(".epoch_") && name.ends_with(".tmp")) fs::remove_all(entry.path(), ignored);
+  }
+}
+
 void point(const fs::path& link, const fs::path& target) {
   const fs::path fresh = temporary_sibling(link);
   fs::create_symlink(target.filename(), fresh);
@@ -107,6 +117,7 @@ Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_
 fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state,
                            bool lowest) const {
   const fs::path target = dir_ / checkpoint_name(state);
+  remove_unfinished(dir_);
   const fs::path staging = temporary_sibling(target);
   try {
     fs::create_directories(staging / "optim");
@@ -136,6 +147,10 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
     std::error_code ignored;
     fs::remove_all(staging, ignored);
     fail("checkpoint ", target.string(), ": cannot be written: ", e.code().message());
+  } catch (const Error& e) {
+    std::error_code ignored;
+    fs::remove_all(staging, ignored);
+    fail("checkpoint ", target.string(), ": ", e.what());
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(staging, ignored);

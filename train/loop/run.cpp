@@ -105,19 +105,21 @@ class Run {
       log_info("training ", loaded_.model->parameters().element_count(), " parameters in ",
                loaded_.model->dtype(), " for steps ", state_.step, " to ", plan_.total_steps - 1);
     last_record_ = Clock::now();
-    while (state_.step < plan_.total_steps && signals.received() == 0) {
+    bool preempted = false;
+    while (state_.step < plan_.total_steps && !preempted) {
       const std::int64_t step = state_.step;
       const std::int64_t epoch = loader_.epoch();
       const TrainingRecord record = one_step(step, epoch);
       progress.step({step, plan_.total_steps, record.loss, record.lr, *record.grad_norm, record.tokens,
                      record.skipped});
       stop_when_hopeless(progress);
-      const bool preempted = signals.received() != 0;
       bool lowest = false;
-      if (!validation_.empty() && is_validation_step(plan_, step, preempted)) {
+      if (!validation_.empty() && is_validation_step(plan_, step, signals.received() != 0)) {
         progress.clear();
         lowest = validate_all(step, epoch);
       }
+      // Looked at once and after validation, which may be long: a signal that ends the run also saves it.
+      preempted = signals.received() != 0;
       if (recipe_.checkpoint.enabled && is_checkpoint_step(plan_, step, preempted)) {
         progress.clear();
         result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_, lowest);
@@ -126,7 +128,7 @@ class Run {
     }
     progress.finish();
     result_.steps = state_.step;
-    if (state_.step < plan_.total_steps) result_.signal = signals.received();
+    if (preempted && state_.step < plan_.total_steps) result_.signal = signals.received();
     if (result_.signal != 0)
       log_warning("stopped by signal ", result_.signal, " after ", state_.step, " of ", plan_.total_steps,
                   " steps",

@@ -1,0 +1,96 @@
+#include <cstdlib>
+
+#include "tests/bad_input/refused.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+TEST_CASE("command line: what is missing, unknown or contradictory is refused with a hint") {
+  const TestDir dir;
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases{
+      {{}, {"subcommand is required", "--help"}},
+      {{"trian"}, {"no subcommand 'trian'", "train", "convert"}},
+      {{"--foo"}, {"--help"}},
+      {{"train"}, {"recipe is required", "--help"}},
+      {{"train", "r.yaml", "--foo"}, {"--foo", "--help"}},
+      {{"eval"}, {"recipe is required"}},
+      {{"generate"}, {"--model is required"}},
+      {{"forward", "--model", "x"}, {"--input is required"}},
+      {{"convert", "x"}, {"target is required"}},
+      {{"tokenize"}, {"--tokenizer is required"}},
+      {{"tokenize", "--tokenizer", "x", "--input", "x", "more"}, {"more"}},
+      {{"inspect"}, {"--model or --recipe"}},
+      {{"inspect", "--model", "x", "--recipe", "y"}, {"excludes"}},
+      {{"inspect", "--samples", "3"}, {"--samples requires --recipe"}},
+      {{"inspect", "--model", "nope"}, {"nope"}},
+      {{"bench"}, {"subcommand is required"}},
+      {{"bench", "step"}, {"--config is required"}},
+      {{"bench", "step", "--config", golden("all_four"), "--batch", "0"}, {"at least 1", "0"}},
+      {{"bench", "step", "--config", golden("all_four"), "--batch", "99999999999", "--seq", "99999999999"},
+       {"99999999999 x 99999999999"}},
+      {{"bench", "step", "--config", golden("all_four"), "--dtype", "i64"}, {"--dtype", "'i64'"}},
+      {{"bench", "op", "--repeats", "0"}, {"--repeats", "1 to"}},
+      {{"--log-level", "loud", "inspect", "--model", "x"}, {"'loud'", "warning"}},
+  };
+  for (const auto& [arguments, parts] : cases) {
+    CAPTURE(parts.front());
+    check_refused(dir.path(), arguments, parts);
+  }
+}
+
+TEST_CASE("command line: eval refuses what is missing before it evaluates") {
+  const RunDir dir;
+  check_refused(dir.path(), {"eval", "recipe.yaml", "--model", "nope"}, {"nope"});
+  check_refused(dir.path(), {"eval", "recipe.yaml", "--set", "evaluation.predictions_path=missing/p.json"},
+                {"missing/p.json", "No such file"});
+  check_refused(dir.path(), {"eval", "recipe.yaml", "--set", "validation_dataset=null"},
+                {"'validation_dataset' is missing"});
+}
+
+TEST_CASE("command line: more than one rank is refused in this build") {
+  const ModelDir dir("train20");
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    ::setenv(variable, "4", 1);
+    check_refused(dir.path(), train_with({}), {"4 ranks", "without mpirun"});
+    ::unsetenv(variable);
+  }
+}
+
+TEST_CASE("command line: --version names the version and oneDNN") {
+  const ProcessResult run = run_process({NEMOCUBE_BINARY, "--version"});
+  CHECK(run.exit_code == 0);
+  CHECK(run.out.starts_with("nemocube "));
+  CHECK(run.out.find("oneDNN") != std::string::npos);
+}
+
+TEST_CASE("command line: --help of every subcommand names every option") {
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases{
+      {{},
+       {"train", "eval", "generate", "forward", "convert", "tokenize", "inspect", "bench", "--version",
+        "--log-level"}},
+      {{"train"}, {"recipe", "--set", "--check"}},
+      {{"eval"}, {"recipe", "--set", "--model", "--show", "--json"}},
+      {{"generate"},
+       {"--model", "--tokenizer", "--prompt", "--prompt-file", "--max-new-tokens", "--temperature", "--top-k",
+        "--top-p", "--seed", "--dtype", "--ignore-eos", "--special", "--json"}},
+      {{"forward"}, {"--model", "--input", "--output", "--grads", "--dtype"}},
+      {{"convert"}, {"source", "target", "--dtype", "--max-shard-gb"}},
+      {{"tokenize"}, {"--tokenizer", "--input", "--special", "--decode"}},
+      {{"inspect"}, {"--model", "--recipe", "--set", "--samples", "--schedule", "--json"}},
+      {{"bench"}, {"op", "step"}},
+      {{"bench", "op"}, {"--op", "--variant", "--dtype", "--repeats", "--small", "--json"}},
+      {{"bench", "step"},
+       {"--config", "--batch", "--seq", "--steps", "--dtype", "--activation-checkpointing", "--json"}},
+  };
+  for (const auto& [subcommand, options] : cases) {
+    std::vector<std::string> arguments{NEMOCUBE_BINARY};
+    arguments.insert(arguments.end(), subcommand.begin(), subcommand.end());
+    arguments.emplace_back("--help");
+    const ProcessResult run = run_process(arguments);
+    CAPTURE(run.out);
+    CHECK(run.exit_code == 0);
+    CHECK(run.err.empty());
+    for (const std::string& option : options)
+      CHECK_MESSAGE(run.out.find(option) != std::string::npos, option);
+  }
+}

@@ -1,0 +1,86 @@
+#include "tests/bad_input/refused.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+TEST_CASE("bad recipes: a wrong override is refused with key, wish and fact") {
+  const ModelDir dir("train20");
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
+      {"step_schedulr.max_steps=1", {"'step_schedulr'", "nearest", "'step_scheduler'"}},
+      {"step_scheduler.max_step=1", {"'max_step'", "nearest", "'max_steps'"}},
+      {"optimizer.lr=abc", {"optimizer.lr", "number", "'abc'"}},
+      {"optimizer.lr=.nan", {"optimizer.lr", "'.nan'"}},
+      {"optimizer.betas=[0.9, 1.5]", {"optimizer.betas", "'1.5'"}},
+      {"step_scheduler.max_steps=1.5", {"max_steps", "positive integer", "'1.5'"}},
+      {"step_scheduler.max_steps=99999999999999999999", {"max_steps", "99999999999999999999"}},
+      {"step_scheduler.global_batch_size=5", {"global_batch_size = 5", "local_batch_size = 2", "4"}},
+      {"step_scheduler.local_batch_size=8", {"local_batch_size = 8"}},
+      {"dataloader.batch_size=7", {"dataloader.batch_size = 7", "local_batch_size = 2"}},
+      {"distributed.tp_size=2", {"tp_size = 2", "tp_size=1"}},
+      {"distributed.cp_size=0", {"cp_size", "'0'"}},
+      {"kernels.nonsense=plain", {"'nonsense'", "attention"}},
+      {"kernels.attention=magic", {"kernels.attention", "'magic'", "tiled"}},
+      {"optimizer._target_=torch.optim.Lion", {"'Lion'", "AdamW"}},
+      {"dataset._target_=foo.bar", {"'bar'", "squad"}},
+      {"loss_fn._target_=x.y", {"'y'", "MaskedCrossEntropy"}},
+      {"lr_scheduler.lr_decay_style=cos", {"lr_decay_style", "cosine", "'cos'"}},
+      {"lr_scheduler.lr_warmup_steps=100", {"lr_warmup_steps = 100", "lr_decay_steps = 20"}},
+      {"model.torch_dtype=int8", {"torch_dtype", "bf16", "'int8'"}},
+      {"model.pretrained_model_name_or_path=/nope", {"'/nope' does not exist"}},
+      {"model.pretrained_model_name_or_path=nvidia/Nemotron", {"nvidia/Nemotron", "nothing is downloaded"}},
+      {"checkpoint.restore_from=nope", {"restore_from", "'nope'"}},
+      {"checkpoint.best_metric_key=foo", {"best_metric_key", "validation_dataset_foo"}},
+      {"dataset.path=nope.safetensors", {"'nope.safetensors' does not exist"}},
+      {"dataset.path=model.safetensors", {"model.safetensors", "'labels'"}},
+      {"optimizer.param_group_overrides=[{pattern: \"([\"}]", {"param_group_overrides", "'(['"}},
+      {"step_scheduler.preemption_signal=KILL", {"preemption_signal", "'KILL'"}},
+      {"step_scheduler=3", {"step_scheduler", "section"}},
+      {"optimizer=null", {"'optimizer' is missing"}},
+      {"noequals", {"noequals", "key.path=value"}},
+      {"a..b=3", {"a..b", "empty part"}},
+      {"step_scheduler.max_steps=[1", {"not YAML"}},
+  };
+  for (const auto& [override, parts] : cases) {
+    CAPTURE(override);
+    check_refused(dir.path(), train_with({override}), parts);
+  }
+}
+
+TEST_CASE("bad recipes: files that are no recipe, or half of one, are refused") {
+  const ModelDir dir("train20");
+  const std::string good = slurp(dir / "recipe.yaml");
+  std::string bomb = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
+  for (char c = 'b'; c < 'n'; ++c) {
+    const std::string last = cat('*', static_cast<char>(c - 1));
+    bomb += cat(c, ": &", c, " [");
+    for (int i = 0; i < 9; ++i) bomb += (i ? ", " : "") + last;
+    bomb += "]\n";
+  }
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
+      {"a:\n\tb: 3\n", {"recipe.yaml:2", "not YAML"}},
+      {"a: [1,\nb: 2\n", {"not YAML"}},
+      {"", {"missing"}},
+      {"hello", {"want a recipe"}},
+      {"- 1\n", {"want a recipe"}},
+      {std::string(20'000, '['), {"not YAML"}},
+      {"a: &a [*a]\n", {"recipe.yaml:1"}},
+      {bomb, {"values"}},
+      {good + "\nseed: 3\n", {"'seed' occurs twice"}},
+      {good + "---\nseed: 3\n", {"2 YAML documents"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    CAPTURE(parts.front());
+    spit(dir / "recipe.yaml", text);
+    check_refused(dir.path(), train_with({}), parts);
+  }
+  for (const std::string section : {"model", "dataset", "optimizer"}) {
+    CAPTURE(section);
+    const auto at = good.find("\n" + section + ":\n");
+    REQUIRE(at != std::string::npos);
+    const auto end = good.find("\n\n", at);
+    spit(dir / "recipe.yaml", good.substr(0, at + 1) + (end == std::string::npos ? "" : good.substr(end)));
+    check_refused(dir.path(), train_with({}), {"'" + section + "' is missing"});
+  }
+  check_refused(dir.path(), {"train", "nope.yaml"}, {"nope.yaml"});
+  check_refused(dir.path(), {"train", "."}, {"is a directory"});
+}

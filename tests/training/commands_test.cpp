@@ -1,0 +1,182 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "data/safetensors/reader.h"
+#include "tests/support/compare.h"
+#include "tests/training/run_support.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+ProcessResult nemocube_in(const fs::path& dir, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
+  return run_process(arguments, dir);
+}
+
+std::vector<Json> json_lines(const std::string& text) {
+  std::vector<Json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line, "output"));
+  return lines;
+}
+
+// One short run for all: its directory with checkpoints in straight/.
+const RunDir& trained() {
+  static const RunDir dir;
+  static const int code = dir.train({"step_scheduler.max_steps=8"}).exit_code;
+  REQUIRE(code == 0);
+  return dir;
+}
+
+}  // namespace
+
+TEST_CASE("convert: a checkpoint becomes a model directory with the same bits, and bf16 is each rounded") {
+  const fs::path dir = trained().path();
+  const fs::path model = dir / "straight" / "LATEST" / "model";
+  REQUIRE(nemocube_in(dir, {"convert", "straight/LATEST", "copy"}).exit_code == 0);
+  CHECK(names_in(dir / "copy") == names_in(model));
+  CHECK(slurp(dir / "copy" / "model.safetensors") == slurp(model / "model.safetensors"));
+  REQUIRE(nemocube_in(dir, {"convert", "copy", "half", "--dtype", "bf16"}).exit_code == 0);
+  const SafetensorsFile full(dir / "copy" / "model.safetensors"), half(dir / "half" / "model.safetensors");
+  REQUIRE(full.tensors().size() == half.tensors().size());
+  for (const StoredTensor& t : full.tensors()) {
+    CAPTURE(t.name);
+    const Tensor h = half.tensor(t.name);
+    CHECK_BITS(h, full.tensor(t).to(h.dtype()));
+  }
+  CHECK(half.at("lm_head.weight").dtype == "BF16");
+  CHECK(half.at("backbone.layers.0.mixer.A_log").dtype == "F32");
+  const ProcessResult again = nemocube_in(dir, {"convert", "copy", "half"});
+  CHECK(again.exit_code == 2);
+  CHECK(again.err.find("not empty") != std::string::npos);
+}
+
+TEST_CASE("generate: greedy from a checkpoint, the same alone and in a file of prompts") {
+  const fs::path dir = trained().path();
+  const std::string first = "Context: Bees make honey. Question: Who makes honey? Answer:", second = "The";
+  spit(dir / "prompts.txt", first + "\n" + second + "\n");
+  const std::vector<std::string> common{"generate",         "--model", "straight/LATEST/model", "--json",
+                                        "--max-new-tokens", "6",       "--ignore-eos"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    auto all = common;
+    all.insert(all.end(), more.begin(), more.end());
+    const ProcessResult run = nemocube_in(dir, all);
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    return json_lines(run.out);
+  };
+  const auto both = with({"--prompt-file", "prompts.txt"});
+  REQUIRE(both.size() == 2);
+  CHECK(both[0]["prompt"] == first);
+  CHECK(both[0]["ids"].size() == 6);
+  const auto alone = with({"--prompt", first}), other = with({"--prompt", second});
+  CHECK(alone.at(0)["ids"] == both[0]["ids"]);
+  CHECK(alone.at(0)["text"] == both[0]["text"]);
+  CHECK(other.at(0)["ids"] == both[1]["ids"]);
+  // In a terminal the text is the same, after the prompt.
+  const ProcessResult plain = nemocube_in(dir, {"generate", "--model", "straight/LATEST/model",
+                                                "--max-new-tokens", "6", "--ignore-eos", "--prompt", second});
+  CHECK(plain.out == second + other[0]["text"].get<std::string>() + "\n");
+}
+
+TEST_CASE("eval: the loss of the last validation line, and scores between 0 and 100") {
+  const fs::path dir = trained().path();
+  const ProcessResult run =
+      nemocube_in(dir, {"eval", "recipe.yaml", "--model", "straight/LATEST/model", "--json"});
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const auto lines = json_lines(run.out);
+  REQUIRE(lines.size() == 1);
+  const Json logged = read_jsonl(dir / "straight" / "validation.jsonl").back();
+  CHECK(lines[0]["dataset"] == "default");
+  CHECK(lines[0]["val_loss"].get<double>() ==
+        doctest::Approx(logged["val_loss"].get<double>()).epsilon(1e-6));
+  CHECK(lines[0]["num_label_tokens"] == logged["num_label_tokens"]);
+  CHECK(lines[0]["samples"] == 4);
+  CHECK(lines[0]["questions"] == 4);
+  for (const char* score : {"exact_match", "f1"}) {
+    CHECK(lines[0][score].get<double>() >= 0);
+    CHECK(lines[0][score].get<double>() <= 100);
+  }
+}
+
+TEST_CASE("inspect: model, samples and schedule") {
+  const fs::path dir = trained().path();
+  const ProcessResult model = nemocube_in(dir, {"inspect", "--model", "model", "--json"});
+  REQUIRE(model.exit_code == 0);
+  const Json facts = json_lines(model.out).at(0);
+  CHECK(facts["pattern"] == "ME*-");
+  std::int64_t elements = 0;
+  for (const Json& spec : facts["specs"]) {
+    std::int64_t n = 1;
+    for (const Json& d : spec["shape"]) n *= d.get<std::int64_t>();
+    elements += n;
+  }
+  CHECK(facts["parameters"] == elements);
+
+  const ProcessResult rows = nemocube_in(dir, {"inspect", "--recipe", "recipe.yaml", "--samples", "3",
+                                               "--set", "packed_sequence.packed_sequence_size=0"});
+  REQUIRE(rows.exit_code == 0);
+  CHECK(json_lines(rows.out).size() == 3);
+
+  // Learning rates of the schedule are those that the run logged, a step later.
+  const ProcessResult schedule = nemocube_in(
+      dir, {"inspect", "--recipe", "recipe.yaml", "--schedule", "--set", "step_scheduler.max_steps=8"});
+  REQUIRE(schedule.exit_code == 0);
+  std::istringstream in(schedule.out);
+  const auto log = read_jsonl(dir / "straight" / "training.jsonl");
+  REQUIRE(log.size() == 8);
+  std::int64_t n = 0, lines = 0;
+  double lr = 0, wd = 0;
+  while (in >> n >> lr >> wd) {
+    CHECK(n == lines++);
+    if (n > 0) CHECK(lr == log[static_cast<std::size_t>(n - 1)]["lr"].get<double>());
+    CHECK(wd == 0.1);
+  }
+  CHECK(lines == 9);
+}
+
+TEST_CASE("tokenize: there and back on the sample passages") {
+  const TestDir dir;
+  std::string text;
+  const Json squad = read_json_file(source_dir() / "data" / "samples" / "validation.json");
+  for (const Json& article : squad["data"])
+    for (const Json& paragraph : article["paragraphs"])
+      text += paragraph["context"].get<std::string>() + "\n";
+  REQUIRE(text.size() > 1000);
+  spit(dir / "text.txt", text);
+  const std::string tokenizer = (source_dir() / "data" / "samples" / "tokenizer").string();
+  const ProcessResult ids =
+      run_process({NEMOCUBE_BINARY, "tokenize", "--tokenizer", tokenizer, "--input", "text.txt"}, dir.path());
+  REQUIRE(ids.exit_code == 0);
+  spit(dir / "ids.txt", ids.out);
+  const ProcessResult back = run_process(
+      {NEMOCUBE_BINARY, "tokenize", "--tokenizer", tokenizer, "--input", "ids.txt", "--decode"}, dir.path());
+  REQUIRE(back.exit_code == 0);
+  CHECK(back.out == text);
+}
+
+TEST_CASE("commands: mistakes of the user end with 2 and a message, not with a trace") {
+  const RunDir dir;
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"train", "nowhere.yaml"}, "nowhere.yaml"},
+      {{"train", "recipe.yaml", "--set", "optimizer.rl=1"}, "rl"},
+      {{"train", "recipe.yaml", "--set", "kernels.attention=fast"}, "tiled"},
+      {{"generate", "--model", "nowhere", "--prompt", "x"}, "nowhere"},
+      {{"convert", "nowhere", "target"}, "nowhere"},
+      {{"inspect"}, "--model"},
+  };
+  for (const auto& [arguments, text] : cases) {
+    CAPTURE(text);
+    const ProcessResult run = nemocube_in(dir.path(), arguments);
+    CAPTURE(run.err);
+    CHECK(run.exit_code == 2);
+    CHECK((run.err + run.out).find(text) != std::string::npos);
+  }
+  CHECK_FALSE(fs::exists(dir / "straight"));
+}

@@ -1,0 +1,238 @@
+#include "train/step/train_step.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "model/test_models.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+TokenBatch token_batch(const TestBatch& b) { return {b.ids, b.labels, b.sequences}; }
+
+// Sequences [first, last) of a batch as one microbatch.
+TokenBatch rows(const TestBatch& b, std::int64_t first, std::int64_t last) {
+  const std::int64_t begin = b.sequences.begin(first), count = b.sequences.end(last - 1) - begin;
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = first; i < last; ++i) lengths.push_back(b.sequences.length(i));
+  return {b.ids.narrow(0, begin, count).clone(), b.labels.narrow(0, begin, count).clone(),
+          Sequences::of_lengths(lengths)};
+}
+
+struct Trainer {
+  explicit Trainer(DType dtype = DType::f64, const OptimizerOptions& options = {},
+                   const char* pattern = "ME*-")
+      : model(tiny_config(pattern), dtype),
+        ready((randomise(model, 51), true)),
+        optimizer(model.parameters(), options) {}
+  std::vector<Tensor> everything() const {
+    std::vector<Tensor> all;
+    for (const Parameter& p : model.parameters().all()) all.push_back(p.value.clone());
+    for (const StateTensor& t : optimizer.state()) all.push_back(t.value.clone());
+    return all;
+  }
+  NemotronH model;
+  bool ready;
+  Optimizer optimizer;
+};
+
+StepOptions step_options() {
+  StepOptions o;
+  o.lr = 1e-2;
+  o.weight_decay = 0.1;
+  return o;
+}
+
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  bool same = a.size() == b.size();
+  for (std::size_t i = 0; same && i < a.size(); ++i) same = compare_bits(a[i], b[i]).ok;
+  return same;
+}
+
+bool no_gradients(const NemotronH& model) {
+  for (const Parameter& p : model.parameters().all())
+    if (p.node && p.node->filled()) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("train_step: microbatches with unequal label counts give what one batch gives") {
+  const TestBatch batch = random_batch(tiny_config(), {9, 2, 11, 5}, 52);
+  Trainer whole, split;
+  const std::vector<TokenBatch> one{token_batch(batch)};
+  const std::vector<TokenBatch> three{rows(batch, 0, 1), rows(batch, 1, 2), rows(batch, 2, 4)};
+  for (int step = 0; step < 3; ++step) {
+    const StepResult a = train_step(whole.model, whole.optimizer, one, step_options());
+    const StepResult b = train_step(split.model, split.optimizer, three, step_options());
+    CHECK(a.outcome == StepOutcome::updated);
+    CHECK(a.label_tokens == b.label_tokens);
+    CHECK(a.loss == doctest::Approx(b.loss).epsilon(1e-12));
+    CHECK(a.grad_norm == doctest::Approx(b.grad_norm).epsilon(1e-11));
+  }
+  const auto a = whole.everything(), b = split.everything();
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK(relative_error(a[i], b[i]) < 1e-9);
+  CHECK(whole.optimizer.steps() == 3);
+}
+
+TEST_CASE("train_step: loss and norm are those of the mean over labelled tokens") {
+  const TestBatch batch = random_batch(tiny_config(), {9, 5}, 53);
+  Trainer t;
+  std::int64_t labels = 0;
+  for (const double label : batch.labels.to_vector()) labels += label >= 0;
+  const double sum = loss_and_gradients(t.model, batch);
+  double squares = 0;
+  for (const Tensor& g : gradients(t.model))
+    if (g.defined())
+      for (const double x : g.to_vector()) squares += x * x;
+  t.model.parameters().clear_gradients();
+  const std::vector<TokenBatch> one{token_batch(batch)};
+  const LossSum before = evaluate_loss(t.model, one[0], nullptr);
+  CHECK(before.sum == doctest::Approx(sum).epsilon(1e-13));
+  CHECK(before.label_tokens == labels);
+  const StepResult r = train_step(t.model, t.optimizer, one, step_options());
+  const auto n = static_cast<double>(labels);
+  CHECK(r.loss == doctest::Approx(sum / n).epsilon(1e-13));
+  CHECK(r.grad_norm == doctest::Approx(std::sqrt(squares) / n).epsilon(1e-12));
+  CHECK(r.label_tokens == labels);
+  CHECK(no_gradients(t.model));
+}
+
+TEST_CASE("train_step: a batch without labels changes nothing") {
+  TestBatch batch = random_batch(tiny_config(), {6}, 54);
+  for (std::int64_t i = 0; i < 6; ++i) batch.labels.data<std::int64_t>()[i] = -100;
+  Trainer t;
+  const auto before = t.everything();
+  const std::vector<TokenBatch> one{token_batch(batch)};
+  StepOptions o = step_options();
+  o.expert_bias_rate = 0.1;
+  const StepResult r = train_step(t.model, t.optimizer, one, o);
+  CHECK(r.outcome == StepOutcome::no_labels);
+  CHECK(r.loss == 0);
+  CHECK(r.label_tokens == 0);
+  CHECK(same_bits(t.everything(), before));
+  CHECK(t.optimizer.steps() == 0);
+  CHECK(no_gradients(t.model));
+}
+
+TEST_CASE("train_step: a microbatch without labels beside one with labels adds nothing") {
+  const TestBatch batch = random_batch(tiny_config(), {6}, 55);
+  TestBatch silent = random_batch(tiny_config(), {9}, 56);
+  for (std::int64_t i = 0; i < 9; ++i) silent.labels.data<std::int64_t>()[i] = -100;
+  Trainer a, b;
+  const std::vector<TokenBatch> one{token_batch(batch)}, two{token_batch(silent), token_batch(batch)};
+  const StepResult x = train_step(a.model, a.optimizer, one, step_options());
+  const StepResult y = train_step(b.model, b.optimizer, two, step_options());
+  CHECK(x.loss == y.loss);
+  CHECK(x.grad_norm == y.grad_norm);
+  CHECK(same_bits(a.everything(), b.everything()));
+}
+
+TEST_CASE("train_step: a NaN or infinity anywhere leaves weights, moments and step count alone") {
+  const TestBatch batch = random_batch(tiny_config(), {8, 5}, 57);
+  const std::vector<TokenBatch> two{rows(batch, 0, 1), rows(batch, 1, 2)};
+  for (const double poison :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
+    for (const char* name : {"backbone.layers.0.mixer.out_proj.weight",
+                             "backbone.layers.3.mixer.down_proj.weight", "backbone.norm_f.weight"}) {
+      CAPTURE(name);
+      CAPTURE(poison);
+      Trainer t;
+      REQUIRE(train_step(t.model, t.optimizer, two, step_options()).outcome == StepOutcome::updated);
+      double& element = t.model.parameters().get(name).value.data<double>()[1];
+      const double healthy = element;
+      element = poison;
+      const auto before = t.everything();
+      StepOptions o = step_options();
+      o.expert_bias_rate = 0.1;
+      const StepResult r = train_step(t.model, t.optimizer, two, o);
+      CHECK(r.outcome == StepOutcome::non_finite);
+      CHECK(same_bits(t.everything(), before));
+      CHECK(t.optimizer.steps() == 1);
+      CHECK(no_gradients(t.model));
+      // Nothing of it stays behind: healed, the run goes on as if the step had not been.
+      element = healthy;
+      Trainer other;
+      (void)train_step(other.model, other.optimizer, two, step_options());
+      const StepResult next = train_step(t.model, t.optimizer, two, step_options());
+      const StepResult want = train_step(other.model, other.optimizer, two, step_options());
+      CHECK(next.loss == want.loss);
+      CHECK(same_bits(t.everything(), other.everything()));
+    }
+}
+
+TEST_CASE("train_step: clipping scales the gradient to the norm that is allowed") {
+  const TestBatch batch = random_batch(tiny_config(), {9, 5}, 58);
+  const std::vector<TokenBatch> one{token_batch(batch)};
+  OptimizerOptions sgd;
+  sgd.kind = OptimizerKind::sgd;
+  Trainer start(DType::f64, sgd), free(DType::f64, sgd), clipped(DType::f64, sgd), loose(DType::f64, sgd);
+  StepOptions o;
+  o.lr = 0.1;
+  o.max_norm = std::numeric_limits<double>::infinity();
+  const StepResult r = train_step(free.model, free.optimizer, one, o);
+  o.max_norm = r.grad_norm / 4;
+  CHECK(train_step(clipped.model, clipped.optimizer, one, o).grad_norm == r.grad_norm);
+  o.max_norm = r.grad_norm * 1.01;
+  (void)train_step(loose.model, loose.optimizer, one, o);
+  const auto base = start.everything(), a = free.everything(), b = clipped.everything();
+  CHECK(same_bits(a, loose.everything()));
+  double whole = 0, quarter = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto x = base[i].to_vector(), y = a[i].to_vector(), z = b[i].to_vector();
+    for (std::size_t j = 0; j < x.size(); ++j) {
+      whole += (y[j] - x[j]) * (y[j] - x[j]);
+      quarter += (z[j] - x[j]) * (z[j] - x[j]);
+      CHECK(std::abs((z[j] - x[j]) - (y[j] - x[j]) / 4) < 1e-6 * std::abs(y[j] - x[j]) + 1e-14);
+    }
+  }
+  CHECK(std::sqrt(whole) == doctest::Approx(0.1 * r.grad_norm).epsilon(1e-9));
+  CHECK(std::sqrt(quarter) == doctest::Approx(0.1 * r.grad_norm / 4).epsilon(1e-5));
+}
+
+TEST_CASE(
+    "train_step: correction biases move towards idle experts by the rate, counted over all microbatches") {
+  const TestBatch batch = random_batch(tiny_config("E"), {9, 5, 4}, 59);
+  const std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 3)};
+  Trainer t(DType::f32, {}, "E");
+  MoeMixer& moe = *t.model.moe_layers().at(0);
+  const auto before = moe.correction_bias().to_vector();
+  StepOptions o = step_options();
+  o.expert_bias_rate = 0.125;
+  (void)train_step(t.model, t.optimizer, two, o);
+  const auto counts = moe.counts().to_vector(), after = moe.correction_bias().to_vector();
+  double total = 0;
+  for (const double c : counts) total += c;
+  REQUIRE(total == 18 * 2);
+  for (std::size_t e = 0; e < 6; ++e) {
+    const double want = counts[e] < 6 ? 0.125 : counts[e] > 6 ? -0.125 : 0;
+    CHECK(after[e] - before[e] == doctest::Approx(want).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("train_step: auxiliary losses weigh the same for any number of equal microbatches") {
+  const TestBatch batch = random_batch(tiny_config("E"), {8}, 60);
+  Trainer a(DType::f64, {}, "E"), b(DType::f64, {}, "E");
+  for (Trainer* t : {&a, &b}) t->model.moe_layers()[0]->router().aux_loss_coef = 0.5;
+  const std::vector<TokenBatch> one{token_batch(batch)}, twice{token_batch(batch), token_batch(batch)};
+  const StepResult x = train_step(a.model, a.optimizer, one, step_options());
+  const StepResult y = train_step(b.model, b.optimizer, twice, step_options());
+  CHECK(x.loss == doctest::Approx(y.loss).epsilon(1e-13));
+  CHECK(x.grad_norm == doctest::Approx(y.grad_norm).epsilon(1e-12));
+}
+
+TEST_CASE("train_step: a few steps on one batch learn it") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const TestBatch batch = random_batch(tiny_config(), {12, 9}, 61);
+    Trainer t(dtype);
+    const std::vector<TokenBatch> one{token_batch(batch)};
+    const double first = train_step(t.model, t.optimizer, one, step_options()).loss;
+    double last = first;
+    for (int i = 0; i < 60; ++i) last = train_step(t.model, t.optimizer, one, step_options()).loss;
+    CHECK(last < first / 4);
+  }
+}
