@@ -1,4 +1,4 @@
-#include <dnnl.h>
+#include <oneapi/dnnl/dnnl.h>
 #include <unistd.h>
 
 #include <csignal>

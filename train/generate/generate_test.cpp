@@ -170,6 +170,24 @@ TEST_CASE("generate: sampling depends on seed, prompt number and token number al
   CHECK(generate(model(), prompts, o) != first);
 }
 
+TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside a prompt that has ended") {
+  NemotronH flat(tiny_config("-"), DType::f32);
+  randomise(flat, 72);
+  flat.parameters().get("lm_head.weight").value.zero();  // every token is as likely
+  GenerateOptions o = at_most(6);
+  o.temperature = 1;
+  o.seed = 9;
+  const OnToken end_first = [](std::size_t prompt, std::int64_t) { return prompt == 0; };
+  const auto got = generate(flat, prompts, o, end_first);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const RandomStream stream(9, cat("generate/", i));
+    Ids want;
+    for (std::uint64_t n = 0; n < (i == 0 ? 1 : 6); ++n)
+      want.push_back(static_cast<std::int64_t>(stream.uniform(n) * 23));
+    CHECK(got[i] == want);
+  }
+}
+
 TEST_CASE("generate: errors") {
   GenerateOptions o = at_most(2);
   CHECK_THROWS_WITH_AS(generate(model(), {{1}, {}}, o), doctest::Contains("prompt 1"), Error);
