@@ -29,17 +29,23 @@ double horner(const std::array<double, n>& c, double x) {
   return value;
 }
 
-template <class Draw>
-void fill_with(const Tensor& t, std::uint64_t first, const Draw& draw) {
+// t[j] = law(uniform draw first + j); each Philox block serves the two draws it holds.
+template <class Law>
+void fill_with(const Tensor& t, const RandomStream& stream, std::uint64_t first, const Law& law) {
   if (t.numel() == 0) return;
   visit_float("random fill", t.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t cols = t.cols();
     parallel_for(t.rows(), 1 + 4096 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r)
-        for (std::int64_t c = 0; c < cols; ++c)
-          t.row<T>(r)[c] =
-              static_cast<T>(static_cast<acc_t<T>>(draw(first + static_cast<std::uint64_t>(r * cols + c))));
+      std::uint64_t i = first + static_cast<std::uint64_t>(begin * cols);
+      auto block = stream.block(i / 2);
+      for (std::int64_t r = begin; r < end; ++r) {
+        T* row = t.row<T>(r);
+        for (std::int64_t c = 0; c < cols; ++c, ++i) {
+          if (i % 2 == 0) block = stream.block(i / 2);
+          row[c] = static_cast<T>(static_cast<acc_t<T>>(law(RandomStream::to_uniform(block[i % 2]))));
+        }
+      }
     });
   });
 }
@@ -69,17 +75,19 @@ RandomStream::RandomStream(std::uint64_t seed, std::string_view name)
   stream_ = {static_cast<std::uint32_t>(h), static_cast<std::uint32_t>(h >> 32)};
 }
 
-std::uint64_t RandomStream::bits(std::uint64_t i) const {
-  const std::uint64_t block = i / 2;
+std::array<std::uint64_t, 2> RandomStream::block(std::uint64_t b) const {
   const auto r = philox(
-      {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), stream_[0], stream_[1]},
-      key_);
-  return i % 2 ? (std::uint64_t{r[3]} << 32 | r[2]) : (std::uint64_t{r[1]} << 32 | r[0]);
+      {static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32), stream_[0], stream_[1]}, key_);
+  return {std::uint64_t{r[1]} << 32 | r[0], std::uint64_t{r[3]} << 32 | r[2]};
 }
 
-double RandomStream::uniform(std::uint64_t i) const {
-  return (static_cast<double>(bits(i) >> 11) + 0.5) * 0x1p-53;
+std::uint64_t RandomStream::bits(std::uint64_t i) const { return block(i / 2)[i % 2]; }
+
+double RandomStream::to_uniform(std::uint64_t bits) {
+  return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
 }
+
+double RandomStream::uniform(std::uint64_t i) const { return to_uniform(bits(i)); }
 
 double RandomStream::normal(std::uint64_t i) const { return inverse_normal(uniform(i)); }
 
@@ -111,11 +119,11 @@ double inverse_normal(double p) {
 
 void fill_normal(const Tensor& t, const RandomStream& stream, double mean, double sigma,
                  std::uint64_t first) {
-  fill_with(t, first, [&](std::uint64_t i) { return std::fma(sigma, stream.normal(i), mean); });
+  fill_with(t, stream, first, [=](double u) { return std::fma(sigma, inverse_normal(u), mean); });
 }
 
 void fill_uniform(const Tensor& t, const RandomStream& stream, double low, double high, std::uint64_t first) {
-  fill_with(t, first, [&](std::uint64_t i) { return std::fma(high - low, stream.uniform(i), low); });
+  fill_with(t, stream, first, [=](double u) { return std::fma(high - low, u, low); });
 }
 
 }  // namespace nemocube

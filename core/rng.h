@@ -20,9 +20,11 @@ class RandomStream {
  public:
   /// `name` is the parameter's global name or the purpose of the draw.
   RandomStream(std::uint64_t seed, std::string_view name);
-  std::uint64_t bits(std::uint64_t i) const;  ///< 64 random bits
-  double uniform(std::uint64_t i) const;      ///< in (0, 1), a multiple of 2^-53 plus 2^-54
-  double normal(std::uint64_t i) const;       ///< standard normal, by the inverse distribution function
+  std::array<std::uint64_t, 2> block(std::uint64_t b) const;  ///< bits(2 b) and bits(2 b + 1)
+  std::uint64_t bits(std::uint64_t i) const;                  ///< 64 random bits
+  double uniform(std::uint64_t i) const;                      ///< in (0, 1), a multiple of 2^-52 plus 2^-53
+  static double to_uniform(std::uint64_t bits);
+  double normal(std::uint64_t i) const;  ///< standard normal, by the inverse distribution function
   std::uint64_t below(std::uint64_t i, std::uint64_t n) const;  ///< in [0, n), unbiased to 2^-64 n
 
  private:

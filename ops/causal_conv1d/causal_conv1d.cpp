@@ -2,6 +2,7 @@
 
 #include "core/profile.h"
 #include "ops/causal_conv1d/causal_conv1d_cpu.h"
+#include "ops/contribute.h"
 #include "ops/reduce.h"
 
 namespace nemocube {
@@ -12,19 +13,6 @@ constexpr std::string_view op = "causal_conv1d_silu";
 void check_parameter_dtype(std::string_view name, const Tensor& t, DType activations) {
   require(t.dtype() == activations || t.dtype() == accumulate_dtype(activations), op, ": ", name, " is ",
           t.dtype(), " for an input of ", activations);
-}
-
-/// Where a kernel writes its contribution in the dtype of the value; a leaf of bf16 sums in f32.
-Tensor contribution(GradNode& node, DType dtype) {
-  const Tensor t = node.buffer();
-  return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
-}
-
-void add_sum(GradNode& node, const Tensor& partial, DType dtype) {
-  if (node.leaf()) return sum_segments(node.into(), partial);
-  const Tensor sum = Tensor::empty(node.shape(), dtype);
-  sum_segments({sum, Into::set}, partial);
-  node.add(sum);
 }
 
 }  // namespace
@@ -76,8 +64,8 @@ Var causal_conv1d_silu(Context& ctx, const Var& x, const Var& weight, const Var&
                      const Tensor db = nb ? Tensor::empty({segments, in.x.cols()}, acc) : Tensor();
                      cpu::causal_conv1d_backward(dx, dw, db, dy, in);
                      if (nx) nx->add(dx);
-                     if (nw) add_sum(*nw, dw, in.weight.dtype());
-                     if (nb) add_sum(*nb, db, in.bias.dtype());
+                     if (nw) contribute_sum(*nw, dw, in.weight.dtype());
+                     if (nb) contribute_sum(*nb, db, in.bias.dtype());
                    });
   return y;
 }

@@ -1,27 +1,11 @@
 #include "ops/gated_rmsnorm/gated_rmsnorm.h"
 
 #include "core/profile.h"
+#include "ops/contribute.h"
 #include "ops/gated_rmsnorm/gated_rmsnorm_cpu.h"
 #include "ops/reduce.h"
 
 namespace nemocube {
-namespace {
-
-/// Where a kernel writes its contribution in the dtype of the value; a leaf of bf16 sums in f32.
-Tensor contribution(GradNode& node, DType dtype) {
-  const Tensor t = node.buffer();
-  return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
-}
-
-void add_sum(GradNode& node, const Tensor& partial, DType dtype) {
-  if (node.leaf()) return sum_segments(node.into(), partial);
-  const Tensor sum = Tensor::empty(node.shape(), dtype);
-  sum_segments({sum, Into::set}, partial);
-  node.add(sum);
-}
-
-}  // namespace
-
 Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, std::int64_t groups,
                   double eps) {
   static Zone forward_zone("gated_rmsnorm/forward"), backward_zone("gated_rmsnorm/backward");
@@ -54,7 +38,7 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
     cpu::gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms);
     if (ny) ny->add(dy);
     if (nz) nz->add(dz);
-    if (nw) add_sum(*nw, dw, vw.dtype());
+    if (nw) contribute_sum(*nw, dw, vw.dtype());
   });
   return out;
 }

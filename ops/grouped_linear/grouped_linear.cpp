@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "core/parallel_for.h"
-#include "ops/linear/contribute.h"
+#include "ops/contribute.h"
 #include "ops/matmul/matmul.h"
 
 namespace nemocube {

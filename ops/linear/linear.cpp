@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/parallel_for.h"
-#include "ops/linear/contribute.h"
+#include "ops/contribute.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce.h"
 

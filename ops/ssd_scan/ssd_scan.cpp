@@ -2,6 +2,7 @@
 
 #include "core/kernels.h"
 #include "core/profile.h"
+#include "ops/contribute.h"
 #include "ops/reduce.h"
 #include "ops/ssd_scan/ssd_scan_cpu.h"
 
@@ -43,22 +44,14 @@ void check_inputs(const SsdInputs& in, const SsdOptions& o) {
   parameter("dt_bias", in.dt_bias.value());
 }
 
-/// A tensor in the dtype of the value to write a whole contribution to; a leaf of bf16 sums in f32, and for
-/// an input that wants no gradient the kernel's result is dropped.
+// For an input that wants no gradient the kernel's result is dropped.
 Tensor contribution(const Var& v) {
-  if (v.needs_grad()) {
-    const Tensor t = v.node()->buffer();
-    if (t.dtype() == v.value().dtype()) return t;
-  }
-  return Tensor::empty(v.shape(), v.value().dtype());
+  const DType dtype = v.value().dtype();
+  return v.needs_grad() ? contribution(*v.node(), dtype) : Tensor::empty(v.shape(), dtype);
 }
 
 void add_sum(const Var& v, const Tensor& partial) {
-  if (!v.needs_grad()) return;
-  if (v.node()->leaf()) return sum_segments(v.node()->into(), partial);
-  const Tensor sum = Tensor::empty(v.shape(), v.value().dtype());
-  sum_segments({sum, Into::set}, partial);
-  v.node()->add(sum);
+  if (v.needs_grad()) contribute_sum(*v.node(), partial, v.value().dtype());
 }
 
 }  // namespace

@@ -207,6 +207,7 @@ Made with torch {torch} and transformers {transformers}:
 | case | layers | batch x tokens | for |
 |---|---|---|---|
 {rows}
+| tokenizer | | | ids of the `tokenizers` library on texts made to be hard, for five tokenizers made for it (`tools/goldens/make_tokenizer_torture.py`) |
 | train20 | `ME*-` | 80 rows x 20 | 20 AdamW steps (`recipe.yaml`, `tokens.safetensors`) and their losses, \
 gradient norms and learning rates (`expected.json`) |
 """
