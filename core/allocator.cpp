@@ -3,9 +3,11 @@
 #include <sys/mman.h>
 
 #include <bit>
+#include <cstddef>
 #include <cstdlib>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/error.h"
@@ -24,8 +26,43 @@ std::int64_t size_class(std::int64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t mapped_from = std::int64_t{1} << 62;  // everything from the heap, which is watched
+#else
+constexpr std::int64_t mapped_from = 2 * huge_page;
+#endif
+
+std::size_t mapped_bytes(std::int64_t size) {
+  return static_cast<std::size_t>((size + huge_page - 1) / huge_page * huge_page);
+}
+
+// Large blocks are mapped on huge page boundaries and arrive full of zeros.
+void* system_allocate(std::int64_t size) {
+  if (size < mapped_from)
+    return std::aligned_alloc(alignment,
+                              static_cast<std::size_t>((size + alignment - 1) / alignment * alignment));
+  const std::size_t wanted = mapped_bytes(size), reserve = wanted + static_cast<std::size_t>(huge_page);
+  void* start = ::mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return nullptr;
+  auto* bytes = static_cast<std::byte*>(start);
+  const auto past = reinterpret_cast<std::uintptr_t>(start) % static_cast<std::size_t>(huge_page);
+  const std::size_t before = past == 0 ? 0 : static_cast<std::size_t>(huge_page) - past;
+  if (before > 0) ::munmap(bytes, before);
+  ::munmap(bytes + before + wanted, reserve - before - wanted);
+  ::madvise(bytes + before, wanted, MADV_HUGEPAGE);
+  return bytes + before;
+}
+
+void system_free(void* block, std::int64_t size) {
+  if (size < mapped_from)
+    std::free(block);
+  else
+    ::munmap(block, mapped_bytes(size));
+}
+
 struct Pool {
   std::mutex mutex;
+  std::unordered_set<void*> fresh;  // mapped and never given back
   std::unordered_map<std::int64_t, std::vector<void*>> free_blocks;
   MemoryStats stats;
 };
@@ -53,13 +90,10 @@ void* cpu_allocate(std::int64_t bytes) {
     }
     p.stats.reserved_bytes += size;
   }
-  const bool large = size >= 2 * huge_page;
-  const std::int64_t align = large ? huge_page : alignment;
-  const std::int64_t padded = (size + align - 1) / align * align;
-  void* block = std::aligned_alloc(static_cast<std::size_t>(align), static_cast<std::size_t>(padded));
+  void* block = system_allocate(size);
   if (!block) {
     release_cpu_cache();
-    block = std::aligned_alloc(static_cast<std::size_t>(align), static_cast<std::size_t>(padded));
+    block = system_allocate(size);
   }
   if (!block) {
     MemoryStats held;
@@ -71,7 +105,10 @@ void* cpu_allocate(std::int64_t bytes) {
     }
     fail("out of memory: wanted ", bytes, " bytes, ", held.current_bytes, " bytes held by tensors");
   }
-  if (large) madvise(block, static_cast<std::size_t>(padded), MADV_HUGEPAGE);
+  if (size >= mapped_from) {
+    std::lock_guard lock(p.mutex);
+    p.fresh.insert(block);
+  }
   return block;
 }
 
@@ -81,7 +118,14 @@ void cpu_free(void* block, std::int64_t bytes) noexcept {
   Pool& p = pool();
   std::lock_guard lock(p.mutex);
   p.stats.current_bytes -= size;
+  p.fresh.erase(block);
   p.free_blocks[size].push_back(block);
+}
+
+bool cpu_take_fresh_zeros(void* block) {
+  Pool& p = pool();
+  std::lock_guard lock(p.mutex);
+  return p.fresh.erase(block) > 0;
 }
 
 MemoryStats cpu_memory() {
@@ -100,7 +144,7 @@ void release_cpu_cache() {
   Pool& p = pool();
   std::lock_guard lock(p.mutex);
   for (auto& [size, blocks] : p.free_blocks) {
-    for (void* block : blocks) std::free(block);
+    for (void* block : blocks) system_free(block, size);
     p.stats.reserved_bytes -= size * static_cast<std::int64_t>(blocks.size());
     blocks.clear();
   }

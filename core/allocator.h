@@ -16,6 +16,10 @@ struct MemoryStats {
 void* cpu_allocate(std::int64_t bytes);
 void cpu_free(void* block, std::int64_t bytes) noexcept;
 
+/// True once for a block that the system has just handed out full of zeros, so that nobody need write them
+/// again.
+bool cpu_take_fresh_zeros(void* block);
+
 MemoryStats cpu_memory();
 void reset_cpu_peak();     ///< peak_bytes = current_bytes
 void release_cpu_cache();  ///< returns cached free blocks to the system

@@ -65,7 +65,7 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   Tensor t = empty(shape, dtype, device);
-  if (!t.is_meta()) t.zero();
+  if (!t.is_meta() && !cpu_take_fresh_zeros(t.raw())) t.zero();
   return t;
 }
 

@@ -28,7 +28,7 @@ TEST_CASE("dtype: names and sizes") {
 
 TEST_CASE("bf16: rounds to nearest, ties to even, keeps infinities and NaN") {
   CHECK(static_cast<float>(bf16(1.0f)) == 1.0f);
-  CHECK(static_cast<float>(bf16(1.0f + 0x1p-8f)) == 1.0f);               // tie, even below
+  CHECK(static_cast<float>(bf16(1.0f + 0x1p-8f)) == 1.0f);                // tie, even below
   CHECK(static_cast<float>(bf16(1.0f + 3 * 0x1p-8f)) == 1.0f + 0x1p-6f);  // tie, even above
   CHECK(static_cast<float>(bf16(1.0f + 0x1.8p-8f)) == 1.0f + 0x1p-7f);
   CHECK(static_cast<float>(bf16(-INFINITY)) == -INFINITY);
@@ -114,6 +114,16 @@ TEST_CASE("allocator: counts, reuses and reports the peak") {
   CHECK(cpu_memory().peak_bytes >= start.current_bytes + (4 << 20));
   const Tensor again = Tensor::empty({1 << 20}, DType::f32);
   CHECK(again.raw() == first);
+  again.fill(7);
+  {
+    const Tensor large = Tensor::empty({3 << 20}, DType::f32);
+    large.fill(7);
+  }
+  const Tensor zeros = Tensor::zeros({3 << 20}, DType::f32);  // the block that held sevens
+  CHECK(zeros.row<float>(0)[0] == 0);
+  CHECK(zeros.row<float>(0)[(3 << 20) - 1] == 0);
+  const Tensor fresh = Tensor::zeros({3 << 20}, DType::f32);
+  CHECK(fresh.row<float>(0)[12345] == 0);
   reset_cpu_peak();
   CHECK(cpu_memory().peak_bytes == cpu_memory().current_bytes);
   CHECK(reinterpret_cast<std::uintptr_t>(again.raw()) % 64 == 0);
