@@ -115,7 +115,7 @@ TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tok
     const bool target = i == last || !options.mask_history;
     add_text(target ? content_begin : std::string::npos);
     if (!options.rows.append_eos) continue;
-    const std::int64_t eos = eos_to_append("conversation data set", tokenizer);
+    const std::int64_t eos = eos_to_append("conversation data set", tokenizer, options.rows);
     if (row.ids.back() != eos) row.append(eos, target);
   }
   if (!suffix.empty() && (row.ids.empty() || row.ids.back() != suffix.back()))
@@ -144,7 +144,8 @@ std::shared_ptr<const RowDataset> make_messages_dataset(const Tokenizer& tokeniz
       rows[static_cast<std::size_t>(i)] =
           conversation_row(conversations[static_cast<std::size_t>(start + i)], tokenizer, options);
   });
-  return std::make_shared<RowDataset>(what, std::move(rows), options.rows, padding_id(tokenizer));
+  return std::make_shared<RowDataset>(what, std::move(rows), options.rows,
+                                      padding_id(tokenizer, options.rows));
 }
 
 }  // namespace nemocube

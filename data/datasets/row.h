@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,7 +30,8 @@ struct RowOptions {
   std::int64_t seq_length = 0;  ///< 0: not given
   Padding padding = Padding::none;
   Truncation truncation = Truncation::none;
-  bool append_eos = true;  ///< supervised, and not twice
+  bool append_eos = true;                      ///< supervised, and not twice
+  std::optional<std::int64_t> eos_id, pad_id;  ///< of the model, where the tokenizer's files name none
 };
 /// Throws Error naming `what` when padding or truncation wants a seq_length that is missing or below 2.
 void check_row_options(std::string_view what, const RowOptions& options);

@@ -11,15 +11,16 @@ namespace {
 constexpr std::string_view context_mark = "Context: ";
 }
 
-std::int64_t padding_id(const Tokenizer& tokenizer) {
-  return tokenizer.pad_id().value_or(tokenizer.eos_id().value_or(0));
+std::int64_t padding_id(const Tokenizer& tokenizer, const RowOptions& rows) {
+  if (tokenizer.pad_id()) return *tokenizer.pad_id();
+  return rows.pad_id.value_or(tokenizer.eos_id().value_or(0));
 }
 
-std::int64_t eos_to_append(std::string_view what, const Tokenizer& tokenizer) {
-  const auto eos = tokenizer.eos_id();
+std::int64_t eos_to_append(std::string_view what, const Tokenizer& tokenizer, const RowOptions& rows) {
+  const auto eos = tokenizer.eos_id() ? tokenizer.eos_id() : rows.eos_id;
   require(eos.has_value(), what,
-          ": append_eos wants a tokenizer whose tokenizer_config.json or "
-          "special_tokens_map.json names an eos_token; this one names none");
+          ": append_eos wants an eos_token named by tokenizer_config.json or special_tokens_map.json, or an "
+          "eos_token_id in the model's config.json; there is neither");
   return *eos;
 }
 
@@ -59,7 +60,7 @@ TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, co
   }
   if (row.context_begin < 0) row.context_begin = row.context_end = row.leading;
   if (options.rows.append_eos) {
-    const std::int64_t eos = eos_to_append("SQuAD data set", tokenizer);
+    const std::int64_t eos = eos_to_append("SQuAD data set", tokenizer, options.rows);
     if (row.ids.empty() || row.ids.back() != eos)
       row.append(eos, true);
     else
@@ -77,7 +78,7 @@ std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer,
       rows[i] = squad_row(questions[i], tokenizer, options);
   });
   return std::make_shared<RowDataset>(cat("SQuAD data set ", options.dataset_name, " (", options.split, ")"),
-                                      std::move(rows), options.rows, padding_id(tokenizer));
+                                      std::move(rows), options.rows, padding_id(tokenizer, options.rows));
 }
 
 }  // namespace nemocube

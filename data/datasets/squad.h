@@ -40,10 +40,10 @@ std::string squad_prompt(const SquadQuestion& question);
 
 std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer, const SquadOptions& options);
 
-/// What pads are filled with: the tokenizer's pad id, else its EOS id, else 0.
-std::int64_t padding_id(const Tokenizer& tokenizer);
+/// What pads are filled with: the tokenizer's pad id, else rows.pad_id, else the tokenizer's EOS id, else 0.
+std::int64_t padding_id(const Tokenizer& tokenizer, const RowOptions& rows);
 
-/// The EOS id. Throws Error naming `what` when the tokenizer names none.
-std::int64_t eos_to_append(std::string_view what, const Tokenizer& tokenizer);
+/// The tokenizer's EOS id, else rows.eos_id. Throws Error naming `what` when there is neither.
+std::int64_t eos_to_append(std::string_view what, const Tokenizer& tokenizer, const RowOptions& rows);
 
 }  // namespace nemocube

@@ -4,7 +4,7 @@
 #include "data/datasets/mock.h"
 #include "data/datasets/packing.h"
 #include "data/datasets/tokens.h"
-#include "data/safetensors/reader.h"
+#include "data/hf/hf_config.h"
 #include "train/tokens/special_ids.h"
 
 namespace nemocube {
@@ -19,18 +19,38 @@ RowOptions row_options(const DatasetSection& section) {
   return rows;
 }
 
+// The model's ids stand in where the tokenizer's files name none.
+RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
+  RowOptions rows = row_options(section);
+  if (recipe.model && std::filesystem::exists(std::filesystem::path(recipe.model->path) / "config.json")) {
+    const NemotronHConfig config = read_hf_config(recipe.model->path);
+    if (!config.eos_token_id.empty()) rows.eos_id = config.eos_token_id[0];
+    rows.pad_id = config.pad_token_id;
+  }
+  return rows;
+}
+
 std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSection& section,
                                         const std::optional<Tokenizer>& tokenizer) {
+  require(!section.chat_template,
+          "dataset.chat_template: chat templates are not applied in this build; remove the key");
+  require(!section.mask_reasoning_content,
+          "dataset.mask_reasoning_content: not in this build; remove the key");
   switch (section.kind) {
-    case DatasetKind::squad:
-      return make_squad_dataset(*tokenizer, squad_options(section));
+    case DatasetKind::squad: {
+      SquadOptions options = squad_options(section);
+      options.rows = row_options(recipe, section);
+      return make_squad_dataset(*tokenizer, options);
+    }
     case DatasetKind::messages: {
       MessagesOptions options;
       options.path = dataset_file(section).string();
       options.split = section.split.value_or("train");
       options.limit_dataset_samples = section.limit_dataset_samples;
       options.mask_history = section.mask_history;
-      options.rows = row_options(section);
+      options.skip_invalid_samples = section.skip_invalid_samples;
+      if (section.shuffle_seed) options.shuffle_seed = static_cast<std::uint64_t>(*section.shuffle_seed);
+      options.rows = row_options(recipe, section);
       return make_messages_dataset(*tokenizer, options);
     }
     case DatasetKind::mock: {
@@ -41,11 +61,8 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
       options.seed = static_cast<std::uint64_t>(recipe.seed);
       return std::make_shared<MockDataset>(options);
     }
-    case DatasetKind::tokens: {
-      const std::filesystem::path path = dataset_file(section);
-      const SafetensorsFile file(path);
-      return std::make_shared<TokensDataset>(path.string(), file.tensor("input_ids"), file.tensor("labels"));
-    }
+    case DatasetKind::tokens:
+      return open_tokens_dataset(dataset_file(section));
   }
   throw std::logic_error("dataset kind");
 }

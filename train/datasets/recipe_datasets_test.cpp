@@ -1,0 +1,43 @@
+#include "train/datasets/recipe_datasets.h"
+
+#include <doctest/doctest.h>
+
+#include "data/json/test_dir.h"
+
+using namespace nemocube;
+using nemocube::testing::slurp;
+using nemocube::testing::spit;
+using nemocube::testing::TestDir;
+
+namespace {
+
+const std::string source = NEMOCUBE_SOURCE_DIR;
+
+Recipe sample_recipe(const std::string& tokenizer, const std::string& extra = "") {
+  return parse_recipe("model: {_target_: from_config, config: {pretrained_model_name_or_path: " + source +
+                          "/configs/nemotron_h_tiny}}\ntokenizer: {pretrained_model_name_or_path: " +
+                          tokenizer + "}\ndataset: {_target_: squad, dataset_name: " + source +
+                          "/data/samples/validation.json" + extra + "}\n",
+                      "test", {}, RecipeUse::data);
+}
+
+std::shared_ptr<const Dataset> dataset_of(const Recipe& recipe) {
+  return recipe_dataset(recipe, *recipe.dataset, recipe_tokenizer(recipe, *recipe.dataset), true);
+}
+
+}  // namespace
+
+TEST_CASE("recipe data sets: EOS comes from the model's config where the tokenizer names none") {
+  const TestDir bare;
+  spit(bare / "tokenizer.json", slurp(source + "/data/samples/tokenizer/tokenizer.json"));
+  const auto named = dataset_of(sample_recipe(source + "/data/samples/tokenizer"));
+  const auto unnamed = dataset_of(sample_recipe(bare.path().string()));
+  CHECK(unnamed->sample(0).labels.back() == 2);
+  CHECK(unnamed->sample(0).labels == named->sample(0).labels);
+}
+
+TEST_CASE("recipe data sets: what this build cannot do is refused, not ignored") {
+  const std::string tokenizer = source + "/data/samples/tokenizer";
+  CHECK_THROWS_WITH_AS(dataset_of(sample_recipe(tokenizer, ", chat_template: x")),
+                       doctest::Contains("dataset.chat_template"), Error);
+}
