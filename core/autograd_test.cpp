@@ -23,7 +23,8 @@ Var multiply(Context& ctx, const Var& a, const Var& b) {
   ++forward_runs;
   const auto product = [](const Tensor& p, const Tensor& q) {
     const Tensor r = Tensor::empty(p.shape(), DType::f64);
-    for (std::int64_t i = 0; i < p.numel(); ++i) r.data<double>()[i] = p.data<double>()[i] * q.data<double>()[i];
+    for (std::int64_t i = 0; i < p.numel(); ++i)
+      r.data<double>()[i] = p.data<double>()[i] * q.data<double>()[i];
     return r;
   };
   Var y = make_result(product(a.value(), b.value()), ctx.records({&a, &b}));

@@ -14,7 +14,8 @@ DiffFn square(double factor, bool forget = false) {
   return [=](Context& ctx, const std::vector<Var>& in) -> std::vector<Var> {
     const Var x = in[0];
     const Tensor y = Tensor::empty(x.shape(), DType::f64);
-    for (std::int64_t i = 0; i < y.numel(); ++i) y.data<double>()[i] = std::pow(x.value().data<double>()[i], 2);
+    for (std::int64_t i = 0; i < y.numel(); ++i)
+      y.data<double>()[i] = std::pow(x.value().data<double>()[i], 2);
     Var out = make_result(y, ctx.records({&x}));
     if (out.needs_grad() && !forget)
       ctx.tape->record("square", [=, node = out.node()] {
@@ -52,13 +53,15 @@ TEST_CASE("compare: names the worst element") {
 }
 
 TEST_CASE("compare_bits: tells -0 from 0") {
-  const Tensor zero = Tensor::from(std::vector<float>{0}, {1}), minus = Tensor::from(std::vector<float>{-0.0f}, {1});
+  const Tensor zero = Tensor::from(std::vector<float>{0}, {1}),
+               minus = Tensor::from(std::vector<float>{-0.0f}, {1});
   CHECK(compare(zero, minus, {}).ok);
   CHECK_FALSE(compare_bits(zero, minus).ok);
 }
 
 TEST_CASE("relative error: of the whole tensor, NaN stays NaN") {
-  const Tensor want = Tensor::from(std::vector<float>{3, 4}, {2}), got = Tensor::from(std::vector<float>{3, 4.5f}, {2});
+  const Tensor want = Tensor::from(std::vector<float>{3, 4}, {2}),
+               got = Tensor::from(std::vector<float>{3, 4.5f}, {2});
   CHECK(relative_error(got, want) == doctest::Approx(0.1));
   CHECK_FALSE(relative_error(Tensor::from(std::vector<float>{NAN, 4}, {2}), want) <= 1e9);
 }

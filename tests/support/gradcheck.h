@@ -13,7 +13,7 @@ using DiffFn = std::function<std::vector<Var>(Context&, const std::vector<Var>&)
 struct GradCheckOptions {
   double step = 1e-5;            ///< half width of the central difference
   double tolerance = 1e-6;       ///< on |analytic - numeric| / max(1, largest |gradient| of that input)
-  std::vector<bool> wants{};       ///< which inputs get a gradient; empty: all
+  std::vector<bool> wants{};     ///< which inputs get a gradient; empty: all
   bool unit_cotangents = false;  ///< all c_k = 1, for functions that form their gradient in the forward pass
   std::uint64_t seed = 7;
 };

@@ -25,7 +25,8 @@ std::string read_and_remove(const std::filesystem::path& path) {
 
 Process::Process(const std::vector<std::string>& arguments, const std::filesystem::path& directory) {
   static std::atomic<int> counter{0};
-  const auto base = std::filesystem::temp_directory_path() / cat("nemocube-process-", ::getpid(), "-", counter++);
+  const auto base =
+      std::filesystem::temp_directory_path() / cat("nemocube-process-", ::getpid(), "-", counter++);
   out_ = base.string() + ".out";
   err_ = base.string() + ".err";
   std::vector<char*> argv;

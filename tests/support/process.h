@@ -10,7 +10,8 @@ struct ProcessResult {
   std::string out, err;
 };
 /// Runs a program with arguments in `directory` (empty: the current one) and waits. No shell.
-ProcessResult run_process(const std::vector<std::string>& arguments, const std::filesystem::path& directory = {});
+ProcessResult run_process(const std::vector<std::string>& arguments,
+                          const std::filesystem::path& directory = {});
 
 /// A program that is still running.
 class Process {
