@@ -13,7 +13,19 @@ Pattern::Pattern(std::string_view expression) {
   code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                             PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr),
               [](const pcre2_code* code) { pcre2_code_free(const_cast<pcre2_code*>(code)); });
-  expect(code_ != nullptr, "expression '", expression, "': PCRE2 error ", error, " at ", at);
+  if (code_) return;
+  std::string reason(120, '\0');
+  const int length =
+      pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(reason.data()), reason.size());
+  reason.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+  fail("regular expression '", expression, "': ", reason, " at character ", at);
+}
+
+bool Pattern::found_in(std::string_view text) const {
+  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(
+      pcre2_match_data_create_from_pattern(code_.get(), nullptr), pcre2_match_data_free);
+  return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, match.get(),
+                     nullptr) >= 0;
 }
 
 std::string Pattern::replace_all(std::string_view text, std::string_view by) const {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <csignal>
 #include <map>
-#include <regex>
 
 #include "core/allocator.h"
 #include "core/log.h"
+#include "data/metrics/pattern.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
@@ -24,18 +24,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 GroupRule group_rule(const OptimizerSection& section) {
-  std::vector<std::pair<std::regex, GroupFactors>> overrides;
-  for (const ParamGroupOverride& o : section.param_group_overrides) {
-    try {
-      overrides.emplace_back(std::regex(o.pattern), GroupFactors{o.lr_mult, o.wd_mult});
-    } catch (const std::regex_error&) {
-      fail("optimizer.param_group_overrides: '", o.pattern, "' is no regular expression");
-    }
-  }
+  std::vector<std::pair<Pattern, GroupFactors>> overrides;
+  for (const ParamGroupOverride& o : section.param_group_overrides)
+    overrides.emplace_back(Pattern(o.pattern), GroupFactors{o.lr_mult, o.wd_mult});
   return [overrides, plain_1d = section.no_weight_decay_on_1d](const Parameter& p) {
     GroupFactors factors;
     for (const auto& [pattern, chosen] : overrides)
-      if (std::regex_search(p.name, pattern)) {
+      if (pattern.found_in(p.name)) {
         factors = chosen;
         break;
       }
