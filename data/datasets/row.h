@@ -31,7 +31,7 @@ struct RowOptions {
   Padding padding = Padding::none;
   Truncation truncation = Truncation::none;
   bool append_eos = true;                      ///< supervised, and not twice
-  std::optional<std::int64_t> eos_id, pad_id;  ///< of the model, where the tokenizer's files name none
+  std::optional<std::int64_t> eos_id{}, pad_id{};  ///< of the model, where the tokenizer's files name none
 };
 /// Throws Error naming `what` when padding or truncation wants a seq_length that is missing or below 2.
 void check_row_options(std::string_view what, const RowOptions& options);

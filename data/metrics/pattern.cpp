@@ -18,7 +18,7 @@ Pattern::Pattern(std::string_view expression) {
   const int length =
       pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(reason.data()), reason.size());
   reason.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-  fail("regular expression '", expression, "': ", reason, " at character ", at);
+  fail(reason, " at character ", at, " of '", expression, "'");
 }
 
 bool Pattern::found_in(std::string_view text) const {

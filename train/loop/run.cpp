@@ -25,8 +25,13 @@ using Clock = std::chrono::steady_clock;
 
 GroupRule group_rule(const OptimizerSection& section) {
   std::vector<std::pair<Pattern, GroupFactors>> overrides;
-  for (const ParamGroupOverride& o : section.param_group_overrides)
-    overrides.emplace_back(Pattern(o.pattern), GroupFactors{o.lr_mult, o.wd_mult});
+  for (const ParamGroupOverride& o : section.param_group_overrides) {
+    try {
+      overrides.emplace_back(Pattern(o.pattern), GroupFactors{o.lr_mult, o.wd_mult});
+    } catch (const Error& e) {
+      fail("optimizer.param_group_overrides: '", o.pattern, "' is no regular expression: ", e.what());
+    }
+  }
   return [overrides, plain_1d = section.no_weight_decay_on_1d](const Parameter& p) {
     GroupFactors factors;
     for (const auto& [pattern, chosen] : overrides)
