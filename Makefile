@@ -3,6 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
 RUN ?= runs/squad_tiny
+UNIT_TESTS = test_core test_ops test_model test_data test_train
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
 
@@ -44,8 +45,8 @@ bench: build
 
 asan: setup
 	@cmake -S . -B $(BUILD)-asan -DNEMOCUBE_TESTS=ON -DNEMOCUBE_ASAN=ON $(CMAKE_FLAGS)
-	cmake --build $(BUILD)-asan -j $(JOBS)
-	ctest --test-dir $(BUILD)-asan --output-on-failure -LE slow
+	cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
+	ctest --test-dir $(BUILD)-asan --output-on-failure -LE end-to-end
 
 format: setup
 	@tools/setup.sh clang-format
