@@ -30,7 +30,7 @@ struct RowOptions {
   std::int64_t seq_length = 0;  ///< 0: not given
   Padding padding = Padding::none;
   Truncation truncation = Truncation::none;
-  bool append_eos = true;                      ///< supervised, and not twice
+  bool append_eos = true;                          ///< supervised, and not twice
   std::optional<std::int64_t> eos_id{}, pad_id{};  ///< of the model, where the tokenizer's files name none
 };
 /// Throws Error naming `what` when padding or truncation wants a seq_length that is missing or below 2.
