@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, 4> names{"debug", "info", "warning", "err
 
 void set_log_level(LogLevel level) { threshold = level; }
 bool log_enabled(LogLevel level) { return level >= threshold; }
-void set_log_rank(int rank, int) { log_rank = rank; }
+void set_log_rank(int rank) { log_rank = rank; }
 
 LogLevel parse_log_level(std::string_view name) {
   for (std::size_t i = 0; i < names.size(); ++i)

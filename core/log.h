@@ -11,7 +11,7 @@ namespace nemocube {
 enum class LogLevel { debug, info, warning, error };
 void set_log_level(LogLevel level);               ///< messages below are dropped; default info
 LogLevel parse_log_level(std::string_view name);  ///< debug, info, warning, error; Error otherwise
-void set_log_rank(int rank, int world);           ///< the prefix; default rank 0 of 1
+void set_log_rank(int rank);                      ///< the prefix; default 0
 void write_log(LogLevel level,
                const std::string& text);  ///< one write call for a line, so ranks do not interleave
 bool log_enabled(LogLevel level);
