@@ -16,6 +16,15 @@ void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
   row.context_end = moved(row.context_end);
 }
 
+/// Positions of the finished row; Error where they are fixed and too few.
+std::int64_t row_width(const TokenRow& row, const RowOptions& options) {
+  const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
+  if (options.padding != Padding::max_length) return content;
+  require(content <= options.seq_length, "row '", row.id, "' has ", content, " positions, seq_length is ",
+          options.seq_length, "; set truncation: true");
+  return options.seq_length;
+}
+
 }  // namespace
 
 void check_row_options(std::string_view what, const RowOptions& options) {
@@ -48,10 +57,7 @@ void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length) {
 
 Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id) {
   const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
-  const bool fixed = options.padding == Padding::max_length;
-  const std::int64_t width = fixed ? options.seq_length : content;
-  require(content <= width, "row '", row.id, "' has ", content, " positions, seq_length is ", width,
-          "; set truncation: true");
+  const std::int64_t width = row_width(row, options);
   Sample sample;
   sample.id = row.id;
   sample.input_ids.assign(static_cast<std::size_t>(width), pad_id);
@@ -74,6 +80,7 @@ RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOpt
   for (TokenRow& row : rows) {
     truncate_row(row, options_.truncation, options_.seq_length);
     if (row.label_tokens() > 0) {
+      row_width(row, options_);  // a row that does not fit is an error now, not in the middle of a run
       row.ids.shrink_to_fit();
       rows_.push_back(std::move(row));
     } else if (++dropped_ <= 3) {

@@ -49,10 +49,8 @@ void forward_rows(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, con
       const A scale = A(1) / std::sqrt(squares / static_cast<A>(cols) + static_cast<A>(eps));
       inv[r] = scale;
       T* __restrict to = y.row<T>(r);
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const T n = static_cast<T>(static_cast<A>(row[c]) * scale);
-        to[c] = static_cast<T>(static_cast<A>(n) * static_cast<A>(w[c]));
-      }
+      for (std::int64_t c = 0; c < cols; ++c)
+        to[c] = static_cast<T>(static_cast<A>(row[c]) * scale * static_cast<A>(w[c]));
     }
   });
 }

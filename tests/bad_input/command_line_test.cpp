@@ -15,6 +15,8 @@ TEST_CASE("command line: what is missing, unknown or contradictory is refused wi
       {{"train", "r.yaml", "--foo"}, {"--foo", "--help"}},
       {{"eval"}, {"recipe is required"}},
       {{"generate"}, {"--model is required"}},
+      {{"generate", "--model", "x", "--prompt", "a", "--seed", "-1"}, {"--seed", "-1"}},
+      {{"inspect", "--recipe", "x", "--samples", "-1"}, {"--samples", "-1"}},
       {{"forward", "--model", "x"}, {"--input is required"}},
       {{"convert", "x"}, {"target is required"}},
       {{"tokenize"}, {"--tokenizer is required"}},

@@ -99,12 +99,12 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
   dir.refuse({"user.jsonl", "none of 1 rows has a label"}, conversation("user.jsonl"));
 }
 
-TEST_CASE("bad data sets: rows that cannot be padded to seq_length are refused when they come") {
+TEST_CASE("bad data sets: rows that cannot be padded to seq_length are refused before the first step") {
   const SquadDir dir;
   check_refused(
       dir.path(),
       train_with({"dataset.seq_length=8", "dataset.padding=max_length", "dataset.truncation=false"}),
-      {"row 'q", "seq_length is 8", "truncation: true"}, true);
+      {"row 'q", "seq_length is 8", "truncation: true"});
 }
 
 TEST_CASE("vocabularies: data with ids the model does not know are refused before the first step") {
@@ -134,11 +134,12 @@ TEST_CASE("forward: input_ids and labels that do not fit are refused") {
     arguments.emplace_back("--grads");
     check_refused(dir.path(), arguments, parts);
   };
-  refuse([](auto& f) { f.set_last("input_ids", 96); }, {"id 96", "[0, 96)"});
+  refuse([](auto& f) { f.set_last("input_ids", 96); },
+         {"input.safetensors: input_ids: row 1, position", "id 96", "[0, 96)"});
   refuse([](auto& f) { f.set_last("input_ids", -1); }, {"id -1"});
   refuse([](auto& f) { f.set_last("input_ids", std::int64_t{1} << 62); }, {"id 4611686018427387904"});
-  refuse([](auto& f) { f.set_last("labels", 96); }, {"label 96", "[0, 96)"});
-  refuse([](auto& f) { f.set_last("labels", -1); }, {"label -1", "-100"});
+  refuse([](auto& f) { f.set_last("labels", 96); }, {"input.safetensors: labels", "id 96", "[0, 96)"});
+  refuse([](auto& f) { f.set_last("labels", -1); }, {"labels", "id -1", "-100"});
   refuse([](auto& f) { f.header["input_ids"]["dtype"] = "F64"; }, {"input_ids: want i64, got f64"});
   refuse(
       [](auto& f) {
@@ -146,6 +147,15 @@ TEST_CASE("forward: input_ids and labels that do not fit are refused") {
         f.header["input_ids"]["shape"] = {s[0].template get<int>() * s[1].template get<int>()};
       },
       {"input_ids: want [batch, seq]"});
+  refuse(
+      [](auto& f) {
+        for (const char* name : {"input_ids", "labels"}) {
+          f.header[name]["shape"] = {0, 7};
+          f.header[name]["data_offsets"] = {0, 0};
+        }
+        f.data.clear();
+      },
+      {"input_ids: want at least one id"});
   refuse(
       [](auto& f) {
         f.header["tokens"] = f.header["input_ids"];

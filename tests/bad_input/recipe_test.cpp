@@ -8,6 +8,7 @@ TEST_CASE("bad recipes: a wrong override is refused with key, wish and fact") {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
       {"step_schedulr.max_steps=1", {"'step_schedulr'", "nearest", "'step_scheduler'"}},
       {"step_scheduler.max_step=1", {"'max_step'", "nearest", "'max_steps'"}},
+      {"]=1", {"unknown key ']'", "known here", "optimizer", "step_scheduler"}},
       {"optimizer.lr=abc", {"optimizer.lr", "number", "'abc'"}},
       {"optimizer.lr=.nan", {"optimizer.lr", "'.nan'"}},
       {"optimizer.betas=[0.9, 1.5]", {"optimizer.betas", "'1.5'"}},

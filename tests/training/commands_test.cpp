@@ -98,6 +98,12 @@ TEST_CASE("eval: the loss of the last validation line, and scores between 0 and 
         doctest::Approx(logged["val_loss"].get<double>()).epsilon(1e-6));
   CHECK(lines[0]["num_label_tokens"] == logged["num_label_tokens"]);
   CHECK(lines[0]["samples"] == 4);
+  // With --model the recipe's own folder need not exist.
+  const ProcessResult elsewhere =
+      nemocube_in(dir, {"eval", "recipe.yaml", "--model", "straight/LATEST/model", "--json", "--set",
+                        "model.pretrained_model_name_or_path=gone"});
+  CAPTURE(elsewhere.err);
+  CHECK(elsewhere.out == run.out);
   CHECK(lines[0]["questions"] == 4);
   for (const char* score : {"exact_match", "f1"}) {
     CHECK(lines[0][score].get<double>() >= 0);

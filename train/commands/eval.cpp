@@ -21,6 +21,14 @@ struct Options {
   bool json = false;
 };
 
+/// The recipe then neither needs the folder that it names nor cares whether that one holds weights.
+void use_model(std::vector<std::string>& overrides, const std::string& dir) {
+  std::string quoted;
+  for (const char c : dir) quoted += c == '\'' ? "''" : std::string(1, c);
+  overrides.insert(overrides.end(), {"model._target_=from_pretrained", "model.config=null",
+                                     cat("model.pretrained_model_name_or_path='", quoted, "'")});
+}
+
 void show_answers(const SquadResult& squad, std::int64_t count) {
   for (std::size_t i = 0; i < squad.answered.size() && static_cast<std::int64_t>(i) < count; ++i) {
     const AnsweredQuestion& a = squad.answered[i];
@@ -37,12 +45,12 @@ void write_predictions(const std::filesystem::path& path, const SquadResult& squ
 }
 
 void run(const Options& options) {
-  const Recipe recipe = load_recipe(options.recipe, options.overrides, RecipeUse::evaluate);
+  std::vector<std::string> overrides = options.overrides;
+  if (!options.model.empty()) use_model(overrides, options.model.string());
+  const Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
   check_kernel_choice(recipe.kernels);
   if (recipe.evaluation.predictions_path) check_output_place(*recipe.evaluation.predictions_path);
-  const std::filesystem::path dir =
-      options.model.empty() ? std::filesystem::path(recipe.model->path) : options.model;
-  LoadedModel loaded = load_model(dir, recipe.model->dtype);
+  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype);
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);

@@ -18,6 +18,18 @@ struct Options {
   bool grads = false;
 };
 
+// The operations check ids too, but cannot know which file they came from.
+void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_size, bool may_be_ignored) {
+  const std::int64_t seq = ids.dim(1);
+  for (std::int64_t i = 0; i < ids.numel(); ++i) {
+    const std::int64_t id = ids.data<std::int64_t>()[i];
+    if (may_be_ignored && id == ignored_label) continue;
+    require(id >= 0 && id < vocab_size, name, ": row ", i / seq, ", position ", i % seq, ": id ", id,
+            " is outside the vocabulary [0, ", vocab_size, ")",
+            may_be_ignored ? cat(" and not ", ignored_label, " (no label)") : "");
+  }
+}
+
 double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
 
 void run(const Options& options) {
@@ -29,6 +41,9 @@ void run(const Options& options) {
   check_dtype(options.input.string() + ": input_ids", ids, DType::i64);
   require(ids.ndim() == 2, options.input.string(), ": input_ids: want [batch, seq], got ", ids.shape());
   const std::int64_t batch = ids.dim(0), seq = ids.dim(1);
+  require(batch >= 1 && seq >= 1, options.input.string(), ": input_ids: want at least one id, got ",
+          ids.shape());
+  check_ids(options.input.string() + ": input_ids", ids, model.config().vocab_size, false);
   const bool labelled = file.find("labels") != nullptr;
   require(labelled || !options.grads, options.input.string(), ": --grads needs a tensor 'labels'");
 
@@ -43,6 +58,7 @@ void run(const Options& options) {
     const Tensor labels = file.tensor("labels");
     check_dtype(options.input.string() + ": labels", labels, DType::i64);
     check_shape(options.input.string() + ": labels", labels, ids.shape());
+    check_ids(options.input.string() + ": labels", labels, model.config().vocab_size, true);
     const Tensor flat = labels.reshape({batch * seq});
     const auto count = static_cast<double>(std::max<std::int64_t>(count_labels(flat), 1));
     const Var loss = model.loss(ctx, hidden, flat, 1 / count);

@@ -84,7 +84,7 @@ void add_generate_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--top-p", o->generate.top_p, "keep the fewest tokens that reach this mass")
       ->capture_default_str();
-  command->add_option("--seed", o->generate.seed)->capture_default_str();
+  command->add_option("--seed", o->generate.seed)->capture_default_str()->check(CLI::NonNegativeNumber);
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64; default: what config.json names");
   command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");
   command->add_flag("--special", o->special, "print special tokens");

@@ -276,6 +276,7 @@ void fields(Io& io, Recipe& r) {
               cat("is ", r.seed, ", but rng.seed is ", *rng_seed, "; want one of them, or equal values"));
   r.seed = rng_seed.value_or(r.seed);
   io.field("deterministic", r.deterministic);
+  if (!r.deterministic) io.ignored({"deterministic"});
   io.section("step_scheduler", [&](auto& sub) { fields(sub, r.step_scheduler); });
   io.optional_section("model", r.model, each);
   io.path_or_section("tokenizer", r.tokenizer);

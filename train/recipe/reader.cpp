@@ -33,9 +33,10 @@ constexpr std::array<std::pair<const char*, int>, 7> signal_names{{{"SIGTERM", S
                                                                    {"SIGUSR2", SIGUSR2},
                                                                    {"SIGALRM", SIGALRM}}};
 
-std::string joined(std::initializer_list<const char*> words) {
+template <class Words>
+std::string joined(const Words& words) {
   std::string out;
-  for (const char* word : words) out += cat(out.empty() ? "" : ", ", word);
+  for (const auto& word : words) out += cat(out.empty() ? "" : ", ", word);
   return out;
 }
 
@@ -55,7 +56,7 @@ std::string Reader::where(const Value* value, const std::string& path) const {
 }
 
 const Value* Reader::take(const char* key) {
-  taken_.emplace_back(key);
+  if (std::find(taken_.begin(), taken_.end(), key) == taken_.end()) taken_.emplace_back(key);
   return map_ != nullptr ? map_->find(key) : nullptr;
 }
 
@@ -290,12 +291,13 @@ void Reader::finish() const {
   if (map_ == nullptr) return;
   for (const auto& [key, value] : map_->entries) {
     if (std::find(taken_.begin(), taken_.end(), key) != taken_.end()) continue;
-    std::string guess = nearest(key, taken_);
+    const std::string guess = nearest(key, taken_);
+    if (edit_distance(key, guess) <= (key.size() + 2) / 3) unknown_key(value, key, guess);
     // A key in the wrong section is further from its neighbours than from its own name elsewhere.
-    if (edit_distance(key, guess) > std::max<std::size_t>(2, key.size() / 3))
-      for (const std::string& path : reading_.known_paths)
-        if (path.ends_with(cat(".", key)) || path == key) guess = path;
-    unknown_key(value, key, guess);
+    for (const std::string& path : reading_.known_paths)
+      if ((path.ends_with(cat(".", key)) || path == key) && path != path_of(key))
+        unknown_key(value, key, path);
+    fail(where(&value, path_of(key)), ": unknown key '", key, "'; known here: ", joined(taken_));
   }
 }
 

@@ -112,7 +112,8 @@ class Reader {
   void only(const char* key, std::initializer_list<const char*> values, const char* feature);
   [[noreturn]] void refuse(const char* key, const std::string& why) const;
 
-  /// Throws Error naming the first key that nobody took, and the nearest one that exists.
+  /// Throws Error naming the first key that nobody took, and the nearest one that exists or, where none is
+  /// near, all that the section knows.
   void finish() const;
 
  private:

@@ -165,7 +165,7 @@ struct EvaluationSection {
 struct Recipe {
   std::string file;           ///< where it was read, for messages
   std::int64_t seed = 42;     ///< from `seed` or `rng.seed`
-  bool deterministic = true;  ///< (own)
+  bool deterministic = true;  ///< (own) what the CPU does is deterministic either way
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
   std::optional<std::string> tokenizer;  ///< (own) tokenizer.pretrained_model_name_or_path

@@ -186,6 +186,9 @@ TEST_CASE("an unknown key suggests the nearest one") {
       error_with("optimizer: {param_group_overrides: [{patern: a}]}"),
       "optimizer.param_group_overrides.0.patern: unknown key 'patern'; the nearest known key is 'pattern'"));
   CHECK(contains(error_with("model: {moe: {aux_los: 1}}"), "aux_loss_coeff"));
+  CHECK(contains(error_with("clip_grad_norm: {zebra: 1}"), "unknown key 'zebra'; known here: max_norm"));
+  CHECK(contains(error_of("dataset: {_target_: mock}\noptimizer: {_target_: SGD, betas: [0.9, 0.9]}"),
+                 "known here: "));
   CHECK(contains(error_of("dataset: {_target_: mock, split: train}"), "unknown key 'split'"));
   CHECK(contains(error_of("lr_schedular: {}\nstep_scheduler: {max_steps: 1}", {}, RecipeUse::schedule),
                  "lr_scheduler"));
@@ -236,6 +239,7 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
                                                 "dist_env.runtime_env", "dist_env.backend",
                                                 "dist_env.timeout_minutes", "recipe", "compile", "wandb",
                                                 "ci"});
+  CHECK(parse(with("deterministic: false")).no_effect == std::vector<std::string>{"deterministic"});
   CHECK(contains(error_with("peft: {dim: 8}"), "peft: low-rank adaptation is not in this build; want null"));
   CHECK(error_with("peft: none") == "no error");
   CHECK(error_with("fp8: {}") == "no error");
