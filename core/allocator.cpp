@@ -2,9 +2,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -17,6 +20,7 @@ namespace {
 
 constexpr std::int64_t alignment = 64;
 constexpr std::int64_t huge_page = std::int64_t{2} << 20;
+constexpr std::int64_t slack = 16 * huge_page;  // cached blocks that are never too many
 
 // Classes are powers of two with eight steps between them: at most 12.5 % is lost to rounding.
 std::int64_t size_class(std::int64_t bytes) {
@@ -62,9 +66,40 @@ void system_free(void* block, std::int64_t size) {
 
 struct Pool {
   std::mutex mutex;
-  std::unordered_set<void*> fresh;  // mapped and never given back
-  std::unordered_map<std::int64_t, std::vector<void*>> free_blocks;
+  std::unordered_set<void*> fresh;                         // mapped and never given back
+  std::map<std::int64_t, std::vector<void*>> free_blocks;  // by size, no empty lists
+  std::unordered_map<void*, std::int64_t> larger;          // handed out for a smaller size: their own
+  std::int64_t most_bytes = 0;                             // largest current_bytes ever
   MemoryStats stats;
+
+  void hold(std::int64_t size) {
+    stats.current_bytes += size;
+    stats.peak_bytes = std::max(stats.peak_bytes, stats.current_bytes);
+    most_bytes = std::max(most_bytes, stats.current_bytes);
+  }
+
+  // Batches of ragged length want other sizes at every step, so a block half as large again will do.
+  void* take_cached(std::int64_t size) {
+    const auto it = free_blocks.lower_bound(size);
+    if (it == free_blocks.end() || it->first > size + size / 2) return nullptr;
+    void* block = it->second.back();
+    if (it->first != size) larger[block] = it->first;
+    hold(it->first);
+    it->second.pop_back();
+    if (it->second.empty()) free_blocks.erase(it);
+    return block;
+  }
+
+  // Returns cached blocks to the system, the largest first, until at most `bytes` are reserved.
+  void shrink_to(std::int64_t bytes) {
+    while (stats.reserved_bytes > bytes && !free_blocks.empty()) {
+      const auto it = std::prev(free_blocks.end());
+      system_free(it->second.back(), it->first);
+      stats.reserved_bytes -= it->first;
+      it->second.pop_back();
+      if (it->second.empty()) free_blocks.erase(it);
+    }
+  }
 };
 
 // Never destroyed: tensors with static lifetime may be freed after any destructor of ours would have run.
@@ -79,44 +114,32 @@ void* cpu_allocate(std::int64_t bytes) {
   if (bytes <= 0) return nullptr;
   const std::int64_t size = size_class(bytes);
   Pool& p = pool();
-  {
-    std::lock_guard lock(p.mutex);
-    p.stats.current_bytes += size;
-    if (p.stats.current_bytes > p.stats.peak_bytes) p.stats.peak_bytes = p.stats.current_bytes;
-    if (auto it = p.free_blocks.find(size); it != p.free_blocks.end() && !it->second.empty()) {
-      void* block = it->second.back();
-      it->second.pop_back();
-      return block;
-    }
-    p.stats.reserved_bytes += size;
-  }
+  std::lock_guard lock(p.mutex);
+  if (void* cached = p.take_cached(size)) return cached;
+  const std::int64_t in_use = std::max(p.most_bytes, p.stats.current_bytes + size);
+  p.shrink_to(in_use + in_use / 4 + slack - size);
   void* block = system_allocate(size);
   if (!block) {
-    release_cpu_cache();
+    p.shrink_to(0);
     block = system_allocate(size);
   }
-  if (!block) {
-    MemoryStats held;
-    {
-      std::lock_guard lock(p.mutex);
-      p.stats.current_bytes -= size;
-      p.stats.reserved_bytes -= size;
-      held = p.stats;
-    }
-    fail("out of memory: wanted ", bytes, " bytes, ", held.current_bytes, " bytes held by tensors");
-  }
-  if (size >= mapped_from) {
-    std::lock_guard lock(p.mutex);
-    p.fresh.insert(block);
-  }
+  if (!block)
+    fail("out of memory: wanted ", bytes, " bytes, ", p.stats.current_bytes, " bytes held by tensors");
+  p.hold(size);
+  p.stats.reserved_bytes += size;
+  if (size >= mapped_from) p.fresh.insert(block);
   return block;
 }
 
 void cpu_free(void* block, std::int64_t bytes) noexcept {
   if (!block) return;
-  const std::int64_t size = size_class(bytes);
   Pool& p = pool();
   std::lock_guard lock(p.mutex);
+  std::int64_t size = size_class(bytes);
+  if (const auto it = p.larger.find(block); it != p.larger.end()) {
+    size = it->second;
+    p.larger.erase(it);
+  }
   p.stats.current_bytes -= size;
   p.fresh.erase(block);
   p.free_blocks[size].push_back(block);
@@ -143,11 +166,7 @@ void reset_cpu_peak() {
 void release_cpu_cache() {
   Pool& p = pool();
   std::lock_guard lock(p.mutex);
-  for (auto& [size, blocks] : p.free_blocks) {
-    for (void* block : blocks) system_free(block, size);
-    p.stats.reserved_bytes -= size * static_cast<std::int64_t>(blocks.size());
-    blocks.clear();
-  }
+  p.shrink_to(0);
 }
 
 }  // namespace nemocube

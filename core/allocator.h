@@ -3,11 +3,13 @@
 #include <cstdint>
 
 /// CPU memory for tensors: 64-byte aligned blocks kept for reuse by size class, so that a training step that
-/// has run once allocates nothing from the system (no page faults, no zeroing). Thread-safe.
+/// has run once allocates nothing from the system (no page faults, no zeroing). A free block serves requests
+/// down to two thirds of its size; what is cached beyond a quarter of the most that tensors ever held goes
+/// back to the system before more is asked of it. Thread-safe.
 namespace nemocube {
 
 struct MemoryStats {
-  std::int64_t current_bytes = 0;   ///< held by live tensors (rounded up to size classes)
+  std::int64_t current_bytes = 0;   ///< held by live tensors (sizes of their blocks)
   std::int64_t peak_bytes = 0;      ///< largest value of current_bytes since the last reset
   std::int64_t reserved_bytes = 0;  ///< obtained from the system: current plus cached free blocks
 };

@@ -24,8 +24,10 @@ struct Grad {
 };
 
 /// The gradient of one value.
-/// leaf          a parameter: a lasting buffer in the accumulation dtype (f32, f64 for f64) that sums over
-/// microbatches intermediate  created and consumed within one backward pass, in the dtype of the value
+///
+/// - leaf: a parameter; a lasting buffer in the accumulation dtype (f32, f64 for f64) that sums over
+///   microbatches
+/// - intermediate: created and consumed within one backward pass, in the dtype of the value
 class GradNode {
  public:
   GradNode(const Shape& shape, DType dtype, bool leaf);
@@ -38,7 +40,8 @@ class GradNode {
   /// Leaf only: where and how a kernel writes its contribution: `set` for the first since clear(), then
   /// `add`.
   Grad into();
-  /// A tensor to write a whole contribution to, for add(). May be a window of a larger buffer.
+  /// A tensor to write a whole contribution to, for add(), in the dtype of the gradient. May be a window of a
+  /// larger buffer.
   Tensor buffer();
   /// Adds a contribution: same shape and dtype as the value (any float dtype for a leaf). Keeps `g` when it
   /// is the first; adds in place when nobody else holds the stored gradient.

@@ -1,11 +1,12 @@
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
 
-/// Time spent in named zones of the calling thread, for `nemocube bench step`. Two clock reads for each
-/// entry.
+/// Time spent in named zones, summed over all threads that enter them, for `nemocube bench step`. Two clock
+/// reads for each entry.
 ///     static Zone zone("ssd_scan/forward");
 ///     const ZoneTimer timer(zone);
 namespace nemocube {
@@ -14,15 +15,15 @@ class Zone {
  public:
   explicit Zone(const char* name);
   void add(std::int64_t nanoseconds) {
-    nanoseconds_ += nanoseconds;
-    ++calls_;
+    nanoseconds_.fetch_add(nanoseconds, std::memory_order_relaxed);
+    calls_.fetch_add(1, std::memory_order_relaxed);
   }
   std::int64_t nanoseconds() const { return nanoseconds_; }
   std::int64_t calls() const { return calls_; }
   void reset() { nanoseconds_ = calls_ = 0; }
 
  private:
-  std::int64_t nanoseconds_ = 0, calls_ = 0;
+  std::atomic<std::int64_t> nanoseconds_ = 0, calls_ = 0;
 };
 
 class ZoneTimer {

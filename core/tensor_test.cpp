@@ -100,32 +100,3 @@ TEST_CASE("tensor: wrong dtype and shape are refused") {
   CHECK_THROWS_AS(check_shape("x", Tensor(), {1}), Error);
   CHECK_THROWS_AS(Tensor::empty({-1}, DType::f32), std::logic_error);
 }
-
-TEST_CASE("allocator: counts, reuses and reports the peak") {
-  release_cpu_cache();
-  const auto start = cpu_memory();
-  void* first = nullptr;
-  {
-    const Tensor a = Tensor::empty({1 << 20}, DType::f32);
-    first = a.raw();
-    CHECK(cpu_memory().current_bytes - start.current_bytes == 4 << 20);
-  }
-  CHECK(cpu_memory().current_bytes == start.current_bytes);
-  CHECK(cpu_memory().peak_bytes >= start.current_bytes + (4 << 20));
-  const Tensor again = Tensor::empty({1 << 20}, DType::f32);
-  CHECK(again.raw() == first);
-  again.fill(7);
-  {
-    const Tensor large = Tensor::empty({3 << 20}, DType::f32);
-    large.fill(7);
-  }
-  const Tensor zeros = Tensor::zeros({3 << 20}, DType::f32);  // the block that held sevens
-  CHECK(zeros.row<float>(0)[0] == 0);
-  CHECK(zeros.row<float>(0)[(3 << 20) - 1] == 0);
-  const Tensor fresh = Tensor::zeros({3 << 20}, DType::f32);
-  CHECK(fresh.row<float>(0)[12345] == 0);
-  reset_cpu_peak();
-  CHECK(cpu_memory().peak_bytes == cpu_memory().current_bytes);
-  CHECK(reinterpret_cast<std::uintptr_t>(again.raw()) % 64 == 0);
-  CHECK_THROWS_AS(Tensor::empty({std::int64_t{1} << 50}, DType::u8), Error);
-}

@@ -38,7 +38,6 @@ fi
 missing=""
 need_command() { command -v "$1" >/dev/null 2>&1 || missing="$missing\n  $2"; }
 need_header() {
-  command -v c++ >/dev/null 2>&1 || return 0
   echo "#include <$1>" | c++ -std=c++20 -E -x c++ - >/dev/null 2>&1 || missing="$missing\n  $2"
 }
 if [ $# -gt 0 ]; then
@@ -48,7 +47,8 @@ else
   need_command cmake "CMake 3.22 or later"
   need_command make "GNU make"
   need_command pkg-config "pkg-config"
-  need_header oneapi/dnnl/dnnl.hpp "oneDNN 2.6 or 3.x (headers and CMake files)"
+  need_command mpicxx "Open MPI 4 or 5"
+  need_header oneapi/dnnl/dnnl.hpp "oneDNN 2.6 or 3.x"
   need_header doctest/doctest.h "doctest 2.4"
   need_header nlohmann/json.hpp "nlohmann-json 3.11"
   need_header yaml-cpp/yaml.h "yaml-cpp 0.7 or later"

@@ -178,10 +178,16 @@ void check_fixed(const Reader& reader, const char* key, const char* wish) {
   if (value && value->string() != wish) value->refuse(cat('"', wish, '"'));
 }
 
-void warn_dropout(const Reader& reader, const char* key) {
-  const auto value = reader.find({key});
-  if (value && value->number() != 0)
-    log_warning(reader.object().file(), ": '", key, "' is ", value->number(), " and has no effect");
+/// Keys that Hugging Face's class does not read either, or that would be wrong to guess about.
+void warn_without_effect(const Reader& reader) {
+  const auto warn = [&](const char* key, const auto& value) {
+    log_warning(reader.object().file(), ": '", key, "' is ", value, " and has no effect");
+  };
+  for (const char* key : {"attention_dropout", "hidden_dropout"})
+    if (const auto value = reader.find({key}); value && value->number() != 0) warn(key, value->number());
+  if (const auto value = reader.find({"attention_bias"}); value && value->boolean())
+    warn("attention_bias", "true");
+  if (const auto value = reader.find({"sliding_window"})) warn("sliding_window", value->integer());
 }
 
 /// Names of dtypes in Hugging Face's configs; nothing for "auto" and for types that are not for weights.
@@ -222,7 +228,7 @@ NemotronHConfig parse_hf_config(const JsonView& object) {
   check_architecture(r);
   check_fixed(r, "mamba_hidden_act", "silu");
   check_fixed(r, "mlp_hidden_act", "relu2");
-  for (const char* key : {"attention_dropout", "hidden_dropout"}) warn_dropout(r, key);
+  warn_without_effect(r);
 
   NemotronHConfig c;
   read_layers(c, r);

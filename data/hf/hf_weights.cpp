@@ -64,12 +64,10 @@ const HfWeights::Entry& HfWeights::at(std::string_view name) const {
   return found->second;
 }
 
-bool HfWeights::per_expert(std::string_view name) const { return at(name).per_expert(); }
-
-std::vector<Tensor> HfWeights::parts(std::string_view name) const {
-  std::vector<Tensor> values;
-  for (const auto& [expert, stored] : at(name).parts) values.push_back(stored.value());
-  return values;
+std::vector<StoredIn> HfWeights::stored(std::string_view name) const {
+  std::vector<StoredIn> places;
+  for (const auto& [expert, stored] : at(name).parts) places.push_back(stored);
+  return places;
 }
 
 void HfWeights::read(std::string_view name, const Tensor& into) const {

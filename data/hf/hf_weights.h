@@ -62,10 +62,8 @@ class HfWeights {
   /// never is), or of another shape or not floating. Shapes are those of `wanted`, which may be meta tensors.
   void check(std::span<const NamedTensor> wanted) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
-  /// The tensor, or one tensor for each expert (see per_expert), in the dtype of the file (F16: a copy in
-  /// f32).
-  std::vector<Tensor> parts(std::string_view name) const;
-  bool per_expert(std::string_view name) const;
+  /// Where the tensor is or, when the files have experts apart, each expert's in their order.
+  std::vector<StoredIn> stored(std::string_view name) const;
   /// Copies the whole tensor, converting to the floating dtype of `into`.
   void read(std::string_view name, const Tensor& into) const;
   /// The form of the tensors named in `loaded`; other "mtp." tensors are carried.
@@ -112,5 +110,10 @@ struct SaveOptions {
 /// takes its name in one step. `directory` must not exist or be empty: nothing is ever overwritten (Error).
 void save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
                      const WeightFiles& files, const SaveOptions& options = {});
+
+/// Copies the model directory `from` to `to` like save_hf_weights, one tensor at a time from the mapped
+/// files. Without options.dtype every tensor keeps its bits (F16, which is never written, becomes F32).
+void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
+                   const SaveOptions& options = {});
 
 }  // namespace nemocube

@@ -59,8 +59,10 @@ TensorSource source_of(const StoredIn& stored) {
           [stored](const ByteSink& sink) { sink(stored.file->bytes(*stored.entry)); }};
 }
 
+/// `make` gives what is to be written for part i of a tensor.
+template <class Make>
 ShardPlan plan_files(std::span<const NamedTensor> tensors, const WeightFiles& files,
-                     const SaveOptions& options) {
+                     const SaveOptions& options, Make&& make) {
   ShardPlan as_source;
   std::vector<TensorSource> in_order;
   const auto add = [&](const std::string& file, TensorSource source) {
@@ -71,10 +73,7 @@ ShardPlan plan_files(std::span<const NamedTensor> tensors, const WeightFiles& fi
   };
   for (const NamedTensor& tensor : tensors) {
     const WeightForm& form = form_of(tensor, files);
-    for (std::size_t i = 0; i < form.parts.size(); ++i) {
-      const WeightPart& part = form.parts[i];
-      add(part.file, source_of(part.name, part_of(tensor, form, i), stored_dtype(part, options)));
-    }
+    for (std::size_t i = 0; i < form.parts.size(); ++i) add(form.parts[i].file, make(tensor, form, i));
   }
   for (const StoredIn& stored : files.carried) add(stored.file_name(), source_of(stored));
   if (options.most_shard_bytes) return plan_shards(std::move(in_order), *options.most_shard_bytes);
@@ -138,8 +137,10 @@ std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, con
   return named;
 }
 
-void save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                     const WeightFiles& files, const SaveOptions& options) {
+namespace {
+template <class Make>
+void write_directory(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
+                     const WeightFiles& files, const SaveOptions& options, Make&& make) {
   check_complete(tensors, files);
   require(!options.dtype || is_float(*options.dtype), "dtype of saved weights: want f32, bf16 or f64, got ",
           options.dtype.value_or(DType::f32));
@@ -149,13 +150,43 @@ void save_hf_weights(const std::filesystem::path& directory, std::span<const Nam
   const bool taken = std::filesystem::exists(target, error) && !std::filesystem::is_empty(target, error);
   require(!taken, directory.string(), ": exists and is not empty; want a new directory to save a model in");
   TemporaryDirectory temporary(target);
-  write_safetensors_model(temporary.path(), plan_files(tensors, files, options));
+  write_safetensors_model(temporary.path(), plan_files(tensors, files, options, make));
   for (const auto& [name, text] : files.other_files) {
     const std::optional<DType> dtype =
         name == "config.json" ? new_config_dtype(files, options) : std::nullopt;
     write_file_atomically(temporary.path() / name, dtype ? with_dtype(text, *dtype) : text);
   }
   temporary.move_to_target();
+}
+}  // namespace
+
+void save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
+                     const WeightFiles& files, const SaveOptions& options) {
+  write_directory(directory, tensors, files, options,
+                  [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
+                    const WeightPart& part = form.parts[i];
+                    return source_of(part.name, part_of(tensor, form, i), stored_dtype(part, options));
+                  });
+}
+
+void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
+                   const SaveOptions& options) {
+  std::vector<NamedTensor> tensors;
+  for (const TensorSpec& spec : tensor_specs(read_hf_config(from)))
+    tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
+  const HfWeights weights(from);
+  weights.check(tensors);
+  write_directory(
+      to, tensors, weights.files(tensors), options,
+      [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
+        const WeightPart& part = form.parts[i];
+        const StoredIn stored = weights.stored(tensor.name)[i];
+        const DType dtype = stored_dtype(part, options);
+        const auto convert = [stored, dtype](const ByteSink& sink) {
+          source_of("", stored.value(), dtype).write(sink);
+        };
+        return TensorSource{part.name, std::string(stored_name(dtype)), stored.entry->shape, convert};
+      });
 }
 
 }  // namespace nemocube

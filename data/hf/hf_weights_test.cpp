@@ -159,13 +159,38 @@ TEST_CASE("hf weights: names and forms of every kind are accepted") {
 
   // Slices for one rank.
   const HfWeights weights(dir / "m");
-  CHECK(weights.parts("backbone.layers.1.mixer.experts.down_proj").size() == 3);
-  CHECK(weights.parts("backbone.layers.1.mixer.experts.up_proj").size() == 1);
+  CHECK(weights.stored("backbone.layers.1.mixer.experts.down_proj").size() == 3);
+  CHECK(weights.stored("backbone.layers.1.mixer.experts.up_proj").size() == 1);
   CHECK(weights.has("lm_head.weight"));
-  CHECK_THROWS_WITH_AS(weights.parts("x"), doctest::Contains("no tensor for 'x'"), Error);
+  CHECK_THROWS_WITH_AS(weights.stored("x"), doctest::Contains("no tensor for 'x'"), Error);
   CHECK_THROWS_WITH_AS(
       weights.read("backbone.layers.1.mixer.experts.down_proj", Tensor::zeros({2, 8, 6}, DType::f32)),
       doctest::Contains("want all experts of"), Error);
+}
+
+TEST_CASE("hf weights: a directory is copied with every bit, or rounded tensor by tensor") {
+  const NemotronHConfig config = small();
+  const std::vector<NamedTensor> model = random_model(config);
+  const TestDir dir;
+  write_model(dir / "m", model, config, [&](std::vector<NamedTensor>& named) {
+    Tensor& head = find(named, "lm_head.weight").value;
+    head = head.to(DType::f64);
+    head.data<double>()[0] = 1 + 0x1p-40;  // f32 cannot hold it
+  });
+  write_hf_config(dir / "m", make_hf_config(config));
+  copy_hf_model(dir / "m", dir / "copy");
+  CHECK(slurp(dir / "copy/model.safetensors") == slurp(dir / "m/model.safetensors"));
+  CHECK(slurp(dir / "copy/config.json") == slurp(dir / "m/config.json"));
+
+  const SaveOptions half{.dtype = DType::bf16, .most_shard_bytes = 4000};
+  copy_hf_model(dir / "m", dir / "half", half);
+  const std::vector<NamedTensor> back = empty_model(config, DType::f64);
+  const WeightFiles files = load_hf_weights(dir / "m", back);
+  save_hf_weights(dir / "expected", back, files, half);
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "expected"))
+    if (entry.path().extension() == ".safetensors")
+      CHECK(slurp(dir / "half" / entry.path().filename()) == slurp(entry.path()));
+  CHECK_THROWS_WITH_AS(copy_hf_model(dir / "m", dir / "copy"), doctest::Contains("not empty"), Error);
 }
 
 TEST_CASE("hf weights: f16 is read and becomes f32 when saved") {

@@ -59,33 +59,42 @@ std::shared_ptr<Work> prepare(const AttentionOptions& options, const Sequences& 
   return w;
 }
 
-bool verify_forward(const Work& w) {
+struct Variant {
+  const char* name;
+  decltype(&cpu::attention_forward) forward;
+  decltype(&cpu::attention_backward) backward;
+};
+constexpr Variant tiled{"tiled", &cpu::attention_forward, &cpu::attention_backward};
+constexpr Variant plain{"plain", &cpu::attention_plain_forward, &cpu::attention_plain_backward};
+
+bool verify_forward(const Work& w, const Variant& other) {
   const cpu::AttentionResult want{Tensor::empty(w.out.o.shape(), w.out.o.dtype()),
                                   Tensor::empty(w.out.lse.shape(), w.out.lse.dtype())};
-  cpu::attention_plain_forward(want, w.in);
+  other.forward(want, w.in);
   return alike(w.out.o, want.o) && alike(w.out.lse, want.lse);
 }
 
-bool verify_backward(const Work& w) {
+bool verify_backward(const Work& w, const Variant& other) {
   const cpu::AttentionGrads want{w.grads.dq.clone(), w.grads.dk.clone(), w.grads.dv.clone()};
-  cpu::attention_plain_backward(want, w.d_o, w.out, w.in);
+  other.backward(want, w.d_o, w.out, w.in);
   return alike(w.grads.dq, want.dq) && alike(w.grads.dk, want.dk) && alike(w.grads.dv, want.dv);
 }
 
 void add_cases(std::vector<BenchCase>& list, const AttentionOptions& options, const Sequences& q_seqs,
-               const Sequences& kv_seqs, DType dtype, bool train) {
+               const Sequences& kv_seqs, DType dtype, bool train, Variant variant = tiled) {
   const auto w = prepare(options, q_seqs, kv_seqs, dtype);
   const double q_bytes = static_cast<double>(w->in.q.bytes()), k_bytes = static_cast<double>(w->in.k.bytes());
   const double lse_bytes = static_cast<double>(w->out.lse.bytes()), flops = 2 * products(w->in);
   const std::string shape =
       cat("sequences=", q_seqs.count(), " q=", q_seqs.longest(), " kv=", kv_seqs.longest(),
           " heads=", options.heads, "/", options.kv_heads, " head_dim=", options.head_dim, " dtype=", dtype);
-  list.push_back({"tiled forward", shape, 2 * q_bytes + 2 * k_bytes + lse_bytes, 2 * flops,
-                  [w] { cpu::attention_forward(w->out, w->in); }, [w] { return verify_forward(*w); }});
+  const Variant other = variant.forward == plain.forward ? tiled : plain;
+  list.push_back({cat(variant.name, " forward"), shape, 2 * q_bytes + 2 * k_bytes + lse_bytes, 2 * flops,
+                  [=] { variant.forward(w->out, w->in); }, [=] { return verify_forward(*w, other); }});
   if (!train) return;
-  list.push_back({"tiled backward", shape, 4 * q_bytes + 4 * k_bytes + lse_bytes, 5 * flops,
-                  [w] { cpu::attention_backward(w->grads, w->d_o, w->out, w->in); },
-                  [w] { return verify_backward(*w); }});
+  list.push_back({cat(variant.name, " backward"), shape, 4 * q_bytes + 4 * k_bytes + lse_bytes, 5 * flops,
+                  [=] { variant.backward(w->grads, w->d_o, w->out, w->in); },
+                  [=] { return verify_backward(*w, other); }});
 }
 
 const RegisterBench bench("attention", [](const BenchOptions& o) {
@@ -94,6 +103,7 @@ const RegisterBench bench("attention", [](const BenchOptions& o) {
   const AttentionOptions options{8, 2, 64, 0.125, true};
   const Sequences four = Sequences::uniform(4, length), one = Sequences::uniform(1, 4 * length);
   add_cases(list, options, four, four, o.dtype, true);
+  add_cases(list, options, four, four, o.dtype, true, plain);
   add_cases(list, options, one, one, o.dtype, true);
   add_cases(list, options, Sequences::uniform(4, 1), four, o.dtype, false);
   return list;

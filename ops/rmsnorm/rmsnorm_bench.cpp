@@ -1,6 +1,7 @@
 #include <cmath>
 #include <memory>
 
+#include "core/kernels.h"
 #include "core/rng.h"
 #include "ops/bench.h"
 #include "ops/rmsnorm/rmsnorm.h"
@@ -56,6 +57,25 @@ bool verify(const Work& w, bool gradient) {
   return true;
 }
 
+/// Forward and backward through the tape, by a variant of residual_rmsnorm.
+void run_variant(Work& w, const KernelChoice& choice) {
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  ctx.kernels = &choice;
+  const auto input = [](const Tensor& t) {
+    return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), false));
+  };
+  const Var x = input(w.x), residual = input(w.residual), weight = Var::leaf(w.weight);
+  const ResidualNorm out = residual_rmsnorm(ctx, x, residual, weight, eps);
+  const std::vector<Var> outputs{out.normed, out.sum};
+  const std::vector<Tensor> gradients{w.dy, w.extra};
+  tape.backward(outputs, gradients);
+  w.y = out.normed.value();
+  w.sum = out.sum.value();
+  w.dx = x.node()->grad();
+}
+
 const RegisterBench bench("rmsnorm", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
   using Size = std::pair<std::int64_t, std::int64_t>;
@@ -78,6 +98,13 @@ const RegisterBench bench("rmsnorm", [](const BenchOptions& o) {
     list.push_back({"forward", shape, 2 * stream, 4 * n,
                     [w] { cpu::rmsnorm_forward(w->y, w->inv_rms, {}, w->sum, {}, w->weight, eps); },
                     [w] { return verify(*w, false); }});
+    for (const char* variant : {"fused", "separate"}) {
+      const auto own = prepare(rows, cols, o.dtype);
+      KernelChoice choice;
+      choice.by_op["rmsnorm"] = variant;
+      list.push_back({cat(variant, " forward+backward"), shape, 8 * stream, 16 * n,
+                      [own, choice] { run_variant(*own, choice); }, [own] { return verify(*own, true); }});
+    }
   }
   return list;
 });

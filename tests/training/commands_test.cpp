@@ -84,6 +84,22 @@ TEST_CASE("generate: greedy from a checkpoint, the same alone and in a file of p
   CHECK(plain.out == second + other[0]["text"].get<std::string>() + "\n");
 }
 
+TEST_CASE("generate: stops at the ids of generation_config.json") {
+  const fs::path dir = trained().path();
+  const auto ids = [&](const char* model) {
+    const ProcessResult run = nemocube_in(
+        dir, {"generate", "--model", model, "--json", "--max-new-tokens", "6", "--prompt", "Bees make"});
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    return json_lines(run.out).at(0)["ids"].get<std::vector<std::int64_t>>();
+  };
+  const auto all = ids("straight/LATEST/model");
+  REQUIRE(all.size() == 6);
+  fs::copy(dir / "straight" / "LATEST" / "model", dir / "stopping", fs::copy_options::recursive);
+  spit(dir / "stopping" / "generation_config.json", cat("{\"eos_token_id\": [1, ", all[0], "]}"));
+  CHECK(ids("stopping").size() <= 1);
+}
+
 TEST_CASE("eval: the loss of the last validation line, and scores between 0 and 100") {
   const fs::path dir = trained().path();
   const ProcessResult run =

@@ -31,6 +31,7 @@ std::vector<double> time_calls(Fn&& fn, int repeats) {
 struct Line {
   std::string op, variant, shape;
   bool ok = false;
+  double bytes = 0, flops = 0;
   double median_us = 0, best_us = 0, floor_us = 0, gbps = 0, gflops = 0;
 };
 
@@ -41,6 +42,8 @@ void print(const Line& l, bool json, std::ostream& out) {
                            {"variant", l.variant},
                            {"shape", l.shape},
                            {"ok", l.ok},
+                           {"bytes", l.bytes},
+                           {"flops", l.flops},
                            {"us_median", l.median_us},
                            {"us_best", l.best_us},
                            {"GBps", l.gbps},
@@ -52,7 +55,8 @@ void print(const Line& l, bool json, std::ostream& out) {
     return;
   }
   out << std::fixed << std::setprecision(1) << "op=" << l.op << " variant=\"" << l.variant << "\" " << l.shape
-      << " ok=" << l.ok << " us_median=" << l.median_us << " us_best=" << l.best_us << " GBps=" << l.gbps
+      << " ok=" << l.ok << " MB=" << l.bytes * 1e-6 << " MFLOP=" << l.flops * 1e-6
+      << " us_median=" << l.median_us << " us_best=" << l.best_us << " GBps=" << l.gbps
       << " GFLOPs=" << l.gflops << " floor_us=" << l.floor_us << std::setprecision(2)
       << " of_floor=" << fraction << std::endl;
 }
@@ -62,7 +66,9 @@ void print(const Line& l, bool json, std::ostream& out) {
 MachineRates measure_machine(DType dtype) {
   MachineRates rates;
   const std::int64_t n = std::int64_t{16} << 20;
-  const Tensor from = Tensor::zeros({n}, DType::f32), to = Tensor::zeros({n}, DType::f32);
+  const Tensor from = Tensor::empty({n}, DType::f32), to = Tensor::empty({n}, DType::f32);
+  from.fill(1);  // pages that nobody has written are all one page of zeros
+  to.fill(0);
   const auto copies = time_calls([&] { to.copy_from(from); }, 5);
   rates.bytes_per_second = 2.0 * static_cast<double>(from.bytes()) / *std::ranges::min_element(copies);
   const std::int64_t m = 1024;
@@ -91,7 +97,7 @@ bool bench_op(const BenchOpOptions& options, std::ostream& out) {
     for (const BenchCase& c : entry.make(options.sizes)) {
       if (options.variant != "all" && c.variant.find(options.variant) == std::string::npos) continue;
       c.run();
-      Line line{entry.op, c.variant, c.shape, !c.verify || c.verify()};
+      Line line{entry.op, c.variant, c.shape, !c.verify || c.verify(), c.bytes, c.flops};
       const auto seconds = time_calls(c.run, options.repeats);
       const double typical = median(seconds);
       line.median_us = typical * 1e6;

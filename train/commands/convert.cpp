@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "core/log.h"
+#include "data/hf/hf_weights.h"
 #include "train/commands/commands.h"
-#include "train/model_io/model_io.h"
 
 namespace nemocube {
 namespace {
@@ -33,10 +33,8 @@ void run(const Options& options) {
             "--max-shard-gb: want a number above 0 and up to 1e9, got ", *options.max_shard_gb);
     save.most_shard_bytes = static_cast<std::int64_t>(std::ceil(*options.max_shard_gb * 1e9));
   }
-  // f64 would change nothing that f32 does not hold; files keep their own dtypes unless one is asked for.
-  const LoadedModel loaded = load_model(source, DType::f32);
-  save_hf_weights(options.target, named_tensors(*loaded.model), loaded.files, save);
-  log_info("wrote ", loaded.model->parameters().element_count(), " elements to ", options.target.string());
+  copy_hf_model(source, options.target, save);
+  log_info("wrote ", options.target.string());
 }
 
 }  // namespace
@@ -47,7 +45,7 @@ void add_convert_command(CLI::App& app) {
       "convert", "Copy a model (a Hugging Face directory or a run's checkpoint) to a new directory");
   command->add_option("source", o->source, "Hugging Face directory, or epoch_E_step_S of a run")->required();
   command->add_option("target", o->target, "directory to create")->required();
-  command->add_option("--dtype", o->dtype, "f32 or bf16; default: each tensor as in the source");
+  command->add_option("--dtype", o->dtype, "f32, bf16 or f64; default: each tensor as in the source");
   command->add_option("--max-shard-gb", o->max_shard_gb,
                       "cut the weights into files of at most this size (10^9 bytes)");
   command->callback([o] { run(*o); });

@@ -10,6 +10,7 @@
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
 #include "train/model_io/model_io.h"
+#include "train/tokens/token_ids.h"
 
 namespace nemocube {
 namespace {
@@ -67,7 +68,8 @@ void run(const Options& options) {
                                      " label tokens in ", v.samples, " rows\n"));
     if (section.kind == DatasetKind::squad) {
       const SquadResult squad =
-          answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation, &recipe.kernels);
+          answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation,
+                       stop_ids(*tokenizer, loaded.model->config(), recipe.model->path), &recipe.kernels);
       line["exact_match"] = squad.score.em;
       line["f1"] = squad.score.f1;
       line["questions"] = squad.score.total;

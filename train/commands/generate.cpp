@@ -8,7 +8,7 @@
 #include "train/commands/commands.h"
 #include "train/generate/generate.h"
 #include "train/model_io/model_io.h"
-#include "train/tokens/special_ids.h"
+#include "train/tokens/token_ids.h"
 
 namespace nemocube {
 namespace {
@@ -37,8 +37,8 @@ void run(Options options) {
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer.empty() ? options.model : options.tokenizer);
   LoadedModel loaded = load_model(options.model, dtype);
   check_vocabulary(tokenizer, loaded.model->config().vocab_size);
-  const SpecialIds special = special_ids(tokenizer, loaded.model->config());
-  if (!options.ignore_eos) options.generate.stop_ids = special.eos;
+  if (!options.ignore_eos)
+    options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), options.model);
   const std::vector<std::string> prompts = read_prompts(options);
   std::vector<std::vector<std::int64_t>> ids;
   for (const std::string& prompt : prompts) ids.push_back(tokenizer.encode(prompt, true));

@@ -26,29 +26,35 @@ void inspect_model(const Options& options) {
   const auto specs = tensor_specs(config), mtp = mtp_tensor_specs(config);
   const TensorCount count = count_tensors(specs), mtp_count = count_tensors(mtp);
   if (options.json) {
-    Json tensors = Json::array();
-    for (const TensorSpec& s : specs) {
-      const auto dims = s.shape.dims();
-      tensors.push_back({{"name", s.name}, {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())}});
-    }
+    const auto listed = [](const std::vector<TensorSpec>& list) {
+      Json tensors = Json::array();
+      for (const TensorSpec& s : list) {
+        const auto dims = s.shape.dims();
+        tensors.push_back({{"name", s.name}, {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())}});
+      }
+      return tensors;
+    };
     std::cout << dump_json({{"pattern", to_pattern(config.blocks)},
                             {"tensors", count.tensors},
                             {"parameters", count.elements},
                             {"mtp_tensors", mtp_count.tensors},
                             {"mtp_parameters", mtp_count.elements},
-                            {"specs", tensors}},
+                            {"specs", listed(specs)},
+                            {"mtp_specs", listed(mtp)}},
                            -1)
               << '\n';
     return;
   }
-  std::cout << "blocks      " << config.num_layers() << "  " << to_pattern(config.blocks) << '\n';
+  std::cout << std::left << "blocks      " << config.num_layers() << "  " << to_pattern(config.blocks)
+            << '\n';
   for (const BlockKind kind : {BlockKind::mamba, BlockKind::attention, BlockKind::mlp, BlockKind::moe})
     if (config.count(kind) > 0)
       std::cout << "  " << std::setw(10) << name_of(kind) << config.count(kind) << '\n';
-  std::cout << "\ntensors (experts are listed stacked)\n" << std::left;
-  for (const TensorSpec& s : specs)
-    std::cout << "  " << std::setw(64) << s.name << to_string(s.shape) << (s.buffer ? "  buffer" : "")
-              << '\n';
+  std::cout << "\ntensors (experts are listed stacked)\n";
+  for (const auto* list : {&specs, &mtp})
+    for (const TensorSpec& s : *list)
+      std::cout << "  " << std::setw(64) << s.name << to_string(s.shape) << (s.buffer ? "  buffer" : "")
+                << '\n';
   const double flops = forward_flops_per_token(config, 4096).total();
   std::cout << "\ntensors     " << count.tensors << " (each expert counted)\nparameters  " << count.elements
             << '\n';

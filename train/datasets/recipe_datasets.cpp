@@ -5,7 +5,7 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/tokens.h"
 #include "data/hf/hf_config.h"
-#include "train/tokens/special_ids.h"
+#include "train/tokens/token_ids.h"
 
 namespace nemocube {
 namespace {

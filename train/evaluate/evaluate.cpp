@@ -8,7 +8,6 @@
 #include "train/datasets/recipe_datasets.h"
 #include "train/generate/generate.h"
 #include "train/step/train_step.h"
-#include "train/tokens/special_ids.h"
 
 namespace nemocube {
 
@@ -49,13 +48,14 @@ std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokeni
 }  // namespace
 
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
-                         const EvaluationSection& options, const KernelChoice* kernels) {
+                         const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
+                         const KernelChoice* kernels) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
   if (options.limit_samples && *options.limit_samples < static_cast<std::int64_t>(questions.size()))
     questions.resize(static_cast<std::size_t>(*options.limit_samples));
   GenerateOptions generation;
   generation.max_new_tokens = options.max_new_tokens;
-  generation.stop_ids = special_ids(tokenizer, model.config()).eos;
+  generation.stop_ids = std::move(stop_ids);
   generation.kernels = kernels;
   SquadScorer scorer;
   SquadResult result;

@@ -27,10 +27,11 @@ struct SquadResult {
   SquadScore score;
   std::vector<AnsweredQuestion> answered;
 };
-/// Greedy answers to the questions of a squad section, stopped at EOS (and at a newline when the recipe says
-/// so), scored by the official rules. Prompts longer than seq_length lose their left end when the section
-/// truncates.
+/// Greedy answers to the questions of a squad section, stopped at any of `stop_ids` (and at a newline when
+/// the recipe says so), scored by the official rules. Prompts longer than seq_length lose their left end when
+/// the section truncates.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
-                         const EvaluationSection& options, const KernelChoice* kernels);
+                         const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
+                         const KernelChoice* kernels);
 
 }  // namespace nemocube

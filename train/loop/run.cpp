@@ -17,6 +17,7 @@
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_plan.h"
 #include "train/step/train_step.h"
+#include "train/tokens/token_ids.h"
 
 namespace nemocube {
 namespace {
@@ -255,7 +256,9 @@ class Run {
       std::string metrics;
       if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
         const SquadScore score =
-            answer_squad(*loaded_.model, *set.tokenizer, set.section, recipe_.evaluation, &recipe_.kernels)
+            answer_squad(*loaded_.model, *set.tokenizer, set.section, recipe_.evaluation,
+                         stop_ids(*set.tokenizer, loaded_.model->config(), recipe_.model->path),
+                         &recipe_.kernels)
                 .score;
         record.exact_match = score.em;
         record.f1 = score.f1;

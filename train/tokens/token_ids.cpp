@@ -1,0 +1,25 @@
+#include "train/tokens/token_ids.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/hf/hf_config.h"
+
+namespace nemocube {
+
+std::vector<std::int64_t> stop_ids(const Tokenizer& tokenizer, const NemotronHConfig& config,
+                                   const std::filesystem::path& model_dir) {
+  std::vector<std::int64_t> ids;
+  if (tokenizer.eos_id()) ids.push_back(*tokenizer.eos_id());
+  for (const std::int64_t id : end_of_text_ids(model_dir, config))
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  return ids;
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size) {
+  require(tokenizer.vocab_size() <= vocab_size, "the tokenizer has token ids up to ",
+          tokenizer.vocab_size() - 1, ", the model's vocab_size is ", vocab_size,
+          "; want the tokenizer the model was made with");
+}
+
+}  // namespace nemocube
