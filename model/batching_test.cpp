@@ -56,22 +56,30 @@ TEST_CASE("model: activation checkpointing changes no bit of loss and gradients 
     randomise(model, 15);
     for (MoeMixer* moe : model.moe_layers()) {
       moe->router().aux_loss_coef = 0.1;
+      moe->router().global_aux_loss_coef = 0.2;
       moe->router().z_loss_coef = 0.05;
     }
     const TestBatch batch = random_batch(model.config(), {9, 5}, 16);
+    const TestBatch next = random_batch(model.config(), {7}, 17);
     const double plain = loss_and_gradients(model, batch);
+    loss_and_gradients(model, next);
     const auto want = gradients(model);
-    std::vector<Tensor> counts;
-    std::vector<double> aux;
+    std::vector<Tensor> counts, totals;
+    std::vector<double> aux, global;
     for (MoeMixer* moe : model.moe_layers()) {
       counts.push_back(moe->counts().clone());
+      totals.push_back(moe->totals().counts.clone());
       aux.push_back(moe->aux_losses().aux);
-      CHECK(moe->aux_losses().aux > 0);
+      global.push_back(moe->aux_losses().global_aux);
+      CHECK(aux.back() > 0);
+      CHECK(global.back() > 0);
       moe->reset_counts();
+      CHECK_FALSE(moe->totals().counts.defined());
     }
     model.parameters().clear_gradients();
     model.activation_checkpointing = true;
     CHECK(loss_and_gradients(model, batch) == plain);
+    loss_and_gradients(model, next);
     const auto got = gradients(model);
     for (std::size_t i = 0; i < want.size(); ++i) {
       CAPTURE(model.parameters().all()[i].name);
@@ -79,11 +87,15 @@ TEST_CASE("model: activation checkpointing changes no bit of loss and gradients 
       if (want[i].defined()) CHECK_BITS(got[i], want[i]);
     }
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      CHECK_BITS(model.moe_layers()[i]->counts(), counts[i]);
-      CHECK(model.moe_layers()[i]->aux_losses().aux == aux[i]);
+      const MoeMixer& moe = *model.moe_layers()[i];
+      CHECK_BITS(moe.counts(), counts[i]);
+      CHECK_BITS(moe.totals().counts, totals[i]);
+      CHECK(moe.totals().tokens == 21);
+      CHECK(moe.aux_losses().aux == aux[i]);
+      CHECK(moe.aux_losses().global_aux == global[i]);
       std::int64_t total = 0;
       for (std::int64_t e = 0; e < 6; ++e) total += counts[i].data<std::int64_t>()[e];
-      CHECK(total == 14 * 2);
+      CHECK(total == 21 * 2);
     }
   }
 }
@@ -99,6 +111,10 @@ TEST_CASE("model: experts are counted in training passes only, and reset") {
   const auto once = moe.counts().to_vector();
   loss_and_gradients(model, batch);
   for (std::size_t e = 0; e < 6; ++e) CHECK(moe.counts().to_vector()[e] == 2 * once[e]);
+  CHECK_FALSE(moe.totals().counts.defined());
+  moe.router().global_aux_loss_coef = 0.1;
+  (void)loss_only(model, batch);
+  CHECK(moe.totals().tokens == 0);
   moe.reset_counts();
   CHECK(moe.counts().to_vector() == std::vector<double>(6, 0));
 }

@@ -28,17 +28,20 @@ MoeMixer::MoeMixer(const NemotronHConfig& config, ParameterStore& store, const s
 
 void MoeMixer::reset_counts() {
   counts_.zero();
+  totals_ = {};
   aux_losses_ = {};
 }
 
 Var MoeMixer::forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) {
-  const Routing routing = route(ctx, x, gate_->var(), bias_->value, router_, sequences);
+  RouterTotals* totals = ctx.training ? &totals_ : nullptr;
+  const Routing routing = route(ctx, x, gate_->var(), bias_->value, router_, sequences, totals);
   // A replayed forward is not a new batch.
   if (ctx.training && !ctx.recomputing) {
     for (std::int64_t e = 0; e < router_.experts; ++e)
       counts_.data<std::int64_t>()[e] += routing.counts.data<std::int64_t>()[e];
     aux_losses_.aux += routing.aux_loss;
     aux_losses_.seq_aux += routing.seq_aux_loss;
+    aux_losses_.global_aux += routing.global_aux_loss;
     aux_losses_.z += routing.z_loss;
   }
   const Permutation order = make_permutation(routing.experts, router_.experts);

@@ -19,12 +19,15 @@ class MoeMixer final : public Mixer {
   RouterOptions& router() { return router_; }
   /// Sums of the auxiliary losses over the training passes since the last reset_counts().
   struct AuxLosses {
-    double aux = 0, seq_aux = 0, z = 0;
+    double aux = 0, seq_aux = 0, global_aux = 0, z = 0;
   };
   const AuxLosses& aux_losses() const { return aux_losses_; }
   /// Tokens sent to each expert in training passes since the last reset [E].
   const Tensor& counts() const { return counts_; }
+  /// What the global auxiliary loss has counted in them; empty without its coefficient.
+  const RouterTotals& totals() const { return totals_; }
   const Tensor& correction_bias() const { return bias_->value; }
+  /// Counts, totals and sums of losses start afresh: once for each optimizer step.
   void reset_counts();
 
  private:
@@ -33,6 +36,7 @@ class MoeMixer final : public Mixer {
   std::optional<Linear> fc1_latent_, fc2_latent_;
   std::optional<MlpMixer> shared_;
   Tensor counts_;
+  RouterTotals totals_;
   AuxLosses aux_losses_;
 };
 

@@ -2,7 +2,7 @@
 
 #include "core/profile.h"
 #include "ops/matmul/matmul.h"
-#include "ops/router/router_cpu.h"
+#include "ops/router/auxiliary_losses.h"
 
 namespace nemocube {
 namespace {
@@ -42,75 +42,6 @@ Tensor compute_logits(const Tensor& x, const Tensor& gate, DType acc) {
   return logits;
 }
 
-// Adds coef E / (k T^2) c_i to row `row` of the factors, for the T tokens of [begin, end).
-template <class T>
-void add_factors(const Tensor& factors, std::int64_t row, const Tensor& unbiased, std::int64_t begin,
-                 std::int64_t end, double coef, const RouterOptions& o) {
-  const Tensor counts = cpu::router_counts(unbiased, o.experts, begin, end);
-  const auto tokens = static_cast<double>(end - begin);
-  const double each =
-      coef * static_cast<double>(o.experts) / (static_cast<double>(o.top_k) * tokens * tokens);
-  T* to = factors.row<T>(row);
-  for (std::int64_t i = 0; i < o.experts; ++i)
-    to[i] += static_cast<T>(each * static_cast<double>(counts.data<std::int64_t>()[i]));
-}
-
-Tensor balance_factors(const Tensor& scores, const Tensor& unbiased, const Sequences& sequences, double coef,
-                       const RouterOptions& o) {
-  std::int64_t filled = 0;
-  for (std::int64_t q = 0; q < sequences.count(); ++q) filled += sequences.length(q) > 0 ? 1 : 0;
-  Tensor factors = Tensor::zeros({sequences.count(), o.experts}, scores.dtype());
-  for (std::int64_t q = 0; q < sequences.count(); ++q) {
-    if (sequences.length(q) == 0) continue;
-    const auto add = scores.dtype() == DType::f64 ? add_factors<double> : add_factors<float>;
-    add(factors, q, unbiased, sequences.begin(q), sequences.end(q), coef / static_cast<double>(filled), o);
-  }
-  return factors;
-}
-
-// to[q, i] = scale (to[q, i] + from[0, i])
-template <class T>
-void merge_factors(const Tensor& to, const Tensor& from, double scale) {
-  for (std::int64_t q = 0; q < to.rows(); ++q)
-    for (std::int64_t i = 0; i < to.cols(); ++i)
-      to.row<T>(q)[i] =
-          static_cast<T>(scale) * (to.row<T>(q)[i] + (from.defined() ? from.row<T>(0)[i] : T{0}));
-}
-
-// Fills in the losses of `routing`, returns what the backward pass needs for them.
-cpu::AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores,
-                                  const Tensor& bias, const RouterOptions& o, const Sequences& sequences) {
-  cpu::AuxGradient aux;
-  const std::int64_t tokens = scores.rows();
-  if (tokens == 0) return aux;
-  if (o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0) {
-    Tensor unbiased = routing.experts;
-    if (bias.defined() || o.groups > 1) {
-      unbiased = Tensor::empty(routing.experts.shape(), DType::i32);
-      cpu::router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
-    }
-    Tensor batch;
-    if (o.aux_loss_coef != 0) {
-      const Sequences whole = Sequences::uniform(1, tokens);
-      batch = balance_factors(scores, unbiased, whole, o.aux_loss_coef, o);
-      routing.aux_loss = cpu::balance_loss(scores, batch, whole);
-    }
-    aux.sequences = sequences;
-    aux.factors = balance_factors(scores, unbiased, sequences, o.seq_aux_loss_coef, o);
-    if (o.seq_aux_loss_coef != 0) routing.seq_aux_loss = cpu::balance_loss(scores, aux.factors, sequences);
-    const auto merge = scores.dtype() == DType::f64 ? merge_factors<double> : merge_factors<float>;
-    merge(aux.factors, batch, o.aux_grad_scale);
-  }
-  if (o.z_loss_coef != 0) {
-    double sum = 0;
-    for (const double lse : cpu::log_sums(logits)) sum += lse * lse;
-    routing.z_loss = o.z_loss_coef * sum / static_cast<double>(tokens);
-    aux.logits = logits;
-    aux.z_factor = o.aux_grad_scale * o.z_loss_coef * 2 / static_cast<double>(tokens);
-  }
-  return aux;
-}
-
 // Gives `node` the product op(a) op(b), formed in the accumulation dtype.
 void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool transpose_a, const Tensor& b) {
   if (node.leaf()) return matmul(node.into(), a, transpose_a, b, false);
@@ -123,7 +54,7 @@ void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool trans
 }  // namespace
 
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
-              const RouterOptions& options, const Sequences& sequences) {
+              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals) {
   check_options(options);
   const DType acc = check_operands(x.value(), gate.value(), correction_bias, options);
   const std::int64_t tokens = x.value().dim(0);
@@ -140,7 +71,8 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   routing.counts = cpu::router_counts(routing.experts, options.experts, 0, tokens);
   routing.weights = make_result(Tensor::empty({tokens, options.top_k}, acc), ctx.records({&x, &gate}));
   cpu::router_weights(routing.weights.value(), scores, routing.experts, options);
-  const cpu::AuxGradient aux = auxiliary_losses(routing, logits, scores, correction_bias, options, sequences);
+  const cpu::AuxGradient aux =
+      auxiliary_losses(ctx, routing, logits, scores, correction_bias, options, sequences, totals);
 
   if (routing.weights.needs_grad())
     ctx.tape->record("router", [x, gate, scores, experts = routing.experts, options, aux, acc,

@@ -11,15 +11,22 @@ struct RouterOptions {
   std::int64_t top_groups = 1;  ///< experts come from this many best groups
   bool normalise = true;        ///< weights of a token add up to `scaling`
   double scaling = 1;           ///< routed_scaling_factor
-  double aux_loss_coef = 0, seq_aux_loss_coef = 0, z_loss_coef = 0;
-  double aux_grad_scale = 1;  ///< factor on the gradient of the three auxiliary losses, not on their values
+  double aux_loss_coef = 0, seq_aux_loss_coef = 0, global_aux_loss_coef = 0, z_loss_coef = 0;
+  double aux_grad_scale = 1;  ///< factor on the gradient of the auxiliary losses, not on their values
+};
+
+/// What global_aux_loss remembers of the microbatches so far; a fresh one forgets them.
+struct RouterTotals {
+  Tensor counts;            ///< [E] i64: sum of the c below; undefined before the first microbatch
+  std::int64_t tokens = 0;  ///< sum of T
 };
 
 struct Routing {
   Var weights;     ///< [T, k] f32 (f64)
   Tensor experts;  ///< [T, k] i32, ascending within a token
   Tensor counts;   ///< [E] i64: tokens that chose each expert, by the selection in `experts`
-  double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;  ///< with their coefficients; 0 where that is 0
+  /// With their coefficients; 0 where that is 0.
+  double aux_loss = 0, seq_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
 };
 
 /// Sigmoid routing with a selection bias:
@@ -37,7 +44,8 @@ struct Routing {
 ///            different experts.
 /// backward   dx and dgate; none for the bias nor the selection. Keeps x, gate, s [T, E], and l for z-loss.
 /// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
-///            the groups, groups that do not divide E)
+///            the groups, groups that do not divide E), or totals of another E; std::logic_error for a replay
+///            whose first pass is not in `totals`
 /// repeat     as matmul; everything after the logits has the same bits for any number of threads
 ///
 /// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20) and c_i the number of tokens whose
@@ -45,12 +53,18 @@ struct Routing {
 /// c):
 ///   aux_loss      aux_loss_coef E / (k T^2) sum_i c_i sum_t p_ti over all T tokens
 ///   seq_aux_loss  the same with seq_aux_loss_coef over each sequence, averaged over the non-empty sequences
+///   global_aux_loss
+///                 global_aux_loss_coef E / (k N T) sum_i C_i sum_t p_ti, where C and N are `totals`, to
+///                 which this call has added its c and T; 0 without `totals`. With ctx.recomputing nothing is
+///                 added: a replay comes before the next microbatch, so the totals still are those of its
+///                 first pass. Equals Megatron's, which takes means over microbatches, where these are of
+///                 equal size.
 ///   z_loss        z_loss_coef mean_t (log sum_i exp l_ti)^2
 /// Their gradient times aux_grad_scale is added in the backward pass whenever it runs, even when no gradient
 /// reaches the weights. So it is added once for each recorded forward; under an activation checkpoint that is
 /// the replay. Callers that add up counts or log losses leave out forwards with ctx.recomputing.
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
-              const RouterOptions& options, const Sequences& sequences);
+              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals = nullptr);
 
 /// Balancing without an auxiliary loss, once for each optimizer step:
 ///   bias_i <- bias_i + rate sign(mean(counts) - counts_i),   sign(0) = 0, compared exactly

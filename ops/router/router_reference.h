@@ -15,6 +15,7 @@ struct RoutingReference {
   std::vector<std::vector<double>> weights;
   std::vector<std::int64_t> counts;
   double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
+  std::vector<double> global_aux_loss;  // of each sequence, were they the microbatches in turn
 };
 
 /// Indices of the k largest, ties lowest first, in ascending order.
@@ -27,19 +28,19 @@ inline std::vector<std::size_t> top(const std::vector<double>& v, std::int64_t k
   return order;
 }
 
-inline double switch_loss(const std::vector<std::vector<double>>& scores, std::int64_t begin,
-                          std::int64_t end, std::int64_t k) {
+// Counts of the tokens [first, end), shares of the tokens [begin, end).
+inline double switch_loss(const std::vector<std::vector<double>>& scores, std::int64_t first,
+                          std::int64_t begin, std::int64_t end, std::int64_t k) {
   const std::size_t n = scores.empty() ? 0 : scores[0].size();
   std::vector<double> count(n, 0), share(n, 0);
-  for (std::int64_t t = begin; t < end; ++t) {
+  for (std::int64_t t = first; t < end; ++t) {
     const auto& s = scores[static_cast<std::size_t>(t)];
     const double z = std::accumulate(s.begin(), s.end(), 1e-20);
-    for (std::size_t i = 0; i < n; ++i) share[i] += s[i] / z;
+    for (std::size_t i = 0; t >= begin && i < n; ++i) share[i] += s[i] / z;
     for (const std::size_t i : top(s, k)) count[i] += 1;
   }
-  const auto tokens = static_cast<double>(end - begin);
   return std::inner_product(count.begin(), count.end(), share.begin(), 0.0) * static_cast<double>(n) /
-         (static_cast<double>(k) * tokens * tokens);
+         (static_cast<double>(k) * static_cast<double>(end - first) * static_cast<double>(end - begin));
 }
 
 inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, const Tensor& bias,
@@ -87,13 +88,15 @@ inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, con
     scores.push_back(s);
   }
   if (tokens == 0) return r;
-  r.aux_loss = o.aux_loss_coef * switch_loss(scores, 0, tokens, o.top_k);
+  r.aux_loss = o.aux_loss_coef * switch_loss(scores, 0, 0, tokens, o.top_k);
   double filled = 0;
   for (std::int64_t q = 0; q < sequences.count(); ++q) {
-    if (sequences.length(q) == 0) continue;
+    r.global_aux_loss.push_back(0);
+    const std::int64_t begin = sequences.begin(q), end = sequences.end(q);
+    if (begin == end) continue;
     filled += 1;
-    r.seq_aux_loss +=
-        o.seq_aux_loss_coef * switch_loss(scores, sequences.begin(q), sequences.end(q), o.top_k);
+    r.seq_aux_loss += o.seq_aux_loss_coef * switch_loss(scores, begin, begin, end, o.top_k);
+    r.global_aux_loss.back() = o.global_aux_loss_coef * switch_loss(scores, 0, begin, end, o.top_k);
   }
   r.seq_aux_loss /= filled;
   return r;

@@ -69,6 +69,7 @@ TEST_CASE("router: bias chooses, unbiased scores weigh") {
   CHECK(r.counts.to_vector() == std::vector<double>{1, 0, 1, 0});
   CHECK(r.aux_loss == 0);
   CHECK(r.seq_aux_loss == 0);
+  CHECK(r.global_aux_loss == 0);
   CHECK(r.z_loss == 0);
 }
 
@@ -181,20 +182,106 @@ TEST_CASE("router: gradients against central differences") {
 }
 
 TEST_CASE("router: auxiliary gradients against central differences") {
-  for (const int which : {1, 2, 4, 7}) {
+  for (const int which : {1, 2, 4, 8, 15}) {
     CAPTURE(which);
     RouterOptions o{.experts = 6, .top_k = 2, .normalise = false};
     if (which & 1) o.aux_loss_coef = 0.7;
     if (which & 2) o.seq_aux_loss_coef = 1.3;
     if (which & 4) o.z_loss_coef = 0.4;
+    if (which & 8) o.global_aux_loss_coef = 0.9;
     Case c(9, 5, o, DType::f64);
     c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{4, 0, 5});
     const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
-      const Routing r = route(ctx, in[0], in[1], c.bias, c.options, c.sequences);
-      return std::vector<Var>{r.weights, Tensor::scalar(r.aux_loss + r.seq_aux_loss + r.z_loss, DType::f64)};
+      RouterTotals totals{Tensor::from<std::int64_t>({7, 0, 1, 4, 0, 2}, {6}), 7};
+      const Routing r = route(ctx, in[0], in[1], c.bias, c.options, c.sequences, &totals);
+      const double sum = r.aux_loss + r.seq_aux_loss + r.global_aux_loss + r.z_loss;
+      return std::vector<Var>{r.weights, Tensor::scalar(sum, DType::f64)};
     };
     CHECK_GRADIENTS(fn, {c.x, c.gate}, {.wants = {}, .unit_cotangents = true});
   }
+}
+
+TEST_CASE("router: the global loss counts the microbatches so far, ragged ones by their tokens") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    CAPTURE(dtype);
+    Case c(61, 17, {.experts = 12, .top_k = 5, .groups = 4, .top_groups = 2, .global_aux_loss_coef = 0.7},
+           dtype);
+    c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{20, 0, 1, 40});
+    const RoutingReference want = c.reference();
+    const double tolerance = (dtype == DType::f64 ? 0x1p-53 : 0x1p-24) * 64;
+    RouterTotals totals;
+    Context ctx;
+    for (std::int64_t q = 0; q < c.sequences.count(); ++q) {
+      CAPTURE(q);
+      const std::int64_t begin = c.sequences.begin(q), tokens = c.sequences.length(q);
+      const Tensor x = c.x.narrow(0, begin, tokens);
+      const Routing r = route(ctx, x, c.gate, c.bias, c.options, Sequences::uniform(1, tokens), &totals);
+      CHECK(close(r.global_aux_loss, want.global_aux_loss[static_cast<std::size_t>(q)], {tolerance, 0}));
+      CHECK(totals.tokens == begin + tokens);
+    }
+    std::int64_t choices = 0;
+    for (std::int64_t i = 0; i < 12; ++i) choices += totals.counts.data<std::int64_t>()[i];
+    CHECK(choices == 61 * 5);
+  }
+}
+
+TEST_CASE("router: for one microbatch the global loss is aux_loss; without coefficient it has no state") {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const Case c(23, 9, {.experts = 8, .top_k = 3}, dtype);
+    const auto run = [&](const RouterOptions& o, RouterTotals* totals) {
+      const Var x = Var::leaf(c.x);
+      Tape tape;
+      Context ctx{.tape = &tape};
+      const Routing r = route(ctx, x, c.gate, c.bias, o, c.sequences, totals);
+      tape.backward(r.weights, Tensor::zeros(r.weights.shape(), dtype));
+      return std::pair{r, x.node()->filled() ? x.grad() : Tensor()};
+    };
+    RouterOptions o = c.options;
+    RouterTotals totals;
+    o.aux_loss_coef = 0.3;
+    const auto [aux, aux_grad] = run(o, &totals);
+    CHECK(aux.global_aux_loss == 0);
+    CHECK_FALSE(totals.counts.defined());
+    CHECK(totals.tokens == 0);
+    o.aux_loss_coef = 0;
+    o.global_aux_loss_coef = 0.3;
+    CHECK(run(o, nullptr).first.global_aux_loss == 0);
+    const auto [global, global_grad] = run(o, &totals);
+    CHECK(global.aux_loss == 0);
+    CHECK(global.global_aux_loss == aux.aux_loss);
+    CHECK_BITS(global_grad, aux_grad);
+    // The same microbatch again is balanced alike; a fresh total knows nothing of either.
+    const auto [again, again_grad] = run(o, &totals);
+    CHECK(again.global_aux_loss == aux.aux_loss);
+    CHECK(totals.tokens == 46);
+    totals = {};
+    CHECK(run(o, &totals).first.global_aux_loss == aux.aux_loss);
+  }
+}
+
+TEST_CASE("router: a replay of the global loss counts nothing and sees the totals of its first pass") {
+  const Case c(9, 5, {.experts = 6, .top_k = 2, .global_aux_loss_coef = 0.8}, DType::f64);
+  const auto gate_grad = [&](bool through_checkpoint, RouterTotals& totals) {
+    const Var gate = Var::leaf(c.gate);
+    for (const std::int64_t tokens : {5, 9}) {
+      Tape tape;
+      Context ctx{.tape = &tape};
+      const Block block = [&](Context& inner, const Var& in) {
+        return route(inner, in, gate, c.bias, c.options, Sequences::uniform(1, tokens), &totals).weights;
+      };
+      const Var in = Var::leaf(c.x.narrow(0, 0, tokens).clone());
+      const Var y = through_checkpoint ? checkpoint(ctx, "block", block, in) : block(ctx, in);
+      tape.backward(y, random_tensor(y.shape(), DType::f64, 9));
+    }
+    return gate.grad();
+  };
+  RouterTotals plain, replayed;
+  CHECK_BITS(gate_grad(true, replayed), gate_grad(false, plain));
+  CHECK_BITS(replayed.counts, plain.counts);
+  CHECK(replayed.tokens == 14);
+  Context replay{.recomputing = true};
+  RouterTotals fresh;
+  CHECK_THROWS_AS(route(replay, c.x, c.gate, c.bias, c.options, c.sequences, &fresh), std::logic_error);
 }
 
 TEST_CASE("router: a balanced batch has its coefficient as loss") {
@@ -279,6 +366,7 @@ TEST_CASE("router: bits after the logits do not depend on threads") {
                         .top_groups = 2,
                         .aux_loss_coef = 0.1,
                         .seq_aux_loss_coef = 0.1,
+                        .global_aux_loss_coef = 0.1,
                         .z_loss_coef = 0.1};
   Case c(509, 8, o, DType::f32);
   for (std::int64_t i = 0; i < c.x.numel(); ++i) c.x.data<float>()[i] = static_cast<float>((i * 37) % 17 - 8);
@@ -294,7 +382,8 @@ TEST_CASE("router: bits after the logits do not depend on threads") {
     const Var x = Var::leaf(c.x);
     Tape tape;
     Context ctx{.tape = &tape};
-    Result r{route(ctx, x, c.gate, c.bias, o, c.sequences), {}};
+    RouterTotals totals;
+    Result r{route(ctx, x, c.gate, c.bias, o, c.sequences, &totals), {}};
     tape.backward(r.routing.weights, random_tensor({509, 4}, DType::f32, 4));
     r.dx = x.grad();
     return r;
@@ -306,6 +395,7 @@ TEST_CASE("router: bits after the logits do not depend on threads") {
   CHECK_BITS(three.routing.counts, one.routing.counts);
   CHECK(three.routing.aux_loss == one.routing.aux_loss);
   CHECK(three.routing.seq_aux_loss == one.routing.seq_aux_loss);
+  CHECK(three.routing.global_aux_loss == one.routing.global_aux_loss);
   CHECK(three.routing.z_loss == one.routing.z_loss);
   CHECK_BITS(three.dx, one.dx);
 }
@@ -355,6 +445,10 @@ TEST_CASE("router: errors") {
   CHECK_THROWS_AS(call(c.x, c.gate, c.bias.to(DType::bf16), c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.gate, Tensor::zeros({7}, DType::f32), c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.gate, c.bias, Sequences::uniform(1, 3)), Error);
+  RouterOptions global = c.options;
+  global.global_aux_loss_coef = 1;
+  RouterTotals totals{Tensor::zeros({7}, DType::i64), 0};
+  CHECK_THROWS_AS(route(ctx, c.x, c.gate, c.bias, global, c.sequences, &totals), Error);
 
   const Tensor counts = Tensor::zeros({8}, DType::i64);
   CHECK_THROWS_AS(update_expert_bias(Tensor(), counts, 1), Error);

@@ -67,6 +67,7 @@ LoadedModel recipe_model(const Recipe& recipe) {
   for (MoeMixer* moe : model.moe_layers()) {
     moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
     moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;
+    moe->router().global_aux_loss_coef = section.moe.global_aux_loss_coeff;
     moe->router().z_loss_coef = section.moe.z_loss_coeff;
   }
   return loaded;

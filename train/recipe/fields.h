@@ -27,6 +27,7 @@ template <class Io>
 void fields(Io& io, MoeSection& s) {
   io.field("aux_loss_coeff", s.aux_loss_coeff, nonnegative);
   io.field("seq_aux_loss_coeff", s.seq_aux_loss_coeff, nonnegative);
+  io.field("global_aux_loss_coeff", s.global_aux_loss_coeff, nonnegative);
   io.field("z_loss_coeff", s.z_loss_coeff, nonnegative);
   io.field("expert_bias_update_rate", s.expert_bias_update_rate, nonnegative);
 }

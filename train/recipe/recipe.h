@@ -34,8 +34,9 @@ struct StepSchedulerSection {
 
 /// (own) Auxiliary terms of mixture-of-experts layers, all off by default.
 struct MoeSection {
-  double aux_loss_coeff = 0;      ///< load balance over the microbatch
-  double seq_aux_loss_coeff = 0;  ///< load balance over each sequence
+  double aux_loss_coeff = 0;         ///< load balance over the microbatch
+  double seq_aux_loss_coeff = 0;     ///< load balance over each sequence
+  double global_aux_loss_coeff = 0;  ///< load balance over the microbatches of a step so far
   double z_loss_coeff = 0;
   double expert_bias_update_rate = 0;  ///< step of the router's correction bias, once per optimizer step
 };
