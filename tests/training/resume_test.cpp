@@ -141,6 +141,21 @@ TEST_CASE("signals: one that arrives during validation loses nothing either") {
   CHECK(latest(dir / "straight").filename().string().ends_with(cat("_step_", lines_in(log) - 1)));
 }
 
+TEST_CASE("runs: the log holds the auxiliary losses that are on, and no others") {
+  const RunDir dir;
+  REQUIRE(dir.train({"step_scheduler.max_steps=4", "checkpoint.enabled=false",
+                     "model.moe={seq_aux_loss_coeff: 0.01, global_aux_loss_coeff: 0.02}"})
+              .exit_code == 0);
+  const auto log = read_jsonl(dir / "straight" / "training.jsonl");
+  REQUIRE(log.size() == 4);
+  for (const Json& line : log) {
+    CHECK(line["seq_aux_loss"].get<double>() > 0.005);
+    CHECK(line["global_aux_loss"].get<double>() > 0.01);
+    CHECK_FALSE(line.contains("aux_loss"));
+    CHECK_FALSE(line.contains("z_loss"));
+  }
+}
+
 TEST_CASE("runs: the same recipe twice gives the same bits") {
   const RunDir dir;
   for (const char* name : {"one", "two"})

@@ -47,6 +47,7 @@ JsonLine training_line(const TrainingRecord& r, std::chrono::system_clock::time_
   line.add("label_tokens_per_second", rate(r.label_tokens, r.seconds));
   line.add("samples_per_second", rate(r.samples, r.seconds));
   line.add("skipped", r.skipped).add("skipped_steps", r.skipped_steps);
+  for (const auto& [field, value] : r.auxiliary_losses) line.add(field, value);
   return line;
 }
 

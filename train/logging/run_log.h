@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "train/logging/jsonl.h"
 
@@ -32,6 +34,7 @@ struct TrainingRecord {
   std::optional<double> mfu;       ///< percent
   bool skipped = false;            ///< loss or gradient was not finite: the weights did not move
   std::int64_t skipped_steps = 0;  ///< of the run so far
+  std::vector<std::pair<std::string, double>> auxiliary_losses;  ///< by field, no part of `loss`
 };
 
 struct ValidationRecord {
@@ -45,7 +48,8 @@ struct ValidationRecord {
 
 /// The lines. training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
 /// num_tokens_per_step, num_label_tokens, then positions_per_second, content_tokens_per_second,
-/// label_tokens_per_second, samples_per_second, skipped, skipped_steps. mem in GiB; tps = tokens per second;
+/// label_tokens_per_second, samples_per_second, skipped, skipped_steps, and of aux_loss, seq_aux_loss,
+/// global_aux_loss and z_loss those that the recipe turns on. mem in GiB; tps = tokens per second;
 /// tps_per_gpu = tps / ranks, all ranks, where AutoModel leaves out those of tp and pp. Rates are null when
 /// no time has passed.
 JsonLine training_line(const TrainingRecord& record, std::chrono::system_clock::time_point time);

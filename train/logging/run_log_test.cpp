@@ -66,13 +66,17 @@ TEST_CASE("a training line has the fields of AutoModel's log, then honest rates"
                    .samples = 8,
                    .mfu = {},
                    .skipped = false,
-                   .skipped_steps = 2};
+                   .skipped_steps = 2,
+                   .auxiliary_losses = {}};
   CHECK(
       training_line(r, Time{}).text() ==
       R"({"step": 7, "epoch": 1, "timestamp": "1970-01-01T00:00:00.000Z", "loss": 2.5, "grad_norm": 1.25, )"
       R"("lr": 1e-05, "mem": 1.5, "tps": 450, "tps_per_gpu": 112.5, "mfu": null, "num_tokens_per_step": 900, )"
       R"("num_label_tokens": 50, "positions_per_second": 2048, "content_tokens_per_second": 500, )"
       R"("label_tokens_per_second": 25, "samples_per_second": 4, "skipped": false, "skipped_steps": 2})");
+  r.auxiliary_losses = {{"seq_aux_loss", 0.5}, {"z_loss", 0.25}};
+  CHECK(training_line(r, Time{}).text().ends_with(
+      R"("skipped_steps": 2, "seq_aux_loss": 0.5, "z_loss": 0.25})"));
   r.seconds = 0;
   r.loss = std::nan("");
   r.grad_norm.reset();

@@ -219,6 +219,7 @@ class Run {
     record.peak_bytes = cpu_memory().peak_bytes;
     record.skipped = !updated;
     record.skipped_steps = state_.skipped_steps;
+    record.auxiliary_losses = result.auxiliary_losses;
     const auto now = Clock::now();
     record.seconds = std::chrono::duration<double>(now - last_record_).count();
     last_record_ = now;

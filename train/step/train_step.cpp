@@ -21,6 +21,32 @@ void begin_step(NemotronH& model, std::size_t microbatches) {
   }
 }
 
+std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& model,
+                                                             std::size_t microbatches) {
+  struct Kind {
+    const char* name;
+    double RouterOptions::*coef;
+    double MoeMixer::AuxLosses::*sum;
+  };
+  static constexpr Kind kinds[] = {
+      {"aux_loss", &RouterOptions::aux_loss_coef, &MoeMixer::AuxLosses::aux},
+      {"seq_aux_loss", &RouterOptions::seq_aux_loss_coef, &MoeMixer::AuxLosses::seq_aux},
+      {"global_aux_loss", &RouterOptions::global_aux_loss_coef, &MoeMixer::AuxLosses::global_aux},
+      {"z_loss", &RouterOptions::z_loss_coef, &MoeMixer::AuxLosses::z},
+  };
+  std::vector<std::pair<std::string, double>> losses;
+  for (const Kind& kind : kinds) {
+    bool on = false;
+    double sum = 0;
+    for (MoeMixer* moe : model.moe_layers()) {
+      on = on || moe->router().*kind.coef != 0;
+      sum += moe->aux_losses().*kind.sum;
+    }
+    if (on) losses.emplace_back(kind.name, sum / static_cast<double>(microbatches));
+  }
+  return losses;
+}
+
 }  // namespace
 
 StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
@@ -46,6 +72,7 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
     tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
   }
   result.loss = loss_sum * scale;
+  result.auxiliary_losses = auxiliary_losses(model, microbatches.size());
   const NormResult norm = global_norm(optimizer.gradients());
   result.grad_norm = norm.norm;
   if (!norm.finite || !std::isfinite(result.loss)) {

@@ -1,6 +1,9 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/kernels.h"
 #include "data/loader/batch.h"
@@ -28,6 +31,9 @@ struct StepResult {
   double grad_norm = 0;  ///< before clipping
   std::int64_t label_tokens = 0;
   StepOutcome outcome = StepOutcome::updated;
+  /// Of the routers' auxiliary losses (ops/router/router.h) those with a coefficient, by name: summed over
+  /// the layers, averaged over the microbatches. No part of `loss`; none when nothing is labelled.
+  std::vector<std::pair<std::string, double>> auxiliary_losses;
 };
 
 /// One optimizer step over the microbatches of a global batch:

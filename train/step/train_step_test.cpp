@@ -110,8 +110,10 @@ TEST_CASE("train_step: a batch without labels changes nothing") {
   const std::vector<TokenBatch> one{token_batch(batch)};
   StepOptions o = step_options();
   o.expert_bias_rate = 0.1;
+  t.model.moe_layers()[0]->router().aux_loss_coef = 0.5;
   const StepResult r = train_step(t.model, t.optimizer, one, o);
   CHECK(r.outcome == StepOutcome::no_labels);
+  CHECK(r.auxiliary_losses.empty());
   CHECK(r.loss == 0);
   CHECK(r.label_tokens == 0);
   CHECK(same_bits(t.everything(), before));
@@ -223,6 +225,41 @@ TEST_CASE("train_step: auxiliary losses weigh the same for any number of equal m
   const StepResult y = train_step(b.model, b.optimizer, twice, step_options());
   CHECK(x.loss == doctest::Approx(y.loss).epsilon(1e-13));
   CHECK(x.grad_norm == doctest::Approx(y.grad_norm).epsilon(1e-12));
+}
+
+TEST_CASE("train_step: auxiliary losses that are on, summed over layers and averaged over microbatches") {
+  const TestBatch batch = random_batch(tiny_config("EME"), {9, 4}, 62);
+  const std::vector<TokenBatch> two{rows(batch, 0, 1), rows(batch, 1, 2)};
+  Trainer t(DType::f64, {}, "EME"), silent(DType::f64, {}, "EME"), by_hand(DType::f64, {}, "EME");
+  const double loss = train_step(silent.model, silent.optimizer, two, step_options()).loss;
+  CHECK(train_step(silent.model, silent.optimizer, two, step_options()).auxiliary_losses.empty());
+  for (Trainer* each : {&t, &by_hand})
+    for (MoeMixer* moe : each->model.moe_layers()) {
+      moe->router().aux_loss_coef = 0.5;
+      moe->router().global_aux_loss_coef = 0.25;
+      moe->router().z_loss_coef = 0.125;
+    }
+  double aux = 0, global = 0, z = 0;
+  for (std::int64_t i = 0; i < 2; ++i) loss_and_gradients(by_hand.model, part(batch, i));
+  for (MoeMixer* moe : by_hand.model.moe_layers()) {
+    aux += moe->aux_losses().aux / 2;
+    global += moe->aux_losses().global_aux / 2;
+    z += moe->aux_losses().z / 2;
+  }
+  const StepResult r = train_step(t.model, t.optimizer, two, step_options());
+  CHECK(r.loss == loss);
+  REQUIRE(r.auxiliary_losses.size() == 3);
+  const std::vector<std::pair<std::string, double>> want{
+      {"aux_loss", aux}, {"global_aux_loss", global}, {"z_loss", z}};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(r.auxiliary_losses[i].first == want[i].first);
+    CHECK(r.auxiliary_losses[i].second == doctest::Approx(want[i].second).epsilon(1e-13));
+    CHECK(r.auxiliary_losses[i].second > 0);
+  }
+  CHECK(aux != doctest::Approx(2 * global).epsilon(1e-6));
+  // Each step counts afresh.
+  const StepResult next = train_step(t.model, t.optimizer, two, step_options());
+  CHECK(next.auxiliary_losses[1].second == doctest::Approx(global).epsilon(0.2));
 }
 
 TEST_CASE("train_step: a few steps on one batch learn it") {
