@@ -1,22 +1,41 @@
 #pragma once
 #include <cstdint>
 
-#include "model/nemotron_h.h"
-
 namespace nemocube {
 
-/// Fills every parameter as a fresh Hugging Face NemotronHForCausalLM would be drawn (its laws, not its
-/// bits):
-///     matrices, embeddings, lm_head   N(0, initializer_range)
-///     Mamba out_proj                  U(-1, 1) / sqrt(fan_in), divided by sqrt(number of blocks) when
-///                                     rescale_prenorm_residual
-///     conv1d                          U(-1, 1) / sqrt(conv_kernel), weight and bias
-///     A_log                           log(1 .. heads);   D, norms: 1;   other biases, correction bias: 0
-///     dt_bias                         inverse softplus of exp(U(ln time_step_min, ln time_step_max)), at
-///     least
-///                                     time_step_floor
-/// Element i of a tensor depends on (seed, name, i) alone: any sharding draws its slice of the same model.
-/// Source: Hugging Face NemotronHPreTrainedModel._init_weights.
-void initialise(NemotronH& model, std::uint64_t seed);
+class NemotronH;
+struct NemotronHConfig;
+struct Parameter;
+
+/// How fresh weights are drawn. s = initializer_range, L = number of blocks, U(a) uniform in (-a, a).
+///
+///                                       hf                               megatron
+///     embeddings, lm_head, router       N(0, s)                          N(0, s)
+///     projections into a mixer          N(0, s)                          N(0, s)
+///     out_proj (Mamba)                  U(1 / sqrt(fan_in L)) with       N(0, s / sqrt(L))
+///                                       rescale_prenorm_residual,
+///                                       else N(0, s)
+///     o_proj, down_proj, fc2_latent     N(0, s)                          N(0, s / sqrt(L))
+///     A_log                             log(1 .. heads)                  log of uniform in (1, 16)
+///
+/// and in both
+///     conv1d, weight and bias           U(1 / sqrt(conv_kernel))
+///     dt_bias                           inverse softplus of exp(uniform in (ln time_step_min,
+///                                       ln time_step_max)), at least time_step_floor
+///     D, norms                          1
+///     other biases, correction bias     0
+///
+/// hf         as a fresh Hugging Face NemotronHForCausalLM (its laws, not its bits) but for the convolution,
+///            which follows Megatron and AutoModel: Hugging Face 5.23.0 draws its weight from N(0, s) with a
+///            zero bias, and at s = 0.02 four such taps shrink what goes through them 25 times
+/// megatron   as Megatron-LM, for pretraining: the published models began so
+enum class Initialisation { hf, megatron };
+
+/// Fills every parameter. Element i of a tensor depends on (seed, name, i), the law and the config alone: any
+/// sharding draws its slice of the same model.
+void initialise(NemotronH& model, std::uint64_t seed, Initialisation law = Initialisation::hf);
+/// The same for one parameter of a model of this config; std::logic_error for a name that has no law.
+void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
+                Initialisation law);
 
 }  // namespace nemocube

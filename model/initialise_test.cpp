@@ -53,6 +53,16 @@ void check_normal(const std::string& name, const Tensor& t, double sigma) {
   CHECK(std::abs(m.std / sigma - 1) < 5 / std::sqrt(2 * n));
 }
 
+// Values that should be uniform in (0, 1).
+void check_unit(const std::vector<double>& values) {
+  const auto n = static_cast<std::int64_t>(values.size());
+  const Moments m = moments(Tensor::from(values, {n}));
+  CHECK(m.least > 0);
+  CHECK(m.most < 1);
+  CHECK(std::abs(m.mean - 0.5) < 5 * 0.29 / std::sqrt(static_cast<double>(n)));
+  CHECK(std::abs(m.std - 1 / std::sqrt(12.0)) < 0.1);
+}
+
 void check_uniform(const Tensor& t, double bound) {
   const Moments m = moments(t);
   const auto n = static_cast<double>(t.numel());
@@ -67,90 +77,128 @@ void check_uniform(const Tensor& t, double bound) {
 
 TEST_CASE("initialise: the laws of every parameter") {
   const NemotronHConfig c = wide_config();
-  NemotronH model(c, DType::f32);
-  for (Parameter& p : model.parameters().all()) p.value.fill(std::nan(""));
-  initialise(model, 81);
-  std::size_t normal = 0;
-  for (const Parameter& p : model.parameters().all()) {
-    CAPTURE(p.name);
-    const auto ends = [&](std::string_view suffix) { return p.name.ends_with(suffix); };
-    const auto values = p.value.to_vector();
-    if (ends("A_log")) {
-      for (std::size_t i = 0; i < values.size(); ++i)
-        CHECK(std::exp(values[i]) == doctest::Approx(static_cast<double>(i + 1)).epsilon(1e-6));
-    } else if (ends("dt_bias")) {
-      const double low = 1e-3, high = 0.1;
-      std::vector<double> place;
-      for (const double v : values) {
-        const double dt = std::log1p(std::exp(v));
-        CHECK(dt >= low * (1 - 1e-5));
-        CHECK(dt <= high * (1 + 1e-5));
-        place.push_back(std::log(dt / low) / std::log(high / low));
+  for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
+    const bool megatron = law == Initialisation::megatron;
+    CAPTURE(megatron);
+    NemotronH model(c, DType::f32);
+    for (Parameter& p : model.parameters().all()) p.value.fill(std::nan(""));
+    initialise(model, 81, law);
+    std::size_t inputs = 0, outputs = 0;
+    for (const Parameter& p : model.parameters().all()) {
+      CAPTURE(p.name);
+      const auto ends = [&](std::string_view suffix) { return p.name.ends_with(suffix); };
+      const auto values = p.value.to_vector();
+      if (ends("A_log") && megatron) {
+        std::vector<double> place;
+        for (const double v : values) place.push_back((std::exp(v) - 1) / 15);
+        check_unit(place);
+      } else if (ends("A_log")) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+          CHECK(std::exp(values[i]) == doctest::Approx(static_cast<double>(i + 1)).epsilon(1e-6));
+      } else if (ends("dt_bias")) {
+        const double low = 1e-3, high = 0.1;
+        std::vector<double> place;
+        for (const double v : values)
+          place.push_back(std::log(std::log1p(std::exp(v)) / low) / std::log(high / low));
+        check_unit(place);
+      } else if (ends(".D") || ends("norm.weight") || ends("norm_f.weight")) {
+        for (const double v : values) CHECK(v == 1);
+      } else if (ends("conv1d.weight") || ends("conv1d.bias")) {
+        check_uniform(p.value, 0.5);
+      } else if (ends("bias")) {
+        for (const double v : values) CHECK(v == 0);
+      } else if (ends("mixer.out_proj.weight") && !megatron) {
+        check_uniform(p.value, 1 / std::sqrt(288.0) / std::sqrt(4.0));
+      } else if (p.name.find(".down_proj") != std::string::npos || ends(".o_proj.weight") ||
+                 ends(".out_proj.weight") || ends("fc2_latent_proj.weight")) {
+        check_normal(p.name, p.value, megatron ? 0.05 / 2 : 0.05);
+        ++outputs;
+      } else {
+        check_normal(p.name, p.value, 0.05);
+        ++inputs;
       }
-      const Moments m = moments(Tensor::from(place, {96}));
-      CHECK(std::abs(m.mean - 0.5) < 5 * 0.29 / std::sqrt(96.0));
-      CHECK(std::abs(m.std - 1 / std::sqrt(12.0)) < 0.1);
-    } else if (ends(".D") || ends("norm.weight") || ends("norm_f.weight")) {
-      for (const double v : values) CHECK(v == 1);
-    } else if (ends("conv1d.weight") || ends("conv1d.bias")) {
-      check_uniform(p.value, 0.5);
-    } else if (ends("bias")) {
-      for (const double v : values) CHECK(v == 0);
-    } else if (ends("mixer.out_proj.weight")) {
-      check_uniform(p.value, 1 / std::sqrt(288.0) / std::sqrt(4.0));
-    } else {
-      check_normal(p.name, p.value, 0.05);
-      ++normal;
     }
+    CHECK(inputs == 2 + 1 + 1 + 1 + 1 + 1 + 3 + 1);  // ends, in_proj, gate, fc1, experts, shared, q k v, mlp
+    CHECK(outputs == 5 + (megatron ? 1 : 0));        // fc2, experts, shared, o_proj, mlp; out_proj
   }
-  CHECK(normal ==
-        2 + 1 + 1 + 2 + 2 + 2 + 4 + 2);  // ends, in_proj, gate, latent, experts, shared, attention, mlp
 }
 
 TEST_CASE("initialise: the floor of the time step, and out_proj without rescaling") {
   NemotronHConfig c = wide_config();
   c.time_step_floor = 0.05;
   c.rescale_prenorm_residual = false;
-  NemotronH model(c, DType::f64);
-  initialise(model, 82);
-  std::size_t floored = 0;
-  for (const double v : model.parameters().get("backbone.layers.0.mixer.dt_bias").value.to_vector()) {
-    const double dt = std::log1p(std::exp(v));
-    CHECK(dt >= 0.05 * (1 - 1e-12));
-    floored += dt < 0.05 * (1 + 1e-12);
+  for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
+    NemotronH model(c, DType::f64);
+    initialise(model, 82, law);
+    std::size_t floored = 0;
+    for (const double v : model.parameters().get("backbone.layers.0.mixer.dt_bias").value.to_vector()) {
+      const double dt = std::log1p(std::exp(v));
+      CHECK(dt >= 0.05 * (1 - 1e-12));
+      floored += dt < 0.05 * (1 + 1e-12);
+    }
+    CHECK(floored > 96 / 2);  // ln 50 / ln 100 of them: 85 %
+    check_normal("out_proj", model.parameters().get("backbone.layers.0.mixer.out_proj.weight").value,
+                 law == Initialisation::hf ? 0.05 : 0.05 / 2);
   }
-  CHECK(floored > 96 / 2);  // ln 50 / ln 100 of them: 85 %
-  check_normal("out_proj", model.parameters().get("backbone.layers.0.mixer.out_proj.weight").value, 0.05);
+}
+
+TEST_CASE("initialise: a slice of a parameter is the slice of the whole") {
+  const NemotronHConfig c = wide_config();
+  for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
+    NemotronH model(c, DType::f32);
+    initialise(model, 85, law);
+    for (const Parameter& p : model.parameters().all()) {
+      CAPTURE(p.name);
+      Parameter half = p;
+      const Tensor whole = p.value.narrow(0, 0, p.value.dim(0) / 2).clone();
+      half.value = Tensor::empty(whole.shape(), whole.dtype());
+      initialise(half, c, 85, law);
+      CHECK_BITS(half.value, whole);
+    }
+  }
+}
+
+TEST_CASE("initialise: a name without a law is an error, not a guess") {
+  const NemotronHConfig c = wide_config();
+  Parameter p;
+  p.value = Tensor::zeros({4, 4}, DType::f32);
+  for (const char* name : {"", "backbone.layers.0.mixer.strange.weight", "mtp.layers.0.eh_proj.weight"}) {
+    p.name = name;
+    for (const Initialisation law : {Initialisation::hf, Initialisation::megatron})
+      CHECK_THROWS_AS(initialise(p, c, 1, law), std::logic_error);
+  }
 }
 
 TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by rounding") {
-  const NemotronHConfig c = wide_config();
-  NemotronH a(c, DType::f32), b(c, DType::f32), other(c, DType::f32), narrow(c, DType::bf16),
-      wide(c, DType::f64);
-  for (NemotronH* m : {&a, &b, &narrow, &wide}) initialise(*m, 83);
-  initialise(b, 83);
-  initialise(other, 84);
-  for (std::size_t i = 0; i < a.parameters().all().size(); ++i) {
-    const Parameter& p = a.parameters().all()[i];
-    CAPTURE(p.name);
-    const Tensor full = wide.parameters().all()[i].value;
-    CHECK_BITS(p.value, b.parameters().all()[i].value);
-    CHECK_BITS(p.value, full.to(DType::f32));
-    const Tensor half = narrow.parameters().all()[i].value;
-    CHECK_CLOSE(half, full, Tol({half.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-24, 0}));
-    const Moments m = moments(full);
-    const bool drawn = m.most > m.least && !p.name.ends_with("A_log");
-    CHECK(compare_bits(p.value, other.parameters().all()[i].value).ok != drawn);
+  for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
+    const NemotronHConfig c = wide_config();
+    NemotronH a(c, DType::f32), b(c, DType::f32), other(c, DType::f32), narrow(c, DType::bf16),
+        wide(c, DType::f64);
+    for (NemotronH* m : {&a, &b, &narrow, &wide}) initialise(*m, 83, law);
+    initialise(b, 83, law);
+    initialise(other, 84, law);
+    for (std::size_t i = 0; i < a.parameters().all().size(); ++i) {
+      const Parameter& p = a.parameters().all()[i];
+      CAPTURE(p.name);
+      const Tensor full = wide.parameters().all()[i].value;
+      CHECK_BITS(p.value, b.parameters().all()[i].value);
+      CHECK_BITS(p.value, full.to(DType::f32));
+      const Tensor half = narrow.parameters().all()[i].value;
+      CHECK_CLOSE(half, full, Tol({half.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-24, 0}));
+      const Moments m = moments(full);
+      const bool drawn = m.most > m.least && (law == Initialisation::megatron || !p.name.ends_with("A_log"));
+      CHECK(compare_bits(p.value, other.parameters().all()[i].value).ok != drawn);
+    }
+    // A model of more blocks has the same first blocks, but for what knows the depth.
+    NemotronHConfig deeper = c;
+    deeper.blocks.push_back(BlockKind::mlp);
+    NemotronH more(deeper, DType::f32);
+    initialise(more, 83, law);
+    CHECK_BITS(more.parameters().get("backbone.layers.3.mixer.up_proj.weight").value,
+               a.parameters().get("backbone.layers.3.mixer.up_proj.weight").value);
+    // Two tensors of one shape are not alike.
+    CHECK_FALSE(compare_bits(a.parameters().get("backbone.embeddings.weight").value,
+                             a.parameters().get("lm_head.weight").value)
+                    .ok);
   }
-  // A model of more blocks has the same first blocks, but for out_proj, whose bound knows the depth.
-  NemotronHConfig deeper = c;
-  deeper.blocks.push_back(BlockKind::mlp);
-  NemotronH more(deeper, DType::f32);
-  initialise(more, 83);
-  CHECK_BITS(more.parameters().get("backbone.layers.3.mixer.up_proj.weight").value,
-             a.parameters().get("backbone.layers.3.mixer.up_proj.weight").value);
-  // Two tensors of one shape are not alike.
-  CHECK_FALSE(compare_bits(a.parameters().get("backbone.embeddings.weight").value,
-                           a.parameters().get("lm_head.weight").value)
-                  .ok);
 }

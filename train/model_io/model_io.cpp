@@ -1,7 +1,5 @@
 #include "train/model_io/model_io.h"
 
-#include "model/initialise.h"
-
 namespace nemocube {
 namespace {
 std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype) {
@@ -32,11 +30,12 @@ LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dt
   return loaded;
 }
 
-LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed) {
+LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
+                       Initialisation law) {
   LoadedModel made;
   const NemotronHConfig config = read_hf_config(dir);
   made.model = build(config, dtype);
-  initialise(*made.model, seed);
+  initialise(*made.model, seed, law);
   made.files = default_weight_files(config);
   return made;
 }

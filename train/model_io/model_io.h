@@ -6,6 +6,7 @@
 
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
+#include "model/initialise.h"
 #include "model/nemotron_h.h"
 
 namespace nemocube {
@@ -21,7 +22,8 @@ struct LoadedModel {
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype);
 
 /// A model of the shape that config.json in `dir` describes, with fresh weights.
-LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed);
+LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
+                       Initialisation law = Initialisation::hf);
 
 /// Every tensor of the model under its canonical name (shared memory).
 std::vector<NamedTensor> named_tensors(const NemotronH& model);

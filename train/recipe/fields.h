@@ -49,6 +49,12 @@ void fields(Io& io, ModelSection& s) {
     s.path = *config;
   }
   io.field("torch_dtype", s.dtype);
+  std::optional<Initialisation> law;
+  if (s.source == ModelSource::config) law = s.initialisation;
+  io.field("initialisation", law);
+  if (law && s.source == ModelSource::pretrained)
+    io.refuse("initialisation", "from_pretrained reads its weights; want from_config");
+  s.initialisation = law.value_or(Initialisation::hf);
   io.section("moe", [&](auto& sub) { fields(sub, s.moe); });
   io.only("num_nextn_predict_layers", {"0"}, "multi-token prediction");
   io.only("quantization_config", {}, "quantisation");

@@ -21,6 +21,9 @@ template <>
 inline constexpr std::array names_of<ModelSource>{Name{"from_pretrained", ModelSource::pretrained},
                                                   Name{"from_config", ModelSource::config}};
 template <>
+inline constexpr std::array names_of<Initialisation>{Name{"hf", Initialisation::hf},
+                                                     Name{"megatron", Initialisation::megatron}};
+template <>
 inline constexpr std::array names_of<SaveConsolidated>{
     Name{"final", SaveConsolidated::final_only}, Name{"every", SaveConsolidated::every},
     Name{"true", SaveConsolidated::every}, Name{"false", SaveConsolidated::never}};

@@ -13,6 +13,7 @@
 #include "core/kernels.h"
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
+#include "model/initialise.h"
 #include "train/optimizer/optimizer.h"
 
 /// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
@@ -46,6 +47,7 @@ struct ModelSection {
   ModelSource source = ModelSource::pretrained;
   std::string path;            ///< directory in Hugging Face form; from_config also takes its config.json
   std::optional<DType> dtype;  ///< key torch_dtype, bf16 or f32; auto: as stored
+  Initialisation initialisation = Initialisation::hf;  ///< (own) from_config: the law of fresh weights
   MoeSection moe;
 };
 

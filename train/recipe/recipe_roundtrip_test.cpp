@@ -32,7 +32,8 @@ TEST_CASE("describe() reads back as the same recipe") {
            "path: p}\n"
            "tokenizer: tok\n",
            "num_epochs: null, preemption_signal: null, ckpt_every_steps: null"),
-      "model: {config: x}\ndataset: {_target_: mock, seq_len: 16}\noptimizer: {_target_: SGD, momentum: 0.5, "
+      "model: {config: x, initialisation: megatron}\ndataset: {_target_: mock, seq_len: 16}\noptimizer: "
+      "{_target_: SGD, momentum: 0.5, "
       "param_group_overrides: [{pattern: 'a\\.b$', lr_mult: 0.1}, {pattern: c}]}\nloss_fn: {_target_: "
       "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100}\n"};
   ::setenv("x", "value of x", 1);
@@ -44,6 +45,7 @@ TEST_CASE("describe() reads back as the same recipe") {
   }
   CHECK(parse(describe(parse(yamls[1]))).validation_datasets.at("default").chat_template ==
         "a\n\t'value of x' \"\\ {{ b }}");
+  CHECK(parse(describe(parse(yamls[2]))).model->initialisation == Initialisation::megatron);
   CHECK(parse(describe(parse(yamls[2]))).optimizer->param_group_overrides[0].pattern == "a\\.b$");
 }
 

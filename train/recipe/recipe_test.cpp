@@ -301,6 +301,10 @@ TEST_CASE("gradient accumulation divides exactly") {
 }
 
 TEST_CASE("models from weights and from configurations alone") {
+  const auto law = [](const std::string& model) { return parse(model).model->initialisation; };
+  CHECK(law("dataset: {_target_: mock}\nmodel: {config: x}") == Initialisation::hf);
+  CHECK(law("dataset: {_target_: mock}\nmodel: {config: x, initialisation: megatron}") ==
+        Initialisation::megatron);
   CHECK(parse("dataset: {_target_: mock}\nmodel: {_target_: a.B.from_config, config: {_target_: "
               "c.D.from_pretrained, "
               "pretrained_model_name_or_path: x, trust_remote_code: false}}")
@@ -314,6 +318,10 @@ TEST_CASE("models from weights and from configurations alone") {
       contains(error_with("model: {_target_: a.from_pretrained, config: {pretrained_model_name_or_path: x}}"),
                "wants pretrained_model_name_or_path"));
   CHECK(contains(error_with("model: {pretrained_model_name_or_path: y, config: x}"), "want one of them"));
+  CHECK(contains(error_with("model: {config: x, initialisation: xavier}"),
+                 "model.initialisation: want one of hf, megatron, found 'xavier'"));
+  CHECK(contains(error_with("model: {pretrained_model_name_or_path: x, initialisation: hf}"),
+                 "model.initialisation: from_pretrained reads its weights"));
 }
 
 TEST_CASE("several validation sets, by suffix") {
