@@ -2,7 +2,7 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
-RUN ?= runs/squad_tiny
+RUN ?= runs/make_train
 UNIT_TESTS = test_core test_ops test_model test_data test_train
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
@@ -28,9 +28,9 @@ build: setup
 	@cmake -S . -B $(BUILD) -DNEMOCUBE_TESTS=OFF $(CMAKE_FLAGS)
 	cmake --build $(BUILD) -j $(JOBS)
 
-# The run directory is this target's own: it starts afresh every time.
+# Starts afresh every time in its own directory; in one given with RUN= it goes on from what is there.
 train: build
-	rm -rf $(RUN)
+	$(if $(filter $(RUN),runs/make_train),rm -rf runs/make_train)
 	$(BUILD)/nemocube train configs/squad_tiny.yaml --set checkpoint.checkpoint_dir=$(RUN)
 	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
 

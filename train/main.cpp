@@ -1,10 +1,16 @@
+#include <fcntl.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -55,7 +61,18 @@ void wait_politely(char** argv) {
   ::execv("/proc/self/exe", argv);  // where this fails the run is merely less polite
 }
 
-int run(int argc, char** argv) {
+// Without them the next file opened would take their place and collect the messages.
+void keep_standard_descriptors() {
+  for (int file = 0; file < 3; ++file)
+    if (::fcntl(file, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);
+}
+
+int report(const std::string& text, int exit_code) {
+  nemocube::write_log(nemocube::LogLevel::error, text);
+  return exit_code;
+}
+
+void run(int argc, char** argv) {
   CLI::App app{"nemocube: trains and fine-tunes NemotronH models"};
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
@@ -78,25 +95,35 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help and --version
-    nemocube::fail(e.what(), "\n  Run with --help for more information.");
+    if (e.get_exit_code() != 0) nemocube::fail(e.what(), "\n  Run with --help for more information.");
+    app.exit(e);  // --help and --version
   }
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_standard_descriptors();
   wait_politely(argv);
   // A file beyond the limit of its size is then an error of write(), with a message, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    return run(argc, argv);
+    run(argc, argv);
+    std::cout.flush();
+    nemocube::require(std::cout.good(), "standard output: cannot be written to its end");
+    return 0;
   } catch (const nemocube::Error& e) {
-    nemocube::write_log(nemocube::LogLevel::error, e.what());
-    return exit_user_error;
+    return report(e.what(), exit_user_error);
+  } catch (const std::filesystem::filesystem_error& e) {
+    return report(nemocube::cat(e.path1().string(), ": ", e.code().message()), exit_user_error);
+  } catch (const std::system_error& e) {  // files that open and cannot be read
+    return report(e.what(), exit_user_error);
+  } catch (const std::bad_alloc&) {
+    return report("out of memory: what was asked for does not fit", exit_user_error);
+  } catch (const std::length_error& e) {
+    return report(nemocube::cat("out of memory: what was asked for does not fit (", e.what(), ")"),
+                  exit_user_error);
   } catch (const std::exception& e) {
-    nemocube::write_log(nemocube::LogLevel::error, e.what());
-    return exit_internal_error;
+    return report(e.what(), exit_internal_error);
   }
 }

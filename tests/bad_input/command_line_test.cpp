@@ -96,3 +96,28 @@ TEST_CASE("command line: --help of every subcommand names every option") {
       CHECK_MESSAGE(run.out.find(option) != std::string::npos, option);
   }
 }
+
+TEST_CASE("command line: paths that the file system refuses are the user's mistake") {
+  const ModelDir dir("train20");
+  std::filesystem::create_symlink("loop", dir / "loop");
+  const std::string name_too_long(300, 'x');
+  for (const std::string& path : {std::string("loop"), name_too_long}) {
+    CAPTURE(path);
+    const std::vector<std::vector<std::string>> cases{
+        {"generate", "--model", path, "--prompt", "a"},
+        {"tokenize", "--tokenizer", path, "--input", "config.json"},
+        {"convert", path, "new"},
+        {"convert", ".", path + "/new"},
+        {"inspect", "--model", path},
+        {"train", path},
+        {"train", "recipe.yaml", "--set", "model.pretrained_model_name_or_path=" + path},
+        {"train", "recipe.yaml", "--set", "dataset.path=" + path},
+        {"train", "recipe.yaml", "--set", "checkpoint.restore_from=" + path},
+        {"train", "recipe.yaml", "--set", "checkpoint.checkpoint_dir=" + path}};
+    for (const auto& arguments : cases) {
+      CAPTURE(arguments[0]);
+      CAPTURE(arguments.back());
+      check_refused(dir.path(), arguments, {path});
+    }
+  }
+}

@@ -93,10 +93,37 @@ TEST_CASE("full disk: a log that cannot grow stops the run with a message") {
 TEST_CASE("full disk: standard output that cannot be written is an error") {
   const TestDir dir;
   spit(dir / "in.txt", "hello\n");
-  check_message(run_process({"sh", "-c", "exec \"$0\" tokenize --tokenizer \"$1\" --input in.txt > /dev/full",
-                             NEMOCUBE_BINARY, sample_tokenizer().string()},
-                            dir.path()),
-                {"standard output"});
+  const std::string model = golden("train20").string(), recipe = golden("train20") / "recipe.yaml";
+  for (const std::string& arguments :
+       {cat("tokenize --tokenizer ", sample_tokenizer().string(), " --input in.txt"),
+        cat("inspect --model ", model), cat("inspect --recipe ", recipe, " --schedule"),
+        cat("train --check ", recipe, " --set model.pretrained_model_name_or_path=", model,
+            " --set dataset.path=", model, "/tokens.safetensors"),
+        std::string("--version")}) {
+    CAPTURE(arguments);
+    check_message(run_process({"sh", "-c", cat("exec \"$0\" ", arguments, " > /dev/full"), NEMOCUBE_BINARY},
+                              dir.path()),
+                  {"standard output"});
+  }
+}
+
+TEST_CASE("closed standard streams: no message lands in a file of the run") {
+  const ModelDir dir("train20");
+  wait_politely();
+  const ProcessResult run = run_process(
+      {"sh", "-c", "exec \"$0\" train recipe.yaml --set step_scheduler.max_steps=2 2>&-", NEMOCUBE_BINARY},
+      dir.path());
+  CHECK(run.exit_code == 0);
+  const std::string log = slurp(dir / "checkpoints" / "training.jsonl");
+  CHECK(log.starts_with("{\"step\": 0,"));
+  CHECK(log.find("[rank") == std::string::npos);
+}
+
+TEST_CASE("bad outputs: files of the user in the directory of the run are not taken for its logs") {
+  const ModelDir dir("train20");
+  fs::create_directory(dir / "checkpoints");
+  spit(dir / "checkpoints" / "training.jsonl", "{\"messages\": []}\n");
+  check_refused(dir.path(), train_with({}), {"training.jsonl", "no log of a training run", "checkpoint_dir"});
 }
 
 TEST_CASE("file size limit: forward and convert give a message, keep the old file and leave nothing behind") {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/json/atomic_file.h"
 
 namespace nemocube {
 namespace {
@@ -20,14 +21,6 @@ namespace {
 std::string quoted(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
-
-/// Closes on scope exit.
-struct File {
-  int descriptor;
-  ~File() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-};
 
 void write_all(int file, std::string_view text, const std::filesystem::path& path) {
   while (!text.empty()) {
@@ -119,6 +112,17 @@ JsonlWriter::~JsonlWriter() {
 
 void JsonlWriter::append(const JsonLine& line) { write_all(file_, line.text() + "\n", path_); }
 
+bool is_run_log(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return true;  // whoever opens it will say more
+  constexpr std::string_view beginning = "{\"step\": ";
+  std::string head(beginning.size(), '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<std::size_t>(in.gcount()));
+  return beginning.starts_with(head);  // a crash may have left less than a line
+}
+
 std::int64_t start_log(const std::filesystem::path& path, std::int64_t first_step) {
   expect(first_step >= 0, "start_log: step ", first_step);
   if (!std::filesystem::exists(path)) return 0;
@@ -137,17 +141,7 @@ std::int64_t start_log(const std::filesystem::path& path, std::int64_t first_ste
       ++dropped;
   }
   require(!in.bad(), path.string(), ": cannot read this log to its end");
-  std::filesystem::path fresh = path;
-  fresh += ".new";
-  {
-    const File file{::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    require(file.descriptor >= 0, fresh.string(), ": cannot create: ", std::strerror(errno));
-    write_all(file.descriptor, kept, fresh);
-    require(::fsync(file.descriptor) == 0, fresh.string(), ": cannot write: ", std::strerror(errno));
-  }
-  std::error_code error;
-  std::filesystem::rename(fresh, path, error);
-  require(!error, path.string(), ": cannot replace this log: ", error.message());
+  write_file_atomically(path, kept);
   return dropped;
 }
 

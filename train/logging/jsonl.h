@@ -47,6 +47,9 @@ class JsonlWriter {
   int file_ = -1;
 };
 
+/// Whether a file can be the log of a run: it starts like a line of one, or is empty or absent.
+bool is_run_log(const std::filesystem::path& path);
+
 /// Prepares a log for a run that starts at `first_step`, so that the file reads as one run:
 ///  - first_step > 0 (a resumed run): lines whose "step" is first_step or more, and lines that are damaged,
 ///    are dropped; the file is replaced in one rename. Returns how many lines went.

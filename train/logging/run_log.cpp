@@ -1,5 +1,6 @@
 #include "train/logging/run_log.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <vector>
@@ -61,15 +62,20 @@ JsonLine validation_line(const ValidationRecord& r, std::chrono::system_clock::t
   return line;
 }
 
-RunLog::RunLog(std::filesystem::path folder, std::int64_t first_step, WallClock clock)
+RunLog::RunLog(std::filesystem::path folder, std::span<const std::string> validation_sets,
+               std::int64_t first_step, WallClock clock)
     : folder_(std::move(folder)), clock_(std::move(clock)) {
+  std::vector<std::filesystem::path> old{folder_ / "training.jsonl"};
+  for (const std::string& name : validation_sets) old.push_back(folder_ / file_name(name));
+  for (const auto& path : old)
+    require(is_run_log(path), path.string(),
+            ": is in the way and no log of a training run; want another checkpoint.checkpoint_dir");
   // Before the first line of any log, so that none of an earlier run is left beside those of this one.
-  std::vector<std::filesystem::path> old;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name == "training.jsonl" || name.starts_with("validation");
-    if (ours && name.ends_with(".jsonl")) old.push_back(entry.path());
+    const bool log = name.starts_with("validation_") && name.ends_with(".jsonl") && is_run_log(entry.path());
+    if (log && std::ranges::find(old, entry.path()) == old.end()) old.push_back(entry.path());
   }
   for (const auto& path : old) {
     const std::int64_t dropped = start_log(path, first_step);
@@ -77,20 +83,24 @@ RunLog::RunLog(std::filesystem::path folder, std::int64_t first_step, WallClock 
       log_info(path.string(), ": dropped ", dropped, " lines of an earlier run from step ", first_step,
                " on");
   }
-  file("training");
+  file("training.jsonl");
+}
+
+std::string RunLog::file_name(const std::string& validation_set) {
+  return validation_set == "default" ? "validation.jsonl" : cat("validation_", validation_set, ".jsonl");
 }
 
 JsonlWriter& RunLog::file(const std::string& name) {
   if (const auto known = files_.find(name); known != files_.end()) return known->second;
-  return files_.emplace(name, JsonlWriter(folder_ / (name + ".jsonl"))).first->second;
+  return files_.emplace(name, JsonlWriter(folder_ / name)).first->second;
 }
 
 void RunLog::training(const TrainingRecord& record) {
-  file("training").append(training_line(record, clock_()));
+  file("training.jsonl").append(training_line(record, clock_()));
 }
 
 void RunLog::validation(const std::string& name, const ValidationRecord& record) {
-  file(name == "default" ? "validation" : cat("validation_", name)).append(validation_line(record, clock_()));
+  file(file_name(name)).append(validation_line(record, clock_()));
 }
 
 }  // namespace nemocube

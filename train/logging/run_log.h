@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,9 +62,10 @@ std::string utc_timestamp(std::chrono::system_clock::time_point time);
 
 class RunLog {
  public:
-  /// Logs into `folder` for a run that starts at `first_step`; what is there already is treated as
-  /// start_log() says. Creates the folder.
-  RunLog(std::filesystem::path folder, std::int64_t first_step,
+  /// Logs into `folder` for a run that starts at `first_step` and has these validation sets. Logs that are
+  /// there already, also of other validation sets, are treated as start_log() says; a file of another kind is
+  /// left alone or, when its name is wanted, an Error. Creates the folder.
+  RunLog(std::filesystem::path folder, std::span<const std::string> validation_sets, std::int64_t first_step,
          WallClock clock = std::chrono::system_clock::now);
 
   void training(const TrainingRecord& record);
@@ -71,6 +73,7 @@ class RunLog {
   void validation(const std::string& name, const ValidationRecord& record);
 
  private:
+  static std::string file_name(const std::string& validation_set);
   JsonlWriter& file(const std::string& name);
 
   std::filesystem::path folder_;

@@ -110,8 +110,9 @@ TEST_CASE("a resumed run continues its logs; a new one starts fresh and keeps th
   const Folder folder;
   const fs::path logs = folder.path / "run";
   const auto clock = [] { return Time{}; };
+  const std::vector<std::string> sets{"default", "chat"};
   {
-    RunLog log(logs, 0, clock);
+    RunLog log(logs, sets, 0, clock);
     for (std::int64_t step = 0; step < 6; ++step) log.training(at_step(step));
     for (const std::int64_t step : {1, 3, 5}) {
       ValidationRecord record;
@@ -121,7 +122,7 @@ TEST_CASE("a resumed run continues its logs; a new one starts fresh and keeps th
     }
   }
   {
-    RunLog log(logs, 4, clock);
+    RunLog log(logs, sets, 4, clock);
     log.training(at_step(4));
   }
   const auto steps = [](const fs::path& path) {
@@ -132,10 +133,33 @@ TEST_CASE("a resumed run continues its logs; a new one starts fresh and keeps th
   CHECK(steps(logs / "training.jsonl") == std::vector<std::int64_t>{0, 1, 2, 3, 4});
   CHECK(steps(logs / "validation.jsonl") == std::vector<std::int64_t>{1, 3});
   CHECK(steps(logs / "validation_chat.jsonl") == std::vector<std::int64_t>{1, 3});
-  RunLog log(logs, 0, clock);
+  RunLog log(logs, sets, 0, clock);
   log.training(at_step(0));
   CHECK(steps(logs / "training.jsonl") == std::vector<std::int64_t>{0});
   CHECK(steps(logs / "training.jsonl.1").size() == 5);
   CHECK(steps(logs / "validation_chat.jsonl.1").size() == 2);
   CHECK_FALSE(fs::exists(logs / "validation.jsonl"));
+}
+
+TEST_CASE("a run does not touch files of other kinds beside its logs, and refuses their names") {
+  const Folder folder;
+  const fs::path logs = folder.path / "run";
+  fs::create_directories(logs);
+  const std::string rows = "{\"messages\": []}\n";
+  const auto write = [&](const char* name) { std::ofstream(logs / name) << rows; };
+  const auto read = [&](const char* name) {
+    std::ifstream in(logs / name);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  write("validation_chat.jsonl");
+  const std::vector<std::string> own{"default"}, chat{"chat"};
+  for (const std::int64_t first : {0, 4}) {
+    const RunLog log(logs, own, first);
+    CHECK(read("validation_chat.jsonl") == rows);
+    CHECK_THROWS_WITH_AS(RunLog(logs, chat, first), doctest::Contains("no log of a training run"), Error);
+  }
+  write("training.jsonl");
+  CHECK_THROWS_WITH_AS(RunLog(logs, own, 0), doctest::Contains("training.jsonl"), Error);
+  CHECK(read("training.jsonl") == rows);
+  CHECK_FALSE(fs::exists(logs / "training.jsonl.1"));
 }

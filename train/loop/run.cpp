@@ -96,7 +96,9 @@ class Run {
       validation_.emplace(name, ValidationSet{section, tokenizer, dataset});
     }
     resume();
-    log_.emplace(recipe.checkpoint.checkpoint_dir, state_.step);
+    std::vector<std::string> validation_sets;
+    for (const auto& [name, set] : validation_) validation_sets.push_back(name);
+    log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets, state_.step);
   }
 
   RunResult train() {
@@ -173,8 +175,13 @@ class Run {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
     const auto from = checkpoints_.find();
     if (!from) return;
-    state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
-    loader_.restore(state_.loader);
+    try {
+      state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
+      loader_.restore(state_.loader);
+    } catch (const Error& e) {
+      fail("cannot resume from ", from->string(), ": ", e.what(),
+           "; for a new run name another checkpoint.checkpoint_dir, or remove this one");
+    }
     // The last step of a run does not begin the next epoch, which a longer run now needs.
     if (loader_.epoch_done() && state_.step < plan_.total_steps) loader_.start_epoch(loader_.epoch() + 1);
     log_info("resumed from ", from->string(), " after ", state_.step, " steps");

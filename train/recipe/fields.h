@@ -11,8 +11,8 @@ namespace nemocube::recipe {
 template <class Io>
 void fields(Io& io, StepSchedulerSection& s) {
   io.known_class("_target_", {"StepScheduler"});
-  io.field("global_batch_size", s.global_batch_size, positive);
-  io.field("local_batch_size", s.local_batch_size, positive);
+  io.field("global_batch_size", s.global_batch_size, token_count);
+  io.field("local_batch_size", s.local_batch_size, token_count);
   io.field("num_epochs", s.num_epochs, positive);
   io.field("max_steps", s.max_steps, positive);
   io.field("ckpt_every_steps", s.ckpt_every_steps, positive);
@@ -67,6 +67,7 @@ template <class Io>
 void fields(Io& io, CheckpointSection& s) {
   io.field("enabled", s.enabled);
   io.field("checkpoint_dir", s.checkpoint_dir);
+  if (s.checkpoint_dir.empty()) io.refuse("checkpoint_dir", "is empty; want a folder");
   io.field("save_consolidated", s.save_consolidated);
   io.field("restore_from", s.restore_from);
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, positive);
@@ -131,14 +132,14 @@ void fields(Io& io, DatasetSection& s) {
   if (s.kind == DatasetKind::mock) {
     io.field("vocab_size", s.vocab_size, positive);
     io.field("num_samples", s.num_samples, positive);
-    io.field(io.either("seq_length", "seq_len"), s.seq_length, positive);
+    io.field(io.either("seq_length", "seq_len"), s.seq_length, token_count);
     io.ignored({"batch_size"});
   } else {
     io.field("limit_dataset_samples", s.limit_dataset_samples, positive);
   }
   if (text) {
     io.field("split", s.split);
-    io.field("seq_length", s.seq_length, positive);
+    io.field("seq_length", s.seq_length, token_count);
     io.path_or_section("tokenizer", s.tokenizer);
     io.field("padding", s.padding);
     std::optional<Cut> truncation = s.truncation ? Cut::on : Cut::off;
@@ -154,7 +155,7 @@ void fields(Io& io, DatasetSection& s) {
 
 template <class Io>
 void fields(Io& io, PackedSequenceSection& s) {
-  io.field("packed_sequence_size", s.packed_sequence_size, nonnegative);
+  io.field("packed_sequence_size", s.packed_sequence_size, nonnegative_token_count);
   io.field("packing_strategy", s.packing_strategy);
   io.field("max_packs", s.max_packs, positive);
   io.field("drop_long_samples", s.drop_long_samples);

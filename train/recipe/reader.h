@@ -28,6 +28,10 @@ inline constexpr Range any{};
 inline constexpr Range positive{.low = 0, .above_low = true, .words = "positive "};
 inline constexpr Range nonnegative{.low = 0, .words = "nonnegative "};
 inline constexpr Range nonnegative_or_infinite{.low = 0, .infinite = true, .words = "nonnegative "};
+inline constexpr Range token_count{
+    .low = 0, .high = 2147483647, .above_low = true, .words = "positive (at most 2147483647) "};
+inline constexpr Range nonnegative_token_count{
+    .low = 0, .high = 2147483647, .words = "nonnegative (at most 2147483647) "};
 inline constexpr Range below_one{.low = 0, .high = 1, .below_high = true, .words = "0 <= x < 1: a "};
 
 /// Shared by the readers of all sections of a file.

@@ -105,9 +105,12 @@ Value read_yaml(const std::filesystem::path& path) {
           ": is a directory, want a recipe file in YAML");
   std::ifstream in(path, std::ios::binary);
   require(in.good(), path.string(), ": cannot open this recipe");
-  const auto bytes = std::filesystem::file_size(path, error);
-  require(error || bytes <= max_file_bytes, path.string(), ": ", bytes, " bytes is too large for a recipe");
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::string text(max_file_bytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  require(!in.bad(), path.string(), ": cannot read this recipe to its end");
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  require(text.size() <= max_file_bytes, path.string(), ": more than ", max_file_bytes,
+          " bytes are too many for a recipe");
   return parse_yaml(text, path.string());
 }
 
