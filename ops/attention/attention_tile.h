@@ -20,12 +20,14 @@ namespace nemocube::cpu::attention_detail {
 
 constexpr std::int64_t block_columns = 128, key_tile = 96, column_multiple = 16;
 
-/// 2^x for x <= 0 (and a little above): |relative error| < 1.5e-7, 0 below -126; NaN stays NaN. The
+/// 2^x for x <= 0 (and a little above): |relative error| < 1.5e-7, 0 below -126.5; NaN stays NaN. The
 /// coefficients minimise the relative error of a polynomial of degree 6 with p(0) = 1 on [-1/2, 1/2].
 inline float exp2_tile(float x) {
-  const float clamped = x < -126.0f ? -126.0f : x;
-  const float shifted = clamped + 12582912.0f;  // 1.5 * 2^23: the integer part in the low mantissa bits
-  const float r = clamped - (shifted - 12582912.0f);
+  // 1.5 * 2^23 + 127: the exponent field of the integer part in the low mantissa bits, 0 for -127.
+  constexpr float round = 12582912.0f + 127.0f;
+  const float clamped = x < -127.0f ? -127.0f : x;
+  const float shifted = clamped + round;
+  const float r = clamped - (shifted - round);
   float p = 1.5594677542e-4f;
   p = p * r + 1.3406643905e-3f;
   p = p * r + 9.6176929749e-3f;
@@ -33,8 +35,7 @@ inline float exp2_tile(float x) {
   p = p * r + 2.4022652783e-1f;
   p = p * r + 6.9314721497e-1f;
   p = p * r + 1.0f;
-  const auto bits = std::bit_cast<std::uint32_t>(p) + (std::bit_cast<std::uint32_t>(shifted) << 23);
-  return x < -126.0f ? 0.0f : std::bit_cast<float>(bits);
+  return p * std::bit_cast<float>(std::bit_cast<std::uint32_t>(shifted) << 23);
 }
 inline double exp2_tile(double x) { return std::exp2(x); }
 
