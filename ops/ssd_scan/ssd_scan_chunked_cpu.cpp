@@ -83,6 +83,7 @@ class Forward {
     }
     for (std::int64_t t0 = begin; t0 < end; t0 += z_.chunk) {
       const std::int64_t n = std::min(z_.chunk, end - t0);
+      next_ = std::min(z_.chunk, end - t0 - n);
       chunk(group, t0, n, start, zero);
       const bool more = t0 + n < end;
       if (more || states_.final.defined()) {
@@ -112,7 +113,11 @@ class Forward {
       tile_gemm<A, false, false>(n, z_.width, z_.state, c_, z_.state, turned_, z_.width, sum_, sum_stride_,
                                  false);
     }
+    prefetch_rows<T>(p_.B, t0 + n, next_, group * z_.state, z_.state);
+    prefetch_rows<T>(p_.C, t0 + n, next_, group * z_.state, z_.state);
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
+      prefetch_rows<T>(p_.x, t0 + n, next_, group * z_.width + h * z_.head_dim, z_.head_dim);
+      prefetch_rows<T>(y_, t0 + n, next_, group * z_.width + h * z_.head_dim, z_.head_dim);
       scale_inputs(group, h, t0, n, zero);
       mix(h, n);
       A* x = dtx_ + h * z_.head_dim;
@@ -189,8 +194,9 @@ class Forward {
   A* dtx_;     // dt X [chunk, width]
   A* sum_;     // Y [chunk, width]
   std::int64_t sum_stride_;
-  A* turned_;  // B^T [state, ld], then H^T [state, width]
-  A* state_;   // H [width, state]
+  A* turned_;              // B^T [state, ld], then H^T [state, width]
+  A* state_;               // H [width, state]
+  std::int64_t next_ = 0;  // rows of the next chunk
 };
 
 }  // namespace

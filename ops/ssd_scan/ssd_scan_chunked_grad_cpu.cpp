@@ -101,6 +101,7 @@ class Backward {
       index_ = first + i;
       t0_ = begin + i * z_.chunk;
       n_ = std::min(z_.chunk, length - i * z_.chunk);
+      next_ = i > 0 ? z_.chunk : 0;
       has_start_ = i > 0 || p_.initial_state.defined();
       has_end_ = i < last;
       start_ =
@@ -130,7 +131,11 @@ class Backward {
     }
     std::fill_n(dc_, n_ * z_.state, A(0));
     std::fill_n(paired_, n_ * ld_, A(0));
+    for (const Tensor* t : {&p_.B, &p_.C, &g_.B, &g_.C})
+      prefetch_rows<T>(*t, t0_ - next_, next_, group_ * z_.state, z_.state);
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
+      for (const Tensor* t : {&p_.x, &dy_, &g_.x})
+        prefetch_rows<T>(*t, t0_ - next_, next_, group_ * z_.width + h * z_.head_dim, z_.head_dim);
       std::fill_n(da_, n_, A(0));
       std::fill_n(ddt_, n_, A(0));
       through_end(h);
@@ -320,6 +325,7 @@ class Backward {
 
   // The chunk at hand.
   std::int64_t group_ = 0, index_ = 0, t0_ = 0, n_ = 0;
+  std::int64_t next_ = 0;                     // tokens of the chunk before, the next one here
   bool has_start_ = false, has_end_ = false;  // H, R may differ from zero
   const A* start_ = nullptr;                  // H [width, state]
 };

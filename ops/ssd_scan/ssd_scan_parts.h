@@ -6,6 +6,7 @@
 
 #include "core/parallel_for.h"
 #include "ops/math.h"
+#include "ops/prefetch.h"
 #include "ops/ssd_scan/ssd_scan_cpu.h"
 
 /// Parts shared by the CPU variants of the scan.
@@ -92,6 +93,12 @@ void store(const A* __restrict from, const Tensor& t, std::int64_t t0, std::int6
   T* to = t.row<T>(t0) + c0;
   for (std::int64_t l = 0; l < n; ++l, to += t.row_stride(), from += width)
     for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<T>(from[c]);
+}
+
+/// Brings n rows of `width` columns into the cache, for a chunk to come.
+template <class T>
+void prefetch_rows(const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_t c0, std::int64_t width) {
+  for (std::int64_t l = 0; l < n; ++l) prefetch(t.row<T>(t0 + l) + c0, width);
 }
 
 /// The chunk's token-by-token matrices are triangular; products skip the empty side in blocks of this many
