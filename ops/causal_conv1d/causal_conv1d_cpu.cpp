@@ -1,17 +1,22 @@
 #include "ops/causal_conv1d/causal_conv1d_cpu.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "core/parallel_for.h"
 #include "ops/math.h"
+#include "ops/prefetch.h"
 #include "ops/reduce.h"
 
 namespace nemocube::cpu {
 namespace {
 
-/// Columns handled together: K rows, the taps and the sums of a block stay in the first-level cache.
-constexpr std::int64_t block_columns = 512;
+/// Columns handled together: the rows, taps and sums of a quad stay in the first-level cache.
+constexpr std::int64_t block_columns = 256;
+
+/// Tokens formed together where K = 4, so that each value of x, tap and sum is loaded once for all of them.
+constexpr int quad = 4;
 
 /// A run of rows [first, last) within one sequence [begin, end).
 struct Piece {
@@ -46,11 +51,6 @@ struct Rows {
 };
 
 template <class T>
-void prefetch(const T* row, std::int64_t n) {
-  for (std::int64_t j = 0; j < n; j += 64 / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(row + j);
-}
-
-template <class T>
 class Conv {
  public:
   using A = acc_t<T>;
@@ -76,11 +76,17 @@ class Conv {
     const Rows<T> to_rows(y);
     parallel_for(y.rows(), 1 + 4096 / (channels_ + 1), [&](std::int64_t begin, std::int64_t end) {
       for_pieces(sequences_, begin, end, [&](const Piece& piece) {
-        for (std::int64_t t = piece.first; t < piece.last; ++t)
+        for_rows(piece, piece.last, [&](std::int64_t t, auto count) {
           for (std::int64_t c0 = 0; c0 < channels_; c0 += block_columns) {
             const std::int64_t n = std::min(block_columns, channels_ - c0);
-            convolve(to_rows[t] + c0, piece, t, c0, n, [](std::int64_t, A c) { return silu(c); });
+            A c[count * block_columns];
+            convolve(count, c, piece, t, c0, n);
+            for (int r = 0; r < count; ++r) {
+              T* __restrict to = to_rows[t + r] + c0;
+              for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<T>(silu(c[r * block_columns + j]));
+            }
           }
+        });
       });
     });
   }
@@ -88,38 +94,42 @@ class Conv {
   void backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy) const {
     const Rows<T> dx_rows(dx), dy_rows(dy);
     const bool sums_wanted = dweight.defined() || dbias.defined();
+    constexpr std::int64_t b = block_columns;
     for_segments(dy.rows(), [&](std::int64_t segment, std::int64_t first, std::int64_t last) {
-      std::vector<A> ring(at(taps_ * block_columns)), sums(at((taps_ + 1) * block_columns));
-      for (std::int64_t c0 = 0; c0 < channels_; c0 += block_columns) {
-        const std::int64_t n = std::min(block_columns, channels_ - c0);
+      std::vector<A> du(at((last - first + taps_ - 1) * b)), sums(at((taps_ + 1) * b));
+      for (std::int64_t c0 = 0; c0 < channels_; c0 += b) {
+        const std::int64_t n = std::min(b, channels_ - c0);
         std::ranges::fill(sums, A(0));
         for_pieces(sequences_, first, last, [&](const Piece& piece) {
+          const auto du_row = [&](std::int64_t t) { return &du[at((t - piece.first) * b)]; };
           // dx of the last rows needs du of up to K - 1 rows that belong to the next segment.
           const std::int64_t stop = dx_rows ? std::min(piece.last + taps_ - 1, piece.end) : piece.last;
-          for (std::int64_t t = piece.first; t < stop; ++t) {
-            if (t + 1 < stop) {
-              prefetch(x_[t + 1] + c0, n);
-              prefetch(dy_rows[t + 1] + c0, n);
+          for_rows(piece, stop, [&](std::int64_t t, auto count) {
+            for (std::int64_t next = t + count; next < std::min(t + 2 * count, stop); ++next) {
+              prefetch(x_[next] + c0, n);
+              prefetch(dy_rows[next] + c0, n);
             }
-            A* __restrict du = &ring[at((t % taps_) * block_columns)];
-            convolve(du, piece, t, c0, n, [g = dy_rows[t] + c0](std::int64_t c, A v) {
-              return static_cast<A>(g[c]) * silu_grad(v);
+            convolve(count, du_row(t), piece, t, c0, n);
+            for (int r = 0; r < count; ++r) {
+              const T* __restrict g = dy_rows[t + r] + c0;
+              A* __restrict c = du_row(t + r);
+              for (std::int64_t j = 0; j < n; ++j) c[j] = static_cast<A>(g[j]) * silu_grad(c[j]);
+            }
+          });
+          if (sums_wanted)
+            for_rows(piece, piece.last, [&](std::int64_t t, auto count) {
+              add_sums(count, sums.data(), du_row(t), piece, t, c0, n);
             });
-            if (sums_wanted && t < piece.last) add_sums(sums.data(), du, piece, t, c0, n);
-            const std::int64_t ready = t - taps_ + 1;
-            if (dx_rows && ready >= piece.first)
-              spread(dx_rows[ready] + c0, ring.data(), ready, taps_, c0, n);
-          }
           if (!dx_rows) return;
-          for (std::int64_t t = std::max(piece.first, stop - taps_ + 1); t < piece.last; ++t)
-            spread(dx_rows[t] + c0, ring.data(), t, stop - t, c0, n);
+          for (std::int64_t t = piece.first; t < piece.last; ++t)
+            spread(dx_rows[t] + c0, du_row(t), std::min(taps_, stop - t), c0, n);
         });
         if (dweight.defined()) {
           A* to = dweight.row<A>(segment) + c0 * taps_;
           for (std::int64_t j = 0; j < n; ++j)
-            for (std::int64_t k = 0; k < taps_; ++k) to[j * taps_ + k] = sums[at(k * block_columns + j)];
+            for (std::int64_t k = 0; k < taps_; ++k) to[j * taps_ + k] = sums[at(k * b + j)];
         }
-        if (dbias.defined()) std::copy_n(&sums[at(taps_ * block_columns)], n, dbias.row<A>(segment) + c0);
+        if (dbias.defined()) std::copy_n(&sums[at(taps_ * b)], n, dbias.row<A>(segment) + c0);
       }
     });
   }
@@ -127,8 +137,23 @@ class Conv {
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-  /// All four taps of K = 4 lie on tokens of the sequence: the case worth a loop of its own.
-  bool inside4(const Piece& piece, std::int64_t t) const { return taps_ == 4 && t - piece.begin >= 3; }
+  template <int n>
+  using Count = std::integral_constant<int, n>;
+
+  /// Calls fn(t, count) for the rows [piece.first, stop), a quad at a time where K = 4 and all taps lie on
+  /// tokens of the sequence, else one by one.
+  template <class Fn>
+  void for_rows(const Piece& piece, std::int64_t stop, Fn&& fn) const {
+    std::int64_t t = piece.first;
+    while (t < stop)
+      if (taps_ == quad && t - piece.begin >= quad - 1 && t + quad <= stop) {
+        fn(t, Count<quad>());
+        t += quad;
+      } else {
+        fn(t, Count<1>());
+        ++t;
+      }
+  }
 
   /// Calls fn(k, row) for every tap with something under it, row being n columns of the input (T) or of the
   /// initial state (A).
@@ -144,74 +169,80 @@ class Conv {
     }
   }
 
-  /// to[j] = fn(j, c) for n columns from c0, c being the convolution at token t.
-  template <class To, class Fn>
-  void convolve(To* __restrict to, const Piece& piece, std::int64_t t, std::int64_t c0, std::int64_t n,
-                Fn&& fn) const {
+  /// sum [block] = the convolution at token t, before SiLU; for a quad [quad, block], from t on.
+  void convolve(Count<1>, A* __restrict sum, const Piece& piece, std::int64_t t, std::int64_t c0,
+                std::int64_t n) const {
+    std::copy_n(bias_.data() + c0, n, sum);
+    for_taps(piece, t, c0, [&](std::int64_t k, const auto* __restrict v) {
+      const A* __restrict w = &weight_[at(k * channels_ + c0)];
+      for (std::int64_t j = 0; j < n; ++j) sum[j] += w[j] * static_cast<A>(v[j]);
+    });
+  }
+
+  void convolve(Count<quad>, A* __restrict sum, const Piece&, std::int64_t t, std::int64_t c0,
+                std::int64_t n) const {
+    const T* __restrict x = x_[t - quad + 1] + c0;
     const A* __restrict b = bias_.data() + c0;
     const A* __restrict w = weight_.data() + c0;
-    if (inside4(piece, t)) {
-      const T* __restrict v = x_[t - 3] + c0;
-      const std::int64_t row = x_.stride;
-      for (std::int64_t j = 0; j < n; ++j) {
-        A sum = b[j] + w[j] * static_cast<A>(v[j]);
-        sum += w[channels_ + j] * static_cast<A>(v[row + j]);
-        sum += w[2 * channels_ + j] * static_cast<A>(v[2 * row + j]);
-        sum += w[3 * channels_ + j] * static_cast<A>(v[3 * row + j]);
-        to[j] = static_cast<To>(fn(j, sum));
+    const std::int64_t row = x_.stride;
+    for (std::int64_t j = 0; j < n; ++j) {
+#pragma GCC unroll 4
+      for (int r = 0; r < quad; ++r) {
+        A s = b[j];
+#pragma GCC unroll 4
+        for (int k = 0; k < quad; ++k) s += w[k * channels_ + j] * static_cast<A>(x[(r + k) * row + j]);
+        sum[r * block_columns + j] = s;
       }
-      return;
     }
-    A sum[block_columns];
-    std::copy_n(b, n, sum);
-    for_taps(piece, t, c0, [&](std::int64_t k, const auto* __restrict v) {
-      for (std::int64_t j = 0; j < n; ++j) sum[j] += w[k * channels_ + j] * static_cast<A>(v[j]);
-    });
-    for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<To>(fn(j, sum[j]));
   }
 
   /// sums [K + 1, block]: of dweight for each tap, then of dbias.
-  void add_sums(A* __restrict sums, const A* __restrict du, const Piece& piece, std::int64_t t,
+  void add_sums(Count<1>, A* __restrict sums, const A* __restrict du, const Piece& piece, std::int64_t t,
                 std::int64_t c0, std::int64_t n) const {
-    constexpr std::int64_t b = block_columns;
-    if (inside4(piece, t)) {
-      const T* __restrict v = x_[t - 3] + c0;
-      const std::int64_t row = x_.stride;
-      for (std::int64_t j = 0; j < n; ++j) {
-        sums[j] += du[j] * static_cast<A>(v[j]);
-        sums[b + j] += du[j] * static_cast<A>(v[row + j]);
-        sums[2 * b + j] += du[j] * static_cast<A>(v[2 * row + j]);
-        sums[3 * b + j] += du[j] * static_cast<A>(v[3 * row + j]);
-        sums[4 * b + j] += du[j];
-      }
-      return;
-    }
     for_taps(piece, t, c0, [&](std::int64_t k, const auto* __restrict v) {
-      for (std::int64_t j = 0; j < n; ++j) sums[k * b + j] += du[j] * static_cast<A>(v[j]);
+      for (std::int64_t j = 0; j < n; ++j) sums[k * block_columns + j] += du[j] * static_cast<A>(v[j]);
     });
-    for (std::int64_t j = 0; j < n; ++j) sums[taps_ * b + j] += du[j];
+    for (std::int64_t j = 0; j < n; ++j) sums[taps_ * block_columns + j] += du[j];
   }
 
-  /// dx of row t from du of this row and the `rows` - 1 following ones.
-  void spread(T* __restrict to, const A* __restrict ring, std::int64_t t, std::int64_t rows, std::int64_t c0,
+  void add_sums(Count<quad>, A* __restrict sums, const A* __restrict du, const Piece&, std::int64_t t,
+                std::int64_t c0, std::int64_t n) const {
+    constexpr std::int64_t b = block_columns;
+    const T* __restrict x = x_[t - quad + 1] + c0;
+    const std::int64_t row = x_.stride;
+    for (std::int64_t j = 0; j < n; ++j) {
+      A all = sums[quad * b + j];
+#pragma GCC unroll 4
+      for (int r = 0; r < quad; ++r) all += du[r * b + j];
+      sums[quad * b + j] = all;
+#pragma GCC unroll 4
+      for (int k = 0; k < quad; ++k) {
+        A sum = sums[k * b + j];
+#pragma GCC unroll 4
+        for (int r = 0; r < quad; ++r) sum += du[r * b + j] * static_cast<A>(x[(r + k) * row + j]);
+        sums[k * b + j] = sum;
+      }
+    }
+  }
+
+  /// dx of one row from du of this row and the `rows` - 1 following ones.
+  void spread(T* __restrict to, const A* __restrict du, std::int64_t rows, std::int64_t c0,
               std::int64_t n) const {
+    constexpr std::int64_t b = block_columns;
     const A* __restrict w = weight_.data() + c0;
-    const auto slot = [&](std::int64_t ahead) { return ring + ((t + ahead) % taps_) * block_columns; };
-    if (taps_ == 4 && rows == 4) {
-      const A *g0 = slot(0), *g1 = slot(1), *g2 = slot(2), *g3 = slot(3);
+    if (taps_ == quad && rows == quad) {
       for (std::int64_t j = 0; j < n; ++j) {
-        A sum = w[3 * channels_ + j] * g0[j];
-        sum += w[2 * channels_ + j] * g1[j];
-        sum += w[channels_ + j] * g2[j];
-        to[j] = static_cast<T>(sum + w[j] * g3[j]);
+        A sum = w[3 * channels_ + j] * du[j];
+        sum += w[2 * channels_ + j] * du[b + j];
+        sum += w[channels_ + j] * du[2 * b + j];
+        to[j] = static_cast<T>(sum + w[j] * du[3 * b + j]);
       }
       return;
     }
     A sum[block_columns] = {};
-    for (std::int64_t ahead = 0; ahead < rows; ++ahead) {
-      const A* g = slot(ahead);
-      for (std::int64_t j = 0; j < n; ++j) sum[j] += w[(taps_ - 1 - ahead) * channels_ + j] * g[j];
-    }
+    for (std::int64_t ahead = 0; ahead < rows; ++ahead)
+      for (std::int64_t j = 0; j < n; ++j)
+        sum[j] += w[(taps_ - 1 - ahead) * channels_ + j] * du[ahead * b + j];
     for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<T>(sum[j]);
   }
 
