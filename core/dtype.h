@@ -19,9 +19,9 @@ struct bf16 {
   bf16() = default;
   explicit bf16(float f) {
     const auto u = std::bit_cast<std::uint32_t>(f);
-    const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    const std::uint32_t quiet_nan = (u >> 16) | 0x40u;  // rounding could carry a NaN into infinity
-    bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+    const std::uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
+    const std::uint32_t quiet_nan = u | 0x400000u;  // rounding could carry a NaN into infinity
+    bits = static_cast<std::uint16_t>((f == f ? rounded : quiet_nan) >> 16);
   }
   explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
   explicit operator double() const { return static_cast<float>(*this); }
