@@ -79,9 +79,9 @@ void pack(std::int64_t K, std::int64_t columns, const T* b, std::int64_t ldb, st
 }  // namespace tile_detail
 
 /// C = (or +=, when `accumulate`) op(A) op(B), with op(A) [M, K], op(B) [K, N], C [M, N], all row-major with
-/// row strides lda, ldb, ldc in elements; op transposes when the flag is set (A is then stored [K, M], B [N,
-/// K]). T is float or double; sums run over k in ascending order in T. C may not overlap A or B. K = 0 sets C
-/// to zero. Repeats bit for bit, on any thread.
+/// row strides lda, ldb, ldc in elements; op transposes when the flag is set (A is then stored [K, M],
+/// B [N, K]). T is float or double; sums run over k in ascending order in T. C may not overlap A or B. An
+/// empty sum (K = 0) is zero. Repeats bit for bit, on any thread.
 template <class T, bool transpose_a, bool transpose_b>
 void tile_gemm(std::int64_t M, std::int64_t N, std::int64_t K, const T* a, std::int64_t lda, const T* b,
                std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate) {

@@ -1,0 +1,102 @@
+#include "ops/reduce.h"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <algorithm>
+
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+/// Runs fn with a number of OpenMP threads.
+template <class Fn>
+void with_threads(int count, Fn&& fn) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(count);
+  fn();
+  omp_set_num_threads(before);
+}
+
+/// Column sums by the rule of ops/reduce.h: within segments in row order, then over segments, in A.
+template <class A>
+Tensor by_segments(const Tensor& x, const std::vector<double>& start) {
+  const auto values = x.to_vector();
+  const auto cols = static_cast<std::size_t>(x.cols());
+  std::vector<double> result;
+  for (std::size_t c = 0; c < cols; ++c) {
+    A total = 0;
+    for (std::int64_t first = 0; first < x.rows(); first += segment_rows) {
+      A sum = 0;
+      for (std::int64_t r = first; r < std::min(first + segment_rows, x.rows()); ++r)
+        sum += static_cast<A>(values[static_cast<std::size_t>(r) * cols + c]);
+      total += sum;
+    }
+    result.push_back(static_cast<A>(start[c]) + total);
+  }
+  return Tensor::from(result, {x.cols()}).to(accumulate_dtype(x.dtype()));
+}
+
+}  // namespace
+
+TEST_CASE("sum_rows: the stated order, bit for bit, for any number of threads, set and added") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (const std::int64_t rows : {0, 1, 63, 64, 65, 300})
+      for (const std::int64_t cols : {1, 1100}) {
+        CAPTURE(dtype);
+        CAPTURE(rows);
+        CAPTURE(cols);
+        const Tensor x = random_tensor({rows, cols}, dtype, 5);
+        const Tensor start = random_tensor({cols}, accumulate_dtype(dtype), 6);
+        for (const Into how : {Into::set, Into::add}) {
+          const auto from =
+              how == Into::add ? start.to_vector() : std::vector<double>(static_cast<std::size_t>(cols), 0.0);
+          const Tensor want =
+              dtype == DType::f64 ? by_segments<double>(x, from) : by_segments<float>(x, from);
+          for (const int threads : {1, 2, 3, 7}) {
+            CAPTURE(threads);
+            const Tensor got = start.clone();
+            with_threads(threads, [&] { sum_rows({got, how}, x); });
+            CHECK(compare(got, want, {}).ok);
+          }
+        }
+      }
+}
+
+TEST_CASE("sum_rows: the columns of a wider tensor") {
+  const Tensor wide = random_tensor({130, 9}, DType::f32, 7), part = wide.narrow(-1, 2, 4);
+  const Tensor got = Tensor::empty({4}, DType::f32), want = Tensor::empty({4}, DType::f32);
+  sum_rows({got, Into::set}, part);
+  sum_rows({want, Into::set}, part.as_contiguous());
+  CHECK_BITS(got, want);
+}
+
+TEST_CASE("sum_segments: any contiguous shape, rounded once to a narrower dtype") {
+  const Tensor partial = Tensor::from(std::vector<float>{1, 2, 3, 4, 0x1p-9f, 0, 0x1p-9f, 0}, {2, 4});
+  const Tensor got = Tensor::empty({2, 2}, DType::bf16);
+  sum_segments({got, Into::set}, partial);
+  CHECK_BITS(got, Tensor::from(std::vector<double>{1, 2, 3, 4}, {2, 2}).to(DType::bf16));
+  sum_segments({got, Into::add}, partial);
+  CHECK_BITS(got, Tensor::from(std::vector<double>{2, 4, 6, 8}, {2, 2}).to(DType::bf16));
+  CHECK_THROWS_AS(sum_segments({Tensor::empty({3}, DType::f32), Into::set}, partial), std::logic_error);
+}
+
+TEST_CASE("for_segments: every row once, in segments of a fixed length") {
+  for (const std::int64_t rows : {0, 1, 64, 65, 200}) {
+    CAPTURE(rows);
+    std::vector<int> seen(static_cast<std::size_t>(rows), 0);
+    std::vector<std::int64_t> length(static_cast<std::size_t>(segments_of(rows)), 0);
+    with_threads(3, [&] {
+      for_segments(rows, [&](std::int64_t s, std::int64_t first, std::int64_t last) {
+        CHECK(first == s * segment_rows);
+        length[static_cast<std::size_t>(s)] = last - first;
+        for (std::int64_t r = first; r < last; ++r) ++seen[static_cast<std::size_t>(r)];
+      });
+    });
+    CHECK(std::ranges::count(seen, 1) == rows);
+    for (std::size_t s = 0; s + 1 < length.size(); ++s) CHECK(length[s] == segment_rows);
+  }
+}
