@@ -129,7 +129,13 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    entry.backward();
+    try {
+      entry.backward();
+    } catch (const Error& e) {
+      fail("backward of ", entry.name, ": ", e.what());
+    } catch (const std::logic_error& e) {
+      throw std::logic_error(cat("backward of ", entry.name, ": ", e.what()));
+    }
   }
 }
 

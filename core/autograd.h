@@ -93,7 +93,8 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  /// Records a closure; `name` appears in profiles and errors. Closures run in reverse order.
+  /// Records a closure. Closures run in reverse order. "backward of NAME: " is put before the text of an
+  /// Error or std::logic_error that one throws.
   void record(const char* name, std::function<void()> backward);
   /// Seeds `output` with `gradient` (its shape; its dtype) and runs every closure, last to first. The tape is
   /// empty afterwards.

@@ -82,6 +82,21 @@ TEST_CASE("tape: two tapes alive at once accumulate into one leaf") {
   CHECK_BITS(w.grad(), values({2}));  // set, not added to what was there
 }
 
+TEST_CASE("tape: what a closure throws names it, with the type it had") {
+  Context ctx;
+  const auto run = [&](const std::function<void()>& closure) {
+    Tape inner, outer;
+    ctx.tape = &inner;
+    inner.record("linear", closure);
+    outer.record("block 3", [&] { inner.backward({}, {}); });
+    outer.backward({}, {});
+  };
+  const char* text = "backward of block 3: backward of linear: ";
+  CHECK_THROWS_WITH_AS(run([] { fail("no room"); }), cat(text, "no room").c_str(), Error);
+  CHECK_THROWS_WITH_AS(run([] { expect(false, "shape"); }), cat(text, "internal error: shape").c_str(),
+                       std::logic_error);
+}
+
 TEST_CASE("gradient node: a stored gradient shared with others is not changed in place") {
   GradNode node({1}, DType::f64, false), other({1}, DType::f64, false);
   const Tensor g = values({1});

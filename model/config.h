@@ -10,7 +10,8 @@
 #include "core/tensor.h"
 
 /// What a NemotronH model is made of: its sizes, its blocks, and the names and shapes of its tensors. Field
-/// names and defaults are those of Hugging Face's config class for `nemotron_h`; data/hf reads the files.
+/// names and defaults are those of Hugging Face's config class for `nemotron_h`, but blocks have no default;
+/// data/hf reads the files.
 namespace nemocube {
 
 /// Each block holds one norm and one mixer of one of these kinds.

@@ -6,8 +6,8 @@
 
 /// Sums over token rows, in an order that depends on the row count alone: rows are cut into segments of
 /// `segment_rows`, each segment is summed in row order, and the segments are added in ascending order.
-/// Threads therefore never change a bit. Every parameter gradient that is a sum over tokens (norm weights,
-/// biases, conv taps, A_log, D, dt_bias) goes through here.
+/// Threads therefore never change a bit. For gradients of norm weights, biases and conv taps; those of A_log,
+/// D and dt_bias come by chunks of the scan instead of segments and are added here.
 namespace nemocube {
 
 constexpr std::int64_t segment_rows = 64;

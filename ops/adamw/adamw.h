@@ -11,7 +11,7 @@ struct AdamWOptions {
   double weight_decay = 0;
   bool decoupled = true;  ///< false: Adam with the decay added to the gradient (L2)
   std::int64_t step = 1;  ///< t, counted from 1; the same for all parameters
-  double grad_scale = 1;  ///< multiplies the gradient first: the clip coefficient, 1 / label count
+  double grad_scale = 1;  ///< multiplies the gradient first: the clip coefficient
 };
 
 /// One step in one pass over memory, with g = grad_scale grad:

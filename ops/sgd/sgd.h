@@ -8,7 +8,7 @@ struct SgdOptions {
   double momentum = 0;
   double weight_decay = 0;  ///< added to the gradient (L2)
   bool first = false;       ///< the first step: the buffer becomes the gradient, whatever it held
-  double grad_scale = 1;    ///< multiplies the gradient first: the clip coefficient, 1 / label count
+  double grad_scale = 1;    ///< multiplies the gradient first: the clip coefficient
   bool nesterov = false;
 };
 
