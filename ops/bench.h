@@ -8,8 +8,7 @@
 
 /// Benchmarks of single operations, listed by `nemocube bench op`. An operation's x_bench.cpp registers a
 /// function that makes the cases worth timing:
-///     const RegisterBench bench("rmsnorm", [](const BenchOptions& o) { return std::vector<BenchCase>{...};
-///     });
+///     const RegisterBench bench("rmsnorm", [](const BenchOptions& o) { ... return cases; });
 namespace nemocube {
 
 struct BenchOptions {

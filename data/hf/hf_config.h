@@ -9,8 +9,8 @@
 /// Hugging Face's config.json for NemotronH, in every spelling found in published checkpoints.
 ///
 /// layers      `layers_block_type` or `layer_types` (a list of mamba/linear_attention,
-/// attention/full_attention,
-///             mlp, moe) wins over `hybrid_override_pattern` (a string of M * - E, see parse_pattern)
+///             attention/full_attention, mlp, moe) wins over `hybrid_override_pattern` (a string of M * - E,
+///             see parse_pattern)
 /// prediction  `mtp_layers_block_type` wins over `mtp_hybrid_override_pattern` unless it is the default,
 ///             attention + moe; the pattern may also follow the layers behind a '/'
 /// aliases     mamba_n_groups, mamba_num_groups, mamba_state_dim, mamba_d_conv, mamba_chunk_size,

@@ -49,8 +49,8 @@ struct Routing {
 /// repeat     as matmul; everything after the logits has the same bits for any number of threads
 ///
 /// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20) and c_i the number of tokens whose
-/// top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`, and no gradient through
-/// c):
+/// top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`, and no gradient
+/// through c):
 ///   aux_loss      aux_loss_coef E / (k T^2) sum_i c_i sum_t p_ti over all T tokens
 ///   seq_aux_loss  the same with seq_aux_loss_coef over each sequence, averaged over the non-empty sequences
 ///   global_aux_loss

@@ -33,16 +33,15 @@ struct SsdInputs {
 /// shapes     as above; y like x; heads a multiple of groups; T and single sequences may be empty
 /// layout     x, dt_raw, B and C may be views of wider rows
 /// dtypes     x, dt_raw, B, C and y alike: f32, f64 or bf16; A_log, D, dt_bias: that or its accumulation
-/// dtype arithmetic f32 (f64 for f64), sums of dt A within a chunk in f64; y is rounded once. Decays that
-/// underflow
+///            dtype
+/// arithmetic f32 (f64 for f64), sums of dt A within a chunk in f64; y is rounded once. Decays that underflow
 ///            are 0. softplus(v) = v above 20
 /// states     [sequences, heads, head_dim, state_size] in f32 (f64 for f64). `final_state` is set to a new
 ///            tensor and may point to the tensor that is the initial state. States are constants: no gradient
 ///            goes into the initial state or comes from the final one
 /// keeps      the inputs and the states at the starts of chunks; backward computes the rest again
 /// variants   chunked: matrix products within chunks and a recurrence over them. recurrent: the formula
-/// above,
-///            token by token
+///            above, token by token
 /// repeat     bits depend on a sequence alone, not on its neighbours or the number of threads; gradients of
 ///            the parameters are summed over chunks in their order
 /// errors     Error on shapes, dtypes, offsets and options that do not fit

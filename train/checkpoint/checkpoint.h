@@ -13,8 +13,8 @@
 ///     <checkpoint_dir>/
 ///       LATEST, LOWEST_VAL                symbolic links to the newest and the best
 ///       epoch_<E>_step_<S>/
-///         model/                          config.json, weights, tokenizer: a Hugging Face directory, ready
-///         to use optim/optimizer.safetensors     moments, and the f32 masters of parameters stored in bf16
+///         model/                          config.json, weights, tokenizer: a usable Hugging Face directory
+///         optim/optimizer.safetensors     moments, and the f32 masters of parameters stored in bf16
 ///         state.json                      RunState
 ///         config.yaml                     the recipe as resolved
 /// A checkpoint is written beside its final name and renamed when every byte is durable, so a directory with

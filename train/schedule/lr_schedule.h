@@ -10,9 +10,9 @@
 ///     constant              max
 ///     n > d                 min
 ///     inverse-square-root   max(min, max sqrt(max(w, 1) / max(n, 1))), which drops to min after d
-///     otherwise             min + c (max - min), c = 1 - r (linear), (cos(pi r) + 1) / 2 (cosine), and for
-///     WSD
-///                           c = 1 while q <= 0, then 1 - q, (cos(pi q) + 1) / 2, 2 0.5^q - 1 or 1 - sqrt(q)
+///     otherwise             min + c (max - min), c = 1 - r (linear), (cos(pi r) + 1) / 2 (cosine), and
+///                           for WSD 1 while q <= 0, then 1 - q, (cos(pi q) + 1) / 2, 2 0.5^q - 1 or
+///                           1 - sqrt(q)
 /// Weight decay goes from start to end over wd_incr. These are the formulas of Megatron-LM's
 /// OptimizerParamScheduler (megatron/core/optimizer_param_scheduler.py) and of NeMo AutoModel's copy, without
 /// their state: a checkpoint stores n and nothing else.
