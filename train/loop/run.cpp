@@ -7,12 +7,12 @@
 
 #include "core/allocator.h"
 #include "core/log.h"
-#include "data/metrics/pattern.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
 #include "train/logging/progress.h"
 #include "train/logging/run_log.h"
+#include "train/loop/group_rule.h"
 #include "train/loop/signals.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_plan.h"
@@ -23,27 +23,6 @@ namespace nemocube {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-GroupRule group_rule(const OptimizerSection& section) {
-  std::vector<std::pair<Pattern, GroupFactors>> overrides;
-  for (const ParamGroupOverride& o : section.param_group_overrides) {
-    try {
-      overrides.emplace_back(Pattern(o.pattern), GroupFactors{o.lr_mult, o.wd_mult});
-    } catch (const Error& e) {
-      fail("optimizer.param_group_overrides: '", o.pattern, "' is no regular expression: ", e.what());
-    }
-  }
-  return [overrides, plain_1d = section.no_weight_decay_on_1d](const Parameter& p) {
-    GroupFactors factors;
-    for (const auto& [pattern, chosen] : overrides)
-      if (pattern.found_in(p.name)) {
-        factors = chosen;
-        break;
-      }
-    if (plain_1d && (p.value.ndim() == 1 || p.name.ends_with(".bias"))) factors.weight_decay = 0;
-    return factors;
-  };
-}
 
 OptimizerOptions optimizer_options(const OptimizerSection& section) {
   OptimizerOptions o;
@@ -85,7 +64,7 @@ class Run {
         plan_(plan_steps(recipe, 1, loader_.batches_per_epoch())),
         schedule_(make_schedule(recipe, plan_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
-                   group_rule(*recipe.optimizer)),
+                   group_rule(*recipe.optimizer, loaded_.model->parameters())),
         checkpoints_(recipe.checkpoint, describe(recipe)) {
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
