@@ -36,6 +36,7 @@ TEST_CASE("bad recipes: a wrong override is refused with key, wish and fact") {
       {"optimizer.param_group_overrides=[{pattern: \"([\"}]", {"param_group_overrides", "'(['"}},
       {"optimizer.param_group_overrides=[{pattern: layernorm}]",
        {"param_group_overrides", "'layernorm'", "backbone.embeddings.weight"}},
+      {"loss_fn.ignore_index=0", {"loss_fn.ignore_index", "-100", "'0'"}},
       {"step_scheduler.preemption_signal=KILL", {"preemption_signal", "'KILL'"}},
       {"checkpoint.checkpoint_dir=''", {"checkpoint_dir", "is empty"}},
       {"packed_sequence.packed_sequence_size=9223372036854775807", {"packed_sequence_size", "at most"}},

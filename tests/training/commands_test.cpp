@@ -28,12 +28,26 @@ std::vector<Json> json_lines(const std::string& text) {
 // One short run for all: its directory with checkpoints in straight/.
 const RunDir& trained() {
   static const RunDir dir;
-  static const int code = dir.train({"step_scheduler.max_steps=8"}).exit_code;
+  static const int code = dir.train({"step_scheduler.max_steps=8", "mfu.peak_tflops=0.5"}).exit_code;
   REQUIRE(code == 0);
   return dir;
 }
 
 }  // namespace
+
+TEST_CASE("train: mfu is logged in percent when the machine's peak is known, else null") {
+  for (const Json& line : read_jsonl(trained() / "straight" / "training.jsonl")) {
+    REQUIRE(line["mfu"].is_number());
+    const double flops_per_token =
+        line["mfu"].get<double>() / 100 * 0.5e12 / line["content_tokens_per_second"].get<double>();
+    // Six for each parameter used: at least those of the blocks, at most all.
+    CHECK(flops_per_token > 6 * 4e3);
+    CHECK(flops_per_token < 6 * 73e3);
+  }
+  const RunDir dir;
+  REQUIRE(dir.train({"step_scheduler.max_steps=1", "lr_scheduler=null"}).exit_code == 0);
+  CHECK(read_jsonl(dir / "straight" / "training.jsonl").at(0)["mfu"].is_null());
+}
 
 TEST_CASE("convert: a checkpoint becomes a model directory with the same bits, and bf16 is each rounded") {
   const fs::path dir = trained().path();

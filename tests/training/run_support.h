@@ -15,7 +15,7 @@ namespace nemocube::testing {
 
 inline std::filesystem::path source_dir() { return NEMOCUBE_SOURCE_DIR; }
 
-/// 46 thousand parameters, every block kind, the vocabulary of data/samples/tokenizer.
+/// 73 thousand parameters, every block kind, the vocabulary of data/samples/tokenizer.
 inline void write_tiny_config(const std::filesystem::path& dir) {
   std::filesystem::create_directories(dir);
   spit(dir / "config.json", R"({"architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h",

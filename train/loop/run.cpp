@@ -14,6 +14,7 @@
 #include "train/logging/run_log.h"
 #include "train/loop/group_rule.h"
 #include "train/loop/signals.h"
+#include "train/loop/step_flops.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_plan.h"
 #include "train/step/train_step.h"
@@ -210,6 +211,9 @@ class Run {
     const auto now = Clock::now();
     record.seconds = std::chrono::duration<double>(now - last_record_).count();
     last_record_ = now;
+    const auto& peak = recipe_.mfu.peak_tflops;
+    if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
+      record.mfu = step_flops(loaded_.model->config(), microbatches) / (record.seconds * *peak * 1e12) * 100;
     log_->training(record);
     if (result_.steps++ == 0) result_.first_loss = record.loss;
     result_.last_loss = record.loss;

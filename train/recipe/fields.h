@@ -68,15 +68,14 @@ void fields(Io& io, CheckpointSection& s) {
   io.field("enabled", s.enabled);
   io.field("checkpoint_dir", s.checkpoint_dir);
   if (s.checkpoint_dir.empty()) io.refuse("checkpoint_dir", "is empty; want a folder");
-  io.field("save_consolidated", s.save_consolidated);
   io.field("restore_from", s.restore_from);
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, positive);
   io.field("best_metric_key", s.best_metric_key);
-  io.ignored({"_target_", "model_save_format", "is_async", "wait_for_staging", "cpu_offload",
-              "single_rank_consolidation", "staging_dir", "v4_compatible", "diffusers_compatible",
-              "consolidation_timeout_minutes", "allow_legacy_pickle_restore", "dequantize_base_checkpoint",
-              "skip_task_head_prefixes_for_base_model", "load_base_model", "model_cache_dir",
-              "model_repo_id"});
+  io.ignored({"_target_", "model_save_format", "save_consolidated", "is_async", "wait_for_staging",
+              "cpu_offload", "single_rank_consolidation", "staging_dir", "v4_compatible",
+              "diffusers_compatible", "consolidation_timeout_minutes", "allow_legacy_pickle_restore",
+              "dequantize_base_checkpoint", "skip_task_head_prefixes_for_base_model", "load_base_model",
+              "model_cache_dir", "model_repo_id"});
 }
 
 template <class Io>
@@ -100,7 +99,7 @@ void fields(Io& io, DistributedSection& s) {
 template <class Io>
 void fields(Io& io, LossSection& s) {
   io.field("_target_", s.kind);
-  io.field("ignore_index", s.ignore_index);
+  io.only("ignore_index", {"-100"}, "another label that is ignored");
   if (s.kind == LossKind::chunked) io.field("chunk_len", s.chunk_len, positive);
   io.only("reduction", {"sum"}, "another reduction of the loss than the sum divided by the number of labels");
   io.only("logit_softcapping", {"0"}, "soft-capping of logits");
@@ -246,17 +245,9 @@ void fields(Io& io, ClipSection& s) {
 }
 
 template <class Io>
-void fields(Io& io, BenchmarkSection& s) {
-  io.field("warmup_steps", s.warmup_steps, nonnegative);
-  io.field("peak_tflops", s.peak_tflops, positive);
-  io.field("json_output_path", s.json_output_path);
-  io.ignored({"nsys_start", "nsys_end", "nsys_ranks", "num_nodes"});
-}
-
-template <class Io>
 void fields(Io& io, MfuSection& s) {
-  io.field("device", s.device);
   io.field("peak_tflops", s.peak_tflops, positive);
+  io.ignored({"device"});
 }
 
 template <class Io>
@@ -295,12 +286,20 @@ void fields(Io& io, Recipe& r) {
   io.suffixed_sections("validation_dataset", r.validation_datasets, each);
   io.section("packed_sequence", [&](auto& sub) { fields(sub, r.packed_sequence); });
   io.section("dataloader", [&](auto& sub) { fields(sub, r.dataloader); });
-  io.section("validation_dataloader", [&](auto& sub) { fields(sub, r.validation_dataloader); });
+  io.section("validation_dataloader", [&](auto& sub) {
+    // Validation takes every row, in order, whatever is asked for.
+    fields(sub, r.validation_dataloader);
+    if (r.validation_dataloader.shuffle) sub.ignored({"shuffle"});
+    if (r.validation_dataloader.drop_last) sub.ignored({"drop_last"});
+  });
   io.optional_section("optimizer", r.optimizer, each);
   io.optional_section("lr_scheduler", r.lr_scheduler, each);
   io.section("clip_grad_norm", [&](auto& sub) { fields(sub, r.clip_grad_norm); });
   io.word_map("kernels", r.kernels.by_op);
-  io.optional_section("benchmark", r.benchmark, each);
+  io.section("benchmark", [](auto& sub) {
+    sub.ignored({"warmup_steps", "peak_tflops", "json_output_path", "nsys_start", "nsys_end", "nsys_ranks",
+                 "num_nodes"});
+  });
   io.section("mfu", [&](auto& sub) { fields(sub, r.mfu); });
   io.section("evaluation", [&](auto& sub) { fields(sub, r.evaluation); });
   io.section("dist_env", [](auto& sub) {

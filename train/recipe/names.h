@@ -24,10 +24,6 @@ template <>
 inline constexpr std::array names_of<Initialisation>{Name{"hf", Initialisation::hf},
                                                      Name{"megatron", Initialisation::megatron}};
 template <>
-inline constexpr std::array names_of<SaveConsolidated>{
-    Name{"final", SaveConsolidated::final_only}, Name{"every", SaveConsolidated::every},
-    Name{"true", SaveConsolidated::every}, Name{"false", SaveConsolidated::never}};
-template <>
 inline constexpr std::array names_of<LossKind>{
     Name{"MaskedCrossEntropy", LossKind::masked}, Name{"ChunkedCrossEntropy", LossKind::chunked},
     Name{"FusedLinearCrossEntropy", LossKind::fused_linear},

@@ -51,11 +51,9 @@ struct ModelSection {
   MoeSection moe;
 };
 
-enum class SaveConsolidated { final_only, every, never };
 struct CheckpointSection {
   bool enabled = true;
   std::string checkpoint_dir = "checkpoints/";
-  SaveConsolidated save_consolidated = SaveConsolidated::final_only;
   std::optional<std::string> restore_from;  ///< null: newest; LATEST, LOWEST_VAL, a name, a path
   std::optional<std::int64_t> max_recent_checkpoints;
   std::string best_metric_key = "default";  ///< name of the validation set that drives LOWEST_VAL
@@ -70,7 +68,6 @@ struct DistributedSection {
 enum class LossKind { masked, chunked, fused_linear };
 struct LossSection {
   LossKind kind = LossKind::masked;
-  std::int64_t ignore_index = -100;
   std::int64_t chunk_len = 32;  ///< rows of logits at a time, chunked only
 };
 
@@ -145,15 +142,8 @@ struct ClipSection {
   double max_norm = 1;  ///< absent and null are 1; 0 and .inf (stored as infinity) turn clipping off
 };
 
-struct BenchmarkSection {
-  std::int64_t warmup_steps = 0;
-  std::optional<double> peak_tflops;
-  std::optional<std::string> json_output_path;
-};
-
 struct MfuSection {
-  std::optional<std::string> device;
-  std::optional<double> peak_tflops;
+  std::optional<double> peak_tflops;  ///< of the machine, 10^12 operations a second; null: mfu is not logged
 };
 
 /// (own) Generation during validation: SQuAD exact match and F1.
@@ -184,7 +174,6 @@ struct Recipe {
   std::optional<LrSchedulerSection> lr_scheduler;  ///< absent: constant learning rate
   ClipSection clip_grad_norm;
   KernelChoice kernels;  ///< (own) not checked here, see check_kernel_choice()
-  std::optional<BenchmarkSection> benchmark;
   MfuSection mfu;
   EvaluationSection evaluation;
   std::vector<std::string> no_effect;  ///< key paths that were present and mean nothing in this build

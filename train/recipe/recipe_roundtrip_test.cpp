@@ -35,7 +35,8 @@ TEST_CASE("describe() reads back as the same recipe") {
       "model: {config: x, initialisation: megatron}\ndataset: {_target_: mock, seq_len: 16}\noptimizer: "
       "{_target_: SGD, momentum: 0.5, "
       "param_group_overrides: [{pattern: 'a\\.b$', lr_mult: 0.1}, {pattern: c}]}\nloss_fn: {_target_: "
-      "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100}\n"};
+      "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100, peak_tflops: 0.5}\n"
+      "validation_dataloader: {shuffle: false, batch_size: 3}\n"};
   ::setenv("x", "value of x", 1);
   for (const std::string& yaml : yamls) {
     const std::string once = describe(parse(yaml));

@@ -54,7 +54,6 @@ TEST_CASE("absent keys have the defaults of AutoModel's recipes") {
   CHECK(r.step_scheduler.preemption_signals == std::vector<int>{SIGTERM});
   CHECK(r.checkpoint.enabled);
   CHECK(r.checkpoint.checkpoint_dir == "checkpoints/");
-  CHECK(r.checkpoint.save_consolidated == SaveConsolidated::final_only);
   CHECK(r.loss.kind == LossKind::masked);
   CHECK(r.optimizer->lr == 1e-4);
   CHECK(r.optimizer->betas == std::array<double, 2>{0.9, 0.999});
@@ -240,6 +239,17 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
                                                 "dist_env.timeout_minutes", "recipe", "compile", "wandb",
                                                 "ci"});
   CHECK(parse(with("deterministic: false")).no_effect == std::vector<std::string>{"deterministic"});
+  CHECK(parse(with("checkpoint: {save_consolidated: every}\nbenchmark: {warmup_steps: 2, peak_tflops: 9}\n"
+                   "mfu: {device: h100, peak_tflops: 1}\nvalidation_dataloader: {shuffle: true, drop_last: "
+                   "true, batch_size: 2}\n"))
+            .no_effect ==
+        std::vector<std::string>{"checkpoint.save_consolidated", "validation_dataloader.shuffle",
+                                 "validation_dataloader.drop_last", "benchmark.warmup_steps",
+                                 "benchmark.peak_tflops", "mfu.device"});
+  CHECK(parse(with("validation_dataloader: {shuffle: false, drop_last: false}")).no_effect.empty());
+  CHECK(error_with("loss_fn: {ignore_index: -100}") == "no error");
+  CHECK(contains(error_with("loss_fn: {ignore_index: 0}"),
+                 "loss_fn.ignore_index: another label that is ignored is not in this build; want -100"));
   CHECK(contains(error_with("peft: {dim: 8}"), "peft: low-rank adaptation is not in this build; want null"));
   CHECK(error_with("peft: none") == "no error");
   CHECK(error_with("fp8: {}") == "no error");
