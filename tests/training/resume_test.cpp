@@ -123,22 +123,46 @@ TEST_CASE(
   check_signal(SIGINT, 130);
 }
 
-TEST_CASE("signals: one that arrives during validation loses nothing either") {
-  const RunDir dir;
-  // Validation of many rows after every step takes nearly all of the time.
-  const Overrides overrides =
-      plus(long_run, {"step_scheduler.val_every_steps=1", "validation_dataset.path=samples/train.json",
-                      "validation_dataset.limit_dataset_samples=400"});
-  const fs::path log = dir / "straight" / "training.jsonl";
-  Process running(RunDir::train_command(overrides), dir.path());
-  for (int i = 0; i < 60000 && lines_in(log) < 1; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  running.signal(SIGTERM);
-  const ProcessResult stopped = running.wait();
-  CAPTURE(stopped.err);
-  CHECK(stopped.exit_code == 143);
-  CHECK(latest(dir / "straight").filename().string().ends_with(cat("_step_", lines_in(log) - 1)));
+TEST_CASE("signals: one that arrives during validation ends it, and the step is saved") {
+  // Validation after every step answers many questions with many tokens, which takes long.
+  const Overrides validating = {"step_scheduler.val_every_steps=1",
+                                "validation_dataset.dataset_name=samples/train.json",
+                                "validation_dataset.limit_dataset_samples=400",
+                                "evaluation={squad_metrics: true, max_new_tokens: 500}",
+                                "lr_scheduler=null",
+                                "step_scheduler.num_epochs=20"};
+  for (const int every : {1, 1000}) {
+    CAPTURE(every);
+    const RunDir dir;
+    const Overrides saving = {cat("step_scheduler.ckpt_every_steps=", every)};
+    // Where the step's checkpoint is due, it is there before validation begins.
+    const fs::path sign = dir / "straight" / (every == 1 ? "LATEST" : "training.jsonl");
+    const auto begun = [&] { return fs::exists(sign) && (every == 1 || lines_in(sign) > 0); };
+    Process running(RunDir::train_command(plus(validating, saving)), dir.path());
+    for (int i = 0; i < 60000 && !begun(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    running.signal(SIGTERM);
+    const ProcessResult stopped = running.wait();
+    CAPTURE(stopped.err);
+    CHECK(stopped.exit_code == 143);
+    CHECK(stopped.err.find("validation after step 0 given up") != std::string::npos);
+    CHECK(names_in(dir / "straight") ==
+          std::vector<std::string>{"LATEST", "epoch_0_step_0", "training.jsonl"});
+    CHECK_FALSE(fs::exists(dir / "straight" / "epoch_0_step_0" / "losses.json"));
+
+    // The run goes on after that step; no step is in a log twice.
+    const ProcessResult rest =
+        dir.train({"step_scheduler.val_every_steps=1", "step_scheduler.max_steps=3", "lr_scheduler=null"});
+    CAPTURE(rest.err);
+    REQUIRE(rest.exit_code == 0);
+    const auto steps = [&](const char* log) {
+      std::vector<int> all;
+      for (const Json& line : read_jsonl(dir / "straight" / log)) all.push_back(line["step"]);
+      return all;
+    };
+    CHECK(steps("training.jsonl") == std::vector<int>{0, 1, 2});
+    CHECK(steps("validation.jsonl") == std::vector<int>{1, 2});
+  }
 }
 
 TEST_CASE("runs: the log holds the auxiliary losses that are on, and no others") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <vector>
 
 #include "core/log.h"
@@ -14,6 +15,8 @@ namespace nemocube {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char *losses_file = "losses.json", *abandoned = "abandoned";
 
 std::string checkpoint_name(const RunState& state) {
   return cat("epoch_", state.loader.epoch, "_step_", state.step - 1);
@@ -50,40 +53,25 @@ void remove_unfinished(const fs::path& dir) {
 
 void point(const fs::path& link, const fs::path& target) {
   const fs::path fresh = temporary_sibling(link);
-  fs::create_symlink(target.filename(), fresh);
-  fs::rename(fresh, link);
+  std::error_code error;
+  fs::create_symlink(target.filename(), fresh, error);
+  if (!error) fs::rename(fresh, link, error);
+  require(!error, link.string(), ": cannot be pointed at ", target.filename().string(), ": ",
+          error.message());
 }
 
-Json to_json(const RunState& s) {
-  Json json{{"step", s.step},
-            {"scheduler_steps", s.scheduler_steps},
-            {"optimizer_steps", s.optimizer_steps},
-            {"samples", s.samples},
-            {"skipped_steps", s.skipped_steps},
-            {"nonfinite_in_a_row", s.nonfinite_in_a_row}};
-  json["lowest_validation_loss"] = s.lowest_validation_loss ? Json(*s.lowest_validation_loss) : Json();
-  json["loader"] = nemocube::to_json(s.loader);
-  return json;
-}
-
-RunState read_state(const fs::path& file) {
-  const Json json = read_json_file(file);
-  const JsonView view(json, file.string());
-  RunState s;
-  const auto count = [&](const char* name) {
-    const JsonView value = view.at(name);
-    if (value.integer() < 0) value.refuse("an integer from 0");
-    return value.integer();
-  };
-  s.step = count("step");
-  s.scheduler_steps = count("scheduler_steps");
-  s.optimizer_steps = count("optimizer_steps");
-  s.samples = count("samples");
-  s.skipped_steps = count("skipped_steps");
-  s.nonfinite_in_a_row = count("nonfinite_in_a_row");
-  if (const auto lowest = view.find("lowest_validation_loss")) s.lowest_validation_loss = lowest->number();
-  s.loader = loader_state_from_json(view.at("loader"));
-  return s;
+// What note_losses() wrote; a checkpoint without it, or with a damaged one, is no candidate for LOWEST_VAL.
+std::optional<double> noted_loss(const fs::path& checkpoint, const std::string& set) {
+  const fs::path file = checkpoint / losses_file;
+  if (!fs::exists(file)) return std::nullopt;
+  try {
+    const Json json = read_json_file(file);
+    const auto loss = JsonView(json, file.string()).find(set);
+    if (loss && std::isfinite(loss->number())) return loss->number();
+  } catch (const Error& e) {
+    log_warning(e.what());
+  }
+  return std::nullopt;
 }
 
 void load_optimizer(const fs::path& path, Optimizer& optimizer) {
@@ -114,8 +102,7 @@ void load_optimizer(const fs::path& path, Optimizer& optimizer) {
 Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_recipe)
     : section_(section), dir_(section.checkpoint_dir), resolved_recipe_(std::move(resolved_recipe)) {}
 
-fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state,
-                           bool lowest) const {
+fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state) {
   const fs::path target = dir_ / checkpoint_name(state);
   remove_unfinished(dir_);
   const fs::path staging = temporary_sibling(target);
@@ -128,20 +115,13 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
     for (const StateTensor& t : optimizer.state())
       tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
     write_safetensors(staging / "optim" / "optimizer.safetensors", std::move(tensors));
-    write_file_atomically(staging / "state.json", dump_json(to_json(state)) + "\n");
+    write_run_state(staging / "state.json", state);
     write_file_atomically(staging / "config.yaml", resolved_recipe_);
-    if (fs::exists(target)) {
-      // Only when a run goes on from an older checkpoint: the new one takes the place of the old one.
-      const fs::path old = temporary_sibling(target);
-      fs::rename(target, old);
-      fs::rename(staging, target);
-      fs::remove_all(old);
-    } else {
-      fs::rename(staging, target);
-    }
+    if (fs::exists(target)) set_aside(target);
+    fs::rename(staging, target);
     sync_directory(dir_);
     point(dir_ / "LATEST", target);
-    if (lowest) point(dir_ / "LOWEST_VAL", target);
+    leave_old_branch(target);
     sync_directory(dir_);
   } catch (const fs::filesystem_error& e) {
     std::error_code ignored;
@@ -158,6 +138,49 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
   }
   prune(target);
   return target;
+}
+
+// Renamed, not removed: whatever happens between this and the next rename, every checkpoint is somewhere
+// under a name of its own.
+void Checkpoints::set_aside(const fs::path& checkpoint) const {
+  const fs::path place = dir_ / abandoned / checkpoint.filename();
+  fs::create_directories(place.parent_path());
+  fs::remove_all(place);
+  fs::rename(checkpoint, place);
+  sync_directory(place.parent_path());
+  log_info("checkpoint ", checkpoint.string(), " is of a branch that this run has left: moved to ",
+           place.string());
+}
+
+void Checkpoints::leave_old_branch(const fs::path& newest) {
+  if (!branch_point_) return;
+  for (const fs::path& checkpoint : published(dir_))
+    if (step_of(checkpoint.filename()) >= *branch_point_ && checkpoint != newest) set_aside(checkpoint);
+  branch_point_.reset();
+  point_to_lowest();
+}
+
+void Checkpoints::note_losses(const fs::path& checkpoint, const std::map<std::string, double>& losses) const {
+  write_file_atomically(checkpoint / losses_file, dump_json(Json(losses)) + "\n");
+  point_to_lowest();
+  sync_directory(dir_);
+}
+
+void Checkpoints::point_to_lowest() const {
+  const fs::path link = dir_ / "LOWEST_VAL";
+  std::optional<double> lowest;
+  fs::path best;
+  for (const fs::path& checkpoint : published(dir_)) {
+    const auto loss = noted_loss(checkpoint, section_.best_metric_key);
+    if (!loss || (lowest && *loss >= *lowest)) continue;
+    lowest = loss;
+    best = checkpoint;
+  }
+  std::error_code ignored;
+  if (lowest)
+    point(link, best);
+  else if (!fs::exists(link))
+    fs::remove(link, ignored);
 }
 
 void Checkpoints::prune(const fs::path& newest) const {
@@ -183,16 +206,32 @@ std::optional<fs::path> Checkpoints::find() const {
     fail("checkpoint.restore_from: no checkpoint '", named.string(), "', neither in ", dir_.string(),
          " nor as a path");
   }
-  const std::vector<fs::path> all = published(dir_);
-  if (all.empty()) return std::nullopt;
-  return all.back();
+  std::vector<fs::path> candidates = published(dir_);
+  std::error_code none;
+  const fs::path latest = fs::read_symlink(dir_ / "LATEST", none);
+  if (fs::exists(dir_ / "LATEST")) candidates.push_back(dir_ / latest);
+  if (candidates.empty()) return std::nullopt;
+  const auto whole = std::find_if(candidates.rbegin(), candidates.rend(),
+                                  [](const fs::path& c) { return fs::exists(c / "state.json"); });
+  // Without a whole one, load() says what is wrong with the likeliest.
+  const fs::path& found = whole == candidates.rend() ? candidates.back() : *whole;
+  const fs::path wanted = latest.empty() ? candidates.back() : dir_ / latest;
+  if (found != wanted) log_warning(wanted.string(), " is no whole checkpoint; taking ", found.string());
+  return found;
 }
 
-RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) const {
-  const RunState state = read_state(checkpoint / "state.json");
+RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {
+  const RunState state = read_run_state(checkpoint / "state.json");
   load_hf_weights(checkpoint / "model", named_tensors(model));
   load_optimizer(checkpoint / "optim" / "optimizer.safetensors", optimizer);
   optimizer.set_steps(state.optimizer_steps);
+  branch_point_ = state.step;
+  std::vector<fs::path> later = published(dir_);
+  std::erase_if(later, [&](const fs::path& c) { return step_of(c.filename()) < state.step; });
+  if (!later.empty())
+    log_warning(later.size(), " checkpoints up to ", later.back().string(),
+                " are of later steps than the one resumed from; the first that this run saves moves them to ",
+                (dir_ / abandoned).string());
   return state;
 }
 

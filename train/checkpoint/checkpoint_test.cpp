@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "data/json/test_dir.h"
 #include "model/test_models.h"
 
@@ -46,7 +49,6 @@ RunState state_after(std::int64_t steps) {
   s.samples = 4 * steps;
   s.skipped_steps = 1;
   s.nonfinite_in_a_row = 2;
-  s.lowest_validation_loss = 0.1 + 0.2;  // needs all digits
   s.loader = {3, 40, 100, 7};
   return s;
 }
@@ -57,10 +59,10 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved") {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
       const TestDir dir;
-      const Checkpoints checkpoints(section_in(dir), "seed: 1\n");
+      Checkpoints checkpoints(section_in(dir), "seed: 1\n");
       const Training saved(dtype, 1, kind);
       const RunState want = state_after(9);
-      const fs::path at = checkpoints.save(saved.loaded, *saved.optimizer, want, false);
+      const fs::path at = checkpoints.save(saved.loaded, *saved.optimizer, want);
       CHECK(at.filename() == "epoch_3_step_8");
       CHECK(names_in(at) == std::vector<std::string>{"config.yaml", "model", "optim", "state.json"});
       CHECK(slurp(at / "config.yaml") == "seed: 1\n");
@@ -72,7 +74,6 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved") {
       CHECK(got.samples == want.samples);
       CHECK(got.skipped_steps == want.skipped_steps);
       CHECK(got.nonfinite_in_a_row == want.nonfinite_in_a_row);
-      CHECK(got.lowest_validation_loss == want.lowest_validation_loss);
       CHECK(got.loader == want.loader);
       CHECK(other.optimizer->steps() == want.optimizer_steps);
       const auto &a = saved.loaded.model->parameters().all(), &b = other.loaded.model->parameters().all();
@@ -94,18 +95,33 @@ TEST_CASE("checkpoint: which one is found") {
   const auto find = [&] { return Checkpoints(section, "").find(); };
   CHECK_FALSE(find().has_value());
   const Training t(DType::f32, 3, OptimizerKind::adamw, "-");
-  const Checkpoints checkpoints(section, "");
-  for (const std::int64_t step : {2, 10, 9})
-    checkpoints.save(t.loaded, *t.optimizer, state_after(step), step == 2);
+  Checkpoints checkpoints(section, "");
+  for (const std::int64_t step : {2, 10, 9}) {
+    const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(step));
+    checkpoints.note_losses(at, {{"default", step == 2 ? 1.0 : 2.0}});
+  }
   const fs::path runs = dir / "runs";
   CHECK(fs::read_symlink(runs / "LATEST") == "epoch_3_step_8");
   CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_3_step_1");
-  // By number, not by name or time: 9 of step 10 comes after 8.
+  // What the last run wrote last, be its step higher or lower than that of others.
+  CHECK(find()->filename() == "epoch_3_step_8");
+  // Without it the highest step.
+  const std::string state = slurp(runs / "epoch_3_step_8" / "state.json");
+  fs::remove(runs / "epoch_3_step_8" / "state.json");
+  CHECK(find()->filename() == "epoch_3_step_9");
+  fs::remove(runs / "LATEST");
+  CHECK(find()->filename() == "epoch_3_step_9");
+  fs::create_directory_symlink("epoch_3_step_77", runs / "LATEST");
+  CHECK(find()->filename() == "epoch_3_step_9");
+  fs::create_directories(runs / "epoch_3_step_100");
   CHECK(find()->filename() == "epoch_3_step_9");
   // A half-written one has no final name; other folders do not count.
   fs::create_directories(runs / "epoch_3_step_99.tmp");
   fs::create_directories(runs / "epoch_x_step_");
   CHECK(find()->filename() == "epoch_3_step_9");
+  spit(runs / "epoch_3_step_8" / "state.json", state);
+  fs::remove(runs / "LATEST");
+  fs::create_directory_symlink("epoch_3_step_8", runs / "LATEST");
   for (const auto& [name, want] : std::vector<std::pair<std::string, std::string>>{
            {"LATEST", "epoch_3_step_8"},
            {"LOWEST_VAL", "epoch_3_step_1"},
@@ -118,27 +134,96 @@ TEST_CASE("checkpoint: which one is found") {
   CHECK_THROWS_WITH_AS(find(), doctest::Contains("epoch_0_step_77"), Error);
 }
 
+TEST_CASE("checkpoint: where none is whole, the likeliest is found and refused, not passed over") {
+  const TestDir dir;
+  Checkpoints checkpoints(section_in(dir), "");
+  const Training t(DType::f32, 3, OptimizerKind::adamw, "-");
+  const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(3));
+  fs::remove(at / "state.json");
+  REQUIRE(checkpoints.find() == at);
+  CHECK_THROWS_WITH_AS(checkpoints.load(at, *t.loaded.model, *t.optimizer), doctest::Contains("state.json"),
+                       Error);
+}
+
+TEST_CASE("checkpoint: LOWEST_VAL is the saved one with the lowest loss, the first of equals") {
+  const TestDir dir;
+  CheckpointSection section = section_in(dir);
+  Checkpoints checkpoints(section, "");
+  const Training t(DType::f32, 4, OptimizerKind::adamw, "-");
+  const fs::path link = dir / "runs" / "LOWEST_VAL";
+  const auto lowest_after = [&](std::int64_t step, double loss, double other) {
+    const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(step));
+    checkpoints.note_losses(at, {{"default", loss}, {"other", other}});
+    return fs::exists(link) ? fs::read_symlink(link).string() : "none";
+  };
+  CHECK(lowest_after(1, std::nan(""), 0.5) == "none");
+  CHECK(lowest_after(2, 0.1 + 0.2, 0.7) == "epoch_3_step_1");
+  CHECK(lowest_after(3, std::numeric_limits<double>::infinity(), 0.6) == "epoch_3_step_1");
+  CHECK(lowest_after(4, 0.1 + 0.2, 0.8) == "epoch_3_step_1");
+  CHECK(lowest_after(5, 0.3, 0.9) == "epoch_3_step_4");  // 0.1 + 0.2 is more than 0.3
+  // Known to another process as well, by the set it asks for; what is damaged is no candidate.
+  section.best_metric_key = "other";
+  checkpoints = Checkpoints(section, "");
+  CHECK(lowest_after(6, 9, 9) == "epoch_3_step_0");
+  spit(dir / "runs" / "epoch_3_step_0" / "losses.json", "{");
+  CHECK(lowest_after(7, 9, 9) == "epoch_3_step_2");
+}
+
 TEST_CASE("checkpoint: old ones go, but not the newest nor the best") {
   const TestDir dir;
   CheckpointSection section = section_in(dir);
   section.max_recent_checkpoints = 2;
-  const Checkpoints checkpoints(section, "");
+  Checkpoints checkpoints(section, "");
   const Training t(DType::f32, 4, OptimizerKind::adamw, "-");
   for (std::int64_t step = 1; step <= 5; ++step)
-    checkpoints.save(t.loaded, *t.optimizer, state_after(step), step == 2);
+    checkpoints.note_losses(checkpoints.save(t.loaded, *t.optimizer, state_after(step)),
+                            {{"default", step == 2 ? 1.0 : 2.0}});
   CHECK(names_in(dir / "runs") == std::vector<std::string>{"LATEST", "LOWEST_VAL", "epoch_3_step_1",
                                                            "epoch_3_step_3", "epoch_3_step_4"});
-  // Writing one again replaces it whole.
-  spit(dir / "runs" / "epoch_3_step_4" / "stray", "x");
-  checkpoints.save(t.loaded, *t.optimizer, state_after(5), false);
-  CHECK_FALSE(fs::exists(dir / "runs" / "epoch_3_step_4" / "stray"));
+}
+
+TEST_CASE("checkpoint: a run that goes back leaves the other branch aside when it first saves") {
+  const TestDir dir;
+  CheckpointSection section = section_in(dir);
+  section.max_recent_checkpoints = 3;
+  const fs::path runs = dir / "runs";
+  const Training t(DType::f32, 4, OptimizerKind::adamw, "-");
+  const auto names = [](const fs::path& folder) { return names_in(folder); };
+  using Names = std::vector<std::string>;
+  {
+    Checkpoints first(section, "");
+    for (const std::int64_t step : {2, 4, 6})
+      first.note_losses(first.save(t.loaded, *t.optimizer, state_after(step)),
+                        {{"default", 10.0 - static_cast<double>(step)}});
+    spit(runs / "epoch_3_step_5" / "stray", "x");
+  }
+  const Names old{"LATEST", "LOWEST_VAL", "epoch_3_step_1", "epoch_3_step_3", "epoch_3_step_5"};
+  Checkpoints second(section, "");
+  second.load(runs / "epoch_3_step_1", *t.loaded.model, *t.optimizer);
+  CHECK(names(runs) == old);  // nothing is touched before there is something new
+  second.save(t.loaded, *t.optimizer, state_after(6));
+  CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_3_step_1", "epoch_3_step_5"});
+  CHECK(names(runs / "abandoned") == Names{"epoch_3_step_3", "epoch_3_step_5"});
+  CHECK(fs::exists(runs / "abandoned" / "epoch_3_step_5" / "stray"));
+  CHECK_FALSE(fs::exists(runs / "epoch_3_step_5" / "stray"));
+  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_3_step_5");
+  CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_3_step_1");
+  CHECK(second.find()->filename() == "epoch_3_step_5");
+  // Its own later ones stay, and the window counts them alone.
+  for (const std::int64_t step : {7, 8}) second.save(t.loaded, *t.optimizer, state_after(step));
+  CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_3_step_1", "epoch_3_step_5",
+                             "epoch_3_step_6", "epoch_3_step_7"});
+  CHECK(names(runs / "abandoned") == Names{"epoch_3_step_3", "epoch_3_step_5"});
+  // And there is a way back.
+  section.restore_from = "abandoned/epoch_3_step_5";
+  CHECK(Checkpoints(section, "").find() == fs::canonical(runs / "abandoned" / "epoch_3_step_5"));
 }
 
 TEST_CASE("checkpoint: errors name the file and what does not fit") {
   const TestDir dir;
-  const Checkpoints checkpoints(section_in(dir), "");
+  Checkpoints checkpoints(section_in(dir), "");
   const Training t(DType::f32, 5, OptimizerKind::adamw, "-");
-  const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(3), false);
+  const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(3));
   const auto refuses = [&](const Training& into, const char* text) {
     CHECK_THROWS_WITH_AS(checkpoints.load(at, *into.loaded.model, *into.optimizer), doctest::Contains(text),
                          Error);
@@ -158,6 +243,6 @@ TEST_CASE("checkpoint: a folder that cannot be written is an error that names it
   const TestDir dir;
   spit(dir / "runs", "a file");
   const Training t(DType::f32, 6, OptimizerKind::adamw, "-");
-  CHECK_THROWS_WITH_AS(Checkpoints(section_in(dir), "").save(t.loaded, *t.optimizer, state_after(1), false),
+  CHECK_THROWS_WITH_AS(Checkpoints(section_in(dir), "").save(t.loaded, *t.optimizer, state_after(1)),
                        doctest::Contains("epoch_3_step_0"), Error);
 }

@@ -12,13 +12,17 @@
 namespace nemocube {
 
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
-                          const KernelChoice* kernels) {
+                          const KernelChoice* kernels, const StopAsked& stop) {
   LoaderOptions options;
   options.batch_size = batch_size;
   Loader loader(std::move(dataset), options);
   ValidationResult result;
   double sum = 0;
   while (!loader.epoch_done()) {
+    if (stop && stop()) {
+      result.complete = false;
+      break;
+    }
     const Batch batch = loader.next();
     const LossSum part = evaluate_loss(model, without_padding(batch), kernels);
     sum += part.sum;
@@ -49,7 +53,7 @@ std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokeni
 
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
-                         const KernelChoice* kernels) {
+                         const KernelChoice* kernels, const StopAsked& stop) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
   if (options.limit_samples && *options.limit_samples < static_cast<std::int64_t>(questions.size()))
     questions.resize(static_cast<std::size_t>(*options.limit_samples));
@@ -64,11 +68,16 @@ SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const Dat
     std::vector<std::vector<std::int64_t>> prompts;
     for (std::size_t i = first; i < last; ++i)
       prompts.push_back(prompt_ids(questions[i], tokenizer, section));
-    const OnToken stop_at_newline = [&](std::size_t, std::int64_t id) {
+    const OnToken ends = [&](std::size_t, std::int64_t id) {
+      if (stop && stop()) return true;
       const std::array<std::int64_t, 1> one{id};
       return options.stop_at_newline && tokenizer.decode(one, true).find('\n') != std::string::npos;
     };
-    const auto answers = generate(model, prompts, generation, stop_at_newline);
+    const auto answers = generate(model, prompts, generation, ends);
+    if (stop && stop()) {
+      result.complete = false;
+      break;
+    }
     for (std::size_t i = first; i < last; ++i) {
       std::string text = tokenizer.decode(answers[i - first], true);
       if (options.stop_at_newline) text.resize(std::min(text.find('\n'), text.size()));

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,13 +11,18 @@
 
 namespace nemocube {
 
+/// Asked now and then during long work, which gives up when it is true and stays so.
+using StopAsked = std::function<bool()>;
+
 struct ValidationResult {
   double loss = 0;  ///< sum of token losses / labelled tokens
   std::int64_t label_tokens = 0, samples = 0;
+  bool complete = true;  ///< false: given up, the numbers are of a part
 };
-/// Mean loss over a data set, `batch_size` rows at a time, in order, without padding.
+/// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Asks before every
+/// batch.
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
-                          const KernelChoice* kernels);
+                          const KernelChoice* kernels, const StopAsked& stop = {});
 
 struct AnsweredQuestion {
   std::string id, question, prediction;
@@ -26,12 +32,13 @@ struct AnsweredQuestion {
 struct SquadResult {
   SquadScore score;
   std::vector<AnsweredQuestion> answered;
+  bool complete = true;  ///< false: given up, the score is of a part
 };
 /// Greedy answers to the questions of a squad section, stopped at any of `stop_ids` (and at a newline when
 /// the recipe says so), scored by the official rules. Prompts longer than seq_length lose their left end when
-/// the section truncates.
+/// the section truncates. Asks at every token.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
-                         const KernelChoice* kernels);
+                         const KernelChoice* kernels, const StopAsked& stop = {});
 
 }  // namespace nemocube

@@ -25,7 +25,7 @@ struct TrainingRecord {
   std::optional<double> grad_norm;  ///< before clipping
   double lr = 0;                    ///< after the schedule has moved on, so the next step's
   std::int64_t peak_bytes = 0;      ///< most memory held during the step, per rank
-  double seconds = 0;               ///< since the previous record
+  double seconds = 0;               ///< of training, since the previous record
   int ranks = 1;
   std::int64_t positions = 0;       ///< batch rows times length, padding included
   std::int64_t content_tokens = 0;  ///< positions that are no padding

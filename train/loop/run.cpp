@@ -1,24 +1,21 @@
 #include "train/loop/run.h"
 
 #include <chrono>
-#include <cmath>
 #include <csignal>
-#include <map>
 
 #include "core/allocator.h"
 #include "core/log.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
-#include "train/evaluate/evaluate.h"
 #include "train/logging/progress.h"
 #include "train/logging/run_log.h"
 #include "train/loop/group_rule.h"
 #include "train/loop/signals.h"
 #include "train/loop/step_flops.h"
+#include "train/loop/validation.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_plan.h"
 #include "train/step/train_step.h"
-#include "train/tokens/token_ids.h"
 
 namespace nemocube {
 namespace {
@@ -66,18 +63,13 @@ class Run {
         schedule_(make_schedule(recipe, plan_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
-        checkpoints_(recipe.checkpoint, describe(recipe)) {
+        checkpoints_(recipe.checkpoint, describe(recipe)),
+        validation_(recipe, loaded_.model->config()) {
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
-    for (const auto& [name, section] : recipe.validation_datasets) {
-      const auto tokenizer = recipe_tokenizer(recipe, section);
-      const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
-      check_vocabulary(section, tokenizer, *dataset, loaded_.model->config().vocab_size);
-      validation_.emplace(name, ValidationSet{section, tokenizer, dataset});
-    }
     resume();
     std::vector<std::string> validation_sets;
-    for (const auto& [name, set] : validation_) validation_sets.push_back(name);
+    for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
     log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets, state_.step);
   }
 
@@ -89,31 +81,37 @@ class Run {
     else
       log_info("training ", loaded_.model->parameters().element_count(), " parameters in ",
                loaded_.model->dtype(), " for steps ", state_.step, " to ", plan_.total_steps - 1);
+    const auto asked = [&] { return signals.received() != 0; };
+    bool stopped = false, complete = true;
     last_record_ = Clock::now();
-    bool preempted = false;
-    while (state_.step < plan_.total_steps && !preempted) {
+    while (state_.step < plan_.total_steps && !stopped) {
       const std::int64_t step = state_.step;
-      const std::int64_t epoch = loader_.epoch();
-      const TrainingRecord record = one_step(step, epoch);
+      const TrainingRecord record = one_step();
       progress.step({step, plan_.total_steps, record.loss, record.lr, *record.grad_norm, record.tokens,
                      record.skipped});
       stop_when_hopeless(progress);
-      bool lowest = false;
-      if (!validation_.empty() && is_validation_step(plan_, step, signals.received() != 0)) {
-        progress.clear();
-        lowest = validate_all(step, epoch);
+      stopped = asked();
+      const bool validates = validation_.sets() > 0 && is_validation_step(plan_, step, stopped);
+      bool saves = is_due(step, stopped);
+      if (!saves && !validates) continue;
+      progress.clear();
+      // Saved first: validation may be long, and nothing that ends it may cost the step.
+      if (saves) save();
+      if (validates) {
+        const auto losses = validation_.run(*loaded_.model, step, record.epoch, record.lr, *log_, asked);
+        complete = losses.size() == validation_.sets();
+        stopped = asked();
+        if (!saves && is_due(step, stopped)) {
+          saves = true;
+          save();
+        }
+        if (saves && !losses.empty()) checkpoints_.note_losses(result_.checkpoint, losses);
       }
-      // Looked at once and after validation, which may be long: a signal that ends the run also saves it.
-      preempted = signals.received() != 0;
-      if (recipe_.checkpoint.enabled && is_checkpoint_step(plan_, step, preempted)) {
-        progress.clear();
-        result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_, lowest);
-        log_info("checkpoint ", result_.checkpoint.string());
-      }
+      last_record_ = Clock::now();  // rates are those of training alone
     }
     progress.finish();
     result_.steps = state_.step;
-    if (preempted && state_.step < plan_.total_steps) result_.signal = signals.received();
+    if (stopped && (state_.step < plan_.total_steps || !complete)) result_.signal = signals.received();
     if (result_.signal != 0)
       log_warning("stopped by signal ", result_.signal, " after ", state_.step, " of ", plan_.total_steps,
                   " steps",
@@ -122,12 +120,6 @@ class Run {
   }
 
  private:
-  struct ValidationSet {
-    DatasetSection section;
-    std::optional<Tokenizer> tokenizer;
-    std::shared_ptr<const Dataset> dataset;
-  };
-
   LoaderOptions loader_options() const {
     LoaderOptions o;
     o.batch_size = recipe_.step_scheduler.local_batch_size;
@@ -162,17 +154,25 @@ class Run {
       fail("cannot resume from ", from->string(), ": ", e.what(),
            "; for a new run name another checkpoint.checkpoint_dir, or remove this one");
     }
-    // The last step of a run does not begin the next epoch, which a longer run now needs.
-    if (loader_.epoch_done() && state_.step < plan_.total_steps) loader_.start_epoch(loader_.epoch() + 1);
     log_info("resumed from ", from->string(), " after ", state_.step, " steps");
     result_.checkpoint = *from;
   }
 
-  TrainingRecord one_step(std::int64_t step, std::int64_t epoch) {
+  bool is_due(std::int64_t step, bool stopped) const {
+    return recipe_.checkpoint.enabled && is_checkpoint_step(plan_, step, stopped);
+  }
+
+  void save() {
+    result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
+    log_info("checkpoint ", result_.checkpoint.string());
+  }
+
+  TrainingRecord one_step() {
     reset_cpu_peak();
+    if (loader_.epoch_done()) loader_.start_epoch(loader_.epoch() + 1);
     TrainingRecord record;
-    record.step = step;
-    record.epoch = epoch;
+    record.step = state_.step;
+    record.epoch = loader_.epoch();
     std::vector<TokenBatch> microbatches;
     for (const Batch& batch : loader_.next_group(plan_.grad_accumulation)) {
       record.positions += batch.positions;
@@ -198,7 +198,6 @@ class Run {
     state_.samples += record.samples;
     state_.skipped_steps += !updated;
     state_.nonfinite_in_a_row = result.outcome == StepOutcome::non_finite ? state_.nonfinite_in_a_row + 1 : 0;
-    if (loader_.epoch_done() && state_.step < plan_.total_steps) loader_.start_epoch(epoch + 1);
     state_.loader = loader_.state();
 
     record.loss = result.loss;
@@ -232,44 +231,6 @@ class Run {
          "at the data");
   }
 
-  // True when the loss that drives LOWEST_VAL is finite and lower than ever before.
-  bool validate_all(std::int64_t step, std::int64_t epoch) {
-    bool lowest = false;
-    for (const auto& [name, set] : validation_) {
-      const std::int64_t rows =
-          recipe_.validation_dataloader.batch_size.value_or(loader_options().batch_size);
-      const ValidationResult v = validate(*loaded_.model, set.dataset, rows, &recipe_.kernels);
-      ValidationRecord record;
-      record.step = step;
-      record.epoch = epoch;
-      record.val_loss = v.loss;
-      record.lr = schedule_.lr(schedule_position());
-      record.label_tokens = v.label_tokens;
-      record.peak_bytes = cpu_memory().peak_bytes;
-      std::string metrics;
-      if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
-        const SquadScore score =
-            answer_squad(*loaded_.model, *set.tokenizer, set.section, recipe_.evaluation,
-                         stop_ids(*set.tokenizer, loaded_.model->config(), recipe_.model->path),
-                         &recipe_.kernels)
-                .score;
-        record.exact_match = score.em;
-        record.f1 = score.f1;
-        metrics = cat(", exact match ", score.em, " %, F1 ", score.f1, " %");
-      }
-      log_->validation(name, record);
-      log_info("validation", name == "default" ? "" : " " + name, " after step ", step, ": loss ", v.loss,
-               metrics);
-      if (name == recipe_.checkpoint.best_metric_key && std::isfinite(v.loss) &&
-          (!state_.lowest_validation_loss || v.loss < *state_.lowest_validation_loss)) {
-        state_.lowest_validation_loss = v.loss;
-        lowest = true;
-      }
-    }
-    last_record_ = Clock::now();  // rates are those of training alone
-    return lowest;
-  }
-
   const Recipe& recipe_;
   LoadedModel loaded_;
   std::optional<Tokenizer> tokenizer_;
@@ -278,7 +239,7 @@ class Run {
   LrSchedule schedule_;
   Optimizer optimizer_;
   Checkpoints checkpoints_;
-  std::map<std::string, ValidationSet> validation_;
+  Validation validation_;
   RunState state_;
   std::optional<RunLog> log_;
   RunResult result_;

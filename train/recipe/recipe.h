@@ -54,7 +54,7 @@ struct ModelSection {
 struct CheckpointSection {
   bool enabled = true;
   std::string checkpoint_dir = "checkpoints/";
-  std::optional<std::string> restore_from;  ///< null: newest; LATEST, LOWEST_VAL, a name, a path
+  std::optional<std::string> restore_from;  ///< null: LATEST; LOWEST_VAL, a name, a path
   std::optional<std::int64_t> max_recent_checkpoints;
   std::string best_metric_key = "default";  ///< name of the validation set that drives LOWEST_VAL
 };

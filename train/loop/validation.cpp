@@ -1,0 +1,54 @@
+#include "train/loop/validation.h"
+
+#include "core/allocator.h"
+#include "core/log.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/tokens/token_ids.h"
+
+namespace nemocube {
+
+Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : recipe_(recipe) {
+  for (const auto& [name, section] : recipe.validation_datasets) {
+    const auto tokenizer = recipe_tokenizer(recipe, section);
+    const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
+    sets_.emplace(name, Set{section, tokenizer, dataset});
+  }
+}
+
+std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t step, std::int64_t epoch,
+                                              double lr, RunLog& log, const StopAsked& stop) const {
+  const std::int64_t rows =
+      recipe_.validation_dataloader.batch_size.value_or(recipe_.step_scheduler.local_batch_size);
+  std::map<std::string, double> losses;
+  for (const auto& [name, set] : sets_) {
+    const ValidationResult v = validate(model, set.dataset, rows, &recipe_.kernels, stop);
+    if (!v.complete) break;
+    ValidationRecord record;
+    record.step = step;
+    record.epoch = epoch;
+    record.val_loss = v.loss;
+    record.lr = lr;
+    record.label_tokens = v.label_tokens;
+    record.peak_bytes = cpu_memory().peak_bytes;
+    std::string metrics;
+    if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
+      const SquadResult squad =
+          answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation,
+                       stop_ids(*set.tokenizer, model.config(), recipe_.model->path), &recipe_.kernels, stop);
+      if (!squad.complete) break;
+      record.exact_match = squad.score.em;
+      record.f1 = squad.score.f1;
+      metrics = cat(", exact match ", squad.score.em, " %, F1 ", squad.score.f1, " %");
+    }
+    log.validation(name, record);
+    log_info("validation", name == "default" ? "" : " " + name, " after step ", step, ": loss ", v.loss,
+             metrics);
+    losses.emplace(name, v.loss);
+  }
+  if (losses.size() < sets_.size())
+    log_warning("validation after step ", step, " given up: a signal asked to stop");
+  return losses;
+}
+
+}  // namespace nemocube

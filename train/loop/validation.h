@@ -1,0 +1,39 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/datasets/dataset.h"
+#include "data/tokenizer/tokenizer.h"
+#include "model/nemotron_h.h"
+#include "train/evaluate/evaluate.h"
+#include "train/logging/run_log.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// The validation sets of a recipe, ready to be used after any step of a run.
+class Validation {
+ public:
+  /// Reads the data. Throws Error when it does not fit the model's vocabulary.
+  Validation(const Recipe& recipe, const NemotronHConfig& config);
+  std::size_t sets() const { return sets_.size(); }
+
+  /// Validates the sets one after another and adds a line to the log of each; `step`, `epoch` and `lr` are
+  /// those of the line. Returns the losses by name of the set. Once `stop` is true the set at hand and those
+  /// after it are left out of both.
+  std::map<std::string, double> run(NemotronH& model, std::int64_t step, std::int64_t epoch, double lr,
+                                    RunLog& log, const StopAsked& stop) const;
+
+ private:
+  struct Set {
+    DatasetSection section;
+    std::optional<Tokenizer> tokenizer;
+    std::shared_ptr<const Dataset> dataset;
+  };
+  const Recipe& recipe_;
+  std::map<std::string, Set> sets_;
+};
+
+}  // namespace nemocube
