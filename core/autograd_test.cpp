@@ -88,8 +88,8 @@ TEST_CASE("tape: what a closure throws names it, with the type it had") {
     Tape inner, outer;
     ctx.tape = &inner;
     inner.record("linear", closure);
-    outer.record("block 3", [&] { inner.backward({}, {}); });
-    outer.backward({}, {});
+    outer.record("block 3", [&] { inner.backward(std::span<const Var>{}, {}); });
+    outer.backward(std::span<const Var>{}, {});
   };
   const char* text = "backward of block 3: backward of linear: ";
   CHECK_THROWS_WITH_AS(run([] { fail("no room"); }), cat(text, "no room").c_str(), Error);
