@@ -57,9 +57,6 @@ dataset:
   _target_: tokens
   path: tokens.safetensors
 
-dataloader:
-  shuffle: false
-
 optimizer:
   _target_: torch.optim.AdamW
   lr: {OPTIMIZER["lr"]!r}

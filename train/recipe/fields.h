@@ -285,7 +285,11 @@ void fields(Io& io, Recipe& r) {
   io.optional_section("dataset", r.dataset, each);
   io.suffixed_sections("validation_dataset", r.validation_datasets, each);
   io.section("packed_sequence", [&](auto& sub) { fields(sub, r.packed_sequence); });
-  io.section("dataloader", [&](auto& sub) { fields(sub, r.dataloader); });
+  io.section("dataloader", [&](auto& sub) {
+    if (r.dataset && r.dataset->kind == DatasetKind::tokens && !sub.has("shuffle"))
+      r.dataloader.shuffle = false;
+    fields(sub, r.dataloader);
+  });
   io.section("validation_dataloader", [&](auto& sub) {
     // Validation takes every row, in order, whatever is asked for.
     fields(sub, r.validation_dataloader);

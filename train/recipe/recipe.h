@@ -99,7 +99,7 @@ struct PackedSequenceSection {
 };
 
 struct DataloaderSection {
-  bool shuffle = true;  ///< validation: false if absent
+  bool shuffle = true;  ///< tokens (rows in order) and validation: false if absent
   bool drop_last = false;
   std::optional<std::int64_t> batch_size;  ///< null: local_batch_size, which is all that training accepts
 };

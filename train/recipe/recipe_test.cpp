@@ -334,6 +334,21 @@ TEST_CASE("models from weights and from configurations alone") {
                  "model.initialisation: from_pretrained reads its weights"));
 }
 
+TEST_CASE("rows are shuffled unless they are tokens or the recipe says otherwise") {
+  const auto shuffled = [](const std::string& kind, const std::string& loader = "") {
+    const Recipe r = parse(cat("dataset: {_target_: ", kind, "}\ndataloader: {", loader, "}\n"));
+    CHECK(parse(describe(r)).dataloader.shuffle == r.dataloader.shuffle);
+    return r.dataloader.shuffle;
+  };
+  CHECK(shuffled("mock"));
+  CHECK(shuffled("squad"));
+  CHECK_FALSE(shuffled("mock", "shuffle: false"));
+  CHECK_FALSE(shuffled("tokens"));
+  CHECK_FALSE(shuffled("tokens", "drop_last: true"));
+  CHECK(shuffled("tokens", "shuffle: true"));
+  CHECK_FALSE(parse("dataset: {_target_: tokens}").dataloader.shuffle);
+}
+
 TEST_CASE("several validation sets, by suffix") {
   const Recipe r = parse(
       "validation_dataset: {_target_: mock}\nvalidation_dataset_chat: {_target_: messages, "
