@@ -5,6 +5,7 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/tokens.h"
 #include "data/hf/hf_config.h"
+#include "data/hf/hf_weights.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {
@@ -22,8 +23,10 @@ RowOptions row_options(const DatasetSection& section) {
 // The model's ids stand in where the tokenizer's files name none.
 RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
   RowOptions rows = row_options(section);
-  if (recipe.model && std::filesystem::exists(std::filesystem::path(recipe.model->path) / "config.json")) {
-    const NemotronHConfig config = read_hf_config(recipe.model->path);
+  if (!recipe.model) return rows;
+  const std::filesystem::path model = recipe.model->path;
+  if (std::filesystem::is_regular_file(model) || std::filesystem::exists(model / "config.json")) {
+    const NemotronHConfig config = read_hf_config(model);
     if (!config.eos_token_id.empty()) rows.eos_id = config.eos_token_id[0];
     rows.pad_id = config.pad_token_id;
   }
@@ -32,10 +35,10 @@ RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
 
 std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSection& section,
                                         const std::optional<Tokenizer>& tokenizer) {
-  require(!section.chat_template,
-          "dataset.chat_template: chat templates are not applied in this build; remove the key");
-  require(!section.mask_reasoning_content,
-          "dataset.mask_reasoning_content: not in this build; remove the key");
+  require(!section.chat_template, section.key,
+          ".chat_template: chat templates are not applied in this build; remove the key");
+  require(!section.mask_reasoning_content, section.key,
+          ".mask_reasoning_content: not in this build; remove the key");
   switch (section.kind) {
     case DatasetKind::squad: {
       SquadOptions options = squad_options(section);
@@ -71,7 +74,16 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
 
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section) {
   if (section.kind == DatasetKind::mock || section.kind == DatasetKind::tokens) return std::nullopt;
-  return Tokenizer::load(tokenizer_folder(recipe, section));
+  return Tokenizer::load(tokenizer_path(recipe, section));
+}
+
+std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section) {
+  const std::filesystem::path path = tokenizer_path(recipe, section);
+  auto files = read_companion_files(folder_of(path));
+  files.erase("config.json");
+  if (std::filesystem::is_regular_file(path))
+    files["tokenizer.json"] = read_text_file(path, JsonLimits{}.max_bytes);
+  return files;
 }
 
 void check_vocabulary(const DatasetSection& section, const std::optional<Tokenizer>& tokenizer,

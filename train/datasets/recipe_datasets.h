@@ -1,6 +1,8 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "data/datasets/squad.h"
 #include "data/loader/loader.h"
@@ -10,6 +12,9 @@ namespace nemocube {
 
 /// The tokenizer a dataset section asks for; nothing for data that is tokens already (mock, tokens).
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section);
+
+/// Name and text of the files that travel with a model trained with a section's tokenizer. pre: it has one
+std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
 /// The data set of a section, packed when `packed` and the recipe packs. `tokenizer` is that of the section.
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,

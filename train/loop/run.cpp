@@ -139,8 +139,7 @@ class Run {
   // A model trained with a tokenizer from elsewhere is saved with it.
   void carry_tokenizer() {
     if (!tokenizer_) return;
-    for (auto& [name, text] : read_companion_files(tokenizer_folder(recipe_, *recipe_.dataset)))
-      if (name != "config.json") loaded_.files.other_files.emplace(name, text);
+    loaded_.files.other_files.merge(tokenizer_files(recipe_, *recipe_.dataset));
   }
 
   void resume() {

@@ -35,7 +35,7 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
       const SquadResult squad =
           answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation,
-                       stop_ids(*set.tokenizer, model.config(), recipe_.model->path), &recipe_.kernels, stop);
+                       stop_ids(*set.tokenizer, model.config(), folder_of(recipe_.model->path)), &recipe_.kernels, stop);
       if (!squad.complete) break;
       record.exact_match = squad.score.em;
       record.f1 = squad.score.f1;

@@ -284,6 +284,8 @@ void fields(Io& io, Recipe& r) {
   io.section("loss_fn", [&](auto& sub) { fields(sub, r.loss); });
   io.optional_section("dataset", r.dataset, each);
   io.suffixed_sections("validation_dataset", r.validation_datasets, each);
+  for (auto& [name, section] : r.validation_datasets)
+    section.key = name == "default" ? "validation_dataset" : "validation_dataset_" + name;
   io.section("packed_sequence", [&](auto& sub) { fields(sub, r.packed_sequence); });
   io.section("dataloader", [&](auto& sub) {
     if (r.dataset && r.dataset->kind == DatasetKind::tokens && !sub.has("shuffle"))

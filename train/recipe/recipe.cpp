@@ -172,26 +172,29 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder, const 
 
 }  // namespace
 
-std::filesystem::path dataset_file(const DatasetSection& dataset, const std::string& key) {
+std::filesystem::path dataset_file(const DatasetSection& dataset) {
   const std::string split = DatasetSplit::parse(dataset.split.value_or("train")).name;
   if (dataset.kind == DatasetKind::squad)
     return find_squad_file(dataset.path.empty() ? dataset.dataset_name : dataset.path, split);
   const std::string& source = dataset.path;
-  const std::string where = key + ".path: ";
+  const std::string where = dataset.key + ".path: ";
   require(!source.empty(), where, "is missing");
   if (std::filesystem::is_directory(source)) return file_in_folder(source, split, where);
   if (std::filesystem::exists(source)) return source;
   fail(where, "'", source, "' does not exist");
 }
 
-std::filesystem::path tokenizer_folder(const Recipe& recipe, const DatasetSection& dataset) {
+std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset) {
   if (dataset.tokenizer) return *dataset.tokenizer;
   if (recipe.tokenizer) return *recipe.tokenizer;
-  require(
-      recipe.model && !recipe.model->path.empty(), recipe.file,
-      ": no tokenizer: want dataset.tokenizer, tokenizer.pretrained_model_name_or_path or a model folder");
-  const std::filesystem::path path = recipe.model->path;
-  return std::filesystem::is_regular_file(path) ? path.parent_path() : path;
+  require(recipe.model && !recipe.model->path.empty(), recipe.file, ": no tokenizer: want ", dataset.key,
+          ".tokenizer, tokenizer.pretrained_model_name_or_path or a model folder");
+  return folder_of(recipe.model->path);
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& folder_or_file) {
+  if (!std::filesystem::is_regular_file(folder_or_file)) return folder_or_file;
+  return folder_or_file.has_parent_path() ? folder_or_file.parent_path() : ".";
 }
 
 }  // namespace nemocube

@@ -73,6 +73,7 @@ struct LossSection {
 
 enum class DatasetKind { squad, messages, mock, tokens };
 struct DatasetSection {
+  std::string key = "dataset";  ///< the section's own, for messages
   DatasetKind kind = DatasetKind::squad;
   std::string dataset_name = "squad";      ///< squad: file, folder or hub name; `path` wins
   std::string path;                        ///< file or folder; messages: key path_or_dataset_id
@@ -203,9 +204,13 @@ std::string describe(const Recipe& recipe);
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
 
 /// The file a squad, messages or tokens dataset reads: `path`, or dataset_name, or in a folder the file of
-/// its split. Throws Error saying what to download when only a hub name is known. `key` is for messages.
-std::filesystem::path dataset_file(const DatasetSection& dataset, const std::string& key = "dataset");
-/// dataset.tokenizer, else tokenizer, else the folder of the model. Throws Error when there is none.
-std::filesystem::path tokenizer_folder(const Recipe& recipe, const DatasetSection& dataset);
+/// its split. Throws Error saying what to download when only a hub name is known.
+std::filesystem::path dataset_file(const DatasetSection& dataset);
+/// dataset.tokenizer, else tokenizer, else the folder of the model: a folder with tokenizer.json, or the file
+/// itself. Throws Error when there is none.
+std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
+/// A path to a folder, or the folder of a file: a model may be named by its config.json, a tokenizer by its
+/// tokenizer.json.
+std::filesystem::path folder_of(const std::filesystem::path& folder_or_file);
 
 }  // namespace nemocube

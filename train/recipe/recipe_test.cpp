@@ -323,7 +323,6 @@ TEST_CASE("models from weights and from configurations alone") {
   CHECK(r.model->source == ModelSource::config);
   CHECK(r.model->path == "x/config.json");
   CHECK(r.model->dtype == DType::bf16);
-  CHECK(tokenizer_folder(r, *r.dataset) == "x/config.json");
   CHECK(
       contains(error_with("model: {_target_: a.from_pretrained, config: {pretrained_model_name_or_path: x}}"),
                "wants pretrained_model_name_or_path"));
@@ -370,23 +369,35 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
   d.split = "test";
   CHECK_THROWS_AS(dataset_file(d), Error);
   d.dataset_name = "rajpurkar/squad";
-  CHECK_THROWS_WITH(dataset_file(d, "validation_dataset"), doctest::Contains("train-v1.1.json"));
+  CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("train-v1.1.json"));
   d.path = "/does/not/exist.json";
   CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("/does/not/exist.json"));
   d.kind = DatasetKind::tokens;
   CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");
+  const Recipe r = parse(
+      "validation_dataset: {_target_: tokens, path: absent}\nvalidation_dataset_b: {_target_: tokens, path: "
+      "absent}\n");
+  CHECK_THROWS_WITH(dataset_file(r.validation_datasets.at("default")),
+                    doctest::Contains("validation_dataset.path: 'absent'"));
+  CHECK_THROWS_WITH(dataset_file(r.validation_datasets.at("b")),
+                    doctest::Contains("validation_dataset_b.path: 'absent'"));
 }
 
 TEST_CASE("the tokenizer of a dataset, of the recipe, of the model") {
   const std::string base = "model: {pretrained_model_name_or_path: m}\ndataset: {_target_: squad}\n";
   const auto folder = [&](const std::string& more, std::vector<std::string> set = {}) {
     const Recipe r = parse(base + more, set);
-    return tokenizer_folder(r, *r.dataset).string();
+    return tokenizer_path(r, *r.dataset).string();
   };
   CHECK(folder("") == "m");
   CHECK(folder("tokenizer: {pretrained_model_name_or_path: t}") == "t");
   CHECK(folder("tokenizer: t", {"dataset.tokenizer=d"}) == "d");
   CHECK(folder("", {"dataset.tokenizer.pretrained_model_name_or_path=d"}) == "d");
+  const std::string golden = model_folder;
+  CHECK(folder("", {cat("model={config: ", golden, "/config.json}")}) == golden);
+  CHECK(folder_of(golden) == golden);
+  CHECK(folder_of(golden + "/config.json") == golden);
+  CHECK(folder_of("no such path") == "no such path");
 }
 
 TEST_CASE("a schedule needs three sections and a length") {
