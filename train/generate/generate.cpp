@@ -10,14 +10,7 @@
 namespace nemocube {
 namespace {
 
-void check(const std::vector<std::vector<std::int64_t>>& prompts, const GenerateOptions& o) {
-  require(o.temperature >= 0, "generate: temperature must be >= 0, got ", o.temperature);
-  require(o.top_p > 0 && o.top_p <= 1, "generate: top_p must lie in (0, 1], got ", o.top_p);
-  require(o.top_k >= 0, "generate: top_k must be >= 0, got ", o.top_k);
-  require(o.max_new_tokens >= 0, "generate: max_new_tokens must be >= 0, got ", o.max_new_tokens);
-  for (std::size_t i = 0; i < prompts.size(); ++i)
-    require(!prompts[i].empty(), "generate: prompt ", i, " has no tokens (start it with BOS or any text)");
-}
+constexpr std::size_t prompts_at_once = 32;
 
 // The last row of every sequence that has rows, in f32.
 Tensor last_rows(const Tensor& hidden, const Sequences& sequences) {
@@ -31,6 +24,13 @@ Tensor last_rows(const Tensor& hidden, const Sequences& sequences) {
 }
 
 }  // namespace
+
+void check_generate_options(const GenerateOptions& o) {
+  require(o.temperature >= 0, "generate: temperature must be >= 0, got ", o.temperature);
+  require(o.top_p > 0 && o.top_p <= 1, "generate: top_p must lie in (0, 1], got ", o.top_p);
+  require(o.top_k >= 0, "generate: top_k must be >= 0, got ", o.top_k);
+  require(o.max_new_tokens >= 0, "generate: max_new_tokens must be >= 0, got ", o.max_new_tokens);
+}
 
 std::int64_t sample_token(std::span<const float> logits, const GenerateOptions& o, double uniform) {
   const auto best = std::ranges::max_element(logits);
@@ -63,16 +63,19 @@ std::int64_t sample_token(std::span<const float> logits, const GenerateOptions& 
   return order[kept - 1];
 }
 
-std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
-                                                const std::vector<std::vector<std::int64_t>>& prompts,
-                                                const GenerateOptions& options, const OnToken& on_token) {
-  check(prompts, options);
-  std::vector<std::vector<std::int64_t>> result(prompts.size());
-  std::vector<std::vector<std::int64_t>> next = prompts;  // tokens to feed; empty: finished
+namespace {
+
+// Prompts [first, last).
+void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t>>& prompts,
+                    std::size_t first, std::size_t last, const GenerateOptions& options,
+                    const OnToken& on_token, std::vector<std::vector<std::int64_t>>& result) {
+  std::vector<std::vector<std::int64_t>> next;  // tokens to feed; empty: finished
   std::vector<RandomStream> streams;
-  for (std::size_t i = 0; i < prompts.size(); ++i)
+  for (std::size_t i = first; i < last; ++i) {
+    next.push_back(prompts[i]);
     streams.emplace_back(options.seed, "generate/" + std::to_string(i));
-  DecodeState state = model.make_state(static_cast<std::int64_t>(prompts.size()));
+  }
+  DecodeState state = model.make_state(static_cast<std::int64_t>(next.size()));
   Context ctx;
   ctx.kernels = options.kernels;
   for (std::int64_t n = 0; n < options.max_new_tokens; ++n) {
@@ -87,19 +90,34 @@ std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
     const Var hidden = model.hidden(ctx, Tensor::from(ids, {tokens}), sequences, &state);
     const Tensor logits = model.logits(last_rows(hidden.value(), sequences)).to(DType::f32);
     std::int64_t row = 0;
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      if (next[i].empty()) continue;
+    for (std::size_t k = 0; k < next.size(); ++k) {
+      if (next[k].empty()) continue;
+      const std::size_t i = first + k;
       const std::span<const float> scores(logits.row<float>(row++), static_cast<std::size_t>(logits.cols()));
       require(std::ranges::all_of(scores, [](float s) { return std::isfinite(s); }), "generate: prompt ", i,
               ": the logits of new token ", n, " are not finite; are the weights damaged?");
       const std::int64_t id =
-          sample_token(scores, options, streams[i].uniform(static_cast<std::uint64_t>(n)));
-      next[i].clear();
+          sample_token(scores, options, streams[k].uniform(static_cast<std::uint64_t>(n)));
+      next[k].clear();
       if (std::ranges::find(options.stop_ids, id) != options.stop_ids.end()) continue;
       result[i].push_back(id);
-      if (!on_token || !on_token(i, id)) next[i].push_back(id);
+      if (!on_token || !on_token(i, id)) next[k].push_back(id);
     }
   }
+}
+
+}  // namespace
+
+std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
+                                                const std::vector<std::vector<std::int64_t>>& prompts,
+                                                const GenerateOptions& options, const OnToken& on_token) {
+  check_generate_options(options);
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    require(!prompts[i].empty(), "generate: prompt ", i, " has no tokens (start it with BOS or any text)");
+  std::vector<std::vector<std::int64_t>> result(prompts.size());
+  for (std::size_t first = 0; first < prompts.size(); first += prompts_at_once)
+    generate_group(model, prompts, first, std::min(prompts.size(), first + prompts_at_once), options,
+                   on_token, result);
   return result;
 }
 

@@ -21,9 +21,13 @@ struct GenerateOptions {
 /// Called with each new token; return true to end that sequence after it.
 using OnToken = std::function<bool(std::size_t prompt, std::int64_t id)>;
 
-/// Continues every prompt (token ids, at least one each): prefill of all prompts at once, then one token a
-/// step for those still running, from Mamba states and KV caches. Returns the new ids of each. Errors: empty
-/// prompt, id outside the vocabulary, temperature < 0, top_p outside (0, 1].
+/// Throws Error: temperature < 0, top_p outside (0, 1], negative top_k or max_new_tokens.
+void check_generate_options(const GenerateOptions& options);
+
+/// Continues every prompt (token ids, at least one each), 32 at a time so that memory does not grow with
+/// their number: prefill of all in the group, then one token a step for those still running, from Mamba
+/// states and KV caches. Returns the new ids of each. Errors: those of the options, empty prompt, id outside
+/// the vocabulary.
 std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
                                                 const std::vector<std::vector<std::int64_t>>& prompts,
                                                 const GenerateOptions& options, const OnToken& on_token = {});

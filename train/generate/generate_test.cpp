@@ -188,6 +188,28 @@ TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside 
   }
 }
 
+TEST_CASE("generate: many prompts go in groups, with the streams of their numbers") {
+  NemotronH flat(tiny_config("-"), DType::f32);
+  randomise(flat, 72);
+  flat.parameters().get("lm_head.weight").value.zero();
+  GenerateOptions o = at_most(3);
+  o.temperature = 1;
+  std::vector<std::size_t> order;
+  const auto got = generate(flat, std::vector<Ids>(70, Ids{3}), o, [&](std::size_t prompt, std::int64_t) {
+    order.push_back(prompt);
+    return false;
+  });
+  REQUIRE(got.size() == 70);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const RandomStream stream(0, cat("generate/", i));
+    Ids want;
+    for (std::uint64_t n = 0; n < 3; ++n) want.push_back(static_cast<std::int64_t>(stream.uniform(n) * 23));
+    CHECK(got[i] == want);
+  }
+  REQUIRE(order.size() == 210);
+  for (std::size_t k = 0; k < order.size(); ++k) CHECK(order[k] / 32 == k / 96);
+}
+
 TEST_CASE("generate: errors") {
   GenerateOptions o = at_most(2);
   CHECK_THROWS_WITH_AS(generate(model(), {{1}, {}}, o), doctest::Contains("prompt 1"), Error);
