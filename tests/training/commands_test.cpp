@@ -114,7 +114,7 @@ TEST_CASE("generate: stops at the ids of generation_config.json") {
   CHECK(ids("stopping").size() <= 1);
 }
 
-TEST_CASE("eval: the loss of the last validation line, and scores between 0 and 100") {
+TEST_CASE("eval: the loss of the last validation line; every question is answered") {
   const fs::path dir = trained().path();
   const ProcessResult run =
       nemocube_in(dir, {"eval", "recipe.yaml", "--model", "straight/LATEST/model", "--json"});
@@ -135,10 +135,74 @@ TEST_CASE("eval: the loss of the last validation line, and scores between 0 and 
   CAPTURE(elsewhere.err);
   CHECK(elsewhere.out == run.out);
   CHECK(lines[0]["questions"] == 4);
+  CHECK(lines[0]["squad_version"] == "1.1");
   for (const char* score : {"exact_match", "f1"}) {
     CHECK(lines[0][score].get<double>() >= 0);
     CHECK(lines[0][score].get<double>() <= 100);
   }
+}
+
+// A stop id that is every id makes each answer empty: right where there is none, wrong elsewhere.
+TEST_CASE("eval: predictions, and what --show says about questions without an answer") {
+  const fs::path dir = trained().path();
+  fs::copy(dir / "straight" / "LATEST" / "model", dir / "silent", fs::copy_options::recursive);
+  Json stops = Json::array();
+  for (int id = 0; id < 2048; ++id) stops.push_back(id);
+  spit(dir / "silent" / "generation_config.json", dump_json({{"eos_token_id", stops}}));
+  const auto row = [](const char* id, const Json& texts, const Json& starts) {
+    return dump_json({{"id", id},
+                      {"context", "A frog."},
+                      {"question", cat("Who is ", id, "?")},
+                      {"answers", {{"text", texts}, {"answer_start", starts}}}},
+                     -1) +
+           "\n";
+  };
+  spit(dir / "v2.jsonl", row("a", {"frog"}, {2}) + row("b", Json::array(), Json::array()));
+  const std::vector<std::string> command{"eval",    "recipe.yaml",
+                                         "--model", "silent",
+                                         "--show",  "2",
+                                         "--set",   "validation_dataset.dataset_name=v2.jsonl",
+                                         "--set",   "evaluation.predictions_path=said.json"};
+  const ProcessResult run = nemocube_in(dir, command);
+  CAPTURE(run.err);
+  CAPTURE(run.out);
+  REQUIRE(run.exit_code == 0);
+  CHECK(read_json_file(dir / "said.json") == Json({{"a", ""}, {"b", ""}}));
+  CHECK(run.out.find("exact match 50.00 %, F1 50.00 % over 2 questions (rules of SQuAD 2.0)") !=
+        std::string::npos);
+  CHECK(run.out.find("Who is a?\n  A: (none)   [expected: frog]") != std::string::npos);
+  CHECK(run.out.find("Who is b?\n  A: (none)   [right]") != std::string::npos);
+}
+
+TEST_CASE("train: squad_metrics puts the scores of eval into the validation log") {
+  const RunDir dir;
+  const ProcessResult run = dir.train({"step_scheduler.max_steps=3", "lr_scheduler=null",
+                                       "evaluation.squad_metrics=true", "evaluation.max_new_tokens=4"});
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const auto log = read_jsonl(dir / "straight" / "validation.jsonl");
+  REQUIRE(log.size() == 1);
+  const auto eval =
+      json_lines(nemocube_in(dir.path(), {"eval", "recipe.yaml", "--model", "straight/LATEST/model", "--json",
+                                          "--set", "evaluation.max_new_tokens=4"})
+                     .out);
+  REQUIRE(eval.size() == 1);
+  for (const char* score : {"exact_match", "f1"}) {
+    REQUIRE(log[0].contains(score));
+    CHECK(log[0][score].get<double>() == eval[0][score].get<double>());
+  }
+}
+
+TEST_CASE("train: model and tokenizer may be named by a file") {
+  const RunDir dir;
+  const ProcessResult run =
+      dir.train({"step_scheduler.max_steps=1", "lr_scheduler=null",
+                 "model.config.pretrained_model_name_or_path=model/config.json",
+                 "tokenizer.pretrained_model_name_or_path=samples/tokenizer/tokenizer.json"});
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+    CHECK(slurp(dir / "straight" / "LATEST" / "model" / file) == slurp(dir / "samples" / "tokenizer" / file));
 }
 
 TEST_CASE("inspect: model, samples and schedule") {

@@ -33,7 +33,8 @@ void use_model(std::vector<std::string>& overrides, const std::string& dir) {
 void show_answers(const SquadResult& squad, std::int64_t count) {
   for (std::size_t i = 0; i < squad.answered.size() && static_cast<std::int64_t>(i) < count; ++i) {
     const AnsweredQuestion& a = squad.answered[i];
-    std::cout << "  Q: " << a.question << "\n  A: " << a.prediction << "   ["
+    std::cout << "  Q: " << a.question << "\n  A: " << (a.prediction.empty() ? "(none)" : a.prediction)
+              << "   ["
               << (a.score.em == 1 ? "right" : "expected: " + (a.answers.empty() ? "no answer" : a.answers[0]))
               << "]\n";
   }
@@ -70,12 +71,15 @@ void run(const Options& options) {
       const SquadResult squad =
           answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation,
                        stop_ids(*tokenizer, loaded.model->config(), recipe.model->path), &recipe.kernels);
+      const char* version = squad.version == SquadVersion::v2_0 ? "2.0" : "1.1";
       line["exact_match"] = squad.score.em;
       line["f1"] = squad.score.f1;
       line["questions"] = squad.score.total;
+      line["squad_version"] = version;
       if (!options.json) {
         std::cout << std::fixed << std::setprecision(2) << "  exact match " << squad.score.em << " %, F1 "
-                  << squad.score.f1 << " % over " << squad.score.total << " questions\n"
+                  << squad.score.f1 << " % over " << squad.score.total << " questions (rules of SQuAD "
+                  << version << ")\n"
                   << std::defaultfloat << std::setprecision(6);
         show_answers(squad, options.show);
       }

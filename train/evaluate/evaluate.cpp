@@ -35,8 +35,6 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
 
 namespace {
 
-constexpr std::size_t questions_at_once = 32;
-
 std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokenizer& tokenizer,
                                      const DatasetSection& section) {
   std::vector<std::int64_t> ids = tokenizer.encode(squad_prompt(question), false);
@@ -55,14 +53,16 @@ SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const Dat
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
+  SquadResult result;
+  if (std::ranges::any_of(questions, [](const SquadQuestion& q) { return q.answers.empty(); }))
+    result.version = SquadVersion::v2_0;
   if (options.limit_samples && *options.limit_samples < static_cast<std::int64_t>(questions.size()))
     questions.resize(static_cast<std::size_t>(*options.limit_samples));
   GenerateOptions generation;
   generation.max_new_tokens = options.max_new_tokens;
   generation.stop_ids = std::move(stop_ids);
   generation.kernels = kernels;
-  SquadScorer scorer;
-  SquadResult result;
+  SquadScorer scorer(result.version);
   for (std::size_t first = 0; first < questions.size(); first += questions_at_once) {
     const std::size_t last = std::min(questions.size(), first + questions_at_once);
     std::vector<std::vector<std::int64_t>> prompts;

@@ -25,18 +25,19 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
                           const KernelChoice* kernels, const StopAsked& stop = {});
 
 struct AnsweredQuestion {
-  std::string id, question, prediction;
+  std::string id, question, prediction;  ///< an empty prediction says that there is no answer
   std::vector<std::string> answers;
   AnswerScore score;
 };
 struct SquadResult {
+  SquadVersion version = SquadVersion::v1_1;  ///< v2_0 when some question of the section has no answer
   SquadScore score;
   std::vector<AnsweredQuestion> answered;
   bool complete = true;  ///< false: given up, the score is of a part
 };
 /// Greedy answers to the questions of a squad section, stopped at any of `stop_ids` (and at a newline when
-/// the recipe says so), scored by the official rules. Prompts longer than seq_length lose their left end when
-/// the section truncates. Asks at every token.
+/// the recipe says so), scored by the official rules of the data's version. Prompts longer than seq_length
+/// lose their left end when the section truncates. Asks at every token.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {});

@@ -1,0 +1,210 @@
+#include "train/evaluate/evaluate.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "data/datasets/row.h"
+#include "data/datasets/squad.h"
+#include "data/json/json.h"
+#include "data/json/test_dir.h"
+#include "model/test_models.h"
+#include "train/generate/generate.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+constexpr std::int64_t eos = 2;
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer t = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
+  return t;
+}
+
+NemotronHConfig speaker_config() {
+  NemotronHConfig c = tiny_config("-");
+  c.vocab_size = tokenizer().vocab_size();
+  return c;
+}
+
+/// Says `text` and EOS after any prompt: hidden state k, which the token before chose, means token k.
+struct Says : NemotronH {
+  explicit Says(const std::string& text) : NemotronH(speaker_config(), DType::f32) {
+    randomise(*this, 5);
+    const Tensor embeddings = parameters().get("backbone.embeddings.weight").value;
+    const Tensor head = parameters().get("lm_head.weight").value;
+    parameters().get("backbone.layers.0.mixer.down_proj.weight").value.zero();
+    embeddings.zero();
+    head.zero();
+    Ids script = tokenizer().encode(text, false);
+    script.push_back(eos);
+    REQUIRE(script.size() < 12);
+    REQUIRE(std::set<std::int64_t>(script.begin(), script.end()).size() == script.size());
+    for (std::int64_t id = 0; id < embeddings.dim(0); ++id) {
+      const auto said = std::ranges::find(script, id);
+      embeddings.row<float>(id)[said == script.end() ? 0 : said - script.begin() + 1] = 1;
+    }
+    for (std::size_t k = 0; k < script.size(); ++k) head.row<float>(script[k])[k] = 1;
+  }
+};
+
+/// Questions whose context is "A green frog and a toad.", with these answers.
+class Questions : public TestDir {
+ public:
+  explicit Questions(const std::vector<std::vector<std::string>>& answers) {
+    const std::string context = "A green frog and a toad.";
+    std::string lines;
+    for (const auto& texts : answers) {
+      Json starts = Json::array();
+      for (const std::string& text : texts) starts.push_back(context.find(text));
+      lines += dump_json({{"id", cat("q", ids++)},
+                          {"context", context},
+                          {"question", "Who?"},
+                          {"answers", {{"text", texts}, {"answer_start", starts}}}},
+                         -1) +
+               "\n";
+    }
+    spit(*this / "questions.jsonl", lines);
+    section.dataset_name = (*this / "questions.jsonl").string();
+  }
+  SquadResult answers(NemotronH& model, const Ids& stop = {eos}) const {
+    return answer_squad(model, tokenizer(), section, options, stop, nullptr);
+  }
+  std::string first_answer(NemotronH& model, const Ids& stop = {eos}) const {
+    return answers(model, stop).answered.at(0).prediction;
+  }
+  DatasetSection section;
+  EvaluationSection options;
+
+ private:
+  int ids = 0;
+};
+
+}  // namespace
+
+TEST_CASE("validate: the mean over all labels of all rows, whatever the batches") {
+  NemotronH model(tiny_config(), DType::f32);
+  randomise(model, 3);
+  std::vector<TokenRow> rows(7);
+  std::int32_t next = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].id = cat("row ", i);
+    for (std::size_t t = 0; t < 2 + 3 * i % 8; ++t)
+      rows[i].append(next = (7 * next + 5) % 23, t > 0 && (t % 3 != 2 || i == 1));
+  }
+  const auto data = std::make_shared<RowDataset>("rows", rows, RowOptions{}, 0);
+  REQUIRE(data->size() == 7);
+  double sum = 0;
+  std::int64_t labels = 0;
+  for (std::int64_t i = 0; i < data->size(); ++i) {
+    const Sample sample = data->sample(i);
+    Context ctx;
+    const Tensor logits = model.logits(model
+                                           .hidden(ctx, Tensor::from(sample.input_ids, {sample.positions()}),
+                                                   Sequences::uniform(1, sample.positions()))
+                                           .value());
+    for (std::int64_t t = 0; t < sample.positions(); ++t) {
+      const std::int64_t label = sample.labels[static_cast<std::size_t>(t)];
+      if (label == ignored_label) continue;
+      double total = 0;
+      for (int v = 0; v < 23; ++v) total += std::exp(static_cast<double>(logits.row<float>(t)[v]));
+      sum += std::log(total) - static_cast<double>(logits.row<float>(t)[label]);
+      ++labels;
+    }
+  }
+  for (const std::int64_t batch : {1, 2, 3, 7, 50}) {
+    CAPTURE(batch);
+    const ValidationResult v = validate(model, data, batch, nullptr);
+    CHECK(v.loss == doctest::Approx(sum / static_cast<double>(labels)).epsilon(1e-5));
+    CHECK(v.label_tokens == labels);
+    CHECK(v.samples == 7);
+  }
+}
+
+TEST_CASE("answer_squad: predictions and their scores under the rules of version 1.1") {
+  const Questions questions({{"frog"}, {"green frog"}, {"toad", "frog"}, {"toad"}});
+  Says model(" the frog");
+  const SquadResult result = questions.answers(model);
+  REQUIRE(result.answered.size() == 4);
+  CHECK(result.version == SquadVersion::v1_1);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(result.answered[i].prediction == "the frog");
+    CHECK(result.answered[i].id == cat("q", i));
+    CHECK(result.answered[i].score.em == (i % 2 == 0 ? 1 : 0));
+  }
+  CHECK(result.answered[2].answers == std::vector<std::string>{"toad", "frog"});
+  CHECK(result.score.total == 4);
+  CHECK(result.score.em == doctest::Approx(50));
+  CHECK(result.score.f1 == doctest::Approx(100 * (1 + 2.0 / 3 + 1 + 0) / 4));
+}
+
+TEST_CASE("answer_squad: with questions that have no answer the rules are those of version 2.0") {
+  const Questions questions({{}, {"toad"}, {}});
+  Says silent(""), talks(" toad");
+  const SquadResult none = questions.answers(silent), some = questions.answers(talks);
+  CHECK(none.version == SquadVersion::v2_0);
+  CHECK(none.answered[0].prediction.empty());
+  CHECK(none.answered[0].score.em == 1);
+  CHECK(none.answered[0].score.f1 == 1);
+  CHECK(none.answered[1].score.em == 0);
+  CHECK(none.score.em == doctest::Approx(200.0 / 3));
+  CHECK(none.score.f1 == doctest::Approx(200.0 / 3));
+  CHECK(some.score.em == doctest::Approx(100.0 / 3));
+  CHECK(some.score.f1 == doctest::Approx(100.0 / 3));
+}
+
+TEST_CASE("answer_squad: the version is that of all questions, not of those that limit_samples leaves") {
+  Questions questions({{"toad"}, {"frog"}, {}});
+  questions.options.limit_samples = 2;
+  Says model(" toad");
+  const SquadResult result = questions.answers(model);
+  CHECK(result.version == SquadVersion::v2_0);
+  CHECK(result.answered.size() == 2);
+  CHECK(result.score.total == 2);
+  CHECK(result.score.em == doctest::Approx(50));
+}
+
+TEST_CASE("answer_squad: answers end at a newline, at any stop id, at max_new_tokens") {
+  Questions questions({{"frog"}});
+  Says model(" frog\n toad");
+  CHECK(questions.first_answer(model) == "frog");
+  questions.options.stop_at_newline = false;
+  CHECK(questions.first_answer(model) == "frog\n toad");
+  const Ids toad = tokenizer().encode(" toad", false);
+  CHECK(questions.first_answer(model, {eos, toad.at(0)}) == "frog");
+  Says long_winded(" green frog and a toad");
+  const Ids all = tokenizer().encode(" green frog and a toad", false);
+  questions.options.max_new_tokens = 2;
+  CHECK(questions.first_answer(long_winded) == tokenizer().decode(std::span(all).first(2), true).substr(1));
+}
+
+TEST_CASE("answer_squad: the model sees the prompts, without their left end where the section truncates") {
+  NemotronHConfig c = tiny_config("M*-");
+  c.vocab_size = tokenizer().vocab_size();
+  NemotronH model(c, DType::f32);
+  randomise(model, 9);
+  Questions questions(std::vector<std::vector<std::string>>(40, {"toad"}));
+  questions.options.max_new_tokens = 5;
+  questions.options.stop_at_newline = false;
+  questions.section.seq_length = 9;
+  Ids prompt = tokenizer().encode(squad_prompt(read_squad(questions / "questions.jsonl").at(0)), false);
+  const Ids tail(prompt.end() - 9, prompt.end());
+  std::vector<std::string> seen;
+  for (const bool truncation : {false, true}) {
+    questions.section.truncation = truncation;
+    GenerateOptions greedy;
+    greedy.max_new_tokens = 5;
+    const Ids made = generate(model, {truncation ? tail : prompt}, greedy).at(0);
+    const SquadResult result = questions.answers(model, {});
+    REQUIRE(result.answered.size() == 40);
+    seen.push_back(result.answered[0].prediction);
+    CHECK(tokenizer().decode(made, true).find(seen.back()) != std::string::npos);
+    CHECK(result.answered[39].prediction == seen.back());
+  }
+  CHECK(seen[0] != seen[1]);
+}
