@@ -97,9 +97,9 @@ TEST_CASE("bad text: tokenize names the line and byte, or the id") {
   }
 }
 
-TEST_CASE("bad text: an input that is missing or a directory is refused") {
+TEST_CASE("bad text: an input that is missing, a directory or unreadable is refused") {
   const TokenizerDir dir;
-  for (const char* input : {"nope.txt", "tokenizer"})
+  for (const char* input : {"nope.txt", "tokenizer", "/proc/self/mem"})
     check_refused(dir.path(), {"tokenize", "--tokenizer", "tokenizer", "--input", input},
                   {input, "cannot be read"});
 }
@@ -142,17 +142,27 @@ TEST_CASE("bad prompts and options of generate are refused") {
   CHECK(good.exit_code == 0);
 
   refuse({"--prompt", "\xff\xfe"}, {"not valid UTF-8 at byte 0"});
-  refuse({"--prompt", ""}, {"prompt 0 has no tokens"});
+  refuse({"--prompt", ""}, {"the prompt has no tokens"});
   refuse({"--prompt-file", "nope.txt"}, {"nope.txt", "cannot be read"});
   refuse({"--prompt-file", "."}, {"cannot be read"});
   refuse({"--prompt-file", "none.txt"}, {"none.txt", "no prompt"});
+  spit(dir / "blank.txt", "hello\r\n\r\nhello\r\n");
+  refuse({"--prompt-file", "blank.txt"}, {"blank.txt: line 2: the prompt has no tokens"});
+  spit(dir / "latin.txt", "hello\ncaf\xe9\n");
+  refuse({"--prompt-file", "latin.txt"}, {"latin.txt: line 2", "not valid UTF-8 at byte 3"});
+  refuse({"--prompt-file", "/proc/self/mem"}, {"/proc/self/mem", "cannot be read"});
   refuse({}, {"--prompt or --prompt-file"});
   refuse({"--prompt", "a", "--prompt-file", "b"}, {"--prompt", "excludes"});
   refuse({"--prompt", "a", "--temperature", "-1"}, {"temperature", "-1"});
   refuse({"--prompt", "a", "--temperature", "nan"}, {"temperature", "nan"});
   refuse({"--prompt", "a", "--top-p", "2"}, {"top_p", "2"});
-  refuse({"--prompt", "a", "--top-k", "-1"}, {"top_k", "-1"});
-  refuse({"--prompt", "a", "--max-new-tokens", "-3"}, {"max_new_tokens", "-3"});
+  refuse({"--prompt", "a", "--top-k", "-1"}, {"--top-k", "'-1'"});
+  refuse({"--prompt", "a", "--max-new-tokens", "-3"}, {"--max-new-tokens", "'-3'"});
+  refuse({"--prompt", "a", "--max-new-tokens", "99999999999999999999"}, {"--max-new-tokens", "2^63 - 1"});
+  // Before the prompt appears.
+  CHECK(run_process({NEMOCUBE_BINARY, "generate", "--model", ".", "--prompt", "hello", "--top-p", "2"},
+                    dir.path())
+            .out.empty());
   refuse({"--prompt", "a", "--dtype", "i64"}, {"--dtype", "i64", "f32, bf16 or f64"});
   weights.fill("lm_head.weight", std::numeric_limits<float>::quiet_NaN());
   weights.write(dir / "model.safetensors");

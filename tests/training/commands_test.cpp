@@ -73,7 +73,7 @@ TEST_CASE("convert: a checkpoint becomes a model directory with the same bits, a
 TEST_CASE("generate: greedy from a checkpoint, the same alone and in a file of prompts") {
   const fs::path dir = trained().path();
   const std::string first = "Context: Bees make honey. Question: Who makes honey? Answer:", second = "The";
-  spit(dir / "prompts.txt", first + "\n" + second + "\n");
+  spit(dir / "prompts.txt", first + "\n" + second + "\r\n");
   const std::vector<std::string> common{"generate",         "--model", "straight/LATEST/model", "--json",
                                         "--max-new-tokens", "6",       "--ignore-eos"};
   const auto with = [&](const std::vector<std::string>& more) {
@@ -87,6 +87,7 @@ TEST_CASE("generate: greedy from a checkpoint, the same alone and in a file of p
   const auto both = with({"--prompt-file", "prompts.txt"});
   REQUIRE(both.size() == 2);
   CHECK(both[0]["prompt"] == first);
+  CHECK(both[1]["prompt"] == second);
   CHECK(both[0]["ids"].size() == 6);
   const auto alone = with({"--prompt", first}), other = with({"--prompt", second});
   CHECK(alone.at(0)["ids"] == both[0]["ids"]);

@@ -91,7 +91,7 @@ void add_inspect_command(CLI::App& app) {
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe")->needs(recipe);
   command->add_option("--samples", o->samples, "rows to print, as JSON lines")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number())
       ->needs(recipe);
   command->add_flag("--schedule", o->schedule, "print n, learning rate, weight decay, separated by tabs")
       ->needs(recipe);

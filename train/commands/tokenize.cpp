@@ -1,5 +1,4 @@
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,6 +6,7 @@
 #include "core/error.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/commands/commands.h"
+#include "train/commands/lines.h"
 
 namespace nemocube {
 namespace {
@@ -17,41 +17,25 @@ struct Options {
 };
 
 std::vector<std::int64_t> read_ids(const std::string& line, std::int64_t vocab_size) {
-  const auto json = nlohmann::json::parse(line);
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  require(json.is_array(), "want a JSON array of token ids");
   std::vector<std::int64_t> ids;
   for (const auto& item : json) {
-    require(json.is_array() && item.is_number_integer(), "want a JSON array of token ids");
+    require(item.is_number_integer(), "want a JSON array of token ids");
     require(item >= 0 && item < vocab_size, "token id ", item.dump(), " is not in [0, ", vocab_size, ")");
     ids.push_back(item.get<std::int64_t>());
   }
-  require(json.is_array(), "want a JSON array of token ids");
   return ids;
 }
 
 void run(const Options& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
-  std::ifstream file;
-  const bool from_stdin = options.input == "-";
-  if (!from_stdin) {
-    file.open(options.input, std::ios::binary);
-    require(file.good() && !std::filesystem::is_directory(options.input), options.input.string(),
-            ": cannot be read");
-  }
-  std::istream& in = from_stdin ? std::cin : file;
-  std::string line;
-  for (std::int64_t number = 1; std::getline(in, line); ++number) {
-    try {
-      if (options.decode) {
-        std::cout << tokenizer.decode(read_ids(line, tokenizer.vocab_size()), !options.special) << '\n';
-      } else {
-        std::cout << nlohmann::json(tokenizer.encode(line, options.special)).dump() << '\n';
-      }
-    } catch (const Error& e) {
-      fail(options.input.string(), ": line ", number, ": ", e.what());
-    } catch (const nlohmann::json::exception&) {
-      fail(options.input.string(), ": line ", number, ": want a JSON array of token ids");
-    }
-  }
+  for_each_line(options.input, [&](const std::string& line) {
+    if (options.decode)
+      std::cout << tokenizer.decode(read_ids(line, tokenizer.vocab_size()), !options.special) << '\n';
+    else
+      std::cout << nlohmann::json(tokenizer.encode(line, options.special)).dump() << '\n';
+  });
   std::cout.flush();
   require(std::cout.good(), "standard output: cannot be written");
 }

@@ -1,0 +1,29 @@
+#include "train/commands/lines.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "core/error.h"
+
+namespace nemocube {
+
+void for_each_line(const std::filesystem::path& path, const std::function<void(const std::string&)>& fn) {
+  const bool from_stdin = path == "-";
+  std::ifstream file;
+  if (!from_stdin) file.open(path, std::ios::binary);
+  std::istream& in = from_stdin ? std::cin : file;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    try {
+      fn(line);
+    } catch (const Error& e) {
+      fail(path.string(), ": line ", number, ": ", e.what());
+    }
+  }
+  // Of standard input, which C++ reads through C, only C knows about failures.
+  const bool failed = from_stdin ? std::ferror(stdin) != 0 : in.bad() || !file.is_open();
+  require(!failed, path.string(), ": cannot be read");
+}
+
+}  // namespace nemocube
