@@ -220,10 +220,33 @@ TEST_CASE("inspect: model, samples and schedule") {
   }
   CHECK(facts["parameters"] == elements);
 
-  const ProcessResult rows = nemocube_in(dir, {"inspect", "--recipe", "recipe.yaml", "--samples", "3",
-                                               "--set", "packed_sequence.packed_sequence_size=0"});
-  REQUIRE(rows.exit_code == 0);
-  CHECK(json_lines(rows.out).size() == 3);
+  const auto rows = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"inspect", "--recipe", "recipe.yaml", "--samples", "3"});
+    const ProcessResult run = nemocube_in(dir, more);
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    std::vector<std::string> ids;
+    for (const Json& row : json_lines(run.out)) ids.push_back(row["id"]);
+    return ids;
+  };
+  const auto first_ids = [&](const char* file) {
+    std::vector<std::string> ids;
+    const Json squad = read_json_file(dir / "samples" / file);
+    for (const Json& article : squad["data"])
+      for (const Json& paragraph : article["paragraphs"])
+        for (const Json& question : paragraph["qas"]) ids.push_back(question["id"]);
+    ids.resize(3);
+    return ids;
+  };
+  CHECK(rows({}) == first_ids("train.json"));  // not in the packs of the recipe
+  CHECK(rows({"--set", "dataset=null"}) == first_ids("validation.json"));
+  std::string chats;
+  for (const char* id : {"0", "1", "2"})
+    chats += cat(R"({"id": ")", id, R"(", "messages": [{"role": "user", "content": "a"},)",
+                 R"( {"role": "assistant", "content": "b"}]})", "\n");
+  spit(dir / "chats.jsonl", chats);
+  CHECK(rows({"--set", "dataset={_target_: messages, path: chats.jsonl, shuffle_seed: 3}"}) ==
+        std::vector<std::string>{"0", "1", "2"});
 
   // Learning rates of the schedule are those that the run logged, a step later.
   const ProcessResult schedule = nemocube_in(

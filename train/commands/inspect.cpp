@@ -67,8 +67,10 @@ void inspect_model(const Options& options) {
 
 void inspect_samples(const Options& options) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides, RecipeUse::data);
-  const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
-  const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
+  DatasetSection section = recipe.dataset ? *recipe.dataset : recipe.validation_datasets.begin()->second;
+  section.shuffle_seed.reset();
+  const auto tokenizer = recipe_tokenizer(recipe, section);
+  const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
   for (std::int64_t i = 0; i < std::min(options.samples, dataset->size()); ++i)
     std::cout << dump_json(inspect_row(dataset->sample(i), tokenizer ? &*tokenizer : nullptr), -1) << '\n';
 }
@@ -86,10 +88,11 @@ void add_inspect_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("inspect", "What a model, a data set or a schedule holds; reads no weights");
   auto* model = command->add_option("--model", o->model, "Hugging Face directory or config.json");
-  auto* recipe = command->add_option("--recipe", o->recipe, "recipe: its data set (default) or --schedule");
+  auto* recipe = command->add_option(
+      "--recipe", o->recipe, "recipe: its data set (validation set if it has no other) or --schedule");
   model->excludes(recipe);
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe")->needs(recipe);
-  command->add_option("--samples", o->samples, "rows to print, as JSON lines")
+  command->add_option("--samples", o->samples, "rows to print, in file order, unpacked, as JSON lines")
       ->capture_default_str()
       ->check(whole_number())
       ->needs(recipe);

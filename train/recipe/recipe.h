@@ -184,7 +184,7 @@ struct Recipe {
 enum class RecipeUse {
   train,     ///< model, dataset, optimizer; one rank; batch sizes that divide; the model folder exists
   evaluate,  ///< model and a validation dataset; one rank; the model folder exists
-  data,      ///< dataset
+  data,      ///< dataset or a validation dataset
   schedule,  ///< step_scheduler.max_steps; sections other than that, optimizer and lr_scheduler are not read
 };
 
