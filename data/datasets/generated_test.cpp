@@ -79,4 +79,6 @@ TEST_CASE("tokens: rows of a file, in order") {
           "F: tensor 'input_ids' holds -100 at row 0, position 2");
   refused(ids, Tensor::from<std::int64_t>({1, 2, 3, 4, -1, 6}, {2, 3}),
           "F: tensor 'labels' holds -1 at row 1, position 1");
+  refused(ids, Tensor::from(std::vector<std::int64_t>(6, -100), {2, 3}),
+          "F: tensor 'labels' holds no label, only -100");
 }

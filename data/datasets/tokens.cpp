@@ -26,6 +26,7 @@ TokensDataset::TokensDataset(std::string what, Tensor input_ids, Tensor labels)
   check_shape(what_ + ": tensor 'labels'", labels_, input_ids_.shape());
   check_values(what_, "input_ids", input_ids_, false);
   check_values(what_, "labels", labels_, true);
+  require(count_labels(labels_) > 0, what_, ": tensor 'labels' holds no label, only ", ignored_label);
 }
 
 Sample TokensDataset::sample(std::int64_t i) const {

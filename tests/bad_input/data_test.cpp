@@ -124,6 +124,16 @@ TEST_CASE("vocabularies: data with ids the model does not know are refused befor
   }
 }
 
+TEST_CASE("tokens without any label are refused, a missing file by the key that names it") {
+  const ModelDir dir("train20");
+  edit_safetensors(dir / "tokens.safetensors",
+                   [](RawSafetensors& f) { f.fill("labels", std::int64_t{-100}); });
+  check_refused(dir.path(), train_with({}), {"tokens.safetensors", "no label"});
+  const ModelDir good("train20");
+  check_refused(good.path(), train_with({"validation_dataset={_target_: tokens, path: nope}"}),
+                {": validation_dataset.path: 'nope' does not exist"});
+}
+
 TEST_CASE("forward: input_ids and labels that do not fit are refused") {
   const auto refuse = [](const std::function<void(RawSafetensors&)>& edit,
                          const std::vector<std::string>& parts) {
