@@ -10,6 +10,8 @@
 #include <system_error>
 #include <unordered_set>
 
+#include "data/tokenizer/utf8.h"
+
 namespace nemocube {
 namespace {
 bool is_word(char c) {
@@ -54,6 +56,10 @@ Tamed tame_non_finite(std::string_view source) {
   return tamed;
 }
 
+std::string printable_string(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 /// Builds a document from the parser's events, which come from a loop and not from recursion.
 class Builder {
  public:
@@ -73,7 +79,8 @@ class Builder {
   }
   bool key(std::string& value) {
     if (stands_for_number()) return refuse("a key must be a string");
-    if (!keys_.back().insert(value).second) return refuse(cat("the key \"", value, "\" appears twice"));
+    if (!keys_.back().insert(value).second)
+      return refuse(cat("the key ", printable_string(value), " appears twice"));
     key_ = std::move(value);
     return true;
   }
@@ -84,7 +91,7 @@ class Builder {
   bool parse_error(std::size_t byte, const std::string&, const nlohmann::detail::exception& error) {
     std::string_view detail = error.what();
     if (const auto at = detail.find("] "); at != detail.npos) detail.remove_prefix(at + 2);
-    return refuse(cat("not valid JSON at byte ", byte, " (", detail, ")"));
+    return refuse(cat("not valid JSON at byte ", byte, " (", tok::utf8_lossy(detail), ")"));
   }
 
  private:

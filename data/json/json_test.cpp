@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "data/json/test_dir.h"
+#include "data/tokenizer/utf8.h"
 
 using namespace nemocube;
 using nemocube::testing::spit;
@@ -50,6 +51,21 @@ TEST_CASE("json: damage is refused with its place") {
   check_refused("[1e999]", "not valid JSON");
   check_refused(R"({"a": 1, "b": {"c": 1, "c": 2}})", "the key \"c\" appears twice");
   CHECK_NOTHROW(parse_json(R"({"a": {"c": 1}, "b": {"c": 2}})", "x"));
+}
+
+TEST_CASE("json: messages about damage are printable, whatever the bytes") {
+  for (const std::string text :
+       {"\"\xff\"", "\"caf\xe9\"", "[1, \xfe\xff]", "{\"a\x80\": 1}", "{\"\\n\": 1, \"\\n\": 2}"}) {
+    try {
+      parse_json(text, "x.json");
+      FAIL("not refused");
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      CAPTURE(message);
+      CHECK(is_valid_utf8(message));
+      CHECK(message.find('\n') == std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("json: limits") {

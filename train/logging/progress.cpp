@@ -18,6 +18,7 @@ constexpr std::size_t window =
     32;  // steps: long enough to smooth lengths of samples, short enough to follow change
 
 std::string formatted(const char* format, double value) {
+  if (std::isnan(value)) return "nan";  // printf writes its meaningless sign
   std::array<char, 64> text;
   const int size = std::snprintf(text.data(), text.size(), format, value);
   return {text.data(), static_cast<std::size_t>(std::clamp(size, 0, 63))};

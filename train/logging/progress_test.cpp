@@ -126,7 +126,7 @@ TEST_CASE("numbers that are not finite, and time that stands still, are shown as
   Bench bench;
   Progress progress = bench.progress({});
   ProgressStep now = at(0, 2);
-  now.loss = std::nan("");
+  now.loss = std::copysign(std::nan(""), -1);
   now.grad_norm = HUGE_VAL;
   progress.step(now);
   CHECK(bench.out[0] == "step 1/2  loss nan  lr 9.5e-05  grad norm inf\n");
