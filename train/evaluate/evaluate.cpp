@@ -35,6 +35,9 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
 
 namespace {
 
+// Between groups the caller may give up.
+constexpr std::size_t questions_at_once = 32;
+
 std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokenizer& tokenizer,
                                      const DatasetSection& section) {
   std::vector<std::int64_t> ids = tokenizer.encode(squad_prompt(question), false);
