@@ -80,6 +80,12 @@ inline std::vector<Tensor> run(const Case& c, const char* variant, Tensor dy = {
 
 inline const char* const names[] = {"y", "state", "dx", "ddt_raw", "dB", "dC", "dA_log", "dD", "ddt_bias"};
 
+/// Bound of relative_error for what is stored in `dtype` and summed over `length` tokens.
+inline double scan_tol(DType dtype, std::int64_t length) {
+  const Tol t = sum_tol(dtype, length);
+  return t.rel + t.abs;
+}
+
 /// The recurrence of the header in plain f64 loops: y and the final states.
 inline std::vector<Tensor> reference(const Case& c) {
   const SsdOptions& o = c.options;

@@ -9,19 +9,22 @@ using namespace nemocube;
 using namespace nemocube::testing;
 
 namespace {
+enum class Slip { none, forgets, overwrites };
+
 // y = x^2 with a gradient that may be wrong on purpose.
-DiffFn square(double factor, bool forget = false) {
+DiffFn square(double factor, Slip slip = Slip::none) {
   return [=](Context& ctx, const std::vector<Var>& in) -> std::vector<Var> {
     const Var x = in[0];
     const Tensor y = Tensor::empty(x.shape(), DType::f64);
     for (std::int64_t i = 0; i < y.numel(); ++i)
       y.data<double>()[i] = std::pow(x.value().data<double>()[i], 2);
     Var out = make_result(y, ctx.records({&x}));
-    if (out.needs_grad() && !forget)
+    if (out.needs_grad() && slip != Slip::forgets)
       ctx.tape->record("square", [=, node = out.node()] {
         const Tensor g = node->take(), dx = Tensor::empty(x.shape(), DType::f64);
         for (std::int64_t i = 0; i < dx.numel(); ++i)
           dx.data<double>()[i] = factor * x.value().data<double>()[i] * g.data<double>()[i];
+        if (slip == Slip::overwrites) x.node()->clear();
         x.node()->add(dx);
       });
     return {out};
@@ -68,8 +71,17 @@ TEST_CASE("relative error: of the whole tensor, NaN stays NaN") {
 
 TEST_CASE("gradient check: accepts the right gradient, reports wrong, missing and halved ones") {
   const std::vector<Tensor> x{random_tensor({5}, DType::f64, 3)};
+  const auto reports = [&](const DiffFn& fn, const char* what) {
+    return check_gradients(fn, x).find(what) != std::string::npos;
+  };
   CHECK(check_gradients(square(2), x).empty());
-  CHECK_FALSE(check_gradients(square(2.001), x).empty());
-  CHECK_FALSE(check_gradients(square(-2), x).empty());
-  CHECK_FALSE(check_gradients(square(2, true), x).empty());
+  for (const double factor : {2.001, -2.0, 1.0, 0.0}) CHECK(reports(square(factor), "finite difference"));
+  CHECK(reports(square(2, Slip::forgets), "no gradient"));
+}
+
+TEST_CASE("gradient check: reports a second backward pass that overwrites the first") {
+  const std::string report =
+      check_gradients(square(2, Slip::overwrites), {random_tensor({5}, DType::f64, 3)});
+  CHECK(report.find("a second backward") != std::string::npos);
+  CHECK(report.find("finite difference") == std::string::npos);
 }

@@ -17,7 +17,7 @@ Tol sum_tol(DType dtype, std::int64_t n, double magnitude) {
   const double store = dtype == DType::f64 ? 0x1p-53 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-24;
   const double acc = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
   const double root = std::sqrt(static_cast<double>(n < 1 ? 1 : n));
-  return {2 * store, 8 * acc * root * magnitude + (dtype == DType::bf16 ? store * magnitude * 0.01 : 0)};
+  return {2 * store, 8 * acc * root * magnitude};
 }
 
 Verdict compare(const Tensor& got, const Tensor& want, Tol tol) {

@@ -20,8 +20,8 @@ struct GradCheckOptions {
 
 /// Compares the tape's gradients of L = sum_k <c_k, output_k>, with random c_k, against central differences
 /// for every element of every f64 input. Returns the empty string when all agree, else what differs. Also
-/// checks that a second backward pass into the same leaves doubles the gradients (Into::set, then Into::add),
-/// and that an input that wants no gradient gets none.
+/// checks that a second backward pass into the same leaves doubles the gradients (Into::set, then Into::add).
+/// An input that wants no gradient is a constant without a node, which the operation must do without.
 std::string check_gradients(const DiffFn& fn, const std::vector<Tensor>& inputs,
                             GradCheckOptions options = {});
 
