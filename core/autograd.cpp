@@ -2,34 +2,10 @@
 
 #include <utility>
 
-#include "core/parallel_for.h"
+#include "core/add.h"
 
 namespace nemocube {
 namespace {
-
-template <class To, class From>
-void add_rows(const Tensor& to, const Tensor& from) {
-  const std::int64_t cols = to.cols();
-  parallel_for(to.rows(), 1 + 16384 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      To* __restrict y = to.row<To>(r);
-      const From* __restrict x = from.row<From>(r);
-      for (std::int64_t c = 0; c < cols; ++c) {
-        using A = acc_t<To>;
-        y[c] = static_cast<To>(static_cast<A>(y[c]) + static_cast<A>(x[c]));
-      }
-    }
-  });
-}
-
-void add_in_place(const Tensor& to, const Tensor& from) {
-  if (to.numel() == 0) return;
-  visit_float("gradient sum", to.dtype(), [&](auto to_tag) {
-    visit_float("gradient sum", from.dtype(), [&](auto from_tag) {
-      add_rows<typename decltype(to_tag)::type, typename decltype(from_tag)::type>(to, from);
-    });
-  });
-}
 
 bool same_place(const Tensor& a, const Tensor& b) {
   return a.defined() && b.defined() && a.same_storage(b) && a.raw() == b.raw() && a.shape() == b.shape();
@@ -67,10 +43,10 @@ void GradNode::add(Tensor g) {
   expect(g.shape() == shape_, "gradient of shape ", g.shape(), " for a value of shape ", shape_);
   if (filled_) {
     if (leaf_ || parent_ || grad_.unique()) {
-      add_in_place(grad_, g);
+      add_elements(grad_, grad_, g);
     } else {
-      Tensor sum = grad_.clone();
-      add_in_place(sum, g);
+      const Tensor sum = Tensor::empty(shape_, dtype_);
+      add_elements(sum, grad_, g);
       grad_ = sum;
     }
     return;

@@ -6,58 +6,12 @@
 #include <functional>
 #include <set>
 
+#include "model/test_configs.h"
+
 using namespace nemocube;
+using namespace nemocube::testing;
 
 namespace {
-struct Sizes {
-  const char* pattern;
-  std::int64_t hidden, heads, kv_heads, mlp, mamba_heads, mamba_head_dim, state;
-};
-
-NemotronHConfig dense(const Sizes& s) {
-  NemotronHConfig c;
-  c.blocks = parse_pattern(s.pattern).blocks;
-  c.hidden_size = s.hidden;
-  c.num_attention_heads = s.heads;
-  c.num_key_value_heads = s.kv_heads;
-  c.intermediate_size = s.mlp;
-  c.mamba_num_heads = s.mamba_heads;
-  c.mamba_head_dim = s.mamba_head_dim;
-  c.ssm_state_size = s.state;
-  return c;
-}
-
-struct Experts {
-  std::int64_t experts, top_k, inner, shared, latent, mtp;
-};
-
-NemotronHConfig with_experts(const Sizes& s, const Experts& e) {
-  NemotronHConfig c = dense(s);
-  c.n_routed_experts = e.experts;
-  c.num_experts_per_tok = e.top_k;
-  c.moe_intermediate_size = e.inner;
-  c.moe_shared_expert_intermediate_size = e.shared;
-  c.moe_latent_size = e.latent;
-  c.num_nextn_predict_layers = e.mtp;
-  return c;
-}
-
-const char* const h8 = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-";
-const char* const h47 =
-    "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-";
-const char* const h56 =
-    "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-"
-    "M-M*-M-M-M-M-M-";
-const char* const nano_9b = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
-const char* const nano_12b = "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-";
-const char* const nano_4b = "M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-";
-const char* const nano_30b = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
-const char* const super =
-    "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME";
-const char* const ultra =
-    "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*"
-    "EMEMEMEME";
-
 NemotronHConfig small() {
   NemotronHConfig c = with_experts({"ME*-", 32, 4, 2, 48, 4, 8, 16}, {8, 2, 24, 40, 0, 0});
   c.vocab_size = 96;

@@ -5,66 +5,19 @@
 #include <cmath>
 
 #include "model/nemotron_h.h"
+#include "model/test_configs.h"
 
 using namespace nemocube;
+using namespace nemocube::testing;
 
 namespace {
 
-struct Dense {
-  const char* pattern;
-  std::int64_t hidden, heads, kv_heads, mlp, mamba_heads, mamba_head_dim, state, chunk;
-};
-NemotronHConfig dense(const Dense& d) {
-  NemotronHConfig c;
-  c.blocks = parse_pattern(d.pattern).blocks;
-  c.hidden_size = d.hidden;
-  c.num_attention_heads = d.heads;
-  c.num_key_value_heads = d.kv_heads;
-  c.intermediate_size = d.mlp;
-  c.mamba_num_heads = d.mamba_heads;
-  c.mamba_head_dim = d.mamba_head_dim;
-  c.ssm_state_size = d.state;
-  c.chunk_size = d.chunk;
-  return c;
-}
-
-struct Experts {
-  std::int64_t count, top_k, inner, shared, latent;
-};
-NemotronHConfig mixture(const Dense& d, const Experts& e) {
-  NemotronHConfig c = dense(d);
-  c.n_routed_experts = e.count;
-  c.num_experts_per_tok = e.top_k;
-  c.moe_intermediate_size = e.inner;
-  c.moe_shared_expert_intermediate_size = e.shared;
-  c.moe_latent_size = e.latent;
-  return c;
-}
-
-NemotronHConfig nano_30b() {
-  return mixture(
-      {"MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 2688, 32, 2, 1856, 64, 64, 128, 128},
-      {128, 6, 1856, 3712, 0});
-}
-NemotronHConfig super_120b() {
-  return mixture({"MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
-                  4096, 32, 2, 2688, 128, 64, 128, 128},
-                 {512, 22, 2688, 5376, 1024});
-}
-NemotronHConfig ultra_550b() {
-  return mixture(
-      {"MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*"
-       "EMEMEMEME",
-       8192, 64, 2, 5120, 256, 64, 128, 128},
-      {512, 22, 5120, 10240, 2048});
-}
-NemotronHConfig nano_4b() {
-  return dense({"M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-", 3136, 40, 8, 12544, 96, 80, 128, 256});
-}
-NemotronHConfig h_8b() {
-  return dense(
-      {"M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", 4096, 32, 8, 21504, 128, 64, 128, 128});
-}
+const NemotronHConfig a3b = with_experts({nano_30b, 2688, 32, 2, 1856, 64, 64, 128}, {128, 6, 1856, 3712});
+const NemotronHConfig super_120b =
+    with_experts({super, 4096, 32, 2, 2688, 128, 64, 128}, {512, 22, 2688, 5376, 1024});
+const NemotronHConfig ultra_550b =
+    with_experts({ultra, 8192, 64, 2, 5120, 256, 64, 128}, {512, 22, 5120, 10240, 2048});
+const NemotronHConfig h_8b = dense({h8, 4096, 32, 8, 21504, 128, 64, 128});
 
 // Rounded to three decimals of a GFLOP or MFLOP.
 void check_rounded(double got, double want) { CHECK(std::abs(got - want) <= 0.0005 + 1e-9); }
@@ -75,11 +28,11 @@ TEST_CASE("flops: training of published models at 4096 tokens, in GFLOP a token"
   const auto training = [](const NemotronHConfig& c) {
     return 3e-9 * forward_flops_per_token(c, 4096).total();
   };
-  check_rounded(training(nano_30b()), 20.203);
-  check_rounded(training(super_120b()), 74.985);
-  check_rounded(training(ultra_550b()), 334.161);
-  check_rounded(training(nano_4b()), 22.404);
-  check_rounded(training(h_8b()), 46.254);
+  check_rounded(training(a3b), 20.203);
+  check_rounded(training(super_120b), 74.985);
+  check_rounded(training(ultra_550b), 334.161);
+  check_rounded(training(dense({nano_4b, 3136, 40, 8, 12544, 96, 80, 128, 256})), 22.404);
+  check_rounded(training(h_8b), 46.254);
 }
 
 TEST_CASE("flops: one block of each kind, in MFLOP a token") {
@@ -87,9 +40,9 @@ TEST_CASE("flops: one block of each kind, in MFLOP a token") {
     NemotronHConfig config;
     double mamba, attention;
   };
-  for (const Blocks& b : {Blocks{nano_30b(), 77.414 + 0.049 + 3.408, 46.793 + 33.563},
-                          Blocks{super_120b(), 219.152 + 0.082 + 6.554, 71.303 + 33.563},
-                          Blocks{ultra_550b(), 843.055 + 0.147 + 12.845, 276.824 + 67.125}}) {
+  for (const Blocks& b : {Blocks{a3b, 77.414 + 0.049 + 3.408, 46.793 + 33.563},
+                          Blocks{super_120b, 219.152 + 0.082 + 6.554, 71.303 + 33.563},
+                          Blocks{ultra_550b, 843.055 + 0.147 + 12.845, 276.824 + 67.125}}) {
     const ForwardFlops f = forward_flops_per_token(b.config, 4096);
     const auto per = [&](double flops, BlockKind kind) {
       return 1e-6 * flops / static_cast<double>(b.config.count(kind));
@@ -102,25 +55,10 @@ TEST_CASE("flops: one block of each kind, in MFLOP a token") {
 }
 
 TEST_CASE("flops: a small model counted by hand") {
-  NemotronHConfig c;
-  c.blocks = parse_pattern("M*-E").blocks;
-  c.hidden_size = 10;
+  NemotronHConfig c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
   c.vocab_size = 50;
-  c.num_attention_heads = 3;
-  c.num_key_value_heads = 1;
   c.head_dim = 4;
-  c.intermediate_size = 7;
-  c.mamba_num_heads = 2;
-  c.mamba_head_dim = 6;
   c.n_groups = 1;
-  c.ssm_state_size = 5;
-  c.conv_kernel = 4;
-  c.chunk_size = 8;
-  c.n_routed_experts = 16;
-  c.num_experts_per_tok = 2;
-  c.moe_intermediate_size = 11;
-  c.moe_shared_expert_intermediate_size = 13;
-  c.moe_latent_size = 6;
   const ForwardFlops f = forward_flops_per_token(c, 9);
   CHECK(f.mamba == 2 * 10 * (12 + 12 + 5 + 5 + 2) + 2 * 12 * 10 + 2 * (12 + 10) * 4 + 2 * 8 * 5 + 2 * 8 * 12 +
                        4 * 12 * 5);
@@ -136,7 +74,7 @@ TEST_CASE("model: published sizes are planned without memory") {
     NemotronHConfig config;
     std::int64_t elements;
   };
-  for (const Published& p : {Published{nano_30b(), 31577940288}, Published{h_8b(), 8100852736}}) {
+  for (const Published& p : {Published{a3b, 31577940288}, Published{h_8b, 8100852736}}) {
     const NemotronH model(p.config, DType::bf16, Device::meta);
     CHECK(model.parameters().element_count() == p.elements);
     CHECK(model.parameters().element_count() == count_tensors(tensor_specs(p.config)).elements);
@@ -144,5 +82,5 @@ TEST_CASE("model: published sizes are planned without memory") {
     CHECK(model.moe_layers().size() == static_cast<std::size_t>(p.config.count(BlockKind::moe)));
   }
   // Ultra: half a trillion parameters.
-  CHECK(NemotronH(ultra_550b(), DType::bf16, Device::meta).parameters().element_count() > 549'000'000'000);
+  CHECK(NemotronH(ultra_550b, DType::bf16, Device::meta).parameters().element_count() > 549'000'000'000);
 }

@@ -1,36 +1,23 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 #include <vector>
 
 #include "core/kernels.h"
 #include "core/rng.h"
 #include "model/initialise.h"
 #include "model/nemotron_h.h"
+#include "model/test_configs.h"
 #include "tests/support/compare.h"
 
 /// Small models and batches of the model's tests.
 namespace nemocube::testing {
 
-inline NemotronHConfig tiny_config(std::string_view pattern = "ME*-") {
-  NemotronHConfig c;
+inline NemotronHConfig tiny_config(const char* pattern = "ME*-") {
+  NemotronHConfig c = with_experts({pattern, 12, 4, 2, 14, 4, 3, 5, 4}, {6, 2, 7, 9});
   c.vocab_size = 23;
-  c.hidden_size = 12;
-  c.blocks = parse_pattern(pattern).blocks;
-  c.num_attention_heads = 4;
-  c.num_key_value_heads = 2;
   c.head_dim = 4;
-  c.intermediate_size = 14;
-  c.mamba_num_heads = 4;
-  c.mamba_head_dim = 3;
   c.n_groups = 2;
-  c.ssm_state_size = 5;
-  c.chunk_size = 4;
-  c.n_routed_experts = 6;
-  c.num_experts_per_tok = 2;
-  c.moe_intermediate_size = 7;
-  c.moe_shared_expert_intermediate_size = 9;
   c.routed_scaling_factor = 1.5;
   return c;
 }

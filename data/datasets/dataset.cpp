@@ -13,10 +13,6 @@ std::int64_t Sample::label_tokens() const {
   return static_cast<std::int64_t>(labels.size()) - std::ranges::count(labels, ignored_label);
 }
 
-std::int64_t Sample::supervised_begin() const {
-  return std::ranges::find_if(labels, [](std::int64_t l) { return l != ignored_label; }) - labels.begin();
-}
-
 void check_sample(const Sample& sample) {
   const std::int64_t content = sample.content_length();
   expect(sample.input_ids.size() == sample.labels.size(), "row '", sample.id, "': ", sample.input_ids.size(),

@@ -18,9 +18,8 @@ struct Sample {
   std::vector<std::int64_t> lengths;  ///< of the documents in the row: one, or several in a packed row
 
   std::int64_t positions() const { return static_cast<std::int64_t>(input_ids.size()); }
-  std::int64_t content_length() const;    ///< positions that are not padding: the sum of `lengths`
-  std::int64_t label_tokens() const;      ///< labels that are targets
-  std::int64_t supervised_begin() const;  ///< first position with a target; positions() when there is none
+  std::int64_t content_length() const;  ///< positions that are not padding: the sum of `lengths`
+  std::int64_t label_tokens() const;    ///< labels that are targets
 };
 
 /// Throws std::logic_error unless the lengths fit, no label lies in padding and no document is empty.

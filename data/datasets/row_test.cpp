@@ -65,7 +65,6 @@ TEST_CASE("rows: against the table of the upstream formatter") {
   CHECK(plain.input_ids == Ids{11, 12, 13, 14, 21, 22});
   CHECK(plain.labels == Ids{x, x, x, 21, 22, 2});
   CHECK(plain.lengths == Ids{6});
-  CHECK(plain.supervised_begin() == 3);
   CHECK(plain.label_tokens() == 3);
 }
 

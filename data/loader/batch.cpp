@@ -31,12 +31,10 @@ void count(Batch& batch) {
 
 }  // namespace
 
-Batch collate(std::span<const Sample> samples, std::int64_t pad_id, std::int64_t multiple) {
+Batch collate(std::span<const Sample> samples, std::int64_t pad_id) {
   expect(!samples.empty(), "collate: no rows");
-  expect(multiple >= 1, "collate: multiple ", multiple);
   std::int64_t width = 0;
   for (const Sample& sample : samples) width = std::max(width, sample.positions());
-  width = (width + multiple - 1) / multiple * multiple;
 
   Batch batch;
   const Shape shape{static_cast<std::int64_t>(samples.size()), width};
@@ -72,18 +70,6 @@ TokenBatch without_padding(const Batch& batch) {
   }
   out.sequences = Sequences::of_lengths(lengths);
   return out;
-}
-
-Batch narrow(const Batch& batch, std::int64_t first, std::int64_t count_) {
-  expect(0 <= first && count_ >= 1 && first + count_ <= batch.samples, "rows ", first, " to ", first + count_,
-         " of a batch of ", batch.samples);
-  Batch part;
-  part.input_ids = batch.input_ids.narrow(0, first, count_);
-  part.labels = batch.labels.narrow(0, first, count_);
-  part.ids.assign(batch.ids.begin() + first, batch.ids.begin() + first + count_);
-  part.lengths.assign(batch.lengths.begin() + first, batch.lengths.begin() + first + count_);
-  count(part);
-  return part;
 }
 
 }  // namespace nemocube

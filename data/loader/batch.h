@@ -24,9 +24,8 @@ struct Batch {
                                          ///< training.jsonl calls num_tokens_per_step
 };
 
-/// Pads to the longest row, rounded up to a multiple of `multiple`. pre: samples is not empty, each passes
-/// check_sample()
-Batch collate(std::span<const Sample> samples, std::int64_t pad_id, std::int64_t multiple = 1);
+/// Pads to the longest row. pre: samples is not empty, each passes check_sample()
+Batch collate(std::span<const Sample> samples, std::int64_t pad_id);
 
 /// The content of a batch without its padding: the documents one after another. Causal models give the same
 /// loss as on the rectangle, since padding follows the content and has no labels.
@@ -36,9 +35,5 @@ struct TokenBatch {
   Sequences sequences;  ///< one for each document
 };
 TokenBatch without_padding(const Batch& batch);
-
-/// Rows [first, first + count) of a batch, all of its width: a pipeline microbatch. The counts are those of
-/// the part.
-Batch narrow(const Batch& batch, std::int64_t first, std::int64_t count);
 
 }  // namespace nemocube

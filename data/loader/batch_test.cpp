@@ -18,7 +18,7 @@ const std::vector<Sample> rows{
     {"a", {1, 2, 3}, {x, 3, 4}, {3}}, {"b", {5, 6, 7, 8, 0}, {6, x, 8, x, x}, {2, 2}}, {"c", {9}, {x}, {1}}};
 }  // namespace
 
-TEST_CASE("batch: rows padded to the longest, or to a multiple") {
+TEST_CASE("batch: rows padded to the longest") {
   const Batch batch = collate(rows, 77);
   CHECK(batch.input_ids.shape() == Shape{3, 5});
   CHECK(values(batch.input_ids) == Ids{1, 2, 3, 77, 77, 5, 6, 7, 8, 0, 9, 77, 77, 77, 77});
@@ -30,13 +30,6 @@ TEST_CASE("batch: rows padded to the longest, or to a multiple") {
   CHECK(batch.content_tokens == 8);
   CHECK(batch.label_tokens == 4);
   CHECK(batch.tail_trimmed_tokens == 3 + 3 + 0);
-
-  const Batch wider = collate(rows, 0, 4);
-  CHECK(wider.input_ids.dim(1) == 8);
-  CHECK(wider.positions == 24);
-  CHECK(wider.content_tokens == 8);
-  CHECK(wider.tail_trimmed_tokens == 6);
-  CHECK(collate(rows, 0, 5).input_ids.dim(1) == 5);
 }
 
 TEST_CASE("batch: trailing runs against the upstream table") {
@@ -48,23 +41,11 @@ TEST_CASE("batch: trailing runs against the upstream table") {
 }
 
 TEST_CASE("batch: without padding") {
-  const TokenBatch tokens = without_padding(collate(rows, 77, 8));
+  const TokenBatch tokens = without_padding(collate(rows, 77));
   CHECK(values(tokens.ids) == Ids{1, 2, 3, 5, 6, 7, 8, 9});
   CHECK(values(tokens.labels) == Ids{x, 3, 4, 6, x, 8, x, x});
   CHECK(tokens.sequences.offsets == Ids{0, 3, 5, 7, 8});
   tokens.sequences.check("batch", 8);
-}
-
-TEST_CASE("batch: parts keep the width and count for themselves") {
-  const Batch batch = collate(rows, 77);
-  const Batch part = narrow(batch, 1, 2);
-  CHECK(part.input_ids.shape() == Shape{2, 5});
-  CHECK(part.ids == std::vector<std::string>{"b", "c"});
-  CHECK(part.content_tokens == 5);
-  CHECK(part.label_tokens == 2);
-  CHECK(part.positions == 10);
-  CHECK(values(without_padding(part).ids) == Ids{5, 6, 7, 8, 9});
-  CHECK_THROWS_AS(narrow(batch, 2, 2), std::logic_error);
 }
 
 TEST_CASE("batch: a label in the padding is noticed") {

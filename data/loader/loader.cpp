@@ -23,8 +23,6 @@ LoaderState loader_state_from_json(const JsonView& json) {
 Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
     : dataset_(std::move(dataset)), options_(options) {
   require(options_.batch_size >= 1, "data loader: batch size must be 1 or more, is ", options_.batch_size);
-  require(options_.pad_to_multiple >= 1, "data loader: rows are padded to a multiple of 1 or more, not ",
-          options_.pad_to_multiple);
   expect(0 <= options_.dp_rank && options_.dp_rank < options_.dp_size, "data loader: rank ", options_.dp_rank,
          " of ", options_.dp_size);
   require(batches_per_epoch() >= 1, "data loader: ", dataset_->size(), " rows give no batch of ",
@@ -55,7 +53,7 @@ Batch Loader::next() {
     samples[static_cast<std::size_t>(j)] = dataset_->sample(row);
   }
   next_ += rows * options_.dp_size;
-  return collate(samples, dataset_->pad_id(), options_.pad_to_multiple);
+  return collate(samples, dataset_->pad_id());
 }
 
 std::vector<Batch> Loader::next_group(std::int64_t count) {

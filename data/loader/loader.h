@@ -24,7 +24,6 @@ struct LoaderOptions {
   std::int64_t seed = 42;
   std::int64_t dp_rank = 0;
   std::int64_t dp_size = 1;
-  std::int64_t pad_to_multiple = 1;
 };
 
 /// Where a loader stands between two batches; the same on all ranks, and valid for another dp_size.

@@ -25,7 +25,7 @@ struct Tokenizer::Impl {
   tok::AddedTokens added;
   tok::PostProcessor post_processor;
   tok::Decoder decoder;
-  std::array<std::optional<std::int64_t>, 4> named;  // bos, eos, pad, unk
+  std::array<std::optional<std::int64_t>, 3> named;  // bos, eos, pad
 
   void encode_piecewise(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
   void encode_segment(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
@@ -36,7 +36,7 @@ struct Tokenizer::Impl {
 
 namespace {
 
-constexpr std::array<const char*, 4> named_tokens = {"bos_token", "eos_token", "pad_token", "unk_token"};
+constexpr std::array<const char*, 3> named_tokens = {"bos_token", "eos_token", "pad_token"};
 
 }  // namespace
 
@@ -194,7 +194,6 @@ const std::vector<std::int64_t>& Tokenizer::special_suffix() const { return impl
 std::optional<std::int64_t> Tokenizer::bos_id() const { return impl_->named[0]; }
 std::optional<std::int64_t> Tokenizer::eos_id() const { return impl_->named[1]; }
 std::optional<std::int64_t> Tokenizer::pad_id() const { return impl_->named[2]; }
-std::optional<std::int64_t> Tokenizer::unk_id() const { return impl_->named[3]; }
 
 StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
     : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}

@@ -65,14 +65,12 @@ class Tokenizer {
   /// Special tokens that encode() puts before and after the text when asked to.
   const std::vector<std::int64_t>& special_prefix() const;
   const std::vector<std::int64_t>& special_suffix() const;
-  bool adds_bos() const { return !special_prefix().empty(); }
 
   /// Named by the files beside tokenizer.json, tokenizer_config.json first; nothing where they name none or a
   /// string that is no token.
   std::optional<std::int64_t> bos_id() const;
   std::optional<std::int64_t> eos_id() const;
   std::optional<std::int64_t> pad_id() const;
-  std::optional<std::int64_t> unk_id() const;
 
  private:
   friend class StreamDecoder;

@@ -131,17 +131,15 @@ TEST_CASE("tokenizer questions: ids, names, special tokens and their files") {
   CHECK(tokenizer.is_special(1));
   CHECK_FALSE(tokenizer.is_special(100));
   CHECK_FALSE(tokenizer.is_special(-100));
-  CHECK(tokenizer.adds_bos());
   CHECK(tokenizer.special_prefix() == Ids{1});
   CHECK(tokenizer.special_suffix().empty());
-  CHECK(tokenizer.bos_id() == 1);               // tokenizer_config.json wins over special_tokens_map.json
-  CHECK(tokenizer.eos_id() == 4);               // an object with "content"
-  CHECK(tokenizer.pad_id() == 0);               // null in the first file
-  CHECK_FALSE(tokenizer.unk_id().has_value());  // names a string that is no token
+  CHECK(tokenizer.bos_id() == 1);  // tokenizer_config.json wins over special_tokens_map.json
+  CHECK(tokenizer.eos_id() == 4);  // an object with "content"
+  CHECK(tokenizer.pad_id() == 0);  // null in the first file
   CHECK(Tokenizer::load(golden("split") / "tokenizer.json").encode("x", true) == tokenizer.encode("x", true));
 
   const Tokenizer bare = Tokenizer::load(golden("legacy"));
-  CHECK_FALSE(bare.adds_bos());
+  CHECK(bare.special_prefix().empty());
   CHECK_FALSE(bare.eos_id().has_value());
 }
 

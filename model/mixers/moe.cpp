@@ -11,7 +11,8 @@ MoeMixer::MoeMixer(const NemotronHConfig& config, ParameterStore& store, const s
     : gate_(&store.get(name + ".gate.weight")),
       bias_(&store.get(name + ".gate.e_score_correction_bias")),
       up_(&store.get(name + ".experts.up_proj")),
-      down_(&store.get(name + ".experts.down_proj")) {
+      down_(&store.get(name + ".experts.down_proj")),
+      shared_(store, name + ".shared_experts") {
   router_.experts = config.n_routed_experts;
   router_.top_k = config.num_experts_per_tok;
   router_.groups = config.n_group;
@@ -22,7 +23,6 @@ MoeMixer::MoeMixer(const NemotronHConfig& config, ParameterStore& store, const s
     fc1_latent_.emplace(store, name + ".fc1_latent_proj");
     fc2_latent_.emplace(store, name + ".fc2_latent_proj");
   }
-  if (store.find(name + ".shared_experts.up_proj.weight")) shared_.emplace(store, name + ".shared_experts");
   counts_ = Tensor::zeros({config.n_routed_experts}, DType::i64);
 }
 
@@ -50,8 +50,7 @@ Var MoeMixer::forward(Context& ctx, const Var& x, const Sequences& sequences, Mi
   const Var out = grouped_linear(ctx, hidden, order.offsets, down_->var());
   Var y = unpermute(ctx, out, routing.weights, order);
   if (fc2_latent_) y = (*fc2_latent_)(ctx, y);
-  if (shared_) y = add(ctx, y, shared_->forward(ctx, x, sequences, state));
-  return y;
+  return add(ctx, y, shared_.forward(ctx, x, sequences, state));
 }
 
 }  // namespace nemocube

@@ -34,7 +34,7 @@ class MoeMixer final : public Mixer {
   RouterOptions router_;
   const Parameter *gate_, *bias_, *up_, *down_;
   std::optional<Linear> fc1_latent_, fc2_latent_;
-  std::optional<MlpMixer> shared_;
+  MlpMixer shared_;
   Tensor counts_;
   RouterTotals totals_;
   AuxLosses aux_losses_;

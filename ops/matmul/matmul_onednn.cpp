@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/log.h"
 #include "ops/matmul/kernels.h"
 
 namespace nemocube::detail {
@@ -127,6 +128,9 @@ class PlanCache {
       }
     }
     std::shared_ptr<Plan> plan = make_plan(key);
+    log_debug("oneDNN: new product ", key.operands, " -> ", key.result, ", m=", key.sizes.m,
+              " n=", key.sizes.n, " k=", key.sizes.k, " on ", key.threads, " threads",
+              plan->supported ? "" : ": not supported");
     const std::lock_guard lock(mutex_);
     if (static_cast<std::int64_t>(plans_.size()) >= most_onednn_plans) drop_older_half();
     plan->last_use = ++clock_;

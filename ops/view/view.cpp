@@ -1,6 +1,6 @@
 #include "ops/view/view.h"
 
-#include "core/parallel_for.h"
+#include "core/add.h"
 
 namespace nemocube {
 
@@ -39,29 +39,11 @@ Var reshape(Context& ctx, const Var& x, const Shape& shape) {
   return y;
 }
 
-namespace {
-template <class T>
-void add_rows(const Tensor& y, const Tensor& a, const Tensor& b) {
-  const std::int64_t cols = y.cols();
-  parallel_for(y.rows(), 1 + 16384 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      T* __restrict to = y.row<T>(r);
-      const T* p = a.row<T>(r);
-      const T* q = b.row<T>(r);
-      for (std::int64_t c = 0; c < cols; ++c)
-        to[c] = static_cast<T>(static_cast<acc_t<T>>(p[c]) + static_cast<acc_t<T>>(q[c]));
-    }
-  });
-}
-}  // namespace
-
 Var add(Context& ctx, const Var& a, const Var& b) {
   check_shape("add: b", b.value(), a.shape());
   check_dtype("add: b", b.value(), a.value().dtype());
   Var y = make_result(Tensor::empty(a.shape(), a.value().dtype()), ctx.records({&a, &b}));
-  if (y.value().numel() > 0)
-    visit_float("add", a.value().dtype(),
-                [&](auto tag) { add_rows<typename decltype(tag)::type>(y.value(), a.value(), b.value()); });
+  add_elements(y.value(), a.value(), b.value());
   if (y.needs_grad())
     ctx.tape->record("add", [na = a.node(), nb = b.node(), out = y.node()] {
       if (!out->filled()) return;

@@ -51,10 +51,6 @@ StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::in
   return plan;
 }
 
-std::int64_t epoch_of(const StepPlan& plan, std::int64_t step) {
-  return plan.epoch_steps ? step / *plan.epoch_steps : 0;
-}
-
 bool is_last_step_of_epoch(const StepPlan& plan, std::int64_t step) {
   return plan.epoch_steps && ends_interval(step, *plan.epoch_steps);
 }

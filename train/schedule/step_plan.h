@@ -27,7 +27,6 @@ std::int64_t batches_per_epoch(std::int64_t rows, std::int64_t dp, std::int64_t 
 /// max_steps. A last group of fewer than grad_accumulation batches is still a step.
 StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches);
 
-std::int64_t epoch_of(const StepPlan& plan, std::int64_t step);
 bool is_last_step_of_epoch(const StepPlan& plan, std::int64_t step);  ///< false without length
 bool is_last_step(const StepPlan& plan, std::int64_t step);
 /// `preempted`: a signal asked the run to end after this step.

@@ -9,8 +9,6 @@
 namespace nemocube {
 namespace {
 
-double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
-
 // The auxiliary losses join through the backward pass; their weight relative to the token mean must not
 // depend on how the batch is cut into microbatches.
 void begin_step(NemotronH& model, std::size_t microbatches) {
@@ -68,7 +66,7 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
     ctx.kernels = options.kernels;
     const Var hidden = model.hidden(ctx, batch.ids, batch.sequences);
     const Var loss = model.loss(ctx, hidden, batch.labels, scale);
-    loss_sum += scalar(loss.value());
+    loss_sum += loss.value().to_vector()[0];
     tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
   }
   result.loss = loss_sum * scale;
@@ -91,7 +89,8 @@ LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelCho
   Context ctx;
   ctx.kernels = kernels;
   const Var hidden = model.hidden(ctx, batch.ids, batch.sequences);
-  return {scalar(model.loss(ctx, hidden, batch.labels, 1).value()), count_labels(batch.labels)};
+  const Var loss = model.loss(ctx, hidden, batch.labels, 1);
+  return {loss.value().to_vector()[0], count_labels(batch.labels)};
 }
 
 }  // namespace nemocube

@@ -1,0 +1,35 @@
+#include "core/add.h"
+
+#include "core/parallel_for.h"
+
+namespace nemocube {
+namespace {
+
+template <class T, class B>
+void add_rows(const Tensor& y, const Tensor& a, const Tensor& b) {
+  const std::int64_t cols = y.cols();
+  parallel_for(y.rows(), 1 + 16384 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      T* to = y.row<T>(r);
+      const T* p = a.row<T>(r);
+      const B* q = b.row<B>(r);
+      // The compiler does not know that a is y or lies elsewhere.
+#pragma omp simd
+      for (std::int64_t c = 0; c < cols; ++c)
+        to[c] = static_cast<T>(static_cast<acc_t<T>>(p[c]) + static_cast<acc_t<T>>(q[c]));
+    }
+  });
+}
+
+}  // namespace
+
+void add_elements(const Tensor& y, const Tensor& a, const Tensor& b) {
+  if (y.numel() == 0) return;
+  visit_float("sum", y.dtype(), [&](auto tag) {
+    visit_float("sum", b.dtype(), [&](auto tag_b) {
+      add_rows<typename decltype(tag)::type, typename decltype(tag_b)::type>(y, a, b);
+    });
+  });
+}
+
+}  // namespace nemocube

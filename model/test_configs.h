@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+
+#include "model/config.h"
+
+/// Configs of the model's tests, and the block patterns of published models.
+namespace nemocube::testing {
+
+struct Sizes {
+  const char* pattern;
+  std::int64_t hidden, heads, kv_heads, mlp, mamba_heads, mamba_head_dim, state, chunk = 128;
+};
+inline NemotronHConfig dense(const Sizes& s) {
+  NemotronHConfig c;
+  c.blocks = parse_pattern(s.pattern).blocks;
+  c.hidden_size = s.hidden;
+  c.num_attention_heads = s.heads;
+  c.num_key_value_heads = s.kv_heads;
+  c.intermediate_size = s.mlp;
+  c.mamba_num_heads = s.mamba_heads;
+  c.mamba_head_dim = s.mamba_head_dim;
+  c.ssm_state_size = s.state;
+  c.chunk_size = s.chunk;
+  return c;
+}
+
+struct Experts {
+  std::int64_t experts, top_k, inner, shared, latent = 0, mtp = 0;
+};
+inline NemotronHConfig with_experts(const Sizes& s, const Experts& e) {
+  NemotronHConfig c = dense(s);
+  c.n_routed_experts = e.experts;
+  c.num_experts_per_tok = e.top_k;
+  c.moe_intermediate_size = e.inner;
+  c.moe_shared_expert_intermediate_size = e.shared;
+  c.moe_latent_size = e.latent;
+  c.num_nextn_predict_layers = e.mtp;
+  return c;
+}
+
+inline constexpr const char* h8 = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-";
+inline constexpr const char* h47 =
+    "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-";
+inline constexpr const char* h56 =
+    "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-"
+    "M-M*-M-M-M-M-M-";
+inline constexpr const char* nano_9b = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-";
+inline constexpr const char* nano_12b = "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-";
+inline constexpr const char* nano_4b = "M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-";
+inline constexpr const char* nano_30b = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
+inline constexpr const char* super =
+    "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME";
+inline constexpr const char* ultra =
+    "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*"
+    "EMEMEMEME";
+
+}  // namespace nemocube::testing
