@@ -13,8 +13,6 @@ void add_rows(const Tensor& y, const Tensor& a, const Tensor& b) {
       T* to = y.row<T>(r);
       const T* p = a.row<T>(r);
       const B* q = b.row<B>(r);
-      // The compiler does not know that a is y or lies elsewhere.
-#pragma omp simd
       for (std::int64_t c = 0; c < cols; ++c)
         to[c] = static_cast<T>(static_cast<acc_t<T>>(p[c]) + static_cast<acc_t<T>>(q[c]));
     }
