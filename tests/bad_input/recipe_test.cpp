@@ -91,3 +91,29 @@ TEST_CASE("bad recipes: files that are no recipe, or half of one, are refused") 
   check_refused(dir.path(), {"train", "nope.yaml"}, {"nope.yaml"});
   check_refused(dir.path(), {"train", "."}, {"is a directory"});
 }
+
+TEST_CASE("train --check: finds what training would refuse, and writes nothing") {
+  const ModelDir dir("train20");
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
+      {"lr_scheduler.lr_decay_style=WSD", {"wsd_decay_steps"}},
+      {"lr_scheduler.min_lr=1", {"min_lr"}},
+      {"lr_scheduler.lr_warmup_steps=100", {"lr_warmup_steps = 100"}},
+      {"optimizer.param_group_overrides=[{pattern: \"(\"}]", {"param_group_overrides", "'('"}},
+      {"optimizer.param_group_overrides=[{pattern: \"^model\"}]", {"^model", "backbone."}},
+      {"dataset.path=nope.safetensors", {"nope.safetensors"}},
+      {cat("dataset={_target_: squad, dataset_name: squad, tokenizer: ", sample_tokenizer().string(), "}"),
+       {"'squad'", "ownload"}},
+      {"validation_dataset={_target_: tokens, path: gone.safetensors}", {"gone.safetensors"}},
+      {"checkpoint.restore_from=nope", {"restore_from", "'nope'"}},
+      {"model.pretrained_model_name_or_path=checkpoints", {"checkpoints"}},
+  };
+  for (const auto& [override, parts] : cases) {
+    CAPTURE(override);
+    check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--set", override}, parts);
+  }
+  const auto before = snapshot(dir.path());
+  CHECK(run_process({NEMOCUBE_BINARY, "train", "--check", "recipe.yaml"}, dir.path()).exit_code == 0);
+  CHECK(snapshot(dir.path()) == before);
+  std::filesystem::remove(dir / "model.safetensors");
+  check_refused(dir.path(), {"train", "--check", "recipe.yaml"}, {"model.safetensors"});
+}

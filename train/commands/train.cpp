@@ -28,6 +28,7 @@ void run(const Options& options) {
   report_ignored(recipe);
   check_kernel_choice(recipe.kernels);
   if (options.check) {
+    check_training(recipe);
     std::cout << describe(recipe);
     return;
   }
@@ -46,7 +47,8 @@ void add_train_command(CLI::App& app) {
   command->add_option("recipe", o->recipe, "recipe in YAML (keys of NeMo AutoModel)")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
-  command->add_flag("--check", o->check, "validate the recipe, print it resolved, and run nothing");
+  command->add_flag("--check", o->check,
+                    "validate the recipe and the files it names, print it resolved, and run nothing");
   command->callback([o] { run(*o); });
 }
 

@@ -51,6 +51,15 @@ LoadedModel recipe_model(const Recipe& recipe) {
   return loaded;
 }
 
+LoaderOptions loader_options(const Recipe& recipe) {
+  LoaderOptions o;
+  o.batch_size = recipe.step_scheduler.local_batch_size;
+  o.shuffle = recipe.dataloader.shuffle;
+  o.drop_last = recipe.dataloader.drop_last;
+  o.seed = static_cast<std::uint64_t>(recipe.seed);
+  return o;
+}
+
 /// One run: everything that lives from the first step to the last.
 class Run {
  public:
@@ -58,7 +67,7 @@ class Run {
       : recipe_(recipe),
         loaded_(recipe_model(recipe)),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
-        loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true), loader_options()),
+        loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true), loader_options(recipe)),
         plan_(plan_steps(recipe, 1, loader_.batches_per_epoch())),
         schedule_(make_schedule(recipe, plan_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
@@ -120,15 +129,6 @@ class Run {
   }
 
  private:
-  LoaderOptions loader_options() const {
-    LoaderOptions o;
-    o.batch_size = recipe_.step_scheduler.local_batch_size;
-    o.shuffle = recipe_.dataloader.shuffle;
-    o.drop_last = recipe_.dataloader.drop_last;
-    o.seed = static_cast<std::uint64_t>(recipe_.seed);
-    return o;
-  }
-
   // SIGINT as well as what the recipe names: a person at a terminal loses nothing by Ctrl-C.
   std::vector<int> watched_signals() const {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
@@ -213,8 +213,6 @@ class Run {
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
       record.mfu = step_flops(loaded_.model->config(), microbatches) / (record.seconds * *peak * 1e12) * 100;
     log_->training(record);
-    if (result_.steps++ == 0) result_.first_loss = record.loss;
-    result_.last_loss = record.loss;
     return record;
   }
 
@@ -246,6 +244,20 @@ class Run {
 };
 
 }  // namespace
+
+void check_training(const Recipe& recipe) {
+  const ModelSection& section = *recipe.model;
+  const NemotronHConfig config = read_hf_config(section.path);
+  if (section.source == ModelSource::pretrained) check_model_files(section.path, config);
+  const NemotronH model(config, DType::f32, Device::meta);
+  group_rule(*recipe.optimizer, model.parameters());
+  const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
+  const Loader loader(recipe_dataset(recipe, *recipe.dataset, tokenizer, true), loader_options(recipe));
+  make_schedule(recipe, plan_steps(recipe, 1, loader.batches_per_epoch()).total_steps);
+  check_vocabulary(*recipe.dataset, tokenizer, loader.dataset(), config.vocab_size);
+  const Validation validation(recipe, config);
+  Checkpoints(recipe.checkpoint, describe(recipe)).find();
+}
 
 RunResult run_training(const Recipe& recipe) {
   check_kernel_choice(recipe.kernels);

@@ -7,10 +7,9 @@ namespace nemocube {
 
 /// How a run ended.
 struct RunResult {
-  std::int64_t steps = 0;                ///< done, over the whole run
-  int signal = 0;                        ///< the signal that ended it early, or 0
-  double first_loss = 0, last_loss = 0;  ///< of the steps of this call
-  std::filesystem::path checkpoint;      ///< the newest, empty when none was written
+  std::int64_t steps = 0;            ///< done, over the whole run
+  int signal = 0;                    ///< the signal that ended it early, or 0
+  std::filesystem::path checkpoint;  ///< the newest, empty when none was written
 };
 
 /// Fine-tunes or pretrains as the recipe says, resuming from its checkpoint directory when there is something
@@ -18,5 +17,10 @@ struct RunResult {
 /// Throws Error when too many steps in a row were not finite (after saving nothing: the last checkpoint is
 /// good).
 RunResult run_training(const Recipe& recipe);
+
+/// What run_training would refuse before its first step, found without weights or optimizer: the files of the
+/// model and its tokenizer, the data of all sets, schedule, parameter groups, the checkpoint to resume from.
+/// Throws Error.
+void check_training(const Recipe& recipe);
 
 }  // namespace nemocube

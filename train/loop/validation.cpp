@@ -33,9 +33,9 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
     record.peak_bytes = cpu_memory().peak_bytes;
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
-      const SquadResult squad =
-          answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation,
-                       stop_ids(*set.tokenizer, model.config(), folder_of(recipe_.model->path)), &recipe_.kernels, stop);
+      const SquadResult squad = answer_squad(
+          model, *set.tokenizer, set.section, recipe_.evaluation,
+          stop_ids(*set.tokenizer, model.config(), folder_of(recipe_.model->path)), &recipe_.kernels, stop);
       if (!squad.complete) break;
       record.exact_match = squad.score.em;
       record.f1 = squad.score.f1;

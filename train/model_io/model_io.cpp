@@ -5,15 +5,14 @@ namespace {
 std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype) {
   return std::make_unique<NemotronH>(config, dtype.value_or(config.dtype.value_or(DType::f32)));
 }
+}  // namespace
 
-// Before the model is built: a config of another model could ask for any amount of memory.
-void check_files(const std::filesystem::path& dir, const NemotronHConfig& config) {
+void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& config) {
   std::vector<NamedTensor> wanted;
   for (const TensorSpec& spec : tensor_specs(config))
     wanted.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
   HfWeights(dir).check(wanted);
 }
-}  // namespace
 
 std::vector<NamedTensor> named_tensors(const NemotronH& model) {
   std::vector<NamedTensor> tensors;
@@ -24,7 +23,7 @@ std::vector<NamedTensor> named_tensors(const NemotronH& model) {
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype) {
   LoadedModel loaded;
   const NemotronHConfig config = read_hf_config(dir);
-  check_files(dir, config);
+  check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
   loaded.model = build(config, dtype);
   loaded.files = load_hf_weights(dir, named_tensors(*loaded.model));
   return loaded;

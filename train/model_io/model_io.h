@@ -21,6 +21,9 @@ struct LoadedModel {
 /// names, else f32. Errors name files and tensors.
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype);
 
+/// Throws Error unless the weight files in `dir` hold what a model of this config wants; reads headers only.
+void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& config);
+
 /// A model of the shape that config.json in `dir` describes, with fresh weights.
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
                        Initialisation law = Initialisation::hf);
