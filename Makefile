@@ -7,7 +7,7 @@ UNIT_TESTS = test_core test_ops test_model test_data test_train
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
 
-.PHONY: all build setup train test bench asan format check-format check-headers clean help
+.PHONY: all build setup train test bench asan asan-all format check-format check-headers clean help
 
 all: build
 
@@ -17,6 +17,7 @@ help:
 	@echo "make test           build and run every test"
 	@echo "make bench          operations against their floors, then whole steps of the small model"
 	@echo "make asan           the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make asan-all       every test under them, whole runs of the program too"
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone"
 	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON' RUN=$(RUN)"
@@ -47,6 +48,11 @@ asan: setup
 	@cmake -S . -B $(BUILD)-asan -DNEMOCUBE_TESTS=ON -DNEMOCUBE_ASAN=ON $(CMAKE_FLAGS)
 	cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
 	ctest --test-dir $(BUILD)-asan --output-on-failure -LE end-to-end
+
+asan-all: setup
+	@cmake -S . -B $(BUILD)-asan -DNEMOCUBE_TESTS=ON -DNEMOCUBE_ASAN=ON $(CMAKE_FLAGS)
+	cmake --build $(BUILD)-asan -j $(JOBS)
+	ctest --test-dir $(BUILD)-asan --output-on-failure
 
 format: setup
 	@tools/setup.sh clang-format
