@@ -18,7 +18,7 @@ double worst_of(float most, const std::function<double(float)>& error) {
   double worst = 0;
   for (std::uint32_t bits = 0; bits <= std::bit_cast<std::uint32_t>(most); bits += step)
     for (const float x : {std::bit_cast<float>(bits), -std::bit_cast<float>(bits)})
-      worst = std::max(worst, error(x));
+      if (const double e = error(x); !(e <= worst)) worst = std::isnan(e) ? double{inf} : e;
   return worst;
 }
 

@@ -88,8 +88,8 @@ void tile_gemm(std::int64_t M, std::int64_t N, std::int64_t K, const T* a, std::
   using namespace tile_detail;
   constexpr std::int64_t width = Lanes<T>::panel;
   static thread_local std::vector<T> packed;
-  if (static_cast<std::int64_t>(packed.size()) < K * width)
-    packed.resize(static_cast<std::size_t>(K * width));
+  if (static_cast<std::int64_t>(packed.size()) < (K + 1) * width)  // never empty, so never null
+    packed.resize(static_cast<std::size_t>((K + 1) * width));
   // B is read in place where that is a plain copy anyway. Rows a multiple of 4 KiB apart share cache sets:
   // those are packed when many rows of A will read them.
   const bool in_place = !transpose_b && (M <= 64 || (ldb * static_cast<std::int64_t>(sizeof(T))) % 4096 != 0);

@@ -106,6 +106,7 @@ TEST_CASE("train --check: finds what training would refuse, and writes nothing")
       {"validation_dataset={_target_: tokens, path: gone.safetensors}", {"gone.safetensors"}},
       {"checkpoint.restore_from=nope", {"restore_from", "'nope'"}},
       {"model.pretrained_model_name_or_path=checkpoints", {"checkpoints"}},
+      {"checkpoint.checkpoint_dir=config.json", {"checkpoint_dir", "not a directory"}},
   };
   for (const auto& [override, parts] : cases) {
     CAPTURE(override);

@@ -112,7 +112,7 @@ TEST_CASE("generate: stops at the ids of generation_config.json") {
   REQUIRE(all.size() == 6);
   fs::copy(dir / "straight" / "LATEST" / "model", dir / "stopping", fs::copy_options::recursive);
   spit(dir / "stopping" / "generation_config.json", cat("{\"eos_token_id\": [1, ", all[0], "]}"));
-  CHECK(ids("stopping").size() <= 1);
+  CHECK(ids("stopping").empty());
 }
 
 TEST_CASE("eval: the loss of the last validation line; every question is answered") {
@@ -132,7 +132,7 @@ TEST_CASE("eval: the loss of the last validation line; every question is answere
   // With --model the recipe's own folder need not exist.
   const ProcessResult elsewhere =
       nemocube_in(dir, {"eval", "recipe.yaml", "--model", "straight/LATEST/model", "--json", "--set",
-                        "model.pretrained_model_name_or_path=gone"});
+                        "model={_target_: from_config, config: gone, initialisation: megatron}"});
   CAPTURE(elsewhere.err);
   CHECK(elsewhere.out == run.out);
   CHECK(lines[0]["questions"] == 4);
@@ -204,6 +204,34 @@ TEST_CASE("train: model and tokenizer may be named by a file") {
   REQUIRE(run.exit_code == 0);
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
     CHECK(slurp(dir / "straight" / "LATEST" / "model" / file) == slurp(dir / "samples" / "tokenizer" / file));
+}
+
+TEST_CASE("train: a pretrained model is saved with the tokenizer that it was trained with") {
+  const RunDir dir;
+  fs::copy(trained().path() / "straight" / "LATEST" / "model", dir / "pre", fs::copy_options::recursive);
+  spit(dir / "pre" / "tokenizer_config.json", "{\"own\": true}");
+  spit(dir / "pre" / "merges.txt", "stray");
+  spit(dir / "pre" / "generation_config.json", "{\"eos_token_id\": 1}");
+  const std::vector<std::string> overrides{
+      "step_scheduler.max_steps=1", "lr_scheduler=null",
+      "model={_target_: from_pretrained, pretrained_model_name_or_path: pre}",
+      "tokenizer.pretrained_model_name_or_path=samples/tokenizer", "evaluation.squad_metrics=true"};
+  const ProcessResult run = dir.train(overrides);
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const fs::path saved = dir / "straight" / "LATEST" / "model";
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+    CHECK(slurp(saved / file) == slurp(dir / "samples" / "tokenizer" / file));
+  CHECK_FALSE(fs::exists(saved / "merges.txt"));
+  CHECK(slurp(saved / "generation_config.json") == "{\"eos_token_id\": 1}");
+
+  // Found before the first step, not at the first validation.
+  spit(dir / "pre" / "generation_config.json", "{");
+  std::vector<std::string> arguments{"train", "--check", "recipe.yaml"};
+  for (const std::string& o : overrides) arguments.insert(arguments.end(), {"--set", o});
+  const ProcessResult damaged = nemocube_in(dir.path(), arguments);
+  CHECK(damaged.exit_code == 2);
+  CHECK(damaged.err.find("generation_config.json") != std::string::npos);
 }
 
 TEST_CASE("inspect: model, samples and schedule") {

@@ -56,6 +56,7 @@ void point(const fs::path& link, const fs::path& target) {
   std::error_code error;
   fs::create_symlink(target.filename(), fresh, error);
   if (!error) fs::rename(fresh, link, error);
+  if (std::error_code ignored; error) fs::remove(fresh, ignored);
   require(!error, link.string(), ": cannot be pointed at ", target.filename().string(), ": ",
           error.message());
 }
@@ -143,9 +144,9 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
 // Renamed, not removed: whatever happens between this and the next rename, every checkpoint is somewhere
 // under a name of its own.
 void Checkpoints::set_aside(const fs::path& checkpoint) const {
-  const fs::path place = dir_ / abandoned / checkpoint.filename();
+  fs::path place = dir_ / abandoned / checkpoint.filename();
   fs::create_directories(place.parent_path());
-  fs::remove_all(place);
+  for (int i = 1; fs::exists(place); ++i) place.replace_filename(cat(checkpoint.filename().string(), ".", i));
   fs::rename(checkpoint, place);
   sync_directory(place.parent_path());
   log_info("checkpoint ", checkpoint.string(), " is of a branch that this run has left: moved to ",
@@ -209,7 +210,7 @@ std::optional<fs::path> Checkpoints::find() const {
   std::vector<fs::path> candidates = published(dir_);
   std::error_code none;
   const fs::path latest = fs::read_symlink(dir_ / "LATEST", none);
-  if (fs::exists(dir_ / "LATEST")) candidates.push_back(dir_ / latest);
+  if (!latest.empty() && fs::exists(dir_ / latest)) candidates.push_back(dir_ / latest);
   if (candidates.empty()) return std::nullopt;
   const auto whole = std::find_if(candidates.rbegin(), candidates.rend(),
                                   [](const fs::path& c) { return fs::exists(c / "state.json"); });

@@ -30,7 +30,7 @@ class Checkpoints {
 
   /// Writes a checkpoint, moves LATEST, prunes old ones. The first one after a load() sets aside those of
   /// later steps than the loaded one: they belong to a branch that this run has left. One of the same name is
-  /// set aside as well. They go to abandoned/, in the place of an earlier one of that name. Returns the
+  /// set aside as well. They go to abandoned/, as NAME.1, NAME.2 and so on where NAME is taken. Returns the
   /// directory.
   std::filesystem::path save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state);
 

@@ -26,8 +26,9 @@ struct Options {
 void use_model(std::vector<std::string>& overrides, const std::string& dir) {
   std::string quoted;
   for (const char c : dir) quoted += c == '\'' ? "''" : std::string(1, c);
-  overrides.insert(overrides.end(), {"model._target_=from_pretrained", "model.config=null",
-                                     cat("model.pretrained_model_name_or_path='", quoted, "'")});
+  overrides.insert(overrides.end(),
+                   {"model._target_=from_pretrained", "model.config=null", "model.initialisation=null",
+                    cat("model.pretrained_model_name_or_path='", quoted, "'")});
 }
 
 void show_answers(const SquadResult& squad, std::int64_t count) {

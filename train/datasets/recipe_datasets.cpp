@@ -1,5 +1,9 @@
 #include "train/datasets/recipe_datasets.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "data/datasets/messages.h"
 #include "data/datasets/mock.h"
 #include "data/datasets/packing.h"
@@ -77,10 +81,17 @@ std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSec
   return Tokenizer::load(tokenizer_path(recipe, section));
 }
 
+bool is_tokenizer_file(const std::string& name) {
+  constexpr std::array<std::string_view, 5> known{"special_tokens_map.json", "added_tokens.json",
+                                                  "vocab.json", "merges.txt", "chat_template.json"};
+  return std::ranges::find(known, name) != known.end() || name.starts_with("tokenizer") ||
+         name.ends_with(".jinja");
+}
+
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section) {
   const std::filesystem::path path = tokenizer_path(recipe, section);
   auto files = read_companion_files(folder_of(path));
-  files.erase("config.json");
+  std::erase_if(files, [](const auto& file) { return !is_tokenizer_file(file.first); });
   if (std::filesystem::is_regular_file(path))
     files["tokenizer.json"] = read_text_file(path, JsonLimits{}.max_bytes);
   return files;

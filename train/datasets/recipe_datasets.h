@@ -13,7 +13,9 @@ namespace nemocube {
 /// The tokenizer a dataset section asks for; nothing for data that is tokens already (mock, tokens).
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section);
 
-/// Name and text of the files that travel with a model trained with a section's tokenizer. pre: it has one
+/// Whether a file of a model's folder belongs to its tokenizer (chat templates do).
+bool is_tokenizer_file(const std::string& name);
+/// Name and text of the tokenizer files that travel with a model trained with a section's tokenizer. pre: it has one
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
 /// The data set of a section, packed when `packed` and the recipe packs. `tokenizer` is that of the section.

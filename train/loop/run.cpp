@@ -101,6 +101,7 @@ class Run {
       stop_when_hopeless(progress);
       stopped = asked();
       const bool validates = validation_.sets() > 0 && is_validation_step(plan_, step, stopped);
+      if (stopped && validation_.sets() > 0 && is_validation_step(plan_, step)) complete = false;
       bool saves = is_due(step, stopped);
       if (!saves && !validates) continue;
       progress.clear();
@@ -139,7 +140,9 @@ class Run {
   // A model trained with a tokenizer from elsewhere is saved with it.
   void carry_tokenizer() {
     if (!tokenizer_) return;
-    loaded_.files.other_files.merge(tokenizer_files(recipe_, *recipe_.dataset));
+    auto& files = loaded_.files.other_files;
+    std::erase_if(files, [](const auto& file) { return is_tokenizer_file(file.first); });
+    files.merge(tokenizer_files(recipe_, *recipe_.dataset));
   }
 
   void resume() {
@@ -256,6 +259,9 @@ void check_training(const Recipe& recipe) {
   make_schedule(recipe, plan_steps(recipe, 1, loader.batches_per_epoch()).total_steps);
   check_vocabulary(*recipe.dataset, tokenizer, loader.dataset(), config.vocab_size);
   const Validation validation(recipe, config);
+  const std::filesystem::path dir = recipe.checkpoint.checkpoint_dir;
+  require(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir), "checkpoint.checkpoint_dir: '",
+          dir.string(), "' is not a directory");
   Checkpoints(recipe.checkpoint, describe(recipe)).find();
 }
 

@@ -18,9 +18,9 @@ struct RunResult {
 /// good).
 RunResult run_training(const Recipe& recipe);
 
-/// What run_training would refuse before its first step, found without weights or optimizer: the files of the
-/// model and its tokenizer, the data of all sets, schedule, parameter groups, the checkpoint to resume from.
-/// Throws Error.
+/// Most of what run_training would refuse before its first step, found without weights or optimizer: the files
+/// of the model and its tokenizer, the data of all sets, schedule, parameter groups, a checkpoint to resume
+/// from that is not there. Not what a checkpoint holds, nor whether files can be written. Throws Error.
 void check_training(const Recipe& recipe);
 
 }  // namespace nemocube

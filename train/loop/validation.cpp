@@ -12,7 +12,10 @@ Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : re
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
     check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
-    sets_.emplace(name, Set{section, tokenizer, dataset});
+    std::vector<std::int64_t> stops;
+    if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad)
+      stops = stop_ids(*tokenizer, config, folder_of(recipe.model->path));
+    sets_.emplace(name, Set{section, tokenizer, dataset, std::move(stops)});
   }
 }
 
@@ -33,9 +36,8 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
     record.peak_bytes = cpu_memory().peak_bytes;
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
-      const SquadResult squad = answer_squad(
-          model, *set.tokenizer, set.section, recipe_.evaluation,
-          stop_ids(*set.tokenizer, model.config(), folder_of(recipe_.model->path)), &recipe_.kernels, stop);
+      const SquadResult squad = answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation,
+                                             set.stop_ids, &recipe_.kernels, stop);
       if (!squad.complete) break;
       record.exact_match = squad.score.em;
       record.f1 = squad.score.f1;

@@ -31,6 +31,7 @@ class Validation {
     DatasetSection section;
     std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const Dataset> dataset;
+    std::vector<std::int64_t> stop_ids;  // where questions are to be answered
   };
   const Recipe& recipe_;
   std::map<std::string, Set> sets_;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cmath>
+#include <limits>
 
 #include "train/recipe/names.h"
 #include "train/recipe/reader.h"

@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>

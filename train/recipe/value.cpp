@@ -3,7 +3,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <fstream>
-#include <iterator>
 
 namespace nemocube::recipe {
 namespace {
