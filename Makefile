@@ -39,6 +39,7 @@ test: setup
 	@cmake -S . -B $(BUILD) -DNEMOCUBE_TESTS=ON $(CMAKE_FLAGS)
 	cmake --build $(BUILD) -j $(JOBS)
 	ctest --test-dir $(BUILD) --output-on-failure
+	@sed -n 's/.*MESSAGE: \(.*did not run\|.*was not tried\)/skipped: \1/p' $(BUILD)/Testing/Temporary/LastTest.log
 
 bench: build
 	$(BUILD)/nemocube bench op
