@@ -1,5 +1,7 @@
 #include "model/nemotron_h.h"
 
+#include <algorithm>
+
 #include "model/mixers/attention.h"
 #include "model/mixers/mamba.h"
 #include "model/mixers/mlp.h"
@@ -30,6 +32,7 @@ std::unique_ptr<Mixer> make_mixer(BlockKind kind, const NemotronHConfig& config,
 
 NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device)
     : config_((config.validate(), config)), dtype_(dtype), parameters_(config, dtype, device) {
+  loss_chunk_rows = std::clamp<std::int64_t>((4 << 20) / config_.vocab_size, 256, 512);
   embeddings_ = &parameters_.get("backbone.embeddings.weight");
   final_norm_ = &parameters_.get("backbone.norm_f.weight");
   lm_head_ = &parameters_.get("lm_head.weight");

@@ -40,8 +40,9 @@ class NemotronH {
   const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }
 
   bool activation_checkpointing =
-      false;                           ///< keep only each mixer's input, compute the rest again in backward
-  std::int64_t loss_chunk_rows = 256;  ///< labelled rows whose logits exist at once
+      false;  ///< keep only each mixer's input, compute the rest again in backward
+  /// Labelled rows whose logits exist at once: as many as make 16 MiB in f32, at least 256, at most 512.
+  std::int64_t loss_chunk_rows = 0;
 
  private:
   struct Layer {

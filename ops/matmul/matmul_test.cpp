@@ -155,6 +155,18 @@ TEST_CASE("matmul: same bits again, in a parallel region and from several thread
   for (const Tensor& c : beside) CHECK_BITS(c, together);
 }
 
+TEST_CASE("matmul: weight gradients, which threads form in slices of rows") {
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 2, 3}) {
+    omp_set_num_threads(threads);
+    for (const Types types : all_types)
+      for (const Into how : {Into::set, Into::add})
+        for (const std::int64_t rows : {255, 256, 257, 391, 530})
+          check_product(types, rows, 33, 21, true, false, how, rows % 2 == 0);
+  }
+  omp_set_num_threads(before);
+}
+
 TEST_CASE("matmul: prepared products are kept, but not without bound") {
   const Tensor a = random_tensor({1100, 3}, DType::f32, 1), b = random_tensor({3, 2}, DType::f32, 2);
   const Tensor c = Tensor::empty({1100, 2}, DType::f32);

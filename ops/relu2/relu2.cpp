@@ -16,20 +16,25 @@ Tensor place_for(GradNode& in, const Tensor& dy) {
 
 }  // namespace
 
-Var relu2(Context& ctx, const Var& x) {
+Var relu2(Context& ctx, Var x) {
   require(x.defined(), "relu2: x: got no tensor");
   require(is_float(x.value().dtype()), "relu2: x: want f32, f64 or bf16, got ", x.value().dtype());
   const ZoneTimer timer(forward_zone);
-  Var y = make_result(Tensor::empty(x.shape(), x.value().dtype()), ctx.records({&x}));
-  cpu::relu2_forward(y.value(), x.value());
+  const Tensor in = x.value();
+  const bool wants = ctx.records({&x});
+  const std::shared_ptr<GradNode> node = x.node();
+  x = {};  // `in` is the only holder if the caller gave x away
+  const bool in_place = in.unique() && in.contiguous() && !(node && node->leaf());
+  Var y = make_result(in_place ? in : Tensor::empty(in.shape(), in.dtype()), wants);
+  cpu::relu2_forward(y.value(), in);
   if (y.needs_grad())
-    ctx.tape->record("relu2", [x = x.value(), in = x.node(), out = y.node()] {
+    ctx.tape->record("relu2", [value = y.value(), node, out = y.node()] {
       if (!out->filled()) return;
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
-      const Tensor dx = place_for(*in, dy);
-      cpu::relu2_backward(dx, dy, x);
-      in->add(dx);
+      const Tensor dx = place_for(*node, dy);
+      cpu::relu2_backward(dx, dy, value);
+      node->add(dx);
     });
   return y;
 }

@@ -8,15 +8,20 @@ namespace nemocube {
 /// shapes     x, y alike, any
 /// layout     rows of x may be strided; y is contiguous
 /// dtypes     f32, f64 or bf16; bf16 is computed in f32 and rounded once
-/// gradient   dx = 2 max(x, 0) dy; keeps x alone. NaN in x gives NaN in y and dx
+/// memory     y takes the place of x when nobody else holds it: relu2(ctx, linear(..)) allocates nothing
+/// gradient   dx = 2 sqrt(y) dy; keeps y alone, which the projection that follows keeps anyway. sqrt(x^2),
+///            both rounded to the dtype of x, is |x| exactly unless x^2 over- or underflows: dx is then
+///            infinite, or off by less than 1e-18 dy. NaN in x gives NaN in y and dx
 /// errors     x is not of a floating dtype
-/// source     "Primer: searching for efficient transformers for language modeling" (So et al., 2021)
-Var relu2(Context& ctx, const Var& x);
+/// source     "Primer: searching for efficient transformers for language modeling" (So et al., 2021); the
+///            square root: S. Boldo, "Stupid is as stupid does" (2015)
+Var relu2(Context& ctx, Var x);
 
 namespace cpu {
+/// y may be x.
 void relu2_forward(const Tensor& y, const Tensor& x);
 /// dx may be dy.
-void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& x);
+void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y);
 }  // namespace cpu
 
 }  // namespace nemocube

@@ -38,7 +38,7 @@ const RegisterBench bench("relu2", [](const BenchOptions& o) {
     fill_normal(w->x, RandomStream(1, "x"), 0, 1);
     fill_normal(w->dy, RandomStream(1, "dy"), 0, 1);
     const auto forward = [w] { cpu::relu2_forward(w->y, w->x); };
-    const auto backward = [w] { cpu::relu2_backward(w->dx, w->dy, w->x); };
+    const auto backward = [w] { cpu::relu2_backward(w->dx, w->dy, w->y); };
     const auto check = [w, forward, backward] {
       forward();
       backward();

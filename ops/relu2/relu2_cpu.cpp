@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "core/parallel_for.h"
 #include "ops/relu2/relu2.h"
@@ -41,7 +42,8 @@ void relu2_forward(const Tensor& y, const Tensor& x) {
     if (x.numel() == 0) return;
     for_pieces(x.rows(), x.cols(), x.contiguous() && y.contiguous(), [&](auto r, auto first, auto last) {
       const T* from = x.row<T>(r);
-      T* __restrict to = y.row<T>(r);
+      T* to = y.row<T>(r);
+#pragma GCC ivdep
       for (std::int64_t c = first; c < last; ++c) {
         const A v = positive_part(static_cast<A>(from[c]));
         to[c] = static_cast<T>(v * v);
@@ -50,19 +52,21 @@ void relu2_forward(const Tensor& y, const Tensor& x) {
   });
 }
 
-void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& x) {
-  visit_float("relu2", x.dtype(), [&](auto tag) {
+void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y) {
+  visit_float("relu2", y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    if (x.numel() == 0) return;
-    const bool flat = x.contiguous() && dx.contiguous() && dy.contiguous();
-    for_pieces(x.rows(), x.cols(), flat, [&](auto r, auto first, auto last) {
-      const T* __restrict value = x.row<T>(r);
+    if (y.numel() == 0) return;
+    const bool flat = y.contiguous() && dx.contiguous() && dy.contiguous();
+    for_pieces(y.rows(), y.cols(), flat, [&](auto r, auto first, auto last) {
+      const T* __restrict value = y.row<T>(r);
       const T* g = dy.row<T>(r);
       T* to = dx.row<T>(r);
 #pragma GCC ivdep
-      for (std::int64_t c = first; c < last; ++c)
-        to[c] = static_cast<T>(A(2) * positive_part(static_cast<A>(value[c])) * static_cast<A>(g[c]));
+      for (std::int64_t c = first; c < last; ++c) {
+        const T x = static_cast<T>(std::sqrt(static_cast<A>(value[c])));  // rounded: x itself again
+        to[c] = static_cast<T>(A(2) * static_cast<A>(x) * static_cast<A>(g[c]));
+      }
     });
   });
 }

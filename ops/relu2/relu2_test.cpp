@@ -67,6 +67,53 @@ TEST_CASE("relu2: bf16 is rounded once") {
   }
 }
 
+TEST_CASE("relu2: backward finds max(x, 0) again, to the bit") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    CAPTURE(dtype);
+    // Mantissas of all sorts, magnitudes about 2^-40 to 2^40.
+    const Tensor x = random_tensor({40000}, dtype, 5), ones = Tensor::empty({40000}, dtype);
+    auto values = x.to_vector();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = std::ldexp(values[i], static_cast<int>(i % 81) - 40);
+    const Tensor scaled = Tensor::from(values, x.shape()).to(dtype);
+    ones.fill(1);
+    const auto in = scaled.to_vector(), dx = run(scaled, ones).dx.to_vector();
+    std::int64_t wrong = 0;
+    for (std::size_t i = 0; i < in.size(); ++i) wrong += dx[i] != 2 * std::max(in[i], 0.0);
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("relu2: takes the place of a value that was given away, of no other") {
+  const Tensor x = random_tensor({7, 33}, DType::f32, 1), dy = random_tensor({7, 33}, DType::f32, 2);
+  const Outcome want = run(x, dy);
+  const auto node = [&x] { return std::make_shared<GradNode>(x.shape(), x.dtype(), false); };
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  Tensor own = x.clone();
+  const void* place = own.raw();
+  const auto in = node();
+  Var given(std::move(own), in);
+  own = {};
+  const Var y = relu2(ctx, std::move(given));
+  CHECK(y.value().raw() == place);
+  tape.backward(y, dy);
+  CHECK_BITS(y.value(), want.y);
+  CHECK_BITS(in->grad(), want.dx);
+
+  const Tensor shared = x.clone();
+  CHECK(relu2(ctx, Var(shared, node())).value().raw() != shared.raw());
+  CHECK_BITS(shared, x);
+  Tensor wide = random_tensor({7, 40}, DType::f32, 3);
+  Var window(wide.narrow(-1, 0, 33), node());
+  wide = {};
+  CHECK(relu2(ctx, std::move(window)).value().contiguous());
+  Var leaf = Var::leaf(x.clone());
+  const void* weights = leaf.value().raw();
+  CHECK(relu2(ctx, std::move(leaf)).value().raw() != weights);
+}
+
 TEST_CASE("relu2: against finite differences") {
   CHECK_GRADIENTS([](Context& ctx, const std::vector<Var>& x) { return std::vector<Var>{relu2(ctx, x[0])}; },
                   {random_tensor({4, 9}, DType::f64, 3)});
