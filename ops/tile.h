@@ -14,55 +14,55 @@ constexpr int vector_bytes = 64, block_rows = 12;
 #else
 constexpr int vector_bytes = 32, block_rows = 6;
 #endif
-constexpr int panel_vectors = 2;
+constexpr int panel_vectors = 2;  // columns of C formed together, where there are so many
 
 template <class T>
 struct Lanes {
   typedef T type __attribute__((vector_size(vector_bytes)));
   static constexpr int count = vector_bytes / static_cast<int>(sizeof(T));
-  static constexpr int panel = panel_vectors * count;  // columns of C formed together
 };
 
-/// R rows of C times one panel of Lanes::panel columns, [K, Lanes::panel] with row stride `stride`; `columns`
-/// of C are written.
-template <int R, bool transpose_a, class T>
+/// R rows of C from a panel of B of `vectors` whole vectors, rows `stride` apart; `columns` of them are written.
+template <int R, int vectors, bool transpose_a, class T>
 inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const T* __restrict panel,
                   std::int64_t stride, T* __restrict c, std::int64_t ldc, std::int64_t columns,
                   bool accumulate) {
   using V = typename Lanes<T>::type;
   constexpr int n = Lanes<T>::count;
-  V sum[R][panel_vectors] = {};
+  V sum[R][vectors] = {};
   for (std::int64_t k = 0; k < K; ++k) {
-    V b[panel_vectors];
-    for (int j = 0; j < panel_vectors; ++j) std::memcpy(&b[j], panel + k * stride + j * n, sizeof(V));
+    V b[vectors];
+    for (int j = 0; j < vectors; ++j) std::memcpy(&b[j], panel + k * stride + j * n, sizeof(V));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const T s = transpose_a ? a[k * lda + r] : a[r * lda + k];
-      for (int j = 0; j < panel_vectors; ++j) sum[r][j] += s * b[j];
+      for (int j = 0; j < vectors; ++j) sum[r][j] += s * b[j];
     }
   }
-  for (int r = 0; r < R; ++r) {
-    if (columns == Lanes<T>::panel) {
-      for (int j = 0; j < panel_vectors; ++j) {
+  // Unrolled like the sums, which otherwise go through memory.
+  if (columns == vectors * n) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < vectors; ++j) {
         V old = {};
         if (accumulate) std::memcpy(&old, c + r * ldc + j * n, sizeof(V));
         old += sum[r][j];
         std::memcpy(c + r * ldc + j * n, &old, sizeof(V));
       }
-    } else {
-      T row[Lanes<T>::panel];
-      std::memcpy(row, sum[r], sizeof(row));
-      for (std::int64_t j = 0; j < columns; ++j)
-        c[r * ldc + j] = (accumulate ? c[r * ldc + j] : T(0)) + row[j];
-    }
+    return;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    T row[vectors * n];
+    for (int j = 0; j < vectors; ++j) std::memcpy(row + j * n, &sum[r][j], sizeof(V));
+    for (std::int64_t j = 0; j < columns; ++j) c[r * ldc + j] = (accumulate ? c[r * ldc + j] : T(0)) + row[j];
   }
 }
 
-/// Columns [n0, n0 + columns) of op(B) as a panel [K, Lanes::panel], padded with zeros.
-template <bool transpose_b, class T>
+/// Columns [n0, n0 + columns) of op(B) as a panel [K, width], padded with zeros.
+template <bool transpose_b, int width, class T>
 void pack(std::int64_t K, std::int64_t columns, const T* b, std::int64_t ldb, std::int64_t n0,
           T* __restrict panel) {
-  constexpr std::int64_t width = Lanes<T>::panel;
   if (columns < width) std::memset(panel, 0, static_cast<std::size_t>(K * width) * sizeof(T));
   if constexpr (transpose_b) {
     for (std::int64_t k0 = 0; k0 < K; k0 += 16) {
@@ -76,6 +76,33 @@ void pack(std::int64_t K, std::int64_t columns, const T* b, std::int64_t ldb, st
   }
 }
 
+/// Columns [n0, n0 + columns) of C, at most `vectors` whole vectors.
+template <int vectors, bool transpose_a, bool transpose_b, class T>
+void columns_of(std::int64_t M, std::int64_t n0, std::int64_t columns, std::int64_t K, const T* a,
+                std::int64_t lda, const T* b, std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate,
+                T* packed) {
+  constexpr int width = vectors * Lanes<T>::count;
+  // B is read in place where that is a plain copy anyway. Rows a multiple of 4 KiB apart share cache sets:
+  // those are packed when many rows of A will read them.
+  const bool in_place = !transpose_b && columns == width &&
+                        (M <= 64 || (ldb * static_cast<std::int64_t>(sizeof(T))) % 4096 != 0);
+  if (!in_place) pack<transpose_b, width>(K, columns, b, ldb, n0, packed);
+  const T* panel = in_place ? b + n0 : packed;
+  const std::int64_t stride = in_place ? ldb : width;
+  const auto run = [&]<int R>(std::int64_t m) {
+    const T* rows = transpose_a ? a + m : a + m * lda;
+    block<R, vectors, transpose_a>(K, rows, lda, panel, stride, c + m * ldc + n0, ldc, columns, accumulate);
+    return m + R;
+  };
+  std::int64_t m = 0;
+  // Few rows at a time do not keep the multipliers busy: 16 are 8 and 8, not 12 and 4.
+  while (m + block_rows <= M && (block_rows < 12 || M - m != 16)) m = run.template operator()<block_rows>(m);
+  if constexpr (block_rows > 8)
+    while (m + 8 <= M) m = run.template operator()<8>(m);
+  while (m + 4 <= M) m = run.template operator()<4>(m);
+  while (m < M) m = run.template operator()<1>(m);
+}
+
 }  // namespace tile_detail
 
 /// C = (or +=, when `accumulate`) op(A) op(B), with op(A) [M, K], op(B) [K, N], C [M, N], all row-major with
@@ -86,32 +113,15 @@ template <class T, bool transpose_a, bool transpose_b>
 void tile_gemm(std::int64_t M, std::int64_t N, std::int64_t K, const T* a, std::int64_t lda, const T* b,
                std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate) {
   using namespace tile_detail;
-  constexpr std::int64_t width = Lanes<T>::panel;
+  constexpr std::int64_t count = Lanes<T>::count, width = panel_vectors * count;
   static thread_local std::vector<T> packed;
   if (static_cast<std::int64_t>(packed.size()) < (K + 1) * width)  // never empty, so never null
     packed.resize(static_cast<std::size_t>((K + 1) * width));
-  // B is read in place where that is a plain copy anyway. Rows a multiple of 4 KiB apart share cache sets:
-  // those are packed when many rows of A will read them.
-  const bool in_place = !transpose_b && (M <= 64 || (ldb * static_cast<std::int64_t>(sizeof(T))) % 4096 != 0);
   for (std::int64_t n0 = 0; n0 < N; n0 += width) {
     const std::int64_t columns = N - n0 < width ? N - n0 : width;
-    const T* panel = packed.data();
-    std::int64_t stride = width;
-    if (in_place && columns == width) {
-      panel = b + n0;
-      stride = ldb;
-    } else {
-      pack<transpose_b>(K, columns, b, ldb, n0, packed.data());
-    }
-    const auto run = [&]<int R>(std::int64_t m) {
-      const T* rows = transpose_a ? a + m : a + m * lda;
-      block<R, transpose_a>(K, rows, lda, panel, stride, c + m * ldc + n0, ldc, columns, accumulate);
-      return m + R;
-    };
-    std::int64_t m = 0;
-    while (m + block_rows <= M) m = run.template operator()<block_rows>(m);
-    while (m + 4 <= M) m = run.template operator()<4>(m);
-    while (m < M) m = run.template operator()<1>(m);
+    auto* run = columns <= count ? columns_of<1, transpose_a, transpose_b, T>
+                                 : columns_of<panel_vectors, transpose_a, transpose_b, T>;
+    run(M, n0, columns, K, a, lda, b, ldb, c, ldc, accumulate, packed.data());
   }
 }
 

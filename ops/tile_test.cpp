@@ -68,21 +68,27 @@ void check_all_forms(std::int64_t M, std::int64_t N, std::int64_t K, std::int64_
 }
 
 constexpr std::int64_t rows = tile_detail::block_rows;
+template <class T>
+constexpr std::int64_t lanes = tile_detail::Lanes<T>::count;
+template <class T>
+constexpr std::int64_t panel_columns = tile_detail::panel_vectors* lanes<T>;
 
 }  // namespace
 
 TEST_CASE_TEMPLATE("tile_gemm: plain loops, for all forms and sizes around blocks and panels", T, float,
                    double) {
-  constexpr std::int64_t panel = tile_detail::Lanes<T>::panel;
-  for (const std::int64_t M : {std::int64_t{1}, std::int64_t{4}, rows - 1, rows, 2 * rows + 5})
-    for (const std::int64_t N : {std::int64_t{1}, panel - 1, panel, 2 * panel + 3})
+  constexpr std::int64_t panel = panel_columns<T>;
+  for (const std::int64_t M : {std::int64_t{1}, std::int64_t{4}, std::int64_t{8}, std::int64_t{16}, rows - 1,
+                               rows, 2 * rows + 5, 2 * rows + 8})
+    for (const std::int64_t N :
+         {std::int64_t{1}, lanes<T>, lanes<T> + 1, panel - 1, panel, panel + lanes<T>, 2 * panel + 3})
       for (const std::int64_t K : {0, 1, 17}) check_all_forms<T>(M, N, K);
   for (const std::int64_t K : {15, 16, 33}) check_all_forms<T>(3, panel + 1, K);
   for (const auto& [M, N] : {std::pair{0, 5}, {5, 0}}) check_all_forms<T>(M, N, 3);
 }
 
 TEST_CASE_TEMPLATE("tile_gemm: rows 4 KiB apart, few and many of A", T, float, double) {
-  constexpr std::int64_t panel = tile_detail::Lanes<T>::panel, far = 4096 / sizeof(T);
+  constexpr std::int64_t panel = panel_columns<T>, far = 4096 / sizeof(T);
   for (const std::int64_t M : {64, 65}) {
     CHECK(agrees<T, false, false>(M, 2 * panel, 9, false, far - 2 * panel));
     CHECK(agrees<T, true, false>(M, panel + 1, 9, true, far - panel - 1));
@@ -90,7 +96,7 @@ TEST_CASE_TEMPLATE("tile_gemm: rows 4 KiB apart, few and many of A", T, float, d
 }
 
 TEST_CASE_TEMPLATE("tile_gemm: adds over k in ascending order", T, float, double) {
-  constexpr std::int64_t panel = tile_detail::Lanes<T>::panel;
+  constexpr std::int64_t panel = panel_columns<T>;
   const T big = std::is_same_v<T, float> ? T(0x1p24) : T(0x1p53);
   const std::vector<T> ones(3 * panel, 1);
   const auto sum_of = [&](const std::vector<T>& a) {

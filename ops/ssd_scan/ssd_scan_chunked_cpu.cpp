@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <type_traits>
 
 #include "ops/ssd_scan/ssd_scan_parts.h"
 #include "ops/ssd_scan/ssd_scan_transpose.h"
@@ -63,7 +62,6 @@ class Forward {
         mixed_(memory_.take(ld_ * ld_)),
         dtx_(memory_.take(ld_ * z_.width)),
         sum_(memory_.take(ld_ * z_.width)),
-        sum_stride_(z_.width),
         turned_(memory_.take(std::max(ld_ * z_.state, size_))),
         state_(memory_.take(size_)) {}
 
@@ -99,7 +97,6 @@ class Forward {
 
  private:
   void chunk(std::int64_t group, std::int64_t t0, std::int64_t n, const A* start, bool zero) {
-    place_output(group, t0);
     steps_.fill(group, t0, n);
     load<T>(b_, p_.B, t0, n, group * z_.state, z_.state);
     load<T>(c_, p_.C, t0, n, group * z_.state, z_.state);
@@ -110,7 +107,7 @@ class Forward {
     });
     if (!zero) {
       transpose(turned_, z_.width, start, z_.state, z_.width, z_.state);
-      tile_gemm<A, false, false>(n, z_.width, z_.state, c_, z_.state, turned_, z_.width, sum_, sum_stride_,
+      tile_gemm<A, false, false>(n, z_.width, z_.state, c_, z_.state, turned_, z_.width, sum_, z_.width,
                                  false);
     }
     prefetch_rows<T>(p_.B, t0 + n, next_, group * z_.state, z_.state);
@@ -124,18 +121,10 @@ class Forward {
       A* y = sum_ + h * z_.head_dim;
       for_row_blocks(n, [&](std::int64_t r0, std::int64_t r1) {
         tile_gemm<A, false, false>(r1 - r0, z_.head_dim, r1, mixed_ + r0 * ld_, ld_, x, z_.width,
-                                   y + r0 * sum_stride_, sum_stride_, true);
+                                   y + r0 * z_.width, z_.width, true);
       });
     }
-    if constexpr (!std::is_same_v<T, A>) store<T>(sum_, y_, t0, n, group * z_.width, z_.width);
-  }
-
-  /// Y is formed where it belongs, unless it has to be rounded.
-  void place_output(std::int64_t group, std::int64_t t0) {
-    if constexpr (std::is_same_v<T, A>) {
-      sum_ = y_.row<T>(t0) + group * z_.width;
-      sum_stride_ = y_.row_stride();
-    }
+    store<T>(sum_, y_, t0, n, group * z_.width, z_.width);
   }
 
   /// dt X, and the part of Y that comes from the state and from D.
@@ -146,7 +135,7 @@ class Forward {
     for (std::int64_t l = 0; l < n; ++l, row += p_.x.row_stride()) {
       const T* __restrict x = row;
       A* __restrict dtx = dtx_ + l * z_.width + c0;
-      A* __restrict y = sum_ + l * sum_stride_ + c0;
+      A* __restrict y = sum_ + l * z_.width + c0;
       const A dt = steps_.dt[h * steps_.stride + l], in = steps_.in[h * steps_.stride + l];
       if (zero) std::fill_n(y, z_.head_dim, A(0));
       for (std::int64_t q = 0; q < z_.head_dim; ++q) {
@@ -188,12 +177,11 @@ class Forward {
   std::int64_t ld_, size_;  // rounded chunk length; elements of the states of one group
   TimeSteps<T> steps_;
   Scratch<A> memory_;
-  A *b_, *c_;  // [chunk, state]
-  A* dots_;    // C B^T [chunk, ld]
-  A* mixed_;   // the same times L, for one head
-  A* dtx_;     // dt X [chunk, width]
-  A* sum_;     // Y [chunk, width]
-  std::int64_t sum_stride_;
+  A *b_, *c_;              // [chunk, state]
+  A* dots_;                // C B^T [chunk, ld]
+  A* mixed_;               // the same times L, for one head
+  A* dtx_;                 // dt X [chunk, width]
+  A* sum_;                 // Y [chunk, width]
   A* turned_;              // B^T [state, ld], then H^T [state, width]
   A* state_;               // H [width, state]
   std::int64_t next_ = 0;  // rows of the next chunk

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "ops/ssd_scan/ssd_scan_parts.h"
@@ -78,9 +77,7 @@ class Backward {
         mixed_(memory_.take(ld_ * ld_)),
         paired_(memory_.take(ld_ * ld_)),
         x_(memory_.take(ld_ * z_.width)),
-        y_copy_(std::is_same_v<T, A> ? nullptr : memory_.take(ld_ * z_.width)),
-        y_(y_copy_),
-        y_stride_(z_.width),
+        y_(memory_.take(ld_ * z_.width)),
         q_(memory_.take(ld_ * z_.width)),
         scaled_(memory_.take(ld_ * z_.width)),
         y_turned_(memory_.take(ld_ * z_.head_dim)),
@@ -116,7 +113,7 @@ class Backward {
     steps_.fill(group_, t0_, n_);
     load<T>(b_, p_.B, t0_, n_, group_ * z_.state, z_.state);
     load<T>(c_, p_.C, t0_, n_, group_ * z_.state, z_.state);
-    place_output_gradient();
+    load<T>(y_, dy_, t0_, n_, group_ * z_.width, z_.width);
     upper_products(b_, z_.state, c_, z_.state, z_.state, turned_, dots_);
     for (std::int64_t h = 0; h < z_.group_heads; ++h) load_x(h);
     if (has_end_) {
@@ -151,16 +148,6 @@ class Backward {
     });
     store<T>(db_, g_.B, t0_, n_, group_ * z_.state, z_.state);
     store<T>(dc_, g_.C, t0_, n_, group_ * z_.state, z_.state);
-  }
-
-  /// dY is read where it lies, unless it has to be converted.
-  void place_output_gradient() {
-    if constexpr (std::is_same_v<T, A>) {
-      y_ = dy_.row<T>(t0_) + group_ * z_.width;
-      y_stride_ = dy_.row_stride();
-    } else {
-      load<T>(y_copy_, dy_, t0_, n_, group_ * z_.width, z_.width);
-    }
   }
 
   /// X and out dt X of head h.
@@ -221,7 +208,7 @@ class Backward {
     const std::int64_t c0 = h * z_.head_dim;
     for (std::int64_t l = 0; l < n_; ++l) {
       const A in = steps_.in[h * steps_.stride + l];
-      const A* __restrict y = y_ + l * y_stride_ + c0;
+      const A* __restrict y = y_ + l * z_.width + c0;
       A* __restrict to = scaled_ + l * z_.width + c0;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = in * y[k];
     }
@@ -244,7 +231,7 @@ class Backward {
   /// What tokens of head h send each other.
   void within(std::int64_t h) {
     const std::int64_t c0 = h * z_.head_dim;
-    upper_products(x_ + c0, z_.width, y_ + c0, y_stride_, z_.head_dim, y_turned_, scores_);
+    upper_products(x_ + c0, z_.width, y_ + c0, z_.width, z_.head_dim, y_turned_, scores_);
     const A* __restrict sum = steps_.sum + h * steps_.stride;
     const A* __restrict rest = steps_.rest + h * steps_.stride;
     std::fill_n(before_, ld_, A(0));
@@ -259,8 +246,7 @@ class Backward {
         ddt_[s] += direct;
       }
       tile_gemm<A, false, false>(r1 - r0, z_.head_dim, n_ - r0, mixed_ + r0 * ld_ + r0, ld_,
-                                 y_ + r0 * y_stride_ + c0, y_stride_, q_ + r0 * z_.width + c0, z_.width,
-                                 true);
+                                 y_ + r0 * z_.width + c0, z_.width, q_ + r0 * z_.width + c0, z_.width, true);
     });
   }
 
@@ -286,7 +272,7 @@ class Backward {
     for (std::int64_t s = 0; s < n_; ++s, row += g_.x.row_stride()) {
       const A dt = steps_.dt[h * steps_.stride + s];
       const A* __restrict q = q_ + s * z_.width + c0;
-      const A* __restrict y = y_ + s * y_stride_ + c0;
+      const A* __restrict y = y_ + s * z_.width + c0;
       T* __restrict to = row;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = static_cast<T>(dt * q[k] + skip * y[k]);
     }
@@ -311,12 +297,9 @@ class Backward {
   std::int64_t ld_, size_;  // rounded chunk length; elements of the states of one group
   TimeSteps<T> steps_;
   Scratch<A> memory_;
-  A *b_, *c_, *db_, *dc_, *dc_head_;      // [chunk, state]
-  A *dots_, *scores_, *mixed_, *paired_;  // B C^T, X dY^T, B C^T * E, P: [chunk, ld], column >= row
-  A* x_;                                  // X [chunk, width]
-  A* y_copy_;
-  const A* y_;  // dY [chunk, width]
-  std::int64_t y_stride_;
+  A *b_, *c_, *db_, *dc_, *dc_head_;                // [chunk, state]
+  A *dots_, *scores_, *mixed_, *paired_;            // B C^T, X dY^T, B C^T * E, P: [chunk, ld], column >= row
+  A *x_, *y_;                                       // X, dY [chunk, width]
   A *q_, *scaled_;                                  // Q, and out dt X, then in dY: [chunk, width]
   A* y_turned_;                                     // dY^T of one head [head_dim, ld]
   A* turned_;                                       // C^T [state, ld], then R^T [state, width]

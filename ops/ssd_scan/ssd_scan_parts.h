@@ -102,7 +102,7 @@ void prefetch_rows(const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_
 
 /// The chunk's token-by-token matrices are triangular; products skip the empty side in blocks of this many
 /// rows.
-constexpr std::int64_t triangle_rows = 32;
+constexpr std::int64_t triangle_rows = 16;
 
 /// Calls fn(r0, r1) for blocks of rows; below and on the diagonal they need columns [0, r1), above and on it
 /// [r0, n).
