@@ -25,6 +25,14 @@ inline Tensor contribution(GradNode& node, DType dtype) {
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
 }
 
+/// As contribution(), for an elementwise backward whose result may overwrite `dy`, the gradient that came in: dy
+/// itself when nobody else holds it and the result has no place of its own (a window, a leaf).
+inline Tensor contribution_over(GradNode& node, const Tensor& dy) {
+  const Tensor own = node.buffer();
+  if (own.dtype() == dy.dtype() && !own.unique()) return own;
+  return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
+}
+
 /// Adds the column sums of `partial` (see sum_segments) to the gradient of a value of `dtype`.
 inline void contribute_sum(GradNode& node, const Tensor& partial, DType dtype) {
   if (node.leaf()) return sum_segments(node.into(), partial);

@@ -1,5 +1,6 @@
 #include "ops/attention/attention_tile.h"
 #include "ops/tile.h"
+#include "ops/transpose.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -85,17 +86,16 @@ class Backward {
 
   void load_block(const Span& span, const Block& block) {
     const std::int64_t width = block.width, hd = g_.head_dim;
-    const A scale = static_cast<A>(in_.options.scale);
     copy_block<T>(dq_, result_.o, g_, span, block, A(1));
     copy_block<T>(do_, d_o_, g_, span, block, A(1));
-    transpose(q_t_, dq_, width, hd, A(1));
-    transpose(do_t_, do_, width, hd, A(1));
+    transpose(q_t_, width, dq_, hd, width, hd);
+    transpose(do_t_, width, do_, hd, width, hd);
     std::fill_n(delta_, width, A(0));
     for (std::int64_t d = 0; d < hd; ++d)
       for (std::int64_t c = 0; c < width; ++c) delta_[c] += do_t_[d * width + c] * q_t_[d * width + c];
-    copy_block<T>(q_, in_.q, g_, span, block, A(1));
-    transpose(q_t_, q_, width, hd, scale * static_cast<A>(log2_e));
-    for (std::int64_t c = 0; c < width * hd; ++c) q_[c] *= scale;
+    copy_block<T>(q_, in_.q, g_, span, block, static_cast<A>(in_.options.scale * log2_e));
+    transpose(q_t_, width, q_, hd, width, hd);
+    for (std::int64_t c = 0; c < width * hd; ++c) q_[c] *= static_cast<A>(ln_2);
     // +inf makes the weights of padding 0.
     std::fill_n(lse_, width, std::numeric_limits<A>::infinity());
     for (std::int64_t i = 0; i < block.count; ++i) {

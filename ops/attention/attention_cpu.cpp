@@ -1,5 +1,6 @@
 #include "ops/attention/attention_tile.h"
 #include "ops/tile.h"
+#include "ops/transpose.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -30,9 +31,9 @@ class Forward {
 
   void operator()(const Span& span, const Block& block) {
     const std::int64_t width = block.width, hd = g_.head_dim;
-    copy_block<T>(rows_, in_.q, g_, span, block, A(1));
     // In powers of two: e^(scale s) = 2^(scale log2(e) s).
-    transpose(q_t_, rows_, width, hd, static_cast<A>(in_.options.scale * log2_e));
+    copy_block<T>(rows_, in_.q, g_, span, block, static_cast<A>(in_.options.scale * log2_e));
+    transpose(q_t_, width, rows_, hd, width, hd);
     std::fill_n(o_t_, width * hd, A(0));
     std::fill_n(most_, width, minus_infinity);
     std::fill_n(total_, width, A(0));
@@ -96,10 +97,7 @@ class Forward {
     const std::int64_t width = block.width, hd = g_.head_dim;
     for (std::int64_t c = 0; c < width; ++c) factor_[c] = total_[c] == A(0) ? A(0) : A(1) / total_[c];
     scale_columns(width);
-    for (std::int64_t c0 = 0; c0 < width; c0 += column_multiple)
-      for (std::int64_t d = 0; d < hd; ++d)
-        for (std::int64_t l = 0; l < column_multiple; ++l)
-          rows_[(c0 + l) * hd + d] = o_t_[d * width + c0 + l];
+    transpose(rows_, hd, o_t_, width, hd, width);
     for (std::int64_t i = 0; i < block.count; ++i) {
       const std::int64_t row = span.q_begin + block.first + i;
       T* o = out_.o.row<T>(row) + span.kv_head * g_.group * hd;

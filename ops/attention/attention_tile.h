@@ -148,13 +148,4 @@ void copy_block(A* to, const Tensor& from, const Geometry& g, const Span& span, 
   std::fill(to + block.columns * g.head_dim, to + block.width * g.head_dim, A(0));
 }
 
-/// to [cols, rows] = factor * from [rows, cols], both contiguous, rows a multiple of column_multiple.
-template <class A>
-void transpose(A* __restrict to, const A* __restrict from, std::int64_t rows, std::int64_t cols, A factor) {
-  for (std::int64_t r = 0; r < rows; r += column_multiple)
-    for (std::int64_t c = 0; c < cols; ++c)
-      for (std::int64_t l = 0; l < column_multiple; ++l)
-        to[c * rows + r + l] = from[(r + l) * cols + c] * factor;
-}
-
 }  // namespace nemocube::cpu::attention_detail

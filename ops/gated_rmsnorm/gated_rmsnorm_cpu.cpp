@@ -6,6 +6,7 @@
 
 #include "core/parallel_for.h"
 #include "ops/math.h"
+#include "ops/prefetch.h"
 #include "ops/reduce.h"
 
 namespace nemocube::cpu {
@@ -56,17 +57,18 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
   const A* w = weights.template data<A>();
   for_segments(y.rows(), [&](std::int64_t segment, std::int64_t first, std::int64_t last) {
     std::vector<A> scratch(at(3 * width)), sums(at(channels), A(0));
+    std::vector<T> unwanted(at(width));
     A* __restrict gate = scratch.data();                // silu(z)
     A* __restrict slope = scratch.data() + width;       // y silu'(z)
     A* __restrict normed = scratch.data() + 2 * width;  // g r
     for (std::int64_t t = first; t < last; ++t) {
       const T *y_row = y.row<T>(t), *z_row = z.row<T>(t), *g_row = dout.row<T>(t);
-      T* dy_row = dy.defined() ? dy.row<T>(t) : nullptr;
-      T* dz_row = dz.defined() ? dz.row<T>(t) : nullptr;
       const A* r_row = inv_rms.row<A>(t);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t c0 = group * width;
-        const T* __restrict gr = g_row + c0;
+        if (t + 1 < last)
+          for (const Tensor* next : {&y, &z, &dout}) prefetch(next->row<T>(t + 1) + c0, width);
+        const T* gr = g_row + c0;
         const T* __restrict yr = y_row + c0;
         const T* __restrict zr = z_row + c0;
         const A* __restrict wr = w + c0;
@@ -84,15 +86,13 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
           dot += wr[c] * up * normed[c];
         }
         const A mean = dot / static_cast<A>(width);
-        if (dy_row) {
-          T* __restrict to = dy_row + c0;
-          for (std::int64_t c = 0; c < width; ++c)
-            to[c] = static_cast<T>(r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean) * gate[c]);
-        }
-        if (dz_row) {
-          T* __restrict to = dz_row + c0;
-          for (std::int64_t c = 0; c < width; ++c)
-            to[c] = static_cast<T>(r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean) * slope[c]);
+        T* to_y = dy.defined() ? dy.row<T>(t) + c0 : unwanted.data();
+        T* to_z = dz.defined() ? dz.row<T>(t) + c0 : unwanted.data();
+#pragma GCC ivdep
+        for (std::int64_t c = 0; c < width; ++c) {
+          const A back = r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean);
+          to_y[c] = static_cast<T>(back * gate[c]);
+          to_z[c] = static_cast<T>(back * slope[c]);
         }
       }
     }

@@ -9,7 +9,7 @@ void gated_rmsnorm_forward(const Tensor& out, const Tensor& inv_rms, const Tenso
                            const Tensor& weight, double eps);
 
 /// dy and dz like y; dweight [segments, d] holds one partial sum for each segment of ops/reduce.h. Each may
-/// be undefined.
+/// be undefined. dy may be dout.
 void gated_rmsnorm_backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout,
                             const Tensor& y, const Tensor& z, const Tensor& weight, const Tensor& inv_rms);
 

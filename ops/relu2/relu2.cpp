@@ -1,18 +1,12 @@
 #include "ops/relu2/relu2.h"
 
 #include "core/profile.h"
+#include "ops/contribute.h"
 
 namespace nemocube {
 namespace {
 
 Zone forward_zone("relu2/forward"), backward_zone("relu2/backward");
-
-// Overwrites dy when nobody else holds it and the result has no place of its own (a window, a leaf).
-Tensor place_for(GradNode& in, const Tensor& dy) {
-  const Tensor own = in.buffer();
-  if (own.dtype() == dy.dtype() && !own.unique()) return own;
-  return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
-}
 
 }  // namespace
 
@@ -32,7 +26,7 @@ Var relu2(Context& ctx, Var x) {
       if (!out->filled()) return;
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
-      const Tensor dx = place_for(*node, dy);
+      const Tensor dx = contribution_over(*node, dy);
       cpu::relu2_backward(dx, dy, value);
       node->add(dx);
     });

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "ops/ssd_scan/ssd_scan_parts.h"
-#include "ops/ssd_scan/ssd_scan_transpose.h"
 #include "ops/tile.h"
+#include "ops/transpose.h"
 
 /// Forward of one chunk of n tokens, for the heads of one group side by side (width channels):
 ///   Y = (C H^T) in + (C B^T * L) dt X + D X,    H' = whole H + (out dt X)^T B

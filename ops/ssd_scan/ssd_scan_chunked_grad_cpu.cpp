@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "ops/ssd_scan/ssd_scan_parts.h"
-#include "ops/ssd_scan/ssd_scan_transpose.h"
 #include "ops/tile.h"
+#include "ops/transpose.h"
 
 /// Backward of one chunk, for the heads of one group, last chunk first. With R the gradient of the state at
 /// the end of the chunk, H the state at its start, L[l, s] the decay from s to l, and E[s, l] = L[l, s]:

@@ -4,7 +4,6 @@
 
 #include "ops/ssd_scan/ssd_scan_cases.h"
 #include "ops/ssd_scan/ssd_scan_parts.h"
-#include "ops/ssd_scan/ssd_scan_transpose.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -19,19 +18,6 @@ TEST_CASE("ssd_scan: parts") {
   CHECK(worst < 3e-7);
   CHECK(std::isnan(cpu::ssd::softplus_of(std::nanf(""))));
   CHECK(cpu::ssd::softplus_of(-200.0f) == 0);
-  for (const std::int64_t rows : {1, 8, 13, 40})
-    for (const std::int64_t cols : {1, 7, 16, 19}) {
-      CAPTURE(rows);
-      CAPTURE(cols);
-      const Tensor from = random_tensor({rows, cols}, DType::f32, 1),
-                   to = Tensor::zeros({cols, rows + 3}, DType::f32);
-      cpu::ssd::transpose(to.data<float>(), rows + 3, from.data<float>(), cols, rows, cols);
-      bool same = true;
-      for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t c = 0; c < cols; ++c) same = same && to.row<float>(c)[r] == from.row<float>(r)[c];
-      CHECK(same);
-      CHECK(to.row<float>(cols - 1)[rows] == 0);
-    }
 }
 
 TEST_CASE("ssd_scan: both variants against the plain recurrence") {

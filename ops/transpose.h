@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace nemocube::cpu::ssd {
+namespace nemocube {
 
 /// to [cols, rows] = from [rows, cols] transposed, any row strides.
 template <class A>
@@ -47,4 +47,4 @@ inline void transpose(float* __restrict to, std::int64_t to_stride, const float*
                      cols - whole_cols);
 }
 
-}  // namespace nemocube::cpu::ssd
+}  // namespace nemocube
