@@ -79,6 +79,10 @@ class Conv {
         for_rows(piece, piece.last, [&](std::int64_t t, auto count) {
           for (std::int64_t c0 = 0; c0 < channels_; c0 += block_columns) {
             const std::int64_t n = std::min(block_columns, channels_ - c0);
+            for (std::int64_t next = t + count; next < std::min(t + 2 * count, piece.last); ++next) {
+              prefetch(x_[next] + c0, n);
+              prefetch(to_rows[next] + c0, n);
+            }
             A c[count * block_columns];
             convolve(count, c, piece, t, c0, n);
             for (int r = 0; r < count; ++r) {
@@ -108,6 +112,7 @@ class Conv {
             for (std::int64_t next = t + count; next < std::min(t + 2 * count, stop); ++next) {
               prefetch(x_[next] + c0, n);
               prefetch(dy_rows[next] + c0, n);
+              if (dx_rows && next < piece.last) prefetch(dx_rows[next] + c0, n);
             }
             convolve(count, du_row(t), piece, t, c0, n);
             for (int r = 0; r < count; ++r) {
