@@ -18,14 +18,6 @@ namespace {
 
 using namespace ssd;
 
-template <class A>
-A dot(const A* __restrict a, const A* __restrict b, std::int64_t n) {
-  A sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 /// Row s of the products between tokens, columns [begin, end): mixed = dots * E, paired += xy * E dt.
 /// `before` sums w = xy * E dt * dots over the rows above s. Returns the part of da_s that crosses within the
 /// chunk and that of ddt_s.

@@ -11,28 +11,6 @@
 /// Parts shared by the CPU variants of the scan.
 namespace nemocube::cpu::ssd {
 
-/// softplus that the compiler can vectorise in f32: max(v, 0) + log1p(e^-|v|), relative error below 3e-7.
-inline float softplus_of(float v) {
-  const float u = vec_exp(v < 0 ? v : -v);
-  // log1p(u) = shift + log1p(f) with f in [-0.293, 0.415], where u - 1 is exact; the polynomial is a minimax
-  // fit of (log1p(f) - f + f^2 / 2) / f^3, relative error 6e-9 of log1p.
-  const bool upper = u > 0.41421356f;
-  const float f = upper ? 0.5f * (u - 1.0f) : u;
-  const float shift = upper ? 0.69314718f : 0.0f;
-  float p = -0.07871133436f;
-  p = p * f + 0.1287684558f;
-  p = p * f - 0.1312196072f;
-  p = p * f + 0.1418164849f;
-  p = p * f - 0.1662537038f;
-  p = p * f + 0.2000227776f;
-  p = p * f - 0.2500078324f;
-  p = p * f + 0.3333331688f;
-  const float log1p = shift + (f + f * f * (f * p - 0.5f));
-  const float sum = (v > 0 ? v : 0.0f) + log1p;
-  return v > 20.0f ? v : sum;
-}
-inline double softplus_of(double v) { return softplus(v); }
-
 struct Sizes {
   std::int64_t heads, head_dim, groups, state, chunk;
   std::int64_t group_heads, width;  // heads of one group, and their channels
@@ -100,6 +78,14 @@ void prefetch_rows(const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_
   for (std::int64_t l = 0; l < n; ++l) prefetch(t.row<T>(t0 + l) + c0, width);
 }
 
+template <class A>
+A dot(const A* __restrict a, const A* __restrict b, std::int64_t n) {
+  A sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
 /// The chunk's token-by-token matrices are triangular; products skip the empty side in blocks of this many
 /// rows.
 constexpr std::int64_t triangle_rows = 16;
@@ -144,7 +130,7 @@ class TimeSteps {
     const A a = rate[static_cast<std::size_t>(h)];
     A decay = 0, bias = 0;
     for (std::int64_t l = 0; l < n; ++l) {
-      const A s = softplus_of(v[l]);
+      const A s = softplus(v[l]);
       const A g = s >= low && s <= high ? (ddt[l] + a * da[l]) * softplus_grad(v[l]) : A(0);
       ddt[l] = g;
     }
@@ -190,7 +176,7 @@ class TimeSteps {
     const T* from = p_.dt_raw.row<T>(t0) + head;
     for (std::int64_t l = 0; l < n; ++l) v[l] = static_cast<A>(from[l * p_.dt_raw.row_stride()]) + bias;
     for (std::int64_t l = 0; l < n; ++l) {
-      const A soft = softplus_of(v[l]);
+      const A soft = softplus(v[l]);
       const A above = soft < low ? low : soft;
       d[l] = above > high ? high : above;
     }

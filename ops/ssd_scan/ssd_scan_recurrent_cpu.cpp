@@ -4,6 +4,7 @@
 namespace nemocube::cpu {
 namespace {
 
+using ssd::dot;
 using ssd::load;
 using ssd::Sizes;
 using ssd::store;
@@ -18,14 +19,6 @@ void advance(A* __restrict s, A decay, A dt, const A* x, const A* __restrict b, 
     const A xp = dt * x[p];
     for (std::int64_t n = 0; n < z.state; ++n) s[n] = decay * s[n] + xp * b[n];
   }
-}
-
-template <class A>
-A dot(const A* __restrict a, const A* __restrict b, std::int64_t n) {
-  A sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
 }
 
 /// to += factor * from

@@ -3,22 +3,10 @@
 #include <cmath>
 
 #include "ops/ssd_scan/ssd_scan_cases.h"
-#include "ops/ssd_scan/ssd_scan_parts.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
-
-TEST_CASE("ssd_scan: parts") {
-  double worst = 0;
-  for (float v = -87; v < 90; v += 0.0137f) {
-    const double want = v > 20 ? v : std::log1p(std::exp(static_cast<double>(v)));
-    worst = std::max(worst, std::abs(cpu::ssd::softplus_of(v) - want) / want);
-  }
-  CHECK(worst < 3e-7);
-  CHECK(std::isnan(cpu::ssd::softplus_of(std::nanf(""))));
-  CHECK(cpu::ssd::softplus_of(-200.0f) == 0);
-}
 
 TEST_CASE("ssd_scan: both variants against the plain recurrence") {
   for (const char* variant : {"chunked", "recurrent"})
