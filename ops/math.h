@@ -48,7 +48,7 @@ inline T silu_grad(T x) {
   return s * (T(1) + x * (T(1) - s));
 }
 
-/// log1p(e^x) = max(x, 0) + log1p(e^-|x|); x itself above 20 (the threshold rule of the torch and Triton paths).
+/// log1p(e^x) = max(x, 0) + log1p(e^-|x|); x itself above 20, as in the torch and Triton paths.
 inline float softplus(float x) {
   const float u = vec_exp(x < 0 ? x : -x);
   // log1p(u) = shift + log1p(f) with f in [-0.293, 0.415], where u - 1 is exact; the polynomial is a minimax
@@ -69,6 +69,7 @@ inline float softplus(float x) {
   return x > 20.0f ? x : sum;
 }
 inline double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
 template <class T>
 inline T softplus_grad(T x) {
   return x > T(20) ? T(1) : sigmoid(x);
