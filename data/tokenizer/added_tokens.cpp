@@ -119,6 +119,7 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool
         range.end += step.length;
       }
     }
+    if (range.begin >= range.end) continue;  // white space that the token before has taken as a whole
     if (covered < range.begin) out.push_back({{covered, range.begin}, nullptr});
     out.push_back({range, &token});
     covered = range.end;

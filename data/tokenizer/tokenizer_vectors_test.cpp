@@ -119,6 +119,21 @@ TEST_CASE("split then byte level: against the published table of pieces") {
   }
 }
 
+TEST_CASE("added tokens of white space: none where the token before has taken all of it") {
+  const auto added = [](const char* content, int id, bool left, bool right) {
+    return json{{"content", content}, {"id", id},        {"single_word", false},
+                {"lstrip", left},     {"rstrip", right}, {"normalized", false},
+                {"special", false}};
+  };
+  json document = bpe_document({{"a", 0}, {"b", 1}, {"X", 2}, {" ", 3}}, json::array());
+  document["added_tokens"] = {added("X", 2, false, true), added(" ", 3, true, false)};
+  CHECK(tokenizer_of(document).encode("X a", false) == Ids{2, 0});
+  CHECK(tokenizer_of(document).encode("a b", false) == Ids{0, 3, 1});
+  CHECK(tokenizer_of(document).encode("X  a", false) == Ids{2, 0});  // the library panics here
+  document["added_tokens"] = {added("  ", 4, true, true)};
+  CHECK(tokenizer_of(document).encode("a    b", false) == Ids{0, 4, 1});
+}
+
 TEST_CASE("tokenizer questions: ids, names, special tokens and their files") {
   const Tokenizer tokenizer = Tokenizer::load(golden("split"));
   CHECK(tokenizer.vocab_size() == 1500);
