@@ -25,6 +25,17 @@ void each_line(const std::filesystem::path& path, const std::function<void(const
   require(!in.bad(), file, ": cannot be read");
 }
 
+Json read_document(const std::filesystem::path& path) {
+  try {
+    return read_json_file(path, limits);
+  } catch (const Error& e) {
+    // Known by its name alone, so say so to whoever has rows under another one.
+    const std::string_view what = e.what();
+    if (what.find("expected end of input") == what.npos) throw;
+    fail(what, "; a JSON value on every line is read from files named .jsonl or .ndjson");
+  }
+}
+
 }  // namespace
 
 void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
@@ -33,7 +44,7 @@ void for_each_row(const std::filesystem::path& path, const std::function<void(co
     each_line(path, fn);
     return;
   }
-  const Json document = read_json_file(path, limits);
+  const Json document = read_document(path);
   const JsonView root(document, path.string());
   if (document.is_object() && !root.has("data")) {
     fn(root);

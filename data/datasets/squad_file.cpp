@@ -112,6 +112,7 @@ std::filesystem::path find_squad_file(const std::string& dataset_name, std::stri
     fail("dataset_name '", dataset_name, "': the directory has no file for split '", split_name,
          "'; looked for ", all);
   }
+  if (fs::exists(path)) fail("dataset_name '", dataset_name, "': want a regular file or a directory");
   const bool hub_like = std::ranges::count(dataset_name, '/') <= 1 && !dataset_name.starts_with('/') &&
                         !dataset_name.starts_with('.') && path.extension() != ".json" &&
                         path.extension() != ".jsonl" && path.extension() != ".ndjson";

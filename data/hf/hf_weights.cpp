@@ -51,10 +51,14 @@ HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(direct
   for (const auto& [name, stored] : open_safetensors_model(directory)) {
     const CanonicalPlace place = canonical_place(name);
     Entry& entry = entries_[place.name];
+    const auto same = entry.parts.find(place.expert);
     const bool mixed = !entry.parts.empty() && (entry.per_expert() != (place.expert >= 0));
-    const auto [same, added] = entry.parts.emplace(place.expert, stored);
-    require(added && !mixed, directory.string(), ": tensors '", entry.parts.begin()->second.entry->name,
-            "' and '", name, "' are the same weights under two names");
+    if (mixed || same != entry.parts.end()) {
+      const auto& other = mixed ? entry.parts.begin()->second : same->second;
+      fail(directory.string(), ": tensors '", other.entry->name, "' and '", name,
+           "' are the same weights under two names");
+    }
+    entry.parts.emplace(place.expert, stored);
   }
 }
 

@@ -257,6 +257,12 @@ TEST_CASE("hf weights: what does not fit is listed by name") {
     });
     CHECK_THROWS_WITH_AS(HfWeights(dir / "t"), doctest::Contains("the same weights under two names"), Error);
   };
+  // Names of both, whichever comes first in the file.
+  write_model(dir / "t", model, config, [&](std::vector<NamedTensor>& named) {
+    named.push_back({"backbone.layers.1.mixer.experts.up_proj", Tensor::scalar(0, DType::f32)});
+  });
+  CHECK_THROWS_WITH_AS(HfWeights(dir / "t"), doctest::Contains("experts.0.up_proj.weight'"), Error);
+  CHECK_THROWS_WITH_AS(HfWeights(dir / "t"), doctest::Contains("experts.up_proj'"), Error);
   twice("model.a", "backbone.a");
   twice("backbone.embedding.weight", "x");
   twice("backbone.layers.1.mixer.experts.up_proj", "x");

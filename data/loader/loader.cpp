@@ -33,7 +33,7 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& opti
 
 std::int64_t Loader::batches_per_epoch() const {
   const std::int64_t rows = dataset_->size() / options_.dp_size, batch = options_.batch_size;
-  return options_.drop_last ? rows / batch : (rows + batch - 1) / batch;
+  return rows / batch + (!options_.drop_last && rows % batch != 0);
 }
 
 std::int64_t Loader::rows_for_next() const {
@@ -71,15 +71,15 @@ void Loader::start_epoch(std::int64_t epoch) {
 }
 
 LoaderState Loader::state() const {
-  return {epoch_, next_, dataset_->size(), options_.shuffle ? options_.seed : 0};
+  return {epoch_, next_, dataset_->size(), options_.shuffle ? options_.seed : -1};
 }
 
 void Loader::restore(const LoaderState& state) {
   require(state.rows == dataset_->size(), "data loader: the saved position is one in ", state.rows,
           " rows, the data set has ", dataset_->size());
-  const std::int64_t seed = options_.shuffle ? options_.seed : 0;
+  const std::int64_t seed = options_.shuffle ? options_.seed : -1;
   require(state.seed == seed, "data loader: the saved position belongs to shuffle seed ", state.seed,
-          ", this run has ", seed, " (0: not shuffled)");
+          ", this run has ", seed, " (-1: not shuffled)");
   require(state.epoch >= 0 && state.next_index >= 0 && state.next_index <= state.rows,
           "data loader: the saved position is row ", state.next_index, " of ", state.rows, " in epoch ",
           state.epoch);

@@ -31,7 +31,7 @@ struct LoaderState {
   std::int64_t epoch = 0;
   std::int64_t next_index = 0;  ///< rows of the epoch's order that all ranks together have taken
   std::int64_t rows = 0;        ///< of the data set: a state of another data set is refused
-  std::int64_t seed = 0;        ///< of the shuffle; 0 when there is none
+  std::int64_t seed = -1;       ///< of the shuffle; -1 when there is none
 
   friend bool operator==(const LoaderState&, const LoaderState&) = default;
 };

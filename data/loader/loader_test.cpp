@@ -144,6 +144,9 @@ TEST_CASE("loader: what is refused") {
   state = loader.state();
   state.seed = 8;
   CHECK_THROWS_AS(loader.restore(state), Error);
+  CHECK_THROWS_AS(Loader(mock(5), {.shuffle = false, .seed = 0})
+                      .restore(Loader(mock(5), {.shuffle = true, .seed = 0}).state()),
+                  Error);
   state = loader.state();
   state.next_index = 6;
   CHECK_THROWS_AS(loader.restore(state), Error);

@@ -24,7 +24,8 @@ struct SafetensorsFile::Mapping {
     const auto refuse = [&](const char* what) {
       fail(path.string(), ": cannot ", what, ": ", std::generic_category().message(errno));
     };
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK a pipe would wait for its writer before it can be refused.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) refuse("open");
     struct stat status {};
     void* mapped = nullptr;

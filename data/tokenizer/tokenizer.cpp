@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/decoder.h"
@@ -83,6 +84,8 @@ void Tokenizer::Impl::load_named_tokens(const std::filesystem::path& directory) 
         named[i] = found->id;
       } else if (const auto id = model.token_to_id(content)) {
         named[i] = *id;
+      } else {
+        log_warning(text, ": ", named_tokens[i], " is \"", content, "\", which tokenizer.json does not have");
       }
     }
   }

@@ -78,6 +78,9 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
   dir.refuse({"'rajpurkar/squad'", "nothing is downloaded", "train-v1.1.json"},
              {"dataset.dataset_name=rajpurkar/squad"});
   dir.refuse({"empty.jsonl", "no questions"}, {"dataset.dataset_name=empty.jsonl"});
+  dir.data("{\"id\": \"a\"}\n{\"id\": \"b\"}\n", "rows.txt");
+  dir.refuse({"rows.txt", "not valid JSON", "every line is read from files named .jsonl or .ndjson"},
+             {"dataset.dataset_name=rows.txt"});
   dir.refuse({"broken.jsonl: line 1", "not valid JSON"}, {"dataset.dataset_name=broken.jsonl"});
   dir.refuse({"split", "no row of 2"}, {"dataset.split=train[:0]"});
   dir.refuse({"'foo['", "slice"}, {"dataset.split=foo["});

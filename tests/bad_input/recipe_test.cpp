@@ -31,6 +31,8 @@ TEST_CASE("bad recipes: a wrong override is refused with key, wish and fact") {
       {"model.pretrained_model_name_or_path=nvidia/Nemotron", {"nvidia/Nemotron", "nothing is downloaded"}},
       {"checkpoint.restore_from=nope", {"restore_from", "'nope'"}},
       {"checkpoint.best_metric_key=foo", {"best_metric_key", "validation_dataset_foo"}},
+      {"dataset={_target_: squad, dataset_name: x.json, tokenizer: nope}",
+       {"dataset.tokenizer", "tokenizer.json", "'nope' does not exist"}},
       {"dataset.path=nope.safetensors", {"'nope.safetensors' does not exist"}},
       {"dataset.path=model.safetensors", {"model.safetensors", "'labels'"}},
       {"optimizer.param_group_overrides=[{pattern: \"([\"}]", {"param_group_overrides", "'(['"}},

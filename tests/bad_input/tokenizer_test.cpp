@@ -99,9 +99,10 @@ TEST_CASE("bad text: tokenize names the line and byte, or the id") {
 
 TEST_CASE("bad text: an input that is missing, a directory or unreadable is refused") {
   const TokenizerDir dir;
-  for (const char* input : {"nope.txt", "tokenizer", "/proc/self/mem"})
-    check_refused(dir.path(), {"tokenize", "--tokenizer", "tokenizer", "--input", input},
-                  {input, "cannot be read"});
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"nope.txt", "No such file"}, {"tokenizer", "is a directory"}, {"/proc/self/mem", "cannot be read"}};
+  for (const auto& [input, part] : cases)
+    check_refused(dir.path(), {"tokenize", "--tokenizer", "tokenizer", "--input", input}, {input, part});
 }
 
 TEST_CASE("bad prompts and options of generate are refused") {
@@ -143,8 +144,8 @@ TEST_CASE("bad prompts and options of generate are refused") {
 
   refuse({"--prompt", "\xff\xfe"}, {"not valid UTF-8 at byte 0"});
   refuse({"--prompt", ""}, {"the prompt has no tokens"});
-  refuse({"--prompt-file", "nope.txt"}, {"nope.txt", "cannot be read"});
-  refuse({"--prompt-file", "."}, {"cannot be read"});
+  refuse({"--prompt-file", "nope.txt"}, {"nope.txt", "cannot be opened: No such file"});
+  refuse({"--prompt-file", "."}, {"is a directory"});
   refuse({"--prompt-file", "none.txt"}, {"none.txt", "no prompt"});
   spit(dir / "blank.txt", "hello\r\n\r\nhello\r\n");
   refuse({"--prompt-file", "blank.txt"}, {"blank.txt: line 2: the prompt has no tokens"});

@@ -175,10 +175,11 @@ TEST_CASE("eval: predictions, and what --show says about questions without an an
   CHECK(run.out.find("Who is b?\n  A: (none)   [right]") != std::string::npos);
 }
 
-TEST_CASE("train: squad_metrics puts the scores of eval into the validation log") {
+TEST_CASE("train: squad_metrics puts the scores of eval into the validation log, the answers into a file") {
   const RunDir dir;
-  const ProcessResult run = dir.train({"step_scheduler.max_steps=3", "lr_scheduler=null",
-                                       "evaluation.squad_metrics=true", "evaluation.max_new_tokens=4"});
+  const ProcessResult run =
+      dir.train({"step_scheduler.max_steps=3", "lr_scheduler=null", "evaluation.squad_metrics=true",
+                 "evaluation.max_new_tokens=4", "evaluation.predictions_path=said.json"});
   CAPTURE(run.err);
   REQUIRE(run.exit_code == 0);
   const auto log = read_jsonl(dir / "straight" / "validation.jsonl");
@@ -192,6 +193,25 @@ TEST_CASE("train: squad_metrics puts the scores of eval into the validation log"
     REQUIRE(log[0].contains(score));
     CHECK(log[0][score].get<double>() == eval[0][score].get<double>());
   }
+  // Another set of the same questions, in a model folder whose name a recipe would read otherwise.
+  fs::rename(dir / "straight" / "LATEST" / "model", dir / "m$o'd");
+  const ProcessResult again = nemocube_in(
+      dir.path(), {"eval", "recipe.yaml", "--model", "m$o'd", "--set", "evaluation.max_new_tokens=4", "--set",
+                   "evaluation.predictions_path=said.json", "--set", "validation_dataset=null", "--set",
+                   "validation_dataset_more={_target_: squad, dataset_name: samples/validation.json, "
+                   "limit_dataset_samples: 4}"});
+  CAPTURE(again.err);
+  REQUIRE(again.exit_code == 0);
+  CHECK(read_json_file(dir / "said.json").size() == 4);
+  CHECK(read_json_file(dir / "said.json") == read_json_file(dir / "said_more.json"));
+}
+
+TEST_CASE("train: predictions that nobody makes are named") {
+  const RunDir dir;
+  const ProcessResult run =
+      dir.train({"step_scheduler.max_steps=1", "lr_scheduler=null", "evaluation.predictions_path=said.json"});
+  CHECK(run.exit_code == 0);
+  CHECK(run.err.find("evaluation.predictions_path is without effect") != std::string::npos);
 }
 
 TEST_CASE("train: model and tokenizer may be named by a file") {

@@ -196,3 +196,18 @@ TEST_CASE("runs: the same recipe twice gives the same bits") {
     fs::remove_all(dir / "three");
   }
 }
+
+TEST_CASE("train: a directory in which another run is at work is refused and left alone") {
+  const RunDir dir;
+  Process first(RunDir::train_command(long_run), dir.path());
+  while (lines_in(dir / "straight" / "training.jsonl") < 2)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const ProcessResult second = dir.train(long_run);
+  CHECK(second.exit_code == 2);
+  CHECK(second.err.find("straight: another run is at work here") != std::string::npos);
+  first.signal(SIGTERM);
+  CHECK(first.wait().exit_code == 143);
+  CHECK(lines_in(dir / "straight" / "training.jsonl") < 60);
+  CHECK(dir.train(long_run).exit_code == 0);
+  CHECK(lines_in(dir / "straight" / "training.jsonl") == 60);
+}

@@ -42,7 +42,7 @@ std::vector<fs::path> published(const fs::path& dir) {
 }
 
 // What a run that was killed while saving left behind. One process writes to a checkpoint directory at a
-// time.
+// time (train/loop/run_lock.h).
 void remove_unfinished(const fs::path& dir) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(dir, ignored)) {

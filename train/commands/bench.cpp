@@ -50,7 +50,7 @@ void add_step(CLI::App& bench) {
   command->add_option("--batch", o->step.batch)->capture_default_str();
   command->add_option("--seq", o->step.seq)->capture_default_str();
   command->add_option("--steps", o->step.steps)->capture_default_str();
-  command->add_option("--dtype", o->dtype, "f32 or bf16: storage of weights and activations")
+  command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of weights and activations")
       ->capture_default_str();
   command->add_flag("--activation-checkpointing", o->step.activation_checkpointing);
   command->add_flag("--json", o->json, "print one JSON line last");

@@ -45,7 +45,8 @@ void add_convert_command(CLI::App& app) {
       "convert", "Copy a model (a Hugging Face directory or a run's checkpoint) to a new directory");
   command->add_option("source", o->source, "Hugging Face directory, or epoch_E_step_S of a run")->required();
   command->add_option("target", o->target, "directory to create")->required();
-  command->add_option("--dtype", o->dtype, "f32, bf16 or f64; default: each tensor as in the source");
+  command->add_option("--dtype", o->dtype,
+                      "f32, bf16 or f64; default: each tensor as in the source, f16 as f32");
   command->add_option("--max-shard-gb", o->max_shard_gb,
                       "cut the weights into files of at most this size (10^9 bytes)");
   command->callback([o] { run(*o); });

@@ -4,12 +4,12 @@
 #include <memory>
 
 #include "core/log.h"
-#include "data/json/atomic_file.h"
 #include "data/json/json.h"
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
 #include "train/model_io/model_io.h"
+#include "train/recipe/value.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {
@@ -23,9 +23,12 @@ struct Options {
 };
 
 /// The recipe then neither needs the folder that it names nor cares whether that one holds weights.
-void use_model(std::vector<std::string>& overrides, const std::string& dir) {
+void use_model(std::vector<std::string>& overrides, const std::filesystem::path& dir) {
+  // A path is taken as it is: no variables in it, and "none" is a folder of that name.
+  std::string text = recipe::escape_variables(dir.string());
+  if (text == "none" || text == "None") text.insert(0, "./");
   std::string quoted;
-  for (const char c : dir) quoted += c == '\'' ? "''" : std::string(1, c);
+  for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
   overrides.insert(overrides.end(),
                    {"model._target_=from_pretrained", "model.config=null", "model.initialisation=null",
                     cat("model.pretrained_model_name_or_path='", quoted, "'")});
@@ -41,18 +44,12 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
   }
 }
 
-void write_predictions(const std::filesystem::path& path, const SquadResult& squad) {
-  Json json = Json::object();
-  for (const AnsweredQuestion& a : squad.answered) json[a.id] = a.prediction;
-  write_file_atomically(path, dump_json(json) + "\n");
-}
-
 void run(const Options& options) {
   std::vector<std::string> overrides = options.overrides;
-  if (!options.model.empty()) use_model(overrides, options.model.string());
+  if (!options.model.empty()) use_model(overrides, options.model);
   const Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
   check_kernel_choice(recipe.kernels);
-  if (recipe.evaluation.predictions_path) check_output_place(*recipe.evaluation.predictions_path);
+  check_predictions_place(recipe);
   LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype);
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
@@ -84,8 +81,8 @@ void run(const Options& options) {
                   << std::defaultfloat << std::setprecision(6);
         show_answers(squad, options.show);
       }
-      if (recipe.evaluation.predictions_path && name == "default")
-        write_predictions(*recipe.evaluation.predictions_path, squad);
+      if (recipe.evaluation.predictions_path)
+        write_predictions(*recipe.evaluation.predictions_path, name, squad);
     }
     if (options.json) std::cout << dump_json(line, -1) << '\n';
   }
@@ -101,7 +98,8 @@ void add_eval_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--model", o->model, "evaluate this directory instead of the recipe's model");
   command->add_option("--show", o->show, "print so many questions with the model's answers")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(whole_number());
   command->add_flag("--json", o->json, "one JSON line for each validation set");
   command->callback([o] { run(*o); });
 }

@@ -91,12 +91,15 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--max-new-tokens", o->generate.max_new_tokens)
       ->capture_default_str()
       ->check(whole_number());
-  command->add_option("--temperature", o->generate.temperature, "0: greedy")->capture_default_str();
+  command->add_option("--temperature", o->generate.temperature, "0: greedy")
+      ->capture_default_str()
+      ->check(CLI::Number);
   command->add_option("--top-k", o->generate.top_k, "keep the k most likely tokens; 0: all")
       ->capture_default_str()
       ->check(whole_number());
   command->add_option("--top-p", o->generate.top_p, "keep the fewest tokens that reach this mass")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Number);
   command->add_option("--seed", o->generate.seed)->capture_default_str()->check(whole_number());
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64; default: what config.json names");
   command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");

@@ -4,12 +4,22 @@
 #include <array>
 
 #include "data/datasets/text.h"
+#include "data/json/atomic_file.h"
+#include "data/json/json.h"
 #include "data/loader/loader.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/generate/generate.h"
 #include "train/step/train_step.h"
 
 namespace nemocube {
+namespace {
+
+std::filesystem::path predictions_file(std::filesystem::path path, const std::string& set) {
+  if (set != "default") path.replace_filename(cat(path.stem().string(), "_", set, path.extension().string()));
+  return path;
+}
+
+}  // namespace
 
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
                           const KernelChoice* kernels, const StopAsked& stop) {
@@ -92,6 +102,19 @@ SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const Dat
   }
   result.score = scorer.score();
   return result;
+}
+
+void write_predictions(const std::filesystem::path& path, const std::string& set, const SquadResult& result) {
+  Json json = Json::object();
+  for (const AnsweredQuestion& a : result.answered) json[a.id] = a.prediction;
+  write_file_atomically(predictions_file(path, set), dump_json(json) + "\n");
+}
+
+void check_predictions_place(const Recipe& recipe) {
+  if (!recipe.evaluation.predictions_path) return;
+  for (const auto& [name, section] : recipe.validation_datasets)
+    if (section.kind == DatasetKind::squad)
+      check_output_place(predictions_file(*recipe.evaluation.predictions_path, name));
 }
 
 }  // namespace nemocube

@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -41,5 +42,11 @@ struct SquadResult {
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {});
+
+/// Writes question id -> answer as JSON, whole or not at all: to `path` for the set named "default", else with
+/// "_NAME" before the extension (said.json -> said_train.json).
+void write_predictions(const std::filesystem::path& path, const std::string& set, const SquadResult& result);
+/// Throws Error when the recipe's evaluation.predictions_path leads to no place for a file.
+void check_predictions_place(const Recipe& recipe);
 
 }  // namespace nemocube

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 
 #include "core/allocator.h"
 #include "core/log.h"
@@ -10,6 +11,7 @@
 #include "train/logging/progress.h"
 #include "train/logging/run_log.h"
 #include "train/loop/group_rule.h"
+#include "train/loop/run_lock.h"
 #include "train/loop/signals.h"
 #include "train/loop/step_flops.h"
 #include "train/loop/validation.h"
@@ -76,7 +78,14 @@ class Run {
         validation_(recipe, loaded_.model->config()) {
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
+    const std::filesystem::path dir = recipe.checkpoint.checkpoint_dir;
+    lock_.emplace(dir);
     resume();
+    if (!lock_->held()) {  // a run that cannot resume makes no directory
+      std::error_code left_to_the_log;
+      std::filesystem::create_directories(dir, left_to_the_log);
+      lock_.emplace(dir);
+    }
     std::vector<std::string> validation_sets;
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
     log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets, state_.step);
@@ -240,6 +249,7 @@ class Run {
   Optimizer optimizer_;
   Checkpoints checkpoints_;
   Validation validation_;
+  std::optional<RunLock> lock_;
   RunState state_;
   std::optional<RunLog> log_;
   RunResult result_;

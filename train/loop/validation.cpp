@@ -8,6 +8,11 @@
 namespace nemocube {
 
 Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : recipe_(recipe) {
+  if (recipe.evaluation.squad_metrics)
+    check_predictions_place(recipe);
+  else if (recipe.evaluation.predictions_path)
+    log_warning(
+        "evaluation.predictions_path is without effect in training unless evaluation.squad_metrics is true");
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
@@ -39,6 +44,8 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
       const SquadResult squad = answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation,
                                              set.stop_ids, &recipe_.kernels, stop);
       if (!squad.complete) break;
+      if (recipe_.evaluation.predictions_path)
+        write_predictions(*recipe_.evaluation.predictions_path, name, squad);
       record.exact_match = squad.score.em;
       record.f1 = squad.score.f1;
       metrics = cat(", exact match ", squad.score.em, " %, F1 ", squad.score.f1, " %");

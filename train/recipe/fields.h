@@ -9,6 +9,16 @@
 /// The keys of every section: read by Reader, written by Writer, listed by KeyList.
 namespace nemocube::recipe {
 
+/// Keys of one type that change nothing in this build.
+template <class T, class Io>
+void without_effect(Io& io, std::initializer_list<const char*> keys, Range range = any) {
+  for (const char* key : keys) {
+    std::optional<T> unused;
+    io.hidden(key, unused, range);
+  }
+  io.ignored(keys);
+}
+
 template <class Io>
 void fields(Io& io, StepSchedulerSection& s) {
   io.known_class("_target_", {"StepScheduler"});
@@ -21,7 +31,8 @@ void fields(Io& io, StepSchedulerSection& s) {
   io.field("val_every_steps", s.val_every_steps, positive);
   io.signals("preemption_signal", s.preemption_signals);
   io.field("max_nonfinite_steps", s.max_nonfinite_steps, nonnegative);
-  io.ignored({"log_remote_every_steps", "loss_average_window_steps", "gc_every_steps"});
+  without_effect<std::int64_t>(io, {"log_remote_every_steps", "loss_average_window_steps", "gc_every_steps"},
+                               nonnegative);
 }
 
 template <class Io>
@@ -59,9 +70,16 @@ void fields(Io& io, ModelSection& s) {
   io.section("moe", [&](auto& sub) { fields(sub, s.moe); });
   io.only("num_nextn_predict_layers", {"0"}, "multi-token prediction");
   io.only("quantization_config", {}, "quantisation");
-  io.ignored({"backend", "trust_remote_code", "force_hf", "attn_implementation", "output_hidden_states",
-              "use_liger_kernel", "use_sdpa_patching", "load_base_model", "mtp_use_repeated_layer",
-              "mtp_loss_scaling_factor"});
+  io.section("backend", [](auto& sub) {
+    sub.ignored({"_target_", "attn", "linear", "rms_norm", "experts", "dispatcher", "dispatcher_num_sms",
+                 "gate_precision", "rope"});
+    without_effect<bool>(sub, {"fake_balanced_gate", "enable_hf_state_dict_adapter",
+                               "enable_fsdp_optimizations", "enable_deepep", "rope_fusion"});
+  });
+  without_effect<bool>(io, {"trust_remote_code", "force_hf", "output_hidden_states", "use_liger_kernel",
+                            "use_sdpa_patching", "load_base_model", "mtp_use_repeated_layer"});
+  without_effect<double>(io, {"mtp_loss_scaling_factor"}, nonnegative);
+  io.ignored({"attn_implementation"});
 }
 
 template <class Io>
@@ -72,11 +90,13 @@ void fields(Io& io, CheckpointSection& s) {
   io.field("restore_from", s.restore_from);
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, positive);
   io.field("best_metric_key", s.best_metric_key);
-  io.ignored({"_target_", "model_save_format", "save_consolidated", "is_async", "wait_for_staging",
-              "cpu_offload", "single_rank_consolidation", "staging_dir", "v4_compatible",
-              "diffusers_compatible", "consolidation_timeout_minutes", "allow_legacy_pickle_restore",
-              "dequantize_base_checkpoint", "skip_task_head_prefixes_for_base_model", "load_base_model",
-              "model_cache_dir", "model_repo_id"});
+  io.only("save_consolidated", {"final", "every", "true", "false"}, "another time of consolidation");
+  without_effect<bool>(io, {"is_async", "wait_for_staging", "cpu_offload", "single_rank_consolidation",
+                            "v4_compatible", "diffusers_compatible", "allow_legacy_pickle_restore",
+                            "dequantize_base_checkpoint", "load_base_model"});
+  without_effect<double>(io, {"consolidation_timeout_minutes"}, positive);
+  io.ignored({"_target_", "model_save_format", "save_consolidated", "staging_dir",
+              "skip_task_head_prefixes_for_base_model", "model_cache_dir", "model_repo_id"});
 }
 
 template <class Io>
@@ -91,10 +111,24 @@ void fields(Io& io, DistributedSection& s) {
   auto recompute = s.activation_checkpointing ? Recomputation::on : Recomputation::off;
   io.field("activation_checkpointing", recompute);
   s.activation_checkpointing = recompute == Recomputation::on;
-  io.ignored({"strategy", "sequence_parallel", "defer_fsdp_grad_sync", "reshard_after_forward", "mp_policy",
-              "offload_policy", "autocast_dtype", "enable_async_tensor_parallel", "enable_compile",
-              "enable_fsdp2_prefetch", "fsdp2_backward_prefetch_depth", "fsdp2_forward_prefetch_depth",
-              "pipeline", "moe", "zero_dp_strategy", "world_size", "backend"});
+  io.only("strategy", {"fsdp2", "megatron_fsdp", "ddp"}, "another strategy");
+  without_effect<bool>(io, {"sequence_parallel", "defer_fsdp_grad_sync", "reshard_after_forward",
+                            "enable_async_tensor_parallel", "enable_compile", "enable_fsdp2_prefetch"});
+  without_effect<std::int64_t>(
+      io, {"world_size", "fsdp2_backward_prefetch_depth", "fsdp2_forward_prefetch_depth"}, nonnegative);
+  io.section("pipeline", [](auto& sub) {
+    without_effect<std::int64_t>(
+        sub, {"pp_microbatch_size", "pp_batch_size", "pp_seq_len", "layers_per_stage"}, positive);
+    without_effect<bool>(sub, {"scale_grads_in_schedule", "patch_inner_model", "patch_causal_lm_model",
+                               "patch_stage_backward_maybe_with_nosync"});
+    sub.ignored({"_target_", "pp_schedule", "pp_schedule_csv", "round_virtual_stages_to_pp_multiple",
+                 "module_fqns_per_model_part", "dtype"});
+  });
+  io.section("moe", [](auto& sub) {
+    without_effect<bool>(sub, {"ignore_router_for_ac", "reshard_after_forward", "wrap_outer_model"});
+    sub.ignored({"_target_", "lm_head_precision", "mp_policy"});
+  });
+  io.ignored({"strategy", "mp_policy", "offload_policy", "autocast_dtype", "zero_dp_strategy", "backend"});
 }
 
 template <class Io>
@@ -104,7 +138,8 @@ void fields(Io& io, LossSection& s) {
   if (s.kind == LossKind::chunked) io.field("chunk_len", s.chunk_len, positive);
   io.only("reduction", {"sum"}, "another reduction of the loss than the sum divided by the number of labels");
   io.only("logit_softcapping", {"0"}, "soft-capping of logits");
-  io.ignored({"fp32_upcast", "compile", "tp_group"});
+  without_effect<bool>(io, {"fp32_upcast", "compile"});
+  io.ignored({"tp_group"});
 }
 
 template <class Io>
@@ -160,7 +195,8 @@ void fields(Io& io, PackedSequenceSection& s) {
   io.field("max_packs", s.max_packs, positive);
   io.field("drop_long_samples", s.drop_long_samples);
   io.only("prepacked", {"false"}, "reading packs made elsewhere");
-  io.ignored({"num_proc", "split_across_pack"});
+  without_effect<std::int64_t>(io, {"num_proc"}, positive);
+  without_effect<bool>(io, {"split_across_pack"});
 }
 
 template <class Io>
@@ -172,8 +208,9 @@ void fields(Io& io, DataloaderSection& s) {
   io.field("drop_last", s.drop_last);
   io.field("batch_size", s.batch_size, positive);
   io.only("group_by_length", {"false"}, "grouping rows by length");
-  io.ignored({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "shuffle_buffer_size",
-              "dataloader_type"});
+  without_effect<std::int64_t>(io, {"num_workers", "prefetch_factor", "shuffle_buffer_size"}, nonnegative);
+  without_effect<bool>(io, {"pin_memory", "persistent_workers"});
+  io.ignored({"dataloader_type"});
 }
 
 template <class Io>
@@ -207,8 +244,9 @@ void fields(Io& io, OptimizerSection& s) {
   io.list("param_group_overrides", s.param_group_overrides, [](auto& sub, auto& item) { fields(sub, item); });
   io.field("no_weight_decay_on_1d", s.no_weight_decay_on_1d);
   io.only("maximize", {"false"}, "maximising the loss");
-  io.ignored({"foreach", "fused", "capturable", "differentiable", "master_weights", "master_weight_dtype",
-              "store_param_remainders", "exp_avg_dtype", "exp_avg_sq_dtype"});
+  without_effect<bool>(
+      io, {"foreach", "fused", "capturable", "differentiable", "master_weights", "store_param_remainders"});
+  io.ignored({"master_weight_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"});
 }
 
 template <class Io>
@@ -304,14 +342,17 @@ void fields(Io& io, Recipe& r) {
   io.section("clip_grad_norm", [&](auto& sub) { fields(sub, r.clip_grad_norm); });
   io.word_map("kernels", r.kernels.by_op);
   io.section("benchmark", [](auto& sub) {
-    sub.ignored({"warmup_steps", "peak_tflops", "json_output_path", "nsys_start", "nsys_end", "nsys_ranks",
-                 "num_nodes"});
+    without_effect<std::int64_t>(sub, {"warmup_steps", "nsys_start", "nsys_end", "num_nodes"});
+    without_effect<double>(sub, {"peak_tflops"}, nonnegative);
+    sub.ignored({"json_output_path", "nsys_ranks"});
   });
   io.section("mfu", [&](auto& sub) { fields(sub, r.mfu); });
   io.section("evaluation", [&](auto& sub) { fields(sub, r.evaluation); });
   io.section("dist_env", [](auto& sub) {
     sub.ignored_section("runtime_env");
-    sub.ignored({"backend", "timeout_minutes", "torch_nccl_use_comm_nonblocking", "pytorch_alloc_conf",
+    without_effect<double>(sub, {"timeout_minutes"}, positive);
+    sub.only("backend", {"nccl", "gloo", "mpi"}, "another backend");
+    sub.ignored({"backend", "torch_nccl_use_comm_nonblocking", "pytorch_alloc_conf",
                  "nemotronh_ep_use_deepep_dispatch", "nemotronh_ep_require_deepep",
                  "nemotronh_ep_physical_partition", "nemotronh_ep_sync_inactive_experts",
                  "nemotronh_ep_expert_reshard_after_forward", "nemoautomodel_pp_skip_output_merge"});
@@ -322,7 +363,12 @@ void fields(Io& io, Recipe& r) {
   io.only("qat", {"false"}, "quantisation-aware training");
   io.only("neftune", {"false"}, "noise on embeddings");
   io.only("embedding_row_repair", {"false"}, "repair of embedding rows");
-  io.ignored({"recipe", "compile", "wandb", "mlflow", "comet", "moe_metrics", "ci", "nvtx", "autopipeline",
+  io.section("compile", [](auto& sub) {
+    without_effect<bool>(sub, {"enabled", "fullgraph", "dynamic"});
+    without_effect<std::int64_t>(sub, {"dynamo_cache_size_limit"}, positive);
+    sub.ignored({"_target_", "mode", "backend", "options"});
+  });
+  io.ignored({"recipe", "wandb", "mlflow", "comet", "moe_metrics", "ci", "nvtx", "autopipeline",
               "parallelizer", "prewarm", "sdpa_method", "tool_call_eval"});
 }
 

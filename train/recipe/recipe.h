@@ -152,7 +152,7 @@ struct EvaluationSection {
   std::int64_t max_new_tokens = 32;
   std::optional<std::int64_t> limit_samples;  ///< questions to answer; null: all
   bool stop_at_newline = true;
-  std::optional<std::string> predictions_path;  ///< JSON of question id to answer
+  std::optional<std::string> predictions_path;  ///< JSON of question id to answer, see write_predictions
 };
 
 struct Recipe {

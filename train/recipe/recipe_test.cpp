@@ -230,14 +230,14 @@ TEST_CASE("one seed, from either place") {
 }
 
 TEST_CASE("what means nothing on one rank is accepted and listed") {
-  const Recipe r =
-      parse(with("recipe: X\ncompile: {enabled: false}\nwandb: {a: {b: c}}\nci: {time: '1'}\n"
-                 "dist_env: {backend: nccl, timeout_minutes: 1, runtime_env: {A: b}}\n"
-                 "distributed: {strategy: fsdp2, tp_size: 1, dp_size: none, moe: {x: 1}}\n"));
-  CHECK(r.no_effect == std::vector<std::string>{"distributed.strategy", "distributed.moe",
-                                                "dist_env.runtime_env", "dist_env.backend",
-                                                "dist_env.timeout_minutes", "recipe", "compile", "wandb",
-                                                "ci"});
+  const Recipe r = parse(
+      with("recipe: X\ncompile: {enabled: false}\nwandb: {a: {b: c}}\nci: {time: '1'}\n"
+           "dist_env: {backend: nccl, timeout_minutes: 1, runtime_env: {A: b}}\n"
+           "distributed: {strategy: fsdp2, tp_size: 1, dp_size: none, moe: {ignore_router_for_ac: true}}\n"));
+  CHECK(r.no_effect == std::vector<std::string>{"distributed.moe.ignore_router_for_ac",
+                                                "distributed.strategy", "dist_env.runtime_env",
+                                                "dist_env.timeout_minutes", "dist_env.backend",
+                                                "compile.enabled", "recipe", "wandb", "ci"});
   CHECK(parse(with("deterministic: false")).no_effect == std::vector<std::string>{"deterministic"});
   CHECK(parse(with("checkpoint: {save_consolidated: every}\nbenchmark: {warmup_steps: 2, peak_tflops: 9}\n"
                    "mfu: {device: h100, peak_tflops: 1}\nvalidation_dataloader: {shuffle: true, drop_last: "
@@ -258,6 +258,28 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
   CHECK(contains(error_with("loss_fn: {reduction: mean}"), "want sum, found 'mean'"));
   CHECK(error_with("optimizer: {amsgrad: False}") == "no error");
   CHECK(contains(error_with("optimizer: {amsgrad: True}"), "AMSGrad is not in this build"));
+}
+
+TEST_CASE("what means nothing on one rank is read all the same") {
+  const std::vector<std::pair<const char*, const char*>> cases{
+      {"compile: {foo: 1}", "compile.foo: unknown key 'foo'"},
+      {"compile: {enabled: maybe}", "compile.enabled: want true or false"},
+      {"model: {backend: {atn: te}}", "unknown key 'atn'; the nearest known key is 'attn'"},
+      {"distributed: {pipeline: {pp_shedule: 1f1b}}", "the nearest known key is 'pp_schedule'"},
+      {"distributed: {moe: {foo: 1}}", "distributed.moe.foo: unknown key"},
+      {"distributed: {strategy: foo}",
+       "another strategy is not in this build; want fsdp2, megatron_fsdp, ddp"},
+      {"dist_env: {backend: foo}", "dist_env.backend: another backend"},
+      {"step_scheduler: {gc_every_steps: abc}", "want a nonnegative integer, found 'abc'"},
+      {"dataloader: {num_workers: -3}", "want a nonnegative integer, found '-3'"},
+      {"checkpoint: {is_async: maybe}", "want true or false, found 'maybe'"},
+      {"checkpoint: {save_consolidated: foo}", "want final, every, true, false, found 'foo'"},
+      {"loss_fn: {fp32_upcast: foo}", "want true or false, found 'foo'"}};
+  for (const auto& [yaml, part] : cases) {
+    const std::string message = error_of(yaml, {}, RecipeUse::schedule), whole = error_with(yaml);
+    CHECK_MESSAGE(contains(std::string(yaml).starts_with("step") ? message : whole, part), yaml, ": ", whole);
+  }
+  CHECK(error_with("compile: none\ndistributed: {pipeline: null, moe: {}}") == "no error");
 }
 
 TEST_CASE("layouts of more than one rank are refused for runs, not for looking") {

@@ -126,7 +126,15 @@ void apply_override(Value& root, std::string_view assignment) {
     at = &descend(*at, part, assignment);
     begin = end + 1;
   }
-  *at = parse_yaml(std::string(assignment.substr(equals + 1)), cat("--set ", assignment));
+  const std::string text(assignment.substr(equals + 1));
+  *at = parse_yaml(text, cat("--set ", assignment));
+  // A shell's argument has no comments: what follows '#' belongs to the value.
+  const bool cut = at->kind == Value::Kind::null || (at->kind == Value::Kind::scalar && !at->quoted);
+  if (cut && at->text != text && text.find('#') != std::string::npos) {
+    *at = Value{};
+    at->kind = Value::Kind::scalar;
+    at->text = text;
+  }
   forget_lines(*at);
 }
 

@@ -127,6 +127,9 @@ TEST_CASE("overrides replace, create and append") {
   apply_override(root, "list.2=last");
   apply_override(root, "text=a=b");
   apply_override(root, "gone=");
+  apply_override(root, "path=runs/x #2");
+  apply_override(root, "hash=#2");
+  apply_override(root, "quoted='x #2'");
   CHECK(root.find("a")->find("b")->text == "2");
   CHECK(root.find("a")->find("b")->line == 0);
   CHECK(root.find("a")->find("c")->find("d")->items.size() == 2);
@@ -137,6 +140,9 @@ TEST_CASE("overrides replace, create and append") {
   CHECK(root.find("list")->items[2].text == "last");
   CHECK(root.find("text")->text == "a=b");
   CHECK(root.find("gone")->kind == Value::Kind::null);
+  CHECK(root.find("path")->text == "runs/x #2");
+  CHECK(root.find("hash")->text == "#2");
+  CHECK(root.find("quoted")->text == "x #2");
   CHECK(root.find("a")->line == 2);
 
   CHECK(message_of([&] { apply_override(root, "a.b"); }) == "--set a.b: want key.path=value");
