@@ -14,7 +14,7 @@ constexpr int vector_bytes = 64, block_rows = 12;
 #else
 constexpr int vector_bytes = 32, block_rows = 6;
 #endif
-constexpr int panel_vectors = 2;  // columns of C formed together, where there are so many
+constexpr int panel_vectors = 2;  // vectors of a row of C formed together, where it has so many left
 
 template <class T>
 struct Lanes {

@@ -4,7 +4,8 @@
 
 namespace nemocube {
 
-/// to [cols, rows] = from [rows, cols] transposed, any row strides.
+/// to [cols, rows] = from [rows, cols]^T. Row strides in elements, at least rows and cols; the two may not
+/// overlap; sizes may be 0. Single-threaded, for tiles that are in cache.
 template <class A>
 void transpose(A* __restrict to, std::int64_t to_stride, const A* __restrict from, std::int64_t from_stride,
                std::int64_t rows, std::int64_t cols) {

@@ -3,8 +3,12 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <array>
 #include <cmath>
+#include <memory>
+#include <utility>
 
+#include "ops/linear/linear.h"
 #include "tests/support/compare.h"
 #include "tests/support/gradcheck.h"
 
@@ -175,4 +179,39 @@ TEST_CASE("gated_rmsnorm: errors") {
   CHECK_THROWS_AS(call(c.y, c.z.to(DType::bf16), c.weight, 2), Error);
   CHECK_THROWS_AS(call(c.y, c.z, random_tensor({5}, DType::f32, 1), 2), Error);
   CHECK_THROWS_AS(call(c.y, c.z, c.weight.to(DType::bf16), 2), Error);
+}
+
+TEST_CASE("gated_rmsnorm: writes over the gradient that came in when nobody else holds it, and only then") {
+  const Case c = make_case(9, 24, 3, DType::f32);
+  const Tensor dout = random_tensor({9, 24}, DType::f32, 4), kept = dout.clone();
+  const Tensor identity = Tensor::zeros({24, 24}, DType::f32);
+  for (std::int64_t i = 0; i < 24; ++i) identity.row<float>(i)[i] = 1;
+  // y and z are intermediate values; a projection in between makes a gradient that only the norm holds.
+  const auto gradients = [&](bool y_wanted, bool z_wanted, bool between) {
+    const auto node = [&](bool wanted) {
+      return wanted ? std::make_shared<GradNode>(c.y.shape(), DType::f32, false) : nullptr;
+    };
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    const Var y(c.y, node(y_wanted)), z(c.z, node(z_wanted)), weight = Var::leaf(c.weight);
+    Var out = gated_rmsnorm(ctx, y, z, weight, c.groups, 1e-5);
+    if (between) out = linear(ctx, out, identity);
+    tape.backward(out, dout);
+    const auto grad = [](const Var& v) { return v.node() ? v.node()->grad() : Tensor(); };
+    return std::array<Tensor, 3>{grad(y), grad(z), weight.grad()};
+  };
+  const auto want = gradients(true, true, false);
+  CHECK_BITS(dout, kept);
+  for (const bool between : {false, true})
+    for (const auto& [y_wanted, z_wanted] : {std::pair{true, true}, {true, false}, {false, true}}) {
+      CAPTURE(between);
+      CAPTURE(y_wanted);
+      CAPTURE(z_wanted);
+      const auto got = gradients(y_wanted, z_wanted, between);
+      if (y_wanted) CHECK_BITS(got[0], want[0]);
+      if (z_wanted) CHECK_BITS(got[1], want[1]);
+      CHECK_BITS(got[2], want[2]);
+      CHECK_BITS(dout, kept);
+    }
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -166,62 +165,76 @@ PlanCache& plan_cache() {
 // Rows of a one-row matrix have no distance; any value at least as large as the row is right.
 std::int64_t row_step(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row_stride(); }
 
-/// One product on the threads that OpenMP gives here. False, with nothing done, when there is no such product.
-bool run(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
-  const Key key{.sizes = sizes,
-                .step_a = row_step(a.tensor),
-                .step_b = row_step(b.tensor),
-                .step_c = row_step(c.to),
-                .operands = a.tensor.dtype(),
-                .result = c.to.dtype(),
-                .transpose_a = a.transposed,
-                .transpose_b = b.transposed,
-                .add = c.how == Into::add,
-                .threads = omp_in_parallel() ? 1 : omp_get_max_threads()};
-  const std::shared_ptr<Plan> plan = plan_cache().find_or_make(key);
-  if (!plan->supported) return false;
+using PlanPtr = std::shared_ptr<const Plan>;
+
+PlanPtr plan_for(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
+  return plan_cache().find_or_make({.sizes = sizes,
+                                    .step_a = row_step(a.tensor),
+                                    .step_b = row_step(b.tensor),
+                                    .step_c = row_step(c.to),
+                                    .operands = a.tensor.dtype(),
+                                    .result = c.to.dtype(),
+                                    .transpose_a = a.transposed,
+                                    .transpose_b = b.transposed,
+                                    .add = c.how == Into::add,
+                                    .threads = threads});
+}
+
+void execute(const Plan& plan, const Tensor& c, const Tensor& a, const Tensor& b) {
   thread_local dnnl::stream stream(cpu_engine());
-  const Tensor scratch = Tensor::empty({static_cast<std::int64_t>(plan->scratch.get_size())}, DType::u8);
+  const Tensor scratch = Tensor::empty({static_cast<std::int64_t>(plan.scratch.get_size())}, DType::u8);
   const auto memory = [](const dnnl::memory::desc& desc, const Tensor& t) {
     return dnnl::memory(desc, cpu_engine(), t.raw());
   };
   try {
-    plan->product.execute(stream, {{DNNL_ARG_SRC, memory(plan->a, a.tensor)},
-                                   {DNNL_ARG_WEIGHTS, memory(plan->b, b.tensor)},
-                                   {DNNL_ARG_DST, memory(plan->c, c.to)},
-                                   {DNNL_ARG_SCRATCHPAD, memory(plan->scratch, scratch)}});
+    plan.product.execute(stream, {{DNNL_ARG_SRC, memory(plan.a, a)},
+                                  {DNNL_ARG_WEIGHTS, memory(plan.b, b)},
+                                  {DNNL_ARG_DST, memory(plan.c, c)},
+                                  {DNNL_ARG_SCRATCHPAD, memory(plan.scratch, scratch)}});
     stream.wait();
   } catch (const dnnl::error& e) {
     fail("matmul: oneDNN: ", e.what());
   }
-  return true;
 }
 
-// Rows of C for each thread in run_slices, at least.
+// Rows of C for each thread in product_by_slices, at least.
 constexpr std::int64_t least_slice = 128, slice_multiple = 16;
 
 /// A^T B with a slice of rows for each thread, which packs only the part of A that it needs: 5 to 10 % faster
 /// than oneDNN's own division (2.6, two threads, the shapes of weight gradients, f32 and bf16).
-bool run_slices(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, std::int64_t threads) {
+bool product_by_slices(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
+  struct Slice {
+    Tensor to, left;
+    PlanPtr plan;
+  };
   const std::int64_t multiples = (sizes.m + slice_multiple - 1) / slice_multiple;
   const Tensor left = a.tensor.reshape({sizes.k, sizes.m}), to = c.to.reshape({sizes.m, sizes.n});
-  std::atomic<bool> done = true;
+  std::vector<Slice> slices;
+  for (std::int64_t i = 0; i < threads; ++i) {
+    const std::int64_t begin = multiples * i / threads * slice_multiple;
+    const std::int64_t rows = std::min(sizes.m, multiples * (i + 1) / threads * slice_multiple) - begin;
+    Slice& s = slices.emplace_back(Slice{to.narrow(0, begin, rows), left.narrow(-1, begin, rows), {}});
+    s.plan = plan_for({s.to, c.how}, {s.left, true}, b, {rows, sizes.n, sizes.k}, 1);
+    if (!s.plan->supported) return false;  // before any slice has been written
+  }
   parallel_for(threads, 1, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = std::min(sizes.m, multiples * first / threads * slice_multiple);
-    const std::int64_t rows = std::min(sizes.m, multiples * last / threads * slice_multiple) - begin;
-    const Grad part{to.narrow(0, begin, rows), c.how};
-    if (!run(part, {left.narrow(-1, begin, rows), true}, b, {rows, sizes.n, sizes.k})) done = false;
+    for (std::int64_t i = first; i < last; ++i) {
+      const Slice& s = slices[static_cast<std::size_t>(i)];
+      execute(*s.plan, s.to, s.left, b.tensor);
+    }
   });
-  return done;
+  return true;
 }
 
 }  // namespace
 
 bool onednn_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
-  const std::int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+  const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
   if (a.transposed && threads > 1 && sizes.m >= threads * least_slice)
-    return run_slices(c, a, b, sizes, threads);
-  return run(c, a, b, sizes);
+    return product_by_slices(c, a, b, sizes, threads);
+  const PlanPtr plan = plan_for(c, a, b, sizes, threads);
+  if (plan->supported) execute(*plan, c.to, a.tensor, b.tensor);
+  return plan->supported;
 }
 
 std::int64_t onednn_plans() { return plan_cache().size(); }

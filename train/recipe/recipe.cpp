@@ -87,10 +87,10 @@ void check_use(const Recipe& recipe, RecipeUse use) {
               ": the section 'dataset' is missing");
       break;
     case RecipeUse::schedule:
-      require(recipe.step_scheduler.max_steps.has_value(), recipe.file,
-              ": step_scheduler.max_steps is missing; a schedule is made from three sections, without the "
-              "data, so it "
-              "says how long that is (--set step_scheduler.max_steps=N)");
+      require(
+          recipe.step_scheduler.max_steps.has_value(), recipe.file,
+          ": step_scheduler.max_steps is missing; a schedule is made without the data, so this key says how "
+          "long it is (--set step_scheduler.max_steps=N)");
       break;
   }
 }

@@ -262,24 +262,23 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
 
 TEST_CASE("what means nothing on one rank is read all the same") {
   const std::vector<std::pair<const char*, const char*>> cases{
-      {"compile: {foo: 1}", "compile.foo: unknown key 'foo'"},
-      {"compile: {enabled: maybe}", "compile.enabled: want true or false"},
-      {"model: {backend: {atn: te}}", "unknown key 'atn'; the nearest known key is 'attn'"},
-      {"distributed: {pipeline: {pp_shedule: 1f1b}}", "the nearest known key is 'pp_schedule'"},
-      {"distributed: {moe: {foo: 1}}", "distributed.moe.foo: unknown key"},
-      {"distributed: {strategy: foo}",
-       "another strategy is not in this build; want fsdp2, megatron_fsdp, ddp"},
-      {"dist_env: {backend: foo}", "dist_env.backend: another backend"},
-      {"step_scheduler: {gc_every_steps: abc}", "want a nonnegative integer, found 'abc'"},
-      {"dataloader: {num_workers: -3}", "want a nonnegative integer, found '-3'"},
-      {"checkpoint: {is_async: maybe}", "want true or false, found 'maybe'"},
-      {"checkpoint: {save_consolidated: foo}", "want final, every, true, false, found 'foo'"},
-      {"loss_fn: {fp32_upcast: foo}", "want true or false, found 'foo'"}};
-  for (const auto& [yaml, part] : cases) {
-    const std::string message = error_of(yaml, {}, RecipeUse::schedule), whole = error_with(yaml);
-    CHECK_MESSAGE(contains(std::string(yaml).starts_with("step") ? message : whole, part), yaml, ": ", whole);
+      {"compile.foo=1", "compile.foo: unknown key 'foo'"},
+      {"compile.enabled=maybe", "compile.enabled: want true or false"},
+      {"model.backend.atn=te", "unknown key 'atn'; the nearest known key is 'attn'"},
+      {"distributed.pipeline.pp_shedule=1f1b", "the nearest known key is 'pp_schedule'"},
+      {"distributed.moe.foo=1", "distributed.moe.foo: unknown key"},
+      {"distributed.strategy=foo", "another strategy is not in this build; want fsdp2, megatron_fsdp, ddp"},
+      {"dist_env.backend=foo", "dist_env.backend: another backend"},
+      {"step_scheduler.gc_every_steps=abc", "want a nonnegative integer, found 'abc'"},
+      {"dataloader.num_workers=-3", "want a nonnegative integer, found '-3'"},
+      {"checkpoint.is_async=maybe", "want true or false, found 'maybe'"},
+      {"checkpoint.save_consolidated=foo", "want final, every, true, false, found 'foo'"},
+      {"loss_fn.fp32_upcast=foo", "want true or false, found 'foo'"}};
+  for (const auto& [override, part] : cases) {
+    const std::string message = error_of(with(""), {override});
+    CHECK_MESSAGE(contains(message, part), override, ": ", message);
   }
-  CHECK(error_with("compile: none\ndistributed: {pipeline: null, moe: {}}") == "no error");
+  CHECK(error_of(with(""), {"compile=none", "distributed={pipeline: null, moe: {}}"}) == "no error");
 }
 
 TEST_CASE("layouts of more than one rank are refused for runs, not for looking") {
