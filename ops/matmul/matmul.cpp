@@ -27,6 +27,15 @@ detail::Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a,
   return {m, n, k};
 }
 
+void product(const Grad& c, const detail::Operand& a, const detail::Operand& b, const detail::Sizes& sizes) {
+  if (a.tensor.dtype() == DType::f64)
+    detail::f64_product(c, a, b, sizes);
+  else if (detail::is_crowded(a, b, sizes))
+    detail::crowded_product(c, a, b, sizes);
+  else if (!detail::onednn_product(c, a, b, sizes))
+    detail::converted_product(c, a, b, sizes);
+}
+
 }  // namespace
 
 void detail::converted_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
@@ -34,7 +43,7 @@ void detail::converted_product(const Grad& c, const Operand& a, const Operand& b
   Grad wide_c = c;
   if (c.to.dtype() != DType::f32)
     wide_c.to = c.how == Into::add ? c.to.to(DType::f32) : Tensor::empty(c.to.shape(), DType::f32);
-  expect(onednn_product(wide_c, wide_a, wide_b, sizes), "oneDNN has no f32 product");
+  product(wide_c, wide_a, wide_b, sizes);
   if (c.to.dtype() != DType::f32) c.to.copy_from(wide_c.to);
 }
 
@@ -56,11 +65,7 @@ void matmul_untimed(const Grad& c, const Tensor& a, bool transpose_a, const Tens
   }
   flop_counter().fetch_add(2.0 * static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
                            static_cast<double>(sizes.k));
-  const detail::Operand left{a, transpose_a}, right{b, transpose_b};
-  if (a.dtype() == DType::f64)
-    detail::f64_product(c, left, right, sizes);
-  else if (!detail::onednn_product(c, left, right, sizes))
-    detail::converted_product(c, left, right, sizes);
+  product(c, {a, transpose_a}, {b, transpose_b}, sizes);
 }
 
 void matmul(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {

@@ -125,6 +125,53 @@ TEST_CASE("matmul: bf16 by way of f32, for machines without bf16 products") {
     }
 }
 
+TEST_CASE("matmul: products of crowded operands by way of copies, on any machine") {
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    for (const std::int64_t m : {1, 33, 391})
+      for (const std::int64_t n : {17, 256})
+        for (const std::int64_t k : {1, 255, 600})
+          for (const bool ta : {false, true})
+            for (const bool tb : {false, true})
+              for (const Into how : {Into::set, Into::add}) {
+                CAPTURE(threads);
+                CAPTURE(m);
+                CAPTURE(n);
+                CAPTURE(k);
+                CAPTURE(ta);
+                CAPTURE(tb);
+                const Tensor a = ta ? framed(k, m, DType::f32, 1) : framed(m, k, DType::f32, 1);
+                const Tensor b = tb ? framed(n, k, DType::f32, 2) : random_tensor({k, n}, DType::f32, 2);
+                const Tensor wide = random_tensor({m, n + 7}, DType::f32, 3), frame = wide.clone();
+                const Tensor c = wide.narrow(-1, 3, n);
+                const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, DType::f32);
+                detail::crowded_product({c, how}, {a, ta}, {b, tb}, {m, n, k});
+                CHECK_CLOSE(c, reference(a, ta, b, tb, start), product_tol(DType::f32, DType::f32, k));
+                CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
+                CHECK_BITS(wide.narrow(-1, n + 3, 4), frame.narrow(-1, n + 3, 4));
+              }
+  }
+  omp_set_num_threads(before);
+}
+
+TEST_CASE("matmul: which products are crowded") {
+  const auto crowded = [](std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, DType dtype) {
+    const auto t = [&](std::int64_t rows, std::int64_t cols) { return Tensor::meta({rows, cols}, dtype); };
+    return detail::is_crowded({ta ? t(k, m) : t(m, k), ta}, {tb ? t(n, k) : t(k, n), tb}, {m, n, k});
+  };
+  const bool plain = !detail::onednn_has_avx512();
+  CHECK(crowded(512, 512, 300, true, false, DType::f32) == plain);
+  CHECK(crowded(100, 512, 300, false, false, DType::f32) == plain);
+  CHECK(crowded(256, 500, 300, true, true, DType::f32) == plain);
+  for (const bool big : {false, true})
+    CHECK_FALSE(crowded(big ? 2048 : 8, 512, 300, false, false, DType::f32));
+  CHECK_FALSE(crowded(512, 1024, 300, true, false, DType::f32));
+  CHECK_FALSE(crowded(100, 512, 512, false, true, DType::f32));
+  CHECK_FALSE(crowded(100, 500, 512, false, false, DType::f32));
+  CHECK_FALSE(crowded(100, 512, 300, false, false, DType::bf16));
+}
+
 TEST_CASE("matmul: same bits again, in a parallel region and from several threads") {
   const Tensor a = random_tensor({61, 47}, DType::f32, 1), b = random_tensor({47, 53}, DType::f32, 2);
   const auto product = [&] {
