@@ -25,7 +25,7 @@ bool onednn_has_avx512();
 /// product is small: without AVX-512, f32, 1/M + 1/N >= 0.0038. Such a product runs at half speed or less where
 /// the rows of B, or of a transposed A, lie so (2.6, Zen 3, 100 to 2048 rows of C).
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes);
-/// A product of f32 by way of copies of those operands, their rows apart by other distances.
+/// A product of f32 with such operands replaced by copies whose rows are apart by other distances.
 void crowded_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
 /// By way of f32 copies, for bf16 where onednn_product has none.

@@ -1,7 +1,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/parallel_for.h"
 #include "ops/matmul/kernels.h"
@@ -10,17 +9,17 @@
 namespace nemocube::detail {
 namespace {
 
-constexpr std::int64_t crowding_bytes = 1024, padding = 16;
-constexpr std::int64_t least_rows = 32;    // of C, for copies to pay
+constexpr std::int64_t crowding_bytes = 1024, line = 16;  // a cache line holds 16 values
+constexpr std::int64_t least_rows = 32;                   // of C, for copies to pay
 constexpr std::int64_t least_slice = 128;  // rows of C for each thread, which makes copies of its own
 constexpr std::int64_t k_block = 256;      // summands at a time, whose copies stay in cache
 
 bool lies_crowded(const Tensor& t) { return t.row_stride() * size_of(t.dtype()) % crowding_bytes == 0; }
 
-// [rows, cols] with room between the rows.
+// [rows, cols], its rows an odd number of cache lines apart.
 Tensor apart(std::int64_t rows, std::int64_t cols) {
-  return Tensor::empty({rows, (cols + padding - 1) / padding * padding + padding}, DType::f32)
-      .narrow(-1, 0, cols);
+  const std::int64_t lines = (cols + line - 1) / line | 1;
+  return Tensor::empty({rows, lines * line}, DType::f32).narrow(-1, 0, cols);
 }
 
 Tensor copy_of(const Tensor& from) {
@@ -38,29 +37,36 @@ Tensor transpose_of(const Tensor& from) {
   return to;
 }
 
+// A row of A is read along k, as one of a transposed B: in order, however the rows lie.
+bool wants_copy(const Operand& m, bool when_transposed) {
+  return m.transposed == when_transposed && lies_crowded(m.tensor);
+}
+
 }  // namespace
 
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes) {
   if (a.tensor.dtype() != DType::f32 || onednn_has_avx512() || sizes.m < least_rows) return false;
   if (1.0 / static_cast<double>(sizes.m) + 1.0 / static_cast<double>(sizes.n) < 0.0038) return false;
-  return (a.transposed && lies_crowded(a.tensor)) || (!b.transposed && lies_crowded(b.tensor));
+  return wants_copy(a, true) || wants_copy(b, false);
 }
 
 void crowded_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   const Tensor to = c.to.reshape({sizes.m, sizes.n});
   const Tensor left = a.tensor.reshape({a.tensor.rows(), a.tensor.cols()});
   const Tensor right = b.tensor.reshape({b.tensor.rows(), b.tensor.cols()});
+  const bool copy_a = wants_copy(a, true), copy_b = wants_copy(b, false);
   const std::int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads();
   const std::int64_t slices = std::clamp<std::int64_t>(sizes.m / least_slice, 1, threads);
   const auto slice = [&](std::int64_t begin, std::int64_t rows) {
     for (std::int64_t k = 0; k < sizes.k; k += k_block) {
       const std::int64_t length = std::min(k_block, sizes.k - k);
-      const Tensor a_part = a.transposed ? transpose_of(left.narrow(0, k, length).narrow(1, begin, rows))
-                                         : left.narrow(0, begin, rows).narrow(1, k, length);
-      const Tensor b_part = b.transposed ? right.narrow(1, k, length) : copy_of(right.narrow(0, k, length));
+      const auto k_of = [&](const Tensor& t, bool in_rows) { return t.narrow(in_rows ? 0 : 1, k, length); };
+      Operand a_part{k_of(left, a.transposed).narrow(a.transposed ? 1 : 0, begin, rows), a.transposed};
+      Operand b_part{k_of(right, !b.transposed), b.transposed};
+      if (copy_a) a_part = {transpose_of(a_part.tensor), false};
+      if (copy_b) b_part.tensor = copy_of(b_part.tensor);
       const Grad part{to.narrow(0, begin, rows), k == 0 ? c.how : Into::add};
-      expect(onednn_product(part, {a_part, false}, {b_part, b.transposed}, {rows, sizes.n, length}),
-             "oneDNN has no f32 product");
+      expect(onednn_product(part, a_part, b_part, {rows, sizes.n, length}), "oneDNN has no f32 product");
     }
   };
   parallel_for(slices, 1, [&](std::int64_t first, std::int64_t last) {

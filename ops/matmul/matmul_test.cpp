@@ -126,6 +126,9 @@ TEST_CASE("matmul: bf16 by way of f32, for machines without bf16 products") {
 }
 
 TEST_CASE("matmul: products of crowded operands by way of copies, on any machine") {
+  const auto crowded = [](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+    return random_tensor({rows, 1024}, DType::f32, seed).narrow(-1, 3, cols);
+  };
   const int before = omp_get_max_threads();
   for (const int threads : {1, 3}) {
     omp_set_num_threads(threads);
@@ -141,8 +144,7 @@ TEST_CASE("matmul: products of crowded operands by way of copies, on any machine
                 CAPTURE(k);
                 CAPTURE(ta);
                 CAPTURE(tb);
-                const Tensor a = ta ? framed(k, m, DType::f32, 1) : framed(m, k, DType::f32, 1);
-                const Tensor b = tb ? framed(n, k, DType::f32, 2) : random_tensor({k, n}, DType::f32, 2);
+                const Tensor a = crowded(ta ? k : m, ta ? m : k, 1), b = crowded(tb ? n : k, tb ? k : n, 2);
                 const Tensor wide = random_tensor({m, n + 7}, DType::f32, 3), frame = wide.clone();
                 const Tensor c = wide.narrow(-1, 3, n);
                 const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, DType::f32);
