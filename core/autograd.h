@@ -43,6 +43,8 @@ class GradNode {
   /// A tensor to write a whole contribution to, for add(), in the dtype of the gradient. May be a window of a
   /// larger buffer.
   Tensor buffer();
+  /// Whether buffer() is such a window or the gradient of a leaf, rather than new memory.
+  bool has_place() const { return !filled_ && (parent_ || (leaf_ && grad_.defined())); }
   /// Adds a contribution: same shape and dtype as the value (any float dtype for a leaf). Keeps `g` when it
   /// is the first; adds in place when nobody else holds the stored gradient.
   void add(Tensor g);

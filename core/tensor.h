@@ -55,6 +55,7 @@ class Storage {
   Storage& operator=(const Storage&) = delete;
   std::byte* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
+  bool owned() const { return owned_; }  ///< false: borrowed, perhaps read-only
 
  private:
   std::byte* data_ = nullptr;
@@ -120,8 +121,8 @@ class Tensor {
   void copy_from(const Tensor& source) const;  ///< same shape; converts between floating dtypes
   void fill(double value) const;
   void zero() const;
-  /// True when no other tensor shares the storage.
-  bool unique() const { return storage_ && storage_.use_count() == 1; }
+  /// True when no other tensor shares the storage and it is no borrowed one: what is here may be overwritten.
+  bool unique() const { return storage_ && storage_->owned() && storage_.use_count() == 1; }
   bool same_storage(const Tensor& other) const { return storage_ && storage_ == other.storage_; }
 
  private:

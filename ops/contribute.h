@@ -28,8 +28,8 @@ inline Tensor contribution(GradNode& node, DType dtype) {
 /// As contribution(), for an elementwise backward whose result may overwrite `dy`, the gradient that came in: dy
 /// itself when nobody else holds it and the result has no place of its own (a window, a leaf).
 inline Tensor contribution_over(GradNode& node, const Tensor& dy) {
-  const Tensor own = node.buffer();
-  if (own.dtype() == dy.dtype() && !own.unique()) return own;
+  if (node.has_place())
+    if (const Tensor own = node.buffer(); own.dtype() == dy.dtype()) return own;
   return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
 }
 

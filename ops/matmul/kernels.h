@@ -18,6 +18,11 @@ struct Sizes {
 bool onednn_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes);
 void f64_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
+/// Rows of C for each thread, at least, where threads form slices of rows with copies of their own.
+constexpr std::int64_t least_slice = 128;
+/// onednn_product of a transposed A, with a slice of the rows of C for each of `threads`, at most M / 16.
+bool sliced_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads);
+
 /// Whether oneDNN computes with AVX-512 or more here.
 bool onednn_has_avx512();
 

@@ -11,8 +11,7 @@ namespace {
 
 constexpr std::int64_t crowding_bytes = 1024, line = 16;  // a cache line holds 16 values
 constexpr std::int64_t least_rows = 32;                   // of C, for copies to pay
-constexpr std::int64_t least_slice = 128;  // rows of C for each thread, which makes copies of its own
-constexpr std::int64_t k_block = 256;      // summands at a time, whose copies stay in cache
+constexpr std::int64_t k_block = 256;                     // summands at a time, whose copies stay in cache
 
 bool lies_crowded(const Tensor& t) { return t.row_stride() * size_of(t.dtype()) % crowding_bytes == 0; }
 
@@ -56,7 +55,7 @@ void crowded_product(const Grad& c, const Operand& a, const Operand& b, const Si
   const Tensor right = b.tensor.reshape({b.tensor.rows(), b.tensor.cols()});
   const bool copy_a = wants_copy(a, true), copy_b = wants_copy(b, false);
   const std::int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-  const std::int64_t slices = std::clamp<std::int64_t>(sizes.m / least_slice, 1, threads);
+  const std::int64_t slices = sizes.m >= threads * least_slice ? threads : 1;
   const auto slice = [&](std::int64_t begin, std::int64_t rows) {
     for (std::int64_t k = 0; k < sizes.k; k += k_block) {
       const std::int64_t length = std::min(k_block, sizes.k - k);

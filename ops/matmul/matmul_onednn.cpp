@@ -197,16 +197,16 @@ void execute(const Plan& plan, const Tensor& c, const Tensor& a, const Tensor& b
   }
 }
 
-// Rows of C for each thread in product_by_slices, at least.
-constexpr std::int64_t least_slice = 128, slice_multiple = 16;
+}  // namespace
 
 /// A^T B with a slice of rows for each thread, which packs only the part of A that it needs: with AVX-512 5 to
 /// 10 % faster than oneDNN's own division (2.6, two threads, the shapes of weight gradients, f32 and bf16).
-bool product_by_slices(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
+bool sliced_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
   struct Slice {
     Tensor to, left;
     PlanPtr plan;
   };
+  constexpr std::int64_t slice_multiple = 16;
   const std::int64_t multiples = (sizes.m + slice_multiple - 1) / slice_multiple;
   const Tensor left = a.tensor.reshape({sizes.k, sizes.m}), to = c.to.reshape({sizes.m, sizes.n});
   std::vector<Slice> slices;
@@ -226,12 +226,10 @@ bool product_by_slices(const Grad& c, const Operand& a, const Operand& b, const 
   return true;
 }
 
-}  // namespace
-
 bool onednn_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
   if (a.transposed && threads > 1 && onednn_has_avx512() && sizes.m >= threads * least_slice)
-    return product_by_slices(c, a, b, sizes, threads);
+    return sliced_product(c, a, b, sizes, threads);
   const PlanPtr plan = plan_for(c, a, b, sizes, threads);
   if (plan->supported) execute(*plan, c.to, a.tensor, b.tensor);
   return plan->supported;

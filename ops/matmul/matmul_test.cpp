@@ -204,6 +204,23 @@ TEST_CASE("matmul: same bits again, in a parallel region and from several thread
   for (const Tensor& c : beside) CHECK_BITS(c, together);
 }
 
+TEST_CASE("matmul: slices of rows, on any machine") {
+  for (const int threads : {2, 3, 5})
+    for (const std::int64_t m : {80, 255, 391})
+      for (const Into how : {Into::set, Into::add}) {
+        CAPTURE(threads);
+        CAPTURE(m);
+        const Tensor a = framed(21, m, DType::f32, 1), b = random_tensor({21, 33}, DType::f32, 2);
+        const Tensor wide = random_tensor({m, 40}, DType::f32, 3), frame = wide.clone();
+        const Tensor c = wide.narrow(-1, 3, 33);
+        const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, 33}, DType::f32);
+        CHECK(detail::sliced_product({c, how}, {a, true}, {b, false}, {m, 33, 21}, threads));
+        CHECK_CLOSE(c, reference(a, true, b, false, start), product_tol(DType::f32, DType::f32, 21));
+        CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
+        CHECK_BITS(wide.narrow(-1, 36, 4), frame.narrow(-1, 36, 4));
+      }
+}
+
 TEST_CASE("matmul: weight gradients, which threads form in slices of rows") {
   const int before = omp_get_max_threads();
   for (const int threads : {1, 2, 3}) {

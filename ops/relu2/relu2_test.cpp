@@ -114,6 +114,15 @@ TEST_CASE("relu2: takes the place of a value that was given away, of no other") 
   CHECK(relu2(ctx, std::move(leaf)).value().raw() != weights);
 }
 
+TEST_CASE("relu2: borrowed memory, perhaps a file's, is left alone") {
+  std::vector<double> values{-2, 3, 5};
+  Context ctx;
+  const Tensor y =
+      relu2(ctx, Tensor::borrow(values.data(), {3}, DType::f64, std::make_shared<const int>(0))).value();
+  CHECK(y.to_vector() == std::vector<double>{0, 9, 25});
+  CHECK(values == std::vector<double>{-2, 3, 5});
+}
+
 TEST_CASE("relu2: against finite differences") {
   CHECK_GRADIENTS([](Context& ctx, const std::vector<Var>& x) { return std::vector<Var>{relu2(ctx, x[0])}; },
                   {random_tensor({4, 9}, DType::f64, 3)});

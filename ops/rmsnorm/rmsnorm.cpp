@@ -33,8 +33,9 @@ Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, do
 }
 
 // A place for dx that saves a stream of memory: a gradient that nobody else holds is overwritten.
-Tensor place_for(const Tensor& own, const Tensor& dy, const Tensor& extra) {
-  if (own && own.dtype() == dy.dtype() && !own.unique()) return own;
+Tensor place_for(GradNode* node, const Tensor& dy, const Tensor& extra) {
+  if (node && node->has_place())
+    if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;
   if (extra && extra.unique()) return extra;
   return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
 }
@@ -60,7 +61,7 @@ Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps) {
     ctx.tape->record("rmsnorm", [x, weight, inv_rms = r.inv_rms, out = y.node()] {
       if (!out->filled()) return;
       const Tensor dy = out->take();
-      const Tensor dx = x.node() ? place_for(x.node()->buffer(), dy, {}) : Tensor();
+      const Tensor dx = x.node() ? place_for(x.node().get(), dy, {}) : Tensor();
       backward(dx, weight.node().get(), dy, {}, x.value(), weight.value(), inv_rms);
       if (x.node()) x.node()->add(dx);
     });
@@ -89,8 +90,8 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
                          const Tensor dy = n_normed->take();
                          // A window of x's gradient may be written to directly only when x alone receives the
                          // result.
-                         const Tensor own = nx && !nr ? nx->buffer() : nr && !nx ? nr->buffer() : Tensor();
-                         d_sum = nx || nr ? place_for(own, dy, extra) : Tensor();
+                         GradNode* one = nx && !nr ? nx.get() : nr && !nx ? nr.get() : nullptr;
+                         d_sum = nx || nr ? place_for(one, dy, extra) : Tensor();
                          backward(d_sum, weight.node().get(), dy, extra, sum, weight.value(), inv_rms);
                        }
                        if (!d_sum) return;

@@ -72,9 +72,13 @@ void fields(Io& io, ModelSection& s) {
   io.only("quantization_config", {}, "quantisation");
   io.section("backend", [](auto& sub) {
     sub.ignored({"_target_", "attn", "linear", "rms_norm", "experts", "dispatcher", "dispatcher_num_sms",
-                 "gate_precision", "rope"});
-    without_effect<bool>(sub, {"fake_balanced_gate", "enable_hf_state_dict_adapter",
-                               "enable_fsdp_optimizations", "enable_deepep", "rope_fusion"});
+                 "gate_precision", "rope", "cuda_graph"});
+    without_effect<bool>(
+        sub, {"enable_hf_state_dict_adapter", "enable_fsdp_optimizations", "enable_deepep", "rope_fusion",
+              "compile_attn", "dispatcher_share_token_dispatcher", "dispatcher_async_dispatch"});
+    sub.only("fake_balanced_gate", {"false"}, "routing that does not look at the tokens");
+    sub.only("fake_gate_noise", {"0", "0.0"}, "routing that does not look at the tokens");
+    sub.only("te_fp8", {}, "FP8");
   });
   without_effect<bool>(io, {"trust_remote_code", "force_hf", "output_hidden_states", "use_liger_kernel",
                             "use_sdpa_patching", "load_base_model", "mtp_use_repeated_layer"});
@@ -351,7 +355,7 @@ void fields(Io& io, Recipe& r) {
   io.section("dist_env", [](auto& sub) {
     sub.ignored_section("runtime_env");
     without_effect<double>(sub, {"timeout_minutes"}, positive);
-    sub.only("backend", {"nccl", "gloo", "mpi"}, "another backend");
+    sub.only("backend", {"nccl", "gloo", "mpi", "cpu:gloo,cuda:nccl"}, "another backend");
     sub.ignored({"backend", "torch_nccl_use_comm_nonblocking", "pytorch_alloc_conf",
                  "nemotronh_ep_use_deepep_dispatch", "nemotronh_ep_require_deepep",
                  "nemotronh_ep_physical_partition", "nemotronh_ep_sync_inactive_experts",

@@ -265,6 +265,8 @@ TEST_CASE("what means nothing on one rank is read all the same") {
       {"compile.foo=1", "compile.foo: unknown key 'foo'"},
       {"compile.enabled=maybe", "compile.enabled: want true or false"},
       {"model.backend.atn=te", "unknown key 'atn'; the nearest known key is 'attn'"},
+      {"model.backend.fake_balanced_gate=true",
+       "routing that does not look at the tokens is not in this build"},
       {"distributed.pipeline.pp_shedule=1f1b", "the nearest known key is 'pp_schedule'"},
       {"distributed.moe.foo=1", "distributed.moe.foo: unknown key"},
       {"distributed.strategy=foo", "another strategy is not in this build; want fsdp2, megatron_fsdp, ddp"},
@@ -279,6 +281,10 @@ TEST_CASE("what means nothing on one rank is read all the same") {
     CHECK_MESSAGE(contains(message, part), override, ": ", message);
   }
   CHECK(error_of(with(""), {"compile=none", "distributed={pipeline: null, moe: {}}"}) == "no error");
+  CHECK(error_of(with(""), {"dist_env.backend=cpu:gloo,cuda:nccl", "model.backend.fake_balanced_gate=false",
+                            "model.backend.fake_gate_noise=0.0", "model.backend.te_fp8=null",
+                            "model.backend.compile_attn=false",
+                            "model.backend.dispatcher_async_dispatch=true"}) == "no error");
 }
 
 TEST_CASE("layouts of more than one rank are refused for runs, not for looking") {
