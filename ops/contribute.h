@@ -25,11 +25,13 @@ inline Tensor contribution(GradNode& node, DType dtype) {
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
 }
 
-/// As contribution(), for an elementwise backward whose result may overwrite `dy`, the gradient that came in: dy
-/// itself when nobody else holds it and the result has no place of its own (a window, a leaf).
-inline Tensor contribution_over(GradNode& node, const Tensor& dy) {
-  if (node.has_place())
-    if (const Tensor own = node.buffer(); own.dtype() == dy.dtype()) return own;
+/// As contribution(), for a backward whose result may overwrite `dy`, or `extra` if there is one, the gradients
+/// that came in: one of them when nobody else holds it and the result has no place of its own (a window, a leaf).
+/// `node` may be null: the result belongs to more than one.
+inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {
+  if (node && node->has_place())
+    if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;
+  if (extra && extra.unique()) return extra;
   return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
 }
 

@@ -32,7 +32,7 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
     if (!no->filled()) return;
     const ZoneTimer backward_timer(backward_zone);
     const Tensor dout = no->take();
-    const Tensor dy = ny ? contribution_over(*ny, dout) : Tensor();
+    const Tensor dy = ny ? contribution_over(ny.get(), dout) : Tensor();
     const Tensor dz = nz ? contribution(*nz, vz.dtype()) : Tensor();
     const Tensor dw = nw ? Tensor::empty({segments_of(vy.rows()), vy.cols()}, inv_rms.dtype()) : Tensor();
     cpu::gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms);

@@ -126,25 +126,28 @@ TEST_CASE("matmul: bf16 by way of f32, for machines without bf16 products") {
 }
 
 TEST_CASE("matmul: products of crowded operands by way of copies, on any machine") {
-  const auto crowded = [](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
-    return random_tensor({rows, 1024}, DType::f32, seed).narrow(-1, 3, cols);
+  const auto stored = [](std::int64_t rows, std::int64_t cols, bool crowded, std::uint64_t seed) {
+    return random_tensor({rows, crowded ? 768 : 775}, DType::f32, seed).narrow(-1, 3, cols);
   };
   const int before = omp_get_max_threads();
   for (const int threads : {1, 3}) {
     omp_set_num_threads(threads);
     for (const std::int64_t m : {1, 33, 391})
-      for (const std::int64_t n : {17, 256})
+      for (const auto& [crowded_a, crowded_b] : {std::pair{true, true}, {true, false}, {false, true}})
         for (const std::int64_t k : {1, 255, 600})
           for (const bool ta : {false, true})
-            for (const bool tb : {false, true})
+            for (const bool tb : {false, true}) {
+              constexpr std::int64_t n = 17;
+              CAPTURE(threads);
+              CAPTURE(m);
+              CAPTURE(crowded_a);
+              CAPTURE(crowded_b);
+              CAPTURE(k);
+              CAPTURE(ta);
+              CAPTURE(tb);
+              const Tensor a = stored(ta ? k : m, ta ? m : k, crowded_a, 1);
+              const Tensor b = stored(tb ? n : k, tb ? k : n, crowded_b, 2);
               for (const Into how : {Into::set, Into::add}) {
-                CAPTURE(threads);
-                CAPTURE(m);
-                CAPTURE(n);
-                CAPTURE(k);
-                CAPTURE(ta);
-                CAPTURE(tb);
-                const Tensor a = crowded(ta ? k : m, ta ? m : k, 1), b = crowded(tb ? n : k, tb ? k : n, 2);
                 const Tensor wide = random_tensor({m, n + 7}, DType::f32, 3), frame = wide.clone();
                 const Tensor c = wide.narrow(-1, 3, n);
                 const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, DType::f32);
@@ -153,6 +156,7 @@ TEST_CASE("matmul: products of crowded operands by way of copies, on any machine
                 CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
                 CHECK_BITS(wide.narrow(-1, n + 3, 4), frame.narrow(-1, n + 3, 4));
               }
+            }
   }
   omp_set_num_threads(before);
 }

@@ -26,7 +26,7 @@ Var relu2(Context& ctx, Var x) {
       if (!out->filled()) return;
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
-      const Tensor dx = contribution_over(*node, dy);
+      const Tensor dx = contribution_over(node.get(), dy);
       cpu::relu2_backward(dx, dy, value);
       node->add(dx);
     });

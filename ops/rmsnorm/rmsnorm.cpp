@@ -2,6 +2,7 @@
 
 #include "core/kernels.h"
 #include "core/profile.h"
+#include "ops/contribute.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
@@ -32,14 +33,6 @@ Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, do
   return out;
 }
 
-// A place for dx that saves a stream of memory: a gradient that nobody else holds is overwritten.
-Tensor place_for(GradNode* node, const Tensor& dy, const Tensor& extra) {
-  if (node && node->has_place())
-    if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;
-  if (extra && extra.unique()) return extra;
-  return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
-}
-
 void backward(const Tensor& dx, GradNode* weight_node, const Tensor& dy, const Tensor& extra, const Tensor& x,
               const Tensor& weight, const Tensor& inv_rms) {
   const ZoneTimer timer(backward_zone);
@@ -61,7 +54,7 @@ Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps) {
     ctx.tape->record("rmsnorm", [x, weight, inv_rms = r.inv_rms, out = y.node()] {
       if (!out->filled()) return;
       const Tensor dy = out->take();
-      const Tensor dx = x.node() ? place_for(x.node().get(), dy, {}) : Tensor();
+      const Tensor dx = x.node() ? contribution_over(x.node().get(), dy) : Tensor();
       backward(dx, weight.node().get(), dy, {}, x.value(), weight.value(), inv_rms);
       if (x.node()) x.node()->add(dx);
     });
@@ -91,7 +84,7 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
                          // A window of x's gradient may be written to directly only when x alone receives the
                          // result.
                          GradNode* one = nx && !nr ? nx.get() : nr && !nx ? nr.get() : nullptr;
-                         d_sum = nx || nr ? place_for(one, dy, extra) : Tensor();
+                         d_sum = nx || nr ? contribution_over(one, dy, extra) : Tensor();
                          backward(d_sum, weight.node().get(), dy, extra, sum, weight.value(), inv_rms);
                        }
                        if (!d_sum) return;
