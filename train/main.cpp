@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/version.h"
 #include "train/commands/commands.h"
 
 namespace {
@@ -22,8 +23,9 @@ constexpr int exit_user_error = 2, exit_internal_error = 70;
 
 std::string version_text() {
   const dnnl_version_t* dnn = dnnl_version();
-  std::string text = nemocube::cat("nemocube ", NEMOCUBE_VERSION, "\n  cpu   yes (oneDNN ", dnn->major, ".",
-                                   dnn->minor, ".", dnn->patch, ", ", NEMOCUBE_ARCHITECTURE, ")\n  cuda  no");
+  std::string text =
+      nemocube::cat("nemocube ", nemocube::version(), "\n  cpu   yes (oneDNN ", dnn->major, ".", dnn->minor,
+                    ".", dnn->patch, ", ", NEMOCUBE_ARCHITECTURE, ")\n  cuda  no");
   const std::string cuda = NEMOCUBE_CUDA_TOOLKIT, mpi = NEMOCUBE_MPI;
   text += cuda.empty() ? " (no toolkit found)"
                        : " (toolkit " + cuda + " found; this version has no CUDA kernels)";

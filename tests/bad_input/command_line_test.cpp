@@ -1,5 +1,6 @@
 #include <cstdlib>
 
+#include "core/version.h"
 #include "tests/bad_input/refused.h"
 
 using namespace nemocube;
@@ -58,10 +59,10 @@ TEST_CASE("command line: more than one rank is refused in this build") {
   }
 }
 
-TEST_CASE("command line: --version names the version and oneDNN") {
+TEST_CASE("command line: --version names the version, its commit and oneDNN") {
   const ProcessResult run = run_process({NEMOCUBE_BINARY, "--version"});
   CHECK(run.exit_code == 0);
-  CHECK(run.out.starts_with("nemocube "));
+  CHECK(run.out.starts_with(cat("nemocube ", version(), "\n")));
   CHECK(run.out.find("oneDNN") != std::string::npos);
 }
 
