@@ -1,6 +1,6 @@
 #include "data/datasets/text.h"
 
-#include "data/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace nemocube {
 
@@ -14,18 +14,18 @@ std::vector<std::size_t> character_offsets(std::string_view text) {
 }
 
 bool is_python_space(char32_t character) {
-  return (character >= 0x1c && character <= 0x1f) || tok::is_white_space(character);
+  return (character >= 0x1c && character <= 0x1f) || is_white_space(character);
 }
 
 std::string_view strip(std::string_view text) {
   while (!text.empty()) {
-    const tok::Utf8Step step = tok::utf8_step(text, 0);
+    const Utf8Step step = utf8_step(text, 0);
     if (!step.valid || !is_python_space(step.character)) break;
     text.remove_prefix(step.length);
   }
   while (!text.empty()) {
-    const std::size_t last = tok::previous_character(text, text.size());
-    const tok::Utf8Step step = tok::utf8_step(text, last);
+    const std::size_t last = previous_character(text, text.size());
+    const Utf8Step step = utf8_step(text, last);
     if (!step.valid || !is_python_space(step.character)) break;
     text.remove_suffix(text.size() - last);
   }

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <unordered_set>
 
-#include "data/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace nemocube {
 namespace {
@@ -91,7 +91,7 @@ class Builder {
   bool parse_error(std::size_t byte, const std::string&, const nlohmann::detail::exception& error) {
     std::string_view detail = error.what();
     if (const auto at = detail.find("] "); at != detail.npos) detail.remove_prefix(at + 2);
-    return refuse(cat("not valid JSON at byte ", byte, " (", tok::utf8_lossy(detail), ")"));
+    return refuse(cat("not valid JSON at byte ", byte, " (", utf8_lossy(detail), ")"));
   }
 
  private:

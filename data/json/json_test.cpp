@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "core/utf8.h"
 #include "data/json/test_dir.h"
-#include "data/tokenizer/utf8.h"
 
 using namespace nemocube;
 using nemocube::testing::spit;

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/utf8.h"
 #include "data/metrics/pattern.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube {
 
@@ -46,13 +46,13 @@ std::string to_lower(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (std::size_t i = 0; i < text.size();) {
-    const tok::Utf8Step step = tok::utf8_step(text, i);
+    const Utf8Step step = utf8_step(text, i);
     if (!step.valid) {
       out.append(text.substr(i, step.length));
     } else if (step.character == U'\u0130') {
       out += "i\u0307";
     } else {
-      tok::append_utf8(out, to_lower(step.character));
+      append_utf8(out, to_lower(step.character));
     }
     i += step.length;
   }

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <map>
 
+#include "core/utf8.h"
 #include "data/datasets/text.h"
 #include "data/metrics/lower_case.h"
 #include "data/metrics/pattern.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube {
 
@@ -20,7 +20,7 @@ std::vector<std::string> words(std::string_view text) {
   std::vector<std::string> out;
   bool inside = false;
   for (std::size_t i = 0; i < text.size();) {
-    const tok::Utf8Step step = tok::utf8_step(text, i);
+    const Utf8Step step = utf8_step(text, i);
     if (step.valid && is_python_space(step.character)) {
       inside = false;
     } else {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "data/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace nemocube::tok {
 

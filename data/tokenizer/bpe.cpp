@@ -4,9 +4,9 @@
 #include <functional>
 #include <queue>
 
+#include "core/utf8.h"
 #include "data/tokenizer/byte_level.h"
 #include "data/tokenizer/text.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube::tok {
 namespace {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/byte_level.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube::tok {
 

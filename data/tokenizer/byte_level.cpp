@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "data/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace nemocube::tok {
 namespace {

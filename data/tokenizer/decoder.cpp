@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "core/utf8.h"
 #include "data/tokenizer/byte_level.h"
 #include "data/tokenizer/normalizer.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube::tok {
 namespace {

@@ -1,8 +1,8 @@
 #include "data/tokenizer/regex.h"
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "data/tokenizer/regex_syntax.h"
-#include "data/tokenizer/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "data/tokenizer/regex_classes.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube::tok {
 

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/utf8.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/decoder.h"
@@ -14,7 +15,6 @@
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/text.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube {
 
@@ -160,7 +160,7 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_speci
       if (const std::string* token = impl_->decodable(id, skip_special))
         bytes += tok::Decoder::bytes_of(*token);
     }
-    return tok::utf8_lossy(bytes);
+    return utf8_lossy(bytes);
   }
   std::vector<std::string> tokens;
   for (const std::int64_t id : ids) {
@@ -206,8 +206,8 @@ std::string StreamDecoder::push(std::int64_t id) {
     const std::string* token = tokenizer_.impl_->decodable(id, skip_special_);
     if (!token) return "";
     tail_ += tok::Decoder::bytes_of(*token);
-    const std::size_t certain = tok::utf8_complete_prefix(tail_);
-    std::string out = tok::utf8_lossy(std::string_view(tail_).substr(0, certain));
+    const std::size_t certain = utf8_complete_prefix(tail_);
+    std::string out = utf8_lossy(std::string_view(tail_).substr(0, certain));
     tail_.erase(0, certain);
     return out;
   }
@@ -220,7 +220,7 @@ std::string StreamDecoder::push(std::int64_t id) {
 }
 
 std::string StreamDecoder::finish() {
-  std::string out = tok::utf8_lossy(tail_);
+  std::string out = utf8_lossy(tail_);
   if (!ids_.empty()) {
     const std::string text = tokenizer_.decode(ids_, skip_special_);
     if (text.size() > given_) out += text.substr(given_);

@@ -1,9 +1,9 @@
 // Against what the `tokenizers` library makes of the same files (tools/goldens/make_tokenizer_torture.py).
+#include "core/utf8.h"
 #include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/test_support.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube {
 namespace {
@@ -15,7 +15,7 @@ const std::vector<std::string> models = {"split", "gpt2", "flags", "legacy", "fa
 
 std::size_t characters_before(const std::string& text, std::size_t byte) {
   std::size_t count = 0;
-  for (std::size_t pos = 0; pos < byte; pos += tok::utf8_step(text, pos).length) ++count;
+  for (std::size_t pos = 0; pos < byte; pos += utf8_step(text, pos).length) ++count;
   return count;
 }
 

@@ -1,10 +1,10 @@
 // Against vectors worked out by hand from the definition of byte-pair encoding.
 #include <map>
 
+#include "core/utf8.h"
 #include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/test_support.h"
-#include "data/tokenizer/utf8.h"
 
 namespace nemocube {
 namespace {
@@ -186,11 +186,11 @@ TEST_CASE("utf-8: first invalid byte, and replacement of the longest damaged pre
                                                       {"é\xE0\x9F\x80", 2}};
   for (const auto& [text, place] : invalid) CHECK(first_invalid_utf8(text) == place);
   const std::string bad = "\xEF\xBF\xBD";
-  CHECK(tok::utf8_lossy("a\xF0\x9F\x99z") == "a" + bad + "z");
-  CHECK(tok::utf8_lossy("\xED\xA0\x80") == bad + bad + bad);
-  CHECK(tok::utf8_lossy("\xE3\x81") == bad);
-  CHECK(tok::utf8_complete_prefix("ab\xF0\x9F\x99") == 2);
-  CHECK(tok::utf8_complete_prefix("ab\x99") == 3);
+  CHECK(utf8_lossy("a\xF0\x9F\x99z") == "a" + bad + "z");
+  CHECK(utf8_lossy("\xED\xA0\x80") == bad + bad + bad);
+  CHECK(utf8_lossy("\xE3\x81") == bad);
+  CHECK(utf8_complete_prefix("ab\xF0\x9F\x99") == 2);
+  CHECK(utf8_complete_prefix("ab\x99") == 3);
   CHECK_THROWS_WITH_AS(Tokenizer::load(golden("split")).encode("ab\xFFz", false),
                        doctest::Contains("at byte 2"), Error);
 }

@@ -9,7 +9,7 @@
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
 #include "train/model_io/model_io.h"
-#include "train/recipe/value.h"
+#include "train/recipe/variables.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {

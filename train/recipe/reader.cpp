@@ -4,6 +4,9 @@
 #include <cmath>
 #include <csignal>
 
+#include "train/recipe/nearest.h"
+#include "train/recipe/scalar.h"
+
 namespace nemocube::recipe {
 namespace {
 

@@ -11,6 +11,7 @@
 #include "core/dtype.h"
 #include "train/recipe/names.h"
 #include "train/recipe/value.h"
+#include "train/recipe/variables.h"
 
 /// Fills the structs of a recipe from its YAML tree. A visitor of fields.h, as are Writer and KeyList: each
 /// section's keys are listed once and read, written and suggested from there.

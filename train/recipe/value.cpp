@@ -4,6 +4,9 @@
 
 #include <fstream>
 
+#include "core/error.h"
+#include "train/recipe/scalar.h"
+
 namespace nemocube::recipe {
 namespace {
 

@@ -1,8 +1,6 @@
-#include "data/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace nemocube {
-namespace tok {
-
 Utf8Step utf8_step(std::string_view text, std::size_t pos) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[pos + i]); };
   const unsigned lead = byte(0);
@@ -89,15 +87,13 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
-}  // namespace tok
-
 std::optional<std::size_t> first_invalid_utf8(std::string_view text) {
   for (std::size_t pos = 0; pos < text.size();) {
     if (static_cast<unsigned char>(text[pos]) < 0x80) {
       ++pos;
       continue;
     }
-    const tok::Utf8Step step = tok::utf8_step(text, pos);
+    const Utf8Step step = utf8_step(text, pos);
     if (!step.valid) return pos;
     pos += step.length;
   }

@@ -12,8 +12,6 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text);
 
 inline bool is_valid_utf8(std::string_view text) { return !first_invalid_utf8(text); }
 
-namespace tok {
-
 /// What starts at a byte position: a character, or the longest damaged prefix of one (Unicode's "maximal
 /// subpart", which is replaced by a single U+FFFD).
 struct Utf8Step {
@@ -41,5 +39,4 @@ std::size_t utf8_complete_prefix(std::string_view bytes);
 /// Unicode property White_Space.
 bool is_white_space(char32_t character);
 
-}  // namespace tok
 }  // namespace nemocube

@@ -1,0 +1,54 @@
+#include "core/quote.h"
+
+#include <cstdio>
+
+#include "core/error.h"
+#include "core/utf8.h"
+
+namespace nemocube {
+namespace {
+
+constexpr std::size_t longest = 200;
+
+bool is_control(char32_t c) {
+  const bool c0_or_c1 = c < 0x20 || (c >= 0x7F && c < 0xA0);
+  const bool separator = c == 0x2028 || c == 0x2029;
+  const bool direction = c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) ||
+                         (c >= 0x2066 && c <= 0x2069);
+  return c0_or_c1 || separator || direction;
+}
+
+void append_escape(std::string& out, const char* format, unsigned value) {
+  char escape[8];
+  std::snprintf(escape, sizeof escape, format, value);
+  out += escape;
+}
+
+std::string shown(std::string_view text, const char* mark) {
+  const std::size_t kept =
+      text.size() <= longest ? text.size() : utf8_complete_prefix(text.substr(0, longest));
+  std::string out = mark;
+  for (std::size_t at = 0; at < kept;) {
+    const Utf8Step step = utf8_step(text, at);
+    if (!step.valid) {
+      for (std::size_t i = 0; i < step.length; ++i)
+        append_escape(out, "\\x%02x", static_cast<unsigned char>(text[at + i]));
+    } else if (step.character == '\n' || step.character == '\t' || step.character == '\r') {
+      out += step.character == '\n' ? "\\n" : step.character == '\t' ? "\\t" : "\\r";
+    } else if (is_control(step.character)) {
+      append_escape(out, "\\u%04x", step.character);
+    } else {
+      out += text.substr(at, step.length);
+    }
+    at += step.length;
+  }
+  if (kept == text.size()) return out + mark;
+  return cat(out, "...", mark, " (", text.size(), " bytes)");
+}
+
+}  // namespace
+
+std::string excerpt(std::string_view text) { return shown(text, ""); }
+std::string quote(std::string_view text) { return shown(text, "'"); }
+
+}  // namespace nemocube

@@ -1,0 +1,14 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+/// Text that the program did not write (a value of a recipe, a name in a file) as part of a message. The result
+/// is valid UTF-8 of one line without terminal commands: control characters are written \n, \t, \r or \u001b,
+/// and so are characters that break lines or turn the direction of writing; bytes that are no UTF-8 are written
+/// \xff. Text longer than 200 bytes is cut there and its length given.
+namespace nemocube {
+
+std::string excerpt(std::string_view text);  ///< text, or: text... (1048576 bytes)
+std::string quote(std::string_view text);    ///< 'text', or: 'text...' (1048576 bytes)
+
+}  // namespace nemocube
