@@ -93,6 +93,7 @@ void run(int argc, char** argv) {
   nemocube::add_tokenize_command(app);
   nemocube::add_inspect_command(app);
   nemocube::add_bench_command(app);
+  nemocube::add_grid_command(app);
   refuse_unknown_subcommand(app, argc, argv);
   try {
     app.parse(argc, argv);

@@ -22,5 +22,6 @@ void add_convert_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_grid_command(CLI::App& app);
 
 }  // namespace nemocube

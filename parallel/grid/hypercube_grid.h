@@ -1,0 +1,111 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+/// The process grid: every rank of a job has a coordinate in each named dimension (tensor, context, data,
+/// pipeline, ...), and the ranks that differ in some dimensions only form a group.
+///
+/// The first dimension varies fastest. With sizes n_0, n_1, ... and stride_i = n_0 * ... * n_(i-1):
+///     rank    = offset + sum over i of coordinate_i * stride_i
+///     coordinate_i = ((rank - offset) / stride_i) mod n_i
+/// This is the order of Megatron-LM's HyperCommGrid and of its "tp-cp-ep-dp-pp".
+///
+/// Ranks are world ranks, `int` as in MPI. Nothing here communicates: the lists are the same on every rank and
+/// cost arithmetic alone, also for grids of more ranks than this job has.
+namespace nemocube {
+
+struct GridDimension {
+  std::string name;
+  std::int64_t size = 1;
+};
+
+/// All groups of one subset S of a grid's dimensions. They cut the grid's ranks into parts of equal size.
+/// Groups are numbered by the coordinates in the dimensions outside S, members by those in S; the first
+/// dimension varies fastest in both. The ranks of a group are ascending.
+class RankGroups {
+ public:
+  /// Names the set of groups: names of S in reverse order of the grid, joined by "-"; those of a view other
+  /// than the base, unless they are groups of the base too, have the view in front: "dp-tp",
+  /// "expert:ep-expt_tp". Two sets with the same name are the same groups and share communicators.
+  const std::string& name() const { return name_; }
+  std::int64_t count() const { return count_; }
+  std::int64_t size() const { return size_; }
+  /// The rank at a position of a group, 0 <= group < count(), 0 <= position < size().
+  int rank(std::int64_t group, std::int64_t position) const;
+  /// All ranks of a group.
+  std::vector<int> ranks(std::int64_t group) const;
+  /// The group that holds a rank of the grid, and the rank's place in it (its rank in the communicator).
+  std::int64_t group_of(int rank) const;
+  std::int64_t position_of(int rank) const;
+  /// The same ranks in the same order in every group.
+  friend bool operator==(const RankGroups& a, const RankGroups& b);
+
+ private:
+  friend class HypercubeGrid;
+  struct Axis {
+    std::int64_t size, stride;
+    friend bool operator==(const Axis&, const Axis&) = default;
+  };
+  using Axes = std::vector<Axis>;
+  static std::int64_t offset_at(const Axes& axes, std::int64_t index);
+  static Axes merged(const Axes& axes);
+  std::int64_t index_along(const Axes& axes, int rank) const;
+
+  std::string name_;
+  std::int64_t offset_ = 0, count_ = 1, size_ = 1;
+  Axes inside_, outside_;  // the dimensions in S and the others
+};
+
+class HypercubeGrid {
+ public:
+  /// The view that the constructor's dimensions make.
+  static constexpr const char* base = "base";
+
+  /// A grid over the ranks [offset, offset + product of the sizes) of a world of `world` ranks. Several grids
+  /// with different offsets make a heterogeneous job. Throws Error for no dimension, an empty or repeated name,
+  /// a size below 1, a product that overflows, a negative offset, and a grid larger than the world.
+  HypercubeGrid(std::vector<GridDimension> dimensions, std::int64_t offset, std::int64_t world);
+
+  /// Adds a second factorisation of the same ranks, such as expert:expt_tp=1,ep=4,expt_dp=2,pp=2 beside
+  /// tp=2,cp=1,dp=4,pp=2. A `shared` dimension must enumerate the same groups in both, each alone and all
+  /// together: its groups are then those of the base. Throws Error for a name that is taken, dimensions that
+  /// the constructor would refuse, a product other than the grid's size, and shared dimensions that are
+  /// repeated, absent from either side, or enumerate different groups (with both enumerations).
+  void add_view(const std::string& name, std::vector<GridDimension> dimensions,
+                const std::vector<std::string>& shared = {});
+
+  int offset() const { return static_cast<int>(offset_); }
+  int size() const { return static_cast<int>(size_); }
+  bool contains(int rank) const { return rank >= offset_ && rank < offset_ + size_; }
+
+  /// The dimensions of a view, fastest first. Throws Error listing the views when there is none of that name.
+  std::span<const GridDimension> dimensions(const std::string& view = base) const;
+  /// The coordinates of a rank of the grid in the dimensions of a view, in their order.
+  std::vector<std::int64_t> coordinates(int rank, const std::string& view = base) const;
+  /// The groups of a subset of a view's dimensions, named in any order. A subset of shared dimensions gives
+  /// the groups of the base. Throws Error for an unknown view, an empty subset, a repeated name, and a name
+  /// that is not in the view.
+  RankGroups groups(const std::vector<std::string>& subset, const std::string& view = base) const;
+
+ private:
+  struct View {
+    std::vector<GridDimension> dimensions;
+    std::vector<std::string> shared;
+  };
+  const View& view(const std::string& name) const;
+  RankGroups enumerate(const View& view, const std::string& view_name,
+                       const std::vector<std::string>& subset) const;
+
+  std::int64_t offset_ = 0, size_ = 0;
+  std::map<std::string, View> views_;
+};
+
+/// "[0, 2] [1, 3]", cut after `most` ranks.
+std::string to_string(const RankGroups& groups, std::int64_t most = 32);
+/// "tp=2,cp=1,dp=4"
+std::string to_string(std::span<const GridDimension> dimensions);
+
+}  // namespace nemocube
