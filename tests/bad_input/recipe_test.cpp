@@ -45,6 +45,8 @@ TEST_CASE("bad recipes: a wrong override is refused with key, wish and fact") {
       {"dataset={_target_: mock, seq_length: 4000000000000000000}", {"seq_length", "at most"}},
       {"step_scheduler=3", {"step_scheduler", "section"}},
       {"optimizer=null", {"'optimizer' is missing"}},
+      {"x=,", {"--set x=,", "not YAML"}},
+      {"x=a\n---\nb", {"second YAML document"}},
       {"noequals", {"noequals", "key.path=value"}},
       {"a..b=3", {"a..b", "empty part"}},
       {"step_scheduler.max_steps=[1", {"not YAML"}},
@@ -71,11 +73,12 @@ TEST_CASE("bad recipes: files that are no recipe, or half of one, are refused") 
       {"", {"missing"}},
       {"hello", {"want a recipe"}},
       {"- 1\n", {"want a recipe"}},
-      {std::string(20'000, '['), {"not YAML"}},
+      {std::string(20'000, '['), {"recipe.yaml:1", "deeper than 64 levels"}},
+      {",", {"recipe.yaml:1: not YAML", "','"}},
       {"a: &a [*a]\n", {"recipe.yaml:1"}},
       {bomb, {"values"}},
       {good + "\nseed: 3\n", {"'seed' occurs twice"}},
-      {good + "---\nseed: 3\n", {"2 YAML documents"}},
+      {good + "---\nseed: 3\n", {"a second YAML document"}},
   };
   for (const auto& [text, parts] : cases) {
     CAPTURE(parts.front());

@@ -12,19 +12,33 @@ namespace nemocube::recipe {
 struct Value {
   enum class Kind { null, scalar, list, map };
   Kind kind = Kind::null;
-  std::string text;     ///< of a scalar
+  std::string text;     ///< of a scalar; no NUL bytes
   bool quoted = false;  ///< the scalar was written in quotes, so it is text even if it looks like a number
   std::vector<Value> items;
-  std::vector<std::pair<std::string, Value>> entries;  ///< in file order, keys unique
+  std::vector<std::pair<std::string, Value>> entries;  ///< in file order, keys unique and fit for messages
   int line = 0;                                        ///< 1-based; 0: came from an override
 
   const Value* find(std::string_view key) const;
 };
 
-/// Reads a file or text holding one YAML document. `name` stands for the file in messages. Throws Error with
-/// file and line for damage, duplicate keys, several documents, or trees too deep or too large.
+/// Limits of a tree, aliases expanded. They are far above what recipes need and keep time and memory small
+/// whatever the file holds.
+inline constexpr std::size_t max_yaml_bytes = 1u << 20;  ///< of a file
+inline constexpr std::size_t max_text_bytes = 4u << 20;  ///< of all keys and scalars together
+inline constexpr std::size_t max_values = 100'000;       ///< keys included
+inline constexpr int max_depth = 64;
+
+/// Throws Error "<where>: ..." for a key that is empty, longer than 200 bytes or not printable.
+void check_key(std::string_view key, const std::string& where);
+
+/// A file, or a text of which `name` stands for the file in messages: one YAML document. Throws Error "<name>:
+/// ..." or "<name>:<line>: ..." for damage, several documents, keys that occur twice in a section or fail
+/// check_key(), and for trees beyond the limits.
 Value read_yaml(const std::filesystem::path& path);
 Value parse_yaml(const std::string& text, const std::string& name);
+/// The same for a value that is written inside something else: messages start with "<where>: ", and all values
+/// get the line `line`.
+Value parse_yaml_value(const std::string& text, const std::string& where, int line);
 
 /// Applies "a.b.c=value", value in YAML; absent sections are created. Numeric parts index lists; the index
 /// one past the end appends. Throws Error naming the override.

