@@ -23,10 +23,8 @@ void add_rows(const Tensor& y, const Tensor& a, const Tensor& b) {
 
 void add_elements(const Tensor& y, const Tensor& a, const Tensor& b) {
   if (y.numel() == 0) return;
-  visit_float("sum", y.dtype(), [&](auto tag) {
-    visit_float("sum", b.dtype(), [&](auto tag_b) {
-      add_rows<typename decltype(tag)::type, typename decltype(tag_b)::type>(y, a, b);
-    });
+  visit_float("sum", y.dtype(), [&]<class T>(TypeTag<T>) {
+    visit_float("sum", b.dtype(), [&]<class B>(TypeTag<B>) { add_rows<T, B>(y, a, b); });
   });
 }
 

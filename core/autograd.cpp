@@ -25,7 +25,7 @@ Tensor GradNode::window() {
   return whole.narrow(-1, start_, shape_[shape_.ndim() - 1]);
 }
 
-Grad GradNode::into() {
+Output GradNode::into() {
   expect(leaf_, "GradNode::into of an intermediate value");
   if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_);
   const Into how = filled_ ? Into::add : Into::set;

@@ -18,7 +18,7 @@ namespace nemocube {
 
 /// Whether a kernel overwrites its output or adds to it; part of every signature that writes a gradient.
 enum class Into { set, add };
-struct Grad {
+struct Output {
   Tensor to;
   Into how = Into::set;
 };
@@ -31,7 +31,8 @@ struct Grad {
 class GradNode {
  public:
   GradNode(const Shape& shape, DType dtype, bool leaf);
-  /// An intermediate whose gradient is a window of `parent`'s: columns [start, start + width).
+  /// An intermediate whose gradient is a window of `parent`'s: columns from `start` on, as many
+  /// as the last dimension of `shape`.
   GradNode(std::shared_ptr<GradNode> parent, const Shape& shape, std::int64_t start);
 
   bool leaf() const { return leaf_; }
@@ -39,7 +40,7 @@ class GradNode {
 
   /// Leaf only: where and how a kernel writes its contribution: `set` for the first since clear(), then
   /// `add`.
-  Grad into();
+  Output into();
   /// A tensor to write a whole contribution to, for add(), in the dtype of the gradient. May be a window of a
   /// larger buffer.
   Tensor buffer();

@@ -153,16 +153,19 @@ TEST_CASE("parallel_for: covers every index once and passes exceptions on") {
 }
 
 TEST_CASE("kernel variants: default, choice, and unknown names") {
-  const RegisterVariants variants("test_op", {"fast", "plain"});
+  enum class Variant { fast, plain };
+  const Variants<Variant> variants("test_op", {{Variant::fast, "fast"}, {Variant::plain, "plain"}});
   Context ctx;
-  CHECK(variant(ctx, "test_op") == 0);
+  CHECK(variants.chosen(ctx) == Variant::fast);
   KernelChoice choice;
   choice.by_op["test_op"] = "plain";
   check_kernel_choice(choice);
   ctx.kernels = &choice;
-  CHECK(variant(ctx, "test_op") == 1);
+  CHECK(variants.chosen(ctx) == Variant::plain);
   choice.by_op["test_op"] = "faster";
   CHECK_THROWS_AS(check_kernel_choice(choice), Error);
+  CHECK_THROWS_WITH_AS(variants.chosen(ctx), "kernels.test_op: no variant 'faster' (there are: fast, plain)",
+                       Error);
   choice.by_op.clear();
   choice.by_op["no_such_op"] = "plain";
   CHECK_THROWS_AS(check_kernel_choice(choice), Error);

@@ -25,6 +25,13 @@ std::string_view name_of(DType dtype) { return row(dtype).names[0]; }
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16; }
 DType accumulate_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
+void fail_dtype(std::string_view what, std::span<const DType> wanted, DType got) {
+  std::string names;
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    names += cat(i == 0 ? "" : i + 1 < wanted.size() ? ", " : " or ", wanted[i]);
+  fail(what, ": want ", names, ", got ", got);
+}
+
 DType parse_dtype(std::string_view name) {
   std::string_view plain = name;
   if (plain.starts_with("torch.")) plain.remove_prefix(6);

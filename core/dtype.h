@@ -1,9 +1,12 @@
 #pragma once
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <ostream>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "core/error.h"
@@ -40,31 +43,24 @@ struct Accumulate<double> {
 template <class T>
 using acc_t = typename Accumulate<T>::type;
 
+/// The types behind the dtypes, in the order of DType.
+template <class... Ts>
+struct TypeList {};
+using ElementTypes = TypeList<float, double, bf16, std::int32_t, std::int64_t, std::uint8_t>;
+
+namespace dtype_detail {
+template <class T, class... Ts>
+constexpr DType find(TypeList<Ts...>) {
+  static_assert((std::is_same_v<T, Ts> || ...), "not the type of a dtype");
+  std::uint8_t index = 0;
+  static_cast<void>(((std::is_same_v<T, Ts> || (++index, false)) || ...));
+  return static_cast<DType>(index);
+}
+}  // namespace dtype_detail
+
 template <class T>
-constexpr DType dtype_of();
-template <>
-constexpr DType dtype_of<float>() {
-  return DType::f32;
-}
-template <>
-constexpr DType dtype_of<double>() {
-  return DType::f64;
-}
-template <>
-constexpr DType dtype_of<bf16>() {
-  return DType::bf16;
-}
-template <>
-constexpr DType dtype_of<std::int32_t>() {
-  return DType::i32;
-}
-template <>
-constexpr DType dtype_of<std::int64_t>() {
-  return DType::i64;
-}
-template <>
-constexpr DType dtype_of<std::uint8_t>() {
-  return DType::u8;
+constexpr DType dtype_of() {
+  return dtype_detail::find<T>(ElementTypes());
 }
 
 std::int64_t size_of(DType dtype);      ///< bytes of one element
@@ -75,25 +71,52 @@ bool is_float(DType dtype);
 DType accumulate_dtype(DType dtype);  ///< f64 for f64, f32 for f32 and bf16
 inline std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
 
+/// Throws Error "what: want f32, f64 or bf16, got i64".
+[[noreturn]] void fail_dtype(std::string_view what, std::span<const DType> wanted, DType got);
+
 template <class T>
 struct TypeTag {
   using type = T;
 };
 
-/// Calls fn(TypeTag<T>{}) with T = float, double or bf16 for a floating dtype; Error naming `what` otherwise.
-/// The one place where a dtype becomes a type.
+namespace dtype_detail {
+template <class T, class... Rest, class Fn>
+decltype(auto) visit(DType dtype, Fn&& fn) {
+  if constexpr (sizeof...(Rest) > 0)
+    if (dtype != dtype_of<T>()) return visit<Rest...>(dtype, std::forward<Fn>(fn));
+  return std::forward<Fn>(fn)(TypeTag<T>());
+}
+}  // namespace dtype_detail
+
+/// Calls fn(TypeTag<T>()) with the one of `Ts` that `dtype` stands for; Error naming `what` when it is none of
+/// them. The one place where a dtype becomes a type:
+///     visit_dtype<float, double>("op", t.dtype(), [&]<class T>(TypeTag<T>) { run(t.data<T>()); });
+template <class... Ts, class Fn>
+decltype(auto) visit_dtype(std::string_view what, DType dtype, Fn&& fn) {
+  static constexpr std::array<DType, sizeof...(Ts)> wanted{dtype_of<Ts>()...};
+  if (((dtype != dtype_of<Ts>()) && ...)) [[unlikely]]
+    fail_dtype(what, wanted, dtype);
+  return dtype_detail::visit<Ts...>(dtype, std::forward<Fn>(fn));
+}
+
+/// visit_dtype for the floating dtypes.
 template <class Fn>
 decltype(auto) visit_float(std::string_view what, DType dtype, Fn&& fn) {
-  switch (dtype) {
-    case DType::f32:
-      return std::forward<Fn>(fn)(TypeTag<float>{});
-    case DType::f64:
-      return std::forward<Fn>(fn)(TypeTag<double>{});
-    case DType::bf16:
-      return std::forward<Fn>(fn)(TypeTag<bf16>{});
-    default:
-      fail(what, ": want f32, f64 or bf16, got ", name_of(dtype));
-  }
+  return visit_dtype<float, double, bf16>(what, dtype, std::forward<Fn>(fn));
+}
+
+/// visit_dtype for the accumulation dtypes.
+template <class Fn>
+decltype(auto) visit_accumulate(std::string_view what, DType dtype, Fn&& fn) {
+  return visit_dtype<float, double>(what, dtype, std::forward<Fn>(fn));
+}
+
+/// visit_dtype for all dtypes.
+template <class Fn>
+decltype(auto) visit_any(DType dtype, Fn&& fn) {
+  return [&]<class... Ts>(TypeList<Ts...>) -> decltype(auto) {
+    return dtype_detail::visit<Ts...>(dtype, std::forward<Fn>(fn));
+  }(ElementTypes());
 }
 
 }  // namespace nemocube

@@ -1,32 +1,56 @@
 #pragma once
+#include <cstddef>
+#include <initializer_list>
 #include <map>
-#include <span>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/autograd.h"
 
-/// Named variants of operations. An operation with more than one implementation registers the names, default
-/// first:
-///     const RegisterVariants variants("ssd_scan", {"chunked", "recurrent"});
-/// and asks variant(ctx, "ssd_scan") which to run. A recipe's `kernels:` section makes the choice.
+/// Variants of operations, chosen by name in a recipe's `kernels:` section. An operation with more than one
+/// implementation lists an enumerator and a name for each, the default first, and asks which one to run:
+///     enum class Variant { chunked, recurrent };
+///     const Variants<Variant> variants("ssd_scan", {{Variant::chunked, "chunked"}, {Variant::recurrent, ..}});
+///     .. variants.chosen(ctx) ..
 namespace nemocube {
 
 struct KernelChoice {
   std::map<std::string, std::string, std::less<>> by_op;
 };
 
-class RegisterVariants {
- public:
-  RegisterVariants(std::string op, std::vector<std::string> names);
-};
-
 /// All operations with variants and their names, default first.
 const std::map<std::string, std::vector<std::string>, std::less<>>& kernel_variants();
 /// Throws Error naming the operation or variant that does not exist and those that do.
 void check_kernel_choice(const KernelChoice& choice);
-/// Index of the chosen variant in the registered list (0: default).
-int variant(const Context& ctx, std::string_view op);
+
+namespace kernels_detail {
+void register_variants(const std::string& op, std::vector<std::string> names);
+std::size_t chosen_index(const Context& ctx, const std::string& op);
+}  // namespace kernels_detail
+
+template <class Variant>
+class Variants {
+ public:
+  struct Entry {
+    Variant variant;
+    std::string name;
+  };
+  Variants(std::string op, std::initializer_list<Entry> entries) : op_(std::move(op)) {
+    std::vector<std::string> names;
+    for (const Entry& entry : entries) {
+      variants_.push_back(entry.variant);
+      names.push_back(entry.name);
+    }
+    kernels_detail::register_variants(op_, std::move(names));
+  }
+  /// The variant that ctx.kernels names for this operation, else the default. Error naming the variants that
+  /// exist when there is none of that name.
+  Variant chosen(const Context& ctx) const { return variants_[kernels_detail::chosen_index(ctx, op_)]; }
+
+ private:
+  std::string op_;
+  std::vector<Variant> variants_;
+};
 
 }  // namespace nemocube

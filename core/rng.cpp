@@ -33,8 +33,7 @@ double horner(const std::array<double, n>& c, double x) {
 template <class Law>
 void fill_with(const Tensor& t, const RandomStream& stream, std::uint64_t first, const Law& law) {
   if (t.numel() == 0) return;
-  visit_float("random fill", t.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_float("random fill", t.dtype(), [&]<class T>(TypeTag<T>) {
     const std::int64_t cols = t.cols();
     parallel_for(t.rows(), 1 + 4096 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
       std::uint64_t i = first + static_cast<std::uint64_t>(begin * cols);

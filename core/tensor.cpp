@@ -152,14 +152,14 @@ Tensor Tensor::reshape(const Shape& wanted) const {
   return t;
 }
 
-std::vector<Tensor> Tensor::split_last(std::span<const std::int64_t> widths) const {
+std::vector<Tensor> Tensor::split_last(std::span<const std::int64_t> columns) const {
   std::vector<Tensor> parts;
   std::int64_t start = 0;
-  for (std::int64_t width : widths) {
-    parts.push_back(narrow(-1, start, width));
-    start += width;
+  for (std::int64_t count : columns) {
+    parts.push_back(narrow(-1, start, count));
+    start += count;
   }
-  expect(start == cols(), "split widths add up to ", start, ", the tensor has ", cols(), " columns");
+  expect(start == cols(), "split into ", start, " columns, the tensor has ", cols());
   return parts;
 }
 
@@ -188,12 +188,7 @@ void convert_rows(const Tensor& to, const Tensor& from) {
     for (std::int64_t r = begin; r < end; ++r) {
       To* __restrict y = to_data + r * to.row_stride();
       const From* __restrict x = from_data + r * from.row_stride();
-      for (std::int64_t c = 0; c < cols; ++c) {
-        if constexpr (std::is_same_v<To, bf16>)
-          y[c] = bf16(static_cast<float>(x[c]));
-        else
-          y[c] = static_cast<To>(x[c]);
-      }
+      for (std::int64_t c = 0; c < cols; ++c) y[c] = static_cast<To>(x[c]);
     }
   });
 }
@@ -215,80 +210,50 @@ void Tensor::copy_from(const Tensor& source) const {
     from = flat_rows(from);
   }
   if (dtype_ == source.dtype_) {
-    const auto width = static_cast<std::size_t>(to.cols() * size_of(dtype_));
+    const auto row_bytes = static_cast<std::size_t>(to.cols() * size_of(dtype_));
     auto* y = static_cast<std::byte*>(to.raw());
     const auto* x = static_cast<const std::byte*>(from.raw());
     const std::int64_t y_step = to.row_stride() * size_of(dtype_),
                        x_step = from.row_stride() * size_of(dtype_);
-    parallel_for(to.rows(), 1 + 65536 / static_cast<std::int64_t>(width + 1),
+    parallel_for(to.rows(), 1 + 65536 / static_cast<std::int64_t>(row_bytes + 1),
                  [&](std::int64_t b, std::int64_t e) {
-                   for (std::int64_t r = b; r < e; ++r) std::memcpy(y + r * y_step, x + r * x_step, width);
+                   for (std::int64_t r = b; r < e; ++r)
+                     std::memcpy(y + r * y_step, x + r * x_step, row_bytes);
                  });
     return;
   }
-  visit_float("copy", dtype_, [&](auto to_tag) {
-    visit_float("copy", source.dtype_, [&](auto from_tag) {
-      convert_rows<typename decltype(to_tag)::type, typename decltype(from_tag)::type>(to, from);
-    });
+  visit_float("copy", dtype_, [&]<class To>(TypeTag<To>) {
+    visit_float("copy", source.dtype_, [&]<class From>(TypeTag<From>) { convert_rows<To, From>(to, from); });
   });
 }
 
 void Tensor::fill(double value) const {
-  const auto fill_as = [&](auto v) {
-    using T = decltype(v);
-    for (std::int64_t r = 0; r < rows(); ++r) std::fill_n(row<T>(r), cols(), v);
-  };
   if (numel() == 0) return;
-  switch (dtype_) {
-    case DType::f32:
-      return fill_as(static_cast<float>(value));
-    case DType::f64:
-      return fill_as(value);
-    case DType::bf16:
-      return fill_as(bf16(static_cast<float>(value)));
-    case DType::i32:
-      return fill_as(static_cast<std::int32_t>(value));
-    case DType::i64:
-      return fill_as(static_cast<std::int64_t>(value));
-    case DType::u8:
-      return fill_as(static_cast<std::uint8_t>(value));
-  }
+  visit_any(dtype_, [&]<class T>(TypeTag<T>) {
+    for (std::int64_t r = 0; r < rows(); ++r) std::fill_n(row<T>(r), cols(), static_cast<T>(value));
+  });
 }
 
 void Tensor::zero() const {
   if (numel() == 0) return;
   const Tensor t = flat_rows(*this);
-  const auto width = static_cast<std::size_t>(t.cols() * size_of(dtype_));
+  const auto row_bytes = static_cast<std::size_t>(t.cols() * size_of(dtype_));
   auto* y = static_cast<std::byte*>(t.raw());
   const std::int64_t step = t.row_stride() * size_of(dtype_);
-  parallel_for(t.rows(), 1 + 65536 / static_cast<std::int64_t>(width + 1),
+  parallel_for(t.rows(), 1 + 65536 / static_cast<std::int64_t>(row_bytes + 1),
                [&](std::int64_t b, std::int64_t e) {
-                 for (std::int64_t r = b; r < e; ++r) std::memset(y + r * step, 0, width);
+                 for (std::int64_t r = b; r < e; ++r) std::memset(y + r * step, 0, row_bytes);
                });
 }
 
 std::vector<double> Tensor::to_vector() const {
   std::vector<double> out;
   out.reserve(static_cast<std::size_t>(numel()));
-  const auto append = [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (numel() == 0) return;
+  if (numel() == 0) return out;
+  visit_any(dtype_, [&]<class T>(TypeTag<T>) {
     for (std::int64_t r = 0; r < rows(); ++r)
       for (std::int64_t c = 0; c < cols(); ++c) out.push_back(static_cast<double>(row<T>(r)[c]));
-  };
-  switch (dtype_) {
-    case DType::i32:
-      append(TypeTag<std::int32_t>{});
-      break;
-    case DType::i64:
-      append(TypeTag<std::int64_t>{});
-      break;
-    case DType::u8:
-      append(TypeTag<std::uint8_t>{});
-      break;
-    default:
-      visit_float("to_vector", dtype_, append);
-  }
+  });
   return out;
 }
 

@@ -112,8 +112,8 @@ class Tensor {
   Tensor select(std::int64_t index) const;  ///< entry of the first dimension, without that dimension
   /// View with another shape; one dimension may be -1. The last dimension may change only when contiguous.
   Tensor reshape(const Shape& shape) const;
-  std::vector<Tensor> split_last(
-      std::span<const std::int64_t> widths) const;  ///< views cutting the last dimension
+  std::vector<Tensor> split_last(std::span<const std::int64_t> columns)
+      const;  ///< views that cut the last dimension into parts of so many columns
 
   Tensor clone() const;          ///< contiguous copy
   Tensor as_contiguous() const;  ///< itself when contiguous, else a copy

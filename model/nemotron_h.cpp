@@ -5,8 +5,8 @@
 #include "model/mixers/attention.h"
 #include "model/mixers/mamba.h"
 #include "model/mixers/mlp.h"
-#include "ops/cross_entropy/cross_entropy.h"
 #include "ops/embedding/embedding.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 #include "ops/rmsnorm/rmsnorm.h"
 

@@ -6,7 +6,7 @@ namespace nemocube {
 namespace {
 
 template <class Out, class In>
-void sum_columns(const Grad& out, const Tensor& partial) {
+void sum_columns(const Output& out, const Tensor& partial) {
   const std::int64_t n = partial.rows(), cols = partial.cols();
   Out* to = out.to.data<Out>();
   parallel_for(cols, 512, [&](std::int64_t begin, std::int64_t end) {
@@ -24,23 +24,19 @@ void sum_columns(const Grad& out, const Tensor& partial) {
 
 }  // namespace
 
-void sum_segments(const Grad& out, const Tensor& partial) {
+void sum_segments(const Output& out, const Tensor& partial) {
   expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
          " into ", out.to.shape());
-  visit_float("sum_segments", out.to.dtype(), [&](auto tag) {
-    using Out = typename decltype(tag)::type;
-    if (partial.dtype() == DType::f64)
-      sum_columns<Out, double>(out, partial);
-    else
-      sum_columns<Out, float>(out, partial);
+  visit_float("sum_segments", out.to.dtype(), [&]<class Out>(TypeTag<Out>) {
+    visit_accumulate("sum_segments", partial.dtype(),
+                     [&]<class In>(TypeTag<In>) { sum_columns<Out, In>(out, partial); });
   });
 }
 
-void sum_rows(const Grad& out, const Tensor& x) {
+void sum_rows(const Output& out, const Tensor& x) {
   const std::int64_t cols = x.cols();
   const Tensor partial = Tensor::zeros({segments_of(x.rows()), cols}, accumulate_dtype(x.dtype()));
-  visit_float("sum_rows", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_float("sum_rows", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     for_segments(x.rows(), [&](std::int64_t s, std::int64_t first, std::int64_t last) {
       A* __restrict sum = partial.row<A>(s);

@@ -15,10 +15,10 @@ inline std::int64_t segments_of(std::int64_t rows) { return (rows + segment_rows
 
 /// `partial` [segments, cols] (f32 or f64), written by the caller for each segment -> out = (or +=) column
 /// sums. `out.to` has `cols` elements in any contiguous shape, dtype as partial or narrower.
-void sum_segments(const Grad& out, const Tensor& partial);
+void sum_segments(const Output& out, const Tensor& partial);
 
 /// out = (or +=) sum over rows of x [rows, cols].
-void sum_rows(const Grad& out, const Tensor& x);
+void sum_rows(const Output& out, const Tensor& x);
 
 /// Runs fn(segment, first_row, last_row) for every segment, in parallel.
 template <class Fn>

@@ -59,20 +59,20 @@ inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const
   }
 }
 
-/// Columns [n0, n0 + columns) of op(B) as a panel [K, width], padded with zeros.
-template <bool transpose_b, int width, class T>
+/// Columns [n0, n0 + columns) of op(B) as a panel [K, panel_columns], padded with zeros.
+template <bool transpose_b, int panel_columns, class T>
 void pack(std::int64_t K, std::int64_t columns, const T* b, std::int64_t ldb, std::int64_t n0,
           T* __restrict panel) {
-  if (columns < width) std::memset(panel, 0, static_cast<std::size_t>(K * width) * sizeof(T));
+  if (columns < panel_columns) std::memset(panel, 0, static_cast<std::size_t>(K * panel_columns) * sizeof(T));
   if constexpr (transpose_b) {
     for (std::int64_t k0 = 0; k0 < K; k0 += 16) {
       const std::int64_t k1 = k0 + 16 < K ? k0 + 16 : K;
       for (std::int64_t j = 0; j < columns; ++j)
-        for (std::int64_t k = k0; k < k1; ++k) panel[k * width + j] = b[(n0 + j) * ldb + k];
+        for (std::int64_t k = k0; k < k1; ++k) panel[k * panel_columns + j] = b[(n0 + j) * ldb + k];
     }
   } else {
     for (std::int64_t k = 0; k < K; ++k)
-      std::memcpy(panel + k * width, b + k * ldb + n0, static_cast<std::size_t>(columns) * sizeof(T));
+      std::memcpy(panel + k * panel_columns, b + k * ldb + n0, static_cast<std::size_t>(columns) * sizeof(T));
   }
 }
 
@@ -81,14 +81,14 @@ template <int vectors, bool transpose_a, bool transpose_b, class T>
 void columns_of(std::int64_t M, std::int64_t n0, std::int64_t columns, std::int64_t K, const T* a,
                 std::int64_t lda, const T* b, std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate,
                 T* packed) {
-  constexpr int width = vectors * Lanes<T>::count;
+  constexpr int panel_columns = vectors * Lanes<T>::count;
   // B is read in place where that is a plain copy anyway. Rows a multiple of 4 KiB apart share cache sets:
   // those are packed when many rows of A will read them.
-  const bool in_place = !transpose_b && columns == width &&
+  const bool in_place = !transpose_b && columns == panel_columns &&
                         (M <= 64 || (ldb * static_cast<std::int64_t>(sizeof(T))) % 4096 != 0);
-  if (!in_place) pack<transpose_b, width>(K, columns, b, ldb, n0, packed);
+  if (!in_place) pack<transpose_b, panel_columns>(K, columns, b, ldb, n0, packed);
   const T* panel = in_place ? b + n0 : packed;
-  const std::int64_t stride = in_place ? ldb : width;
+  const std::int64_t stride = in_place ? ldb : panel_columns;
   const auto run = [&]<int R>(std::int64_t m) {
     const T* rows = transpose_a ? a + m : a + m * lda;
     block<R, vectors, transpose_a>(K, rows, lda, panel, stride, c + m * ldc + n0, ldc, columns, accumulate);
@@ -113,12 +113,12 @@ template <class T, bool transpose_a, bool transpose_b>
 void tile_gemm(std::int64_t M, std::int64_t N, std::int64_t K, const T* a, std::int64_t lda, const T* b,
                std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate) {
   using namespace tile_detail;
-  constexpr std::int64_t count = Lanes<T>::count, width = panel_vectors * count;
+  constexpr std::int64_t count = Lanes<T>::count, panel_columns = panel_vectors * count;
   static thread_local std::vector<T> packed;
-  if (static_cast<std::int64_t>(packed.size()) < (K + 1) * width)  // never empty, so never null
-    packed.resize(static_cast<std::size_t>((K + 1) * width));
-  for (std::int64_t n0 = 0; n0 < N; n0 += width) {
-    const std::int64_t columns = N - n0 < width ? N - n0 : width;
+  if (static_cast<std::int64_t>(packed.size()) < (K + 1) * panel_columns)  // never empty, so never null
+    packed.resize(static_cast<std::size_t>((K + 1) * panel_columns));
+  for (std::int64_t n0 = 0; n0 < N; n0 += panel_columns) {
+    const std::int64_t columns = N - n0 < panel_columns ? N - n0 : panel_columns;
     auto* run = columns <= count ? columns_of<1, transpose_a, transpose_b, T>
                                  : columns_of<panel_vectors, transpose_a, transpose_b, T>;
     run(M, n0, columns, K, a, lda, b, ldb, c, ldc, accumulate, packed.data());

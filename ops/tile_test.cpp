@@ -11,25 +11,25 @@ using namespace nemocube;
 
 namespace {
 
-/// Rows of `width` elements, `pad` further ones between them that no product may read into C or write.
+/// Rows of `cols` elements, `pad` further ones between them that no product may read into C or write.
 template <class T>
 struct Rows {
   std::int64_t stride;
   std::vector<T> data;
 
-  Rows(std::int64_t rows, std::int64_t width, std::int64_t pad, T fill)
-      : stride(width + pad), data(static_cast<std::size_t>(rows * stride), fill) {}
+  Rows(std::int64_t rows, std::int64_t cols, std::int64_t pad, T fill)
+      : stride(cols + pad), data(static_cast<std::size_t>(rows * stride), fill) {}
   T& at(std::int64_t r, std::int64_t c) { return data[static_cast<std::size_t>(r * stride + c)]; }
 };
 
 /// Integers of [-8, 8]: their products and sums are exact in f32, whatever the order.
 template <class T>
-Rows<T> integers(std::int64_t rows, std::int64_t width, std::int64_t pad, std::uint64_t seed) {
-  Rows<T> m(rows, width, pad, T(1e6));
+Rows<T> integers(std::int64_t rows, std::int64_t cols, std::int64_t pad, std::uint64_t seed) {
+  Rows<T> m(rows, cols, pad, T(1e6));
   const RandomStream stream(seed, "tile");
   for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t c = 0; c < width; ++c)
-      m.at(r, c) = static_cast<T>(stream.below(static_cast<std::uint64_t>(r * width + c), 17)) - T(8);
+    for (std::int64_t c = 0; c < cols; ++c)
+      m.at(r, c) = static_cast<T>(stream.below(static_cast<std::uint64_t>(r * cols + c), 17)) - T(8);
   return m;
 }
 

@@ -4,11 +4,13 @@
 
 #include "core/kernels.h"
 #include "core/profile.h"
+#include "ops/attention/attention_kernels.h"
 
 namespace nemocube {
 namespace {
 
-const RegisterVariants variants("attention", {"tiled", "plain"});
+enum class Variant { tiled, plain };
+const Variants<Variant> variants("attention", {{Variant::tiled, "tiled"}, {Variant::plain, "plain"}});
 Zone forward_zone("attention/forward"), backward_zone("attention/backward");
 
 void check_inputs(const cpu::AttentionInputs& in) {
@@ -46,7 +48,7 @@ Var attention(Context& ctx, const Var& q, const Var& k, const Var& v, const Atte
   cpu::AttentionInputs in{q.value(), k.value(), v.value(), options, q_seqs, kv_seqs};
   check_inputs(in);
   if (options.scale == 0) in.options.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
-  const bool plain = variant(ctx, "attention") == 1;
+  const bool plain = variants.chosen(ctx) == Variant::plain;
   const cpu::AttentionResult out{Tensor::empty(in.q.shape(), in.q.dtype()),
                                  Tensor::empty({in.q.dim(0), options.heads}, accumulate_dtype(in.q.dtype()))};
   {

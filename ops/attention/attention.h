@@ -35,28 +35,4 @@ struct AttentionOptions {
 Var attention(Context& ctx, const Var& q, const Var& k, const Var& v, const AttentionOptions& options,
               const Sequences& q_seqs, const Sequences& kv_seqs);
 
-namespace cpu {
-
-struct AttentionInputs {
-  Tensor q, k, v;
-  AttentionOptions options;  ///< scale is set
-  Sequences q_seqs, kv_seqs;
-};
-struct AttentionResult {
-  Tensor o, lse;
-};
-/// An undefined gradient is not wanted.
-struct AttentionGrads {
-  Tensor dq, dk, dv;
-};
-
-void attention_forward(const AttentionResult& out, const AttentionInputs& in);
-void attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
-                        const AttentionInputs& in);
-void attention_plain_forward(const AttentionResult& out, const AttentionInputs& in);
-void attention_plain_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
-                              const AttentionInputs& in);
-
-}  // namespace cpu
-
 }  // namespace nemocube

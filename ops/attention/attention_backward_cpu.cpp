@@ -1,11 +1,11 @@
-#include "ops/attention/attention_tile.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/tile.h"
 #include "ops/transpose.h"
 
 namespace nemocube::cpu {
 namespace {
 
-using namespace attention_detail;
+using namespace attention;
 
 template <class T>
 class Backward {
@@ -16,8 +16,9 @@ class Backward {
   Backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
            const AttentionInputs& in, const Geometry& g, std::int64_t keys)
       : out_(out), d_o_(d_o), result_(result), in_(in), g_(g) {
-    const std::int64_t block = g.width * g.head_dim, tile = key_tile * g.width, span = keys * g.head_dim;
-    scratch_ = Tensor::empty({5 * block + 2 * tile + 4 * span + 2 * g.width}, dtype_of<A>());
+    const std::int64_t block = g.padded_columns * g.head_dim, tile = key_tile * g.padded_columns,
+                       span = keys * g.head_dim;
+    scratch_ = Tensor::empty({5 * block + 2 * tile + 4 * span + 2 * g.padded_columns}, dtype_of<A>());
     A* at = scratch_.data<A>();
     const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
     q_ = take(block);
@@ -31,8 +32,8 @@ class Backward {
     v_ = take(span);
     dk_ = take(span);
     dv_ = take(span);
-    lse_ = take(g.width);
-    delta_ = take(g.width);
+    lse_ = take(g.padded_columns);
+    delta_ = take(g.padded_columns);
   }
 
   /// All three gradients of one span.
@@ -85,59 +86,59 @@ class Backward {
   }
 
   void load_block(const Span& span, const Block& block) {
-    const std::int64_t width = block.width, hd = g_.head_dim;
+    const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
     copy_block<T>(dq_, result_.o, g_, span, block, A(1));
     copy_block<T>(do_, d_o_, g_, span, block, A(1));
-    transpose(q_t_, width, dq_, hd, width, hd);
-    transpose(do_t_, width, do_, hd, width, hd);
-    std::fill_n(delta_, width, A(0));
+    transpose(q_t_, columns, dq_, hd, columns, hd);
+    transpose(do_t_, columns, do_, hd, columns, hd);
+    std::fill_n(delta_, columns, A(0));
     for (std::int64_t d = 0; d < hd; ++d)
-      for (std::int64_t c = 0; c < width; ++c) delta_[c] += do_t_[d * width + c] * q_t_[d * width + c];
+      for (std::int64_t c = 0; c < columns; ++c) delta_[c] += do_t_[d * columns + c] * q_t_[d * columns + c];
     copy_block<T>(q_, in_.q, g_, span, block, static_cast<A>(in_.options.scale * log2_e));
-    transpose(q_t_, width, q_, hd, width, hd);
-    for (std::int64_t c = 0; c < width * hd; ++c) q_[c] *= static_cast<A>(ln_2);
+    transpose(q_t_, columns, q_, hd, columns, hd);
+    for (std::int64_t c = 0; c < columns * hd; ++c) q_[c] *= static_cast<A>(ln_2);
     // +inf makes the weights of padding 0.
-    std::fill_n(lse_, width, std::numeric_limits<A>::infinity());
+    std::fill_n(lse_, columns, std::numeric_limits<A>::infinity());
     for (std::int64_t i = 0; i < block.count; ++i) {
       const A* lse = result_.lse.row<A>(span.q_begin + block.first + i) + span.kv_head * g_.group;
       for (std::int64_t h = 0; h < g_.group; ++h) lse_[i * g_.group + h] = lse[h] * static_cast<A>(log2_e);
     }
-    std::fill_n(dq_, width * hd, A(0));
+    std::fill_n(dq_, columns * hd, A(0));
   }
 
   /// P and dS of the tile of keys from k0; its rows of K and V are at row `at` of what is loaded.
   void score_tile(const Span& span, const Block& block, std::int64_t k0, std::int64_t at) {
-    const std::int64_t width = block.width, hd = g_.head_dim;
+    const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
     n_ = std::min(key_tile, block.key_end - k0);
-    tile_gemm<A, false, false>(n_, width, hd, k_ + at * hd, hd, q_t_, width, p_, width, false);
-    tile_gemm<A, false, false>(n_, width, hd, v_ + at * hd, hd, do_t_, width, ds_, width, false);
+    tile_gemm<A, false, false>(n_, columns, hd, k_ + at * hd, hd, q_t_, columns, p_, columns, false);
+    tile_gemm<A, false, false>(n_, columns, hd, v_ + at * hd, hd, do_t_, columns, ds_, columns, false);
     for (std::int64_t j = 0; j < n_; ++j) {
-      A* __restrict p = p_ + j * width;
-      A* __restrict ds = ds_ + j * width;
-      for (std::int64_t c = 0; c < width; ++c) p[c] = exp2_tile(p[c] - lse_[c]);
+      A* __restrict p = p_ + j * columns;
+      A* __restrict ds = ds_ + j * columns;
+      for (std::int64_t c = 0; c < columns; ++c) p[c] = exp2_tile(p[c] - lse_[c]);
       std::fill_n(p, hidden_columns(g_, span, block, k0 + j), A(0));
-      for (std::int64_t c = 0; c < width; ++c) ds[c] = p[c] * (ds[c] - delta_[c]);
+      for (std::int64_t c = 0; c < columns; ++c) ds[c] = p[c] * (ds[c] - delta_[c]);
     }
   }
 
   void add_dq(const Block& block, std::int64_t at) {
-    const std::int64_t width = block.width, hd = g_.head_dim;
-    if (out_.dq) tile_gemm<A, true, false>(width, hd, n_, ds_, width, k_ + at * hd, hd, dq_, hd, true);
+    const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
+    if (out_.dq) tile_gemm<A, true, false>(columns, hd, n_, ds_, columns, k_ + at * hd, hd, dq_, hd, true);
   }
 
   void add_dkv(const Block& block, std::int64_t at) {
-    const std::int64_t width = block.width, hd = g_.head_dim;
-    if (out_.dv) tile_gemm<A, false, false>(n_, hd, width, p_, width, do_, hd, dv_ + at * hd, hd, true);
-    if (out_.dk) tile_gemm<A, false, false>(n_, hd, width, ds_, width, q_, hd, dk_ + at * hd, hd, true);
+    const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
+    if (out_.dv) tile_gemm<A, false, false>(n_, hd, columns, p_, columns, do_, hd, dv_ + at * hd, hd, true);
+    if (out_.dk) tile_gemm<A, false, false>(n_, hd, columns, ds_, columns, q_, hd, dk_ + at * hd, hd, true);
   }
 
   void store_dq(const Span& span, const Block& block) {
     if (!out_.dq) return;
     const A scale = static_cast<A>(in_.options.scale);
-    const std::int64_t row_width = g_.group * g_.head_dim;
+    const std::int64_t channels = g_.group * g_.head_dim;
     for (std::int64_t i = 0; i < block.count; ++i) {
-      T* to = out_.dq.row<T>(span.q_begin + block.first + i) + span.kv_head * row_width;
-      for (std::int64_t c = 0; c < row_width; ++c) to[c] = static_cast<T>(dq_[i * row_width + c] * scale);
+      T* to = out_.dq.row<T>(span.q_begin + block.first + i) + span.kv_head * channels;
+      for (std::int64_t c = 0; c < channels; ++c) to[c] = static_cast<T>(dq_[i * channels + c] * scale);
     }
   }
 
@@ -176,8 +177,8 @@ void attention_backward(const AttentionGrads& out, const Tensor& d_o, const Atte
                         const AttentionInputs& in) {
   const Geometry g(in);
   const std::int64_t spans = in.q_seqs.count() * g.kv_heads;
-  visit_float("attention", in.q.dtype(), [&](auto tag) {
-    using Pass = Backward<typename decltype(tag)::type>;
+  visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) {
+    using Pass = Backward<T>;
     if (whole_spans(spans)) {
       parallel_for(spans, 1, [&](std::int64_t begin, std::int64_t end) {
         Pass pass(out, d_o, result, in, g, in.kv_seqs.longest());

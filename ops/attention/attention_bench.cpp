@@ -4,6 +4,7 @@
 #include "core/kernels.h"
 #include "core/rng.h"
 #include "ops/attention/attention.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/bench.h"
 
 namespace nemocube {

@@ -1,11 +1,11 @@
-#include "ops/attention/attention_tile.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/tile.h"
 #include "ops/transpose.h"
 
 namespace nemocube::cpu {
 namespace {
 
-using namespace attention_detail;
+using namespace attention;
 
 template <class T>
 class Forward {
@@ -17,58 +17,59 @@ class Forward {
       : out_(out), in_(in), g_(g), scratch_(Tensor::empty({scratch_size(g)}, dtype_of<A>())) {
     A* at = scratch_.data<A>();
     const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
-    const std::int64_t block = g.width * g.head_dim;
+    const std::int64_t block = g.padded_columns * g.head_dim;
     rows_ = take(block);
     q_t_ = take(block);
     o_t_ = take(block);
-    scores_ = take(key_tile * g.width);
+    scores_ = take(key_tile * g.padded_columns);
     keys_ = take(key_tile * g.head_dim);
-    most_ = take(g.width);
-    total_ = take(g.width);
-    factor_ = take(g.width);
-    shift_ = take(g.width);
+    most_ = take(g.padded_columns);
+    total_ = take(g.padded_columns);
+    factor_ = take(g.padded_columns);
+    shift_ = take(g.padded_columns);
   }
 
   void operator()(const Span& span, const Block& block) {
-    const std::int64_t width = block.width, hd = g_.head_dim;
+    const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
     // In powers of two: e^(scale s) = 2^(scale log2(e) s).
     copy_block<T>(rows_, in_.q, g_, span, block, static_cast<A>(in_.options.scale * log2_e));
-    transpose(q_t_, width, rows_, hd, width, hd);
-    std::fill_n(o_t_, width * hd, A(0));
-    std::fill_n(most_, width, minus_infinity);
-    std::fill_n(total_, width, A(0));
+    transpose(q_t_, columns, rows_, hd, columns, hd);
+    std::fill_n(o_t_, columns * hd, A(0));
+    std::fill_n(most_, columns, minus_infinity);
+    std::fill_n(total_, columns, A(0));
     for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
       const std::int64_t n = std::min(key_tile, block.key_end - k0);
       copy_keys<T>(keys_, in_.k, g_, span, k0, n);
-      tile_gemm<A, false, false>(n, width, hd, keys_, hd, q_t_, width, scores_, width, false);
+      tile_gemm<A, false, false>(n, columns, hd, keys_, hd, q_t_, columns, scores_, columns, false);
       for (std::int64_t j = 0; j < n; ++j)
-        std::fill_n(scores_ + j * width, hidden_columns(g_, span, block, k0 + j), minus_infinity);
-      softmax_tile(width, n);
+        std::fill_n(scores_ + j * columns, hidden_columns(g_, span, block, k0 + j), minus_infinity);
+      softmax_tile(columns, n);
       copy_keys<T>(keys_, in_.v, g_, span, k0, n);
-      tile_gemm<A, true, false>(hd, width, n, keys_, hd, scores_, width, o_t_, width, true);
+      tile_gemm<A, true, false>(hd, columns, n, keys_, hd, scores_, columns, o_t_, columns, true);
     }
     finish(span, block);
   }
 
  private:
   static std::int64_t scratch_size(const Geometry& g) {
-    return 3 * g.width * g.head_dim + key_tile * (g.width + g.head_dim) + 4 * g.width;
+    return 3 * g.padded_columns * g.head_dim + key_tile * (g.padded_columns + g.head_dim) +
+           4 * g.padded_columns;
   }
 
   /// Scores of n keys become weights relative to the largest score so far; what was summed before is
   /// rescaled to it.
-  void softmax_tile(std::int64_t width, std::int64_t n) {
+  void softmax_tile(std::int64_t columns, std::int64_t n) {
     A* __restrict most = most_;
     A* __restrict shift = shift_;
     A* __restrict factor = factor_;
     A* __restrict total = total_;
-    std::copy_n(most, width, factor);
+    std::copy_n(most, columns, factor);
     for (std::int64_t j = 0; j < n; ++j) {
-      const A* __restrict s = scores_ + j * width;
-      for (std::int64_t c = 0; c < width; ++c) most[c] = s[c] > most[c] ? s[c] : most[c];
+      const A* __restrict s = scores_ + j * columns;
+      for (std::int64_t c = 0; c < columns; ++c) most[c] = s[c] > most[c] ? s[c] : most[c];
     }
     bool rescale = false;
-    for (std::int64_t c = 0; c < width; ++c) {
+    for (std::int64_t c = 0; c < columns; ++c) {
       // A column that has seen no key yet has -inf everywhere; 0 stands in, to avoid inf - inf.
       shift[c] = most[c] == minus_infinity ? A(0) : most[c];
       rescale = rescale || factor[c] != most[c];
@@ -76,28 +77,28 @@ class Forward {
       total[c] *= factor[c];
     }
     for (std::int64_t j = 0; j < n; ++j) {
-      A* __restrict p = scores_ + j * width;
-      for (std::int64_t c = 0; c < width; ++c) {
+      A* __restrict p = scores_ + j * columns;
+      for (std::int64_t c = 0; c < columns; ++c) {
         p[c] = exp2_tile(p[c] - shift[c]);
         total[c] += p[c];
       }
     }
-    if (rescale) scale_columns(width);
+    if (rescale) scale_columns(columns);
   }
 
-  void scale_columns(std::int64_t width) {
+  void scale_columns(std::int64_t columns) {
     const A* __restrict factor = factor_;
     for (std::int64_t d = 0; d < g_.head_dim; ++d) {
-      A* __restrict o = o_t_ + d * width;
-      for (std::int64_t c = 0; c < width; ++c) o[c] *= factor[c];
+      A* __restrict o = o_t_ + d * columns;
+      for (std::int64_t c = 0; c < columns; ++c) o[c] *= factor[c];
     }
   }
 
   void finish(const Span& span, const Block& block) {
-    const std::int64_t width = block.width, hd = g_.head_dim;
-    for (std::int64_t c = 0; c < width; ++c) factor_[c] = total_[c] == A(0) ? A(0) : A(1) / total_[c];
-    scale_columns(width);
-    transpose(rows_, hd, o_t_, width, hd, width);
+    const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
+    for (std::int64_t c = 0; c < columns; ++c) factor_[c] = total_[c] == A(0) ? A(0) : A(1) / total_[c];
+    scale_columns(columns);
+    transpose(rows_, hd, o_t_, columns, hd, columns);
     for (std::int64_t i = 0; i < block.count; ++i) {
       const std::int64_t row = span.q_begin + block.first + i;
       T* o = out_.o.row<T>(row) + span.kv_head * g_.group * hd;
@@ -121,9 +122,8 @@ class Forward {
 
 void attention_forward(const AttentionResult& out, const AttentionInputs& in) {
   const Geometry g(in);
-  visit_float("attention", in.q.dtype(), [&](auto tag) {
-    Blocks(in, g).for_each([&] { return Forward<typename decltype(tag)::type>(out, in, g); });
-  });
+  visit_float("attention", in.q.dtype(),
+              [&]<class T>(TypeTag<T>) { Blocks(in, g).for_each([&] { return Forward<T>(out, in, g); }); });
 }
 
 }  // namespace nemocube::cpu

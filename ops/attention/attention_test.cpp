@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/kernels.h"
-#include "ops/attention/attention_tile.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
 #include "tests/support/gradcheck.h"
@@ -341,7 +341,7 @@ TEST_CASE("attention: no rows, no sequences, nothing recorded without need") {
 }
 
 TEST_CASE("attention: exp2 of the tile") {
-  using cpu::attention_detail::exp2_tile;
+  using cpu::attention::exp2_tile;
   double worst = 0;
   for (double x = -125.99; x < 0.5; x += 0.000137) {
     const auto rounded = static_cast<float>(x);

@@ -1,7 +1,7 @@
 #include "ops/causal_conv1d/causal_conv1d.h"
 
 #include "core/profile.h"
-#include "ops/causal_conv1d/causal_conv1d_cpu.h"
+#include "ops/causal_conv1d/causal_conv1d_kernels.h"
 #include "ops/contribute.h"
 #include "ops/reduce.h"
 

@@ -1,4 +1,4 @@
-#include "ops/causal_conv1d/causal_conv1d_cpu.h"
+#include "ops/causal_conv1d/causal_conv1d_kernels.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -280,19 +280,18 @@ void fill_final_state(const Tensor& state, const ConvInputs& in) {
 }  // namespace
 
 void causal_conv1d_forward(const Tensor& y, const ConvInputs& in) {
-  visit_float("causal_conv1d_silu", in.x.dtype(),
-              [&](auto tag) { Conv<typename decltype(tag)::type>(in).forward(y); });
+  visit_float("causal_conv1d_silu", in.x.dtype(), [&]<class T>(TypeTag<T>) { Conv<T>(in).forward(y); });
 }
 
 void causal_conv1d_final_state(const Tensor& state, const ConvInputs& in) {
   visit_float("causal_conv1d_silu", in.x.dtype(),
-              [&](auto tag) { fill_final_state<typename decltype(tag)::type>(state, in); });
+              [&]<class T>(TypeTag<T>) { fill_final_state<T>(state, in); });
 }
 
 void causal_conv1d_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
                             const ConvInputs& in) {
   visit_float("causal_conv1d_silu", in.x.dtype(),
-              [&](auto tag) { Conv<typename decltype(tag)::type>(in).backward(dx, dweight, dbias, dy); });
+              [&]<class T>(TypeTag<T>) { Conv<T>(in).backward(dx, dweight, dbias, dy); });
 }
 
 }  // namespace nemocube::cpu

@@ -3,38 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/kernels.h"
-#include "ops/cross_entropy/kernels.h"
-#include "ops/cross_entropy/linear_cross_entropy.h"
-#include "ops/linear/linear.h"
+#include "ops/cross_entropy/cross_entropy_kernels.h"
 
 namespace nemocube {
-namespace {
-
-const RegisterVariants variants("cross_entropy", {"fused", "plain"});
-
-Var scaled_cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale) {
-  const Tensor& z = logits.value();
-  require(z.ndim() >= 1, "cross_entropy: logits: want shape [..., V], got ", z.shape());
-  const auto values = detail::checked_labels("cross_entropy", labels, z.rows(), z.cols());
-  const Tensor lse = Tensor::empty({z.rows()}, accumulate_dtype(z.dtype()));
-  std::vector<double> losses(values.size());
-  detail::softmax_losses(lse, losses, z, values);
-  const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
-  Var loss = make_result(Tensor::scalar(sum, lse.dtype()), ctx.records({&logits}));
-  if (loss.needs_grad())
-    ctx.tape->record("cross_entropy", [z, lse, labels, grad_scale, in = logits.node(), out = loss.node()] {
-      if (!out->filled()) return;
-      const double dloss = out->take().to_vector().front();
-      const Tensor dz = Tensor::empty(z.shape(), z.dtype());
-      const auto again = detail::checked_labels("cross_entropy", labels, z.rows(), z.cols());
-      detail::softmax_gradient(dz, z, lse, again, dloss * grad_scale);
-      in->add(dz);
-    });
-  return loss;
-}
-
-}  // namespace
 
 std::int64_t count_labels(const Tensor& labels) {
   check_dtype("count_labels", labels, DType::i64);
@@ -44,16 +15,25 @@ std::int64_t count_labels(const Tensor& labels) {
   return labels.numel() - std::count(values, values + labels.numel(), ignored_label);
 }
 
-Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels) {
-  return scaled_cross_entropy(ctx, logits, labels, 1.0);
-}
-
-Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,
-                         double grad_scale, std::int64_t chunk_rows) {
-  require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
-  if (variant(ctx, "cross_entropy") == 0)
-    return detail::fused_linear_cross_entropy(ctx, x, weight, labels, grad_scale, chunk_rows);
-  return scaled_cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale);
+Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale) {
+  const Tensor& z = logits.value();
+  require(z.ndim() >= 1, "cross_entropy: logits: want shape [..., V], got ", z.shape());
+  const auto values = cpu::checked_labels("cross_entropy", labels, z.rows(), z.cols());
+  const Tensor lse = Tensor::empty({z.rows()}, accumulate_dtype(z.dtype()));
+  std::vector<double> losses(values.size());
+  cpu::softmax_losses(lse, losses, z, values);
+  const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
+  Var loss = make_result(Tensor::scalar(sum, lse.dtype()), ctx.records({&logits}));
+  if (loss.needs_grad())
+    ctx.tape->record("cross_entropy", [z, lse, labels, grad_scale, in = logits.node(), out = loss.node()] {
+      if (!out->filled()) return;
+      const double dloss = out->take().to_vector().front();
+      const Tensor dz = Tensor::empty(z.shape(), z.dtype());
+      const auto again = cpu::checked_labels("cross_entropy", labels, z.rows(), z.cols());
+      cpu::softmax_gradient(dz, z, lse, again, dloss * grad_scale);
+      in->add(dz);
+    });
+  return loss;
 }
 
 }  // namespace nemocube

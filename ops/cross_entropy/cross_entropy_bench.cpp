@@ -3,7 +3,7 @@
 #include "core/kernels.h"
 #include "core/rng.h"
 #include "ops/bench.h"
-#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 
 namespace nemocube {

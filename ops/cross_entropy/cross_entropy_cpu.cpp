@@ -4,10 +4,10 @@
 
 #include "core/parallel_for.h"
 #include "ops/cross_entropy/cross_entropy.h"
-#include "ops/cross_entropy/kernels.h"
+#include "ops/cross_entropy/cross_entropy_kernels.h"
 #include "ops/math.h"
 
-namespace nemocube::detail {
+namespace nemocube::cpu {
 namespace {
 
 template <class T>
@@ -72,8 +72,7 @@ std::span<const std::int64_t> checked_labels(const char* op, const Tensor& label
 
 void softmax_losses(const Tensor& lse, std::span<double> losses, const Tensor& logits,
                     std::span<const std::int64_t> labels) {
-  visit_float("cross_entropy", logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {
       const auto i = static_cast<std::size_t>(r);
@@ -89,8 +88,7 @@ void softmax_losses(const Tensor& lse, std::span<double> losses, const Tensor& l
 
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const Tensor& lse,
                       std::span<const std::int64_t> labels, double scale) {
-  visit_float("cross_entropy", logits.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {
       const std::int64_t label = labels[static_cast<std::size_t>(r)];
@@ -106,7 +104,8 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const Tensor&
 
 void softmax_losses_and_gradient(const Tensor& dlogits, std::span<double> losses, const Tensor& logits,
                                  std::span<const std::int64_t> labels, double scale) {
-  const auto run = [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
+  visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
+    using T = acc_t<D>;
     for_rows(logits, [&](std::int64_t r) {
       const auto i = static_cast<std::size_t>(r);
       const T* z = logits.row<T>(r);
@@ -114,13 +113,7 @@ void softmax_losses_and_gradient(const Tensor& dlogits, std::span<double> losses
       losses[i] = row_loss(z, labels[i], most, sum);
       gradient_row(dlogits.row<D>(r), z, logits.cols(), labels[i], most, T(1) / sum, static_cast<T>(scale));
     });
-  };
-  if (logits.dtype() == DType::f64)
-    run(TypeTag<double>{}, TypeTag<double>{});
-  else if (dlogits.dtype() == DType::bf16)
-    run(TypeTag<bf16>{}, TypeTag<float>{});
-  else
-    run(TypeTag<float>{}, TypeTag<float>{});
+  });
 }
 
-}  // namespace nemocube::detail
+}  // namespace nemocube::cpu

@@ -1,4 +1,4 @@
-#include "ops/cross_entropy/cross_entropy.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <doctest/doctest.h>
 

@@ -2,7 +2,7 @@
 
 #include "core/profile.h"
 #include "ops/contribute.h"
-#include "ops/gated_rmsnorm/gated_rmsnorm_cpu.h"
+#include "ops/gated_rmsnorm/gated_rmsnorm_kernels.h"
 #include "ops/reduce.h"
 
 namespace nemocube {

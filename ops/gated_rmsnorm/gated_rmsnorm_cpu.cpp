@@ -1,4 +1,4 @@
-#include "ops/gated_rmsnorm/gated_rmsnorm_cpu.h"
+#include "ops/gated_rmsnorm/gated_rmsnorm_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,31 +18,31 @@ template <class T>
 void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z, const Tensor& weight,
              double eps) {
   using A = acc_t<T>;
-  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), width = channels / groups;
+  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), group_size = channels / groups;
   const Tensor weights = weight.to(dtype_of<A>());
   const A* w = weights.template data<A>();
   parallel_for(y.rows(), 1 + 4096 / channels, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<A> gated(at(width));
+    std::vector<A> gated(at(group_size));
     A* __restrict g = gated.data();
     for (std::int64_t t = begin; t < end; ++t) {
       const T *y_row = y.row<T>(t), *z_row = z.row<T>(t);
       T* out_row = out.row<T>(t);
       A* r_row = inv_rms.row<A>(t);
       for (std::int64_t group = 0; group < groups; ++group) {
-        const std::int64_t c0 = group * width;
+        const std::int64_t c0 = group * group_size;
         const T* __restrict yr = y_row + c0;
         const T* __restrict zr = z_row + c0;
         const A* __restrict wr = w + c0;
         T* __restrict to = out_row + c0;
         A sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (std::int64_t c = 0; c < width; ++c) {
+        for (std::int64_t c = 0; c < group_size; ++c) {
           g[c] = static_cast<A>(yr[c]) * silu(static_cast<A>(zr[c]));
           sum += g[c] * g[c];
         }
-        const A r = A(1) / std::sqrt(sum / static_cast<A>(width) + static_cast<A>(eps));
+        const A r = A(1) / std::sqrt(sum / static_cast<A>(group_size) + static_cast<A>(eps));
         r_row[group] = r;
-        for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<T>(wr[c] * (g[c] * r));
+        for (std::int64_t c = 0; c < group_size; ++c) to[c] = static_cast<T>(wr[c] * (g[c] * r));
       }
     }
   });
@@ -52,22 +52,22 @@ template <class T>
 void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout, const Tensor& y,
               const Tensor& z, const Tensor& weight, const Tensor& inv_rms) {
   using A = acc_t<T>;
-  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), width = channels / groups;
+  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), group_size = channels / groups;
   const Tensor weights = weight.to(dtype_of<A>());
   const A* w = weights.template data<A>();
   for_segments(y.rows(), [&](std::int64_t segment, std::int64_t first, std::int64_t last) {
-    std::vector<A> scratch(at(3 * width)), sums(at(channels), A(0));
-    std::vector<T> unwanted(at(width));
-    A* __restrict gate = scratch.data();                // silu(z)
-    A* __restrict slope = scratch.data() + width;       // y silu'(z)
-    A* __restrict normed = scratch.data() + 2 * width;  // g r
+    std::vector<A> scratch(at(3 * group_size)), sums(at(channels), A(0));
+    std::vector<T> unwanted(at(group_size));
+    A* __restrict gate = scratch.data();                     // silu(z)
+    A* __restrict slope = scratch.data() + group_size;       // y silu'(z)
+    A* __restrict normed = scratch.data() + 2 * group_size;  // g r
     for (std::int64_t t = first; t < last; ++t) {
       const T *y_row = y.row<T>(t), *z_row = z.row<T>(t), *g_row = dout.row<T>(t);
       const A* r_row = inv_rms.row<A>(t);
       for (std::int64_t group = 0; group < groups; ++group) {
-        const std::int64_t c0 = group * width;
+        const std::int64_t c0 = group * group_size;
         if (t + 1 < last)
-          for (const Tensor* next : {&y, &z, &dout}) prefetch(next->row<T>(t + 1) + c0, width);
+          for (const Tensor* next : {&y, &z, &dout}) prefetch(next->row<T>(t + 1) + c0, group_size);
         const T* gr = g_row + c0;
         const T* __restrict yr = y_row + c0;
         const T* __restrict zr = z_row + c0;
@@ -76,7 +76,7 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
         const A r = r_row[group];
         A dot = 0;
 #pragma omp simd reduction(+ : dot)
-        for (std::int64_t c = 0; c < width; ++c) {
+        for (std::int64_t c = 0; c < group_size; ++c) {
           const A value = static_cast<A>(yr[c]), x = static_cast<A>(zr[c]), s = sigmoid(x);
           const A up = static_cast<A>(gr[c]);
           gate[c] = x * s;
@@ -85,11 +85,11 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
           sr[c] += up * normed[c];
           dot += wr[c] * up * normed[c];
         }
-        const A mean = dot / static_cast<A>(width);
+        const A mean = dot / static_cast<A>(group_size);
         T* to_y = dy.defined() ? dy.row<T>(t) + c0 : unwanted.data();
         T* to_z = dz.defined() ? dz.row<T>(t) + c0 : unwanted.data();
 #pragma GCC ivdep
-        for (std::int64_t c = 0; c < width; ++c) {
+        for (std::int64_t c = 0; c < group_size; ++c) {
           const A back = r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean);
           to_y[c] = static_cast<T>(back * gate[c]);
           to_z[c] = static_cast<T>(back * slope[c]);
@@ -105,14 +105,13 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
 void gated_rmsnorm_forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z,
                            const Tensor& weight, double eps) {
   visit_float("gated_rmsnorm", y.dtype(),
-              [&](auto tag) { forward<typename decltype(tag)::type>(out, inv_rms, y, z, weight, eps); });
+              [&]<class T>(TypeTag<T>) { forward<T>(out, inv_rms, y, z, weight, eps); });
 }
 
 void gated_rmsnorm_backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout,
                             const Tensor& y, const Tensor& z, const Tensor& weight, const Tensor& inv_rms) {
-  visit_float("gated_rmsnorm", y.dtype(), [&](auto tag) {
-    backward<typename decltype(tag)::type>(dy, dz, dweight, dout, y, z, weight, inv_rms);
-  });
+  visit_float("gated_rmsnorm", y.dtype(),
+              [&]<class T>(TypeTag<T>) { backward<T>(dy, dz, dweight, dout, y, z, weight, inv_rms); });
 }
 
 }  // namespace nemocube::cpu

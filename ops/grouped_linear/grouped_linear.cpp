@@ -81,7 +81,7 @@ Tensor grouped_linear_forward(const Tensor& x, const Offsets& offsets, const Ten
   return y;
 }
 
-void grouped_linear_backward_input(const Grad& dx, const Tensor& dy, const Offsets& offsets,
+void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Offsets& offsets,
                                    const Tensor& weight) {
   check_offsets(offsets, weight.dim(0), dy.dim(0));
   run_parts(cut_rows(offsets), [&](const Part& part) {
@@ -90,7 +90,7 @@ void grouped_linear_backward_input(const Grad& dx, const Tensor& dy, const Offse
   });
 }
 
-void grouped_linear_backward_weight(const Grad& dweight, const Tensor& dy, const Offsets& offsets,
+void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Offsets& offsets,
                                     const Tensor& x) {
   check_offsets(offsets, dweight.to.dim(0), dy.dim(0));
   std::vector<Part> parts;
@@ -115,13 +115,13 @@ Var grouped_linear(Context& ctx, const Var& x, const Offsets& offsets, const Var
   if (!y.needs_grad()) return y;
   const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();
   const Tensor kept_weight = x.needs_grad() ? weight.value() : Tensor();
-  ctx.tape->record(
-      "grouped_linear", [kept_x, kept_weight, offsets, nx = x.node(), nw = weight.node(), out = y.node()] {
-        if (!out->filled()) return;
-        const Tensor dy = out->take();
-        contribute(nw, [&](const Grad& dw) { grouped_linear_backward_weight(dw, dy, offsets, kept_x); });
-        contribute(nx, [&](const Grad& dx) { grouped_linear_backward_input(dx, dy, offsets, kept_weight); });
-      });
+  ctx.tape->record("grouped_linear", [kept_x, kept_weight, offsets, nx = x.node(), nw = weight.node(),
+                                      out = y.node()] {
+    if (!out->filled()) return;
+    const Tensor dy = out->take();
+    contribute(nw, [&](const Output& dw) { grouped_linear_backward_weight(dw, dy, offsets, kept_x); });
+    contribute(nx, [&](const Output& dx) { grouped_linear_backward_input(dx, dy, offsets, kept_weight); });
+  });
   return y;
 }
 

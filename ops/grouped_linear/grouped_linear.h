@@ -20,9 +20,9 @@ Var grouped_linear(Context& ctx, const Var& x, const std::vector<std::int64_t>& 
 /// The pieces, without a tape.
 Tensor grouped_linear_forward(const Tensor& x, const std::vector<std::int64_t>& offsets,
                               const Tensor& weight);
-void grouped_linear_backward_input(const Grad& dx, const Tensor& dy, const std::vector<std::int64_t>& offsets,
-                                   const Tensor& weight);
-void grouped_linear_backward_weight(const Grad& dweight, const Tensor& dy,
+void grouped_linear_backward_input(const Output& dx, const Tensor& dy,
+                                   const std::vector<std::int64_t>& offsets, const Tensor& weight);
+void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy,
                                     const std::vector<std::int64_t>& offsets, const Tensor& x);
 
 }  // namespace nemocube

@@ -13,12 +13,14 @@ namespace {
 // The product is then added to the bias, all in one rounding.
 void fill_rows(const Tensor& y, const Tensor& bias) {
   if (y.numel() == 0) return;
-  const auto width = static_cast<std::size_t>(y.cols() * size_of(y.dtype()));
+  const auto row_bytes = static_cast<std::size_t>(y.cols() * size_of(y.dtype()));
   const auto* from = static_cast<const std::byte*>(bias.raw());
   auto* to = static_cast<std::byte*>(y.raw());
-  parallel_for(y.rows(), 1 + 65536 / static_cast<std::int64_t>(width), [&](std::int64_t b, std::int64_t e) {
-    for (std::int64_t r = b; r < e; ++r) std::memcpy(to + static_cast<std::size_t>(r) * width, from, width);
-  });
+  parallel_for(y.rows(), 1 + 65536 / static_cast<std::int64_t>(row_bytes),
+               [&](std::int64_t b, std::int64_t e) {
+                 for (std::int64_t r = b; r < e; ++r)
+                   std::memcpy(to + static_cast<std::size_t>(r) * row_bytes, from, row_bytes);
+               });
 }
 
 }  // namespace
@@ -40,15 +42,15 @@ Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias)
   return y;
 }
 
-void linear_backward_input(const Grad& dx, const Tensor& dy, const Tensor& weight) {
+void linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& weight) {
   matmul(dx, dy, false, weight, false);
 }
 
-void linear_backward_weight(const Grad& dweight, const Tensor& dy, const Tensor& x) {
+void linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& x) {
   matmul(dweight, dy, true, x, false);
 }
 
-void linear_backward_bias(const Grad& dbias, const Tensor& dy) { sum_rows(dbias, dy); }
+void linear_backward_bias(const Output& dbias, const Tensor& dy) { sum_rows(dbias, dy); }
 
 Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias) {
   Var y =
@@ -60,9 +62,9 @@ Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias) {
       "linear", [kept_x, kept_weight, nx = x.node(), nw = weight.node(), nb = bias.node(), out = y.node()] {
         if (!out->filled()) return;
         const Tensor dy = out->take();
-        contribute(nw, [&](const Grad& dw) { linear_backward_weight(dw, dy, kept_x); });
-        contribute(nb, [&](const Grad& db) { linear_backward_bias(db, dy); });
-        contribute(nx, [&](const Grad& dx) { linear_backward_input(dx, dy, kept_weight); });
+        contribute(nw, [&](const Output& dw) { linear_backward_weight(dw, dy, kept_x); });
+        contribute(nb, [&](const Output& db) { linear_backward_bias(db, dy); });
+        contribute(nx, [&](const Output& dx) { linear_backward_input(dx, dy, kept_weight); });
       });
   return y;
 }

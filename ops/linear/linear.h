@@ -16,8 +16,8 @@ Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias = {});
 
 /// The pieces, without a tape.
 Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
-void linear_backward_input(const Grad& dx, const Tensor& dy, const Tensor& weight);
-void linear_backward_weight(const Grad& dweight, const Tensor& dy, const Tensor& x);
-void linear_backward_bias(const Grad& dbias, const Tensor& dy);
+void linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& weight);
+void linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& x);
+void linear_backward_bias(const Output& dbias, const Tensor& dy);
 
 }  // namespace nemocube

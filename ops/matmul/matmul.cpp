@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "ops/matmul/kernels.h"
+#include "ops/matmul/matmul_kernels.h"
 
 namespace nemocube {
 namespace {
@@ -14,8 +14,8 @@ std::atomic<double>& flop_counter() {
   return flops;
 }
 
-detail::Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b,
-                             bool transpose_b) {
+cpu::Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b,
+                          bool transpose_b) {
   const std::int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
   const std::int64_t n = transpose_b ? b.rows() : b.cols(), inner = transpose_b ? b.cols() : b.rows();
   require(k == inner && c.rows() == m && c.cols() == n, "matmul: a ", a.shape(), transpose_a ? "^T" : "",
@@ -27,20 +27,20 @@ detail::Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a,
   return {m, n, k};
 }
 
-void product(const Grad& c, const detail::Operand& a, const detail::Operand& b, const detail::Sizes& sizes) {
+void product(const Output& c, const cpu::Operand& a, const cpu::Operand& b, const cpu::Sizes& sizes) {
   if (a.tensor.dtype() == DType::f64)
-    detail::f64_product(c, a, b, sizes);
-  else if (detail::is_crowded(a, b, sizes))
-    detail::crowded_product(c, a, b, sizes);
-  else if (!detail::onednn_product(c, a, b, sizes))
-    detail::converted_product(c, a, b, sizes);
+    cpu::f64_product(c, a, b, sizes);
+  else if (cpu::is_crowded(a, b, sizes))
+    cpu::crowded_product(c, a, b, sizes);
+  else if (!cpu::onednn_product(c, a, b, sizes))
+    cpu::converted_product(c, a, b, sizes);
 }
 
 }  // namespace
 
-void detail::converted_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+void cpu::converted_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   const Operand wide_a{a.tensor.to(DType::f32), a.transposed}, wide_b{b.tensor.to(DType::f32), b.transposed};
-  Grad wide_c = c;
+  Output wide_c = c;
   if (c.to.dtype() != DType::f32)
     wide_c.to = c.how == Into::add ? c.to.to(DType::f32) : Tensor::empty(c.to.shape(), DType::f32);
   product(wide_c, wide_a, wide_b, sizes);
@@ -56,8 +56,8 @@ Zone& matmul_zone() {
 double matmul_flops() { return flop_counter().load(); }
 void reset_matmul_flops() { flop_counter().store(0); }
 
-void matmul_untimed(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
-  const detail::Sizes sizes = check_operands(c.to, a, transpose_a, b, transpose_b);
+void matmul_untimed(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  const cpu::Sizes sizes = check_operands(c.to, a, transpose_a, b, transpose_b);
   if (sizes.m == 0 || sizes.n == 0) return;
   if (sizes.k == 0) {
     if (c.how == Into::set) c.to.zero();
@@ -68,7 +68,7 @@ void matmul_untimed(const Grad& c, const Tensor& a, bool transpose_a, const Tens
   product(c, {a, transpose_a}, {b, transpose_b}, sizes);
 }
 
-void matmul(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
   if (omp_in_parallel()) return matmul_untimed(c, a, transpose_a, b, transpose_b);
   const ZoneTimer timer(matmul_zone());
   matmul_untimed(c, a, transpose_a, b, transpose_b);

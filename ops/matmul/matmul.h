@@ -16,10 +16,10 @@ namespace nemocube {
 /// errors     Error for shapes or dtypes that do not fit
 /// threads    may be called from many threads; inside a parallel region it runs on the calling thread
 /// repeat     same build, machine, shapes, strides and thread count: same bits
-void matmul(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
+void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
 
 /// matmul without its timer, for an operation that times a group of products in matmul_zone() itself.
-void matmul_untimed(const Grad& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
+void matmul_untimed(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
 /// The zone "matmul" of the calling thread: wall time of all products.
 Zone& matmul_zone();
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/parallel_for.h"
-#include "ops/matmul/kernels.h"
+#include "ops/matmul/matmul_kernels.h"
 #include "tests/support/compare.h"
 
 using namespace nemocube;
@@ -120,7 +120,7 @@ TEST_CASE("matmul: bf16 by way of f32, for machines without bf16 products") {
       const Tensor a = framed(13, 31, DType::bf16, 1), b = random_tensor({17, 31}, DType::bf16, 2);
       const Tensor c = framed(13, 17, result, 3);
       const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({13, 17}, result);
-      detail::converted_product({c, how}, {a, false}, {b, true}, {13, 17, 31});
+      cpu::converted_product({c, how}, {a, false}, {b, true}, {13, 17, 31});
       CHECK_CLOSE(c, reference(a, false, b, true, start), product_tol(result, DType::bf16, 31));
     }
 }
@@ -151,7 +151,7 @@ TEST_CASE("matmul: products of crowded operands by way of copies, on any machine
                 const Tensor wide = random_tensor({m, n + 7}, DType::f32, 3), frame = wide.clone();
                 const Tensor c = wide.narrow(-1, 3, n);
                 const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, DType::f32);
-                detail::crowded_product({c, how}, {a, ta}, {b, tb}, {m, n, k});
+                cpu::crowded_product({c, how}, {a, ta}, {b, tb}, {m, n, k});
                 CHECK_CLOSE(c, reference(a, ta, b, tb, start), product_tol(DType::f32, DType::f32, k));
                 CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
                 CHECK_BITS(wide.narrow(-1, n + 3, 4), frame.narrow(-1, n + 3, 4));
@@ -164,9 +164,9 @@ TEST_CASE("matmul: products of crowded operands by way of copies, on any machine
 TEST_CASE("matmul: which products are crowded") {
   const auto crowded = [](std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, DType dtype) {
     const auto t = [&](std::int64_t rows, std::int64_t cols) { return Tensor::meta({rows, cols}, dtype); };
-    return detail::is_crowded({ta ? t(k, m) : t(m, k), ta}, {tb ? t(n, k) : t(k, n), tb}, {m, n, k});
+    return cpu::is_crowded({ta ? t(k, m) : t(m, k), ta}, {tb ? t(n, k) : t(k, n), tb}, {m, n, k});
   };
-  const bool plain = !detail::onednn_has_avx512();
+  const bool plain = !cpu::onednn_has_avx512();
   CHECK(crowded(512, 512, 300, true, false, DType::f32) == plain);
   CHECK(crowded(100, 512, 300, false, false, DType::f32) == plain);
   CHECK(crowded(256, 500, 300, true, true, DType::f32) == plain);
@@ -218,7 +218,7 @@ TEST_CASE("matmul: slices of rows, on any machine") {
         const Tensor wide = random_tensor({m, 40}, DType::f32, 3), frame = wide.clone();
         const Tensor c = wide.narrow(-1, 3, 33);
         const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, 33}, DType::f32);
-        CHECK(detail::sliced_product({c, how}, {a, true}, {b, false}, {m, 33, 21}, threads));
+        CHECK(cpu::sliced_product({c, how}, {a, true}, {b, false}, {m, 33, 21}, threads));
         CHECK_CLOSE(c, reference(a, true, b, false, start), product_tol(DType::f32, DType::f32, 21));
         CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
         CHECK_BITS(wide.narrow(-1, 36, 4), frame.narrow(-1, 36, 4));
@@ -241,12 +241,12 @@ TEST_CASE("matmul: prepared products are kept, but not without bound") {
   const Tensor a = random_tensor({1100, 3}, DType::f32, 1), b = random_tensor({3, 2}, DType::f32, 2);
   const Tensor c = Tensor::empty({1100, 2}, DType::f32);
   matmul({c, Into::set}, a, false, b, false);
-  const std::int64_t before = detail::onednn_plans();
+  const std::int64_t before = cpu::onednn_plans();
   matmul({c, Into::set}, a, false, b, false);
-  CHECK(detail::onednn_plans() == before);
+  CHECK(cpu::onednn_plans() == before);
   for (std::int64_t rows = 1; rows <= 1100; ++rows)
     matmul({c.narrow(0, 0, rows), Into::set}, a.narrow(0, 0, rows), false, b, false);
-  CHECK(detail::onednn_plans() <= detail::most_onednn_plans);
+  CHECK(cpu::onednn_plans() <= cpu::most_onednn_plans);
   CHECK_CLOSE(c, reference(a, false, b, false, Tensor::zeros({1100, 2}, DType::f32)),
               product_tol(DType::f32, DType::f32, 3));
 }

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "core/profile.h"
-#include "ops/permute/permute_cpu.h"
+#include "ops/permute/permute_kernels.h"
 
 namespace nemocube {
 namespace {
@@ -97,12 +97,12 @@ Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutati
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
       if (const auto& node = rows.node()) {
-        const Grad to = node->leaf() ? node->into() : Grad{node->buffer(), Into::set};
+        const Output to = node->leaf() ? node->into() : Output{node->buffer(), Into::set};
         cpu::spread_rows(to, dy, weights.value(), permutation);
         if (!node->leaf()) node->add(to.to);
       }
       if (const auto& node = weights.node()) {
-        const Grad to = node->leaf() ? node->into() : Grad{node->buffer(), Into::set};
+        const Output to = node->leaf() ? node->into() : Output{node->buffer(), Into::set};
         cpu::dot_rows(to, dy, rows.value(), permutation);
         if (!node->leaf()) node->add(to.to);
       }

@@ -1,4 +1,4 @@
-#include "ops/permute/permute_cpu.h"
+#include "ops/permute/permute_kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@ std::int64_t token_grain(const Permutation& p, std::int64_t cols) {
 }
 
 template <class Out, class In>
-void combine_as(const Grad& y, const Tensor& rows, const Tensor& weights, const Permutation& p) {
+void combine_as(const Output& y, const Tensor& rows, const Tensor& weights, const Permutation& p) {
   using A = acc_t<In>;
   constexpr std::int64_t block = 512;
   const std::int64_t cols = rows.cols(), choices = p.slot.dim(1);
@@ -25,26 +25,26 @@ void combine_as(const Grad& y, const Tensor& rows, const Tensor& weights, const 
       const auto* slot = p.slot.row<std::int32_t>(t);
       const A* weight = weights.defined() ? weights.row<A>(t) : nullptr;
       for (std::int64_t begin = 0; begin < cols; begin += block) {
-        const std::int64_t width = std::min(block, cols - begin);
+        const std::int64_t columns = std::min(block, cols - begin);
         A* __restrict s = sum.data();
-        std::fill_n(s, width, A{0});
+        std::fill_n(s, columns, A{0});
         for (std::int64_t j = 0; j < choices; ++j) {
           const In* __restrict row = rows.row<In>(slot[j]) + begin;
           const A w = weight ? weight[j] : A{1};
-          for (std::int64_t c = 0; c < width; ++c) s[c] += w * static_cast<A>(row[c]);
+          for (std::int64_t c = 0; c < columns; ++c) s[c] += w * static_cast<A>(row[c]);
         }
         Out* __restrict to = y.to.row<Out>(t) + begin;
         if (y.how == Into::add)
-          for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<Out>(static_cast<A>(to[c]) + s[c]);
+          for (std::int64_t c = 0; c < columns; ++c) to[c] = static_cast<Out>(static_cast<A>(to[c]) + s[c]);
         else
-          for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<Out>(s[c]);
+          for (std::int64_t c = 0; c < columns; ++c) to[c] = static_cast<Out>(s[c]);
       }
     }
   });
 }
 
 template <class Out, class In>
-void spread_as(const Grad& drows, const Tensor& dy, const Tensor& weights, const Permutation& p) {
+void spread_as(const Output& drows, const Tensor& dy, const Tensor& weights, const Permutation& p) {
   using A = acc_t<In>;
   const std::int64_t cols = dy.cols(), choices = p.slot.dim(1);
   parallel_for(p.slot.dim(0), token_grain(p, cols), [&](std::int64_t first, std::int64_t last) {
@@ -80,7 +80,7 @@ acc_t<T> dot(const T* __restrict a, const T* __restrict b, std::int64_t n) {
 }
 
 template <class T>
-void dot_as(const Grad& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p) {
+void dot_as(const Output& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p) {
   using A = acc_t<T>;
   const std::int64_t cols = dy.cols(), choices = p.slot.dim(1);
   parallel_for(p.slot.dim(0), token_grain(p, cols), [&](std::int64_t first, std::int64_t last) {
@@ -101,37 +101,34 @@ void gather_rows(const Tensor& y, const Tensor& x, const Permutation& p) {
   if (y.numel() == 0) return;
   const auto* source = p.source.data<std::int32_t>();
   const std::int64_t element = size_of(x.dtype());
-  const std::int64_t width = y.cols() * element, stride = x.row_stride() * element;
+  const std::int64_t row_bytes = y.cols() * element, stride = x.row_stride() * element;
   auto* to = static_cast<std::byte*>(y.raw());
   const auto* from = static_cast<const std::byte*>(x.raw());
-  parallel_for(y.rows(), 1 + 65536 / width, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(y.rows(), 1 + 65536 / row_bytes, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
-      std::memcpy(to + r * width, from + source[r] * stride, static_cast<std::size_t>(width));
+      std::memcpy(to + r * row_bytes, from + source[r] * stride, static_cast<std::size_t>(row_bytes));
   });
 }
 
-void combine_rows(const Grad& y, const Tensor& rows, const Tensor& weights, const Permutation& p) {
+void combine_rows(const Output& y, const Tensor& rows, const Tensor& weights, const Permutation& p) {
   if (y.to.numel() == 0) return;
-  visit_float("combine_rows", rows.dtype(), [&](auto tag) {
-    using In = typename decltype(tag)::type;
-    if (y.to.dtype() == rows.dtype()) return combine_as<In, In>(y, rows, weights, p);
-    combine_as<acc_t<In>, In>(y, rows, weights, p);
+  visit_float("combine_rows", rows.dtype(), [&]<class In>(TypeTag<In>) {
+    visit_dtype<In, acc_t<In>>("combine_rows", y.to.dtype(),
+                               [&]<class Out>(TypeTag<Out>) { combine_as<Out, In>(y, rows, weights, p); });
   });
 }
 
-void spread_rows(const Grad& drows, const Tensor& dy, const Tensor& weights, const Permutation& p) {
+void spread_rows(const Output& drows, const Tensor& dy, const Tensor& weights, const Permutation& p) {
   if (drows.to.numel() == 0) return;
-  visit_float("spread_rows", dy.dtype(), [&](auto tag) {
-    using In = typename decltype(tag)::type;
-    if (drows.to.dtype() == dy.dtype()) return spread_as<In, In>(drows, dy, weights, p);
-    spread_as<acc_t<In>, In>(drows, dy, weights, p);
+  visit_float("spread_rows", dy.dtype(), [&]<class In>(TypeTag<In>) {
+    visit_dtype<In, acc_t<In>>("spread_rows", drows.to.dtype(),
+                               [&]<class Out>(TypeTag<Out>) { spread_as<Out, In>(drows, dy, weights, p); });
   });
 }
 
-void dot_rows(const Grad& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p) {
+void dot_rows(const Output& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p) {
   if (dweights.to.numel() == 0) return;
-  visit_float("dot_rows", dy.dtype(),
-              [&](auto tag) { dot_as<typename decltype(tag)::type>(dweights, dy, rows, p); });
+  visit_float("dot_rows", dy.dtype(), [&]<class T>(TypeTag<T>) { dot_as<T>(dweights, dy, rows, p); });
 }
 
 }  // namespace nemocube::cpu

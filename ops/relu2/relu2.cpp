@@ -2,6 +2,7 @@
 
 #include "core/profile.h"
 #include "ops/contribute.h"
+#include "ops/relu2/relu2_kernels.h"
 
 namespace nemocube {
 namespace {

@@ -17,11 +17,4 @@ namespace nemocube {
 ///            square root: S. Boldo, "Stupid is as stupid does" (2015)
 Var relu2(Context& ctx, Var x);
 
-namespace cpu {
-/// y may be x.
-void relu2_forward(const Tensor& y, const Tensor& x);
-/// dx may be dy.
-void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y);
-}  // namespace cpu
-
 }  // namespace nemocube

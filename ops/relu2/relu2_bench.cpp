@@ -4,6 +4,7 @@
 #include "core/rng.h"
 #include "ops/bench.h"
 #include "ops/relu2/relu2.h"
+#include "ops/relu2/relu2_kernels.h"
 
 namespace nemocube {
 namespace {

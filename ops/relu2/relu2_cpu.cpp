@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/parallel_for.h"
-#include "ops/relu2/relu2.h"
+#include "ops/relu2/relu2_kernels.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -36,8 +36,7 @@ A positive_part(A v) {
 }  // namespace
 
 void relu2_forward(const Tensor& y, const Tensor& x) {
-  visit_float("relu2", x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_float("relu2", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     if (x.numel() == 0) return;
     for_pieces(x.rows(), x.cols(), x.contiguous() && y.contiguous(), [&](auto r, auto first, auto last) {
@@ -53,8 +52,7 @@ void relu2_forward(const Tensor& y, const Tensor& x) {
 }
 
 void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y) {
-  visit_float("relu2", y.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  visit_float("relu2", y.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     if (y.numel() == 0) return;
     const bool flat = y.contiguous() && dx.contiguous() && dy.contiguous();

@@ -3,12 +3,14 @@
 #include "core/kernels.h"
 #include "core/profile.h"
 #include "ops/contribute.h"
+#include "ops/rmsnorm/rmsnorm_kernels.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
 namespace {
 
-const RegisterVariants variants("rmsnorm", {"fused", "separate"});
+enum class Variant { fused, separate };
+const Variants<Variant> variants("rmsnorm", {{Variant::fused, "fused"}, {Variant::separate, "separate"}});
 Zone forward_zone("rmsnorm/forward"), backward_zone("rmsnorm/backward");
 
 void check_inputs(const char* op, const Tensor& x, const Tensor& weight, double eps) {
@@ -36,10 +38,10 @@ Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, do
 void backward(const Tensor& dx, GradNode* weight_node, const Tensor& dy, const Tensor& extra, const Tensor& x,
               const Tensor& weight, const Tensor& inv_rms) {
   const ZoneTimer timer(backward_zone);
-  Grad dw;
+  Output dw;
   if (weight_node)
     dw = weight_node->leaf() ? weight_node->into()
-                             : Grad{Tensor::empty(weight.shape(), weight.dtype()), Into::set};
+                             : Output{Tensor::empty(weight.shape(), weight.dtype()), Into::set};
   cpu::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
   if (weight_node && !weight_node->leaf()) weight_node->add(dw.to);
 }
@@ -66,7 +68,7 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
   check_inputs("residual_rmsnorm", x.value(), weight.value(), eps);
   check_shape("residual_rmsnorm: residual", residual.value(), x.shape());
   check_dtype("residual_rmsnorm: residual", residual.value(), x.value().dtype());
-  if (variant(ctx, "rmsnorm") == 1) {
+  if (variants.chosen(ctx) == Variant::separate) {
     const Var sum = add(ctx, x, residual);
     return {sum, rmsnorm(ctx, sum, weight, eps)};
   }

@@ -5,6 +5,7 @@
 #include "core/rng.h"
 #include "ops/bench.h"
 #include "ops/rmsnorm/rmsnorm.h"
+#include "ops/rmsnorm/rmsnorm_kernels.h"
 
 namespace nemocube {
 namespace {

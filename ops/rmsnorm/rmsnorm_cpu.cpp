@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/reduce.h"
-#include "ops/rmsnorm/rmsnorm.h"
+#include "ops/rmsnorm/rmsnorm_kernels.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -18,8 +18,8 @@ inline A lane_sum(std::int64_t n, Term&& term) {
   for (; c + lanes <= n; c += lanes)
     for (std::int64_t l = 0; l < lanes; ++l) part[l] += term(c + l);
   for (std::int64_t l = 0; c + l < n; ++l) part[l] += term(c + l);
-  for (std::int64_t width = lanes / 2; width >= 1; width /= 2)
-    for (std::int64_t l = 0; l < width; ++l) part[l] += part[l + width];
+  for (std::int64_t half = lanes / 2; half >= 1; half /= 2)
+    for (std::int64_t l = 0; l < half; ++l) part[l] += part[l + half];
   return part[0];
 }
 
@@ -102,19 +102,17 @@ void backward_rows(const Tensor& dx, const Tensor& partial, const Tensor& dy, co
 void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
                      const Tensor& residual, const Tensor& weight, double eps) {
   if (x.rows() == 0) return;
-  visit_float("rmsnorm", x.dtype(), [&](auto tag) {
-    forward_rows<typename decltype(tag)::type>(y, inv_rms, sum, x, residual, weight, eps);
-  });
+  visit_float("rmsnorm", x.dtype(),
+              [&]<class T>(TypeTag<T>) { forward_rows<T>(y, inv_rms, sum, x, residual, weight, eps); });
 }
 
-void rmsnorm_backward(const Tensor& dx, const Grad& dw, const Tensor& dy, const Tensor& extra,
+void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
                       const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
   Tensor partial;
   if (dw.to) partial = Tensor::empty({segments_of(x.rows()), x.cols()}, accumulate_dtype(x.dtype()));
   if (x.rows() > 0)
-    visit_float("rmsnorm", x.dtype(), [&](auto tag) {
-      backward_rows<typename decltype(tag)::type>(dx, partial, dy, extra, x, weight, inv_rms);
-    });
+    visit_float("rmsnorm", x.dtype(),
+                [&]<class T>(TypeTag<T>) { backward_rows<T>(dx, partial, dy, extra, x, weight, inv_rms); });
   if (dw.to) sum_segments(dw, partial);
 }
 

@@ -2,7 +2,7 @@
 
 #include "core/profile.h"
 #include "ops/matmul/matmul.h"
-#include "ops/router/auxiliary_losses.h"
+#include "ops/router/router_kernels.h"
 
 namespace nemocube {
 namespace {
@@ -72,7 +72,7 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   routing.weights = make_result(Tensor::empty({tokens, options.top_k}, acc), ctx.records({&x, &gate}));
   cpu::router_weights(routing.weights.value(), scores, routing.experts, options);
   const cpu::AuxGradient aux =
-      auxiliary_losses(ctx, routing, logits, scores, correction_bias, options, sequences, totals);
+      cpu::auxiliary_losses(ctx, routing, logits, scores, correction_bias, options, sequences, totals);
 
   if (routing.weights.needs_grad())
     ctx.tape->record("router", [x, gate, scores, experts = routing.experts, options, aux, acc,

@@ -1,4 +1,4 @@
-#include "ops/router/router_cpu.h"
+#include "ops/router/router_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,12 +15,6 @@ namespace {
 constexpr double tiny = 1e-20;
 
 std::int64_t token_grain(std::int64_t experts) { return 1 + 4096 / (1 + experts); }
-
-template <class Fn>
-void with_type(const Tensor& t, Fn&& fn) {
-  if (t.dtype() == DType::f64) return fn(double{});
-  fn(float{});
-}
 
 // Takes the largest of a row of values again and again; ties go to the lowest index. A taken value becomes
 // -inf, so all values must be above that at the start. Block maxima make a take cheaper than a scan.
@@ -76,7 +70,7 @@ T selectable(T v) {
 template <class T>
 void select_rows(const Tensor& experts, const Tensor& scores, const Tensor& bias, const RouterOptions& o) {
   const auto n = static_cast<std::size_t>(o.experts), groups = static_cast<std::size_t>(o.groups);
-  const std::size_t width = n / groups;
+  const std::size_t group_size = n / groups;
   const T* b = bias.defined() ? bias.data<T>() : nullptr;
   parallel_for(scores.rows(), token_grain(o.experts), [&](std::int64_t first, std::int64_t last) {
     std::vector<T> t(n), group(groups), masked;
@@ -86,12 +80,12 @@ void select_rows(const Tensor& experts, const Tensor& scores, const Tensor& bias
       for (std::size_t i = 0; i < n; ++i) t[i] = selectable(b ? s[i] + b[i] : s[i]);
       if (o.top_groups < o.groups) {
         for (std::size_t g = 0; g < groups; ++g)
-          group[g] = selectable(group_score(std::span<const T>(t).subspan(g * width, width)));
+          group[g] = selectable(group_score(std::span<const T>(t).subspan(g * group_size, group_size)));
         masked.assign(n, Largest<T>::taken);
         largest.start(group);
         for (std::int64_t m = 0; m < o.top_groups; ++m) {
           const std::size_t g = largest.take();
-          std::copy_n(t.data() + g * width, width, masked.data() + g * width);
+          std::copy_n(t.data() + g * group_size, group_size, masked.data() + g * group_size);
         }
         t.swap(masked);
       }
@@ -182,8 +176,7 @@ void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& 
 
 void router_scores(const Tensor& scores, const Tensor& logits) {
   const std::int64_t n = scores.cols();
-  with_type(scores, [&](auto zero) {
-    using T = decltype(zero);
+  visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
     parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t r = first; r < last; ++r) {
         T* __restrict s = scores.row<T>(r);
@@ -196,13 +189,13 @@ void router_scores(const Tensor& scores, const Tensor& logits) {
 
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options) {
-  with_type(scores, [&](auto zero) { select_rows<decltype(zero)>(experts, scores, bias, options); });
+  visit_accumulate("router", scores.dtype(),
+                   [&]<class T>(TypeTag<T>) { select_rows<T>(experts, scores, bias, options); });
 }
 
 void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& experts,
                     const RouterOptions& options) {
-  with_type(scores, [&](auto zero) {
-    using T = decltype(zero);
+  visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
     for (std::int64_t t = 0; t < scores.rows(); ++t) {
       const T* s = scores.row<T>(t);
       const auto* chosen = experts.row<std::int32_t>(t);
@@ -228,8 +221,7 @@ Tensor router_counts(const Tensor& experts, std::int64_t count, std::int64_t beg
 double balance_loss(const Tensor& scores, const Tensor& factors, const Sequences& sequences) {
   const std::int64_t n = scores.cols();
   std::vector<double> share(static_cast<std::size_t>(scores.rows()));
-  with_type(scores, [&](auto zero) {
-    using T = decltype(zero);
+  visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
     parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
       for_tokens(sequences, first, last, [&](std::int64_t q, std::int64_t t) {
         const T* s = scores.row<T>(t);
@@ -248,8 +240,7 @@ double balance_loss(const Tensor& scores, const Tensor& factors, const Sequences
 
 std::vector<double> log_sums(const Tensor& logits) {
   std::vector<double> sums(static_cast<std::size_t>(logits.rows()));
-  with_type(logits, [&](auto zero) {
-    using T = decltype(zero);
+  visit_accumulate("router", logits.dtype(), [&]<class T>(TypeTag<T>) {
     parallel_for(logits.rows(), token_grain(logits.cols()), [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t t = first; t < last; ++t)
         sums[static_cast<std::size_t>(t)] = static_cast<double>(log_sum(logits.row<T>(t), logits.cols()));
@@ -260,8 +251,8 @@ std::vector<double> log_sums(const Tensor& logits) {
 
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
                      const Tensor& experts, const RouterOptions& options, const AuxGradient& aux) {
-  with_type(scores, [&](auto zero) {
-    backward_rows<decltype(zero)>(dlogits, dweights, scores, experts, options, aux);
+  visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
+    backward_rows<T>(dlogits, dweights, scores, experts, options, aux);
   });
 }
 

@@ -46,7 +46,8 @@ inline double switch_loss(const std::vector<std::vector<double>>& scores, std::i
 inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, const Tensor& bias,
                                         const RouterOptions& o, const Sequences& sequences) {
   const std::int64_t tokens = x.dim(0), hidden = x.dim(1);
-  const auto n = static_cast<std::size_t>(o.experts), width = static_cast<std::size_t>(o.experts / o.groups);
+  const auto n = static_cast<std::size_t>(o.experts),
+             group_size = static_cast<std::size_t>(o.experts / o.groups);
   const auto xs = x.to_vector(), gs = gate.to_vector();
   const auto b = bias.defined() ? bias.to_vector() : std::vector<double>(n, 0);
   RoutingReference r;
@@ -65,17 +66,17 @@ inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, con
       biased[i] = s[i] + b[i];
     }
     r.z_loss += o.z_loss_coef * std::pow(std::log(exps), 2) / static_cast<double>(tokens);
-    for (std::size_t g = 0; g < n; g += width) {
+    for (std::size_t g = 0; g < n; g += group_size) {
       std::vector<double> members(biased.begin() + static_cast<std::ptrdiff_t>(g),
-                                  biased.begin() + static_cast<std::ptrdiff_t>(g + width));
+                                  biased.begin() + static_cast<std::ptrdiff_t>(g + group_size));
       std::ranges::sort(members, std::greater{});
-      group.push_back(members[0] + (width > 1 ? members[1] : 0));
+      group.push_back(members[0] + (group_size > 1 ? members[1] : 0));
     }
     const auto kept = top(group, o.top_groups);
     std::vector<double> masked(n, -std::numeric_limits<double>::infinity());
     for (const std::size_t g : kept)
-      std::copy_n(biased.begin() + static_cast<std::ptrdiff_t>(g * width), width,
-                  masked.begin() + static_cast<std::ptrdiff_t>(g * width));
+      std::copy_n(biased.begin() + static_cast<std::ptrdiff_t>(g * group_size), group_size,
+                  masked.begin() + static_cast<std::ptrdiff_t>(g * group_size));
     r.experts.push_back(top(masked, o.top_k));
     std::vector<double> w;
     for (const std::size_t e : r.experts.back()) {

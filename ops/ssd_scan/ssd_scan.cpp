@@ -4,13 +4,14 @@
 #include "core/profile.h"
 #include "ops/contribute.h"
 #include "ops/reduce.h"
-#include "ops/ssd_scan/ssd_scan_cpu.h"
+#include "ops/ssd_scan/ssd_scan_kernels.h"
 
 namespace nemocube {
 namespace {
 
-const RegisterVariants variants("ssd_scan", {"chunked", "recurrent"});
-constexpr int recurrent = 1;
+enum class Variant { chunked, recurrent };
+const Variants<Variant> variants("ssd_scan",
+                                 {{Variant::chunked, "chunked"}, {Variant::recurrent, "recurrent"}});
 
 void check_options(const SsdOptions& o) {
   require(o.heads >= 1 && o.head_dim >= 1 && o.groups >= 1 && o.state_size >= 1,
@@ -80,7 +81,7 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                                 initial_state ? initial_state->as_contiguous() : Tensor(),
                                 options,
                                 sequences};
-  const int kind = variant(ctx, "ssd_scan");
+  const Variant variant = variants.chosen(ctx);
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
   Var y = make_result(Tensor::empty(in.x.shape(), dtype), records);
   cpu::SsdStates states;
@@ -88,11 +89,12 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
     states.chunk_starts =
         Tensor::empty({problem.chunks(), options.heads, options.head_dim, options.state_size}, acc);
   if (final_state) states.final = Tensor::empty(state_shape, acc);
-  (kind == recurrent ? cpu::ssd_recurrent_forward : cpu::ssd_chunked_forward)(problem, y.value(), states);
+  (variant == Variant::recurrent ? cpu::ssd_recurrent_forward : cpu::ssd_chunked_forward)(problem, y.value(),
+                                                                                          states);
   if (final_state) *final_state = states.final;
   if (!records) return y;
 
-  ctx.tape->record("ssd_scan", [in, problem, kind, starts = states.chunk_starts, out = y.node()] {
+  ctx.tape->record("ssd_scan", [in, problem, variant, starts = states.chunk_starts, out = y.node()] {
     if (!out->filled()) return;
     const ZoneTimer backward_timer(backward_zone);
     const Shape partial{problem.chunks(), problem.options.heads};
@@ -101,8 +103,8 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                               contribution(in.B),           contribution(in.C),
                               Tensor::empty(partial, sums), Tensor::empty(partial, sums),
                               Tensor::empty(partial, sums)};
-    (kind == recurrent ? cpu::ssd_recurrent_backward : cpu::ssd_chunked_backward)(problem, g, out->take(),
-                                                                                  starts);
+    (variant == Variant::recurrent ? cpu::ssd_recurrent_backward : cpu::ssd_chunked_backward)(
+        problem, g, out->take(), starts);
     if (in.x.needs_grad()) in.x.node()->add(g.x);
     if (in.dt_raw.needs_grad()) in.dt_raw.node()->add(g.dt_raw);
     if (in.B.needs_grad()) in.B.node()->add(g.B);

@@ -21,8 +21,8 @@ struct Case {
 inline Case make_case(const std::vector<std::int64_t>& lengths, const SsdOptions& o, DType dtype) {
   Case c{o, Sequences::of_lengths(lengths), {}, {}};
   const std::int64_t tokens = c.sequences.tokens(), shared = o.groups * o.state_size;
-  const auto view = [&](std::int64_t width, std::uint64_t seed, double scale) {
-    return random_tensor({tokens, width + 5}, dtype, seed, scale).narrow(-1, 2, width);
+  const auto view = [&](std::int64_t columns, std::uint64_t seed, double scale) {
+    return random_tensor({tokens, columns + 5}, dtype, seed, scale).narrow(-1, 2, columns);
   };
   Tensor bias = random_tensor({o.heads}, dtype, 7, 1.5), log_rate = random_tensor({o.heads}, dtype, 5, 0.5);
   c.in = {view(o.heads * o.head_dim, 1, 1),

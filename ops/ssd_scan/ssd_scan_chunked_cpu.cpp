@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "ops/ssd_scan/ssd_scan_parts.h"
+#include "ops/ssd_scan/ssd_scan_kernels.h"
 #include "ops/tile.h"
 #include "ops/transpose.h"
 
-/// Forward of one chunk of n tokens, for the heads of one group side by side (width channels):
+/// Forward of one chunk of n tokens, for the heads of one group side by side (group_channels of them):
 ///   Y = (C H^T) in + (C B^T * L) dt X + D X,    H' = whole H + (out dt X)^T B
 /// with L[l, s] the decay from token s to token l, zero for s > l.
 namespace nemocube::cpu {
@@ -53,15 +53,15 @@ class Forward {
         states_(states),
         z_(p),
         ld_(Scratch<A>::rounded(z_.chunk)),
-        size_(z_.width * z_.state),
+        size_(z_.group_channels * z_.state),
         steps_(p, z_),
-        memory_(3 * ld_ * z_.state + 2 * ld_ * ld_ + 2 * ld_ * z_.width + 2 * size_ + 16 * 8),
+        memory_(3 * ld_ * z_.state + 2 * ld_ * ld_ + 2 * ld_ * z_.group_channels + 2 * size_ + 16 * 8),
         b_(memory_.take(ld_ * z_.state)),
         c_(memory_.take(ld_ * z_.state)),
         dots_(memory_.take(ld_ * ld_)),
         mixed_(memory_.take(ld_ * ld_)),
-        dtx_(memory_.take(ld_ * z_.width)),
-        sum_(memory_.take(ld_ * z_.width)),
+        dtx_(memory_.take(ld_ * z_.group_channels)),
+        sum_(memory_.take(ld_ * z_.group_channels)),
         turned_(memory_.take(std::max(ld_ * z_.state, size_))),
         state_(memory_.take(size_)) {}
 
@@ -106,36 +106,36 @@ class Forward {
                                  dots_ + r0 * ld_, ld_, false);
     });
     if (!zero) {
-      transpose(turned_, z_.width, start, z_.state, z_.width, z_.state);
-      tile_gemm<A, false, false>(n, z_.width, z_.state, c_, z_.state, turned_, z_.width, sum_, z_.width,
-                                 false);
+      transpose(turned_, z_.group_channels, start, z_.state, z_.group_channels, z_.state);
+      tile_gemm<A, false, false>(n, z_.group_channels, z_.state, c_, z_.state, turned_, z_.group_channels,
+                                 sum_, z_.group_channels, false);
     }
     prefetch_rows<T>(p_.B, t0 + n, next_, group * z_.state, z_.state);
     prefetch_rows<T>(p_.C, t0 + n, next_, group * z_.state, z_.state);
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
-      prefetch_rows<T>(p_.x, t0 + n, next_, group * z_.width + h * z_.head_dim, z_.head_dim);
-      prefetch_rows<T>(y_, t0 + n, next_, group * z_.width + h * z_.head_dim, z_.head_dim);
+      prefetch_rows<T>(p_.x, t0 + n, next_, group * z_.group_channels + h * z_.head_dim, z_.head_dim);
+      prefetch_rows<T>(y_, t0 + n, next_, group * z_.group_channels + h * z_.head_dim, z_.head_dim);
       scale_inputs(group, h, t0, n, zero);
       mix(h, n);
       A* x = dtx_ + h * z_.head_dim;
       A* y = sum_ + h * z_.head_dim;
       for_row_blocks(n, [&](std::int64_t r0, std::int64_t r1) {
-        tile_gemm<A, false, false>(r1 - r0, z_.head_dim, r1, mixed_ + r0 * ld_, ld_, x, z_.width,
-                                   y + r0 * z_.width, z_.width, true);
+        tile_gemm<A, false, false>(r1 - r0, z_.head_dim, r1, mixed_ + r0 * ld_, ld_, x, z_.group_channels,
+                                   y + r0 * z_.group_channels, z_.group_channels, true);
       });
     }
-    store<T>(sum_, y_, t0, n, group * z_.width, z_.width);
+    store<T>(sum_, y_, t0, n, group * z_.group_channels, z_.group_channels);
   }
 
   /// dt X, and the part of Y that comes from the state and from D.
   void scale_inputs(std::int64_t group, std::int64_t h, std::int64_t t0, std::int64_t n, bool zero) {
     const std::int64_t c0 = h * z_.head_dim;
     const A skip = p_.D.template data<A>()[group * z_.group_heads + h];
-    const T* row = p_.x.row<T>(t0) + group * z_.width + c0;
+    const T* row = p_.x.row<T>(t0) + group * z_.group_channels + c0;
     for (std::int64_t l = 0; l < n; ++l, row += p_.x.row_stride()) {
       const T* __restrict x = row;
-      A* __restrict dtx = dtx_ + l * z_.width + c0;
-      A* __restrict y = sum_ + l * z_.width + c0;
+      A* __restrict dtx = dtx_ + l * z_.group_channels + c0;
+      A* __restrict y = sum_ + l * z_.group_channels + c0;
       const A dt = steps_.dt[h * steps_.stride + l], in = steps_.in[h * steps_.stride + l];
       if (zero) std::fill_n(y, z_.head_dim, A(0));
       for (std::int64_t q = 0; q < z_.head_dim; ++q) {
@@ -160,14 +160,15 @@ class Forward {
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
       const A* out = steps_.out + h * steps_.stride;
       for (std::int64_t l = 0; l < n; ++l) {
-        A* __restrict x = dtx_ + l * z_.width + h * z_.head_dim;
+        A* __restrict x = dtx_ + l * z_.group_channels + h * z_.head_dim;
         for (std::int64_t q = 0; q < z_.head_dim; ++q) x[q] *= out[l];
       }
       const A whole = steps_.whole[static_cast<std::size_t>(h)];
       const std::int64_t size = z_.head_dim * z_.state;
       for (std::int64_t k = h * size; k < (h + 1) * size; ++k) to[k] = whole * from[k];
     }
-    tile_gemm<A, true, false>(z_.width, z_.state, n, dtx_, z_.width, b_, z_.state, to, z_.state, true);
+    tile_gemm<A, true, false>(z_.group_channels, z_.state, n, dtx_, z_.group_channels, b_, z_.state, to,
+                              z_.state, true);
   }
 
   const SsdProblem& p_;
@@ -180,10 +181,10 @@ class Forward {
   A *b_, *c_;              // [chunk, state]
   A* dots_;                // C B^T [chunk, ld]
   A* mixed_;               // the same times L, for one head
-  A* dtx_;                 // dt X [chunk, width]
-  A* sum_;                 // Y [chunk, width]
-  A* turned_;              // B^T [state, ld], then H^T [state, width]
-  A* state_;               // H [width, state]
+  A* dtx_;                 // dt X [chunk, group_channels]
+  A* sum_;                 // Y [chunk, group_channels]
+  A* turned_;              // B^T [state, ld], then H^T [state, group_channels]
+  A* state_;               // H [group_channels, state]
   std::int64_t next_ = 0;  // rows of the next chunk
 };
 

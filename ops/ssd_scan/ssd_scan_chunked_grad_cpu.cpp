@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/ssd_scan/ssd_scan_parts.h"
+#include "ops/ssd_scan/ssd_scan_kernels.h"
 #include "ops/tile.h"
 #include "ops/transpose.h"
 
@@ -55,10 +55,10 @@ class Backward {
         starts_(starts),
         z_(p),
         ld_(Scratch<A>::rounded(z_.chunk)),
-        size_(z_.width * z_.state),
+        size_(z_.group_channels * z_.state),
         steps_(p, z_),
-        memory_(6 * ld_ * z_.state + 4 * ld_ * ld_ + 4 * ld_ * z_.width + ld_ * z_.head_dim + 2 * size_ +
-                7 * ld_ + 16 * 24),
+        memory_(6 * ld_ * z_.state + 4 * ld_ * ld_ + 4 * ld_ * z_.group_channels + ld_ * z_.head_dim +
+                2 * size_ + 7 * ld_ + 16 * 24),
         b_(memory_.take(ld_ * z_.state)),
         c_(memory_.take(ld_ * z_.state)),
         db_(memory_.take(ld_ * z_.state)),
@@ -68,10 +68,10 @@ class Backward {
         scores_(memory_.take(ld_ * ld_)),
         mixed_(memory_.take(ld_ * ld_)),
         paired_(memory_.take(ld_ * ld_)),
-        x_(memory_.take(ld_ * z_.width)),
-        y_(memory_.take(ld_ * z_.width)),
-        q_(memory_.take(ld_ * z_.width)),
-        scaled_(memory_.take(ld_ * z_.width)),
+        x_(memory_.take(ld_ * z_.group_channels)),
+        y_(memory_.take(ld_ * z_.group_channels)),
+        q_(memory_.take(ld_ * z_.group_channels)),
+        scaled_(memory_.take(ld_ * z_.group_channels)),
         y_turned_(memory_.take(ld_ * z_.head_dim)),
         turned_(memory_.take(std::max(ld_ * z_.state, size_))),
         r_(memory_.take(size_)),
@@ -105,17 +105,17 @@ class Backward {
     steps_.fill(group_, t0_, n_);
     load<T>(b_, p_.B, t0_, n_, group_ * z_.state, z_.state);
     load<T>(c_, p_.C, t0_, n_, group_ * z_.state, z_.state);
-    load<T>(y_, dy_, t0_, n_, group_ * z_.width, z_.width);
+    load<T>(y_, dy_, t0_, n_, group_ * z_.group_channels, z_.group_channels);
     upper_products(b_, z_.state, c_, z_.state, z_.state, turned_, dots_);
     for (std::int64_t h = 0; h < z_.group_heads; ++h) load_x(h);
     if (has_end_) {
-      transpose(turned_, z_.width, r_, z_.state, z_.width, z_.state);
-      tile_gemm<A, false, false>(n_, z_.width, z_.state, b_, z_.state, turned_, z_.width, q_, z_.width,
-                                 false);
-      tile_gemm<A, false, false>(n_, z_.state, z_.width, scaled_, z_.width, r_, z_.state, db_, z_.state,
-                                 false);
+      transpose(turned_, z_.group_channels, r_, z_.state, z_.group_channels, z_.state);
+      tile_gemm<A, false, false>(n_, z_.group_channels, z_.state, b_, z_.state, turned_, z_.group_channels,
+                                 q_, z_.group_channels, false);
+      tile_gemm<A, false, false>(n_, z_.state, z_.group_channels, scaled_, z_.group_channels, r_, z_.state,
+                                 db_, z_.state, false);
     } else {
-      std::fill_n(q_, n_ * z_.width, A(0));
+      std::fill_n(q_, n_ * z_.group_channels, A(0));
       std::fill_n(db_, n_ * z_.state, A(0));
     }
     std::fill_n(dc_, n_ * z_.state, A(0));
@@ -124,7 +124,7 @@ class Backward {
       prefetch_rows<T>(*t, t0_ - next_, next_, group_ * z_.state, z_.state);
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
       for (const Tensor* t : {&p_.x, &dy_, &g_.x})
-        prefetch_rows<T>(*t, t0_ - next_, next_, group_ * z_.width + h * z_.head_dim, z_.head_dim);
+        prefetch_rows<T>(*t, t0_ - next_, next_, group_ * z_.group_channels + h * z_.head_dim, z_.head_dim);
       std::fill_n(da_, n_, A(0));
       std::fill_n(ddt_, n_, A(0));
       through_end(h);
@@ -146,11 +146,11 @@ class Backward {
   void load_x(std::int64_t h) {
     const A* out = steps_.out + h * steps_.stride;
     const A* dt = steps_.dt + h * steps_.stride;
-    const T* from = p_.x.row<T>(t0_) + group_ * z_.width + h * z_.head_dim;
+    const T* from = p_.x.row<T>(t0_) + group_ * z_.group_channels + h * z_.head_dim;
     for (std::int64_t s = 0; s < n_; ++s, from += p_.x.row_stride()) {
       const A factor = out[s] * dt[s];
-      A* __restrict x = x_ + s * z_.width + h * z_.head_dim;
-      A* __restrict to = scaled_ + s * z_.width + h * z_.head_dim;
+      A* __restrict x = x_ + s * z_.group_channels + h * z_.head_dim;
+      A* __restrict to = scaled_ + s * z_.group_channels + h * z_.head_dim;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) {
         x[k] = static_cast<A>(from[k]);
         to[k] = factor * x[k];
@@ -177,8 +177,8 @@ class Backward {
       return;
     }
     for (std::int64_t s = 0; s < n_; ++s) {
-      const A* __restrict x = x_ + s * z_.width + h * z_.head_dim;
-      A* __restrict q = q_ + s * z_.width + h * z_.head_dim;
+      const A* __restrict x = x_ + s * z_.group_channels + h * z_.head_dim;
+      A* __restrict q = q_ + s * z_.group_channels + h * z_.head_dim;
       const A out = steps_.out[h * steps_.stride + s];
       A sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -200,12 +200,12 @@ class Backward {
     const std::int64_t c0 = h * z_.head_dim;
     for (std::int64_t l = 0; l < n_; ++l) {
       const A in = steps_.in[h * steps_.stride + l];
-      const A* __restrict y = y_ + l * z_.width + c0;
-      A* __restrict to = scaled_ + l * z_.width + c0;
+      const A* __restrict y = y_ + l * z_.group_channels + c0;
+      A* __restrict to = scaled_ + l * z_.group_channels + c0;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = in * y[k];
     }
-    tile_gemm<A, false, false>(n_, z_.state, z_.head_dim, scaled_ + c0, z_.width, start_ + c0 * z_.state,
-                               z_.state, dc_head_, z_.state, false);
+    tile_gemm<A, false, false>(n_, z_.state, z_.head_dim, scaled_ + c0, z_.group_channels,
+                               start_ + c0 * z_.state, z_.state, dc_head_, z_.state, false);
     for (std::int64_t l = 0; l < n_; ++l) {
       const A* __restrict part = dc_head_ + l * z_.state;
       const A* __restrict c = c_ + l * z_.state;
@@ -223,7 +223,7 @@ class Backward {
   /// What tokens of head h send each other.
   void within(std::int64_t h) {
     const std::int64_t c0 = h * z_.head_dim;
-    upper_products(x_ + c0, z_.width, y_ + c0, z_.width, z_.head_dim, y_turned_, scores_);
+    upper_products(x_ + c0, z_.group_channels, y_ + c0, z_.group_channels, z_.head_dim, y_turned_, scores_);
     const A* __restrict sum = steps_.sum + h * steps_.stride;
     const A* __restrict rest = steps_.rest + h * steps_.stride;
     std::fill_n(before_, ld_, A(0));
@@ -238,7 +238,8 @@ class Backward {
         ddt_[s] += direct;
       }
       tile_gemm<A, false, false>(r1 - r0, z_.head_dim, n_ - r0, mixed_ + r0 * ld_ + r0, ld_,
-                                 y_ + r0 * z_.width + c0, z_.width, q_ + r0 * z_.width + c0, z_.width, true);
+                                 y_ + r0 * z_.group_channels + c0, z_.group_channels,
+                                 q_ + r0 * z_.group_channels + c0, z_.group_channels, true);
     });
   }
 
@@ -260,11 +261,11 @@ class Backward {
       da_[t] += started;
     }
     const A skip = p_.D.template data<A>()[head];
-    T* row = g_.x.row<T>(t0_) + group_ * z_.width + c0;
+    T* row = g_.x.row<T>(t0_) + group_ * z_.group_channels + c0;
     for (std::int64_t s = 0; s < n_; ++s, row += g_.x.row_stride()) {
       const A dt = steps_.dt[h * steps_.stride + s];
-      const A* __restrict q = q_ + s * z_.width + c0;
-      const A* __restrict y = y_ + s * z_.width + c0;
+      const A* __restrict q = q_ + s * z_.group_channels + c0;
+      const A* __restrict y = y_ + s * z_.group_channels + c0;
       T* __restrict to = row;
       for (std::int64_t k = 0; k < z_.head_dim; ++k) to[k] = static_cast<T>(dt * q[k] + skip * y[k]);
     }
@@ -279,7 +280,8 @@ class Backward {
       const A whole = steps_.whole[static_cast<std::size_t>(h)];
       for (std::int64_t k = 0; k < z_.head_dim * z_.state; ++k) r[k] *= whole;
     }
-    tile_gemm<A, true, false>(z_.width, z_.state, n_, scaled_, z_.width, c_, z_.state, r_, z_.state, true);
+    tile_gemm<A, true, false>(z_.group_channels, z_.state, n_, scaled_, z_.group_channels, c_, z_.state, r_,
+                              z_.state, true);
   }
 
   const SsdProblem& p_;
@@ -291,18 +293,18 @@ class Backward {
   Scratch<A> memory_;
   A *b_, *c_, *db_, *dc_, *dc_head_;                // [chunk, state]
   A *dots_, *scores_, *mixed_, *paired_;            // B C^T, X dY^T, B C^T * E, P: [chunk, ld], column >= row
-  A *x_, *y_;                                       // X, dY [chunk, width]
-  A *q_, *scaled_;                                  // Q, and out dt X, then in dY: [chunk, width]
+  A *x_, *y_;                                       // X, dY [chunk, group_channels]
+  A *q_, *scaled_;                                  // Q, and out dt X, then in dY: [chunk, group_channels]
   A* y_turned_;                                     // dY^T of one head [head_dim, ld]
-  A* turned_;                                       // C^T [state, ld], then R^T [state, width]
-  A* r_;                                            // R [width, state]
+  A* turned_;                                       // C^T [state, ld], then R^T [state, group_channels]
+  A* r_;                                            // R [group_channels, state]
   A *before_, *ddt_, *da_, *from_start_, *to_end_;  // [ld]
 
   // The chunk at hand.
   std::int64_t group_ = 0, index_ = 0, t0_ = 0, n_ = 0;
   std::int64_t next_ = 0;                     // tokens of the chunk before, the next one here
   bool has_start_ = false, has_end_ = false;  // H, R may differ from zero
-  const A* start_ = nullptr;                  // H [width, state]
+  const A* start_ = nullptr;                  // H [group_channels, state]
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "ops/ssd_scan/ssd_scan_parts.h"
+#include "ops/ssd_scan/ssd_scan_kernels.h"
 
 /// The recurrence of the header, token by token: slow, and simple enough to be the yardstick.
 namespace nemocube::cpu {
@@ -35,10 +35,10 @@ struct Chunk {
   TimeSteps<T> steps;
 
   Chunk(const SsdProblem& p, const Sizes& z)
-      : x(at(z.chunk * z.width)), b(at(z.chunk * z.state)), c(b), y(x), steps(p, z) {}
+      : x(at(z.chunk * z.group_channels)), b(at(z.chunk * z.state)), c(b), y(x), steps(p, z) {}
 
   void load_inputs(const SsdProblem& p, const Sizes& z, std::int64_t group, std::int64_t t0, std::int64_t n) {
-    load<T>(x.data(), p.x, t0, n, group * z.width, z.width);
+    load<T>(x.data(), p.x, t0, n, group * z.group_channels, z.group_channels);
     load<T>(b.data(), p.B, t0, n, group * z.state, z.state);
     load<T>(c.data(), p.C, t0, n, group * z.state, z.state);
     steps.fill(group, t0, n);
@@ -72,15 +72,15 @@ void forward(const SsdProblem& p, const Tensor& y, const SsdStates& states) {
           const A skip = p.D.template data<A>()[head0 + h];
           A* s = state.data() + h * size;
           for (std::int64_t l = 0; l < n; ++l) {
-            const A* x = &chunk.x[at(l * z.width + h * z.head_dim)];
-            A* to = &chunk.y[at(l * z.width + h * z.head_dim)];
+            const A* x = &chunk.x[at(l * z.group_channels + h * z.head_dim)];
+            A* to = &chunk.y[at(l * z.group_channels + h * z.head_dim)];
             advance(s, chunk.decay(h, l), chunk.steps.dt[h * chunk.steps.stride + l], x,
                     &chunk.b[at(l * z.state)], z);
             for (std::int64_t q = 0; q < z.head_dim; ++q)
               to[q] = dot(s + q * z.state, &chunk.c[at(l * z.state)], z.state) + skip * x[q];
           }
         }
-        store<T>(chunk.y.data(), y, t0, n, group * z.width, z.width);
+        store<T>(chunk.y.data(), y, t0, n, group * z.group_channels, z.group_channels);
       }
       if (states.final.defined())
         std::copy_n(state.data(), all, states.final.template data<A>() + (sequence * z.heads + head0) * size);
@@ -118,11 +118,11 @@ class Backward {
     for (std::int64_t i = (length + z_.chunk - 1) / z_.chunk - 1; i >= 0; --i) {
       const std::int64_t t0 = begin + i * z_.chunk, n = std::min(z_.chunk, length - i * z_.chunk);
       chunk_.load_inputs(p_, z_, group, t0, n);
-      load<T>(grad_y_.data(), dy_, t0, n, group * z_.width, z_.width);
+      load<T>(grad_y_.data(), dy_, t0, n, group * z_.group_channels, z_.group_channels);
       std::ranges::fill(grad_b_, A(0));
       std::ranges::fill(grad_c_, A(0));
       for (std::int64_t h = 0; h < z_.group_heads; ++h) head(p_.first_chunk(sequence) + i, group, h, t0, n);
-      store<T>(grad_x_.data(), g_.x, t0, n, group * z_.width, z_.width);
+      store<T>(grad_x_.data(), g_.x, t0, n, group * z_.group_channels, z_.group_channels);
       store<T>(grad_b_.data(), g_.B, t0, n, group * z_.state, z_.state);
       store<T>(grad_c_.data(), g_.C, t0, n, group * z_.state, z_.state);
     }
@@ -138,13 +138,13 @@ class Backward {
     for (std::int64_t l = 0; l < n; ++l) {
       A* next = &states_[at((l + 1) * size_)];
       std::copy_n(next - size_, size_, next);
-      advance(next, chunk_.decay(h, l), dt[l], &chunk_.x[at(l * z_.width + c0)], &chunk_.b[at(l * z_.state)],
-              z_);
+      advance(next, chunk_.decay(h, l), dt[l], &chunk_.x[at(l * z_.group_channels + c0)],
+              &chunk_.b[at(l * z_.state)], z_);
     }
     A skip_sum = 0;
     for (std::int64_t l = n - 1; l >= 0; --l) {
-      const A* x = &chunk_.x[at(l * z_.width + c0)];
-      const A* gy = &grad_y_[at(l * z_.width + c0)];
+      const A* x = &chunk_.x[at(l * z_.group_channels + c0)];
+      const A* gy = &grad_y_[at(l * z_.group_channels + c0)];
       const A* b = &chunk_.b[at(l * z_.state)];
       const A* before = &states_[at(l * size_)];
       const A decay = chunk_.decay(h, l);
@@ -155,7 +155,7 @@ class Backward {
         add_scaled(&grad_c_[at(l * z_.state)], gy[q], before + size_ + q * z_.state, z_.state);
         add_scaled(&grad_b_[at(l * z_.state)], dt[l] * x[q], row, z_.state);
         const A through = dot(row, b, z_.state);
-        grad_x_[at(l * z_.width + c0 + q)] = dt[l] * through + skip * gy[q];
+        grad_x_[at(l * z_.group_channels + c0 + q)] = dt[l] * through + skip * gy[q];
         ddt_[at(l)] += x[q] * through;
         skip_sum += gy[q] * x[q];
       }

@@ -4,8 +4,8 @@
 
 namespace nemocube {
 
-std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int64_t> widths) {
-  const std::vector<Tensor> parts = x.value().split_last(widths);
+std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int64_t> columns) {
+  const std::vector<Tensor> parts = x.value().split_last(columns);
   std::vector<Var> result;
   if (!ctx.records({&x})) {
     for (const Tensor& part : parts) result.emplace_back(part);

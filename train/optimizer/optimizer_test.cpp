@@ -17,7 +17,7 @@ void fill_gradients(NemotronH& model, std::uint64_t seed) {
   model.parameters().clear_gradients();
   for (Parameter& p : model.parameters().all())
     if (p.wants_grad()) {
-      const Grad g = p.node->into();
+      const Output g = p.node->into();
       fill_normal(g.to, RandomStream(seed, p.name), 0, 0.1);
     }
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/parallel_for.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/attention_kernels.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -109,14 +109,13 @@ struct Plain {
 }  // namespace
 
 void attention_plain_forward(const AttentionResult& out, const AttentionInputs& in) {
-  visit_float("attention", in.q.dtype(),
-              [&](auto tag) { Plain<typename decltype(tag)::type>{in}.forward(out); });
+  visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) { Plain<T>{in}.forward(out); });
 }
 
 void attention_plain_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
                               const AttentionInputs& in) {
   visit_float("attention", in.q.dtype(),
-              [&](auto tag) { Plain<typename decltype(tag)::type>{in}.backward(out, d_o, result); });
+              [&]<class T>(TypeTag<T>) { Plain<T>{in}.backward(out, d_o, result); });
 }
 
 }  // namespace nemocube::cpu

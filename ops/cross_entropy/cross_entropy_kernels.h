@@ -6,7 +6,7 @@
 #include "core/tensor.h"
 
 /// Row kernels of cross-entropy. Internal to this folder.
-namespace nemocube::detail {
+namespace nemocube::cpu {
 
 /// Labels in host order, checked against the vocabulary. Error naming `op`, label and position.
 std::span<const std::int64_t> checked_labels(const char* op, const Tensor& labels, std::int64_t rows,
@@ -25,4 +25,4 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const Tensor&
 void softmax_losses_and_gradient(const Tensor& dlogits, std::span<double> losses, const Tensor& logits,
                                  std::span<const std::int64_t> labels, double scale);
 
-}  // namespace nemocube::detail
+}  // namespace nemocube::cpu

@@ -8,10 +8,10 @@ namespace nemocube::cpu {
 /// y[r, :] = x[source[r], :]
 void gather_rows(const Tensor& y, const Tensor& x, const Permutation& p);
 /// y[t, :] = (or +=) sum over j of weights[t, j] rows[slot[t, j], :]; undefined weights count as ones.
-void combine_rows(const Grad& y, const Tensor& rows, const Tensor& weights, const Permutation& p);
+void combine_rows(const Output& y, const Tensor& rows, const Tensor& weights, const Permutation& p);
 /// drows[slot[t, j], :] = (or +=) weights[t, j] dy[t, :]
-void spread_rows(const Grad& drows, const Tensor& dy, const Tensor& weights, const Permutation& p);
+void spread_rows(const Output& drows, const Tensor& dy, const Tensor& weights, const Permutation& p);
 /// dweights[t, j] = (or +=) <dy[t, :], rows[slot[t, j], :]>
-void dot_rows(const Grad& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p);
+void dot_rows(const Output& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p);
 
 }  // namespace nemocube::cpu

@@ -1,6 +1,6 @@
-#include "ops/router/auxiliary_losses.h"
+#include "ops/router/router_kernels.h"
 
-namespace nemocube {
+namespace nemocube::cpu {
 namespace {
 
 // What one count adds to the derivative by p_ti of coef E sum_i f_i P_i, where f_i = c_i / (k counted) and
@@ -12,20 +12,18 @@ double count_factor(double coef, std::int64_t counted, std::int64_t tokens, cons
 
 // factors[q, i] += each counts_i
 void add_counts(const Tensor& factors, std::int64_t q, const Tensor& counts, double each) {
-  const auto add = [&]<class T>(T* to) {
+  visit_accumulate("router", factors.dtype(), [&]<class T>(TypeTag<T>) {
+    T* to = factors.row<T>(q);
     for (std::int64_t i = 0; i < counts.numel(); ++i)
       to[i] += static_cast<T>(each * static_cast<double>(counts.data<std::int64_t>()[i]));
-  };
-  if (factors.dtype() == DType::f64) return add(factors.row<double>(q));
-  add(factors.row<float>(q));
+  });
 }
 
 void scale_factors(const Tensor& factors, double scale) {
-  const auto multiply = [&]<class T>(T* to) {
+  visit_accumulate("router", factors.dtype(), [&]<class T>(TypeTag<T>) {
+    T* to = factors.data<T>();
     for (std::int64_t i = 0; i < factors.numel(); ++i) to[i] *= static_cast<T>(scale);
-  };
-  if (factors.dtype() == DType::f64) return multiply(factors.data<double>());
-  multiply(factors.data<float>());
+  });
 }
 
 // The loss whose factors are each counts_i for every token; adds these to all rows of `factors`.
@@ -33,7 +31,7 @@ double microbatch_loss(const Tensor& factors, const Tensor& scores, const Tensor
   const Tensor own = Tensor::zeros({1, counts.numel()}, factors.dtype());
   add_counts(own, 0, counts, each);
   for (std::int64_t q = 0; q < factors.rows(); ++q) add_counts(factors, q, counts, each);
-  return cpu::balance_loss(scores, own, Sequences::uniform(1, scores.rows()));
+  return balance_loss(scores, own, Sequences::uniform(1, scores.rows()));
 }
 
 // The loss over each sequence; adds its factors.
@@ -45,10 +43,10 @@ double sequence_loss(const Tensor& factors, const Tensor& scores, const Tensor& 
     const std::int64_t tokens = sequences.length(q);
     if (tokens == 0) continue;
     const double coef = o.seq_aux_loss_coef / static_cast<double>(filled);
-    add_counts(factors, q, cpu::router_counts(unbiased, o.experts, sequences.begin(q), sequences.end(q)),
+    add_counts(factors, q, router_counts(unbiased, o.experts, sequences.begin(q), sequences.end(q)),
                count_factor(coef, tokens, tokens, o));
   }
-  return cpu::balance_loss(scores, factors, sequences);
+  return balance_loss(scores, factors, sequences);
 }
 
 void add_to_totals(RouterTotals& totals, const Tensor& counts, std::int64_t tokens) {
@@ -65,7 +63,7 @@ Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, c
   const std::int64_t tokens = scores.rows();
   const Tensor factors = Tensor::zeros({sequences.count(), o.experts}, scores.dtype());
   if (o.seq_aux_loss_coef != 0) routing.seq_aux_loss = sequence_loss(factors, scores, unbiased, sequences, o);
-  const Tensor counts = cpu::router_counts(unbiased, o.experts, 0, tokens);
+  const Tensor counts = router_counts(unbiased, o.experts, 0, tokens);
   if (o.aux_loss_coef != 0)
     routing.aux_loss =
         microbatch_loss(factors, scores, counts, count_factor(o.aux_loss_coef, tokens, tokens, o));
@@ -82,10 +80,10 @@ Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, c
 
 }  // namespace
 
-cpu::AuxGradient auxiliary_losses(const Context& ctx, Routing& routing, const Tensor& logits,
-                                  const Tensor& scores, const Tensor& bias, const RouterOptions& o,
-                                  const Sequences& sequences, RouterTotals* totals) {
-  cpu::AuxGradient aux;
+AuxGradient auxiliary_losses(const Context& ctx, Routing& routing, const Tensor& logits, const Tensor& scores,
+                             const Tensor& bias, const RouterOptions& o, const Sequences& sequences,
+                             RouterTotals* totals) {
+  AuxGradient aux;
   const std::int64_t tokens = scores.rows();
   if (tokens == 0) return aux;
   if (o.global_aux_loss_coef == 0) totals = nullptr;
@@ -93,14 +91,14 @@ cpu::AuxGradient auxiliary_losses(const Context& ctx, Routing& routing, const Te
     Tensor unbiased = routing.experts;
     if (bias.defined() || o.groups > 1) {
       unbiased = Tensor::empty(routing.experts.shape(), DType::i32);
-      cpu::router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
+      router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
     }
     aux.sequences = sequences;
     aux.factors = balance(routing, scores, unbiased, o, sequences, totals, ctx.recomputing);
   }
   if (o.z_loss_coef != 0) {
     double sum = 0;
-    for (const double lse : cpu::log_sums(logits)) sum += lse * lse;
+    for (const double lse : log_sums(logits)) sum += lse * lse;
     routing.z_loss = o.z_loss_coef * sum / static_cast<double>(tokens);
     aux.logits = logits;
     aux.z_factor = o.aux_grad_scale * o.z_loss_coef * 2 / static_cast<double>(tokens);
@@ -108,4 +106,4 @@ cpu::AuxGradient auxiliary_losses(const Context& ctx, Routing& routing, const Te
   return aux;
 }
 
-}  // namespace nemocube
+}  // namespace nemocube::cpu

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/parallel_for.h"
-#include "ops/matmul/kernels.h"
+#include "ops/matmul/matmul_kernels.h"
 #include "ops/transpose.h"
 
-namespace nemocube::detail {
+namespace nemocube::cpu {
 namespace {
 
 constexpr std::int64_t crowding_bytes = 1024, line = 16;  // a cache line holds 16 values
@@ -49,7 +49,7 @@ bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes) {
   return wants_copy(a, true) || wants_copy(b, false);
 }
 
-void crowded_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   const Tensor to = c.to.reshape({sizes.m, sizes.n});
   const Tensor left = a.tensor.reshape({a.tensor.rows(), a.tensor.cols()});
   const Tensor right = b.tensor.reshape({b.tensor.rows(), b.tensor.cols()});
@@ -64,7 +64,7 @@ void crowded_product(const Grad& c, const Operand& a, const Operand& b, const Si
       Operand b_part{k_of(right, !b.transposed), b.transposed};
       if (copy_a) a_part = {transpose_of(a_part.tensor), false};
       if (copy_b) b_part.tensor = copy_of(b_part.tensor);
-      const Grad part{to.narrow(0, begin, rows), k == 0 ? c.how : Into::add};
+      const Output part{to.narrow(0, begin, rows), k == 0 ? c.how : Into::add};
       expect(onednn_product(part, a_part, b_part, {rows, sizes.n, length}), "oneDNN has no f32 product");
     }
   };
@@ -76,4 +76,4 @@ void crowded_product(const Grad& c, const Operand& a, const Operand& b, const Si
   });
 }
 
-}  // namespace nemocube::detail
+}  // namespace nemocube::cpu

@@ -1,17 +1,21 @@
-#include "ops/cross_entropy/linear_cross_entropy.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "core/kernels.h"
 #include "core/parallel_for.h"
-#include "ops/cross_entropy/cross_entropy.h"
-#include "ops/cross_entropy/kernels.h"
+#include "ops/cross_entropy/cross_entropy_kernels.h"
+#include "ops/linear/linear.h"
 #include "ops/matmul/matmul.h"
 
-namespace nemocube::detail {
+namespace nemocube {
 namespace {
+
+enum class Variant { fused, plain };
+const Variants<Variant> variants("cross_entropy", {{Variant::fused, "fused"}, {Variant::plain, "plain"}});
 
 // Gathered rows are padded with zeros to a multiple of this, so that few different products are prepared
 // although the number of labelled rows changes from batch to batch.
@@ -26,11 +30,11 @@ struct Labelled {
 };
 
 template <class Fn>
-void copy_rows(std::int64_t count, std::int64_t width_bytes, Fn&& ends) {
-  parallel_for(count, 1 + 65536 / (width_bytes + 1), [&](std::int64_t begin, std::int64_t end) {
+void copy_rows(std::int64_t count, std::int64_t row_bytes, Fn&& ends) {
+  parallel_for(count, 1 + 65536 / (row_bytes + 1), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const auto [to, from] = ends(i);
-      std::memcpy(to, from, static_cast<std::size_t>(width_bytes));
+      std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
     }
   });
 }
@@ -76,7 +80,7 @@ Tensor scatter(const Tensor& part, const std::vector<std::int64_t>& rows, const 
 Tensor as_rows(const Tensor& x) { return x.ndim() == 2 ? x : x.reshape({x.rows(), x.cols()}); }
 
 /// Loss of the labelled rows, chunk by chunk; with gradients for whichever of dx and dw is defined.
-double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Grad dw, double grad_scale,
+double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw, double grad_scale,
                   std::int64_t chunk_rows) {
   const DType acc = accumulate_dtype(weight.dtype());
   const std::int64_t rows = in.x.dim(0), most = std::min(chunk_rows, rows), vocabulary = weight.dim(0);
@@ -98,11 +102,11 @@ double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Gr
     matmul({logits, Into::set}, x, false, weight, true);
     const Tensor real_logits = logits.narrow(0, 0, real);
     if (!backward) {
-      softmax_losses(lse.narrow(0, 0, real), chunk_losses, real_logits, labels);
+      cpu::softmax_losses(lse.narrow(0, 0, real), chunk_losses, real_logits, labels);
       continue;
     }
     const Tensor grads = all_grads.narrow(0, 0, length);
-    softmax_losses_and_gradient(grads.narrow(0, 0, real), chunk_losses, real_logits, labels, grad_scale);
+    cpu::softmax_losses_and_gradient(grads.narrow(0, 0, real), chunk_losses, real_logits, labels, grad_scale);
     grads.narrow(0, real, length - real).zero();
     if (dw.to.defined()) matmul(dw, grads, true, x, false);
     dw.how = Into::add;
@@ -111,25 +115,23 @@ double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Gr
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
-}  // namespace
-
-Var fused_linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,
-                               double grad_scale, std::int64_t chunk_rows) {
+Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, double grad_scale,
+          std::int64_t chunk_rows) {
   const char* op = "linear_cross_entropy";
   const Tensor &xv = x.value(), &w = weight.value();
   require(xv.ndim() >= 1, op, ": x: want shape [..., in], got ", xv.shape());
   require(w.ndim() == 2 && w.cols() == xv.cols(), op, ": weight: want shape [V, ", xv.cols(), "], got ",
           w.shape());
   check_dtype("linear_cross_entropy: weight", w, xv.dtype());
-  const Labelled in = gather(as_rows(xv), checked_labels(op, labels, xv.rows(), w.dim(0)));
+  const Labelled in = gather(as_rows(xv), cpu::checked_labels(op, labels, xv.rows(), w.dim(0)));
 
   const bool wants = ctx.records({&x, &weight});
   Tensor dx;
-  Grad dw;
+  Output dw;
   if (wants && x.needs_grad()) dx = Tensor::empty(in.x.shape(), xv.dtype());
   if (wants && weight.needs_grad())
     dw = weight.node()->leaf() ? weight.node()->into()
-                               : Grad{Tensor::empty(w.shape(), accumulate_dtype(w.dtype())), Into::set};
+                               : Output{Tensor::empty(w.shape(), accumulate_dtype(w.dtype())), Into::set};
   const double sum = run_chunks(in, w, dx, dw, grad_scale, chunk_rows);
   Var loss = make_result(Tensor::scalar(sum, accumulate_dtype(xv.dtype())), wants);
   if (!wants) return loss;
@@ -144,4 +146,14 @@ Var fused_linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, co
   return loss;
 }
 
-}  // namespace nemocube::detail
+}  // namespace
+
+Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,
+                         double grad_scale, std::int64_t chunk_rows) {
+  require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
+  if (variants.chosen(ctx) == Variant::plain)
+    return cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale);
+  return fused(ctx, x, weight, labels, grad_scale, chunk_rows);
+}
+
+}  // namespace nemocube

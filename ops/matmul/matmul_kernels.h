@@ -4,7 +4,7 @@
 #include "core/autograd.h"
 
 /// The products behind matmul(). Internal to this folder; sizes are at least 1 and checked.
-namespace nemocube::detail {
+namespace nemocube::cpu {
 
 struct Operand {
   Tensor tensor;
@@ -15,13 +15,13 @@ struct Sizes {
 };
 
 /// oneDNN. False, with nothing done, when this machine has no product for the dtypes.
-bool onednn_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes);
-void f64_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes);
+bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
+void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
 /// Rows of C for each thread, at least, where threads form slices of rows with copies of their own.
 constexpr std::int64_t least_slice = 128;
 /// onednn_product of a transposed A, with a slice of the rows of C for each of `threads`, at most M / 16.
-bool sliced_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads);
+bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads);
 
 /// Whether oneDNN computes with AVX-512 or more here.
 bool onednn_has_avx512();
@@ -31,13 +31,13 @@ bool onednn_has_avx512();
 /// the rows of B, or of a transposed A, lie so (2.6, Zen 3, 100 to 2048 rows of C).
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes);
 /// A product of f32 with such operands replaced by copies whose rows are apart by other distances.
-void crowded_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes);
+void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
 /// By way of f32 copies, for bf16 where onednn_product has none.
-void converted_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes);
+void converted_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
 /// Products prepared by oneDNN and kept for reuse.
 std::int64_t onednn_plans();
 constexpr std::int64_t most_onednn_plans = 1024;
 
-}  // namespace nemocube::detail
+}  // namespace nemocube::cpu

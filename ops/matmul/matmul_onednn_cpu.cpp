@@ -11,9 +11,9 @@
 
 #include "core/log.h"
 #include "core/parallel_for.h"
-#include "ops/matmul/kernels.h"
+#include "ops/matmul/matmul_kernels.h"
 
-namespace nemocube::detail {
+namespace nemocube::cpu {
 namespace {
 
 /// Everything oneDNN wants to know before it generates code.
@@ -167,7 +167,7 @@ std::int64_t row_step(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row
 
 using PlanPtr = std::shared_ptr<const Plan>;
 
-PlanPtr plan_for(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
+PlanPtr plan_for(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
   return plan_cache().find_or_make({.sizes = sizes,
                                     .step_a = row_step(a.tensor),
                                     .step_b = row_step(b.tensor),
@@ -201,7 +201,7 @@ void execute(const Plan& plan, const Tensor& c, const Tensor& a, const Tensor& b
 
 /// A^T B with a slice of rows for each thread, which packs only the part of A that it needs: with AVX-512 5 to
 /// 10 % faster than oneDNN's own division (2.6, two threads, the shapes of weight gradients, f32 and bf16).
-bool sliced_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
+bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
   struct Slice {
     Tensor to, left;
     PlanPtr plan;
@@ -226,7 +226,7 @@ bool sliced_product(const Grad& c, const Operand& a, const Operand& b, const Siz
   return true;
 }
 
-bool onednn_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
   if (a.transposed && threads > 1 && onednn_has_avx512() && sizes.m >= threads * least_slice)
     return sliced_product(c, a, b, sizes, threads);
@@ -243,4 +243,4 @@ bool onednn_has_avx512() {
 
 std::int64_t onednn_plans() { return plan_cache().size(); }
 
-}  // namespace nemocube::detail
+}  // namespace nemocube::cpu

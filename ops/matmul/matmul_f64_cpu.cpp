@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "core/parallel_for.h"
-#include "ops/matmul/kernels.h"
+#include "ops/matmul/matmul_kernels.h"
 
-namespace nemocube::detail {
+namespace nemocube::cpu {
 namespace {
 
 // [rows, cols] of op(x), as it lies in memory or as a transposed copy.
@@ -22,22 +22,22 @@ Tensor plain(const Operand& x, std::int64_t rows, std::int64_t cols) {
 
 }  // namespace
 
-void f64_product(const Grad& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   constexpr std::int64_t block_n = 512, block_k = 64;  // a block of b (256 KiB) stays in the second cache
   const Tensor left = plain(a, sizes.m, sizes.k), right = plain(b, sizes.k, sizes.n);
   parallel_for(sizes.m, 1 + 32768 / (sizes.n * sizes.k), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n0 = 0; n0 < sizes.n; n0 += block_n) {
-      const std::int64_t width = std::min(block_n, sizes.n - n0);
+      const std::int64_t columns = std::min(block_n, sizes.n - n0);
       for (std::int64_t k0 = 0; k0 < sizes.k; k0 += block_k) {
         const std::int64_t k_end = std::min(k0 + block_k, sizes.k);
         for (std::int64_t i = begin; i < end; ++i) {
           double* __restrict to = c.to.row<double>(i) + n0;
           const double* factors = left.row<double>(i);
-          if (k0 == 0 && c.how == Into::set) std::fill_n(to, width, 0.0);
+          if (k0 == 0 && c.how == Into::set) std::fill_n(to, columns, 0.0);
           for (std::int64_t k = k0; k < k_end; ++k) {
             const double f = factors[k];
             const double* __restrict from = right.row<double>(k) + n0;
-            for (std::int64_t j = 0; j < width; ++j) to[j] += f * from[j];
+            for (std::int64_t j = 0; j < columns; ++j) to[j] += f * from[j];
           }
         }
       }
@@ -45,4 +45,4 @@ void f64_product(const Grad& c, const Operand& a, const Operand& b, const Sizes&
   });
 }
 
-}  // namespace nemocube::detail
+}  // namespace nemocube::cpu

@@ -9,13 +9,38 @@
 #include "core/parallel_for.h"
 #include "ops/attention/attention.h"
 
+/// Kernels behind ops/attention/attention.h: arguments checked by the caller.
+namespace nemocube::cpu {
+
+struct AttentionInputs {
+  Tensor q, k, v;
+  AttentionOptions options;  ///< scale is set
+  Sequences q_seqs, kv_seqs;
+};
+struct AttentionResult {
+  Tensor o, lse;
+};
+/// An undefined gradient is not wanted.
+struct AttentionGrads {
+  Tensor dq, dk, dv;
+};
+
+void attention_forward(const AttentionResult& out, const AttentionInputs& in);
+void attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
+                        const AttentionInputs& in);
+void attention_plain_forward(const AttentionResult& out, const AttentionInputs& in);
+void attention_plain_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
+                              const AttentionInputs& in);
+
+}  // namespace nemocube::cpu
+
 /// Parts shared by the tiled forward and backward pass.
 ///
-/// A block is a few consecutive queries together with all query heads of one kv head: `width` columns, query
+/// A block is a few consecutive queries together with all query heads of one kv head: its columns, query
 /// by query, head by head. Scores are formed transposed, [keys, columns], so that softmax runs along the
 /// vector lanes, the heads of a group share every load of K and V, and the products that form dK and dV sum
 /// over the group by themselves. The diagonal cuts a tile of keys exactly at the last query of a block.
-namespace nemocube::cpu::attention_detail {
+namespace nemocube::cpu::attention {
 
 constexpr std::int64_t block_columns = 128, key_tile = 96, column_multiple = 16;
 
@@ -40,7 +65,7 @@ inline double exp2_tile(double x) { return std::exp2(x); }
 
 constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;
 
-inline std::int64_t padded(std::int64_t columns) {
+inline std::int64_t pad_columns(std::int64_t columns) {
   return (columns + column_multiple - 1) / column_multiple * column_multiple;
 }
 
@@ -51,10 +76,10 @@ struct Geometry {
         kv_heads(in.options.kv_heads),
         group(in.options.heads / in.options.kv_heads),
         queries(std::max<std::int64_t>(1, block_columns / group)),
-        width(padded(queries * group)) {}
+        padded_columns(pad_columns(queries * group)) {}
   std::int64_t head_dim, kv_heads, group;
-  std::int64_t queries;  ///< in a full block
-  std::int64_t width;    ///< columns of a full block, padded
+  std::int64_t queries;         ///< in a full block
+  std::int64_t padded_columns;  ///< of a full block
 };
 
 /// One sequence and kv head.
@@ -81,9 +106,9 @@ struct Block {
       : first(index * g.queries),
         count(std::min(g.queries, span.q_count - first)),
         columns(count * g.group),
-        width(padded(columns)),
+        padded_columns(pad_columns(columns)),
         key_end(span.keys_before(first + count)) {}
-  std::int64_t first, count, columns, width;
+  std::int64_t first, count, columns, padded_columns;
   std::int64_t key_end;  ///< keys seen by any of its queries
 };
 
@@ -136,16 +161,16 @@ void copy_keys(A* to, const Tensor& from, const Geometry& g, const Span& span, s
   }
 }
 
-/// The columns of a block as rows [width, head_dim], times `factor`; padding is zero.
+/// The columns of a block as rows [padded_columns, head_dim], times `factor`; padding is zero.
 template <class T, class A>
 void copy_block(A* to, const Tensor& from, const Geometry& g, const Span& span, const Block& block,
                 A factor) {
-  const std::int64_t row_width = g.group * g.head_dim;
+  const std::int64_t channels = g.group * g.head_dim;
   for (std::int64_t i = 0; i < block.count; ++i) {
-    const T* row = from.row<T>(span.q_begin + block.first + i) + span.kv_head * row_width;
-    for (std::int64_t c = 0; c < row_width; ++c) to[i * row_width + c] = static_cast<A>(row[c]) * factor;
+    const T* row = from.row<T>(span.q_begin + block.first + i) + span.kv_head * channels;
+    for (std::int64_t c = 0; c < channels; ++c) to[i * channels + c] = static_cast<A>(row[c]) * factor;
   }
-  std::fill(to + block.columns * g.head_dim, to + block.width * g.head_dim, A(0));
+  std::fill(to + block.columns * g.head_dim, to + block.padded_columns * g.head_dim, A(0));
 }
 
-}  // namespace nemocube::cpu::attention_detail
+}  // namespace nemocube::cpu::attention

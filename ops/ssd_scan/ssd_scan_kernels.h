@@ -4,16 +4,56 @@
 #include <vector>
 
 #include "core/parallel_for.h"
+#include "core/tensor.h"
 #include "ops/math.h"
 #include "ops/prefetch.h"
-#include "ops/ssd_scan/ssd_scan_cpu.h"
+#include "ops/sequences.h"
+#include "ops/ssd_scan/ssd_scan.h"
+
+/// Kernels behind ops/ssd_scan/ssd_scan.h: arguments checked by the caller.
+namespace nemocube::cpu {
+
+struct SsdProblem {
+  Tensor x, dt_raw, B, C;
+  Tensor A_log, D, dt_bias;  // in the accumulation dtype
+  Tensor initial_state;      // may be undefined
+  SsdOptions options;
+  Sequences sequences;
+
+  /// Chunks start afresh at every sequence; the last one of a sequence may be short.
+  std::int64_t chunk_length() const;
+  std::int64_t chunks() const;
+  std::int64_t first_chunk(std::int64_t sequence) const;
+};
+
+/// What forward writes besides y; each may be undefined.
+struct SsdStates {
+  Tensor chunk_starts;  // [chunks, heads, head_dim, state_size], read by backward
+  Tensor final;         // [sequences, heads, head_dim, state_size]
+};
+
+/// Like the inputs, and for the parameters [chunks, heads] in the accumulation dtype: one partial sum for
+/// each chunk. All defined.
+struct SsdGradients {
+  Tensor x, dt_raw, B, C;
+  Tensor A_log, D, dt_bias;
+};
+
+void ssd_chunked_forward(const SsdProblem& problem, const Tensor& y, const SsdStates& states);
+void ssd_chunked_backward(const SsdProblem& problem, const SsdGradients& gradients, const Tensor& dy,
+                          const Tensor& chunk_starts);
+void ssd_recurrent_forward(const SsdProblem& problem, const Tensor& y, const SsdStates& states);
+void ssd_recurrent_backward(const SsdProblem& problem, const SsdGradients& gradients, const Tensor& dy,
+                            const Tensor& chunk_starts);
+
+}  // namespace nemocube::cpu
 
 /// Parts shared by the CPU variants of the scan.
 namespace nemocube::cpu::ssd {
 
 struct Sizes {
   std::int64_t heads, head_dim, groups, state, chunk;
-  std::int64_t group_heads, width;  // heads of one group, and their channels
+  std::int64_t group_heads, group_channels;  // heads of one group, and their channels
 
   explicit Sizes(const SsdProblem& p)
       : heads(p.options.heads),
@@ -22,7 +62,7 @@ struct Sizes {
         state(p.options.state_size),
         chunk(p.chunk_length()),
         group_heads(heads / groups),
-        width(group_heads * head_dim) {}
+        group_channels(group_heads * head_dim) {}
 };
 
 /// Runs fn(sequence, group) for all of them, in parallel. Consecutive items share a group, so that threads
@@ -54,28 +94,28 @@ class Scratch {
   std::int64_t used_ = 0;
 };
 
-/// Copies n rows of `width` columns from column c0 of t, from row t0 on, to `to` [n, width].
+/// Copies columns [c0, c0 + columns) of the n rows of t from row t0 on to `to` [n, columns].
 template <class T, class A>
 void load(A* __restrict to, const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_t c0,
-          std::int64_t width) {
+          std::int64_t columns) {
   const T* from = t.row<T>(t0) + c0;
-  for (std::int64_t l = 0; l < n; ++l, from += t.row_stride(), to += width)
-    for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<A>(from[c]);
+  for (std::int64_t l = 0; l < n; ++l, from += t.row_stride(), to += columns)
+    for (std::int64_t c = 0; c < columns; ++c) to[c] = static_cast<A>(from[c]);
 }
 
 /// The reverse of load, rounding to T.
 template <class T, class A>
 void store(const A* __restrict from, const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_t c0,
-           std::int64_t width) {
+           std::int64_t columns) {
   T* to = t.row<T>(t0) + c0;
-  for (std::int64_t l = 0; l < n; ++l, to += t.row_stride(), from += width)
-    for (std::int64_t c = 0; c < width; ++c) to[c] = static_cast<T>(from[c]);
+  for (std::int64_t l = 0; l < n; ++l, to += t.row_stride(), from += columns)
+    for (std::int64_t c = 0; c < columns; ++c) to[c] = static_cast<T>(from[c]);
 }
 
-/// Brings n rows of `width` columns into the cache, for a chunk to come.
+/// Brings columns [c0, c0 + columns) of the n rows from row t0 on into the cache, for a chunk to come.
 template <class T>
-void prefetch_rows(const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_t c0, std::int64_t width) {
-  for (std::int64_t l = 0; l < n; ++l) prefetch(t.row<T>(t0 + l) + c0, width);
+void prefetch_rows(const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_t c0, std::int64_t columns) {
+  for (std::int64_t l = 0; l < n; ++l) prefetch(t.row<T>(t0 + l) + c0, columns);
 }
 
 template <class A>
