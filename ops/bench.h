@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
@@ -16,13 +17,22 @@ struct BenchOptions {
   bool small = false;  ///< sizes that finish in milliseconds, for tests
 };
 
+/// Named sizes of a case in the order to print them: {{"rows", 2048}, {"cols", 512}}.
+using BenchShape = std::vector<std::pair<std::string, std::int64_t>>;
+
 struct BenchCase {
-  std::string variant;           ///< "fused forward", "chunked backward"
-  std::string shape;             ///< "rows=2048 cols=512"
-  double bytes = 0;              ///< least bytes to move from and to memory
-  double flops = 0;              ///< floating-point operations, multiply-add = 2
-  std::function<void()> run;     ///< one call
-  std::function<bool()> verify;  ///< checks the result of a call against a plain reference
+  std::string variant;  ///< "fused forward", "chunked forward+backward"
+  BenchShape shape;
+  /// The least that one call moves from and to memory by the operation's contract: each operand of forward and
+  /// each of backward once, one that is read and written twice, rows that are not needed not at all. What an
+  /// implementation reads again or keeps for backward does not count.
+  double bytes = 0;
+  /// Floating-point operations of the matrix products (dot products included) of one call, a multiply-add
+  /// counted as 2; 0: none. Elementwise arithmetic is left out: memory decides there.
+  double flops = 0;
+  std::function<void()> run = {};  ///< one call
+  /// Whether what a call computes agrees with the definition or with another variant.
+  std::function<bool()> verify = {};
 };
 
 using BenchMaker = std::function<std::vector<BenchCase>(const BenchOptions&)>;

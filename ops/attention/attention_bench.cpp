@@ -1,27 +1,17 @@
-#include <cmath>
 #include <memory>
 
-#include "core/kernels.h"
-#include "core/rng.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_kernels.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 
 namespace nemocube {
 namespace {
 
-Tensor normal(const Shape& shape, DType dtype, const char* name) {
-  Tensor t = Tensor::empty(shape, dtype);
-  fill_normal(t, RandomStream(1, name), 0, 1);
-  return t;
-}
+using bench::bytes_of;
+using bench::normal;
 
 bool alike(const Tensor& a, const Tensor& b) {
-  const double tolerance = a.dtype() == DType::bf16 ? 2e-2 : a.dtype() == DType::f32 ? 1e-4 : 1e-10;
-  const auto x = a.to_vector(), y = b.to_vector();
-  for (std::size_t i = 0; i < x.size(); ++i)
-    if (!(std::abs(x[i] - y[i]) <= tolerance * (1 + std::abs(y[i])))) return false;
-  return true;
+  return bench::close(a, b, a.dtype() == DType::bf16 ? 2e-2 : a.dtype() == DType::f32 ? 1e-4 : 1e-10);
 }
 
 struct Work {
@@ -31,8 +21,9 @@ struct Work {
   Tensor d_o;
 };
 
-/// Pairs of a query and a key that it sees, times query heads and head_dim.
-double products(const cpu::AttentionInputs& in) {
+/// Multiply-adds of one product between queries and keys: one for each pair of a query and a key that it sees, in
+/// every query head, times head_dim.
+double multiply_adds(const cpu::AttentionInputs& in) {
   double pairs = 0;
   for (std::int64_t s = 0; s < in.q_seqs.count(); ++s) {
     const auto q = static_cast<double>(in.q_seqs.length(s)), k = static_cast<double>(in.kv_seqs.length(s));
@@ -84,21 +75,24 @@ bool verify_backward(const Work& w, const Variant& other) {
 void add_cases(std::vector<BenchCase>& list, const AttentionOptions& options, const Sequences& q_seqs,
                const Sequences& kv_seqs, DType dtype, bool train, Variant variant = tiled) {
   const auto w = prepare(options, q_seqs, kv_seqs, dtype);
-  const double q_bytes = static_cast<double>(w->in.q.bytes()), k_bytes = static_cast<double>(w->in.k.bytes());
-  const double lse_bytes = static_cast<double>(w->out.lse.bytes()), flops = 2 * products(w->in);
-  const std::string shape =
-      cat("sequences=", q_seqs.count(), " q=", q_seqs.longest(), " kv=", kv_seqs.longest(),
-          " heads=", options.heads, "/", options.kv_heads, " head_dim=", options.head_dim, " dtype=", dtype);
+  const double product = 2 * multiply_adds(w->in);
+  const BenchShape shape{{"sequences", q_seqs.count()},  {"queries", q_seqs.longest()},
+                         {"keys", kv_seqs.longest()},    {"heads", options.heads},
+                         {"kv_heads", options.kv_heads}, {"head_dim", options.head_dim}};
   const Variant other = variant.forward == plain.forward ? tiled : plain;
-  list.push_back({cat(variant.name, " forward"), shape, 2 * q_bytes + 2 * k_bytes + lse_bytes, 2 * flops,
+  // q, k, v in, o and lse out; scores and o are a product each.
+  const double forward_bytes = bytes_of(w->in.q, w->in.k, w->in.v, w->out.o, w->out.lse);
+  list.push_back({cat(variant.name, " forward"), shape, forward_bytes, 2 * product,
                   [=] { variant.forward(w->out, w->in); }, [=] { return verify_forward(*w, other); }});
   if (!train) return;
-  list.push_back({cat(variant.name, " backward"), shape, 4 * q_bytes + 4 * k_bytes + lse_bytes, 5 * flops,
+  // All of that and do in, dq, dk, dv out; scores again, dp, dq, dk, dv.
+  const double backward_bytes = forward_bytes + bytes_of(w->d_o, w->grads.dq, w->grads.dk, w->grads.dv);
+  list.push_back({cat(variant.name, " backward"), shape, backward_bytes, 5 * product,
                   [=] { variant.backward(w->grads, w->d_o, w->out, w->in); },
                   [=] { return verify_backward(*w, other); }});
 }
 
-const RegisterBench bench("attention", [](const BenchOptions& o) {
+const RegisterBench registration("attention", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
   const std::int64_t length = o.small ? 65 : 512;
   const AttentionOptions options{8, 2, 64, 0.125, true};

@@ -1,8 +1,7 @@
 #include <cmath>
 #include <memory>
 
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
 
 namespace nemocube {
@@ -15,15 +14,10 @@ struct Setup {
 
   Setup(std::int64_t count, std::int64_t length, std::int64_t channels, DType dtype)
       : sequences(Sequences::uniform(count, length)) {
-    const auto draw = [&](const Shape& shape, const char* name) {
-      Tensor t = Tensor::empty(shape, dtype);
-      fill_normal(t, RandomStream(1, name), 0, 1);
-      return t;
-    };
-    x = draw({count * length, channels + 1024}, "x").narrow(-1, 1024, channels);
-    weight = draw({channels, 1, 4}, "weight");
-    bias = draw({channels}, "bias");
-    dy = draw({count * length, channels}, "dy");
+    x = bench::normal({count * length, channels + 1024}, dtype, "x").narrow(-1, 1024, channels);
+    weight = bench::normal({channels, 1, 4}, dtype, "weight");
+    bias = bench::normal({channels}, dtype, "bias");
+    dy = bench::normal({count * length, channels}, dtype, "dy");
   }
 
   void forward() {
@@ -35,9 +29,7 @@ struct Setup {
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    // x is an intermediate value's, as in a model.
-    const Var in(x, std::make_shared<GradNode>(x.shape(), x.dtype(), false));
-    const Var w = Var::leaf(weight), b = Var::leaf(bias);
+    const Var in = bench::intermediate(x), w = Var::leaf(weight), b = Var::leaf(bias);
     const Var out = causal_conv1d_silu(ctx, in, w, b, sequences);
     y = out.value();
     tape.backward(out, dy);
@@ -61,7 +53,7 @@ struct Setup {
       for (const std::int64_t channel : {std::int64_t{0}, x.cols() / 2, x.cols() - 1}) {
         const double pre = c(t, channel), want = pre / (1 + std::exp(-pre));
         const double got = y.narrow(0, t, 1).narrow(-1, channel, 1).to_vector()[0];
-        if (!(std::abs(got - want) <= tolerance * (1 + std::abs(want)))) return false;
+        if (!bench::close(got, want, tolerance)) return false;
       }
     return true;
   }
@@ -76,27 +68,28 @@ struct Setup {
       want += w[static_cast<std::size_t>(3 - (u - t))] * g * s * (1 + pre * (1 - s));
     }
     const double got = dx.narrow(0, t, 1).narrow(-1, channel, 1).to_vector()[0];
-    return std::abs(got - want) <= tolerance * (1 + std::abs(want));
+    return bench::close(got, want, tolerance);
   }
 };
 
 std::vector<BenchCase> make(const BenchOptions& options) {
   const std::int64_t count = 4, length = options.small ? 32 : 512, channels = options.small ? 48 : 1536;
   auto setup = std::make_shared<Setup>(count, length, channels, options.dtype);
-  const double values = static_cast<double>(count * length * channels);
-  const double element = static_cast<double>(size_of(options.dtype));
   const double tolerance = options.dtype == DType::bf16 ? 0.02 : 1e-4;
-  const std::string shape = cat("sequences=", count, " tokens=", length, " channels=", channels, " taps=4");
-  // Forward: 4 multiply-adds and about 20 operations of the logistic function for each value, x in and y out.
-  // Backward: c again, du, 4 multiply-adds each for dx and dweight; x and dy in, dx out.
+  const BenchShape shape{{"sequences", count}, {"tokens", length}, {"channels", channels}, {"taps", 4}};
+  const double x = bench::bytes_of(setup->x), parameters = bench::bytes_of(setup->weight, setup->bias);
+  const double gradients = parameters / static_cast<double>(size_of(options.dtype)) *
+                           static_cast<double>(size_of(accumulate_dtype(options.dtype)));
+  // Forward: x and the parameters in, y out. Backward: x, dy and the weight again, dx and the gradients out.
+  const double forward = 2 * x + parameters, backward = 3 * x + bench::bytes_of(setup->weight) + gradients;
   return {
-      {"forward", shape, 2 * element * values, 28 * values, [setup] { setup->forward(); },
+      {"forward", shape, forward, 0, [setup] { setup->forward(); },
        [setup, tolerance] { return setup->verify_forward(tolerance); }},
-      {"forward+backward", shape, 5 * element * values, (28 + 48) * values, [setup] { setup->both(); },
+      {"forward+backward", shape, forward + backward, 0, [setup] { setup->both(); },
        [setup, tolerance] { return setup->verify_forward(tolerance) && setup->verify_backward(tolerance); }}};
 }
 
-const RegisterBench bench("causal_conv1d", make);
+const RegisterBench registration("causal_conv1d", make);
 
 }  // namespace
 }  // namespace nemocube

@@ -1,19 +1,12 @@
 #include <cmath>
 
 #include "core/kernels.h"
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 
 namespace nemocube {
 namespace {
-
-Tensor normal(const Shape& shape, DType dtype, const char* name, double sigma) {
-  Tensor t = Tensor::empty(shape, dtype);
-  fill_normal(t, RandomStream(1, name), 0, sigma);
-  return t;
-}
 
 struct Problem {
   Tensor x, weight, labels;
@@ -26,8 +19,7 @@ struct Problem {
     Context ctx;
     ctx.tape = &tape;
     ctx.kernels = &choice;
-    const Var vx(x, std::make_shared<GradNode>(x.shape(), x.dtype(), false));
-    const Var loss = linear_cross_entropy(ctx, vx, leaf, labels, 1.0 / 1024, chunk_rows);
+    const Var loss = linear_cross_entropy(ctx, bench::intermediate(x), leaf, labels, 1.0 / 1024, chunk_rows);
     tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
     return loss.value().to_vector().front();
   }
@@ -43,8 +35,8 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
   const std::int64_t rows = options.small ? 48 : 2048, in = options.small ? 16 : 512;
   const std::int64_t vocabulary = options.small ? 100 : 8192;
   Problem p;
-  p.x = normal({rows, in}, options.dtype, "x", 1);
-  p.weight = normal({vocabulary, in}, options.dtype, "weight", 0.05);
+  p.x = bench::normal({rows, in}, options.dtype, "x");
+  p.weight = bench::normal({vocabulary, in}, options.dtype, "weight", 0, 0.05);
   p.leaf = Var::leaf(p.weight);
   std::vector<BenchCase> cases;
   for (const std::int64_t keep : {1, 8})
@@ -58,12 +50,15 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
           labels.push_back(t % keep == 0 ? t * 31 % vocabulary : ignored_label);
         p.labels = Tensor::from(labels, {rows});
         BenchCase c;
-        c.variant = cat(variant, " forward and backward");
-        c.shape = cat("rows=", rows, " labelled=", count_labels(p.labels), " in=", in,
-                      " vocabulary=", vocabulary, " chunk=", chunk);
-        c.flops = 6.0 * static_cast<double>(count_labels(p.labels) * in) * static_cast<double>(vocabulary);
-        c.bytes = static_cast<double>(2 * p.x.bytes() + p.weight.bytes() +
-                                      2 * p.weight.numel() * size_of(accumulate_dtype(options.dtype)));
+        const std::int64_t labelled = count_labels(p.labels);
+        c.variant = cat(variant, " forward+backward");
+        c.shape = {
+            {"rows", rows}, {"labelled", labelled}, {"in", in}, {"vocabulary", vocabulary}, {"chunk", chunk}};
+        // Logits, dx and dW, of labelled rows only.
+        c.flops = 6.0 * static_cast<double>(labelled * in) * static_cast<double>(vocabulary);
+        // Labelled rows of x, the labels and W in, all of dx out; dW is read and written, because it adds.
+        c.bytes = bench::bytes_of(p.x.narrow(0, 0, labelled), p.labels, p.weight, p.x) +
+                  2 * static_cast<double>(p.weight.numel() * size_of(accumulate_dtype(options.dtype)));
         c.run = [p] { p.step(); };
         c.verify = [p] {
           const double want = p.exact();
@@ -76,7 +71,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
   return cases;
 }
 
-const RegisterBench bench("cross_entropy", make_cases);
+const RegisterBench registration("cross_entropy", make_cases);
 
 }  // namespace
 }  // namespace nemocube

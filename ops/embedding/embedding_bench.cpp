@@ -1,5 +1,6 @@
-#include "core/rng.h"
-#include "ops/bench.h"
+#include <set>
+
+#include "ops/bench_support.h"
 #include "ops/embedding/embedding.h"
 
 namespace nemocube {
@@ -14,21 +15,25 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
   const std::int64_t tokens = o.small ? 64 : 4096, vocabulary = o.small ? 100 : 32768,
                      cols = o.small ? 32 : 2688;
   auto run = std::make_shared<Run>();
-  run->weight = Var::leaf(Tensor::empty({vocabulary, cols}, o.dtype));
-  fill_normal(run->weight.value(), RandomStream(1, "weight"), 0, 1);
+  run->weight = Var::leaf(bench::normal({vocabulary, cols}, o.dtype, "weight"));
   run->dy = Tensor::empty({tokens, cols}, o.dtype);
   run->dy.fill(1);
   run->ids = Tensor::empty({tokens}, DType::i64);
   const RandomStream stream(1, "ids");
-  for (std::int64_t t = 0; t < tokens; ++t)
-    run->ids.data<std::int64_t>()[t] = static_cast<std::int64_t>(
+  std::set<std::int64_t> distinct;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto id = static_cast<std::int64_t>(
         stream.below(static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(vocabulary)));
-  const std::string shape = cat("tokens=", tokens, " vocabulary=", vocabulary, " cols=", cols);
-  const auto n = static_cast<double>(tokens * cols);
-  const auto element = static_cast<double>(size_of(o.dtype));
-  const auto acc = static_cast<double>(size_of(accumulate_dtype(o.dtype)));
+    run->ids.data<std::int64_t>()[t] = id;
+    distinct.insert(id);
+  }
+  const BenchShape shape{{"tokens", tokens}, {"vocabulary", vocabulary}, {"cols", cols}};
+  const auto row = static_cast<double>(cols * size_of(o.dtype)),
+             gradient_row = static_cast<double>(cols * size_of(accumulate_dtype(o.dtype)));
+  const auto rows_read = static_cast<double>(distinct.size());
 
-  BenchCase forward{"forward", shape, 2 * n * element, 0, {}, {}};
+  BenchCase forward{"forward", shape};
+  forward.bytes = bench::bytes_of(run->ids, run->dy) + rows_read * row;
   forward.run = [run] {
     Context ctx;
     run->y = embedding(ctx, run->ids, run->weight.value());
@@ -37,8 +42,9 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
     const std::int64_t t = tokens - 1, id = run->ids.data<std::int64_t>()[t];
     return run->y.value().select(t).to_vector() == run->weight.value().select(id).to_vector();
   };
-  // Adds to a gradient that exists: reads dy, reads and writes one gradient row for each token.
-  BenchCase backward{"forward + backward", shape, n * (3 * element + 2 * acc), n, {}, {}};
+  // Adds to a gradient that exists: dy and the ids are read, the gradient rows of the ids read and written.
+  BenchCase backward{"forward+backward", shape};
+  backward.bytes = forward.bytes + bench::bytes_of(run->ids, run->dy) + 2 * rows_read * gradient_row;
   backward.run = [run] {
     Tape tape;
     Context ctx{.tape = &tape};
@@ -60,7 +66,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
   return {forward, backward};
 }
 
-const RegisterBench bench("embedding", make_cases);
+const RegisterBench registration("embedding", make_cases);
 
 }  // namespace
 }  // namespace nemocube

@@ -1,8 +1,7 @@
 #include <cmath>
 #include <memory>
 
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/gated_rmsnorm/gated_rmsnorm.h"
 
 namespace nemocube {
@@ -14,15 +13,10 @@ struct Setup {
 
   Setup(std::int64_t tokens, std::int64_t channels, std::int64_t group_count, DType dtype)
       : groups(group_count) {
-    const auto draw = [&](const Shape& shape, const char* name) {
-      Tensor t = Tensor::empty(shape, dtype);
-      fill_normal(t, RandomStream(1, name), 0, 1);
-      return t;
-    };
-    y = draw({tokens, channels}, "y");
-    z = draw({tokens, 2 * channels}, "z").narrow(-1, 0, channels);
-    weight = draw({channels}, "weight");
-    dout = draw({tokens, channels}, "dout");
+    y = bench::normal({tokens, channels}, dtype, "y");
+    z = bench::normal({tokens, 2 * channels}, dtype, "z").narrow(-1, 0, channels);
+    weight = bench::normal({channels}, dtype, "weight");
+    dout = bench::normal({tokens, channels}, dtype, "dout");
   }
 
   void forward() {
@@ -34,10 +28,7 @@ struct Setup {
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    const auto node = [](const Tensor& t) {  // an intermediate value's, as in a model
-      return std::make_shared<GradNode>(t.shape(), t.dtype(), false);
-    };
-    const Var vy(y, node(y)), vz(z, node(z)), vw = Var::leaf(weight);
+    const Var vy = bench::intermediate(y), vz = bench::intermediate(z), vw = Var::leaf(weight);
     const Var result = gated_rmsnorm(ctx, vy, vz, vw, groups, 1e-5);
     out = result.value();
     tape.backward(result, dout);
@@ -62,17 +53,16 @@ struct Setup {
       squares += g[c] * g[c];
     }
     const double r = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-5);
-    const auto close = [&](double a, double b) { return std::abs(a - b) <= tolerance * (1 + std::abs(b)); };
     for (std::size_t c = 0; c < n; ++c)
-      if (!close(got[c], w[c] * g[c] * r)) return false;
+      if (!bench::close(got[c], w[c] * g[c] * r, tolerance)) return false;
     if (!gradients) return true;
     const auto got_dy = part(dy), got_dz = part(dz);
     double mean = 0;
     for (std::size_t c = 0; c < n; ++c) mean += w[c] * go[c] * g[c] * r / static_cast<double>(width);
     for (std::size_t c = 0; c < n; ++c) {
       const double dg = r * (w[c] * go[c] - g[c] * r * mean);
-      if (!close(got_dy[c], dg * vz[c] * s[c])) return false;
-      if (!close(got_dz[c], dg * vy[c] * s[c] * (1 + vz[c] * (1 - s[c])))) return false;
+      if (!bench::close(got_dy[c], dg * vz[c] * s[c], tolerance)) return false;
+      if (!bench::close(got_dz[c], dg * vy[c] * s[c] * (1 + vz[c] * (1 - s[c])), tolerance)) return false;
     }
     return true;
   }
@@ -81,19 +71,17 @@ struct Setup {
 std::vector<BenchCase> make(const BenchOptions& options) {
   const std::int64_t tokens = options.small ? 64 : 2048, channels = options.small ? 96 : 1024, groups = 4;
   auto setup = std::make_shared<Setup>(tokens, channels, groups, options.dtype);
-  const double values = static_cast<double>(tokens * channels);
-  const double element = static_cast<double>(size_of(options.dtype));
   const double tolerance = options.dtype == DType::bf16 ? 0.05 : 1e-4;
-  const std::string shape = cat("tokens=", tokens, " channels=", channels, " groups=", groups);
-  // Forward: y, z in, out out; about 25 operations for a value. Backward: dout, y, z in, dy, dz out;
-  // about 45.
-  return {{"forward", shape, 3 * element * values, 25 * values, [setup] { setup->forward(); },
+  const BenchShape shape{{"tokens", tokens}, {"channels", channels}, {"groups", groups}};
+  const double y = bench::bytes_of(setup->y);
+  // Forward: y and z in, out out. Backward: dout, y and z in, dy and dz out.
+  return {{"forward", shape, 3 * y, 0, [setup] { setup->forward(); },
            [setup, tolerance] { return setup->verify(tolerance, false); }},
-          {"forward+backward", shape, 8 * element * values, 70 * values, [setup] { setup->both(); },
+          {"forward+backward", shape, 8 * y, 0, [setup] { setup->both(); },
            [setup, tolerance] { return setup->verify(tolerance, true); }}};
 }
 
-const RegisterBench bench("gated_rmsnorm", make);
+const RegisterBench registration("gated_rmsnorm", make);
 
 }  // namespace
 }  // namespace nemocube

@@ -1,74 +1,111 @@
 #include <cmath>
 
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/grouped_linear/grouped_linear.h"
+#include "ops/linear/linear.h"
 
 namespace nemocube {
 namespace {
 
-Tensor normal(const Shape& shape, DType dtype, const char* name) {
-  Tensor t = Tensor::empty(shape, dtype);
-  fill_normal(t, RandomStream(1, name), 0, 1);
-  return t;
+using bench::bytes_of;
+using bench::normal;
+using Offsets = std::vector<std::int64_t>;
+
+/// Calls fn(expert, first row, rows) for experts that have rows.
+template <class Fn>
+void for_groups(const Offsets& offsets, Fn&& fn) {
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
+    if (offsets[e] < offsets[e + 1])
+      fn(static_cast<std::int64_t>(e), offsets[e], offsets[e + 1] - offsets[e]);
 }
 
-// The first row of every group against the definition in f64.
-bool check_rows(const Tensor& y, const Tensor& x, const std::vector<std::int64_t>& offsets,
-                const Tensor& weight) {
-  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) {
-    if (offsets[e] == offsets[e + 1]) continue;
-    const auto xv = x.narrow(0, offsets[e], 1).to_vector(), yv = y.narrow(0, offsets[e], 1).to_vector(),
-               wv = weight.select(static_cast<std::int64_t>(e)).to_vector();
+/// The first row of every group against the definition in f64.
+bool check_y(const Tensor& y, const Tensor& x, const Offsets& offsets, const Tensor& weight) {
+  bool right = true;
+  for_groups(offsets, [&](std::int64_t e, std::int64_t first, std::int64_t) {
+    const auto xv = x.narrow(0, first, 1).to_vector(), yv = y.narrow(0, first, 1).to_vector(),
+               wv = weight.select(e).to_vector();
     for (std::size_t o = 0; o < yv.size(); ++o) {
       double want = 0;
       for (std::size_t i = 0; i < xv.size(); ++i) want += xv[i] * wv[o * xv.size() + i];
       const double rounding = y.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-22;
       const double bound = rounding * std::abs(want) + 4 * 0x1p-24 * static_cast<double>(xv.size() + 1);
-      if (!(std::abs(yv[o] - want) <= bound)) return false;
+      right = right && std::abs(yv[o] - want) <= bound;
     }
-  }
-  return true;
+  });
+  return right;
 }
 
-void add_cases(std::vector<BenchCase>& cases, const char* kind, std::vector<std::int64_t> offsets,
-               std::int64_t width, DType dtype) {
-  const std::int64_t rows = offsets.back(), groups = static_cast<std::int64_t>(offsets.size()) - 1;
-  const Tensor x = normal({rows, width}, dtype, "x"), dy = normal({rows, width}, dtype, "dy");
-  const Tensor weight = normal({groups, width, width}, dtype, "weight");
-  const Tensor dx = Tensor::zeros({rows, width}, dtype);
+/// Gradients against those of `linear`, group by group.
+bool check_dx(const Tensor& dx, const Tensor& dy, const Offsets& offsets, const Tensor& weight) {
+  bool right = true;
+  for_groups(offsets, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+    const Tensor want = Tensor::empty({n, dx.cols()}, dx.dtype());
+    linear_backward_input({want, Into::set}, dy.narrow(0, first, n), weight.select(e));
+    right = right && bench::close(dx.narrow(0, first, n), want, dx.dtype() == DType::bf16 ? 0x1p-7 : 1e-4);
+  });
+  return right;
+}
+
+bool check_dweight(const Tensor& dweight, const Tensor& dy, const Offsets& offsets, const Tensor& x) {
+  bool right = true;
+  for_groups(offsets, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+    const Tensor want = Tensor::empty({dy.cols(), x.cols()}, dweight.dtype());
+    linear_backward_weight({want, Into::set}, dy.narrow(0, first, n), x.narrow(0, first, n));
+    right = right && bench::close(dweight.select(e), want, 1e-4);
+  });
+  return right;
+}
+
+void add_cases(std::vector<BenchCase>& cases, const char* kind, const Offsets& offsets, std::int64_t columns,
+               DType dtype) {
+  const std::int64_t rows = offsets.back(), experts = static_cast<std::int64_t>(offsets.size()) - 1;
+  const Tensor x = normal({rows, columns}, dtype, "x"), dy = normal({rows, columns}, dtype, "dy");
+  const Tensor weight = normal({experts, columns, columns}, dtype, "weight");
+  const Tensor dx = Tensor::zeros({rows, columns}, dtype);
   const Tensor dweight = Tensor::zeros(weight.shape(), accumulate_dtype(dtype));
+  double used = 0;  // the part of the weights that belongs to experts with rows
+  for_groups(offsets, [&](auto...) { used += 1 / static_cast<double>(experts); });
+
   BenchCase c;
-  c.shape = cat("experts=", groups, " rows=", rows, " ", kind, " in=", width, " out=", width);
-  c.flops = 2.0 * static_cast<double>(rows * width) * static_cast<double>(width);
-  c.bytes = static_cast<double>(2 * x.bytes() + weight.bytes());
-  c.variant = "forward";
+  c.shape = {{"experts", experts}, {"rows", rows}, {"in", columns}, {"out", columns}};
+  c.flops = 2.0 * static_cast<double>(rows * columns) * static_cast<double>(columns);
+  c.bytes = bytes_of(x, dy) + used * bytes_of(weight);  // y is as large as dy
+  c.variant = cat("forward, ", kind, " rows");
   c.run = [=] { grouped_linear_forward(x, offsets, weight); };
-  c.verify = [=] { return check_rows(grouped_linear_forward(x, offsets, weight), x, offsets, weight); };
+  c.verify = [=] { return check_y(grouped_linear_forward(x, offsets, weight), x, offsets, weight); };
   cases.push_back(c);
-  c.variant = "backward input";
+  c.variant = cat("backward input, ", kind, " rows");
   c.run = [=] { grouped_linear_backward_input({dx, Into::set}, dy, offsets, weight); };
+  c.verify = [=] {
+    grouped_linear_backward_input({dx, Into::set}, dy, offsets, weight);
+    return check_dx(dx, dy, offsets, weight);
+  };
   cases.push_back(c);
-  c.variant = "backward weight";
-  c.bytes = static_cast<double>(2 * x.bytes() + 2 * dweight.bytes());
+  c.variant = cat("backward weight, ", kind, " rows");
+  c.bytes = bytes_of(x, dy) + 2 * used * bytes_of(dweight);  // read and written, because it adds
   c.run = [=] { grouped_linear_backward_weight({dweight, Into::add}, dy, offsets, x); };
+  c.verify = [=] {
+    grouped_linear_backward_weight({dweight, Into::set}, dy, offsets, x);
+    return check_dweight(dweight, dy, offsets, x);
+  };
   cases.push_back(c);
 }
 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
-  const std::int64_t mean = options.small ? 8 : 256, width = options.small ? 16 : 512;
-  std::vector<std::int64_t> even{0}, uneven{0};
+  const std::int64_t mean = options.small ? 8 : 256, columns = options.small ? 16 : 512;
+  Offsets even{0}, uneven{0};
   for (std::int64_t e = 0; e < 16; ++e) {
     even.push_back(even.back() + mean);
     uneven.push_back(uneven.back() + mean * (e % 4) * 2 / 3 + e);  // 0, 2/3, 4/3 and 2 times the mean
   }
   std::vector<BenchCase> cases;
-  add_cases(cases, "even", even, width, options.dtype);
-  add_cases(cases, "uneven", uneven, width, options.dtype);
+  add_cases(cases, "even", even, columns, options.dtype);
+  add_cases(cases, "uneven", uneven, columns, options.dtype);
   return cases;
 }
 
-const RegisterBench bench("grouped_linear", make_cases);
+const RegisterBench registration("grouped_linear", make_cases);
 
 }  // namespace
 }  // namespace nemocube

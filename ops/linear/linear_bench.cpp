@@ -1,17 +1,13 @@
 #include <cmath>
 
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/linear/linear.h"
 
 namespace nemocube {
 namespace {
 
-Tensor normal(const Shape& shape, DType dtype, const char* name) {
-  Tensor t = Tensor::empty(shape, dtype);
-  fill_normal(t, RandomStream(1, name), 0, 1);
-  return t;
-}
+using bench::bytes_of;
+using bench::normal;
 
 // One row against the definition in f64.
 bool check_row(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -28,6 +24,31 @@ bool check_row(const Tensor& y, const Tensor& x, const Tensor& weight, const Ten
   return true;
 }
 
+// One row of dx = dy W and one of dW = dy^T x, in f64.
+bool check_gradients(const Tensor& dx, const Tensor& dweight, const Tensor& dy, const Tensor& x,
+                     const Tensor& weight) {
+  const std::int64_t row = dx.rows() / 2, out = dweight.rows() / 2;
+  const auto dyv = dy.narrow(0, row, 1).to_vector(), wv = weight.to_vector();
+  const auto column = dy.narrow(1, out, 1).to_vector(), xv = x.to_vector();
+  const auto in = static_cast<std::size_t>(x.cols());
+  std::vector<double> want_dx(in), want_dw(in);
+  for (std::size_t o = 0; o < dyv.size(); ++o)
+    for (std::size_t i = 0; i < in; ++i) want_dx[i] += dyv[o] * wv[o * in + i];
+  for (std::size_t t = 0; t < column.size(); ++t)
+    for (std::size_t i = 0; i < in; ++i) want_dw[i] += column[t] * xv[t * in + i];
+  // Sums of n products of normal numbers are about sqrt(n).
+  const auto near = [&](const Tensor& got, const std::vector<double>& want, std::int64_t terms) {
+    const double rounding = got.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-20;
+    const auto values = got.to_vector();
+    for (std::size_t i = 0; i < want.size(); ++i)
+      if (!(std::abs(values[i] - want[i]) <=
+            rounding * (std::abs(want[i]) + std::sqrt(static_cast<double>(terms)))))
+        return false;
+    return true;
+  };
+  return near(dx.narrow(0, row, 1), want_dx, dy.cols()) && near(dweight.narrow(0, out, 1), want_dw, x.rows());
+}
+
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
   const std::int64_t tokens = options.small ? 48 : 2048, in = options.small ? 24 : 512;
   const std::int64_t out = options.small ? 40 : 2048;
@@ -38,28 +59,35 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
 
   BenchCase forward;
   forward.variant = "forward";
-  forward.shape = cat("rows=", tokens, " in=", in, " out=", out, " bias");
-  forward.bytes = static_cast<double>(x.bytes() + weight.bytes() + bias.bytes() + dy.bytes());
+  forward.shape = {{"rows", tokens}, {"in", in}, {"out", out}};
+  forward.bytes = bytes_of(x, weight, bias, dy);  // y is as large as dy
   forward.flops = 2.0 * static_cast<double>(tokens * in) * static_cast<double>(out);
   forward.run = [=] { linear_forward(x, weight, bias); };
   forward.verify = [=] { return check_row(linear_forward(x, weight, bias), x, weight, bias); };
 
   BenchCase both = forward;
-  both.variant = "forward and backward";
-  both.bytes = forward.bytes + static_cast<double>(2 * dy.bytes() + 2 * x.bytes() + weight.bytes() +
-                                                   2 * weight.numel() * size_of(accumulate_dtype(dtype)));
+  both.variant = "forward+backward";
+  // Backward: dy, x and W in, dx out; dW and db are read and written, because they add.
+  both.bytes = forward.bytes + bytes_of(dy, x, weight, x) +
+               2 * static_cast<double>((weight.numel() + bias.numel()) * size_of(accumulate_dtype(dtype)));
   both.flops = 3 * forward.flops;
-  both.run = [=] {
+  const auto pass = [=] {
     Tape tape;
-    Context ctx;
-    ctx.tape = &tape;
-    const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, false));
-    tape.backward(linear(ctx, vx, leaf, leaf_bias), dy);
+    Context ctx{.tape = &tape};
+    const Var in_x = bench::intermediate(x);
+    tape.backward(linear(ctx, in_x, leaf, leaf_bias), dy);
+    return in_x.grad();
+  };
+  both.run = [=] { pass(); };
+  both.verify = [=] {
+    leaf.node()->clear();
+    const Tensor dx = pass();
+    return check_gradients(dx, leaf.grad(), dy, x, weight);
   };
   return {forward, both};
 }
 
-const RegisterBench bench("linear", make_cases);
+const RegisterBench registration("linear", make_cases);
 
 }  // namespace
 }  // namespace nemocube

@@ -1,18 +1,12 @@
 #include <cmath>
-#include <memory>
 
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/matmul/matmul.h"
 
 namespace nemocube {
 namespace {
 
-Tensor normal(const Shape& shape, DType dtype, const char* name) {
-  Tensor t = Tensor::empty(shape, dtype);
-  fill_normal(t, RandomStream(1, name), 0, 1);
-  return t;
-}
+using bench::normal;
 
 struct Product {
   Tensor a, b, c;
@@ -52,7 +46,7 @@ void add_case(std::vector<BenchCase>& cases, const char* variant, const Product&
   const std::int64_t terms = p.transpose_a ? p.a.rows() : p.a.cols();
   BenchCase c;
   c.variant = variant;
-  c.shape = cat("m=", p.c.rows(), " n=", p.c.cols(), " k=", terms);
+  c.shape = {{"m", p.c.rows()}, {"n", p.c.cols()}, {"k", terms}};
   c.bytes = static_cast<double>(p.a.bytes() + p.b.bytes() + (how == Into::add ? 2 : 1) * p.c.bytes());
   c.flops = 2.0 * static_cast<double>(p.c.numel()) * static_cast<double>(terms);
   c.run = [p, how] { matmul({p.c, how}, p.a, p.transpose_a, p.b, p.transpose_b); };
@@ -82,7 +76,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
   return cases;
 }
 
-const RegisterBench bench("matmul", make_cases);
+const RegisterBench registration("matmul", make_cases);
 
 }  // namespace
 }  // namespace nemocube

@@ -1,8 +1,7 @@
 #include <cmath>
 #include <memory>
 
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/relu2/relu2.h"
 #include "ops/relu2/relu2_kernels.h"
 
@@ -26,7 +25,7 @@ bool verify(const Work& w) {
   return true;
 }
 
-const RegisterBench bench("relu2", [](const BenchOptions& o) {
+const RegisterBench registration("relu2", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
   using Size = std::pair<std::int64_t, std::int64_t>;
   const std::vector<Size> sizes =
@@ -34,10 +33,8 @@ const RegisterBench bench("relu2", [](const BenchOptions& o) {
   for (const auto& [rows, cols] : sizes) {
     auto w = std::make_shared<Work>();
     const Shape size{rows, cols};
-    *w = {Tensor::empty(size, o.dtype), Tensor::empty(size, o.dtype), Tensor::empty(size, o.dtype),
+    *w = {bench::normal(size, o.dtype, "x"), Tensor::empty(size, o.dtype), bench::normal(size, o.dtype, "dy"),
           Tensor::empty(size, o.dtype)};
-    fill_normal(w->x, RandomStream(1, "x"), 0, 1);
-    fill_normal(w->dy, RandomStream(1, "dy"), 0, 1);
     const auto forward = [w] { cpu::relu2_forward(w->y, w->x); };
     const auto backward = [w] { cpu::relu2_backward(w->dx, w->dy, w->y); };
     const auto check = [w, forward, backward] {
@@ -45,10 +42,9 @@ const RegisterBench bench("relu2", [](const BenchOptions& o) {
       backward();
       return verify(*w);
     };
-    const double stream = static_cast<double>(w->x.bytes()), n = static_cast<double>(w->x.numel());
-    const std::string shape = cat("rows=", rows, " cols=", cols, " dtype=", o.dtype);
-    list.push_back({"forward", shape, 2 * stream, 2 * n, forward, check});
-    list.push_back({"backward", shape, 3 * stream, 3 * n, backward, check});
+    const BenchShape shape{{"rows", rows}, {"cols", cols}};
+    list.push_back({"forward", shape, bench::bytes_of(w->x, w->y), 0, forward, check});
+    list.push_back({"backward", shape, bench::bytes_of(w->y, w->dy, w->dx), 0, backward, check});
   }
   return list;
 });

@@ -2,8 +2,7 @@
 #include <memory>
 
 #include "core/kernels.h"
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/rmsnorm/rmsnorm.h"
 #include "ops/rmsnorm/rmsnorm_kernels.h"
 
@@ -20,9 +19,7 @@ struct Work {
 std::shared_ptr<Work> prepare(std::int64_t rows, std::int64_t cols, DType dtype) {
   auto w = std::make_shared<Work>();
   const auto normal = [dtype](const Shape& shape, const char* name) {
-    Tensor t = Tensor::empty(shape, dtype);
-    fill_normal(t, RandomStream(1, name), 0, 1);
-    return t;
+    return bench::normal(shape, dtype, name);
   };
   w->x = normal({rows, cols}, "x");
   w->residual = normal({rows, cols}, "residual");
@@ -52,8 +49,8 @@ bool verify(const Work& w, bool gradient) {
   for (std::size_t c = 0; c < s.size(); ++c) {
     const double n = s[c] * inv, want = n * weight[c];
     const double want_dx = inv * (weight[c] * dy[c] - n * dot / static_cast<double>(cols)) + extra[c];
-    if (!(std::abs(y[c] - want) <= tolerance * (1 + std::abs(want)))) return false;
-    if (gradient && !(std::abs(dx[c] - want_dx) <= tolerance * (1 + std::abs(want_dx)))) return false;
+    if (!bench::close(y[c], want, tolerance)) return false;
+    if (gradient && !bench::close(dx[c], want_dx, tolerance)) return false;
   }
   return true;
 }
@@ -64,10 +61,8 @@ void run_variant(Work& w, const KernelChoice& choice) {
   Context ctx;
   ctx.tape = &tape;
   ctx.kernels = &choice;
-  const auto input = [](const Tensor& t) {
-    return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), false));
-  };
-  const Var x = input(w.x), residual = input(w.residual), weight = Var::leaf(w.weight);
+  const Var x = bench::intermediate(w.x), residual = bench::intermediate(w.residual);
+  const Var weight = Var::leaf(w.weight);
   const ResidualNorm out = residual_rmsnorm(ctx, x, residual, weight, eps);
   const std::vector<Var> outputs{out.normed, out.sum};
   const std::vector<Tensor> gradients{w.dy, w.extra};
@@ -77,33 +72,37 @@ void run_variant(Work& w, const KernelChoice& choice) {
   w.dx = x.node()->grad();
 }
 
-const RegisterBench bench("rmsnorm", [](const BenchOptions& o) {
+const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
   using Size = std::pair<std::int64_t, std::int64_t>;
   const std::vector<Size> sizes =
       o.small ? std::vector<Size>{{65, 96}} : std::vector<Size>{{2048, 512}, {16384, 2048}};
   for (const auto& [rows, cols] : sizes) {
     const auto w = prepare(rows, cols, o.dtype);
-    const double stream = static_cast<double>(w->x.bytes()), n = static_cast<double>(w->x.numel());
-    const std::string shape = cat("rows=", rows, " cols=", cols, " dtype=", o.dtype);
+    const double x = bench::bytes_of(w->x), parameter = bench::bytes_of(w->weight),
+                 rows_out = bench::bytes_of(w->inv_rms);
+    // Forward: x, residual and weight in, y, sum and inv_rms out. Backward: dy, the gradient of sum, sum, weight and
+    // inv_rms in, dx (of both x and residual) and dw out.
+    const double fused = 4 * x + parameter + rows_out, backward = fused + bench::bytes_of(w->dw);
+    const BenchShape shape{{"rows", rows}, {"cols", cols}};
     list.push_back(
-        {"fused forward", shape, 4 * stream, 5 * n,
+        {"fused forward", shape, fused, 0,
          [w] { cpu::rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps); },
          [w] { return verify(*w, false); }});
     list.push_back(
-        {"fused backward", shape, 4 * stream, 11 * n,
+        {"fused backward", shape, backward, 0,
          [w] {
            cpu::rmsnorm_backward(w->dx, {w->dw, Into::set}, w->dy, w->extra, w->sum, w->weight, w->inv_rms);
          },
          [w] { return verify(*w, true); }});
-    list.push_back({"forward", shape, 2 * stream, 4 * n,
+    list.push_back({"forward", shape, fused - 2 * x, 0,
                     [w] { cpu::rmsnorm_forward(w->y, w->inv_rms, {}, w->sum, {}, w->weight, eps); },
                     [w] { return verify(*w, false); }});
     for (const char* variant : {"fused", "separate"}) {
       const auto own = prepare(rows, cols, o.dtype);
       KernelChoice choice;
       choice.by_op["rmsnorm"] = variant;
-      list.push_back({cat(variant, " forward+backward"), shape, 8 * stream, 16 * n,
+      list.push_back({cat(variant, " forward+backward"), shape, fused + backward, 0,
                       [own, choice] { run_variant(*own, choice); }, [own] { return verify(*own, true); }});
     }
   }

@@ -1,9 +1,9 @@
-#include <cmath>
+#include <algorithm>
 #include <memory>
+#include <string_view>
 
 #include "core/kernels.h"
-#include "core/rng.h"
-#include "ops/bench.h"
+#include "ops/bench_support.h"
 #include "ops/ssd_scan/ssd_scan.h"
 
 namespace nemocube {
@@ -17,15 +17,13 @@ struct Setup {
 
   Setup(std::int64_t count, std::int64_t length, const SsdOptions& o, DType dtype)
       : options(o), sequences(Sequences::uniform(count, length)) {
-    const std::int64_t tokens = count * length, inner = o.heads * o.head_dim,
+    const std::int64_t tokens = count * length, channels = o.heads * o.head_dim,
                        shared = o.groups * o.state_size;
     const auto draw = [&](const Shape& shape, const char* name, double mean, double sigma) {
-      Tensor t = Tensor::empty(shape, dtype);
-      fill_normal(t, RandomStream(1, name), mean, sigma);
-      return t;
+      return bench::normal(shape, dtype, name, mean, sigma);
     };
-    const std::int64_t widths[] = {inner, shared, shared};
-    const auto parts = draw({tokens, inner + 2 * shared}, "xBC", 0, 1).split_last(widths);
+    const std::int64_t columns[] = {channels, shared, shared};
+    const auto parts = draw({tokens, channels + 2 * shared}, "xBC", 0, 1).split_last(columns);
     x = parts[0];
     B = parts[1];
     C = parts[2];
@@ -33,7 +31,7 @@ struct Setup {
     A_log = draw({o.heads}, "A_log", 1, 0.7);
     D = draw({o.heads}, "D", 1, 0.1);
     dt_bias = draw({o.heads}, "dt_bias", -4, 1);
-    dy = draw({tokens, inner}, "dy", 0, 1);
+    dy = draw({tokens, channels}, "dy", 0, 1);
   }
 
   void run(const char* variant, bool backward) {
@@ -44,8 +42,8 @@ struct Setup {
     ctx.kernels = &choice;
     if (backward) ctx.tape = &tape;
     std::vector<Var> in;
-    for (const Tensor& t : {x, dt_raw, B, C, A_log, D, dt_bias})
-      in.push_back(backward ? Var::leaf(t) : Var(t));
+    for (const Tensor& t : {x, dt_raw, B, C}) in.push_back(backward ? bench::intermediate(t) : Var(t));
+    for (const Tensor& t : {A_log, D, dt_bias}) in.push_back(backward ? Var::leaf(t) : Var(t));
     const Var y = ssd_scan(ctx, {in[0], in[1], in[2], in[3], in[4], in[5], in[6]}, options, sequences);
     results.assign(1, y.value());
     if (!backward) return;
@@ -70,46 +68,72 @@ struct Setup {
   }
 };
 
-std::vector<BenchCase> make(const BenchOptions& options) {
-  SsdOptions o{.heads = 16, .head_dim = 64, .groups = 4, .state_size = 64, .chunk_size = 64};
-  std::int64_t count = 4, length = 512;
-  if (options.small) {
-    o = {.heads = 4, .head_dim = 8, .groups = 2, .state_size = 8, .chunk_size = 8};
-    length = 24;
+/// Floating-point operations of one forward and one backward pass.
+struct Flops {
+  double forward = 0, backward = 0;
+};
+
+/// Chunked: products between tokens on or below the diagonal, and with the states that chunks hand on. Backward
+/// forms two products for each of forward.
+Flops chunked_flops(std::int64_t count, std::int64_t length, const SsdOptions& o) {
+  double pairs = 0,
+         handed_on = 0;  // of one sequence; handed_on: tokens before or after the state between two chunks
+  for (std::int64_t t0 = 0; t0 < length; t0 += o.chunk_size) {
+    const auto n = static_cast<double>(std::min(o.chunk_size, length - t0));
+    pairs += n * (n + 1) / 2;
+    handed_on += (t0 > 0 ? n : 0) + (t0 + o.chunk_size < length ? n : 0);
   }
-  const double tolerance = options.dtype == DType::bf16 ? 0.02 : 1e-4;
+  const auto channels = static_cast<double>(o.heads * o.head_dim), state = static_cast<double>(o.state_size);
+  const auto shared = static_cast<double>(o.groups * o.state_size);
+  const double forward =
+      2 * static_cast<double>(count) * (pairs * (shared + channels) + handed_on * channels * state);
+  return {forward, 2 * forward};
+}
+
+/// Recurrent, for each element of the state of a token: decay and update 3, output 2; backward forms the states
+/// again (3) and has a multiply-add each for dS, dC, dB, dx and ddt, and a multiplication by the decay.
+Flops recurrent_flops(std::int64_t count, std::int64_t length, const SsdOptions& o) {
+  const auto elements =
+      static_cast<double>(count * length * o.heads * o.head_dim) * static_cast<double>(o.state_size);
+  return {5 * elements, 14 * elements};
+}
+
+void add_cases(std::vector<BenchCase>& cases, std::int64_t count, std::int64_t length, const SsdOptions& o,
+               DType dtype, const char* variant, const char* other) {
+  const auto setup = std::make_shared<Setup>(count, length, o, dtype);
+  const Setup& s = *setup;
+  const bool chunked = std::string_view(variant) == "chunked";
+  const Flops flops = (chunked ? chunked_flops : recurrent_flops)(count, length, o);
+  // Forward: the inputs in, y out. Backward: the inputs and dy in, their gradients out.
+  const double inputs = bench::bytes_of(s.x, s.dt_raw, s.B, s.C), y = bench::bytes_of(s.dy);
+  const double forward = inputs + y, backward = 2 * inputs + y;
+  const BenchShape shape{{"sequences", count},     {"tokens", length},   {"heads", o.heads},
+                         {"head_dim", o.head_dim}, {"groups", o.groups}, {"state", o.state_size},
+                         {"chunk", o.chunk_size}};
+  const double tolerance = dtype == DType::bf16 ? 0.02 : 1e-4;
+  const auto verify = [=] { return setup->verify(other, tolerance); };
+  cases.push_back(
+      {cat(variant, " forward"), shape, forward, flops.forward, [=] { setup->run(variant, false); }, verify});
+  cases.push_back({cat(variant, " forward+backward"), shape, forward + backward,
+                   flops.forward + flops.backward, [=] { setup->run(variant, true); }, verify});
+}
+
+std::vector<BenchCase> make_cases(const BenchOptions& options) {
+  const SsdOptions o =
+      options.small
+          ? SsdOptions{.heads = 4, .head_dim = 8, .groups = 2, .state_size = 8, .chunk_size = 8}
+          : SsdOptions{.heads = 16, .head_dim = 64, .groups = 4, .state_size = 64, .chunk_size = 64};
+  const std::int64_t count = 4, length = options.small ? 24 : 512;
   std::vector<BenchCase> cases;
-  const auto add = [&](std::int64_t chunk, const char* variant, const char* other) {
-    o.chunk_size = chunk;
-    auto setup = std::make_shared<Setup>(count, length, o, options.dtype);
-    const double tokens = static_cast<double>(count * length),
-                 element = static_cast<double>(size_of(options.dtype));
-    const double inner = static_cast<double>(o.heads * o.head_dim), q = static_cast<double>(chunk);
-    const double shared = static_cast<double>(o.groups * o.state_size),
-                 state = static_cast<double>(o.state_size);
-    // Products of a forward pass with full squares: C B^T, (C B^T * L) X, H C, X B^T. Backward forms two for
-    // each. The triangular ones can be had for little more than half.
-    const double flops = tokens * (2 * q * shared + 2 * q * inner + 4 * inner * state);
-    const double bytes = tokens * element * (2 * inner + 2 * shared + static_cast<double>(o.heads));
-    const std::string shape =
-        cat("sequences=", count, " tokens=", length, " heads=", o.heads, " head_dim=", o.head_dim,
-            " groups=", o.groups, " state=", o.state_size, " chunk=", chunk);
-    const std::string name = variant;
-    cases.push_back({name + " forward", shape, bytes, flops, [=] { setup->run(variant, false); },
-                     [=] { return setup->verify(other, tolerance); }});
-    cases.push_back({name + " forward+backward", shape, 3 * bytes, 3 * flops,
-                     [=] { setup->run(variant, true); }, [=] { return setup->verify(other, tolerance); }});
-  };
-  if (options.small) {
-    add(8, "chunked", "recurrent");
-  } else {
-    for (const std::int64_t chunk : {32, 64}) add(chunk, "chunked", "recurrent");
-  }
-  add(o.chunk_size, "recurrent", "chunked");
+  SsdOptions half = o;
+  half.chunk_size = o.chunk_size / 2;
+  add_cases(cases, count, length, half, options.dtype, "chunked", "recurrent");
+  add_cases(cases, count, length, o, options.dtype, "chunked", "recurrent");
+  add_cases(cases, count, length, o, options.dtype, "recurrent", "chunked");
   return cases;
 }
 
-const RegisterBench bench("ssd_scan", make);
+const RegisterBench registration("ssd_scan", make_cases);
 
 }  // namespace
 }  // namespace nemocube

@@ -1,24 +1,18 @@
 #include "train/bench/bench_step.h"
 
-#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <string>
 
 #include "core/allocator.h"
-#include "core/profile.h"
 #include "core/rng.h"
 #include "model/flops.h"
+#include "train/bench/timing.h"
 #include "train/model_io/model_io.h"
 #include "train/step/train_step.h"
 
 namespace nemocube {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab) {
   const std::int64_t tokens = o.batch * o.seq;
@@ -39,11 +33,9 @@ TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab) {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-  expect(!values.empty(), "median of nothing");
-  std::ranges::sort(values);
-  const std::size_t n = values.size();
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+double BenchStepResult::gemm_seconds() const {
+  const auto found = zones.find("matmul");
+  return found == zones.end() ? 0 : found->second.seconds;
 }
 
 std::int64_t process_peak_bytes() {
@@ -59,7 +51,7 @@ BenchStepResult bench_step(const BenchStepOptions& o) {
   constexpr std::int64_t most_tokens = std::int64_t{1} << 31;
   require(o.batch <= most_tokens / o.seq, "bench step: want at most ", most_tokens,
           " tokens in a batch, got ", o.batch, " x ", o.seq);
-  const auto start = Clock::now();
+  const auto start = std::chrono::steady_clock::now();
   LoadedModel made = make_model(o.config, o.dtype, 1234);
   NemotronH& model = *made.model;
   model.activation_checkpointing = o.activation_checkpointing;
@@ -70,22 +62,27 @@ BenchStepResult bench_step(const BenchStepOptions& o) {
   step.weight_decay = 0.01;
 
   BenchStepResult result;
-  result.start_seconds = seconds_since(start);
+  result.start_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (std::int64_t i = 0; i < o.steps; ++i) {
-    if (i == 1) reset_zones();
-    const auto begin = Clock::now();
-    const StepResult r = train_step(model, optimizer, {&batch, 1}, step);
-    result.step_seconds.push_back(seconds_since(begin));
+    if (i <= 1) reset_zones();  // the first step is cold, so its zones do not count when there are others
+    StepResult r;
+    result.step_seconds.push_back(seconds_of([&] { r = train_step(model, optimizer, {&batch, 1}, step); }));
     if (i == 0) result.loss_first = r.loss;
     result.loss_last = r.loss;
+    if (o.on_step) o.on_step(i, result.step_seconds.back());
   }
   const auto& all = result.step_seconds;
   const std::vector<double> warm(all.begin() + (all.size() > 1 ? 1 : 0), all.end());
+  result.zones = zone_totals();
+  for (auto& [name, zone] : result.zones) {
+    zone.seconds /= static_cast<double>(warm.size());
+    zone.calls /= static_cast<std::int64_t>(warm.size());
+  }
   const auto tokens = static_cast<double>(o.batch * o.seq);
-  result.tokens_per_second = tokens / median(warm);
+  result.median_seconds = median(warm);
+  result.tokens_per_second = tokens / result.median_seconds;
   result.peak_bytes = process_peak_bytes();
   result.tensor_peak_bytes = cpu_memory().peak_bytes;
-  result.gemm_seconds = zone_totals()["matmul"].seconds / static_cast<double>(warm.size());
   result.flops = 3 * tokens * forward_flops_per_token(model.config(), static_cast<double>(o.seq)).total();
   return result;
 }

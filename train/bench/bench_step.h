@@ -1,9 +1,13 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/profile.h"
 
 namespace nemocube {
 
@@ -12,17 +16,22 @@ struct BenchStepOptions {
   std::int64_t batch = 4, seq = 512, steps = 6;
   DType dtype = DType::f32;
   bool activation_checkpointing = false;
+  /// Called after every step with its number, from 0, and its seconds.
+  std::function<void(std::int64_t, double)> on_step;
 };
 
 struct BenchStepResult {
-  std::vector<double> step_seconds;  ///< every step, the first (cold) one included
-  double tokens_per_second = 0;      ///< from the median of the steps after the first
+  double start_seconds = 0;          ///< from entering to the first step: building and filling the model
+  std::vector<double> step_seconds;  ///< of every step, the first (cold) one included
+  double median_seconds = 0;         ///< of the steps after the first; of the first where there is no other
+  double tokens_per_second = 0;      ///< at the median
+  double flops = 0;                  ///< model FLOPs of a step: 3 x forward (model/flops.h)
   std::int64_t peak_bytes = 0;       ///< largest resident size of the process so far
   std::int64_t tensor_peak_bytes = 0;
-  double gemm_seconds = 0;   ///< in matrix products, mean of the steps after the first
-  double flops = 0;          ///< model FLOPs of a step: 3 x forward (model/flops.h)
-  double start_seconds = 0;  ///< from entering to the first step: building and filling the model
   double loss_first = 0, loss_last = 0;
+  /// Profile zones (core/profile.h) of the steps that the median is taken over: totals for one step.
+  std::map<std::string, ZoneTotal> zones;
+  double gemm_seconds() const;  ///< in matrix products, a step
 };
 
 /// Whole training steps on random tokens: forward, backward, clip, AdamW; one microbatch.
@@ -30,7 +39,5 @@ BenchStepResult bench_step(const BenchStepOptions& options);
 
 /// Largest resident size of this process in bytes (VmHWM); 0 where /proc does not say.
 std::int64_t process_peak_bytes();
-
-double median(std::vector<double> values);
 
 }  // namespace nemocube

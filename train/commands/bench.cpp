@@ -2,40 +2,73 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
-#include "core/profile.h"
+#include "core/log.h"
 #include "train/bench/bench_op.h"
 #include "train/bench/bench_step.h"
+#include "train/bench/machine.h"
 #include "train/commands/commands.h"
 
 namespace nemocube {
 namespace {
 
-void print_step(const BenchStepOptions& options, const BenchStepResult& r, bool json) {
-  const auto& s = r.step_seconds;
-  const double typical = median(s.size() > 1 ? std::vector<double>(s.begin() + 1, s.end()) : s);
-  std::cout << std::fixed << std::setprecision(3) << "batch " << options.batch << " x " << options.seq
-            << " tokens, " << options.dtype << ": median step " << typical << " s, " << std::setprecision(0)
-            << r.tokens_per_second << " tokens/s, " << std::setprecision(1) << r.flops / typical * 1e-9
-            << " GFLOP/s, peak " << static_cast<double>(r.peak_bytes) / (1 << 20)
-            << " MiB, start to first step " << std::setprecision(2) << r.start_seconds << " s\n";
-  const double steps = s.size() > 1 ? static_cast<double>(s.size() - 1) : 1;
-  std::cout << "seconds a step by zone (the first step left out; zones may contain others):\n";
-  for (const auto& [name, total] : zone_totals())
-    std::cout << "  " << std::left << std::setw(32) << name << std::right << std::setprecision(4)
-              << std::setw(9) << total.seconds / steps << "  " << total.calls << " calls\n";
-  if (json)
-    std::cout << nlohmann::json({{"step_seconds", s},
-                                 {"tokens_per_second", r.tokens_per_second},
-                                 {"peak_bytes", r.peak_bytes},
-                                 {"tensor_peak_bytes", r.tensor_peak_bytes},
-                                 {"gemm_seconds", r.gemm_seconds},
-                                 {"flops", r.flops},
-                                 {"start_seconds", r.start_seconds},
-                                 {"loss_first", r.loss_first},
-                                 {"loss_last", r.loss_last}})
-                     .dump()
-              << std::endl;
+constexpr double mib = 1 << 20;
+
+void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
+  std::cout << std::fixed;
+  const auto line = [](const char* name) -> std::ostream& {
+    return std::cout << std::left << std::setw(18) << name << std::right;
+  };
+  const auto number = [](double value, int digits) {
+    std::ostringstream text;
+    text << std::fixed << std::setw(12) << std::setprecision(digits) << value;
+    return text.str();
+  };
+  line("machine") << to_string(describe_machine()) << '\n';
+  line("work") << o.batch << " x " << o.seq << " tokens a step, " << o.dtype << ", " << o.steps << " steps"
+               << (o.activation_checkpointing ? ", activation checkpointing" : "") << '\n';
+  line("step") << number(r.median_seconds, 4) << " s         median"
+               << (o.steps > 1 ? " without the first" : "") << "; first " << std::setprecision(4)
+               << r.step_seconds.front() << " s\n";
+  line("tokens") << number(r.tokens_per_second, 0) << " tokens/s\n";
+  line("model operations") << number(r.flops / r.median_seconds * 1e-9, 1)
+                           << " GFLOP/s   3 x forward = " << std::setprecision(3) << r.flops * 1e-9
+                           << " GFLOP a step\n";
+  line("matrix products") << number(r.gemm_seconds(), 4) << " s a step\n";
+  line("peak memory") << number(static_cast<double>(r.peak_bytes) / mib, 1) << " MiB       of it tensors "
+                      << std::setprecision(1) << static_cast<double>(r.tensor_peak_bytes) / mib << " MiB\n";
+  line("start") << number(r.start_seconds, 2) << " s         until the first step\n";
+  line("loss") << number(r.loss_first, 4) << " at the first step, " << std::setprecision(4) << r.loss_last
+               << " at the last\n\n";
+  std::cout << std::left << std::setw(32) << "zone" << std::right << std::setw(10) << "s a step"
+            << std::setw(9) << "of step" << std::setw(14) << "calls a step"
+            << "   (zones may contain others)\n";
+  for (const auto& [name, zone] : r.zones)
+    std::cout << std::left << std::setw(32) << name << std::right << std::setw(10) << std::setprecision(4)
+              << zone.seconds << std::setw(8) << std::setprecision(1) << 100 * zone.seconds / r.median_seconds
+              << '%' << std::setw(14) << zone.calls << '\n';
+}
+
+nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
+  nlohmann::json zones = nlohmann::json::object();
+  for (const auto& [name, zone] : r.zones) zones[name] = {{"seconds", zone.seconds}, {"calls", zone.calls}};
+  return {{"machine", to_json(describe_machine())},
+          {"config", o.config.string()},
+          {"batch", o.batch},
+          {"seq", o.seq},
+          {"dtype", name_of(o.dtype)},
+          {"activation_checkpointing", o.activation_checkpointing},
+          {"step_seconds", r.step_seconds},
+          {"tokens_per_second", r.tokens_per_second},
+          {"peak_bytes", r.peak_bytes},
+          {"tensor_peak_bytes", r.tensor_peak_bytes},
+          {"gemm_seconds", r.gemm_seconds()},
+          {"flops", r.flops},
+          {"start_seconds", r.start_seconds},
+          {"loss_first", r.loss_first},
+          {"loss_last", r.loss_last},
+          {"zones", zones}};
 }
 
 void add_step(CLI::App& bench) {
@@ -45,18 +78,28 @@ void add_step(CLI::App& bench) {
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand("step", "Whole training steps on random tokens");
+  CLI::App* command = bench.add_subcommand(
+      "step", "Whole training steps (forward, backward, clip, AdamW) on random tokens and fresh weights");
   command->add_option("--config", o->step.config, "directory with the config.json of a model")->required();
-  command->add_option("--batch", o->step.batch)->capture_default_str();
-  command->add_option("--seq", o->step.seq)->capture_default_str();
-  command->add_option("--steps", o->step.steps)->capture_default_str();
+  command->add_option("--batch", o->step.batch, "sequences in a step")->capture_default_str();
+  command->add_option("--seq", o->step.seq, "tokens in a sequence")->capture_default_str();
+  command->add_option("--steps", o->step.steps, "steps to run; the first is left out of the median")
+      ->capture_default_str();
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of weights and activations")
       ->capture_default_str();
-  command->add_flag("--activation-checkpointing", o->step.activation_checkpointing);
-  command->add_flag("--json", o->json, "print one JSON line last");
+  command->add_flag("--activation-checkpointing", o->step.activation_checkpointing,
+                    "keep only the inputs of blocks and form the rest again in backward");
+  command->add_flag("--json", o->json, "print one JSON line last, with times of every step and the machine");
   command->callback([o] {
     o->step.dtype = parse_weight_dtype(o->dtype);
-    print_step(o->step, bench_step(o->step), o->json);
+    o->step.on_step = [steps = o->step.steps](std::int64_t step, double seconds) {
+      log_info("bench step: step ", step, " of ", steps, " took ", seconds, " s",
+               step == 0 && steps > 1 ? " (left out of the median)" : "");
+    };
+    log_info("bench step: building the model of ", o->step.config.string());
+    const BenchStepResult result = bench_step(o->step);
+    print_step(o->step, result);
+    if (o->json) std::cout << step_json(o->step, result).dump() << std::endl;
   });
 }
 
@@ -68,15 +111,23 @@ void add_op(CLI::App& bench) {
   auto o = std::make_shared<Options>();
   CLI::App* command =
       bench.add_subcommand("op", "Single operations: correctness, time and distance to the floor");
+  command->footer("Columns:\n" + std::string(bench_op_legend()));
   command->add_option("--op", o->op.op, "one operation; default: all");
-  command->add_option("--variant", o->op.variant, "cases whose name contains this")->capture_default_str();
-  command->add_option("--dtype", o->dtype, "f32, bf16 or f64")->capture_default_str();
-  command->add_option("--repeats", o->op.repeats)->capture_default_str()->check(CLI::Range(1, 1'000'000));
-  command->add_flag("--small", o->op.sizes.small, "sizes that finish in milliseconds");
-  command->add_flag("--json", o->op.json, "one JSON object a line");
+  command->add_option("--variant", o->op.variant, "cases whose variant contains this")->capture_default_str();
+  command
+      ->add_option("--dtype", o->dtype, "f32, bf16 or f64: of operands; sums have their accumulation dtype")
+      ->capture_default_str();
+  command->add_option("--repeats", o->op.repeats, "timed calls of each case")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  command->add_flag("--cold", o->op.cold, "empty the caches before every repeat");
+  command->add_flag("--small", o->op.sizes.small,
+                    "sizes that finish in milliseconds, to see that everything works");
+  command->add_flag("--json", o->op.json,
+                    "one JSON object a line: the machine and its rates, then each case");
   command->callback([o] {
     o->op.sizes.dtype = parse_weight_dtype(o->dtype);
-    require(bench_op(o->op, std::cout), "bench op: a case failed its verification (ok=0 above)");
+    require(bench_op(o->op, std::cout), "bench op: a case failed its verification (not ok above)");
   });
 }
 

@@ -1,0 +1,26 @@
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "core/error.h"
+
+namespace nemocube {
+
+/// Seconds that one call of fn takes.
+template <class Fn>
+double seconds_of(Fn&& fn) {
+  const auto start = std::chrono::steady_clock::now();
+  fn();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// The middle value; the mean of the middle two where their number is even.
+inline double median(std::vector<double> values) {
+  expect(!values.empty(), "median of nothing");
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+}  // namespace nemocube
