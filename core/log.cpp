@@ -1,20 +1,54 @@
 #include "core/log.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
 
 namespace nemocube {
 namespace {
+
 std::atomic<LogLevel> threshold{LogLevel::info};
-std::atomic<int> log_rank{0};
+std::atomic<int> log_rank{0}, log_ranks{1};
 constexpr std::array<std::string_view, 4> names{"debug", "info", "warning", "error"};
+
+constexpr std::string_view erase_line = "\r\033[K";  // to the first column, then clear to the end
+
+struct StatusLine {
+  std::mutex mutex;
+  std::string text;
+};
+StatusLine& status() {
+  static StatusLine* line = new StatusLine;  // never destroyed: destructors of others may log
+  return *line;
+}
+std::atomic<bool> status_shown{false};  // for signal handlers, which cannot lock
+
+// Losing a message must not stop a run, so the result is not looked at.
+void to_stderr(std::string_view text) {
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+std::string_view visible(std::string_view text) {
+  winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  // The last column stays free: some terminals wrap as soon as it is used.
+  return fitting_fields(text, known ? size.ws_col - 1U : 79U);
+}
+
 }  // namespace
 
 void set_log_level(LogLevel level) { threshold = level; }
 bool log_enabled(LogLevel level) { return level >= threshold; }
-void set_log_rank(int rank) { log_rank = rank; }
+void set_log_rank(int rank, int ranks) {
+  log_rank = rank;
+  log_ranks = ranks;
+}
 
 LogLevel parse_log_level(std::string_view name) {
   for (std::size_t i = 0; i < names.size(); ++i)
@@ -23,12 +57,58 @@ LogLevel parse_log_level(std::string_view name) {
 }
 
 void write_log(LogLevel level, const std::string& text) {
-  std::string line = cat("[rank ", log_rank.load(), "] ");
+  std::string line;
+  if (log_ranks > 1) line += cat("[rank ", log_rank.load(), "] ");
   if (level != LogLevel::info) line += cat(names[static_cast<std::size_t>(level)], ": ");
   line += text;
   line += '\n';
-  // Losing a log line must not stop a run, so the result is not looked at.
-  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
+  const std::lock_guard lock(status().mutex);
+  const std::string& below = status().text;
+  to_stderr(below.empty() ? line : cat(erase_line, line, visible(below)));
+}
+
+void set_status_line(std::string_view text) {
+  const std::lock_guard lock(status().mutex);
+  if (text.empty() && status().text.empty()) return;
+  status().text = text;
+  status_shown = !text.empty();
+  to_stderr(cat(erase_line, visible(text)));
+}
+
+std::string status_line() {
+  const std::lock_guard lock(status().mutex);
+  return status().text;
+}
+
+void keep_status_line() {
+  const std::lock_guard lock(status().mutex);
+  if (status().text.empty()) return;
+  status().text.clear();
+  status_shown = false;
+  to_stderr("\n");
+}
+
+bool terminal_on_stderr() {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && kind && std::string_view(kind) != "dumb";
+}
+
+std::string_view fitting_fields(std::string_view text, std::size_t columns) {
+  if (text.size() <= columns) return text;
+  const auto gap = text.rfind("  ", columns);
+  return text.substr(0, gap == std::string_view::npos || gap == 0 ? columns : gap);
+}
+
+void write_log_in_signal_handler(std::string_view line) noexcept {
+  const int code = errno;
+  if (status_shown.load(std::memory_order_relaxed)) to_stderr(erase_line);
+  to_stderr(line);
+  errno = code;
+}
+
+std::string counted(std::int64_t count, std::string_view noun, std::string_view plural) {
+  if (count == 1 || plural.empty()) return cat(count, " ", noun, count == 1 ? "" : "s");
+  return cat(count, " ", plural);
 }
 
 }  // namespace nemocube

@@ -30,6 +30,13 @@ std::int64_t ParameterStore::element_count() const {
   return n;
 }
 
+std::int64_t ParameterStore::trainable_count() const {
+  std::int64_t n = 0;
+  for (const Parameter& p : parameters_)
+    if (p.wants_grad()) n += p.value.numel();
+  return n;
+}
+
 void ParameterStore::clear_gradients() {
   for (Parameter& p : parameters_)
     if (p.node) p.node->clear();

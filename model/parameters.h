@@ -36,6 +36,7 @@ class ParameterStore {
   std::vector<Parameter>& all() { return parameters_; }
   const std::vector<Parameter>& all() const { return parameters_; }
   std::int64_t element_count() const;
+  std::int64_t trainable_count() const;  ///< elements of the parameters that want gradients
   void clear_gradients();
 
  private:

@@ -26,7 +26,7 @@ class MoeMixer final : public Mixer {
   const Tensor& counts() const { return counts_; }
   /// What the global auxiliary loss has counted in them; empty without its coefficient.
   const RouterTotals& totals() const { return totals_; }
-  const Tensor& correction_bias() const { return bias_->value; }
+  const Parameter& correction_bias() const { return *bias_; }
   /// Counts, totals and sums of losses start afresh: once for each optimizer step.
   void reset_counts();
 

@@ -28,7 +28,9 @@ struct AdamWOptions {
 /// arithmetic in the dtype of the master; the factors that depend on t alone in f64
 /// errors     Error for other shapes, dtypes or layouts, step < 1, or a beta outside [0, 1)
 /// repeat     same bits for any number of threads
-void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+/// returns    whether everything written is finite: master, model_copy (a master beyond the largest bf16
+///            number rounds to infinity) and both moments
+bool adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
                 const Tensor& model_copy, const AdamWOptions& options);
 
 }  // namespace nemocube

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/support/compare.h"
 
@@ -151,6 +152,36 @@ TEST_CASE("adamw: bits do not depend on threads") {
     CHECK_BITS(three.copy, one.copy);
   }
   omp_set_num_threads(before);
+}
+
+TEST_CASE("adamw: numbers that are not finite are noticed wherever they are written") {
+  // The last element of a size that no vector length divides, far behind the first block of a thread.
+  const Shape shape{40009};
+  const std::int64_t at = 40008;
+  const auto finite = [&](DType dtype, bool with_copy, double weight, double gradient, AdamWOptions o) {
+    State state(shape, dtype, 3, with_copy);
+    const Tensor grad = random_tensor(shape, dtype, 4);
+    state.w.narrow(0, at, 1).fill(weight);
+    grad.narrow(0, at, 1).fill(gradient);
+    return adamw_step(state.w, state.m, state.v, grad, state.copy, o);
+  };
+  const double most_f32 = std::numeric_limits<float>::max();
+  for (const bool decoupled : {true, false})
+    for (const bool with_copy : {false, true}) {
+      const AdamWOptions o{.lr = 1e-3, .weight_decay = 0.1, .decoupled = decoupled};
+      CHECK(finite(DType::f32, with_copy, 1, 1, o));
+      CHECK_FALSE(finite(DType::f32, with_copy, std::nan(""), 1, o));
+      CHECK_FALSE(finite(DType::f32, with_copy, HUGE_VAL, 1, o));
+      CHECK_FALSE(finite(DType::f32, with_copy, 1, 1e30, o));  // its square overflows, in the moment alone
+      CHECK(finite(DType::f64, with_copy, 1, 1e30, o));
+    }
+  // Finite in f32, beyond the largest number of bf16.
+  CHECK(finite(DType::f32, false, most_f32, 0, {.lr = 1e-3}));
+  CHECK_FALSE(finite(DType::f32, true, most_f32, 0, {.lr = 1e-3}));
+  CHECK_FALSE(finite(DType::f32, false, 1, 1, {.lr = 1e300}));
+  CHECK_FALSE(finite(DType::f32, false, 1, 1, {.lr = 1e-3, .weight_decay = 1e300}));
+  const Tensor zero = Tensor::zeros({1}, DType::f32);
+  CHECK_FALSE(adamw_step(zero.clone(), zero.clone(), zero.clone(), zero, Tensor(), {.eps = 0}));  // 0 / 0
 }
 
 TEST_CASE("adamw: errors") {

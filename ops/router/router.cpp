@@ -1,5 +1,7 @@
 #include "ops/router/router.h"
 
+#include <cmath>
+
 #include "core/profile.h"
 #include "ops/matmul/matmul.h"
 #include "ops/router/router_kernels.h"
@@ -90,24 +92,25 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   return routing;
 }
 
-void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate) {
+bool update_expert_bias(const Tensor& bias, const Tensor& counts, double rate) {
   require(bias.defined() && bias.ndim() == 1 && (bias.dtype() == DType::f32 || bias.dtype() == DType::f64),
           "update_expert_bias: bias: want shape [E] f32 or f64, got ", bias.dtype(), bias.shape());
   check_dtype("update_expert_bias: counts", counts, DType::i64);
   check_shape("update_expert_bias: counts", counts, bias.shape());
   const std::int64_t n = bias.numel();
-  if (n == 0) return;
   const auto* c = counts.data<std::int64_t>();
   std::int64_t sum = 0;
+  bool finite = true;
   for (std::int64_t i = 0; i < n; ++i) sum += c[i];
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t share = c[i] * n;
     const double move = share < sum ? rate : share > sum ? -rate : 0;
     if (bias.dtype() == DType::f64)
-      bias.data<double>()[i] += move;
+      finite = std::isfinite(bias.data<double>()[i] += move) && finite;
     else
-      bias.data<float>()[i] += static_cast<float>(move);
+      finite = std::isfinite(bias.data<float>()[i] += static_cast<float>(move)) && finite;
   }
+  return finite;
 }
 
 }  // namespace nemocube

@@ -68,8 +68,9 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
 
 /// Balancing without an auxiliary loss, once for each optimizer step:
 ///   bias_i <- bias_i + rate sign(mean(counts) - counts_i),   sign(0) = 0, compared exactly
-/// bias [E] f32 or f64; counts [E] i64, summed over all tokens of the step. Error otherwise.
+/// bias [E] f32 or f64; counts [E] i64, summed over all tokens of the step. Error otherwise. Returns whether
+/// every new bias is finite.
 /// (Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024.)
-void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate);
+bool update_expert_bias(const Tensor& bias, const Tensor& counts, double rate);
 
 }  // namespace nemocube

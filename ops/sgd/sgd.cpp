@@ -1,72 +1,10 @@
 #include "ops/sgd/sgd.h"
 
-#include <algorithm>
-
-#include "core/parallel_for.h"
 #include "core/profile.h"
+#include "ops/sgd/sgd_kernels.h"
 
 namespace nemocube {
 namespace {
-
-// Threads share out whole blocks, so that an element always takes the same path through the vector loop.
-constexpr std::int64_t block = 4096, blocks_per_thread = 8;
-
-template <class T>
-struct Factors {
-  T rate, scale, l2;
-  T keep;       // buffer = keep buffer + g
-  T from_grad;  // d = from_grad g + from_buffer buffer
-  T from_buffer;
-};
-
-template <bool with_buffer, bool with_copy, class T>
-void update(T* __restrict w, T* __restrict buffer, const T* __restrict grad, bf16* __restrict copy,
-            std::int64_t n, const Factors<T>& f, bool first) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T g = grad[i] * f.scale + f.l2 * w[i];
-    T direction = g;
-    if constexpr (with_buffer) {
-      const T sum = first ? g : f.keep * buffer[i] + g;
-      buffer[i] = sum;
-      direction = f.from_grad * g + f.from_buffer * sum;
-    }
-    const T next = w[i] - f.rate * direction;
-    w[i] = next;
-    if constexpr (with_copy) copy[i] = bf16(static_cast<float>(next));
-  }
-}
-
-template <bool with_buffer, bool with_copy, class T>
-void step_as(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-             const Tensor& model_copy, const SgdOptions& o) {
-  const Factors<T> factors{
-      .rate = static_cast<T>(o.lr),
-      .scale = static_cast<T>(o.grad_scale),
-      .l2 = static_cast<T>(o.weight_decay),
-      .keep = static_cast<T>(o.momentum),
-      .from_grad = static_cast<T>(o.nesterov ? 1 : 0),
-      .from_buffer = static_cast<T>(o.nesterov ? o.momentum : 1),
-  };
-  const std::int64_t n = master.numel();
-  T* w = master.data<T>();
-  const T* g = grad.data<T>();
-  T* buffer = with_buffer ? momentum_buffer.data<T>() : nullptr;
-  bf16* copy = with_copy ? model_copy.data<bf16>() : nullptr;
-  parallel_for((n + block - 1) / block, blocks_per_thread, [&](std::int64_t begin, std::int64_t last) {
-    const std::int64_t start = begin * block, count = std::min(last * block, n) - start;
-    update<with_buffer, with_copy>(w + start, with_buffer ? buffer + start : nullptr, g + start,
-                                   with_copy ? copy + start : nullptr, count, factors, o.first);
-  });
-}
-
-template <class T>
-void choose(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad, const Tensor& model_copy,
-            const SgdOptions& o) {
-  const bool copy = model_copy.defined();
-  auto* step = o.momentum != 0 ? (copy ? step_as<true, true, T> : step_as<true, false, T>)
-                               : (copy ? step_as<false, true, T> : step_as<false, false, T>);
-  step(master, momentum_buffer, grad, model_copy, o);
-}
 
 void check(const char* what, const Tensor& t, const Tensor& master, DType dtype) {
   check_dtype(what, t, dtype);
@@ -76,7 +14,7 @@ void check(const char* what, const Tensor& t, const Tensor& master, DType dtype)
 
 }  // namespace
 
-void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
+bool sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
               const Tensor& model_copy, const SgdOptions& options) {
   require(master.defined() && (master.dtype() == DType::f32 || master.dtype() == DType::f64),
           "sgd: master: want f32 or f64, got ", master.dtype());
@@ -87,14 +25,11 @@ void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor&
   require(options.momentum >= 0 && options.momentum < 1, "sgd: want a momentum in [0, 1), got ",
           options.momentum);
   require(!options.nesterov || options.momentum > 0, "sgd: nesterov wants a momentum");
-  if (master.numel() == 0) return;
+  if (master.numel() == 0) return true;
 
   static Zone zone("sgd/step");
   const ZoneTimer timer(zone);
-  if (master.dtype() == DType::f64)
-    choose<double>(master, momentum_buffer, grad, model_copy, options);
-  else
-    choose<float>(master, momentum_buffer, grad, model_copy, options);
+  return cpu::sgd_step(master, momentum_buffer, grad, model_copy, options);
 }
 
 }  // namespace nemocube

@@ -25,7 +25,9 @@ struct SgdOptions {
 /// layout     contiguous; no two may overlap
 /// errors     Error for other shapes, dtypes or layouts, a momentum outside [0, 1), or nesterov without it
 /// repeat     same bits for any number of threads
-void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
+/// returns    whether everything written is finite: master, model_copy (a master beyond the largest bf16
+///            number rounds to infinity) and momentum_buffer
+bool sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
               const Tensor& model_copy, const SgdOptions& options);
 
 }  // namespace nemocube

@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <cmath>
+#include <limits>
+
 #include "tests/support/compare.h"
 
 using namespace nemocube;
@@ -83,6 +86,27 @@ TEST_CASE("sgd: bits do not depend on threads") {
   omp_set_num_threads(before);
   CHECK_BITS(w[1], w[0]);
   CHECK_BITS(buffer[1], buffer[0]);
+}
+
+TEST_CASE("sgd: numbers that are not finite are noticed wherever they are written") {
+  const Shape shape{40009};
+  const auto finite = [&](bool with_copy, double weight, double momentum_sum, SgdOptions o) {
+    const Tensor w = random_tensor(shape, DType::f32, 1), buffer = random_tensor(shape, DType::f32, 2);
+    const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16) : Tensor();
+    w.narrow(0, 40008, 1).fill(weight);
+    buffer.narrow(0, 40008, 1).fill(momentum_sum);
+    return sgd_step(w, buffer, random_tensor(shape, DType::f32, 3), copy, o);
+  };
+  const double most = std::numeric_limits<float>::max();
+  for (const bool with_copy : {false, true})
+    for (const double momentum : {0.0, 0.9}) {
+      const SgdOptions o{.lr = 1e-30, .momentum = momentum};
+      CHECK(finite(with_copy, 1, 1, o));
+      CHECK_FALSE(finite(with_copy, -HUGE_VAL, 1, o));
+      CHECK(finite(with_copy, most, 1, o) == !with_copy);  // rounds to an infinite bf16 number
+      CHECK(finite(with_copy, 1, HUGE_VAL, o) == (momentum == 0));
+    }
+  CHECK_FALSE(finite(false, 1, 1, {.lr = 1e300}));
 }
 
 TEST_CASE("sgd: errors") {

@@ -116,7 +116,7 @@ TEST_CASE("closed standard streams: no message lands in a file of the run") {
   CHECK(run.exit_code == 0);
   const std::string log = slurp(dir / "checkpoints" / "training.jsonl");
   CHECK(log.starts_with("{\"step\": 0,"));
-  CHECK(log.find("[rank") == std::string::npos);
+  CHECK(log.find("checkpoint") == std::string::npos);
 }
 
 TEST_CASE("bad outputs: files of the user in the directory of the run are not taken for its logs") {
@@ -158,7 +158,7 @@ TEST_CASE(
   const ProcessResult run = run_process(again, dir.path());
   CAPTURE(run.err);
   CHECK(run.exit_code == 0);
-  CHECK(run.err.find("resumed from checkpoints/epoch_0_step_1 after 2 steps") != std::string::npos);
+  CHECK(run.err.find("resumed from checkpoints/epoch_0_step_1, which has 2 steps done") != std::string::npos);
   CHECK(fs::exists(dir / "checkpoints" / "epoch_0_step_3" / "state.json"));
 }
 

@@ -117,9 +117,34 @@ TEST_CASE("train --check: finds what training would refuse, and writes nothing")
     CAPTURE(override);
     check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--set", override}, parts);
   }
+  // All of them at once, those of the recipe's files and of the run's directory.
+  check_refused(dir.path(),
+                {"train", "--check", "recipe.yaml", "--set", "dataset.path=nope.safetensors", "--set",
+                 "checkpoint.restore_from=nope", "--set", "checkpoint.checkpoint_dir=config.json/x"},
+                {"3 problems", "nope.safetensors", "'config.json/x'", "'nope'"});
   const auto before = snapshot(dir.path());
-  CHECK(run_process({NEMOCUBE_BINARY, "train", "--check", "recipe.yaml"}, dir.path()).exit_code == 0);
+  const ProcessResult good = run_process({NEMOCUBE_BINARY, "train", "--check", "recipe.yaml"}, dir.path());
+  CHECK(good.exit_code == 0);
+  CHECK(good.err.find("training needs about ") != std::string::npos);
+  CHECK(good.err.find("warning: ") == std::string::npos);
   CHECK(snapshot(dir.path()) == before);
   std::filesystem::remove(dir / "model.safetensors");
   check_refused(dir.path(), {"train", "--check", "recipe.yaml"}, {"model.safetensors"});
+}
+
+TEST_CASE("train --check: a model that does not fit the machine's memory gets a warning") {
+  const RunDir dir;
+  std::string config = slurp(dir / "model" / "config.json");
+  const std::string small = "\"vocab_size\": 2048";
+  config.replace(config.find(small), small.size(), "\"vocab_size\": 2000000000");
+  spit(dir / "model" / "config.json", config);
+  const auto before = snapshot(dir.path());
+  const ProcessResult run = run_process({NEMOCUBE_BINARY, "train", "--check", "recipe.yaml"}, dir.path());
+  CAPTURE(run.err);
+  CHECK(run.exit_code == 0);
+  // Two matrices of 2e9 x 16 f32 numbers: weights, gradients and two moments.
+  CHECK(run.err.find("weights 238 GiB, gradients 238 GiB, moments 477 GiB, activations about ") !=
+        std::string::npos);
+  CHECK(run.err.find("warning: that is more than there is: ") != std::string::npos);
+  CHECK(snapshot(dir.path()) == before);
 }

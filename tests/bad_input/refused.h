@@ -39,15 +39,15 @@ inline bool is_log(const std::string& name) { return name.ends_with(".jsonl"); }
 inline void check_message(const ProcessResult& run, const std::vector<std::string>& parts) {
   CAPTURE(run.err);
   CHECK(run.exit_code == 2);
-  const std::string prefix = "[rank 0] error: ";
-  const auto at = run.err.rfind(prefix);
+  const std::string prefix = "\nerror: ", err = "\n" + run.err;
+  const auto at = err.rfind(prefix);
   CHECK(at != std::string::npos);
-  CHECK(run.err.find(prefix) == at);
+  CHECK(err.find(prefix) == at);
   CHECK(run.err.find("internal error") == std::string::npos);
   CHECK(run.err.find("terminate") == std::string::npos);
   if (at == std::string::npos) return;
   for (const std::string& part : parts)
-    CHECK_MESSAGE(run.err.find(part, at) != std::string::npos, "the message lacks: ", part);
+    CHECK_MESSAGE(err.find(part, at) != std::string::npos, "the message lacks: ", part);
 }
 
 /// Runs the program in `dir`, checks the message, and that nothing in `dir` was created, changed or removed;

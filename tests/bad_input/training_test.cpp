@@ -45,6 +45,33 @@ TEST_CASE("not finite: a learning rate that explodes ends the run after max_nonf
   CHECK(log.back()["skipped_steps"] == 2);
 }
 
+TEST_CASE("not finite: an update that overflows is not saved, and the last good checkpoint is named") {
+  const ModelDir dir("train20");
+  edit_safetensors(dir / "model.safetensors", [](RawSafetensors& f) {
+    // Gradients of 1e21 are finite in f32, their squares in AdamW's second moment are not.
+    const Json& offsets = f.header.at("lm_head.weight").at("data_offsets");
+    for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, f.data.data() + at, sizeof value);
+      value *= 1e21F;
+      std::memcpy(f.data.data() + at, &value, sizeof value);
+    }
+  });
+  const std::vector<std::string> common{"checkpoint.enabled=true", "step_scheduler.ckpt_every_steps=1",
+                                        "checkpoint.max_recent_checkpoints=1"};
+  std::vector<std::string> unclipped = common;
+  unclipped.emplace_back("clip_grad_norm.max_norm=0");
+  check_refused(dir.path(), train_with(unclipped),
+                {"step 0: ", "not finite", "'backbone.embeddings.weight'", "no checkpoint"}, true);
+  std::vector<std::string> clipped = common;
+  clipped.emplace_back("step_scheduler.max_steps=2");
+  const ProcessResult run = train(dir.path(), clipped);
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  check_refused(dir.path(), train_with(unclipped),
+                {"step 2: ", "not finite", "2 steps done", "checkpoints/epoch_0_step_1"}, true);
+}
+
 TEST_CASE("not finite: skipped steps change no weight: the checkpoint has the bytes of the model") {
   const ModelDir dir("train20");
   edit_safetensors(dir / "model.safetensors", [](RawSafetensors& f) {

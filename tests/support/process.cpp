@@ -39,6 +39,8 @@ Process::Process(const std::vector<std::string>& arguments, const std::filesyste
     const int err = ::open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ::dup2(out, STDOUT_FILENO);
     ::dup2(err, STDERR_FILENO);
+    // The tests may run under nohup or in the background of a shell, where some of these are ignored.
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(number, SIG_DFL);
     if (!directory.empty() && ::chdir(directory.c_str()) != 0) ::_exit(126);
     ::execvp(argv[0], argv.data());
     ::_exit(127);

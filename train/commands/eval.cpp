@@ -57,18 +57,24 @@ void run(const Options& options) {
     check_vocabulary(section, tokenizer, *dataset, loaded.model->config().vocab_size);
     const std::int64_t rows =
         recipe.validation_dataloader.batch_size.value_or(recipe.step_scheduler.local_batch_size);
-    const ValidationResult v = validate(*loaded.model, dataset, rows, &recipe.kernels);
+    std::optional<TaskProgress> progress(std::in_place, cat("validation ", name), "rows");
+    const ValidationResult v =
+        validate(*loaded.model, dataset, rows, &recipe.kernels, {}, std::ref(*progress));
+    progress.reset();
     Json line{{"dataset", name},
               {"val_loss", v.loss},
               {"num_label_tokens", v.label_tokens},
               {"samples", v.samples}};
-    std::cout << (options.json ? ""
-                               : cat("validation ", name, ": loss ", v.loss, " over ", v.label_tokens,
-                                     " label tokens in ", v.samples, " rows\n"));
+    std::cout << (options.json
+                      ? ""
+                      : cat("validation ", name, ": loss ", v.loss, " over ",
+                            counted(v.label_tokens, "label token"), " in ", counted(v.samples, "row"), "\n"));
     if (section.kind == DatasetKind::squad) {
-      const SquadResult squad =
-          answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation,
-                       stop_ids(*tokenizer, loaded.model->config(), recipe.model->path), &recipe.kernels);
+      progress.emplace(cat("answers ", name), "questions");
+      const SquadResult squad = answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation,
+                                             stop_ids(*tokenizer, loaded.model->config(), recipe.model->path),
+                                             &recipe.kernels, {}, std::ref(*progress));
+      progress.reset();
       const char* version = squad.version == SquadVersion::v2_0 ? "2.0" : "1.1";
       line["exact_match"] = squad.score.em;
       line["f1"] = squad.score.f1;
@@ -76,8 +82,8 @@ void run(const Options& options) {
       line["squad_version"] = version;
       if (!options.json) {
         std::cout << std::fixed << std::setprecision(2) << "  exact match " << squad.score.em << " %, F1 "
-                  << squad.score.f1 << " % over " << squad.score.total << " questions (rules of SQuAD "
-                  << version << ")\n"
+                  << squad.score.f1 << " % over " << counted(squad.score.total, "question")
+                  << " (rules of SQuAD " << version << ")\n"
                   << std::defaultfloat << std::setprecision(6);
         show_answers(squad, options.show);
       }

@@ -63,7 +63,11 @@ void run(Options options) {
       return false;
     };
   }
-  const auto results = generate(*loaded.model, ids, options.generate, print);
+  std::optional<TaskProgress> progress;
+  if (!stream) progress.emplace("generating", "new tokens at most");
+  const auto results = generate(*loaded.model, ids, options.generate, print,
+                                progress ? OnProgress(std::ref(*progress)) : OnProgress());
+  progress.reset();
   if (stream) {
     std::cout << decoder.finish() << '\n';
     return;

@@ -23,6 +23,25 @@ void report_ignored(const Recipe& recipe) {
   log_info(recipe.file, ": accepted, without effect in this build: ", keys);
 }
 
+/// `text` as one word of a shell's command line.
+std::string shell_word(const std::string& text) {
+  constexpr auto plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./,:=@%";  // of no meaning to a shell
+  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+/// The command that goes on from the newest checkpoint of a run.
+std::string resume_command(const Options& options, const Recipe& recipe) {
+  std::string command = "nemocube train " + shell_word(options.recipe.string());
+  for (const std::string& o : options.overrides) command += " --set " + shell_word(o);
+  // The checkpoint that this run started from is not the newest any more.
+  if (recipe.checkpoint.restore_from) command += " --set checkpoint.restore_from=LATEST";
+  return command;
+}
+
 void run(const Options& options) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides);
   report_ignored(recipe);
@@ -33,8 +52,9 @@ void run(const Options& options) {
     return;
   }
   const RunResult result = run_training(recipe);
-  log_info("done: ", result.steps, " steps",
-           result.checkpoint.empty() ? "" : ", model in " + (result.checkpoint / "model").string());
+  if (result.signal != 0 && recipe.checkpoint.enabled)
+    log_info("to go on: ", resume_command(options, recipe));
+  log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));
   // The shell's convention for a process that a signal ended, so that launchers know the run is not complete.
   if (result.signal != 0) std::exit(128 + result.signal);
 }

@@ -22,7 +22,7 @@ std::filesystem::path predictions_file(std::filesystem::path path, const std::st
 }  // namespace
 
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
-                          const KernelChoice* kernels, const StopAsked& stop) {
+                          const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress) {
   LoaderOptions options;
   options.batch_size = batch_size;
   Loader loader(std::move(dataset), options);
@@ -38,6 +38,7 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
     sum += part.sum;
     result.label_tokens += part.label_tokens;
     result.samples += batch.samples;
+    if (progress) progress(loader.state().next_index, loader.dataset().size());
   }
   result.loss = sum / static_cast<double>(std::max<std::int64_t>(result.label_tokens, 1));
   return result;
@@ -64,7 +65,7 @@ std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokeni
 
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
-                         const KernelChoice* kernels, const StopAsked& stop) {
+                         const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
   SquadResult result;
   if (std::ranges::any_of(questions, [](const SquadQuestion& q) { return q.answers.empty(); }))
@@ -86,7 +87,14 @@ SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const Dat
       const std::array<std::int64_t, 1> one{id};
       return options.stop_at_newline && tokenizer.decode(one, true).find('\n') != std::string::npos;
     };
-    const auto answers = generate(model, prompts, generation, ends);
+    const OnProgress of_group = [&](std::int64_t done, std::int64_t total) {
+      const auto here =
+          static_cast<double>(last - first) * static_cast<double>(done) / static_cast<double>(total);
+      if (progress)
+        progress(static_cast<std::int64_t>(first) + static_cast<std::int64_t>(here),
+                 static_cast<std::int64_t>(questions.size()));
+    };
+    const auto answers = generate(model, prompts, generation, ends, of_group);
     if (stop && stop()) {
       result.complete = false;
       break;

@@ -8,6 +8,7 @@
 #include "data/metrics/squad_score.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/nemotron_h.h"
+#include "train/logging/progress.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
@@ -20,10 +21,11 @@ struct ValidationResult {
   std::int64_t label_tokens = 0, samples = 0;
   bool complete = true;  ///< false: given up, the numbers are of a part
 };
-/// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Asks before every
-/// batch.
+/// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Asks `stop` before every
+/// batch and tells `progress` the rows that are done after it.
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
-                          const KernelChoice* kernels, const StopAsked& stop = {});
+                          const KernelChoice* kernels, const StopAsked& stop = {},
+                          const OnProgress& progress = {});
 
 struct AnsweredQuestion {
   std::string id, question, prediction;  ///< an empty prediction says that there is no answer
@@ -38,10 +40,12 @@ struct SquadResult {
 };
 /// Greedy answers to the questions of a squad section, stopped at any of `stop_ids` (and at a newline when
 /// the recipe says so), scored by the official rules of the data's version. Prompts longer than seq_length
-/// lose their left end when the section truncates. Asks at every token.
+/// lose their left end when the section truncates. Asks `stop` at every token. `progress` counts questions; for
+/// those that are being answered, the share of their tokens that is done.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
-                         const KernelChoice* kernels, const StopAsked& stop = {});
+                         const KernelChoice* kernels, const StopAsked& stop = {},
+                         const OnProgress& progress = {});
 
 /// Writes question id -> answer as JSON, whole or not at all: to `path` for the set named "default", else with
 /// "_NAME" before the extension (said.json -> said_train.json).

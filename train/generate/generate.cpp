@@ -68,7 +68,8 @@ namespace {
 // Prompts [first, last).
 void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t>>& prompts,
                     std::size_t first, std::size_t last, const GenerateOptions& options,
-                    const OnToken& on_token, std::vector<std::vector<std::int64_t>>& result) {
+                    const OnToken& on_token, const OnProgress& progress,
+                    std::vector<std::vector<std::int64_t>>& result) {
   std::vector<std::vector<std::int64_t>> next;  // tokens to feed; empty: finished
   std::vector<RandomStream> streams;
   for (std::size_t i = first; i < last; ++i) {
@@ -103,6 +104,12 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
       result[i].push_back(id);
       if (!on_token || !on_token(i, id)) next[k].push_back(id);
     }
+    if (progress) {
+      const auto running = std::ranges::count_if(next, [](const auto& ids_to_feed) { return !ids_to_feed.empty(); });
+      const auto whole = static_cast<std::int64_t>(last) - running;
+      progress(whole * options.max_new_tokens + running * (n + 1),
+               static_cast<std::int64_t>(prompts.size()) * options.max_new_tokens);
+    }
   }
 }
 
@@ -110,14 +117,15 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
 
 std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
                                                 const std::vector<std::vector<std::int64_t>>& prompts,
-                                                const GenerateOptions& options, const OnToken& on_token) {
+                                                const GenerateOptions& options, const OnToken& on_token,
+                                                const OnProgress& progress) {
   check_generate_options(options);
   for (std::size_t i = 0; i < prompts.size(); ++i)
     require(!prompts[i].empty(), "generate: prompt ", i, " has no tokens (start it with BOS or any text)");
   std::vector<std::vector<std::int64_t>> result(prompts.size());
   for (std::size_t first = 0; first < prompts.size(); first += prompts_at_once)
     generate_group(model, prompts, first, std::min(prompts.size(), first + prompts_at_once), options,
-                   on_token, result);
+                   on_token, progress, result);
   return result;
 }
 

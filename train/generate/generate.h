@@ -5,6 +5,7 @@
 
 #include "core/kernels.h"
 #include "model/nemotron_h.h"
+#include "train/logging/progress.h"
 
 namespace nemocube {
 
@@ -27,10 +28,12 @@ void check_generate_options(const GenerateOptions& options);
 /// Continues every prompt (token ids, at least one each), 32 at a time so that memory does not grow with
 /// their number: prefill of all in the group, then one token a step for those still running, from Mamba
 /// states and KV caches. Returns the new ids of each. Errors: those of the options, empty prompt, id outside
-/// the vocabulary.
+/// the vocabulary. `progress` counts new tokens, of max_new_tokens for every prompt; a prompt that ended early
+/// counts as whole.
 std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
                                                 const std::vector<std::vector<std::int64_t>>& prompts,
-                                                const GenerateOptions& options, const OnToken& on_token = {});
+                                                const GenerateOptions& options, const OnToken& on_token = {},
+                                                const OnProgress& progress = {});
 
 /// One draw from a row of f32 logits; `uniform` in (0, 1).
 std::int64_t sample_token(std::span<const float> logits, const GenerateOptions& options, double uniform);

@@ -1,21 +1,19 @@
 #include "train/logging/progress.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 
-#include "core/error.h"
+#include "core/log.h"
 
 namespace nemocube {
 namespace {
 
-constexpr std::size_t window =
-    32;  // steps: long enough to smooth lengths of samples, short enough to follow change
+// Steps over which rates are taken: enough to smooth the lengths of samples, few enough to follow change.
+constexpr std::size_t window = 32;
+constexpr std::int64_t plain_every_steps = 10;
 
 std::string formatted(const char* format, double value) {
   if (std::isnan(value)) return "nan";  // printf writes its meaningless sign
@@ -32,9 +30,9 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void to_stderr(std::string_view text) {
-  // Losing a line must not stop a run, so the result is not looked at.
-  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+std::int64_t percent(std::int64_t done, std::int64_t total) {
+  return static_cast<std::int64_t>(100.0 * static_cast<double>(done) /
+                                   static_cast<double>(std::max<std::int64_t>(total, 1)));
 }
 
 }  // namespace
@@ -59,78 +57,89 @@ std::string short_count(double value) {
   return formatted(*unit != 0 && value < 99.95 ? "%.1f" : "%.0f", value) + unit;
 }
 
-Progress::Progress(ProgressOptions options, Sink sink, Clock clock)
-    : options_(options), sink_(std::move(sink)), clock_(std::move(clock)) {
-  shown_at_ = clock_();
+ProgressDisplay stderr_display() {
+  ProgressDisplay display;
+  display.clock = steady_seconds;
+  display.terminal = terminal_on_stderr();
+  if (!log_enabled(LogLevel::info)) {
+    display.show = [](std::string_view) {};
+    display.shown = [] { return std::string(); };
+    display.keep = [] {};
+  } else if (display.terminal) {
+    display.show = set_status_line;
+    display.shown = status_line;
+    display.keep = keep_status_line;
+  } else {
+    display.show = [](std::string_view text) { log_info(text); };
+  }
+  return display;
+}
+
+StepProgress::StepProgress(ProgressDisplay display) : display_(std::move(display)) {
+  shown_at_ = display_.clock();
   recent_.push_back({shown_at_, -1, 0});
 }
 
-Progress Progress::on_stderr() {
-  ProgressOptions options;
-  options.terminal = ::isatty(STDERR_FILENO) == 1;
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) options.width = size.ws_col;
-  return Progress(options, to_stderr, steady_seconds);
+StepProgress::~StepProgress() {
+  if (display_.terminal) display_.keep();
 }
 
-void Progress::step(const ProgressStep& now) {
-  const double time = clock_();
-  // A resumed run begins anywhere; its first step says where.
+void StepProgress::step(const ProgressStep& now) {
+  const double time = display_.clock();
+  // A resumed run begins at any step; its first step says at which.
   if (recent_.size() == 1 && recent_[0].step < 0) recent_[0].step = now.step;
   recent_.push_back({time, now.step + 1, recent_.back().tokens + now.tokens});
   if (recent_.size() > window + 1) recent_.pop_front();
   if (!due(now, time)) return;
-  const std::string text = describe(now);
-  if (options_.terminal)
-    rewrite(text);
-  else
-    sink_(text + "\n");
-  shown_ = true;
+  display_.show(describe(now));
   shown_at_ = time;
   shown_step_ = now.step;
 }
 
-bool Progress::due(const ProgressStep& now, double time) const {
-  if (!shown_ || now.step + 1 >= now.total) return true;
-  if (options_.terminal) return time - shown_at_ >= options_.min_seconds;
-  return now.step - shown_step_ >= options_.every_steps || time - shown_at_ >= options_.every_seconds;
+bool StepProgress::due(const ProgressStep& now, double time) const {
+  if (shown_step_ < 0 || now.step + 1 >= now.total) return true;
+  if (display_.terminal) return time - shown_at_ >= display_.min_seconds;
+  return now.step - shown_step_ >= plain_every_steps || time - shown_at_ >= display_.every_seconds;
 }
 
-std::string Progress::describe(const ProgressStep& now) const {
+std::string StepProgress::describe(const ProgressStep& now) const {
   const Mark &from = recent_.front(), &to = recent_.back();
   const double seconds = to.time - from.time;
-  std::string text =
-      cat("step ", now.step + 1, "/", now.total, "  loss ", formatted("%.4f", now.loss), "  lr ",
-          formatted("%.3g", now.lr), "  grad norm ", formatted("%.3g", now.grad_norm));
-  if (seconds > 0) {
-    text += cat("  ", short_count(static_cast<double>(to.tokens - from.tokens) / seconds), " tokens/s");
-    const double per_step = seconds / static_cast<double>(to.step - from.step);
-    text += cat("  ETA ", short_duration(per_step * static_cast<double>(now.total - now.step - 1)));
-  }
+  std::string text = cat("step ", now.step, " of ", now.total, " (", percent(now.step + 1, now.total),
+                         " %)  epoch ", now.epoch);
   if (now.skipped) text += "  skipped";
-  return text;
+  if (seconds > 0) {
+    const double per_step = seconds / static_cast<double>(to.step - from.step);
+    text += cat("  ", short_duration(per_step * static_cast<double>(now.total - now.step - 1)), " left");
+  }
+  text += cat("  loss ", formatted("%.4f", now.loss));
+  if (seconds > 0)
+    text += cat("  ", short_count(static_cast<double>(to.tokens - from.tokens) / seconds), " tokens/s");
+  return text + cat("  lr ", formatted("%.3g", now.lr), "  grad norm ", formatted("%.3g", now.grad_norm));
 }
 
-void Progress::rewrite(const std::string& text) {
-  // The last column stays free: some terminals wrap as soon as it is used.
-  const auto room = static_cast<std::size_t>(std::max(options_.width - 1, 1));
-  std::string line = text.substr(0, room);
-  const std::size_t length = line.size();
-  if (line.size() < on_line_) line.append(on_line_ - line.size(), ' ');
-  sink_(cat("\r", line));
-  on_line_ = length;
+TaskProgress::TaskProgress(std::string what, std::string unit, ProgressDisplay display)
+    : what_(std::move(what)), unit_(std::move(unit)), display_(std::move(display)) {
+  started_at_ = shown_at_ = display_.clock();
+  if (display_.terminal) before_ = display_.shown();
 }
 
-void Progress::clear() {
-  if (on_line_ == 0) return;
-  sink_(cat("\r", std::string(on_line_, ' '), "\r"));
-  on_line_ = 0;
-  shown_ = false;
+TaskProgress::~TaskProgress() {
+  if (display_.terminal && shown_) display_.show(before_);
 }
 
-void Progress::finish() {
-  if (on_line_ > 0) sink_("\n");
-  on_line_ = 0;
+void TaskProgress::operator()(std::int64_t done, std::int64_t total) {
+  const double time = display_.clock();
+  const double pause = display_.terminal ? display_.min_seconds : display_.every_seconds;
+  if (time - shown_at_ < pause) return;
+  std::string text = cat(what_, ": ", done, " of ", total, " ", unit_, " (", percent(done, total), " %)");
+  if (done > 0 && done < total) {
+    const double each = (time - started_at_) / static_cast<double>(done);
+    text += cat("  ", short_duration(each * static_cast<double>(total - done)), " left");
+  }
+  display_.show(text);
+  shown_at_ = time;
+  shown_ = true;
 }
 
 }  // namespace nemocube

@@ -5,61 +5,84 @@
 #include <string>
 #include <string_view>
 
-/// The line that tells a person how a run is doing:
-///     step 12/50  loss 2.3456  lr 9.5e-05  grad norm 1.23  1.2k tokens/s  ETA 3m05s
+/// What a person sees of work that takes long: in a terminal one line that is rewritten, elsewhere a plain
+/// line now and then.
 namespace nemocube {
 
-struct ProgressOptions {
-  bool terminal = false;          ///< rewrite one line, instead of adding plain ones
-  int width = 80;                 ///< columns of the terminal
-  double min_seconds = 0.1;       ///< terminal: between two rewrites
-  std::int64_t every_steps = 10;  ///< plain: a line after so many steps ...
-  double every_seconds = 30;      ///< plain: ... or so much time, whichever is first
+/// Where progress is shown, and how often.
+struct ProgressDisplay {
+  bool terminal = false;                       ///< show() replaces the line before, instead of adding one
+  double min_seconds = 0.1;                    ///< terminal: between two rewrites
+  double every_seconds = 30;                   ///< plain: between two lines
+  std::function<void(std::string_view)> show;  ///< gets a line without line end; empty removes the line
+  std::function<std::string()> shown;          ///< terminal: the line on the screen, or empty
+  std::function<void()> keep;                  ///< terminal: the line stays above what follows
+  std::function<double()> clock;               ///< seconds, never going back
 };
+/// Standard error: the status line of core/log.h in a terminal, messages of level info elsewhere. Shows
+/// nothing where messages of level info are not shown.
+ProgressDisplay stderr_display();
 
 struct ProgressStep {
   std::int64_t step = 0;   ///< counted from 0
   std::int64_t total = 0;  ///< steps of the whole run
+  std::int64_t epoch = 0;  ///< counted from 0
   double loss = 0, lr = 0, grad_norm = 0;
   std::int64_t tokens = 0;  ///< in this step
   bool skipped = false;
 };
 
-class Progress {
+/// Training, after each step:
+///     step 12 of 50 (26 %)  epoch 1  3m05s left  loss 2.3456  1.2k tokens/s  lr 9.5e-05  grad norm 1.23
+/// The percentage counts steps that are done. Rates are taken over the last 32 steps.
+class StepProgress {
  public:
-  using Sink = std::function<void(std::string_view)>;
-  using Clock = std::function<double()>;  ///< seconds, never going back
+  explicit StepProgress(ProgressDisplay display = stderr_display());
+  /// In a terminal the last line stays on the screen.
+  ~StepProgress();
+  StepProgress(const StepProgress&) = delete;
+  StepProgress& operator=(const StepProgress&) = delete;
 
-  /// `sink` gets each piece of text whole.
-  Progress(ProgressOptions options, Sink sink, Clock clock);
-  /// On standard error, as a terminal of its present width or as plain lines.
-  static Progress on_stderr();
-
-  /// After a step. The first and the last step of a run are always shown.
+  /// The first and the last step of a run are always shown; of the others, without a terminal, every tenth.
   void step(const ProgressStep& now);
-  /// Takes the rewritten line away, so that other messages can be printed; the next step brings it back.
-  void clear();
-  /// Ends the rewritten line. Call it once, when the run stops.
-  void finish();
 
  private:
   std::string describe(const ProgressStep& now) const;
   bool due(const ProgressStep& now, double time) const;
-  void rewrite(const std::string& text);
 
   struct Mark {
     double time;
     std::int64_t step, tokens;  ///< done up to then
   };
-  ProgressOptions options_;
-  Sink sink_;
-  Clock clock_;
-  std::deque<Mark> recent_;  ///< the last steps; the rates are taken over them
+  ProgressDisplay display_;
+  std::deque<Mark> recent_;  ///< the last steps
   double shown_at_ = 0;
   std::int64_t shown_step_ = -1;
-  bool shown_ = false;
-  std::size_t on_line_ = 0;  ///< characters of the rewritten line
 };
+
+/// Work of a known number of parts, such as the rows of a validation set:
+///     validation: 12 of 80 rows (15 %)  3s left
+/// In a terminal the line goes away at the end, and the one that it replaced comes back. Elsewhere work that
+/// is done within `every_seconds` shows nothing.
+class TaskProgress {
+ public:
+  TaskProgress(std::string what, std::string unit, ProgressDisplay display = stderr_display());
+  ~TaskProgress();
+  TaskProgress(const TaskProgress&) = delete;
+  TaskProgress& operator=(const TaskProgress&) = delete;
+
+  void operator()(std::int64_t done, std::int64_t total);
+
+ private:
+  std::string what_, unit_;
+  ProgressDisplay display_;
+  std::string before_;  ///< the line on the screen when this began
+  double started_at_, shown_at_;
+  bool shown_ = false;
+};
+
+/// Called during work of `total` parts when `done` of them are done.
+using OnProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 /// "12s", "3m05s", "1h02m", "4d07h"; "?" for what is not a time.
 std::string short_duration(double seconds);

@@ -9,19 +9,28 @@ using namespace nemocube;
 
 namespace {
 
-struct Bench {
+/// A display that keeps what it is given, with a clock that a test moves.
+struct Screen {
   std::vector<std::string> out;
+  std::string line;  // of the terminal
   double time = 100;
 
-  Progress progress(ProgressOptions options) {
-    return Progress(
-        options, [this](std::string_view text) { out.emplace_back(text); }, [this] { return time; });
+  ProgressDisplay display(bool terminal, double seconds) {
+    ProgressDisplay d;
+    d.terminal = terminal;
+    d.min_seconds = d.every_seconds = seconds;
+    d.show = [this](std::string_view text) { out.emplace_back(line = text); };
+    d.shown = [this] { return line; };
+    d.keep = [this] { out.emplace_back("kept"); };
+    d.clock = [this] { return time; };
+    return d;
   }
 };
 
 ProgressStep at(std::int64_t step, std::int64_t total, std::int64_t tokens = 1000) {
   return {.step = step,
           .total = total,
+          .epoch = step / 4,
           .loss = 2.34567,
           .lr = 9.5e-5,
           .grad_norm = 1.234,
@@ -51,83 +60,94 @@ TEST_CASE("durations and counts are short") {
   CHECK(short_count(std::nan("")) == "?");
 }
 
-TEST_CASE("in a file: a plain line now and then, always for the first and last step") {
-  Bench bench;
-  Progress progress = bench.progress(
-      {.terminal = false, .width = 80, .min_seconds = 0, .every_steps = 4, .every_seconds = 100});
-  for (std::int64_t step = 0; step < 10; ++step) {
-    bench.time += step == 6 ? 200 : 2;
-    progress.step(at(step, 10));
+TEST_CASE("steps in a file: every tenth and after some time, always the first and the last") {
+  Screen screen;
+  {
+    StepProgress progress(screen.display(false, 100));
+    for (std::int64_t step = 0; step < 40; ++step) {
+      screen.time += step == 16 ? 200 : 2;
+      progress.step(at(step, 40));
+    }
   }
-  progress.finish();
-  REQUIRE(bench.out.size() == 4);
-  CHECK(bench.out[0] == "step 1/10  loss 2.3457  lr 9.5e-05  grad norm 1.23  500 tokens/s  ETA 18s\n");
-  CHECK(bench.out[1].starts_with("step 5/10 "));
-  CHECK(bench.out[2].starts_with("step 7/10 "));
-  CHECK(bench.out[3].starts_with("step 10/10 "));
-  CHECK(bench.out[3].ends_with("ETA 0s\n"));
+  REQUIRE(screen.out.size() == 6);
+  CHECK(screen.out[0] ==
+        "step 0 of 40 (2 %)  epoch 0  1m18s left  loss 2.3457  500 tokens/s  lr 9.5e-05  grad norm 1.23");
+  CHECK(screen.out[1].starts_with("step 10 of 40 (27 %)  epoch 2 "));
+  CHECK(screen.out[2].starts_with("step 16 of 40 "));
+  CHECK(screen.out[3].starts_with("step 26 of 40 "));
+  CHECK(screen.out[4].starts_with("step 36 of 40 "));
+  CHECK(screen.out[5].starts_with("step 39 of 40 (100 %)  epoch 9  0s left "));
 }
 
-TEST_CASE("in a terminal: one line, rewritten a few times a second, never wider than it fits") {
-  Bench bench;
-  Progress progress = bench.progress(
-      {.terminal = true, .width = 40, .min_seconds = 0.1, .every_steps = 1, .every_seconds = 0});
-  for (std::int64_t step = 0; step < 100; ++step) {
-    bench.time += 0.03;
-    progress.step(at(step, 100));
+TEST_CASE("steps in a terminal: one line, rewritten a few times a second, kept at the end") {
+  Screen screen;
+  {
+    StepProgress progress(screen.display(true, 0.1));
+    for (std::int64_t step = 0; step < 100; ++step) {
+      screen.time += 0.03;
+      progress.step(at(step, 100));
+    }
+    CHECK(screen.out.size() == 26);  // the first, every fourth (0.12 s) after it, the last
   }
-  CHECK(bench.out.size() == 26);  // the first, every fourth (0.12 s) after it, the last
-  for (const std::string& text : bench.out) {
-    CHECK(text.starts_with("\r"));
-    CHECK(text.size() == 40);  // the carriage return and 39 columns
-    CHECK(text.find('\n') == std::string::npos);
-  }
-  bench.out.clear();
-  progress.clear();
-  CHECK(bench.out == std::vector<std::string>{"\r" + std::string(39, ' ') + "\r"});
-  progress.clear();
-  progress.finish();
-  CHECK(bench.out.size() == 1);
-  progress.step(at(3, 100));
-  CHECK(bench.out.size() == 2);
-  progress.finish();
-  CHECK(bench.out.back() == "\n");
+  CHECK(screen.out.size() == 27);
+  CHECK(screen.out[25].starts_with("step 99 of 100 "));
+  CHECK(screen.out[26] == "kept");
 }
 
-TEST_CASE("a shorter line covers the longer one before it") {
-  Bench bench;
-  Progress progress = bench.progress(
-      {.terminal = true, .width = 200, .min_seconds = 0, .every_steps = 1, .every_seconds = 0});
-  ProgressStep now = at(0, 100);
-  now.skipped = true;
-  bench.time += 1;
-  progress.step(now);
-  now = at(1, 100);
-  bench.time += 1;
-  progress.step(now);
-  CHECK(bench.out[0].ends_with("  skipped"));
-  CHECK(bench.out[1].size() == bench.out[0].size());
-  CHECK(bench.out[1].ends_with("s         "));
-}
-
-TEST_CASE("the rate follows the last steps, also in a resumed run") {
-  Bench bench;
-  Progress progress = bench.progress(
-      {.terminal = false, .width = 80, .min_seconds = 0, .every_steps = 1, .every_seconds = 0});
+TEST_CASE("steps: the rate follows the last ones, also in a resumed run") {
+  Screen screen;
+  StepProgress progress(screen.display(false, 0));
   for (std::int64_t step = 500; step < 600; ++step) {
-    bench.time += step < 510 ? 100 : 2;
+    screen.time += step < 510 ? 100 : 2;
     progress.step(at(step, 1000));
   }
-  CHECK(bench.out[0].find("10 tokens/s  ETA 13h51m") != std::string::npos);       // 499 steps of 100 s
-  CHECK(bench.out.back().find("500 tokens/s  ETA 13m20s") != std::string::npos);  // 400 steps of 2 s
+  CHECK(screen.out[0].find("13h51m left") != std::string::npos);  // 499 steps of 100 s
+  CHECK(screen.out[0].find(" 10 tokens/s") != std::string::npos);
+  CHECK(screen.out.back().find("13m20s left") != std::string::npos);  // 400 steps of 2 s
+  CHECK(screen.out.back().find(" 500 tokens/s") != std::string::npos);
 }
 
-TEST_CASE("numbers that are not finite, and time that stands still, are shown as they are") {
-  Bench bench;
-  Progress progress = bench.progress({});
+TEST_CASE("steps: numbers that are not finite, and time that stands still, are shown as they are") {
+  Screen screen;
+  StepProgress progress(screen.display(false, 30));
   ProgressStep now = at(0, 2);
   now.loss = std::copysign(std::nan(""), -1);
   now.grad_norm = HUGE_VAL;
+  now.skipped = true;
   progress.step(now);
-  CHECK(bench.out[0] == "step 1/2  loss nan  lr 9.5e-05  grad norm inf\n");
+  CHECK(screen.out[0] == "step 0 of 2 (50 %)  epoch 0  skipped  loss nan  lr 9.5e-05  grad norm inf");
+}
+
+TEST_CASE("tasks in a terminal: the line that was there before comes back") {
+  Screen screen;
+  screen.line = "step 3 of 9";
+  {
+    TaskProgress progress("validation", "rows", screen.display(true, 0.1));
+    for (std::int64_t row = 0; row <= 80; ++row) {
+      progress(row, 80);
+      screen.time += 0.06;
+    }
+    REQUIRE(screen.out.size() == 40);
+    CHECK(screen.out[0] == "validation: 2 of 80 rows (2 %)  5s left");
+    CHECK(screen.out[39] == "validation: 80 of 80 rows (100 %)");
+  }
+  CHECK(screen.out.size() == 41);
+  CHECK(screen.line == "step 3 of 9");
+}
+
+TEST_CASE("tasks in a file: a line now and then, none for short ones") {
+  Screen screen;
+  {
+    TaskProgress progress("eval", "questions", screen.display(false, 30));
+    for (std::int64_t done = 0; done < 100; ++done) {
+      progress(done, 100);
+      screen.time += 1;
+    }
+  }
+  CHECK(screen.out == std::vector<std::string>{"eval: 30 of 100 questions (30 %)  1m10s left",
+                                               "eval: 60 of 100 questions (60 %)  40s left",
+                                               "eval: 90 of 100 questions (90 %)  10s left"});
+  screen.out.clear();
+  { TaskProgress("eval", "questions", screen.display(false, 30))(1, 2); }
+  CHECK(screen.out.empty());
 }

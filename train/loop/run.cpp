@@ -10,6 +10,7 @@
 #include "train/datasets/recipe_datasets.h"
 #include "train/logging/progress.h"
 #include "train/logging/run_log.h"
+#include "train/loop/from_recipe.h"
 #include "train/loop/group_rule.h"
 #include "train/loop/run_lock.h"
 #include "train/loop/signals.h"
@@ -23,44 +24,6 @@ namespace nemocube {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-OptimizerOptions optimizer_options(const OptimizerSection& section) {
-  OptimizerOptions o;
-  o.kind = section.kind;
-  o.beta1 = section.betas[0];
-  o.beta2 = section.betas[1];
-  o.eps = section.eps;
-  o.momentum = section.momentum;
-  o.nesterov = section.nesterov;
-  return o;
-}
-
-LoadedModel recipe_model(const Recipe& recipe) {
-  const ModelSection& section = *recipe.model;
-  LoadedModel loaded = section.source == ModelSource::pretrained
-                           ? load_model(section.path, section.dtype)
-                           : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
-                                        section.initialisation);
-  NemotronH& model = *loaded.model;
-  model.activation_checkpointing = recipe.distributed.activation_checkpointing;
-  if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
-  for (MoeMixer* moe : model.moe_layers()) {
-    moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
-    moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;
-    moe->router().global_aux_loss_coef = section.moe.global_aux_loss_coeff;
-    moe->router().z_loss_coef = section.moe.z_loss_coeff;
-  }
-  return loaded;
-}
-
-LoaderOptions loader_options(const Recipe& recipe) {
-  LoaderOptions o;
-  o.batch_size = recipe.step_scheduler.local_batch_size;
-  o.shuffle = recipe.dataloader.shuffle;
-  o.drop_last = recipe.dataloader.drop_last;
-  o.seed = static_cast<std::uint64_t>(recipe.seed);
-  return o;
-}
 
 /// One run: everything that lives from the first step to the last.
 class Run {
@@ -92,28 +55,32 @@ class Run {
   }
 
   RunResult train() {
-    const SignalWatch signals(watched_signals());
-    Progress progress = Progress::on_stderr();
+    SignalWatch signals(watched_signals(), first_signal_text());
+    result_.first_step = state_.step;
+    result_.total_steps = plan_.total_steps;
     if (state_.step >= plan_.total_steps)
-      log_info("nothing to train: ", state_.step, " steps are done, the recipe asks for ", plan_.total_steps);
+      log_info("nothing to train: ", counted(state_.step, "step"), " done, the recipe asks for ",
+               plan_.total_steps);
     else
-      log_info("training ", loaded_.model->parameters().element_count(), " parameters in ",
-               loaded_.model->dtype(), " for steps ", state_.step, " to ", plan_.total_steps - 1);
+      log_info("training ", loaded_.model->parameters().trainable_count(), " parameters in ",
+               loaded_.model->dtype(), ": from step ", state_.step, " of ", plan_.total_steps,
+               " (the last is step ", plan_.total_steps - 1, ")");
     const auto asked = [&] { return signals.received() != 0; };
     bool stopped = false, complete = true;
+    StepProgress progress;
     last_record_ = Clock::now();
     while (state_.step < plan_.total_steps && !stopped) {
       const std::int64_t step = state_.step;
+      signals.set_second_text(second_signal_text());
       const TrainingRecord record = one_step();
-      progress.step({step, plan_.total_steps, record.loss, record.lr, *record.grad_norm, record.tokens,
-                     record.skipped});
-      stop_when_hopeless(progress);
+      progress.step({step, plan_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
+                     record.tokens, record.skipped});
+      stop_when_hopeless();
       stopped = asked();
       const bool validates = validation_.sets() > 0 && is_validation_step(plan_, step, stopped);
       if (stopped && validation_.sets() > 0 && is_validation_step(plan_, step)) complete = false;
       bool saves = is_due(step, stopped);
       if (!saves && !validates) continue;
-      progress.clear();
       // Saved first: validation may be long, and nothing that ends it may cost the step.
       if (saves) save();
       if (validates) {
@@ -128,13 +95,9 @@ class Run {
       }
       last_record_ = Clock::now();  // rates are those of training alone
     }
-    progress.finish();
-    result_.steps = state_.step;
+    result_.steps_done = state_.step;
+    result_.skipped_steps = state_.skipped_steps;
     if (stopped && (state_.step < plan_.total_steps || !complete)) result_.signal = signals.received();
-    if (result_.signal != 0)
-      log_warning("stopped by signal ", result_.signal, " after ", state_.step, " of ", plan_.total_steps,
-                  " steps",
-                  recipe_.checkpoint.enabled ? "" : "; checkpoints are disabled, so nothing was saved");
     return result_;
   }
 
@@ -144,6 +107,21 @@ class Run {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
     signals.push_back(SIGINT);
     return signals;
+  }
+
+  std::string first_signal_text() const {
+    return cat("stopping after this step", recipe_.checkpoint.enabled ? ", with a checkpoint" : "",
+               "; a second signal stops at once");
+  }
+
+  // Written before every step, because a signal handler cannot format it.
+  std::string second_signal_text() const {
+    const std::int64_t first_lost = saved_steps_;
+    return cat("stopped at once: ",
+               first_lost == state_.step ? cat("step ", first_lost, " is lost")
+                                         : cat("steps ", first_lost, " to ", state_.step, " are lost"),
+               result_.checkpoint.empty() ? "; there is no checkpoint"
+                                          : cat("; the newest checkpoint is ", result_.checkpoint.string()));
   }
 
   // A model trained with a tokenizer from elsewhere is saved with it.
@@ -165,8 +143,9 @@ class Run {
       fail("cannot resume from ", from->string(), ": ", e.what(),
            "; for a new run name another checkpoint.checkpoint_dir, or remove this one");
     }
-    log_info("resumed from ", from->string(), " after ", state_.step, " steps");
+    log_info("resumed from ", from->string(), ", which has ", counted(state_.step, "step"), " done");
     result_.checkpoint = *from;
+    saved_steps_ = state_.step;
   }
 
   bool is_due(std::int64_t step, bool stopped) const {
@@ -175,6 +154,7 @@ class Run {
 
   void save() {
     result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
+    saved_steps_ = state_.step;
     log_info("checkpoint ", result_.checkpoint.string());
   }
 
@@ -217,27 +197,39 @@ class Run {
     record.peak_bytes = cpu_memory().peak_bytes;
     record.skipped = !updated;
     record.skipped_steps = state_.skipped_steps;
+    if (!result_.first_loss) result_.first_loss = result.loss;
+    result_.last_loss = result.loss;
+    result_.tokens += record.tokens;
     record.auxiliary_losses = result.auxiliary_losses;
     const auto now = Clock::now();
     record.seconds = std::chrono::duration<double>(now - last_record_).count();
+    result_.seconds += record.seconds;
     last_record_ = now;
     const auto& peak = recipe_.mfu.peak_tflops;
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
       record.mfu = step_flops(loaded_.model->config(), microbatches) / (record.seconds * *peak * 1e12) * 100;
     log_->training(record);
+    if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
     return record;
   }
 
   std::int64_t schedule_position() const { return state_.scheduler_steps * schedule_.options().per_step; }
 
-  void stop_when_hopeless(Progress& progress) const {
+  [[noreturn]] void fail_not_finite(const std::string& tensor) const {
+    fail("step ", state_.step - 1, ": the update wrote numbers that are not finite into '", tensor,
+         "' (the weights or what the optimizer keeps for them), so the model is lost and not saved; ",
+         result_.checkpoint.empty() ? "there is no checkpoint to go back to"
+                                    : cat("the last good checkpoint, with ", counted(saved_steps_, "step"),
+                                          " done, is ", result_.checkpoint.string()),
+         ". Lower optimizer.lr, or look at optimizer.eps, weight decay and gradient clipping");
+  }
+
+  void stop_when_hopeless() const {
     const std::int64_t most = recipe_.step_scheduler.max_nonfinite_steps;
     if (most == 0 || state_.nonfinite_in_a_row < most) return;
-    progress.finish();
-    fail("step ", state_.step - 1, ": loss or gradient norm was not finite in ", most,
-         " steps in a row (step_scheduler.max_nonfinite_steps); no weight changed in them. Lower "
-         "optimizer.lr or look "
-         "at the data");
+    fail("step ", state_.step - 1, ": loss or gradient norm was not finite in ", counted(most, "step"),
+         " in a row (step_scheduler.max_nonfinite_steps); no weight changed in them. Lower optimizer.lr or "
+         "look at the data");
   }
 
   const Recipe& recipe_;
@@ -253,27 +245,11 @@ class Run {
   RunState state_;
   std::optional<RunLog> log_;
   RunResult result_;
+  std::int64_t saved_steps_ = 0;  // steps done in result_.checkpoint
   Clock::time_point last_record_;
 };
 
 }  // namespace
-
-void check_training(const Recipe& recipe) {
-  const ModelSection& section = *recipe.model;
-  const NemotronHConfig config = read_hf_config(section.path);
-  if (section.source == ModelSource::pretrained) check_model_files(section.path, config);
-  const NemotronH model(config, DType::f32, Device::meta);
-  group_rule(*recipe.optimizer, model.parameters());
-  const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
-  const Loader loader(recipe_dataset(recipe, *recipe.dataset, tokenizer, true), loader_options(recipe));
-  make_schedule(recipe, plan_steps(recipe, 1, loader.batches_per_epoch()).total_steps);
-  check_vocabulary(*recipe.dataset, tokenizer, loader.dataset(), config.vocab_size);
-  const Validation validation(recipe, config);
-  const std::filesystem::path dir = recipe.checkpoint.checkpoint_dir;
-  require(!std::filesystem::exists(dir) || std::filesystem::is_directory(dir), "checkpoint.checkpoint_dir: '",
-          dir.string(), "' is not a directory");
-  Checkpoints(recipe.checkpoint, describe(recipe)).find();
-}
 
 RunResult run_training(const Recipe& recipe) {
   check_kernel_choice(recipe.kernels);

@@ -30,7 +30,11 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
       recipe_.validation_dataloader.batch_size.value_or(recipe_.step_scheduler.local_batch_size);
   std::map<std::string, double> losses;
   for (const auto& [name, set] : sets_) {
-    const ValidationResult v = validate(model, set.dataset, rows, &recipe_.kernels, stop);
+    const std::string called = name == "default" ? "" : " " + name;
+    std::optional<TaskProgress> progress(std::in_place, "validation" + called, "rows");
+    const ValidationResult v =
+        validate(model, set.dataset, rows, &recipe_.kernels, stop, std::ref(*progress));
+    progress.reset();
     if (!v.complete) break;
     ValidationRecord record;
     record.step = step;
@@ -41,8 +45,10 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
     record.peak_bytes = cpu_memory().peak_bytes;
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
+      progress.emplace("answers" + called, "questions");
       const SquadResult squad = answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation,
-                                             set.stop_ids, &recipe_.kernels, stop);
+                                             set.stop_ids, &recipe_.kernels, stop, std::ref(*progress));
+      progress.reset();
       if (!squad.complete) break;
       if (recipe_.evaluation.predictions_path)
         write_predictions(*recipe_.evaluation.predictions_path, name, squad);
@@ -51,8 +57,7 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
       metrics = cat(", exact match ", squad.score.em, " %, F1 ", squad.score.f1, " %");
     }
     log.validation(name, record);
-    log_info("validation", name == "default" ? "" : " " + name, " after step ", step, ": loss ", v.loss,
-             metrics);
+    log_info("validation", called, " after step ", step, ": loss ", v.loss, metrics);
     losses.emplace(name, v.loss);
   }
   if (losses.size() < sets_.size())

@@ -29,12 +29,14 @@ std::vector<Tensor> Optimizer::gradients() {
   return all;
 }
 
-void Optimizer::step(double lr, double weight_decay, double grad_scale) {
+const Parameter* Optimizer::step(double lr, double weight_decay, double grad_scale) {
   const std::vector<Tensor> grads = gradients();
+  const Parameter* not_finite = nullptr;
   ++steps_;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     const Tensor copy = slot.master.same_storage(slot.parameter->value) ? Tensor() : slot.parameter->value;
+    bool finite = true;
     const double slot_lr = lr * slot.factors.lr, slot_decay = weight_decay * slot.factors.weight_decay;
     if (options_.kind == OptimizerKind::sgd) {
       SgdOptions o;
@@ -44,7 +46,7 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale) {
       o.first = steps_ == 1;
       o.nesterov = options_.nesterov;
       o.grad_scale = grad_scale;
-      sgd_step(slot.master, slot.first, grads[i], copy, o);
+      finite = sgd_step(slot.master, slot.first, grads[i], copy, o);
     } else {
       AdamWOptions o;
       o.lr = slot_lr;
@@ -55,9 +57,11 @@ void Optimizer::step(double lr, double weight_decay, double grad_scale) {
       o.decoupled = options_.kind == OptimizerKind::adamw;
       o.step = steps_;
       o.grad_scale = grad_scale;
-      adamw_step(slot.master, slot.first, slot.second, grads[i], copy, o);
+      finite = adamw_step(slot.master, slot.first, slot.second, grads[i], copy, o);
     }
+    if (!finite && !not_finite) not_finite = slot.parameter;
   }
+  return not_finite;
 }
 
 std::vector<StateTensor> Optimizer::state() const {

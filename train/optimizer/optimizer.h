@@ -38,8 +38,9 @@ class Optimizer {
   Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule = {});
 
   /// One step with the scheduled `lr` and `weight_decay`; every gradient is multiplied by `grad_scale` (the
-  /// clip coefficient) on the way. A parameter that got no gradient has gradient zero.
-  void step(double lr, double weight_decay, double grad_scale);
+  /// clip coefficient) on the way. A parameter that got no gradient has gradient zero. Returns the first
+  /// parameter of which a new weight, master or moment is not finite, or null: the others are then all finite.
+  const Parameter* step(double lr, double weight_decay, double grad_scale);
 
   std::vector<Tensor> gradients();  ///< of the trainable parameters, missing ones zero
   std::int64_t steps() const { return steps_; }

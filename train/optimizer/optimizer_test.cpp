@@ -84,11 +84,11 @@ TEST_CASE("optimizer: buffers and frozen parameters have no state and do not mov
     CHECK(name.find("lm_head") == std::string::npos);
   }
   const Tensor head = frozen.value.clone();
-  const Tensor bias = model.moe_layers()[0]->correction_bias().clone();
+  const Tensor bias = model.moe_layers()[0]->correction_bias().value.clone();
   fill_gradients(model, 3);
   optimizer.step(0.1, 0.1, 1);
   CHECK_BITS(frozen.value, head);
-  CHECK_BITS(model.moe_layers()[0]->correction_bias(), bias);
+  CHECK_BITS(model.moe_layers()[0]->correction_bias().value, bias);
 }
 
 TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop") {
@@ -195,6 +195,18 @@ TEST_CASE("optimizer: a parameter without gradient has gradient zero: moments fa
   const auto faded = state_of(optimizer, "exp_avg." + p.name).to_vector();
   for (std::size_t j = 0; j < faded.size(); ++j)
     CHECK(faded[j] == doctest::Approx(0.9 * m.to_vector()[j]).epsilon(1e-14));
+}
+
+TEST_CASE("optimizer: the first parameter that an update made not finite is named") {
+  NemotronH model(tiny_config("-"), DType::bf16);
+  randomise(model, 8);
+  Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
+  fill_gradients(model, 9);
+  CHECK(optimizer.step(0.01, 0.1, 1) == nullptr);
+  Parameter& head = model.parameters().get("lm_head.weight");
+  Parameter& norm = model.parameters().get("backbone.norm_f.weight");
+  for (Parameter* p : {&head, &norm}) state_of(optimizer, "master." + p->name).fill(3.4e38);
+  CHECK(optimizer.step(0.01, 0, 1) == (&head < &norm ? &head : &norm));
 }
 
 TEST_CASE("optimizer: small steps are not lost in bf16 weights") {

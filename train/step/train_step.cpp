@@ -45,6 +45,17 @@ std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& mo
   return losses;
 }
 
+/// Weights, then router biases. Returns StepResult::not_finite.
+std::string update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, double grad_scale) {
+  const Parameter* lost = optimizer.step(options.lr, options.weight_decay, grad_scale);
+  if (options.expert_bias_rate > 0)
+    for (const MoeMixer* moe : model.moe_layers()) {
+      const Parameter& bias = moe->correction_bias();
+      if (!update_expert_bias(bias.value, moe->counts(), options.expert_bias_rate) && !lost) lost = &bias;
+    }
+  return lost ? lost->name : "";
+}
+
 }  // namespace
 
 StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
@@ -76,10 +87,7 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
   if (!norm.finite || !std::isfinite(result.loss)) {
     result.outcome = StepOutcome::non_finite;
   } else {
-    optimizer.step(options.lr, options.weight_decay, clip_coefficient(norm.norm, options.max_norm));
-    if (options.expert_bias_rate > 0)
-      for (MoeMixer* moe : model.moe_layers())
-        update_expert_bias(moe->correction_bias(), moe->counts(), options.expert_bias_rate);
+    result.not_finite = update(model, optimizer, options, clip_coefficient(norm.norm, options.max_norm));
   }
   model.parameters().clear_gradients();
   return result;

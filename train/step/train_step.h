@@ -31,6 +31,9 @@ struct StepResult {
   double grad_norm = 0;  ///< before clipping
   std::int64_t label_tokens = 0;
   StepOutcome outcome = StepOutcome::updated;
+  /// Name of the first parameter or router bias into which the update wrote a number that is not finite, or
+  /// into its master or moments. Empty: all are finite. Otherwise the model is lost.
+  std::string not_finite;
   /// Of the routers' auxiliary losses (ops/router/router.h) those with a coefficient, by name: summed over
   /// the layers, averaged over the microbatches. No part of `loss`; none when nothing is labelled.
   std::vector<std::pair<std::string, double>> auxiliary_losses;

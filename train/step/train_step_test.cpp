@@ -202,11 +202,11 @@ TEST_CASE(
   const std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 3)};
   Trainer t(DType::f32, {}, "E");
   MoeMixer& moe = *t.model.moe_layers().at(0);
-  const auto before = moe.correction_bias().to_vector();
+  const auto before = moe.correction_bias().value.to_vector();
   StepOptions o = step_options();
   o.expert_bias_rate = 0.125;
   (void)train_step(t.model, t.optimizer, two, o);
-  const auto counts = moe.counts().to_vector(), after = moe.correction_bias().to_vector();
+  const auto counts = moe.counts().to_vector(), after = moe.correction_bias().value.to_vector();
   double total = 0;
   for (const double c : counts) total += c;
   REQUIRE(total == 18 * 2);
@@ -214,6 +214,21 @@ TEST_CASE(
     const double want = counts[e] < 6 ? 0.125 : counts[e] > 6 ? -0.125 : 0;
     CHECK(after[e] - before[e] == doctest::Approx(want).epsilon(1e-6));
   }
+}
+
+TEST_CASE("train_step: an update that leaves numbers that are not finite names where") {
+  const TestBatch batch = random_batch(tiny_config("E"), {9, 5, 4}, 59);
+  const std::vector<TokenBatch> one{rows(batch, 0, 3)};
+  Trainer healthy(DType::f32, {}, "E"), bias(DType::f32, {}, "E"), weights(DType::f32, {}, "E");
+  StepOptions o = step_options();
+  CHECK(train_step(healthy.model, healthy.optimizer, one, o).not_finite == "");
+  o.expert_bias_rate = 1e300;
+  CHECK(train_step(bias.model, bias.optimizer, one, o).not_finite ==
+        "backbone.layers.0.mixer.gate.e_score_correction_bias");
+  o.lr = 1e300;
+  const StepResult lost = train_step(weights.model, weights.optimizer, one, o);
+  CHECK(lost.outcome == StepOutcome::updated);
+  CHECK(lost.not_finite == "backbone.embeddings.weight");
 }
 
 TEST_CASE("train_step: auxiliary losses weigh the same for any number of equal microbatches") {

@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "core/parallel_for.h"
+#include "ops/adamw/adamw_kernels.h"
+#include "ops/finite.h"
+
+namespace nemocube::cpu {
+namespace {
+
+// Threads share out whole blocks, so that an element always takes the same path through the vector loop.
+constexpr std::int64_t block = 4096, blocks_per_thread = 8;
+
+template <class T>
+struct Factors {
+  T scale, beta1, rest1, beta2, rest2, eps, keep, l2, rate, root;
+  explicit Factors(const AdamWOptions& o) {
+    const auto t = static_cast<double>(o.step);
+    scale = static_cast<T>(o.grad_scale);
+    beta1 = static_cast<T>(o.beta1);
+    rest1 = static_cast<T>(1 - o.beta1);
+    beta2 = static_cast<T>(o.beta2);
+    rest2 = static_cast<T>(1 - o.beta2);
+    eps = static_cast<T>(o.eps);
+    keep = static_cast<T>(o.decoupled ? 1 - o.lr * o.weight_decay : 1);
+    l2 = static_cast<T>(o.decoupled ? 0 : o.weight_decay);
+    rate = static_cast<T>(o.lr / (1 - std::pow(o.beta1, t)));
+    root = static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, t)));
+  }
+};
+
+template <bool with_l2, bool with_copy, class T>
+bool update(T* __restrict w, T* __restrict m, T* __restrict v, const T* __restrict grad,
+            bf16* __restrict copy, std::int64_t n, const Factors<T>& f) {
+  FiniteCheck<T> check;
+  for (std::int64_t i = 0; i < n; ++i) {
+    T g = grad[i] * f.scale;
+    if constexpr (with_l2) g += f.l2 * w[i];
+    const T mean = f.beta1 * m[i] + f.rest1 * g;
+    const T square = f.beta2 * v[i] + f.rest2 * g * g;
+    const T next = w[i] * f.keep - f.rate * (mean / (std::sqrt(square) * f.root + f.eps));
+    m[i] = mean;
+    v[i] = square;
+    w[i] = next;
+    check.add(mean);
+    check.add(square);
+    if constexpr (with_copy) {
+      copy[i] = bf16(static_cast<float>(next));
+      check.add(static_cast<T>(copy[i]));  // not finite wherever `next` is not
+    } else {
+      check.add(next);
+    }
+  }
+  return check.all_finite();
+}
+
+template <bool with_l2, bool with_copy, class T>
+bool step_as(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+             const Tensor& model_copy, const AdamWOptions& options) {
+  const Factors<T> factors(options);
+  const std::int64_t n = master.numel();
+  T *w = master.data<T>(), *m = exp_avg.data<T>(), *v = exp_avg_sq.data<T>();
+  const T* g = grad.data<T>();
+  bf16* copy = with_copy ? model_copy.data<bf16>() : nullptr;
+  std::atomic<bool> finite{true};
+  parallel_for((n + block - 1) / block, blocks_per_thread, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * block, count = std::min(last * block, n) - begin;
+    if (!update<with_l2, with_copy>(w + begin, m + begin, v + begin, g + begin,
+                                    with_copy ? copy + begin : nullptr, count, factors))
+      finite = false;
+  });
+  return finite;
+}
+
+template <class T>
+bool choose(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+            const Tensor& model_copy, const AdamWOptions& o) {
+  const bool l2 = !o.decoupled && o.weight_decay != 0, copy = model_copy.defined();
+  auto* step = l2 ? (copy ? step_as<true, true, T> : step_as<true, false, T>)
+                  : (copy ? step_as<false, true, T> : step_as<false, false, T>);
+  return step(master, exp_avg, exp_avg_sq, grad, model_copy, o);
+}
+
+}  // namespace
+
+bool adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+                const Tensor& model_copy, const AdamWOptions& options) {
+  return master.dtype() == DType::f64 ? choose<double>(master, exp_avg, exp_avg_sq, grad, model_copy, options)
+                                      : choose<float>(master, exp_avg, exp_avg_sq, grad, model_copy, options);
+}
+
+}  // namespace nemocube::cpu

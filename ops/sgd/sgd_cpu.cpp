@@ -1,0 +1,90 @@
+#include <algorithm>
+#include <atomic>
+
+#include "core/parallel_for.h"
+#include "ops/finite.h"
+#include "ops/sgd/sgd_kernels.h"
+
+namespace nemocube::cpu {
+namespace {
+
+// Threads share out whole blocks, so that an element always takes the same path through the vector loop.
+constexpr std::int64_t block = 4096, blocks_per_thread = 8;
+
+template <class T>
+struct Factors {
+  T rate, scale, l2;
+  T keep;       // buffer = keep buffer + g
+  T from_grad;  // d = from_grad g + from_buffer buffer
+  T from_buffer;
+};
+
+template <bool with_buffer, bool with_copy, class T>
+bool update(T* __restrict w, T* __restrict buffer, const T* __restrict grad, bf16* __restrict copy,
+            std::int64_t n, const Factors<T>& f, bool first) {
+  FiniteCheck<T> check;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T g = grad[i] * f.scale + f.l2 * w[i];
+    T direction = g;
+    if constexpr (with_buffer) {
+      const T sum = first ? g : f.keep * buffer[i] + g;
+      buffer[i] = sum;
+      check.add(sum);
+      direction = f.from_grad * g + f.from_buffer * sum;
+    }
+    const T next = w[i] - f.rate * direction;
+    w[i] = next;
+    if constexpr (with_copy) {
+      copy[i] = bf16(static_cast<float>(next));
+      check.add(static_cast<T>(copy[i]));  // not finite wherever `next` is not
+    } else {
+      check.add(next);
+    }
+  }
+  return check.all_finite();
+}
+
+template <bool with_buffer, bool with_copy, class T>
+bool step_as(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
+             const Tensor& model_copy, const SgdOptions& o) {
+  const Factors<T> factors{
+      .rate = static_cast<T>(o.lr),
+      .scale = static_cast<T>(o.grad_scale),
+      .l2 = static_cast<T>(o.weight_decay),
+      .keep = static_cast<T>(o.momentum),
+      .from_grad = static_cast<T>(o.nesterov ? 1 : 0),
+      .from_buffer = static_cast<T>(o.nesterov ? o.momentum : 1),
+  };
+  const std::int64_t n = master.numel();
+  T* w = master.data<T>();
+  const T* g = grad.data<T>();
+  T* buffer = with_buffer ? momentum_buffer.data<T>() : nullptr;
+  bf16* copy = with_copy ? model_copy.data<bf16>() : nullptr;
+  std::atomic<bool> finite{true};
+  parallel_for((n + block - 1) / block, blocks_per_thread, [&](std::int64_t begin, std::int64_t last) {
+    const std::int64_t start = begin * block, count = std::min(last * block, n) - start;
+    if (!update<with_buffer, with_copy>(w + start, with_buffer ? buffer + start : nullptr, g + start,
+                                        with_copy ? copy + start : nullptr, count, factors, o.first))
+      finite = false;
+  });
+  return finite;
+}
+
+template <class T>
+bool choose(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad, const Tensor& model_copy,
+            const SgdOptions& o) {
+  const bool copy = model_copy.defined();
+  auto* step = o.momentum != 0 ? (copy ? step_as<true, true, T> : step_as<true, false, T>)
+                               : (copy ? step_as<false, true, T> : step_as<false, false, T>);
+  return step(master, momentum_buffer, grad, model_copy, o);
+}
+
+}  // namespace
+
+bool sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
+              const Tensor& model_copy, const SgdOptions& options) {
+  return master.dtype() == DType::f64 ? choose<double>(master, momentum_buffer, grad, model_copy, options)
+                                      : choose<float>(master, momentum_buffer, grad, model_copy, options);
+}
+
+}  // namespace nemocube::cpu

@@ -1,0 +1,83 @@
+#include "core/log.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/loop/from_recipe.h"
+#include "train/loop/group_rule.h"
+#include "train/loop/memory_report.h"
+#include "train/loop/run.h"
+#include "train/loop/run_directory.h"
+#include "train/loop/validation.h"
+#include "train/memory/machine_memory.h"
+#include "train/schedule/lr_schedule.h"
+#include "train/schedule/step_plan.h"
+
+namespace nemocube {
+namespace {
+
+/// The Errors of several checks.
+class Problems {
+ public:
+  template <class Check>
+  void collect(Check&& check) {
+    try {
+      check();
+    } catch (const Error& e) {
+      found_.emplace_back(e.what());
+    }
+  }
+  /// Throws one Error with all of them.
+  void report() const {
+    if (found_.empty()) return;
+    if (found_.size() == 1) throw Error(found_[0]);
+    std::string all = cat(found_.size(), " problems:");
+    for (const std::string& problem : found_) all += "\n  " + problem;
+    throw Error(all);
+  }
+
+ private:
+  std::vector<std::string> found_;
+};
+
+void report_memory(const std::vector<MemoryItem>& items) {
+  log_info(memory_sentence(items));
+  const MachineMemory machine = machine_memory();
+  if (total_bytes(items) > machine.bytes)
+    log_warning("that is more than there is: ", short_bytes(machine.bytes), " (", machine.limit,
+                "). Lower step_scheduler.local_batch_size, or set distributed.activation_checkpointing or "
+                "model.torch_dtype: bf16");
+}
+
+}  // namespace
+
+void check_training(const Recipe& recipe) {
+  const ModelSection& section = *recipe.model;
+  Problems problems;
+  std::optional<NemotronHConfig> config;
+  std::optional<NemotronH> model;
+  problems.collect([&] { config = read_hf_config(section.path); });
+  if (config) {
+    if (section.source == ModelSource::pretrained)
+      problems.collect([&] { check_model_files(section.path, *config); });
+    problems.collect([&] { model.emplace(*config, weight_dtype(recipe, *config), Device::meta); });
+    if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
+  }
+  std::optional<Tokenizer> tokenizer;
+  std::optional<Loader> loader;
+  problems.collect([&] {
+    tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
+    loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true), loader_options(recipe));
+  });
+  if (loader)
+    problems.collect(
+        [&] { make_schedule(recipe, plan_steps(recipe, 1, loader->batches_per_epoch()).total_steps); });
+  if (loader && config)
+    problems.collect(
+        [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), config->vocab_size); });
+  if (config) problems.collect([&] { Validation(recipe, *config); });
+  problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
+  problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
+  problems.report();
+  report_memory(memory_of_run(recipe, *model, loader->dataset()));
+}
+
+}  // namespace nemocube

@@ -1,0 +1,47 @@
+#include "train/loop/from_recipe.h"
+
+namespace nemocube {
+
+OptimizerOptions optimizer_options(const OptimizerSection& section) {
+  OptimizerOptions o;
+  o.kind = section.kind;
+  o.beta1 = section.betas[0];
+  o.beta2 = section.betas[1];
+  o.eps = section.eps;
+  o.momentum = section.momentum;
+  o.nesterov = section.nesterov;
+  return o;
+}
+
+DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
+  return recipe.model->dtype.value_or(config.dtype.value_or(DType::f32));
+}
+
+LoadedModel recipe_model(const Recipe& recipe) {
+  const ModelSection& section = *recipe.model;
+  LoadedModel loaded = section.source == ModelSource::pretrained
+                           ? load_model(section.path, section.dtype)
+                           : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
+                                        section.initialisation);
+  NemotronH& model = *loaded.model;
+  model.activation_checkpointing = recipe.distributed.activation_checkpointing;
+  if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
+  for (MoeMixer* moe : model.moe_layers()) {
+    moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
+    moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;
+    moe->router().global_aux_loss_coef = section.moe.global_aux_loss_coeff;
+    moe->router().z_loss_coef = section.moe.z_loss_coeff;
+  }
+  return loaded;
+}
+
+LoaderOptions loader_options(const Recipe& recipe) {
+  LoaderOptions o;
+  o.batch_size = recipe.step_scheduler.local_batch_size;
+  o.shuffle = recipe.dataloader.shuffle;
+  o.drop_last = recipe.dataloader.drop_last;
+  o.seed = static_cast<std::uint64_t>(recipe.seed);
+  return o;
+}
+
+}  // namespace nemocube

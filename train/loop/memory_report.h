@@ -1,0 +1,22 @@
+#pragma once
+#include <string>
+
+#include "data/datasets/dataset.h"
+#include "model/nemotron_h.h"
+#include "train/memory/training_memory.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// What a run of this recipe holds at its peak: state_memory(), and activation_memory() of the largest
+/// microbatch that its data can give. `model` may be one of meta tensors in the dtype of the run.
+std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset);
+
+/// One sentence: the sum, its items, and that activations are an estimate.
+std::string memory_sentence(const std::vector<MemoryItem>& items);
+
+/// memory_sentence() for a recipe alone, and what this machine has; empty when the recipe's files cannot be
+/// read.
+std::string explain_memory(const Recipe& recipe) noexcept;
+
+}  // namespace nemocube

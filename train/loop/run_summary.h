@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace nemocube {
+
+/// How a run ended.
+struct RunResult {
+  std::int64_t first_step = 0;   ///< the first that this process ran; steps count from 0
+  std::int64_t steps_done = 0;   ///< over the whole run, those before a resume included
+  std::int64_t total_steps = 0;  ///< that the recipe asks for
+  std::int64_t tokens = 0;       ///< of this process's steps (num_tokens_per_step of training.jsonl)
+  double seconds = 0;            ///< of this process's steps, without checkpoints and validation
+  std::optional<double> first_loss, last_loss;  ///< of this process's steps; absent when it ran none
+  std::int64_t skipped_steps = 0;               ///< over the whole run
+  int signal = 0;                               ///< the signal that ended it early, or 0
+  std::filesystem::path checkpoint;             ///< the newest, empty when there is none
+};
+
+/// The last line of a run:
+///     done: 50 steps in 3m05s, 1.2k tokens/s, loss 2.3456 at step 0 and 0.1234 at step 49, 0 skipped steps;
+///     model in runs/x/epoch_0_step_49/model
+std::string summary(const RunResult& result);
+
+}  // namespace nemocube

@@ -1,0 +1,87 @@
+#include <doctest/doctest.h>
+
+#include "core/allocator.h"
+#include "data/json/test_dir.h"
+#include "model/test_models.h"
+#include "train/memory/machine_memory.h"
+#include "train/memory/training_memory.h"
+#include "train/step/train_step.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+OptimizerOptions of_kind(OptimizerKind kind, double momentum = 0) {
+  OptimizerOptions o;
+  o.kind = kind;
+  o.momentum = momentum;
+  return o;
+}
+
+void put(const fs::path& file, std::string_view text) {
+  fs::create_directories(file.parent_path());
+  spit(file, text);
+}
+
+}  // namespace
+
+TEST_CASE("training memory: what the state of a run holds, item by item") {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const OptimizerOptions& o :
+         {of_kind(OptimizerKind::adamw), of_kind(OptimizerKind::sgd), of_kind(OptimizerKind::sgd, 0.9)}) {
+      NemotronH model(tiny_config("ME*-"), dtype);
+      randomise(model, 1);
+      Optimizer optimizer(model.parameters(), o);
+      std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0;
+      for (const Parameter& p : model.parameters().all()) weights += p.value.bytes();
+      for (const Tensor& t : optimizer.gradients()) gradients += t.bytes();
+      for (const StateTensor& t : optimizer.state())
+        (t.name.starts_with("master.") ? masters : moments) += t.value.bytes();
+      const NemotronH planned(tiny_config("ME*-"), dtype, Device::meta);
+      const auto items = state_memory(planned.parameters(), o);
+      REQUIRE(items.size() == 4);
+      CHECK(items[0].bytes == weights);
+      CHECK(items[1].bytes == gradients);
+      CHECK(items[2].bytes == masters);
+      CHECK(items[3].bytes == moments);
+      CHECK(total_bytes(items) == weights + gradients + masters + moments);
+    }
+}
+
+TEST_CASE("training memory: in words") {
+  CHECK(short_bytes(0) == "0 KiB");
+  CHECK(short_bytes(12 * 1024) == "12 KiB");
+  CHECK(short_bytes(18'350'080) == "17.5 MiB");
+  CHECK(short_bytes(std::int64_t{13} << 28) == "3.25 GiB");
+  CHECK(short_bytes(std::int64_t{2} << 40) == "2 TiB");
+  CHECK(describe(std::vector<MemoryItem>{{"weights", 1024}, {"masters", 0}, {"moments", 2048}}) ==
+        "weights 1 KiB, moments 2 KiB");
+}
+
+TEST_CASE("machine memory: the least of what is available and of every control group around the process") {
+  const TestDir root;
+  CHECK(machine_memory(root.path()).bytes > 0);
+  put(root / "proc/meminfo",
+      "MemTotal:  3000000 kB\nMemFree: 5 kB\nMemAvailable:    2000000 kB\nBuffers: 1 kB\n");
+  CHECK(machine_memory(root.path()).bytes == 2000000L * 1024);
+  CHECK(machine_memory(root.path()).limit == "MemAvailable");
+
+  put(root / "proc/self/cgroup", "0::/user.slice/run.scope\n");
+  put(root / "sys/fs/cgroup/user.slice/run.scope/memory.max", "max\n");
+  CHECK(machine_memory(root.path()).limit == "MemAvailable");
+  put(root / "sys/fs/cgroup/user.slice/memory.max", "1000000\n");
+  CHECK(machine_memory(root.path()).bytes == 1000000);
+  CHECK(machine_memory(root.path()).limit == "control group limit");
+  put(root / "sys/fs/cgroup/memory.max", "900000\n");  // a container's own view
+  CHECK(machine_memory(root.path()).bytes == 900000);
+
+  put(root / "proc/self/cgroup", "9:cpu,cpuacct:/a\n4:memory:/docker/1\n");
+  CHECK(machine_memory(root.path()).limit == "MemAvailable");
+  put(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  CHECK(machine_memory(root.path()).limit == "MemAvailable");
+  put(root / "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes", "800000\n");
+  CHECK(machine_memory(root.path()).bytes == 800000);
+}

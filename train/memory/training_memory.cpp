@@ -1,0 +1,104 @@
+#include "train/memory/training_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace nemocube {
+namespace {
+
+/// Numbers that a block keeps for each token: in the dtype of the model, and in f32 (f64).
+struct Kept {
+  double stored = 0, wide = 0;
+};
+
+Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
+  const auto n = [](std::int64_t count) { return static_cast<double>(count); };
+  Kept kept;
+  switch (kind) {
+    case BlockKind::mamba:
+      // in_proj's output, the convolution's, the scan's and the norm's; the states at the starts of chunks
+      kept.stored = n(c.in_proj_width()) + n(c.conv_dim()) + 2 * n(c.mamba_inner());
+      kept.wide = n(c.n_groups) + n(c.mamba_inner()) * n(c.ssm_state_size) / n(c.chunk_size);
+      break;
+    case BlockKind::attention:
+      kept.stored = 2 * n(c.q_width()) + 2 * n(c.kv_width());  // q, the output, k and v
+      kept.wide = n(c.num_attention_heads);
+      break;
+    case BlockKind::mlp:
+      kept.stored = n(c.intermediate_size);
+      break;
+    case BlockKind::moe:
+      // for each expert of a token the row going in, its hidden row and the row coming out
+      kept.stored = n(c.num_experts_per_tok) * (2 * n(c.expert_width()) + n(c.moe_intermediate_size));
+      if (c.n_shared_experts > 0) kept.stored += n(c.moe_shared_expert_intermediate_size);
+      if (c.moe_latent_size > 0) kept.stored += n(c.moe_latent_size);
+      kept.wide = n(c.n_routed_experts) + n(c.num_experts_per_tok);
+      break;
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::vector<MemoryItem> state_memory(const ParameterStore& parameters, const OptimizerOptions& options) {
+  std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0;
+  const int moments_of_each = options.kind != OptimizerKind::sgd ? 2 : options.momentum != 0 ? 1 : 0;
+  for (const Parameter& p : parameters.all()) {
+    weights += p.value.bytes();
+    if (!p.wants_grad()) continue;
+    const std::int64_t wide = p.value.numel() * size_of(accumulate_dtype(p.value.dtype()));
+    gradients += wide;
+    if (p.value.dtype() == DType::bf16) masters += wide;
+    moments += moments_of_each * wide;
+  }
+  return {{"weights", weights}, {"gradients", gradients}, {"masters", masters}, {"moments", moments}};
+}
+
+std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options) {
+  const auto stored_size = static_cast<double>(size_of(dtype));
+  const auto wide_size = static_cast<double>(size_of(accumulate_dtype(dtype)));
+  const auto hidden = static_cast<double>(config.hidden_size);
+  double blocks = 0, most = 0;
+  for (const BlockKind kind : config.blocks) {
+    const Kept kept = kept_by(kind, config);
+    const double bytes = kept.stored * stored_size + kept.wide * wide_size;
+    most = std::max(most, bytes);
+    // The residual sum, its norm, and one factor of that.
+    blocks += 2 * hidden * stored_size + wide_size + (options.checkpointing ? 0 : bytes);
+  }
+  if (options.checkpointing) blocks += most;
+  const auto rows = static_cast<double>(std::min(options.tokens, options.loss_rows));
+  const double logits = rows * static_cast<double>(config.vocab_size) * wide_size;
+  // Embeddings, the hidden states for the head and the gradients of both.
+  const double ends = 4 * hidden * stored_size;
+  return static_cast<std::int64_t>(static_cast<double>(options.tokens) * (blocks + most + ends) + logits);
+}
+
+std::int64_t total_bytes(const std::vector<MemoryItem>& items) {
+  std::int64_t total = 0;
+  for (const MemoryItem& item : items) total += item.bytes;
+  return total;
+}
+
+std::string short_bytes(std::int64_t bytes) {
+  auto value = static_cast<double>(bytes) / 1024;
+  const char* unit = "KiB";
+  for (const char* larger : {"MiB", "GiB", "TiB"}) {
+    if (value < 1024) break;
+    value /= 1024;
+    unit = larger;
+  }
+  std::array<char, 48> text;
+  const int size = std::snprintf(text.data(), text.size(), "%.3g %s", value, unit);
+  return {text.data(), static_cast<std::size_t>(size)};
+}
+
+std::string describe(const std::vector<MemoryItem>& items) {
+  std::string text;
+  for (const MemoryItem& item : items)
+    if (item.bytes > 0) text += cat(text.empty() ? "" : ", ", item.what, " ", short_bytes(item.bytes));
+  return text;
+}
+
+}  // namespace nemocube
