@@ -2,6 +2,7 @@
 
 #include "core/kernels.h"
 #include "ops/bench_support.h"
+#include "ops/cross_entropy/cross_entropy.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 
