@@ -3,17 +3,15 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <cstddef>
 #include <cstdlib>
-#include <iterator>
-#include <map>
+#include <limits>
 #include <mutex>
-#include <unordered_map>
-#include <unordered_set>
-#include <vector>
+#include <new>
 
 #include "core/error.h"
+#include "core/memory_limit.h"
 
 namespace nemocube {
 namespace {
@@ -22,13 +20,26 @@ constexpr std::int64_t alignment = 64;
 constexpr std::int64_t huge_page = std::int64_t{2} << 20;
 constexpr std::int64_t slack = 16 * huge_page;  // cached blocks that are never too many
 
-// Classes are powers of two with eight steps between them: at most 12.5 % is lost to rounding.
-std::int64_t size_class(std::int64_t bytes) {
-  if (bytes <= 8 * alignment) return (bytes + alignment - 1) / alignment * alignment;
-  const auto top = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes)));
-  const std::int64_t step = top / 8;
-  return (bytes + step - 1) / step * step;
+/// Sizes of blocks: 64, 128, .. 512 bytes, then eight steps from each power of two to the next, so that at
+/// most 12.5 % is lost to rounding. Class c holds blocks of class_bytes(c).
+constexpr std::size_t classes = 432;
+constexpr std::int64_t class_bytes(std::size_t c) {
+  const auto n = static_cast<std::int64_t>(c) + 1;
+  return n < 8 ? n * alignment : (alignment << (n / 8 - 1)) * (8 + n % 8);
 }
+constexpr std::int64_t most_bytes_of_a_block = class_bytes(classes - 1);
+
+/// The smallest class that holds `bytes`, from 1 to most_bytes_of_a_block.
+constexpr std::size_t class_of(std::int64_t bytes) {
+  const std::int64_t lines = (bytes + alignment - 1) / alignment;
+  if (lines <= 8) return static_cast<std::size_t>(lines) - 1;
+  const int octave = std::bit_width(static_cast<std::uint64_t>(bytes - 1)) - 10;  // 0 for 513 to 1024 bytes
+  const std::int64_t step = alignment << octave;
+  return static_cast<std::size_t>(8 * octave + (bytes + step - 1) / step) - 1;
+}
+static_assert(class_of(512) == 7 && class_of(513) == 8 && class_bytes(8) == 576);
+static_assert(class_of(1024) == 15 && class_bytes(15) == 1024 && class_of(1025) == 16);
+static_assert(class_of(most_bytes_of_a_block) == classes - 1);
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::int64_t mapped_from = std::int64_t{1} << 62;  // everything from the heap, which is watched
@@ -40,36 +51,52 @@ std::size_t mapped_bytes(std::int64_t size) {
   return static_cast<std::size_t>((size + huge_page - 1) / huge_page * huge_page);
 }
 
-// Large blocks are mapped on huge page boundaries and arrive full of zeros.
-void* system_allocate(std::int64_t size) {
-  if (size < mapped_from)
-    return std::aligned_alloc(alignment,
-                              static_cast<std::size_t>((size + alignment - 1) / alignment * alignment));
-  const std::size_t wanted = mapped_bytes(size), reserve = wanted + static_cast<std::size_t>(huge_page);
-  void* start = ::mmap(nullptr, reserve, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (start == MAP_FAILED) return nullptr;
-  auto* bytes = static_cast<std::byte*>(start);
-  const auto past = reinterpret_cast<std::uintptr_t>(start) % static_cast<std::size_t>(huge_page);
-  const std::size_t before = past == 0 ? 0 : static_cast<std::size_t>(huge_page) - past;
-  if (before > 0) ::munmap(bytes, before);
-  ::munmap(bytes + before + wanted, reserve - before - wanted);
-  ::madvise(bytes + before, wanted, MADV_HUGEPAGE);
-  return bytes + before;
+std::byte* map(std::size_t bytes) {
+  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return start == MAP_FAILED ? nullptr : static_cast<std::byte*>(start);
 }
 
-void system_free(void* block, std::int64_t size) {
+bool headroom_is_left() {
+  std::byte* start = map(static_cast<std::size_t>(cpu_headroom));
+  if (start) ::munmap(start, static_cast<std::size_t>(cpu_headroom));
+  return start != nullptr;
+}
+
+// Large blocks are mapped on huge page boundaries and arrive full of zeros. They are cut from a mapping that is
+// larger by the headroom.
+CpuBlock system_allocate(std::int64_t size) {
+  if (size < mapped_from) {
+    if (!headroom_is_left()) return {};
+    return {std::aligned_alloc(alignment, static_cast<std::size_t>(size)), size, false};
+  }
+  const std::size_t wanted = mapped_bytes(size);
+  const std::size_t whole = wanted + static_cast<std::size_t>(huge_page + cpu_headroom);
+  std::byte* start = map(whole);
+  if (!start) return {};
+  const auto past = reinterpret_cast<std::uintptr_t>(start) % static_cast<std::size_t>(huge_page);
+  const std::size_t before = past == 0 ? 0 : static_cast<std::size_t>(huge_page) - past;
+  if (before > 0) ::munmap(start, before);
+  ::munmap(start + before + wanted, whole - before - wanted);
+  ::madvise(start + before, wanted, MADV_HUGEPAGE);
+  return {start + before, size, true};
+}
+
+void system_free(void* block, std::int64_t size) noexcept {
   if (size < mapped_from)
     std::free(block);
   else
     ::munmap(block, mapped_bytes(size));
 }
 
+/// Lists of free blocks run through the blocks themselves: freeing needs no memory.
+struct FreeBlock {
+  FreeBlock* next = nullptr;
+};
+
 struct Pool {
   std::mutex mutex;
-  std::unordered_set<void*> fresh;                         // mapped and never given back
-  std::map<std::int64_t, std::vector<void*>> free_blocks;  // by size, no empty lists
-  std::unordered_map<void*, std::int64_t> larger;          // handed out for a smaller size: their own
-  std::int64_t most_bytes = 0;                             // largest current_bytes ever
+  std::array<FreeBlock*, classes> free_blocks{};  // of each class, the last freed first
+  std::int64_t most_bytes = 0;                    // largest current_bytes ever
   MemoryStats stats;
 
   void hold(std::int64_t size) {
@@ -78,27 +105,46 @@ struct Pool {
     most_bytes = std::max(most_bytes, stats.current_bytes);
   }
 
-  // Batches of ragged length want other sizes at every step, so a block half as large again will do.
-  void* take_cached(std::int64_t size) {
-    const auto it = free_blocks.lower_bound(size);
-    if (it == free_blocks.end() || it->first > size + size / 2) return nullptr;
-    void* block = it->second.back();
-    if (it->first != size) larger[block] = it->first;
-    hold(it->first);
-    it->second.pop_back();
-    if (it->second.empty()) free_blocks.erase(it);
+  void keep(const CpuBlock& block) noexcept {
+    FreeBlock*& first = free_blocks[class_of(block.bytes)];
+    first = new (block.data) FreeBlock{first};
+  }
+
+  void* take(std::size_t c) {
+    FreeBlock* block = free_blocks[c];
+    free_blocks[c] = block->next;
     return block;
+  }
+
+  // Batches of ragged length want other sizes at every step, so a block half as large again will do.
+  CpuBlock take_cached(std::size_t wanted) {
+    const std::int64_t most = class_bytes(wanted) + class_bytes(wanted) / 2;
+    for (std::size_t c = wanted; c < classes && class_bytes(c) <= most; ++c)
+      if (free_blocks[c]) {
+        hold(class_bytes(c));
+        return {take(c), class_bytes(c), false};
+      }
+    return {};
   }
 
   // Returns cached blocks to the system, the largest first, until at most `bytes` are reserved.
   void shrink_to(std::int64_t bytes) {
-    while (stats.reserved_bytes > bytes && !free_blocks.empty()) {
-      const auto it = std::prev(free_blocks.end());
-      system_free(it->second.back(), it->first);
-      stats.reserved_bytes -= it->first;
-      it->second.pop_back();
-      if (it->second.empty()) free_blocks.erase(it);
-    }
+    if (cached_bytes() == 0) return;
+    for (std::size_t c = classes; c-- > 0;)
+      while (free_blocks[c] && stats.reserved_bytes > bytes) {
+        system_free(take(c), class_bytes(c));
+        stats.reserved_bytes -= class_bytes(c);
+      }
+  }
+
+  std::int64_t cached_bytes() const { return stats.reserved_bytes - stats.current_bytes; }
+
+  std::string in_use(std::int64_t cached) const {
+    const MemoryLimit limit = memory_limit();
+    std::string text =
+        cat("tensors hold ", bytes_text(stats.current_bytes), ", ", bytes_text(cached), " cached for reuse");
+    if (!limit.name.empty()) text += cat("; the limit is ", bytes_text(limit.bytes), " (", limit.name, ")");
+    return text;
   }
 };
 
@@ -110,63 +156,68 @@ Pool& pool() {
 
 }  // namespace
 
-void* cpu_allocate(std::int64_t bytes) {
-  if (bytes <= 0) return nullptr;
-  const std::int64_t size = size_class(bytes);
+CpuBlock cpu_allocate(std::int64_t bytes) {
+  if (bytes <= 0) return {};
   Pool& p = pool();
-  std::lock_guard lock(p.mutex);
-  if (void* cached = p.take_cached(size)) return cached;
-  const std::int64_t in_use = std::max(p.most_bytes, p.stats.current_bytes + size);
-  p.shrink_to(in_use + in_use / 4 + slack - size);
-  void* block = system_allocate(size);
-  if (!block) {
-    p.shrink_to(0);
+  const std::lock_guard lock(p.mutex);
+  CpuBlock block;
+  const std::int64_t cached = p.cached_bytes();
+  if (bytes <= most_bytes_of_a_block) {
+    const std::size_t c = class_of(bytes);
+    if (const CpuBlock found = p.take_cached(c); found.data) return found;
+    const std::int64_t size = class_bytes(c), in_use = std::max(p.most_bytes, p.stats.current_bytes + size);
+    p.shrink_to(in_use + in_use / 4 + slack - size);
     block = system_allocate(size);
+    if (!block.data) {
+      p.shrink_to(0);
+      block = system_allocate(size);
+    }
   }
-  if (!block)
-    fail("out of memory: wanted ", bytes, " bytes, ", p.stats.current_bytes, " bytes held by tensors");
-  p.hold(size);
-  p.stats.reserved_bytes += size;
-  if (size >= mapped_from) p.fresh.insert(block);
+  if (!block.data) fail("out of memory: a tensor wants ", bytes_text(bytes), "; ", p.in_use(cached));
+  p.hold(block.bytes);
+  p.stats.reserved_bytes += block.bytes;
   return block;
 }
 
-void cpu_free(void* block, std::int64_t bytes) noexcept {
-  if (!block) return;
+void cpu_free(const CpuBlock& block) noexcept {
+  if (!block.data) return;
   Pool& p = pool();
-  std::lock_guard lock(p.mutex);
-  std::int64_t size = size_class(bytes);
-  if (const auto it = p.larger.find(block); it != p.larger.end()) {
-    size = it->second;
-    p.larger.erase(it);
-  }
-  p.stats.current_bytes -= size;
-  p.fresh.erase(block);
-  p.free_blocks[size].push_back(block);
+  const std::lock_guard lock(p.mutex);
+  p.stats.current_bytes -= block.bytes;
+  p.keep(block);
 }
 
-bool cpu_take_fresh_zeros(void* block) {
+CpuHeadroom::CpuHeadroom(const char* purpose) : lock_(pool().mutex) {
+  if (headroom_is_left()) return;
   Pool& p = pool();
-  std::lock_guard lock(p.mutex);
-  return p.fresh.erase(block) > 0;
+  const std::int64_t cached = p.cached_bytes();
+  p.shrink_to(0);
+  if (!headroom_is_left())
+    fail("out of memory: ", purpose, " wants ", bytes_text(cpu_headroom), "; ", p.in_use(cached));
 }
 
 MemoryStats cpu_memory() {
   Pool& p = pool();
-  std::lock_guard lock(p.mutex);
+  const std::lock_guard lock(p.mutex);
   return p.stats;
 }
 
 void reset_cpu_peak() {
   Pool& p = pool();
-  std::lock_guard lock(p.mutex);
+  const std::lock_guard lock(p.mutex);
   p.stats.peak_bytes = p.stats.current_bytes;
 }
 
 void release_cpu_cache() {
   Pool& p = pool();
-  std::lock_guard lock(p.mutex);
+  const std::lock_guard lock(p.mutex);
   p.shrink_to(0);
+}
+
+std::string memory_in_use() {
+  Pool& p = pool();
+  const std::lock_guard lock(p.mutex);
+  return p.in_use(p.cached_bytes());
 }
 
 }  // namespace nemocube

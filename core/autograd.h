@@ -12,12 +12,13 @@
 /// A differentiable operation computes its result and, when an input wants a gradient and the context has a
 /// tape, records one closure that reads the gradient of its output and adds to the gradients of its inputs.
 /// The tape only orders the closures. Many tapes may be alive at once (one for each microbatch in flight); a
-/// tape belongs to one thread at a time. Each closure, with everything it keeps, is released as soon as it
+/// tape belongs to one thread at a time. A closure and the tensors it keeps are released as soon as the closure
 /// has run.
 namespace nemocube {
 
-/// Whether a kernel overwrites its output or adds to it; part of every signature that writes a gradient.
+/// Whether a kernel overwrites its output or adds to it.
 enum class Into { set, add };
+/// Where a kernel writes its result, and how.
 struct Output {
   Tensor to;
   Into how = Into::set;
@@ -41,13 +42,14 @@ class GradNode {
   /// Leaf only: where and how a kernel writes its contribution: `set` for the first since clear(), then
   /// `add`.
   Output into();
-  /// A tensor to write a whole contribution to, for add(), in the dtype of the gradient. May be a window of a
-  /// larger buffer.
+  /// A tensor of the shape and dtype of the gradient, for a whole contribution that add() is then given.
+  /// Perhaps a window of a larger buffer.
   Tensor buffer();
-  /// Whether buffer() is such a window or the gradient of a leaf, rather than new memory.
+  /// Whether buffer() would be a window or the gradient of a leaf, not new memory.
   bool has_place() const { return !filled_ && (parent_ || (leaf_ && grad_.defined())); }
-  /// Adds a contribution: same shape and dtype as the value (any float dtype for a leaf). Keeps `g` when it
-  /// is the first; adds in place when nobody else holds the stored gradient.
+  /// Adds the contribution `g`, of the same shape and dtype as the value (any float dtype for a leaf). The
+  /// first contribution is stored as it is. Later ones are added in place when no other tensor shares the
+  /// stored gradient.
   void add(Tensor g);
 
   bool filled() const { return filled_; }
@@ -96,8 +98,8 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  /// Records a closure. Closures run in reverse order. "backward of NAME: " is put before the text of an
-  /// Error or std::logic_error that one throws.
+  /// Records a closure. Closures run in reverse order. An Error or std::logic_error that a closure throws gets
+  /// "backward of NAME: " before its text.
   void record(const char* name, std::function<void()> backward);
   /// Seeds `output` with `gradient` (its shape; its dtype) and runs every closure, last to first. The tape is
   /// empty afterwards.
@@ -133,10 +135,9 @@ struct Context {
 /// The result of an operation: `value` with a fresh intermediate node when `wants`, else a constant.
 Var make_result(Tensor value, bool wants);
 
-/// Runs `block` without recording and records one closure that, in backward, runs it again on a tape of its
-/// own and continues from the gradient that arrived: memory of one block's input instead of all its
-/// intermediates. `block` must compute the same values again (no random state); parameters it uses accumulate
-/// as always.
+/// Activation checkpoint. Runs `block` without recording; only its input is kept. In backward, one closure runs
+/// `block` again on a tape of its own and goes on from the gradient of the result. `block` must compute the same
+/// values again (no random state). Gradients of parameters that `block` uses accumulate as always.
 using Block = std::function<Var(Context&, const Var&)>;
 Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input);
 

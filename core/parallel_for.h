@@ -1,15 +1,20 @@
 #pragma once
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 
 namespace nemocube {
 
-/// Calls fn(begin, end) on slices that cover [0, n), on the OpenMP threads; slices hold at least `grain`
-/// items, so small work stays on the calling thread. fn must give the same result however [0, n) is cut: sums
-/// over the cut dimension belong to fixed segments (see ops/reduce.h), never to threads. Nested calls run on
-/// the calling thread. The first exception of any slice is thrown again here.
+/// Error unless `threads` - 1 threads can be started beside this one. Tries it, once for each new largest
+/// number: OpenMP itself ends the program when a thread does not start.
+void check_threads_start(int threads);
+
+/// Calls fn(begin, end) on slices that cover [0, n), on the OpenMP threads. Slices hold at least `grain` items,
+/// so small work stays on the calling thread. fn must give the same result however [0, n) is cut: a sum that
+/// crosses slices is formed over fixed segments (see ops/reduce.h), not over slices. Nested calls run on the
+/// calling thread. The first exception of any slice is thrown again here.
 template <class Fn>
 void parallel_for(std::int64_t n, std::int64_t grain, Fn&& fn) {
   if (n <= 0) return;
@@ -19,11 +24,16 @@ void parallel_for(std::int64_t n, std::int64_t grain, Fn&& fn) {
     fn(std::int64_t{0}, n);
     return;
   }
+  const int team = omp_get_max_threads();
+  check_threads_start(team);
   std::exception_ptr error;
-#pragma omp parallel num_threads(threads)
+  // Always the whole team, its last threads perhaps without a slice: libgomp ends the threads that a smaller
+  // team leaves over, and starts others for the next one.
+#pragma omp parallel num_threads(team)
   {
-    const std::int64_t count = omp_get_num_threads(), self = omp_get_thread_num();
-    const std::int64_t begin = n * self / count, end = n * (self + 1) / count;
+    const std::int64_t self = omp_get_thread_num(), count = std::min(threads, omp_get_num_threads());
+    const std::int64_t begin = self < count ? n * self / count : n;
+    const std::int64_t end = self < count ? n * (self + 1) / count : n;
     try {
       if (begin < end) fn(begin, end);
     } catch (...) {

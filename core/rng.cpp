@@ -29,7 +29,7 @@ double horner(const std::array<double, n>& c, double x) {
   return value;
 }
 
-// t[j] = law(uniform draw first + j); each Philox block serves the two draws it holds.
+// t[j] = law(uniform draw first + j). A Philox block holds two draws and is computed once for both.
 template <class Law>
 void fill_with(const Tensor& t, const RandomStream& stream, std::uint64_t first, const Law& law) {
   if (t.numel() == 0) return;

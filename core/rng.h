@@ -8,8 +8,8 @@
 /// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
 /// as 1, 2, 3", SC 2011).
 ///
-/// Draw i of the stream (seed, name) depends on nothing else, so a slice of a parameter draws exactly its
-/// part of the whole, in any order, on any layout. All arithmetic is integer or correctly rounded f64 (no
+/// Draw i of the stream (seed, name) depends on seed, name and i alone. A slice of a parameter therefore gets
+/// the values that the whole parameter has there, in whatever order and on however many ranks it is drawn. All arithmetic is integer or correctly rounded f64 (no
 /// libm), so every machine and device gives the same bits.
 namespace nemocube {
 

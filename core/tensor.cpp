@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/allocator.h"
 #include "core/parallel_for.h"
 
 namespace nemocube {
@@ -41,14 +40,14 @@ std::string to_string(const Shape& shape) {
 
 Storage::Storage(std::int64_t bytes, Device device) : bytes_(bytes), owned_(true) {
   expect(device == Device::cpu, "storage on ", device, " is not in this build");
-  data_ = static_cast<std::byte*>(cpu_allocate(bytes));
+  block_ = cpu_allocate(bytes);
 }
 
 Storage::Storage(void* data, std::int64_t bytes, std::shared_ptr<const void> owner)
-    : data_(static_cast<std::byte*>(data)), bytes_(bytes), owner_(std::move(owner)) {}
+    : block_{data, bytes, false}, bytes_(bytes), owner_(std::move(owner)) {}
 
 Storage::~Storage() {
-  if (owned_) cpu_free(data_, bytes_);
+  if (owned_) cpu_free(block_);
 }
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
@@ -65,7 +64,7 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   Tensor t = empty(shape, dtype, device);
-  if (!t.is_meta() && !cpu_take_fresh_zeros(t.raw())) t.zero();
+  if (!t.is_meta() && !t.storage_->starts_as_zeros()) t.zero();
   return t;
 }
 
@@ -116,7 +115,8 @@ Tensor Tensor::narrow(int d, std::int64_t start, std::int64_t length) const {
   std::int64_t outer = 1, inner_rows = 1;
   for (int i = 0; i < d; ++i) outer *= shape_[i];
   for (int i = d + 1; i + 1 < ndim(); ++i) inner_rows *= shape_[i];
-  // With one outer entry the kept rows are consecutive; with one kept row each, they are evenly spaced.
+  // The kept rows are consecutive when there is one outer entry, and evenly spaced when each outer entry keeps
+  // one row.
   if (outer > 1 && length * inner_rows != 1 && length != shape_[d])
     expect(false, "narrow along dimension ", d, " of ", shape_, " is not a stack of rows; copy instead");
   t.offset_ += start * inner_rows * row_stride_;
@@ -193,7 +193,7 @@ void convert_rows(const Tensor& to, const Tensor& from) {
   });
 }
 
-// Contiguous tensors are copied in slices that are independent of their shape.
+// A large contiguous tensor as rows of one fixed length, so that threads share the work whatever its shape.
 Tensor flat_rows(const Tensor& t) {
   constexpr std::int64_t slice = 16384;
   if (t.contiguous() && t.numel() > slice && t.numel() % slice == 0) return t.reshape({-1, slice});

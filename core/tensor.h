@@ -8,15 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "core/allocator.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
 /// Tensor: shared storage + shape + row stride.
 ///
 /// A tensor is a stack of rows: the last dimension is contiguous, and consecutive rows (over all leading
-/// dimensions in order) lie `row_stride` elements apart. That is enough for views that cut the last dimension
-/// (the parts of a projection's output) or the first (tokens), without copies; anything else is a copy. A
-/// meta tensor has a shape and no storage, so that a model can be planned without memory.
+/// dimensions in order) lie `row_stride` elements apart. Views without copies therefore cut the last dimension
+/// (the parts of a projection's output) or the first one (tokens); other cuts need a copy. A meta tensor has a
+/// shape and no storage, so that a model can be planned without memory.
 namespace nemocube {
 
 enum class Device : std::uint8_t { cpu, cuda, meta };
@@ -53,12 +54,13 @@ class Storage {
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return static_cast<std::byte*>(block_.data); }
   std::int64_t bytes() const { return bytes_; }
-  bool owned() const { return owned_; }  ///< false: borrowed, perhaps read-only
+  bool owned() const { return owned_; }                  ///< false: borrowed, perhaps read-only
+  bool starts_as_zeros() const { return block_.zeros; }  ///< full of zeros when it was allocated
 
  private:
-  std::byte* data_ = nullptr;
+  CpuBlock block_;
   std::int64_t bytes_ = 0;
   std::shared_ptr<const void> owner_;
   bool owned_ = false;
@@ -110,7 +112,7 @@ class Tensor {
   /// contiguous up to it. std::logic_error where the result is not a stack of equally spaced rows.
   Tensor narrow(int d, std::int64_t start, std::int64_t length) const;
   Tensor select(std::int64_t index) const;  ///< entry of the first dimension, without that dimension
-  /// View with another shape; one dimension may be -1. The last dimension may change only when contiguous.
+  /// View with another shape; one dimension may be -1: as many as are left. The last dimension may change only when contiguous.
   Tensor reshape(const Shape& shape) const;
   std::vector<Tensor> split_last(std::span<const std::int64_t> columns)
       const;  ///< views that cut the last dimension into parts of so many columns
@@ -121,7 +123,7 @@ class Tensor {
   void copy_from(const Tensor& source) const;  ///< same shape; converts between floating dtypes
   void fill(double value) const;
   void zero() const;
-  /// True when no other tensor shares the storage and it is no borrowed one: what is here may be overwritten.
+  /// True when no other tensor shares the storage and the storage is not borrowed: data may be overwritten.
   bool unique() const { return storage_ && storage_->owned() && storage_.use_count() == 1; }
   bool same_storage(const Tensor& other) const { return storage_ && storage_ == other.storage_; }
 

@@ -7,8 +7,9 @@
 /// How a backward closure hands a contribution to the gradient of an input.
 namespace nemocube {
 
-/// Lets `write(Output)` form one contribution to `node`'s gradient: straight into a leaf's buffer, else into a
-/// new tensor (or window) that is then added. Nothing happens when `node` is null: no gradient is wanted.
+/// Calls `write(Output)` to form one contribution to the gradient of `node`. The output is the gradient itself
+/// for a leaf, else a new tensor (or window) that is added to the gradient afterwards. Does nothing when `node`
+/// is null: no gradient is wanted.
 template <class Write>
 void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   if (!node) return;
@@ -18,16 +19,17 @@ void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   node->add(g);
 }
 
-/// A tensor of `dtype`, the dtype of the value, to write a whole contribution to for GradNode::add. Differs
-/// from GradNode::buffer for a leaf of bf16, whose buffer sums in f32.
+/// A tensor of `dtype`, the dtype of the value, for a whole contribution that GradNode::add is then given. Not
+/// GradNode::buffer for a bf16 leaf, whose gradient is f32.
 inline Tensor contribution(GradNode& node, DType dtype) {
   const Tensor t = node.buffer();
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
 }
 
-/// As contribution(), for a backward whose result may overwrite `dy`, or `extra` if there is one, the gradients
-/// that came in: one of them when nobody else holds it and the result has no place of its own (a window, a leaf).
-/// `node` may be null: the result belongs to more than one.
+/// As contribution(), for a kernel that may write its result over an incoming gradient, `dy` or `extra` (which
+/// may be undefined). Order of choice: the place that `node` has for the result (a window, the gradient of a
+/// leaf); `extra`, then `dy`, if no other tensor shares its storage; new memory. `node` is null when the result
+/// is the gradient of more than one value.
 inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {
   if (node && node->has_place())
     if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;
@@ -35,7 +37,7 @@ inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& 
   return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
 }
 
-/// Adds the column sums of `partial` (see sum_segments) to the gradient of a value of `dtype`.
+/// Adds the column sums of `partial` (see sum_segments) to the gradient of `node`, whose value is of `dtype`.
 inline void contribute_sum(GradNode& node, const Tensor& partial, DType dtype) {
   if (node.leaf()) return sum_segments(node.into(), partial);
   const Tensor sum = Tensor::empty(node.shape(), dtype);

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdint>
 
-/// Elementary functions. For f32 they are plain arithmetic without branches, which the compiler
-/// can vectorise; relative errors are below 3e-7 where the result is no denormal number, but for silu_grad,
-/// whose absolute error is below 2e-6. f64 calls the standard library.
+/// Elementary functions. The f32 versions are plain arithmetic without branches, which the compiler can
+/// vectorise. Their relative error is below 3e-7 unless the result is denormal; silu_grad has an absolute error
+/// below 2e-6 instead. The f64 versions call the standard library.
 namespace nemocube {
 
 /// e^x. f32: |relative error| < 1e-7 from -87.33 to 88.37; 0 below -87.69, +inf above 88.38; NaN stays NaN.
@@ -15,7 +15,7 @@ inline float vec_exp(float x) {
   const float at_least = x < -88.0f ? -88.0f : x;
   const float clamped = at_least > 89.0f ? 89.0f : at_least;
   // Adding 1.5 * 2^23 + 127 rounds to the nearest integer n and leaves the exponent field of 2^n in the low
-  // mantissa bits: that of 0 for n = -127, of infinity for 128.
+  // mantissa bits: the field of the number 0 for n = -127, the field of infinity for n = 128.
   constexpr float round = 12582912.0f + 127.0f;
   const float shifted = clamped * log2e + round;
   const float n = shifted - round;

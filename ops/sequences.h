@@ -9,8 +9,8 @@ namespace nemocube {
 
 /// How the token rows of a batch are cut into sequences: sequence i holds rows [offsets[i], offsets[i + 1]).
 /// A rectangular batch of B rows of S tokens is B sequences of S; a packed batch has any lengths. Operations
-/// along the sequence (convolution, scan, attention) start afresh at every offset. Called cu_seqlens
-/// elsewhere.
+/// along the sequence (convolution, scan, attention) start afresh at every offset. Other libraries call the
+/// offsets cu_seqlens.
 struct Sequences {
   std::vector<std::int64_t> offsets{0};
 

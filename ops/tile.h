@@ -3,9 +3,9 @@
 #include <cstring>
 #include <vector>
 
-/// Small matrix products on operands that are in cache already: the building block of attention and of the
-/// chunked scan, which form many products of a few hundred rows between elementwise work. Single-threaded;
-/// callers are parallel above it. Large products belong to ops/matmul.
+/// Small matrix products of operands that are in cache already. Attention and the chunked scan form many
+/// products of a few hundred rows between elementwise work. Single-threaded: the callers share out their work
+/// among threads. Large products belong to ops/matmul.
 namespace nemocube {
 namespace tile_detail {
 
@@ -22,7 +22,8 @@ struct Lanes {
   static constexpr int count = vector_bytes / static_cast<int>(sizeof(T));
 };
 
-/// R rows of C from a panel of B of `vectors` whole vectors, rows `stride` apart; `columns` of them are written.
+/// R rows of C from a panel of B, whose rows are `vectors` whole vectors, `stride` elements apart. Only the first
+/// `columns` columns are written.
 template <int R, int vectors, bool transpose_a, class T>
 inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const T* __restrict panel,
                   std::int64_t stride, T* __restrict c, std::int64_t ldc, std::int64_t columns,
@@ -39,7 +40,7 @@ inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const
       for (int j = 0; j < vectors; ++j) sum[r][j] += s * b[j];
     }
   }
-  // Unrolled like the sums, which otherwise go through memory.
+  // Unrolled like the loop above: indices that are not constants would send the sums through memory.
   if (columns == vectors * n) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -82,8 +83,8 @@ void columns_of(std::int64_t M, std::int64_t n0, std::int64_t columns, std::int6
                 std::int64_t lda, const T* b, std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate,
                 T* packed) {
   constexpr int panel_columns = vectors * Lanes<T>::count;
-  // B is read in place where that is a plain copy anyway. Rows a multiple of 4 KiB apart share cache sets:
-  // those are packed when many rows of A will read them.
+  // A panel is packed, but where packing would only copy rows of B it is read in place. Rows a multiple of
+  // 4 KiB apart share cache sets: they are packed all the same when more than 64 rows of A read them.
   const bool in_place = !transpose_b && columns == panel_columns &&
                         (M <= 64 || (ldb * static_cast<std::int64_t>(sizeof(T))) % 4096 != 0);
   if (!in_place) pack<transpose_b, panel_columns>(K, columns, b, ldb, n0, packed);
@@ -95,7 +96,7 @@ void columns_of(std::int64_t M, std::int64_t n0, std::int64_t columns, std::int6
     return m + R;
   };
   std::int64_t m = 0;
-  // Few rows at a time do not keep the multipliers busy: 16 are 8 and 8, not 12 and 4.
+  // Blocks of few rows do not keep the multipliers busy: 16 rows are cut into 8 and 8, not 12 and 4.
   while (m + block_rows <= M && (block_rows < 12 || M - m != 16)) m = run.template operator()<block_rows>(m);
   if constexpr (block_rows > 8)
     while (m + 8 <= M) m = run.template operator()<8>(m);

@@ -5,7 +5,7 @@
 namespace nemocube {
 
 /// to [cols, rows] = from [rows, cols]^T. Row strides in elements, at least rows and cols; the two may not
-/// overlap; sizes may be 0. Single-threaded, for tiles that are in cache.
+/// overlap; sizes may be 0. Single-threaded; for tiles that are in cache.
 template <class A>
 void transpose(A* __restrict to, std::int64_t to_stride, const A* __restrict from, std::int64_t from_stride,
                std::int64_t rows, std::int64_t cols) {
@@ -13,7 +13,7 @@ void transpose(A* __restrict to, std::int64_t to_stride, const A* __restrict fro
     for (std::int64_t r = 0; r < rows; ++r) to[c * to_stride + r] = from[r * from_stride + c];
 }
 
-/// f32 in squares of eight: three rounds of exchanges between rows instead of 64 single elements.
+/// f32 in squares of 8 x 8: three rounds of shuffles between the rows instead of 64 moves of single elements.
 inline void transpose(float* __restrict to, std::int64_t to_stride, const float* __restrict from,
                       std::int64_t from_stride, std::int64_t rows, std::int64_t cols) {
   typedef float V __attribute__((vector_size(32)));

@@ -12,6 +12,7 @@
 #include <string>
 #include <system_error>
 
+#include "core/allocator.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/version.h"
@@ -122,7 +123,8 @@ int main(int argc, char** argv) {
   } catch (const std::system_error& e) {  // files that open and cannot be read
     return report(e.what(), exit_user_error);
   } catch (const std::bad_alloc&) {
-    return report("out of memory: what was asked for does not fit", exit_user_error);
+    return report("out of memory: what was asked for does not fit; " + nemocube::memory_in_use(),
+                  exit_user_error);
   } catch (const std::length_error& e) {
     return report(nemocube::cat("out of memory: what was asked for does not fit (", e.what(), ")"),
                   exit_user_error);

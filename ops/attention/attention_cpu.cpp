@@ -56,8 +56,8 @@ class Forward {
            4 * g.padded_columns;
   }
 
-  /// Scores of n keys become weights relative to the largest score so far; what was summed before is
-  /// rescaled to it.
+  /// Turns the scores of n keys into weights relative to the largest score so far, and rescales the sums of
+  /// earlier keys to the same largest score.
   void softmax_tile(std::int64_t columns, std::int64_t n) {
     A* __restrict most = most_;
     A* __restrict shift = shift_;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/allocator.h"
 #include "core/kernels.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/view/view.h"
@@ -318,6 +319,23 @@ TEST_CASE("attention: leaves in bf16, and a second microbatch") {
     const auto got = k.grad().to_vector(), want = once.dk.to_vector();
     for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == pass * want[i]);
   }
+}
+
+TEST_CASE("attention: backward over many keys holds a bounded part of them") {
+  const Case c = make_case({1, 1, 64}, {2}, {40000}, DType::f32);  // K, V, dK, dV of all keys: 41 MB
+  const Var q = intermediate(c.q), k = intermediate(c.k), v = intermediate(c.v);
+  Tape tape;
+  Context ctx;
+  ctx.tape = &tape;
+  const Var o = attention(ctx, q, k, v, c.options, c.q_seqs, c.kv_seqs);
+  reset_cpu_peak();
+  const std::int64_t before = cpu_memory().current_bytes;
+  tape.backward(o, c.d_o);
+  const std::int64_t results = c.q.bytes() + c.k.bytes() + c.v.bytes();
+  CHECK(cpu_memory().peak_bytes - before < results + results / 8 + omp_get_max_threads() * (1 << 20));
+  const Outcome plain = run(c, "plain");
+  CHECK_CLOSE(k.node()->grad(), plain.dk, sum_tol(DType::f32, 40000, 1));
+  CHECK_CLOSE(q.node()->grad(), plain.dq, sum_tol(DType::f32, 40000, 1));
 }
 
 TEST_CASE("attention: no rows, no sequences, nothing recorded without need") {

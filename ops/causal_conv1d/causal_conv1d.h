@@ -6,14 +6,14 @@ namespace nemocube {
 
 /// Depthwise causal convolution along each sequence, then SiLU:
 ///   c[t, i] = bias[i] + sum_k weight[i, 0, k] v[t - K + 1 + k, i],     y = c sigmoid(c)
-/// where v is x inside the sequence of t, and to the left of it the initial state, or zero without one.
+/// where v is x inside the sequence of t. To the left of the sequence v is the initial state, or zero without one.
 /// Backward, with du = dy silu'(c) and sums over tokens of one sequence:
 ///   dx[t] = sum_k weight[k] du[t + K - 1 - k]
 ///   dweight[k] = sum_t du[t] v[t - K + 1 + k],     dbias = sum_t du[t]
 ///
 /// shapes     x, y [T, C]; weight [C, 1, K], K >= 1; bias [C] or undefined; T and C may be 0
 /// layout     x may be a view of wider rows
-/// dtypes     x and y alike: f32, f64 or bf16; weight, bias: that or the accumulation dtype of it
+/// dtypes     x and y alike: f32, f64 or bf16; weight, bias: the dtype of x or its accumulation dtype
 /// arithmetic f32 (f64 for f64); y is rounded once
 /// states     [sequences, K - 1, C] in f32 (f64 for f64): the last K - 1 inputs, oldest first, zeros where
 ///            the sequence and its own initial state have fewer. `final_state` is set to a new tensor and

@@ -43,7 +43,7 @@ double row_loss(const T* z, std::int64_t label, acc_t<T> most, acc_t<T> sum) {
   return static_cast<double>(most) - static_cast<double>(z[label]) + std::log(static_cast<double>(sum));
 }
 
-// d = scale (factor e^(z - shift) - onehot). d may be z: element v is read before it is written.
+// d = scale (factor e^(z - shift) - onehot). d may be z: each element is read before it is written.
 template <class D, class T>
 void gradient_row(D* d, const T* z, std::int64_t n, std::int64_t label, acc_t<T> shift, acc_t<T> factor,
                   acc_t<T> scale) {

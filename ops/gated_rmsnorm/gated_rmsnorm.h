@@ -12,7 +12,7 @@ namespace nemocube {
 ///
 /// shapes     y, z, out [T, d]; weight [d]; d a multiple of groups; T may be 0
 /// layout     y and z may be views of wider rows
-/// dtypes     y, z and out alike: f32, f64 or bf16; weight: that or the accumulation dtype of it
+/// dtypes     y, z and out alike: f32, f64 or bf16; weight: the dtype of y or its accumulation dtype
 /// arithmetic f32 (f64 for f64), rounded once at the end; each group is summed in a fixed order
 /// keeps      y, z, weight and r [T, groups]
 /// errors     Error on shapes, dtypes and groups that do not fit

@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t segment = 1 << 14;
 constexpr std::int64_t segments_per_thread = 2;
 
-// Lane l sums the elements with index l modulo `lanes`; a fixed order that vectorises.
+// Lane l sums the elements whose index is l modulo `lanes`: a fixed order that the compiler can vectorise.
 template <class T>
 double sum_squares_of(const T* __restrict x, std::int64_t n, double scale) {
   constexpr std::int64_t lanes = 32;

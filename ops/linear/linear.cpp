@@ -10,7 +10,7 @@
 namespace nemocube {
 namespace {
 
-// The product is then added to the bias, all in one rounding.
+// Copies the bias to every row of y. The product is then added to it, and each element is rounded once.
 void fill_rows(const Tensor& y, const Tensor& bias) {
   if (y.numel() == 0) return;
   const auto row_bytes = static_cast<std::size_t>(y.cols() * size_of(y.dtype()));

@@ -65,7 +65,7 @@ Labelled gather(const Tensor& x, std::span<const std::int64_t> labels) {
   return found;
 }
 
-// Gradient of all of x from that of its labelled rows.
+// The gradient of x from the gradient of the labelled rows of x.
 Tensor scatter(const Tensor& part, const std::vector<std::int64_t>& rows, const Shape& shape) {
   if (part.rows() == static_cast<std::int64_t>(rows.size()) && part.numel() == shape.numel())
     return part.reshape(shape);

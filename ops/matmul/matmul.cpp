@@ -48,7 +48,7 @@ void cpu::converted_product(const Output& c, const Operand& a, const Operand& b,
 }
 
 Zone& matmul_zone() {
-  // Lives as long as the registry of zones, which outlives the thread.
+  // Never destroyed: the registry of zones keeps a pointer to it after the thread has ended.
   thread_local Zone& zone = *new Zone("matmul");
   return zone;
 }

@@ -10,12 +10,19 @@ namespace nemocube::cpu {
 namespace {
 
 constexpr std::int64_t crowding_bytes = 1024, line = 16;  // a cache line holds 16 values
-constexpr std::int64_t least_rows = 32;                   // of C, for copies to pay
+constexpr std::int64_t least_rows = 32;                   // of C: with fewer, copies cost more than they save
 constexpr std::int64_t k_block = 256;                     // summands at a time, whose copies stay in cache
+
+/// Without AVX-512, oneDNN does not copy the operands of an f32 product in which 1/M + 1/N is at least this
+/// (FORCE_NOCOPY_THRESH of its src/cpu/x64/gemm/gemm_driver.cpp; the same in releases 1.0 to 2.6).
+constexpr double no_copy_threshold = 0.0038;
+bool onednn_copies(const Sizes& sizes) {
+  return 1.0 / static_cast<double>(sizes.m) + 1.0 / static_cast<double>(sizes.n) < no_copy_threshold;
+}
 
 bool lies_crowded(const Tensor& t) { return t.row_stride() * size_of(t.dtype()) % crowding_bytes == 0; }
 
-// [rows, cols], its rows an odd number of cache lines apart.
+// A tensor [rows, cols] whose rows are an odd number of cache lines apart: they use all cache sets.
 Tensor apart(std::int64_t rows, std::int64_t cols) {
   const std::int64_t lines = (cols + line - 1) / line | 1;
   return Tensor::empty({rows, lines * line}, DType::f32).narrow(-1, 0, cols);
@@ -36,7 +43,8 @@ Tensor transpose_of(const Tensor& from) {
   return to;
 }
 
-// A row of A is read along k, as one of a transposed B: in order, however the rows lie.
+// Of a transposed A, and of a B that is not, oneDNN reads the same columns of one row after another, and those
+// lie in few cache sets when the operand is crowded. The rows of the others lie along k and are read whole.
 bool wants_copy(const Operand& m, bool when_transposed) {
   return m.transposed == when_transposed && lies_crowded(m.tensor);
 }
@@ -45,8 +53,7 @@ bool wants_copy(const Operand& m, bool when_transposed) {
 
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes) {
   if (a.tensor.dtype() != DType::f32 || onednn_has_avx512() || sizes.m < least_rows) return false;
-  if (1.0 / static_cast<double>(sizes.m) + 1.0 / static_cast<double>(sizes.n) < 0.0038) return false;
-  return wants_copy(a, true) || wants_copy(b, false);
+  return !onednn_copies(sizes) && (wants_copy(a, true) || wants_copy(b, false));
 }
 
 void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
@@ -65,7 +72,8 @@ void crowded_product(const Output& c, const Operand& a, const Operand& b, const 
       if (copy_a) a_part = {transpose_of(a_part.tensor), false};
       if (copy_b) b_part.tensor = copy_of(b_part.tensor);
       const Output part{to.narrow(0, begin, rows), k == 0 ? c.how : Into::add};
-      expect(onednn_product(part, a_part, b_part, {rows, sizes.n, length}), "oneDNN has no f32 product");
+      const bool done = onednn_product(part, a_part, b_part, {rows, sizes.n, length});
+      expect(done, "oneDNN has no f32 product");
     }
   };
   parallel_for(slices, 1, [&](std::int64_t first, std::int64_t last) {

@@ -6,7 +6,7 @@
 namespace nemocube::cpu {
 namespace {
 
-// [rows, cols] of op(x), as it lies in memory or as a transposed copy.
+// op(x) [rows, cols]: x itself, or a transposed copy.
 Tensor plain(const Operand& x, std::int64_t rows, std::int64_t cols) {
   if (!x.transposed) return x.tensor;
   constexpr std::int64_t tile = 32;

@@ -18,7 +18,7 @@ struct Sizes {
 bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
-/// Rows of C for each thread, at least, where threads form slices of rows with copies of their own.
+/// The fewest rows of C for each thread when every thread forms a slice of the rows by itself.
 constexpr std::int64_t least_slice = 128;
 /// onednn_product of a transposed A, with a slice of the rows of C for each of `threads`, at most M / 16.
 bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads);
@@ -26,11 +26,12 @@ bool sliced_product(const Output& c, const Operand& a, const Operand& b, const S
 /// Whether oneDNN computes with AVX-512 or more here.
 bool onednn_has_avx512();
 
-/// Rows a multiple of 1 KiB apart share few sets of the caches. oneDNN copies operands into order, unless the
-/// product is small: without AVX-512, f32, 1/M + 1/N >= 0.0038. Such a product runs at half speed or less where
-/// the rows of B, or of a transposed A, lie so (2.6, Zen 3, 100 to 2048 rows of C).
+/// Whether the product should run as crowded_product. A tensor is crowded when its rows are a multiple of 1 KiB
+/// apart: rows then share few cache sets and drive each other out of the cache. oneDNN avoids that by copying
+/// operands, but without AVX-512 it does not copy for small f32 products. Those run at half speed or less when B
+/// or a transposed A is crowded (oneDNN 2.6, Zen 3, 100 to 2048 rows of C).
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes);
-/// A product of f32 with such operands replaced by copies whose rows are apart by other distances.
+/// An f32 product in which crowded operands are replaced by copies that are not crowded.
 void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
 /// By way of f32 copies, for bf16 where onednn_product has none.

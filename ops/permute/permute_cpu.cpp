@@ -9,7 +9,7 @@
 namespace nemocube::cpu {
 namespace {
 
-// Tokens a thread takes at least, so that it moves about 64 KiB.
+// The fewest tokens for a thread, so that every thread moves about 64 KiB.
 std::int64_t token_grain(const Permutation& p, std::int64_t cols) {
   return 1 + 16384 / (1 + cols * p.slot.dim(1));
 }
@@ -63,7 +63,7 @@ void spread_as(const Output& drows, const Tensor& dy, const Tensor& weights, con
   });
 }
 
-// Lane l sums the elements with index l modulo `lanes`; a fixed order that vectorises.
+// Lane l sums the elements whose index is l modulo `lanes`: a fixed order that the compiler can vectorise.
 template <class T>
 acc_t<T> dot(const T* __restrict a, const T* __restrict b, std::int64_t n) {
   using A = acc_t<T>;

@@ -8,10 +8,12 @@ namespace nemocube {
 /// shapes     x, y alike, any
 /// layout     rows of x may be strided; y is contiguous
 /// dtypes     f32, f64 or bf16; bf16 is computed in f32 and rounded once
-/// memory     y takes the place of x when nobody else holds it: relu2(ctx, linear(..)) allocates nothing
-/// gradient   dx = 2 sqrt(y) dy; keeps y alone, which the projection that follows keeps anyway. sqrt(x^2),
-///            both rounded to the dtype of x, is |x| exactly unless x^2 over- or underflows: dx is then
-///            infinite (NaN where dy is 0), or off by less than 1e-18 dy. NaN in x gives NaN in y and dx
+/// memory     y overwrites x when no other tensor shares the storage of x: relu2(ctx, linear(..)) allocates
+///            nothing
+/// gradient   dx = 2 sqrt(y) dy. Keeps y alone, which the projection that follows keeps anyway. sqrt(y) is
+///            exactly |x|, although x^2 and the root are rounded to the dtype of x, unless x^2 over- or
+///            underflows: dx is then infinite (NaN where dy is 0), or off by less than 1e-18 dy. NaN in x gives
+///            NaN in y and dx
 /// errors     x is not of a floating dtype
 /// source     "Primer: searching for efficient transformers for language modeling" (So et al., 2021); the
 ///            square root: S. Boldo, "Stupid is as stupid does" (2015)

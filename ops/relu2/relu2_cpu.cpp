@@ -27,7 +27,7 @@ void for_pieces(std::int64_t rows, std::int64_t cols, bool flat, Fn&& fn) {
   });
 }
 
-// Not std::max: a NaN must pass.
+// Not std::max, which would turn a NaN into 0.
 template <class A>
 A positive_part(A v) {
   return v <= A(0) ? A(0) : v;
@@ -62,7 +62,7 @@ void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y) {
       T* to = dx.row<T>(r);
 #pragma GCC ivdep
       for (std::int64_t c = first; c < last; ++c) {
-        const T x = static_cast<T>(std::sqrt(static_cast<A>(value[c])));  // rounded: x itself again
+        const T x = static_cast<T>(std::sqrt(static_cast<A>(value[c])));  // rounded to T: exactly x
         to[c] = static_cast<T>(A(2) * static_cast<A>(x) * static_cast<A>(g[c]));
       }
     });

@@ -23,8 +23,8 @@ struct ResidualNorm {
 /// sum = x + residual (rounded to the dtype of x), normed = rmsnorm(sum, weight, eps).
 ///
 /// The step between two blocks, in one pass over memory. x and residual have the same shape and dtype; both
-/// results are contiguous. Gradient: d_sum (what arrives at `sum`, if anything) + the norm's backward of
-/// d_normed, rounded once, is the gradient of x and of residual alike. Keeps sum, w and inv_rms.
+/// results are contiguous. Gradient of x and of residual alike: d_sum (the gradient of
+/// `sum`, if there is one) + the norm's backward of d_normed, rounded once. Keeps sum, w and inv_rms.
 /// Variants of "rmsnorm": "fused"; "separate" composes add and rmsnorm, rounding the gradient twice.
 ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, const Var& weight, double eps);
 

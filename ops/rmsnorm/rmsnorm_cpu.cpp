@@ -67,7 +67,7 @@ void backward_row(T* dx, A* __restrict dw, const T* dy, const T* extra, const T*
     const auto store = [=](std::int64_t c, A g, A more) {
       dx[c] = static_cast<T>(static_cast<A>(w[c]) * g * scale - static_cast<A>(x[c]) * back + more);
     };
-    // dy and extra may be dx itself, element on element; dw is summed first.
+    // dy or extra may be the same memory as dx, so dw is summed before dx is written.
     if (dw)
       for (std::int64_t c = 0; c < cols; ++c) dw[c] += static_cast<A>(dy[c]) * static_cast<A>(x[c]) * scale;
     if (extra) {

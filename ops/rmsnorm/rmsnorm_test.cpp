@@ -280,6 +280,23 @@ TEST_CASE("rmsnorm: a gradient that others hold is not overwritten") {
   CHECK_BITS(in.node()->grad(), run_plain(x, w, dy).dx);
 }
 
+TEST_CASE("rmsnorm: the gradient of the sum gives its place to the result when nobody else holds it") {
+  const Tensor x = random_tensor({4, 8}, DType::f32, 1), w = random_tensor({8}, DType::f32, 2);
+  const Tensor dy = random_tensor({4, 8}, DType::f32, 3), d_sum = random_tensor({4, 8}, DType::f32, 4);
+  Recorded r;
+  const Var in = intermediate(x), other = intermediate(x);
+  const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps);
+  out.sum.node()->add(d_sum.clone());
+  const void* place = out.sum.node()->grad().raw();
+  out.normed.node()->add(dy);  // held here: must stay as it is
+  const Tensor keep = dy.clone();
+  r.tape.backward(Var(x), x);
+  CHECK(in.node()->grad().raw() == place);
+  CHECK_BITS(in.node()->grad(), run_residual("fused", x, x, w, dy, d_sum).dx);
+  CHECK_BITS(other.node()->grad(), in.node()->grad());
+  CHECK_BITS(dy, keep);
+}
+
 TEST_CASE("rmsnorm: zero rows of x, NaN, a weight that is not a leaf") {
   Context ctx;
   const Tensor x = Tensor::zeros({2, 4}, DType::f32), w = random_tensor({4}, DType::f32, 1);

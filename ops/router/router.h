@@ -15,7 +15,7 @@ struct RouterOptions {
   double aux_grad_scale = 1;  ///< factor on the gradient of the auxiliary losses, not on their values
 };
 
-/// What global_aux_loss remembers of the microbatches so far; a fresh one forgets them.
+/// What global_aux_loss sums over the microbatches so far; a new object starts from zero.
 struct RouterTotals {
   Tensor counts;            ///< [E] i64: sum of the c below; undefined before the first microbatch
   std::int64_t tokens = 0;  ///< sum of T
@@ -56,12 +56,12 @@ struct Routing {
 ///   global_aux_loss
 ///                 global_aux_loss_coef E / (k N T) sum_i C_i sum_t p_ti, where C and N are `totals`, to
 ///                 which this call has added its c and T; 0 without `totals`. With ctx.recomputing nothing is
-///                 added: a replay comes before the next microbatch, so the totals still are those of its
-///                 first pass. Equals Megatron's, which takes means over microbatches, where these are of
-///                 equal size.
+///                 added: a replay comes before the next microbatch, so `totals` still hold the values of the
+///                 first pass. Equal to Megatron's, which takes means over microbatches, when microbatches are
+///                 of equal size.
 ///   z_loss        z_loss_coef mean_t (log sum_i exp l_ti)^2
-/// Their gradient times aux_grad_scale is added in the backward pass whenever it runs, even when no gradient
-/// reaches the weights. So it is added once for each recorded forward; under an activation checkpoint that is
+/// The backward pass always adds the gradient of the auxiliary losses times aux_grad_scale, even when no gradient
+/// reaches the weights: once for each recorded forward. Under an activation checkpoint the recorded forward is
 /// the replay. Callers that add up counts or log losses leave out forwards with ctx.recomputing.
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
               const RouterOptions& options, const Sequences& sequences, RouterTotals* totals = nullptr);

@@ -16,8 +16,9 @@ constexpr double tiny = 1e-20;
 
 std::int64_t token_grain(std::int64_t experts) { return 1 + 4096 / (1 + experts); }
 
-// Takes the largest of a row of values again and again; ties go to the lowest index. A taken value becomes
-// -inf, so all values must be above that at the start. Block maxima make a take cheaper than a scan.
+// Takes the largest of a row of values, then the next largest, and so on; ties go to the lowest index. A taken
+// value becomes -inf, so all values must be above -inf at the start. The maxima of blocks are kept, so that a
+// take looks at one block instead of the whole row.
 template <class T>
 class Largest {
  public:
@@ -61,7 +62,7 @@ T group_score(std::span<const T> t) {
   return first + second;
 }
 
-// NaN and -inf become the lowest finite value, which keeps `taken` apart.
+// NaN and -inf become the lowest finite value: -inf marks values that are taken.
 template <class T>
 T selectable(T v) {
   return v > std::numeric_limits<T>::lowest() ? v : std::numeric_limits<T>::lowest();

@@ -26,7 +26,7 @@ void scale_factors(const Tensor& factors, double scale) {
   });
 }
 
-// The loss whose factors are each counts_i for every token; adds these to all rows of `factors`.
+// The loss with the factors `each` counts_i for every token; adds these factors to all rows of `factors`.
 double microbatch_loss(const Tensor& factors, const Tensor& scores, const Tensor& counts, double each) {
   const Tensor own = Tensor::zeros({1, counts.numel()}, factors.dtype());
   add_counts(own, 0, counts, each);
@@ -34,7 +34,7 @@ double microbatch_loss(const Tensor& factors, const Tensor& scores, const Tensor
   return balance_loss(scores, own, Sequences::uniform(1, scores.rows()));
 }
 
-// The loss over each sequence; adds its factors.
+// The sum of the losses of all sequences; adds the factors of sequence q to row q of `factors`.
 double sequence_loss(const Tensor& factors, const Tensor& scores, const Tensor& unbiased,
                      const Sequences& sequences, const RouterOptions& o) {
   std::int64_t filled = 0;
@@ -57,7 +57,7 @@ void add_to_totals(RouterTotals& totals, const Tensor& counts, std::int64_t toke
   totals.tokens += tokens;
 }
 
-// Fills in the balancing losses of `routing`, returns the sum of their factors.
+// Sets the balancing losses of `routing` and returns the sum of their factors.
 Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, const RouterOptions& o,
                const Sequences& sequences, RouterTotals* totals, bool recomputing) {
   const std::int64_t tokens = scores.rows();

@@ -71,16 +71,18 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
     check_dtype("ssd_scan: initial state", *initial_state, acc);
   }
 
-  const cpu::SsdProblem problem{in.x.value(),
-                                in.dt_raw.value(),
-                                in.B.value(),
-                                in.C.value(),
-                                in.A_log.value().to(acc),
-                                in.D.value().to(acc),
-                                in.dt_bias.value().to(acc),
-                                initial_state ? initial_state->as_contiguous() : Tensor(),
-                                options,
-                                sequences};
+  cpu::SsdProblem problem{in.x.value(),
+                          in.dt_raw.value(),
+                          in.B.value(),
+                          in.C.value(),
+                          in.A_log.value().to(acc),
+                          in.D.value().to(acc),
+                          in.dt_bias.value().to(acc),
+                          initial_state ? initial_state->as_contiguous() : Tensor(),
+                          options,
+                          sequences,
+                          {}};
+  problem.count_chunks();
   const Variant variant = variants.chosen(ctx);
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
   Var y = make_result(Tensor::empty(in.x.shape(), dtype), records);

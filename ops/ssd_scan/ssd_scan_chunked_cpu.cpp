@@ -17,14 +17,12 @@ std::int64_t SsdProblem::chunk_length() const {
   return std::clamp<std::int64_t>(sequences.longest(), 1, std::min(options.chunk_size, longest_useful));
 }
 
-std::int64_t SsdProblem::first_chunk(std::int64_t sequence) const {
+void SsdProblem::count_chunks() {
   const std::int64_t q = chunk_length();
-  std::int64_t n = 0;
-  for (std::int64_t i = 0; i < sequence; ++i) n += (sequences.length(i) + q - 1) / q;
-  return n;
+  first_chunks.assign(1, 0);
+  for (std::int64_t i = 0; i < sequences.count(); ++i)
+    first_chunks.push_back(first_chunks.back() + (sequences.length(i) + q - 1) / q);
 }
-
-std::int64_t SsdProblem::chunks() const { return first_chunk(sequences.count()); }
 
 namespace {
 

@@ -22,8 +22,12 @@ struct SsdProblem {
 
   /// Chunks start afresh at every sequence; the last one of a sequence may be short.
   std::int64_t chunk_length() const;
-  std::int64_t chunks() const;
-  std::int64_t first_chunk(std::int64_t sequence) const;
+  std::vector<std::int64_t> first_chunks;  // [sequences + 1], see count_chunks
+  void count_chunks();                     // fills first_chunks from sequences and options
+  std::int64_t chunks() const { return first_chunks.back(); }
+  std::int64_t first_chunk(std::int64_t sequence) const {
+    return first_chunks[static_cast<std::size_t>(sequence)];
+  }
 };
 
 /// What forward writes besides y; each may be undefined.

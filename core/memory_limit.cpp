@@ -1,0 +1,102 @@
+#include "core/memory_limit.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iomanip>
+#include <limits>
+#include <sstream>
+#include <string_view>
+
+namespace nemocube {
+namespace {
+
+constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+
+void lower(MemoryLimit& limit, std::int64_t bytes, const char* name) {
+  if (bytes < limit.bytes) limit = {bytes, name};
+}
+
+std::int64_t address_space() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
+  return static_cast<std::int64_t>(limit.rlim_cur);
+}
+
+// A file that holds one number; `unlimited` for "max", no number, and no file.
+std::int64_t number_in(const std::string& path) {
+  std::int64_t value = 0;
+  return std::ifstream(path) >> value ? value : unlimited;
+}
+
+// The least limit from a cgroup up to the root of its hierarchy.
+std::int64_t least_upwards(const std::string& root, std::string group, const char* file) {
+  std::int64_t least = unlimited;
+  while (true) {
+    least = std::min(least, number_in(root + group + "/" + file));
+    const auto slash = group.rfind('/');
+    if (slash == std::string::npos) return least;
+    group.resize(slash);
+  }
+}
+
+// Lines are "0::/path" for version 2 and "4:memory:/path" for version 1.
+std::int64_t cgroups() {
+  std::int64_t least = unlimited;
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string group = line.substr(second + 1);
+    if (controllers == ",,")
+      least = std::min(least, least_upwards("/sys/fs/cgroup", group, "memory.max"));
+    else if (controllers.find(",memory,") != std::string::npos)
+      least = std::min(least, least_upwards("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
+  }
+  return least;
+}
+
+// What the system can still give away, and what this process has of it.
+std::int64_t available() {
+  std::ifstream file("/proc/meminfo");
+  std::int64_t resident_pages = 0, all_pages = 0;
+  std::ifstream("/proc/self/statm") >> all_pages >> resident_pages;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string key;
+    std::int64_t kib = 0;
+    if (words >> key >> kib && key == "MemAvailable:")
+      return kib * 1024 + resident_pages * ::sysconf(_SC_PAGESIZE);
+  }
+  return unlimited;
+}
+
+}  // namespace
+
+MemoryLimit memory_limit() {
+  MemoryLimit limit{unlimited, ""};
+  lower(limit, address_space(), "address space, ulimit -v");
+  lower(limit, cgroups(), "cgroup");
+  lower(limit, available(), "memory available");
+  return limit;
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  constexpr std::array<std::string_view, 6> units{"B", "kB", "MB", "GB", "TB", "PB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < units.size()) {
+    value /= 1000;
+    ++unit;
+  }
+  std::ostringstream out;
+  const int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  out << std::fixed << std::setprecision(decimals) << value << ' ' << units[unit];
+  return std::move(out).str();
+}
+
+}  // namespace nemocube

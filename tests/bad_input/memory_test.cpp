@@ -1,0 +1,26 @@
+#include "tests/bad_input/refused.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+// oneDNN writes through a null pointer, and OpenMP ends the program, where either gets no memory.
+TEST_CASE("out of memory: every limit of the address space ends in a message or in a trained model") {
+#if defined(__SANITIZE_ADDRESS__)
+  MESSAGE("skipped: AddressSanitizer needs more address space than any limit leaves");
+#else
+  const RunDir dir;
+  int refused = 0;
+  for (const int mib : {80, 120, 135, 150, 165, 180, 240}) {
+    CAPTURE(mib);
+    std::vector<std::string> command{"sh", "-c", cat("ulimit -v ", mib * 1024, "; exec \"$0\" \"$@\"")};
+    for (const std::string& part : RunDir::train_command({"step_scheduler.max_steps=1"}))
+      command.push_back(part);
+    const ProcessResult run = run_process(command, dir.path());
+    CAPTURE(run.err);
+    if (run.exit_code == 0) continue;
+    check_message(run, {"out of memory", "tensors hold ", "(address space, ulimit -v)"});
+    ++refused;
+  }
+  CHECK(refused >= 3);
+#endif
+}
