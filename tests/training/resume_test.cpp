@@ -150,7 +150,7 @@ TEST_CASE("signals: one that arrives during validation ends it, and the step is 
           std::vector<std::string>{"LATEST", "epoch_0_step_0", "training.jsonl"});
     CHECK_FALSE(fs::exists(dir / "straight" / "epoch_0_step_0" / "losses.json"));
 
-    // The run goes on after that step; no step is in a log twice.
+    // The run makes up for the validation and goes on after that step; no step is in a log twice.
     const ProcessResult rest =
         dir.train({"step_scheduler.val_every_steps=1", "step_scheduler.max_steps=3", "lr_scheduler=null"});
     CAPTURE(rest.err);
@@ -161,8 +161,35 @@ TEST_CASE("signals: one that arrives during validation ends it, and the step is 
       return all;
     };
     CHECK(steps("training.jsonl") == std::vector<int>{0, 1, 2});
-    CHECK(steps("validation.jsonl") == std::vector<int>{1, 2});
+    CHECK(steps("validation.jsonl") == std::vector<int>{0, 1, 2});
+    CHECK(rest.err.find("validation after step 0 is missing and comes first") != std::string::npos);
+    CHECK(fs::exists(dir / "straight" / "epoch_0_step_0" / "losses.json"));
   }
+}
+
+TEST_CASE("resume: validation lost through a kill is made up, also when no step is left, and once only") {
+  const RunDir dir;
+  const Overrides four{"step_scheduler.max_steps=4", "lr_scheduler=null",
+                       "validation_dataset_more={_target_: squad, dataset_name: samples/validation.json, "
+                       "limit_dataset_samples: 2}"};
+  REQUIRE(dir.train(four).exit_code == 0);
+  const fs::path saved = latest(dir / "straight");
+  const Json losses = read_json_file(saved / "losses.json");
+  const auto log = repeatable(dir / "straight" / "validation.jsonl");
+  const auto more = repeatable(dir / "straight" / "validation_more.jsonl");
+  REQUIRE(log.size() == 2);
+  // As a kill leaves it between the lines of the two sets.
+  fs::remove(saved / "losses.json");
+  const std::string whole = slurp(dir / "straight" / "validation_more.jsonl");
+  spit(dir / "straight" / "validation_more.jsonl", whole.substr(0, whole.find('\n') + 1));
+  const ProcessResult again = dir.train(four);
+  CAPTURE(again.err);
+  CHECK(again.exit_code == 0);
+  CHECK(again.err.find("validation after step 3 is missing and comes first") != std::string::npos);
+  CHECK(repeatable(dir / "straight" / "validation.jsonl") == log);
+  CHECK(repeatable(dir / "straight" / "validation_more.jsonl") == more);
+  CHECK(read_json_file(saved / "losses.json") == losses);
+  CHECK(dir.train(four).err.find("is missing") == std::string::npos);
 }
 
 TEST_CASE("runs: the log holds the auxiliary losses that are on, and no others") {

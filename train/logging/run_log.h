@@ -72,8 +72,9 @@ class RunLog {
   /// `name`: of the validation set; "default" writes validation.jsonl.
   void validation(const std::string& name, const ValidationRecord& record);
 
- private:
   static std::string file_name(const std::string& validation_set);
+
+ private:
   JsonlWriter& file(const std::string& name);
 
   std::filesystem::path folder_;

@@ -66,12 +66,13 @@ class Run {
                loaded_.model->dtype(), ": from step ", state_.step, " of ", plan_.total_steps,
                " (the last is step ", plan_.total_steps - 1, ")");
     const auto asked = [&] { return signals.received() != 0; };
-    bool stopped = false, complete = true;
+    bool complete = make_up_validation(asked);
+    bool stopped = asked();
     StepProgress progress;
     last_record_ = Clock::now();
     while (state_.step < plan_.total_steps && !stopped) {
       const std::int64_t step = state_.step;
-      signals.set_second_text(second_signal_text());
+      signals.set_second_text(second_signal_text(true));
       const TrainingRecord record = one_step();
       progress.step({step, plan_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
                      record.tokens, record.skipped});
@@ -83,6 +84,7 @@ class Run {
       if (!saves && !validates) continue;
       // Saved first: validation may be long, and nothing that ends it may cost the step.
       if (saves) save();
+      signals.set_second_text(second_signal_text(false));
       if (validates) {
         const auto losses = validation_.run(*loaded_.model, step, record.epoch, record.lr, *log_, asked);
         complete = losses.size() == validation_.sets();
@@ -110,16 +112,19 @@ class Run {
   }
 
   std::string first_signal_text() const {
-    return cat("stopping after this step", recipe_.checkpoint.enabled ? ", with a checkpoint" : "",
-               "; a second signal stops at once");
+    return cat(
+        "stopping when this step is done",
+        recipe_.checkpoint.enabled ? " and saved" : "; checkpoint.enabled is false, so nothing is saved",
+        "; a second signal stops at once");
   }
 
-  // Written before every step, because a signal handler cannot format it.
-  std::string second_signal_text() const {
-    const std::int64_t first_lost = saved_steps_;
+  // Composed whenever it changes, because a signal handler cannot format. `running`: a step is under way.
+  std::string second_signal_text(bool running) const {
+    const std::int64_t last = running ? state_.step : state_.step - 1;
     return cat("stopped at once: ",
-               first_lost == state_.step ? cat("step ", first_lost, " is lost")
-                                         : cat("steps ", first_lost, " to ", state_.step, " are lost"),
+               last < saved_steps_    ? "no step is lost"
+               : last == saved_steps_ ? cat("step ", last, " is lost")
+                                      : cat("steps ", saved_steps_, " to ", last, " are lost"),
                result_.checkpoint.empty() ? "; there is no checkpoint"
                                           : cat("; the newest checkpoint is ", result_.checkpoint.string()));
   }
@@ -146,6 +151,25 @@ class Run {
     log_info("resumed from ", from->string(), ", which has ", counted(state_.step, "step"), " done");
     result_.checkpoint = *from;
     saved_steps_ = state_.step;
+  }
+
+  // Validates after the last step before this start, where that was due and an earlier process did not finish
+  // it. False when a signal ended this validation too.
+  bool make_up_validation(const StopAsked& asked) {
+    const std::int64_t step = state_.step - 1;
+    if (step < 0 || validation_.sets() == 0 || !is_validation_step(plan_, step)) return true;
+    const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
+    const Losses known = validation_.known_losses(result_.checkpoint, folder, step);
+    if (known.size() == validation_.sets()) return true;
+    log_info("validation after step ", step, " is missing and comes first");
+    const Losses losses = validation_.run(*loaded_.model, step, state_.loader.epoch,
+                                          schedule_.lr(schedule_position()), *log_, asked, known);
+    // A checkpoint elsewhere belongs to another run.
+    std::error_code error;
+    if (recipe_.checkpoint.enabled && !losses.empty() &&
+        std::filesystem::equivalent(result_.checkpoint.parent_path(), folder, error))
+      checkpoints_.note_losses(result_.checkpoint, losses);
+    return losses.size() == validation_.sets();
   }
 
   bool is_due(std::int64_t step, bool stopped) const {

@@ -1,7 +1,11 @@
 #include "train/loop/validation.h"
 
+#include <fstream>
+#include <limits>
+
 #include "core/allocator.h"
 #include "core/log.h"
+#include "data/json/json.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/tokens/token_ids.h"
 
@@ -24,12 +28,51 @@ Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : re
   }
 }
 
-std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t step, std::int64_t epoch,
-                                              double lr, RunLog& log, const StopAsked& stop) const {
+namespace {
+
+/// A loss of a file; what is no number there was not finite.
+double loss_of(const Json& value) {
+  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+/// val_loss in the line of `step` in a validation log; absent where no whole line has it.
+std::optional<double> logged_loss(const std::filesystem::path& log, std::int64_t step) {
+  std::ifstream in(log);
+  for (std::string line; std::getline(in, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("step", Json()) == step && json.contains("val_loss"))
+      return loss_of(json["val_loss"]);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Losses Validation::known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
+                                std::int64_t step) const {
+  Losses known;
+  Json noted;
+  if (const auto file = checkpoint / "losses.json"; std::filesystem::exists(file)) try {
+      noted = read_json_file(file);
+    } catch (const Error& e) {
+      log_warning(e.what(), "; the validation of step ", step, " counts as missing");
+    }
+  for (const auto& [name, set] : sets_) {
+    if (noted.is_object() && noted.contains(name))
+      known.emplace(name, loss_of(noted[name]));
+    else if (const auto loss = logged_loss(folder / RunLog::file_name(name), step))
+      known.emplace(name, *loss);
+  }
+  return known;
+}
+
+Losses Validation::run(NemotronH& model, std::int64_t step, std::int64_t epoch, double lr, RunLog& log,
+                       const StopAsked& stop, const Losses& known) const {
   const std::int64_t rows =
       recipe_.validation_dataloader.batch_size.value_or(recipe_.step_scheduler.local_batch_size);
-  std::map<std::string, double> losses;
+  Losses losses = known;
   for (const auto& [name, set] : sets_) {
+    if (losses.contains(name)) continue;
     const std::string called = name == "default" ? "" : " " + name;
     std::optional<TaskProgress> progress(std::in_place, "validation" + called, "rows");
     const ValidationResult v =
@@ -61,7 +104,8 @@ std::map<std::string, double> Validation::run(NemotronH& model, std::int64_t ste
     losses.emplace(name, v.loss);
   }
   if (losses.size() < sets_.size())
-    log_warning("validation after step ", step, " given up: a signal asked to stop");
+    log_warning("validation after step ", step,
+                " given up: a signal asked to stop; a resumed run makes up for it");
   return losses;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,9 @@
 
 namespace nemocube {
 
+/// Losses by name of the validation set.
+using Losses = std::map<std::string, double>;
+
 /// The validation sets of a recipe, ready to be used after any step of a run.
 class Validation {
  public:
@@ -20,11 +24,16 @@ class Validation {
   Validation(const Recipe& recipe, const NemotronHConfig& config);
   std::size_t sets() const { return sets_.size(); }
 
-  /// Validates the sets one after another and adds a line to the log of each; `step`, `epoch` and `lr` are
-  /// those of the line. Returns the losses by name of the set. Once `stop` is true the set at hand and those
-  /// after it are left out of both.
-  std::map<std::string, double> run(NemotronH& model, std::int64_t step, std::int64_t epoch, double lr,
-                                    RunLog& log, const StopAsked& stop) const;
+  /// Validates the sets that are not in `known`, one after another, and adds a line to the log of each;
+  /// `step`, `epoch` and `lr` are those of the line. Returns the losses by name of the set, `known` ones
+  /// included. Once `stop` is true the set at hand and those after it are left out of both.
+  Losses run(NemotronH& model, std::int64_t step, std::int64_t epoch, double lr, RunLog& log,
+             const StopAsked& stop, const Losses& known = {}) const;
+
+  /// What an earlier process noted of the validation of `step`: in losses.json of the checkpoint saved after
+  /// it, else in the logs in `folder`. Lacks the sets that it did not finish.
+  Losses known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
+                      std::int64_t step) const;
 
  private:
   struct Set {

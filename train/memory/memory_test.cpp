@@ -51,6 +51,40 @@ TEST_CASE("training memory: what the state of a run holds, item by item") {
     }
 }
 
+// A step of 512 tokens, its activations measured.
+TEST_CASE("training memory: the estimate of activations is near what a step holds") {
+  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-"})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool checkpointing : {false, true}) {
+        CAPTURE(pattern);
+        CAPTURE(dtype);
+        CAPTURE(checkpointing);
+        NemotronHConfig config = with_experts({pattern, 128, 2, 1, 512, 4, 64, 64}, {8, 2, 128, 256});
+        config.head_dim = 64;
+        config.n_groups = 1;
+        config.vocab_size = 256;
+        NemotronH model(config, dtype);
+        randomise(model, 1);
+        model.activation_checkpointing = checkpointing;
+        Optimizer optimizer(model.parameters(), {});
+        const std::vector<TokenBatch> batch{
+            {random_ids(config, 512, 2), random_labels(config, 512, 3), Sequences::uniform(2, 256)}};
+        StepOptions options;
+        (void)train_step(model, optimizer, batch, options);
+        reset_cpu_peak();
+        const std::int64_t before = cpu_memory().current_bytes;
+        (void)train_step(model, optimizer, batch, options);
+        const std::int64_t held = cpu_memory().peak_bytes - before;
+        const ActivationOptions o{
+            .tokens = 512, .checkpointing = checkpointing, .loss_rows = model.loss_chunk_rows};
+        const double ratio =
+            static_cast<double>(activation_memory(config, dtype, o)) / static_cast<double>(held);
+        CAPTURE(ratio);
+        CHECK(ratio > 0.75);
+        CHECK(ratio < 1.35);
+      }
+}
+
 TEST_CASE("training memory: in words") {
   CHECK(short_bytes(0) == "0 KiB");
   CHECK(short_bytes(12 * 1024) == "12 KiB");
