@@ -1,28 +1,22 @@
 #include "data/datasets/json_rows.h"
 
-#include <fstream>
-
 #include "data/datasets/text.h"
+#include "data/files/regular_file.h"
 
 namespace nemocube {
 
 namespace {
 
 // Files are read whole; SQuAD has 30 MB, conversations can have more.
-constexpr JsonLimits limits{.max_bytes = std::int64_t{4} << 30};
+constexpr JsonLimits limits{.max_bytes = std::int64_t{4} << 30}, line_limits{};
 
 void each_line(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
-  const std::string file = path.string();
-  std::ifstream in(path, std::ios::binary);
-  require(in.good(), file, ": cannot be opened");
-  std::string line;
-  for (std::int64_t number = 1; std::getline(in, line); ++number) {
-    if (strip(line).empty()) continue;
-    const std::string place = cat("line ", number);
-    const Json value = parse_json(line, file + ": " + place, limits);
+  for_each_file_line(path, line_limits.max_bytes, [&](std::string_view line, std::int64_t number) {
+    if (strip(line).empty()) return;
+    const std::string file = path.string(), place = cat("line ", number);
+    const Json value = parse_json(line, file + ": " + place, line_limits);
     fn(JsonView(value, file, place));
-  }
-  require(!in.bad(), file, ": cannot be read");
+  });
 }
 
 Json read_document(const std::filesystem::path& path) {
@@ -39,11 +33,7 @@ Json read_document(const std::filesystem::path& path) {
 }  // namespace
 
 void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
-  if (path.extension() == ".jsonl" || path.extension() == ".ndjson") {
-    require(std::filesystem::is_regular_file(path), path.string(), ": want a regular file");
-    each_line(path, fn);
-    return;
-  }
+  if (path.extension() == ".jsonl" || path.extension() == ".ndjson") return each_line(path, fn);
   const Json document = read_document(path);
   const JsonView root(document, path.string());
   if (document.is_object() && !root.has("data")) {

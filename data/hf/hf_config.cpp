@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/log.h"
+#include "data/files/regular_file.h"
 #include "data/json/atomic_file.h"
 
 namespace nemocube {

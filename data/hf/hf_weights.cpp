@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "data/json/json.h"
+#include "data/files/regular_file.h"
 
 namespace nemocube {
 namespace {

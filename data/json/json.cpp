@@ -1,16 +1,11 @@
 #include "data/json/json.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
 #include <limits>
-#include <system_error>
 #include <unordered_set>
 
 #include "core/utf8.h"
+#include "data/files/regular_file.h"
 
 namespace nemocube {
 namespace {
@@ -149,7 +144,6 @@ class Builder {
   std::string key_;
 };
 
-std::string system_message() { return std::generic_category().message(errno); }
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits) {
@@ -160,32 +154,6 @@ Json parse_json(std::string_view text, const std::string& what, const JsonLimits
   const bool complete = Json::sax_parse(tamed.text, &builder);
   require(complete && builder.problem.empty(), what, ": ", builder.problem);
   return std::move(builder.root);
-}
-
-std::string read_text_file(const std::filesystem::path& path, std::int64_t max_bytes) {
-  struct Descriptor {
-    int fd;
-    ~Descriptor() {
-      if (fd >= 0) ::close(fd);
-    }
-  };
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  require(file.fd >= 0, path.string(), ": cannot open: ", system_message());
-  struct stat status {};
-  require(::fstat(file.fd, &status) == 0, path.string(), ": cannot read: ", system_message());
-  require(S_ISREG(status.st_mode), path.string(), ": want a regular file");
-  require(status.st_size <= max_bytes, path.string(), ": want at most ", max_bytes, " bytes, got ",
-          status.st_size);
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = ::read(file.fd, text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    require(got >= 0, path.string(), ": cannot read: ", system_message());
-    require(got > 0, path.string(), ": ended after ", done, " of ", text.size(), " bytes");
-    done += static_cast<std::size_t>(got);
-  }
-  return text;
 }
 
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits) {

@@ -24,8 +24,7 @@ struct JsonLimits {
 /// Parses a whole text. Throws Error "what: ..." that tells the byte (counted from 1) where it is damaged, or
 /// the key that an object holds twice, or the limit that is exceeded.
 Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits = {});
-/// Contents of a regular file. Throws Error naming it when it cannot be read or is too large.
-std::string read_text_file(const std::filesystem::path& path, std::int64_t max_bytes);
+/// The document in a regular file.
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 
 /// Text of a document, with `indent` spaces for each level (negative: in one line). Non-finite numbers become

@@ -142,9 +142,8 @@ TEST_CASE("json: files") {
   const TestDir dir;
   spit(dir / "a.json", "{\"x\": [1, 2]}\n");
   CHECK(read_json_file(dir / "a.json")["x"][1] == 2);
-  CHECK(read_text_file(dir / "a.json", 100) == "{\"x\": [1, 2]}\n");
-  CHECK_THROWS_WITH_AS(read_text_file(dir / "a.json", 4), doctest::Contains("want at most 4 bytes, got 14"),
-                       Error);
+  CHECK_THROWS_WITH_AS(read_json_file(dir / "a.json", {.max_bytes = 4}),
+                       doctest::Contains("a.json: want at most 4 bytes, got 14"), Error);
   CHECK_THROWS_WITH_AS(read_json_file(dir / "b.json"), doctest::Contains("b.json: cannot open: No such file"),
                        Error);
   CHECK_THROWS_WITH_AS(read_json_file(dir.path()), doctest::Contains("want a regular file"), Error);

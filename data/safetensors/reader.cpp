@@ -1,9 +1,6 @@
 #include "data/safetensors/reader.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
@@ -12,6 +9,7 @@
 #include <set>
 #include <system_error>
 
+#include "data/files/regular_file.h"
 #include "data/json/json.h"
 
 namespace nemocube {
@@ -21,25 +19,13 @@ struct SafetensorsFile::Mapping {
   std::size_t size = 0;
 
   explicit Mapping(const std::filesystem::path& path) {
-    const auto refuse = [&](const char* what) {
-      fail(path.string(), ": cannot ", what, ": ", std::generic_category().message(errno));
-    };
-    // Without O_NONBLOCK a pipe would wait for its writer before it can be refused.
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) refuse("open");
-    struct stat status {};
-    void* mapped = nullptr;
-    const bool known = ::fstat(fd, &status) == 0, regular = known && S_ISREG(status.st_mode);
-    if (regular && status.st_size > 0)
-      mapped = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-    const int code = errno;
-    ::close(fd);
-    errno = code;
-    if (!known) refuse("read");
-    require(regular, path.string(), ": want a regular file");
-    if (mapped == MAP_FAILED) refuse("map");
+    const RegularFile file(path);
+    if (file.size() == 0) return;
+    const auto bytes = static_cast<std::size_t>(file.size());
+    void* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+    require(mapped != MAP_FAILED, path.string(), ": cannot map: ", std::generic_category().message(errno));
     data = mapped;
-    size = static_cast<std::size_t>(status.st_size);
+    size = bytes;
   }
   ~Mapping() {
     if (data) ::munmap(data, size);

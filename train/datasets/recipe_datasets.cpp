@@ -8,6 +8,7 @@
 #include "data/datasets/mock.h"
 #include "data/datasets/packing.h"
 #include "data/datasets/tokens.h"
+#include "data/files/regular_file.h"
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
 #include "train/tokens/token_ids.h"
