@@ -26,7 +26,9 @@ Shape::Shape(std::span<const std::int64_t> dims) : ndim_(static_cast<int>(dims.s
 
 std::int64_t Shape::numel() const {
   std::int64_t n = 1;
-  for (std::int64_t d : dims()) n *= d;
+  bool overflow = false;
+  for (std::int64_t d : dims()) overflow |= __builtin_mul_overflow(n, d, &n);
+  require(!overflow, "shape ", *this, " has more elements than 64 bits can count");
   return n;
 }
 

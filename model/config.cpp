@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/quote.h"
+
 namespace nemocube {
 namespace {
 struct Row {
@@ -41,8 +43,8 @@ BlockPattern parse_pattern(std::string_view pattern) {
     }
     const auto known = std::ranges::find(kinds, letter, &Row::letter);
     if (known == kinds.end())
-      fail("unknown letter '", letter, "' at position ", i + 1, " of the pattern \"", pattern,
-           "\"; want M (mamba), * (attention), - (mlp), E (moe), | or /");
+      fail("unknown letter '", excerpt(pattern.substr(i, 1)), "' at position ", i + 1, " of the pattern \"",
+           excerpt(pattern), "\"; want M (mamba), * (attention), - (mlp), E (moe), | or /");
     blocks->push_back(known->kind);
   }
   return parsed;
@@ -57,8 +59,9 @@ bool NemotronHConfig::has(BlockKind kind) const {
 std::int64_t NemotronHConfig::count(BlockKind kind) const { return std::ranges::count(blocks, kind); }
 
 namespace {
-// Bounds that keep every product of sizes far from 2^63.
-constexpr std::int64_t most_size = 1 << 24, most_width = 1 << 26, most_layers = 1 << 14;
+// Bounds that keep every product of sizes, and bytes of optimizer state for all parameters, far from 2^63.
+constexpr std::int64_t most_size = 1 << 24, most_width = 1 << 26, most_layers = 1 << 14,
+                       most_parameters = std::int64_t{1} << 50;
 
 void check_size(const char* key, std::int64_t value, std::int64_t low = 1) {
   require(value >= low, key, ": want at least ", low, ", got ", value);
@@ -110,8 +113,6 @@ void validate_moe(const NemotronHConfig& c) {
   check_size("num_experts_per_tok", c.num_experts_per_tok);
   check_size("moe_intermediate_size", c.moe_intermediate_size);
   check_size("moe_shared_expert_intermediate_size", c.moe_shared_expert_intermediate_size);
-  require(c.n_shared_experts >= 1, "n_shared_experts: want at least 1 (models without a shared expert are ",
-          "not supported), got ", c.n_shared_experts);
   check_size("moe_latent_size", c.moe_latent_size, 0);
   check_width("n_routed_experts x moe_intermediate_size", c.n_routed_experts, c.moe_intermediate_size);
   check_size("n_group", c.n_group);
@@ -127,6 +128,17 @@ void validate_moe(const NemotronHConfig& c) {
           c.topk_group * group, " (topk_group ", c.topk_group, " x ", group, " experts in a group), got ",
           c.num_experts_per_tok);
   check_range("routed_scaling_factor", c.routed_scaling_factor, -largest, largest);
+}
+
+void check_parameters(const NemotronHConfig& c) {
+  std::int64_t parameters = 0;
+  for (const auto& specs : {tensor_specs(c), mtp_tensor_specs(c)})
+    for (const TensorSpec& spec : specs) {
+      parameters += spec.shape.numel();
+      require(parameters <= most_parameters, "the sizes: want at most ", most_parameters,
+              " parameters, got more; tensor '", spec.name, "' alone has the shape ", spec.shape, ", in ",
+              c.num_layers(), " blocks");
+    }
 }
 
 void check_token(const char* key, std::int64_t id, std::int64_t vocab_size) {
@@ -148,6 +160,9 @@ void NemotronHConfig::validate() const {
           "num_nextn_predict_layers: want 0 to 1024, got ", num_nextn_predict_layers);
   require(num_nextn_predict_layers == 0 || !mtp_blocks.empty(),
           "the pattern of multi-token prediction: want at least one block, got none");
+  const auto mtp_layers = static_cast<std::int64_t>(mtp_blocks.size()) * num_nextn_predict_layers;
+  require(mtp_layers <= most_layers, "multi-token prediction: want at most ", most_layers, " blocks, got ",
+          num_nextn_predict_layers, " x ", mtp_blocks.size());
   if (has(BlockKind::mamba)) validate_mamba(*this);
   if (has(BlockKind::attention)) validate_attention(*this);
   if (has(BlockKind::mlp)) check_size("intermediate_size", intermediate_size);
@@ -155,6 +170,7 @@ void NemotronHConfig::validate() const {
   if (pad_token_id) check_token("pad_token_id", *pad_token_id, vocab_size);
   if (bos_token_id) check_token("bos_token_id", *bos_token_id, vocab_size);
   for (std::int64_t id : eos_token_id) check_token("eos_token_id", id, vocab_size);
+  check_parameters(*this);
 }
 
 namespace {
@@ -267,7 +283,9 @@ TensorCount count_tensors(std::span<const TensorSpec> specs) {
   TensorCount count;
   for (const TensorSpec& spec : specs) {
     count.tensors += spec.experts ? spec.shape[0] : 1;
-    count.elements += spec.shape.numel();
+    const std::int64_t before = count.elements, more = spec.shape.numel();
+    require(!__builtin_add_overflow(before, more, &count.elements), "tensor '", spec.name, "' of shape ",
+            spec.shape, " after ", before, " other parameters: their number does not fit in 64 bits");
   }
   return count;
 }

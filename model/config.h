@@ -60,9 +60,8 @@ struct NemotronHConfig {
   std::int64_t n_routed_experts = 8;
   std::int64_t num_experts_per_tok = 2;
   std::int64_t moe_intermediate_size = 7688;
-  std::int64_t moe_shared_expert_intermediate_size = 7688;  ///< of all shared experts together
-  std::int64_t n_shared_experts = 1;
-  std::int64_t moe_latent_size = 0;  ///< 0: experts work on the hidden width
+  std::int64_t moe_shared_expert_intermediate_size = 7688;  ///< each MoE block has one shared expert
+  std::int64_t moe_latent_size = 0;                         ///< 0: experts work on the hidden width
   std::int64_t n_group = 1;
   std::int64_t topk_group = 1;
   bool norm_topk_prob = true;
@@ -89,9 +88,10 @@ struct NemotronHConfig {
   std::int64_t kv_width() const { return num_key_value_heads * head_dim; }
   std::int64_t expert_width() const { return moe_latent_size > 0 ? moe_latent_size : hidden_size; }
 
-  /// Throws Error naming the key, what is wanted and what is there, unless a model can be built. Only keys
-  /// that the block kinds in use depend on are looked at.
+  /// Throws Error naming the key, what is wanted and what is there, unless a model can be built, of at most
+  /// 2^50 parameters. Only keys that the block kinds in use depend on are looked at.
   void validate() const;
+  bool operator==(const NemotronHConfig&) const = default;
 };
 
 struct TensorSpec {
@@ -115,6 +115,7 @@ struct TensorCount {
   std::int64_t tensors = 0;  ///< one for each expert
   std::int64_t elements = 0;
 };
+/// Throws Error naming the tensor when the count does not fit.
 TensorCount count_tensors(std::span<const TensorSpec> specs);
 
 }  // namespace nemocube

@@ -196,7 +196,6 @@ TEST_CASE("config: every promise of validate() is kept") {
   check_refused([](C& c) { c.num_experts_per_tok = 9; }, "num_experts_per_tok: want at most 8");
   check_refused([](C& c) { c.moe_intermediate_size = 0; }, "moe_intermediate_size");
   check_refused([](C& c) { c.moe_shared_expert_intermediate_size = 0; }, "moe_shared_expert");
-  check_refused([](C& c) { c.n_shared_experts = 0; }, "n_shared_experts");
   check_refused([](C& c) { c.moe_latent_size = -1; }, "moe_latent_size");
   check_refused([](C& c) { c.n_group = 3; }, "n_routed_experts: want a multiple of n_group (3), got 8");
   check_refused([](C& c) { c.topk_group = 2; }, "topk_group: want at most n_group (1), got 2");
@@ -207,6 +206,28 @@ TEST_CASE("config: every promise of validate() is kept") {
   check_refused([](C& c) { c.pad_token_id = 96; }, "pad_token_id: want an id below vocab_size (96), got 96");
   check_refused([](C& c) { c.bos_token_id = -1; }, "bos_token_id");
   check_refused([](C& c) { c.eos_token_id = {2, 100}; }, "eos_token_id");
+}
+
+TEST_CASE("config: more parameters than can be counted are refused") {
+  NemotronHConfig c = small();
+  c.blocks.assign(16384, BlockKind::moe);
+  c.hidden_size = c.moe_shared_expert_intermediate_size = 1 << 24;
+  const char* text =
+      "the sizes: want at most 1125899906842624 parameters, got more; tensor "
+      "'backbone.layers.1.mixer.shared_experts.up_proj.weight' alone has the shape [16777216, "
+      "16777216], in 16384 blocks";
+  CHECK_THROWS_WITH_AS(c.validate(), text, Error);
+  std::vector<TensorSpec> specs(16384, {"t", {1 << 26, 1 << 24}});
+  CHECK_THROWS_WITH_AS(count_tensors(specs),
+                       doctest::Contains("tensor 't' of shape [67108864, 16777216] after"), Error);
+  specs = {{"u", {1 << 24, 1 << 24, 1 << 24}}};
+  CHECK_THROWS_WITH_AS(count_tensors(specs), doctest::Contains("[16777216, 16777216, 16777216] has more"),
+                       Error);
+  c = small();
+  c.num_nextn_predict_layers = 1024;
+  c.mtp_blocks.assign(17, BlockKind::mlp);
+  CHECK_THROWS_WITH_AS(c.validate(), "multi-token prediction: want at most 16384 blocks, got 1024 x 17",
+                       Error);
 }
 
 TEST_CASE("config: keys of absent block kinds are not looked at") {

@@ -23,10 +23,13 @@ Json read_document(const std::filesystem::path& path) {
   try {
     return read_json_file(path, limits);
   } catch (const Error& e) {
-    // Known by its name alone, so say so to whoever has rows under another one.
+    // The form is known by the file's name alone: whoever has another form, or rows under another name, is told.
     const std::string_view what = e.what();
-    if (what.find("expected end of input") == what.npos) throw;
-    fail(what, "; a JSON value on every line is read from files named .jsonl or .ndjson");
+    if (what.find("expected end of input") != what.npos)
+      fail(what, "; a JSON value on every line is read from files named .jsonl or .ndjson");
+    if (what.find("not valid JSON at byte 1 ") != what.npos)
+      fail(what, "; data sets are read from JSON and, in files named .jsonl or .ndjson, from JSON lines");
+    throw;
   }
 }
 

@@ -4,6 +4,7 @@
 #include "core/parallel_for.h"
 #include "data/datasets/json_rows.h"
 #include "data/datasets/permutation.h"
+#include "data/datasets/row_forms.h"
 #include "data/datasets/split.h"
 #include "data/datasets/squad.h"
 #include "data/datasets/text.h"
@@ -39,11 +40,17 @@ std::string read_content(const JsonView& turn, const std::string& key) {
 Turn read_turn(const JsonView& turn, const std::string& role, const std::string& content) {
   if (const auto calls = turn.find("tool_calls"))
     calls->refuse("none, since conversations without a chat template cannot hold them");
+  for (const std::string& key : {role, content})
+    require(turn.has(key) || turn.has_null(key), turn.file(), ": '", turn.place(),
+            "': want a turn with the keys ", role, " and ", content, ", got one with the keys ",
+            list_keys(turn.value()));
   return {read_role(turn.at(role)), std::string(strip(read_content(turn, content)))};
 }
 
 Conversation read_conversation(const JsonView& row, std::int64_t number) {
   Conversation conversation;
+  if (!row.value().is_object() || !(row.has("messages") || row.has("conversations")))
+    refuse_row(row, "messages", messages_form);
   conversation.id = row_id(row, cat("row ", number));
   const bool shared = !row.has("messages") && row.has("conversations");
   for (const JsonView& turn : row.at(shared ? "conversations" : "messages").elements())
@@ -80,8 +87,10 @@ std::vector<Conversation> read_conversations(const std::filesystem::path& path, 
       if (skipped++ == 0) first = error.what();
     }
   });
-  if (skipped > 0) log_warning(skipped, " of ", rows, " conversations are skipped; the first: ", first);
-  require(!out.empty(), path.string(), ": holds no conversations");
+  const std::string told =
+      skipped > 0 ? cat("skipped ", skipped, " of ", rows, " rows; the first: ", first) : "";
+  require(!out.empty(), path.string(), ": holds no conversations", told.empty() ? "" : "; ", told);
+  if (skipped > 0) log_warning(path.string(), ": ", told);
   return out;
 }
 
@@ -116,7 +125,7 @@ TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tok
     add_text(target ? content_begin : std::string::npos);
     if (!options.rows.append_eos) continue;
     const std::int64_t eos = eos_to_append("conversation data set", tokenizer, options.rows);
-    if (row.ids.back() != eos) row.append(eos, target);
+    if (row.ids.empty() || row.ids.back() != eos) row.append(eos, target);
   }
   if (!suffix.empty() && (row.ids.empty() || row.ids.back() != suffix.back()))
     for (const std::int64_t id : suffix) row.append(id, last < turns.size());

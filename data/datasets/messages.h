@@ -32,7 +32,7 @@ struct Conversation {
 /// Rows with `messages` (role, content: a string, null, or a list of text parts, joined by a space) or
 /// `conversations` (from, value; human and user, gpt, model, bot, chatgpt and assistant, system, tool): a
 /// JSON list, {"data": [...]}, one object, or one row to a line (*.jsonl, *.ndjson). Throws Error naming file
-/// and row; also for tool calls, which this form cannot write.
+/// and row; also for tool calls, which this form cannot write, and, with the accepted forms, for other rows.
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, bool skip_invalid = false);
 
 struct MessagesOptions {

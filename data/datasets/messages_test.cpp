@@ -77,18 +77,58 @@ TEST_CASE("messages: both spellings of rows") {
 }
 
 TEST_CASE("messages: errors name file and row") {
-  CHECK(complaint("{}") == ": 'line 1.messages': want a value, got none");
+  CHECK(complaint("[1]") == ": 'line 1': want an object, got a list of 1");
   CHECK(complaint(R"({"messages": [{"content": "x"}]})") ==
-        ": 'line 1.messages[0].role': want a value, got none");
+        ": 'line 1.messages[0]': want a turn with the keys role and content, got one with the keys "
+        "\"content\"");
+  CHECK(complaint(R"({"messages": [{"from": "human", "value": "x"}]})")
+            .ends_with("the keys \"from\", \"value\""));
+  CHECK(complaint(R"({"messages": [3]})") == ": 'line 1.messages[0]': want an object, got 3");
   CHECK(complaint(R"({"messages": [{"role": "robot", "content": "x"}]})") ==
         ": 'line 1.messages[0].role': want system, user, assistant or tool, got \"robot\"");
   CHECK(complaint(R"({"messages": [{"role": "user"}]})") ==
-        ": 'line 1.messages[0].content': want a value, got none");
+        ": 'line 1.messages[0]': want a turn with the keys role and content, got one with the keys \"role\"");
   CHECK(complaint(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})") ==
         ": 'line 1.messages[0].content[0].type': want text, got \"image\"");
   CHECK(complaint(R"({"messages": [{"role": "assistant", "tool_calls": [1]}]})").find("tool_calls") !=
         std::string::npos);
   CHECK(complaint("\n") == ": holds no conversations");
+}
+
+TEST_CASE("messages: rows of another form are refused with the accepted ones and what reads them") {
+  const auto refused = [](const std::string& row, const std::string& advice) {
+    CAPTURE(row);
+    const std::string text = complaint("\n" + row);
+    CHECK(text.starts_with(": 'line 2': want a row for data set class messages, got one with "));
+    CHECK(text.find(R"(messages reads {"messages": [{"role": "user", "content": ...})") != text.npos);
+    CHECK(text.find(R"({"conversations": [{"from": "human")") != text.npos);
+    CHECK(text.find(advice) != text.npos);
+  };
+  refused(R"({"prompt": "a", "completion": "b"})", R"(the keys "prompt", "completion")");
+  refused(R"({"prompt": "a", "completion": "b"})",
+          R"(write each row as {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", )"
+          R"("content": completion}]})");
+  refused(R"({"instruction": "a", "input": "", "output": "b"})", "Alpaca's form");
+  refused(R"({"id": "a", "context": "c", "question": "q", "answers": {}})", "set _target_: squad");
+  refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "preference pairs");
+  refused(R"({"text": "a"})", "no data set class of this build reads plain text");
+  refused("{}", "got one with no keys\n");
+  std::string wide = "{\"a\": 1";
+  for (int i = 0; i < 20; ++i) wide += cat(", \"k", i, "\": 1");
+  refused(wide + "}", "\"k8\" and 11 more\n");
+}
+
+TEST_CASE("messages: a turn without tokens gets its EOS") {
+  // A vocabulary of one letter: nothing that is written out becomes a token.
+  const TestDir dir;
+  spit(dir / "tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"q": 0, "</s>": 1}, "merges": []},
+    "added_tokens": [{"id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false,
+      "rstrip": false, "normalized": false}]})");
+  spit(dir / "tokenizer_config.json", R"({"eos_token": "</s>"})");
+  const Tokenizer tokenizer = Tokenizer::load(dir.path());
+  const TokenRow row = conversation_row({"t", {{Role::assistant, ""}}}, tokenizer, {});
+  CHECK(row.ids == std::vector<std::int32_t>{1});
+  CHECK(row.label_tokens() == 0);
 }
 
 TEST_CASE("messages: data set") {
@@ -112,4 +152,7 @@ TEST_CASE("messages: data set") {
   spit(dir / "g.jsonl", lines + "{\"messages\": 1}\n");
   CHECK_THROWS_AS(read_conversations(dir / "g.jsonl"), Error);
   CHECK(read_conversations(dir / "g.jsonl", true).size() == 6);
+  spit(dir / "h.jsonl", "{\"prompt\": 1}\n");
+  CHECK_THROWS_WITH_AS(read_conversations(dir / "h.jsonl", true),
+                       doctest::Contains("holds no conversations; skipped 1 of 1 rows; the first: "), Error);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/datasets/json_rows.h"
+#include "data/datasets/row_forms.h"
 #include "data/datasets/text.h"
 
 namespace nemocube {
@@ -53,8 +54,9 @@ SquadQuestion read_question(const Context& context, const JsonView& row) {
   SquadQuestion question;
   question.id = row_id(row, "");
   question.context = context.text;
-  const std::string where = row.file() + ": question '" + question.id + "'";
-  const JsonView place(row.value(), row.file(), "question " + question.id);
+  const std::string id = brief(Json(question.id));
+  const std::string where = cat(row.file(), ": '", row.place(), "' (question ", id, ")");
+  const JsonView place(row.value(), row.file(), cat(row.place(), " (question ", id, ")"));
   question.question = place.at("question").string();
   question.answers = read_answers(context, where, place.at("answers"));
   if (const auto impossible = place.find("is_impossible"))
@@ -79,8 +81,11 @@ std::vector<std::string> SquadQuestion::answer_texts() const {
 std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
   std::vector<SquadQuestion> out;
   for_each_row(path, [&](const JsonView& row) {
+    if (!row.value().is_object()) row.refuse("an object");
     const auto paragraphs = row.find("paragraphs");
     if (!paragraphs) {
+      for (const char* key : {"id", "context", "question", "answers"})
+        if (!row.has(key)) refuse_row(row, "squad", squad_form);
       out.push_back(read_question(Context(row.at("context").string()), row));
       return;
     }

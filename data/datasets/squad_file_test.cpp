@@ -89,28 +89,55 @@ TEST_CASE("squad file: errors name file, question and fault") {
   CHECK(complaint("[1]") == "DIR/f.json: '[0]': want an object, got 1");
   CHECK(complaint(row("a", "[]") + "\n{\"id\": 1", "f.jsonl").starts_with("DIR/f.jsonl: line 2: "));
   CHECK(complaint("[]") == "DIR/f.json: holds no questions");
-  CHECK(complaint(R"([{"context": "c"}])") == "DIR/f.json: '[0].id': want a value, got none");
-  CHECK(complaint(R"([{"id": "a", "context": "c"}])") ==
-        "DIR/f.json: 'question a.question': want a value, got none");
-  CHECK(complaint(R"([{"id": "a", "context": "c", "question": "q"}])") ==
-        "DIR/f.json: 'question a.answers': want a value, got none");
+  CHECK(complaint(R"({"data": [{"paragraphs": [{"context": "c", "qas": [{}, {"id": 1}]}]}]})") ==
+        "DIR/f.json: 'data[0].paragraphs[0].qas[0].id': want a value, got none");
+  CHECK(complaint(R"({"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "a"}]}]}]})") ==
+        "DIR/f.json: 'data[0].paragraphs[0].qas[0] (question \"a\").question': want a value, got none");
   CHECK(complaint(R"({"data": [{"paragraphs": [{"qas": []}]}]})") ==
         "DIR/f.json: 'data[0].paragraphs[0].context': want a value, got none");
   CHECK(complaint("[" + row("a", R"({"text": ["Öl"], "answer_start": []})") + "]") ==
-        "DIR/f.json: question 'a': 1 answer texts, 0 values of answer_start");
+        "DIR/f.json: '[0]' (question \"a\"): 1 answer texts, 0 values of answer_start");
   CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": "5"}])") + "]")
             .find("answer_start': want an integer") != std::string::npos);
   CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": 8}])") + "]") ==
-        "DIR/f.json: question 'a': answer_start is 8, the context has 7 characters");
+        "DIR/f.json: '[0]' (question \"a\"): answer_start is 8, the context has 7 characters");
   CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": -1}])") + "]") ==
-        "DIR/f.json: question 'a': answer_start is -1, the context has 7 characters");
+        "DIR/f.json: '[0]' (question \"a\"): answer_start is -1, the context has 7 characters");
   CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": 4}])") + "]") ==
-        "DIR/f.json: question 'a': want the answer 'Öl' at character 4 of the context, which has ' Ö' there");
+        "DIR/f.json: '[0]' (question \"a\"): want the answer 'Öl' at character 4 of the context, which has ' "
+        "Ö' there");
   CHECK(complaint("[" + row("a", R"([{"text": "Ölig", "answer_start": 5}])") + "]") ==
-        "DIR/f.json: question 'a': want the answer 'Ölig' at character 5 of the context, which has 'Öl' "
+        "DIR/f.json: '[0]' (question \"a\"): want the answer 'Ölig' at character 5 of the context, which has "
+        "'Öl' "
         "there");
   CHECK(complaint("[" + row("a", "[]", R"(, "is_impossible": false)") + "]") ==
-        "DIR/f.json: question 'a': is_impossible is false, and there are 0 answers");
+        "DIR/f.json: '[0]' (question \"a\"): is_impossible is false, and there are 0 answers");
+}
+
+TEST_CASE("squad file: rows of another form are refused with the accepted ones and what reads them") {
+  const auto refused = [](const std::string& text, const std::string& name, const std::string& start,
+                          const std::string& advice) {
+    const std::string message = complaint(text, name);
+    CAPTURE(message);
+    CHECK(message.starts_with(start));
+    CHECK(message.find("\n  squad reads {\"id\": ..., \"context\": ..., \"question\": ...") != message.npos);
+    CHECK(message.find(advice) != message.npos);
+  };
+  const std::string good = row("a", "[]") + "\n";
+  refused(
+      good + R"({"instruction": "i", "input": "", "output": "o"})", "f.jsonl",
+      R"(DIR/f.jsonl: 'line 2': want a row for data set class squad, got one with the keys "instruction", )"
+      R"("input", "output")",
+      "this is Alpaca's form; for class messages write each row as");
+  refused(R"([{"messages": []}])", "f.json", "DIR/f.json: '[0]': want a row for data set class squad",
+          "class messages reads such rows: set _target_: messages");
+  refused(R"({"data": [{"question": "q", "answer": "a"}]})", "f.json", "DIR/f.json: 'data[0]': want a row",
+          R"({"role": "assistant", "content": answer})");
+  refused(R"({"train": [1, 2]})", "f.json",
+          "DIR/f.json: want a row for data set class squad, got one with the keys \"train\"\n",
+          "SQuAD's files");
+  refused(R"([{"context": "c"}])", "f.json", "DIR/f.json: '[0]': want a row",
+          "got one with the keys \"context\"");
 }
 
 TEST_CASE("squad file: where a split is looked for") {

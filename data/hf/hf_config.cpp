@@ -3,100 +3,172 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <span>
+#include <string_view>
+#include <variant>
 
 #include "core/log.h"
 #include "data/files/regular_file.h"
+#include "data/hf/hf_config_refused.h"
 #include "data/json/atomic_file.h"
 
 namespace nemocube {
 namespace {
 constexpr JsonLimits config_limits{.max_bytes = std::int64_t{16} << 20, .max_depth = 50};
 
-/// Looks keys up under all their names.
-class Reader {
- public:
-  explicit Reader(const JsonView& object) : object_(object) {}
-
-  std::optional<JsonView> find(std::initializer_list<const char*> names) const {
-    std::optional<JsonView> found;
-    const char* found_name = nullptr;
-    for (const char* name : names) {
-      const std::optional<JsonView> value = object_.find(name);
-      if (!value) continue;
-      if (found && !(found->value() == value->value()))
-        fail(object_.file(), ": '", found_name, "' and '", name,
-             "' mean the same and differ: ", dump_json(found->value(), -1), " and ",
-             dump_json(value->value(), -1));
-      if (!found) found_name = name;
-      found = value;
-    }
-    return found;
-  }
-
-  void read(std::int64_t& to, std::initializer_list<const char*> names) const {
-    if (const auto v = find(names)) to = v->integer();
-  }
-  void read(double& to, std::initializer_list<const char*> names) const {
-    if (const auto v = find(names)) to = v->number();
-  }
-  void read(bool& to, std::initializer_list<const char*> names) const {
-    if (const auto v = find(names)) to = v->boolean();
-  }
-  const JsonView& object() const { return object_; }
-
- private:
-  const JsonView& object_;
+/// The keys that are read and written as they are, in the order in which they are written: where the value goes,
+/// the key's name and other names for the same.
+struct Key {
+  using C = NemotronHConfig;
+  std::variant<std::int64_t C::*, double C::*, bool C::*> member;
+  std::array<const char*, 4> names{};
+};
+using C = NemotronHConfig;
+const Key keys[] = {
+    {&C::vocab_size, {"vocab_size"}},
+    {&C::hidden_size, {"hidden_size"}},
+    {&C::layer_norm_epsilon, {"layer_norm_epsilon", "norm_eps", "rms_norm_eps"}},
+    {&C::residual_in_fp32, {"residual_in_fp32"}},
+    {&C::tie_word_embeddings, {"tie_word_embeddings"}},
+    {&C::num_attention_heads, {"num_attention_heads"}},
+    {&C::num_key_value_heads, {"num_key_value_heads", "num_query_groups"}},
+    {&C::head_dim, {"head_dim", "attention_head_dim", "kv_channels"}},
+    {&C::intermediate_size, {"intermediate_size"}},
+    {&C::mlp_bias, {"mlp_bias"}},
+    {&C::mamba_num_heads, {"mamba_num_heads"}},
+    {&C::mamba_head_dim, {"mamba_head_dim"}},
+    {&C::n_groups, {"n_groups", "mamba_n_groups", "mamba_num_groups"}},
+    {&C::ssm_state_size, {"ssm_state_size", "mamba_state_dim"}},
+    {&C::conv_kernel, {"conv_kernel", "mamba_d_conv"}},
+    {&C::chunk_size, {"chunk_size", "mamba_chunk_size"}},
+    {&C::use_conv_bias, {"use_conv_bias", "mamba_conv_bias"}},
+    {&C::use_bias, {"use_bias"}},
+    {&C::time_step_min, {"time_step_min", "mamba_dt_min"}},
+    {&C::time_step_max, {"time_step_max", "mamba_dt_max"}},
+    {&C::time_step_floor, {"time_step_floor", "mamba_dt_init_floor"}},
+    {&C::n_routed_experts, {"n_routed_experts", "num_local_experts"}},
+    {&C::num_experts_per_tok, {"num_experts_per_tok"}},
+    {&C::moe_intermediate_size, {"moe_intermediate_size"}},
+    {&C::moe_shared_expert_intermediate_size, {"moe_shared_expert_intermediate_size"}},
+    {&C::moe_latent_size, {"moe_latent_size"}},
+    {&C::n_group, {"n_group"}},
+    {&C::topk_group, {"topk_group"}},
+    {&C::norm_topk_prob, {"norm_topk_prob"}},
+    {&C::routed_scaling_factor, {"routed_scaling_factor"}},
+    {&C::num_nextn_predict_layers, {"num_nextn_predict_layers"}},
+    {&C::initializer_range, {"initializer_range"}},
+    {&C::rescale_prenorm_residual, {"rescale_prenorm_residual"}},
+    {&C::max_position_embeddings, {"max_position_embeddings"}},
 };
 
-std::vector<BlockKind> read_list(const JsonView& list) {
-  std::vector<BlockKind> blocks;
-  for (const JsonView& item : list.elements()) {
-    const std::string& name = item.string();
-    if (name == "mamba" || name == "linear_attention")
-      blocks.push_back(BlockKind::mamba);
-    else if (name == "attention" || name == "full_attention")
-      blocks.push_back(BlockKind::attention);
-    else if (name == "mlp")
-      blocks.push_back(BlockKind::mlp);
-    else if (name == "moe")
-      blocks.push_back(BlockKind::moe);
-    else
-      item.refuse("mamba (linear_attention), attention (full_attention), mlp or moe");
+/// The value of a key that may have several names.
+std::optional<JsonView> find_any(const JsonView& object, std::span<const char* const> names) {
+  std::optional<JsonView> found;
+  const char* found_name = nullptr;
+  for (const char* name : names) {
+    const std::optional<JsonView> value = name ? object.find(name) : std::nullopt;
+    if (!value) continue;
+    if (found && found->value() != value->value())
+      fail(object.file(), ": '", found_name, "' and '", name,
+           "' mean the same and differ: ", brief(found->value()), " and ", brief(value->value()));
+    if (!found) found_name = name;
+    found = value;
   }
-  return blocks;
+  return found;
 }
 
+std::optional<JsonView> find_any(const JsonView& object, std::initializer_list<const char*> names) {
+  return find_any(object, std::span(names.begin(), names.size()));
+}
+
+/// An integer, or a list that says the same integer for every block.
+void read_value(const JsonView& value, std::int64_t& to) {
+  if (!value.value().is_array()) {
+    to = value.integer();
+    return;
+  }
+  const std::vector<JsonView> list = value.elements();
+  if (list.empty()) value.refuse("an integer");
+  to = list[0].integer();
+  for (const JsonView& item : list)
+    if (item.integer() != to)
+      item.refuse(cat(to, " as for the first block, since blocks that differ are not supported"));
+}
+void read_value(const JsonView& value, double& to) { to = value.number(); }
+void read_value(const JsonView& value, bool& to) { to = value.boolean(); }
+
+void read_keys(NemotronHConfig& config, const JsonView& object) {
+  for (const Key& key : keys)
+    if (const auto value = find_any(object, key.names))
+      std::visit([&](auto member) { read_value(*value, config.*member); }, key.member);
+  if (object.has_null("num_key_value_heads") && !object.has("num_query_groups"))
+    config.num_key_value_heads = config.num_attention_heads;
+}
+
+void write_keys(const NemotronHConfig& config, Json& to) {
+  for (const Key& key : keys) std::visit([&](auto member) { to[key.names[0]] = config.*member; }, key.member);
+  if (config.moe_latent_size == 0) to["moe_latent_size"] = nullptr;
+}
+
+/// The letter of a block that a list names, "M" or "mamba".
+char read_block(const JsonView& item, std::string_view other_letters = "") {
+  static const std::map<std::string_view, char> letters{{"mamba", 'M'},     {"linear_attention", 'M'},
+                                                        {"attention", '*'}, {"full_attention", '*'},
+                                                        {"mlp", '-'},       {"moe", 'E'},
+                                                        {"M", 'M'},         {"*", '*'},
+                                                        {"-", '-'},         {"E", 'E'}};
+  const std::string& name = item.string();
+  if (name.size() == 1 && other_letters.find(name) != other_letters.npos) return name[0];
+  const auto found = letters.find(name);
+  if (found == letters.end())
+    item.refuse("mamba (linear_attention, M), attention (full_attention, *), mlp (-) or moe (E)");
+  return found->second;
+}
+
+std::vector<BlockKind> read_list(const JsonView& list) {
+  std::string letters;
+  for (const JsonView& item : list.elements()) letters += read_block(item);
+  return parse_pattern(letters).blocks;
+}
+
+/// A pattern is a string of letters or a list of them.
 BlockPattern read_pattern(const JsonView& pattern) {
+  std::string letters;
+  if (pattern.value().is_array())
+    for (const JsonView& item : pattern.elements()) letters += read_block(item, "|/");
+  else
+    letters = pattern.string();
   try {
-    return parse_pattern(pattern.string());
+    return parse_pattern(letters);
   } catch (const Error& error) {
-    const std::string text = error.what();
-    if (text.starts_with(pattern.file())) throw;
-    fail(pattern.file(), ": ", text);
+    fail(pattern.file(), ": ", error.what());
   }
 }
 
 /// Multi-token prediction spelled behind the layers: "ME*E/*E/*E".
-void read_pattern_tail(NemotronHConfig& config, const BlockPattern& pattern, const Reader& reader) {
+void read_pattern_tail(NemotronHConfig& config, const BlockPattern& pattern, const JsonView& object) {
   if (pattern.mtp.empty()) return;
   for (const auto& depth : pattern.mtp)
-    require(depth == pattern.mtp[0], reader.object().file(),
+    require(depth == pattern.mtp[0], object.file(),
             ": 'hybrid_override_pattern': want the same blocks behind each '/', got ",
-            to_pattern(pattern.mtp[0]), " and ", to_pattern(depth));
+            brief(to_pattern(pattern.mtp[0])), " and ", brief(to_pattern(depth)));
   config.mtp_blocks = pattern.mtp[0];
   config.num_nextn_predict_layers = static_cast<std::int64_t>(pattern.mtp.size());
 }
 
-void read_layers(NemotronHConfig& config, const Reader& reader) {
-  const std::string& file = reader.object().file();
-  std::optional<JsonView> pattern = reader.find({"hybrid_override_pattern"});
+void read_layers(NemotronHConfig& config, const JsonView& object) {
+  const std::string& file = object.file();
+  std::optional<JsonView> pattern = object.find("hybrid_override_pattern");
   std::optional<std::vector<BlockKind>> list;
   for (const char* key : {"layers_block_type", "layer_types"})
-    if (const auto value = reader.find({key})) {
+    if (const auto value = object.find(key)) {
       const std::vector<BlockKind> blocks = read_list(*value);
       require(!list || *list == blocks, file,
-              ": 'layers_block_type' and 'layer_types' differ: ", to_pattern(list ? *list : blocks), " and ",
-              to_pattern(blocks));
+              ": 'layers_block_type' and 'layer_types' differ: ", brief(to_pattern(list ? *list : blocks)),
+              " and ", brief(to_pattern(blocks)));
       list = blocks;
     }
   require(list || pattern, file,
@@ -104,27 +176,26 @@ void read_layers(NemotronHConfig& config, const Reader& reader) {
   if (pattern) {
     const BlockPattern parsed = read_pattern(*pattern);
     config.blocks = parsed.blocks;
-    read_pattern_tail(config, parsed, reader);
+    read_pattern_tail(config, parsed, object);
   }
   if (list) config.blocks = *list;
-  if (const auto count = reader.find({"num_hidden_layers"}); count && count->integer() != config.num_layers())
+  if (const auto count = object.find("num_hidden_layers"); count && count->integer() != config.num_layers())
     log_warning(file, ": 'num_hidden_layers' is ", count->integer(), ", but ", config.num_layers(),
                 " layers are listed; the list counts");
 
-  reader.read(config.num_nextn_predict_layers, {"num_nextn_predict_layers"});
   std::optional<std::vector<BlockKind>> mtp_list;
-  if (const auto value = reader.find({"mtp_layers_block_type"})) mtp_list = read_list(*value);
+  if (const auto value = object.find("mtp_layers_block_type")) mtp_list = read_list(*value);
   if (mtp_list && *mtp_list != usual_mtp_blocks()) {
     config.mtp_blocks = *mtp_list;
-  } else if (const auto value = reader.find({"mtp_hybrid_override_pattern"})) {
+  } else if (const auto value = object.find("mtp_hybrid_override_pattern")) {
     const BlockPattern parsed = read_pattern(*value);
     if (!parsed.mtp.empty()) value->refuse("the blocks of one depth, without '/'");
     config.mtp_blocks = parsed.blocks;
   }
 }
 
-void read_time_step_limit(NemotronHConfig& config, const Reader& reader) {
-  const auto limit = reader.find({"time_step_limit", "mamba_dt_limit"});
+void read_time_step_limit(NemotronHConfig& config, const JsonView& object) {
+  const auto limit = find_any(object, {"time_step_limit", "mamba_dt_limit"});
   if (!limit) return;
   const std::vector<JsonView> ends = limit->elements();
   if (ends.size() != 2) limit->refuse("a list of two numbers");
@@ -135,15 +206,15 @@ void read_time_step_limit(NemotronHConfig& config, const Reader& reader) {
     config.time_step_limit_high = std::numeric_limits<double>::infinity();
 }
 
-void read_tokens(NemotronHConfig& config, const Reader& reader) {
+void read_tokens(NemotronHConfig& config, const JsonView& object) {
   const auto read_id = [&](std::optional<std::int64_t>& to, const char* key) {
-    if (const auto v = reader.find({key})) to = v->integer();
-    if (reader.object().has_null(key)) to.reset();
+    if (const auto v = object.find(key)) to = v->integer();
+    if (object.has_null(key)) to.reset();
   };
   read_id(config.pad_token_id, "pad_token_id");
   read_id(config.bos_token_id, "bos_token_id");
-  if (reader.object().has_null("eos_token_id")) config.eos_token_id.clear();
-  if (const auto v = reader.find({"eos_token_id"})) {
+  if (object.has_null("eos_token_id")) config.eos_token_id.clear();
+  if (const auto v = object.find("eos_token_id")) {
     config.eos_token_id.clear();
     if (v->value().is_array())
       for (const JsonView& id : v->elements()) config.eos_token_id.push_back(id.integer());
@@ -152,48 +223,29 @@ void read_tokens(NemotronHConfig& config, const Reader& reader) {
   }
 }
 
-void check_architecture(const Reader& reader) {
-  const JsonView& object = reader.object();
-  const auto refuse_puzzle = [&](const std::string& sign) {
-    fail(object.file(), ": NemotronHPuzzle models (each layer with sizes of its own; seen by ", sign,
-         ") are not supported; want nemotron_h");
-  };
-  const auto is_puzzle = [](const std::string& name) {
-    return name.find("Puzzle") != name.npos || name.find("puzzle") != name.npos;
-  };
-  const auto type = object.find("model_type");
-  bool named = false;
-  if (const auto list = object.find("architectures"))
-    for (const JsonView& name : list->elements()) {
-      if (is_puzzle(name.string())) refuse_puzzle(name.string());
-      named = named || name.string().starts_with("NemotronH");
-    }
-  if (type && is_puzzle(type->string())) refuse_puzzle(type->string());
-  if (object.has("block_configs")) refuse_puzzle("block_configs");
-  if (type && type->string() != "nemotron_h") type->refuse("\"nemotron_h\"");
-  require(type || named, object.file(), ": 'model_type': want \"nemotron_h\", got none");
-}
-
-void check_fixed(const Reader& reader, const char* key, const char* wish) {
-  const auto value = reader.find({key});
+void check_fixed(const JsonView& object, const char* key, const char* wish) {
+  const auto value = object.find(key);
   if (value && value->string() != wish) value->refuse(cat('"', wish, '"'));
 }
 
 /// Keys that Hugging Face's class does not read either, or that would be wrong to guess about.
-void warn_without_effect(const Reader& reader) {
+void warn_without_effect(const JsonView& object, bool has_moe) {
   const auto warn = [&](const char* key, const auto& value) {
-    log_warning(reader.object().file(), ": '", key, "' is ", value, " and has no effect");
+    log_warning(object.file(), ": '", key, "' is ", value, " and has no effect");
   };
   for (const char* key : {"attention_dropout", "hidden_dropout"})
-    if (const auto value = reader.find({key}); value && value->number() != 0) warn(key, value->number());
-  if (const auto value = reader.find({"attention_bias"}); value && value->boolean())
+    if (const auto value = object.find(key); value && value->number() != 0) warn(key, value->number());
+  if (const auto value = object.find("attention_bias"); value && value->boolean())
     warn("attention_bias", "true");
-  if (const auto value = reader.find({"sliding_window"})) warn("sliding_window", value->integer());
+  if (const auto value = object.find("sliding_window")) warn("sliding_window", value->integer());
+  // Hugging Face's class gives every MoE block one shared expert of moe_shared_expert_intermediate_size.
+  if (const auto value = object.find("n_shared_experts"); value && value->integer() != 1 && has_moe)
+    warn("n_shared_experts", value->integer());
 }
 
 /// Names of dtypes in Hugging Face's configs; nothing for "auto" and for types that are not for weights.
-std::optional<DType> read_dtype(const Reader& reader) {
-  const auto value = reader.find({"dtype", "torch_dtype"});
+std::optional<DType> read_dtype(const JsonView& object) {
+  const auto value = find_any(object, {"dtype", "torch_dtype"});
   if (!value) return std::nullopt;
   std::string_view name = value->string();
   if (name.starts_with("torch.")) name.remove_prefix(6);
@@ -225,56 +277,17 @@ std::filesystem::path config_path(const std::filesystem::path& path) {
 
 NemotronHConfig parse_hf_config(const JsonView& object) {
   if (!object.value().is_object()) object.refuse("an object");
-  const Reader r(object);
-  check_architecture(r);
-  check_fixed(r, "mamba_hidden_act", "silu");
-  check_fixed(r, "mlp_hidden_act", "relu2");
-  warn_without_effect(r);
+  refuse_other_models(object);
+  check_fixed(object, "mamba_hidden_act", "silu");
+  check_fixed(object, "mlp_hidden_act", "relu2");
 
   NemotronHConfig c;
-  read_layers(c, r);
-  r.read(c.vocab_size, {"vocab_size"});
-  r.read(c.hidden_size, {"hidden_size"});
-  r.read(c.layer_norm_epsilon, {"layer_norm_epsilon", "norm_eps", "rms_norm_eps"});
-  r.read(c.residual_in_fp32, {"residual_in_fp32"});
-  r.read(c.tie_word_embeddings, {"tie_word_embeddings"});
-
-  r.read(c.num_attention_heads, {"num_attention_heads"});
-  if (object.has_null("num_key_value_heads")) c.num_key_value_heads = c.num_attention_heads;
-  r.read(c.num_key_value_heads, {"num_key_value_heads", "num_query_groups"});
-  r.read(c.head_dim, {"head_dim", "attention_head_dim", "kv_channels"});
-  r.read(c.intermediate_size, {"intermediate_size"});
-  r.read(c.mlp_bias, {"mlp_bias"});
-
-  r.read(c.mamba_num_heads, {"mamba_num_heads"});
-  r.read(c.mamba_head_dim, {"mamba_head_dim"});
-  r.read(c.n_groups, {"n_groups", "mamba_n_groups", "mamba_num_groups"});
-  r.read(c.ssm_state_size, {"ssm_state_size", "mamba_state_dim"});
-  r.read(c.conv_kernel, {"conv_kernel", "mamba_d_conv"});
-  r.read(c.chunk_size, {"chunk_size", "mamba_chunk_size"});
-  r.read(c.use_conv_bias, {"use_conv_bias", "mamba_conv_bias"});
-  r.read(c.use_bias, {"use_bias"});
-  r.read(c.time_step_min, {"time_step_min", "mamba_dt_min"});
-  r.read(c.time_step_max, {"time_step_max", "mamba_dt_max"});
-  r.read(c.time_step_floor, {"time_step_floor", "mamba_dt_init_floor"});
-  read_time_step_limit(c, r);
-
-  r.read(c.n_routed_experts, {"n_routed_experts", "num_local_experts"});
-  r.read(c.num_experts_per_tok, {"num_experts_per_tok"});
-  r.read(c.moe_intermediate_size, {"moe_intermediate_size"});
-  r.read(c.moe_shared_expert_intermediate_size, {"moe_shared_expert_intermediate_size"});
-  r.read(c.n_shared_experts, {"n_shared_experts"});
-  r.read(c.moe_latent_size, {"moe_latent_size"});
-  r.read(c.n_group, {"n_group"});
-  r.read(c.topk_group, {"topk_group"});
-  r.read(c.norm_topk_prob, {"norm_topk_prob"});
-  r.read(c.routed_scaling_factor, {"routed_scaling_factor"});
-
-  r.read(c.initializer_range, {"initializer_range"});
-  r.read(c.rescale_prenorm_residual, {"rescale_prenorm_residual"});
-  r.read(c.max_position_embeddings, {"max_position_embeddings"});
-  read_tokens(c, r);
-  c.dtype = read_dtype(r);
+  read_layers(c, object);
+  read_keys(c, object);
+  read_time_step_limit(c, object);
+  read_tokens(c, object);
+  c.dtype = read_dtype(object);
+  warn_without_effect(object, c.has(BlockKind::moe));
   try {
     c.validate();
   } catch (const Error& error) {
@@ -296,50 +309,17 @@ HfConfigFile make_hf_config(const NemotronHConfig& c) {
   Json j;
   j["architectures"] = {"NemotronHForCausalLM"};
   j["model_type"] = "nemotron_h";
-  j["vocab_size"] = c.vocab_size;
-  j["hidden_size"] = c.hidden_size;
   j["num_hidden_layers"] = c.num_layers();
   j["hybrid_override_pattern"] = to_pattern(c.blocks);
-  j["layer_norm_epsilon"] = c.layer_norm_epsilon;
-  j["residual_in_fp32"] = c.residual_in_fp32;
-  j["tie_word_embeddings"] = c.tie_word_embeddings;
-  j["num_attention_heads"] = c.num_attention_heads;
-  j["num_key_value_heads"] = c.num_key_value_heads;
-  j["head_dim"] = c.head_dim;
+  if (c.num_nextn_predict_layers > 0) j["mtp_hybrid_override_pattern"] = to_pattern(c.mtp_blocks);
   j["attention_bias"] = false;
-  j["intermediate_size"] = c.intermediate_size;
-  j["mlp_bias"] = c.mlp_bias;
+  j["n_shared_experts"] = 1;
   j["mlp_hidden_act"] = "relu2";
-  j["mamba_num_heads"] = c.mamba_num_heads;
-  j["mamba_head_dim"] = c.mamba_head_dim;
   j["mamba_hidden_act"] = "silu";
-  j["n_groups"] = c.n_groups;
-  j["ssm_state_size"] = c.ssm_state_size;
-  j["conv_kernel"] = c.conv_kernel;
-  j["chunk_size"] = c.chunk_size;
-  j["use_conv_bias"] = c.use_conv_bias;
-  j["use_bias"] = c.use_bias;
-  j["time_step_min"] = c.time_step_min;
-  j["time_step_max"] = c.time_step_max;
-  j["time_step_floor"] = c.time_step_floor;
+  write_keys(c, j);
   // Left out without a clamp: the default everywhere, and strict parsers know no token for infinity.
   if (c.time_step_limit_low != 0 || !std::isinf(c.time_step_limit_high))
     j["time_step_limit"] = {c.time_step_limit_low, std::min(c.time_step_limit_high, 1e30)};
-  j["n_routed_experts"] = c.n_routed_experts;
-  j["num_experts_per_tok"] = c.num_experts_per_tok;
-  j["moe_intermediate_size"] = c.moe_intermediate_size;
-  j["moe_shared_expert_intermediate_size"] = c.moe_shared_expert_intermediate_size;
-  j["n_shared_experts"] = c.n_shared_experts;
-  j["moe_latent_size"] = c.moe_latent_size > 0 ? Json(c.moe_latent_size) : Json(nullptr);
-  j["n_group"] = c.n_group;
-  j["topk_group"] = c.topk_group;
-  j["norm_topk_prob"] = c.norm_topk_prob;
-  j["routed_scaling_factor"] = c.routed_scaling_factor;
-  j["num_nextn_predict_layers"] = c.num_nextn_predict_layers;
-  if (c.num_nextn_predict_layers > 0) j["mtp_hybrid_override_pattern"] = to_pattern(c.mtp_blocks);
-  j["initializer_range"] = c.initializer_range;
-  j["rescale_prenorm_residual"] = c.rescale_prenorm_residual;
-  j["max_position_embeddings"] = c.max_position_embeddings;
   j["pad_token_id"] = c.pad_token_id ? Json(*c.pad_token_id) : Json(nullptr);
   j["bos_token_id"] = c.bos_token_id ? Json(*c.bos_token_id) : Json(nullptr);
   const auto& eos = c.eos_token_id;
@@ -377,7 +357,7 @@ std::vector<std::int64_t> end_of_text_ids(const std::filesystem::path& directory
   const Json document = read_json_file(path, config_limits);
   NemotronHConfig copy = config;
   const JsonView object(document, path.string());
-  if (object.has("eos_token_id")) read_tokens(copy, Reader(object));
+  if (object.has("eos_token_id")) read_tokens(copy, object);
   return copy.eos_token_id;
 }
 

@@ -8,18 +8,22 @@
 
 /// Hugging Face's config.json for NemotronH, in every spelling found in published checkpoints.
 ///
-/// layers      `layers_block_type` or `layer_types` (a list of mamba/linear_attention,
-///             attention/full_attention, mlp, moe) wins over `hybrid_override_pattern` (a string of M * - E,
-///             see parse_pattern)
+/// layers      `layers_block_type` or `layer_types` (a list of mamba/linear_attention/M,
+///             attention/full_attention/ *, mlp/-, moe/E) wins over `hybrid_override_pattern` (a string of
+///             M * - E, see parse_pattern, or a list)
 /// prediction  `mtp_layers_block_type` wins over `mtp_hybrid_override_pattern` unless it is the default,
 ///             attention + moe; the pattern may also follow the layers behind a '/'
 /// aliases     mamba_n_groups, mamba_num_groups, mamba_state_dim, mamba_d_conv, mamba_chunk_size,
 ///             attention_head_dim, kv_channels, norm_eps, rms_norm_eps, num_query_groups, mamba_conv_bias,
 ///             mamba_dt_min, mamba_dt_max, mamba_dt_init_floor, mamba_dt_limit, num_local_experts,
 ///             torch_dtype; a key and its alias may both be there if they agree
+/// integers    a list of equal numbers, one for each block, counts as that number
 /// infinity    the bare token Infinity, {"__float__": "Infinity"}, or any number of at least 1e30
+/// refused     other architectures and what would be read wrongly, see refuse_other_models
 /// Absent keys have the defaults of NemotronHConfig; null counts as absent (num_key_value_heads: null means
-/// num_attention_heads); keys that do not shape the model are not looked at.
+/// num_attention_heads); keys that do not shape the model are not looked at. A warning names keys that look as
+/// if they shaped it and have no effect, as in Hugging Face's class: attention_dropout, hidden_dropout,
+/// attention_bias, sliding_window, n_shared_experts (each MoE block has one shared expert).
 namespace nemocube {
 
 /// A config and the text it came from, so that a fine-tuned model can be saved with the same text.
@@ -29,7 +33,7 @@ struct HfConfigFile {
 };
 
 /// Reads `path`, or config.json in it when it is a directory. The config is valid. Throws Error naming file,
-/// key, wish and fact; other architectures and NemotronHPuzzle are refused by name.
+/// key, wish and fact.
 HfConfigFile read_hf_config_file(const std::filesystem::path& path);
 NemotronHConfig read_hf_config(const std::filesystem::path& path);
 /// The same for an object inside another document.

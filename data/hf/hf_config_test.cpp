@@ -1,6 +1,7 @@
 #include "data/hf/hf_config.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 
@@ -85,16 +86,26 @@ TEST_CASE("hf config: spellings of the layers") {
         "ME");
   CHECK(layers(R"("layer_types": ["mamba", "full_attention"])") == "M*");
   CHECK(layers(R"("layers_block_type": ["mlp"], "hybrid_override_pattern": "M*")") == "-");
+  CHECK(layers(R"("layers_block_type": ["M", "E", "*", "-", "mamba"])") == "ME*-M");
+  CHECK(layers(R"("hybrid_override_pattern": ["M", "moe", "|", "*", "full_attention", "-"])") == "ME**-");
+  CHECK(parse(config(R"("mtp_hybrid_override_pattern": ["*", "-"])")).mtp_blocks ==
+        parse_pattern("*-").blocks);
   CHECK(layers(R"("layers_block_type": null, "hybrid_override_pattern": "M*")") == "M*");
   set_log_level(LogLevel::error);
   CHECK(layers(R"("hybrid_override_pattern": "M*", "num_hidden_layers": 3)") == "M*");
   set_log_level(LogLevel::info);
-  check_refused(config("", R"("layers_block_type": ["mlp"], "layer_types": ["moe"])"), "differ: - and E");
+  check_refused(config("", R"("layers_block_type": ["mlp"], "layer_types": ["moe"])"),
+                "differ: \"-\" and \"E\"");
   check_refused(config("", R"("hybrid_override_pattern": "ME+M")"),
                 "config.json: unknown letter '+' at position 3");
   check_refused(config("", R"("hybrid_override_pattern": 4)"),
                 "'hybrid_override_pattern': want a string, got 4");
   check_refused(config("", R"("layers_block_type": ["mamba", "rnn"])"), "'layers_block_type[1]': want mamba");
+  check_refused(config("", R"("layers_block_type": ["mamba", "/"])"), "'layers_block_type[1]': want mamba");
+  check_refused(config("", R"("hybrid_override_pattern": ["M", "ME"])"),
+                "'hybrid_override_pattern[1]': want mamba (linear_attention, M)");
+  check_refused(config("", R"("hybrid_override_pattern": ["M", 3])"),
+                "'hybrid_override_pattern[1]': want a string");
   check_refused(config("", R"("layers_block_type": "M")"), "'layers_block_type': want a list, got \"M\"");
   check_refused(config("", R"("num_hidden_layers": 4)"),
                 "the layers are not given; want hybrid_override_pattern");
@@ -117,7 +128,7 @@ TEST_CASE("hf config: spellings of multi-token prediction") {
   CHECK(mtp(R"("num_nextn_predict_layers": 1)", "ME*-/*-/*-") == "1 *-");
   CHECK(mtp(R"("mtp_hybrid_override_pattern": "M")", "ME*-/*-") == "1 M");
   check_refused(config("", R"("hybrid_override_pattern": "M/E/*")"),
-                "the same blocks behind each '/', got E and *");
+                "the same blocks behind each '/', got \"E\" and \"*\"");
   check_refused(config(R"("mtp_hybrid_override_pattern": "M/E")"), "the blocks of one depth");
   check_refused(config(R"("num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "")"),
                 "at least one block");
@@ -171,11 +182,94 @@ TEST_CASE("hf config: other models are refused by name") {
                 "config.json: 'model_type': want \"nemotron_h\", got \"llama\"");
   check_refused(R"({"model_type": "nemotron_h", "architectures": ["NemotronHPuzzleForCausalLM"], )" + rest,
                 "NemotronHPuzzle models");
-  check_refused(R"({"model_type": "nemotron_h", "block_configs": [], )" + rest, "NemotronHPuzzle models");
+  check_refused(R"({"model_type": "nemotron_h", "block_configs": [{"a": 1}], )" + rest,
+                "NemotronHPuzzle models");
   check_refused(R"({"model_type": "nemotron_h_puzzle", )" + rest, "NemotronHPuzzle models");
   check_refused(config(R"("mlp_hidden_act": "silu")"), "'mlp_hidden_act': want \"relu2\", got \"silu\"");
   check_refused(config(R"("mamba_hidden_act": "gelu")"), "'mamba_hidden_act': want \"silu\", got \"gelu\"");
   check_refused("[]", "config.json: want an object, got a list of 0");
+}
+
+TEST_CASE("hf config: what would be read as another model is refused by name") {
+  const auto refused = [](const std::string& more, const char* part) { check_refused(config(more), part); };
+  const std::string experts = R"("num_experts_per_tok": 2, )";
+  refused(
+      experts + R"("per_layer_config": [null, {"num_experts_per_tok": 1}])",
+      "config.json: 'per_layer_config[1].num_experts_per_tok': want 2 as for the whole model, since blocks "
+      "that differ are not supported, got 1");
+  refused(R"("per_layer_config": {"3": {"moe_latent_size": 8}})",
+          "'per_layer_config.3.moe_latent_size': want none as for the whole model");
+  refused(R"("per_layer_config": [{"hidden_size": null}])", "'per_layer_config[0].hidden_size': want 32");
+  refused(R"("per_layer_config": "all")", "'per_layer_config': want a list, got \"all\"");
+  refused(R"("per_layer_config": [7])", "'per_layer_config[0]': want an object, got 7");
+  refused(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})",
+          "'quantization_config' (quant_method \"modelopt\", quant_algo \"FP8\"): the weights are quantized");
+  refused(R"("compression_config": {"bits": 4})", "'compression_config': the weights are quantized");
+  refused(R"("quantization_config": "fp8")", "'quantization_config': the weights are quantized");
+  refused(R"("llm_config": {"model_type": "nemotron_h", "hidden_size": 64})",
+          "'llm_config': this is a model of several parts (model_type \"nemotron_h\")");
+  refused(R"("text_config": {"n_groups": 4})", "'text_config': this is a model of several parts");
+  refused(R"("vision_config": {"depth": 2})", "'vision_config': this is a model of several parts");
+  refused(R"("text_config": 3)", "'text_config': want an object, got 3");
+  // A wrapper's own type and architecture do not hide what it is.
+  check_refused(
+      R"({"model_type": "NemotronH_Nano_Omni_Reasoning_V3", "architectures": ["NemotronH_Nano_VL_V2"],
+                    "llm_config": {"hybrid_override_pattern": "M"}})",
+      "(model_type \"NemotronH_Nano_Omni_Reasoning_V3\"), which is not supported; want a language model");
+  check_refused(
+      R"({"architectures": ["NemotronH_Nano_VL_V2"], "hybrid_override_pattern": "M", "vocab_size": 96})",
+      "'model_type': want \"nemotron_h\", got none");
+
+  const NemotronHConfig plain = parse(config(""));
+  for (const std::string same :
+       {R"("per_layer_config": null)", R"("per_layer_config": [])", R"("per_layer_config": {})",
+        R"("per_layer_config": [{}, null, {"hidden_size": 32}, {"moe_latent_size": null}])",
+        R"("per_layer_config": {"0": {"vocab_size": 96}})", R"("quantization_config": null)",
+        R"("quantization_config": {})", R"("llm_config": null)", R"("text_config": {})",
+        R"("text_config": {"hidden_size": 32, "model_type": "nemotron_h"})", R"("block_configs": [])"}) {
+    CAPTURE(same);
+    CHECK(parse(config(same)) == plain);
+  }
+}
+
+TEST_CASE("hf config: a list of equal numbers is that number") {
+  CHECK(parse(config(R"("intermediate_size": [48, 48, 48])")).intermediate_size == 48);
+  CHECK(parse(config(R"("moe_intermediate_size": [24])")).moe_intermediate_size == 24);
+  check_refused(config(R"("intermediate_size": [48, 64])"),
+                "'intermediate_size[1]': want 48 as for the first block, since blocks that differ are not "
+                "supported, got 64");
+  check_refused(config(R"("intermediate_size": [])"),
+                "'intermediate_size': want an integer, got a list of 0");
+  check_refused(config(R"("intermediate_size": [48, 48.0])"), "'intermediate_size[1]': want an integer");
+  check_refused(config(R"("layer_norm_epsilon": [0.1])"), "'layer_norm_epsilon': want a number");
+}
+
+TEST_CASE("hf config: the number of shared experts has no effect") {
+  set_log_level(LogLevel::error);
+  for (const char* number : {"0", "2"})
+    CHECK(parse(config(cat("\"n_shared_experts\": ", number))) == parse(config("")));
+  set_log_level(LogLevel::info);
+  check_refused(config(R"("n_shared_experts": "one")"), "'n_shared_experts': want an integer");
+}
+
+TEST_CASE("hf config: messages stay short and printable, whatever the file says") {
+  const std::string key(100000, 'k'), letters(100000, 'M');
+  for (const std::string& text :
+       {config("", R"("hybrid_override_pattern": ")" + letters + "x\""),
+        config("", R"("hybrid_override_pattern": "M\u001b[31m\u00e9")"),
+        config("", R"("layers_block_type": ["mlp"], "layer_types": [")" + letters + "\"]"),
+        config(R"("n_groups": ")" + letters + "\""), config("\"per_layer_config\": [{\"" + key + "\": 1}]"),
+        config("\"per_layer_config\": [{\"\\u001b[2J\": 1}]"),
+        config("\"" + key + "\": 1, \"" + key + "\": 2")}) {
+    try {
+      parse(text);
+      FAIL("not refused");
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      CHECK(message.size() < 500);
+      CHECK(message.find('\x1b') == message.npos);
+    }
+  }
 }
 
 TEST_CASE("hf config: files keep their text") {
@@ -215,8 +309,18 @@ TEST_CASE("hf config: a made config reads back the same") {
   c.pad_token_id.reset();
   c.dtype = DType::bf16;
   c.mlp_bias = true;
+  c.use_conv_bias = c.norm_topk_prob = c.rescale_prenorm_residual = false;
+  c.use_bias = c.residual_in_fp32 = true;
+  c.hidden_size = 48, c.num_attention_heads = 6, c.num_key_value_heads = 3, c.head_dim = 10;
+  c.intermediate_size = 52, c.mamba_num_heads = 12, c.mamba_head_dim = 14, c.n_groups = 2,
+  c.ssm_state_size = 18;
+  c.conv_kernel = 5, c.chunk_size = 20, c.n_routed_experts = 16, c.num_experts_per_tok = 3;
+  c.moe_intermediate_size = 22, c.moe_shared_expert_intermediate_size = 26, c.n_group = 4, c.topk_group = 2;
+  c.layer_norm_epsilon = 0.25, c.time_step_min = 0.01, c.time_step_max = 0.2, c.time_step_floor = 0.001;
+  c.routed_scaling_factor = 2.5, c.initializer_range = 0.03, c.max_position_embeddings = 77;
   const HfConfigFile made = make_hf_config(c);
   const NemotronHConfig back = parse(made.text);
+  CHECK(back == c);
   CHECK(make_hf_config(back).text == made.text);
   CHECK(std::isinf(back.time_step_limit_high));
   CHECK(back.mtp_blocks == c.mtp_blocks);
@@ -232,6 +336,10 @@ TEST_CASE("hf config: ids that end a text") {
   CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2, 11});
   spit(dir / "generation_config.json", "{}");
   CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2});
+  std::filesystem::remove(dir / "generation_config.json");
+  REQUIRE(::mkfifo((dir / "generation_config.json").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH_AS(end_of_text_ids(dir.path(), c), doctest::Contains("want a regular file, got a FIFO"),
+                       Error);
 }
 
 TEST_CASE("hf config: the example and the golden configs") {
@@ -255,6 +363,52 @@ TEST_CASE("hf config: the example and the golden configs") {
   CHECK(clamp.time_step_limit_high == 0.5);
   CHECK(golden("biases").moe_latent_size == 20);
   CHECK(golden("biases").use_bias);
+}
+
+TEST_CASE("hf config: any value under any key is refused or gives a config") {
+  Json intact = parse_json(make_hf_config([] {
+                             NemotronHConfig c;
+                             c.blocks = parse_pattern("ME*-").blocks;
+                             c.num_nextn_predict_layers = 1;
+                             return c;
+                           }())
+                               .text,
+                           "x");
+  for (const char* key : {"per_layer_config", "quantization_config", "text_config", "block_configs",
+                          "layer_types", "layers_block_type", "mtp_layers_block_type", "num_local_experts",
+                          "mamba_dt_limit", "dtype", "sliding_window", "n_shared_experts"})
+    intact[key] = nullptr;
+  Json values =
+      parse_json(R"([null, true, 0, -1, 1, 3, 16777216, 4611686018427387905, 18446744073709551615, 0.5,
+      -1e308, 1e308, Infinity, NaN, "", "M", "Infinity", [], [[]], [1, 1], [1, 2], [0, 1e308], ["M"], ["/"], [null],
+      {}, {"__float__": "NaN"}, {"0": {"hidden_size": 1}}, {"hidden_size": [1]}])",
+                 "values");
+  values.push_back(std::string(2000, 'M'));
+  values.push_back(std::string(2000, '/'));
+  values.push_back(std::string("\x1b[2J\xff\n"));
+  set_log_level(LogLevel::error);
+  int refused = 0, read = 0;
+  for (const auto& item : intact.items())
+    for (const Json& value : values) {
+      Json damaged = intact;
+      damaged[item.key()] = value;
+      try {
+        const NemotronHConfig c = parse_hf_config(JsonView(damaged, "config.json"));
+        count_tensors(tensor_specs(c));
+        count_tensors(mtp_tensor_specs(c));
+        ++read;
+      } catch (const Error& error) {
+        const std::string message = error.what();
+        CAPTURE(message);
+        CHECK(message.starts_with("config.json"));
+        CHECK(message.size() < 700);
+        CHECK(message.find('\x1b') == message.npos);
+        ++refused;
+      }
+    }
+  set_log_level(LogLevel::info);
+  CHECK(refused > 800);
+  CHECK(read > 200);
 }
 
 TEST_CASE("hf config: random damage is refused or gives a config") {

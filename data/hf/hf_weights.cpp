@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "data/files/regular_file.h"
-
 namespace nemocube {
 namespace {
 constexpr std::string_view experts_infix = ".mixer.experts.";
@@ -169,26 +167,6 @@ WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<co
   for (const NamedTensor& tensor : into)
     if (!tensor.value.is_meta()) weights.read(tensor.name, tensor.value);
   return weights.files(into);
-}
-
-std::map<std::string, std::string> read_companion_files(const std::filesystem::path& directory) {
-  constexpr std::string_view known[] = {
-      "config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-      "merges.txt",  "chat_template.json"};
-  std::map<std::string, std::string> files;
-  std::error_code error;
-  const std::filesystem::directory_iterator entries(directory, error);
-  require(!error, directory.string(), ": cannot list: ", error.message());
-  for (const auto& entry : entries) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file(error)) continue;
-    const bool travels =
-        std::ranges::find(known, name) != std::end(known) || name.ends_with(".py") ||
-        name.ends_with(".jinja") ||
-        (name.starts_with("tokenizer") && (name.ends_with(".json") || name.ends_with(".model")));
-    if (travels) files[name] = read_text_file(entry.path(), std::int64_t{256} << 20);
-  }
-  return files;
 }
 
 }  // namespace nemocube

@@ -87,7 +87,10 @@ WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<co
 /// prediction.
 WeightFiles default_weight_files(const NemotronHConfig& config);
 /// The files beside the weights that travel with a model: config.json, generation_config.json, tokenizer and
-/// chat template files, remote code.
+/// chat template files, remote code. Files that are links to the outside are left out, with a warning that names
+/// them, so that nobody's model directory makes us copy private files: a link may lead to a file in the
+/// directory or, in a Hugging Face cache, to one in its `blobs`. config.json and tokenizer.json, known by what
+/// they contain, may lie anywhere.
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& directory);
 
 /// The tensors under the names of the files, stacked experts split into views where the files have them

@@ -1,9 +1,11 @@
 #include "data/hf/hf_weights.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 
+#include "core/log.h"
 #include "core/rng.h"
 #include "data/hf/hf_config.h"
 #include "data/json/test_dir.h"
@@ -191,6 +193,63 @@ TEST_CASE("hf weights: a directory is copied with every bit, or rounded tensor b
     if (entry.path().extension() == ".safetensors")
       CHECK(slurp(dir / "half" / entry.path().filename()) == slurp(entry.path()));
   CHECK_THROWS_WITH_AS(copy_hf_model(dir / "m", dir / "copy"), doctest::Contains("not empty"), Error);
+}
+
+TEST_CASE(
+    "hf weights: companion files come from the directory or its cache, never through links to elsewhere") {
+  const TestDir dir;
+  fs::create_directories(dir / "outside");
+  spit(dir / "outside/secret", "{\"auths\": {}}");
+  spit(dir / "outside/config.json", R"({"model_type": "nemotron_h"})");
+  spit(dir / "outside/tokenizer.json", R"({"model": {}})");
+  const auto names = [](const std::map<std::string, std::string>& files) {
+    std::string list;
+    for (const auto& [name, text] : files) list += name + " ";
+    return list;
+  };
+  set_log_level(LogLevel::error);
+
+  const fs::path model = dir / "model";
+  fs::create_directory(model);
+  spit(model / "generation_config.json", "{}");
+  spit(model / "notes.txt", "not one that travels");
+  fs::create_symlink("generation_config.json", model / "tokenizer_config.json");
+  fs::create_symlink("../outside/secret", model / "vocab.json");
+  fs::create_symlink(dir / "outside/secret", model / "modeling.py");
+  fs::create_symlink("vocab.json", model / "merges.txt");
+  fs::create_symlink("nowhere", model / "added_tokens.json");
+  fs::create_symlink("../outside/secret", model / "config.json");
+  fs::create_symlink("../outside/secret", model / "tokenizer.json");
+  REQUIRE(::mkfifo((model / "chat_template.jinja").c_str(), 0600) == 0);
+  CHECK(names(read_companion_files(model)) == "generation_config.json tokenizer_config.json ");
+  for (const char* name : {"config.json", "tokenizer.json"}) {
+    fs::remove(model / name);
+    fs::create_symlink(dir / "outside" / name, model / name);
+  }
+  const std::string all = "config.json generation_config.json tokenizer.json tokenizer_config.json ";
+  CHECK(names(read_companion_files(model)) == all);
+  fs::create_symlink(model, dir / "link");
+  CHECK(names(read_companion_files(dir / "link")) == all);
+
+  // A Hugging Face cache: every file is a link to blobs beside snapshots.
+  const fs::path cache = dir / "models--a--b", snapshot = cache / "snapshots/12ab";
+  fs::create_directories(snapshot);
+  fs::create_directories(cache / "blobs");
+  spit(cache / "blobs/77", "blob");
+  fs::create_symlink("../../blobs/77", snapshot / "merges.txt");
+  fs::create_symlink("../../../outside/secret", snapshot / "vocab.json");
+  fs::create_symlink("../../refs/main", snapshot / "added_tokens.json");
+  CHECK(names(read_companion_files(snapshot)) == "merges.txt ");
+  // A link in the place of blobs is a way out as well.
+  fs::rename(cache / "blobs", dir / "elsewhere");
+  fs::create_symlink("../elsewhere", cache / "blobs");
+  CHECK(names(read_companion_files(snapshot)).empty());
+  // A directory that is not in a cache has no blobs.
+  const fs::path lone = dir / "models--a--b/other/12ab";
+  fs::create_directories(lone);
+  fs::create_symlink("../../../elsewhere/77", lone / "merges.txt");
+  CHECK(names(read_companion_files(lone)).empty());
+  set_log_level(LogLevel::info);
 }
 
 TEST_CASE("hf weights: f16 is read and becomes f32 when saved") {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "core/quote.h"
 #include "core/utf8.h"
 #include "data/files/regular_file.h"
 
@@ -51,10 +52,6 @@ Tamed tame_non_finite(std::string_view source) {
   return tamed;
 }
 
-std::string printable_string(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 /// Builds a document from the parser's events, which come from a loop and not from recursion.
 class Builder {
  public:
@@ -75,7 +72,7 @@ class Builder {
   bool key(std::string& value) {
     if (stands_for_number()) return refuse("a key must be a string");
     if (!keys_.back().insert(value).second)
-      return refuse(cat("the key ", printable_string(value), " appears twice"));
+      return refuse(cat("the key ", brief(Json(value)), " appears twice"));
     key_ = std::move(value);
     return true;
   }
@@ -206,13 +203,6 @@ void dump_to(std::string& out, const Json& value, int indent, int level) {
   }
 }
 
-std::string describe(const Json& value) {
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return cat("a list of ", value.size());
-  if (value.is_string() && value.get_ref<const std::string&>().size() > 80)
-    return dump_leaf(value.get_ref<const std::string&>().substr(0, 77) + "...");
-  return dump_leaf(value);
-}
 }  // namespace
 
 std::string dump_json(const Json& value, int indent) {
@@ -221,16 +211,24 @@ std::string dump_json(const Json& value, int indent) {
   return out;
 }
 
+std::string brief(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return cat("a list of ", value.size());
+  if (value.is_string()) return cat('"', excerpt(value.get_ref<const std::string&>()), '"');
+  return dump_leaf(value);
+}
+
 JsonView::JsonView(const Json& value, std::string file, std::string place)
     : value_(&value), file_(std::move(file)), place_(std::move(place)) {}
 
 std::string JsonView::place_of(const std::string& step) const {
-  return place_.empty() || step.starts_with('[') ? place_ + step : place_ + "." + step;
+  const std::string key = excerpt(step);
+  return place_.empty() || key.starts_with('[') ? place_ + key : place_ + "." + key;
 }
 
 void JsonView::refuse(const std::string& wish) const {
   const std::string place = place_.empty() ? "" : cat("'", place_, "': ");
-  fail(file_, ": ", place, "want ", wish, ", got ", describe(*value_));
+  fail(file_, ": ", place, "want ", wish, ", got ", brief(*value_));
 }
 
 std::optional<JsonView> JsonView::find(const std::string& key) const {
@@ -239,6 +237,8 @@ std::optional<JsonView> JsonView::find(const std::string& key) const {
   if (member == value_->end() || member->is_null()) return std::nullopt;
   return JsonView(*member, file_, place_of(key));
 }
+
+JsonView JsonView::member(const std::string& key) const { return {value_->at(key), file_, place_of(key)}; }
 
 bool JsonView::has_null(const std::string& key) const {
   if (!value_->is_object()) refuse("an object");

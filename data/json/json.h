@@ -31,6 +31,9 @@ Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits 
 /// the bare tokens that parse_json accepts; bytes that are not UTF-8 become U+FFFD.
 std::string dump_json(const Json& value, int indent = 2);
 
+/// A value as messages quote it: "an object", "a list of 3", or its text as an excerpt.
+std::string brief(const Json& value);
+
 /// A value with its place in a file, so that every complaint names file, key, wish and fact:
 ///     config.json: 'hidden_size': want an integer, got "4096"
 /// Does not own the document. A key whose value is null counts as absent.
@@ -40,9 +43,11 @@ class JsonView {
 
   const Json& value() const { return *value_; }
   const std::string& file() const { return file_; }
+  const std::string& place() const { return place_; }  ///< "data[0].id"; empty for the whole document
 
   JsonView at(const std::string& key) const;  ///< of an object; Error when absent
   std::optional<JsonView> find(const std::string& key) const;
+  JsonView member(const std::string& key) const;  ///< of an object that has the key; its value may be null
   bool has(const std::string& key) const { return find(key).has_value(); }
   bool has_null(const std::string& key) const;  ///< present with the value null
   std::vector<JsonView> elements() const;       ///< of a list

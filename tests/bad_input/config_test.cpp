@@ -50,6 +50,14 @@ TEST_CASE("bad config.json: a wrong value is refused with the key, the wish and 
       {"model_type", "llama", {"'model_type': want \"nemotron_h\", got \"llama\""}},
       {"mlp_hidden_act", "gelu", {"mlp_hidden_act", "gelu"}},
       {"torch_dtype", "int8", {"torch_dtype", "int8"}},
+      {"per_layer_config",
+       Json::array({{{"num_experts_per_tok", 1}}}),
+       {"'per_layer_config[0].num_experts_per_tok': want 2 as for the whole model", "got 1"}},
+      {"quantization_config",
+       {{"quant_method", "modelopt"}},
+       {"'quantization_config'", "weights are quantized"}},
+      {"llm_config", {{"model_type", "llama"}}, {"'llm_config'", "several parts"}},
+      {"intermediate_size", {48, 64}, {"'intermediate_size[1]': want 48", "got 64"}},
   };
   const ModelDir dir;
   const std::string good = slurp(dir / "config.json");
@@ -65,6 +73,17 @@ TEST_CASE("bad config.json: a wrong value is refused with the key, the wish and 
     parts.emplace_back("config.json");
     check_refused(dir.path(), forward_here, parts);
   }
+}
+
+TEST_CASE("bad config.json: what would be read as another model is refused by every command") {
+  const ModelDir dir("train20");
+  dir.edit_json("config.json", [](Json& j) { j["quantization_config"] = {{"quant_method", "modelopt"}}; });
+  const std::vector<std::string> parts{"config.json: 'quantization_config' (quant_method \"modelopt\")"};
+  check_refused(dir.path(), {"inspect", "--model", "."}, parts);
+  check_refused(dir.path(), {"convert", ".", "converted"}, parts);
+  check_refused(dir.path(), {"generate", "--model", ".", "--prompt", "x"}, parts);
+  check_refused(dir.path(), {"train", "--check", "recipe.yaml"}, parts);
+  check_refused(dir.path(), train_with({}), parts);
 }
 
 TEST_CASE("bad config.json: one of a far larger model is refused before any memory is taken for it") {

@@ -55,13 +55,13 @@ TEST_CASE("bad SQuAD files: refused before training with file, question, wish an
       {R"([])", {"data.json", "no questions"}},
       {R"({"data": 3})", {"'data': want a list, got 3"}},
       {R"({"data": [{"paragraphs": [{"qas": []}]}]})", {"context"}},
-      {dump_json(squad(answer("two", 99))), {"question 'q1'", "answer_start is 99", "13 characters"}},
-      {dump_json(squad(answer("two", -1))), {"question 'q1'", "answer_start is -1"}},
-      {dump_json(squad(answer("two", 0))), {"question 'q1'", "'two'", "'one'"}},
+      {dump_json(squad(answer("two", 99))), {"(question \"q1\")", "answer_start is 99", "13 characters"}},
+      {dump_json(squad(answer("two", -1))), {"(question \"q1\")", "answer_start is -1"}},
+      {dump_json(squad(answer("two", 0))), {"(question \"q1\")", "'two'", "'one'"}},
       {dump_json(squad(answer("two", "4"))), {"answer_start", "want an integer"}},
       {dump_json(squad(Json::array({{{"text", "two"}}}))), {"answer_start", "got none"}},
       {dump_json(squad(3)), {"answers"}},
-      {dump_json(squad(nullptr)), {"question q1.answers", "got none"}},
+      {dump_json(squad(nullptr)), {"(question \"q1\").answers", "got none"}},
       {dump_json(squad(Json::array(), {{"is_impossible", false}})), {"is_impossible is false", "0 answers"}},
   };
   for (const auto& [text, parts] : cases) {
@@ -78,6 +78,9 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
   dir.refuse({"'rajpurkar/squad'", "nothing is downloaded", "train-v1.1.json"},
              {"dataset.dataset_name=rajpurkar/squad"});
   dir.refuse({"empty.jsonl", "no questions"}, {"dataset.dataset_name=empty.jsonl"});
+  dir.data("{\"prompt\": \"a\", \"completion\": \"b\"}\n", "pairs.jsonl");
+  dir.refuse({"pairs.jsonl: 'line 1'", "class squad", "\"prompt\", \"completion\"", "class messages"},
+             {"dataset.dataset_name=pairs.jsonl"});
   dir.data("{\"id\": \"a\"}\n{\"id\": \"b\"}\n", "rows.txt");
   dir.refuse({"rows.txt", "not valid JSON", "every line is read from files named .jsonl or .ndjson"},
              {"dataset.dataset_name=rows.txt"});

@@ -1,0 +1,71 @@
+#include "data/datasets/row_forms.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace nemocube {
+namespace {
+/// Rows that have all of `keys` are in a known form; `advice` says how to train on them.
+struct KnownForm {
+  std::vector<std::string_view> keys;
+  std::string_view advice;
+};
+
+const std::vector<KnownForm>& known_forms() {
+  static const std::vector<KnownForm> forms{
+      {{"messages"}, "class messages reads such rows: set _target_: messages"},
+      {{"conversations"}, "class messages reads such rows: set _target_: messages"},
+      {{"context", "question", "answers"}, "class squad reads such rows: set _target_: squad"},
+      {{"paragraphs"}, "class squad reads such rows: set _target_: squad"},
+      {{"chosen", "rejected"}, "these are preference pairs, which no data set class of this build reads"},
+      {{"instruction", "output"},
+       "this is Alpaca's form; for class messages write each row as {\"messages\": [{\"role\": \"user\", "
+       "\"content\": instruction and input}, {\"role\": \"assistant\", \"content\": output}]}"},
+      {{"prompt", "completion"},
+       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": prompt}, "
+       "{\"role\": \"assistant\", \"content\": completion}]}"},
+      {{"prompt", "response"},
+       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": prompt}, "
+       "{\"role\": \"assistant\", \"content\": response}]}"},
+      {{"question", "answer"},
+       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": question}, "
+       "{\"role\": \"assistant\", \"content\": answer}]}"},
+      {{"input", "output"},
+       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": input}, "
+       "{\"role\": \"assistant\", \"content\": output}]}"},
+      {{"input_ids", "labels"},
+       "for rows that are tokenised already, class tokens reads a safetensors file with the tensors "
+       "input_ids "
+       "and labels"},
+      {{"text"}, "no data set class of this build reads plain text"},
+  };
+  return forms;
+}
+}  // namespace
+
+std::string list_keys(const Json& object) {
+  std::string list;
+  std::size_t count = 0;
+  for (const auto& item : object.items()) {
+    if (++count > 10) return cat(list, " and ", object.size() - 10, " more");
+    list += (count > 1 ? ", " : "") + brief(Json(item.key()));
+  }
+  return list;
+}
+
+void refuse_row(const JsonView& row, std::string_view dataset_class, std::string_view accepted_form) {
+  if (!row.value().is_object()) row.refuse("an object");
+  std::string text = cat(row.file(), ": ", row.place().empty() ? "" : cat("'", row.place(), "': "),
+                         "want a row for data set class ", dataset_class, ", got one with ",
+                         row.value().empty() ? "no keys" : "the keys ", list_keys(row.value()), "\n  ",
+                         dataset_class, " reads ", accepted_form);
+  const auto& forms = known_forms();
+  const auto known = std::ranges::find_if(forms, [&](const KnownForm& form) {
+    return std::ranges::all_of(form.keys, [&](std::string_view key) { return row.value().contains(key); });
+  });
+  if (known != forms.end()) text += cat("\n  ", known->advice);
+  throw Error(text);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,26 @@
+#pragma once
+#include <string_view>
+
+#include "data/json/json.h"
+
+namespace nemocube {
+
+/// What rows of question answering and of conversations look like, for messages.
+inline constexpr std::string_view squad_form =
+    R"({"id": ..., "context": ..., "question": ..., "answers": {"text": [...], "answer_start": [...]}}, )"
+    R"(or SQuAD's files {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]})";
+inline constexpr std::string_view messages_form =
+    R"({"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}, )"
+    R"(or {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]})";
+
+/// Throws Error naming file and row, the form that data sets of class `dataset_class` accept, the keys that
+/// the row has, and the class or the conversion that reads such a row:
+///     data.jsonl: 'line 1': want a row for data set class squad, got one with the keys "prompt", "completion"
+///       squad reads ...
+[[noreturn]] void refuse_row(const JsonView& row, std::string_view dataset_class,
+                             std::string_view accepted_form);
+
+/// The first keys of an object, each in quotes: "prompt", "completion".
+std::string list_keys(const Json& object);
+
+}  // namespace nemocube

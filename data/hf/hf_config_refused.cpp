@@ -1,0 +1,107 @@
+#include "data/hf/hf_config_refused.h"
+
+#include <optional>
+#include <string_view>
+
+namespace nemocube {
+namespace {
+/// The member, unless it is absent, null, {} or [].
+std::optional<JsonView> find_filled(const JsonView& object, const char* key) {
+  auto member = object.find(key);
+  if (member && member->value().is_structured() && member->value().empty()) return std::nullopt;
+  return member;
+}
+
+/// The first member of `part` that says something else than `config` does.
+std::optional<std::string> first_difference(const Json& part, const Json& config) {
+  for (const auto& [key, value] : part.items()) {
+    const auto same = config.find(key);
+    if (same == config.end() ? !value.is_null() : *same != value) return key;
+  }
+  return std::nullopt;
+}
+
+bool is_puzzle(std::string_view name) {
+  return name.find("Puzzle") != name.npos || name.find("puzzle") != name.npos;
+}
+
+void refuse_puzzle(const JsonView& config) {
+  const auto refuse = [&](std::string_view sign) {
+    fail(config.file(), ": NemotronHPuzzle models (each layer with sizes of its own; seen by ", sign,
+         ") are not supported; want nemotron_h");
+  };
+  if (const auto names = config.find("architectures"))
+    for (const JsonView& name : names->elements())
+      if (is_puzzle(name.string())) refuse(name.string());
+  if (const auto type = config.find("model_type"); type && is_puzzle(type->string())) refuse(type->string());
+  if (find_filled(config, "block_configs")) refuse("block_configs");
+}
+
+void refuse_parts(const JsonView& config) {
+  for (const char* key :
+       {"llm_config", "text_config", "language_config", "vision_config", "sound_config", "audio_config"}) {
+    const auto part = find_filled(config, key);
+    if (!part) continue;
+    if (!part->value().is_object()) part->refuse("an object");
+    if (!first_difference(part->value(), config.value())) continue;
+    const auto type = config.find("model_type");
+    fail(config.file(), ": '", key, "': this is a model of several parts",
+         type ? cat(" (model_type ", brief(type->value()), ")") : std::string(),
+         ", which is not supported; want a language model alone. Save the language model in a directory of "
+         "its own, with the inner config as its config.json");
+  }
+}
+
+void refuse_layer_differences(const JsonView& config) {
+  const auto layers = find_filled(config, "per_layer_config");
+  if (!layers) return;
+  std::vector<JsonView> list;
+  if (layers->value().is_object())
+    for (const auto& item : layers->value().items()) list.push_back(layers->member(item.key()));
+  else
+    list = layers->elements();
+  for (const JsonView& layer : list) {
+    if (layer.value().is_null()) continue;
+    if (!layer.value().is_object()) layer.refuse("an object");
+    const auto key = first_difference(layer.value(), config.value());
+    if (!key) continue;
+    const auto whole = config.find(*key);
+    layer.member(*key).refuse(cat(whole ? brief(whole->value()) : "none",
+                                  " as for the whole model, since blocks that differ are not supported"));
+  }
+}
+
+void refuse_quantization(const JsonView& config) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const auto quantization = find_filled(config, key);
+    if (!quantization) continue;
+    std::string method;
+    if (quantization->value().is_object())
+      for (const char* name : {"quant_method", "quant_algo"})
+        if (const auto value = quantization->find(name))
+          method += cat(method.empty() ? " (" : ", ", name, ' ', brief(value->value()));
+    if (!method.empty()) method += ')';
+    fail(config.file(), ": '", key, "'", method,
+         ": the weights are quantized, which is not supported; use the model's BF16 or FP32 weights");
+  }
+}
+
+bool is_language_model(std::string_view architecture) {
+  return architecture == "NemotronHModel" || architecture.starts_with("NemotronHFor");
+}
+}  // namespace
+
+void refuse_other_models(const JsonView& config) {
+  refuse_puzzle(config);
+  refuse_parts(config);
+  refuse_layer_differences(config);
+  refuse_quantization(config);
+  const auto type = config.find("model_type");
+  if (type && type->string() != "nemotron_h") type->refuse("\"nemotron_h\"");
+  bool named = false;
+  if (const auto names = config.find("architectures"))
+    for (const JsonView& name : names->elements()) named = named || is_language_model(name.string());
+  require(type || named, config.file(), ": 'model_type': want \"nemotron_h\", got none");
+}
+
+}  // namespace nemocube
