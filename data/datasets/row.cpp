@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/log.h"
+#include "core/quote.h"
 
 namespace nemocube {
 
@@ -20,8 +21,8 @@ void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
 std::int64_t row_width(const TokenRow& row, const RowOptions& options) {
   const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
   if (options.padding != Padding::max_length) return content;
-  require(content <= options.seq_length, "row '", row.id, "' has ", content, " positions, seq_length is ",
-          options.seq_length, "; set truncation: true");
+  require(content <= options.seq_length, "row ", quote(row.id), " has ", content,
+          " positions, seq_length is ", options.seq_length, "; set truncation: true");
   return options.seq_length;
 }
 
@@ -84,7 +85,7 @@ RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOpt
       row.ids.shrink_to_fit();
       rows_.push_back(std::move(row));
     } else if (++dropped_ <= 3) {
-      first_ids += (dropped_ > 1 ? ", " : "") + row.id;
+      first_ids += (dropped_ > 1 ? ", " : "") + excerpt(row.id);
     }
   }
   require(!rows_.empty(), what, ": none of ", given, " rows has a label (seq_length ", options_.seq_length,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/quote.h"
 #include "data/datasets/json_rows.h"
 #include "data/datasets/row_forms.h"
 #include "data/datasets/text.h"
@@ -27,8 +28,8 @@ SquadAnswer locate(const Context& context, const std::string& where, const std::
   if (context.text.compare(begin, text.size(), text) != 0) {
     const std::size_t length = character_offsets(text).size() - 1;
     const std::size_t stop = std::min(static_cast<std::size_t>(start) + length, context.offsets.size() - 1);
-    fail(where, ": want the answer '", text, "' at character ", start, " of the context, which has '",
-         context.text.substr(begin, context.offsets[stop] - begin), "' there");
+    fail(where, ": want the answer ", quote(text), " at character ", start, " of the context, which has ",
+         quote(context.text.substr(begin, context.offsets[stop] - begin)), " there");
   }
   return {text, begin};
 }

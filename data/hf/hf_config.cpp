@@ -19,15 +19,15 @@ namespace nemocube {
 namespace {
 constexpr JsonLimits config_limits{.max_bytes = std::int64_t{16} << 20, .max_depth = 50};
 
+using C = NemotronHConfig;
+
 /// The keys that are read and written as they are, in the order in which they are written: where the value goes,
 /// the key's name and other names for the same.
 struct Key {
-  using C = NemotronHConfig;
   std::variant<std::int64_t C::*, double C::*, bool C::*> member;
   std::array<const char*, 4> names{};
 };
-using C = NemotronHConfig;
-const Key keys[] = {
+constexpr Key keys[] = {
     {&C::vocab_size, {"vocab_size"}},
     {&C::hidden_size, {"hidden_size"}},
     {&C::layer_norm_epsilon, {"layer_norm_epsilon", "norm_eps", "rms_norm_eps"}},

@@ -3,6 +3,8 @@
 #include <optional>
 #include <string_view>
 
+#include "core/quote.h"
+
 namespace nemocube {
 namespace {
 /// The member, unless it is absent, null, {} or [].
@@ -27,8 +29,8 @@ bool is_puzzle(std::string_view name) {
 
 void refuse_puzzle(const JsonView& config) {
   const auto refuse = [&](std::string_view sign) {
-    fail(config.file(), ": NemotronHPuzzle models (each layer with sizes of its own; seen by ", sign,
-         ") are not supported; want nemotron_h");
+    fail(config.file(), ": NemotronHPuzzle models (seen by ", quote(sign),
+         ") are not supported, since their blocks have sizes of their own; want a nemotron_h model");
   };
   if (const auto names = config.find("architectures"))
     for (const JsonView& name : names->elements())

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/quote.h"
 #include "core/tensor.h"
 #include "data/json/json.h"
 
@@ -55,6 +56,9 @@ std::string describe(const StoredTensor& tensor) {
 
 namespace {
 StoredTensor read_entry(const std::string& name, const JsonView& entry) {
+  // Messages quote names as they are.
+  require(excerpt(name) == name, entry.file(), ": want printable tensor names of at most 200 bytes, got ",
+          quote(name));
   StoredTensor tensor{name, entry.at("dtype").string(), {}, 0, 0};
   if (stored_bits(tensor.dtype) == 0) entry.at("dtype").refuse("the name of a dtype");
   const auto natural = [](const JsonView& v) {

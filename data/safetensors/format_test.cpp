@@ -53,6 +53,14 @@ TEST_CASE("safetensors format: the worked example") {
   CHECK(format_safetensors_header(header.tensors, {}) == file.substr(0, 120));
 }
 
+TEST_CASE("safetensors format: names that a terminal would obey are refused") {
+  const std::string rest = R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})";
+  check_refused(R"({"a\u001b[2J)" + rest, "",
+                R"(want printable tensor names of at most 200 bytes, got 'a\u001b[2J')");
+  check_refused("{\"" + std::string(300, 'n') + rest, "", "(300 bytes)");
+  CHECK(parse(file_of("{\"Gr\u00f6\u00dfe" + rest, "")).tensors.size() == 1);
+}
+
 TEST_CASE("safetensors format: names of dtypes") {
   CHECK(stored_name(DType::bf16) == "BF16");
   for (DType d : {DType::f32, DType::f64, DType::bf16, DType::i32, DType::i64, DType::u8}) {

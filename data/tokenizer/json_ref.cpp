@@ -1,7 +1,6 @@
 #include "data/tokenizer/json_ref.h"
 
-#include <fstream>
-#include <sstream>
+#include "data/files/regular_file.h"
 
 namespace nemocube::tok {
 
@@ -43,14 +42,13 @@ std::int64_t JsonRef::integer() const {
   return value_->get<std::int64_t>();
 }
 
+namespace {
+constexpr std::int64_t most_bytes = std::int64_t{256} << 20;
+}
+
 nlohmann::json read_json(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  require(in.good(), path.string(), ": cannot be opened");
-  std::ostringstream text;
-  text << in.rdbuf();
-  require(!in.bad(), path.string(), ": cannot be read");
   try {
-    return nlohmann::json::parse(std::move(text).str());
+    return nlohmann::json::parse(read_text_file(path, most_bytes));
   } catch (const nlohmann::json::exception& error) {
     fail(path.string(), ": is not valid JSON: ", error.what());
   }
