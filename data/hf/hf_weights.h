@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "data/json/atomic_file.h"
 #include "data/safetensors/reader.h"
 #include "model/config.h"
 
@@ -110,9 +111,10 @@ struct SaveOptions {
 /// the given memory: no second copy of the model is made.
 ///
 /// Crash-safe: everything is written and synced under a hidden temporary name beside `directory`, which then
-/// takes its name in one step. `directory` must not exist or be empty: nothing is ever overwritten (Error).
-void save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                     const WeightFiles& files, const SaveOptions& options = {});
+/// takes its name in one step (StagingDirectory). `directory` must not exist or be empty: nothing is ever overwritten (Error).
+/// Returns what was written, by name of the file.
+FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
+                         const WeightFiles& files, const SaveOptions& options = {});
 
 /// Copies the model directory `from` to `to` like save_hf_weights, one tensor at a time from the mapped
 /// files. Without options.dtype every tensor keeps its bits (F16, which is never written, becomes F32).

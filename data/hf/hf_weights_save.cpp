@@ -1,8 +1,7 @@
-#include <unistd.h>
-
 #include <set>
 #include <system_error>
 
+#include "data/files/staging_directory.h"
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
 #include "data/json/atomic_file.h"
@@ -95,35 +94,6 @@ std::optional<DType> new_config_dtype(const WeightFiles& files, const SaveOption
       if (part.dtype == "F16") return DType::f32;
   return std::nullopt;
 }
-
-/// A hidden directory that disappears unless it is moved to its final name.
-class TemporaryDirectory {
- public:
-  explicit TemporaryDirectory(std::filesystem::path target)
-      : target_(std::move(target)), path_(temporary_sibling(target_)) {
-    std::error_code error;
-    std::filesystem::create_directories(path_, error);
-    require(!error, target_.string(), ": cannot create: ", error.message());
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  void move_to_target() {
-    sync_directory(path_);
-    std::error_code error;
-    std::filesystem::rename(path_, target_, error);
-    require(!error, target_.string(), ": cannot be put in place: ", error.message());
-    path_.clear();
-    sync_directory(target_.parent_path());
-  }
-
- private:
-  std::filesystem::path target_, path_;
-};
 }  // namespace
 
 std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, const WeightFiles& files) {
@@ -138,8 +108,8 @@ std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, con
 
 namespace {
 template <class Make>
-void write_directory(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                     const WeightFiles& files, const SaveOptions& options, Make&& make) {
+FileSums write_directory(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
+                         const WeightFiles& files, const SaveOptions& options, Make&& make) {
   check_complete(tensors, files);
   require(!options.dtype || is_float(*options.dtype), "dtype of saved weights: want f32, bf16 or f64, got ",
           options.dtype.value_or(DType::f32));
@@ -148,24 +118,25 @@ void write_directory(const std::filesystem::path& directory, std::span<const Nam
   if (!target.has_filename()) target = target.parent_path();
   const bool taken = std::filesystem::exists(target, error) && !std::filesystem::is_empty(target, error);
   require(!taken, directory.string(), ": exists and is not empty; want a new directory to save a model in");
-  TemporaryDirectory temporary(target);
-  write_safetensors_model(temporary.path(), plan_files(tensors, files, options, make));
+  StagingDirectory staging(target);
+  FileSums sums = write_safetensors_model(staging.path(), plan_files(tensors, files, options, make));
   for (const auto& [name, text] : files.other_files) {
     const std::optional<DType> dtype =
         name == "config.json" ? new_config_dtype(files, options) : std::nullopt;
-    write_file_atomically(temporary.path() / name, dtype ? with_dtype(text, *dtype) : text);
+    sums[name] = write_file_atomically(staging.path() / name, dtype ? with_dtype(text, *dtype) : text);
   }
-  temporary.move_to_target();
+  staging.publish();
+  return sums;
 }
 }  // namespace
 
-void save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                     const WeightFiles& files, const SaveOptions& options) {
-  write_directory(directory, tensors, files, options,
-                  [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
-                    const WeightPart& part = form.parts[i];
-                    return source_of(part.name, part_of(tensor, form, i), stored_dtype(part, options));
-                  });
+FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
+                         const WeightFiles& files, const SaveOptions& options) {
+  return write_directory(directory, tensors, files, options,
+                         [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
+                           const WeightPart& part = form.parts[i];
+                           return source_of(part.name, part_of(tensor, form, i), stored_dtype(part, options));
+                         });
 }
 
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,

@@ -1,17 +1,28 @@
 #include "data/json/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <system_error>
+#include <vector>
 
 #include "core/error.h"
+#include "data/files/crc32c.h"
 
 namespace nemocube {
 namespace {
+// What one call reads or writes: small enough that its CRC finds the bytes in the cache.
+constexpr std::size_t piece = std::size_t{1} << 20;
+
+void add(FileSum& sum, std::span<const std::byte> bytes) {
+  sum.bytes += static_cast<std::int64_t>(bytes.size());
+  sum.crc32c = crc32c(bytes, sum.crc32c);
+}
+
 std::string system_message(int code) { return std::generic_category().message(code); }
 
 std::filesystem::path directory_of(const std::filesystem::path& file) {
@@ -22,6 +33,22 @@ std::filesystem::path directory_of(const std::filesystem::path& file) {
 std::filesystem::path temporary_sibling(const std::filesystem::path& target) {
   static std::atomic<unsigned> counter{0};
   return directory_of(target) / cat(".", target.filename().string(), ".", ::getpid(), ".", counter++, ".tmp");
+}
+
+std::optional<std::string> target_of_temporary(std::string_view name) {
+  constexpr std::string_view ending = ".tmp";
+  if (!name.starts_with('.') || !name.ends_with(ending)) return std::nullopt;
+  name.remove_prefix(1);
+  name.remove_suffix(ending.size());
+  for (int number = 0; number < 2; ++number) {  // the counter, then the process
+    const std::size_t dot = name.rfind('.');
+    if (dot == name.npos || dot + 1 == name.size() ||
+        name.find_first_not_of("0123456789", dot + 1) != name.npos)
+      return std::nullopt;
+    name = name.substr(0, dot);
+  }
+  if (name.empty()) return std::nullopt;
+  return std::string(name);
 }
 
 void check_output_place(const std::filesystem::path& target) {
@@ -51,17 +78,16 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::fail_with_errno(const char* what) const {
   const int code = errno;
-  fail(target_.string(), ": cannot ", what, ": ", system_message(code), " (after ", written_, " bytes)");
+  fail(target_.string(), ": cannot ", what, ": ", system_message(code), " (after ", sum_.bytes, " bytes)");
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   expect(fd_ >= 0, "write to a committed file");
-  constexpr std::size_t most = std::size_t{1} << 30;  // some systems refuse more in one call
   while (!bytes.empty()) {
-    const ssize_t done = ::write(fd_, bytes.data(), std::min(bytes.size(), most));
+    const ssize_t done = ::write(fd_, bytes.data(), std::min(bytes.size(), piece));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail_with_errno("write");
-    written_ += done;
+    add(sum_, bytes.first(static_cast<std::size_t>(done)));
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
 }
@@ -76,10 +102,33 @@ void AtomicFile::commit() {
   sync_directory(directory_of(target_));
 }
 
-void write_file_atomically(const std::filesystem::path& target, std::string_view text) {
+FileSum write_file_atomically(const std::filesystem::path& target, std::string_view text) {
   AtomicFile file(target);
   file.write(text);
   file.commit();
+  return file.sum();
+}
+
+FileSum sum_of_file(const std::filesystem::path& path) {
+  // Without O_NONBLOCK a pipe would wait for its writer before it can be refused.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  require(fd >= 0, path.string(), ": cannot open: ", system_message(errno));
+  struct stat status {};
+  int code = ::fstat(fd, &status) == 0 ? 0 : errno;
+  const bool regular = code != 0 || S_ISREG(status.st_mode);
+  FileSum sum;
+  std::vector<std::byte> buffer(piece);
+  for (bool more = regular && code == 0; more;) {
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) code = errno;
+    more = got > 0;
+    if (more) add(sum, std::span(buffer).first(static_cast<std::size_t>(got)));
+  }
+  ::close(fd);
+  require(regular, path.string(), ": want a regular file");
+  require(code == 0, path.string(), ": cannot read: ", system_message(code));
+  return sum;
 }
 
 void sync_directory(const std::filesystem::path& directory) {

@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "data/files/crc32c.h"
 #include "data/json/test_dir.h"
 
 using namespace nemocube;
@@ -52,6 +53,36 @@ TEST_CASE("atomic file: errors name the target and leave nothing behind") {
     CHECK_THROWS_WITH_AS(AtomicFile{place}, doctest::Contains("not a regular file"), Error);
   CHECK_THROWS_WITH_AS(AtomicFile{""}, doctest::Contains("empty"), Error);
   CHECK(names_in(dir.path()) == std::vector<std::string>{"file", "taken"});
+}
+
+TEST_CASE("atomic file: what was written is what is read back, also of more than one piece") {
+  const TestDir dir;
+  std::string text(3'000'000, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i >> 7);
+  AtomicFile file(dir / "large");
+  file.write(std::string_view(text).substr(0, 10));
+  file.write(std::string_view(text).substr(10));
+  const FileSum written = file.sum();
+  file.commit();
+  CHECK(written == FileSum{3'000'000, crc32c(std::as_bytes(std::span(text)))});
+  CHECK(sum_of_file(dir / "large") == written);
+  CHECK(write_file_atomically(dir / "small", "123456789") == FileSum{9, 0xE3069283});
+  CHECK(sum_of_file(dir / "small") == FileSum{9, 0xE3069283});
+  text[2'500'000] ^= 4;
+  spit(dir / "large", text);
+  CHECK_FALSE(sum_of_file(dir / "large") == written);
+  CHECK_THROWS_WITH_AS(sum_of_file(dir / "none"), doctest::Contains("none: cannot open"), Error);
+  CHECK_THROWS_WITH_AS(sum_of_file(dir.path()), doctest::Contains("regular file"), Error);
+}
+
+TEST_CASE("atomic file: temporary names are told from others") {
+  const std::string hidden = temporary_sibling("runs/training.jsonl").filename().string();
+  CHECK(target_of_temporary(hidden) == "training.jsonl");
+  CHECK(target_of_temporary(".a.1.2.tmp") == "a");
+  CHECK(target_of_temporary(".a.b.12.34.tmp") == "a.b");
+  for (const char* other : {"", ".tmp", "a.1.2.tmp", ".a.1.tmp", ".1.2.tmp", "..1.2.tmp", ".a.x.2.tmp",
+                            ".a.1.2.tm", ".a.1..tmp", ".a..2.tmp", ".a.1.2x.tmp"})
+    CHECK_FALSE(target_of_temporary(other).has_value());
 }
 
 TEST_CASE("atomic file: no room left") {

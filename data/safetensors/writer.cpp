@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "data/json/atomic_file.h"
 #include "data/json/json.h"
 #include "data/safetensors/reader.h"
 
@@ -52,8 +51,8 @@ TensorSource source_of(std::string name, const Tensor& value, DType stored) {
           }};
 }
 
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
-                       const SafetensorsMetadata& metadata) {
+FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+                          const SafetensorsMetadata& metadata) {
   std::ranges::sort(tensors, {},
                     [](const TensorSource& t) { return std::pair(-stored_bits(t.dtype), t.name); });
   std::vector<StoredTensor> entries;
@@ -79,6 +78,7 @@ void write_safetensors(const std::filesystem::path& path, std::vector<TensorSour
     tensors[i].write = nullptr;  // lets go of what it holds
   }
   file.commit();
+  return file.sum();
 }
 
 ShardPlan plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes) {
@@ -106,7 +106,7 @@ ShardPlan plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes
   return plan;
 }
 
-void write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan) {
+FileSums write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan) {
   std::map<std::string, std::string> places;
   std::int64_t total = 0;
   for (const auto& [file, tensors] : plan)
@@ -115,13 +115,15 @@ void write_safetensors_model(const std::filesystem::path& directory, ShardPlan p
       require(added, directory.string(), ": two tensors with the name '", t.name, "'");
       total += t.bytes();
     }
-  for (auto& [file, tensors] : plan) write_safetensors(directory / file, std::move(tensors));
-  if (plan.size() == 1 && plan.begin()->first == single_file_name) return;
+  FileSums sums;
+  for (auto& [file, tensors] : plan) sums[file] = write_safetensors(directory / file, std::move(tensors));
+  if (plan.size() == 1 && plan.begin()->first == single_file_name) return sums;
   Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
   Json::object_t& map = index["weight_map"].get_ref<Json::object_t&>();
   for (const auto& [name, file] : places)
     static_cast<Json::object_t::Container&>(map).emplace_back(name, file);
-  write_file_atomically(directory / index_file_name, dump_json(index) + "\n");
+  sums[index_file_name] = write_file_atomically(directory / index_file_name, dump_json(index) + "\n");
+  return sums;
 }
 
 }  // namespace nemocube

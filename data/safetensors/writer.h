@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "data/json/atomic_file.h"
 #include "data/safetensors/format.h"
 
 namespace nemocube {
@@ -33,9 +34,10 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 inline const SafetensorsMetadata pytorch_metadata{{"format", "pt"}};  ///< what Hugging Face's loaders ask for
 
 /// Writes a file atomically (see AtomicFile), tensors ordered by element size, largest first, then by name,
-/// so that each is aligned. Throws Error for two tensors of one name and when the file cannot be written.
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
-                       const SafetensorsMetadata& metadata = pytorch_metadata);
+/// so that each is aligned. Returns what was written. Throws Error for two tensors of one name and when the
+/// file cannot be written.
+FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+                          const SafetensorsMetadata& metadata = pytorch_metadata);
 
 /// Which file holds which tensors.
 using ShardPlan = std::map<std::string, std::vector<TensorSource>>;
@@ -43,7 +45,8 @@ using ShardPlan = std::map<std::string, std::vector<TensorSource>>;
 /// own): "model.safetensors" when one is enough, else "model-00001-of-00003.safetensors" and so on. 0: one
 /// file.
 ShardPlan plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes);
-/// Writes the files of a plan, then, unless the only one is "model.safetensors", their index.
-void write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan);
+/// Writes the files of a plan, then, unless the only one is "model.safetensors", their index. Returns what was
+/// written, by name of the file.
+FileSums write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan);
 
 }  // namespace nemocube
