@@ -131,6 +131,13 @@ FileSum sum_of_file(const std::filesystem::path& path) {
   return sum;
 }
 
+bool is_file_at(int fd, const std::filesystem::path& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
+}
+
 void sync_directory(const std::filesystem::path& directory) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   require(fd >= 0, directory.string(), ": cannot open: ", system_message(errno));

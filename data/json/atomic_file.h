@@ -48,6 +48,9 @@ FileSum sum_of_file(const std::filesystem::path& path);
 /// regular file has the name (a rename would destroy a device as easily as a file). For checks before long
 /// work.
 void check_output_place(const std::filesystem::path& target);
+/// Whether a path leads to the file or directory that is open as `fd`: not when it was removed, renamed or
+/// replaced since.
+bool is_file_at(int fd, const std::filesystem::path& path);
 /// Makes renames inside a directory durable.
 void sync_directory(const std::filesystem::path& directory);
 /// A name beside `target`, hidden and different for every call, for things that will be renamed to it.

@@ -75,6 +75,9 @@ TEST_CASE("bad outputs: a checkpoint directory that is no directory is refused b
   const ModelDir dir("train20");
   spit(dir / "checkpoints", "a file");
   check_refused(dir.path(), train_with({}), {"checkpoints", "Not a directory"});
+  check_refused(dir.path(), train_with({"checkpoint.checkpoint_dir=new/run", "checkpoint.restore_from=nope"}),
+                {"restore_from", "nope"});
+  CHECK_FALSE(fs::exists(dir / "new"));
   check_refused(dir.path(), train_with({"checkpoint.checkpoint_dir=model.safetensors/x"}),
                 {"model.safetensors/x"});
   check_refused(dir.path(), train_with({"checkpoint.checkpoint_dir=/proc/nope/x"}), {"/proc/nope/x"});
@@ -179,6 +182,22 @@ TEST_CASE("damaged checkpoints: refused with the file, and nothing is overwritte
     check_refused(dir.path(), train_to(4), parts);
     spit(file, good);
   };
+  const auto damaged = [&](const fs::path& file) {
+    std::string text = slurp(file);
+    text[text.size() / 2] ^= 1;
+    return text;
+  };
+  for (const fs::path& file : {state, optimizer, weights, checkpoint / "model" / "config.json",
+                               checkpoint / "config.yaml", checkpoint / "checksums.json"})
+    refuse(file, damaged(file),
+           {file.filename() == "checksums.json" ? "epoch_0_step_1" : file.filename().string()});
+  refuse(weights, slurp(weights).substr(0, 5000), {"model.safetensors", "damaged", "5000 bytes"});
+  // Older programs wrote no checksums. Without them every reader looks for itself.
+  fs::remove(checkpoint / "checksums.json");
+  refuse(state, slurp(state), {"checksums.json", "missing"});
+  Json older = read_json_file(state);
+  older.erase("origin");
+  spit(state, dump_json(older));
   const auto with = [&](const char* key, const Json& value) {
     Json json = read_json_file(state);
     (json["loader"].contains(key) ? json["loader"] : json)[key] = value;
@@ -189,7 +208,7 @@ TEST_CASE("damaged checkpoints: refused with the file, and nothing is overwritte
   refuse(state, with("step", -5), {"state.json", "'step'", "-5"});
   refuse(state, with("optimizer_steps", -3), {"state.json", "'optimizer_steps'", "-3"});
   refuse(state, with("next_index", 7777), {"7777", "80"});
-  refuse(state, with("rows", 7), {"7 rows", "80"});
+  refuse(state, with("rows", 9), {"9 rows", "80"});
   refuse(optimizer, slurp(optimizer).substr(0, 5000), {"optimizer.safetensors", "cut off?"});
   refuse(weights, slurp(weights).substr(0, 5000), {"model.safetensors", "cut off?"});
   check_refused(dir.path(), train_with({saving[0], "model.torch_dtype=bf16"}),

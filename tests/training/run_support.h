@@ -83,11 +83,11 @@ inline std::vector<Json> read_jsonl(const std::filesystem::path& path) {
   return lines;
 }
 
-/// What a log says that does not depend on clocks and memory.
+/// What a log says that does not depend on clocks, memory, and the build.
 inline std::vector<std::string> repeatable(const std::filesystem::path& log) {
   std::vector<std::string> lines;
   for (Json line : read_jsonl(log)) {
-    for (const char* key : {"timestamp", "tps", "tps_per_gpu", "mem", "positions_per_second",
+    for (const char* key : {"version", "timestamp", "tps", "tps_per_gpu", "mem", "positions_per_second",
                             "content_tokens_per_second", "label_tokens_per_second", "samples_per_second"})
       line.erase(key);
     lines.push_back(dump_json(line, -1));
@@ -95,12 +95,21 @@ inline std::vector<std::string> repeatable(const std::filesystem::path& log) {
   return lines;
 }
 
-/// Contents of the files of a checkpoint by relative path, but for the recipe, which names directories.
+/// Contents of the files of a checkpoint by relative path, but for what tells of its history: the recipe, which
+/// names directories, the origin in the state, and the checksums of both.
 inline std::map<std::string, std::string> contents(const std::filesystem::path& checkpoint) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint))
-    if (entry.is_regular_file() && entry.path().filename() != "config.yaml")
-      files[std::filesystem::relative(entry.path(), checkpoint).string()] = slurp(entry.path());
+    if (const std::string name = entry.path().filename().string();
+        entry.is_regular_file() && name != "config.yaml" && name != "checksums.json") {
+      std::string text = slurp(entry.path());
+      if (name == "state.json") {
+        Json state = parse_json(text, name);
+        state.erase("origin");
+        text = dump_json(state);
+      }
+      files[std::filesystem::relative(entry.path(), checkpoint).string()] = text;
+    }
   return files;
 }
 

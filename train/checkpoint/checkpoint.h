@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/run_state.h"
 #include "train/model_io/model_io.h"
 #include "train/optimizer/optimizer.h"
@@ -16,10 +17,11 @@
 ///       epoch_<E>_step_<S>/               after step S, which belongs to epoch E
 ///         model/                          config.json, weights, tokenizer: a usable Hugging Face directory
 ///         optim/optimizer.safetensors     moments, and the f32 masters of parameters stored in bf16
-///         state.json                      RunState
+///         state.json                      RunState and Origin
 ///         losses.json                     loss of each validation set, once they have been validated
 ///         config.yaml                     the recipe as resolved
-///       abandoned/                        checkpoints of a branch that a later run did not go on from
+///         checksums.json                  length and CRC-32C of each of these files
+///       abandoned/                        checkpoints and logs of branches that a later run did not go on from
 /// A checkpoint is written beside its final name and renamed when every byte is durable, so a directory with
 /// the final name is always whole.
 namespace nemocube {
@@ -29,34 +31,43 @@ class Checkpoints {
   Checkpoints(const CheckpointSection& section, std::string resolved_recipe);
 
   /// Writes a checkpoint, moves LATEST, prunes old ones. The first one after a load() sets aside those of
-  /// later steps than the loaded one: they belong to a branch that this run has left. One of the same name is
-  /// set aside as well. They go to abandoned/, as NAME.1, NAME.2 and so on where NAME is taken. Returns the
-  /// directory.
+  /// later steps than the loaded one: they belong to a branch that this run has left. Returns the directory.
   std::filesystem::path save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state);
 
   /// Notes the validation losses of a saved step, by name of the set, and lets LOWEST_VAL point at the saved
   /// checkpoint with the lowest finite loss of the set best_metric_key, the earliest of equal ones.
   void note_losses(const std::filesystem::path& checkpoint,
-                   const std::map<std::string, double>& losses) const;
+                   const std::map<std::string, double>& losses) const {
+    folder_.note_losses(checkpoint, losses);
+  }
+
+  /// Completes what a killed run had begun to publish and removes what it left. Only for a run that holds the
+  /// lock of the directory (train/loop/run_lock.h).
+  void recover() const { folder_.recover(); }
 
   /// What to resume from: the section's restore_from (LATEST, LOWEST_VAL, a name in checkpoint_dir, or a
-  /// path; Error when it is not there), else LATEST, else (with a warning) the one of the highest step that
-  /// has a state.json, else nothing.
+  /// path; Error when it is not there), else CheckpointFolder::newest().
   std::optional<std::filesystem::path> find() const;
 
   /// Reads a checkpoint into a model and optimizer of the same shape: the same bits as when it was written.
-  /// Errors name the file and what is missing, unexpected or of another shape.
+  /// Errors name the file and what is damaged, missing, unexpected or of another shape; of a damaged checkpoint
+  /// also the newest intact one before it.
   RunState load(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer);
 
+  /// How many checkpoints the next save() sets aside.
+  std::size_t to_be_abandoned() const;
+  /// Origin::serial of the next checkpoint.
+  std::int64_t next_serial() const { return folder_.next_serial(parent_.serial); }
+
  private:
-  void set_aside(const std::filesystem::path& checkpoint) const;
-  void leave_old_branch(const std::filesystem::path& newest);
-  void point_to_lowest() const;
-  void prune(const std::filesystem::path& newest) const;
+  void check_intact(const std::filesystem::path& checkpoint) const;
   CheckpointSection section_;
-  std::filesystem::path dir_;
+  CheckpointFolder folder_;
   std::string resolved_recipe_;
-  std::optional<std::int64_t> branch_point_;  // steps done when loaded; null once this run has saved
+  struct Parent {
+    std::string name;
+    std::int64_t steps = 0, serial = 0;
+  } parent_;  // the checkpoint loaded or saved last
 };
 
 }  // namespace nemocube

@@ -1,10 +1,15 @@
 #include "train/checkpoint/checkpoint.h"
 
 #include <doctest/doctest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
+#include "data/json/json.h"
 #include "data/json/test_dir.h"
 #include "model/test_models.h"
 
@@ -44,14 +49,28 @@ struct Training {
 RunState state_after(std::int64_t steps) {
   RunState s;
   s.step = steps;
-  s.scheduler_steps = steps - 1;
-  s.optimizer_steps = steps - 2;
+  s.scheduler_steps = s.optimizer_steps = steps - 1;
   s.samples = 4 * steps;
   s.skipped_steps = 1;
-  s.nonfinite_in_a_row = 2;
-  s.loader = {3, 40, 100, 7};
+  s.nonfinite_in_a_row = 1;
+  s.loader = {1, 40, 100, 7};
   return s;
 }
+
+// As programs before the checksums wrote it.
+void make_old(const fs::path& checkpoint) {
+  Json state = read_json_file(checkpoint / "state.json");
+  state.erase("origin");
+  spit(checkpoint / "state.json", dump_json(state));
+  fs::remove(checkpoint / "checksums.json");
+}
+
+void point_to(const fs::path& link, const char* target) {
+  fs::remove(link);
+  fs::create_directory_symlink(target, link);
+}
+
+using Names = std::vector<std::string>;
 
 }  // namespace
 
@@ -63,8 +82,9 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved") {
       const Training saved(dtype, 1, kind);
       const RunState want = state_after(9);
       const fs::path at = checkpoints.save(saved.loaded, *saved.optimizer, want);
-      CHECK(at.filename() == "epoch_3_step_8");
-      CHECK(names_in(at) == std::vector<std::string>{"config.yaml", "model", "optim", "state.json"});
+      CHECK(at.filename() == "epoch_1_step_8");
+      CHECK(names_in(at) ==
+            std::vector<std::string>{"checksums.json", "config.yaml", "model", "optim", "state.json"});
       CHECK(slurp(at / "config.yaml") == "seed: 1\n");
       const Training other(dtype, 2, kind);
       const RunState got = checkpoints.load(at, *other.loaded.model, *other.optimizer);
@@ -101,32 +121,32 @@ TEST_CASE("checkpoint: which one is found") {
     checkpoints.note_losses(at, {{"default", step == 2 ? 1.0 : 2.0}});
   }
   const fs::path runs = dir / "runs";
-  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_3_step_8");
-  CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_3_step_1");
+  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_8");
+  CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_1_step_1");
   // What the last run wrote last, be its step higher or lower than that of others.
-  CHECK(find()->filename() == "epoch_3_step_8");
+  CHECK(find()->filename() == "epoch_1_step_8");
   // Without it the highest step.
-  const std::string state = slurp(runs / "epoch_3_step_8" / "state.json");
-  fs::remove(runs / "epoch_3_step_8" / "state.json");
-  CHECK(find()->filename() == "epoch_3_step_9");
+  const std::string state = slurp(runs / "epoch_1_step_8" / "state.json");
+  fs::remove(runs / "epoch_1_step_8" / "state.json");
+  CHECK(find()->filename() == "epoch_1_step_9");
   fs::remove(runs / "LATEST");
-  CHECK(find()->filename() == "epoch_3_step_9");
-  fs::create_directory_symlink("epoch_3_step_77", runs / "LATEST");
-  CHECK(find()->filename() == "epoch_3_step_9");
-  fs::create_directories(runs / "epoch_3_step_100");
-  CHECK(find()->filename() == "epoch_3_step_9");
+  CHECK(find()->filename() == "epoch_1_step_9");
+  fs::create_directory_symlink("epoch_1_step_77", runs / "LATEST");
+  CHECK(find()->filename() == "epoch_1_step_9");
+  fs::create_directories(runs / "epoch_1_step_100");
+  CHECK(find()->filename() == "epoch_1_step_9");
   // A half-written one has no final name; other folders do not count.
-  fs::create_directories(runs / "epoch_3_step_99.tmp");
+  fs::create_directories(runs / "epoch_1_step_99.tmp");
   fs::create_directories(runs / "epoch_x_step_");
-  CHECK(find()->filename() == "epoch_3_step_9");
-  spit(runs / "epoch_3_step_8" / "state.json", state);
+  CHECK(find()->filename() == "epoch_1_step_9");
+  spit(runs / "epoch_1_step_8" / "state.json", state);
   fs::remove(runs / "LATEST");
-  fs::create_directory_symlink("epoch_3_step_8", runs / "LATEST");
+  fs::create_directory_symlink("epoch_1_step_8", runs / "LATEST");
   for (const auto& [name, want] : std::vector<std::pair<std::string, std::string>>{
-           {"LATEST", "epoch_3_step_8"},
-           {"LOWEST_VAL", "epoch_3_step_1"},
-           {"epoch_3_step_9", "epoch_3_step_9"},
-           {(runs / "epoch_3_step_1").string(), "epoch_3_step_1"}}) {
+           {"LATEST", "epoch_1_step_8"},
+           {"LOWEST_VAL", "epoch_1_step_1"},
+           {"epoch_1_step_9", "epoch_1_step_9"},
+           {(runs / "epoch_1_step_1").string(), "epoch_1_step_1"}}) {
     section.restore_from = name;
     CHECK(find()->filename() == want);
   }
@@ -157,16 +177,16 @@ TEST_CASE("checkpoint: LOWEST_VAL is the saved one with the lowest loss, the fir
     return fs::exists(link) ? fs::read_symlink(link).string() : "none";
   };
   CHECK(lowest_after(1, std::nan(""), 0.5) == "none");
-  CHECK(lowest_after(2, 0.1 + 0.2, 0.7) == "epoch_3_step_1");
-  CHECK(lowest_after(3, std::numeric_limits<double>::infinity(), 0.6) == "epoch_3_step_1");
-  CHECK(lowest_after(4, 0.1 + 0.2, 0.8) == "epoch_3_step_1");
-  CHECK(lowest_after(5, 0.3, 0.9) == "epoch_3_step_4");  // 0.1 + 0.2 is more than 0.3
+  CHECK(lowest_after(2, 0.1 + 0.2, 0.7) == "epoch_1_step_1");
+  CHECK(lowest_after(3, std::numeric_limits<double>::infinity(), 0.6) == "epoch_1_step_1");
+  CHECK(lowest_after(4, 0.1 + 0.2, 0.8) == "epoch_1_step_1");
+  CHECK(lowest_after(5, 0.3, 0.9) == "epoch_1_step_4");  // 0.1 + 0.2 is more than 0.3
   // Known to another process as well, by the set it asks for; what is damaged is no candidate.
   section.best_metric_key = "other";
   checkpoints = Checkpoints(section, "");
-  CHECK(lowest_after(6, 9, 9) == "epoch_3_step_0");
-  spit(dir / "runs" / "epoch_3_step_0" / "losses.json", "{");
-  CHECK(lowest_after(7, 9, 9) == "epoch_3_step_2");
+  CHECK(lowest_after(6, 9, 9) == "epoch_1_step_0");
+  spit(dir / "runs" / "epoch_1_step_0" / "losses.json", "{");
+  CHECK(lowest_after(7, 9, 9) == "epoch_1_step_2");
 }
 
 TEST_CASE("checkpoint: old ones go, but not the newest nor the best") {
@@ -178,8 +198,8 @@ TEST_CASE("checkpoint: old ones go, but not the newest nor the best") {
   for (std::int64_t step = 1; step <= 5; ++step)
     checkpoints.note_losses(checkpoints.save(t.loaded, *t.optimizer, state_after(step)),
                             {{"default", step == 2 ? 1.0 : 2.0}});
-  CHECK(names_in(dir / "runs") == std::vector<std::string>{"LATEST", "LOWEST_VAL", "epoch_3_step_1",
-                                                           "epoch_3_step_3", "epoch_3_step_4"});
+  CHECK(names_in(dir / "runs") == std::vector<std::string>{"LATEST", "LOWEST_VAL", "epoch_1_step_1",
+                                                           "epoch_1_step_3", "epoch_1_step_4"});
 }
 
 TEST_CASE("checkpoint: a run that goes back leaves the other branch aside when it first saves") {
@@ -189,34 +209,33 @@ TEST_CASE("checkpoint: a run that goes back leaves the other branch aside when i
   const fs::path runs = dir / "runs";
   const Training t(DType::f32, 4, OptimizerKind::adamw, "-");
   const auto names = [](const fs::path& folder) { return names_in(folder); };
-  using Names = std::vector<std::string>;
   {
     Checkpoints first(section, "");
     for (const std::int64_t step : {2, 4, 6})
       first.note_losses(first.save(t.loaded, *t.optimizer, state_after(step)),
                         {{"default", 10.0 - static_cast<double>(step)}});
-    spit(runs / "epoch_3_step_5" / "stray", "x");
+    spit(runs / "epoch_1_step_5" / "stray", "x");
   }
-  const Names old{"LATEST", "LOWEST_VAL", "epoch_3_step_1", "epoch_3_step_3", "epoch_3_step_5"};
+  const Names old{"LATEST", "LOWEST_VAL", "epoch_1_step_1", "epoch_1_step_3", "epoch_1_step_5"};
   Checkpoints second(section, "");
-  second.load(runs / "epoch_3_step_1", *t.loaded.model, *t.optimizer);
+  second.load(runs / "epoch_1_step_1", *t.loaded.model, *t.optimizer);
   CHECK(names(runs) == old);  // nothing is touched before there is something new
   second.save(t.loaded, *t.optimizer, state_after(6));
-  CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_3_step_1", "epoch_3_step_5"});
-  CHECK(names(runs / "abandoned") == Names{"epoch_3_step_3", "epoch_3_step_5"});
-  CHECK(fs::exists(runs / "abandoned" / "epoch_3_step_5" / "stray"));
-  CHECK_FALSE(fs::exists(runs / "epoch_3_step_5" / "stray"));
-  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_3_step_5");
-  CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_3_step_1");
-  CHECK(second.find()->filename() == "epoch_3_step_5");
+  CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_1_step_1", "epoch_1_step_5"});
+  CHECK(names(runs / "abandoned") == Names{"epoch_1_step_3", "epoch_1_step_5"});
+  CHECK(fs::exists(runs / "abandoned" / "epoch_1_step_5" / "stray"));
+  CHECK_FALSE(fs::exists(runs / "epoch_1_step_5" / "stray"));
+  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_5");
+  CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_1_step_1");
+  CHECK(second.find()->filename() == "epoch_1_step_5");
   // Its own later ones stay, and the window counts them alone.
   for (const std::int64_t step : {7, 8}) second.save(t.loaded, *t.optimizer, state_after(step));
-  CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_3_step_1", "epoch_3_step_5",
-                             "epoch_3_step_6", "epoch_3_step_7"});
-  CHECK(names(runs / "abandoned") == Names{"epoch_3_step_3", "epoch_3_step_5"});
+  CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_1_step_1", "epoch_1_step_5",
+                             "epoch_1_step_6", "epoch_1_step_7"});
+  CHECK(names(runs / "abandoned") == Names{"epoch_1_step_3", "epoch_1_step_5"});
   // And there is a way back.
-  section.restore_from = "abandoned/epoch_3_step_5";
-  CHECK(Checkpoints(section, "").find() == fs::canonical(runs / "abandoned" / "epoch_3_step_5"));
+  section.restore_from = "abandoned/epoch_1_step_5";
+  CHECK(Checkpoints(section, "").find() == fs::canonical(runs / "abandoned" / "epoch_1_step_5"));
 }
 
 TEST_CASE("checkpoint: errors name the file and what does not fit") {
@@ -224,6 +243,7 @@ TEST_CASE("checkpoint: errors name the file and what does not fit") {
   Checkpoints checkpoints(section_in(dir), "");
   const Training t(DType::f32, 5, OptimizerKind::adamw, "-");
   const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(3));
+  // What does not fit is told from what is damaged, so the latter is tried without checksums.
   const auto refuses = [&](const Training& into, const char* text) {
     CHECK_THROWS_WITH_AS(checkpoints.load(at, *into.loaded.model, *into.optimizer), doctest::Contains(text),
                          Error);
@@ -231,6 +251,7 @@ TEST_CASE("checkpoint: errors name the file and what does not fit") {
   refuses(Training(DType::f32, 5, OptimizerKind::sgd, "-"), "another optimizer");
   refuses(Training(DType::bf16, 5, OptimizerKind::adamw, "-"), "master.");
   refuses(Training(DType::f32, 5, OptimizerKind::adamw, "--"), "backbone.layers.1");
+  make_old(at);
   const std::string state = slurp(at / "state.json");
   spit(at / "state.json", "{}");
   refuses(t, "state.json");
@@ -244,5 +265,208 @@ TEST_CASE("checkpoint: a folder that cannot be written is an error that names it
   spit(dir / "runs", "a file");
   const Training t(DType::f32, 6, OptimizerKind::adamw, "-");
   CHECK_THROWS_WITH_AS(Checkpoints(section_in(dir), "").save(t.loaded, *t.optimizer, state_after(1)),
-                       doctest::Contains("epoch_3_step_0"), Error);
+                       doctest::Contains("epoch_1_step_0"), Error);
+}
+
+TEST_CASE("checkpoint: every flipped byte and every cut is found, and the one before is named") {
+  const TestDir dir;
+  Checkpoints checkpoints(section_in(dir), "seed: 1\n");
+  const Training t(DType::f32, 7, OptimizerKind::adamw, "-");
+  for (const std::int64_t step : {2, 4, 6})
+    checkpoints.note_losses(checkpoints.save(t.loaded, *t.optimizer, state_after(step)), {{"default", 1.0}});
+  const fs::path runs = dir / "runs", newest = runs / "epoch_1_step_5";
+  const auto refusal = [&](const fs::path& checkpoint) {
+    try {
+      checkpoints.load(checkpoint, *t.loaded.model, *t.optimizer);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("loaded");
+  };
+  CHECK(refusal(newest) == "loaded");
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(newest))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  REQUIRE(files.size() == 7);
+  for (const fs::path& file : files) {
+    CAPTURE(file);
+    const std::string good = slurp(file);
+    for (const std::size_t at : {std::size_t{0}, good.size() / 2, good.size() - 2}) {
+      std::string bad = good;
+      bad[at] ^= 1;
+      spit(file, bad);
+      const std::string text = refusal(newest);
+      CHECK_MESSAGE(text.find(newest.string()) != text.npos, text);
+      CHECK_MESSAGE(text.ends_with("--set checkpoint.restore_from=epoch_1_step_3"), text);
+    }
+    spit(file, good.substr(0, good.size() - 3));
+    CHECK(refusal(newest).find("restore_from=epoch_1_step_3") != std::string::npos);
+    fs::remove(file);
+    CHECK(refusal(newest).find(file.filename().string()) != std::string::npos);
+    spit(file, good);
+  }
+  // One that is damaged itself is not suggested, and where none is left nothing is.
+  spit(newest / "config.yaml", "x");
+  spit(runs / "epoch_1_step_3" / "config.yaml", "x");
+  CHECK(refusal(newest).ends_with("restore_from=epoch_1_step_1"));
+  spit(runs / "epoch_1_step_1" / "config.yaml", "x");
+  CHECK(refusal(newest).find("restore_from") == std::string::npos);
+}
+
+TEST_CASE("checkpoint: one of an older program, without checksums and serial, is loaded") {
+  const TestDir dir;
+  const Training t(DType::f32, 7, OptimizerKind::adamw, "-");
+  {
+    Checkpoints old(section_in(dir), "");
+    for (const std::int64_t step : {2, 4}) make_old(old.save(t.loaded, *t.optimizer, state_after(step)));
+  }
+  const fs::path runs = dir / "runs";
+  Checkpoints checkpoints(section_in(dir), "");
+  checkpoints.recover();
+  REQUIRE(checkpoints.find() == runs / "epoch_1_step_3");
+  CHECK(checkpoints.load(runs / "epoch_1_step_3", *t.loaded.model, *t.optimizer).step == 4);
+  checkpoints.note_losses(runs / "epoch_1_step_3", {{"default", 1.0}});
+  CHECK_FALSE(fs::exists(runs / "epoch_1_step_3" / "checksums.json"));
+  // Without serials LATEST decides.
+  point_to(runs / "LATEST", "epoch_1_step_1");
+  CHECK(checkpoints.find() == runs / "epoch_1_step_1");
+}
+
+TEST_CASE("checkpoint: state that no run can have is refused") {
+  const TestDir dir;
+  Checkpoints checkpoints(section_in(dir), "");
+  const Training t(DType::f32, 7, OptimizerKind::adamw, "-");
+  const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(9)), file = at / "state.json";
+  make_old(at);
+  const Json good = read_json_file(file);
+  const std::vector<std::pair<Json, const char*>> cases{
+      {{{"step", 99999}}, "'step'"},
+      {{{"optimizer_steps", 9}}, "'optimizer_steps'"},
+      {{{"scheduler_steps", 10}, {"optimizer_steps", 10}}, "'scheduler_steps'"},
+      {{{"skipped_steps", 2}}, "'skipped_steps'"},
+      {{{"nonfinite_in_a_row", 2}}, "'nonfinite_in_a_row'"},
+      {{{"samples", 8}}, "'samples'"},
+      {{{"step", std::int64_t{1} << 60}}, "'step'"},
+      {{{"samples", std::uint64_t{1} << 63}}, "'samples'"},
+      {{{"loader", {{"epoch", 10}, {"next_index", 40}, {"rows", 100}, {"seed", 7}}}}, "'loader.epoch'"},
+      {{{"loader", {{"epoch", 1}, {"next_index", 101}, {"rows", 100}, {"seed", 7}}}}, "'loader.next_index'"}};
+  for (const auto& [change, field] : cases) {
+    CAPTURE(field);
+    Json state = good;
+    state.update(change);
+    spit(file, dump_json(state));
+    CHECK_THROWS_WITH_AS(read_run_state(file), doctest::Contains(field), Error);
+  }
+}
+
+TEST_CASE("checkpoint: a kill before LATEST moves costs nothing: the newest of the branch is found") {
+  const TestDir dir;
+  CheckpointSection section = section_in(dir);
+  const fs::path runs = dir / "runs";
+  const Training t(DType::f32, 8, OptimizerKind::adamw, "-");
+  {
+    Checkpoints first(section, "");
+    for (const std::int64_t step : {2, 4, 6}) first.save(t.loaded, *t.optimizer, state_after(step));
+  }
+  point_to(runs / "LATEST", "epoch_1_step_3");  // as a kill right after the rename of the third leaves it
+  Checkpoints next(section, "");
+  CHECK(next.find() == runs / "epoch_1_step_5");
+  next.recover();
+  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_5");
+  CHECK_FALSE(fs::exists(runs / "abandoned"));
+
+  // The same in a run that was taken back on purpose: what it wrote wins over the higher step it left.
+  {
+    Checkpoints back(section, "");
+    back.load(runs / "epoch_1_step_1", *t.loaded.model, *t.optimizer);
+    CHECK(back.to_be_abandoned() == 2);
+    back.save(t.loaded, *t.optimizer, state_after(3));
+    CHECK(back.to_be_abandoned() == 0);
+  }
+  for (const char* name : {"epoch_1_step_3", "epoch_1_step_5"})
+    fs::rename(runs / "abandoned" / name, runs / name);
+  point_to(runs / "LATEST", "epoch_1_step_5");
+  Checkpoints after(section, "");
+  CHECK(after.find() == runs / "epoch_1_step_2");
+  after.recover();
+  CHECK(names_in(runs) == Names{"LATEST", "abandoned", "epoch_1_step_1", "epoch_1_step_2"});
+  CHECK(names_in(runs / "abandoned") == Names{"epoch_1_step_3", "epoch_1_step_5"});
+  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_2");
+  // A deliberate way back is respected.
+  section.restore_from = "epoch_1_step_1";
+  CHECK(Checkpoints(section, "").find() == fs::canonical(runs / "epoch_1_step_1"));
+}
+
+TEST_CASE("checkpoint: a kill before the last rename costs nothing either, once every byte is written") {
+  const TestDir dir;
+  const CheckpointSection section = section_in(dir);
+  const fs::path runs = dir / "runs";
+  const Training t(DType::f32, 8, OptimizerKind::adamw, "-");
+  Checkpoints first(section, "");
+  for (const std::int64_t step : {2, 4}) first.save(t.loaded, *t.optimizer, state_after(step));
+  const auto stage = [&] { fs::rename(runs / "epoch_1_step_3", runs / ".epoch_1_step_3.123.4.tmp"); };
+  stage();
+  point_to(runs / "LATEST", "epoch_1_step_1");
+  Checkpoints(section, "").recover();
+  CHECK(names_in(runs) == Names{"LATEST", "epoch_1_step_1", "epoch_1_step_3"});
+  CHECK(Checkpoints(section, "").find() == runs / "epoch_1_step_3");
+  CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_3");
+  // Not whole yet, or its place still taken by the one that it was to replace: it never was.
+  stage();
+  fs::remove(runs / ".epoch_1_step_3.123.4.tmp" / "checksums.json");
+  fs::copy(runs / "epoch_1_step_1", runs / ".epoch_1_step_1.123.5.tmp", fs::copy_options::recursive);
+  Checkpoints(section, "").recover();
+  CHECK(names_in(runs) == Names{"LATEST", "epoch_1_step_1"});
+}
+
+TEST_CASE("checkpoint: what killed runs left is removed, and nothing else") {
+  const TestDir dir;
+  CheckpointSection section = section_in(dir);
+  const fs::path runs = dir / "runs";
+  const Training t(DType::f32, 8, OptimizerKind::adamw, "-");
+  Checkpoints checkpoints(section, "");
+  const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(2));
+  fs::create_directories(runs / ".epoch_1_step_9.1.2.tmp" / "model");
+  fs::create_directories(runs / ".pruned_epoch_1_step_0.1.2.tmp" / "model");
+  spit(runs / ".pruned_epoch_1_step_0.1.2.tmp" / "checksums.json", "{}");
+  fs::create_directory_symlink("epoch_1_step_1", runs / ".LATEST.1.2.tmp");
+  fs::create_directory_symlink("nowhere", runs / ".LOWEST_VAL.1.2.tmp");
+  for (const char* name : {".training.jsonl.1.2.tmp", ".validation.jsonl.1.2.tmp",
+                           ".validation_x.jsonl.1.2.tmp", ".training.jsonl.branch_3.1.2.tmp"})
+    spit(runs / name, "x");
+  for (const char* name : {".losses.json.1.2.tmp", ".checksums.json.1.2.tmp"}) spit(at / name, "x");
+  for (const char* name : {".mine.1.2.tmp", "training.jsonl", ".training.jsonl"}) spit(runs / name, "x");
+  spit(at / ".mine.1.2.tmp", "x");
+  checkpoints.recover();
+  CHECK(names_in(runs) ==
+        Names{".mine.1.2.tmp", ".training.jsonl", "LATEST", "epoch_1_step_1", "training.jsonl"});
+  CHECK(names_in(at) ==
+        Names{".mine.1.2.tmp", "checksums.json", "config.yaml", "model", "optim", "state.json"});
+}
+
+TEST_CASE("checkpoint: pruning takes the name away before the bytes") {
+  const TestDir dir;
+  CheckpointSection section = section_in(dir);
+  section.max_recent_checkpoints = 1;
+  const fs::path runs = dir / "runs";
+  const Training t(DType::f32, 8, OptimizerKind::adamw, "-");
+  Checkpoints checkpoints(section, "");
+  checkpoints.save(t.loaded, *t.optimizer, state_after(2));
+  // The kernel tells in which way the name went: a kill in the middle of a removal cannot be timed.
+  const int watch = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  REQUIRE(watch >= 0);
+  REQUIRE(::inotify_add_watch(watch, runs.c_str(), IN_DELETE | IN_MOVED_FROM) >= 0);
+  checkpoints.save(t.loaded, *t.optimizer, state_after(3));
+  alignas(inotify_event) std::array<char, 16384> buffer{};
+  const ssize_t size = ::read(watch, buffer.data(), buffer.size());
+  ::close(watch);
+  std::vector<std::pair<bool, std::string>> gone;  // whether by a rename
+  for (ssize_t at = 0; at < size;) {
+    const auto* event = reinterpret_cast<const inotify_event*>(buffer.data() + at);
+    gone.emplace_back((event->mask & IN_MOVED_FROM) != 0, event->name);
+    at += static_cast<ssize_t>(sizeof *event + event->len);
+  }
+  CHECK(std::ranges::count(gone, std::pair(true, std::string("epoch_1_step_1"))) == 1);
+  CHECK(std::ranges::count(gone, std::pair(false, std::string("epoch_1_step_1"))) == 0);
+  CHECK(names_in(runs) == Names{"LATEST", "epoch_1_step_2"});
 }

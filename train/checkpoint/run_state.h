@@ -1,7 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
 
+#include "data/json/atomic_file.h"
 #include "data/loader/loader.h"
 
 namespace nemocube {
@@ -17,8 +20,20 @@ struct RunState {
   LoaderState loader;  ///< after the last step, in the epoch of that step
 };
 
-void write_run_state(const std::filesystem::path& file, const RunState& state);
-/// Throws Error naming the file and the field that is missing, negative or no integer.
+/// Where a checkpoint comes from.
+struct Origin {
+  std::string program;      ///< version() of the program that wrote it
+  std::int64_t serial = 0;  ///< counts the checkpoints of a directory in the order they were written, from 1
+  std::string parent;       ///< the checkpoint that the run had saved or loaded before; empty: none
+  std::int64_t parent_steps = 0;  ///< steps done there
+};
+
+/// The file state.json of a checkpoint.
+FileSum write_run_state(const std::filesystem::path& file, const RunState& state, const Origin& origin);
+/// Throws Error naming the file and the field that is missing or no integer, or holds what no run can have
+/// counted.
 RunState read_run_state(const std::filesystem::path& file);
+/// Nothing for a checkpoint of a program that did not write it yet. Throws Error like read_run_state().
+std::optional<Origin> read_origin(const std::filesystem::path& file);
 
 }  // namespace nemocube

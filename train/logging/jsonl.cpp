@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "data/json/atomic_file.h"
 
 namespace nemocube {
@@ -31,18 +32,15 @@ void write_all(int file, std::string_view text, const std::filesystem::path& pat
   }
 }
 
-void move_aside(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::file_size(path, error) == 0 || error) return;
-  for (int i = 1;; ++i) {
-    std::filesystem::path kept = path;
-    kept += cat(".", i);
-    if (std::filesystem::exists(kept, error)) continue;
-    std::filesystem::rename(path, kept, error);
-    require(!error, path.string(), ": cannot keep the log of an earlier run as ", kept.filename().string(),
-            ": ", error.message());
-    return;
-  }
+// What a step gave, as opposed to when and how fast.
+nlohmann::json results(const std::string& line) {
+  const auto record = nlohmann::json::parse(line, nullptr, false);
+  nlohmann::json kept = nlohmann::json::object();
+  if (!record.is_object()) return line;  // a damaged line equals itself alone
+  for (const char* key : {"step", "epoch", "loss", "grad_norm", "lr", "num_label_tokens", "skipped_steps",
+                          "val_loss", "exact_match", "f1"})
+    if (const auto field = record.find(key); field != record.end()) kept[key] = *field;
+  return kept;
 }
 
 bool precedes(const std::string& line, std::int64_t first_step) {
@@ -95,12 +93,14 @@ JsonLine& JsonLine::add(std::string_view name, const std::optional<double>& valu
   return *this;
 }
 
-JsonlWriter::JsonlWriter(const std::filesystem::path& path) : path_(path) {
+JsonlWriter::JsonlWriter(const std::filesystem::path& path) : path_(path) { open(); }
+
+void JsonlWriter::open() {
   std::error_code error;
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  require(!error, path.string(), ": cannot create the folder of this log: ", error.message());
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  require(file_ >= 0, path.string(), ": cannot open this log: ", std::strerror(errno));
+  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), error);
+  require(!error, path_.string(), ": cannot create the folder of this log: ", error.message());
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  require(file_ >= 0, path_.string(), ": cannot open this log: ", std::strerror(errno));
 }
 
 JsonlWriter::JsonlWriter(JsonlWriter&& other) noexcept
@@ -110,7 +110,17 @@ JsonlWriter::~JsonlWriter() {
   if (file_ >= 0) ::close(file_);
 }
 
-void JsonlWriter::append(const JsonLine& line) { write_all(file_, line.text() + "\n", path_); }
+void JsonlWriter::append(const JsonLine& line) {
+  if (!is_file_at(file_, path_)) {
+    require(is_run_log(path_), path_.string(),
+            ": was replaced while the run goes on, by what is no log of a training run");
+    ::close(std::exchange(file_, -1));
+    open();
+    log_warning(path_.string(),
+                ": was removed, renamed or replaced while the run goes on; it goes on in a new file");
+  }
+  write_all(file_, line.text() + "\n", path_);
+}
 
 bool is_run_log(const std::filesystem::path& path) {
   std::error_code error;
@@ -123,15 +133,10 @@ bool is_run_log(const std::filesystem::path& path) {
   return beginning.starts_with(head);  // a crash may have left less than a line
 }
 
-std::int64_t start_log(const std::filesystem::path& path, std::int64_t first_step) {
-  expect(first_step >= 0, "start_log: step ", first_step);
-  if (!std::filesystem::exists(path)) return 0;
-  if (first_step == 0) {
-    move_aside(path);
-    return 0;
-  }
-  std::ifstream in(path, std::ios::binary);
-  require(in.good(), path.string(), ": cannot read this log");
+std::int64_t copy_log(const std::filesystem::path& from, const std::filesystem::path& to,
+                      std::int64_t first_step) {
+  std::ifstream in(from, std::ios::binary);
+  require(in.good(), from.string(), ": cannot read this log");
   std::string kept, line;
   std::int64_t dropped = 0;
   while (std::getline(in, line)) {
@@ -140,9 +145,38 @@ std::int64_t start_log(const std::filesystem::path& path, std::int64_t first_ste
     else
       ++dropped;
   }
-  require(!in.bad(), path.string(), ": cannot read this log to its end");
-  write_file_atomically(path, kept);
+  require(!in.bad(), from.string(), ": cannot read this log to its end");
+  write_file_atomically(to, kept);
   return dropped;
+}
+
+std::filesystem::path free_name(const std::filesystem::path& path) {
+  for (int i = 1;; ++i) {
+    std::filesystem::path name = path;
+    name += cat(".", i);
+    if (std::error_code error; !std::filesystem::exists(name, error)) return name;
+  }
+}
+
+bool is_repeated(const std::filesystem::path& log, const std::filesystem::path& newer) {
+  std::ifstream a(log, std::ios::binary), b(newer, std::ios::binary);
+  if (!a.good()) return false;
+  for (std::string old_line, new_line; std::getline(a, old_line);)
+    if (!std::getline(b, new_line) || results(old_line) != results(new_line)) return false;
+  return !a.bad();
+}
+
+std::int64_t start_log(const std::filesystem::path& path, std::int64_t first_step) {
+  expect(first_step >= 0, "start_log: step ", first_step);
+  std::error_code error;
+  if (!std::filesystem::exists(path)) return 0;
+  if (first_step > 0) return copy_log(path, path, first_step);
+  if (std::filesystem::file_size(path, error) == 0 || error) return 0;
+  const std::filesystem::path kept = free_name(path);
+  std::filesystem::rename(path, kept, error);
+  require(!error, path.string(), ": cannot keep the log of an earlier run as ", kept.filename().string(),
+          ": ", error.message());
+  return 0;
 }
 
 }  // namespace nemocube

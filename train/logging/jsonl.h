@@ -27,7 +27,8 @@ class JsonLine {
 };
 
 /// Appends lines to a file. Each line reaches the operating system in one write before append() returns, so a
-/// crash loses none and a reader never sees half of one.
+/// crash loses none and a reader never sees half of one. A file that is removed, renamed or replaced between
+/// two lines is noticed: the next line goes, with a warning, to what has the name then.
 class JsonlWriter {
  public:
   /// Creates the file and the folders above it. Throws Error naming the path and the reason.
@@ -38,17 +39,31 @@ class JsonlWriter {
   JsonlWriter& operator=(const JsonlWriter&) = delete;
   JsonlWriter& operator=(JsonlWriter&&) = delete;
 
-  /// Throws Error naming the path and the reason, such as a full disk.
+  /// Throws Error naming the path and the reason, such as a full disk or a file of another kind put in the
+  /// place of the log.
   void append(const JsonLine& line);
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void open();
   std::filesystem::path path_;
   int file_ = -1;
 };
 
 /// Whether a file can be the log of a run: it starts like a line of one, or is empty or absent.
 bool is_run_log(const std::filesystem::path& path);
+
+/// Writes the lines of the log `from` whose "step" is below first_step to `to`, in one rename; damaged lines are
+/// left out. Returns how many lines that leaves out.
+std::int64_t copy_log(const std::filesystem::path& from, const std::filesystem::path& to,
+                      std::int64_t first_step);
+
+/// A name beside `path` that is free: path.1, path.2, ...
+std::filesystem::path free_name(const std::filesystem::path& path);
+
+/// Whether `log` says nothing that `newer` does not say: each of its lines has there, in order, a line with the
+/// same step and results. Clocks and memory may differ.
+bool is_repeated(const std::filesystem::path& log, const std::filesystem::path& newer);
 
 /// Prepares a log for a run that starts at `first_step`, so that the file reads as one run:
 ///  - first_step > 0 (a resumed run): lines whose "step" is first_step or more, and lines that are damaged,

@@ -72,6 +72,29 @@ TEST_CASE("lines are appended, at once, in folders that are created") {
   CHECK(text_of(path) == "{\"step\": 0}\n{\"step\": 1}\n{\"step\": 2}\n");
 }
 
+TEST_CASE("a log that is removed, renamed or replaced between two lines is noticed") {
+  const Folder folder;
+  const fs::path path = folder.path / "runs" / "log.jsonl";
+  JsonlWriter writer(path);
+  const auto append = [&](std::int64_t step) { writer.append(JsonLine{}.add("step", step)); };
+  append(0);
+  fs::remove(path);
+  append(1);
+  CHECK(text_of(path) == "{\"step\": 1}\n");
+  fs::rename(path, folder.path / "kept");
+  append(2);
+  CHECK(text_of(path) == "{\"step\": 2}\n");
+  CHECK(text_of(folder.path / "kept") == "{\"step\": 1}\n");
+  fs::remove_all(folder.path / "runs");
+  append(3);
+  append(4);
+  CHECK(text_of(path) == "{\"step\": 3}\n{\"step\": 4}\n");
+  fs::remove(path);
+  write(path, "notes of mine\n");
+  CHECK_THROWS_WITH_AS(append(5), doctest::Contains("no log of a training run"), Error);
+  CHECK(text_of(path) == "notes of mine\n");
+}
+
 TEST_CASE("a log that cannot be written names itself") {
   const Folder folder;
   write(folder.path / "file", "x");

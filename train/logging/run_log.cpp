@@ -2,20 +2,49 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <vector>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/version.h"
 
 namespace nemocube {
 namespace {
+
+namespace fs = std::filesystem;
 
 double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
 
 std::optional<double> rate(std::int64_t count, double seconds) {
   if (!(seconds > 0)) return std::nullopt;
   return static_cast<double>(count) / seconds;
+}
+
+constexpr const char* branch_mark = ".branch_";
+
+struct NumberedLog {
+  fs::path path;  // without what follows the log's name
+  std::int64_t number = 0;
+};
+
+// The files LOG<mark><number> of a folder, LOG being the name of a log of a run.
+std::map<fs::path, NumberedLog> numbered(const fs::path& folder, std::string_view mark) {
+  std::map<fs::path, NumberedLog> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t at = name.find(".jsonl");
+    if (at == name.npos || !(name.starts_with("training.") || name.starts_with("validation"))) continue;
+    const std::string log = name.substr(0, at + 6), rest = name.substr(at + 6);
+    std::int64_t number = 0;
+    if (!rest.starts_with(mark)) continue;
+    const char *begin = rest.data() + mark.size(), *end = rest.data() + rest.size();
+    const auto [stop, bad] = std::from_chars(begin, end, number);
+    if (bad == std::errc() && stop == end && number > 0) found[entry.path()] = {folder / log, number};
+  }
+  return found;
 }
 
 }  // namespace
@@ -62,41 +91,98 @@ JsonLine validation_line(const ValidationRecord& r, std::chrono::system_clock::t
   return line;
 }
 
-RunLog::RunLog(std::filesystem::path folder, std::span<const std::string> validation_sets,
-               std::int64_t first_step, WallClock clock)
-    : folder_(std::move(folder)), clock_(std::move(clock)) {
-  std::vector<std::filesystem::path> old{folder_ / "training.jsonl"};
-  for (const std::string& name : validation_sets) old.push_back(folder_ / file_name(name));
-  for (const auto& path : old)
-    require(is_run_log(path), path.string(),
+RunLog::RunLog(fs::path folder, std::span<const std::string> validation_sets, const LogStart& start,
+               WallClock clock)
+    : folder_(std::move(folder)), wanted_{"training.jsonl"}, start_(start), clock_(std::move(clock)) {
+  for (const std::string& name : validation_sets) wanted_.push_back(file_name(name));
+  for (const std::string& name : wanted_)
+    require(is_run_log(folder_ / name), (folder_ / name).string(),
             ": is in the way and no log of a training run; want another checkpoint.checkpoint_dir");
-  // Before the first line of any log, so that none of an earlier run is left beside those of this one.
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool log = name.starts_with("validation_") && name.ends_with(".jsonl") && is_run_log(entry.path());
-    if (log && std::ranges::find(old, entry.path()) == old.end()) old.push_back(entry.path());
-  }
-  for (const auto& path : old) {
-    const std::int64_t dropped = start_log(path, first_step);
-    if (dropped > 0)
-      log_info(path.string(), ": dropped ", dropped, " lines of an earlier run from step ", first_step,
-               " on");
-  }
-  file("training.jsonl");
+  take_over(start_.serial - 1);
 }
 
 std::string RunLog::file_name(const std::string& validation_set) {
   return validation_set == "default" ? "validation.jsonl" : cat("validation_", validation_set, ".jsonl");
 }
 
+std::vector<fs::path> RunLog::logs() const {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool wanted = std::ranges::find(wanted_, name) != wanted_.end();
+    const bool other = name.starts_with("validation_") && name.ends_with(".jsonl");
+    if (wanted || (other && is_run_log(entry.path()))) found.push_back(entry.path());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+// A kill between two of these renames leaves the rest to the next call, which finds NAME missing or old.
+void RunLog::take_over(std::int64_t serial) const {
+  for (const auto& [path, log] : numbered(folder_, branch_mark)) {
+    if (log.number > serial) continue;
+    if (fs::exists(log.path)) {
+      fs::path place = folder_ / "abandoned" / log.path.filename();
+      std::error_code error;
+      fs::create_directories(place.parent_path(), error);
+      if (!error && fs::exists(place)) place = free_name(place);
+      if (!error) fs::rename(log.path, place, error);
+      require(!error, log.path.string(), ": cannot be kept as ", place.string(), ": ", error.message());
+      log_info(log.path.string(), " is that of a branch that this run has left: moved to ", place.string());
+    }
+    std::error_code error;
+    fs::rename(path, log.path, error);
+    require(!error, path.string(), ": cannot be renamed to ", log.path.string(), ": ", error.message());
+  }
+}
+
+void RunLog::begin() {
+  begun_ = true;
+  std::error_code ignored;
+  for (const auto& [path, log] : numbered(folder_, branch_mark)) {
+    log_info(path.string(), ": removed, as its run was ended before it saved a checkpoint");
+    fs::remove(path, ignored);
+  }
+  for (const auto& [path, log] : numbered(folder_, ".")) {
+    const bool empty = fs::file_size(path, ignored) == 0;
+    if (!is_run_log(path) || (!empty && !is_repeated(path, log.path))) continue;
+    log_debug(path.string(), ": removed, as ", log.path.string(), " says the same");
+    fs::remove(path, ignored);
+  }
+  if (start_.leaves_branch) {
+    ending_ = cat(branch_mark, start_.serial);
+    for (const fs::path& path : logs()) copy_log(path, path.string() + ending_, start_.first_step);
+    log_info("until the first checkpoint, this run logs to ", (folder_ / "training.jsonl").string(), ending_,
+             "; training.jsonl stays that of the branch to be left");
+    return;
+  }
+  for (const fs::path& path : logs()) {
+    const std::int64_t dropped = start_log(path, start_.first_step);
+    if (dropped > 0)
+      log_info(path.string(), ": dropped ", dropped, dropped == 1 ? " line" : " lines",
+               " of an earlier run from step ", start_.first_step, " on");
+  }
+}
+
+void RunLog::keep_branch() {
+  if (ending_.empty()) return;
+  files_.clear();
+  ending_.clear();
+  take_over(start_.serial);
+}
+
 JsonlWriter& RunLog::file(const std::string& name) {
+  if (!begun_) begin();
   if (const auto known = files_.find(name); known != files_.end()) return known->second;
-  return files_.emplace(name, JsonlWriter(folder_ / name)).first->second;
+  return files_.emplace(name, JsonlWriter(folder_ / (name + ending_))).first->second;
 }
 
 void RunLog::training(const TrainingRecord& record) {
-  file("training.jsonl").append(training_line(record, clock_()));
+  JsonlWriter& log = file("training.jsonl");
+  JsonLine line = training_line(record, clock_());
+  if (std::exchange(first_line_, false)) line.add("version", version());
+  log.append(line);
 }
 
 void RunLog::validation(const std::string& name, const ValidationRecord& record) {

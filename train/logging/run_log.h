@@ -60,25 +60,49 @@ JsonLine validation_line(const ValidationRecord& record, std::chrono::system_clo
 /// "2026-08-22T09:05:03.007Z".
 std::string utc_timestamp(std::chrono::system_clock::time_point time);
 
+/// Where a run begins, as far as its logs are concerned.
+struct LogStart {
+  std::int64_t first_step = 0;  ///< 0: a new run
+  std::int64_t serial = 1;      ///< Origin::serial of the first checkpoint that this run will save
+  bool leaves_branch = false;  ///< checkpoints of later steps are there, which that checkpoint will set aside
+};
+
+/// Nothing is touched before the first line. With it the logs that are there, also those of other validation
+/// sets, are prepared as start_log() says, so that each file reads as one run; a log kept as NAME.1, NAME.2 and
+/// so on goes when it is empty or NAME repeats all of it (is_repeated()).
+///
+/// A run that leaves a branch does not own those logs before it has saved a checkpoint. Until then its own,
+/// each beginning with the lines before first_step, are NAME.branch_<serial>; keep_branch() then moves the old
+/// ones to abandoned/ and gives these their names. A next run completes that where the checkpoint was saved, and
+/// removes them where it was not.
 class RunLog {
  public:
-  /// Logs into `folder` for a run that starts at `first_step` and has these validation sets. Logs that are
-  /// there already, also of other validation sets, are treated as start_log() says; a file of another kind is
-  /// left alone or, when its name is wanted, an Error. Creates the folder.
-  RunLog(std::filesystem::path folder, std::span<const std::string> validation_sets, std::int64_t first_step,
+  /// Logs into `folder` for a run that has these validation sets. A file of another kind is left alone or,
+  /// when its name is wanted, an Error. One process at a time (train/loop/run_lock.h).
+  RunLog(std::filesystem::path folder, std::span<const std::string> validation_sets, const LogStart& start,
          WallClock clock = std::chrono::system_clock::now);
 
+  /// The first line of each start has the field `version` as well: that of the program.
   void training(const TrainingRecord& record);
   /// `name`: of the validation set; "default" writes validation.jsonl.
   void validation(const std::string& name, const ValidationRecord& record);
+  /// To be called after every checkpoint: the first one makes a branch the run that the logs tell of.
+  void keep_branch();
 
   static std::string file_name(const std::string& validation_set);
 
  private:
+  std::vector<std::filesystem::path> logs() const;
+  void begin();
+  void take_over(std::int64_t serial) const;
   JsonlWriter& file(const std::string& name);
 
   std::filesystem::path folder_;
+  std::vector<std::string> wanted_;  // names of the files of this run
+  LogStart start_;
   WallClock clock_;
+  bool begun_ = false, first_line_ = true;
+  std::string ending_;  // of the names, while the run has not saved what makes it a branch
   std::map<std::string, JsonlWriter> files_;
 };
 

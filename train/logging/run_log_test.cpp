@@ -3,12 +3,16 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "core/error.h"
+#include "core/version.h"
 
 using namespace nemocube;
 namespace fs = std::filesystem;
@@ -112,7 +116,7 @@ TEST_CASE("a resumed run continues its logs; a new one starts fresh and keeps th
   const auto clock = [] { return Time{}; };
   const std::vector<std::string> sets{"default", "chat"};
   {
-    RunLog log(logs, sets, 0, clock);
+    RunLog log(logs, sets, {}, clock);
     for (std::int64_t step = 0; step < 6; ++step) log.training(at_step(step));
     for (const std::int64_t step : {1, 3, 5}) {
       ValidationRecord record;
@@ -122,7 +126,8 @@ TEST_CASE("a resumed run continues its logs; a new one starts fresh and keeps th
     }
   }
   {
-    RunLog log(logs, sets, 4, clock);
+    RunLog log(logs, sets, {.first_step = 4}, clock);
+    CHECK(records(logs / "training.jsonl").size() == 6);  // nothing is touched before the first line
     log.training(at_step(4));
   }
   const auto steps = [](const fs::path& path) {
@@ -133,12 +138,172 @@ TEST_CASE("a resumed run continues its logs; a new one starts fresh and keeps th
   CHECK(steps(logs / "training.jsonl") == std::vector<std::int64_t>{0, 1, 2, 3, 4});
   CHECK(steps(logs / "validation.jsonl") == std::vector<std::int64_t>{1, 3});
   CHECK(steps(logs / "validation_chat.jsonl") == std::vector<std::int64_t>{1, 3});
-  RunLog log(logs, sets, 0, clock);
+  RunLog log(logs, sets, {}, clock);
   log.training(at_step(0));
   CHECK(steps(logs / "training.jsonl") == std::vector<std::int64_t>{0});
   CHECK(steps(logs / "training.jsonl.1").size() == 5);
   CHECK(steps(logs / "validation_chat.jsonl.1").size() == 2);
   CHECK_FALSE(fs::exists(logs / "validation.jsonl"));
+}
+
+namespace {
+
+std::vector<std::int64_t> steps_of(const fs::path& path) {
+  std::vector<std::int64_t> out;
+  for (const auto& record : records(path)) out.push_back(record["step"]);
+  return out;
+}
+
+std::vector<std::string> names_of(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+using Steps = std::vector<std::int64_t>;
+using Names = std::vector<std::string>;
+
+// A log of six steps, three of them validated.
+void write_first_run(const fs::path& folder, std::span<const std::string> sets) {
+  RunLog log(folder, sets, {});
+  for (std::int64_t step = 0; step < 6; ++step) log.training(at_step(step));
+  for (const std::int64_t step : {1, 3, 5}) {
+    ValidationRecord record;
+    record.step = step;
+    log.validation("default", record);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a run that leaves a branch touches its logs only when it has saved, and keeps them") {
+  const Folder folder;
+  const std::vector<std::string> sets{"default"};
+  write_first_run(folder.path, sets);
+  const auto at = [&](const char* name) { return folder.path / name; };
+  {
+    // Ended before it saved anything: as if it had not been, for a run that goes on from the old branch.
+    RunLog log(folder.path, sets, {.first_step = 2, .serial = 4, .leaves_branch = true});
+    log.training(at_step(2));
+    CHECK(steps_of(at("training.jsonl")) == Steps{0, 1, 2, 3, 4, 5});
+    CHECK(steps_of(at("training.jsonl.branch_4")) == Steps{0, 1, 2});
+  }
+  {
+    RunLog log(folder.path, sets, {.first_step = 6, .serial = 4});
+    CHECK(fs::exists(at("training.jsonl.branch_4")));
+    log.training(at_step(6));
+    CHECK(names_of(folder.path) == Names{"training.jsonl", "validation.jsonl"});
+    CHECK(steps_of(at("training.jsonl")) == Steps{0, 1, 2, 3, 4, 5, 6});
+  }
+  RunLog log(folder.path, sets, {.first_step = 2, .serial = 4, .leaves_branch = true});
+  log.training(at_step(2));
+  log.keep_branch();
+  log.training(at_step(3));
+  ValidationRecord record;
+  record.step = 3;
+  log.validation("default", record);
+  log.keep_branch();  // further checkpoints change nothing
+  CHECK(names_of(folder.path) == Names{"abandoned", "training.jsonl", "validation.jsonl"});
+  CHECK(steps_of(at("training.jsonl")) == Steps{0, 1, 2, 3});
+  CHECK(steps_of(at("validation.jsonl")) == Steps{1, 3});
+  CHECK(steps_of(at("abandoned") / "training.jsonl") == Steps{0, 1, 2, 3, 4, 5, 6});
+  CHECK(steps_of(at("abandoned") / "validation.jsonl") == Steps{1, 3, 5});
+  // A second branch has a place of its own.
+  RunLog second(folder.path, sets, {.first_step = 1, .serial = 5, .leaves_branch = true});
+  second.training(at_step(1));
+  second.keep_branch();
+  CHECK(steps_of(at("abandoned") / "training.jsonl.1") == Steps{0, 1, 2, 3});
+  CHECK(steps_of(at("training.jsonl")) == Steps{0, 1});
+}
+
+TEST_CASE("a kill between the checkpoint of a branch and its logs is made good by the next run") {
+  for (const bool half : {false, true}) {
+    CAPTURE(half);
+    const Folder folder;
+    const std::vector<std::string> sets{"default"};
+    write_first_run(folder.path, sets);
+    {
+      RunLog log(folder.path, sets, {.first_step = 2, .serial = 4, .leaves_branch = true});
+      log.training(at_step(2));
+    }
+    if (half) {  // one log moved away, its successor not yet named
+      fs::create_directory(folder.path / "abandoned");
+      fs::rename(folder.path / "training.jsonl", folder.path / "abandoned" / "training.jsonl");
+    }
+    RunLog log(folder.path, sets, {.first_step = 3, .serial = 5});
+    log.training(at_step(3));
+    CHECK(names_of(folder.path) == Names{"abandoned", "training.jsonl", "validation.jsonl"});
+    CHECK(steps_of(folder.path / "training.jsonl") == Steps{0, 1, 2, 3});
+    CHECK(names_of(folder.path / "abandoned") == Names{"training.jsonl", "validation.jsonl"});
+    CHECK(steps_of(folder.path / "abandoned" / "training.jsonl") == Steps{0, 1, 2, 3, 4, 5});
+  }
+}
+
+TEST_CASE("the first line of each start names the program's version") {
+  const Folder folder;
+  for (const std::int64_t first : {0, 2}) {
+    RunLog log(folder.path, {}, {.first_step = first});
+    log.training(at_step(first));
+    log.training(at_step(first + 1));
+  }
+  const auto all = records(folder.path / "training.jsonl");
+  REQUIRE(all.size() == 4);
+  for (std::size_t i = 0; i < all.size(); ++i) CHECK(all[i].contains("version") == (i % 2 == 0));
+  CHECK(all[0]["version"] == std::string(version()));
+}
+
+TEST_CASE("logs that earlier starts left go when the log repeats them, and no others") {
+  const Folder folder;
+  const auto write = [&](const char* name, std::initializer_list<double> losses, const char* time) {
+    std::ofstream out(folder.path / name);
+    int step = 0;
+    for (const double loss : losses)
+      out << "{\"step\": " << step++ << ", \"timestamp\": \"" << time << "\", \"loss\": " << loss << "}\n";
+  };
+  write("training.jsonl", {3, 2, 1}, "now");
+  write("training.jsonl.1", {3, 2}, "before");  // a crash in the third step, then the same again
+  write("training.jsonl.2", {}, "before");
+  write("training.jsonl.3", {3, 2.5}, "before");  // another recipe
+  write("training.jsonl.4", {3, 2, 1, 0.5}, "before");
+  write("training.jsonl.5x", {3}, "before");
+  std::ofstream(folder.path / "training.jsonl.6") << "notes of mine\n";
+  write("validation_chat.jsonl.1", {3}, "before");  // nothing says it again
+  RunLog log(folder.path, {}, {.first_step = 3});
+  CHECK(names_of(folder.path).size() == 8);
+  log.training(at_step(3));
+  CHECK(names_of(folder.path) == Names{"training.jsonl", "training.jsonl.3", "training.jsonl.4",
+                                       "training.jsonl.5x", "training.jsonl.6", "validation_chat.jsonl.1"});
+}
+
+TEST_CASE("docs/logs.md: one row for each field, with its unit") {
+  std::map<std::string, std::set<std::string>> documented;  // by heading
+  std::ifstream in(fs::path(NEMOCUBE_SOURCE_DIR) / "docs" / "logs.md");
+  REQUIRE(in.good());
+  std::string heading;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("## ")) heading = line.substr(3);
+    if (!line.starts_with("| `")) continue;
+    const std::size_t end = line.find('`', 3), unit = line.find('|', end) + 1;
+    CHECK_MESSAGE(documented[heading].insert(line.substr(3, end - 3)).second, line);
+    CHECK_MESSAGE(line.substr(unit, line.find('|', unit) - unit).find_first_not_of(' ') != line.npos, line);
+  }
+  const auto fields = [](const nlohmann::json& record) {
+    std::set<std::string> names;
+    for (const auto& item : record.items()) names.insert(item.key());
+    return names;
+  };
+  TrainingRecord training = at_step(0);
+  for (const char* name : {"aux_loss", "seq_aux_loss", "global_aux_loss", "z_loss"})
+    training.auxiliary_losses.emplace_back(name, 1);
+  const Folder folder;
+  RunLog log(folder.path, {}, {});
+  log.training(training);
+  CHECK(documented["training.jsonl"] == fields(records(folder.path / "training.jsonl").at(0)));
+  ValidationRecord validation;
+  validation.exact_match = validation.f1 = 1;
+  CHECK(documented["validation.jsonl"] ==
+        fields(nlohmann::json::parse(validation_line(validation, Time{}).text())));
 }
 
 TEST_CASE("a run does not touch files of other kinds beside its logs, and refuses their names") {
@@ -154,12 +319,17 @@ TEST_CASE("a run does not touch files of other kinds beside its logs, and refuse
   write("validation_chat.jsonl");
   const std::vector<std::string> own{"default"}, chat{"chat"};
   for (const std::int64_t first : {0, 4}) {
-    const RunLog log(logs, own, first);
+    RunLog log(logs, own, {.first_step = first});
+    log.training(at_step(first));
+    fs::remove(logs / "training.jsonl");
     CHECK(read("validation_chat.jsonl") == rows);
-    CHECK_THROWS_WITH_AS(RunLog(logs, chat, first), doctest::Contains("no log of a training run"), Error);
+    CHECK_THROWS_WITH_AS(RunLog(logs, chat, {.first_step = first}),
+                         doctest::Contains("no log of a training run"), Error);
   }
+  for (const auto& entry : fs::directory_iterator(logs))
+    if (entry.path().filename().string().starts_with("training")) fs::remove(entry.path());
   write("training.jsonl");
-  CHECK_THROWS_WITH_AS(RunLog(logs, own, 0), doctest::Contains("training.jsonl"), Error);
+  CHECK_THROWS_WITH_AS(RunLog(logs, own, {}), doctest::Contains("training.jsonl"), Error);
   CHECK(read("training.jsonl") == rows);
   CHECK_FALSE(fs::exists(logs / "training.jsonl.1"));
 }

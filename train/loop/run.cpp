@@ -3,9 +3,12 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "core/allocator.h"
 #include "core/log.h"
+#include "core/quote.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/logging/progress.h"
@@ -16,6 +19,7 @@
 #include "train/loop/signals.h"
 #include "train/loop/step_flops.h"
 #include "train/loop/validation.h"
+#include "train/recipe/differences.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_plan.h"
 #include "train/step/train_step.h"
@@ -30,6 +34,7 @@ class Run {
  public:
   explicit Run(const Recipe& recipe)
       : recipe_(recipe),
+        lock_(recipe.checkpoint.checkpoint_dir),  // before the directory is looked at
         loaded_(recipe_model(recipe)),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
         loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true), loader_options(recipe)),
@@ -41,17 +46,11 @@ class Run {
         validation_(recipe, loaded_.model->config()) {
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
-    const std::filesystem::path dir = recipe.checkpoint.checkpoint_dir;
-    lock_.emplace(dir);
     resume();
-    if (!lock_->held()) {  // a run that cannot resume makes no directory
-      std::error_code left_to_the_log;
-      std::filesystem::create_directories(dir, left_to_the_log);
-      lock_.emplace(dir);
-    }
     std::vector<std::string> validation_sets;
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
-    log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets, state_.step);
+    log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets,
+                 LogStart{state_.step, checkpoints_.next_serial(), checkpoints_.to_be_abandoned() > 0});
   }
 
   RunResult train() {
@@ -139,8 +138,10 @@ class Run {
 
   void resume() {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
+    if (lock_.held()) checkpoints_.recover();
     const auto from = checkpoints_.find();
     if (!from) return;
+    tell_differences(*from);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
       loader_.restore(state_.loader);
@@ -172,13 +173,32 @@ class Run {
     return losses.size() == validation_.sets();
   }
 
+  // What the recipe changes against the one that the checkpoint was written with.
+  void tell_differences(const std::filesystem::path& checkpoint) const {
+    const std::filesystem::path file = checkpoint / "config.yaml";
+    if (!std::filesystem::exists(file)) return;
+    try {
+      std::ostringstream before;
+      before << std::ifstream(file, std::ios::binary).rdbuf();
+      const auto shown = [](const std::string& text) { return text.empty() ? "absent" : excerpt(text); };
+      for (const auto& [key, old, now] : recipe_differences(before.str(), describe(recipe_)))
+        if (key != "checkpoint.restore_from" && key != "checkpoint.checkpoint_dir")
+          log_warning("the recipe has changed since this checkpoint: ", key, ": ", shown(old), " -> ",
+                      shown(now));
+    } catch (const Error& e) {
+      log_warning("cannot say how the recipe differs from that of the checkpoint: ", e.what());
+    }
+  }
+
   bool is_due(std::int64_t step, bool stopped) const {
     return recipe_.checkpoint.enabled && is_checkpoint_step(plan_, step, stopped);
   }
 
   void save() {
+    lock_.renew_if_lost();
     result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
     saved_steps_ = state_.step;
+    log_->keep_branch();
     log_info("checkpoint ", result_.checkpoint.string());
   }
 
@@ -232,6 +252,7 @@ class Run {
     const auto& peak = recipe_.mfu.peak_tflops;
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
       record.mfu = step_flops(loaded_.model->config(), microbatches) / (record.seconds * *peak * 1e12) * 100;
+    lock_.renew_if_lost();
     log_->training(record);
     if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
     return record;
@@ -257,6 +278,7 @@ class Run {
   }
 
   const Recipe& recipe_;
+  RunLock lock_;
   LoadedModel loaded_;
   std::optional<Tokenizer> tokenizer_;
   Loader loader_;
@@ -265,7 +287,6 @@ class Run {
   Optimizer optimizer_;
   Checkpoints checkpoints_;
   Validation validation_;
-  std::optional<RunLock> lock_;
   RunState state_;
   std::optional<RunLog> log_;
   RunResult result_;

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <vector>
 
 namespace nemocube {
 
@@ -7,14 +8,26 @@ namespace nemocube {
 /// with the process however that ends. File systems without such locks (NFS, some of Lustre) keep nobody out.
 class RunLock {
  public:
-  /// Throws Error when another process holds the lock. A directory that cannot be opened is not locked.
-  explicit RunLock(const std::filesystem::path& directory);
+  /// Creates the directory where there is none and locks it. Throws Error naming the directory when it cannot
+  /// be created and when another process holds the lock.
+  explicit RunLock(std::filesystem::path directory);
+  /// Removes the directories that this object created, if they are empty.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
+
   bool held() const { return held_; }
+  /// Creates and locks the directory anew, with a warning, when it was removed, renamed or replaced since.
+  /// Throws Error like the constructor.
+  void renew_if_lost();
 
  private:
+  void create();
+  void remove_created();
+  void acquire();
+  bool in_place() const;
+  std::filesystem::path directory_;
+  std::vector<std::filesystem::path> created_;  // the outermost first
   int fd_ = -1;
   bool held_ = false;
 };

@@ -1,0 +1,70 @@
+#include "train/checkpoint/checksums.h"
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+
+#include "core/error.h"
+#include "data/json/json.h"
+
+namespace nemocube {
+namespace {
+
+std::string hex(std::uint32_t crc) {
+  std::array<char, 9> text;
+  std::snprintf(text.data(), text.size(), "%08x", static_cast<unsigned>(crc));
+  return text.data();
+}
+
+std::uint32_t parse_hex(const JsonView& json) {
+  const std::string& text = json.string();
+  std::uint32_t crc = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
+  if (text.size() != 8 || error != std::errc() || end != text.data() + text.size())
+    json.refuse("eight hexadecimal digits");
+  return crc;
+}
+
+}  // namespace
+
+void write_checksums(const std::filesystem::path& checkpoint, const FileSums& sums) {
+  Json files = Json::object();
+  for (const auto& [name, sum] : sums) files[name] = {{"bytes", sum.bytes}, {"crc32c", hex(sum.crc32c)}};
+  write_file_atomically(checkpoint / checksums_file, dump_json({{"crc32c", files}}) + "\n");
+}
+
+std::optional<FileSums> read_checksums(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path file = checkpoint / checksums_file;
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  const Json json = read_json_file(file);
+  const JsonView files = JsonView(json, file.string()).at("crc32c");
+  if (!files.value().is_object()) files.refuse("an object");
+  FileSums sums;
+  for (const auto& item : files.value().items()) {
+    const JsonView entry(item.value(), file.string(), "crc32c." + item.key());
+    sums[item.key()] = {entry.at("bytes").integer(), parse_hex(entry.at("crc32c"))};
+  }
+  return sums;
+}
+
+void check_sums(const std::filesystem::path& checkpoint, const FileSums& sums) {
+  for (const auto& [name, want] : sums) {
+    const std::filesystem::path file = checkpoint / name;
+    const FileSum got = sum_of_file(file);
+    require(got.bytes == want.bytes, file.string(), ": damaged: has ", got.bytes, " bytes, was written with ",
+            want.bytes);
+    require(got.crc32c == want.crc32c, file.string(), ": damaged: its CRC-32C is ", hex(got.crc32c),
+            ", was written as ", hex(want.crc32c));
+  }
+}
+
+void add_file(const std::filesystem::path& checkpoint, const std::string& name, std::string_view text) {
+  std::optional<FileSums> sums = read_checksums(checkpoint);
+  if (sums && sums->erase(name) > 0) write_checksums(checkpoint, *sums);
+  const FileSum sum = write_file_atomically(checkpoint / name, text);
+  if (!sums) return;  // the checkpoint of a program that wrote none
+  (*sums)[name] = sum;
+  write_checksums(checkpoint, *sums);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,55 @@
+#include "train/recipe/differences.h"
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "train/recipe/recipe.h"
+
+using namespace nemocube;
+
+namespace {
+
+const std::string recipe = R"(
+dataset: {_target_: mock, vocab_size: 32, seq_len: 8}
+optimizer: {_target_: torch.optim.AdamW, lr: 1e-3, betas: [0.9, 0.98]}
+step_scheduler: {max_steps: 5}
+)";
+
+std::string resolved(const std::vector<std::string>& overrides) {
+  return describe(parse_recipe(recipe, "r", overrides, RecipeUse::data));
+}
+
+std::string told(const std::string& before, const std::string& now) {
+  std::string all;
+  for (const KeyDifference& d : recipe_differences(before, now))
+    all += d.key + ": " + d.before + " -> " + d.now + "\n";
+  return all;
+}
+
+std::string without_line(std::string yaml, const std::string& text) {
+  const std::size_t at = yaml.find(text);
+  REQUIRE(at != yaml.npos);
+  const std::size_t begin = yaml.rfind('\n', at) + 1;
+  return yaml.erase(begin, yaml.find('\n', at) + 1 - begin);
+}
+
+}  // namespace
+
+TEST_CASE("recipe differences: one entry for a key, with both values") {
+  CHECK(told(resolved({}), resolved({})) == "");
+  CHECK(told(resolved({}), resolved({"optimizer.lr=2e-3", "step_scheduler.max_steps=7"})) ==
+        "optimizer.lr: 0.001 -> 0.002\nstep_scheduler.max_steps: 5 -> 7\n");
+  CHECK(told(resolved({}), resolved({"optimizer.betas=[0.8, 0.98]"})) ==
+        "optimizer.betas: [0.9, 0.98] -> [0.8, 0.98]\n");
+}
+
+TEST_CASE("recipe differences: a key that the older program did not know counts when it is not the default") {
+  const std::string old = without_line(resolved({}), "max_nonfinite_steps");
+  CHECK(told(old, resolved({})) == "");
+  const std::string told_of = told(old, resolved({"step_scheduler.max_nonfinite_steps=3"}));
+  CHECK(told_of == "step_scheduler.max_nonfinite_steps: 10 -> 3\n");
+  // A recipe that cannot be read any more is compared as it stands.
+  CHECK(told("optimizer: {lr: 0.5, gone: 1}\n", "optimizer: {lr: 0.25}\n") ==
+        "optimizer.gone: 1 -> \noptimizer.lr: 0.5 -> 0.25\n");
+  CHECK_THROWS_AS(recipe_differences("a: [", "a: 1"), Error);
+}
