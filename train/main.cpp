@@ -11,12 +11,14 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "core/allocator.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/version.h"
 #include "train/commands/commands.h"
+#include "train/commands/overrides.h"
 
 namespace {
 
@@ -111,8 +113,12 @@ int main(int argc, char** argv) {
   wait_politely(argv);
   // A file beyond the limit of its size is then an error of write(), with a message, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
+  std::vector<std::string> arguments = nemocube::spell_out_overrides({argv + 1, argv + argc});
+  arguments.insert(arguments.begin(), argv[0]);
+  std::vector<char*> words;
+  for (std::string& argument : arguments) words.push_back(argument.data());
   try {
-    run(argc, argv);
+    run(static_cast<int>(words.size()), words.data());
     std::cout.flush();
     nemocube::require(std::cout.good(), "standard output: cannot be written to its end");
     return 0;

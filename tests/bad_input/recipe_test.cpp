@@ -16,8 +16,8 @@ TEST_CASE("bad recipes: a wrong override is refused with key, wish and fact") {
       {"step_scheduler.max_steps=99999999999999999999", {"max_steps", "99999999999999999999"}},
       {"step_scheduler.global_batch_size=5", {"global_batch_size = 5", "local_batch_size = 2", "4"}},
       {"step_scheduler.local_batch_size=8", {"local_batch_size = 8"}},
-      {"dataloader.batch_size=7", {"dataloader.batch_size = 7", "local_batch_size = 2"}},
-      {"distributed.tp_size=2", {"tp_size = 2", "tp_size=1"}},
+      {"dataloader.batch_size=7", {"dataloader.batch_size: is 7", "local_batch_size = 2"}},
+      {"distributed.tp_size=2", {"tp_size: is 2", "tp_size=1"}},
       {"distributed.cp_size=0", {"cp_size", "'0'"}},
       {"kernels.nonsense=plain", {"'nonsense'", "attention"}},
       {"kernels.attention=magic", {"kernels.attention", "'magic'", "tiled"}},
@@ -27,13 +27,17 @@ TEST_CASE("bad recipes: a wrong override is refused with key, wish and fact") {
       {"lr_scheduler.lr_decay_style=cos", {"lr_decay_style", "cosine", "'cos'"}},
       {"lr_scheduler.lr_warmup_steps=100", {"lr_warmup_steps = 100", "lr_decay_steps = 20"}},
       {"model.torch_dtype=int8", {"torch_dtype", "bf16", "'int8'"}},
+      {"model.pretrained_model_name_or_path=./nope", {"'./nope' does not exist in /", "working directory"}},
+      {"optimizer.eps=0", {"optimizer.eps", "from 1e-30 to 1", "'0'"}},
+      {"optimizer.lr=1e300", {"optimizer.lr", "from 0 to 100", "'1e300'"}},
       {"model.pretrained_model_name_or_path=/nope", {"'/nope' does not exist"}},
       {"model.pretrained_model_name_or_path=nvidia/Nemotron", {"nvidia/Nemotron", "nothing is downloaded"}},
       {"checkpoint.restore_from=nope", {"restore_from", "'nope'"}},
       {"checkpoint.best_metric_key=foo", {"best_metric_key", "validation_dataset_foo"}},
       {"dataset={_target_: squad, dataset_name: x.json, tokenizer: nope}",
        {"dataset.tokenizer", "tokenizer.json", "'nope' does not exist"}},
-      {"dataset.path=nope.safetensors", {"'nope.safetensors' does not exist"}},
+      {"dataset.path=nope.safetensors",
+       {"'nope.safetensors' does not exist in /", "relative paths", "working directory"}},
       {"dataset.path=model.safetensors", {"model.safetensors", "'labels'"}},
       {"optimizer.param_group_overrides=[{pattern: \"([\"}]", {"param_group_overrides", "'(['"}},
       {"optimizer.param_group_overrides=[{pattern: layernorm}]",
@@ -147,4 +151,38 @@ TEST_CASE("train --check: a model that does not fit the machine's memory gets a 
         std::string::npos);
   CHECK(run.err.find("warning: that is more than there is: ") != std::string::npos);
   CHECK(snapshot(dir.path()) == before);
+}
+
+TEST_CASE("train --check: all problems of a recipe at once, with lines and nearest keys") {
+  const ModelDir dir("train20");
+  const std::string good = slurp(dir / "recipe.yaml");
+  spit(dir / "recipe.yaml",
+       good + "\nwandb: {project: p}\nevaluation:\n  max_new_token: 3\n  limit_samples: x\n");
+  const auto line = 3 + std::count(good.begin(), good.end(), '\n');
+  const std::vector<std::string> parts{
+      "recipe.yaml: 3 problems", cat("recipe.yaml:", line + 1, ": evaluation.max_new_token: unknown key"),
+      "nearest known key is 'max_new_tokens'",
+      cat("recipe.yaml:", line + 2, ": evaluation.limit_samples: want"),
+      "--set optimizer.lr: want a number from 0 to 100, found 'fast'"};
+  check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--optimizer.lr", "fast"}, parts);
+  check_refused(dir.path(), {"train", "recipe.yaml", "--set", "optimizer.lr=fast"}, parts);
+}
+
+TEST_CASE("train: overrides as in AutoModel, a short list of keys without effect, and trackers named apart") {
+  const ModelDir dir("train20");
+  spit(dir / "recipe.yaml",
+       slurp(dir / "recipe.yaml") + "\nwandb: {project: p}\ncompile: {enabled: false, mode: default}\n");
+  const ProcessResult run = run_process(
+      {NEMOCUBE_BINARY, "train", "--check", "recipe.yaml", "--optimizer.lr", "3e-4", "--recipe=x"},
+      dir.path());
+  CAPTURE(run.err);
+  CHECK(run.exit_code == 2);
+  const ProcessResult good = run_process(
+      {NEMOCUBE_BINARY, "train", "--check", "recipe.yaml", "--optimizer.lr", "3e-4", "--seed=7"}, dir.path());
+  CAPTURE(good.err);
+  CHECK(good.exit_code == 0);
+  CHECK(good.out.find("lr: 0.0003\n") != std::string::npos);
+  CHECK(good.out.find("seed: 7\n") != std::string::npos);
+  CHECK(good.err.find("warning: recipe.yaml: wandb: nothing is sent to this tracker") != std::string::npos);
+  CHECK(good.err.find("without effect in this build: compile (2 keys)") != std::string::npos);
 }

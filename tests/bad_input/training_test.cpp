@@ -37,7 +37,9 @@ TEST_CASE("not finite: a learning rate that explodes ends the run after max_nonf
   const ModelDir dir("train20");
   check_refused(
       dir.path(),
-      train_with({"lr_scheduler=null", "optimizer.lr=1e30", "step_scheduler.max_nonfinite_steps=2"}),
+      train_with({"lr_scheduler=null", "optimizer.lr=100",
+                  "optimizer.param_group_overrides=[{pattern: '.', lr_mult: 10000}]",
+                  "step_scheduler.max_nonfinite_steps=2"}),
       {"2 steps in a row", "optimizer.lr"}, true);
   const std::vector<Json> log = log_of(dir.path());
   REQUIRE(log.size() >= 3);

@@ -48,7 +48,6 @@ void run(const Options& options) {
   std::vector<std::string> overrides = options.overrides;
   if (!options.model.empty()) use_model(overrides, options.model);
   const Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
-  check_kernel_choice(recipe.kernels);
   check_predictions_place(recipe);
   LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype);
   for (const auto& [name, section] : recipe.validation_datasets) {

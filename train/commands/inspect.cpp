@@ -9,6 +9,7 @@
 #include "model/flops.h"
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/recipe/key_list.h"
 #include "train/schedule/lr_schedule.h"
 
 namespace nemocube {
@@ -18,7 +19,7 @@ struct Options {
   std::filesystem::path model, recipe;
   std::vector<std::string> overrides;
   std::int64_t samples = 5;
-  bool schedule = false, json = false;
+  bool schedule = false, recipe_keys = false, json = false;
 };
 
 void inspect_model(const Options& options) {
@@ -76,6 +77,10 @@ void inspect_samples(const Options& options) {
 }
 
 void run(const Options& options) {
+  if (options.recipe_keys) {
+    std::cout << recipe::key_table();
+    return;
+  }
   if (!options.model.empty()) return inspect_model(options);
   if (!options.schedule) return inspect_samples(options);
   print_schedule(std::cout, load_recipe(options.recipe, options.overrides, RecipeUse::schedule));
@@ -98,9 +103,12 @@ void add_inspect_command(CLI::App& app) {
       ->needs(recipe);
   command->add_flag("--schedule", o->schedule, "print n, learning rate, weight decay, separated by tabs")
       ->needs(recipe);
+  auto* keys = command->add_flag("--recipe-keys", o->recipe_keys, "print the table of all keys of recipes");
+  keys->excludes(model)->excludes(recipe);
   command->add_flag("--json", o->json, "--model: one JSON object")->needs(model);
-  command->callback([o, model, recipe] {
-    require(model->count() + recipe->count() == 1, "inspect: give --model or --recipe");
+  command->callback([o, model, recipe, keys] {
+    require(model->count() + recipe->count() + keys->count() == 1,
+            "inspect: give --model or --recipe, or --recipe-keys");
     run(*o);
   });
 }

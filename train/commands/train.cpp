@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 
 #include "core/log.h"
@@ -16,11 +17,28 @@ struct Options {
   bool check = false;
 };
 
-void report_ignored(const Recipe& recipe) {
-  if (recipe.no_effect.empty()) return;
+/// Keys of one section in one word, so that the list stays short: `compile (3 keys)`.
+void report_no_effect(const Recipe& recipe) {
+  std::vector<std::pair<std::string, int>> sections;
+  std::map<std::string, std::string> only_key;
+  for (const std::string& path : recipe.no_effect) {
+    const auto dot = path.rfind('.');
+    const std::string section = path.substr(0, dot);
+    if (path == "wandb" || path == "mlflow" || path == "comet") {
+      log_warning(recipe.file, ": ", path,
+                  ": nothing is sent to this tracker; losses and rates of the run are in ",
+                  (std::filesystem::path(recipe.checkpoint.checkpoint_dir) / "training.jsonl").string());
+      continue;
+    }
+    if (sections.empty() || sections.back().first != section) sections.emplace_back(section, 0);
+    ++sections.back().second;
+    only_key[section] = path;
+  }
   std::string keys;
-  for (const std::string& key : recipe.no_effect) keys += (keys.empty() ? "" : ", ") + key;
-  log_info(recipe.file, ": accepted, without effect in this build: ", keys);
+  for (const auto& [section, count] : sections)
+    keys +=
+        cat(keys.empty() ? "" : ", ", count == 1 ? only_key[section] : cat(section, " (", count, " keys)"));
+  if (!keys.empty()) log_info(recipe.file, ": without effect in this build: ", keys);
 }
 
 /// `text` as one word of a shell's command line.
@@ -44,8 +62,7 @@ std::string resume_command(const Options& options, const Recipe& recipe) {
 
 void run(const Options& options) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides);
-  report_ignored(recipe);
-  check_kernel_choice(recipe.kernels);
+  report_no_effect(recipe);
   if (options.check) {
     check_training(recipe);
     std::cout << describe(recipe);

@@ -11,6 +11,7 @@
 #include "data/files/regular_file.h"
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
+#include "train/datasets/chat_template.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {
@@ -40,8 +41,6 @@ RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
 
 std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSection& section,
                                         const std::optional<Tokenizer>& tokenizer) {
-  require(!section.chat_template, section.key,
-          ".chat_template: chat templates are not applied in this build; remove the key");
   require(!section.mask_reasoning_content, section.key,
           ".mask_reasoning_content: not in this build; remove the key");
   switch (section.kind) {
@@ -85,7 +84,8 @@ std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSec
                           : recipe.tokenizer ? "tokenizer.pretrained_model_name_or_path"
                                              : "model.pretrained_model_name_or_path";
   require(std::filesystem::exists(path, unclear) || unclear, key,
-          ": want a folder with a tokenizer.json, or that file; '", path.string(), "' does not exist");
+          ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()));
+  check_chat_template(section, path);
   return Tokenizer::load(path);
 }
 

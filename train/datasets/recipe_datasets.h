@@ -10,7 +10,8 @@
 
 namespace nemocube {
 
-/// The tokenizer a dataset section asks for; nothing for data that is tokens already (mock, tokens).
+/// The tokenizer a dataset section asks for; nothing for data that is tokens already (mock, tokens). Throws Error
+/// where its rows would want a chat template, see check_chat_template().
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section);
 
 /// Whether a file of a model's folder belongs to its tokenizer (chat templates do).

@@ -22,7 +22,7 @@ LoadedModel recipe_model(const Recipe& recipe) {
   LoadedModel loaded = section.source == ModelSource::pretrained
                            ? load_model(section.path, section.dtype)
                            : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
-                                        section.initialisation);
+                                        section.initialisation.value_or(Initialisation::hf));
   NemotronH& model = *loaded.model;
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;
   if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;

@@ -1,80 +1,104 @@
 #include "train/recipe/reader.h"
 
 #include <algorithm>
-#include <cmath>
-#include <csignal>
 
+#include "core/error.h"
+#include "core/quote.h"
+#include "train/recipe/key_list.h"
 #include "train/recipe/nearest.h"
 #include "train/recipe/scalar.h"
+#include "train/recipe/variables.h"
 
 namespace nemocube::recipe {
 namespace {
 
-std::string last_component(const std::string& path) {
-  const auto dot = path.find_last_of(".:");
-  return dot == std::string::npos ? path : path.substr(dot + 1);
-}
-
-std::string found(const Value& value) {
-  switch (value.kind) {
-    case Value::Kind::null:
-      return "null";
-    case Value::Kind::list:
-      return "a list";
-    case Value::Kind::map:
-      return "a section";
-    default:
-      return cat("'", value.text, "'");
-  }
-}
-
-constexpr std::array<std::pair<const char*, int>, 7> signal_names{{{"SIGTERM", SIGTERM},
-                                                                   {"SIGINT", SIGINT},
-                                                                   {"SIGHUP", SIGHUP},
-                                                                   {"SIGQUIT", SIGQUIT},
-                                                                   {"SIGUSR1", SIGUSR1},
-                                                                   {"SIGUSR2", SIGUSR2},
-                                                                   {"SIGALRM", SIGALRM}}};
-
-template <class Words>
-std::string joined(const Words& words) {
+std::string joined(const std::vector<std::string>& words) {
   std::string out;
-  for (const auto& word : words) out += cat(out.empty() ? "" : ", ", word);
+  for (const std::string& word : words) out += cat(out.empty() ? "" : ", ", word);
   return out;
+}
+
+bool same_scalar(const std::string& a, const std::string& b) {
+  const auto flag = parse_flag(a);
+  const auto number = parse_real(a);
+  return a == b || (flag && flag == parse_flag(b)) || (number && number == parse_real(b));
+}
+
+void check_words(const Place& at, const InertKeys& row) {
+  const std::vector<std::string> values = words_of(row.values);
+  if (at.value.kind == Value::Kind::scalar) {
+    const std::string text = resolve_scalar(at.value, at.where)->text;
+    for (const std::string& accepted : values)
+      if (same_scalar(text, accepted)) return;
+  } else if (row.accepts == Accepts::only && at.value.items.empty() && at.value.entries.empty()) {
+    return;
+  }
+  const std::string wish = values.empty() ? "null" : joined(values);
+  if (row.accepts == Accepts::choice) wrong(at, "one of " + wish);
+  const std::string shown = at.value.kind == Value::Kind::scalar ? quote(at.value.text)
+                            : at.value.kind == Value::Kind::map  ? "a section"
+                                                                 : "a list";
+  fail(at.where, ": ", row.meaning, " is not in this build; want ", wish, ", found ", shown);
+}
+
+void check_class(const Place& at, const InertKeys& row) {
+  const std::vector<std::string> names = words_of(row.values);
+  if (at.value.kind != Value::Kind::scalar) wrong(at, "the name of a class");
+  const std::string word = last_component(resolve_scalar(at.value, at.where)->text);
+  if (std::ranges::count(names, word) == 0)
+    fail(at.where, ": no class or function ", quote(word), " in this build (found ", quote(at.value.text),
+         "); known: ", joined(names));
+}
+
+void check(const Place& at, const InertKeys& row) {
+  bool flag = false;
+  std::int64_t whole = 0;
+  double number = 0;
+  switch (row.accepts) {
+    case Accepts::anything:
+      return;
+    case Accepts::flag:
+      return read(at, flag, any);
+    case Accepts::whole:
+      return read(at, whole, nonnegative);
+    case Accepts::count:
+      return read(at, whole, positive);
+    case Accepts::number:
+      return read(at, number, nonnegative);
+    case Accepts::above_zero:
+      return read(at, number, positive);
+    case Accepts::section:
+      return void(as_section(at));
+    case Accepts::choice:
+    case Accepts::only:
+      return check_words(at, row);
+    case Accepts::class_name:
+      return check_class(at, row);
+  }
 }
 
 }  // namespace
 
-Reader::Reader(Reading& reading, const Value* map, std::string path)
-    : reading_(reading), map_(map), path_(std::move(path)) {}
-
 std::string Reader::path_of(std::string_view key) const {
-  return path_.empty() ? std::string(key) : cat(path_, ".", key);
+  return path_.empty() ? excerpt(key) : cat(path_, ".", excerpt(key));
 }
 
-std::string Reader::where(const Value* value, const std::string& path) const {
-  if (value == nullptr) return cat(reading_.file, ": ", path);
-  if (value->line == 0) return cat("--set ", path);
-  return cat(reading_.file, ":", value->line, ": ", path);
+std::string Reader::kind_of(std::string_view key) const {
+  return kind_.empty() ? std::string(key) : cat(kind_, ".", key);
 }
 
-const Value* Reader::take(const char* key) {
-  if (std::find(taken_.begin(), taken_.end(), key) == taken_.end()) taken_.emplace_back(key);
-  return map_ != nullptr ? map_->find(key) : nullptr;
-}
-
-bool Reader::has(const char* key) { return take(key) != nullptr; }
-
-const char* Reader::either(const char* key, const char* other) {
-  const bool both = has(key) && has(other);
-  if (both) refuse(other, cat("means the same as ", key, ", which is also given"));
-  return has(other) ? other : key;
+const Value* Reader::take(const std::string& key) {
+  if (!is_for_class(classes_, class_)) {
+    of_other_class_[key] = classes_;
+    return nullptr;
+  }
+  if (std::ranges::count(known_, key) == 0) known_.push_back(key);
+  return map_.find(key);
 }
 
 std::vector<std::string> Reader::keys_with(std::string_view prefix) const {
   std::vector<std::string> keys;
-  if (map_ == nullptr) return keys;
-  for (const auto& [key, value] : map_->entries)
+  for (const auto& [key, value] : map_.entries)
     if (key.starts_with(prefix)) keys.push_back(key);
   return keys;
 }
@@ -83,225 +107,75 @@ std::string Reader::suffix_name(const std::string& key, std::string_view prefix)
   std::string name = key.substr(prefix.size());
   if (name.size() > 1 && (name[0] == '_' || name[0] == '-' || name[0] == '.')) name.erase(0, 1);
   if (name.empty()) return "default";
-  const bool fine = std::all_of(name.begin(), name.end(), [](char c) {
+  const bool fine = std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-' || c == '.';
   });
-  require(fine, where(map_->find(key), path_of(key)), ": the part after '", prefix,
+  require(fine, where(key), ": the part after '", prefix,
           "' becomes a file name: letters, digits, '_', '-' and '.' only");
   return name;
 }
 
-void Reader::wrong(const Value& value, const std::string& path, const std::string& wish) const {
-  fail(where(&value, path), ": want ", wish, ", found ", found(value));
-}
-
-void Reader::refuse(const char* key, const std::string& why) const {
-  const Value* value = map_ != nullptr ? map_->find(key) : nullptr;
-  if (map_ != nullptr && value == nullptr)
-    for (const auto& [name, misspelt] : map_->entries)
-      if (edit_distance(name, key) <= 2) unknown_key(misspelt, name, key);
-  fail(where(value, path_of(key)), ": ", why);
-}
-
-const Value* Reader::as_section(const Value& value, const std::string& path) const {
-  if (value.kind == Value::Kind::map) return &value;
-  if (value.kind == Value::Kind::list ||
-      (value.kind == Value::Kind::scalar && resolve_scalar(value, where(&value, path))))
-    wrong(value, path, "a section of keys");
-  return nullptr;
-}
-
-std::vector<const Value*> Reader::as_list(const Value& value, const std::string& path) const {
-  std::vector<const Value*> items;
-  if (value.kind == Value::Kind::list) {
-    for (const Value& item : value.items) items.push_back(&item);
-  } else if (value.kind == Value::Kind::map || scalar_of(value, path, "a list")) {
-    wrong(value, path, "a list");
+void Reader::finish() {
+  for (const auto& [key, value] : map_.entries) {
+    if (std::ranges::count(known_, key) > 0) continue;
+    if (reading_.many_problems()) return;
+    reading_.attempt(&value, path_of(key), [&] { other_key(key, value); });
   }
-  return items;
+  reading_.rule(wanted_class_.empty(), {path_of("_target_")}, "is missing: want ", wanted_class_);
 }
 
-std::optional<Scalar> Reader::scalar_of(const Value& value, const std::string& path,
-                                        const std::string& wish) const {
-  if (value.kind == Value::Kind::list || value.kind == Value::Kind::map) wrong(value, path, wish);
-  return resolve_scalar(value, where(&value, path));
-}
-
-void Reader::read(const Value& value, const std::string& path, bool& out, Range) const {
-  const auto scalar = scalar_of(value, path, "true or false");
-  const auto flag = scalar ? parse_flag(scalar->text) : std::nullopt;
-  if (!flag) wrong(value, path, "true or false");
-  out = *flag;
-}
-
-void Reader::read(const Value& value, const std::string& path, std::int64_t& out, Range range) const {
-  const std::string wish = cat("a ", range.words, "integer");
-  const auto scalar = scalar_of(value, path, wish);
-  const auto number = scalar ? parse_integer(scalar->text) : std::nullopt;
-  const auto real = static_cast<double>(number.value_or(0));
-  if (!number || real < range.low || real > range.high || (range.above_low && real == range.low))
-    wrong(value, path, wish);
-  out = *number;
-}
-
-void Reader::read(const Value& value, const std::string& path, double& out, Range range) const {
-  const std::string wish = cat(range.below_high ? "" : "a ", range.words, "number");
-  const auto scalar = scalar_of(value, path, wish);
-  const auto number = scalar ? parse_real(scalar->text) : std::nullopt;
-  if (!number || (std::isinf(*number) && !range.infinite) || *number < range.low || *number > range.high ||
-      (range.above_low && *number == range.low) || (range.below_high && *number == range.high))
-    wrong(value, path, wish);
-  out = *number;
-}
-
-void Reader::read(const Value& value, const std::string& path, std::string& out, Range) const {
-  const auto scalar = scalar_of(value, path, "text");
-  if (!scalar) wrong(value, path, "text");
-  const bool looks_typed = parse_flag(scalar->text).has_value() || parse_real(scalar->text).has_value();
-  if (scalar->plain && looks_typed)
-    wrong(value, path, "text (in quotes where it looks like a number or a switch)");
-  out = scalar->text;
-}
-
-void Reader::read(const Value& value, const std::string& path, std::optional<DType>& out, Range) const {
-  const std::string wish = "auto, bf16 or f32";
-  const auto scalar = scalar_of(value, path, wish);
-  out.reset();
-  if (!scalar || scalar->text == "auto") return;
-  try {
-    out = parse_dtype(scalar->text);
-  } catch (const Error&) {
-    wrong(value, path, wish);
+void Reader::other_key(const std::string& key, const Value& value) {
+  std::string classes;
+  for (const InertKeys* row : find_inert(kind_, key)) {
+    if (is_for_class(row->classes, class_)) return inert_key(key, value, *row);
+    classes = row->classes;
   }
-  if (*out != DType::bf16 && *out != DType::f32) wrong(value, path, wish);
+  if (is_inert_section(kind_of(key))) return section(key.c_str(), [](Reader&) {});
+  if (const auto other = of_other_class_.find(key); other != of_other_class_.end()) classes = other->second;
+  if (classes.empty()) unknown_key(key, value);
+  key_of_other_class(key, value, classes);
 }
 
-void Reader::read(const Value& value, const std::string& path, std::array<double, 2>& out,
-                  Range range) const {
-  // A Python tuple in YAML is the text "(0.9, 0.95)".
-  Value list;
-  if (value.kind == Value::Kind::scalar && value.text.starts_with('(') && value.text.ends_with(')')) {
-    list = parse_yaml(cat("[", value.text.substr(1, value.text.size() - 2), "]"), where(&value, path));
+void Reader::inert_key(const std::string& key, const Value& value, const InertKeys& row) {
+  // An unset variable in a value that nobody wants is no error.
+  const bool read_by_nobody = row.accepts == Accepts::anything && value.kind == Value::Kind::scalar;
+  const Place at = place(key, value);
+  if (read_by_nobody ? value.text == "none" || value.text == "None" : is_null(at)) return;
+  check(at, row);
+  if (row.accepts != Accepts::only && row.accepts != Accepts::class_name)
+    reading_.no_effect.push_back(path_of(key));
+}
+
+void Reader::key_of_other_class(const std::string& key, const Value& value, const std::string& classes) {
+  if (value.line == 0 && is_null(place(key, value))) return;
+  // Whoever changes the class on the command line need not take out the keys of the one in the file.
+  const Value* target = map_.find("_target_");
+  if (target != nullptr && target->line == 0 && value.line > 0) {
+    reading_.no_effect.push_back(path_of(key));
+    return;
   }
-  const Value& from = list.kind == Value::Kind::list ? list : value;
-  if (from.kind != Value::Kind::list || from.items.size() != 2) wrong(value, path, "a list of two numbers");
-  for (std::size_t i = 0; i < 2; ++i) read(from.items[i], cat(path, ".", i), out[i], range);
+  fail(where(key), ": key '", key, "' belongs to ", joined(words_of(classes)), "; ", path_of("_target_"),
+       " is ", class_, target == nullptr ? ", which is the default" : "");
 }
 
-std::string Reader::choice_word(const Value& value, const std::string& path, const std::string& wish) const {
-  const auto scalar = scalar_of(value, path, wish);
-  if (!scalar) wrong(value, path, wish);
-  if (path.ends_with("_target_")) return last_component(scalar->text);
-  const auto flag = parse_flag(scalar->text);
-  return flag ? (*flag ? "true" : "false") : scalar->text;
-}
-
-void Reader::unknown_choice(const Value& value, const std::string& path, const std::string& word,
-                            const std::string& known) const {
-  if (path.ends_with("_target_"))
-    fail(where(&value, path), ": no class '", word, "' in this build (found '", value.text,
-         "'); known: ", known);
-  wrong(value, path, cat("one of ", known));
-}
-
-void Reader::word_map(const char* key, std::map<std::string, std::string, std::less<>>& out) {
-  const Value* value = take(key);
-  const Value* map = value != nullptr ? as_section(*value, path_of(key)) : nullptr;
-  if (map == nullptr) return;
-  for (const auto& [name, word] : map->entries) read(word, cat(path_of(key), ".", name), out[name], any);
-}
-
-void Reader::path_or_section(const char* key, std::optional<std::string>& out) {
-  const Value* value = take(key);
-  if (value == nullptr) return;
-  if (value->kind != Value::Kind::map) return read(*value, path_of(key), out, any);
-  section(key, [&](Reader& sub) {
-    sub.field("pretrained_model_name_or_path", out);
-    sub.ignored({"_target_", "trust_remote_code", "torch_dtype", "attn_implementation"});
-    sub.only("num_nextn_predict_layers", {"0"}, "multi-token prediction");
-  });
-}
-
-void Reader::signals(const char* key, std::vector<int>& out) {
-  const Value* value = take(key);
-  if (value == nullptr) return;
-  const std::string path = path_of(key);
-  const std::string wish =
-      "signals by number or name (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM)";
-  std::vector<const Value*> items{value};
-  if (value->kind == Value::Kind::list) items = as_list(*value, path);
-  out.clear();
-  for (const Value* item : items) {
-    const auto scalar = scalar_of(*item, path, wish);
-    if (!scalar) continue;
-    int number = static_cast<int>(std::clamp<std::int64_t>(parse_integer(scalar->text).value_or(0), 0, 65));
-    for (const auto& [name, candidate] : signal_names)
-      if (scalar->text == name) number = candidate;
-    if (number < 1 || number > 64 || number == SIGKILL || number == SIGSTOP) wrong(*item, path, wish);
-    out.push_back(number);
-  }
-}
-
-void Reader::ignored(std::initializer_list<const char*> keys) {
-  for (const char* key : keys)
-    if (has(key)) reading_.no_effect.push_back(path_of(key));
-}
-
-void Reader::ignored_section(const char* key) {
-  ignored({key});
-  if (const Value* value = take(key)) as_section(*value, path_of(key));
-}
-
-void Reader::known_class(const char* key, std::initializer_list<const char*> names) {
-  const Value* value = take(key);
-  if (value == nullptr) return;
-  const auto scalar = scalar_of(*value, path_of(key), "the name of a class");
-  if (!scalar) return;
-  const std::string word = last_component(scalar->text);
-  if (std::find(names.begin(), names.end(), word) == names.end())
-    fail(where(value, path_of(key)), ": no class or function '", word, "' in this build (found '",
-         value->text, "'); known: ", joined(names));
-}
-
-void Reader::only(const char* key, std::initializer_list<const char*> values, const char* feature) {
-  const Value* value = take(key);
-  if (value == nullptr || value->kind == Value::Kind::null) return;
-  const bool is_scalar = value->kind == Value::Kind::scalar;
-  if (!is_scalar && value->items.empty() && value->entries.empty()) return;
-  const std::string path = path_of(key);
-  if (is_scalar) {
-    const auto scalar = resolve_scalar(*value, where(value, path));
-    if (!scalar) return;
-    for (const char* accepted : values) {
-      const auto flag = parse_flag(scalar->text);
-      const auto number = parse_real(scalar->text);
-      if (scalar->text == accepted || (flag && flag == parse_flag(accepted)) ||
-          (number && number == parse_real(accepted)))
-        return;
-    }
-  }
-  const bool none = values.size() == 0;
-  fail(where(value, path), ": ", feature, " is not in this build; want ", none ? "null" : joined(values),
-       ", found ", found(*value));
-}
-
-void Reader::unknown_key(const Value& value, const std::string& key, const std::string& guess) const {
-  fail(where(&value, path_of(key)), ": unknown key '", key, "'; the nearest known key is '", guess, "'");
-}
-
-void Reader::finish() const {
-  if (map_ == nullptr) return;
-  for (const auto& [key, value] : map_->entries) {
-    if (std::find(taken_.begin(), taken_.end(), key) != taken_.end()) continue;
-    const std::string guess = nearest(key, taken_);
-    if (edit_distance(key, guess) <= (key.size() + 2) / 3) unknown_key(value, key, guess);
-    // A key in the wrong section is further from its neighbours than from its own name elsewhere.
-    for (const std::string& path : reading_.known_paths)
-      if ((path.ends_with(cat(".", key)) || path == key) && path != path_of(key))
-        unknown_key(value, key, path);
-    fail(where(&value, path_of(key)), ": unknown key '", key, "'; known here: ", joined(taken_));
-  }
+void Reader::unknown_key(const std::string& key, const Value& value) {
+  constexpr std::size_t longest = 200;  // the time to compare two words grows with both lengths
+  const std::string trouble = cat(reading_.where(&value, path_of(key)), ": unknown key ", quote(key), "; ");
+  std::vector<std::string> known = known_;
+  for (const InertKeys& row : inert_keys())
+    if (row.section == kind_ && is_for_class(row.classes, class_))
+      std::ranges::move(words_of(row.keys), std::back_inserter(known));
+  const auto suggest = [&](const std::string& name, const std::string& path) {
+    reading_.mark_faulty(path);
+    fail(trouble, "the nearest known key is '", name, "'");
+  };
+  const std::string guess = key.size() > longest ? "" : nearest(key, known);
+  if (!guess.empty() && edit_distance(key, guess) <= (key.size() + 2) / 3) suggest(guess, path_of(guess));
+  // A key in the wrong section is further from its neighbours than from its own name elsewhere.
+  for (const std::string& path : known_paths())
+    if ((path.ends_with(cat(".", key)) || path == key) && path != path_of(key)) suggest(path, path);
+  fail(trouble, "known here: ", joined(known));
 }
 
 }  // namespace nemocube::recipe

@@ -1,108 +1,27 @@
 #include "train/recipe/recipe.h"
-#include "data/datasets/split.h"
 
 #include <algorithm>
 
+#include "core/error.h"
+#include "core/quote.h"
+#include "data/datasets/split.h"
 #include "train/recipe/fields.h"
+#include "train/recipe/key_list.h"
+#include "train/recipe/reader.h"
+#include "train/recipe/rules.h"
 #include "train/recipe/writer.h"
 
 namespace nemocube {
 namespace {
 
-std::vector<std::string> all_key_paths() {
-  std::vector<std::string> paths;
-  recipe::KeyList list(paths);
-  Recipe empty;
-  recipe::fields(list, empty);
-  return paths;
-}
-
-/// A hub id is two words with one slash: no place in a file system that starts here, but nearly one.
-bool looks_like_hub_id(const std::string& name) {
-  const auto slash = name.find('/');
-  return slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
-         name.find('/', slash + 1) == std::string::npos && name[0] != '.' && name[0] != '~';
-}
-
-void check_model(const Recipe& recipe) {
-  require(recipe.model.has_value(), recipe.file, ": the section 'model' is missing");
-  const std::string& path = recipe.model->path;
-  require(!path.empty(), recipe.file, ": model.pretrained_model_name_or_path is missing");
-  if (std::filesystem::exists(path)) return;
-  const std::string where = cat(recipe.file, ": model.pretrained_model_name_or_path: '", path, "' ");
-  if (looks_like_hub_id(path))
-    fail(where,
-         "is not a folder here, and nothing is downloaded at run time. Download the model of that name "
-         "from the Hugging Face Hub (config.json, *.safetensors, tokenizer files), for example with `hf "
-         "download ",
-         path, " --local-dir ", path, "`, or name the folder that holds it");
-  fail(where, "does not exist; want a folder with config.json and *.safetensors");
-}
-
-void check_single_rank(const Recipe& recipe) {
-  const DistributedSection& grid = recipe.distributed;
-  const auto want_one = [&](const char* key, std::int64_t size) {
-    require(
-        size == 1, recipe.file, ": distributed.", key, " = ", size,
-        ": the process grid is not in this build, so every size must be 1 (or absent); override with --set "
-        "distributed.",
-        key, "=1");
-  };
-  want_one("tp_size", grid.tp_size);
-  want_one("pp_size", grid.pp_size);
-  want_one("cp_size", grid.cp_size);
-  want_one("ep_size", grid.ep_size);
-  want_one("dp_size", grid.dp_size.value_or(1));
-  want_one("dp_replicate_size", grid.dp_replicate_size.value_or(1));
-}
-
-void check_train(const Recipe& recipe) {
-  require(recipe.dataset.has_value(), recipe.file, ": the section 'dataset' is missing");
-  require(recipe.optimizer.has_value(), recipe.file, ": the section 'optimizer' is missing");
-  grad_accumulation_steps(recipe, 1);
-  const auto& batch = recipe.dataloader.batch_size;
-  require(!batch || *batch == recipe.step_scheduler.local_batch_size, recipe.file,
-          ": dataloader.batch_size = ", batch.value_or(0),
-          " differs from step_scheduler.local_batch_size = ", recipe.step_scheduler.local_batch_size);
-  const std::string& best = recipe.checkpoint.best_metric_key;
-  require(best == "default" || recipe.validation_datasets.contains(best), recipe.file,
-          ": checkpoint.best_metric_key: there is no section validation_dataset_", best);
-}
-
-void check_use(const Recipe& recipe, RecipeUse use) {
-  switch (use) {
-    case RecipeUse::train:
-      check_single_rank(recipe);
-      check_train(recipe);
-      check_model(recipe);
-      break;
-    case RecipeUse::evaluate:
-      check_single_rank(recipe);
-      check_model(recipe);
-      require(!recipe.validation_datasets.empty(), recipe.file,
-              ": the section 'validation_dataset' is missing");
-      break;
-    case RecipeUse::data:
-      require(recipe.dataset.has_value() || !recipe.validation_datasets.empty(), recipe.file,
-              ": the section 'dataset' is missing");
-      break;
-    case RecipeUse::schedule:
-      require(
-          recipe.step_scheduler.max_steps.has_value(), recipe.file,
-          ": step_scheduler.max_steps is missing; a schedule is made without the data, so this key says how "
-          "long it is (--set step_scheduler.max_steps=N)");
-      break;
-  }
-}
-
 /// A schedule needs three sections. The others may ask for what this build lacks; only their names must be
 /// right, so that a misspelt lr_scheduler does not pass for a recipe without one.
-void keep_schedule_sections(recipe::Value& root, const std::vector<std::string>& known_paths) {
+void keep_schedule_sections(recipe::Value& root) {
+  const auto& known = recipe::known_paths();
   std::erase_if(root.entries, [&](const auto& entry) {
     const std::string& key = entry.first;
     if (key == "step_scheduler" || key == "optimizer" || key == "lr_scheduler") return false;
-    return key.starts_with("validation_dataset") ||
-           std::find(known_paths.begin(), known_paths.end(), key) != known_paths.end();
+    return key.starts_with("validation_dataset") || std::ranges::count(known, key) > 0;
   });
 }
 
@@ -110,16 +29,19 @@ Recipe read_recipe(recipe::Value root, const std::string& name, const std::vecto
                    RecipeUse use) {
   require(root.kind != recipe::Value::Kind::scalar && root.kind != recipe::Value::Kind::list, name,
           ": want a recipe (sections of keys), found a list or a single value");
-  for (const std::string& assignment : overrides) recipe::apply_override(root, assignment);
-  recipe::Reading reading{.file = name, .known_paths = all_key_paths(), .no_effect = {}};
-  if (use == RecipeUse::schedule) keep_schedule_sections(root, reading.known_paths);
-  recipe::Reader reader(reading, root.kind == recipe::Value::Kind::map ? &root : nullptr, "");
+  recipe::Reading reading(name, root);
+  for (const std::string& assignment : overrides)
+    reading.attempt(nullptr, assignment.substr(0, assignment.find('=')),
+                    [&] { recipe::apply_override(root, assignment); });
+  if (use == RecipeUse::schedule) keep_schedule_sections(root);
+  recipe::Reader reader(reading, root, "", "");
   Recipe result;
   result.file = name;
   recipe::fields(reader, result);
   reader.finish();
+  recipe::apply_rules(result, reading, use);
+  reading.throw_problems();
   result.no_effect = std::move(reading.no_effect);
-  check_use(result, use);
   return result;
 }
 
@@ -138,8 +60,7 @@ Recipe parse_recipe(const std::string& yaml, const std::string& name,
 std::string describe(const Recipe& recipe) {
   std::string out;
   recipe::Writer writer(out);
-  Recipe copy = recipe;
-  recipe::fields(writer, copy);
+  recipe::fields(writer, recipe);
   return out;
 }
 
@@ -175,14 +96,26 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder, const 
 
 std::filesystem::path dataset_file(const DatasetSection& dataset) {
   const std::string split = DatasetSplit::parse(dataset.split.value_or("train")).name;
-  if (dataset.kind == DatasetKind::squad)
-    return find_squad_file(dataset.path.empty() ? dataset.dataset_name : dataset.path, split);
-  const std::string& source = dataset.path;
-  const std::string where = dataset.key + ".path: ";
+  const bool named = dataset.kind == DatasetKind::squad && dataset.path.empty();
+  const std::string& source = named ? dataset.dataset_name : dataset.path;
+  const std::string where = cat(dataset.key, named ? ".dataset_name: " : ".path: ");
   require(!source.empty(), where, "is missing");
+  const std::string ending = std::filesystem::path(source).extension().string();
+  const bool is_file_name = !named || ending.starts_with(".json") || ending == ".ndjson";
+  std::error_code unclear;  // what is there and cannot be reached has its own message
+  if (is_file_name && !std::filesystem::exists(source, unclear) && !unclear)
+    fail(where, does_not_exist(source));
+  if (dataset.kind == DatasetKind::squad) return find_squad_file(source, split);
   if (std::filesystem::is_directory(source)) return file_in_folder(source, split, where);
-  if (std::filesystem::exists(source)) return source;
-  fail(where, "'", source, "' does not exist");
+  return source;
+}
+
+std::string does_not_exist(const std::string& path) {
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error).string();
+  if (std::filesystem::path(path).is_absolute() || error) return cat(quote(path), " does not exist");
+  return cat(quote(path), " does not exist in ", excerpt(here),
+             " (relative paths of a recipe start from the working directory)");
 }
 
 std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset) {

@@ -36,7 +36,10 @@ TEST_CASE("describe() reads back as the same recipe") {
       "{_target_: SGD, momentum: 0.5, "
       "param_group_overrides: [{pattern: 'a\\.b$', lr_mult: 0.1}, {pattern: c}]}\nloss_fn: {_target_: "
       "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100, peak_tflops: 0.5}\n"
-      "validation_dataloader: {shuffle: false, batch_size: 3}\n"};
+      "validation_dataloader: {shuffle: false, batch_size: 3}\n",
+      "dataset: {_target_: messages, path: p, chat_template: null}\noptimizer: {_target_: FusedAdam, "
+      "adam_w_mode: "
+      "false}\nbenchmark: {peak_tflops: 2}\nmodel: {config: {pretrained_model_name_or_path: y}}\n"};
   ::setenv("x", "value of x", 1);
   for (const std::string& yaml : yamls) {
     const std::string once = describe(parse(yaml));
@@ -46,6 +49,13 @@ TEST_CASE("describe() reads back as the same recipe") {
   }
   CHECK(parse(describe(parse(yamls[1]))).validation_datasets.at("default").chat_template ==
         "a\n\t'value of x' \"\\ {{ b }}");
+  const Recipe null_template = parse(describe(parse(yamls[3])));
+  REQUIRE(null_template.dataset->chat_template);
+  CHECK_FALSE(*null_template.dataset->chat_template);
+  CHECK_FALSE(parse(describe(parse(with("")))).dataset->chat_template);
+  CHECK(null_template.optimizer->kind == OptimizerKind::adam);
+  CHECK(null_template.mfu.peak_tflops == 2);
+  CHECK(null_template.model->path == "y");
   CHECK(parse(describe(parse(yamls[2]))).model->initialisation == Initialisation::megatron);
   CHECK(parse(describe(parse(yamls[2]))).optimizer->param_group_overrides[0].pattern == "a\\.b$");
 }

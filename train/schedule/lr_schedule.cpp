@@ -72,6 +72,17 @@ ScheduleOptions options_of(const Recipe& recipe, std::int64_t total_steps) {
   return options;
 }
 
+/// For a message: where the length comes from that absent keys of lr_scheduler take.
+std::string origin_of_length(const Recipe& recipe, std::int64_t total_steps) {
+  if (!recipe.lr_scheduler || recipe.lr_scheduler->lr_decay_steps) return "";
+  const StepSchedulerSection& s = recipe.step_scheduler;
+  if (s.max_steps && *s.max_steps <= total_steps)
+    return cat(" (lr_decay_steps is absent, so step_scheduler.max_steps = ", *s.max_steps, " counts)");
+  return cat(" (lr_decay_steps is absent, so the length of the run counts: ", total_steps,
+             " steps, which the data gives",
+             s.num_epochs ? cat(" in step_scheduler.num_epochs = ", *s.num_epochs, " epochs") : "", ")");
+}
+
 }  // namespace
 
 LrSchedule::LrSchedule(const ScheduleOptions& options) : options_(options) {
@@ -147,7 +158,7 @@ LrSchedule make_schedule(const Recipe& recipe, std::int64_t total_steps) {
   try {
     return LrSchedule(options_of(recipe, total_steps));
   } catch (const Error& error) {
-    fail(recipe.file, ": ", error.what());
+    fail(recipe.file, ": ", error.what(), origin_of_length(recipe, total_steps));
   }
 }
 

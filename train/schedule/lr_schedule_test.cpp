@@ -222,6 +222,26 @@ TEST_CASE("contradicting options are errors that name the key") {
         }).starts_with("lr_scheduler.wd_incr_steps = 0"));
   CHECK_THROWS_WITH(
       make_schedule(recipe_of("step_scheduler: {max_steps: 9}\nlr_scheduler: {lr_warmup_steps: 9}"), 9),
+      "r.yaml: lr_scheduler.lr_warmup_steps = 9: want 0 or more and less than lr_decay_steps = 9 "
+      "(lr_decay_steps is "
+      "absent, so step_scheduler.max_steps = 9 counts)");
+  const std::string by_data =
+      "r.yaml: lr_scheduler.lr_warmup_steps = 9: want 0 or more and less than lr_decay_steps = 8 "
+      "(lr_decay_steps is "
+      "absent, so the length of the run counts: 8 steps, which the data gives in step_scheduler.num_epochs = "
+      "2 "
+      "epochs)";
+  for (const std::string more : {"", ", max_steps: 100"}) {
+    const Recipe recipe = parse_recipe(cat("dataset: {_target_: mock}\nstep_scheduler: {num_epochs: 2", more,
+                                           "}\nlr_scheduler: {lr_warmup_steps: 9}"),
+                                       "r.yaml", {}, RecipeUse::data);
+    CHECK_THROWS_WITH(make_schedule(recipe, 8), by_data.c_str());
+  }
+  CHECK_THROWS_WITH(
+      make_schedule(
+          recipe_of("step_scheduler: {max_steps: 20}\nlr_scheduler: {lr_warmup_steps: 9, lr_decay_steps: "
+                    "9}"),
+          20),
       "r.yaml: lr_scheduler.lr_warmup_steps = 9: want 0 or more and less than lr_decay_steps = 9");
 }
 

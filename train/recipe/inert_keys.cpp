@@ -1,0 +1,183 @@
+#include "train/recipe/inert_keys.h"
+
+#include <algorithm>
+#include <array>
+
+namespace nemocube::recipe {
+namespace {
+
+using enum Accepts;
+
+constexpr auto table = std::to_array<InertKeys>({
+    {"step_scheduler", "_target_", class_name, "class of the scheduler", "StepScheduler"},
+    {"step_scheduler", "log_remote_every_steps loss_average_window_steps", whole, "for experiment trackers"},
+    {"step_scheduler", "gc_every_steps", whole, "Python's garbage collection"},
+
+    {"model", "num_nextn_predict_layers", only, "multi-token prediction", "0"},
+    {"model", "quantization_config", only, "quantisation"},
+    {"model", "mtp_use_repeated_layer", flag, "multi-token prediction"},
+    {"model", "mtp_loss_scaling_factor", number, "multi-token prediction"},
+    {"model", "trust_remote_code force_hf output_hidden_states load_base_model", flag,
+     "how transformers loads a model"},
+    {"model", "use_liger_kernel use_sdpa_patching", flag, "kernels of PyTorch"},
+    {"model", "attn_implementation", anything, "kernels of PyTorch"},
+    {"model.backend",
+     "_target_ attn linear rms_norm experts dispatcher dispatcher_num_sms gate_precision rope "
+     "cuda_graph",
+     anything, "kernels of PyTorch and Transformer Engine"},
+    {"model.backend",
+     "enable_hf_state_dict_adapter enable_fsdp_optimizations enable_deepep rope_fusion "
+     "compile_attn dispatcher_share_token_dispatcher dispatcher_async_dispatch",
+     flag, "kernels of PyTorch and Transformer Engine"},
+    {"model.backend", "fake_balanced_gate", only, "routing that does not look at the tokens", "false"},
+    {"model.backend", "fake_gate_noise", only, "routing that does not look at the tokens", "0"},
+    {"model.backend", "te_fp8", only, "FP8"},
+
+    // A section, or a path alone, that names a folder: tokenizer, dataset.tokenizer, model.config.
+    {"tokenizer", "_target_ trust_remote_code torch_dtype attn_implementation", anything,
+     "how transformers loads it"},
+    {"tokenizer", "num_nextn_predict_layers", only, "multi-token prediction", "0"},
+
+    {"checkpoint", "save_consolidated", choice, "every checkpoint holds a whole model",
+     "final every true false"},
+    {"checkpoint",
+     "is_async wait_for_staging cpu_offload single_rank_consolidation v4_compatible "
+     "diffusers_compatible allow_legacy_pickle_restore dequantize_base_checkpoint load_base_model",
+     flag, "checkpoints of PyTorch"},
+    {"checkpoint", "consolidation_timeout_minutes", above_zero, "checkpoints of PyTorch"},
+    {"checkpoint",
+     "_target_ model_save_format staging_dir skip_task_head_prefixes_for_base_model "
+     "model_cache_dir model_repo_id",
+     anything, "checkpoints of PyTorch"},
+
+    {"distributed", "_target_", class_name, "class of the strategy",
+     "FSDP2Manager MegatronFSDPManager DDPManager"},
+    {"distributed", "strategy", choice, "how PyTorch shards", "fsdp2 megatron_fsdp ddp"},
+    {"distributed",
+     "sequence_parallel defer_fsdp_grad_sync reshard_after_forward enable_async_tensor_parallel "
+     "enable_compile enable_fsdp2_prefetch",
+     flag, "how PyTorch shards"},
+    {"distributed", "world_size fsdp2_backward_prefetch_depth fsdp2_forward_prefetch_depth", whole,
+     "how PyTorch shards"},
+    {"distributed", "mp_policy offload_policy autocast_dtype zero_dp_strategy backend", anything,
+     "how PyTorch shards"},
+    {"distributed.pipeline", "pp_microbatch_size pp_batch_size pp_seq_len layers_per_stage", count,
+     "pipeline of several ranks"},
+    {"distributed.pipeline",
+     "scale_grads_in_schedule patch_inner_model patch_causal_lm_model "
+     "patch_stage_backward_maybe_with_nosync",
+     flag, "pipeline of several ranks"},
+    {"distributed.pipeline",
+     "_target_ pp_schedule pp_schedule_csv round_virtual_stages_to_pp_multiple "
+     "module_fqns_per_model_part dtype",
+     anything, "pipeline of several ranks"},
+    {"distributed.moe", "ignore_router_for_ac reshard_after_forward wrap_outer_model", flag,
+     "experts on several ranks"},
+    {"distributed.moe", "_target_ lm_head_precision mp_policy", anything, "experts on several ranks"},
+
+    {"loss_fn", "ignore_index", only, "another label that is ignored", "-100"},
+    {"loss_fn", "reduction", only,
+     "another reduction of the loss than the sum divided by the number of labels", "sum"},
+    {"loss_fn", "logit_softcapping", only, "soft-capping of logits", "0"},
+    {"loss_fn", "fp32_upcast compile", flag, "the loss is computed in f32"},
+    {"loss_fn", "tp_group", anything, "tensor parallelism"},
+
+    {"dataset", "fp8", anything, "padding for FP8", {}, "squad"},
+    {"dataset", "unshifted", only, "an unshifted row", "false", "messages"},
+    {"dataset", "start_of_turn_token", only, "a mask by start-of-turn token", {}, "messages"},
+    {"dataset", "name", anything, "configuration of a data set of the Hub", {}, "messages"},
+    {"dataset", "batch_size", anything, "batch of the mock data", {}, "mock"},
+
+    {"packed_sequence", "prepacked", only, "reading packs made elsewhere", "false"},
+    {"packed_sequence", "num_proc", count, "processes that pack"},
+    {"packed_sequence", "split_across_pack", flag, "upstream ignores this key as well"},
+
+    {"dataloader", "_target_", class_name, "class of the loader", "StatefulDataLoader DataLoader"},
+    {"dataloader", "collate_fn", class_name, "function that makes batches",
+     "default_collater packed_sequence_thd_collater neat_packed_collater default_collate"},
+    {"dataloader", "group_by_length", only, "grouping rows by length", "false"},
+    {"dataloader", "num_workers prefetch_factor shuffle_buffer_size", whole, "workers of PyTorch's loader"},
+    {"dataloader", "pin_memory persistent_workers", flag, "workers of PyTorch's loader"},
+    {"dataloader", "dataloader_type", anything, "class of the loader"},
+
+    {"optimizer", "dampening", only, "dampening", "0", "SGD"},
+    {"optimizer", "amsgrad", only, "AMSGrad", "false", "AdamW Adam"},
+    {"optimizer", "bias_correction", only, "Adam without bias correction", "true", "AdamW Adam"},
+    {"optimizer", "maximize", only, "maximising the loss", "false"},
+    {"optimizer", "foreach fused capturable differentiable", flag, "kernels of PyTorch"},
+    {"optimizer", "master_weights store_param_remainders", flag,
+     "masters and moments are f32 for weights of every dtype"},
+    {"optimizer", "master_weight_dtype exp_avg_dtype exp_avg_sq_dtype", anything,
+     "masters and moments are f32 for weights of every dtype"},
+
+    {"lr_scheduler", "_target_", class_name, "class of the schedule", "OptimizerParamScheduler"},
+    {"lr_scheduler", "use_checkpoint_opt_param_scheduler override_opt_param_scheduler", flag,
+     "a checkpoint holds the position in the schedule alone, so the values of the recipe always count"},
+
+    {"clip_grad_norm", "foreach", anything, "kernels of PyTorch"},
+    {"mfu", "device", anything, "name of a device whose peak is known"},
+
+    {"rng", "_target_", class_name, "class of the random numbers", "StatefulRNG"},
+    {"rng", "ranked", anything, "another seed for each rank"},
+
+    {"benchmark", "warmup_steps nsys_start nsys_end num_nodes", whole, "AutoModel's benchmark"},
+    {"benchmark", "json_output_path nsys_ranks", anything, "AutoModel's benchmark"},
+
+    {"dist_env", "backend", choice, "library for several ranks", "nccl gloo mpi cpu:gloo,cuda:nccl"},
+    {"dist_env", "timeout_minutes", above_zero, "library for several ranks"},
+    {"dist_env", "runtime_env", section, "environment variables to set"},
+    {"dist_env",
+     "torch_nccl_use_comm_nonblocking pytorch_alloc_conf nemotronh_ep_use_deepep_dispatch "
+     "nemotronh_ep_require_deepep nemotronh_ep_physical_partition nemotronh_ep_sync_inactive_experts "
+     "nemotronh_ep_expert_reshard_after_forward nemoautomodel_pp_skip_output_merge",
+     anything, "environment variables to set"},
+
+    {"compile", "enabled fullgraph dynamic", flag, "PyTorch's compiler"},
+    {"compile", "dynamo_cache_size_limit", count, "PyTorch's compiler"},
+    {"compile", "_target_ mode backend options", anything, "PyTorch's compiler"},
+
+    {"", "peft", only, "low-rank adaptation"},
+    {"", "fp8", only, "FP8 training", "false"},
+    {"", "quantization", only, "quantisation", "false"},
+    {"", "qat", only, "quantisation-aware training", "false"},
+    {"", "neftune", only, "noise on embeddings", "false"},
+    {"", "embedding_row_repair", only, "repair of embedding rows", "false"},
+    {"", "wandb mlflow comet", anything, "experiment tracker: nothing is sent to it"},
+    {"", "recipe", anything, "class of AutoModel's recipe"},
+    {"", "ci", anything, "AutoModel's tests"},
+    {"", "autopipeline parallelizer", anything, "parallelism of AutoModel"},
+    {"", "moe_metrics nvtx", anything, "measurements of AutoModel"},
+    {"", "prewarm sdpa_method", anything, "kernels of PyTorch"},
+    {"", "tool_call_eval", anything, "evaluation of tool calls"},
+});
+
+}  // namespace
+
+std::span<const InertKeys> inert_keys() { return table; }
+
+std::vector<const InertKeys*> find_inert(std::string_view section, std::string_view key) {
+  std::vector<const InertKeys*> rows;
+  for (const InertKeys& row : table)
+    if (row.section == section && std::ranges::count(words_of(row.keys), key) > 0) rows.push_back(&row);
+  return rows;
+}
+
+bool is_inert_section(std::string_view section) {
+  return std::ranges::any_of(table, [&](const InertKeys& row) { return row.section == section; });
+}
+
+std::vector<std::string> words_of(std::string_view separated_by_blanks) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < separated_by_blanks.size();) {
+    const std::size_t end = std::min(separated_by_blanks.find(' ', begin), separated_by_blanks.size());
+    if (end > begin) words.emplace_back(separated_by_blanks.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+bool is_for_class(std::string_view classes, std::string_view word) {
+  return classes.empty() || word.empty() || std::ranges::count(words_of(classes), word) > 0;
+}
+
+}  // namespace nemocube::recipe

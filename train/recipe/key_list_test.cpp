@@ -1,0 +1,33 @@
+#include "train/recipe/key_list.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "data/json/test_dir.h"
+
+using namespace nemocube::recipe;
+
+TEST_CASE("docs/recipe.md holds the table of the keys that there are") {
+  const std::string page = nemocube::testing::slurp(NEMOCUBE_SOURCE_DIR "/docs/recipe.md");
+  const auto at = page.find("| key |");
+  REQUIRE(at != std::string::npos);
+  CHECK_MESSAGE(
+      page.substr(at) == key_table(),
+      "docs/recipe.md differs from the code; make its table new with: nemocube inspect --recipe-keys");
+}
+
+TEST_CASE("every key is listed once, with type and meaning") {
+  std::vector<std::string> paths;
+  for (const KeyRow& row : key_rows()) {
+    CAPTURE(row.path);
+    CHECK(std::ranges::count(paths, row.path) == 0);
+    CHECK_FALSE(row.type.empty());
+    CHECK_FALSE(row.meaning.empty());
+    paths.push_back(row.path);
+  }
+  for (const char* path :
+       {"seed", "optimizer.lr", "optimizer.param_group_overrides.N.pattern", "dataset.seq_len", "dataset.fp8",
+        "compile.mode", "model.backend.te_fp8", "wandb", "benchmark.peak_tflops"})
+    CHECK_MESSAGE(std::ranges::count(paths, path) == 1, path);
+}

@@ -1,0 +1,56 @@
+#pragma once
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/recipe/types.h"
+
+/// What is known of a recipe while it is read: its tree, the problems found so far, the keys without effect.
+namespace nemocube::recipe {
+
+class Reading {
+ public:
+  /// Holds references to both.
+  Reading(const std::string& file, const Value& root) : file_(file), root_(root) {}
+
+  /// The value at a key path from the root; null when there is none.
+  const Value* find(std::string_view path) const;
+  bool given(std::string_view path) const;  ///< there, and not null
+  /// What a message about a key begins with: file, line and path, or --set and path.
+  std::string where(const Value* value, const std::string& path) const;
+
+  /// Runs `work`; an Error becomes a problem of that key, and the result is false.
+  bool attempt(const Value* value, const std::string& path, const std::function<void()>& work);
+  void problem(const Value* value, const std::string& path, const std::string& message);
+  /// A rule over several keys: unless `ok`, a problem of the first, or none when one of them, or a section
+  /// around it, has a problem already.
+  template <class... Parts>
+  void rule(bool ok, const std::vector<std::string>& paths, Parts&&... why) {
+    if (ok || any_faulty(paths)) return;
+    problem(find(paths[0]), paths[0], cat(where(find(paths[0]), paths[0]), ": ", why...));
+  }
+  bool any_faulty(const std::vector<std::string>& paths) const;
+  void mark_faulty(const std::string& path) { faulty_.insert(path); }
+  /// Nobody reads on after so many problems.
+  bool many_problems() const { return problems_.size() >= 200; }
+  /// One Error with all problems in the order of lines.
+  void throw_problems() const;
+
+  const std::string& file() const { return file_; }
+
+  std::vector<std::string> no_effect;
+
+ private:
+  struct Problem {
+    int line;
+    std::string message;
+  };
+  const std::string& file_;
+  const Value& root_;
+  std::vector<Problem> problems_;
+  std::set<std::string> faulty_;
+};
+
+}  // namespace nemocube::recipe

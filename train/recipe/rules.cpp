@@ -1,0 +1,169 @@
+#include "train/recipe/rules.h"
+
+#include <limits>
+
+#include "core/error.h"
+#include "core/quote.h"
+
+namespace nemocube::recipe {
+namespace {
+
+/// A hub id is two words with one slash: no place in a file system that starts here, but nearly one.
+bool looks_like_hub_id(const std::string& name) {
+  const auto slash = name.find('/');
+  return slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
+         name.find('/', slash + 1) == std::string::npos && name[0] != '.' && name[0] != '~';
+}
+
+void model_rules(ModelSection& model, Reading& reading) {
+  if (model.config) {
+    reading.rule(!reading.given("model.pretrained_model_name_or_path"), {"model.config"},
+                 "pretrained_model_name_or_path is given as well; want one of them");
+    reading.rule(!reading.given("model._target_") || model.source == ModelSource::config,
+                 {"model.config", "model._target_"},
+                 "from_pretrained wants pretrained_model_name_or_path instead");
+    model.source = ModelSource::config;
+    model.path = *std::exchange(model.config, std::nullopt);
+  }
+  reading.rule(!model.initialisation || model.source == ModelSource::config,
+               {"model.initialisation", "model._target_", "model.config"},
+               "from_pretrained reads its weights; want from_config");
+}
+
+void dataset_rules(const DatasetSection& s, Reading& reading) {
+  reading.rule(s.padding != Padding::max_length || s.seq_length, {s.key + ".padding", s.key + ".seq_length"},
+               "max_length needs seq_length, which is absent");
+}
+
+void optimizer_rules(OptimizerSection& s, Reading& reading) {
+  if (s.adam_w_mode && s.kind != OptimizerKind::sgd)
+    s.kind = *s.adam_w_mode ? OptimizerKind::adamw : OptimizerKind::adam;
+  if (s.kind == OptimizerKind::sgd && !reading.given("optimizer.weight_decay")) s.weight_decay = 0;
+  reading.rule(!s.nesterov || s.momentum > 0, {"optimizer.nesterov", "optimizer.momentum"},
+               "needs a momentum above 0");
+  for (std::size_t i = 0; i < s.param_group_overrides.size(); ++i)
+    reading.rule(!s.param_group_overrides[i].pattern.empty(),
+                 {cat("optimizer.param_group_overrides.", i, ".pattern")},
+                 "want a regular expression for parameter names, found none");
+}
+
+bool is_true(const Reading& reading, const char* path) {
+  bool flag = false;
+  if (reading.given(path)) read(Place{*reading.find(path), path, path}, flag, any);
+  return flag;
+}
+
+void want_section(bool there, const char* section, Reading& reading) {
+  if (!there && !reading.any_faulty({section}))
+    reading.problem(nullptr, section, cat(reading.file(), ": the section '", section, "' is missing"));
+}
+
+void want_model(const Recipe& recipe, Reading& reading) {
+  want_section(recipe.model.has_value(), "model", reading);
+  if (!recipe.model) return;
+  const std::string& path = recipe.model->path;
+  const std::string key =
+      reading.find("model.config") != nullptr && recipe.model->source == ModelSource::config
+          ? "model.config"
+          : "model.pretrained_model_name_or_path";
+  reading.rule(!path.empty(), {key}, "is missing");
+  std::error_code unclear;  // what is there and cannot be reached has its own message
+  if (path.empty() || std::filesystem::exists(path, unclear) || unclear) return;
+  if (looks_like_hub_id(path))
+    reading.rule(
+        false, {key}, quote(path),
+        " is not a folder here, and nothing is downloaded at run time. Download the model of that name from "
+        "the Hugging Face Hub (config.json, *.safetensors, tokenizer files), for example with `hf download ",
+        excerpt(path), " --local-dir ", excerpt(path), "`, or name the folder that holds it");
+  reading.rule(false, {key}, does_not_exist(path), "; want a folder with config.json and *.safetensors");
+}
+
+void want_single_rank(const DistributedSection& grid, Reading& reading) {
+  const auto want_one = [&](const std::string& key, std::int64_t size) {
+    reading.rule(size == 1, {"distributed." + key}, "is ", size,
+                 ", but the process grid is not in this build, so every "
+                 "size must be 1 (or absent); override with --set distributed.",
+                 key, "=1");
+  };
+  want_one("tp_size", grid.tp_size);
+  want_one("pp_size", grid.pp_size);
+  want_one("cp_size", grid.cp_size);
+  want_one("ep_size", grid.ep_size);
+  want_one("dp_size", grid.dp_size.value_or(1));
+  want_one("dp_replicate_size", grid.dp_replicate_size.value_or(1));
+}
+
+void want_whole_batches(const Recipe& recipe, Reading& reading) {
+  const std::string global = "step_scheduler.global_batch_size", local = "step_scheduler.local_batch_size";
+  if (!reading.any_faulty({global, local}))
+    reading.attempt(reading.find(global), global, [&] { grad_accumulation_steps(recipe, 1); });
+  const auto& batch = recipe.dataloader.batch_size;
+  reading.rule(!batch || *batch == recipe.step_scheduler.local_batch_size, {"dataloader.batch_size", local},
+               "is ", batch.value_or(0), ", which differs from ", local, " = ",
+               recipe.step_scheduler.local_batch_size);
+}
+
+void want_kernels(const Recipe& recipe, Reading& reading) {
+  for (const auto& [op, variant] : recipe.kernels.by_op) {
+    const std::string path = "kernels." + op;
+    reading.attempt(reading.find(path), path, [&] { check_kernel_choice({{{op, variant}}}); });
+  }
+}
+
+void want_training(const Recipe& recipe, Reading& reading) {
+  want_section(recipe.dataset.has_value(), "dataset", reading);
+  want_section(recipe.optimizer.has_value(), "optimizer", reading);
+  want_whole_batches(recipe, reading);
+  const std::string& best = recipe.checkpoint.best_metric_key;
+  reading.rule(best == "default" || recipe.validation_datasets.contains(best),
+               {"checkpoint.best_metric_key", "validation_dataset_" + best},
+               "there is no section validation_dataset_", excerpt(best));
+}
+
+}  // namespace
+
+void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
+  if (!recipe.deterministic) reading.no_effect.push_back("deterministic");
+  if (recipe.model) model_rules(*recipe.model, reading);
+  reading.rule(!recipe.checkpoint.checkpoint_dir.empty(), {"checkpoint.checkpoint_dir"},
+               "is empty; want a folder");
+  if (recipe.dataset) dataset_rules(*recipe.dataset, reading);
+  for (const auto& [name, section] : recipe.validation_datasets) dataset_rules(section, reading);
+  if (recipe.dataset && recipe.dataset->kind == DatasetKind::tokens && !reading.given("dataloader.shuffle"))
+    recipe.dataloader.shuffle = false;
+  // Validation takes every row, in order, whatever is asked for.
+  if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");
+  if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");
+  if (recipe.optimizer) optimizer_rules(*recipe.optimizer, reading);
+  const char* stored = "lr_scheduler.use_checkpoint_opt_param_scheduler";
+  const char* overriding = "lr_scheduler.override_opt_param_scheduler";
+  reading.rule(!is_true(reading, stored) || !is_true(reading, overriding), {overriding, stored},
+               "use_checkpoint_opt_param_scheduler is true as well; want one of them");
+  if (recipe.clip_grad_norm.max_norm == 0)
+    recipe.clip_grad_norm.max_norm = std::numeric_limits<double>::infinity();
+
+  switch (use) {
+    case RecipeUse::train:
+      want_single_rank(recipe.distributed, reading);
+      want_training(recipe, reading);
+      want_model(recipe, reading);
+      want_kernels(recipe, reading);
+      break;
+    case RecipeUse::evaluate:
+      want_single_rank(recipe.distributed, reading);
+      want_model(recipe, reading);
+      want_section(!recipe.validation_datasets.empty(), "validation_dataset", reading);
+      want_kernels(recipe, reading);
+      break;
+    case RecipeUse::data:
+      want_section(recipe.dataset || !recipe.validation_datasets.empty(), "dataset", reading);
+      break;
+    case RecipeUse::schedule:
+      reading.rule(recipe.step_scheduler.max_steps.has_value(), {"step_scheduler.max_steps"},
+                   "is missing; a schedule is made without the data, so this key says how long it is (--set "
+                   "step_scheduler.max_steps=N)");
+      break;
+  }
+}
+
+}  // namespace nemocube::recipe

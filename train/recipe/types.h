@@ -1,0 +1,128 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/dtype.h"
+#include "train/recipe/names.h"
+#include "train/recipe/value.h"
+
+/// The types of keys: read() takes one from the YAML tree and throws Error for another; text_of() writes it as
+/// YAML that read() takes back; wish_for() is what messages and the documentation call it.
+namespace nemocube::recipe {
+
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool above_low = false;  ///< low itself is out
+  bool below_high = false;
+  bool infinite = false;         ///< infinity is in
+  bool null_is_default = false;  ///< an explicit null is no error
+};
+inline constexpr Range any{};
+inline constexpr Range or_default{.null_is_default = true};
+inline constexpr Range positive{.low = 0, .above_low = true};
+inline constexpr Range nonnegative{.low = 0};
+inline constexpr Range token_count{.low = 1, .high = 2147483647};
+inline constexpr Range token_count_or_zero{.low = 0, .high = 2147483647};
+inline constexpr Range below_one{.low = 0, .high = 1, .below_high = true};
+
+/// A value and where it stands: its key path, and file, line and path in front of messages.
+struct Place {
+  const Value& value;
+  std::string path, where;
+};
+bool is_null(const Place& at);
+[[noreturn]] void wrong(const Place& at, const std::string& wish);  ///< "where: want wish, found ..."
+/// The map of a section, or nothing for null.
+const Value* as_section(const Place& at);
+std::string last_component(const std::string& dotted_path);
+
+void read(const Place& at, bool& out, Range range);
+void read(const Place& at, std::int64_t& out, Range range);
+void read(const Place& at, double& out, Range range);
+void read(const Place& at, std::string& out, Range range);
+void read(const Place& at, std::optional<DType>& out, Range range);  ///< nothing for auto
+void read(const Place& at, std::array<double, 2>& out, Range range);
+void read(const Place& at, std::vector<int>& out, Range range);  ///< signals
+void read(const Place& at, std::map<std::string, std::string, std::less<>>& out, Range range);
+
+std::string text_of(bool value);
+std::string text_of(std::int64_t value);
+std::string text_of(double value);  ///< shortest that reads back equal, always with a point
+std::string text_of(const std::string& value);
+std::string text_of(const std::optional<DType>& value);
+std::string text_of(const std::array<double, 2>& value);
+std::string text_of(const std::vector<int>& value);
+std::string text_of(const std::map<std::string, std::string, std::less<>>& value);
+
+std::string wish_for(const bool*, Range range);
+std::string wish_for(const std::int64_t*, Range range);
+std::string wish_for(const double*, Range range);
+std::string wish_for(const std::string*, Range range);
+std::string wish_for(const std::optional<DType>*, Range range);
+std::string wish_for(const std::array<double, 2>*, Range range);
+std::string wish_for(const std::vector<int>*, Range range);
+std::string wish_for(const std::map<std::string, std::string, std::less<>>*, Range range);
+
+/// The index of the choice in `names`. Throws Error naming them all for another word.
+std::size_t read_choice(const Place& at, const std::vector<const char*>& names);
+std::string wish_for_choice(const std::vector<const char*>& names);
+
+template <class E>
+std::vector<const char*> choices() {
+  std::vector<const char*> names;
+  for (const auto& [name, value] : names_of<E>) names.push_back(name);
+  return names;
+}
+
+template <class E>
+requires std::is_enum_v<E>
+void read(const Place& at, E& out, Range) { out = names_of<E>[read_choice(at, choices<E>())].value; }
+template <class E>
+requires std::is_enum_v<E> std::string text_of(E value) { return name_of_choice(value); }
+template <class E>
+requires std::is_enum_v<E> std::string wish_for(const E*, Range) { return wish_for_choice(choices<E>()); }
+
+template <class T>
+void read(const Place& at, std::optional<T>& out, Range range) {
+  out.reset();
+  if (!is_null(at)) read(at, out.emplace(), range);
+}
+template <class T>
+std::string text_of(const std::optional<T>& value) {
+  return value ? text_of(*value) : "null";
+}
+template <class T>
+std::string wish_for(const std::optional<T>*, Range range) {
+  return wish_for(static_cast<const T*>(nullptr), range) + " or null";
+}
+
+/// Absent, null and a value are three things.
+template <class T>
+using MaybeAbsent = std::optional<std::optional<T>>;
+template <class T>
+void read(const Place& at, MaybeAbsent<T>& out, Range range) {
+  read(at, out.emplace(), range);
+}
+template <class T>
+std::string wish_for(const MaybeAbsent<T>*, Range range) {
+  return wish_for(static_cast<const std::optional<T>*>(nullptr), range);
+}
+
+/// Whether null is a value of the type rather than no value.
+template <class T>
+inline constexpr bool takes_null = false;
+template <class T>
+inline constexpr bool takes_null<std::optional<T>> = true;
+template <>
+inline constexpr bool takes_null<std::vector<int>> = true;
+template <class K, class V, class C>
+inline constexpr bool takes_null<std::map<K, V, C>> = true;
+
+}  // namespace nemocube::recipe
