@@ -6,8 +6,8 @@
 #include "train/recipe/recipe.h"
 #include "train/recipe/types.h"
 
-/// Every key with an effect: name, variable, meaning, and range where the type has more values. Reader, Writer
-/// and KeyList visit these declarations; what several keys say together is left to apply_rules().
+/// Every key with an effect: name, variable, meaning, and range where the type has more values. Reader and
+/// KeyList visit these declarations; what several keys say together is left to apply_rules().
 namespace nemocube::recipe {
 
 // Bounds beyond which no run makes sense: an update would overflow, or divide by what rounds to zero.
@@ -63,7 +63,7 @@ void fields(auto& io, Like<ModelSection> auto& s) {
            "folder in Hugging Face form; from_config also takes its config.json");
   io.path_or_section("config", s.config, "the path, for from_config");
   io.field("torch_dtype", s.dtype, "dtype of the weights; auto: as stored");
-  io.field("initialisation", s.initialisation, "from_config: law of the fresh weights; null: hf (own)");
+  io.field("initialisation", s.initialisation, "from_config: law of the fresh weights, hf if null (own)");
   io.section("moe", [&](auto& sub) { fields(sub, s.moe); });
 }
 

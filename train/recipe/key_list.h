@@ -2,16 +2,12 @@
 #include <string>
 #include <vector>
 
-/// All keys of recipes, for suggestions and for docs/recipe.md.
+/// The keys of recipes as a list: the other visitor of fields.h.
 namespace nemocube::recipe {
 
-struct KeyRow {
-  std::string path, type, initial, meaning, effect;
-};
-/// Keys with and without effect; the sections in the order of fields.h, then those without any effect.
-const std::vector<KeyRow>& key_rows();
+/// Paths of all keys, with and without effect, each section before its keys.
 const std::vector<std::string>& known_paths();
-/// The table of docs/recipe.md in Markdown.
+/// The table of docs/recipe.md in Markdown: key, type, default, meaning, effect.
 std::string key_table();
 
 }  // namespace nemocube::recipe

@@ -10,7 +10,7 @@
 #include "train/recipe/inert_keys.h"
 #include "train/recipe/reading.h"
 
-/// Fills the structs of a recipe from its YAML tree: a visitor of fields.h, as are Writer and KeyList. Every
+/// Fills the structs of a recipe from its YAML tree: a visitor of fields.h, as is KeyList. Every
 /// problem is noted in Reading, and reading goes on.
 namespace nemocube::recipe {
 

@@ -9,7 +9,6 @@
 #include "train/recipe/key_list.h"
 #include "train/recipe/reader.h"
 #include "train/recipe/rules.h"
-#include "train/recipe/writer.h"
 
 namespace nemocube {
 namespace {
@@ -55,13 +54,6 @@ Recipe load_recipe(const std::filesystem::path& path, const std::vector<std::str
 Recipe parse_recipe(const std::string& yaml, const std::string& name,
                     const std::vector<std::string>& overrides, RecipeUse use) {
   return read_recipe(recipe::parse_yaml(yaml, name), name, overrides, use);
-}
-
-std::string describe(const Recipe& recipe) {
-  std::string out;
-  recipe::Writer writer(out);
-  recipe::fields(writer, recipe);
-  return out;
 }
 
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp) {

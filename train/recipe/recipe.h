@@ -47,7 +47,7 @@ struct ModelSection {
   std::string path;
   std::optional<std::string> config;             ///< absent once loaded: moved to `path`
   std::optional<DType> dtype;                    ///< key torch_dtype
-  std::optional<Initialisation> initialisation;  ///< absent for pretrained; null: hf
+  std::optional<Initialisation> initialisation;  ///< absent for pretrained
   MoeSection moe;
 };
 

@@ -528,7 +528,7 @@ TEST_CASE("a schedule needs three sections and a length") {
   const std::string three = "optimizer: {lr: 1e-3}\nlr_scheduler: {}\nstep_scheduler: {";
   CHECK(parse(three + "max_steps: 5}", {}, RecipeUse::schedule).step_scheduler.max_steps == 5);
   CHECK(contains(error_of(three + "num_epochs: 2}", {}, RecipeUse::schedule),
-                 "step_scheduler.max_steps is missing"));
+                 "step_scheduler.max_steps: is missing"));
   CHECK(
       parse(three +
                 "max_steps: 5}\npeft: {dim: 8}\ndataset: {_target_: x.HellaSwag}\nvalidation_dataset_x: 3\n",

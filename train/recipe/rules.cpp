@@ -28,6 +28,7 @@ void model_rules(ModelSection& model, Reading& reading) {
   reading.rule(!model.initialisation || model.source == ModelSource::config,
                {"model.initialisation", "model._target_", "model.config"},
                "from_pretrained reads its weights; want from_config");
+  if (model.source == ModelSource::config && !model.initialisation) model.initialisation = Initialisation::hf;
 }
 
 void dataset_rules(const DatasetSection& s, Reading& reading) {

@@ -131,7 +131,7 @@ void read(const Place& at, std::array<double, 2>& out, Range range) {
   if (at.value.kind == Value::Kind::scalar && at.value.text.starts_with('(') && at.value.text.ends_with(')'))
     tuple = parse_yaml(cat("[", at.value.text.substr(1, at.value.text.size() - 2), "]"), at.where);
   const Value& list = tuple.kind == Value::Kind::list ? tuple : at.value;
-  if (list.kind != Value::Kind::list || list.items.size() != 2) wrong(at, "a list of two numbers");
+  if (list.kind != Value::Kind::list || list.items.size() != 2) wrong(at, wish_for(&out, range));
   for (std::size_t i = 0; i < 2; ++i)
     read(Place{list.items[i], cat(at.path, ".", i), cat(at.where, ".", i)}, out[i], range);
 }
