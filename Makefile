@@ -2,12 +2,16 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
+PREFIX ?= /usr/local
 RUN ?= runs/make_train
 UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
 
-.PHONY: all build setup train test bench asan asan-all format check-format check-headers clean help
+# A build folder keeps the generator that it was first configured with.
+configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) --log-level=WARNING $(CMAKE_FLAGS) $(2)
+
+.PHONY: all build setup train test bench install asan asan-all format check-format check-headers tidy clean help
 
 all: build
 
@@ -16,18 +20,20 @@ help:
 	@echo "make train          fine-tune the bundled small model on the bundled questions, then evaluate it"
 	@echo "make test           build and run every test"
 	@echo "make bench          operations against their floors, then whole steps of the small model"
+	@echo "make install        program, documentation, sample recipe and data under PREFIX; DESTDIR is honoured"
 	@echo "make asan           the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make asan-all       every test under them, whole runs of the program too"
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone"
-	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON' RUN=$(RUN)"
+	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
+	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) RUN=$(RUN) CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON'"
 
 setup:
 	@tools/setup.sh
 
 build: setup
-	@cmake -S . -B $(BUILD) -DNEMOCUBE_TESTS=OFF $(CMAKE_FLAGS)
-	cmake --build $(BUILD) -j $(JOBS)
+	@$(call configure,$(BUILD))
+	@cmake --build $(BUILD) -j $(JOBS) --target nemocube
 
 # Starts afresh every time in its own directory; in one given with RUN= it goes on from what is there.
 train: build
@@ -36,24 +42,29 @@ train: build
 	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
 
 test: setup
-	@cmake -S . -B $(BUILD) -DNEMOCUBE_TESTS=ON $(CMAKE_FLAGS)
-	cmake --build $(BUILD) -j $(JOBS)
+	@$(call configure,$(BUILD))
+	@cmake --build $(BUILD) -j $(JOBS)
 	ctest --test-dir $(BUILD) --output-on-failure
-	@sed -n 's/.*MESSAGE: \(.*did not run\|.*was not tried\)/skipped: \1/p' $(BUILD)/Testing/Temporary/LastTest.log
+	@tools/test_summary.sh $(BUILD)/Testing/Temporary/LastTest.log
 
 bench: build
 	$(BUILD)/nemocube bench op
 	$(BUILD)/nemocube bench step --config configs/nemotron_h_tiny --batch 4 --seq 128 --steps 8
 
+install: build
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
 asan: setup
-	@cmake -S . -B $(BUILD)-asan -DNEMOCUBE_TESTS=ON -DNEMOCUBE_ASAN=ON $(CMAKE_FLAGS)
-	cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
+	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON)
+	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
 	ctest --test-dir $(BUILD)-asan --output-on-failure -LE end-to-end
+	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 asan-all: setup
-	@cmake -S . -B $(BUILD)-asan -DNEMOCUBE_TESTS=ON -DNEMOCUBE_ASAN=ON $(CMAKE_FLAGS)
-	cmake --build $(BUILD)-asan -j $(JOBS)
+	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON)
+	@cmake --build $(BUILD)-asan -j $(JOBS)
 	ctest --test-dir $(BUILD)-asan --output-on-failure
+	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 format: setup
 	@tools/setup.sh clang-format
