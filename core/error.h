@@ -22,14 +22,14 @@ class Error : public std::runtime_error {
 /// One argument of a message: text, or anything with operator<<. Refers to the argument, so it must not outlive
 /// the expression. All messages share one function that joins such parts: a formatting function for every
 /// combination of types, as plain templates give, took half of the time that the program compiles.
-class Part {
+class MessagePart {
  public:
-  Part(std::string_view text) : object_(text.data()), size_(text.size()) {}
+  MessagePart(std::string_view text) : object_(text.data()), size_(text.size()) {}
   template <class T>
-    requires(!std::is_convertible_v<const T&, std::string_view>)
-  Part(const T& value) : object_(&value), write_(&write<T>) {}
+  requires(!std::is_convertible_v<const T&, std::string_view>) MessagePart(const T& value)
+      : object_(&value), write_(&write<T>) {}
 
-  friend std::ostream& operator<<(std::ostream& out, const Part& part);
+  friend std::ostream& operator<<(std::ostream& out, const MessagePart& part);
 
  private:
   template <class T>
@@ -41,34 +41,34 @@ class Part {
   void (*write_)(std::ostream&, const void*) = nullptr;  // of text: none
 };
 
-std::string join(std::initializer_list<Part> parts);
-[[noreturn]] void throw_error(std::initializer_list<Part> parts);
-[[noreturn]] void throw_logic_error(std::initializer_list<Part> parts);
+std::string join(std::initializer_list<MessagePart> parts);
+[[noreturn]] void throw_error(std::initializer_list<MessagePart> parts);
+[[noreturn]] void throw_logic_error(std::initializer_list<MessagePart> parts);
 
 /// Concatenates its arguments with operator<<.
 template <class... Parts>
 std::string cat(const Parts&... parts) {
-  return join({Part(parts)...});
+  return join({MessagePart(parts)...});
 }
 
 /// Throws Error with the concatenated parts.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-  throw_error({Part(parts)...});
+  throw_error({MessagePart(parts)...});
 }
 
 /// Throws Error with the concatenated parts unless `ok`. The parts are only formatted on failure.
 template <class... Parts>
 void require(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    throw_error({Part(parts)...});
+    throw_error({MessagePart(parts)...});
 }
 
 /// Throws std::logic_error unless `ok`: for promises between parts of the program, not for user input.
 template <class... Parts>
 void expect(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    throw_logic_error({Part(parts)...});
+    throw_logic_error({MessagePart(parts)...});
 }
 
 }  // namespace nemocube

@@ -46,17 +46,6 @@ void refuse_many_ranks() {
   }
 }
 
-// Before parsing, because CLI11 would only say that a subcommand is required.
-void refuse_unknown_subcommand(CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
-  std::string known;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (sub->check_name(argv[1])) return;
-    known += (known.empty() ? "" : ", ") + sub->get_name();
-  }
-  nemocube::fail("no subcommand '", argv[1], "' (there are: ", known, ")");
-}
-
 // OpenMP threads that wait by spinning make every parallel loop ten times slower as soon as another program
 // wants the same cores. The runtime reads its settings before main, so a short spin is set for a second start
 // of this program.
@@ -78,7 +67,7 @@ int report(const std::string& text, int exit_code) {
 }
 
 void run(int argc, char** argv) {
-  CLI::App app{"nemocube: trains and fine-tunes NemotronH models"};
+  nemocube::Command app{"nemocube: trains and fine-tunes NemotronH models"};
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.fallthrough();
@@ -97,13 +86,7 @@ void run(int argc, char** argv) {
   nemocube::add_inspect_command(app);
   nemocube::add_bench_command(app);
   nemocube::add_grid_command(app);
-  refuse_unknown_subcommand(app, argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) nemocube::fail(e.what(), "\n  Run with --help for more information.");
-    app.exit(e);  // --help and --version
-  }
+  app.parse(argc, argv);
 }
 
 }  // namespace

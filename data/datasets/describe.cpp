@@ -1,5 +1,7 @@
 #include "data/datasets/describe.h"
 
+#include <nlohmann/json.hpp>
+
 namespace nemocube {
 
 std::string describe_supervision(const Sample& sample, const Tokenizer& tokenizer) {

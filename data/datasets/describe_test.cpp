@@ -1,6 +1,7 @@
 #include "data/datasets/describe.h"
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"

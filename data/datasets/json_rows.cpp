@@ -1,5 +1,6 @@
 #include "data/datasets/json_rows.h"
 
+#include <nlohmann/json.hpp>
 #include "data/datasets/text.h"
 #include "data/files/regular_file.h"
 

@@ -1,5 +1,7 @@
 #include "data/datasets/messages.h"
 
+#include <nlohmann/json.hpp>
+
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "data/datasets/json_rows.h"

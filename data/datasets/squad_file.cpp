@@ -1,6 +1,7 @@
 #include "data/datasets/squad_file.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/quote.h"
 #include "data/datasets/json_rows.h"

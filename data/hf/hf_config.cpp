@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 #include <variant>
+#include <nlohmann/json.hpp>
 
 #include "core/log.h"
 #include "data/files/regular_file.h"

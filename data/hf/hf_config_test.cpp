@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "core/log.h"
 #include "core/rng.h"

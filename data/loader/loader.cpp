@@ -1,6 +1,7 @@
 #include "data/loader/loader.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/datasets/permutation.h"
 

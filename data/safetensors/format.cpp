@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "core/quote.h"
 #include "core/tensor.h"

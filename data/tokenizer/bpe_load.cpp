@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/utf8.h"
 #include "data/tokenizer/bpe.h"

@@ -1,8 +1,13 @@
 #include "data/tokenizer/json_ref.h"
 
 #include "data/files/regular_file.h"
+#include <nlohmann/json.hpp>
 
 namespace nemocube::tok {
+
+bool JsonRef::is_object() const { return value_->is_object(); }
+bool JsonRef::is_array() const { return value_->is_array(); }
+bool JsonRef::is_string() const { return value_->is_string(); }
 
 JsonRef JsonRef::at(const std::string& key) const {
   auto member = find(key);

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,9 +18,9 @@ class JsonRef {
       : value_(&value), file_(&file), where_(std::move(where)) {}
 
   const nlohmann::json& value() const { return *value_; }
-  bool is_object() const { return value_->is_object(); }
-  bool is_array() const { return value_->is_array(); }
-  bool is_string() const { return value_->is_string(); }
+  bool is_object() const;
+  bool is_array() const;
+  bool is_string() const;
 
   /// Member `key`, which must exist and not be null.
   JsonRef at(const std::string& key) const;

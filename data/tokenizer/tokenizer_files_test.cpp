@@ -1,5 +1,6 @@
 // Files that are wrong in one way each, and files damaged at random.
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 

@@ -1,4 +1,6 @@
 // Against what the `tokenizers` library makes of the same files (tools/goldens/make_tokenizer_torture.py).
+#include <nlohmann/json.hpp>
+
 #include "core/utf8.h"
 #include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/pre_tokenizer.h"

@@ -1,5 +1,6 @@
 // Against vectors worked out by hand from the definition of byte-pair encoding.
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "core/utf8.h"
 #include "data/tokenizer/json_ref.h"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "tests/bad_input/refused.h"
 
 using namespace nemocube;

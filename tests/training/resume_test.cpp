@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/training/run_support.h"

@@ -1,6 +1,7 @@
 #include "train/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/log.h"

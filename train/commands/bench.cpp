@@ -71,14 +71,14 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
           {"zones", zones}};
 }
 
-void add_step(CLI::App& bench) {
+void add_step(Command& bench) {
   struct Options {
     BenchStepOptions step;
     std::string dtype = "f32";
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand(
+  Command* command = bench.add_subcommand(
       "step", "Whole training steps (forward, backward, clip, AdamW) on random tokens and fresh weights");
   command->add_option("--config", o->step.config, "directory with the config.json of a model")->required();
   command->add_option("--batch", o->step.batch, "sequences in a step")->capture_default_str();
@@ -103,13 +103,13 @@ void add_step(CLI::App& bench) {
   });
 }
 
-void add_op(CLI::App& bench) {
+void add_op(Command& bench) {
   struct Options {
     BenchOpOptions op;
     std::string dtype = "f32";
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command =
+  Command* command =
       bench.add_subcommand("op", "Single operations: correctness, time and distance to the floor");
   command->footer("Columns:\n" + std::string(bench_op_legend()));
   command->add_option("--op", o->op.op, "one operation; default: all");
@@ -119,7 +119,7 @@ void add_op(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--repeats", o->op.repeats, "timed calls of each case")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(in_range(1, 1'000'000));
   command->add_flag("--cold", o->op.cold, "empty the caches before every repeat");
   command->add_flag("--small", o->op.sizes.small,
                     "sizes that finish in milliseconds, to see that everything works");
@@ -133,8 +133,8 @@ void add_op(CLI::App& bench) {
 
 }  // namespace
 
-void add_bench_command(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Benchmarks of operations and of whole steps");
+void add_bench_command(Command& app) {
+  Command* bench = app.add_subcommand("bench", "Benchmarks of operations and of whole steps");
   bench->require_subcommand(1);
   add_op(*bench);
   add_step(*bench);

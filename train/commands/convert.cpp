@@ -39,9 +39,9 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_convert_command(CLI::App& app) {
+void add_convert_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "convert", "Copy a model (a Hugging Face directory or a run's checkpoint) to a new directory");
   command->add_option("source", o->source, "Hugging Face directory, or epoch_E_step_S of a run")->required();
   command->add_option("target", o->target, "directory to create")->required();

@@ -2,6 +2,7 @@
 #include <iomanip>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "core/log.h"
 #include "data/json/json.h"
@@ -95,9 +96,9 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app) {
+void add_eval_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("eval", "Validation loss; exact match and F1 of SQuAD data");
+  Command* command = app.add_subcommand("eval", "Validation loss; exact match and F1 of SQuAD data");
   command->add_option("recipe", o->recipe, "recipe with model and validation_dataset")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);

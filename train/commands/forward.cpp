@@ -83,9 +83,9 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_forward_command(CLI::App& app) {
+void add_forward_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("forward", "Logits, loss and gradients of one batch, for parity checks");
   command->add_option("--model", o->model, "Hugging Face model directory")->required();
   command

@@ -84,9 +84,9 @@ void run(Options options) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& app) {
+void add_generate_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("generate", "Continue prompts, greedy or sampled");
+  Command* command = app.add_subcommand("generate", "Continue prompts, greedy or sampled");
   command->add_option("--model", o->model, "Hugging Face model directory")->required();
   command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its directory; default: the model's");
   auto* prompt = command->add_option("--prompt", o->prompt, "text to continue");
@@ -97,13 +97,13 @@ void add_generate_command(CLI::App& app) {
       ->check(whole_number());
   command->add_option("--temperature", o->generate.temperature, "0: greedy")
       ->capture_default_str()
-      ->check(CLI::Number);
+      ->check(number());
   command->add_option("--top-k", o->generate.top_k, "keep the k most likely tokens; 0: all")
       ->capture_default_str()
       ->check(whole_number());
   command->add_option("--top-p", o->generate.top_p, "keep the fewest tokens that reach this mass")
       ->capture_default_str()
-      ->check(CLI::Number);
+      ->check(number());
   command->add_option("--seed", o->generate.seed)->capture_default_str()->check(whole_number());
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64; default: what config.json names");
   command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");

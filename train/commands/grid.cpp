@@ -127,9 +127,9 @@ void run(const Options& o) {
 
 }  // namespace
 
-void add_grid_command(CLI::App& app) {
+void add_grid_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("grid", "Rank lists of a process grid and its views; starts no ranks");
   command
       ->add_option("dimensions", o->dimensions,

@@ -2,6 +2,7 @@
 #include <iomanip>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "data/datasets/describe.h"
 #include "data/hf/hf_config.h"
@@ -88,9 +89,9 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app) {
+void add_inspect_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("inspect", "What a model, a data set or a schedule holds; reads no weights");
   auto* model = command->add_option("--model", o->model, "Hugging Face directory or config.json");
   auto* recipe = command->add_option(

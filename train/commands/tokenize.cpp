@@ -40,9 +40,9 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_tokenize_command(CLI::App& app) {
+void add_tokenize_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("tokenize", "Token ids of each line of a file, and back");
+  Command* command = app.add_subcommand("tokenize", "Token ids of each line of a file, and back");
   command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its directory")->required();
   command->add_option("--input", o->input, "text file, or - for standard input")->required();
   command->add_flag("--special", o->special,

@@ -78,9 +78,9 @@ void run(const Options& options) {
 
 }  // namespace
 
-void add_train_command(CLI::App& app) {
+void add_train_command(Command& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("train", "Fine-tune or pretrain as a recipe says");
+  Command* command = app.add_subcommand("train", "Fine-tune or pretrain as a recipe says");
   command->add_option("recipe", o->recipe, "recipe in YAML (keys of NeMo AutoModel)")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);

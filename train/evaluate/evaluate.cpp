@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "data/datasets/text.h"
 #include "data/json/atomic_file.h"

@@ -1,0 +1,125 @@
+#include "train/commands/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+
+namespace nemocube {
+
+Check whole_number() {
+  const auto fault = [](const std::string& text) -> std::string {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool whole = error == std::errc() && end == text.data() + text.size() && value >= 0;
+    return whole ? "" : cat("want an integer from 0 to 2^63 - 1, got '", text, "'");
+  };
+  return {fault, ""};
+}
+
+Check number() {
+  return {[](const std::string& text) { return CLI::Number(text); }, CLI::Number.get_description()};
+}
+
+Check in_range(int least, int most) {
+  const CLI::Range range(least, most);
+  return {[range](const std::string& text) { return range(text); }, range.get_description()};
+}
+
+Option* Option::required() {
+  option_->required();
+  return this;
+}
+
+Option* Option::capture_default_str() {
+  option_->capture_default_str();
+  return this;
+}
+
+Option* Option::check(const Check& check) {
+  option_->check(
+      CLI::Validator([fault = check.fault](std::string& text) { return fault(text); }, check.name));
+  return this;
+}
+
+Option* Option::excludes(Option* other) {
+  option_->excludes(other->option_);
+  return this;
+}
+
+Option* Option::needs(Option* other) {
+  option_->needs(other->option_);
+  return this;
+}
+
+Option* Option::allow_extra_args(bool allowed) {
+  option_->allow_extra_args(allowed);
+  return this;
+}
+
+std::size_t Option::count() const { return option_->count(); }
+
+Command::Command(const std::string& about) : app_(std::make_shared<CLI::App>(about)) {}
+
+Command* Command::add_subcommand(const std::string& name, const std::string& about) {
+  // The application owns its subcommands; the pointer shares the ownership of the application.
+  commands_.push_back(Command(std::shared_ptr<CLI::App>(app_, app_->add_subcommand(name, about))));
+  return &commands_.back();
+}
+
+template <class T>
+Option* Command::add_option(const std::string& name, T& target, const std::string& help) {
+  return keep(app_->add_option(name, target, help));
+}
+
+Option* Command::add_flag(const std::string& name, bool& target, const std::string& help) {
+  return keep(app_->add_flag(name, target, help));
+}
+
+Option* Command::set_version_flag(const std::string& name, const std::string& text) {
+  return keep(app_->set_version_flag(name, text));
+}
+
+void Command::footer(const std::string& text) { app_->footer(text); }
+void Command::require_subcommand(int count) { app_->require_subcommand(count); }
+void Command::fallthrough() { app_->fallthrough(); }
+void Command::callback(std::function<void()> work) { app_->callback(std::move(work)); }
+void Command::parse_complete_callback(std::function<void()> fn) {
+  app_->parse_complete_callback(std::move(fn));
+}
+
+// Before parsing, because CLI11 would only say that a subcommand is required.
+void Command::refuse_unknown_subcommand(int argc, char** argv) const {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* sub : app_->get_subcommands([](const CLI::App*) { return true; })) {
+    if (sub->check_name(argv[1])) return;
+    known += (known.empty() ? "" : ", ") + sub->get_name();
+  }
+  fail("no subcommand '", argv[1], "' (there are: ", known, ")");
+}
+
+void Command::parse(int argc, char** argv) {
+  refuse_unknown_subcommand(argc, argv);
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) fail(e.what(), "\n  Run with --help for more information.");
+    app_->exit(e);  // --help and --version
+  }
+}
+
+template Option* Command::add_option(const std::string&, int&, const std::string&);
+template Option* Command::add_option(const std::string&, std::int64_t&, const std::string&);
+template Option* Command::add_option(const std::string&, std::uint64_t&, const std::string&);
+template Option* Command::add_option(const std::string&, double&, const std::string&);
+template Option* Command::add_option(const std::string&, std::optional<double>&, const std::string&);
+template Option* Command::add_option(const std::string&, std::string&, const std::string&);
+template Option* Command::add_option(const std::string&, std::vector<std::string>&, const std::string&);
+template Option* Command::add_option(const std::string&, std::filesystem::path&, const std::string&);
+
+}  // namespace nemocube

@@ -1,0 +1,72 @@
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+/// The command line: the part of CLI11 that this program uses, under CLI11's names. CLI11 is a large header of
+/// inline functions, which took seven seconds to compile in every file; only command_line.cpp includes it.
+namespace nemocube {
+
+/// A condition on the text of an option's value: `fault` returns what is wrong, or "" when nothing is.
+struct Check {
+  std::function<std::string(const std::string& text)> fault;
+  std::string name;  ///< shown by --help
+};
+Check whole_number();  ///< 0, 1, ..., 2^63 - 1: CLI11 takes the nearest integer for one that does not fit
+Check number();        ///< any number
+Check in_range(int least, int most);  ///< an integer from least to most
+
+/// A named option or a positional argument. Made by Command, which owns it.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+  Option* required();
+  Option* capture_default_str();           ///< --help shows the value that the target has now
+  Option* check(const Check& check);       ///< values that fail it are refused
+  Option* excludes(Option* other);         ///< not together with `other`
+  Option* needs(Option* other);            ///< only together with `other`
+  Option* allow_extra_args(bool allowed);  ///< whether one mention of a list option takes several values
+  std::size_t count() const;               ///< how often it was given
+
+ private:
+  CLI::Option* option_;
+};
+
+/// The program, or one of its subcommands, which a Command owns in turn.
+class Command {
+ public:
+  explicit Command(const std::string& about);
+  Command* add_subcommand(const std::string& name, const std::string& about);
+  /// The value goes to `target`, which must live until parse() has returned. `name` without dashes is
+  /// positional. T is one of the types that command_line.cpp lists at its end.
+  template <class T>
+  Option* add_option(const std::string& name, T& target, const std::string& help = "");
+  Option* add_flag(const std::string& name, bool& target, const std::string& help = "");
+  Option* set_version_flag(const std::string& name, const std::string& text);
+  void footer(const std::string& text);  ///< what --help prints last
+  void require_subcommand(int count);
+  void fallthrough();                                      ///< options may also follow a subcommand's own
+  void callback(std::function<void()> work);               ///< what the command does
+  void parse_complete_callback(std::function<void()> fn);  ///< called after parsing, before any work
+
+  /// Parses the arguments, then does the work of the subcommands that they name. --help and --version are
+  /// printed. Throws Error for arguments that cannot be parsed.
+  void parse(int argc, char** argv);
+
+ private:
+  explicit Command(std::shared_ptr<CLI::App> app) : app_(std::move(app)) {}
+  Option* keep(CLI::Option* option) { return &options_.emplace_back(option); }
+  void refuse_unknown_subcommand(int argc, char** argv) const;
+
+  std::shared_ptr<CLI::App> app_;
+  std::deque<Option> options_;
+  std::deque<Command> commands_;
+};
+
+}  // namespace nemocube
