@@ -1,6 +1,7 @@
 #include "data/datasets/row_forms.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

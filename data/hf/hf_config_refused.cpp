@@ -1,5 +1,6 @@
 #include "data/hf/hf_config_refused.h"
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "data/json/json.h"
 #include "data/json/test_dir.h"

@@ -1,5 +1,7 @@
 #include "train/datasets/chat_template.h"
 
+#include <nlohmann/json.hpp>
+
 #include "core/log.h"
 #include "data/json/json.h"
 

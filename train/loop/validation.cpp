@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "core/allocator.h"
 #include "core/log.h"
