@@ -31,7 +31,7 @@ Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
     case BlockKind::moe:
       // for each expert of a token the row going in, its hidden row and the row coming out
       kept.stored = n(c.num_experts_per_tok) * (2 * n(c.expert_width()) + n(c.moe_intermediate_size));
-      if (c.n_shared_experts > 0) kept.stored += n(c.moe_shared_expert_intermediate_size);
+      kept.stored += n(c.moe_shared_expert_intermediate_size);
       if (c.moe_latent_size > 0) kept.stored += n(c.moe_latent_size);
       kept.wide = n(c.n_routed_experts) + n(c.num_experts_per_tok);
       break;
