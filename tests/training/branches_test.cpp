@@ -49,9 +49,9 @@ TEST_CASE("branches: a run taken back leaves logs and checkpoints alone until it
       {"checkpoint.restore_from=epoch_0_step_3", "checkpoint.enabled=false", "step_scheduler.max_steps=6"});
   CHECK(err.find("logs to straight/training.jsonl.branch_5") != std::string::npos);
   CHECK(steps_in(dir.at("training.jsonl.branch_5")) == up_to(6));
-  fs::rename(dir.at("training.jsonl.branch_5"), dir / "aside");
-  CHECK(contents(dir / "straight") == before);
-  fs::rename(dir / "aside", dir.at("training.jsonl.branch_5"));
+  auto after = contents(dir / "straight");
+  std::erase_if(after, [](const auto& file) { return file.first.ends_with(".jsonl.branch_5"); });
+  CHECK(after == before);
 
   // The old branch goes on as if nothing had been.
   dir.err_of({"step_scheduler.max_steps=10"});

@@ -92,8 +92,9 @@ TEST_CASE("checkpoints: a run that was taken back to an older one goes on from w
       train({"checkpoint.restore_from=epoch_0_step_3", "step_scheduler.max_steps=6", "optimizer.lr=0.02"});
   CHECK(back.find("later steps than the one resumed from") != std::string::npos);
   CHECK(back.find("moved to straight/abandoned/epoch_1_step_11") != std::string::npos);
-  CHECK(names_in(runs / "abandoned") ==
-        std::vector<std::string>{"epoch_0_step_5", "epoch_1_step_11", "epoch_1_step_7", "epoch_1_step_9"});
+  CHECK(names_in(runs / "abandoned") == std::vector<std::string>{"epoch_0_step_5", "epoch_1_step_11",
+                                                                 "epoch_1_step_7", "epoch_1_step_9",
+                                                                 "training.jsonl", "validation.jsonl"});
   CHECK(fs::read_symlink(runs / "LATEST") == "epoch_0_step_5");
   CHECK(fs::read_symlink(runs / "LOWEST_VAL") == best_saved(runs));
   CHECK(differences(runs / "epoch_0_step_5", runs / "abandoned" / "epoch_0_step_5") != "");

@@ -118,19 +118,21 @@ std::vector<fs::path> RunLog::logs() const {
   return found;
 }
 
+void RunLog::abandon(const fs::path& log, const fs::path& name) const {
+  const fs::path folder = folder_ / "abandoned";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const fs::path place = fs::exists(folder / name) ? free_name(folder / name) : folder / name;
+  if (!error) fs::rename(log, place, error);
+  require(!error, log.string(), ": cannot be kept as ", place.string(), ": ", error.message());
+  log_info(log.string(), " is that of a branch that no run goes on from: moved to ", place.string());
+}
+
 // A kill between two of these renames leaves the rest to the next call, which finds NAME missing or old.
 void RunLog::take_over(std::int64_t serial) const {
   for (const auto& [path, log] : numbered(folder_, branch_mark)) {
     if (log.number > serial) continue;
-    if (fs::exists(log.path)) {
-      fs::path place = folder_ / "abandoned" / log.path.filename();
-      std::error_code error;
-      fs::create_directories(place.parent_path(), error);
-      if (!error && fs::exists(place)) place = free_name(place);
-      if (!error) fs::rename(log.path, place, error);
-      require(!error, log.path.string(), ": cannot be kept as ", place.string(), ": ", error.message());
-      log_info(log.path.string(), " is that of a branch that this run has left: moved to ", place.string());
-    }
+    if (fs::exists(log.path)) abandon(log.path, log.path.filename());
     std::error_code error;
     fs::rename(path, log.path, error);
     require(!error, path.string(), ": cannot be renamed to ", log.path.string(), ": ", error.message());
@@ -140,9 +142,15 @@ void RunLog::take_over(std::int64_t serial) const {
 void RunLog::begin() {
   begun_ = true;
   std::error_code ignored;
-  for (const auto& [path, log] : numbered(folder_, branch_mark)) {
-    log_info(path.string(), ": removed, as its run was ended before it saved a checkpoint");
-    fs::remove(path, ignored);
+  for (const auto& [path, log] : numbered(folder_, branch_mark)) {  // of a run that saved no checkpoint
+    bool known =
+        is_repeated(path, log.path) || is_repeated(path, folder_ / "abandoned" / log.path.filename());
+    for (const auto& [kept, of] : numbered(folder_ / "abandoned", "."))
+      known = known || (of.path.filename() == log.path.filename() && is_repeated(path, kept));
+    if (known)
+      fs::remove(path, ignored);
+    else
+      abandon(path, log.path.filename());
   }
   for (const auto& [path, log] : numbered(folder_, ".")) {
     const bool empty = fs::file_size(path, ignored) == 0;

@@ -73,8 +73,8 @@ struct LogStart {
 ///
 /// A run that leaves a branch does not own those logs before it has saved a checkpoint. Until then its own,
 /// each beginning with the lines before first_step, are NAME.branch_<serial>; keep_branch() then moves the old
-/// ones to abandoned/ and gives these their names. A next run completes that where the checkpoint was saved, and
-/// removes them where it was not.
+/// ones to abandoned/ and gives these their names. A next run completes that where the checkpoint was saved;
+/// where it was not, these go to abandoned/, or away when a log there or the present one repeats them.
 class RunLog {
  public:
   /// Logs into `folder` for a run that has these validation sets. A file of another kind is left alone or,
@@ -95,6 +95,7 @@ class RunLog {
   std::vector<std::filesystem::path> logs() const;
   void begin();
   void take_over(std::int64_t serial) const;
+  void abandon(const std::filesystem::path& log, const std::filesystem::path& name) const;
   JsonlWriter& file(const std::string& name);
 
   std::filesystem::path folder_;

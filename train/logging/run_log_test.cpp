@@ -217,6 +217,24 @@ TEST_CASE("a run that leaves a branch touches its logs only when it has saved, a
   CHECK(steps_of(at("training.jsonl")) == Steps{0, 1});
 }
 
+TEST_CASE("the log of a branch that never saved is kept once, unless another log says the same") {
+  const Folder folder;
+  const std::vector<std::string> sets{"default"};
+  write_first_run(folder.path, sets);
+  for (int start = 0; start < 3; ++start) {
+    RunLog log(folder.path, sets, {.first_step = 2, .serial = 4, .leaves_branch = true});
+    TrainingRecord other = at_step(2);
+    other.loss = 7;
+    log.training(other);
+  }
+  RunLog log(folder.path, sets, {.first_step = 6, .serial = 4});
+  log.training(at_step(6));
+  CHECK(names_of(folder.path) == Names{"abandoned", "training.jsonl", "validation.jsonl"});
+  CHECK(names_of(folder.path / "abandoned") == Names{"training.jsonl"});
+  CHECK(steps_of(folder.path / "abandoned" / "training.jsonl") == Steps{0, 1, 2});
+  CHECK(steps_of(folder.path / "training.jsonl") == Steps{0, 1, 2, 3, 4, 5, 6});
+}
+
 TEST_CASE("a kill between the checkpoint of a branch and its logs is made good by the next run") {
   for (const bool half : {false, true}) {
     CAPTURE(half);

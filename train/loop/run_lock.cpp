@@ -42,7 +42,8 @@ void RunLock::create() {
   created_.insert(created_.end(), missing.rbegin(), missing.rend());
   error.clear();
   fs::create_directories(directory_, error);
-  if (!error && !fs::is_directory(directory_)) error = std::make_error_code(std::errc::not_a_directory);
+  if (error == std::errc::file_exists || (!error && !fs::is_directory(directory_)))
+    error = std::make_error_code(std::errc::not_a_directory);
   if (error) remove_created();
   require(!error, "checkpoint.checkpoint_dir: cannot create the directory ", directory_.string(), ": ",
           error.message());
