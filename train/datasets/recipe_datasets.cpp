@@ -78,13 +78,7 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
 
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section) {
   if (section.kind == DatasetKind::mock || section.kind == DatasetKind::tokens) return std::nullopt;
-  const std::filesystem::path path = tokenizer_path(recipe, section);
-  std::error_code unclear;  // what is there and cannot be reached has its own message
-  const std::string key = section.tokenizer  ? section.key + ".tokenizer"
-                          : recipe.tokenizer ? "tokenizer.pretrained_model_name_or_path"
-                                             : "model.pretrained_model_name_or_path";
-  require(std::filesystem::exists(path, unclear) || unclear, key,
-          ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()));
+  const std::filesystem::path path = existing_tokenizer_path(recipe, section);
   check_chat_template(section, path);
   return Tokenizer::load(path);
 }

@@ -80,7 +80,7 @@ void check(const Place& at, const InertKeys& row) {
 }  // namespace
 
 std::string Reader::path_of(std::string_view key) const {
-  return path_.empty() ? excerpt(key) : cat(path_, ".", excerpt(key));
+  return path_.empty() ? std::string(key) : cat(path_, ".", key);
 }
 
 std::string Reader::kind_of(std::string_view key) const {
@@ -160,8 +160,7 @@ void Reader::key_of_other_class(const std::string& key, const Value& value, cons
 }
 
 void Reader::unknown_key(const std::string& key, const Value& value) {
-  constexpr std::size_t longest = 200;  // the time to compare two words grows with both lengths
-  const std::string trouble = cat(reading_.where(&value, path_of(key)), ": unknown key ", quote(key), "; ");
+  const std::string trouble = cat(reading_.where(&value, path_of(key)), ": unknown key '", key, "'; ");
   std::vector<std::string> known = known_;
   for (const InertKeys& row : inert_keys())
     if (row.section == kind_ && is_for_class(row.classes, class_))
@@ -170,7 +169,7 @@ void Reader::unknown_key(const std::string& key, const Value& value) {
     reading_.mark_faulty(path);
     fail(trouble, "the nearest known key is '", name, "'");
   };
-  const std::string guess = key.size() > longest ? "" : nearest(key, known);
+  const std::string guess = nearest(key, known);
   if (!guess.empty() && edit_distance(key, guess) <= (key.size() + 2) / 3) suggest(guess, path_of(guess));
   // A key in the wrong section is further from its neighbours than from its own name elsewhere.
   for (const std::string& path : known_paths())

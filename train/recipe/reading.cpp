@@ -48,7 +48,8 @@ bool Reading::attempt(const Value* value, const std::string& path, const std::fu
 
 void Reading::problem(const Value* value, const std::string& path, const std::string& message) {
   const int line = value != nullptr && value->line > 0 ? value->line : std::numeric_limits<int>::max();
-  problems_.push_back({line, message});
+  const bool said = std::ranges::any_of(problems_, [&](const Problem& p) { return p.message == message; });
+  if (!said) problems_.push_back({line, message});
   mark_faulty(path);
 }
 

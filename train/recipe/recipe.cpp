@@ -118,6 +118,17 @@ std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection&
   return folder_of(recipe.model->path);
 }
 
+std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset) {
+  const std::filesystem::path path = tokenizer_path(recipe, dataset);
+  std::error_code unclear;  // what is there and cannot be reached has its own message
+  const std::string key = dataset.tokenizer  ? dataset.key + ".tokenizer"
+                          : recipe.tokenizer ? "tokenizer.pretrained_model_name_or_path"
+                                             : "model.pretrained_model_name_or_path";
+  require(std::filesystem::exists(path, unclear) || unclear, key,
+          ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()));
+  return path;
+}
+
 std::filesystem::path folder_of(const std::filesystem::path& folder_or_file) {
   if (!std::filesystem::is_regular_file(folder_or_file)) return folder_or_file;
   return folder_or_file.has_parent_path() ? folder_or_file.parent_path() : ".";

@@ -211,6 +211,8 @@ std::filesystem::path dataset_file(const DatasetSection& dataset);
 /// dataset.tokenizer, else tokenizer, else the folder of the model: a folder with tokenizer.json, or the file
 /// itself. Throws Error when there is none.
 std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
+/// The same; throws Error also when the path does not exist.
+std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
 /// "'path' does not exist", and where a relative path was looked for.
 std::string does_not_exist(const std::string& path);
 /// A path to a folder, or the folder of a file: a model may be named by its config.json, a tokenizer by its

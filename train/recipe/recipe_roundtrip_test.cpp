@@ -62,7 +62,8 @@ TEST_CASE("describe() reads back as the same recipe") {
 
 TEST_CASE("the golden recipe") {
   const std::string path = cat(model_folder, "/recipe.yaml");
-  const Recipe r = load_recipe(path, {cat("model.pretrained_model_name_or_path=", model_folder)});
+  const Recipe r = load_recipe(path, {cat("model.pretrained_model_name_or_path=", model_folder),
+                                      cat("dataset.path=", model_folder, "/tokens.safetensors")});
   CHECK(r.file == path);
   CHECK(r.seed == 1111);
   CHECK(r.dataset->kind == DatasetKind::tokens);

@@ -15,7 +15,8 @@ constexpr const char* model_folder = NEMOCUBE_SOURCE_DIR "/tests/goldens/train20
 std::string with(const std::string& more, const std::string& scheduler = "max_steps: 5") {
   return cat("step_scheduler: {global_batch_size: 4, local_batch_size: 2, ", scheduler, "}\n",
              "model: {pretrained_model_name_or_path: ", model_folder, "}\n",
-             "dataset: {_target_: tokens, path: x.safetensors}\n", "optimizer: {lr: 1e-3}\n", more);
+             "dataset: {_target_: tokens, path: ", model_folder, "/tokens.safetensors}\n",
+             "optimizer: {lr: 1e-3}\n", more);
 }
 
 Recipe parse(const std::string& yaml, const std::vector<std::string>& overrides = {},
@@ -391,6 +392,22 @@ TEST_CASE("layouts of more than one rank are refused for runs, not for looking")
                  "--set distributed.dp_size: is 8"));
   CHECK(parse(yaml).distributed.activation_checkpointing);
   CHECK(parse(yaml, {"distributed.pp_size=1"}, RecipeUse::train).distributed.pp_size == 1);
+}
+
+TEST_CASE("files that a recipe names and that are not there are problems of the recipe") {
+  const std::string message = error_of(
+      with("tokenizer: no/folder\nvalidation_dataset: {_target_: squad, path: a.json}\nvalidation_dataset_b: "
+           "{_target_: squad, dataset_name: squad}\nseeds: 3\n"),
+      {"dataset.path=/gone"}, RecipeUse::train);
+  CAPTURE(message);
+  CHECK(message.starts_with("r.yaml: 5 problems:\n"));
+  for (const char* part : {"unknown key 'seeds'", "r.yaml: dataset.path: '/gone' does not exist\n",
+                           "r.yaml: validation_dataset.path: 'a.json' does not exist in /",
+                           "(relative paths of a recipe start from",
+                           "tokenizer.pretrained_model_name_or_path: want a folder with a tokenizer.json, or "
+                           "that file; 'no/folder'",
+                           "ownload"})
+    CHECK_MESSAGE(contains(message, part), part);
 }
 
 TEST_CASE("training wants model, dataset, optimizer and whole batches") {

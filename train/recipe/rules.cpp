@@ -1,6 +1,8 @@
 #include "train/recipe/rules.h"
 
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 #include "core/quote.h"
@@ -111,9 +113,32 @@ void want_kernels(const Recipe& recipe, Reading& reading) {
   }
 }
 
+/// The files of a section are there; what is in them is seen when they are read.
+void want_files(const Recipe& recipe, const DatasetSection& s, Reading& reading) {
+  const auto exists = [&](const std::string& key, const std::function<void()>& look) {
+    if (!reading.any_faulty({s.key + "._target_", s.key + ".dataset_name", s.key + ".split", key}))
+      reading.attempt(reading.find(key), key, [&] {
+        try {
+          look();
+        } catch (const Error& error) {
+          fail(reading.file(), ": ", error.what());
+        }
+      });
+  };
+  if (s.kind != DatasetKind::mock) exists(s.key + ".path", [&] { dataset_file(s); });
+  if (s.kind == DatasetKind::squad || s.kind == DatasetKind::messages)
+    if (s.tokenizer || recipe.tokenizer)
+      exists(s.key + ".tokenizer", [&] { existing_tokenizer_path(recipe, s); });
+}
+
+void want_validation_files(const Recipe& recipe, Reading& reading) {
+  for (const auto& [name, section] : recipe.validation_datasets) want_files(recipe, section, reading);
+}
+
 void want_training(const Recipe& recipe, Reading& reading) {
   want_section(recipe.dataset.has_value(), "dataset", reading);
   want_section(recipe.optimizer.has_value(), "optimizer", reading);
+  if (recipe.dataset) want_files(recipe, *recipe.dataset, reading);
   want_whole_batches(recipe, reading);
   const std::string& best = recipe.checkpoint.best_metric_key;
   reading.rule(best == "default" || recipe.validation_datasets.contains(best),
@@ -148,12 +173,14 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
       want_single_rank(recipe.distributed, reading);
       want_training(recipe, reading);
       want_model(recipe, reading);
+      want_validation_files(recipe, reading);
       want_kernels(recipe, reading);
       break;
     case RecipeUse::evaluate:
       want_single_rank(recipe.distributed, reading);
       want_model(recipe, reading);
       want_section(!recipe.validation_datasets.empty(), "validation_dataset", reading);
+      want_validation_files(recipe, reading);
       want_kernels(recipe, reading);
       break;
     case RecipeUse::data:

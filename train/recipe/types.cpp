@@ -129,7 +129,8 @@ void read(const Place& at, std::array<double, 2>& out, Range range) {
   // A Python tuple in YAML is the text "(0.9, 0.95)".
   Value tuple;
   if (at.value.kind == Value::Kind::scalar && at.value.text.starts_with('(') && at.value.text.ends_with(')'))
-    tuple = parse_yaml(cat("[", at.value.text.substr(1, at.value.text.size() - 2), "]"), at.where);
+    tuple = parse_yaml_value(cat("[", at.value.text.substr(1, at.value.text.size() - 2), "]"), at.where,
+                             at.value.line);
   const Value& list = tuple.kind == Value::Kind::list ? tuple : at.value;
   if (list.kind != Value::Kind::list || list.items.size() != 2) wrong(at, wish_for(&out, range));
   for (std::size_t i = 0; i < 2; ++i)
@@ -161,10 +162,8 @@ void read(const Place& at, std::map<std::string, std::string, std::less<>>& out,
   const Value* map = as_section(at);
   out.clear();
   if (map == nullptr) return;
-  for (const auto& [name, word] : map->entries) {
-    const std::string shown = excerpt(name);
-    read(Place{word, cat(at.path, ".", shown), cat(at.where, ".", shown)}, out[name], range);
-  }
+  for (const auto& [name, word] : map->entries)
+    read(Place{word, cat(at.path, ".", name), cat(at.where, ".", name)}, out[name], range);
 }
 
 std::size_t read_choice(const Place& at, const std::vector<const char*>& names) {
