@@ -105,7 +105,8 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
       if (!on_token || !on_token(i, id)) next[k].push_back(id);
     }
     if (progress) {
-      const auto running = std::ranges::count_if(next, [](const auto& ids_to_feed) { return !ids_to_feed.empty(); });
+      const auto running =
+          std::ranges::count_if(next, [](const auto& ids_to_feed) { return !ids_to_feed.empty(); });
       const auto whole = static_cast<std::int64_t>(last) - running;
       progress(whole * options.max_new_tokens + running * (n + 1),
                static_cast<std::int64_t>(prompts.size()) * options.max_new_tokens);
