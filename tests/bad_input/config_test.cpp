@@ -83,7 +83,9 @@ TEST_CASE("bad config.json: what would be read as another model is refused by ev
   const std::vector<std::string> parts{"config.json: 'quantization_config' (quant_method \"modelopt\")"};
   check_refused(dir.path(), {"inspect", "--model", "."}, parts);
   check_refused(dir.path(), {"convert", ".", "converted"}, parts);
-  check_refused(dir.path(), {"generate", "--model", ".", "--prompt", "x"}, parts);
+  check_refused(dir.path(),
+                {"generate", "--model", ".", "--tokenizer", sample_tokenizer().string(), "--prompt", "x"},
+                parts);
   check_refused(dir.path(), {"train", "--check", "recipe.yaml"}, parts);
   check_refused(dir.path(), train_with({}), parts);
 }
