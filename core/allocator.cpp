@@ -62,8 +62,8 @@ bool headroom_is_left() {
   return start != nullptr;
 }
 
-// Large blocks are mapped on huge page boundaries and arrive full of zeros. They are cut from a mapping that is
-// larger by the headroom.
+// Large blocks are mapped on huge page boundaries and arrive full of zeros. They are cut from a mapping that
+// is larger by the headroom.
 CpuBlock system_allocate(std::int64_t size) {
   if (size < mapped_from) {
     if (!headroom_is_left()) return {};

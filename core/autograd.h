@@ -12,8 +12,8 @@
 /// A differentiable operation computes its result and, when an input wants a gradient and the context has a
 /// tape, records one closure that reads the gradient of its output and adds to the gradients of its inputs.
 /// The tape only orders the closures. Many tapes may be alive at once (one for each microbatch in flight); a
-/// tape belongs to one thread at a time. A closure and the tensors it keeps are released as soon as the closure
-/// has run.
+/// tape belongs to one thread at a time. A closure and the tensors it keeps are released as soon as the
+/// closure has run.
 namespace nemocube {
 
 /// Whether a kernel overwrites its output or adds to it.
@@ -98,8 +98,8 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  /// Records a closure. Closures run in reverse order. An Error or std::logic_error that a closure throws gets
-  /// "backward of NAME: " before its text.
+  /// Records a closure. Closures run in reverse order. An Error or std::logic_error that a closure throws
+  /// gets "backward of NAME: " before its text.
   void record(const char* name, std::function<void()> backward);
   /// Seeds `output` with `gradient` (its shape; its dtype) and runs every closure, last to first. The tape is
   /// empty afterwards.
@@ -135,9 +135,9 @@ struct Context {
 /// The result of an operation: `value` with a fresh intermediate node when `wants`, else a constant.
 Var make_result(Tensor value, bool wants);
 
-/// Activation checkpoint. Runs `block` without recording; only its input is kept. In backward, one closure runs
-/// `block` again on a tape of its own and goes on from the gradient of the result. `block` must compute the same
-/// values again (no random state). Gradients of parameters that `block` uses accumulate as always.
+/// Activation checkpoint. Runs `block` without recording; only its input is kept. In backward, one closure
+/// runs `block` again on a tape of its own and goes on from the gradient of the result. `block` must compute
+/// the same values again (no random state). Gradients of parameters that `block` uses accumulate as always.
 using Block = std::function<Var(Context&, const Var&)>;
 Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input);
 

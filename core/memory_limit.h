@@ -11,8 +11,8 @@ struct MemoryLimit {
 };
 
 /// The least of the address space limit, the limits of this process's cgroups and MemAvailable together with
-/// what this process already holds. Bytes are the largest 64-bit number and the name is empty where the system
-/// states none of them.
+/// what this process already holds. Bytes are the largest 64-bit number and the name is empty where the
+/// system states none of them.
 MemoryLimit memory_limit();
 
 /// "532 kB", "1.50 GB": three digits, powers of 1000.

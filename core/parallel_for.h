@@ -11,10 +11,10 @@ namespace nemocube {
 /// number: OpenMP itself ends the program when a thread does not start.
 void check_threads_start(int threads);
 
-/// Calls fn(begin, end) on slices that cover [0, n), on the OpenMP threads. Slices hold at least `grain` items,
-/// so small work stays on the calling thread. fn must give the same result however [0, n) is cut: a sum that
-/// crosses slices is formed over fixed segments (see ops/reduce.h), not over slices. Nested calls run on the
-/// calling thread. The first exception of any slice is thrown again here.
+/// Calls fn(begin, end) on slices that cover [0, n), on the OpenMP threads. Slices hold at least `grain`
+/// items, so small work stays on the calling thread. fn must give the same result however [0, n) is cut: a
+/// sum that crosses slices is formed over fixed segments (see ops/reduce.h), not over slices. Nested calls
+/// run on the calling thread. The first exception of any slice is thrown again here.
 template <class Fn>
 void parallel_for(std::int64_t n, std::int64_t grain, Fn&& fn) {
   if (n <= 0) return;

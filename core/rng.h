@@ -9,8 +9,9 @@
 /// as 1, 2, 3", SC 2011).
 ///
 /// Draw i of the stream (seed, name) depends on seed, name and i alone. A slice of a parameter therefore gets
-/// the values that the whole parameter has there, in whatever order and on however many ranks it is drawn. All arithmetic is integer or correctly rounded f64 (no
-/// libm), so every machine and device gives the same bits.
+/// the values that the whole parameter has there, in whatever order and on however many ranks it is drawn.
+/// All arithmetic is integer or correctly rounded f64 (no libm), so every machine and device gives the same
+/// bits.
 namespace nemocube {
 
 /// One Philox block: 128 random bits for (counter, key).

@@ -117,8 +117,8 @@ Tensor Tensor::narrow(int d, std::int64_t start, std::int64_t length) const {
   std::int64_t outer = 1, inner_rows = 1;
   for (int i = 0; i < d; ++i) outer *= shape_[i];
   for (int i = d + 1; i + 1 < ndim(); ++i) inner_rows *= shape_[i];
-  // The kept rows are consecutive when there is one outer entry, and evenly spaced when each outer entry keeps
-  // one row.
+  // The kept rows are consecutive when there is one outer entry, and evenly spaced when each outer entry
+  // keeps one row.
   if (outer > 1 && length * inner_rows != 1 && length != shape_[d])
     expect(false, "narrow along dimension ", d, " of ", shape_, " is not a stack of rows; copy instead");
   t.offset_ += start * inner_rows * row_stride_;

@@ -15,9 +15,9 @@
 /// Tensor: shared storage + shape + row stride.
 ///
 /// A tensor is a stack of rows: the last dimension is contiguous, and consecutive rows (over all leading
-/// dimensions in order) lie `row_stride` elements apart. Views without copies therefore cut the last dimension
-/// (the parts of a projection's output) or the first one (tokens); other cuts need a copy. A meta tensor has a
-/// shape and no storage, so that a model can be planned without memory.
+/// dimensions in order) lie `row_stride` elements apart. Views without copies therefore cut the last
+/// dimension (the parts of a projection's output) or the first one (tokens); other cuts need a copy. A meta
+/// tensor has a shape and no storage, so that a model can be planned without memory.
 namespace nemocube {
 
 enum class Device : std::uint8_t { cpu, cuda, meta };
@@ -112,10 +112,11 @@ class Tensor {
   /// contiguous up to it. std::logic_error where the result is not a stack of equally spaced rows.
   Tensor narrow(int d, std::int64_t start, std::int64_t length) const;
   Tensor select(std::int64_t index) const;  ///< entry of the first dimension, without that dimension
-  /// View with another shape; one dimension may be -1: as many as are left. The last dimension may change only when contiguous.
+  /// View with another shape; one dimension may be -1: as many as are left. The last dimension may change
+  /// only when contiguous.
   Tensor reshape(const Shape& shape) const;
-  std::vector<Tensor> split_last(std::span<const std::int64_t> columns)
-      const;  ///< views that cut the last dimension into parts of so many columns
+  /// Views that cut the last dimension into parts of so many columns.
+  std::vector<Tensor> split_last(std::span<const std::int64_t> columns) const;
 
   Tensor clone() const;          ///< contiguous copy
   Tensor as_contiguous() const;  ///< itself when contiguous, else a copy

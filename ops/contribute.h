@@ -7,9 +7,9 @@
 /// How a backward closure hands a contribution to the gradient of an input.
 namespace nemocube {
 
-/// Calls `write(Output)` to form one contribution to the gradient of `node`. The output is the gradient itself
-/// for a leaf, else a new tensor (or window) that is added to the gradient afterwards. Does nothing when `node`
-/// is null: no gradient is wanted.
+/// Calls `write(Output)` to form one contribution to the gradient of `node`. The output is the gradient
+/// itself for a leaf, else a new tensor (or window) that is added to the gradient afterwards. Does nothing
+/// when `node` is null: no gradient is wanted.
 template <class Write>
 void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   if (!node) return;
@@ -19,17 +19,17 @@ void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   node->add(g);
 }
 
-/// A tensor of `dtype`, the dtype of the value, for a whole contribution that GradNode::add is then given. Not
-/// GradNode::buffer for a bf16 leaf, whose gradient is f32.
+/// A tensor of `dtype`, the dtype of the value, for a whole contribution that GradNode::add is then given.
+/// Not GradNode::buffer for a bf16 leaf, whose gradient is f32.
 inline Tensor contribution(GradNode& node, DType dtype) {
   const Tensor t = node.buffer();
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
 }
 
-/// As contribution(), for a kernel that may write its result over an incoming gradient, `dy` or `extra` (which
-/// may be undefined). Order of choice: the place that `node` has for the result (a window, the gradient of a
-/// leaf); `extra`, then `dy`, if no other tensor shares its storage; new memory. `node` is null when the result
-/// is the gradient of more than one value.
+/// As contribution(), for a kernel that may write its result over an incoming gradient, `dy` or `extra`
+/// (which may be undefined). Order of choice: the place that `node` has for the result (a window, the
+/// gradient of a leaf); `extra`, then `dy`, if no other tensor shares its storage; new memory. `node` is null
+/// when the result is the gradient of more than one value.
 inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {
   if (node && node->has_place())
     if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 /// Elementary functions. The f32 versions are plain arithmetic without branches, which the compiler can
-/// vectorise. Their relative error is below 3e-7 unless the result is denormal; silu_grad has an absolute error
-/// below 2e-6 instead. The f64 versions call the standard library.
+/// vectorise. Their relative error is below 3e-7 unless the result is denormal; silu_grad has an absolute
+/// error below 2e-6 instead. The f64 versions call the standard library.
 namespace nemocube {
 
 /// e^x. f32: |relative error| < 1e-7 from -87.33 to 88.37; 0 below -87.69, +inf above 88.38; NaN stays NaN.

@@ -6,14 +6,16 @@
 
 /// Sums over token rows, for gradients of norm weights, biases and conv taps. Rows are cut into segments of
 /// `segment_rows`, each segment is summed in row order, and the sums of the segments are added in ascending
-/// order. The order depends on the number of rows alone, so the number of threads changes no bit. The scan sums
-/// the gradients of A_log, D and dt_bias by chunks instead of segments; sum_segments adds its chunks, too.
+/// order. The order depends on the number of rows alone, so the number of threads changes no bit. The scan
+/// sums the gradients of A_log, D and dt_bias by chunks instead of segments; sum_segments adds its chunks,
+/// too.
 namespace nemocube {
 
 constexpr std::int64_t segment_rows = 64;
 inline std::int64_t segments_of(std::int64_t rows) { return (rows + segment_rows - 1) / segment_rows; }
 
-/// out = (or +=) the column sums of `partial` [segments, cols] (f32 or f64). `out.to` has `cols` elements in any contiguous shape, dtype as partial or narrower.
+/// out = (or +=) the column sums of `partial` [segments, cols] (f32 or f64). `out.to` has `cols` elements
+/// in any contiguous shape, dtype as partial or narrower.
 void sum_segments(const Output& out, const Tensor& partial);
 
 /// out = (or +=) sum over rows of x [rows, cols].

@@ -22,8 +22,8 @@ struct Lanes {
   static constexpr int count = vector_bytes / static_cast<int>(sizeof(T));
 };
 
-/// R rows of C from a panel of B, whose rows are `vectors` whole vectors, `stride` elements apart. Only the first
-/// `columns` columns are written.
+/// R rows of C from a panel of B, whose rows are `vectors` whole vectors, `stride` elements apart. Only the
+/// first `columns` columns are written.
 template <int R, int vectors, bool transpose_a, class T>
 inline void block(std::int64_t K, const T* __restrict a, std::int64_t lda, const T* __restrict panel,
                   std::int64_t stride, T* __restrict c, std::int64_t ldc, std::int64_t columns,

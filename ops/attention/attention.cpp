@@ -34,8 +34,8 @@ void check_inputs(const cpu::AttentionInputs& in) {
           " sequences, k and v have ", in.kv_seqs.count());
 }
 
-// A tensor for the gradient of one input. It is new memory when the input is `shared`: the same value as another
-// input, whose gradient must not be written to the same place.
+// A tensor for the gradient of one input. It is new memory when the input is `shared`: the same value as
+// another input, whose gradient must not be written to the same place.
 Tensor place_for(GradNode* node, bool shared, DType dtype) {
   if (!node) return {};
   const Tensor own = shared ? Tensor() : node->buffer();

@@ -164,12 +164,13 @@ class Backward {
   std::int64_t n_ = 0;  // keys in the current tile
 };
 
-/// For each thread, of the rows of K, V, dK and dV that one pass over a whole span holds in the arithmetic type.
+/// For each thread, of the rows of K, V, dK and dV that one pass over a whole span holds in the arithmetic
+/// type.
 constexpr std::int64_t most_span_bytes = std::int64_t{32} << 20;
 
 /// Whether one pass of five products over whole spans is faster than two passes of seven over blocks and
-/// tiles of keys, which give more items to share and hold one tile of keys only. Both add the same tiles in the
-/// same order: same bits.
+/// tiles of keys, which give more items to share and hold one tile of keys only. Both add the same tiles in
+/// the same order: same bits.
 bool whole_spans(const AttentionInputs& in, const Geometry& g) {
   const std::int64_t row_bytes = g.head_dim * size_of(accumulate_dtype(in.q.dtype()));
   if (4 * in.kv_seqs.longest() * row_bytes > most_span_bytes) return false;
@@ -204,7 +205,8 @@ void attention_backward(const AttentionGrads& out, const Tensor& d_o, const Atte
       Pass pass(out, d_o, result, in, g, key_tile);
       for (std::int64_t i = begin; i < end; ++i) {
         const Span span(in, i / tiles / g.kv_heads, i / tiles % g.kv_heads);
-        // Most queries see the first keys, so tiles are taken from both ends in turn, like the blocks of Blocks.
+        // Most queries see the first keys, so tiles are taken from both ends in turn, like the blocks of
+        // Blocks.
         const std::int64_t n = (span.k_count + key_tile - 1) / key_tile, t = i % tiles;
         if (t < n) pass.keys(span, key_tile * (t % 2 ? n - 1 - t / 2 : t / 2));
       }

@@ -36,11 +36,11 @@ void attention_plain_backward(const AttentionGrads& out, const Tensor& d_o, cons
 
 /// Parts shared by the tiled forward and backward pass.
 ///
-/// A block is a few consecutive queries with all query heads of one kv head. Each pair of query and head is one
-/// column of the block, query by query, head by head. Scores are formed transposed, [keys, columns]: softmax
-/// then runs along the vector lanes, the heads of a group share every load of K and V, and the products that
-/// form dK and dV sum over the group by themselves. A block reads keys up to the last one that its last query
-/// sees.
+/// A block is a few consecutive queries with all query heads of one kv head. Each pair of query and head is
+/// one column of the block, query by query, head by head. Scores are formed transposed, [keys, columns]:
+/// softmax then runs along the vector lanes, the heads of a group share every load of K and V, and the
+/// products that form dK and dV sum over the group by themselves. A block reads keys up to the last one that
+/// its last query sees.
 namespace nemocube::cpu::attention {
 
 constexpr std::int64_t block_columns = 128, key_tile = 96, column_multiple = 16;
@@ -48,8 +48,8 @@ constexpr std::int64_t block_columns = 128, key_tile = 96, column_multiple = 16;
 /// 2^x for x <= 0 (and a little above): |relative error| < 1.5e-7, 0 below -126.5; NaN stays NaN. The
 /// coefficients minimise the relative error of a polynomial of degree 6 with p(0) = 1 on [-1/2, 1/2].
 inline float exp2_tile(float x) {
-  // Adding 1.5 * 2^23 + 127 leaves the exponent field of 2^n in the low mantissa bits, n being x rounded to an
-  // integer: the field of the number 0 for n = -127.
+  // Adding 1.5 * 2^23 + 127 leaves the exponent field of 2^n in the low mantissa bits, n being x rounded to
+  // an integer: the field of the number 0 for n = -127.
   constexpr float round = 12582912.0f + 127.0f;
   const float clamped = x < -127.0f ? -127.0f : x;
   const float shifted = clamped + round;
@@ -114,16 +114,17 @@ struct Block {
   std::int64_t key_end;  ///< keys seen by any of its queries
 };
 
-/// Number of columns of `block` that do not see local key `j`. Earlier queries see fewer keys, so these are the
-/// first columns.
+/// Number of columns of `block` that do not see local key `j`. Earlier queries see fewer keys, so these are
+/// the first columns.
 inline std::int64_t hidden_columns(const Geometry& g, const Span& span, const Block& block, std::int64_t j) {
   if (!span.causal) return 0;
   const std::int64_t first_query = j - (span.k_count - span.q_count);
   return std::clamp<std::int64_t>((first_query - block.first) * g.group, 0, block.columns);
 }
 
-/// All items (sequence, kv head, block) of a call. The blocks of a span are taken in turn from its start, where
-/// queries see few keys, and from its end, so that any contiguous share of the items is a fair share of the work.
+/// All items (sequence, kv head, block) of a call. The blocks of a span are taken in turn from its start,
+/// where queries see few keys, and from its end, so that any contiguous share of the items is a fair share of
+/// the work.
 class Blocks {
  public:
   Blocks(const AttentionInputs& in, const Geometry& g) : in_(in), g_(g), start_{0} {

@@ -6,7 +6,8 @@ namespace nemocube {
 
 /// Depthwise causal convolution along each sequence, then SiLU:
 ///   c[t, i] = bias[i] + sum_k weight[i, 0, k] v[t - K + 1 + k, i],     y = c sigmoid(c)
-/// where v is x inside the sequence of t. To the left of the sequence v is the initial state, or zero without one.
+/// where v is x inside the sequence of t. To the left of the sequence v is the initial state, or zero without
+/// one.
 /// Backward, with du = dy silu'(c) and sums over tokens of one sequence:
 ///   dx[t] = sum_k weight[k] du[t + K - 1 - k]
 ///   dweight[k] = sum_t du[t] v[t - K + 1 + k],     dbias = sum_t du[t]

@@ -160,8 +160,8 @@ class Conv {
       }
   }
 
-  /// Calls fn(k, row) for every tap k that lies on a token or on the initial state; row points to the columns from
-  /// c0 on of that token (T) or of that row of the state (A).
+  /// Calls fn(k, row) for every tap k that lies on a token or on the initial state; row points to the columns
+  /// from c0 on of that token (T) or of that row of the state (A).
   template <class Fn>
   void for_taps(const Piece& piece, std::int64_t t, std::int64_t c0, Fn&& fn) const {
     const std::int64_t before = t - piece.begin;  // tokens of this sequence to the left of t

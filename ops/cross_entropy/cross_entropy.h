@@ -18,7 +18,8 @@ constexpr std::int64_t ignored_label = -100;
 /// Number of labels other than -100.
 std::int64_t count_labels(const Tensor& labels);
 
-/// loss = sum_t lse(z[t]) - z[t, labels[t]],   dz[t, v] = grad_scale dloss (softmax(z[t])_v - [v = labels[t]])
+/// loss = sum_t lse(z[t]) - z[t, labels[t]]
+/// dz[t, v] = grad_scale dloss (softmax(z[t])_v - [v = labels[t]])
 ///
 /// shapes     logits z [..., V]; dtypes f32, f64 or bf16; ignored rows get gradient 0
 Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale = 1);

@@ -14,8 +14,8 @@ namespace {
 
 using Offsets = std::vector<std::int64_t>;
 
-// Products are cut into parts, so that unequal groups spread over the threads. Bounds on the sizes of parts bound
-// the number of different products, each of which oneDNN prepares once, however tokens are routed.
+// Products are cut into parts, so that unequal groups spread over the threads. Bounds on the sizes of parts
+// bound the number of different products, each of which oneDNN prepares once, however tokens are routed.
 constexpr std::int64_t most_rows = 128;      // rows of a part in y and dx
 constexpr std::int64_t most_summands = 256;  // rows summed by one product of dW
 constexpr std::int64_t most_outputs = 256;   // rows of W[e] in a part of dW
@@ -40,8 +40,8 @@ std::vector<Part> cut_rows(const Offsets& offsets) {
   return parts;
 }
 
-// With enough parts, each thread takes the next part and forms its products alone. With few parts, all threads
-// work on one part after another.
+// With enough parts, each thread takes the next part and forms its products alone. With few parts, all
+// threads work on one part after another.
 template <class Fn>
 void run_parts(const std::vector<Part>& parts, Fn&& fn) {
   const ZoneTimer timer(matmul_zone());

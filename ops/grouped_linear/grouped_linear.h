@@ -13,7 +13,7 @@ namespace nemocube {
 ///            Groups may be empty; their dW is zero
 /// dtypes     x, weight, y alike: f32, f64 or bf16; sums in f32 (f64 for f64)
 /// layout     row stride of x free
-/// gradients  as linear: straight into a leaf's buffer, kept until backward only what is needed
+/// gradients  as for linear
 /// errors     Error for shapes, dtypes or offsets that do not fit
 Var grouped_linear(Context& ctx, const Var& x, const std::vector<std::int64_t>& offsets, const Var& weight);
 

@@ -9,8 +9,8 @@ namespace nemocube {
 /// shapes     x [..., in], weight [out, in], bias [out] or absent, y [..., out]; sizes may be 0
 /// dtypes     all alike: f32, f64 or bf16; sums in f32 (f64 for f64), the bias added before the one rounding
 /// layout     row stride of x and weight free
-/// gradients  products go straight into a leaf's buffer; what nobody wants is not computed. Kept until
-///            backward: x when the weight wants a gradient, the weight when x does
+/// gradients  products are written straight to the gradient of a leaf; a gradient that is not wanted is not
+///            computed. Keeps x when the weight wants a gradient, the weight when x wants one
 /// errors     Error for shapes or dtypes that do not fit
 Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias = {});
 

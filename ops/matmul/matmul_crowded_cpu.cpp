@@ -43,8 +43,9 @@ Tensor transpose_of(const Tensor& from) {
   return to;
 }
 
-// Of a transposed A, and of a B that is not, oneDNN reads the same columns of one row after another, and those
-// lie in few cache sets when the operand is crowded. The rows of the others lie along k and are read whole.
+// oneDNN reads a transposed A, and a B that is not transposed, a few columns at a time, one row after
+// another. Those columns lie in few cache sets when the operand is crowded. An A that is not transposed and a
+// transposed B are read along their rows: no copy helps.
 bool wants_copy(const Operand& m, bool when_transposed) {
   return m.transposed == when_transposed && lies_crowded(m.tensor);
 }

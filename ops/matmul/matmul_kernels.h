@@ -26,10 +26,10 @@ bool sliced_product(const Output& c, const Operand& a, const Operand& b, const S
 /// Whether oneDNN computes with AVX-512 or more here.
 bool onednn_has_avx512();
 
-/// Whether the product should run as crowded_product. A tensor is crowded when its rows are a multiple of 1 KiB
-/// apart: rows then share few cache sets and drive each other out of the cache. oneDNN avoids that by copying
-/// operands, but without AVX-512 it does not copy for small f32 products. Those run at half speed or less when B
-/// or a transposed A is crowded (oneDNN 2.6, Zen 3, 100 to 2048 rows of C).
+/// Whether the product should run as crowded_product. A tensor is crowded when its rows are a multiple of 1
+/// KiB apart: rows then share few cache sets and drive each other out of the cache. oneDNN avoids that by
+/// copying operands, but without AVX-512 it does not copy for small f32 products. Those run at half speed or
+/// less when B or a transposed A is crowded (oneDNN 2.6, Zen 3, 100 to 2048 rows of C).
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes);
 /// An f32 product in which crowded operands are replaced by copies that are not crowded.
 void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);

@@ -175,7 +175,8 @@ PlanCache& plan_cache() {
   return cache;
 }
 
-// A matrix of one row has no distance between rows; oneDNN accepts any value that is at least the row's length.
+// A matrix of one row has no distance between rows; oneDNN accepts any value that is at least the row's
+// length.
 std::int64_t row_step(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row_stride(); }
 
 using PlanPtr = std::shared_ptr<const Plan>;
@@ -216,8 +217,8 @@ void execute(const Plan& plan, const Tensor& c, const Tensor& a, const Tensor& b
 }  // namespace
 
 /// Each thread forms a slice of the rows of C and packs only its part of A. With AVX-512 this is 5 to 10 %
-/// faster than one product that oneDNN divides among the threads (oneDNN 2.6, two threads, the shapes of weight
-/// gradients, f32 and bf16).
+/// faster than one product that oneDNN divides among the threads (oneDNN 2.6, two threads, the shapes of
+/// weight gradients, f32 and bf16).
 bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
   struct Slice {
     Tensor to, left;

@@ -12,8 +12,8 @@ namespace nemocube {
 ///            nothing
 /// gradient   dx = 2 sqrt(y) dy. Keeps y alone, which the projection that follows keeps anyway. sqrt(y) is
 ///            exactly |x|, although x^2 and the root are rounded to the dtype of x, unless x^2 over- or
-///            underflows: dx is then infinite (NaN where dy is 0), or off by less than 1e-18 dy. NaN in x gives
-///            NaN in y and dx
+///            underflows: dx is then infinite (NaN where dy is 0), or off by less than 1e-18 dy. NaN in x
+///            gives NaN in y and dx
 /// errors     x is not of a floating dtype
 /// source     "Primer: searching for efficient transformers for language modeling" (So et al., 2021); the
 ///            square root: S. Boldo, "Stupid is as stupid does" (2015)

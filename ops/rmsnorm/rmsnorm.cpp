@@ -86,8 +86,8 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
                          d_sum = std::move(extra);
                        } else {
                          const Tensor dy = n_normed->take();
-                         // The result may go straight to the place that an input has for its gradient only when
-                         // the other input wants none.
+                         // The result may go straight to the place that an input has for its gradient only
+                         // when the other input wants none.
                          GradNode* one = nx && !nr ? nx.get() : nr && !nx ? nr.get() : nullptr;
                          d_sum = nx || nr ? contribution_over(one, dy, extra) : Tensor();
                          backward(d_sum, weight.node().get(), dy, extra, sum, weight.value(), inv_rms);

@@ -4,12 +4,12 @@
 /// Kernels behind ops/rmsnorm/rmsnorm.h: arguments checked by the caller.
 namespace nemocube::cpu {
 
-/// inv_rms [rows], f32 (f64 with f64). With `residual`, writes sum = x + residual and norms the sum. `sum` and
-/// `residual` are both undefined otherwise.
+/// inv_rms [rows], f32 (f64 with f64). With `residual`, writes sum = x + residual and norms the sum. `sum`
+/// and `residual` are both undefined otherwise.
 void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
                      const Tensor& residual, const Tensor& weight, double eps);
-/// dx = (norm backward of dy) + extra. `extra` may be undefined. An undefined dx or dw.to is not wanted. dx may be
-/// dy or extra.
+/// dx = (norm backward of dy) + extra. `extra` may be undefined. An undefined dx or dw.to is not wanted. dx
+/// may be dy or extra.
 void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
                       const Tensor& x, const Tensor& weight, const Tensor& inv_rms);
 

@@ -57,12 +57,12 @@ struct Routing {
 ///                 global_aux_loss_coef E / (k N T) sum_i C_i sum_t p_ti, where C and N are `totals`, to
 ///                 which this call has added its c and T; 0 without `totals`. With ctx.recomputing nothing is
 ///                 added: a replay comes before the next microbatch, so `totals` still hold the values of the
-///                 first pass. Equal to Megatron's, which takes means over microbatches, when microbatches are
-///                 of equal size.
+///                 first pass. Equal to Megatron's, which takes means over microbatches, when microbatches
+///                 are of equal size.
 ///   z_loss        z_loss_coef mean_t (log sum_i exp l_ti)^2
-/// The backward pass always adds the gradient of the auxiliary losses times aux_grad_scale, even when no gradient
-/// reaches the weights: once for each recorded forward. Under an activation checkpoint the recorded forward is
-/// the replay. Callers that add up counts or log losses leave out forwards with ctx.recomputing.
+/// The backward pass always adds the gradient of the auxiliary losses times aux_grad_scale, even when no
+/// gradient reaches the weights: once for each recorded forward. Under an activation checkpoint the recorded
+/// forward is the replay. Callers that add up counts or log losses leave out forwards with ctx.recomputing.
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
               const RouterOptions& options, const Sequences& sequences, RouterTotals* totals = nullptr);
 

@@ -16,9 +16,9 @@ constexpr double tiny = 1e-20;
 
 std::int64_t token_grain(std::int64_t experts) { return 1 + 4096 / (1 + experts); }
 
-// Takes the largest of a row of values, then the next largest, and so on; ties go to the lowest index. A taken
-// value becomes -inf, so all values must be above -inf at the start. The maxima of blocks are kept, so that a
-// take looks at one block instead of the whole row.
+// Takes the largest of a row of values, then the next largest, and so on; ties go to the lowest index. A
+// taken value becomes -inf, so all values must be above -inf at the start. The maxima of blocks are kept, so
+// that a take looks at one block instead of the whole row.
 template <class T>
 class Largest {
  public:

@@ -6,8 +6,9 @@
 
 namespace nemocube {
 
-/// Cuts the last dimension of x into views of so many columns each, without copies. The gradients of the parts
-/// are written side by side into one buffer, which becomes the gradient of x. Error unless they add up to its columns.
+/// Cuts the last dimension of x into views of so many columns each, without copies. The gradients of the
+/// parts are written side by side into one buffer, which becomes the gradient of x. Error unless they add up
+/// to its columns.
 std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int64_t> columns);
 
 /// The same values under another shape (see Tensor::reshape).
