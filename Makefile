@@ -9,7 +9,7 @@ UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
 
 # A build folder keeps the generator that it was first configured with.
-configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) --log-level=WARNING $(CMAKE_FLAGS) $(2)
+configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
 .PHONY: all build setup train test bench install asan asan-all format check-format check-headers tidy clean help
 
@@ -55,13 +55,13 @@ install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 asan: setup
-	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON)
+	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DNEMOCUBE_PCH=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
 	ctest --test-dir $(BUILD)-asan --output-on-failure -LE end-to-end
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 asan-all: setup
-	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON)
+	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DNEMOCUBE_PCH=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS)
 	ctest --test-dir $(BUILD)-asan --output-on-failure
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log

@@ -3,7 +3,7 @@
 # Does nothing, quickly, when everything is there. Elsewhere than on Debian and Ubuntu it says what to install.
 set -eu
 
-packages="${*:-g++ cmake make pkg-config git libopenmpi-dev openmpi-bin libdnnl-dev doctest-dev nlohmann-json3-dev \
+packages="${*:-g++ cmake make ninja-build pkg-config git libopenmpi-dev openmpi-bin libdnnl-dev doctest-dev nlohmann-json3-dev \
 libyaml-cpp-dev libcli11-dev libpcre2-dev}"
 
 if command -v dpkg-query >/dev/null 2>&1 && command -v apt-get >/dev/null 2>&1; then
@@ -46,6 +46,7 @@ else
   need_command c++ "a C++20 compiler (GCC 12 or later)"
   need_command cmake "CMake 3.22 or later"
   need_command make "GNU make"
+  need_command ninja "Ninja"
   need_command pkg-config "pkg-config"
   need_command mpicxx "Open MPI 4 or 5"
   need_header oneapi/dnnl/dnnl.hpp "oneDNN 2.6 or 3.x"
