@@ -11,6 +11,7 @@
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/decoder.h"
+#include "data/tokenizer/decoder_stream.h"
 #include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/post_processor.h"
@@ -155,19 +156,12 @@ const std::string* Tokenizer::Impl::decodable(std::int64_t id, bool skip_special
 }
 
 std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_special) const {
-  if (impl_->decoder.is_byte_level()) {
-    std::string bytes;
-    for (const std::int64_t id : ids) {
-      if (const std::string* token = impl_->decodable(id, skip_special))
-        bytes += tok::Decoder::bytes_of(*token);
-    }
-    return utf8_lossy(bytes);
-  }
-  std::vector<std::string> tokens;
+  tok::DecoderStream stream(impl_->decoder);
+  std::string text;
   for (const std::int64_t id : ids) {
-    if (const std::string* token = impl_->decodable(id, skip_special)) tokens.push_back(*token);
+    if (const std::string* token = impl_->decodable(id, skip_special)) text += stream.push(*token);
   }
-  return impl_->decoder.decode(std::move(tokens));
+  return text + stream.finish();
 }
 
 std::int64_t Tokenizer::vocab_size() const {
@@ -200,35 +194,21 @@ std::optional<std::int64_t> Tokenizer::eos_id() const { return impl_->named[1]; 
 std::optional<std::int64_t> Tokenizer::pad_id() const { return impl_->named[2]; }
 
 StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
-    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+    : tokenizer_(std::move(tokenizer)),
+      skip_special_(skip_special),
+      stream_(std::make_unique<tok::DecoderStream>(tokenizer_.impl_->decoder)) {}
+
+StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
+StreamDecoder::~StreamDecoder() = default;
 
 std::string StreamDecoder::push(std::int64_t id) {
-  if (tokenizer_.impl_->decoder.is_byte_level()) {
-    const std::string* token = tokenizer_.impl_->decodable(id, skip_special_);
-    if (!token) return "";
-    tail_ += tok::Decoder::bytes_of(*token);
-    const std::size_t certain = utf8_complete_prefix(tail_);
-    std::string out = utf8_lossy(std::string_view(tail_).substr(0, certain));
-    tail_.erase(0, certain);
-    return out;
-  }
-  ids_.push_back(id);
-  const std::string text = tokenizer_.decode(ids_, skip_special_);
-  if (text.size() <= given_ || text.ends_with("\xEF\xBF\xBD")) return "";
-  std::string out = text.substr(given_);
-  given_ = text.size();
-  return out;
+  const std::string* token = tokenizer_.impl_->decodable(id, skip_special_);
+  return token ? stream_->push(*token) : "";
 }
 
 std::string StreamDecoder::finish() {
-  std::string out = utf8_lossy(tail_);
-  if (!ids_.empty()) {
-    const std::string text = tokenizer_.decode(ids_, skip_special_);
-    if (text.size() > given_) out += text.substr(given_);
-  }
-  tail_.clear();
-  ids_.clear();
-  given_ = 0;
+  std::string out = stream_->finish();
+  stream_ = std::make_unique<tok::DecoderStream>(tokenizer_.impl_->decoder);
   return out;
 }
 

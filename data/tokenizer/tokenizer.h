@@ -11,6 +11,10 @@
 
 namespace nemocube {
 
+namespace tok {
+class DecoderStream;
+}
+
 /// A token and the bytes of the input it stands for. Special tokens of the post-processor have begin == end,
 /// as has a token made only of inserted characters.
 struct TokenSpan {
@@ -80,13 +84,16 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Decodes ids as they come: the pieces joined are what decode() makes of all ids. A UTF-8 character spread
-/// over several tokens appears with the last of them.
+/// Decodes ids as they come: the pieces joined are what decode() makes of all ids, and each is valid UTF-8.
+/// Every id is decoded once. Text is held back while later ids can change it: a UTF-8 character spread over
+/// several tokens appears with the last of them, a run of byte-fallback tokens with the token after it.
 class StreamDecoder {
  public:
   StreamDecoder(Tokenizer tokenizer, bool skip_special);
+  StreamDecoder(StreamDecoder&&) noexcept;
+  ~StreamDecoder();
 
-  /// Text that became certain with this id; often empty inside a multi-byte character.
+  /// Text that became certain with this id; often empty.
   std::string push(std::int64_t id);
   /// The rest, an unfinished character as U+FFFD. The decoder is then as new.
   std::string finish();
@@ -94,9 +101,7 @@ class StreamDecoder {
  private:
   Tokenizer tokenizer_;
   bool skip_special_;
-  std::string tail_;               // byte level: bytes of an unfinished character
-  std::vector<std::int64_t> ids_;  // other decoders: everything so far
-  std::size_t given_ = 0;          // bytes of their text handed out
+  std::unique_ptr<tok::DecoderStream> stream_;
 };
 
 }  // namespace nemocube

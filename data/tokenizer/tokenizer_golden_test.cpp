@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/utf8.h"
+#include "data/tokenizer/decoder_stream.h"
 #include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/regex.h"
@@ -57,6 +58,61 @@ TEST_CASE("tokenizer ids and text: against golden files of the tokenizers librar
         CHECK(streamed(tokenizer, ids, skip) == want);
       }
     }
+  }
+}
+
+TEST_CASE("streamed text: ids in any order, whole and piece by piece, against the tokenizers library") {
+  const auto golden = read_golden("decoded.json")["ids"];
+  for (const std::string& model : models) {
+    CAPTURE(model);
+    const Tokenizer tokenizer = Tokenizer::load(tok_test::golden(model));
+    for (const auto& entry : golden[model]) {
+      CAPTURE(entry[0].dump());
+      const auto ids = entry[0].get<Ids>();
+      for (const bool skip : {false, true}) {
+        const auto want = entry[skip ? 2 : 1].get<std::string>();
+        CHECK(tokenizer.decode(ids, skip) == want);
+        CHECK(streamed(tokenizer, ids, skip) == want);
+      }
+    }
+  }
+}
+
+TEST_CASE("decoders: chains of steps against the tokenizers library") {
+  for (const auto& entry : read_golden("decoded.json")["decoders"]) {
+    const std::string file = "decoded.json", spec = entry["spec"].dump();
+    CAPTURE(spec);
+    const auto decoder = tok::Decoder::load(tok::JsonRef(entry["spec"], file, "decoder"));
+    for (const auto& item : entry["cases"]) {
+      CAPTURE(item[0].dump());
+      tok::DecoderStream stream(decoder);
+      std::string text;
+      for (const auto& token : item[0]) {
+        const std::string piece = stream.push(token.get<std::string>());
+        CHECK(is_valid_utf8(piece));
+        text += piece;
+      }
+      const std::string rest = stream.finish();
+      CHECK(is_valid_utf8(rest));
+      CHECK(text + rest == item[1].get<std::string>());
+    }
+  }
+}
+
+TEST_CASE("streamed text: appears early, however long the text") {
+  for (const std::string& model : models) {
+    CAPTURE(model);
+    const Tokenizer tokenizer = Tokenizer::load(tok_test::golden(model));
+    const Ids ids = tokenizer.encode("the library of the train and the \xe6\x97\xa5 of it", false);
+    StreamDecoder decoder(tokenizer, true);
+    std::string text;
+    for (const std::int64_t id : ids) text += decoder.push(id);
+    CHECK(text.size() + 1 >= (text + decoder.finish()).size());
+    // Decoding all ids again for each would take hours here.
+    std::size_t size = 0;
+    for (int i = 0; i < 5'000; ++i)
+      for (const std::int64_t id : ids) size += decoder.push(id).size();
+    CHECK(size + decoder.finish().size() >= 5'000 * (text.size() - 1));
   }
 }
 

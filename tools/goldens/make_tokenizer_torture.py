@@ -13,6 +13,9 @@ texts.json           the texts, shared by all models (the last ones are random, 
     long             FNV-1a hashes of the ids of a generated 1 MB line (tokenizer_speed_test.cpp repeats it)
 pre_tokenizers.json  [{spec, cases: [[text, pieces]]}]
 regex_refused.json   expressions that must be refused
+decoded.json
+    ids              {model: [[random ids, their text, their text without special tokens]]}
+    decoders         [{spec, cases: [[tokens, text]]}]
 """
 import itertools
 import json
@@ -263,6 +266,57 @@ REFUSED = [r"(a)\1", r"(?<n>a)", r"[a&&b]", r"[a[bc]]", r"[[:alpha:]]", r"(?m:a)
            r"(?i:ß)", r"(?i:ss)", r"(?i:\p{Lu})", r"\p{Nonsense}", r"(", r")", r"[", r"a\\(", r"\q", r"[b-a]", r"(?<=a+)b", r"*", r"\p{L", r"[\W]", r"\x{110000}"]
 
 
+def decoded_random_ids(spec, rng, count=60):
+    """Ids in any order, with runs of those that spell single bytes: text that no encoder would give."""
+    tokenizer = Tokenizer.from_str(json.dumps(spec))
+    vocab = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    every = [i for _, i in vocab]
+    short = [i for token, i in vocab if len(token) == 1 or token.startswith("<0x")]
+    added = sorted(tokenizer.get_added_tokens_decoder())
+    out = []
+    for _ in range(count):
+        ids = []
+        while len(ids) < 3 or rng.random() < 0.8:
+            pool = rng.choice([every, short, short, added or every])
+            ids += [rng.choice(pool) for _ in range(rng.randint(1, 4))]
+        out.append([ids, *(tokenizer.decode(ids, skip_special_tokens=skip) for skip in (False, True))])
+    return out
+
+
+def decoder_cases(rng):
+    """Decoders whose steps see one fused text, which a streaming decoder gets in parts."""
+    d = decoders
+    chains = [
+        [d.Replace("\u2581", " "), d.ByteFallback(), d.Fuse(), d.Strip(" ", 1, 0)],
+        [d.Fuse(), d.Replace("\u2581\u2581", "="), d.Strip(" ", 0, 2)],
+        [d.Fuse(), d.Replace("aba", ""), d.Strip("a", 2, 1)],
+        [d.Replace("a", "ab"), d.Fuse(), d.Replace("bb", "b"), d.Replace("ba", "a\u2581")],
+        [d.Fuse(), d.ByteFallback()],
+        [d.ByteFallback(), d.Strip("a", 1, 1), d.Strip("\u00e9", 1, 0)],
+        [d.ByteFallback(), d.ByteLevel(), d.Strip(" ", 1, 1), d.Fuse()],
+        [d.Fuse(), d.ByteLevel()],
+        [d.Fuse(), d.Replace(Regex("a+b?"), "-"), d.Replace("--", "~")],
+        [d.Replace(Regex("^."), "<"), d.ByteLevel(), d.Replace(Regex("[^a-z]{2}$"), ">")],
+        [d.Strip("a", 3, 3)],
+    ]
+    pieces = ["a", "b", "ab", "aab", "ba", " ", "  ", "\u2581", "\u2581\u2581a", "\u00e9", "\u00e9a", "<0x61>", "<0xC3>",
+              "<0xA9>", "<0xE4>", "<0xBD>", "<0xA0>", "<0xFF>", "<0x6", "1>", "<0x", "\u0120a", "\u00c3\u00a9", "\u00a9", "\u00e4\u00bd",
+              "\u0142", "\u65e5", "", "aa", "--"]
+    out = []
+    for chain in chains:
+        decoder = d.Sequence(chain)
+        cases = []
+        while len(cases) < 40:
+            tokens = [rng.choice(pieces) for _ in range(rng.randint(0, 9))]
+            try:
+                cases.append([tokens, decoder.decode(tokens)])
+            except BaseException as panic:  # the library's Strip indexes outside tokens that are shorter than `stop`
+                if type(panic).__name__ != "PanicException":
+                    raise
+        out.append({"spec": json.loads(decoder.__getstate__()), "cases": cases})
+    return out
+
+
 def write(path, value, indent=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=indent, separators=(",", ":") if indent is None else None) + "\n")
@@ -278,6 +332,10 @@ def main():
     some = [t for t in TEXTS if 2 < len(t) <= 60][:48:3] + ["x\n", "\nx\n\n", "aab xxxxyy 1234567 the THE bbb", "a]b[c-d h{1 a{ ee--ff---", "αβ日本語カナ"] + random_texts(15, 7)
     write(ROOT / "pre_tokenizers.json", {"texts": some, "cases": pre_tokenizer_cases(some)})
     write(ROOT / "regex_refused.json", REFUSED, indent=0)
+    rng = random.Random(11)
+    decoded = {"ids": {name: decoded_random_ids(spec, rng) for name, spec in models_.items()}, "decoders": decoder_cases(rng)}
+    decoded["ids"]["fallback"].append([[509, 33533, 542], *(Tokenizer.from_str(json.dumps(models_["fallback"])).decode([509, 33533, 542], skip_special_tokens=skip) for skip in (False, True))])
+    write(ROOT / "decoded.json", decoded)
     # What a directory of a published tokenizer also holds.
     write(ROOT / "split" / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": {"content": "<|im_end|>", "lstrip": False}, "pad_token": None, "unk_token": "<missing>"}, indent=2)
     write(ROOT / "split" / "special_tokens_map.json", {"bos_token": "</s>", "pad_token": "<unk>"}, indent=2)

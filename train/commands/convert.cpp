@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "data/hf/hf_weights.h"
 #include "train/commands/commands.h"
+#include "train/model_io/find_model.h"
 
 namespace nemocube {
 namespace {
@@ -16,16 +17,11 @@ struct Options {
   std::optional<double> max_shard_gb;
 };
 
-// A checkpoint directory of a run holds its model in `model/`.
-std::filesystem::path model_dir(const std::filesystem::path& dir) {
-  return std::filesystem::exists(dir / "model" / "config.json") ? dir / "model" : dir;
-}
-
 void run(const Options& options) {
   require(!options.target.empty(), "convert: the name of the target directory is empty");
   require(!std::filesystem::exists(options.target) || std::filesystem::is_empty(options.target),
           options.target.string(), ": exists and is not empty; nothing was written");
-  const std::filesystem::path source = model_dir(options.source);
+  const std::filesystem::path source = find_model(options.source);
   SaveOptions save;
   if (!options.dtype.empty()) save.dtype = parse_weight_dtype(options.dtype);
   if (options.max_shard_gb) {
@@ -43,7 +39,8 @@ void add_convert_command(Command& app) {
   auto o = std::make_shared<Options>();
   Command* command = app.add_subcommand(
       "convert", "Copy a model (a Hugging Face directory or a run's checkpoint) to a new directory");
-  command->add_option("source", o->source, "Hugging Face directory, or epoch_E_step_S of a run")->required();
+  command->add_option("source", o->source, "Hugging Face directory, checkpoint or directory of a run")
+      ->required();
   command->add_option("target", o->target, "directory to create")->required();
   command->add_option("--dtype", o->dtype,
                       "f32, bf16 or f64; default: each tensor as in the source, f16 as f32");

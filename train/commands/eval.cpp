@@ -9,6 +9,7 @@
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
+#include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 #include "train/recipe/variables.h"
 #include "train/tokens/token_ids.h"
@@ -47,7 +48,7 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
 
 void run(const Options& options) {
   std::vector<std::string> overrides = options.overrides;
-  if (!options.model.empty()) use_model(overrides, options.model);
+  if (!options.model.empty()) use_model(overrides, find_model(options.model));
   const Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
   check_predictions_place(recipe);
   LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype);
@@ -102,8 +103,10 @@ void add_eval_command(Command& app) {
   command->add_option("recipe", o->recipe, "recipe with model and validation_dataset")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
-  command->add_option("--model", o->model, "evaluate this directory instead of the recipe's model");
-  command->add_option("--show", o->show, "print so many questions with the model's answers")
+  command->add_option("--model", o->model,
+                      "evaluate this model (Hugging Face directory, checkpoint or directory of a run) "
+                      "instead of the recipe's");
+  command->add_option("--show", o->show, "print the first so many questions with the model's answers")
       ->capture_default_str()
       ->check(whole_number());
   command->add_flag("--json", o->json, "one JSON line for each validation set");

@@ -7,6 +7,7 @@
 #include "data/safetensors/writer.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "train/commands/commands.h"
+#include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 
 namespace nemocube {
@@ -34,7 +35,7 @@ double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>
 
 void run(const Options& options) {
   check_output_place(options.output);
-  LoadedModel loaded = load_model(options.model, parse_weight_dtype(options.dtype));
+  LoadedModel loaded = load_model(find_model(options.model), parse_weight_dtype(options.dtype));
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
   const Tensor ids = file.tensor("input_ids");
@@ -87,7 +88,8 @@ void add_forward_command(Command& app) {
   auto o = std::make_shared<Options>();
   Command* command =
       app.add_subcommand("forward", "Logits, loss and gradients of one batch, for parity checks");
-  command->add_option("--model", o->model, "Hugging Face model directory")->required();
+  command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")
+      ->required();
   command
       ->add_option(
           "--input", o->input,

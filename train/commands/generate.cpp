@@ -7,6 +7,7 @@
 #include "train/commands/commands.h"
 #include "train/commands/lines.h"
 #include "train/generate/generate.h"
+#include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 #include "train/tokens/token_ids.h"
 
@@ -30,7 +31,8 @@ Prompts read_prompts(const Options& options, const Tokenizer& tokenizer) {
   const auto add = [&](const std::string& text) {
     prompts.texts.push_back(text);
     prompts.ids.push_back(tokenizer.encode(text, true));
-    require(!prompts.ids.back().empty(), "the prompt has no tokens");
+    require(!prompts.ids.back().empty(),
+            "the prompt is empty, and this tokenizer puts no token in front of it");
   };
   if (options.prompt_file.empty()) {
     add(options.prompt);
@@ -46,12 +48,13 @@ Prompts read_prompts(const Options& options, const Tokenizer& tokenizer) {
 void run(Options options) {
   const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
   check_generate_options(options.generate);
-  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer.empty() ? options.model : options.tokenizer);
+  const std::filesystem::path model = find_model(options.model);
+  const Tokenizer tokenizer =
+      Tokenizer::load(options.tokenizer.empty() ? model : find_tokenizer(options.tokenizer));
   const auto [prompts, ids] = read_prompts(options, tokenizer);
-  LoadedModel loaded = load_model(options.model, dtype);
+  LoadedModel loaded = load_model(model, dtype);
   check_vocabulary(tokenizer, loaded.model->config().vocab_size);
-  if (!options.ignore_eos)
-    options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), options.model);
+  if (!options.ignore_eos) options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), model);
 
   const bool stream = prompts.size() == 1 && !options.json;
   StreamDecoder decoder(tokenizer, !options.special);
@@ -86,29 +89,40 @@ void run(Options options) {
 
 void add_generate_command(Command& app) {
   auto o = std::make_shared<Options>();
-  Command* command = app.add_subcommand("generate", "Continue prompts, greedy or sampled");
-  command->add_option("--model", o->model, "Hugging Face model directory")->required();
-  command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its directory; default: the model's");
+  Command* command = app.add_subcommand("generate", "Continue texts with a model");
+  command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")
+      ->required();
+  command->add_option("--tokenizer", o->tokenizer,
+                      "tokenizer.json or its directory; default: the model's own");
   auto* prompt = command->add_option("--prompt", o->prompt, "text to continue");
-  auto* file = command->add_option("--prompt-file", o->prompt_file, "file with one prompt a line, or -");
+  auto* file = command->add_option("--prompt-file", o->prompt_file,
+                                   "file with one prompt in each line; - is standard input");
   prompt->excludes(file);
-  command->add_option("--max-new-tokens", o->generate.max_new_tokens)
+  command->add_option("--max-new-tokens", o->generate.max_new_tokens, "end each text after so many tokens")
       ->capture_default_str()
       ->check(whole_number());
-  command->add_option("--temperature", o->generate.temperature, "0: greedy")
+  command
+      ->add_option("--temperature", o->generate.temperature,
+                   "0: always the likeliest token (greedy); 1: draw as the model's probabilities say; above: "
+                   "more evenly")
       ->capture_default_str()
       ->check(number());
-  command->add_option("--top-k", o->generate.top_k, "keep the k most likely tokens; 0: all")
+  command->add_option("--top-k", o->generate.top_k, "draw among the k likeliest tokens only; 0: among all")
       ->capture_default_str()
       ->check(whole_number());
-  command->add_option("--top-p", o->generate.top_p, "keep the fewest tokens that reach this mass")
+  command
+      ->add_option("--top-p", o->generate.top_p,
+                   "then among the fewest tokens whose probabilities add up to this")
       ->capture_default_str()
       ->check(number());
-  command->add_option("--seed", o->generate.seed)->capture_default_str()->check(whole_number());
-  command->add_option("--dtype", o->dtype, "f32, bf16 or f64; default: what config.json names");
+  command->add_option("--seed", o->generate.seed, "of the draws; the same seed gives the same texts")
+      ->capture_default_str()
+      ->check(whole_number());
+  command->add_option("--dtype", o->dtype, "compute in f32, bf16 or f64; default: as config.json says");
   command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");
-  command->add_flag("--special", o->special, "print special tokens");
-  command->add_flag("--json", o->json, "one JSON object a prompt: prompt, text, ids");
+  command->add_flag("--special", o->special, "show special tokens, such as <|im_end|>, in the text");
+  command->add_flag("--json", o->json,
+                    "print one line of JSON for each prompt: prompt, text, ids of the new tokens");
   command->callback([o, prompt, file] {
     require(prompt->count() + file->count() == 1, "generate: give --prompt or --prompt-file");
     run(*o);

@@ -10,6 +10,7 @@
 #include "model/flops.h"
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/model_io/find_model.h"
 #include "train/recipe/key_list.h"
 #include "train/schedule/lr_schedule.h"
 
@@ -24,7 +25,8 @@ struct Options {
 };
 
 void inspect_model(const Options& options) {
-  const NemotronHConfig config = read_hf_config(options.model);
+  const bool is_config = std::filesystem::is_regular_file(options.model);
+  const NemotronHConfig config = read_hf_config(is_config ? options.model : find_model(options.model));
   const auto specs = tensor_specs(config), mtp = mtp_tensor_specs(config);
   const TensorCount count = count_tensors(specs), mtp_count = count_tensors(mtp);
   if (options.json) {
@@ -93,7 +95,8 @@ void add_inspect_command(Command& app) {
   auto o = std::make_shared<Options>();
   Command* command =
       app.add_subcommand("inspect", "What a model, a data set or a schedule holds; reads no weights");
-  auto* model = command->add_option("--model", o->model, "Hugging Face directory or config.json");
+  auto* model = command->add_option("--model", o->model,
+                                    "Hugging Face directory, config.json, checkpoint or directory of a run");
   auto* recipe = command->add_option(
       "--recipe", o->recipe, "recipe: its data set (validation set if it has no other) or --schedule");
   model->excludes(recipe);

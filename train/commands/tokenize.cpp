@@ -7,6 +7,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "train/commands/commands.h"
 #include "train/commands/lines.h"
+#include "train/model_io/find_model.h"
 
 namespace nemocube {
 namespace {
@@ -29,7 +30,7 @@ std::vector<std::int64_t> read_ids(const std::string& line, std::int64_t vocab_s
 }
 
 void run(const Options& options) {
-  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::load(find_tokenizer(options.tokenizer));
   for_each_line(options.input, [&](const std::string& line) {
     if (options.decode)
       std::cout << tokenizer.decode(read_ids(line, tokenizer.vocab_size()), !options.special) << '\n';
@@ -42,12 +43,15 @@ void run(const Options& options) {
 
 void add_tokenize_command(Command& app) {
   auto o = std::make_shared<Options>();
-  Command* command = app.add_subcommand("tokenize", "Token ids of each line of a file, and back");
-  command->add_option("--tokenizer", o->tokenizer, "tokenizer.json or its directory")->required();
-  command->add_option("--input", o->input, "text file, or - for standard input")->required();
+  Command* command = app.add_subcommand("tokenize", "Turn each line of a file into token ids, or back");
+  command
+      ->add_option("--tokenizer", o->tokenizer,
+                   "tokenizer.json, its directory, a checkpoint or the directory of a run")
+      ->required();
+  command->add_option("--input", o->input, "text file; - is standard input")->required();
   command->add_flag("--special", o->special,
-                    "with the tokens the post-processor adds; --decode keeps special tokens");
-  command->add_flag("--decode", o->decode, "input lines are JSON arrays of ids; print their text");
+                    "add the special tokens that the tokenizer puts around a text; with --decode: show them");
+  command->add_flag("--decode", o->decode, "the other way: each line is a JSON array of ids, print its text");
   command->callback([o] { run(*o); });
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/log.h"
 #include "data/datasets/text.h"
 #include "data/json/atomic_file.h"
 #include "data/json/json.h"
@@ -41,7 +43,10 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
     result.samples += batch.samples;
     if (progress) progress(loader.state().next_index, loader.dataset().size());
   }
-  result.loss = sum / static_cast<double>(std::max<std::int64_t>(result.label_tokens, 1));
+  result.loss = sum / static_cast<double>(result.label_tokens);
+  if (result.complete && result.label_tokens == 0)
+    log_warning("validation: none of the ", result.samples,
+                " rows has a token with a label, so the loss is NaN");
   return result;
 }
 
@@ -50,15 +55,17 @@ namespace {
 // Between groups the caller may give up.
 constexpr std::size_t questions_at_once = 32;
 
+/// As rows of the training data are cut: the prefix stays where it leaves room for a part of the question.
 std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokenizer& tokenizer,
                                      const DatasetSection& section) {
   std::vector<std::int64_t> ids = tokenizer.encode(squad_prompt(question), false);
   const auto& prefix = tokenizer.special_prefix();
-  if (section.truncation && section.seq_length) {
-    const auto room = static_cast<std::size_t>(*section.seq_length) - prefix.size();
-    if (ids.size() > room) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(room));
-  }
-  ids.insert(ids.begin(), prefix.begin(), prefix.end());
+  std::int64_t room = std::numeric_limits<std::int64_t>::max();
+  if (section.truncation && section.seq_length) room = *section.seq_length;
+  const bool keeps_prefix = std::ssize(prefix) < room;
+  if (keeps_prefix) room -= std::ssize(prefix);
+  if (std::ssize(ids) > room) ids.erase(ids.begin(), ids.end() - room);
+  if (keeps_prefix) ids.insert(ids.begin(), prefix.begin(), prefix.end());
   return ids;
 }
 

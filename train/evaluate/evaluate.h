@@ -17,7 +17,7 @@ namespace nemocube {
 using StopAsked = std::function<bool()>;
 
 struct ValidationResult {
-  double loss = 0;  ///< sum of token losses / labelled tokens
+  double loss = 0;  ///< sum of token losses / labelled tokens; NaN without any
   std::int64_t label_tokens = 0, samples = 0;
   bool complete = true;  ///< false: given up, the numbers are of a part
 };
@@ -40,8 +40,9 @@ struct SquadResult {
 };
 /// Greedy answers to the questions of a squad section, stopped at any of `stop_ids` (and at a newline when
 /// the recipe says so), scored by the official rules of the data's version. Prompts longer than seq_length
-/// lose their left end when the section truncates. Asks `stop` at every token. `progress` counts questions; for
-/// those that are being answered, the share of their tokens that is done.
+/// lose their left end when the section truncates, but not the special tokens in front unless those alone fill
+/// seq_length. Asks `stop` at every token. `progress` counts questions; for those that are being answered, the share
+/// of their tokens that is done.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},

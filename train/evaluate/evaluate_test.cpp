@@ -127,6 +127,25 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
   }
 }
 
+TEST_CASE("validate: without a labelled token there is no loss, and not a perfect one") {
+  NemotronH model(tiny_config(), DType::f32);
+  randomise(model, 3);
+  struct Unlabelled : Dataset {
+    std::int64_t size() const override { return 3; }
+    Sample sample(std::int64_t) const override {
+      Sample s;
+      s.input_ids = {1, 2};
+      s.labels = {ignored_label, ignored_label};
+      s.lengths = {2};
+      return s;
+    }
+  };
+  const ValidationResult v = validate(model, std::make_shared<Unlabelled>(), 2, nullptr);
+  CHECK(v.samples == 3);
+  CHECK(v.label_tokens == 0);
+  CHECK(std::isnan(v.loss));
+}
+
 TEST_CASE("answer_squad: predictions and their scores under the rules of version 1.1") {
   const Questions questions({{"frog"}, {"green frog"}, {"toad", "frog"}, {"toad"}});
   Says model(" the frog");
@@ -208,4 +227,45 @@ TEST_CASE("answer_squad: the model sees the prompts, without their left end wher
     CHECK(result.answered[39].prediction == seen.back());
   }
   CHECK(seen[0] != seen[1]);
+}
+
+TEST_CASE("answer_squad: special tokens in front stay only where they leave room in seq_length") {
+  NemotronHConfig c = tiny_config("M*-");
+  c.vocab_size = tokenizer().vocab_size();
+  NemotronH model(c, DType::f32);
+  randomise(model, 9);
+  Questions questions({{"toad"}});
+  Json file = read_json_file(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer/tokenizer.json");
+  const Ids front{5, 6, 7};
+  Json pieces = Json::array();
+  for (int i = 0; i < 3; ++i) pieces.push_back({{"SpecialToken", {{"id", cat("front", i)}, {"type_id", 0}}}});
+  pieces.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  Json specials = Json::object();
+  for (std::size_t i = 0; i < 3; ++i)
+    specials[cat("front", i)] = {
+        {"id", cat("front", i)}, {"ids", Json::array({front[i]})}, {"tokens", {"x"}}};
+  file["post_processor"] = {{"type", "TemplateProcessing"}, {"single", pieces}, {"pair", Json::array()}};
+  file["post_processor"]["special_tokens"] = specials;
+  spit(questions / "tokenizer.json", dump_json(file));
+  const Tokenizer prefixed = Tokenizer::load(questions / "tokenizer.json");
+  REQUIRE(prefixed.special_prefix() == front);
+
+  const Ids prompt = tokenizer().encode(squad_prompt(read_squad(questions / "questions.jsonl").at(0)), false);
+  questions.section.truncation = true;
+  questions.options.max_new_tokens = 4;
+  questions.options.stop_at_newline = false;
+  for (const std::int64_t length : {1, 2, 3, 4, 5, 1000}) {
+    CAPTURE(length);
+    questions.section.seq_length = length;
+    const bool keeps = length > 3;
+    const std::int64_t room = std::min(length - (keeps ? 3 : 0), std::ssize(prompt));
+    Ids want(prompt.end() - room, prompt.end());
+    if (keeps) want.insert(want.begin(), front.begin(), front.end());
+    GenerateOptions greedy;
+    greedy.max_new_tokens = 4;
+    const Ids made = generate(model, {want}, greedy).at(0);
+    const SquadResult result =
+        answer_squad(model, prefixed, questions.section, questions.options, {}, nullptr);
+    CHECK(tokenizer().decode(made, true).find(result.answered.at(0).prediction) != std::string::npos);
+  }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "model/test_models.h"
@@ -114,6 +115,25 @@ TEST_CASE("sample_token: top_p keeps the fewest tokens that reach p, at least on
   CHECK(shares(logits, sampled(1, 0, 1)).size() == 4);
   // After top_k: p is a share of what top_k left.
   CHECK(shares(logits, sampled(1, 2, 0.66)).size() == 1);
+}
+
+TEST_CASE("sample_token: the ends of the ranges") {
+  const std::vector<float> logits{1, 3, 3, -1000, 2};
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double smallest = std::numeric_limits<double>::denorm_min();
+  for (const double draw : {1e-300, 0.4, 0.6, 1 - 1e-16}) {
+    const std::int64_t likely = draw < 0.5 ? 1 : 2;
+    CHECK(sample_token(logits, sampled(smallest), draw) == likely);
+    CHECK(sample_token(logits, sampled(1, 0, smallest), draw) == 1);
+    CHECK(sample_token(logits, sampled(1, 1), draw) == 1);
+    CHECK(sample_token(logits, sampled(1, std::numeric_limits<std::int64_t>::max()), draw) ==
+          sample_token(logits, sampled(1), draw));
+    CHECK(sample_token(std::vector<float>{7}, sampled(2, 3, 0.5), draw) == 0);
+  }
+  for (int v = 0; v < 5; ++v)  // most likely first
+    CHECK(sample_token(logits, sampled(infinity), 0.1 + 0.2 * v) ==
+          std::vector<int>{1, 2, 4, 0, 3}[static_cast<std::size_t>(v)]);
+  CHECK(sample_token(std::vector<float>{-3e38f, 3e38f}, sampled(1e-3), 0.5) == 1);
 }
 
 TEST_CASE("generate: greedy decoding from states is greedy decoding of the whole text") {

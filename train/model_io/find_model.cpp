@@ -1,0 +1,42 @@
+#include "train/model_io/find_model.h"
+
+#include <string>
+
+#include "core/error.h"
+
+namespace nemocube {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path without_link(const fs::path& path) {
+  std::error_code none;
+  const fs::path target = fs::read_symlink(path, none);
+  return target.empty() ? path : path.parent_path() / target;
+}
+
+fs::path find(fs::path named, const std::string& file, const std::string& what) {
+  std::error_code none;
+  if (!named.has_filename()) named = named.parent_path();  // DIR/
+  require(fs::exists(named, none), named.string(), ": does not exist; want a ", what,
+          " on this machine: a Hugging Face directory, a checkpoint or the directory of a run (nothing is "
+          "downloaded)");
+  require(fs::is_directory(named, none), named.string(), ": is a file; want the directory of a ", what);
+  if (fs::exists(named / file, none)) return named;
+  for (const fs::path& checkpoint : {named, named / "LATEST"})
+    if (fs::exists(checkpoint / "model" / file, none)) return without_link(checkpoint) / "model";
+  fail(named.string(), ": holds no ", what, ": there is neither ", file, " nor model/", file,
+       " (as in a checkpoint) nor LATEST/model/", file, " (as in the directory of a run)");
+}
+
+}  // namespace
+
+fs::path find_model(const fs::path& named) { return find(named, "config.json", "model"); }
+
+fs::path find_tokenizer(const fs::path& named) {
+  std::error_code none;
+  const bool is_other = fs::exists(named, none) && !fs::is_directory(named, none);
+  return is_other ? named : find(named, "tokenizer.json", "tokenizer");
+}
+
+}  // namespace nemocube

@@ -1,0 +1,72 @@
+#include "train/model_io/find_model.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "core/error.h"
+#include "data/json/test_dir.h"
+
+using namespace nemocube;
+namespace fs = std::filesystem;
+
+namespace {
+
+void touch(const fs::path& path) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << "{}";
+}
+
+std::string message_of(const auto& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("a model is found in a Hugging Face directory, a checkpoint and a run") {
+  const TestDir dir;
+  const fs::path run = dir / "run", last = run / "epoch_0_step_9", best = run / "epoch_0_step_4";
+  for (const fs::path& checkpoint : {last, best}) {
+    touch(checkpoint / "model" / "config.json");
+    touch(checkpoint / "model" / "tokenizer.json");
+  }
+  fs::create_directory_symlink("epoch_0_step_9", run / "LATEST");
+  fs::create_directory_symlink(fs::absolute(best), run / "LOWEST_VAL");
+  touch(dir / "hf" / "config.json");
+  fs::create_directory_symlink("hf", dir / "link");
+
+  CHECK(find_model(dir / "hf") == dir / "hf");
+  CHECK(find_model(dir / "hf" / "") == dir / "hf");
+  CHECK(find_model(dir / "link") == dir / "link");
+  CHECK(find_model(run) == last / "model");
+  CHECK(find_model(run / "") == last / "model");
+  CHECK(find_model(run / "LATEST") == last / "model");
+  CHECK(find_model(run / "LATEST" / "") == last / "model");
+  CHECK(find_model(run / "LOWEST_VAL") == fs::absolute(best) / "model");
+  CHECK(find_model(best) == best / "model");
+  CHECK(find_model(best / "model") == best / "model");
+  CHECK(find_tokenizer(run) == last / "model");
+  CHECK(find_tokenizer(last / "model" / "tokenizer.json") == last / "model" / "tokenizer.json");
+}
+
+TEST_CASE("where no model is, the message names the places looked at") {
+  const TestDir dir;
+  fs::create_directories(dir / "empty");
+  fs::create_directories(dir / "run");
+  fs::create_directory_symlink("epoch_0_step_9", dir / "run" / "LATEST");
+  touch(dir / "file.json");
+  for (const char* name : {"empty", "run"}) {
+    const std::string message = message_of([&] { find_model(dir / name); });
+    CHECK(message == cat((dir / name).string(),
+                         ": holds no model: there is neither config.json nor model/config.json (as in a "
+                         "checkpoint) nor LATEST/model/config.json (as in the directory of a run)"));
+  }
+  CHECK(message_of([&] { find_model("nvidia/nothing"); }).find("nothing is downloaded") != std::string::npos);
+  CHECK(message_of([&] { find_tokenizer("nvidia/nothing"); }).find("want a tokenizer") != std::string::npos);
+  CHECK(message_of([&] { find_model(dir / "file.json"); }).find("is a file") != std::string::npos);
+}
