@@ -75,7 +75,7 @@ TEST_CASE("generate: greedy from a checkpoint, the same alone and in a file of p
   const fs::path dir = trained().path();
   const std::string first = "Context: Bees make honey. Question: Who makes honey? Answer:", second = "The";
   spit(dir / "prompts.txt", first + "\n" + second + "\r\n");
-  const std::vector<std::string> common{"generate",         "--model", "straight/LATEST/model", "--json",
+  const std::vector<std::string> common{"generate",         "--model", "straight/LATEST", "--json",
                                         "--max-new-tokens", "6",       "--ignore-eos"};
   const auto with = [&](const std::vector<std::string>& more) {
     auto all = common;
@@ -95,8 +95,8 @@ TEST_CASE("generate: greedy from a checkpoint, the same alone and in a file of p
   CHECK(alone.at(0)["text"] == both[0]["text"]);
   CHECK(other.at(0)["ids"] == both[1]["ids"]);
   // In a terminal the text is the same, after the prompt.
-  const ProcessResult plain = nemocube_in(dir, {"generate", "--model", "straight/LATEST/model",
-                                                "--max-new-tokens", "6", "--ignore-eos", "--prompt", second});
+  const ProcessResult plain = nemocube_in(
+      dir, {"generate", "--model", "straight", "--max-new-tokens", "6", "--ignore-eos", "--prompt", second});
   CHECK(plain.out == second + other[0]["text"].get<std::string>() + "\n");
 }
 
