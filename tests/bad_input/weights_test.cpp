@@ -69,7 +69,7 @@ TEST_CASE("bad weights: forward names the file and what is wrong, and writes not
        {"1 missing: lm_head.weight", "1 unexpected: extra.weight"}},
       {"no config",
        [](const fs::path& p) { fs::remove(p.parent_path() / "config.json"); },
-       {"config.json", "No such file"}},
+       {"holds no model", "config.json"}},
   };
   for (const Case& c : cases) {
     CAPTURE(c.name);
