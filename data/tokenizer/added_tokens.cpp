@@ -101,7 +101,7 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool
     }
     const AddedToken& token = tokens_[match->index];
     Range range{pos, pos + match->length};
-    pos = range.end;  // a refused match is skipped as a whole, and spaces taken by rstrip can match again
+    pos = range.end;  // behind a refused match, too; white space that rstrip takes can be part of the next one
     if (token.single_word && !stands_alone(text, range)) continue;
     if (token.lstrip) {
       std::size_t begin = range.begin;
@@ -119,7 +119,7 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool
         range.end += step.length;
       }
     }
-    if (range.begin >= range.end) continue;  // white space that the token before has taken as a whole
+    if (range.begin >= range.end) continue;  // the token before has taken all of this white space
     if (covered < range.begin) out.push_back({{covered, range.begin}, nullptr});
     out.push_back({range, &token});
     covered = range.end;

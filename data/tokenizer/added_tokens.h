@@ -78,7 +78,7 @@ class AddedTokens {
   LongestMatch raw_;
   LongestMatch normalized_;
   std::int64_t highest_id_ = -1;
-  // A word character for `single_word`, which is not quite the \w of pre-tokenizers.
+  // What counts as a word character for `single_word`; \w of pre-tokenizers is another set.
   Regex word_ = Regex::oniguruma("\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200c\\u200d]");
 };
 

@@ -11,7 +11,8 @@
 namespace nemocube::tok {
 namespace {
 
-// Up to here scanning all symbols for the lowest rank beats a heap.
+// Pieces of at most this many symbols are merged by scanning all symbols for the lowest rank, which is faster
+// than a heap for short pieces.
 constexpr std::size_t short_piece = 48;
 constexpr std::uint32_t none = ~std::uint32_t{0};
 
@@ -40,7 +41,8 @@ std::vector<TokenId> Bpe::fallback_of(std::string_view character) const {
 void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
   out.clear();
   const auto add = [&](TokenId id, std::size_t begin, std::size_t end) {
-    // Keeps offsets in order where an unknown token overtakes byte tokens (see below).
+    // An unknown token may come after byte tokens that stand behind it in the text (see below); offsets must
+    // not decrease all the same.
     std::uint32_t first = static_cast<std::uint32_t>(begin);
     std::uint32_t last = static_cast<std::uint32_t>(end);
     if (!out.empty()) {
@@ -49,7 +51,7 @@ void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
     }
     out.push_back({id, no_rank, 0, first, last, none, none});
   };
-  std::optional<Range> unknown;  // seen, not yet added
+  std::optional<Range> unknown;  // bytes of the unknown token that is not added yet
   std::optional<TokenId> unknown_id;
   const auto flush = [&] {
     if (unknown) add(*unknown_id, unknown->begin, unknown->end);
@@ -78,7 +80,7 @@ void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
       character = piece.substr(begin, pos - begin);
     }
     if (byte_fallback_) {
-      // An unknown token still waiting is overtaken: the reference implementation does the same.
+      // An unknown token that is not yet added comes after these byte tokens, as in the tokenizers library.
       const std::vector<TokenId> bytes = fallback_of(character);
       for (std::size_t i = 0; i < bytes.size(); ++i) {
         add(bytes[i], std::min(begin + i, pos), std::min(begin + i + 1, pos));
@@ -120,8 +122,8 @@ void Bpe::merge_short(std::vector<Symbol>& symbols) const {
 }
 
 void Bpe::merge_long(std::vector<Symbol>& symbols) const {
-  // (rank << 32 | position): the lowest rank first, ties leftmost. Entries are never removed when they go
-  // stale.
+  // Entries are rank << 32 | position: the lowest rank comes first, the leftmost of equal ones. An entry whose
+  // symbols have been merged otherwise stays in the heap and is skipped when it comes up.
   std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> queue;
   const auto push = [&](std::uint32_t at) {
     if (symbols[at].rank != no_rank) queue.push((std::uint64_t{symbols[at].rank} << 32) | at);

@@ -85,8 +85,8 @@ void Bpe::add_merge(const JsonRef& place, std::uint32_t rank, const std::string&
   merges_.set(left_id, right_id, {rank, id_of(left + right)});
 }
 
-/// Most pieces of ordinary text are vocabulary entries that merging would produce anyway: those are found
-/// here by one lookup instead of being merged again.
+/// Most pieces of ordinary text are entries of the vocabulary, and merging their symbols would give that entry.
+/// encode() then takes the entry by one lookup and merges nothing.
 void Bpe::index_whole_pieces() {
   byte_ids_.fill(-1);
   whole_.reserve(by_token_.size());
@@ -102,7 +102,7 @@ void Bpe::index_whole_pieces() {
     whole_.emplace(std::move(bytes), Whole{id, ignore_merges_});
   }
   if (ignore_merges_) return;
-  // Unknown characters are left to encode(), which may have to complain.
+  // make_merged() runs without the unknown token, because only encode() may report that it is missing.
   const std::optional<std::string> unk = std::move(unk_token_);
   unk_token_.reset();
   std::vector<Symbol> symbols;

@@ -14,7 +14,7 @@ constexpr std::size_t jit_stack_start = 64 * 1024;
 constexpr std::size_t jit_stack_limit = 64 * 1024 * 1024;
 constexpr std::uint32_t match_limit = 1'000'000'000;
 
-/// What PCRE2 writes to while matching: one for each thread.
+/// The memory that PCRE2 writes to while matching, one for each thread.
 struct Scratch {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
@@ -70,7 +70,7 @@ Regex Regex::oniguruma(std::string_view pattern) {
 
 Regex Regex::literal(std::string_view text) { return Regex(text, text, PCRE2_UTF | PCRE2_LITERAL); }
 
-/// Without machine code: slower, but memory for backtracking comes from the heap.
+/// Matches without PCRE2's machine code: slower, but memory for backtracking comes from the heap.
 int Regex::interpret(std::string_view text, std::size_t from, Range& found) const {
   Scratch& s = scratch();
   const int rc = pcre2_match(code_.get(), units(text), text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,

@@ -21,7 +21,7 @@ class Regex {
   /// Finds `text` itself.
   static Regex literal(std::string_view text);
 
-  /// First match at or after `from`, preferring the leftmost. Throws Error when matching takes absurdly long.
+  /// The leftmost match that begins at or after `from`. Throws Error when backtracking exceeds the limit.
   std::optional<Range> find(std::string_view text, std::size_t from) const;
 
   /// All matches from left to right, with the stretches between them: together they tile `text`. An empty

@@ -18,7 +18,7 @@ using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_
 
 using TokenId = std::uint32_t;
 
-/// Ids above this are refused: tables are as long as the highest id.
+/// Ids above this are refused, because tables are as long as the highest id.
 inline constexpr std::int64_t highest_token_id = (1 << 24) - 1;
 
 /// Ranks of merges by the pair of ids. Open addressing, because this lookup dominates encoding.

@@ -44,7 +44,8 @@ Prompts read_prompts(const Options& options, const Tokenizer& tokenizer) {
   return prompts;
 }
 
-// One prompt in a terminal appears as it is made; several, or --json, when all are done.
+// The text of a single prompt is printed token by token. With several prompts or --json, everything is printed
+// when the last text has ended.
 void run(Options options) {
   const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
   check_generate_options(options.generate);
