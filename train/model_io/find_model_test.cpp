@@ -8,6 +8,7 @@
 #include "data/json/test_dir.h"
 
 using namespace nemocube;
+using nemocube::testing::TestDir;
 namespace fs = std::filesystem;
 
 namespace {

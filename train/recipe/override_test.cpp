@@ -66,7 +66,7 @@ TEST_CASE("overrides stay within the limits of a recipe") {
     Value root;
     return message_of([&] { apply_override(root, assignment); });
   };
-  CHECK(refused("x=,") == "--set x=,: not YAML: more text after the end of the document, in ','");
+  CHECK(refused("x=,") == "--set x=,: not YAML: text that belongs to no value, in the line ','");
   CHECK(refused("x=a\n---\nb") == "--set x=a\\n---\\nb: a second YAML document starts here, want one");
   CHECK(refused("a\x1b[31m=1") ==
         "--set a\\u001b[31m=1: want a key of 1 to 200 printable bytes, found 'a\\u001b[31m'");

@@ -82,7 +82,7 @@ class Builder final : public YAML::EventHandler {
     std::string line;
     for (int i = 0; i <= mark.line; ++i) std::getline(lines, line);
     if (line.starts_with("---")) fail(source_.place(mark), ": a second YAML document starts here, want one");
-    fail(source_.place(mark), ": not YAML: more text after the end of the document, in ", quote(line));
+    fail(source_.place(mark), ": not YAML: text that belongs to no value, in the line ", quote(line));
   }
 
   void count(const YAML::Mark& mark, const Value& value, std::size_t depth) {
