@@ -76,7 +76,7 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
   const SquadDir dir;
   dir.data("", "empty.jsonl");
   dir.data("{\"id\": \"a\"\n", "broken.jsonl");
-  dir.refuse({"nope.json", "no such file"}, {"dataset.dataset_name=nope.json"});
+  dir.refuse({"nope.json", "does not exist", "working directory"}, {"dataset.dataset_name=nope.json"});
   dir.refuse({"'rajpurkar/squad'", "nothing is downloaded", "train-v1.1.json"},
              {"dataset.dataset_name=rajpurkar/squad"});
   dir.refuse({"empty.jsonl", "no questions"}, {"dataset.dataset_name=empty.jsonl"});
@@ -94,7 +94,7 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
   dir.refuse({"seq_length", "got 1"}, {"dataset.seq_length=1"});
   dir.refuse({"none of 2 rows fits packed_sequence_size 4"},
              {"dataset.truncation=false", "packed_sequence.packed_sequence_size=4"});
-  dir.refuse({"'absent.json'", "no such file"},
+  dir.refuse({"'absent.json'", "does not exist", "working directory"},
              {"validation_dataset={_target_: squad, dataset_name: absent.json}"});
   const auto conversation = [](const char* file) {
     return std::vector<std::string>{cat("dataset={_target_: messages, path_or_dataset_id: ", file, "}")};

@@ -34,7 +34,8 @@ inline std::map<std::string, std::string> snapshot(const std::filesystem::path& 
   return all;
 }
 
-inline bool is_log(const std::string& name) { return name.ends_with(".jsonl"); }
+/// A log of a run, or one kept as NAME.1 and so on.
+inline bool is_log(const std::string& name) { return name.find(".jsonl") != std::string::npos; }
 
 /// Checks exit code and message of a finished run: one error, containing all of `parts`.
 inline void check_message(const ProcessResult& run, const std::vector<std::string>& parts) {

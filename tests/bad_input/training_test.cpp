@@ -37,12 +37,11 @@ TEST_CASE(
 
 TEST_CASE("not finite: a learning rate that explodes ends the run after max_nonfinite_steps") {
   const ModelDir dir("train20");
-  check_refused(
-      dir.path(),
-      train_with({"lr_scheduler=null", "optimizer.lr=100",
-                  "optimizer.param_group_overrides=[{pattern: '.', lr_mult: 10000}]",
-                  "step_scheduler.max_nonfinite_steps=2"}),
-      {"2 steps in a row", "optimizer.lr"}, true);
+  check_refused(dir.path(),
+                train_with({"lr_scheduler=null", "optimizer.lr=100",
+                            "optimizer.param_group_overrides=[{pattern: '.', lr_mult: 10000}]",
+                            "step_scheduler.max_nonfinite_steps=2"}),
+                {"2 steps in a row", "optimizer.lr"}, true);
   const std::vector<Json> log = log_of(dir.path());
   REQUIRE(log.size() >= 3);
   CHECK(log[0]["skipped"] == false);

@@ -74,7 +74,7 @@ TEST_CASE("branches: after a kill between publishing and LATEST the run goes on 
   fs::remove(dir.at("LATEST"));
   fs::create_directory_symlink("epoch_0_step_5", dir.at("LATEST"));
   const std::string err = dir.err_of({"step_scheduler.max_steps=10"});
-  CHECK(err.find("resumed from straight/epoch_1_step_7 after 8 steps") != std::string::npos);
+  CHECK(err.find("resumed from straight/epoch_1_step_7, which has 8 steps done") != std::string::npos);
   CHECK_FALSE(fs::exists(dir.at("abandoned")));
   CHECK(steps_in(dir.at("training.jsonl")) == up_to(10));
   // The same with the last rename not done: a whole checkpoint under its temporary name.
@@ -84,7 +84,7 @@ TEST_CASE("branches: after a kill between publishing and LATEST the run goes on 
   fs::create_directories(dir.at(".epoch_1_step_11.77.1.tmp/model"));
   spit(dir.at(".training.jsonl.77.2.tmp"), "x");
   const std::string again = dir.err_of({"step_scheduler.max_steps=12"});
-  CHECK(again.find("resumed from straight/epoch_1_step_9 after 10 steps") != std::string::npos);
+  CHECK(again.find("resumed from straight/epoch_1_step_9, which has 10 steps done") != std::string::npos);
   for (const std::string& name : names_in(dir / "straight")) CHECK_FALSE(name.starts_with("."));
 }
 

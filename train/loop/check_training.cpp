@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/log.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
@@ -22,7 +24,8 @@ class Problems {
     try {
       check();
     } catch (const Error& e) {
-      found_.emplace_back(e.what());
+      // Two checks may meet the same problem.
+      if (std::ranges::find(found_, e.what()) == found_.end()) found_.emplace_back(e.what());
     }
   }
   /// Throws one Error with all of them.

@@ -10,6 +10,7 @@ namespace {
 /// Numbers that a block keeps for each token: in the dtype of the model, and in f32 (f64).
 struct Kept {
   double stored = 0, wide = 0;
+  double no_gradient = 0;  ///< of `stored`, those whose gradients are never there with those of the others
 };
 
 Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
@@ -33,6 +34,10 @@ Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
       kept.stored = n(c.num_experts_per_tok) * (2 * n(c.expert_width()) + n(c.moe_intermediate_size));
       kept.stored += n(c.moe_shared_expert_intermediate_size);
       if (c.moe_latent_size > 0) kept.stored += n(c.moe_latent_size);
+      // Backward takes shared and routed experts in turn, and is done with the gradient of the rows coming out
+      // when it forms that of the rows going in.
+      kept.no_gradient =
+          n(c.num_experts_per_tok) * n(c.expert_width()) + n(c.moe_shared_expert_intermediate_size);
       kept.wide = n(c.n_routed_experts) + n(c.num_experts_per_tok);
       break;
   }
@@ -59,20 +64,22 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
   const auto stored_size = static_cast<double>(size_of(dtype));
   const auto wide_size = static_cast<double>(size_of(accumulate_dtype(dtype)));
   const auto hidden = static_cast<double>(config.hidden_size);
-  double blocks = 0, most = 0;
+  double blocks = 0, recomputed = 0, gradients = 0;
   for (const BlockKind kind : config.blocks) {
     const Kept kept = kept_by(kind, config);
     const double bytes = kept.stored * stored_size + kept.wide * wide_size;
-    most = std::max(most, bytes);
+    recomputed = std::max(recomputed, bytes);
+    gradients = std::max(gradients, bytes - kept.no_gradient * stored_size);
     // The residual sum, its norm, and one factor of that.
     blocks += 2 * hidden * stored_size + wide_size + (options.checkpointing ? 0 : bytes);
   }
-  if (options.checkpointing) blocks += most;
+  if (options.checkpointing) blocks += recomputed;
   const auto rows = static_cast<double>(std::min(options.tokens, options.loss_rows));
   const double logits = rows * static_cast<double>(config.vocab_size) * wide_size;
   // Embeddings, the hidden states for the head and the gradients of both.
   const double ends = 4 * hidden * stored_size;
-  return static_cast<std::int64_t>(static_cast<double>(options.tokens) * (blocks + most + ends) + logits);
+  return static_cast<std::int64_t>(static_cast<double>(options.tokens) * (blocks + gradients + ends) +
+                                   logits);
 }
 
 std::int64_t total_bytes(const std::vector<MemoryItem>& items) {
