@@ -1,5 +1,7 @@
 #include "core/parallel_for.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -12,6 +14,18 @@
 
 namespace nemocube {
 
+namespace {
+
+// The C library loads its unwinder for the first pthread_exit, which OpenMP calls, and ends the program where
+// there is no memory for that. So a thread that does nothing else comes first.
+void load_unwinder() {
+  pthread_t thread;
+  const auto leave = [](void*) -> void* { ::pthread_exit(nullptr); };
+  if (::pthread_create(&thread, nullptr, leave, nullptr) == 0) ::pthread_join(thread, nullptr);
+}
+
+}  // namespace
+
 void check_threads_start(int threads) {
   static std::atomic<int> started = 1;
   if (threads <= started.load(std::memory_order_relaxed)) return;
@@ -20,6 +34,7 @@ void check_threads_start(int threads) {
   std::string failure;
   {
     const CpuHeadroom headroom("the start of threads");
+    load_unwinder();
     std::mutex gate;  // closed until all have started: as many stacks at once as the team will have
     gate.lock();
     try {

@@ -145,12 +145,12 @@ TEST_CASE("bad prompts and options of generate are refused") {
   CHECK(good.exit_code == 0);
 
   refuse({"--prompt", "\xff\xfe"}, {"not valid UTF-8 at byte 0"});
-  refuse({"--prompt", ""}, {"the prompt is empty"});
+  refuse({"--prompt", ""}, {"the prompt has no tokens"});
   refuse({"--prompt-file", "nope.txt"}, {"nope.txt", "cannot be opened: No such file"});
   refuse({"--prompt-file", "."}, {"is a directory"});
   refuse({"--prompt-file", "none.txt"}, {"none.txt", "no prompt"});
   spit(dir / "blank.txt", "hello\r\n\r\nhello\r\n");
-  refuse({"--prompt-file", "blank.txt"}, {"blank.txt: line 2: the prompt is empty"});
+  refuse({"--prompt-file", "blank.txt"}, {"blank.txt: line 2: the prompt has no tokens"});
   spit(dir / "latin.txt", "hello\ncaf\xe9\n");
   refuse({"--prompt-file", "latin.txt"}, {"latin.txt: line 2", "not valid UTF-8 at byte 3"});
   refuse({"--prompt-file", "/proc/self/mem"}, {"/proc/self/mem", "cannot be read"});

@@ -32,7 +32,7 @@ Prompts read_prompts(const Options& options, const Tokenizer& tokenizer) {
     prompts.texts.push_back(text);
     prompts.ids.push_back(tokenizer.encode(text, true));
     require(!prompts.ids.back().empty(),
-            "the prompt is empty, and this tokenizer puts no token in front of it");
+            "the prompt has no tokens, and this tokenizer puts none in front of it");
   };
   if (options.prompt_file.empty()) {
     add(options.prompt);
