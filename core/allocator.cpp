@@ -173,7 +173,8 @@ CpuBlock cpu_allocate(std::int64_t bytes) {
       block = system_allocate(size);
     }
   }
-  if (!block.data) fail("out of memory: a tensor wants ", bytes_text(bytes), "; ", p.in_use(cached));
+  if (!block.data)
+    throw OutOfMemory(cat("out of memory: a tensor wants ", bytes_text(bytes), "; ", p.in_use(cached)));
   p.hold(block.bytes);
   p.stats.reserved_bytes += block.bytes;
   return block;
@@ -193,7 +194,8 @@ CpuHeadroom::CpuHeadroom(const char* purpose) : lock_(pool().mutex) {
   const std::int64_t cached = p.cached_bytes();
   p.shrink_to(0);
   if (!headroom_is_left())
-    fail("out of memory: ", purpose, " wants ", bytes_text(cpu_headroom), "; ", p.in_use(cached));
+    throw OutOfMemory(
+        cat("out of memory: ", purpose, " wants ", bytes_text(cpu_headroom), "; ", p.in_use(cached)));
 }
 
 MemoryStats cpu_memory() {

@@ -20,9 +20,9 @@ void lower(MemoryLimit& limit, std::int64_t bytes, const char* name) {
   if (bytes < limit.bytes) limit = {bytes, name};
 }
 
-std::int64_t address_space() {
+std::int64_t limit_of(__rlimit_resource resource) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
   return static_cast<std::int64_t>(limit.rlim_cur);
 }
 
@@ -44,27 +44,27 @@ std::int64_t least_upwards(const std::string& root, std::string group, const cha
 }
 
 // Lines are "0::/path" for version 2 and "4:memory:/path" for version 1.
-std::int64_t cgroups() {
+std::int64_t cgroups(const std::string& root) {
   std::int64_t least = unlimited;
-  std::ifstream file("/proc/self/cgroup");
+  std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string group = line.substr(second + 1);
     if (controllers == ",,")
-      least = std::min(least, least_upwards("/sys/fs/cgroup", group, "memory.max"));
+      least = std::min(least, least_upwards(root + "/sys/fs/cgroup", group, "memory.max"));
     else if (controllers.find(",memory,") != std::string::npos)
-      least = std::min(least, least_upwards("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
+      least = std::min(least, least_upwards(root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
   }
   return least;
 }
 
 // What the system can still give away, and what this process has of it.
-std::int64_t available() {
-  std::ifstream file("/proc/meminfo");
+std::int64_t available(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
   std::int64_t resident_pages = 0, all_pages = 0;
-  std::ifstream("/proc/self/statm") >> all_pages >> resident_pages;
+  std::ifstream(root + "/proc/self/statm") >> all_pages >> resident_pages;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string key;
@@ -77,11 +77,12 @@ std::int64_t available() {
 
 }  // namespace
 
-MemoryLimit memory_limit() {
+MemoryLimit memory_limit(const std::string& root) {
   MemoryLimit limit{unlimited, ""};
-  lower(limit, address_space(), "address space, ulimit -v");
-  lower(limit, cgroups(), "cgroup");
-  lower(limit, available(), "memory available");
+  lower(limit, limit_of(RLIMIT_AS), "address space, ulimit -v");
+  lower(limit, limit_of(RLIMIT_DATA), "data, ulimit -d");
+  lower(limit, cgroups(root), "cgroup");
+  lower(limit, available(root), "memory available");
   return limit;
 }
 

@@ -95,7 +95,7 @@ class ThreadLimit {
 
 [[noreturn]] void fail_onednn(const dnnl::error& e) {
   if (e.status == dnnl_out_of_memory)
-    fail("out of memory: matmul: oneDNN: ", e.what(), "; ", memory_in_use());
+    throw OutOfMemory(cat("out of memory: matmul: oneDNN: ", e.what(), "; ", memory_in_use()));
   fail("matmul: oneDNN: ", e.what());
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/log.h"
+#include "core/memory_limit.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/loop/from_recipe.h"
@@ -9,7 +10,6 @@
 #include "train/loop/run.h"
 #include "train/loop/run_directory.h"
 #include "train/loop/validation.h"
-#include "train/memory/machine_memory.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_plan.h"
 
@@ -43,9 +43,9 @@ class Problems {
 
 void report_memory(const std::vector<MemoryItem>& items) {
   log_info(memory_sentence(items));
-  const MachineMemory machine = machine_memory();
-  if (total_bytes(items) > machine.bytes)
-    log_warning("that is more than there is: ", short_bytes(machine.bytes), " (", machine.limit,
+  const MemoryLimit limit = memory_limit();
+  if (total_bytes(items) > limit.bytes)
+    log_warning("that is more than there is: ", bytes_text(limit.bytes), " (", limit.name,
                 "). Lower step_scheduler.local_batch_size, or set distributed.activation_checkpointing or "
                 "model.torch_dtype: bf16");
 }

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "core/memory_limit.h"
 #include "data/hf/hf_config.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/loop/from_recipe.h"
-#include "train/memory/machine_memory.h"
 
 namespace nemocube {
 
@@ -27,7 +27,7 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
 }
 
 std::string memory_sentence(const std::vector<MemoryItem>& items) {
-  return cat("training needs about ", short_bytes(total_bytes(items)), " of memory: ", describe(items));
+  return cat("training needs about ", bytes_text(total_bytes(items)), " of memory: ", describe(items));
 }
 
 std::string explain_memory(const Recipe& recipe) noexcept try {
@@ -35,9 +35,7 @@ std::string explain_memory(const Recipe& recipe) noexcept try {
   const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
-  const MachineMemory machine = machine_memory();
-  return cat(memory_sentence(memory_of_run(recipe, model, *dataset)), "; this machine has ",
-             short_bytes(machine.bytes), " (", machine.limit, ")");
+  return memory_sentence(memory_of_run(recipe, model, *dataset));
 } catch (...) {
   return {};
 }

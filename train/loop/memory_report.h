@@ -15,8 +15,7 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
 /// One sentence: the sum, its items, and that activations are an estimate.
 std::string memory_sentence(const std::vector<MemoryItem>& items);
 
-/// memory_sentence() for a recipe alone, and what this machine has; empty when the recipe's files cannot be
-/// read.
+/// memory_sentence() for a recipe alone; empty when the recipe's files cannot be read.
 std::string explain_memory(const Recipe& recipe) noexcept;
 
 }  // namespace nemocube

@@ -15,6 +15,7 @@
 #include "train/logging/run_log.h"
 #include "train/loop/from_recipe.h"
 #include "train/loop/group_rule.h"
+#include "train/loop/memory_report.h"
 #include "train/loop/run_lock.h"
 #include "train/loop/signals.h"
 #include "train/loop/step_flops.h"
@@ -298,7 +299,12 @@ class Run {
 
 RunResult run_training(const Recipe& recipe) {
   check_kernel_choice(recipe.kernels);
-  return Run(recipe).train();
+  try {
+    return Run(recipe).train();
+  } catch (const OutOfMemory& e) {
+    const std::string need = explain_memory(recipe);
+    throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));
+  }
 }
 
 }  // namespace nemocube

@@ -1,8 +1,8 @@
 #include "train/memory/training_memory.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
+
+#include "core/memory_limit.h"
 
 namespace nemocube {
 namespace {
@@ -88,23 +88,10 @@ std::int64_t total_bytes(const std::vector<MemoryItem>& items) {
   return total;
 }
 
-std::string short_bytes(std::int64_t bytes) {
-  auto value = static_cast<double>(bytes) / 1024;
-  const char* unit = "KiB";
-  for (const char* larger : {"MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = larger;
-  }
-  std::array<char, 48> text;
-  const int size = std::snprintf(text.data(), text.size(), "%.3g %s", value, unit);
-  return {text.data(), static_cast<std::size_t>(size)};
-}
-
 std::string describe(const std::vector<MemoryItem>& items) {
   std::string text;
   for (const MemoryItem& item : items)
-    if (item.bytes > 0) text += cat(text.empty() ? "" : ", ", item.what, " ", short_bytes(item.bytes));
+    if (item.bytes > 0) text += cat(text.empty() ? "" : ", ", item.what, " ", bytes_text(item.bytes));
   return text;
 }
 
