@@ -3,16 +3,77 @@
 #include <algorithm>
 #include <array>
 
+#include "core/error.h"
+#include "core/quote.h"
+#include "train/recipe/scalar.h"
+#include "train/recipe/variables.h"
+
 namespace nemocube::recipe {
+
 namespace {
 
-using enum Accepts;
+bool same_scalar(const std::string& a, const std::string& b) {
+  const auto flag = parse_flag(a);
+  const auto number = parse_real(a);
+  return a == b || (flag && flag == parse_flag(b)) || (number && number == parse_real(b));
+}
+
+template <class T>
+void check_as(const Place& at, Range range) {
+  T unused{};
+  read(at, unused, range);
+}
+
+bool is_one_of(const Place& at, const std::vector<std::string>& values) {
+  if (at.value.kind != Value::Kind::scalar) return false;
+  const std::string text = resolve_scalar(at.value, at.where)->text;
+  return std::ranges::any_of(values, [&](const std::string& value) { return same_scalar(text, value); });
+}
+
+void check_choice(const Place& at, const InertKeys& row) {
+  if (!is_one_of(at, words_of(row.values))) wrong(at, type_of(row));
+}
+
+void check_only(const Place& at, const InertKeys& row) {
+  const bool empty =
+      at.value.kind != Value::Kind::scalar && at.value.items.empty() && at.value.entries.empty();
+  if (empty || is_one_of(at, words_of(row.values))) return;
+  fail(at.where, ": ", row.meaning, " is not in this build; want ",
+       row.values.empty() ? "null" : joined(words_of(row.values)), ", found ", found(at.value));
+}
+
+void check_class(const Place& at, const InertKeys& row) {
+  if (at.value.kind != Value::Kind::scalar) wrong(at, "the name of a class");
+  const std::string word = last_component(resolve_scalar(at.value, at.where)->text);
+  if (std::ranges::count(words_of(row.values), word) == 0)
+    fail(at.where, ": no class or function ", quote(word), " in this build (found ", quote(at.value.text),
+         "); known: ", joined(words_of(row.values)));
+}
+
+constexpr Form flag{"true or false", [](const Place& at, const InertKeys&) { check_as<bool>(at, any); }};
+constexpr Form whole{"a nonnegative integer",
+                     [](const Place& at, const InertKeys&) { check_as<std::int64_t>(at, nonnegative); }};
+constexpr Form count{"a positive integer",
+                     [](const Place& at, const InertKeys&) { check_as<std::int64_t>(at, positive); }};
+constexpr Form number{"a nonnegative number",
+                      [](const Place& at, const InertKeys&) { check_as<double>(at, nonnegative); }};
+constexpr Form above_zero{"a positive number",
+                          [](const Place& at, const InertKeys&) { check_as<double>(at, positive); }};
+constexpr Form section{"a section", [](const Place& at, const InertKeys&) { as_section(at); }};
+constexpr Form choice{"one of ", check_choice};
+constexpr Form class_name{"one of ", check_class, false};
+
+}  // namespace
+
+constexpr Form anything{"anything", [](const Place&, const InertKeys&) {}};
+constexpr Form only{"", check_only, false};
+
+namespace {
 
 constexpr auto table = std::to_array<InertKeys>({
     {"step_scheduler", "_target_", class_name, "class of the scheduler", "StepScheduler"},
     {"step_scheduler", "log_remote_every_steps loss_average_window_steps", whole, "for experiment trackers"},
     {"step_scheduler", "gc_every_steps", whole, "Python's garbage collection"},
-
     {"model", "num_nextn_predict_layers", only, "multi-token prediction", "0"},
     {"model", "quantization_config", only, "quantisation"},
     {"model", "mtp_use_repeated_layer", flag, "multi-token prediction"},
@@ -24,20 +85,18 @@ constexpr auto table = std::to_array<InertKeys>({
     {"model.backend",
      "_target_ attn linear rms_norm experts dispatcher dispatcher_num_sms gate_precision rope "
      "cuda_graph",
-     anything, "kernels of PyTorch and Transformer Engine"},
+     anything, "kernels of PyTorch"},
     {"model.backend",
      "enable_hf_state_dict_adapter enable_fsdp_optimizations enable_deepep rope_fusion "
      "compile_attn dispatcher_share_token_dispatcher dispatcher_async_dispatch",
-     flag, "kernels of PyTorch and Transformer Engine"},
+     flag, "kernels of PyTorch"},
     {"model.backend", "fake_balanced_gate", only, "routing that does not look at the tokens", "false"},
     {"model.backend", "fake_gate_noise", only, "routing that does not look at the tokens", "0"},
     {"model.backend", "te_fp8", only, "FP8"},
-
     // A section, or a path alone, that names a folder: tokenizer, dataset.tokenizer, model.config.
     {"tokenizer", "_target_ trust_remote_code torch_dtype attn_implementation", anything,
      "how transformers loads it"},
     {"tokenizer", "num_nextn_predict_layers", only, "multi-token prediction", "0"},
-
     {"checkpoint", "save_consolidated", choice, "every checkpoint holds a whole model",
      "final every true false"},
     {"checkpoint",
@@ -49,7 +108,6 @@ constexpr auto table = std::to_array<InertKeys>({
      "_target_ model_save_format staging_dir skip_task_head_prefixes_for_base_model "
      "model_cache_dir model_repo_id",
      anything, "checkpoints of PyTorch"},
-
     {"distributed", "_target_", class_name, "class of the strategy",
      "FSDP2Manager MegatronFSDPManager DDPManager"},
     {"distributed", "strategy", choice, "how PyTorch shards", "fsdp2 megatron_fsdp ddp"},
@@ -74,24 +132,20 @@ constexpr auto table = std::to_array<InertKeys>({
     {"distributed.moe", "ignore_router_for_ac reshard_after_forward wrap_outer_model", flag,
      "experts on several ranks"},
     {"distributed.moe", "_target_ lm_head_precision mp_policy", anything, "experts on several ranks"},
-
     {"loss_fn", "ignore_index", only, "another label that is ignored", "-100"},
     {"loss_fn", "reduction", only,
      "another reduction of the loss than the sum divided by the number of labels", "sum"},
     {"loss_fn", "logit_softcapping", only, "soft-capping of logits", "0"},
     {"loss_fn", "fp32_upcast compile", flag, "the loss is computed in f32"},
     {"loss_fn", "tp_group", anything, "tensor parallelism"},
-
     {"dataset", "fp8", anything, "padding for FP8", {}, "squad"},
     {"dataset", "unshifted", only, "an unshifted row", "false", "messages"},
     {"dataset", "start_of_turn_token", only, "a mask by start-of-turn token", {}, "messages"},
     {"dataset", "name", anything, "configuration of a data set of the Hub", {}, "messages"},
     {"dataset", "batch_size", anything, "batch of the mock data", {}, "mock"},
-
     {"packed_sequence", "prepacked", only, "reading packs made elsewhere", "false"},
     {"packed_sequence", "num_proc", count, "processes that pack"},
     {"packed_sequence", "split_across_pack", flag, "upstream ignores this key as well"},
-
     {"dataloader", "_target_", class_name, "class of the loader", "StatefulDataLoader DataLoader"},
     {"dataloader", "collate_fn", class_name, "function that makes batches",
      "default_collater packed_sequence_thd_collater neat_packed_collater default_collate"},
@@ -99,7 +153,6 @@ constexpr auto table = std::to_array<InertKeys>({
     {"dataloader", "num_workers prefetch_factor shuffle_buffer_size", whole, "workers of PyTorch's loader"},
     {"dataloader", "pin_memory persistent_workers", flag, "workers of PyTorch's loader"},
     {"dataloader", "dataloader_type", anything, "class of the loader"},
-
     {"optimizer", "dampening", only, "dampening", "0", "SGD"},
     {"optimizer", "amsgrad", only, "AMSGrad", "false", "AdamW Adam"},
     {"optimizer", "bias_correction", only, "Adam without bias correction", "true", "AdamW Adam"},
@@ -109,20 +162,15 @@ constexpr auto table = std::to_array<InertKeys>({
      "masters and moments are f32 for weights of every dtype"},
     {"optimizer", "master_weight_dtype exp_avg_dtype exp_avg_sq_dtype", anything,
      "masters and moments are f32 for weights of every dtype"},
-
     {"lr_scheduler", "_target_", class_name, "class of the schedule", "OptimizerParamScheduler"},
     {"lr_scheduler", "use_checkpoint_opt_param_scheduler override_opt_param_scheduler", flag,
      "a checkpoint holds the position in the schedule alone, so the values of the recipe always count"},
-
     {"clip_grad_norm", "foreach", anything, "kernels of PyTorch"},
     {"mfu", "device", anything, "name of a device whose peak is known"},
-
     {"rng", "_target_", class_name, "class of the random numbers", "StatefulRNG"},
     {"rng", "ranked", anything, "another seed for each rank"},
-
     {"benchmark", "warmup_steps nsys_start nsys_end num_nodes", whole, "AutoModel's benchmark"},
     {"benchmark", "json_output_path nsys_ranks", anything, "AutoModel's benchmark"},
-
     {"dist_env", "backend", choice, "library for several ranks", "nccl gloo mpi cpu:gloo,cuda:nccl"},
     {"dist_env", "timeout_minutes", above_zero, "library for several ranks"},
     {"dist_env", "runtime_env", section, "environment variables to set"},
@@ -131,11 +179,9 @@ constexpr auto table = std::to_array<InertKeys>({
      "nemotronh_ep_require_deepep nemotronh_ep_physical_partition nemotronh_ep_sync_inactive_experts "
      "nemotronh_ep_expert_reshard_after_forward nemoautomodel_pp_skip_output_merge",
      anything, "environment variables to set"},
-
     {"compile", "enabled fullgraph dynamic", flag, "PyTorch's compiler"},
     {"compile", "dynamo_cache_size_limit", count, "PyTorch's compiler"},
     {"compile", "_target_ mode backend options", anything, "PyTorch's compiler"},
-
     {"", "peft", only, "low-rank adaptation"},
     {"", "fp8", only, "FP8 training", "false"},
     {"", "quantization", only, "quantisation", "false"},
@@ -153,6 +199,12 @@ constexpr auto table = std::to_array<InertKeys>({
 
 }  // namespace
 
+std::string type_of(const InertKeys& row) {
+  const std::string values = joined(words_of(row.values));
+  if (&row.form == &only) return values.empty() ? "null" : values + " or null";
+  return row.form.name + values;
+}
+
 std::span<const InertKeys> inert_keys() { return table; }
 
 std::vector<const InertKeys*> find_inert(std::string_view section, std::string_view key) {
@@ -164,6 +216,12 @@ std::vector<const InertKeys*> find_inert(std::string_view section, std::string_v
 
 bool is_inert_section(std::string_view section) {
   return std::ranges::any_of(table, [&](const InertKeys& row) { return row.section == section; });
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += cat(out.empty() ? "" : ", ", word);
+  return out;
 }
 
 std::vector<std::string> words_of(std::string_view separated_by_blanks) {

@@ -16,33 +16,6 @@ struct Row {
   std::string value{}, meaning{}, effect{};
 };
 
-std::string type_of(const InertKeys& row) {
-  std::string values;
-  for (const std::string& word : words_of(row.values)) values += cat(values.empty() ? "" : ", ", word);
-  switch (row.accepts) {
-    case Accepts::anything:
-      return "anything";
-    case Accepts::flag:
-      return wish_for(static_cast<const bool*>(nullptr), any);
-    case Accepts::whole:
-      return wish_for(static_cast<const std::int64_t*>(nullptr), nonnegative);
-    case Accepts::count:
-      return wish_for(static_cast<const std::int64_t*>(nullptr), positive);
-    case Accepts::number:
-      return wish_for(static_cast<const double*>(nullptr), nonnegative);
-    case Accepts::above_zero:
-      return wish_for(static_cast<const double*>(nullptr), positive);
-    case Accepts::section:
-      return "a section";
-    case Accepts::choice:
-    case Accepts::class_name:
-      return "one of " + values;
-    case Accepts::only:
-      return values.empty() ? "null" : values + " or null";
-  }
-  return "";
-}
-
 /// Lists the keys that a recipe holds or, with `all`, every key that recipes can have.
 class KeyList {
  public:
@@ -119,7 +92,7 @@ class KeyList {
       classes_ = row.classes;
       for (const std::string& key : words_of(row.keys)) {
         add(section.substr(prefix_.size()) + key, type_of(row), "", std::string(row.meaning));
-        rows_.back().effect = row.accepts == Accepts::only ? "not in this build" : "none";
+        rows_.back().effect = &row.form == &only ? "not in this build" : "none";
       }
     }
   }

@@ -3,82 +3,10 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/quote.h"
 #include "train/recipe/key_list.h"
 #include "train/recipe/nearest.h"
-#include "train/recipe/scalar.h"
-#include "train/recipe/variables.h"
 
 namespace nemocube::recipe {
-namespace {
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += cat(out.empty() ? "" : ", ", word);
-  return out;
-}
-
-bool same_scalar(const std::string& a, const std::string& b) {
-  const auto flag = parse_flag(a);
-  const auto number = parse_real(a);
-  return a == b || (flag && flag == parse_flag(b)) || (number && number == parse_real(b));
-}
-
-void check_words(const Place& at, const InertKeys& row) {
-  const std::vector<std::string> values = words_of(row.values);
-  if (at.value.kind == Value::Kind::scalar) {
-    const std::string text = resolve_scalar(at.value, at.where)->text;
-    for (const std::string& accepted : values)
-      if (same_scalar(text, accepted)) return;
-  } else if (row.accepts == Accepts::only && at.value.items.empty() && at.value.entries.empty()) {
-    return;
-  }
-  const std::string wish = values.empty() ? "null" : joined(values);
-  if (row.accepts == Accepts::choice) wrong(at, "one of " + wish);
-  const std::string shown = at.value.kind == Value::Kind::scalar ? quote(at.value.text)
-                            : at.value.kind == Value::Kind::map  ? "a section"
-                                                                 : "a list";
-  fail(at.where, ": ", row.meaning, " is not in this build; want ", wish, ", found ", shown);
-}
-
-void check_class(const Place& at, const InertKeys& row) {
-  const std::vector<std::string> names = words_of(row.values);
-  if (at.value.kind != Value::Kind::scalar) wrong(at, "the name of a class");
-  const std::string word = last_component(resolve_scalar(at.value, at.where)->text);
-  if (std::ranges::count(names, word) == 0)
-    fail(at.where, ": no class or function ", quote(word), " in this build (found ", quote(at.value.text),
-         "); known: ", joined(names));
-}
-
-void check(const Place& at, const InertKeys& row) {
-  bool flag = false;
-  std::int64_t whole = 0;
-  double number = 0;
-  switch (row.accepts) {
-    case Accepts::anything:
-      return;
-    case Accepts::flag:
-      return read(at, flag, any);
-    case Accepts::whole:
-      return read(at, whole, nonnegative);
-    case Accepts::count:
-      return read(at, whole, positive);
-    case Accepts::number:
-      return read(at, number, nonnegative);
-    case Accepts::above_zero:
-      return read(at, number, positive);
-    case Accepts::section:
-      return void(as_section(at));
-    case Accepts::choice:
-    case Accepts::only:
-      return check_words(at, row);
-    case Accepts::class_name:
-      return check_class(at, row);
-  }
-}
-
-}  // namespace
-
 std::string Reader::path_of(std::string_view key) const {
   return path_.empty() ? std::string(key) : cat(path_, ".", key);
 }
@@ -139,12 +67,11 @@ void Reader::other_key(const std::string& key, const Value& value) {
 
 void Reader::inert_key(const std::string& key, const Value& value, const InertKeys& row) {
   // An unset variable in a value that nobody wants is no error.
-  const bool read_by_nobody = row.accepts == Accepts::anything && value.kind == Value::Kind::scalar;
+  const bool read_by_nobody = &row.form == &anything && value.kind == Value::Kind::scalar;
   const Place at = place(key, value);
   if (read_by_nobody ? value.text == "none" || value.text == "None" : is_null(at)) return;
-  check(at, row);
-  if (row.accepts != Accepts::only && row.accepts != Accepts::class_name)
-    reading_.no_effect.push_back(path_of(key));
+  row.form.check(at, row);
+  if (row.form.reported) reading_.no_effect.push_back(path_of(key));
 }
 
 void Reader::key_of_other_class(const std::string& key, const Value& value, const std::string& classes) {

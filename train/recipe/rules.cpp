@@ -1,6 +1,5 @@
 #include "train/recipe/rules.h"
 
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -115,20 +114,18 @@ void want_kernels(const Recipe& recipe, Reading& reading) {
 
 /// The files of a section are there; what is in them is seen when they are read.
 void want_files(const Recipe& recipe, const DatasetSection& s, Reading& reading) {
-  const auto exists = [&](const std::string& key, const std::function<void()>& look) {
-    if (!reading.any_faulty({s.key + "._target_", s.key + ".dataset_name", s.key + ".split", key}))
-      reading.attempt(reading.find(key), key, [&] {
-        try {
-          look();
-        } catch (const Error& error) {
-          fail(reading.file(), ": ", error.what());
-        }
-      });
+  const auto look = [&](const std::string& key, auto&& at_files) {
+    if (reading.any_faulty({s.key + "._target_", s.key + ".dataset_name", s.key + ".split", key})) return;
+    try {
+      at_files();
+    } catch (const Error& error) {
+      reading.problem(reading.find(key), key, cat(reading.file(), ": ", error.what()));
+    }
   };
-  if (s.kind != DatasetKind::mock) exists(s.key + ".path", [&] { dataset_file(s); });
+  if (s.kind != DatasetKind::mock) look(s.key + ".path", [&] { dataset_file(s); });
   if (s.kind == DatasetKind::squad || s.kind == DatasetKind::messages)
     if (s.tokenizer || recipe.tokenizer)
-      exists(s.key + ".tokenizer", [&] { existing_tokenizer_path(recipe, s); });
+      look(s.key + ".tokenizer", [&] { existing_tokenizer_path(recipe, s); });
 }
 
 void want_validation_files(const Recipe& recipe, Reading& reading) {

@@ -13,19 +13,6 @@
 namespace nemocube::recipe {
 namespace {
 
-std::string found(const Value& value) {
-  switch (value.kind) {
-    case Value::Kind::null:
-      return "null";
-    case Value::Kind::list:
-      return "a list";
-    case Value::Kind::map:
-      return "a section";
-    default:
-      return quote(value.text);
-  }
-}
-
 constexpr std::array<std::pair<const char*, int>, 7> signal_names{{{"SIGTERM", SIGTERM},
                                                                    {"SIGINT", SIGINT},
                                                                    {"SIGHUP", SIGHUP},
@@ -67,6 +54,19 @@ std::string wish_for_number(const std::string& noun, Range range) {
 bool is_null(const Place& at) {
   return at.value.kind == Value::Kind::null ||
          (at.value.kind == Value::Kind::scalar && !resolve_scalar(at.value, at.where));
+}
+
+std::string found(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::null:
+      return "null";
+    case Value::Kind::list:
+      return "a list";
+    case Value::Kind::map:
+      return "a section";
+    default:
+      return quote(value.text);
+  }
 }
 
 void wrong(const Place& at, const std::string& wish) {

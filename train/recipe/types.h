@@ -38,6 +38,7 @@ struct Place {
   std::string path, where;
 };
 bool is_null(const Place& at);
+std::string found(const Value& value);  ///< what a message says of it: 'text', null, a list, a section
 [[noreturn]] void wrong(const Place& at, const std::string& wish);  ///< "where: want wish, found ..."
 /// The map of a section, or nothing for null.
 const Value* as_section(const Place& at);
