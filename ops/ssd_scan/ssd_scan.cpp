@@ -71,25 +71,24 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
     check_dtype("ssd_scan: initial state", *initial_state, acc);
   }
 
-  cpu::SsdProblem problem{in.x.value(),
-                          in.dt_raw.value(),
-                          in.B.value(),
-                          in.C.value(),
-                          in.A_log.value().to(acc),
-                          in.D.value().to(acc),
-                          in.dt_bias.value().to(acc),
-                          initial_state ? initial_state->as_contiguous() : Tensor(),
-                          options,
-                          sequences,
-                          {}};
-  problem.count_chunks();
+  const cpu::SsdProblem problem{in.x.value(),
+                                in.dt_raw.value(),
+                                in.B.value(),
+                                in.C.value(),
+                                in.A_log.value().to(acc),
+                                in.D.value().to(acc),
+                                in.dt_bias.value().to(acc),
+                                initial_state ? initial_state->as_contiguous() : Tensor(),
+                                options,
+                                sequences,
+                                cpu::SsdChunks(sequences, options.chunk_size)};
   const Variant variant = variants.chosen(ctx);
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
   Var y = make_result(Tensor::empty(in.x.shape(), dtype), records);
   cpu::SsdStates states;
   if (records)
     states.chunk_starts =
-        Tensor::empty({problem.chunks(), options.heads, options.head_dim, options.state_size}, acc);
+        Tensor::empty({problem.chunks.count(), options.heads, options.head_dim, options.state_size}, acc);
   if (final_state) states.final = Tensor::empty(state_shape, acc);
   (variant == Variant::recurrent ? cpu::ssd_recurrent_forward : cpu::ssd_chunked_forward)(problem, y.value(),
                                                                                           states);
@@ -99,7 +98,7 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
   ctx.tape->record("ssd_scan", [in, problem, variant, starts = states.chunk_starts, out = y.node()] {
     if (!out->filled()) return;
     const ZoneTimer backward_timer(backward_zone);
-    const Shape partial{problem.chunks(), problem.options.heads};
+    const Shape partial{problem.chunks.count(), problem.options.heads};
     const DType sums = problem.A_log.dtype();
     const cpu::SsdGradients g{contribution(in.x),           contribution(in.dt_raw),
                               contribution(in.B),           contribution(in.C),

@@ -76,8 +76,8 @@ struct Flops {
 /// Chunked: products between tokens on or below the diagonal, and with the states that chunks hand on. Backward
 /// forms two products for each of forward.
 Flops chunked_flops(std::int64_t count, std::int64_t length, const SsdOptions& o) {
-  double pairs = 0,
-         handed_on = 0;  // of one sequence; handed_on: tokens before or after the state between two chunks
+  // Of one sequence: pairs of tokens within chunks, and tokens that read a state or add to one that is handed on.
+  double pairs = 0, handed_on = 0;
   for (std::int64_t t0 = 0; t0 < length; t0 += o.chunk_size) {
     const auto n = static_cast<double>(std::min(o.chunk_size, length - t0));
     pairs += n * (n + 1) / 2;

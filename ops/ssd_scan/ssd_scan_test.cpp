@@ -20,6 +20,15 @@ TEST_CASE("ssd_scan: both variants against the plain recurrence") {
     }
 }
 
+TEST_CASE("ssd_scan: the variants are two computations, so they round differently") {
+  const Case c = make_case({64, 30}, small, DType::f32);
+  const auto chunked = run(c, "chunked"), recurrent = run(c, "recurrent");
+  for (const std::size_t i : {0, 2}) {  // y and dx
+    CAPTURE(names[i]);
+    CHECK(relative_error(chunked[i], recurrent[i]) > 0);
+  }
+}
+
 TEST_CASE("ssd_scan: chunked against recurrent in f64, any chunk length, forward and all gradients") {
   const SsdOptions shapes[] = {small,
                                {.heads = 2, .head_dim = 16, .groups = 1, .state_size = 32},
