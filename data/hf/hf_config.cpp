@@ -6,10 +6,10 @@
 #include <initializer_list>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <variant>
-#include <nlohmann/json.hpp>
 
 #include "core/log.h"
 #include "data/files/regular_file.h"

@@ -1,7 +1,7 @@
 #include "data/tokenizer/json_ref.h"
 
-#include "data/files/regular_file.h"
 #include <nlohmann/json.hpp>
+#include "data/files/regular_file.h"
 
 namespace nemocube::tok {
 

@@ -1,7 +1,7 @@
 #include "train/checkpoint/run_state.h"
 
-#include "core/error.h"
 #include <nlohmann/json.hpp>
+#include "core/error.h"
 #include "data/json/json.h"
 
 namespace nemocube {
