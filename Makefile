@@ -77,5 +77,11 @@ check-format:
 check-headers: setup
 	tools/check_headers.sh $(JOBS)
 
+# Configures a folder of its own and builds nothing in it.
+tidy: setup
+	@tools/setup.sh clang-tidy-19 libomp-19-dev
+	@$(call configure,$(BUILD)-tidy,-DNEMOCUBE_PORTABLE=ON -DNEMOCUBE_PCH=OFF)
+	tools/tidy.sh $(BUILD)-tidy $(JOBS)
+
 clean:
-	rm -rf $(BUILD) $(BUILD)-asan
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tidy

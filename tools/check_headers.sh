@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every header compiles alone, and twice in one file (include guards). Usage: check_headers.sh [jobs]
+# Checks that every header compiles alone, and twice in one file (include guards). Usage: check_headers.sh [jobs]
 set -eu
 cd "$(dirname "$0")/.."
 jobs=${1:-2}

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs what building and testing need and the machine lacks. With arguments: those Debian packages instead.
-# Does nothing, quickly, when everything is there. Elsewhere than on Debian and Ubuntu it says what to install.
+# Installs the packages that building and testing need and the machine lacks; with arguments, those packages instead.
+# Does nothing when everything is there. On systems other than Debian and Ubuntu it says what to install.
 set -eu
 
-packages="${*:-g++ cmake make ninja-build pkg-config git libopenmpi-dev openmpi-bin libdnnl-dev doctest-dev nlohmann-json3-dev \
-libyaml-cpp-dev libcli11-dev libpcre2-dev}"
+packages="${*:-g++ cmake make ninja-build pkg-config git libopenmpi-dev openmpi-bin libdnnl-dev doctest-dev \
+nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libpcre2-dev}"
 
 if command -v dpkg-query >/dev/null 2>&1 && command -v apt-get >/dev/null 2>&1; then
   missing=""

@@ -4,7 +4,7 @@
     python tools/compare_torch/compare.py --config MODEL_DIR --batch 4 --seq 512 --steps 6 --threads 2
 
 Every measurement runs in a process of its own, in the order torch, nemocube, torch, nemocube, ..., so that
-a drift of the machine meets both. The medians are over all timed steps of all rounds.
+both suffer alike when the machine slows down for a while. The medians are over all timed steps of all rounds.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def torch_command(args):
 
 
 def nemocube_command(args):
-    """The benchmark of nemocube; its own warm-up steps are asked for as steps and dropped here."""
+    """`nemocube bench step`, which has no warm-up of its own: warm-up steps are asked for as steps, dropped later."""
     command = [str(args.nemocube), "bench", "step", "--config", str(args.config), "--json"]
     command += ["--batch", str(args.batch), "--seq", str(args.seq)]
     command += ["--steps", str(args.warmup + args.steps), "--dtype", args.dtype]
@@ -120,7 +120,7 @@ def nemocube_command(args):
 def run_child(command, threads):
     """(JSON of the last output line, highest resident memory in bytes) of one process."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    # the memory peak of a child starts at its parent's size, so this process must not import torch
+    # The memory peak of a child starts at its parent's size, so this process must not import torch.
     child = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
     output = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)

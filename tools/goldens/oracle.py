@@ -21,7 +21,7 @@ from packaging.version import Version
 from transformers import NemotronHForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-OLDEST_TRANSFORMERS = "5.23.0"  # before it the chunked scan was wrong for more than one chunk
+OLDEST_TRANSFORMERS = "5.23.0"  # older releases scan wrongly across chunks
 IGNORED = -100
 
 
