@@ -50,7 +50,7 @@ std::int64_t cgroups(const std::string& root) {
   for (std::string line; std::getline(file, line);) {
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = cat(",", line.substr(first + 1, second - first - 1), ",");
     const std::string group = line.substr(second + 1);
     if (controllers == ",,")
       least = std::min(least, least_upwards(root + "/sys/fs/cgroup", group, "memory.max"));
