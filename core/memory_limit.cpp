@@ -11,6 +11,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "core/error.h"
+
 namespace nemocube {
 namespace {
 
