@@ -32,20 +32,20 @@ struct Output {
 class GradNode {
  public:
   GradNode(const Shape& shape, DType dtype, bool leaf);
-  /// An intermediate whose gradient is a window of `parent`'s: columns from `start` on, as many
-  /// as the last dimension of `shape`.
+  /// An intermediate whose gradient is a window of the gradient of `parent`: the columns from `start` on, as
+  /// many as the last dimension of `shape`.
   GradNode(std::shared_ptr<GradNode> parent, const Shape& shape, std::int64_t start);
 
   bool leaf() const { return leaf_; }
   const Shape& shape() const { return shape_; }
 
-  /// Leaf only: where and how a kernel writes its contribution: `set` for the first since clear(), then
-  /// `add`.
+  /// Leaf only. Where and how a kernel writes its contribution: the first one since clear() with `set`, later
+  /// ones with `add`.
   Output into();
-  /// A tensor of the shape and dtype of the gradient, for a whole contribution that add() is then given.
-  /// Perhaps a window of a larger buffer.
+  /// A tensor with the shape and dtype of the gradient. The caller writes one whole contribution into the
+  /// tensor and passes it to add(). The tensor may be a window of a larger buffer.
   Tensor buffer();
-  /// Whether buffer() would be a window or the gradient of a leaf, not new memory.
+  /// Whether buffer() would return existing memory (a window, or the gradient of a leaf), not new memory.
   bool has_place() const { return !filled_ && (parent_ || (leaf_ && grad_.defined())); }
   /// Adds the contribution `g`, of the same shape and dtype as the value (any float dtype for a leaf). The
   /// first contribution is stored as it is. Later ones are added in place when no other tensor shares the
@@ -77,7 +77,7 @@ class Var {
   Var() = default;
   Var(Tensor value) : value_(std::move(value)) {}  // NOLINT: a constant converts implicitly
   Var(Tensor value, std::shared_ptr<GradNode> node) : value_(std::move(value)), node_(std::move(node)) {}
-  /// A leaf of its own, for tests and for inputs whose gradient is wanted.
+  /// A new leaf, for tests and for inputs whose gradient is wanted.
   static Var leaf(Tensor value);
 
   const Tensor& value() const { return value_; }
@@ -101,8 +101,8 @@ class Tape {
   /// Records a closure. Closures run in reverse order. An Error or std::logic_error that a closure throws
   /// gets "backward of NAME: " before its text.
   void record(const char* name, std::function<void()> backward);
-  /// Seeds `output` with `gradient` (its shape; its dtype) and runs every closure, last to first. The tape is
-  /// empty afterwards.
+  /// Seeds `output` with `gradient`, which has the shape and dtype of `output`, and runs every closure, last
+  /// to first. The tape is empty afterwards.
   void backward(const Var& output, const Tensor& gradient);
   void backward(std::span<const Var> outputs, std::span<const Tensor> gradients);
   std::size_t size() const { return entries_.size(); }
@@ -120,7 +120,7 @@ struct KernelChoice;
 /// What an operation needs to know besides its operands.
 struct Context {
   Tape* tape = nullptr;      ///< null: nothing is recorded, no gradient will be asked for
-  bool training = false;     ///< a training pass: counters of the model (tokens per expert) count
+  bool training = false;     ///< a training pass: the model updates its counters (tokens per expert)
   bool recomputing = false;  ///< replaying an activation checkpoint: counters must not count again
   const KernelChoice* kernels = nullptr;  ///< chosen variants; null: the first variant of each operation
 
@@ -136,8 +136,9 @@ struct Context {
 Var make_result(Tensor value, bool wants);
 
 /// Activation checkpoint. Runs `block` without recording; only its input is kept. In backward, one closure
-/// runs `block` again on a tape of its own and goes on from the gradient of the result. `block` must compute
-/// the same values again (no random state). Gradients of parameters that `block` uses accumulate as always.
+/// runs `block` again on a tape of its own and continues from the gradient of the result. `block` must
+/// compute the same values again (no random state). Gradients of parameters that `block` uses accumulate as
+/// always.
 using Block = std::function<Var(Context&, const Var&)>;
 Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input);
 

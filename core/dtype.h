@@ -88,8 +88,8 @@ decltype(auto) visit(DType dtype, Fn&& fn) {
 }
 }  // namespace dtype_detail
 
-/// Calls fn(TypeTag<T>()) with the one of `Ts` that `dtype` stands for; Error naming `what` when it is none
-/// of them. The one place where a dtype becomes a type:
+/// Calls fn(TypeTag<T>()) for the T among `Ts` that `dtype` stands for. Throws Error naming `what` when there
+/// is no such T. This is the one place where a dtype becomes a type:
 ///     visit_dtype<float, double>("op", t.dtype(), [&]<class T>(TypeTag<T>) { run(t.data<T>()); });
 template <class... Ts, class Fn>
 decltype(auto) visit_dtype(std::string_view what, DType dtype, Fn&& fn) {

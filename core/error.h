@@ -19,9 +19,10 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// One argument of a message: text, or anything with operator<<. Refers to the argument, so it must not outlive
-/// the expression. All messages share one function that joins such parts: a formatting function for every
-/// combination of types, as plain templates give, took half of the time that the program compiles.
+/// One argument of a message: text, or anything with operator<<. A part refers to its argument, so it must
+/// not outlive the expression. One function joins the parts of all messages. With plain templates the
+/// compiler would make one function for every combination of argument types, which took half of the compile
+/// time.
 class MessagePart {
  public:
   MessagePart(std::string_view text) : object_(text.data()), size_(text.size()) {}
@@ -38,7 +39,7 @@ class MessagePart {
   }
   const void* object_;
   std::size_t size_ = 0;
-  void (*write_)(std::ostream&, const void*) = nullptr;  // of text: none
+  void (*write_)(std::ostream&, const void*) = nullptr;  // null for text
 };
 
 std::string join(std::initializer_list<MessagePart> parts);

@@ -22,7 +22,7 @@ struct KernelChoice {
 
 /// All operations with variants and their names, default first.
 const std::map<std::string, std::vector<std::string>, std::less<>>& kernel_variants();
-/// Throws Error naming the operation or variant that does not exist and those that do.
+/// Throws Error when an operation or variant in `choice` does not exist. The text lists those that exist.
 void check_kernel_choice(const KernelChoice& choice);
 
 namespace kernels_detail {
@@ -45,8 +45,8 @@ class Variants {
     }
     kernels_detail::register_variants(op_, std::move(names));
   }
-  /// The variant that ctx.kernels names for this operation, else the default. Error naming the variants that
-  /// exist when there is none of that name.
+  /// The variant that ctx.kernels names for this operation, else the default. Throws Error when no variant
+  /// has that name; the text lists the variants that exist.
   Variant chosen(const Context& ctx) const { return variants_[kernels_detail::chosen_index(ctx, op_)]; }
 
  private:

@@ -15,7 +15,7 @@ void set_log_level(LogLevel level);               ///< messages below are droppe
 LogLevel parse_log_level(std::string_view name);  ///< debug, info, warning, error; Error otherwise
 /// Where `ranks` is above 1, "[rank R] " stands in front of every message. Default: rank 0 of 1.
 void set_log_rank(int rank, int ranks);
-/// One write call for a line, so that the lines of ranks do not interleave.
+/// Writes the line with one write call, so that lines of different ranks do not interleave.
 void write_log(LogLevel level, const std::string& text);
 bool log_enabled(LogLevel level);
 
@@ -37,19 +37,19 @@ void log_debug(Parts&&... parts) {
 }
 
 /// The status line of a terminal: one line below all messages that is rewritten in place. A message appears
-/// above the status line. Fields of the text are separated by two spaces; fields at its end that the terminal
-/// has no columns for are left out. An empty text removes the line.
+/// above the status line. Fields of the text are separated by two spaces. When the text is wider than the
+/// terminal, fields at its end are left out. An empty text removes the line.
 void set_status_line(std::string_view text);
 std::string status_line();  ///< the text last set; empty when there is no status line
 /// Ends the status line: its text stays on the screen, and whatever follows starts on a new line.
 void keep_status_line();
 /// Whether standard error is a terminal that can show a status line.
 bool terminal_on_stderr();
-/// The longest beginning of `text` that ends between two fields and has at most `columns` characters; cut
-/// inside the first field where that alone is too long.
+/// The longest beginning of `text` that ends between two fields and has at most `columns` characters. When
+/// the first field alone is longer, the field is cut.
 std::string_view fitting_fields(std::string_view text, std::size_t columns);
 
-/// Writes a line, to which `line` brings its line end, from a signal handler. Async-signal-safe.
+/// Writes `line`, which must contain its line end. Async-signal-safe, for use in signal handlers.
 void write_log_in_signal_handler(std::string_view line) noexcept;
 
 /// "1 step", "2 steps"; `plural` for a noun whose plural is not formed with s.

@@ -108,14 +108,14 @@ class Tensor {
   T item() const;                         ///< the value of a one-element tensor
   std::vector<double> to_vector() const;  ///< all elements in order, as f64
 
-  /// View of `length` entries from `start` along `d`: any first or last dimension, or any dimension when
-  /// contiguous up to it. std::logic_error where the result is not a stack of equally spaced rows.
+  /// View of `length` entries from `start` along dimension `d`. The first and the last dimension always work;
+  /// std::logic_error when another one would not give a stack of equally spaced rows.
   Tensor narrow(int d, std::int64_t start, std::int64_t length) const;
   Tensor select(std::int64_t index) const;  ///< entry of the first dimension, without that dimension
-  /// View with another shape; one dimension may be -1: as many as are left. The last dimension may change
-  /// only when contiguous.
+  /// View with another shape. One dimension may be -1: its size then follows from the others. The last
+  /// dimension may change only when the tensor is contiguous.
   Tensor reshape(const Shape& shape) const;
-  /// Views that cut the last dimension into parts of so many columns.
+  /// Views that cut the last dimension into parts: part i has columns[i] columns.
   std::vector<Tensor> split_last(std::span<const std::int64_t> columns) const;
 
   Tensor clone() const;          ///< contiguous copy

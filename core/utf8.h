@@ -32,8 +32,8 @@ void append_utf8(std::string& out, char32_t character);
 /// `bytes` with each damaged part replaced by U+FFFD.
 std::string utf8_lossy(std::string_view bytes);
 
-/// Length of the part of `bytes` that more bytes cannot change: everything but a character cut short by the
-/// end.
+/// Length of the beginning of `bytes` that appended bytes cannot change: everything except a character that
+/// is cut short at the end.
 std::size_t utf8_complete_prefix(std::string_view bytes);
 
 /// Unicode property White_Space.

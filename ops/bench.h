@@ -23,15 +23,16 @@ using BenchShape = std::vector<std::pair<std::string, std::int64_t>>;
 struct BenchCase {
   std::string variant;  ///< "fused forward", "chunked forward+backward"
   BenchShape shape;
-  /// The least that one call moves from and to memory by the operation's contract: each operand of forward and
-  /// each of backward once, one that is read and written twice, rows that are not needed not at all. What an
-  /// implementation reads again or keeps for backward does not count.
+  /// The fewest bytes that one call must read from and write to memory by the operation's contract. Each
+  /// operand of forward and of backward counts once; an operand that is both read and written counts twice.
+  /// Rows that are not needed do not count, nor does data that an implementation reads again or keeps for
+  /// backward.
   double bytes = 0;
   /// Floating-point operations of the matrix products (dot products included) of one call, a multiply-add
   /// counted as 2; 0: none. Elementwise arithmetic is left out: memory decides there.
   double flops = 0;
   std::function<void()> run = {};  ///< one call
-  /// Whether what a call computes agrees with the definition or with another variant.
+  /// Whether the result of a call agrees with the definition or with another variant.
   std::function<bool()> verify = {};
 };
 

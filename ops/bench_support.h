@@ -7,7 +7,7 @@
 #include "core/rng.h"
 #include "ops/bench.h"
 
-/// What benchmarks of operations share: operands, byte counts, comparisons.
+/// Shared by the benchmarks of operations: operands, byte counts, comparisons.
 namespace nemocube::bench {
 
 /// A tensor of normal random numbers; tensors of different names differ.
@@ -18,8 +18,8 @@ inline Tensor normal(const Shape& shape, DType dtype, std::string_view name, dou
   return t;
 }
 
-/// An operand as it occurs inside a model: an intermediate value, whose gradient has its dtype and is written
-/// once. One for each backward pass.
+/// An operand as it occurs inside a model: an intermediate value, whose gradient has the dtype of the value
+/// and is written once. Every backward pass needs a new one.
 inline Var intermediate(const Tensor& t) {
   return {t, std::make_shared<GradNode>(t.shape(), t.dtype(), false)};
 }

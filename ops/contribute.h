@@ -19,17 +19,17 @@ void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   node->add(g);
 }
 
-/// A tensor of `dtype`, the dtype of the value, for a whole contribution that GradNode::add is then given.
-/// Not GradNode::buffer for a bf16 leaf, whose gradient is f32.
+/// A tensor of `dtype`, the dtype of the value. The caller writes one whole contribution into the tensor and
+/// passes it to GradNode::add. GradNode::buffer cannot serve for a bf16 leaf, because its gradient is f32.
 inline Tensor contribution(GradNode& node, DType dtype) {
   const Tensor t = node.buffer();
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
 }
 
-/// As contribution(), for a kernel that may write its result over an incoming gradient, `dy` or `extra`
-/// (which may be undefined). Order of choice: the place that `node` has for the result (a window, the
-/// gradient of a leaf); `extra`, then `dy`, if no other tensor shares its storage; new memory. `node` is null
-/// when the result is the gradient of more than one value.
+/// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy` or `extra` (which may be
+/// undefined), with its result. The first of these that exists is taken: the place that `node` has for the
+/// result (a window, or the gradient of a leaf); `extra`, if no other tensor shares its storage; `dy`, under
+/// the same condition; new memory. `node` is null when the result is the gradient of more than one value.
 inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {
   if (node && node->has_place())
     if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;

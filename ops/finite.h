@@ -6,8 +6,8 @@
 
 namespace nemocube {
 
-/// Notes whether all numbers that a loop writes are finite: one bit operation and one integer maximum for each
-/// number, which vectorise where a sum of floating-point numbers would not.
+/// Records whether all numbers that a loop writes are finite. Each number costs one bit operation and one
+/// integer maximum. The compiler vectorises these; it would not vectorise a floating-point sum.
 template <class T>
 class FiniteCheck {
  public:

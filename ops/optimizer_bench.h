@@ -11,13 +11,13 @@ namespace nemocube::bench {
 struct OptimizerTensors {
   Tensor master, grad;
   std::vector<Tensor> states;  ///< momentum buffer, or first and second moments
-  Tensor model_copy;           ///< bf16, under that dtype; else undefined
+  Tensor model_copy;           ///< bf16 when that dtype is measured; else undefined
 };
 
 /// The master weight after the step, for one element, in f64.
 using OptimizerDefinition = std::function<double(double master, double grad, std::span<const double> states)>;
 
-/// One step over 50 million elements with so many states, which are all zero at first.
+/// One step over 50 million elements with `states` state tensors, which are all zero at first.
 inline std::vector<BenchCase> optimizer_cases(const BenchOptions& o, int states,
                                               std::function<void(const OptimizerTensors&)> step,
                                               OptimizerDefinition definition) {

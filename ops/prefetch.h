@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// Asks the processor to bring n elements into the cache. Pays for short rows that lie far apart: the
-/// processor does not foresee those.
+/// Asks the processor to bring n elements into the cache. Worthwhile for short rows that lie far apart,
+/// because the processor's own prefetching does not predict them.
 template <class T>
 inline void prefetch(const T* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += 64 / static_cast<std::int64_t>(sizeof(T)))

@@ -7,8 +7,8 @@
 /// Sums over token rows, for gradients of norm weights, biases and conv taps. Rows are cut into segments of
 /// `segment_rows`, each segment is summed in row order, and the sums of the segments are added in ascending
 /// order. The order depends on the number of rows alone, so the number of threads changes no bit. The scan
-/// sums the gradients of A_log, D and dt_bias by chunks instead of segments; sum_segments adds its chunks,
-/// too.
+/// sums the gradients of A_log, D and dt_bias by chunks instead of segments; sum_segments adds the sums of
+/// chunks in the same way.
 namespace nemocube {
 
 constexpr std::int64_t segment_rows = 64;

@@ -4,7 +4,7 @@
 #include <vector>
 
 /// Small matrix products of operands that are in cache already. Attention and the chunked scan form many
-/// products of a few hundred rows between elementwise work. Single-threaded: the callers share out their work
+/// products of a few hundred rows between elementwise work. Single-threaded: the callers divide their work
 /// among threads. Large products belong to ops/matmul.
 namespace nemocube {
 namespace tile_detail {
@@ -14,7 +14,7 @@ constexpr int vector_bytes = 64, block_rows = 12;
 #else
 constexpr int vector_bytes = 32, block_rows = 6;
 #endif
-constexpr int panel_vectors = 2;  // vectors of a row of C formed together, where it has so many left
+constexpr int panel_vectors = 2;  // vectors of a row of C formed together, while that many remain
 
 template <class T>
 struct Lanes {
@@ -83,8 +83,8 @@ void columns_of(std::int64_t M, std::int64_t n0, std::int64_t columns, std::int6
                 std::int64_t lda, const T* b, std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate,
                 T* packed) {
   constexpr int panel_columns = vectors * Lanes<T>::count;
-  // A panel is packed, but where packing would only copy rows of B it is read in place. Rows a multiple of
-  // 4 KiB apart share cache sets: they are packed all the same when more than 64 rows of A read them.
+  // A panel is packed, unless packing would only copy rows of B: then B is read in place. Rows of B that are
+  // a multiple of 4 KiB apart share cache sets; they are still packed when more than 64 rows of A read them.
   const bool in_place = !transpose_b && columns == panel_columns &&
                         (M <= 64 || (ldb * static_cast<std::int64_t>(sizeof(T))) % 4096 != 0);
   if (!in_place) pack<transpose_b, panel_columns>(K, columns, b, ldb, n0, packed);

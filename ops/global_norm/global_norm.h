@@ -14,8 +14,10 @@ struct NormResult {
 ///
 /// dtypes     f32, f64 or bf16, may differ
 /// layout     any; a strided tensor is copied first
-/// arithmetic squares and sums in f64: no f32 or bf16 values overflow or underflow. f64 tensors whose plain
-///            sum would are summed again, scaled by a power of two.
+/// arithmetic squares and sums in f64, where no f32 or bf16 values overflow or underflow. When f64 tensors
+/// are
+///            present and the plain sum overflows or underflows, all are summed again, scaled by a power of
+///            two.
 /// errors     Error for an undefined tensor or an integer dtype
 /// repeat     segments of fixed length, added in order: same bits for any number of threads
 NormResult global_norm(std::span<const Tensor> tensors);

@@ -10,9 +10,9 @@ namespace nemocube {
 /// shapes     x [..., in], weight [V, in], dtypes alike: f32, f64 or bf16
 /// labels     as for cross_entropy, one for each row of x
 /// variants   of "cross_entropy": "fused" (default) gathers the labelled rows and forms logits, loss and
-///            gradients for `chunk_rows` of them at a time, so that chunk_rows x V logits (f32 for bf16
-///            operands) is all that ever exists of them. Gradients are formed in the forward pass: the
-///            weight's is added to the leaf at once, the one of x is kept until backward. Error unless
+///            gradients for `chunk_rows` of them at a time, so that at most chunk_rows x V logits (f32 for
+///            bf16 operands) exist at any time. Gradients are formed in the forward pass: the gradient of the
+///            weight is added to the leaf at once, the gradient of x is kept until backward. Error unless
 ///            chunk_rows >= 1. "plain" is linear followed by cross_entropy, with all logits in the dtype of x
 /// backward   the gradient that arrives must be 1: scale the loss through `grad_scale`
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,

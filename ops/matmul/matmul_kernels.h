@@ -14,13 +14,15 @@ struct Sizes {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-/// oneDNN. False, with nothing done, when this machine has no product for the dtypes.
+/// The product by oneDNN. Returns false, without doing anything, when this machine has no oneDNN product for
+/// the dtypes.
 bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
 /// The fewest rows of C for each thread when every thread forms a slice of the rows by itself.
 constexpr std::int64_t least_slice = 128;
-/// onednn_product of a transposed A, with a slice of the rows of C for each of `threads`, at most M / 16.
+/// onednn_product for a transposed A, where each of `threads` threads (at most M / 16) forms a slice of the
+/// rows of C.
 bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads);
 
 /// Whether oneDNN computes with AVX-512 or more here.
@@ -34,10 +36,10 @@ bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes);
 /// An f32 product in which crowded operands are replaced by copies that are not crowded.
 void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
-/// By way of f32 copies, for bf16 where onednn_product has none.
+/// A product of f32 copies of bf16 operands, for machines without a bf16 product in oneDNN.
 void converted_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
-/// Products prepared by oneDNN and kept for reuse.
+/// The number of products that oneDNN has prepared and that are kept for reuse.
 std::int64_t onednn_plans();
 constexpr std::int64_t most_onednn_plans = 1024;
 

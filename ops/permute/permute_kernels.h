@@ -2,7 +2,7 @@
 #include "ops/permute/permute.h"
 
 /// Kernels of permute and unpermute, in f32 arithmetic (f64 for f64). Outputs may be wider than inputs (the
-/// f32 gradient of a bf16 leaf). Threads share out tokens.
+/// f32 gradient of a bf16 leaf). The tokens are divided among the threads.
 namespace nemocube::cpu {
 
 /// y[r, :] = x[source[r], :]

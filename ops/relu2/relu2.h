@@ -10,10 +10,10 @@ namespace nemocube {
 /// dtypes     f32, f64 or bf16; bf16 is computed in f32 and rounded once
 /// memory     y overwrites x when no other tensor shares the storage of x: relu2(ctx, linear(..)) allocates
 ///            nothing
-/// gradient   dx = 2 sqrt(y) dy. Keeps y alone, which the projection that follows keeps anyway. sqrt(y) is
-///            exactly |x|, although x^2 and the root are rounded to the dtype of x, unless x^2 over- or
-///            underflows: dx is then infinite (NaN where dy is 0), or off by less than 1e-18 dy. NaN in x
-///            gives NaN in y and dx
+/// gradient   dx = 2 sqrt(y) dy. Keeps only y, which the projection that follows keeps anyway. sqrt(y) is
+///            exactly max(x, 0), although the square and the root are rounded to the dtype of x, as long as
+///            x^2 neither overflows nor underflows. After an overflow dx is infinite (NaN where dy is 0);
+///            after an underflow the error of dx is less than 1e-18 dy. NaN in x gives NaN in y and dx
 /// errors     x is not of a floating dtype
 /// source     "Primer: searching for efficient transformers for language modeling" (So et al., 2021); the
 ///            square root: S. Boldo, "Stupid is as stupid does" (2015)

@@ -8,8 +8,8 @@ namespace nemocube::cpu {
 /// and `residual` are both undefined otherwise.
 void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
                      const Tensor& residual, const Tensor& weight, double eps);
-/// dx = (norm backward of dy) + extra. `extra` may be undefined. An undefined dx or dw.to is not wanted. dx
-/// may be dy or extra.
+/// dx = (norm backward of dy) + extra. `extra` may be undefined. dx and dw.to may be undefined: they are then
+/// not computed. dx may be dy or extra.
 void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
                       const Tensor& x, const Tensor& weight, const Tensor& inv_rms);
 

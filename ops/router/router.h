@@ -15,7 +15,7 @@ struct RouterOptions {
   double aux_grad_scale = 1;  ///< factor on the gradient of the auxiliary losses, not on their values
 };
 
-/// What global_aux_loss sums over the microbatches so far; a new object starts from zero.
+/// The sums that global_aux_loss takes over the microbatches so far; a new object starts from zero.
 struct RouterTotals {
   Tensor counts;            ///< [E] i64: sum of the c below; undefined before the first microbatch
   std::int64_t tokens = 0;  ///< sum of T
@@ -25,7 +25,7 @@ struct Routing {
   Var weights;     ///< [T, k] f32 (f64)
   Tensor experts;  ///< [T, k] i32, ascending within a token
   Tensor counts;   ///< [E] i64: tokens that chose each expert, by the selection in `experts`
-  /// With their coefficients; 0 where that is 0.
+  /// The auxiliary losses times their coefficients; a loss whose coefficient is 0 is 0.
   double aux_loss = 0, seq_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
 };
 
@@ -39,10 +39,10 @@ struct Routing {
 ///
 /// shapes     x [T, h], gate [E, h], correction_bias [E] or undefined (none); T, h >= 0
 /// layout     row strides free
-/// dtypes     x, gate f32, f64 or bf16 (f64 together only), brought to f32 (f64) where they differ;
-///            correction_bias, weights and all arithmetic f32 (f64). A token with NaN scores still gets k
-///            different experts.
-/// backward   dx and dgate; none for the bias nor the selection. Keeps x, gate, s [T, E], and l for z-loss.
+/// dtypes     x and gate f32 or bf16, converted to f32 where they differ, or both f64; correction_bias,
+///            weights and all arithmetic f32 (f64). A token with NaN scores still gets k different experts.
+/// backward   dx and dgate; no gradient for the bias or through the selection. Keeps x, gate, s [T, E], and l
+///            for z-loss.
 /// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
 ///            the groups, groups that do not divide E), or totals of another E; std::logic_error for a replay
 ///            whose first pass is not in `totals`

@@ -4,13 +4,14 @@
 #include "ops/router/router.h"
 
 /// Kernels of the router. `logits`, `scores` and `dlogits` are [T, E] contiguous, f32 or f64; other floating
-/// operands have the same dtype. Threads share out tokens.
+/// operands have the same dtype. The tokens are divided among the threads.
 namespace nemocube::cpu {
 
 /// scores = sigmoid(logits)
 void router_scores(const Tensor& scores, const Tensor& logits);
 
-/// The choices [T, k] i32, ascending, by scores + bias (undefined: none) within the best groups.
+/// Sets `experts` [T, k] i32 to the choices, ascending: the largest scores + bias (scores alone when `bias`
+/// is undefined) within the best groups.
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options);
 

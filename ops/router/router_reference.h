@@ -15,7 +15,7 @@ struct RoutingReference {
   std::vector<std::vector<double>> weights;
   std::vector<std::int64_t> counts;
   double aux_loss = 0, seq_aux_loss = 0, z_loss = 0;
-  std::vector<double> global_aux_loss;  // of each sequence, were they the microbatches in turn
+  std::vector<double> global_aux_loss;  // of each sequence, as if each sequence were one microbatch
 };
 
 /// Indices of the k largest, ties lowest first, in ascending order.
@@ -28,7 +28,7 @@ inline std::vector<std::size_t> top(const std::vector<double>& v, std::int64_t k
   return order;
 }
 
-// Counts of the tokens [first, end), shares of the tokens [begin, end).
+// The balancing loss from the counts of tokens [first, end) and the shares of tokens [begin, end).
 inline double switch_loss(const std::vector<std::vector<double>>& scores, std::int64_t first,
                           std::int64_t begin, std::int64_t end, std::int64_t k) {
   const std::size_t n = scores.empty() ? 0 : scores[0].size();

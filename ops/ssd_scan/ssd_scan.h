@@ -9,8 +9,8 @@ namespace nemocube {
 
 struct SsdOptions {
   std::int64_t heads = 0, head_dim = 0, groups = 0, state_size = 0;
-  /// Longest chunk; the CPU kernels use at most 64. A matter of speed and of memory for backward (one state
-  /// for each chunk), not of results.
+  /// Longest chunk; the CPU kernels use at most 64. The length changes speed and the memory for backward (one
+  /// state for each chunk), not results.
   std::int64_t chunk_size = 128;
   double dt_min = 0, dt_max = std::numeric_limits<double>::infinity();  ///< limits of dt after softplus
 };
@@ -27,8 +27,8 @@ struct SsdInputs {
 /// State-space scan of Mamba-2 along each sequence. Head h reads group h / (heads / groups) of B and C:
 ///   dt = clip(softplus(dt_raw + dt_bias), dt_min, dt_max),   A = -exp(A_log)
 ///   S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T,              y_t = S_t C_t + D x_t
-/// with S [head_dim, state_size] for each head, at the start of a sequence the initial state, or zero without
-/// one. Backward: gradients of all seven inputs.
+/// with S [head_dim, state_size] for each head. At the start of a sequence S is the initial state, or zero
+/// when there is no initial state. Backward forms the gradients of all seven inputs.
 ///
 /// shapes     as above; y like x; heads a multiple of groups; T and single sequences may be empty
 /// layout     x, dt_raw, B and C may be views of wider rows
@@ -37,10 +37,10 @@ struct SsdInputs {
 /// arithmetic f32 (f64 for f64), sums of dt A within a chunk in f64; y is rounded once. Decays that underflow
 ///            are 0. softplus(v) = v above 20
 /// states     [sequences, heads, head_dim, state_size] in f32 (f64 for f64). `final_state` is set to a new
-///            tensor and may point to the tensor that is the initial state. States are constants: no gradient
-///            goes into the initial state or comes from the final one
+///            tensor; the pointer may point to the variable that holds the initial state. States are
+///            constants: no gradient goes into the initial state or comes from the final one
 /// keeps      the inputs and the states at the starts of chunks; backward computes the rest again
-/// variants   chunked: matrix products within chunks and a recurrence over them. recurrent: the formula
+/// variants   chunked: matrix products within chunks and a recurrence over chunks. recurrent: the formula
 ///            above, token by token
 /// repeat     bits depend on a sequence alone, not on its neighbours or the number of threads; gradients of
 ///            the parameters are summed over chunks in their order

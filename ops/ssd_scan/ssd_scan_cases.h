@@ -80,7 +80,7 @@ inline std::vector<Tensor> run(const Case& c, const char* variant, Tensor dy = {
 
 inline const char* const names[] = {"y", "state", "dx", "ddt_raw", "dB", "dC", "dA_log", "dD", "ddt_bias"};
 
-/// Bound of relative_error for what is stored in `dtype` and summed over `length` tokens.
+/// Bound of relative_error for results stored in `dtype` and summed over `length` tokens.
 inline double scan_tol(DType dtype, std::int64_t length) {
   const Tol t = sum_tol(dtype, length);
   return t.rel + t.abs;

@@ -15,7 +15,7 @@
 /// Kernels behind ops/ssd_scan/ssd_scan.h: arguments checked by the caller.
 namespace nemocube::cpu {
 
-/// How sequences are cut into chunks. Chunks start afresh at every sequence; the last one of a sequence may be
+/// How sequences are cut into chunks. Every sequence starts a new chunk; the last chunk of a sequence may be
 /// short.
 struct SsdChunks {
   std::int64_t length = 1;  // tokens of a whole chunk
@@ -37,14 +37,14 @@ struct SsdProblem {
   SsdChunks chunks;
 };
 
-/// What forward writes besides y; each may be undefined.
+/// The tensors that forward writes besides y; each may be undefined.
 struct SsdStates {
   Tensor chunk_starts;  // [chunks, heads, head_dim, state_size], read by backward
   Tensor final;         // [sequences, heads, head_dim, state_size]
 };
 
-/// Like the inputs, and for the parameters [chunks, heads] in the accumulation dtype: one partial sum for
-/// each chunk. All defined.
+/// The gradients of x, dt_raw, B and C are like these inputs. Those of the parameters are [chunks, heads] in
+/// the accumulation dtype: one partial sum for each chunk. All are defined.
 struct SsdGradients {
   Tensor x, dt_raw, B, C;
   Tensor A_log, D, dt_bias;
@@ -59,11 +59,11 @@ void ssd_recurrent_backward(const SsdProblem& problem, const SsdGradients& gradi
 
 }  // namespace nemocube::cpu
 
-/// Parts shared by the CPU variants of the scan. A kernel works on one sequence and one group of heads at a time,
-/// chunk by chunk. The heads of a group read the same B and C; their channels lie side by side.
+/// Parts shared by the CPU variants of the scan. A kernel works on one sequence and one group of heads at a
+/// time, chunk by chunk. The heads of a group read the same B and C; their channels lie side by side.
 namespace nemocube::cpu::ssd {
 
-/// n rounded up to whole cache lines: 16 f32 or 8 f64, so a multiple of 16 is one for both.
+/// n rounded up to a multiple of 16: whole cache lines for f32 (16 values) and for f64 (8 values).
 constexpr std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
 
 struct Sizes {
@@ -84,11 +84,11 @@ struct Sizes {
 /// The tokens [t0, t0 + n) of one chunk, and the group that works on them.
 struct ChunkPart {
   std::int64_t group = 0;
-  std::int64_t index = 0;  // of the chunk, among those of all sequences
+  std::int64_t index = 0;  // of the chunk, among the chunks of all sequences
   std::int64_t t0 = 0, n = 0;
 };
 
-/// A row-major matrix in memory that belongs to something else, or a part of such a matrix.
+/// A view of a row-major matrix or of a part of one; the view does not own the memory.
 template <class A>
 struct Matrix {
   A* data = nullptr;
@@ -100,7 +100,7 @@ struct Matrix {
   }
   Matrix row_range(std::int64_t r0, std::int64_t r1) const { return part(r0, r1, 0, cols); }
   Matrix col_range(std::int64_t c0, std::int64_t c1) const { return part(0, rows, c0, c1); }
-  /// The first r x c elements of a whole matrix as one of that shape.
+  /// The first r * c elements, as an r x c matrix. For a matrix that is not a part of a wider one.
   Matrix reshaped(std::int64_t r, std::int64_t c) const { return {data, r, c, c}; }
   void zero() const {
     for (std::int64_t r = 0; r < rows; ++r) std::fill_n(row(r), cols, A(0));
@@ -120,19 +120,19 @@ void add_transposed_product(const Matrix<A>& c, const Matrix<A>& a, const Matrix
                             true);
 }
 
-/// The matrices between the tokens of a chunk are triangular. Products skip the empty side in blocks of so many
-/// rows.
+/// A matrix with one element for each pair of tokens of a chunk is triangular. Products skip its zeros in
+/// blocks of this many rows.
 constexpr std::int64_t triangle_rows = 16;
 
-/// Calls fn(r0, r1) for blocks of rows [r0, r1) of an n x n matrix. A lower triangle needs their columns [0, r1), an
-/// upper one the columns [r0, n).
+/// Calls fn(r0, r1) for blocks of rows [r0, r1) of an n x n matrix. In these rows a lower triangle has the
+/// columns [0, r1), an upper triangle the columns [r0, n).
 template <class Fn>
 void for_row_blocks(std::int64_t n, Fn&& fn) {
   for (std::int64_t r0 = 0; r0 < n; r0 += triangle_rows) fn(r0, std::min(n, r0 + triangle_rows));
 }
 
-/// Working memory of a kernel: one uninitialised block, from which the constructor cuts the named matrices, each at
-/// the start of a cache line.
+/// Working memory of a kernel: one uninitialised block, from which the constructor cuts the named matrices,
+/// each at the start of a cache line.
 template <class A>
 class Workspace {
  public:
@@ -155,7 +155,8 @@ class Workspace {
   Tensor memory_;
 };
 
-/// The states of one group's heads, [group_channels, state], at `index` of a tensor [.., heads, head_dim, state].
+/// The states of one group's heads, [group_channels, state], at `index` of a tensor [.., heads, head_dim,
+/// state].
 template <class A>
 Matrix<A> group_states(const Tensor& states, std::int64_t index, std::int64_t group, const Sizes& z) {
   const std::int64_t channel = index * z.heads * z.head_dim + group * z.group_channels;
@@ -184,7 +185,7 @@ void store(const Matrix<A>& from, const Tensor& t, std::int64_t t0, std::int64_t
   }
 }
 
-/// Brings columns [c0, c0 + columns) of the n rows from row t0 on into the cache, for a chunk to come.
+/// Brings columns [c0, c0 + columns) of the rows [t0, t0 + n) into the cache, for a later chunk.
 template <class T>
 void prefetch_rows(const Tensor& t, std::int64_t t0, std::int64_t n, std::int64_t c0, std::int64_t columns) {
   for (std::int64_t l = 0; l < n; ++l) prefetch(t.row<T>(t0 + l) + c0, columns);
@@ -198,21 +199,21 @@ A dot(const A* __restrict a, const A* __restrict b, std::int64_t n) {
   return sum;
 }
 
-/// Time steps and decays of one head within a chunk, a value for each token l. a_l = dt_l A is the logarithm of the
-/// decay of the state between the tokens l - 1 and l.
+/// Time steps and decays of one head within a chunk, a value for each token l. a_l = dt_l A is the logarithm
+/// of the decay of the state between the tokens l - 1 and l.
 template <class A>
 struct HeadDecays {
   A* dt_raw;       // with dt_bias
   A* dt;           // after softplus and limits
   A* cumsum;       // a_0 + .. + a_l, formed in f64
-  A* cumsum_rest;  // what rounding cumsum to A lost: differences of sums of very unlike steps stay accurate
-  A* from_start;   // e^(a_0 + .. + a_l): what is left at token l of the state at the start of the chunk
-  A* to_end;       // e^(a_(l+1) + .. + a_(n-1)): what is left of token l's part in the state at the end
+  A* cumsum_rest;  // the rounding error of cumsum; keeps differences accurate when steps differ widely
+  A* from_start;   // e^(a_0 + .. + a_l): factor on the state at the start of the chunk, at token l
+  A* to_end;       // e^(a_(l+1) + .. + a_(n-1)): factor on token l's part of the state at the end
   A whole;         // decay over the chunk
   A rate;          // A
 };
 
-/// Decays of the heads of one group within one chunk, and their way back to the inputs.
+/// Decays of the heads of one group within one chunk, and the step of backward from decays to the inputs.
 template <class T>
 class ChunkDecays {
  public:
@@ -249,12 +250,13 @@ class ChunkDecays {
             from_start_.row(h), to_end_.row(h), whole_.data[h], rate_.data[h]};
   }
 
-  /// The numbers 0, 1, 2, ... of the tokens as values. Loops that compare two of these values become vector
-  /// instructions with masks; a comparison of loop counters would make the compiler split the loop.
+  /// The token numbers 0, 1, 2, ... as values in memory. The compiler turns a loop that compares two of these
+  /// values into vector instructions with masks. It would split a loop that compares loop counters.
   const A* token_numbers() const { return token_.data; }
 
-  /// From the gradient of dt where it scales x, and that of a: writes the gradient of dt_raw and the chunk's parts
-  /// of those of dt_bias and A_log, for head h of the group. Overwrites ddt.
+  /// For head h of the group, writes the gradient of dt_raw and the chunk's partial sums of the gradients of
+  /// dt_bias and A_log. `ddt` is the gradient of dt as the factor of x, `da` the gradient of a. Overwrites
+  /// ddt.
   void write_gradients(const SsdGradients& to, const ChunkPart& at, std::int64_t h, A* __restrict ddt,
                        const A* __restrict da) const {
     const std::int64_t head = at.group * heads_ + h;
@@ -321,9 +323,9 @@ class ChunkDecays {
   Workspace<A> memory_;
 };
 
-/// Runs kernel(sequence, group) for every sequence and group, in parallel. make(TypeTag<T>{}), T the type of x, makes
-/// a kernel for each thread. Consecutive items share a group, so that threads get like shares of sequences of unlike
-/// length.
+/// Runs kernel(sequence, group) for every sequence and group, in parallel. make(TypeTag<T>{}), T the type of
+/// x, makes a kernel for each thread. Consecutive items share a group, so that threads get similar shares of
+/// work when sequences differ in length.
 template <class Make>
 void run_kernels(const SsdProblem& p, Make&& make) {
   visit_float("ssd_scan", p.x.dtype(), [&](auto tag) {

@@ -6,9 +6,9 @@
 
 namespace nemocube {
 
-/// Cuts the last dimension of x into views of so many columns each, without copies. The gradients of the
-/// parts are written side by side into one buffer, which becomes the gradient of x. Error unless they add up
-/// to its columns.
+/// Cuts the last dimension of x into views without copies: view i has columns[i] columns. The gradients of
+/// the views are written side by side into one buffer, which becomes the gradient of x. Error unless
+/// `columns` adds up to the last dimension of x.
 std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int64_t> columns);
 
 /// The same values under another shape (see Tensor::reshape).
