@@ -7,7 +7,7 @@ namespace {
 struct Row {
   DType dtype;
   std::int64_t size;
-  std::array<std::string_view, 3> names;  // the first is ours
+  std::array<std::string_view, 3> names;  // name_of() gives the first
 };
 constexpr std::array<Row, 6> table{{
     {DType::f32, 4, {"f32", "float32", "fp32"}},

@@ -29,7 +29,7 @@ StatusLine& status() {
 }
 std::atomic<bool> status_shown{false};  // for signal handlers, which cannot lock
 
-// Losing a message must not stop a run, so the result is not looked at.
+// Losing a message must not stop a run, so the result is ignored.
 void to_stderr(std::string_view text) {
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
 }

@@ -28,13 +28,13 @@ std::int64_t limit_of(__rlimit_resource resource) {
   return static_cast<std::int64_t>(limit.rlim_cur);
 }
 
-// A file that holds one number; `unlimited` for "max", no number, and no file.
+// The number in a file; `unlimited` when the file holds "max" or no number, or does not exist.
 std::int64_t number_in(const std::string& path) {
   std::int64_t value = 0;
   return std::ifstream(path) >> value ? value : unlimited;
 }
 
-// The least limit from a cgroup up to the root of its hierarchy.
+// The smallest limit of a cgroup and of all its parents.
 std::int64_t least_upwards(const std::string& root, std::string group, const char* file) {
   std::int64_t least = unlimited;
   while (true) {
@@ -62,7 +62,7 @@ std::int64_t cgroups(const std::string& root) {
   return least;
 }
 
-// What the system can still give away, and what this process has of it.
+// The memory that the system can still give away, plus the memory that this process already holds.
 std::int64_t available(const std::string& root) {
   std::ifstream file(root + "/proc/meminfo");
   std::int64_t resident_pages = 0, all_pages = 0;

@@ -195,7 +195,7 @@ void convert_rows(const Tensor& to, const Tensor& from) {
   });
 }
 
-// A large contiguous tensor as rows of one fixed length, so that threads share the work whatever its shape.
+// A large contiguous tensor as rows of one fixed length, so that threads can share the work for any shape.
 Tensor flat_rows(const Tensor& t) {
   constexpr std::int64_t slice = 16384;
   if (t.contiguous() && t.numel() > slice && t.numel() % slice == 0) return t.reshape({-1, slice});

@@ -9,7 +9,7 @@
 namespace nemocube::cpu {
 namespace {
 
-// Threads share out whole blocks, so that an element always takes the same path through the vector loop.
+// Each thread takes whole blocks, so that an element always takes the same path through the vector loop.
 constexpr std::int64_t block = 4096, blocks_per_thread = 8;
 
 template <class T>

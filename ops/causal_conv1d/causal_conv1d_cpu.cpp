@@ -12,10 +12,11 @@
 namespace nemocube::cpu {
 namespace {
 
-/// Columns handled together: the rows, taps and sums of a quad stay in the first-level cache.
+/// Columns handled together, so that the rows, taps and sums of a quad stay in the first-level cache.
 constexpr std::int64_t block_columns = 256;
 
-/// Tokens formed together where K = 4, so that each value of x, tap and sum is loaded once for all of them.
+/// Number of tokens formed together when K = 4: each value of x, tap and sum is then loaded once for all
+/// four.
 constexpr int quad = 4;
 
 /// A run of rows [first, last) within one sequence [begin, end).
@@ -35,7 +36,8 @@ void for_pieces(const Sequences& sequences, std::int64_t first, std::int64_t las
   }
 }
 
-/// Base pointer and stride of a tensor's rows; Tensor::row checks its dtype on every call.
+/// Base pointer and stride of a tensor's rows. Used instead of Tensor::row, which checks the dtype on every
+/// call.
 template <class T>
 struct Rows {
   T* data = nullptr;
@@ -106,7 +108,7 @@ class Conv {
         std::ranges::fill(sums, A(0));
         for_pieces(sequences_, first, last, [&](const Piece& piece) {
           const auto du_row = [&](std::int64_t t) { return &du[at((t - piece.first) * b)]; };
-          // dx of the last rows needs du of up to K - 1 rows that belong to the next segment.
+          // The dx of the last rows needs the du of up to K - 1 rows of the next segment.
           const std::int64_t stop = dx_rows ? std::min(piece.last + taps_ - 1, piece.end) : piece.last;
           for_rows(piece, stop, [&](std::int64_t t, auto count) {
             for (std::int64_t next = t + count; next < std::min(t + 2 * count, stop); ++next) {
@@ -174,7 +176,7 @@ class Conv {
     }
   }
 
-  /// sum [block] = the convolution at token t, before SiLU; for a quad [quad, block], from t on.
+  /// sum [block] = the convolution at token t, before SiLU. For a quad: sum [quad, block], from token t on.
   void convolve(Count<1>, A* __restrict sum, const Piece& piece, std::int64_t t, std::int64_t c0,
                 std::int64_t n) const {
     std::copy_n(bias_.data() + c0, n, sum);
@@ -201,7 +203,7 @@ class Conv {
     }
   }
 
-  /// sums [K + 1, block]: of dweight for each tap, then of dbias.
+  /// sums [K + 1, block]: the sum for dweight of each tap, then the sum for dbias.
   void add_sums(Count<1>, A* __restrict sums, const A* __restrict du, const Piece& piece, std::int64_t t,
                 std::int64_t c0, std::int64_t n) const {
     for_taps(piece, t, c0, [&](std::int64_t k, const auto* __restrict v) {
@@ -230,7 +232,7 @@ class Conv {
     }
   }
 
-  /// dx of one row from du of this row and the `rows` - 1 following ones.
+  /// dx of one row, from du of this row and of the `rows` - 1 rows after it.
   void spread(T* __restrict to, const A* __restrict du, std::int64_t rows, std::int64_t c0,
               std::int64_t n) const {
     constexpr std::int64_t b = block_columns;

@@ -55,7 +55,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
         c.variant = cat(variant, " forward+backward");
         c.shape = {
             {"rows", rows}, {"labelled", labelled}, {"in", in}, {"vocabulary", vocabulary}, {"chunk", chunk}};
-        // Logits, dx and dW, of labelled rows only.
+        // Three products (logits, dx, dW), for labelled rows only.
         c.flops = 6.0 * static_cast<double>(labelled * in) * static_cast<double>(vocabulary);
         // Labelled rows of x, the labels and W in, all of dx out; dW is read and written, because it adds.
         c.bytes = bench::bytes_of(p.x.narrow(0, 0, labelled), p.labels, p.weight, p.x) +

@@ -42,7 +42,8 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
     const std::int64_t t = tokens - 1, id = run->ids.data<std::int64_t>()[t];
     return run->y.value().select(t).to_vector() == run->weight.value().select(id).to_vector();
   };
-  // Adds to a gradient that exists: dy and the ids are read, the gradient rows of the ids read and written.
+  // The gradient exists already and is added to: dy and the ids are read; the gradient rows of the ids are
+  // read and written.
   BenchCase backward{"forward+backward", shape};
   backward.bytes = forward.bytes + bench::bytes_of(run->ids, run->dy) + 2 * rows_read * gradient_row;
   backward.run = [run] {

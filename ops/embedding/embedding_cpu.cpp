@@ -7,7 +7,7 @@
 namespace nemocube::cpu {
 namespace {
 
-// Threads own column ranges, so that each element is summed by one thread in token order.
+// Each thread owns a range of columns, so that one thread sums each element in token order.
 template <class To, class From>
 void scatter_add(const Tensor& to, const Tensor& ids, const Tensor& dy) {
   const auto* id = ids.data<std::int64_t>();

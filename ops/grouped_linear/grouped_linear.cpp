@@ -14,8 +14,9 @@ namespace {
 
 using Offsets = std::vector<std::int64_t>;
 
-// Products are cut into parts, so that unequal groups spread over the threads. Bounds on the sizes of parts
-// bound the number of different products, each of which oneDNN prepares once, however tokens are routed.
+// Products are cut into parts, so that unequal groups spread over the threads. oneDNN prepares every distinct
+// size of product once. The bounds on the sizes of parts limit the number of distinct sizes, however tokens
+// are routed.
 constexpr std::int64_t most_rows = 128;      // rows of a part in y and dx
 constexpr std::int64_t most_summands = 256;  // rows summed by one product of dW
 constexpr std::int64_t most_outputs = 256;   // rows of W[e] in a part of dW
@@ -24,7 +25,7 @@ struct Part {
   std::int64_t group = 0, begin = 0, end = 0;
 };
 
-// [begin, end) in equal pieces of at most `most`.
+// Cuts [begin, end) into equal pieces of at most `most`.
 void cut(std::vector<Part>& parts, std::int64_t group, std::int64_t begin, std::int64_t end,
          std::int64_t most) {
   const std::int64_t pieces = (end - begin + most - 1) / most;

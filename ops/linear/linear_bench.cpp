@@ -36,7 +36,7 @@ bool check_gradients(const Tensor& dx, const Tensor& dweight, const Tensor& dy, 
     for (std::size_t i = 0; i < in; ++i) want_dx[i] += dyv[o] * wv[o * in + i];
   for (std::size_t t = 0; t < column.size(); ++t)
     for (std::size_t i = 0; i < in; ++i) want_dw[i] += column[t] * xv[t * in + i];
-  // Sums of n products of normal numbers are about sqrt(n).
+  // A sum of n products of normal numbers has a magnitude of about sqrt(n).
   const auto near = [&](const Tensor& got, const std::vector<double>& want, std::int64_t terms) {
     const double rounding = got.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-20;
     const auto values = got.to_vector();

@@ -17,8 +17,8 @@ namespace {
 enum class Variant { fused, plain };
 const Variants<Variant> variants("cross_entropy", {{Variant::fused, "fused"}, {Variant::plain, "plain"}});
 
-// Gathered rows are padded with zeros to a multiple of this, so that few different products are prepared
-// although the number of labelled rows changes from batch to batch.
+// Gathered rows are padded with zeros to a multiple of this. The number of labelled rows changes from batch
+// to batch; with padding, oneDNN prepares products of few different sizes.
 constexpr std::int64_t padding = 32;
 
 /// The labelled rows of x and their labels.
@@ -79,7 +79,7 @@ Tensor scatter(const Tensor& part, const std::vector<std::int64_t>& rows, const 
 
 Tensor as_rows(const Tensor& x) { return x.ndim() == 2 ? x : x.reshape({x.rows(), x.cols()}); }
 
-/// Loss of the labelled rows, chunk by chunk; with gradients for whichever of dx and dw is defined.
+/// Loss of the labelled rows, chunk by chunk. Forms the gradients dx and dw that are defined.
 double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw, double grad_scale,
                   std::int64_t chunk_rows) {
   const DType acc = accumulate_dtype(weight.dtype());

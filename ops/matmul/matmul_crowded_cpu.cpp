@@ -10,8 +10,8 @@ namespace nemocube::cpu {
 namespace {
 
 constexpr std::int64_t crowding_bytes = 1024, line = 16;  // a cache line holds 16 values
-constexpr std::int64_t least_rows = 32;                   // of C: with fewer, copies cost more than they save
-constexpr std::int64_t k_block = 256;                     // summands at a time, whose copies stay in cache
+constexpr std::int64_t least_rows = 32;  // rows of C; for fewer rows, copies cost more time than they save
+constexpr std::int64_t k_block = 256;    // summands copied at a time, so that the copies stay in cache
 
 /// Without AVX-512, oneDNN does not copy the operands of an f32 product in which 1/M + 1/N is at least this
 /// (FORCE_NOCOPY_THRESH of its src/cpu/x64/gemm/gemm_driver.cpp; the same in releases 1.0 to 2.6).
@@ -22,7 +22,8 @@ bool onednn_copies(const Sizes& sizes) {
 
 bool lies_crowded(const Tensor& t) { return t.row_stride() * size_of(t.dtype()) % crowding_bytes == 0; }
 
-// A tensor [rows, cols] whose rows are an odd number of cache lines apart: they use all cache sets.
+// A tensor [rows, cols] whose rows are an odd number of cache lines apart, so that its rows use all cache
+// sets.
 Tensor apart(std::int64_t rows, std::int64_t cols) {
   const std::int64_t lines = (cols + line - 1) / line | 1;
   return Tensor::empty({rows, lines * line}, DType::f32).narrow(-1, 0, cols);
@@ -35,7 +36,7 @@ Tensor copy_of(const Tensor& from) {
 }
 
 Tensor transpose_of(const Tensor& from) {
-  constexpr std::int64_t block = 64;  // rows whose cache lines stay until every column is read
+  constexpr std::int64_t block = 64;  // rows whose cache lines stay in cache until every column is read
   const Tensor to = apart(from.cols(), from.rows());
   for (std::int64_t r = 0; r < from.rows(); r += block)
     transpose(to.data<float>() + r, to.row_stride(), from.row<float>(r), from.row_stride(),
@@ -43,9 +44,9 @@ Tensor transpose_of(const Tensor& from) {
   return to;
 }
 
-// oneDNN reads a transposed A, and a B that is not transposed, a few columns at a time, one row after
-// another. Those columns lie in few cache sets when the operand is crowded. An A that is not transposed and a
-// transposed B are read along their rows: no copy helps.
+// oneDNN reads a transposed A, or a B that is not transposed, in narrow strips of columns, row after row.
+// When the operand is crowded, such a strip lies in few cache sets. oneDNN reads an A that is not transposed,
+// or a transposed B, along its rows; a copy does not help there.
 bool wants_copy(const Operand& m, bool when_transposed) {
   return m.transposed == when_transposed && lies_crowded(m.tensor);
 }

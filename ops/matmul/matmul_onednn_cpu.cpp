@@ -19,7 +19,7 @@
 namespace nemocube::cpu {
 namespace {
 
-/// Everything oneDNN wants to know before it generates code.
+/// The facts about a product for which oneDNN generates code.
 struct Key {
   Sizes sizes;
   std::int64_t step_a = 0, step_b = 0, step_c = 0;
@@ -116,10 +116,11 @@ std::shared_ptr<Plan> make_plan(const Key& key) {
     attributes.set_post_ops(sum);
   }
   try {
-    // Where oneDNN gets no memory for the code that it generates, it writes through a null pointer.
+    // oneDNN writes through a null pointer when it gets no memory for the code that it generates.
     const CpuHeadroom headroom("oneDNN");
     const auto description = describe(*plan, attributes);
-    // The reference code is plain loops: conversion and an f32 product are many times faster.
+    // oneDNN's reference code is plain loops. Converting the operands and an f32 product is many times
+    // faster.
     if (key.operands == DType::bf16 && std::string_view(description.impl_info_str()).starts_with("ref"))
       return plan;
     plan->scratch = description.scratchpad_desc();
@@ -175,8 +176,8 @@ PlanCache& plan_cache() {
   return cache;
 }
 
-// A matrix of one row has no distance between rows; oneDNN accepts any value that is at least the row's
-// length.
+// The row stride. For a matrix of at most one row, which has no distance between rows, oneDNN accepts any
+// value that is at least the row's length.
 std::int64_t row_step(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row_stride(); }
 
 using PlanPtr = std::shared_ptr<const Plan>;

@@ -18,7 +18,7 @@ Var relu2(Context& ctx, Var x) {
   const Tensor in = x.value();
   const bool wants = ctx.records({&x});
   const std::shared_ptr<GradNode> node = x.node();
-  x = {};  // `in` is the only holder if the caller gave x away
+  x = {};  // `in` is now the only holder if the caller moved x in
   const bool in_place = in.unique() && in.contiguous() && !(node && node->leaf());
   Var y = make_result(in_place ? in : Tensor::empty(in.shape(), in.dtype()), wants);
   cpu::relu2_forward(y.value(), in);

@@ -79,15 +79,15 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
     ctx.tape->record("residual_rmsnorm",
                      [nx = x.node(), nr = residual.node(), weight, sum = r.sum, inv_rms = r.inv_rms,
                       n_sum = out.sum.node(), n_normed = out.normed.node()] {
-                       // Held once, so that the result may take its place.
+                       // take() leaves one holder, so that the result may overwrite the tensor.
                        Tensor extra = n_sum && n_sum->filled() ? n_sum->take() : Tensor();
                        Tensor d_sum;
                        if (!n_normed->filled()) {
                          d_sum = std::move(extra);
                        } else {
                          const Tensor dy = n_normed->take();
-                         // The result may go straight to the place that an input has for its gradient only
-                         // when the other input wants none.
+                         // The result may be written to one input's place for its gradient only when the
+                         // other input wants no gradient.
                          GradNode* one = nx && !nr ? nx.get() : nr && !nx ? nr.get() : nullptr;
                          d_sum = nx || nr ? contribution_over(one, dy, extra) : Tensor();
                          backward(d_sum, weight.node().get(), dy, extra, sum, weight.value(), inv_rms);

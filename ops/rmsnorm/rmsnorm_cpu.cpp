@@ -7,7 +7,8 @@
 namespace nemocube::cpu {
 namespace {
 
-// Independent partial sums, so that the compiler can keep the order of addition and still vectorise.
+// Number of independent partial sums. With these the compiler keeps the order of addition and still
+// vectorises.
 constexpr std::int64_t lanes = 32;
 
 /// Sum over c of term(c), in an order that depends on n alone.

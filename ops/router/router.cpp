@@ -44,7 +44,7 @@ Tensor compute_logits(const Tensor& x, const Tensor& gate, DType acc) {
   return logits;
 }
 
-// Gives `node` the product op(a) op(b), formed in the accumulation dtype.
+// Adds op(a) b, formed in the accumulation dtype, to the gradient of `node`.
 void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool transpose_a, const Tensor& b) {
   if (node.leaf()) return matmul(node.into(), a, transpose_a, b, false);
   const bool direct = value_dtype == a.dtype();

@@ -26,7 +26,7 @@ struct Run {
   }
 };
 
-// The first tokens against the plain definition, and the books: k choices for each token.
+// Compares the first tokens with the plain definition, and checks that the counts add up to k for each token.
 bool matches_definition(const Run& run) {
   const std::int64_t n = 8, k = run.options.top_k, tokens = run.x.dim(0);
   const auto want = testing::route_reference(run.x.narrow(0, 0, n), run.gate.value(), run.bias, run.options,

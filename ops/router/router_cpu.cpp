@@ -17,8 +17,8 @@ constexpr double tiny = 1e-20;
 std::int64_t token_grain(std::int64_t experts) { return 1 + 4096 / (1 + experts); }
 
 // Takes the largest of a row of values, then the next largest, and so on; ties go to the lowest index. A
-// taken value becomes -inf, so all values must be above -inf at the start. The maxima of blocks are kept, so
-// that a take looks at one block instead of the whole row.
+// taken value becomes -inf, so all values must be above -inf at the start. The maximum of each block is
+// stored, so that taking a value searches one block instead of the whole row.
 template <class T>
 class Largest {
  public:
@@ -50,7 +50,7 @@ class Largest {
   std::vector<T> best_;
 };
 
-// The sum of the two largest values, or the one value.
+// The sum of the two largest values, or the value itself when there is only one.
 template <class T>
 T group_score(std::span<const T> t) {
   if (t.size() == 1) return t[0];
@@ -62,7 +62,7 @@ T group_score(std::span<const T> t) {
   return first + second;
 }
 
-// NaN and -inf become the lowest finite value: -inf marks values that are taken.
+// Turns NaN and -inf into the lowest finite value, because -inf marks values that are taken.
 template <class T>
 T selectable(T v) {
   return v > std::numeric_limits<T>::lowest() ? v : std::numeric_limits<T>::lowest();

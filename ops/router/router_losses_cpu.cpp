@@ -3,8 +3,8 @@
 namespace nemocube::cpu {
 namespace {
 
-// What one count adds to the derivative by p_ti of coef E sum_i f_i P_i, where f_i = c_i / (k counted) and
-// P_i is the mean of p_ti over `tokens` tokens.
+// The loss coef E sum_i f_i P_i has f_i = c_i / (k counted), and P_i is the mean of p_ti over `tokens`
+// tokens. Returns the derivative of the loss by p_ti, divided by c_i.
 double count_factor(double coef, std::int64_t counted, std::int64_t tokens, const RouterOptions& o) {
   return coef * static_cast<double>(o.experts) /
          (static_cast<double>(o.top_k) * static_cast<double>(counted) * static_cast<double>(tokens));
@@ -26,7 +26,8 @@ void scale_factors(const Tensor& factors, double scale) {
   });
 }
 
-// The loss with the factors `each` counts_i for every token; adds these factors to all rows of `factors`.
+// Returns the loss whose factors are `each` counts_i for every token. Adds these factors to all rows of
+// `factors`.
 double microbatch_loss(const Tensor& factors, const Tensor& scores, const Tensor& counts, double each) {
   const Tensor own = Tensor::zeros({1, counts.numel()}, factors.dtype());
   add_counts(own, 0, counts, each);

@@ -45,7 +45,8 @@ void check_inputs(const SsdInputs& in, const SsdOptions& o) {
   parameter("dt_bias", in.dt_bias.value());
 }
 
-// For an input that wants no gradient the kernel's result is dropped.
+// The tensor for a gradient that the kernel writes. An input that wants no gradient gets one too; its result
+// is dropped.
 Tensor contribution(const Var& v) {
   const DType dtype = v.value().dtype();
   return v.needs_grad() ? contribution(*v.node(), dtype) : Tensor::empty(v.shape(), dtype);

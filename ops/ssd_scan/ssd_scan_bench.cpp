@@ -73,10 +73,11 @@ struct Flops {
   double forward = 0, backward = 0;
 };
 
-/// Chunked: products between tokens on or below the diagonal, and with the states that chunks hand on. Backward
-/// forms two products for each of forward.
+/// Chunked: products between pairs of tokens on or below the diagonal, and products with the states that
+/// chunks pass on. Backward forms two products for each product of forward.
 Flops chunked_flops(std::int64_t count, std::int64_t length, const SsdOptions& o) {
-  // Of one sequence: pairs of tokens within chunks, and tokens that read a state or add to one that is handed on.
+  // In one sequence: pairs of tokens within chunks; tokens that read a state, plus tokens that add to a state
+  // that is passed on.
   double pairs = 0, handed_on = 0;
   for (std::int64_t t0 = 0; t0 < length; t0 += o.chunk_size) {
     const auto n = static_cast<double>(std::min(o.chunk_size, length - t0));
@@ -90,8 +91,9 @@ Flops chunked_flops(std::int64_t count, std::int64_t length, const SsdOptions& o
   return {forward, 2 * forward};
 }
 
-/// Recurrent, for each element of the state of a token: decay and update 3, output 2; backward forms the states
-/// again (3) and has a multiply-add each for dS, dC, dB, dx and ddt, and a multiplication by the decay.
+/// Recurrent, for each element of the state of a token: decay and update 3, output 2; backward forms the
+/// states again (3) and has a multiply-add each for dS, dC, dB, dx and ddt, and a multiplication by the
+/// decay.
 Flops recurrent_flops(std::int64_t count, std::int64_t length, const SsdOptions& o) {
   const auto elements =
       static_cast<double>(count * length * o.heads * o.head_dim) * static_cast<double>(o.state_size);

@@ -3,19 +3,21 @@
 #include "ops/ssd_scan/ssd_scan_kernels.h"
 #include "ops/transpose.h"
 
-/// Forward of one chunk of n tokens, for the heads of one group side by side. L[l, s] is the decay from token s to
-/// token l, zero for s > l; H is the state at the start of the chunk (docs/mamba2.md, "Chunked forward"):
+/// Forward of one chunk of n tokens, for the heads of one group side by side. L[l, s] is the decay from token
+/// s to token l, zero for s > l; H is the state at the start of the chunk (docs/mamba2.md, "Chunked
+/// forward"):
 ///   off-diagonal     Y  = from_start (C H^T) + D X
 ///   diagonal block   Y += (L * C B^T) dt X
 ///   state passing    H' = whole H + (to_end dt X)^T B        the second term is the chunk's own state
-/// The names are those of the paper's section 6: with the tokens of all chunks as rows and columns, (L * C B^T) is a
-/// matrix whose diagonal blocks are the chunks, and all other blocks factor through the states between chunks.
+/// The names are those of the paper's section 6: with the tokens of all chunks as rows and columns, (L * C
+/// B^T) is a matrix whose diagonal blocks are the chunks, and all other blocks factor through the states
+/// between chunks.
 namespace nemocube::cpu {
 
 SsdChunks::SsdChunks(const Sequences& sequences, std::int64_t chunk_size) {
-  // Longer chunks spend more on the squares of tokens than they save on states: chunks of 128 took 12 %
-  // longer than 32 or 64 (which tie), forward and backward, 4 x 512 tokens, 16 heads of 64, state 64, f32,
-  // Zen 4.
+  // In longer chunks, products between tokens cost more than the smaller number of states saves. Chunks of
+  // 128 took 12 % longer than chunks of 32 or 64, which are equally fast (forward and backward, 4 x 512
+  // tokens, 16 heads of 64, state 64, f32, Zen 4).
   constexpr std::int64_t longest_useful = 64;
   length = std::clamp<std::int64_t>(sequences.longest(), 1, std::min(chunk_size, longest_useful));
   first.push_back(0);
@@ -27,7 +29,7 @@ namespace {
 
 using namespace ssd;
 
-/// Row l of masked = products * L, zero right of the diagonal for as many columns as are read later.
+/// Row l of masked = products * L. Columns right of the diagonal that are read later are set to zero.
 template <class A>
 void mask_row(A* __restrict masked, const A* __restrict products, const A* __restrict cumsum,
               const A* __restrict rest, const A* __restrict token, std::int64_t l, std::int64_t columns) {
@@ -63,8 +65,8 @@ class ChunkedForward {
   void operator()(std::int64_t sequence, std::int64_t group) {
     const std::int64_t begin = p_.sequences.begin(sequence), end = p_.sequences.end(sequence);
     const std::int64_t first = p_.chunks.first_of(sequence), count = p_.chunks.count_of(sequence);
-    // Where the state before chunk i lies: in the tensor that backward reads, if there is one. The state after the
-    // last chunk, and every state without such a tensor, lies in working memory.
+    // The place of the state before chunk i: the tensor that backward reads, if there is one. Without such a
+    // tensor every state is in working memory; the state after the last chunk always is.
     const auto state_before = [&](std::int64_t i) {
       return states_.chunk_starts.defined() && i < count
                  ? group_states<A>(states_.chunk_starts, first + i, group, z_)
@@ -189,10 +191,10 @@ class ChunkedForward {
   Matrix<A> state_transposed_;  // H^T
   Workspace<A> memory_;
 
-  // The chunk at hand.
+  // The current chunk.
   ChunkPart at_;
-  std::int64_t next_rows_ = 0;  // tokens of the chunk after it
-  bool has_state_ = false;      // the state at its start may differ from zero
+  std::int64_t next_rows_ = 0;  // tokens of the next chunk
+  bool has_state_ = false;      // the state at the start of the chunk may differ from zero
 };
 
 }  // namespace

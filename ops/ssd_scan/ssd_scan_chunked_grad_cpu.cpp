@@ -4,22 +4,22 @@
 #include "ops/ssd_scan/ssd_scan_kernels.h"
 #include "ops/transpose.h"
 
-/// Backward of one chunk, for the heads of one group, last chunk first. R is the gradient of the state at the end of
-/// the chunk, H the state at its start, E[s, l] the decay from token s to token l, zero for l < s
+/// Backward of one chunk, for the heads of one group, last chunk first. R is the gradient of the state at the
+/// end of the chunk, H the state at its start, E[s, l] the decay from token s to token l, zero for l < s
 /// (docs/mamba2.md, "Chunked backward"):
 ///   Q  = to_end (B R^T) + (B C^T * E) dY        dX = dt Q + D dY
 ///   P  = (X dY^T * E) dt, summed over heads     row s, column l
 ///   dC = sum over heads of from_start dY H,  + P^T B
 ///   dB = sum over heads of to_end dt X R,    + P C
 ///   R' = whole R + (from_start dY)^T C          R of the chunk before
-/// The gradient da_t of the log-decay a_t collects every product that crosses from a token before t to one at or
-/// after it, each added where it belongs: sums of unlike signs are never subtracted from each other.
+/// The gradient da_t of the log-decay a_t is the sum of every product that crosses from a token before t to a
+/// token at or after t. Each product is added directly; no large sums are subtracted from each other.
 namespace nemocube::cpu {
 namespace {
 
 using namespace ssd;
 
-/// Rows of the products between tokens that one row of the diagonal block reads and writes.
+/// The rows of matrices between tokens that one row of the diagonal block reads and writes.
 template <class A>
 struct PairRow {
   const A* products;  // B C^T
@@ -29,7 +29,8 @@ struct PairRow {
   A* above;           // sums of scores * E dt * products over the rows above this one; += this row
 };
 
-/// Row s, columns [begin, end). Returns the part of da_s that crosses within the chunk and that of ddt_s.
+/// Row s, columns [begin, end). Returns two parts from within the chunk: the part of da_s and the part of
+/// ddt_s.
 template <class A>
 std::pair<A, A> pair_row(const PairRow<A>& row, const HeadDecays<A>& d, const A* __restrict token,
                          std::int64_t s, std::int64_t begin, std::int64_t end) {
@@ -154,7 +155,8 @@ class ChunkedBackward {
     }
   }
 
-  /// to = u v^T on and above the diagonal, padded with zeros to whole vectors. `v_transposed` is working memory.
+  /// to = u v^T on and above the diagonal, padded with zeros to whole vectors. `v_transposed` is working
+  /// memory.
   void upper_products(const Matrix<A>& to, const Matrix<A>& u, const Matrix<A>& v,
                       const Matrix<A>& v_transposed) const {
     transpose(v_transposed.data, v_transposed.stride, v.data, v.stride, v.rows, v.cols);
@@ -165,8 +167,8 @@ class ChunkedBackward {
     });
   }
 
-  /// What the state at the end of the chunk sends back to its own tokens, all heads at once:
-  /// Q = B R^T before its decay, dB = to_end dt X R.
+  /// The gradients that the state at the end of the chunk sends back to the chunk's tokens, all heads at
+  /// once: Q = B R^T before its decay, dB = to_end dt X R.
   void chunk_state_gradients() {
     if (!has_end_) {
       Q_.zero();
@@ -179,7 +181,8 @@ class ChunkedBackward {
     multiply(Into::set, dB_, decayed_, R_);
   }
 
-  /// The same for head h alone: Q takes its decay; through_end[s] = x_s to_end dt R B_s, and ddt_s has its part.
+  /// The rest for head h: multiplies Q by its decay, sets through_end[s] = x_s to_end dt R B_s, and sets this
+  /// part of ddt_s.
   void chunk_state(std::int64_t h) {
     if (!has_end_) {
       std::fill_n(through_end_.data, at_.n, A(0));
@@ -201,7 +204,7 @@ class ChunkedBackward {
     }
   }
 
-  /// What the state at the start of the chunk sends to the tokens of head h: its part of dC,
+  /// The gradients from the state at the start of the chunk to the tokens of head h: the head's part of dC,
   /// through_start[l] = from_start dy_l H C_l, and decayed = from_start dY.
   void off_diagonal(std::int64_t h) {
     if (!has_start_) {
@@ -231,7 +234,7 @@ class ChunkedBackward {
     }
   }
 
-  /// What the tokens of head h send each other: Q += (B C^T * E) dY, P, and parts of da and ddt.
+  /// The gradients between tokens of head h: Q += (B C^T * E) dY, P, and parts of da and ddt.
   void diagonal_block(std::int64_t h) {
     const HeadDecays<A> d = decays_.head(h);
     const std::int64_t n = at_.n, c0 = h * z_.head_dim, c1 = c0 + z_.head_dim;
@@ -294,7 +297,8 @@ class ChunkedBackward {
     });
   }
 
-  /// R of the chunk before. There is one, so this chunk has a state at its start and decayed is from_start dY.
+  /// Forms R of the previous chunk, which must exist: this chunk then has a state at its start, and decayed
+  /// holds from_start dY.
   void pass_state_gradient() {
     for (std::int64_t h = 0; h < z_.group_heads; ++h) {
       A* __restrict r = R_.row(h * z_.head_dim);
@@ -318,14 +322,14 @@ class ChunkedBackward {
   Matrix<A> dY_transposed_;                // of one head [head_dim, n]
   Matrix<A> R_;                            // [group_channels, state]
   Matrix<A> transposed_;                   // C^T [state, n], then R^T [state, group_channels]
-  Matrix<A> above_;                        // [1, n] as the following, of one head; see PairRow
-  Matrix<A> ddt_, da_;                     // gradients of dt where it scales x, and of a
-  Matrix<A> through_start_, through_end_;  // what reaches a token from H, and what R returns to it
+  Matrix<A> above_;                        // [1, n] of one head, like the next four; see PairRow
+  Matrix<A> ddt_, da_;                     // gradients of dt as the factor of x, and of a
+  Matrix<A> through_start_, through_end_;  // for each token: the term through H, and the term through R
   Workspace<A> memory_;
 
-  // The chunk at hand.
+  // The current chunk.
   ChunkPart at_;
-  std::int64_t rows_before_ = 0;              // tokens of the chunk before it
+  std::int64_t rows_before_ = 0;              // tokens of the previous chunk
   bool has_start_ = false, has_end_ = false;  // H, R may differ from zero
   Matrix<A> H_;                               // [group_channels, state]
 };

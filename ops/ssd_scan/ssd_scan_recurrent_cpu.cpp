@@ -1,6 +1,6 @@
 #include "ops/ssd_scan/ssd_scan_kernels.h"
 
-/// The recurrence of the header, token by token: slow, and simple enough to be the yardstick.
+/// The recurrence of the header, token by token. It is slow, and simple enough to check the chunked variant.
 namespace nemocube::cpu {
 namespace {
 
@@ -106,8 +106,8 @@ class RecurrentForward {
   Workspace<A> memory_;
 };
 
-/// One sequence and group, last chunk first: the states of a chunk are formed again from its start, then
-/// walked backwards with dS, the gradient of the state that the future sends.
+/// One sequence and group, last chunk first. The states of a chunk are formed again from its start. The
+/// tokens are then visited backwards with dS, the gradient of the state from all later tokens.
 template <class T>
 class RecurrentBackward {
  public:
