@@ -9,9 +9,9 @@
 
 #include "core/tensor.h"
 
-/// What a NemotronH model is made of: its sizes, its blocks, and the names and shapes of its tensors. Field
-/// names and defaults are those of Hugging Face's config class for `nemotron_h`, but blocks have no default;
-/// data/hf reads the files.
+/// The config of a NemotronH model: its sizes, its blocks, and the names and shapes of its tensors. Field
+/// names and defaults are those of Hugging Face's config class for `nemotron_h`, except that `blocks` has no
+/// default. data/hf reads config.json.
 namespace nemocube {
 
 /// Each block holds one norm and one mixer of one of these kinds.
@@ -21,8 +21,9 @@ std::string_view name_of(BlockKind kind);  ///< "mamba", "attention", "mlp", "mo
 inline std::ostream& operator<<(std::ostream& out, BlockKind kind) { return out << name_of(kind); }
 std::string to_pattern(std::span<const BlockKind> blocks);  ///< "MEM*-"
 
-/// A pattern string: the blocks up to the first '/', then one list for each '/' (a depth of multi-token
-/// prediction each). '|' (a pipeline cut) is skipped. Throws Error naming letter and position for others.
+/// A parsed pattern string. `blocks` are the letters before the first '/'. Each '/' starts one list of `mtp`,
+/// the blocks of one depth of multi-token prediction. '|' (a pipeline cut) is skipped. Any other letter
+/// throws Error naming the letter and its position.
 struct BlockPattern {
   std::vector<BlockKind> blocks;
   std::vector<std::vector<BlockKind>> mtp;
@@ -68,28 +69,28 @@ struct NemotronHConfig {
   double routed_scaling_factor = 1.0;
 
   std::int64_t num_nextn_predict_layers = 0;  ///< depths of multi-token prediction stored with the model
-  std::vector<BlockKind> mtp_blocks = usual_mtp_blocks();  ///< of each depth
+  std::vector<BlockKind> mtp_blocks = usual_mtp_blocks();  ///< the blocks of each depth
 
   double initializer_range = 0.02;
   bool rescale_prenorm_residual = true;
   std::int64_t max_position_embeddings = 4096;
   std::optional<std::int64_t> pad_token_id = 0, bos_token_id = 1;
   std::vector<std::int64_t> eos_token_id{2};
-  std::optional<DType> dtype;  ///< what the config says of the stored weights; f16 appears as f32
+  std::optional<DType> dtype;  ///< of the stored weights, as config.json says; f16 appears as f32
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
-  bool has(BlockKind kind) const;  ///< among blocks, or among mtp_blocks when they are in use
+  bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use
   std::int64_t count(BlockKind kind) const;
   std::int64_t mamba_inner() const { return mamba_num_heads * mamba_head_dim; }
-  std::int64_t state_width() const { return n_groups * ssm_state_size; }  ///< of B and of C
+  std::int64_t state_width() const { return n_groups * ssm_state_size; }  ///< width of B, and of C
   std::int64_t conv_dim() const { return mamba_inner() + 2 * state_width(); }
   std::int64_t in_proj_width() const { return mamba_inner() + conv_dim() + mamba_num_heads; }
   std::int64_t q_width() const { return num_attention_heads * head_dim; }
   std::int64_t kv_width() const { return num_key_value_heads * head_dim; }
   std::int64_t expert_width() const { return moe_latent_size > 0 ? moe_latent_size : hidden_size; }
 
-  /// Throws Error naming the key, what is wanted and what is there, unless a model can be built, of at most
-  /// 2^50 parameters. Only keys that the block kinds in use depend on are looked at.
+  /// Throws Error unless a model of at most 2^50 parameters can be built from this config. The message names
+  /// the key, the accepted values and the given value. Keys that no block kind in use needs are not checked.
   void validate() const;
   bool operator==(const NemotronHConfig&) const = default;
 };
@@ -104,18 +105,20 @@ struct TensorSpec {
 
 /// Every tensor of the model in canonical order: embeddings, blocks, final norm, head. Canonical names begin
 /// with "backbone." (or are "lm_head.weight"); experts are stacked, `experts.up_proj` [experts, inner, outer]
-/// and `experts.down_proj` [experts, outer, inner]. Without multi-token prediction. The config is valid.
+/// and `experts.down_proj` [experts, outer, inner]. The tensors of multi-token prediction are not among them.
+/// pre: the config is valid
 std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config);
-/// The tensors of multi-token prediction, "mtp.layers.{depth * blocks + block}...."; empty for depth 0.
+/// The tensors of multi-token prediction, "mtp.layers.{depth * blocks + block}...."; empty when the model has
+/// no such depth.
 std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config);
-/// Whether a tensor of this name (canonical, or as in a file) has keep_f32.
+/// Whether the tensor of this name (canonical, or as spelled in a file) has keep_f32.
 bool keeps_f32(std::string_view name);
 
 struct TensorCount {
-  std::int64_t tensors = 0;  ///< one for each expert
+  std::int64_t tensors = 0;  ///< a stack of experts counts once for each expert
   std::int64_t elements = 0;
 };
-/// Throws Error naming the tensor when the count does not fit.
+/// Throws Error naming the tensor at which the count overflows.
 TensorCount count_tensors(std::span<const TensorSpec> specs);
 
 }  // namespace nemocube

@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// Floating-point operations of one forward pass, a multiply-add counted as two, for each token of sequences
-/// of `sequence_length` tokens: products of the projections, the chunked scan with dense Q x Q tiles, the
+/// Floating-point operations of one forward pass per token, in sequences of `sequence_length` tokens. A
+/// multiply-add counts as two. Counted are the projections, the chunked scan with dense Q x Q tiles, the
 /// causal half of attention, the k chosen experts and the router, and the head. Elementwise work is not
 /// counted. Training costs three times as much; recomputation is not counted.
 struct ForwardFlops {

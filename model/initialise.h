@@ -25,16 +25,16 @@ struct Parameter;
 ///     D, norms                          1
 ///     other biases, correction bias     0
 ///
-/// hf         as a fresh Hugging Face NemotronHForCausalLM (its laws, not its bits) but for the convolution,
-///            which follows Megatron and AutoModel: Hugging Face 5.23.0 draws its weight from N(0, s) with a
-///            zero bias, and at s = 0.02 four such taps shrink what goes through them 25 times
-/// megatron   as Megatron-LM, for pretraining: the published models began so
+/// hf         the distributions (not the bits) of a fresh Hugging Face NemotronHForCausalLM, except for the
+///            convolution, which follows Megatron and AutoModel. Hugging Face 5.23.0 draws the convolution's
+///            weight from N(0, s) with a zero bias; at s = 0.02 four such taps shrink their input 25 times
+/// megatron   the distributions of Megatron-LM, for pretraining; the published models began with these
 enum class Initialisation { hf, megatron };
 
-/// Fills every parameter. Element i of a tensor depends on (seed, name, i), the law and the config alone: any
-/// sharding draws its slice of the same model.
+/// Fills every parameter. Element i of a tensor depends on (seed, name, i), the law and the config alone, so
+/// every rank can draw its own slice of the same model, however the model is sharded.
 void initialise(NemotronH& model, std::uint64_t seed, Initialisation law = Initialisation::hf);
-/// The same for one parameter of a model of this config; std::logic_error for a name that has no law.
+/// Fills one parameter of a model of this config. Throws std::logic_error for a name that has no law.
 void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
                 Initialisation law);
 

@@ -8,12 +8,12 @@
 
 namespace nemocube {
 
-/// What a model remembers of the sequences it is decoding, one entry for each block.
+/// A model's memory of the sequences that it is decoding, one entry for each block.
 struct DecodeState {
   std::vector<std::unique_ptr<MixerState>> blocks;
 };
 
-/// NemotronH: embeddings, blocks x <- x + mixer(rmsnorm(x)), final norm, lm_head. Written for one device.
+/// NemotronH: embeddings, blocks x <- x + mixer(rmsnorm(x)), final norm, lm_head. Runs on one device.
 /// Source: Hugging Face NemotronHForCausalLM; equations in docs/.
 class NemotronH {
  public:
@@ -22,13 +22,14 @@ class NemotronH {
   NemotronH(const NemotronH&) = delete;
   NemotronH& operator=(const NemotronH&) = delete;
 
-  /// Token ids i64 [T], cut into sequences -> hidden states after the final norm [T, hidden]. With a state,
-  /// the tokens continue its sequences. Error for an id outside the vocabulary.
+  /// Token ids i64 [T], divided into `sequences` -> hidden states after the final norm [T, hidden]. With a
+  /// state, the tokens continue the sequences of the state. Throws Error for an id outside the vocabulary.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
-  /// hidden [R, hidden] -> logits [R, vocabulary] in f32 (f64). Not differentiable; see loss().
+  /// hidden [R, hidden] -> logits [R, vocabulary] in f32 (f64 for f64). Not differentiable; see loss().
   Tensor logits(const Tensor& hidden) const;
-  /// Sum over labelled rows (-100: not labelled) of the cross-entropy, [] in f32 (f64). While recording,
-  /// gradients are those of grad_scale times the sum; backward must start from 1. Full logits never exist.
+  /// Sum of the cross-entropy over labelled rows (label -100: not labelled), [] in f32 (f64 for f64). While
+  /// recording, gradients are those of grad_scale times the sum; backward must start from 1. Full logits
+  /// never exist.
   Var loss(Context& ctx, const Var& hidden, const Tensor& labels, double grad_scale);
 
   DecodeState make_state(std::int64_t sequences) const;
@@ -40,8 +41,9 @@ class NemotronH {
   const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }
 
   bool activation_checkpointing =
-      false;  ///< keep only each mixer's input, compute the rest again in backward
-  /// Labelled rows whose logits exist at once: as many as make 16 MiB in f32, at least 256, at most 512.
+      false;  ///< keep only each mixer's input; backward computes the rest again
+  /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
+  /// 256, at most 512.
   std::int64_t loss_chunk_rows = 0;
 
  private:

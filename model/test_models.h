@@ -22,8 +22,8 @@ inline NemotronHConfig tiny_config(const char* pattern = "ME*-") {
   return c;
 }
 
-/// Fresh weights, spread far enough that every part of the model matters: matrices of a size that keeps
-/// activations near 1, norms away from 1, correction biases away from 0.
+/// Fresh weights, chosen so that every part of the model affects the result: matrices scaled to keep
+/// activations near 1, norm weights away from 1, correction biases away from 0.
 inline void randomise(NemotronH& model, std::uint64_t seed) {
   initialise(model, seed);
   for (Parameter& p : model.parameters().all()) {
@@ -49,7 +49,7 @@ inline Tensor random_ids(const NemotronHConfig& config, std::int64_t count, std:
   return Tensor::from(ids, {count});
 }
 
-/// Labels of `count` tokens, every third without one.
+/// Labels of `count` tokens; every third token has none (-100).
 inline Tensor random_labels(const NemotronHConfig& config, std::int64_t count, std::uint64_t seed) {
   Tensor labels = random_ids(config, count, seed + 1000);
   for (std::int64_t i = 2; i < count; i += 3) labels.data<std::int64_t>()[i] = -100;
@@ -75,7 +75,7 @@ inline TestBatch part(const TestBatch& batch, std::int64_t i) {
           Sequences::uniform(1, length)};
 }
 
-/// Sum of token losses; adds its gradients times `scale` to those of the parameters.
+/// Sum of token losses. Adds the gradients of `scale` times the sum to the gradients of the parameters.
 inline double loss_and_gradients(NemotronH& model, const TestBatch& b, double scale = 1,
                                  const KernelChoice* kernels = nullptr) {
   Tape tape;
@@ -92,7 +92,7 @@ inline double loss_only(NemotronH& model, const TestBatch& b) {
   return model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, 1).value().to_vector()[0];
 }
 
-/// Copies of all gradients in the order of the parameters; undefined where there is none.
+/// Copies of all gradients in the order of the parameters; an undefined tensor where there is none.
 inline std::vector<Tensor> gradients(const NemotronH& model) {
   std::vector<Tensor> all;
   for (const Parameter& p : model.parameters().all())
@@ -105,7 +105,7 @@ inline Tensor hidden_of(NemotronH& model, const TestBatch& b) {
   return model.hidden(ctx, b.ids, b.sequences).value();
 }
 
-/// ||got - want|| / ||want|| over all gradients, and the worst single one with its name.
+/// The largest ||got - want|| / ||want|| of a single gradient, and the parameter's name.
 struct GradientError {
   double worst = 0;
   std::string name;

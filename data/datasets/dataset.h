@@ -6,16 +6,16 @@
 #include "core/error.h"
 #include "ops/cross_entropy/cross_entropy.h"
 
-/// Data sets: numbered rows of token ids with labels. Labels are shifted here and nowhere else: the label at
-/// position t is the target of the logits at position t.
+/// Data sets: numbered rows of token ids with labels. Data sets shift the labels, and no later stage does:
+/// the label at position t is the target of the logits at position t.
 namespace nemocube {
 
-/// One row. Content comes first, padding (of a fixed-length row) last; labels of padding are ignored_label.
+/// One row. Content comes first; the padding of a fixed-length row comes last, with the label ignored_label.
 struct Sample {
   std::string id;
   std::vector<std::int64_t> input_ids;
   std::vector<std::int64_t> labels;   ///< as many as input_ids
-  std::vector<std::int64_t> lengths;  ///< of the documents in the row: one, or several in a packed row
+  std::vector<std::int64_t> lengths;  ///< of the documents in the row (a packed row has several)
 
   std::int64_t positions() const { return static_cast<std::int64_t>(input_ids.size()); }
   std::int64_t content_length() const;  ///< positions that are not padding: the sum of `lengths`
@@ -25,7 +25,7 @@ struct Sample {
 /// Throws std::logic_error unless the lengths fit, no label lies in padding and no document is empty.
 void check_sample(const Sample& sample);
 
-/// Const members may be called by many threads at once.
+/// Many threads may call const members at once.
 class Dataset {
  public:
   Dataset() = default;
@@ -38,7 +38,7 @@ class Dataset {
   virtual Sample sample(std::int64_t i) const = 0;
   /// sample(i).content_length()
   virtual std::int64_t content_length(std::int64_t i) const { return sample(i).content_length(); }
-  /// What padding holds. Any id is right, since nothing reads it.
+  /// The id that fills padding. Any id will do, since nothing reads padding.
   virtual std::int64_t pad_id() const { return 0; }
 
  protected:

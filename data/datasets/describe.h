@@ -7,8 +7,8 @@
 
 namespace nemocube {
 
-/// The content of a row as text, special tokens included: what is a target stands between ⟦ and ⟧, documents
-/// of a packed row are separated by ‖.
+/// The content of a row as text, special tokens included. Targets stand between ⟦ and ⟧; ‖ separates the
+/// documents of a packed row.
 std::string describe_supervision(const Sample& sample, const Tokenizer& tokenizer);
 
 /// A row for `nemocube inspect`: id, input_ids, labels, text; text is null without a tokenizer.

@@ -7,9 +7,10 @@
 
 namespace nemocube {
 
-/// Calls fn for each row of a file, in order: each line of *.jsonl and *.ndjson (blank lines are skipped); in
-/// other files the elements of the list, or of the list `data` of the object, or the one object there is. The
-/// values live during the call only. Throws Error naming the file, and the line, where it is not JSON.
+/// Calls fn for each row of a file, in order. In *.jsonl and *.ndjson every line is a row; blank lines are
+/// skipped. Other files hold a list of rows, an object whose list `data` holds the rows, or an object that is
+/// the only row. The values live during the call only. Throws Error naming the file and the line that is not
+/// JSON.
 void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn);
 
 /// The row's `id` (a string or an integer), or `fallback` when it has none.

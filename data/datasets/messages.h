@@ -12,9 +12,9 @@
 ///
 ///     System: {content}\nUser: {content}\nAssistant: {content}{EOS}\nUser: ...
 ///
-/// Targets are the contents of the assistant's turns, each with the EOS behind it (append_eos), from the
-/// first token that holds a byte of the content on. Contents are taken without white space around them. Turns
-/// after the last one of the assistant are left out: nothing there is a target.
+/// Targets are the contents of the assistant's turns, each from the first token that holds a byte of the
+/// content to the EOS after the content (see append_eos). White space around contents is removed. Turns after
+/// the assistant's last turn are left out, because they hold no target.
 namespace nemocube {
 
 enum class Role { system, user, assistant, tool };
@@ -29,21 +29,23 @@ struct Conversation {
   std::vector<Turn> turns;
 };
 
-/// Rows with `messages` (role, content: a string, null, or a list of text parts, joined by a space) or
-/// `conversations` (from, value; human and user, gpt, model, bot, chatgpt and assistant, system, tool): a
-/// JSON list, {"data": [...]}, one object, or one row to a line (*.jsonl, *.ndjson). Throws Error naming file
-/// and row; also for tool calls, which this form cannot write, and, with the accepted forms, for other rows.
+/// Reads a file in one of the forms of for_each_row(). A row has one of these lists:
+///     messages        {role, content}; content is a string, null, or a list of text parts, joined by a space
+///     conversations   {from, value}; from is human or user; gpt, model, bot, chatgpt or assistant; system; or
+///                     tool
+/// Throws Error naming file and row. Rows with tool calls are errors, because this form cannot express them.
+/// For rows of another form the message lists the accepted forms.
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, bool skip_invalid = false);
 
 struct MessagesOptions {
   std::string path{};
-  std::string split = "train";  ///< its slice counts; the file is `path` whatever the name
+  std::string split = "train";  ///< only the slice has an effect; the file is always `path`
   std::optional<std::int64_t> limit_dataset_samples = std::nullopt;
-  /// Rows in the order permutation(rows, seed), before the split.
+  /// Puts the rows in the order permutation(rows, seed) before the split is taken.
   std::optional<std::uint64_t> shuffle_seed = std::nullopt;
   bool skip_invalid_samples = false;
   bool mask_history = false;  ///< only the last turn of the assistant is a target
-  RowOptions rows{};          ///< truncation context: Error, there is none
+  RowOptions rows{};          ///< Truncation::context is an Error: a conversation has no context
 };
 
 TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tokenizer,

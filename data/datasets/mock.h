@@ -14,7 +14,7 @@ struct MockOptions {
 };
 
 /// Uniformly random ids, for benchmarks and tests: token t of row i is draw i * seq_length + t of the stream
-/// (seed, "mock data set"), below vocab_size. Every label is the next id, the last is ignored.
+/// (seed, "mock data set"), below vocab_size. Every label is the next id; the last label is ignored_label.
 class MockDataset final : public Dataset {
  public:
   explicit MockDataset(const MockOptions& options);  ///< Error when a size is below 1, seq_length below 2

@@ -8,30 +8,30 @@
 
 #include "data/datasets/dataset.h"
 
-/// Several documents in one row. Sample::lengths keeps them apart: attention, convolution and scan start
-/// afresh at each document, and since labels were shifted inside each document none predicts the next one's
-/// first token.
+/// Several documents in one row. Sample::lengths separates them: attention, convolution and scan start afresh
+/// at each document. Labels were shifted within each document, so no document predicts the first token of the
+/// next.
 namespace nemocube {
 
 enum class Packing {
-  thd,   ///< in order: a pack is closed by the first row that does not fit
-  neat,  ///< longest first, each into the least-filled pack if it fits there, else into a new one
+  thd,   ///< in order; the first row that does not fit closes the pack and opens the next
+  neat,  ///< longest first, each into the least-filled pack, or into a new pack if it does not fit
 };
 
 struct PackOptions {
   std::int64_t pack_size = 0;
   Packing strategy = Packing::thd;
-  std::optional<std::int64_t> max_packs = std::nullopt;  ///< stop after so many
-  bool drop_long = true;  ///< rows longer than a pack are dropped with one warning, else an Error
+  std::optional<std::int64_t> max_packs = std::nullopt;  ///< stop after this many packs
+  bool drop_long = true;  ///< drop rows longer than a pack, with one warning; false: Error
 };
 
-/// Which rows each pack holds, in order, for rows of these lengths, all within pack_size. Empty rows are left
-/// out.
+/// The rows of each pack, in order. `lengths` are the lengths of the rows, none above pack_size. Empty rows
+/// are left out.
 std::vector<std::vector<std::int64_t>> pack_rows(std::span<const std::int64_t> lengths, Packing strategy,
                                                  std::int64_t pack_size);
 
-/// Packs of pack_size positions, the content of their rows (without padding) first. A pack's id joins those
-/// of its rows by commas.
+/// Packs of pack_size positions: the content of the rows (without their padding), then padding. A pack's id
+/// is the ids of its rows, joined by commas.
 class PackedDataset final : public Dataset {
  public:
   /// Throws Error when pack_size is below 1, a row is too long and drop_long is false, or no pack results.

@@ -10,8 +10,8 @@
 /// From the token ids of a row to a Sample: truncation, shift and padding. Nothing here knows a tokenizer.
 ///
 /// With `padding: max_length` and length S the ids are cut to at most S, shifted (S - 1 positions remain) and
-/// padded to S: a truncated row always ends in one pad, and the last id of a shorter row stays as an input
-/// that counts as padding. This is the layout of NeMo Automodel.
+/// padded to S. A truncated row therefore always ends in one pad. The last id of a shorter row stays as an
+/// input but counts as padding. This is the layout of NeMo Automodel.
 namespace nemocube {
 
 enum class Padding {
@@ -23,41 +23,41 @@ enum class Truncation {
   none,
   left,     ///< keeps the tail, where the answer is
   right,    ///< keeps the head; rows whose answer is cut away have no labels
-  context,  ///< takes tokens from the left of the context; from the left of the rest when that is not enough
+  context,  ///< removes tokens from the left of the context, then from the left of the rest if needed
 };
 
 struct RowOptions {
   std::int64_t seq_length = 0;  ///< 0: not given
   Padding padding = Padding::none;
   Truncation truncation = Truncation::none;
-  bool append_eos = true;                          ///< supervised, and not twice
-  std::optional<std::int64_t> eos_id{}, pad_id{};  ///< of the model, where the tokenizer's files name none
+  bool append_eos = true;                          ///< EOS is a target, and is not appended twice
+  std::optional<std::int64_t> eos_id{}, pad_id{};  ///< of the model, for tokenizers whose files name none
 };
-/// Throws Error naming `what` when padding or truncation wants a seq_length that is missing or below 2.
+/// Throws Error naming `what` when padding or truncation needs a seq_length and it is missing or below 2.
 void check_row_options(std::string_view what, const RowOptions& options);
 
 /// A tokenised row, before truncation and shift.
 struct TokenRow {
   std::string id;
   std::vector<std::int32_t> ids;
-  std::vector<bool> supervised;    ///< one for each id: it is a target
-  std::int64_t leading = 0;        ///< ids in front (BOS) that truncation from the left keeps
-  std::int64_t context_begin = 0;  ///< ids that Truncation::context may remove
+  std::vector<bool> supervised;    ///< for each id: whether it is a target
+  std::int64_t leading = 0;        ///< number of first ids (BOS) that truncation from the left keeps
+  std::int64_t context_begin = 0;  ///< [context_begin, context_end): ids that Truncation::context may remove
   std::int64_t context_end = 0;
 
   void append(std::int64_t id_, bool supervised_);
   std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
-  /// Targets after the shift: the first id has no predictor.
+  /// Targets after the shift. The first id is never one, because no position predicts it.
   std::int64_t label_tokens() const;
 };
 
-/// At most seq_length ids.
+/// Shortens the row to at most seq_length ids.
 void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length);
 
 /// Shift and padding. Throws Error when the row does not fit into options.seq_length.
 Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id);
 
-/// Rows kept in memory, truncated; rows without labels are dropped with one warning that counts and names
+/// Truncated rows, kept in memory. Rows without labels are dropped, with one warning that counts and names
 /// them. Throws Error naming `what` when no row is left.
 class RowDataset final : public Dataset {
  public:

@@ -5,7 +5,7 @@
 
 namespace nemocube {
 
-/// What rows of question answering and of conversations look like, for messages.
+/// The accepted forms of question-answering rows and of conversation rows, for error messages.
 inline constexpr std::string_view squad_form =
     R"({"id": ..., "context": ..., "question": ..., "answers": {"text": [...], "answer_start": [...]}}, )"
     R"(or SQuAD's files {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]})";

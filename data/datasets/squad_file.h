@@ -11,7 +11,7 @@ namespace nemocube {
 
 struct SquadAnswer {
   std::string text;
-  std::size_t begin = 0;  ///< bytes into the context; the file counts code points
+  std::size_t begin = 0;  ///< byte offset in the context (the file counts code points)
 };
 
 struct SquadQuestion {
@@ -20,21 +20,23 @@ struct SquadQuestion {
   std::string question;
   std::vector<SquadAnswer> answers;  ///< empty: the question is impossible to answer (version 2.0)
 
-  /// What a model is trained to say: the first answer without white space around it, "" when there is none.
+  /// The training target: the first answer without white space around it, "" when there is none.
   std::string target() const;
   std::vector<std::string> answer_texts() const;
 };
 
-/// Reads, in file order, the nested form ({"data": [{"paragraphs": [...]}]}), flat rows (a list or {"data":
-/// [...]}, answers as {"text": [...], "answer_start": [...]} or as a list of objects) and flat rows one to a
-/// line (*.jsonl, *.ndjson). A question may lack answers when its list is empty and `is_impossible` does not
-/// say otherwise. Throws Error naming file, question and fault, also where an answer does not stand in the
-/// context at its answer_start.
+/// The questions of a file, in file order. Accepted forms:
+///   - SQuAD's nested form, {"data": [{"paragraphs": [...]}]}
+///   - flat rows: a list, {"data": [...]}, or one row per line (*.jsonl, *.ndjson); `answers` of a row is
+///     {"text": [...], "answer_start": [...]} or a list of objects
+/// A question may have an empty list of answers. `is_impossible`, where present, must be true exactly then.
+/// Throws Error naming file, question and fault, also when the context does not contain an answer at its
+/// answer_start.
 std::vector<SquadQuestion> read_squad(const std::filesystem::path& path);
 
-/// The file that `dataset_name` (a file, or a directory with train.json, train-v1.1.json, dev-v1.1.json,
-/// validation.jsonl and alike) holds for a split. Throws Error that says what to download where the name
-/// looks like one of a hub.
+/// The file with the rows of a split. `dataset_name` is that file, or a directory with files such as
+/// train.json, train-v1.1.json, dev-v1.1.json, validation.jsonl. Throws Error when there is none; if the name
+/// looks like a name on the Hugging Face hub, the message says what to download.
 std::filesystem::path find_squad_file(const std::string& dataset_name, std::string_view split_name);
 
 }  // namespace nemocube

@@ -3,10 +3,11 @@
 #include <string_view>
 #include <vector>
 
-/// Text as Python sees it: counted in code points, white space as in str.strip and str.split.
+/// Text functions that agree with Python's: offsets of code points, and white space as in str.strip,
+/// str.split.
 namespace nemocube {
 
-/// Byte offset of every code point, and of the end. pre: `text` is valid UTF-8
+/// Byte offset of every code point, then the offset of the end. pre: `text` is valid UTF-8
 std::vector<std::size_t> character_offsets(std::string_view text);
 
 /// Python's str.isspace of one code point: Unicode White_Space and U+001C to U+001F.

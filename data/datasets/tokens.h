@@ -8,12 +8,12 @@
 
 namespace nemocube {
 
-/// Rows that were tokenised elsewhere, from a safetensors file: tensors `input_ids` and `labels`, i64 [rows,
-/// positions], labels shifted already. Every position counts as content.
+/// Rows that another program tokenised, from a safetensors file with tensors `input_ids` and `labels`, both
+/// i64 [rows, positions]. The labels are already shifted. Every position counts as content.
 class TokensDataset final : public Dataset {
  public:
-  /// Throws Error naming `what` (the file) and the tensor when dtype, shape or values do not fit: ids are
-  /// >= 0, labels are >= 0 or -100, and not all -100.
+  /// Throws Error naming `what` (the file) and the tensor for a wrong dtype or shape, a negative id, a
+  /// negative label other than -100, and when all labels are -100.
   TokensDataset(std::string what, Tensor input_ids, Tensor labels);
   std::int64_t size() const override { return input_ids_.dim(0); }
   Sample sample(std::int64_t i) const override;
@@ -24,7 +24,7 @@ class TokensDataset final : public Dataset {
   Tensor input_ids_, labels_;
 };
 
-/// The data set of a safetensors file; its other tensors are not looked at.
+/// Opens the data set in a safetensors file; other tensors of the file are ignored.
 std::shared_ptr<const TokensDataset> open_tokens_dataset(const std::filesystem::path& path);
 
 }  // namespace nemocube

@@ -4,8 +4,8 @@
 
 namespace nemocube {
 
-/// Causal grouped-query attention without positions (docs/attention.md): o_proj(attention(q_proj, k_proj,
-/// v_proj)).
+/// Causal grouped-query attention without position embeddings (docs/attention.md):
+///     o_proj(attention(q_proj x, k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
  public:
   AttentionMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);

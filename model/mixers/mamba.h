@@ -5,8 +5,9 @@
 namespace nemocube {
 
 /// Mamba-2 (docs/mamba2.md):
-///     z, xBC, dt = in_proj(u);  x, B, C = silu(conv1d(xBC));  y = ssd_scan(x, dt, B, C);  out_proj(norm(y,
-///     z))
+///     z, xBC, dt = in_proj(u)
+///     x, B, C = silu(conv1d(xBC))
+///     out_proj(norm(ssd_scan(x, dt, B, C), z))
 class MambaMixer final : public Mixer {
  public:
   MambaMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);

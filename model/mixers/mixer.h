@@ -19,18 +19,18 @@ class Linear {
   const Parameter* bias_;
 };
 
-/// What one block remembers between calls while decoding.
+/// One block's memory between calls while decoding.
 struct MixerState {
   virtual ~MixerState() = default;
 };
 
-/// The inside of a block: maps normalised token rows [T, hidden] to their contribution to the residual
-/// stream.
+/// The operation inside a block: maps normalised token rows [T, hidden] to the rows that the block adds to
+/// the residual stream.
 class Mixer {
  public:
   virtual ~Mixer() = default;
-  /// `sequences` cuts the rows of x. With a state, the rows continue the sequences it remembers, and it is
-  /// advanced; without one, every sequence starts afresh.
+  /// `sequences` divides the rows of x. With a state, the rows continue the sequences of the state, and the
+  /// call advances the state. Without one, every sequence starts from nothing.
   virtual Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) = 0;
   /// A state of `count` empty sequences; null for mixers that look at one token at a time.
   virtual std::unique_ptr<MixerState> make_state(std::int64_t count) const;

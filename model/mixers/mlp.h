@@ -3,7 +3,7 @@
 
 namespace nemocube {
 
-/// down_proj(relu(up_proj x)^2): a block of its own, and the shared expert of a mixture.
+/// down_proj(relu(up_proj x)^2). The mixer of an MLP block, and the shared expert of an MoE block.
 class MlpMixer final : public Mixer {
  public:
   MlpMixer(ParameterStore& store, const std::string& name);

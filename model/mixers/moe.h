@@ -7,15 +7,15 @@
 
 namespace nemocube {
 
-/// Mixture of experts (docs/moe.md): every token goes to its top-k of E squared-ReLU experts, chosen by a
-/// sigmoid router, and to the shared expert:
+/// Mixture of experts (docs/moe.md). A sigmoid router chooses k of E squared-ReLU experts for every token;
+/// the shared expert sees every token:
 ///     y = fc2(sum_j w_j expert_j(fc1(x))) + shared(x),  fc1 and fc2 only in models with a latent width
 class MoeMixer final : public Mixer {
  public:
   MoeMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);
   Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) override;
 
-  /// Auxiliary losses; their gradients are injected with the given scale. All off by default.
+  /// Coefficients of the auxiliary losses (all off by default) and the scale of their gradients.
   RouterOptions& router() { return router_; }
   /// Sums of the auxiliary losses over the training passes since the last reset_counts().
   struct AuxLosses {
@@ -24,10 +24,10 @@ class MoeMixer final : public Mixer {
   const AuxLosses& aux_losses() const { return aux_losses_; }
   /// Tokens sent to each expert in training passes since the last reset [E].
   const Tensor& counts() const { return counts_; }
-  /// What the global auxiliary loss has counted in them; empty without its coefficient.
+  /// Totals for the global auxiliary loss over the same passes; empty when its coefficient is 0.
   const RouterTotals& totals() const { return totals_; }
   const Parameter& correction_bias() const { return *bias_; }
-  /// Counts, totals and sums of losses start afresh: once for each optimizer step.
+  /// Sets counts, totals and sums of losses back to zero; to be called once for each optimizer step.
   void reset_counts();
 
  private:

@@ -13,8 +13,8 @@
 ///     coordinate_i = ((rank - offset) / stride_i) mod n_i
 /// This is the order of Megatron-LM's HyperCommGrid and of its "tp-cp-ep-dp-pp".
 ///
-/// Ranks are world ranks, `int` as in MPI. Nothing here communicates: the lists are the same on every rank and
-/// cost arithmetic alone, also for grids of more ranks than this job has.
+/// Ranks are world ranks, `int` as in MPI. Nothing here communicates. Every rank computes the same groups by
+/// arithmetic alone, even for a grid of more ranks than this job has.
 namespace nemocube {
 
 struct GridDimension {
@@ -22,14 +22,15 @@ struct GridDimension {
   std::int64_t size = 1;
 };
 
-/// All groups of one subset S of a grid's dimensions. They cut the grid's ranks into parts of equal size.
-/// Groups are numbered by the coordinates in the dimensions outside S, members by those in S; the first
-/// dimension varies fastest in both. The ranks of a group are ascending.
+/// All groups of one subset S of a grid's dimensions. Each rank of the grid is in one group, and all groups
+/// have the same size. Groups are numbered by the coordinates in the dimensions outside S, members by those
+/// in S; the first dimension varies fastest in both. The ranks of a group are ascending.
 class RankGroups {
  public:
-  /// Names the set of groups: names of S in reverse order of the grid, joined by "-"; those of a view other
-  /// than the base, unless they are groups of the base too, have the view in front: "dp-tp",
-  /// "expert:ep-expt_tp". Two sets with the same name are the same groups and share communicators.
+  /// The name of the set of groups: the dimensions of S in reverse order of the grid, joined by "-", as in
+  /// "dp-tp". For a view other than the base the name of the view comes first, as in "expert:ep-expt_tp",
+  /// unless the groups are also groups of the base. Two sets with the same name are the same groups and share
+  /// communicators.
   const std::string& name() const { return name_; }
   std::int64_t count() const { return count_; }
   std::int64_t size() const { return size_; }
@@ -37,10 +38,11 @@ class RankGroups {
   int rank(std::int64_t group, std::int64_t position) const;
   /// All ranks of a group.
   std::vector<int> ranks(std::int64_t group) const;
-  /// The group that holds a rank of the grid, and the rank's place in it (its rank in the communicator).
+  /// The group that holds a rank of the grid.
   std::int64_t group_of(int rank) const;
+  /// The rank's place in its group, which is its rank in the communicator.
   std::int64_t position_of(int rank) const;
-  /// The same ranks in the same order in every group.
+  /// Equal when every group has the same ranks in the same order.
   friend bool operator==(const RankGroups& a, const RankGroups& b);
 
  private:
@@ -56,24 +58,25 @@ class RankGroups {
 
   std::string name_;
   std::int64_t offset_ = 0, count_ = 1, size_ = 1;
-  Axes inside_, outside_;  // the dimensions in S and the others
+  Axes inside_, outside_;  // the dimensions in S, and the others
 };
 
 class HypercubeGrid {
  public:
-  /// The view that the constructor's dimensions make.
+  /// The name of the view that has the constructor's dimensions.
   static constexpr const char* base = "base";
 
   /// A grid over the ranks [offset, offset + product of the sizes) of a world of `world` ranks. Several grids
-  /// with different offsets make a heterogeneous job. Throws Error for no dimension, an empty or repeated name,
-  /// a size below 1, a product that overflows, a negative offset, and a grid larger than the world.
+  /// with different offsets make a heterogeneous job. Throws Error for no dimension, an empty or repeated
+  /// name, a size below 1, a product that overflows, a negative offset, and a grid larger than the world.
   HypercubeGrid(std::vector<GridDimension> dimensions, std::int64_t offset, std::int64_t world);
 
   /// Adds a second factorisation of the same ranks, such as expert:expt_tp=1,ep=4,expt_dp=2,pp=2 beside
-  /// tp=2,cp=1,dp=4,pp=2. A `shared` dimension must enumerate the same groups in both, each alone and all
-  /// together: its groups are then those of the base. Throws Error for a name that is taken, dimensions that
-  /// the constructor would refuse, a product other than the grid's size, and shared dimensions that are
-  /// repeated, absent from either side, or enumerate different groups (with both enumerations).
+  /// tp=2,cp=1,dp=4,pp=2. The `shared` dimensions must give the same groups in the view and in the base, each
+  /// dimension alone and all together; groups() then returns those of the base. Throws Error for a name that
+  /// is taken, dimensions that the constructor would refuse, a product other than the grid's size, and shared
+  /// dimensions that are repeated, missing in the view or the base, or give different groups (the message
+  /// lists both).
   void add_view(const std::string& name, std::vector<GridDimension> dimensions,
                 const std::vector<std::string>& shared = {});
 
@@ -85,9 +88,9 @@ class HypercubeGrid {
   std::span<const GridDimension> dimensions(const std::string& view = base) const;
   /// The coordinates of a rank of the grid in the dimensions of a view, in their order.
   std::vector<std::int64_t> coordinates(int rank, const std::string& view = base) const;
-  /// The groups of a subset of a view's dimensions, named in any order. A subset of shared dimensions gives
-  /// the groups of the base. Throws Error for an unknown view, an empty subset, a repeated name, and a name
-  /// that is not in the view.
+  /// The groups of a subset of a view's dimensions; the order of the names does not matter. A subset of
+  /// shared dimensions gives the groups of the base. Throws Error for an unknown view, an empty subset, a
+  /// repeated name, and a name that is not in the view.
   RankGroups groups(const std::vector<std::string>& subset, const std::string& view = base) const;
 
  private:
