@@ -31,8 +31,8 @@ struct Conversation {
 
 /// Reads a file in one of the forms of for_each_row(). A row has one of these lists:
 ///     messages        {role, content}; content is a string, null, or a list of text parts, joined by a space
-///     conversations   {from, value}; from is human or user; gpt, model, bot, chatgpt or assistant; system; or
-///                     tool
+///     conversations   {from, value}; from is human or user; gpt, model, bot, chatgpt or assistant; system;
+///                     or tool
 /// Throws Error naming file and row. Rows with tool calls are errors, because this form cannot express them.
 /// For rows of another form the message lists the accepted forms.
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, bool skip_invalid = false);

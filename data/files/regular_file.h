@@ -5,14 +5,14 @@
 #include <string>
 #include <string_view>
 
-/// Files that nobody vouches for. Only regular files are read, symbolic links to them included: a FIFO could
-/// make the program wait, a device could be read without end.
+/// Reading of untrusted files. Only regular files and symbolic links to them are read: a FIFO could make the
+/// program wait, and a device could be read without end.
 namespace nemocube {
 
 /// A regular file, open for reading.
 class RegularFile {
  public:
-  /// Never waits. Throws Error naming the path when the file cannot be opened or is not a regular one:
+  /// Never waits. Throws Error naming the path when the file cannot be opened or is not a regular file:
   ///     config.json: want a regular file, got a FIFO
   explicit RegularFile(std::filesystem::path path);
   ~RegularFile();
@@ -21,8 +21,8 @@ class RegularFile {
 
   const std::filesystem::path& path() const { return path_; }
   int descriptor() const { return descriptor_; }
-  std::int64_t size() const { return size_; }  ///< in bytes, when it was opened
-  /// Reads on into `to` and returns how many bytes there were: fewer than `bytes` only at the end of the file.
+  std::int64_t size() const { return size_; }  ///< in bytes, at the time of opening
+  /// Reads the next bytes into `to` and returns their number: fewer than `bytes` only at the end of the file.
   /// Throws Error naming the path.
   std::size_t read(char* to, std::size_t bytes);
 
@@ -32,11 +32,11 @@ class RegularFile {
   std::int64_t size_ = 0;
 };
 
-/// Contents of a regular file. Throws Error naming it when it cannot be read or holds more than max_bytes.
+/// Contents of a regular file. Throws Error naming the file when it cannot be read or exceeds max_bytes.
 std::string read_text_file(const std::filesystem::path& path, std::int64_t max_bytes);
 
 /// Calls fn(line, number) for each line of a regular file, without its line feed; numbers begin with 1. The
-/// line lives during the call only. Throws Error naming file and line when one has more than max_line_bytes.
+/// line lives during the call only. Throws Error naming file and line when a line exceeds max_line_bytes.
 void for_each_file_line(const std::filesystem::path& path, std::int64_t max_line_bytes,
                         const std::function<void(std::string_view, std::int64_t)>& fn);
 

@@ -3,21 +3,22 @@
 
 namespace nemocube {
 
-/// A directory that appears whole or not at all: a hidden one beside `target` (temporary_sibling()), to be
-/// filled and then renamed. It disappears with the object unless it was published. A lock on it says that
-/// its process is at work, so what a killed process left is known from what another one writes.
+/// A directory that appears whole or not at all. The object creates a hidden directory beside `target`
+/// (temporary_sibling()); the caller fills the directory, and publish() renames it. The destructor removes a
+/// directory that was not published. While its process runs, the directory is locked, so leftovers of a
+/// killed process can be told from a directory that another process is filling.
 class StagingDirectory {
  public:
-  /// Removes what killed processes left for the same target. Creates the directories above. Throws Error
-  /// naming the target.
+  /// Removes leftovers of killed processes for the same target, and creates missing parent directories.
+  /// Throws Error naming the target.
   explicit StagingDirectory(std::filesystem::path target);
   ~StagingDirectory();
   StagingDirectory(const StagingDirectory&) = delete;
   StagingDirectory& operator=(const StagingDirectory&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  /// Renames it to the target, which must be absent or an empty directory, and makes that durable. What is
-  /// inside must be durable already (see AtomicFile).
+  /// Renames the directory to the target, which must be absent or an empty directory, and makes the rename
+  /// durable. The files inside must be durable already (see AtomicFile).
   void publish();
 
  private:

@@ -16,7 +16,8 @@
 /// NemotronH weights in Hugging Face directories. In memory a tensor has its canonical name (see
 /// tensor_specs: "backbone." prefix, experts stacked); files may say "model." for "backbone.",
 /// "embedding.weight" for "embeddings.weight", and hold one tensor for each expert
-/// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"), in any mixture.
+/// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). One model may mix both
+/// forms.
 namespace nemocube {
 
 struct NamedTensor {
@@ -24,7 +25,7 @@ struct NamedTensor {
   Tensor value;
 };
 
-/// The meaning of a name in a file: which canonical tensor, and which slice of it when experts are apart.
+/// The canonical tensor that a name in a file stands for, or one expert's slice of that tensor.
 struct CanonicalPlace {
   std::string name;
   std::int64_t expert = -1;  ///< -1: the whole tensor
@@ -33,7 +34,7 @@ CanonicalPlace canonical_place(std::string_view name_in_file);
 /// "...mixer.experts.up_proj", 3 -> "...mixer.experts.3.up_proj.weight"
 std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert);
 
-/// How a directory spells one canonical tensor: one part, or one for each expert.
+/// How a directory stores one canonical tensor: as one part, or as one part for each expert.
 struct WeightPart {
   std::string name;   ///< in the file
   std::string dtype;  ///< in the file, "BF16"
@@ -44,26 +45,28 @@ struct WeightForm {
   std::vector<WeightPart> parts;
 };
 
-/// What a model directory looked like, so that it can be written again in the same form.
+/// The form of a model directory, so that a model can be saved in the same form.
 struct WeightFiles {
   std::map<std::string, WeightForm, std::less<>> tensors;  ///< by canonical name
-  std::vector<StoredIn> carried;  ///< tensors of multi-token prediction that nobody loaded, still mapped
+  std::vector<StoredIn> carried;  ///< tensors of multi-token prediction that were not loaded, still mapped
   std::map<std::string, std::string>
       other_files;  ///< config.json, tokenizer files and the like: contents by name
 };
 
 /// An opened model directory. Only headers are read at first; values are borrowed from the mapped files, so a
-/// rank that needs a slice touches no more than its pages.
+/// rank that needs a slice reads only the pages of that slice.
 class HfWeights {
  public:
   /// Throws Error when the files contradict each other or hold one tensor under two names.
   explicit HfWeights(const std::filesystem::path& directory);
 
-  /// Throws one Error that lists, ten each with their number, tensors that are missing, unexpected ("mtp."
-  /// never is), or of another shape or not floating. Shapes are those of `wanted`, which may be meta tensors.
+  /// Throws one Error that lists the tensors that are missing, unexpected ("mtp." tensors never are), or of a
+  /// wrong shape or no floating dtype: for each kind the number and the first ten. `wanted` gives the shapes
+  /// and may hold meta tensors.
   void check(std::span<const NamedTensor> wanted) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
-  /// Where the tensor is or, when the files have experts apart, each expert's in their order.
+  /// Where the tensor is stored: one place, or one for each expert, in order, when the files separate
+  /// experts.
   std::vector<StoredIn> stored(std::string_view name) const;
   /// Copies the whole tensor, converting to the floating dtype of `into`.
   void read(std::string_view name, const Tensor& into) const;
@@ -80,39 +83,41 @@ class HfWeights {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-/// check, read into every tensor that is not meta, files: fills `into` from a directory, tensor by tensor.
+/// Opens a directory, checks it against `into`, reads every tensor of `into` that is not meta, and returns
+/// the form of the directory.
 WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into);
 
 /// The form for a model that did not come from files: "backbone." names, one tensor for each expert, one
-/// file, config.dtype (f32 when unset; keep_f32 tensors f32), and a config.json. Without multi-token
-/// prediction.
+/// file, and a config.json. The dtype is config.dtype (f32 when unset), and f32 for keep_f32 tensors. Tensors
+/// of multi-token prediction are not included.
 WeightFiles default_weight_files(const NemotronHConfig& config);
 /// The files beside the weights that travel with a model: config.json, generation_config.json, tokenizer and
-/// chat template files, remote code. Files that are links to the outside are left out, with a warning that names
-/// them, so that nobody's model directory makes us copy private files: a link may lead to a file in the
-/// directory or, in a Hugging Face cache, to one in its `blobs`. config.json and tokenizer.json, known by what
-/// they contain, may lie anywhere.
+/// chat template files, remote code. A link may lead to a file in the directory or, in a Hugging Face cache,
+/// to a file in its `blobs`. Links to other places are left out, with a warning that names them; otherwise a
+/// downloaded model directory could make us copy private files. Only config.json and tokenizer.json may be
+/// links to any place, because their contents are checked.
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& directory);
 
-/// The tensors under the names of the files, stacked experts split into views where the files have them
-/// apart. Any subset of the model, in the same order.
+/// The given tensors under their names in the files, in the same order. Stacked experts become one view for
+/// each expert where the files separate experts. `tensors` may be any subset of the model.
 std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, const WeightFiles& files);
 
 struct SaveOptions {
-  /// dtype in the files; absent: for each tensor as in the source (f16, which is never written, becomes f32).
-  /// bf16 leaves keep_f32 tensors in f32. config.json is changed to match.
+  /// dtype in the files. Absent: every tensor has the dtype of the source, but f32 for f16, which is never
+  /// written. bf16 leaves keep_f32 tensors in f32. config.json is changed to match.
   std::optional<DType> dtype;
-  /// Absent: divided into files like the source. Otherwise at most so many bytes in a file; 0: one file.
+  /// Most bytes of tensors in one file; 0: one file for all. Absent: the same division into files as the
+  /// source.
   std::optional<std::int64_t> most_shard_bytes;
 };
 
 /// Writes a directory in the form of `files`. `tensors` are all of files.tensors, in the order in which they
-/// should fill new shards; carried tensors and other files are written as they are, bit for bit. Streams from
-/// the given memory: no second copy of the model is made.
+/// should fill new shards. Carried tensors and other files are written unchanged. Tensors are written
+/// straight from their memory, without a second copy of the model.
 ///
 /// Crash-safe: everything is written and synced under a hidden temporary name beside `directory`, which then
-/// takes its name in one step (StagingDirectory). `directory` must not exist or be empty: nothing is ever overwritten (Error).
-/// Returns what was written, by name of the file.
+/// takes its name in one step (StagingDirectory). Throws Error when `directory` exists and is not empty,
+/// so nothing is ever overwritten. Returns the sum of each file, by file name.
 FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
                          const WeightFiles& files, const SaveOptions& options = {});
 

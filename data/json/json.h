@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 
-/// JSON documents read from files that nobody vouches for, and written so that other programs accept them.
+/// JSON documents: read from untrusted files, and written so that other programs accept them.
 namespace nemocube {
 
 /// A document whose objects keep the order of their keys.
@@ -21,20 +21,21 @@ struct JsonLimits {
   bool non_finite = true;  ///< accept the bare tokens Infinity, -Infinity and NaN, as Python writes them
 };
 
-/// Parses a whole text. Throws Error "what: ..." that tells the byte (counted from 1) where it is damaged, or
-/// the key that an object holds twice, or the limit that is exceeded.
+/// Parses a whole text. Throws Error "what: ..." with the byte (counted from 1) of a syntax error, the key
+/// that an object holds twice, or the limit that is exceeded.
 Json parse_json(std::string_view text, const std::string& what, const JsonLimits& limits = {});
-/// The document in a regular file.
+/// Parses the contents of a regular file.
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 
 /// Text of a document, with `indent` spaces for each level (negative: in one line). Non-finite numbers become
 /// the bare tokens that parse_json accepts; bytes that are not UTF-8 become U+FFFD.
 std::string dump_json(const Json& value, int indent = 2);
 
-/// A value as messages quote it: "an object", "a list of 3", or its text as an excerpt.
+/// A value as quoted in messages: "an object", "a list of 3", or its text as an excerpt.
 std::string brief(const Json& value);
 
-/// A value with its place in a file, so that every complaint names file, key, wish and fact:
+/// A value with its place in a file, so that every message names the file, the key, the wanted and the given
+/// value:
 ///     config.json: 'hidden_size': want an integer, got "4096"
 /// Does not own the document. A key whose value is null counts as absent.
 class JsonView {

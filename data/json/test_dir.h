@@ -13,7 +13,7 @@
 
 namespace nemocube::testing {
 
-/// A directory of its own for one test, removed at the end.
+/// A new directory for one test; the destructor removes it.
 class TestDir {
  public:
   TestDir() {

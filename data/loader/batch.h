@@ -10,7 +10,7 @@
 
 namespace nemocube {
 
-/// Rows of one forward pass, padded to a rectangle, with what is counted about them.
+/// Rows of one forward pass, padded to a rectangle, with their counts.
 struct Batch {
   Tensor input_ids;                                ///< [rows, width] i64
   Tensor labels;                                   ///< [rows, width] i64, already shifted, -100: no target
@@ -20,8 +20,8 @@ struct Batch {
   std::int64_t positions = 0;                      ///< rows * width
   std::int64_t content_tokens = 0;                 ///< positions that are not padding
   std::int64_t label_tokens = 0;                   ///< labels that are targets
-  std::int64_t tail_trimmed_tokens = 0;  ///< positions less the trailing run of -100 of each row; what
-                                         ///< training.jsonl calls num_tokens_per_step
+  std::int64_t tail_trimmed_tokens = 0;  ///< positions without each row's trailing run of -100;
+                                         ///< num_tokens_per_step in training.jsonl
 };
 
 /// Pads to the longest row. pre: samples is not empty, each passes check_sample()

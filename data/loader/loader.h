@@ -10,11 +10,11 @@
 
 /// Batches of a data set, epoch after epoch.
 ///
-/// All ranks go through one order of the rows: 0, 1, 2, ... or, shuffled, permutation(rows, seed + epoch). Of
-/// every dp_size * batch_size consecutive rows of it, rank r takes those at r, r + dp_size, r + 2 dp_size,
-/// ...: which rows a step sees does not depend on dp_size as long as the global batch is the same. At the end
-/// of an epoch up to dp_size - 1 rows are left out, so that every rank gets as many as the others; with
-/// drop_last also an incomplete batch.
+/// All ranks use the same order of the rows: 0, 1, 2, ... or, shuffled, permutation(rows, seed + epoch). Of
+/// every dp_size * batch_size consecutive rows in this order, rank r takes those at r, r + dp_size, r + 2
+/// dp_size, ... The rows of a step therefore do not depend on dp_size as long as the global batch is the
+/// same. At the end of an epoch up to dp_size - 1 rows are left out, so that every rank gets the same number;
+/// with drop_last an incomplete batch is left out too.
 namespace nemocube {
 
 struct LoaderOptions {
@@ -26,17 +26,18 @@ struct LoaderOptions {
   std::int64_t dp_size = 1;
 };
 
-/// Where a loader stands between two batches; the same on all ranks, and valid for another dp_size.
+/// The position of a loader between two batches. The state is the same on all ranks, and valid for another
+/// dp_size.
 struct LoaderState {
   std::int64_t epoch = 0;
   std::int64_t next_index = 0;  ///< rows of the epoch's order that all ranks together have taken
-  std::int64_t rows = 0;        ///< of the data set: a state of another data set is refused
+  std::int64_t rows = 0;        ///< of the data set; restore() refuses a state with another number
   std::int64_t seed = -1;       ///< of the shuffle; -1 when there is none
 
   friend bool operator==(const LoaderState&, const LoaderState&) = default;
 };
 Json to_json(const LoaderState& state);
-/// Throws Error naming the file and the field that is missing, negative or no integer.
+/// Throws Error naming the file and the field that is missing, negative or not an integer.
 LoaderState loader_state_from_json(const JsonView& json);
 
 class Loader {
@@ -50,14 +51,14 @@ class Loader {
 
   /// The next batch of this rank. pre: !epoch_done()
   Batch next();
-  /// Up to `count` batches, the microbatches of one step: fewer at the end of an epoch.
+  /// The microbatches of one step: `count` batches, fewer at the end of an epoch.
   std::vector<Batch> next_group(std::int64_t count);
 
   std::int64_t epoch() const { return epoch_; }
   void start_epoch(std::int64_t epoch);
 
   LoaderState state() const;
-  /// Goes on where a loader with this state would. Throws Error when rows or seed differ.
+  /// Continues from this state. Throws Error when rows or seed differ.
   void restore(const LoaderState& state);
 
  private:

@@ -5,17 +5,17 @@
 #include <string_view>
 #include <vector>
 
-/// Exact match and F1 as the official SQuAD scorers have them. Texts must be valid UTF-8.
+/// Exact match and F1 as the official SQuAD scorers compute them. Texts must be valid UTF-8.
 namespace nemocube {
 
 enum class SquadVersion {
   v1_1,  ///< F1 is 0 whenever no word is common
-  v2_0,  ///< two answers without words agree; answers that normalise to nothing count as no answer
+  v2_0,  ///< two answers without words match; an answer that normalises to nothing counts as no answer
 };
 
 /// Lower case; without ASCII punctuation; the whole words a, an and the become spaces; runs of white space
-/// become single spaces. Case and word boundaries are Unicode's, as in Python; combining marks are no word
-/// characters there.
+/// become single spaces. Case and word boundaries are Unicode's, as in Python; combining marks are not
+/// word characters.
 std::string normalize_answer(std::string_view text);
 
 struct AnswerScore {
@@ -23,8 +23,8 @@ struct AnswerScore {
 };
 /// Against one right answer.
 AnswerScore score_answer(std::string_view prediction, std::string_view answer, SquadVersion version);
-/// The best over all right answers, for em and f1 separately. Without any: v2.0 wants an empty prediction,
-/// v1.1 gives 0.
+/// The best em and, separately, the best f1 over all right answers. Without right answers, v2.0 gives 1 to an
+/// empty prediction and v1.1 gives 0.
 AnswerScore best_score(std::string_view prediction, std::span<const std::string> answers,
                        SquadVersion version);
 
@@ -38,7 +38,7 @@ class SquadScorer {
  public:
   explicit SquadScorer(SquadVersion version = SquadVersion::v1_1) : version_(version) {}
   AnswerScore add(std::string_view prediction, std::span<const std::string> answers);
-  void add_unanswered() { ++total_; }  ///< no prediction: counts 0
+  void add_unanswered() { ++total_; }  ///< counts a question without prediction, with score 0
   SquadScore score() const;            ///< all 0 without questions
 
  private:

@@ -11,7 +11,7 @@
 #include "core/dtype.h"
 
 /// The safetensors file format: eight bytes with the length N of the header (little endian), N bytes of JSON
-/// that tell dtype, shape and place of each tensor, then the tensors, without gaps or overlaps.
+/// with dtype, shape and place of each tensor, then the tensors, without gaps or overlaps.
 /// https://github.com/huggingface/safetensors#format
 namespace nemocube {
 
@@ -21,7 +21,7 @@ constexpr std::int64_t most_header_bytes = 100'000'000;
 int stored_bits(std::string_view dtype);
 /// The file's spelling of a dtype.
 std::string_view stored_name(DType dtype);
-/// The dtype that a file's spelling stands for; nothing for those that have no DType ("F16" among them).
+/// The dtype that a file's spelling stands for; nothing for dtypes without a DType (such as "F16").
 std::optional<DType> dtype_of_stored(std::string_view dtype);
 
 struct StoredTensor {
@@ -42,11 +42,11 @@ struct SafetensorsHeader {
 };
 
 /// Reads and checks the header of a whole file in memory; afterwards every tensor lies inside the file and
-/// has the bytes that its shape asks for. Throws Error "what: ..." otherwise.
+/// has the bytes that its shape asks for. Throws Error "what: ..." for a damaged file.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& what);
 
 /// Length and header, ready to be written: padded with spaces so that the data starts at a multiple of 8.
-/// `begin` and `end` of the tensors are taken as they are.
+/// `begin` and `end` of the tensors are written as given.
 std::string format_safetensors_header(std::span<const StoredTensor> tensors,
                                       const std::map<std::string, std::string>& metadata);
 

@@ -13,11 +13,11 @@
 
 namespace nemocube {
 
-/// A safetensors file mapped into memory: opening reads the header only, pages of the data come in when they
+/// A safetensors file mapped into memory: opening reads only the header; pages of the data are read when they
 /// are touched. Replacing the file by a rename does not disturb the mapping; truncating it in place does.
 class SafetensorsFile {
  public:
-  /// Maps and checks the file; Error naming it otherwise.
+  /// Maps the file and checks its header. Throws Error naming the file.
   explicit SafetensorsFile(std::filesystem::path path);
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
@@ -35,7 +35,7 @@ class SafetensorsFile {
   /// and for more than six dimensions.
   Tensor tensor(const StoredTensor& which) const;
   Tensor tensor(std::string_view name) const { return tensor(at(name)); }
-  /// The bytes as they are; valid as long as owner() is held.
+  /// The stored bytes, valid as long as owner() is held.
   std::span<const std::byte> bytes(const StoredTensor& which) const;
   std::shared_ptr<const void> owner() const { return mapping_; }
 
