@@ -79,7 +79,7 @@ TEST_CASE("tape: two tapes alive at once accumulate into one leaf") {
   Tape third;
   a.tape = &third;
   third.backward(multiply(a, w, values({2})), values({1}));
-  CHECK_BITS(w.grad(), values({2}));  // set, not added to what was there
+  CHECK_BITS(w.grad(), values({2}));  // the old value is overwritten, not added to
 }
 
 TEST_CASE("tape: what a closure throws names it, with the type it had") {

@@ -55,7 +55,7 @@ TEST_CASE("random stream: moments") {
     uniform += RandomStream(43, "u").uniform(i);
     ++bins[RandomStream(44, "b").below(i, 10)];
   }
-  const double sigma = 1 / std::sqrt(static_cast<double>(n));  // of the mean; five of them
+  const double sigma = 1 / std::sqrt(static_cast<double>(n));  // of the mean; the bound is 5 sigma
   CHECK(std::abs(sum / n) < 5 * sigma);
   CHECK(std::abs(squares / n - 1) < 5 * std::sqrt(2.0) * sigma);
   CHECK(std::abs(uniform / n - 0.5) < 5 * sigma / std::sqrt(12.0));

@@ -11,7 +11,7 @@ using namespace nemocube;
 
 namespace {
 
-/// Rows of `cols` elements, `pad` further ones between them that no product may read into C or write.
+/// Rows of `cols` elements with `pad` more elements between rows. No product may use or write the latter.
 template <class T>
 struct Rows {
   std::int64_t stride;
@@ -33,7 +33,7 @@ Rows<T> integers(std::int64_t rows, std::int64_t cols, std::int64_t pad, std::ui
   return m;
 }
 
-/// Whether tile_gemm gives what plain loops give, and leaves alone what lies between the rows of C.
+/// Whether tile_gemm gives the result of plain loops and does not write between the rows of C.
 template <class T, bool ta, bool tb>
 bool agrees(std::int64_t M, std::int64_t N, std::int64_t K, bool accumulate, std::int64_t pad = 3) {
   Rows<T> a = ta ? integers<T>(K, M, pad, 1) : integers<T>(M, K, pad, 1);

@@ -105,7 +105,8 @@ TEST_CASE("adamw: elementwise against a plain f64 loop") {
             state.step(grad, o);
             want.step(grad.to_vector(), o);
           }
-          // Three steps of about ten roundings; m and g may cancel, so absolute at their size.
+          // Three steps of about ten roundings. m and g may cancel, so the tolerance is absolute, at their
+          // size.
           const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
           CHECK_CLOSE(state.w, as_tensor(want.w, shape), (Tol{12 * ulp, 12 * ulp}));
           CHECK_CLOSE(state.m, as_tensor(want.m, shape), (Tol{12 * ulp, 24 * ulp}));
@@ -172,7 +173,7 @@ TEST_CASE("adamw: numbers that are not finite are noticed wherever they are writ
       CHECK(finite(DType::f32, with_copy, 1, 1, o));
       CHECK_FALSE(finite(DType::f32, with_copy, std::nan(""), 1, o));
       CHECK_FALSE(finite(DType::f32, with_copy, HUGE_VAL, 1, o));
-      CHECK_FALSE(finite(DType::f32, with_copy, 1, 1e30, o));  // its square overflows, in the moment alone
+      CHECK_FALSE(finite(DType::f32, with_copy, 1, 1e30, o));  // only the second moment overflows
       CHECK(finite(DType::f64, with_copy, 1, 1e30, o));
     }
   // Finite in f32, beyond the largest number of bf16.

@@ -15,8 +15,7 @@ namespace {
 /// Columns handled together, so that the rows, taps and sums of a quad stay in the first-level cache.
 constexpr std::int64_t block_columns = 256;
 
-/// Number of tokens formed together when K = 4: each value of x, tap and sum is then loaded once for all
-/// four.
+/// Tokens formed together when K = 4: each value of x, tap and sum is then loaded once for all of them.
 constexpr int quad = 4;
 
 /// A run of rows [first, last) within one sequence [begin, end).
@@ -36,8 +35,7 @@ void for_pieces(const Sequences& sequences, std::int64_t first, std::int64_t las
   }
 }
 
-/// Base pointer and stride of a tensor's rows. Used instead of Tensor::row, which checks the dtype on every
-/// call.
+/// Base pointer and stride of a tensor's rows. Tensor::row would check the dtype on every call.
 template <class T>
 struct Rows {
   T* data = nullptr;

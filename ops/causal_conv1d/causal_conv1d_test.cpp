@@ -116,7 +116,7 @@ TEST_CASE("causal_conv1d: gradients in f32 and bf16 against f64, across segments
     const auto got = run(c), want = run(as_dtype(c, DType::f64));
     const std::int64_t tokens = c.sequences.tokens();
     CHECK_CLOSE(got[0], want[0], sum_tol(dtype, 4, 4));
-    // dy is drawn again and rounded to the dtype, so gradients differ by the rounding of their terms.
+    // dy is drawn for each dtype and rounded to it, so gradients differ by the rounding of their terms.
     const double unit = dtype == DType::bf16 ? 0x1p-8 : 0x1p-24;
     // Terms of dx reach about 4, and each is a product of three rounded factors.
     const Tol rounded{8 * unit, 32 * unit};

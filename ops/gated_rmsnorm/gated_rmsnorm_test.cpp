@@ -186,7 +186,7 @@ TEST_CASE("gated_rmsnorm: writes over the gradient that came in when nobody else
   const Tensor dout = random_tensor({9, 24}, DType::f32, 4), kept = dout.clone();
   const Tensor identity = Tensor::zeros({24, 24}, DType::f32);
   for (std::int64_t i = 0; i < 24; ++i) identity.row<float>(i)[i] = 1;
-  // y and z are intermediate values; a projection in between makes a gradient that only the norm holds.
+  // y and z are intermediate values. A projection after the norm makes a gradient that only the norm holds.
   const auto gradients = [&](bool y_wanted, bool z_wanted, bool between) {
     const auto node = [&](bool wanted) {
       return wanted ? std::make_shared<GradNode>(c.y.shape(), DType::f32, false) : nullptr;

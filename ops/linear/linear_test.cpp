@@ -119,7 +119,7 @@ TEST_CASE("linear: f32 and bf16 against f64") {
 }
 
 TEST_CASE("linear: the bias is added before the rounding") {
-  // 256 + 1 + 1: each partial sum rounded to bf16 would stay at 256.
+  // 256 + 1 + 1: if each partial sum were rounded to bf16, the sum would stay at 256.
   const Tensor x = Tensor::from(std::vector<float>{1, 256}, {1, 2}).to(DType::bf16);
   const Tensor w = Tensor::from(std::vector<float>{1, 1}, {1, 2}).to(DType::bf16);
   const Tensor b = Tensor::from(std::vector<float>{1}, {1}).to(DType::bf16);

@@ -194,7 +194,7 @@ TEST_CASE("matmul: same bits again, in a parallel region and from several thread
   parallel_for(8, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) inside[static_cast<std::size_t>(i)] = product();
   });
-  if (threads > 1)  // else the region does not exist
+  if (threads > 1)  // with one thread there is no parallel region
     for (const Tensor& c : inside) CHECK_BITS(c, alone);
   const Tensor together = product();
   {

@@ -152,7 +152,7 @@ TEST_CASE("unpermute: values and gradients against f64") {
             run_unpermute(rows.to(DType::f64), weights.to(DType::f64), p, dy.to(DType::f64));
         CHECK_CLOSE(want.y, reference_combine(rows, weights, p), sum_tol(DType::f64, k, 3));
         CHECK_CLOSE(got.y, want.y, sum_tol(dtype, k, 3));
-        // Leaves sum in f32, so a product of two stored values is rounded once.
+        // The gradient of a leaf is f32, so a product of two stored values is rounded once.
         CHECK_CLOSE(got.drows, want.drows, (Tol{0x1p-23, 0}));
         CHECK_CLOSE(got.dweights, want.dweights, sum_tol(DType::f32, cols, 3));
       }
@@ -213,7 +213,7 @@ TEST_CASE("permute, unpermute: intermediate bf16 gradients are rounded once") {
   Context ctx{.tape = &tape};
   const Var y = unpermute(ctx, permute(ctx, in, p), halves, p);
   tape.backward(y, dy);
-  // Three halves of a small integer: exact in every format on the way.
+  // 3/2 times a small integer is exact in every format that occurs here.
   Tensor want = dy.to(DType::f64);
   for (std::int64_t i = 0; i < want.numel(); ++i) want.data<double>()[i] *= 1.5;
   CHECK_BITS(in.node()->take(), want.to(DType::bf16));

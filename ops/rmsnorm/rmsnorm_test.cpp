@@ -111,8 +111,8 @@ TEST_CASE("rmsnorm: against the formulas") {
         const Tol dw_tol = sum_tol(dtype == DType::bf16 ? DType::f32 : dtype, rows + cols, 8);
         const Outcome got = run_plain(x, w, dy), want = reference(x, {}, w, dy, {});
         CHECK_CLOSE(got.y, want.y, tol);
-        // With one column x / |x| does not depend on x: the gradient is a difference of equal numbers,
-        // as large as inv_rms.
+        // With one column, x / |x| does not depend on x. The gradient is then a difference of equal numbers
+        // of the size of inv_rms.
         const Tol dx_tol = cols == 1 ? Tol{tol.rel, 1e3 * tol.abs} : Tol{tol.rel, 8 * tol.abs};
         CHECK_CLOSE(got.dx, want.dx, dx_tol);
         CHECK_CLOSE(got.dw, want.dw, dw_tol);
@@ -248,7 +248,8 @@ TEST_CASE("rmsnorm: strided rows, gradients into windows, more dimensions") {
   }
   const Outcome fused = run_residual("fused", wide.narrow(-1, 0, 24).clone(), other, w, dy, dy);
   for (const bool residual_wants : {false, true}) {
-    // The windowed part is used twice: its gradient grows after the norm's share, the residual's must not.
+    // The windowed part is used twice: its gradient grows after the norm has added to it. The residual's
+    // gradient must not grow.
     Recorded r;
     const Var x = Var::leaf(wide);
     const Var part = split_last(r.ctx, x, widths)[0];
@@ -272,7 +273,7 @@ TEST_CASE("rmsnorm: a gradient that others hold is not overwritten") {
   const Tensor dy = random_tensor({4, 8}, DType::f32, 3), keep = dy.clone();
   run_residual("fused", x, x, w, dy, dy);
   CHECK_BITS(dy, keep);
-  // Nobody holds it: overwritten, same values.
+  // A gradient that nobody else holds is overwritten; the values are the same.
   Recorded r;
   const Var in = intermediate(x);
   const Var y = rmsnorm(r.ctx, in, w, eps);
@@ -288,7 +289,7 @@ TEST_CASE("rmsnorm: the gradient of the sum gives its place to the result when n
   const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps);
   out.sum.node()->add(d_sum.clone());
   const void* place = out.sum.node()->grad().raw();
-  out.normed.node()->add(dy);  // held here: must stay as it is
+  out.normed.node()->add(dy);  // dy is held here, so it must not be overwritten
   const Tensor keep = dy.clone();
   r.tape.backward(Var(x), x);
   CHECK(in.node()->grad().raw() == place);

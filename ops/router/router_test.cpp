@@ -90,7 +90,7 @@ TEST_CASE("router: groups by their two best experts, dropped ones count as minus
   // t of the groups: {5, 0, 0}, {3, 3, 0}: the pair wins over the single best.
   CHECK(chosen(route_logits(logits, {4.5, -0.5, -0.5, 2.5, 2.5, -0.5},
                             {.experts = 6, .top_k = 3, .groups = 2})) == std::vector<double>{3, 4, 5});
-  // All biased scores of the kept group are negative; experts of the other must still not be chosen.
+  // All biased scores of the kept group are negative; experts of the dropped group must still not be chosen.
   CHECK(chosen(route_logits(logits, {-3, -4, -5, -6, -6, -6}, {.experts = 6, .top_k = 3, .groups = 2})) ==
         std::vector<double>{0, 1, 2});
   // Groups of one expert.
@@ -250,7 +250,7 @@ TEST_CASE("router: for one microbatch the global loss is aux_loss; without coeff
     CHECK(global.aux_loss == 0);
     CHECK(global.global_aux_loss == aux.aux_loss);
     CHECK_BITS(global_grad, aux_grad);
-    // The same microbatch again is balanced alike; a fresh total knows nothing of either.
+    // Repeating the microbatch keeps the balance; a new total contains neither microbatch.
     const auto [again, again_grad] = run(o, &totals);
     CHECK(again.global_aux_loss == aux.aux_loss);
     CHECK(totals.tokens == 46);
@@ -359,7 +359,7 @@ TEST_CASE("router: f32 and bf16 gradients against f64") {
 
 TEST_CASE("router: bits after the logits do not depend on threads") {
   const int before = omp_get_max_threads();
-  // A diagonal gate makes both products exact whatever the order of their sums, which is the matrix library's.
+  // With a diagonal gate both products are exact for any order of summation (oneDNN chooses the order).
   const RouterOptions o{.experts = 32,
                         .top_k = 4,
                         .groups = 4,
@@ -407,7 +407,7 @@ TEST_CASE("router: expert bias moves towards balance") {
     const bool fits = dtype == DType::f64;
     CHECK(update_expert_bias(bias, Tensor::from<std::int64_t>({10, 0, 5, 5}, {4}), 1e300) == fits);
   }
-  // The mean 1/3 is no f32 number, and the counts beyond 2^53 are no f64 numbers.
+  // f32 cannot represent the mean 1/3, and f64 cannot represent the counts beyond 2^53.
   const Tensor third = Tensor::zeros({3}, DType::f32);
   update_expert_bias(third, Tensor::from<std::int64_t>({0, 1, 0}, {3}), 1);
   CHECK(third.to_vector() == std::vector<double>{1, -1, 1});

@@ -9,9 +9,9 @@
 ///   off-diagonal     Y  = from_start (C H^T) + D X
 ///   diagonal block   Y += (L * C B^T) dt X
 ///   state passing    H' = whole H + (to_end dt X)^T B        the second term is the chunk's own state
-/// The names are those of the paper's section 6: with the tokens of all chunks as rows and columns, (L * C
-/// B^T) is a matrix whose diagonal blocks are the chunks, and all other blocks factor through the states
-/// between chunks.
+/// The names come from section 6 of the paper. There (L * C B^T) is a matrix with the tokens of all chunks as
+/// rows and columns. Its diagonal blocks are the chunks; all other blocks factor through the states between
+/// chunks.
 namespace nemocube::cpu {
 
 SsdChunks::SsdChunks(const Sequences& sequences, std::int64_t chunk_size) {

@@ -11,7 +11,7 @@
 ///   P  = (X dY^T * E) dt, summed over heads     row s, column l
 ///   dC = sum over heads of from_start dY H,  + P^T B
 ///   dB = sum over heads of to_end dt X R,    + P C
-///   R' = whole R + (from_start dY)^T C          R of the chunk before
+///   R' = whole R + (from_start dY)^T C          R of the previous chunk
 /// The gradient da_t of the log-decay a_t is the sum of every product that crosses from a token before t to a
 /// token at or after t. Each product is added directly; no large sums are subtracted from each other.
 namespace nemocube::cpu {

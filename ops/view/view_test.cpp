@@ -45,7 +45,7 @@ TEST_CASE("view: a part of split_last that nobody uses has gradient zero") {
   Context ctx;
   ctx.tape = &tape;
   const Var x = Var::leaf(random_tensor({3, 8}, DType::f32, 4));
-  // A gradient buffer that is not zero to begin with: memory of earlier tensors is used again.
+  // A gradient buffer that does not start as zeros, because memory of earlier tensors is used again.
   { random_tensor({3, 8}, DType::f32, 5).fill(77); }
   const auto parts = split_last(ctx, x, widths);
   tape.backward(parts[1], random_tensor({3, 5}, DType::f32, 6));
@@ -70,7 +70,7 @@ TEST_CASE("view: reshape keeps values and gradients in order") {
     return std::vector<Var>{reshape(c, reshape(c, in[0], {3, 8}), {-1, 2})};
   };
   CHECK_GRADIENTS(fn, {random_tensor({4, 6}, DType::f64, 11)});
-  // Of a window: the rows stay apart in memory.
+  // Reshape of a window: its rows are not adjacent in memory.
   const DiffFn window = [](Context& c, const std::vector<Var>& in) {
     const auto parts = split_last(c, in[0], std::array<std::int64_t, 2>{6, 2});
     return std::vector<Var>{reshape(c, parts[0], {2, 2, 6}), parts[1]};
