@@ -21,7 +21,7 @@ TEST_CASE("model: a packed batch gives the hidden states, loss and gradients of 
     double sum = 0;
     for (std::int64_t i = 0; i < batch.sequences.count(); ++i) {
       const TestBatch one = part(batch, i);
-      // A few roundings: products of other sizes are summed in another order.
+      // Allows a few roundings, because products of another size are summed in another order.
       const double eps = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
       CHECK_CLOSE(together.narrow(0, batch.sequences.begin(i), one.ids.numel()), hidden_of(model, one),
                   Tol({64 * eps, 64 * eps}));
@@ -153,7 +153,7 @@ TEST_CASE("model: frozen parameters get no gradient and leave the others as they
         CHECK_BITS(got[i], want[i]);
     }
   }
-  // Nothing at all to train: nothing is recorded.
+  // When nothing is trainable, nothing is recorded.
   for (Parameter& p : all) p.trainable = false;
   Tape tape;
   Context ctx;
@@ -228,8 +228,8 @@ TEST_CASE("model: a bf16 model errs like an f32 model whose weights are off by a
   }
   const double moved_loss = loss_and_gradients(wide, batch);
   const auto moved = gradients(wide);
-  // Every block rounds about six results on the way forward and as many on the way back, and its weights
-  // once: the errors add like a random walk of 12 steps for one. Twice that.
+  // Every block rounds about six results in forward, as many in backward, and its weights once. The errors
+  // add like a random walk of 12 steps per block. The bound is twice that.
   const double factor = 2 * std::sqrt(12.0);
   CHECK(relative_error(hidden, hidden_reference) <
         factor * relative_error(hidden_of(wide, batch), hidden_reference));

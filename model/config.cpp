@@ -59,7 +59,8 @@ bool NemotronHConfig::has(BlockKind kind) const {
 std::int64_t NemotronHConfig::count(BlockKind kind) const { return std::ranges::count(blocks, kind); }
 
 namespace {
-// Bounds that keep every product of sizes, and bytes of optimizer state for all parameters, far from 2^63.
+// With these bounds every product of sizes, and the bytes of optimizer state of all parameters, stay far
+// below 2^63.
 constexpr std::int64_t most_size = 1 << 24, most_width = 1 << 26, most_layers = 1 << 14,
                        most_parameters = std::int64_t{1} << 50;
 
@@ -121,7 +122,7 @@ void validate_moe(const NemotronHConfig& c) {
   require(c.topk_group <= c.n_group, "topk_group: want at most n_group (", c.n_group, "), got ",
           c.topk_group);
   const std::int64_t group = c.n_routed_experts / c.n_group;
-  // A group is judged by the sum of its two best experts.
+  // The score of a group is the sum of its two best experts.
   require(c.n_group == 1 || group >= 2, "n_group: want at least two experts in a group, got ", c.n_group,
           " groups of ", group);
   require(c.num_experts_per_tok <= c.topk_group * group, "num_experts_per_tok: want at most ",

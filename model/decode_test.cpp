@@ -47,7 +47,7 @@ std::vector<std::int64_t> one_by_one(std::int64_t n) {
   return cuts;
 }
 
-// What the formulas allow: the same sums in another order, through a model of a few blocks.
+// The bound for the same sums in another order, through a model of a few blocks.
 Tol tolerance(DType dtype) { return dtype == DType::f64 ? Tol{1e-12, 1e-12} : Tol{1e-5, 2e-5}; }
 
 }  // namespace
@@ -71,7 +71,7 @@ TEST_CASE("decode: prompts of different lengths in one batch, some already at th
     const TestBatch b = random_batch(model.config(), {7, 1, 13, 4}, 6);
     const Tensor want = prefill_logits(model, b);
     CHECK_CLOSE(decoded_logits(model, b, one_by_one(13)), want, tolerance(dtype));
-    // Prefill of all, then single tokens for those still running.
+    // Prefill of all sequences, then single tokens for the sequences that have not ended.
     CHECK_CLOSE(decoded_logits(model, b, {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}), want, tolerance(dtype));
   }
 }
@@ -122,6 +122,6 @@ TEST_CASE("decode: bf16 decoding stays near bf16 prefill") {
   NemotronH model(tiny_config("M*-M"), DType::bf16);
   randomise(model, 8);
   const TestBatch b = random_batch(model.config(), {17}, 10);
-  // Four blocks round their results to 2^-9; the two ways round differently, not less.
+  // Four blocks round their results to 2^-9. Both computations round as much, but differently.
   CHECK(relative_error(decoded_logits(model, b, one_by_one(17)), prefill_logits(model, b)) < 4 * 0x1p-7);
 }

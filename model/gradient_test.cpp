@@ -23,7 +23,7 @@ void check_model_gradients(const NemotronHConfig& config, std::uint64_t seed) {
     for (const double g : analytic) largest = std::max(largest, std::abs(g));
     CHECK(largest > 1e-3);
     auto* data = p.value.data<double>();
-    // Embeddings only of ids that occur have gradients: look at many elements of them.
+    // Only embeddings of ids that occur have gradients, so many elements of the embeddings are checked.
     const std::size_t samples = 10, n = analytic.size(), stride = std::max<std::size_t>(1, n / samples);
     for (std::size_t j = seed % stride; j < n; j += stride) {
       const double keep = data[j];

@@ -13,7 +13,7 @@ struct RoleOf {
   std::string_view suffix;
   Role role;
 };
-// By the end of the name; a name that matches none has no law.
+// The law of a parameter depends on the end of its name. A name that matches no entry has no law.
 constexpr RoleOf roles[] = {
     {"embeddings.weight", Role::input},
     {"lm_head.weight", Role::input},

@@ -136,7 +136,7 @@ TEST_CASE("initialise: the floor of the time step, and out_proj without rescalin
       CHECK(dt >= 0.05 * (1 - 1e-12));
       floored += dt < 0.05 * (1 + 1e-12);
     }
-    CHECK(floored > 96 / 2);  // ln 50 / ln 100 of them: 85 %
+    CHECK(floored > 96 / 2);  // expected: a share of ln 50 / ln 100 = 85 %
     check_normal("out_proj", model.parameters().get("backbone.layers.0.mixer.out_proj.weight").value,
                  law == Initialisation::hf ? 0.05 : 0.05 / 2);
   }
@@ -189,7 +189,7 @@ TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by 
       const bool drawn = m.most > m.least && (law == Initialisation::megatron || !p.name.ends_with("A_log"));
       CHECK(compare_bits(p.value, other.parameters().all()[i].value).ok != drawn);
     }
-    // A model of more blocks has the same first blocks, but for what knows the depth.
+    // A model of more blocks has the same first blocks, except for weights whose law depends on the depth.
     NemotronHConfig deeper = c;
     deeper.blocks.push_back(BlockKind::mlp);
     NemotronH more(deeper, DType::f32);

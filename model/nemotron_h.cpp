@@ -56,7 +56,7 @@ Var NemotronH::hidden(Context& ctx, const Tensor& ids, const Sequences& sequence
       return mixer.forward(c, x, sequences, kept);
     };
     const Var out = activation_checkpointing ? checkpoint(ctx, "block", step, normed) : step(ctx, normed);
-    // The sum of this block and the norm of the next are one operation.
+    // One operation adds this block to the residual stream and applies the norm of the next block.
     const Parameter* next = i + 1 < blocks_.size() ? blocks_[i + 1].norm : final_norm_;
     const ResidualNorm sum = residual_rmsnorm(ctx, out, residual, next->var(), eps);
     residual = sum.sum;

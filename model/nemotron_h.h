@@ -40,8 +40,7 @@ class NemotronH {
   const ParameterStore& parameters() const { return parameters_; }
   const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }
 
-  bool activation_checkpointing =
-      false;  ///< keep only each mixer's input; backward computes the rest again
+  bool activation_checkpointing = false;  ///< keep only each mixer's input; backward computes the rest again
   /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
   /// 256, at most 512.
   std::int64_t loss_chunk_rows = 0;

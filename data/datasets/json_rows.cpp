@@ -8,7 +8,7 @@ namespace nemocube {
 
 namespace {
 
-// Files are read whole; SQuAD has 30 MB, conversations can have more.
+// Files are read whole. SQuAD has 30 MB; files of conversations can be larger.
 constexpr JsonLimits limits{.max_bytes = std::int64_t{4} << 30}, line_limits{};
 
 void each_line(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
@@ -24,7 +24,8 @@ Json read_document(const std::filesystem::path& path) {
   try {
     return read_json_file(path, limits);
   } catch (const Error& e) {
-    // The form is known by the file's name alone: whoever has another form, or rows under another name, is told.
+    // Only the file's name decides between JSON and JSON lines, so the error says which names mean JSON
+    // lines.
     const std::string_view what = e.what();
     if (what.find("expected end of input") != what.npos)
       fail(what, "; a JSON value on every line is read from files named .jsonl or .ndjson");

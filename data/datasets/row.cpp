@@ -17,7 +17,7 @@ void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
   row.context_end = moved(row.context_end);
 }
 
-/// Positions of the finished row; Error where they are fixed and too few.
+/// Positions of the finished row. Throws Error when a fixed length is too short for the row.
 std::int64_t row_width(const TokenRow& row, const RowOptions& options) {
   const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
   if (options.padding != Padding::max_length) return content;
@@ -81,7 +81,7 @@ RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOpt
   for (TokenRow& row : rows) {
     truncate_row(row, options_.truncation, options_.seq_length);
     if (row.label_tokens() > 0) {
-      row_width(row, options_);  // a row that does not fit is an error now, not in the middle of a run
+      row_width(row, options_);  // throws now, not in the middle of a run
       row.ids.shrink_to_fit();
       rows_.push_back(std::move(row));
     } else if (++dropped_ <= 3) {

@@ -30,7 +30,7 @@ struct RowOptions {
   std::int64_t seq_length = 0;  ///< 0: not given
   Padding padding = Padding::none;
   Truncation truncation = Truncation::none;
-  bool append_eos = true;                          ///< append EOS, as a target, unless the row ends in it
+  bool append_eos = true;                          ///< append EOS as a target, unless it is there already
   std::optional<std::int64_t> eos_id{}, pad_id{};  ///< of the model, for tokenizers whose files name none
 };
 /// Throws Error naming `what` when padding or truncation needs a seq_length and it is missing or below 2.

@@ -103,7 +103,7 @@ TEST_CASE("rows: truncation keeps what leads and takes the context first") {
   CHECK(cut(Truncation::context, 9) == row.ids);
   CHECK(cut(Truncation::context, 8) == Kept{1, 10, 32, 33, 40, 41, 21, 2});
   CHECK(cut(Truncation::context, 6) == Kept{1, 10, 40, 41, 21, 2});
-  CHECK(cut(Truncation::context, 4) == Kept{1, 41, 21, 2});  // the rest gives from its left
+  CHECK(cut(Truncation::context, 4) == Kept{1, 41, 21, 2});  // then the rest is cut from its left
   CHECK(cut(Truncation::left, 4) == Kept{1, 41, 21, 2});
   CHECK(cut(Truncation::right, 4) == Kept{1, 10, 31, 32});
 }

@@ -16,8 +16,8 @@ namespace nemocube {
 enum class AnswerStart {
   answer,  ///< at the first token with a byte of the answer: at " Paris", or at the "1" of "12th", whose
            ///< space is a token of its own
-  space,  ///< at the token with the space before the answer, even if this token is only the space; the
-          ///< targets are then exactly the text that follows squad_prompt() at generation
+  space,   ///< at the token with the space before the answer, even if this token is only the space; the
+           ///< targets are then exactly the text that follows squad_prompt() at generation
 };
 
 struct SquadOptions {

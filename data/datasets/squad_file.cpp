@@ -12,7 +12,7 @@ namespace nemocube {
 
 namespace {
 
-/// A paragraph's text with its code points found once.
+/// A paragraph's text with the offsets of its code points, computed once.
 struct Context {
   explicit Context(const std::string& text_) : text(text_), offsets(character_offsets(text_)) {}
   const std::string& text;

@@ -71,7 +71,7 @@ void for_each_file_line(const std::filesystem::path& path, std::int64_t max_line
                         const std::function<void(std::string_view, std::int64_t)>& fn) {
   RegularFile file(path);
   std::string buffer;       // the lines that were read but not handed to fn
-  std::int64_t number = 0;  // of the last line that was
+  std::int64_t number = 0;  // of the last line handed to fn
   const auto give = [&](std::string_view line) {
     require(static_cast<std::int64_t>(line.size()) <= max_line_bytes, path.string(), ": line ", number + 1,
             ": want at most ", max_line_bytes, " bytes, got more");

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Nothing where the file system knows no locks: there, what others left stays.
+// Locks a directory; -1 when that fails, also on file systems without locks, where leftovers therefore stay.
 int lock_directory(const fs::path& directory) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;

@@ -46,6 +46,6 @@ TEST_CASE("staging directory: what a killed process left goes, what another one 
   StagingDirectory first(dir / "new");
   StagingDirectory second(dir / "new");
   CHECK(std::filesystem::exists(first.path()));
-  CHECK(names_in(dir.path()).size() == 5);  // both, and what is no staging directory of `new`
+  CHECK(names_in(dir.path()).size() == 5);  // both, and names that are not staging directories of `new`
   CHECK_FALSE(std::filesystem::exists(dir / ".new.1.0.tmp"));
 }

@@ -29,8 +29,8 @@ bool belongs_to(const fs::path& directory, const fs::path& file) {
   return snapshots.filename() == "snapshots" && file.parent_path() == snapshots.parent_path() / "blobs";
 }
 
-/// Whether a config.json or tokenizer.json that a link leads to is one, and not any file that the person who
-/// runs the program may read.
+/// Whether a link named config.json or tokenizer.json leads to such a file by its contents, and not to any
+/// other file that the user may read.
 bool is_what_it_says(const std::string& name, const std::string& text) {
   const auto has_any = [&](std::initializer_list<const char*> keys) {
     try {

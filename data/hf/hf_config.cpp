@@ -22,8 +22,8 @@ constexpr JsonLimits config_limits{.max_bytes = std::int64_t{16} << 20, .max_dep
 
 using C = NemotronHConfig;
 
-/// The keys that are read and written as they are, in the order in which they are written: where the value goes,
-/// the key's name and other names for the same.
+/// The keys that are read and written without conversion, in the order in which they are written. Each entry
+/// has the field for the value, the key's name, and its aliases.
 struct Key {
   std::variant<std::int64_t C::*, double C::*, bool C::*> member;
   std::array<const char*, 4> names{};
@@ -202,7 +202,7 @@ void read_time_step_limit(NemotronHConfig& config, const JsonView& object) {
   if (ends.size() != 2) limit->refuse("a list of two numbers");
   config.time_step_limit_low = ends[0].number();
   config.time_step_limit_high = ends[1].number();
-  // Writers without a token for infinity put a number that no time step reaches.
+  // Writers without a token for infinity write a number above any time step.
   if (config.time_step_limit_high >= 1e30)
     config.time_step_limit_high = std::numeric_limits<double>::infinity();
 }
@@ -229,7 +229,7 @@ void check_fixed(const JsonView& object, const char* key, const char* wish) {
   if (value && value->string() != wish) value->refuse(cat('"', wish, '"'));
 }
 
-/// Keys that Hugging Face's class does not read either, or that would be wrong to guess about.
+/// Warns about keys that seem to shape the model but have no effect, here as in Hugging Face's class.
 void warn_without_effect(const JsonView& object, bool has_moe) {
   const auto warn = [&](const char* key, const auto& value) {
     log_warning(object.file(), ": '", key, "' is ", value, " and has no effect");
@@ -244,7 +244,7 @@ void warn_without_effect(const JsonView& object, bool has_moe) {
     warn("n_shared_experts", value->integer());
 }
 
-/// Names of dtypes in Hugging Face's configs; nothing for "auto" and for types that are not for weights.
+/// The dtype that a Hugging Face config names; nothing for "auto" and for types that weights cannot have.
 std::optional<DType> read_dtype(const JsonView& object) {
   const auto value = find_any(object, {"dtype", "torch_dtype"});
   if (!value) return std::nullopt;
@@ -271,7 +271,7 @@ const char* hf_name(DType dtype) {
 }
 
 std::filesystem::path config_path(const std::filesystem::path& path) {
-  std::error_code error;  // opening the file will tell
+  std::error_code error;  // an error shows when the file is opened
   return std::filesystem::is_directory(path, error) ? path / "config.json" : path;
 }
 }  // namespace
@@ -318,7 +318,7 @@ HfConfigFile make_hf_config(const NemotronHConfig& c) {
   j["mlp_hidden_act"] = "relu2";
   j["mamba_hidden_act"] = "silu";
   write_keys(c, j);
-  // Left out without a clamp: the default everywhere, and strict parsers know no token for infinity.
+  // Without a clamp the key is left out: this is the default everywhere, and strict parsers reject Infinity.
   if (c.time_step_limit_low != 0 || !std::isinf(c.time_step_limit_high))
     j["time_step_limit"] = {c.time_step_limit_low, std::min(c.time_step_limit_high, 1e30)};
   j["pad_token_id"] = c.pad_token_id ? Json(*c.pad_token_id) : Json(nullptr);

@@ -15,7 +15,7 @@ std::optional<JsonView> find_filled(const JsonView& object, const char* key) {
   return member;
 }
 
-/// The first member of `part` that says something else than `config` does.
+/// The first member of `part` that differs from `config`.
 std::optional<std::string> first_difference(const Json& part, const Json& config) {
   for (const auto& [key, value] : part.items()) {
     const auto same = config.find(key);

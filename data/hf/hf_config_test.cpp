@@ -212,7 +212,7 @@ TEST_CASE("hf config: what would be read as another model is refused by name") {
   refused(R"("text_config": {"n_groups": 4})", "'text_config': this is a model of several parts");
   refused(R"("vision_config": {"depth": 2})", "'vision_config': this is a model of several parts");
   refused(R"("text_config": 3)", "'text_config': want an object, got 3");
-  // A wrapper's own type and architecture do not hide what it is.
+  // A wrapper is recognised even when it names a type and an architecture of its own.
   check_refused(
       R"({"model_type": "NemotronH_Nano_Omni_Reasoning_V3", "architectures": ["NemotronH_Nano_VL_V2"],
                     "llm_config": {"hybrid_override_pattern": "M"}})",

@@ -89,7 +89,7 @@ void HfWeights::read(std::string_view name, const Tensor& into) const {
 }
 
 namespace {
-/// Names of one kind of trouble, of which the first few are told.
+/// A list of tensors with one kind of problem. Counts all and names the first ten.
 class Complaint {
  public:
   explicit Complaint(std::string what) : what_(std::move(what)) {}

@@ -57,7 +57,7 @@ TensorSource source_of(const StoredIn& stored) {
           [stored](const ByteSink& sink) { sink(stored.file->bytes(*stored.entry)); }};
 }
 
-/// `make` gives what is to be written for part i of a tensor.
+/// `make` returns the source of part i of a tensor.
 template <class Make>
 ShardPlan plan_files(std::span<const NamedTensor> tensors, const WeightFiles& files,
                      const SaveOptions& options, Make&& make) {
@@ -86,7 +86,7 @@ void check_complete(std::span<const NamedTensor> tensors, const WeightFiles& fil
     expect(names.contains(name), "tensor '", name, "' not given to save");
 }
 
-/// What config.json must say of the dtype after saving; nothing: what it says already.
+/// The dtype that config.json must name after saving; nothing when it stays as it is.
 std::optional<DType> new_config_dtype(const WeightFiles& files, const SaveOptions& options) {
   if (options.dtype) return options.dtype;
   for (const auto& [name, form] : files.tensors)

@@ -133,7 +133,7 @@ TEST_CASE("hf weights: names and forms of every kind are accepted") {
     find(named, "backbone.norm_f.weight").name = "model.norm_f.weight";
     Tensor& head = find(named, "lm_head.weight").value;
     head = head.to(DType::f64);
-    // One projection stacked, the other apart.
+    // One projection stacked, the other as one tensor for each expert.
     std::erase_if(named, [](const NamedTensor& t) {
       return canonical_place(t.name).expert >= 0 && t.name.find("up_proj") != t.name.npos;
     });
@@ -240,7 +240,7 @@ TEST_CASE(
   fs::create_symlink("../../../outside/secret", snapshot / "vocab.json");
   fs::create_symlink("../../refs/main", snapshot / "added_tokens.json");
   CHECK(names(read_companion_files(snapshot)) == "merges.txt ");
-  // A link in the place of blobs is a way out as well.
+  // A link in place of the directory `blobs` also leads outside.
   fs::rename(cache / "blobs", dir / "elsewhere");
   fs::create_symlink("../elsewhere", cache / "blobs");
   CHECK(names(read_companion_files(snapshot)).empty());
@@ -308,7 +308,7 @@ TEST_CASE("hf weights: what does not fit is listed by name") {
     CHECK_MESSAGE(message.find(part) != message.npos, part, " in ", message);
   CHECK(message.find("extra.9") == message.npos);
   CHECK(message.find("mtp") == message.npos);
-  CHECK(into[0].value.to_vector()[0] == 0);  // nothing is loaded before all is known to fit
+  CHECK(into[0].value.to_vector()[0] == 0);  // nothing is loaded before all tensors are checked
 
   const auto twice = [&](const char* first, const char* second) {
     write_model(dir / "t", model, config, [&](std::vector<NamedTensor>& named) {

@@ -15,7 +15,7 @@
 
 namespace nemocube {
 namespace {
-// What one call reads or writes: small enough that its CRC finds the bytes in the cache.
+// Bytes of one read or write: few enough that they are still in the cache when the CRC is computed.
 constexpr std::size_t piece = std::size_t{1} << 20;
 
 void add(FileSum& sum, std::span<const std::byte> bytes) {
@@ -110,7 +110,7 @@ FileSum write_file_atomically(const std::filesystem::path& target, std::string_v
 }
 
 FileSum sum_of_file(const std::filesystem::path& path) {
-  // Without O_NONBLOCK a pipe would wait for its writer before it can be refused.
+  // Without O_NONBLOCK, opening a pipe would wait for a writer, so the pipe could not be refused.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   require(fd >= 0, path.string(), ": cannot open: ", system_message(errno));
   struct stat status {};

@@ -48,7 +48,7 @@ TEST_CASE("atomic file: errors name the target and leave nothing behind") {
     std::filesystem::create_directories(dir / "taken/inside");
     CHECK_THROWS_WITH_AS(file.commit(), doctest::Contains("taken: cannot rename"), Error);
   }
-  // What is no regular file is not replaced: as root, a rename would put a file in the place of a device.
+  // Only regular files are replaced: as root, a rename would replace a device by a file.
   for (const std::filesystem::path& place : {dir / "taken", std::filesystem::path("/dev/null")})
     CHECK_THROWS_WITH_AS(AtomicFile{place}, doctest::Contains("not a regular file"), Error);
   CHECK_THROWS_WITH_AS(AtomicFile{""}, doctest::Contains("empty"), Error);
@@ -87,7 +87,7 @@ TEST_CASE("atomic file: temporary names are told from others") {
 
 TEST_CASE("atomic file: no room left") {
   const TestDir dir;
-  // A limit on file sizes stands in for a full disk: write() comes back short, then fails.
+  // A limit on file sizes acts like a full disk: write() writes only a part, then fails.
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

@@ -15,8 +15,9 @@ bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/// A text whose bare non-finite numbers are replaced by strings of the same length, so that positions stay;
-/// `numbers` tells which strings (counted in order of appearance, keys included) stand for one.
+/// A text in which strings of the same length replace bare non-finite numbers, so that byte positions do not
+/// change. `numbers` lists the strings (counted in order of appearance, keys included) that stand for a
+/// number.
 struct Tamed {
   std::string text;
   std::vector<std::pair<std::size_t, double>> numbers;
@@ -53,7 +54,7 @@ Tamed tame_non_finite(std::string_view source) {
   return tamed;
 }
 
-/// Builds a document from the parser's events, which come from a loop and not from recursion.
+/// Builds a document from the parser's events. The parser calls them from a loop, without recursion.
 class Builder {
  public:
   Builder(const Tamed& tamed, int max_depth) : tamed_(tamed), max_depth_(max_depth) {}
@@ -109,7 +110,7 @@ class Builder {
       parent.get_ref<Json::array_t&>().push_back(std::move(value));
       return &parent.get_ref<Json::array_t&>().back();
     }
-    // Appends without the search for an equal key: keys_ has shown that there is none.
+    // Appends without a search for an equal key, because keys_ has already excluded one.
     Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
     members.emplace_back(std::move(key_), std::move(value));
     return &members.back().second;

@@ -20,8 +20,8 @@ struct Batch {
   std::int64_t positions = 0;                      ///< rows * width
   std::int64_t content_tokens = 0;                 ///< positions that are not padding
   std::int64_t label_tokens = 0;                   ///< labels that are targets
-  std::int64_t tail_trimmed_tokens = 0;  ///< positions without each row's trailing run of -100;
-                                         ///< num_tokens_per_step in training.jsonl
+  std::int64_t tail_trimmed_tokens = 0;            ///< positions without each row's trailing run of -100;
+                                                   ///< num_tokens_per_step in training.jsonl
 };
 
 /// Pads to the longest row. pre: samples is not empty, each passes check_sample()

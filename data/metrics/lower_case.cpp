@@ -20,8 +20,8 @@ constexpr Mapping mappings[] = {
 #include "data/metrics/lower_case_table.inc"
 };
 
-// The condition Final_Sigma of the Unicode standard: a cased letter before and none after, letters and marks
-// that case ignores aside.
+// The condition Final_Sigma of the Unicode standard: a cased letter comes before, and none after.
+// Case-ignorable characters are skipped on both sides.
 constexpr std::string_view final_sigma = R"((?=\P{Case_Ignorable})\p{Cased}\p{Case_Ignorable}*\K\x{3a3})"
                                          R"((?!\p{Case_Ignorable}*(?=\P{Case_Ignorable})\p{Cased}))";
 

@@ -33,7 +33,7 @@ std::vector<std::string> words(std::string_view text) {
   return out;
 }
 
-/// Words of both, each as often as in the one that has it less often.
+/// The number of common words. A repeated word counts as often as in the text that has it less often.
 std::int64_t common_words(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   std::map<std::string_view, std::int64_t> left;
   for (const std::string& word : a) ++left[word];
@@ -48,7 +48,7 @@ std::int64_t common_words(const std::vector<std::string>& a, const std::vector<s
 std::string normalize_answer(std::string_view text) {
   std::string bare = to_lower(text);
   std::erase_if(bare, is_ascii_punctuation);
-  // What Python's re calls \b around a word: letters, numbers and the underscore on its inner side only.
+  // \b as in Python's re: word characters are letters, numbers and the underscore.
   static const Pattern articles(R"((?<![\p{L}\p{N}_])(?:a|an|the)(?![\p{L}\p{N}_]))");
   std::string joined;
   for (const std::string& word : words(articles.replace_all(bare, " ")))

@@ -76,7 +76,7 @@ FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorS
     tensors[i].write([&](std::span<const std::byte> bytes) { file.write(bytes); });
     expect(file.written() == static_cast<std::int64_t>(header.size()) + entries[i].end, path.string(),
            ": tensor '", entries[i].name, "' wrote other than ", entries[i].bytes(), " bytes");
-    tensors[i].write = nullptr;  // lets go of what it holds
+    tensors[i].write = nullptr;  // releases the tensor that the callback holds
   }
   file.commit();
   return file.sum();

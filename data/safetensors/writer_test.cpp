@@ -230,7 +230,7 @@ TEST_CASE("safetensors: a model directory that contradicts itself is refused") {
   index(R"({"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors"})");
   CHECK(open_safetensors_model(dir.path()).size() == 3);
   index(R"({"a":"1.safetensors","b":"1.safetensors"})");
-  CHECK(open_safetensors_model(dir.path()).size() == 2);  // a file that nobody names does not count
+  CHECK(open_safetensors_model(dir.path()).size() == 2);  // a file that the index does not name is ignored
   index(R"({"a":"1.safetensors","c":"2.safetensors"})");
   refused("1.safetensors holds tensor 'b', which the index does not know");
   index(R"({"a":"1.safetensors","b":"2.safetensors","c":"2.safetensors"})");

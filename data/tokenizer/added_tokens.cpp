@@ -101,7 +101,8 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool
     }
     const AddedToken& token = tokens_[match->index];
     Range range{pos, pos + match->length};
-    // Behind a refused match, too. White space that rstrip takes below can be part of the next match.
+    // The search continues after the match even if the match is refused below. White space that rstrip takes
+    // below can be part of the next match.
     pos = range.end;
     if (token.single_word && !stands_alone(text, range)) continue;
     if (token.lstrip) {

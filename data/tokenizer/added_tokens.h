@@ -25,17 +25,17 @@ struct AddedToken {
   bool special = false;
 };
 
-/// Finds the longest of many strings at a place.
+/// Finds the longest of many strings that begins at a position.
 class LongestMatch {
  public:
-  /// False when `text` is there already.
+  /// Returns false when `text` has been added before.
   bool add(std::string_view text, std::size_t index);
 
   struct Match {
     std::size_t index;
     std::size_t length;
   };
-  /// Longest string at `pos`.
+  /// The longest string that begins at `pos`.
   std::optional<Match> at(std::string_view text, std::size_t pos) const;
   bool may_start(char byte) const { return starts_[static_cast<unsigned char>(byte)]; }
   bool empty() const { return ends_.size() <= 1; }
@@ -59,8 +59,8 @@ class AddedTokens {
     Range range;
     const AddedToken* token;  // null: ordinary text
   };
-  /// Cuts `text` at the tokens that are matched after normalization (`normalized`) or before it: leftmost,
-  /// longest.
+  /// Divides `text` at added tokens: those matched after normalization (`normalized`) or those matched
+  /// before. The leftmost match wins, then the longest.
   std::vector<Segment> split(std::string_view text, bool normalized) const;
 
   const AddedToken* find(std::string_view content) const;
@@ -78,7 +78,7 @@ class AddedTokens {
   LongestMatch raw_;
   LongestMatch normalized_;
   std::int64_t highest_id_ = -1;
-  // What counts as a word character for `single_word`; \w of pre-tokenizers is another set.
+  // Matches a word character for `single_word`; \w of pre-tokenizers is another set.
   Regex word_ = Regex::oniguruma("\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200c\\u200d]");
 };
 

@@ -41,8 +41,8 @@ std::vector<TokenId> Bpe::fallback_of(std::string_view character) const {
 void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
   out.clear();
   const auto add = [&](TokenId id, std::size_t begin, std::size_t end) {
-    // An unknown token may come after byte tokens that stand behind it in the text (see below); offsets must
-    // not decrease all the same.
+    // An unknown token may be added after the tokens of later bytes (see below). Offsets must still not
+    // decrease.
     std::uint32_t first = static_cast<std::uint32_t>(begin);
     std::uint32_t last = static_cast<std::uint32_t>(end);
     if (!out.empty()) {
@@ -122,8 +122,8 @@ void Bpe::merge_short(std::vector<Symbol>& symbols) const {
 }
 
 void Bpe::merge_long(std::vector<Symbol>& symbols) const {
-  // Entries are rank << 32 | position: the lowest rank comes first, the leftmost of equal ones. An entry whose
-  // symbols have been merged otherwise stays in the heap and is skipped when it comes up.
+  // Entries are rank << 32 | position: the lowest rank comes first, and of equal ranks the leftmost. An entry
+  // whose symbols have since been merged with others stays in the heap and is skipped when it comes up.
   std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> queue;
   const auto push = [&](std::uint32_t at) {
     if (symbols[at].rank != no_rank) queue.push((std::uint64_t{symbols[at].rank} << 32) | at);

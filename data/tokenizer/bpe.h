@@ -21,8 +21,8 @@ class Bpe {
   Bpe& operator=(Bpe&&) = default;
 
   /// `byte_level`: pieces are bytes and the vocabulary spells them in the byte alphabet (byte_level.h).
-  /// Throws Error naming the merge when one uses or makes a string that is not in the vocabulary, and for
-  /// dropout, continuing_subword_prefix and end_of_word_suffix, which are not supported.
+  /// Throws Error naming a merge that uses or makes a string that is not in the vocabulary, and for dropout,
+  /// continuing_subword_prefix and end_of_word_suffix, which are not supported.
   static Bpe load(const JsonRef& model, bool byte_level);
 
   struct Symbol {
@@ -33,8 +33,8 @@ class Bpe {
     std::uint32_t next, previous;  // used by the long form of merging
   };
 
-  /// Appends the tokens of one piece; offsets count bytes of `piece`, plus `shift`. Near linear in the length
-  /// of the piece. `scratch` only saves allocations.
+  /// Appends the tokens of one piece. Offsets are byte positions in `piece`, plus `shift`. The time is nearly
+  /// linear in the length of the piece. `scratch` only saves allocations.
   void encode(std::string_view piece, std::size_t shift, std::vector<TokenSpan>& out,
               std::vector<Symbol>& scratch) const;
 

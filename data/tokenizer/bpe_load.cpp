@@ -85,8 +85,8 @@ void Bpe::add_merge(const JsonRef& place, std::uint32_t rank, const std::string&
   merges_.set(left_id, right_id, {rank, id_of(left + right)});
 }
 
-/// Most pieces of ordinary text are entries of the vocabulary, and merging their symbols would give that entry.
-/// encode() then takes the entry by one lookup and merges nothing.
+/// Most pieces of ordinary text are entries of the vocabulary, and merging their symbols would give the same
+/// entry. For such pieces encode() finds the entry by one lookup and merges nothing.
 void Bpe::index_whole_pieces() {
   byte_ids_.fill(-1);
   whole_.reserve(by_token_.size());

@@ -4,7 +4,7 @@
 #include <string_view>
 
 /// The byte alphabet of byte-level vocabularies: each byte is written as one printable character. 0x21-0x7E,
-/// 0xA1-0xAC and 0xAE-0xFF stand for themselves, the other 68 in order for U+0100, U+0101, ...
+/// 0xA1-0xAC and 0xAE-0xFF are written as themselves, the other 68 bytes in order as U+0100, U+0101, ...
 namespace nemocube::tok {
 
 char32_t byte_to_character(unsigned char byte);

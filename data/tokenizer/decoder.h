@@ -15,8 +15,8 @@ class Decoder {
   struct Step {
     enum class Kind { join_with_spaces, byte_level, byte_fallback, fuse, replace, strip };
     Kind kind = Kind::join_with_spaces;
-    std::optional<Regex> pattern;      ///< what to replace
-    std::string literal;               ///< the same, where it is a text of at least one byte
+    std::optional<Regex> pattern;      ///< to be replaced
+    std::string literal;               ///< the pattern, where it is a text of at least one byte
     std::string content;               ///< replacement, or the character to strip
     std::int64_t start = 0, stop = 0;  ///< how many to strip at most
   };

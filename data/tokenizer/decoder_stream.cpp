@@ -9,7 +9,8 @@
 
 namespace nemocube::tok {
 
-/// One step at work. A token arrives in parts of whole characters, of which the last one has `ends`.
+/// One decoder step in progress. A token arrives in one or more parts of whole characters; the last part has
+/// `ends` set.
 class DecoderStream::Stage {
  public:
   virtual ~Stage() = default;
@@ -56,7 +57,7 @@ class Fuse final : public Stage {
   void finish() override { next->push("", true); }
 };
 
-/// The bytes that the tokens spell, of all tokens as one.
+/// Joins the bytes that all tokens spell into one text.
 class ByteLevel final : public Stage {
  public:
   void push(std::string_view part, bool ends) override {
@@ -72,7 +73,7 @@ class ByteLevel final : public Stage {
 
  private:
   std::string token_;
-  std::string bytes_;  ///< of a character that is not whole yet
+  std::string bytes_;  ///< of an unfinished character
 };
 
 /// The byte that a token such as <0xE4> stands for.
@@ -125,7 +126,7 @@ class ByteFallback final : public Stage {
   }
 
   std::string token_;
-  bool is_text_ = false;  ///< the token at hand is longer than byte tokens are
+  bool is_text_ = false;  ///< the current token is longer than a byte token
   std::string run_;
 };
 
@@ -158,7 +159,7 @@ class ReplaceLiteral final : public Stage {
   std::string held_;
 };
 
-/// An expression may look at all of a token, so the token is held until its end.
+/// An expression may match anywhere in a token, so the token is held until its end.
 class ReplaceMatches final : public Stage {
  public:
   explicit ReplaceMatches(const Step& step) : step_(step) {}
@@ -180,7 +181,8 @@ class ReplaceMatches final : public Stage {
   std::string token_;
 };
 
-/// Takes up to `start` and `stop` times one character from the start and the end of each token.
+/// Removes one character up to `start` times from the start of each token and up to `stop` times from its
+/// end.
 class Strip final : public Stage {
  public:
   explicit Strip(const Step& step) : step_(step), start_left_(step.start) {}
@@ -204,7 +206,7 @@ class Strip final : public Stage {
  private:
   const Step& step_;
   std::int64_t start_left_;
-  std::string held_;  ///< stripped if the token ends here
+  std::string held_;  ///< removed if the token ends here
 };
 
 std::unique_ptr<Stage> stage_of(const Step& step) {

@@ -8,9 +8,10 @@
 
 namespace nemocube::tok {
 
-/// A decoder at work on one text. The pieces joined are the whole text, each is valid UTF-8, and every token is
-/// looked at once. Text is held back only while later tokens can change it: bytes of an unfinished character, a
-/// run of byte-fallback tokens (one bad byte spoils the run), what a replacement or strip at the end may take.
+/// Decodes one text, token by token. The returned pieces are valid UTF-8 and together make the whole text.
+/// Every token is read once. Text is held back only while later tokens can change it: bytes of an unfinished
+/// character, a run of byte-fallback tokens (one bad byte spoils the run), and text at the end that a
+/// replacement or a strip may still remove.
 class DecoderStream {
  public:
   /// `decoder` must live as long as the stream.

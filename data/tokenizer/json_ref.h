@@ -10,7 +10,7 @@
 
 namespace nemocube::tok {
 
-/// A value inside a JSON file, with its place, so that every complaint names file and place. Does not own the
+/// A value in a JSON file, with its place, so that every message names file and place. Does not own the
 /// document. All accessors throw Error when the value has another type.
 class JsonRef {
  public:
@@ -28,7 +28,7 @@ class JsonRef {
   std::optional<JsonRef> find(const std::string& key) const;
   /// Elements of an array.
   std::vector<JsonRef> elements() const;
-  /// Same place, another value.
+  /// A value inside this one; its place is this place followed by `step`.
   JsonRef inside(const nlohmann::json& value, const std::string& step) const {
     return JsonRef(value, *file_, where_ + step);
   }

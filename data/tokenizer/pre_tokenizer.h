@@ -14,8 +14,8 @@ class PreTokenizer {
   /// `spec` may be absent: the text is then one piece. Throws Error naming a component that is not supported.
   static PreTokenizer load(const std::optional<JsonRef>& spec);
 
-  /// Pieces are to be read as bytes by a byte-level vocabulary. Mapping bytes to the byte alphabet,
-  /// ByteLevel's other task, is left to the model.
+  /// Whether the vocabulary is byte-level, so that pieces are sequences of bytes. The model (Bpe), not this
+  /// class, maps bytes to the byte alphabet.
   bool byte_level() const { return byte_level_; }
 
   /// Cuts `text` into pieces, none of them empty. May insert spaces.

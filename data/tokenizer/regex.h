@@ -12,20 +12,20 @@ struct pcre2_real_code_8;
 
 namespace nemocube::tok {
 
-/// A compiled expression over valid UTF-8. Immutable; may be used by many threads at once.
+/// A compiled expression over valid UTF-8. Immutable; many threads may use one at once.
 class Regex {
  public:
   /// Compiles an expression written for Oniguruma (see regex_syntax.h). Throws Error when it is not
   /// supported.
   static Regex oniguruma(std::string_view pattern);
-  /// Finds `text` itself.
+  /// An expression that matches exactly `text`.
   static Regex literal(std::string_view text);
 
   /// The leftmost match that begins at or after `from`. Throws Error when backtracking exceeds the limit.
   std::optional<Range> find(std::string_view text, std::size_t from) const;
 
-  /// All matches from left to right, with the stretches between them: together they tile `text`. An empty
-  /// match is reported unless it touches the end of the match before.
+  /// All matches from left to right, and the ranges between them; together they cover `text`. An empty match
+  /// is reported unless it begins where the previous match ends.
   struct Stretch {
     Range range;
     bool is_match;

@@ -331,7 +331,7 @@ class Translator {
     return text + "]";
   }
 
-  /// A character, or nothing after the contents of a class escape were appended to `text`.
+  /// Returns a character, or nothing after appending the contents of a class escape to `text`.
   std::optional<char32_t> class_item(std::string& text) {
     if (peek() == '[') refuse("a class inside a class is not supported");
     if (in_.substr(pos_, 2) == "&&") refuse("a class intersection is not supported");

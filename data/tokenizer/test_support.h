@@ -25,7 +25,7 @@ inline nlohmann::json read_golden(const std::string& name) {
   return nlohmann::json::parse(in);
 }
 
-/// A directory of its own that disappears with the object.
+/// A new directory; the destructor removes it.
 class TempDirectory {
  public:
   TempDirectory() {
@@ -56,7 +56,7 @@ inline Tokenizer tokenizer_of(const nlohmann::json& document) {
   return Tokenizer::load(directory.write("tokenizer.json", document.dump()));
 }
 
-/// What loading `text` as a tokenizer.json complains about; empty when it does not.
+/// The error message of loading `text` as a tokenizer.json; empty when loading succeeds.
 inline std::string complaint(std::string_view text) {
   const TempDirectory directory;
   try {

@@ -12,8 +12,8 @@ struct Range {
   std::size_t end = 0;
 };
 
-/// A stretch of the input on its way through the stages, which knows for each of its bytes where in the
-/// original input it comes from. Until a stage changes it, it is a view of the input.
+/// A part of the input on its way through the stages. Records for each byte which bytes of the original input
+/// it comes from. Until a stage changes the text, this object is a view of the input.
 class AlignedText {
  public:
   /// `range` of `original`, which must outlive this object.
@@ -22,8 +22,8 @@ class AlignedText {
 
   std::string_view view() const { return changed_ ? std::string_view(own_) : source_; }
 
-  /// Where the bytes `range` of view() come from. Inserted bytes come from the empty place in front of the
-  /// next.
+  /// The range of the original input that the bytes `range` of view() come from. For inserted bytes the range
+  /// is empty, and lies before the next byte.
   Range original(Range range) const;
 
   AlignedText slice(Range range) const;

@@ -33,7 +33,7 @@ struct Tokenizer::Impl {
   void encode_piecewise(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
   void encode_segment(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
   void load_named_tokens(const std::filesystem::path& directory);
-  /// What decoding sees of an id; null when it names no token.
+  /// The text of an id for decoding; null when the id names no token.
   const std::string* decodable(std::int64_t id, bool skip_special) const;
 };
 

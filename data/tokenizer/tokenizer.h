@@ -15,8 +15,8 @@ namespace tok {
 class DecoderStream;
 }
 
-/// A token and the bytes of the input it stands for. Special tokens of the post-processor have begin == end,
-/// as has a token made only of inserted characters.
+/// A token and the range of input bytes that it stands for. The range is empty (begin == end) for special
+/// tokens of the post-processor and for tokens made only of inserted characters.
 struct TokenSpan {
   std::int64_t id = 0;
   std::size_t begin = 0;
@@ -31,11 +31,11 @@ struct TokenSpan {
 /// BertProcessing, RobertaProcessing, ByteLevel; Sequences of each. Anything else in the file is an Error
 /// that names it. The sections `truncation` and `padding` are not applied.
 ///
-/// Classes such as `\p{L}` know the characters of the PCRE2 in use (Unicode 14 for PCRE2 10.42). Letters,
-/// marks and digits assigned later count as symbols, and the library, with a newer table, may cut them
-/// differently.
+/// Classes such as `\p{L}` follow the Unicode version of the installed PCRE2 (Unicode 14 for PCRE2 10.42).
+/// Letters, marks and digits assigned later count as symbols here. The `tokenizers` library may have a newer
+/// table and divide text with such characters differently.
 ///
-/// Cheap to copy. All const members may be called by many threads at once.
+/// Cheap to copy. Many threads may call const members at once.
 class Tokenizer {
  public:
   /// Reads `tokenizer.json`, or the file of that name in a directory, and, where they exist beside it,
@@ -43,35 +43,35 @@ class Tokenizer {
   /// it.
   static Tokenizer load(const std::filesystem::path& directory_or_file);
 
-  /// Ids of `text`. `add_special`: with the tokens that the post-processor puts around it. Added tokens (such
-  /// as `<|im_end|>`) inside the text are recognised either way. Throws Error naming the byte where `text` is
-  /// not valid UTF-8.
+  /// Ids of `text`. `add_special` includes the tokens that the post-processor puts around the text. Added
+  /// tokens (such as `<|im_end|>`) inside the text are recognised either way. Throws Error naming the byte
+  /// where `text` is not valid UTF-8.
   std::vector<std::int64_t> encode(std::string_view text, bool add_special) const;
 
-  /// The same, with the bytes of `text` each token stands for: begins and ends never decrease, and without
-  /// normalizer or removed pieces the spans cover the text. Tokens may end inside a UTF-8 character. Spaces
-  /// are never trimmed, whatever `trim_offsets` says.
+  /// The same, with the range of `text` that each token stands for. Begins and ends never decrease. Without
+  /// normalizer and removed pieces, the ranges cover the text. Tokens may end inside a UTF-8 character.
+  /// Spaces are never trimmed, whatever `trim_offsets` says.
   std::vector<TokenSpan> encode_with_offsets(std::string_view text, bool add_special) const;
 
-  /// Text of `ids`, invalid UTF-8 replaced by U+FFFD. `skip_special` drops tokens that are special. Ids that
-  /// name no token give nothing.
+  /// Text of `ids`, invalid UTF-8 replaced by U+FFFD. `skip_special` drops special tokens. Ids that
+  /// name no token add no text.
   std::string decode(std::span<const std::int64_t> ids, bool skip_special) const;
 
-  /// Highest id + 1, added tokens included. Models may have more rows.
+  /// Highest id + 1, added tokens included. The embeddings of a model may have more rows.
   std::int64_t vocab_size() const;
 
   std::optional<std::int64_t> token_to_id(std::string_view token) const;
   /// The token as the file spells it. Throws Error for an id that names no token.
   std::string id_to_token(std::int64_t id) const;
-  /// Added tokens marked special.
+  /// Whether the id is an added token that is marked special.
   bool is_special(std::int64_t id) const;
 
-  /// Special tokens that encode() puts before and after the text when asked to.
+  /// Special tokens that encode() puts before and after the text when `add_special` is set.
   const std::vector<std::int64_t>& special_prefix() const;
   const std::vector<std::int64_t>& special_suffix() const;
 
-  /// Named by the files beside tokenizer.json, tokenizer_config.json first; nothing where they name none or a
-  /// string that is no token.
+  /// Special ids named by the files beside tokenizer.json; tokenizer_config.json wins. Nothing where the
+  /// files name none, or a string that is not a token.
   std::optional<std::int64_t> bos_id() const;
   std::optional<std::int64_t> eos_id() const;
   std::optional<std::int64_t> pad_id() const;
@@ -84,7 +84,7 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Decodes ids as they come: the pieces joined are what decode() makes of all ids, and each is valid UTF-8.
+/// Decodes ids one at a time. The returned pieces are valid UTF-8 and together equal decode() of all ids.
 /// Every id is decoded once. Text is held back while later ids can change it: a UTF-8 character spread over
 /// several tokens appears with the last of them, a run of byte-fallback tokens with the token after it.
 class StreamDecoder {
@@ -95,7 +95,7 @@ class StreamDecoder {
 
   /// Text that became certain with this id; often empty.
   std::string push(std::int64_t id);
-  /// The rest, an unfinished character as U+FFFD. The decoder is then as new.
+  /// The rest, with U+FFFD for an unfinished character. The decoder can then be used for another text.
   std::string finish();
 
  private:

@@ -155,7 +155,7 @@ TEST_CASE("tokenizer.json damaged at random: an Error or a tokenizer, never a cr
   std::mt19937 random(20240607);
   int loaded = 0, refused = 0;
   for (const std::string name : {"flags", "fallback"}) {
-    // A file small enough that damage often hits what matters.
+    // The file is small, so that random damage often hits something that matters.
     json document = tok_test::read_golden(name + "/tokenizer.json");
     json& model = document["model"];
     model["merges"] = json::array();

@@ -1,4 +1,5 @@
-// Against what the `tokenizers` library makes of the same files (tools/goldens/make_tokenizer_torture.py).
+// Compares with the results of the `tokenizers` library for the same files
+// (tools/goldens/make_tokenizer_torture.py).
 #include <nlohmann/json.hpp>
 
 #include "core/utf8.h"

@@ -1,4 +1,5 @@
-// Long lines: ids against the tokenizers library, time against a quarter of the line.
+// Long lines: the ids must equal those of the tokenizers library, and the time must grow about linearly from
+// a quarter of the line to the whole line.
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>

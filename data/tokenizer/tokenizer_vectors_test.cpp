@@ -1,4 +1,4 @@
-// Against vectors worked out by hand from the definition of byte-pair encoding.
+// Compares with vectors worked out by hand from the definition of byte-pair encoding.
 #include <map>
 #include <nlohmann/json.hpp>
 

@@ -32,7 +32,7 @@ class MergeTable {
   /// Makes room for `count` pairs.
   explicit MergeTable(std::size_t count = 0);
 
-  /// A pair set twice keeps the later merge. At most as many different pairs as announced.
+  /// A pair set twice keeps the later merge. pre: at most `count` different pairs are set
   void set(TokenId left, TokenId right, Merge merge);
 
   const Merge* find(TokenId left, TokenId right) const {

@@ -8,7 +8,7 @@
 
 namespace nemocube {
 
-/// The last conv_kernel - 1 inputs of the convolution and the scan's state, of each sequence.
+/// For each sequence the last conv_kernel - 1 inputs of the convolution, and the state of the scan.
 struct MambaMixer::State final : MixerState {
   Tensor conv;  // [count, K - 1, conv_dim]
   Tensor ssm;   // [count, heads, head_dim, state]

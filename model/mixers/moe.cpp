@@ -35,7 +35,7 @@ void MoeMixer::reset_counts() {
 Var MoeMixer::forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) {
   RouterTotals* totals = ctx.training ? &totals_ : nullptr;
   const Routing routing = route(ctx, x, gate_->var(), bias_->value, router_, sequences, totals);
-  // A replayed forward is not a new batch.
+  // A forward that is computed again in backward must not count its tokens twice.
   if (ctx.training && !ctx.recomputing) {
     for (std::int64_t e = 0; e < router_.experts; ++e)
       counts_.data<std::int64_t>()[e] += routing.counts.data<std::int64_t>()[e];

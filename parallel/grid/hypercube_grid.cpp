@@ -72,8 +72,8 @@ std::int64_t RankGroups::index_along(const Axes& axes, int rank) const {
   return index;
 }
 
-// Axes of size 1 vanish, and an axis that goes on where the one before ends joins it. Two lists of axes
-// enumerate the same numbers in the same order exactly when they are equal after this.
+// Drops axes of size 1, and joins an axis to the one before when it continues where that one ends. Two lists
+// of axes enumerate the same numbers in the same order exactly when their merged lists are equal.
 RankGroups::Axes RankGroups::merged(const Axes& axes) {
   Axes out;
   for (const Axis& axis : axes) {

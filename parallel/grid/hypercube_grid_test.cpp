@@ -176,7 +176,7 @@ TEST_CASE("grid: every mistake is named") {
   const auto no_view = [&](const std::string& name, const Dims& dims, const Names& shared, const char* part) {
     CAPTURE(part);
     CHECK_THROWS_WITH_AS(grid.add_view(name, dims, shared), doctest::Contains(part), Error);
-    CHECK_THROWS_AS(grid.groups({"pp"}, "x"), Error);  // a refused view is not there
+    CHECK_THROWS_AS(grid.groups({"pp"}, "x"), Error);  // a refused view is not added
   };
   no_view("x", {{"ep", 4}}, {}, "ep=4 has size 4, but the grid size is 8");
   no_view("x", {{"ep", 4}, {"ep", 2}}, {}, "'ep' occurs twice");
