@@ -10,7 +10,7 @@
 namespace nemocube {
 
 struct BenchOpOptions {
-  std::string op;               ///< one operation, or empty: all
+  std::string op;               ///< one operation; empty: all
   std::string variant = "all";  ///< cases whose variant contains this
   BenchOptions sizes;
   int repeats = 15;
@@ -18,13 +18,15 @@ struct BenchOpOptions {
   bool json = false;
 };
 
-/// For every case: one call to warm up, verification, timed repeats, and one line with the floor, the time that no
-/// implementation can beat: the larger of
-///   bytes / bandwidth  measured for as many bytes, which may lie in a cache (memory's when `cold`)
-///   flops / FLOP/s     of large matrix products
-/// The output is a table under its legend, or with `json` one object a line: {"machine": .., "rates": ..} first, then
-/// {"op": .., ..} for each case. Returns false when a case failed its verification. Error when nothing matches `op`
-/// and `variant`, naming the operations, or the variants of that operation.
+/// Every case is called once to warm up, verified, timed `repeats` times and printed on one line. The line
+/// includes the floor, the time that no implementation can beat. The floor is the larger of
+///   bytes / bandwidth  bandwidth measured for the same number of bytes, which may fit in a cache; with `cold` the
+///                      bandwidth of memory
+///   flops / FLOP/s     FLOP/s of large matrix products
+/// The output is a legend and a table. With `json` it is one object a line: {"machine": .., "rates": ..}
+/// first, then {"op": .., ..} for each case. Returns false when a case failed its verification. Throws Error
+/// when no case matches `op` and `variant`; the message lists the operations, or the variants of the
+/// operation.
 bool bench_op(const BenchOpOptions& options, std::ostream& out);
 
 /// What each column of the table and each field of the JSON lines means.

@@ -21,9 +21,9 @@ struct BenchStepOptions {
 };
 
 struct BenchStepResult {
-  double start_seconds = 0;          ///< from entering to the first step: building and filling the model
-  std::vector<double> step_seconds;  ///< of every step, the first (cold) one included
-  double median_seconds = 0;         ///< of the steps after the first; of the first where there is no other
+  double start_seconds = 0;          ///< building and filling the model, before the first step
+  std::vector<double> step_seconds;  ///< one value a step, the first (cold) step included
+  double median_seconds = 0;         ///< over the steps after the first; over the first if there is only one
   double tokens_per_second = 0;      ///< at the median
   double flops = 0;                  ///< model FLOPs of a step: 3 x forward (model/flops.h)
   std::int64_t peak_bytes = 0;       ///< largest resident size of the process so far
@@ -31,7 +31,7 @@ struct BenchStepResult {
   double loss_first = 0, loss_last = 0;
   /// Profile zones (core/profile.h) of the steps that the median is taken over: totals for one step.
   std::map<std::string, ZoneTotal> zones;
-  double gemm_seconds() const;  ///< in matrix products, a step
+  double gemm_seconds() const;  ///< spent in matrix products, per step
 };
 
 /// Whole training steps on random tokens: forward, backward, clip, AdamW; one microbatch.

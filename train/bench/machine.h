@@ -10,7 +10,7 @@ namespace nemocube {
 /// One level of data caches.
 struct Cache {
   std::string level;       ///< "L1"
-  std::int64_t bytes = 0;  ///< of all its instances that the threads of this program reach, together
+  std::int64_t bytes = 0;  ///< sum over all instances of the cache that the threads of this program use
 };
 
 /// What a benchmark ran on.
@@ -21,7 +21,7 @@ struct Machine {
   std::vector<Cache> caches;      ///< nearest first; empty where the system does not say
   std::int64_t memory_bytes = 0;  ///< physical memory; 0: unknown
 
-  /// The nearest cache that holds so many bytes, "L1", "L2", ...; else "DRAM".
+  /// The nearest cache that holds `bytes`: "L1", "L2", ...; "DRAM" when no cache does.
   std::string level_of(std::int64_t bytes) const;
   std::int64_t largest_cache() const { return caches.empty() ? 0 : caches.back().bytes; }
 };
@@ -29,8 +29,8 @@ struct Machine {
 /// Reads /proc and /sys.
 Machine describe_machine();
 
-/// Data caches as the files below `cpus` (normally /sys/devices/system/cpu) describe them for the logical CPUs
-/// `numbers`: sizes of distinct instances added up, and of at most `threads` of them.
+/// Data caches of the logical CPUs `numbers`, as described by the files below `cpus` (normally
+/// /sys/devices/system/cpu). The size of a level is the sum over at most `threads` distinct instances.
 std::vector<Cache> read_caches(const std::filesystem::path& cpus, const std::vector<int>& numbers,
                                int threads);
 

@@ -15,7 +15,7 @@ double seconds_of(Fn&& fn) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The middle value; the mean of the middle two where their number is even.
+/// The middle value, or the mean of the middle two for an even number of values.
 inline double median(std::vector<double> values) {
   expect(!values.empty(), "median of nothing");
   std::ranges::sort(values);

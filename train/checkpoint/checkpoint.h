@@ -13,48 +13,51 @@
 
 /// Checkpoints of a run:
 ///     <checkpoint_dir>/
-///       LATEST, LOWEST_VAL                symbolic links to the last one written and the best
+///       LATEST, LOWEST_VAL                symbolic links to the newest and the best checkpoint
 ///       epoch_<E>_step_<S>/               after step S, which belongs to epoch E
 ///         model/                          config.json, weights, tokenizer: a usable Hugging Face directory
 ///         optim/optimizer.safetensors     moments, and the f32 masters of parameters stored in bf16
 ///         state.json                      RunState and Origin
-///         losses.json                     loss of each validation set, once they have been validated
+///         losses.json                     loss of each validation set, added after validation
 ///         config.yaml                     the recipe as resolved
 ///         checksums.json                  length and CRC-32C of each of these files
-///       abandoned/                        checkpoints and logs of branches that a later run did not go on from
-/// A checkpoint is written beside its final name and renamed when every byte is durable, so a directory with
-/// the final name is always whole.
+///       abandoned/                        checkpoints and logs of branches that a later run has left
+/// A checkpoint is written under a temporary name and renamed when every byte is durable, so a directory with
+/// the final name is always complete.
 namespace nemocube {
 
 class Checkpoints {
  public:
   Checkpoints(const CheckpointSection& section, std::string resolved_recipe);
 
-  /// Writes a checkpoint, moves LATEST, prunes old ones. The first one after a load() sets aside those of
-  /// later steps than the loaded one: they belong to a branch that this run has left. Returns the directory.
+  /// Writes a checkpoint, moves LATEST to it and prunes old checkpoints. The first save() after a load()
+  /// moves the checkpoints of steps after the loaded one to abandoned/: they belong to a branch that this run
+  /// has left. Returns the directory of the new checkpoint.
   std::filesystem::path save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state);
 
-  /// Notes the validation losses of a saved step, by name of the set, and lets LOWEST_VAL point at the saved
-  /// checkpoint with the lowest finite loss of the set best_metric_key, the earliest of equal ones.
+  /// Writes the validation losses of a saved step, by name of the set, into the checkpoint. Then points
+  /// LOWEST_VAL to the checkpoint with the lowest finite loss of the set best_metric_key; of equal losses the
+  /// earliest wins.
   void note_losses(const std::filesystem::path& checkpoint,
                    const std::map<std::string, double>& losses) const {
     folder_.note_losses(checkpoint, losses);
   }
 
-  /// Completes what a killed run had begun to publish and removes what it left. Only for a run that holds the
+  /// Completes renames that a killed run had begun and removes its temporary files. The caller must hold the
   /// lock of the directory (train/loop/run_lock.h).
   void recover() const { folder_.recover(); }
 
-  /// What to resume from: the section's restore_from (LATEST, LOWEST_VAL, a name in checkpoint_dir, or a
-  /// path; Error when it is not there), else CheckpointFolder::newest().
+  /// The checkpoint to resume from: the one that the key restore_from names (LATEST, LOWEST_VAL, a name in
+  /// checkpoint_dir, or a path), else CheckpointFolder::newest(). Throws Error when restore_from does not
+  /// exist.
   std::optional<std::filesystem::path> find() const;
 
-  /// Reads a checkpoint into a model and optimizer of the same shape: the same bits as when it was written.
-  /// Errors name the file and what is damaged, missing, unexpected or of another shape; of a damaged checkpoint
-  /// also the newest intact one before it.
+  /// Reads a checkpoint into a model and optimizer of the same shape; every bit is as it was at save().
+  /// Errors name the file and what in the file is damaged, missing, unexpected or of another shape. For a
+  /// damaged checkpoint they also name the newest intact one before it.
   RunState load(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer);
 
-  /// How many checkpoints the next save() sets aside.
+  /// How many checkpoints the next save() moves to abandoned/.
   std::size_t to_be_abandoned() const;
   /// Origin::serial of the next checkpoint.
   std::int64_t next_serial() const { return folder_.next_serial(parent_.serial); }

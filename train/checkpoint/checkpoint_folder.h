@@ -9,14 +9,14 @@
 #include "data/files/staging_directory.h"
 #include "train/checkpoint/run_state.h"
 
-/// The names in a checkpoint directory: which checkpoints there are, which one was written last, which are of
-/// a branch that the run has left. Only renames happen here, each of which leaves every checkpoint whole under
-/// some name, and removals of what has no final name any more.
+/// The names in a checkpoint directory: which checkpoints exist, which one was written last, which belong to
+/// a branch that the run has left. This class only renames, and removes what no longer has a final name.
+/// After every rename each checkpoint is still complete under some name.
 namespace nemocube {
 
 class CheckpointFolder {
  public:
-  /// best_metric_key: the validation set whose loss decides about LOWEST_VAL.
+  /// best_metric_key: the validation set whose loss selects LOWEST_VAL.
   CheckpointFolder(std::filesystem::path dir, std::string best_metric_key);
 
   const std::filesystem::path& dir() const { return dir_; }
@@ -25,27 +25,30 @@ class CheckpointFolder {
 
   /// The folders named epoch_E_step_S, by rising S.
   std::vector<std::filesystem::path> published() const;
-  /// Those of them after which more than `steps` steps were done.
+  /// The published() checkpoints written after more than `steps` steps.
   std::vector<std::filesystem::path> later_than(std::int64_t steps) const;
-  /// The one written last that has a state.json: highest serial. Of those without serial the one that LATEST
-  /// points to, else the highest step. Where none has a state.json the likeliest, so that reading it says what
-  /// is wrong.
+  /// The checkpoint with the highest serial among those with a state.json. If none has a serial: the one that
+  /// LATEST points to, else the one of the highest step. If none has a state.json: the likeliest candidate,
+  /// so that reading it reports what is wrong.
   std::optional<std::filesystem::path> newest() const;
-  /// What the next checkpoint gets; `parent_serial` is that of the one loaded, which may lie elsewhere.
+  /// The serial of the next checkpoint. `parent_serial` belongs to the loaded checkpoint, which may lie in
+  /// another directory.
   std::int64_t next_serial(std::int64_t parent_serial) const;
 
-  /// Gives a whole staged checkpoint its name (one that has the name already is set aside), lets LATEST point
-  /// there, and sets aside the later ones of other branches: those of steps after its parent's. They go to
-  /// abandoned/, as NAME.1, NAME.2 and so on where NAME is taken.
+  /// Renames a complete staged checkpoint to its final name and points LATEST to it. An older checkpoint of
+  /// that name is moved to abandoned/, as are checkpoints of left branches: those of steps after the
+  /// parent's. Where abandoned/NAME is taken they become NAME.1, NAME.2 and so on.
   void publish(StagingDirectory& staging, const std::filesystem::path& target, const Origin& origin) const;
 
-  /// Completes what a killed process had begun and removes what it left. For the one run at work here.
+  /// Completes renames that a killed process had begun and removes its temporary files. No other run may be
+  /// using the directory.
   void recover() const;
 
-  /// Removes the oldest until `keep` are left; never `newest`, nor where LOWEST_VAL points.
+  /// Removes the oldest checkpoints until `keep` are left, but never `newest` or the one that LOWEST_VAL
+  /// points to.
   void prune(std::int64_t keep, const std::filesystem::path& newest) const;
 
-  /// losses.json of a checkpoint, by name of the validation set.
+  /// Writes losses.json of a checkpoint: losses by name of the validation set.
   void note_losses(const std::filesystem::path& checkpoint,
                    const std::map<std::string, double>& losses) const;
 

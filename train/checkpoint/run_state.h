@@ -24,16 +24,17 @@ struct RunState {
 struct Origin {
   std::string program;      ///< version() of the program that wrote it
   std::int64_t serial = 0;  ///< counts the checkpoints of a directory in the order they were written, from 1
-  std::string parent;       ///< the checkpoint that the run had saved or loaded before; empty: none
-  std::int64_t parent_steps = 0;  ///< steps done there
+  std::string parent;       ///< the checkpoint that the run saved or loaded before this one; empty: none
+  std::int64_t parent_steps = 0;  ///< steps done at the parent
 };
 
 /// The file state.json of a checkpoint.
 FileSum write_run_state(const std::filesystem::path& file, const RunState& state, const Origin& origin);
-/// Throws Error naming the file and the field that is missing or no integer, or holds what no run can have
-/// counted.
+/// Throws Error naming the file and the field when a field is missing, is not an integer or has an impossible
+/// value.
 RunState read_run_state(const std::filesystem::path& file);
-/// Nothing for a checkpoint of a program that did not write it yet. Throws Error like read_run_state().
+/// Returns nothing for a checkpoint of an older program, which wrote no origin. Throws Error like
+/// read_run_state().
 std::optional<Origin> read_origin(const std::filesystem::path& file);
 
 }  // namespace nemocube

@@ -9,8 +9,8 @@ class App;
 class Option;
 }  // namespace CLI
 
-/// The command line: the part of CLI11 that this program uses, under CLI11's names. CLI11 is a large header of
-/// inline functions, which took seven seconds to compile in every file; only command_line.cpp includes it.
+/// The command line: the part of CLI11 that this program uses, under CLI11's names. CLI11 is a large header
+/// of inline functions, which took seven seconds to compile in every file; only command_line.cpp includes it.
 namespace nemocube {
 
 /// A condition on the text of an option's value: `fault` returns what is wrong, or "" when nothing is.
@@ -18,8 +18,8 @@ struct Check {
   std::function<std::string(const std::string& text)> fault;
   std::string name;  ///< shown by --help
 };
-Check whole_number();  ///< 0, 1, ..., 2^63 - 1: CLI11 takes the nearest integer for one that does not fit
-Check number();        ///< any number
+Check whole_number();                 ///< 0, 1, ..., 2^63 - 1; without this check CLI11 clamps larger numbers
+Check number();                       ///< any number
 Check in_range(int least, int most);  ///< an integer from least to most
 
 /// A named option or a positional argument. Made by Command, which owns it.
@@ -28,17 +28,17 @@ class Option {
   explicit Option(CLI::Option* option) : option_(option) {}
   Option* required();
   Option* capture_default_str();           ///< --help shows the value that the target has now
-  Option* check(const Check& check);       ///< values that fail it are refused
-  Option* excludes(Option* other);         ///< not together with `other`
-  Option* needs(Option* other);            ///< only together with `other`
+  Option* check(const Check& check);       ///< refuses values that fail the check
+  Option* excludes(Option* other);         ///< may not be given together with `other`
+  Option* needs(Option* other);            ///< may be given only together with `other`
   Option* allow_extra_args(bool allowed);  ///< whether one mention of a list option takes several values
-  std::size_t count() const;               ///< how often it was given
+  std::size_t count() const;               ///< how often the option was given
 
  private:
   CLI::Option* option_;
 };
 
-/// The program, or one of its subcommands, which a Command owns in turn.
+/// The program or one of its subcommands. A Command owns its subcommands.
 class Command {
  public:
   explicit Command(const std::string& about);

@@ -10,25 +10,26 @@
 
 namespace nemocube {
 
-/// The tokenizer a dataset section asks for; nothing for data that is tokens already (mock, tokens). Throws Error
-/// where its rows would want a chat template, see check_chat_template().
+/// The tokenizer that a dataset section asks for; nothing for data that already consists of tokens (mock,
+/// tokens). Throws Error when the rows need a chat template, see check_chat_template().
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section);
 
-/// Whether a file of a model's folder belongs to its tokenizer (chat templates do).
+/// Whether a file in a model's folder belongs to the tokenizer (chat templates do).
 bool is_tokenizer_file(const std::string& name);
-/// Name and text of the tokenizer files that travel with a model trained with a section's tokenizer. pre: it has one
+/// Name and text of the tokenizer files that are saved with a model. pre: the section has a tokenizer
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
-/// The data set of a section, packed when `packed` and the recipe packs. `tokenizer` is that of the section.
+/// The data set of a section, packed if `packed` is true and the recipe packs. `tokenizer` belongs to the
+/// section.
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
                                               const std::optional<Tokenizer>& tokenizer, bool packed);
 
-/// Throws Error when the data can hold token ids that a model of `vocab_size` does not know: a tokenizer or a
-/// mock data set with more, or an id of a tokens file, all of whose rows are read.
+/// Throws Error when the data can hold token ids of `vocab_size` or more: a tokenizer or a mock data set with
+/// a larger vocabulary, or an id in a tokens file, of which every row is read.
 void check_vocabulary(const DatasetSection& section, const std::optional<Tokenizer>& tokenizer,
                       const Dataset& dataset, std::int64_t vocab_size);
 
-/// Selection of questions of a squad section.
+/// Which questions a squad section selects.
 SquadOptions squad_options(const DatasetSection& section);
 
 }  // namespace nemocube

@@ -13,16 +13,16 @@
 
 namespace nemocube {
 
-/// Asked now and then during long work, which gives up when it is true and stays so.
+/// Polled during long work, which stops early when the function returns true. Once true, it must stay true.
 using StopAsked = std::function<bool()>;
 
 struct ValidationResult {
-  double loss = 0;  ///< sum of token losses / labelled tokens; NaN without any
+  double loss = 0;  ///< sum of token losses / labelled tokens; NaN without labelled tokens
   std::int64_t label_tokens = 0, samples = 0;
-  bool complete = true;  ///< false: given up, the numbers are of a part
+  bool complete = true;  ///< false: stopped early, the numbers cover only a part
 };
-/// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Asks `stop` before every
-/// batch and tells `progress` the rows that are done after it.
+/// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Polls `stop` before
+/// every batch and reports the rows done to `progress` after every batch.
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
                           const KernelChoice* kernels, const StopAsked& stop = {},
                           const OnProgress& progress = {});
@@ -36,22 +36,22 @@ struct SquadResult {
   SquadVersion version = SquadVersion::v1_1;  ///< v2_0 when some question of the section has no answer
   SquadScore score;
   std::vector<AnsweredQuestion> answered;
-  bool complete = true;  ///< false: given up, the score is of a part
+  bool complete = true;  ///< false: stopped early, the score covers only a part
 };
-/// Greedy answers to the questions of a squad section, stopped at any of `stop_ids` (and at a newline when
-/// the recipe says so), scored by the official rules of the data's version. Prompts longer than seq_length
-/// lose their left end when the section truncates, but not the special tokens in front unless those alone fill
-/// seq_length. Asks `stop` at every token. `progress` counts questions; for those that are being answered, the share
-/// of their tokens that is done.
+/// Answers the questions of a squad section greedily and scores the answers by the official rules of the
+/// data's version. An answer ends at any of `stop_ids`, and at a newline when the recipe says so. When the
+/// section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
+/// unless they alone fill seq_length. Polls `stop` at every token. `progress` counts questions; a question
+/// that is being answered counts by the share of its tokens that is done.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},
                          const OnProgress& progress = {});
 
-/// Writes question id -> answer as JSON, whole or not at all: to `path` for the set named "default", else with
-/// "_NAME" before the extension (said.json -> said_train.json).
+/// Writes question id -> answer as JSON, completely or not at all. The file is `path` for the set named
+/// "default"; for other sets "_NAME" goes before the extension (said.json -> said_train.json).
 void write_predictions(const std::filesystem::path& path, const std::string& set, const SquadResult& result);
-/// Throws Error when the recipe's evaluation.predictions_path leads to no place for a file.
+/// Throws Error when no file can be written at the recipe's evaluation.predictions_path.
 void check_predictions_place(const Recipe& recipe);
 
 }  // namespace nemocube

@@ -13,9 +13,9 @@ struct GenerateOptions {
   std::int64_t max_new_tokens = 64;
   double temperature = 0;              ///< 0: greedy (lowest id on a tie)
   std::int64_t top_k = 0;              ///< keep the k most likely tokens; 0: all
-  double top_p = 1;                    ///< then the fewest whose probabilities reach p
+  double top_p = 1;                    ///< then keep the fewest tokens whose probabilities add up to p
   std::uint64_t seed = 0;              ///< draw n of prompt i depends on (seed, i, n) alone
-  std::vector<std::int64_t> stop_ids;  ///< ends a sequence; not part of the result
+  std::vector<std::int64_t> stop_ids;  ///< each ends a sequence and is left out of the result
   const KernelChoice* kernels = nullptr;
 };
 
@@ -25,11 +25,11 @@ using OnToken = std::function<bool(std::size_t prompt, std::int64_t id)>;
 /// Throws Error: temperature < 0, top_p outside (0, 1], negative top_k or max_new_tokens.
 void check_generate_options(const GenerateOptions& options);
 
-/// Continues every prompt (token ids, at least one each), 32 at a time so that memory does not grow with
-/// their number: prefill of all in the group, then one token a step for those still running, from Mamba
-/// states and KV caches. Returns the new ids of each. Errors: those of the options, empty prompt, id outside
-/// the vocabulary. `progress` counts new tokens, of max_new_tokens for every prompt; a prompt that ended early
-/// counts as whole.
+/// Continues every prompt (at least one token id each) and returns the new ids of each. Prompts run in groups
+/// of 32, so that memory does not grow with their number. A group is prefilled together; each step then adds
+/// one token to every running sequence, from Mamba states and KV caches. Throws Error for invalid options, an
+/// empty prompt or an id outside the vocabulary. `progress` counts new tokens out of max_new_tokens per
+/// prompt; a prompt that ended early counts as max_new_tokens.
 std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
                                                 const std::vector<std::vector<std::int64_t>>& prompts,
                                                 const GenerateOptions& options, const OnToken& on_token = {},

@@ -5,22 +5,22 @@
 #include <string>
 #include <string_view>
 
-/// What a person sees of work that takes long: in a terminal one line that is rewritten, elsewhere a plain
-/// line now and then.
+/// Progress of long work, for a person to watch: in a terminal one line that is rewritten, elsewhere a plain
+/// line from time to time.
 namespace nemocube {
 
 /// Where progress is shown, and how often.
 struct ProgressDisplay {
-  bool terminal = false;                       ///< show() replaces the line before, instead of adding one
+  bool terminal = false;                       ///< show() replaces the previous line instead of adding one
   double min_seconds = 0.1;                    ///< terminal: between two rewrites
   double every_seconds = 30;                   ///< plain: between two lines
   std::function<void(std::string_view)> show;  ///< gets a line without line end; empty removes the line
   std::function<std::string()> shown;          ///< terminal: the line on the screen, or empty
-  std::function<void()> keep;                  ///< terminal: the line stays above what follows
+  std::function<void()> keep;                  ///< terminal: leaves the line above later output
   std::function<double()> clock;               ///< seconds, never going back
 };
-/// Standard error: the status line of core/log.h in a terminal, messages of level info elsewhere. Shows
-/// nothing where messages of level info are not shown.
+/// Writes to standard error: the status line of core/log.h in a terminal, messages of level info elsewhere.
+/// Shows nothing when messages of level info are off.
 ProgressDisplay stderr_display();
 
 struct ProgressStep {
@@ -43,7 +43,7 @@ class StepProgress {
   StepProgress(const StepProgress&) = delete;
   StepProgress& operator=(const StepProgress&) = delete;
 
-  /// The first and the last step of a run are always shown; of the others, without a terminal, every tenth.
+  /// The first and the last step of a run are always shown. Without a terminal, of the others every tenth is.
   void step(const ProgressStep& now);
 
  private:
@@ -62,8 +62,8 @@ class StepProgress {
 
 /// Work of a known number of parts, such as the rows of a validation set:
 ///     validation: 12 of 80 rows (15 %)  3s left
-/// In a terminal the line goes away at the end, and the one that it replaced comes back. Elsewhere work that
-/// is done within `every_seconds` shows nothing.
+/// In a terminal the line disappears at the end and the line that it replaced comes back. Elsewhere, work
+/// that ends within `every_seconds` shows nothing.
 class TaskProgress {
  public:
   TaskProgress(std::string what, std::string unit, ProgressDisplay display = stderr_display());
@@ -84,7 +84,7 @@ class TaskProgress {
 /// Called during work of `total` parts when `done` of them are done.
 using OnProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-/// "12s", "3m05s", "1h02m", "4d07h"; "?" for what is not a time.
+/// "12s", "3m05s", "1h02m", "4d07h"; "?" for a number that is not a time.
 std::string short_duration(double seconds);
 /// "950", "1.2k", "3.4M", "5.6G".
 std::string short_count(double value);

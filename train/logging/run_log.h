@@ -13,7 +13,7 @@
 #include "train/logging/jsonl.h"
 
 /// The files `training.jsonl` and `validation.jsonl` (`validation_NAME.jsonl` for further validation sets),
-/// in the fields of NeMo AutoModel's logs and a few of our own. One process writes them.
+/// with the fields of NeMo AutoModel's logs and a few of our own. Only one process may write them.
 namespace nemocube {
 
 using WallClock = std::function<std::chrono::system_clock::time_point()>;
@@ -23,19 +23,19 @@ struct TrainingRecord {
   std::int64_t step = 0, epoch = 0;
   double loss = 0;                  ///< mean over labelled tokens
   std::optional<double> grad_norm;  ///< before clipping
-  double lr = 0;                    ///< after the schedule has moved on, so the next step's
+  double lr = 0;                    ///< of the next step: the schedule has already advanced
   std::int64_t peak_bytes = 0;      ///< most memory held during the step, per rank
   double seconds = 0;               ///< of training, since the previous record
   int ranks = 1;
   std::int64_t positions = 0;       ///< batch rows times length, padding included
-  std::int64_t content_tokens = 0;  ///< positions that are no padding
+  std::int64_t content_tokens = 0;  ///< positions that are not padding
   std::int64_t tokens = 0;          ///< label positions less the trailing -100 of each row
   std::int64_t label_tokens = 0;    ///< labels other than -100
   std::int64_t samples = 0;
   std::optional<double> mfu;       ///< percent
   bool skipped = false;            ///< loss or gradient was not finite: the weights did not move
   std::int64_t skipped_steps = 0;  ///< of the run so far
-  std::vector<std::pair<std::string, double>> auxiliary_losses;  ///< by field, no part of `loss`
+  std::vector<std::pair<std::string, double>> auxiliary_losses;  ///< by name of the field; not part of `loss`
 };
 
 struct ValidationRecord {
@@ -47,14 +47,14 @@ struct ValidationRecord {
   std::optional<double> exact_match, f1;  ///< percent; left out of the line when absent
 };
 
-/// The lines. training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
+/// training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
 /// num_tokens_per_step, num_label_tokens, then positions_per_second, content_tokens_per_second,
-/// label_tokens_per_second, samples_per_second, skipped, skipped_steps, and of aux_loss, seq_aux_loss,
-/// global_aux_loss and z_loss those that the recipe turns on. mem in GiB; tps = tokens per second;
-/// tps_per_gpu = tps / ranks, all ranks, where AutoModel leaves out those of tp and pp. Rates are null when
-/// no time has passed.
+/// label_tokens_per_second, samples_per_second, skipped, skipped_steps, and those of aux_loss, seq_aux_loss,
+/// global_aux_loss and z_loss that the recipe turns on. mem is in GiB; tps is tokens per second. tps_per_gpu
+/// is tps / ranks and counts all ranks; AutoModel leaves out the ranks of tp and pp. Rates are null when no
+/// time has passed.
 JsonLine training_line(const TrainingRecord& record, std::chrono::system_clock::time_point time);
-/// validation: step, epoch, timestamp, val_loss, lr, num_label_tokens, mem, and the metrics there are.
+/// validation: step, epoch, timestamp, val_loss, lr, num_label_tokens, mem, and the metrics that are present.
 JsonLine validation_line(const ValidationRecord& record, std::chrono::system_clock::time_point time);
 
 /// "2026-08-22T09:05:03.007Z".
@@ -64,29 +64,30 @@ std::string utc_timestamp(std::chrono::system_clock::time_point time);
 struct LogStart {
   std::int64_t first_step = 0;  ///< 0: a new run
   std::int64_t serial = 1;      ///< Origin::serial of the first checkpoint that this run will save
-  bool leaves_branch = false;  ///< checkpoints of later steps are there, which that checkpoint will set aside
+  bool leaves_branch = false;   ///< that checkpoint will set aside existing ones of later steps
 };
 
-/// Nothing is touched before the first line. With it the logs that are there, also those of other validation
-/// sets, are prepared as start_log() says, so that each file reads as one run; a log kept as NAME.1, NAME.2 and
-/// so on goes when it is empty or NAME repeats all of it (is_repeated()).
+/// No file is touched before the first line is logged. Then start_log() prepares all existing logs, also
+/// those of other validation sets, so that each file reads as one run. An older log kept as NAME.1, NAME.2
+/// and so on is removed when it is empty or when NAME repeats all of it (is_repeated()).
 ///
-/// A run that leaves a branch does not own those logs before it has saved a checkpoint. Until then its own,
-/// each beginning with the lines before first_step, are NAME.branch_<serial>; keep_branch() then moves the old
-/// ones to abandoned/ and gives these their names. A next run completes that where the checkpoint was saved;
-/// where it was not, these go to abandoned/, or away when a log there or the present one repeats them.
+/// A run that leaves a branch does not own the existing logs until it has saved a checkpoint. Until then it
+/// logs to NAME.branch_<serial>, which begins with the lines of NAME before first_step. keep_branch() then
+/// moves the old logs to abandoned/ and renames the branch logs to NAME. If the run is killed in between, the
+/// next run completes these renames. If the run saved no checkpoint, the next run moves its branch logs to
+/// abandoned/, or removes those that NAME or a log in abandoned/ repeats.
 class RunLog {
  public:
-  /// Logs into `folder` for a run that has these validation sets. A file of another kind is left alone or,
-  /// when its name is wanted, an Error. One process at a time (train/loop/run_lock.h).
+  /// Logs into `folder` for a run with these validation sets. Leaves files of other kinds alone, but throws
+  /// Error when such a file has a name that the run needs. One process at a time (train/loop/run_lock.h).
   RunLog(std::filesystem::path folder, std::span<const std::string> validation_sets, const LogStart& start,
          WallClock clock = std::chrono::system_clock::now);
 
-  /// The first line of each start has the field `version` as well: that of the program.
+  /// The first line of each start also has the field `version`, the version of the program.
   void training(const TrainingRecord& record);
-  /// `name`: of the validation set; "default" writes validation.jsonl.
+  /// `name` is the name of the validation set; "default" writes validation.jsonl.
   void validation(const std::string& name, const ValidationRecord& record);
-  /// To be called after every checkpoint: the first one makes a branch the run that the logs tell of.
+  /// To be called after every checkpoint. After the first one, the logs of the branch replace the old logs.
   void keep_branch();
 
   static std::string file_name(const std::string& validation_set);
@@ -103,7 +104,7 @@ class RunLog {
   LogStart start_;
   WallClock clock_;
   bool begun_ = false, first_line_ = true;
-  std::string ending_;  // of the names, while the run has not saved what makes it a branch
+  std::string ending_;  // of the file names, until the first checkpoint of the branch is saved
   std::map<std::string, JsonlWriter> files_;
 };
 
