@@ -20,8 +20,8 @@ struct BenchOpOptions {
 
 /// Every case is called once to warm up, verified, timed `repeats` times and printed on one line. The line
 /// includes the floor, the time that no implementation can beat. The floor is the larger of
-///   bytes / bandwidth  bandwidth measured for the same number of bytes, which may fit in a cache; with `cold` the
-///                      bandwidth of memory
+///   bytes / bandwidth  bandwidth measured for the same number of bytes, which may fit in a cache; with
+///                      `cold` the bandwidth of memory
 ///   flops / FLOP/s     FLOP/s of large matrix products
 /// The output is a legend and a table. With `json` it is one object a line: {"machine": .., "rates": ..}
 /// first, then {"op": .., ..} for each case. Returns false when a case failed its verification. Throws Error

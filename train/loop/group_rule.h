@@ -3,9 +3,9 @@
 
 namespace nemocube {
 
-/// Factors on learning rate and weight decay as a recipe's optimizer section asks for them. Throws Error
-/// naming the entry of param_group_overrides whose pattern is no regular expression or is found in the name
-/// of no trainable parameter.
+/// The factors on learning rate and weight decay that a recipe's optimizer section asks for. Throws Error
+/// naming the entry of param_group_overrides whose pattern is not a regular expression or matches no
+/// trainable parameter.
 GroupRule group_rule(const OptimizerSection& section, const ParameterStore& parameters);
 
 }  // namespace nemocube

@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// Throws Error, naming checkpoint.checkpoint_dir, unless a run could write files below `directory`, which may
-/// have to be created with the folders above it. Creates nothing.
+/// Throws Error, naming checkpoint.checkpoint_dir, when a run could not write files below `directory`. The
+/// directory and the folders above it need not exist yet. Creates nothing.
 void check_run_directory(const std::filesystem::path& directory);
 
 }  // namespace nemocube

@@ -4,12 +4,13 @@
 
 namespace nemocube {
 
-/// One run at a time in a checkpoint directory: a lock on the directory itself, which leaves no trace and ends
-/// with the process however that ends. File systems without such locks (NFS, some of Lustre) keep nobody out.
+/// Allows one run at a time in a checkpoint directory. The lock is on the directory itself: it leaves no file
+/// behind and ends with the process, also after a crash. On file systems without such locks (NFS, some of
+/// Lustre) it has no effect.
 class RunLock {
  public:
-  /// Creates the directory where there is none and locks it. Throws Error naming the directory when it cannot
-  /// be created and when another process holds the lock.
+  /// Creates the directory if necessary and locks it. Throws Error naming the directory when it cannot be
+  /// created or when another process holds the lock.
   explicit RunLock(std::filesystem::path directory);
   /// Removes the directories that this object created, if they are empty.
   ~RunLock();

@@ -4,12 +4,12 @@
 
 namespace nemocube {
 
-/// Remembers the first of a set of signals for the lifetime of this object, so that a run can end after the
-/// step at hand. A second one ends the process at once, as it would have without this object.
+/// Remembers the first signal of a set during the lifetime of this object, so that a run can end after the
+/// current step. A second signal ends the process at once, as it would without this object.
 ///
-/// SIGHUP and SIGPIPE, the end of the terminal and of the reader of standard error, are watched as well,
-/// unless they are ignored already, as SIGHUP is under nohup. They arrive more than once and together with
-/// other signals, and nobody who is impatient sends them: as second signals they are ignored.
+/// SIGHUP (the terminal closed) and SIGPIPE (the reader of standard error ended) are watched too, unless the
+/// process already ignores them, as it ignores SIGHUP under nohup. As second signals they have no effect:
+/// they arrive repeatedly and together with other signals, and no impatient user sends them.
 class SignalWatch {
  public:
   /// `first_text` is shown when the first signal arrives.

@@ -6,9 +6,9 @@
 
 namespace nemocube {
 
-/// Floating-point operations that one training step needs: three times the forward pass (model/flops.h) over
-/// the tokens of every sequence at its own length; padding costs nothing, the head only its labelled tokens,
-/// and recomputation is not counted.
+/// Floating-point operations that one training step needs: three times the forward pass (model/flops.h), each
+/// sequence at its own length. Padding and recomputation are not counted, and the head counts only for
+/// labelled tokens.
 double step_flops(const NemotronHConfig& config, std::span<const TokenBatch> microbatches);
 
 }  // namespace nemocube

@@ -24,14 +24,14 @@ class Validation {
   Validation(const Recipe& recipe, const NemotronHConfig& config);
   std::size_t sets() const { return sets_.size(); }
 
-  /// Validates the sets that are not in `known`, one after another, and adds a line to the log of each;
-  /// `step`, `epoch` and `lr` are those of the line. Returns the losses by name of the set, `known` ones
-  /// included. Once `stop` is true the set at hand and those after it are left out of both.
+  /// Validates the sets that are not in `known`, one after another, and logs a line with `step`, `epoch` and
+  /// `lr` for each. Returns the losses by name of the set, `known` included. Once `stop` returns true, the
+  /// current set and the remaining ones are neither logged nor returned.
   Losses run(NemotronH& model, std::int64_t step, std::int64_t epoch, double lr, RunLog& log,
              const StopAsked& stop, const Losses& known = {}) const;
 
-  /// What an earlier process noted of the validation of `step`: in losses.json of the checkpoint saved after
-  /// it, else in the logs in `folder`. Lacks the sets that it did not finish.
+  /// Losses of `step` that an earlier process recorded in losses.json of the checkpoint saved after that
+  /// step, else in the logs in `folder`. Sets that the process did not finish are absent.
   Losses known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                       std::int64_t step) const;
 

@@ -7,11 +7,11 @@ namespace nemocube {
 ///     DIR                          itself
 ///     RUN/epoch_E_step_S           DIR/model, where a checkpoint keeps its model; also RUN/LATEST, RUN/LOWEST_VAL
 ///     RUN                          RUN/LATEST/model
-/// LATEST and LOWEST_VAL are replaced by the checkpoint that they point to now, so that all files come from one
-/// checkpoint while the run goes on. Throws Error that names the places looked at.
+/// LATEST and LOWEST_VAL are replaced by the checkpoint that they point to now, so that all files come from
+/// one checkpoint while the run goes on. Throws Error that names the places looked at.
 std::filesystem::path find_model(const std::filesystem::path& named);
 
-/// The same for tokenizer.json; a file is taken as it is.
+/// The same for a directory with tokenizer.json; the path of a file is returned unchanged.
 std::filesystem::path find_tokenizer(const std::filesystem::path& named);
 
 }  // namespace nemocube

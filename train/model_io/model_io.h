@@ -11,17 +11,18 @@
 
 namespace nemocube {
 
-/// A model with what its directory looked like, so that it can be written in the same form.
+/// A model and the format of its directory, so that the model can be written in the same form.
 struct LoadedModel {
   std::unique_ptr<NemotronH> model;
   WeightFiles files;
 };
 
-/// Reads config.json and the weights of a Hugging Face directory. dtype: as given, else the one config.json
-/// names, else f32. Errors name files and tensors.
+/// Reads config.json and the weights of a Hugging Face directory. The dtype is `dtype`, else the one in
+/// config.json, else f32. Errors name files and tensors.
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype);
 
-/// Throws Error unless the weight files in `dir` hold what a model of this config wants; reads headers only.
+/// Throws Error unless the weight files in `dir` hold the tensors of a model of this config; reads headers
+/// only.
 void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& config);
 
 /// A model of the shape that config.json in `dir` describes, with fresh weights.

@@ -39,13 +39,13 @@ class Optimizer {
 
   /// One step with the scheduled `lr` and `weight_decay`; every gradient is multiplied by `grad_scale` (the
   /// clip coefficient) on the way. A parameter that got no gradient has gradient zero. Returns the first
-  /// parameter of which a new weight, master or moment is not finite, or null: the others are then all finite.
+  /// parameter with a new weight, master or moment that is not finite; null when all are finite.
   const Parameter* step(double lr, double weight_decay, double grad_scale);
 
-  std::vector<Tensor> gradients();  ///< of the trainable parameters, missing ones zero
+  std::vector<Tensor> gradients();  ///< of the trainable parameters; a missing gradient is zero
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
-  std::vector<StateTensor> state() const;  ///< shares memory: write to load
+  std::vector<StateTensor> state() const;  ///< shares memory with the optimizer: write into it to load
 
  private:
   struct Slot {

@@ -9,9 +9,9 @@ struct KeyDifference {
   std::string key, before, now;
 };
 
-/// What differs between two resolved recipes (describe()), in the order of the keys. A key that only the newer
-/// one has is no difference where its value is the default: the program that wrote the older one may not have
-/// known the key. Throws Error when one of them is no YAML.
+/// The keys that differ between two resolved recipes (describe()), in the order of the keys. A key that only
+/// `now` has is no difference if its value is the default: an older program may not have known the key.
+/// Throws Error when one of the texts is not YAML.
 std::vector<KeyDifference> recipe_differences(const std::string& before, const std::string& now);
 
 }  // namespace nemocube

@@ -7,7 +7,7 @@
 #include "train/recipe/types.h"
 
 /// Every key with an effect: name, variable, meaning, and range where the type has more values. Reader and
-/// KeyList visit these declarations; what several keys say together is left to apply_rules().
+/// KeyList visit these declarations; apply_rules() handles rules over several keys.
 namespace nemocube::recipe {
 
 // Bounds beyond which no run makes sense: an update would overflow, or divide by what rounds to zero.

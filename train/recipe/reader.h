@@ -10,14 +10,14 @@
 #include "train/recipe/inert_keys.h"
 #include "train/recipe/reading.h"
 
-/// Fills the structs of a recipe from its YAML tree: a visitor of fields.h, as is KeyList. Every
-/// problem is noted in Reading, and reading goes on.
+/// Fills the structs of a recipe from its YAML tree: a visitor of fields.h, as is KeyList. Problems
+/// are collected in Reading; reading continues after each.
 namespace nemocube::recipe {
 
 class Reader {
  public:
-  /// `map`: a section at `path`. `kind`: what its rows in inert_keys() are called; `validation_dataset` has the
-  /// keys of `dataset`.
+  /// `map`: a section at `path`. `kind`: what its rows in inert_keys() are called; `validation_dataset` has
+  /// the keys of `dataset`.
   Reader(Reading& reading, const Value& map, std::string path, std::string kind)
       : reading_(reading), map_(map), path_(std::move(path)), kind_(std::move(kind)) {}
 
@@ -33,15 +33,16 @@ class Reader {
       class_ = name_of_choice(out);
     }
   }
-  /// The fields that follow belong to these classes only, written as in text_of() and separated by blanks. No
-  /// name: to all.
+  /// The fields that follow belong to these classes only, written as in text_of() and separated by blanks.
+  /// Without names they belong to all classes.
   void classes(std::string_view names) { classes_ = names; }
 
   template <class T>
   void field(const char* key, T& out, const char*, Range range = any) {
     read_key(key, out, range);
   }
-  /// A second spelling of the key at `path`, counted from the root: the values must be equal if both are given.
+  /// A second spelling of the key at `path`, counted from the root: the values must be equal if both are
+  /// given.
   template <class T>
   void alias(const char* key, T& out, const std::string& path, Range range = any) {
     T other = out;
@@ -96,7 +97,7 @@ class Reader {
       Reader(reading_, *value, path_of(key), "").item(i, out.emplace_back(), fn);
   }
 
-  /// Reads the keys that no field took: those without effect, and errors.
+  /// Handles the keys that no field took: keys without effect, and unknown keys, which are problems.
   void finish();
 
  private:
@@ -122,7 +123,7 @@ class Reader {
       sub.finish();
     });
   }
-  /// Whether the key is there and right. Null on the command line takes a key out of the recipe.
+  /// Whether the key is present and valid. Null on the command line takes a key out of the recipe.
   template <class T>
   bool read_key(const char* key, T& out, Range range) {
     const Value* value = take(key);
@@ -144,7 +145,7 @@ class Reader {
   Place place(const std::string& key, const Value& value) const {
     return {value, path_of(key), reading_.where(&value, path_of(key))};
   }
-  /// Notes the key as known; its value, unless the key belongs to another class.
+  /// Records the key as known. Returns its value, or null when the key is absent or belongs to another class.
   const Value* take(const std::string& key);
   std::vector<std::string> keys_with(std::string_view prefix) const;
   std::string suffix_name(const std::string& key, std::string_view prefix) const;

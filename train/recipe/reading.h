@@ -7,7 +7,7 @@
 
 #include "train/recipe/types.h"
 
-/// What is known of a recipe while it is read: its tree, the problems found so far, the keys without effect.
+/// State of reading a recipe: its tree, the problems found so far, the keys without effect.
 namespace nemocube::recipe {
 
 class Reading {
@@ -24,8 +24,8 @@ class Reading {
   /// Runs `work`; an Error becomes a problem of that key, and the result is false.
   bool attempt(const Value* value, const std::string& path, const std::function<void()>& work);
   void problem(const Value* value, const std::string& path, const std::string& message);
-  /// A rule over several keys: unless `ok`, a problem of the first, or none when one of them, or a section
-  /// around it, has a problem already.
+  /// A rule over several keys. If `ok` is false, the first key gets a problem, unless one of the keys or a
+  /// section around it already has a problem.
   template <class... Parts>
   void rule(bool ok, const std::vector<std::string>& paths, Parts&&... why) {
     if (ok || any_faulty(paths)) return;
@@ -33,9 +33,9 @@ class Reading {
   }
   bool any_faulty(const std::vector<std::string>& paths) const;
   void mark_faulty(const std::string& path) { faulty_.insert(path); }
-  /// Nobody reads on after so many problems.
+  /// Whether to stop reading: there are more problems than anyone would read.
   bool many_problems() const { return problems_.size() >= 200; }
-  /// One Error with all problems in the order of lines.
+  /// Throws one Error with all problems, ordered by line.
   void throw_problems() const;
 
   const std::string& file() const { return file_; }

@@ -16,8 +16,8 @@
 #include "train/optimizer/optimizer.h"
 
 /// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
-/// NeMo AutoModel's recipes. The meaning of each key is in fields.h and, as a table, in docs/recipe.md. Steps are
-/// optimizer steps counted from 0. Relative paths start from the working directory.
+/// NeMo AutoModel's recipes. The meaning of each key is in fields.h and, as a table, in docs/recipe.md. Steps
+/// are optimizer steps counted from 0. Relative paths start from the working directory.
 namespace nemocube {
 
 struct StepSchedulerSection {
@@ -73,7 +73,7 @@ struct LossSection {
 
 enum class DatasetKind { squad, messages, mock, tokens };
 struct DatasetSection {
-  std::string key = "dataset";  ///< the section's own, for messages
+  std::string key = "dataset";  ///< the key of this section, for messages
   DatasetKind kind = DatasetKind::squad;
   std::string dataset_name = "squad";
   std::string path;
@@ -115,7 +115,7 @@ struct OptimizerSection {
   double lr = 1e-4;
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8;
-  std::optional<bool> adam_w_mode;  ///< already part of `kind`
+  std::optional<bool> adam_w_mode;  ///< `kind` already takes it into account
   double weight_decay = 0.01;       ///< SGD: 0 if absent
   double momentum = 0;
   bool nesterov = false;
@@ -178,10 +178,10 @@ struct Recipe {
   KernelChoice kernels;  ///< checked for use in training and evaluation
   MfuSection mfu;        ///< key peak_tflops, also of section benchmark
   EvaluationSection evaluation;
-  std::vector<std::string> no_effect;  ///< key paths that were given and mean nothing in this build
+  std::vector<std::string> no_effect;  ///< key paths that were given and have no effect in this build
 };
 
-/// What a recipe is loaded for decides which sections it must have.
+/// The use of a recipe, which decides which sections it must have.
 enum class RecipeUse {
   train,     ///< model, dataset, optimizer; one rank; batch sizes that divide; the model folder exists
   evaluate,  ///< model and a validation dataset; one rank; the model folder exists
@@ -190,8 +190,9 @@ enum class RecipeUse {
 };
 
 /// Reads a recipe and applies overrides "a.b=value" (value in YAML, absent sections are created, numbers
-/// index lists, null takes a key out unless null is one of its values). Throws one Error with all problems, a line
-/// for each: file, line, key, wish and fact, the nearest key where one is unknown.
+/// index lists, null takes a key out unless null is one of its values). Throws one Error with all problems, a
+/// line for each: file, line, key, what was wanted and what was found; for an unknown key, the nearest known
+/// one.
 Recipe load_recipe(const std::filesystem::path& path, const std::vector<std::string>& overrides = {},
                    RecipeUse use = RecipeUse::train);
 /// The same for text; `name` stands for the file in messages.
@@ -201,22 +202,22 @@ Recipe parse_recipe(const std::string& yaml, const std::string& name,
 /// The resolved recipe in YAML, defaults filled in, ignored keys left out. Loading it gives the same recipe.
 std::string describe(const Recipe& recipe);
 
-/// Throws Error unless the global batch is whole forward passes on `dp` data-parallel ranks; returns how many
-/// on each.
+/// The number of forward passes per step on each of `dp` data-parallel ranks. Throws Error when the global
+/// batch does not divide into whole forward passes.
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
 
-/// The file a squad, messages or tokens dataset reads: `path`, or dataset_name, or in a folder the file of
-/// its split. Throws Error saying what to download when only a hub name is known.
+/// The file that a squad, messages or tokens dataset reads: `path` or dataset_name, or if that is a folder
+/// the file of the split in it. Throws Error saying what to download when only a hub name is known.
 std::filesystem::path dataset_file(const DatasetSection& dataset);
 /// dataset.tokenizer, else tokenizer, else the folder of the model: a folder with tokenizer.json, or the file
 /// itself. Throws Error when there is none.
 std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
 /// The same; throws Error also when the path does not exist.
 std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
-/// "'path' does not exist", and where a relative path was looked for.
+/// The message "'path' does not exist", for a relative path with the folder it was looked for in.
 std::string does_not_exist(const std::string& path);
-/// A path to a folder, or the folder of a file: a model may be named by its config.json, a tokenizer by its
-/// tokenizer.json.
+/// A folder itself, or the folder that holds a file: a recipe may name a model by its config.json and a
+/// tokenizer by its tokenizer.json.
 std::filesystem::path folder_of(const std::filesystem::path& folder_or_file);
 
 }  // namespace nemocube

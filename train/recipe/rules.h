@@ -4,8 +4,9 @@
 
 namespace nemocube::recipe {
 
-/// What the keys of a recipe say together, after all are read: defaults that depend on other keys, spellings
-/// that mean another key, contradictions, and what `use` wants. Problems go to `reading`.
+/// Applies the rules over several keys after all keys are read: defaults that depend on other keys,
+/// alternative spellings of a key, contradictions, and the keys that `use` requires. Adds problems to
+/// `reading`.
 void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use);
 
 }  // namespace nemocube::recipe

@@ -6,10 +6,10 @@
 /// What the text of a YAML scalar means as a number or a switch.
 namespace nemocube::recipe {
 
-/// Decimal numbers as YAML and Python write them: 1, -2, 1_000, 1e-8, .5, .inf, -.inf, inf. Nothing for other
-/// text, nan and 010 among it.
+/// Decimal numbers as YAML and Python write them: 1, -2, 1_000, 1e-8, .5, .inf, -.inf, inf. Returns nothing
+/// for other text, including nan and 010.
 std::optional<double> parse_real(std::string_view text);
-/// The same, exactly integral and within 64 bits; 1e3 and 20.0 are integers.
+/// The same for integers within 64 bits; 1e3 and 20.0 are integers.
 std::optional<std::int64_t> parse_integer(std::string_view text);
 /// true/false, yes/no, on/off in any case.
 std::optional<bool> parse_flag(std::string_view text);

@@ -12,16 +12,16 @@
 #include "train/recipe/names.h"
 #include "train/recipe/value.h"
 
-/// The types of keys: read() takes one from the YAML tree and throws Error for another; text_of() writes it as
-/// YAML that read() takes back; wish_for() is what messages and the documentation call it.
+/// The types of keys. read() takes a value of a type from the YAML tree and throws Error for other values;
+/// text_of() writes YAML that read() accepts; wish_for() names the type in messages and in the documentation.
 namespace nemocube::recipe {
 
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
-  bool above_low = false;  ///< low itself is out
+  bool above_low = false;  ///< low itself is not allowed
   bool below_high = false;
-  bool infinite = false;         ///< infinity is in
+  bool infinite = false;         ///< infinity is allowed
   bool null_is_default = false;  ///< an explicit null is no error
 };
 inline constexpr Range any{};
@@ -32,13 +32,13 @@ inline constexpr Range token_count{.low = 1, .high = 2147483647};
 inline constexpr Range token_count_or_zero{.low = 0, .high = 2147483647};
 inline constexpr Range below_one{.low = 0, .high = 1, .below_high = true};
 
-/// A value and where it stands: its key path, and file, line and path in front of messages.
+/// A value, its key path, and the text that messages about it begin with (file, line and path).
 struct Place {
   const Value& value;
   std::string path, where;
 };
 bool is_null(const Place& at);
-std::string found(const Value& value);  ///< what a message says of it: 'text', null, a list, a section
+std::string found(const Value& value);  ///< as messages describe the value: 'text', null, a list, a section
 [[noreturn]] void wrong(const Place& at, const std::string& wish);  ///< "where: want wish, found ..."
 /// The map of a section, or nothing for null.
 const Value* as_section(const Place& at);
@@ -71,7 +71,7 @@ std::string wish_for(const std::array<double, 2>*, Range range);
 std::string wish_for(const std::vector<int>*, Range range);
 std::string wish_for(const std::map<std::string, std::string, std::less<>>*, Range range);
 
-/// The index of the choice in `names`. Throws Error naming them all for another word.
+/// The index of the value in `names`. Throws Error listing `names` for another word.
 std::size_t read_choice(const Place& at, const std::vector<const char*>& names);
 std::string wish_for_choice(const std::vector<const char*>& names);
 
@@ -104,7 +104,7 @@ std::string wish_for(const std::optional<T>*, Range range) {
   return wish_for(static_cast<const T*>(nullptr), range) + " or null";
 }
 
-/// Absent, null and a value are three things.
+/// Tells an absent key, null and a value apart.
 template <class T>
 using MaybeAbsent = std::optional<std::optional<T>>;
 template <class T>

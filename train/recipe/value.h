@@ -21,8 +21,8 @@ struct Value {
   const Value* find(std::string_view key) const;
 };
 
-/// Limits of a tree, aliases expanded. They are far above what recipes need and keep time and memory small
-/// whatever the file holds.
+/// Limits of a tree, aliases expanded. They are far above the needs of recipes and bound time and memory
+/// for any file.
 inline constexpr std::size_t max_yaml_bytes = 1u << 20;  ///< of a file
 inline constexpr std::size_t max_text_bytes = 4u << 20;  ///< of all keys and scalars together
 inline constexpr std::size_t max_values = 100'000;       ///< keys included
@@ -31,13 +31,13 @@ inline constexpr int max_depth = 64;
 /// Throws Error "<where>: ..." for a key that is empty, longer than 200 bytes or not printable.
 void check_key(std::string_view key, const std::string& where);
 
-/// A file, or a text of which `name` stands for the file in messages: one YAML document. Throws Error "<name>:
-/// ..." or "<name>:<line>: ..." for damage, several documents, keys that occur twice in a section or fail
-/// check_key(), and for trees beyond the limits.
+/// Reads one YAML document from a file or from a text; `name` is the text's name in messages. Throws Error
+/// "<name>: ..." or "<name>:<line>: ..." for damage, several documents, keys that occur twice in a section or
+/// fail check_key(), and for trees beyond the limits.
 Value read_yaml(const std::filesystem::path& path);
 Value parse_yaml(const std::string& text, const std::string& name);
-/// The same for a value that is written inside something else: messages start with "<where>: ", and all values
-/// get the line `line`.
+/// The same for YAML inside another text, such as an override: messages start with "<where>: ", and all
+/// values get the line `line`.
 Value parse_yaml_value(const std::string& text, const std::string& where, int line);
 
 /// Applies "a.b.c=value", value in YAML; absent sections are created. Numeric parts index lists; the index

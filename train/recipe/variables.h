@@ -5,8 +5,8 @@
 
 #include "train/recipe/value.h"
 
-/// Environment variables in the values of a recipe: ${VAR}, ${VAR,default}, ${oc.env:VAR}, $VAR. `$$` before a
-/// name or a brace is a plain `$`.
+/// Environment variables in the values of a recipe: ${VAR}, ${VAR,default}, ${oc.env:VAR}, $VAR. `$$` before
+/// a name or a brace is a plain `$`.
 namespace nemocube::recipe {
 
 struct Scalar {
@@ -14,9 +14,9 @@ struct Scalar {
   bool plain = true;  ///< written without quotes and without variables: the look of the text decides its type
 };
 
-/// A scalar with its variables expanded, or nothing for null. The strings `none` and `None` are null, quoted or
-/// not. Throws Error starting with `where` for a variable that is not set and for text that variables make
-/// longer than 1 MiB.
+/// A scalar with its variables expanded, or nothing for null. The strings `none` and `None` are null, quoted
+/// or not. Throws Error starting with `where` when a variable is not set or when the expanded text exceeds 1
+/// MiB.
 std::optional<Scalar> resolve_scalar(const Value& value, const std::string& where);
 
 /// The inverse of the expansion: doubles each `$` that would start a variable.

@@ -24,8 +24,8 @@ namespace nemocube {
 struct ScheduleOptions {
   DecayStyle style = DecayStyle::constant;
   double init_lr = 0, max_lr = 0, min_lr = 0;
-  std::int64_t warmup = 0;                ///< n of the end of the warm-up, below `decay`
-  std::int64_t decay = 1;                 ///< n at which min_lr is reached; min_lr beyond
+  std::int64_t warmup = 0;                ///< n at which the warm-up ends; below `decay`
+  std::int64_t decay = 1;                 ///< n at which min_lr is reached and stays
   std::optional<std::int64_t> wsd_decay;  ///< length of the last phase of style wsd
   std::optional<WsdStyle> wsd_style;
   double start_wd = 0, end_wd = 0;
@@ -54,8 +54,8 @@ class LrSchedule {
 LrSchedule make_schedule(const Recipe& recipe, std::int64_t total_steps);
 
 /// One line for each step 0 ... step_scheduler.max_steps: step, learning rate, weight decay, separated by
-/// tabs, in the shortest decimal form that reads back as the same double. Wants max_steps; of the recipe only
-/// step_scheduler, optimizer and lr_scheduler are looked at.
+/// tabs, in the shortest decimal form that reads back as the same double. Needs max_steps. Reads only the
+/// sections step_scheduler, optimizer and lr_scheduler.
 void print_schedule(std::ostream& out, const Recipe& recipe);
 
 }  // namespace nemocube

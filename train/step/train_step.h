@@ -31,11 +31,11 @@ struct StepResult {
   double grad_norm = 0;  ///< before clipping
   std::int64_t label_tokens = 0;
   StepOutcome outcome = StepOutcome::updated;
-  /// Name of the first parameter or router bias into which the update wrote a number that is not finite, or
-  /// into its master or moments. Empty: all are finite. Otherwise the model is lost.
+  /// Name of the first parameter or router bias whose value, master or moments are not finite after the
+  /// update; empty when all are finite. If there is such a name, the model is lost.
   std::string not_finite;
-  /// Of the routers' auxiliary losses (ops/router/router.h) those with a coefficient, by name: summed over
-  /// the layers, averaged over the microbatches. No part of `loss`; none when nothing is labelled.
+  /// The routers' auxiliary losses (ops/router/router.h) that have a coefficient, by name: summed over the
+  /// layers, averaged over the microbatches. Not part of `loss`; empty when nothing is labelled.
   std::vector<std::pair<std::string, double>> auxiliary_losses;
 };
 
