@@ -52,10 +52,10 @@ void refuse_many_ranks() {
 void wait_politely(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
   ::setenv("GOMP_SPINCOUNT", "2000", 1);
-  ::execv("/proc/self/exe", argv);  // where this fails the run is merely less polite
+  ::execv("/proc/self/exe", argv);  // if this fails, the run still works but spins longer
 }
 
-// Without them the next file opened would take their place and collect the messages.
+// If a standard stream is closed, the next opened file would get its descriptor and collect the messages.
 void keep_standard_descriptors() {
   for (int file = 0; file < 3; ++file)
     if (::fcntl(file, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);
@@ -94,7 +94,7 @@ void run(int argc, char** argv) {
 int main(int argc, char** argv) {
   keep_standard_descriptors();
   wait_politely(argv);
-  // A file beyond the limit of its size is then an error of write(), with a message, like a full disk.
+  // Then exceeding the file size limit is an error of write(), with a message, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   std::vector<std::string> arguments = nemocube::spell_out_overrides({argv + 1, argv + argc});
   arguments.insert(arguments.begin(), argv[0]);

@@ -94,7 +94,7 @@ std::vector<Bandwidth> measure_bandwidth(std::int64_t most_bytes) {
     list.push_back({bytes, static_cast<double>(bytes) / seconds});
   }
   expect(!list.empty(), "bandwidth at no size: at most ", most_bytes, " bytes");
-  // What a smaller size allows is no less than what a larger one does; noise may say otherwise.
+  // A smaller size is never slower than a larger one; measurements that say otherwise are noise.
   for (std::size_t i = list.size() - 1; i > 0; --i)
     list[i - 1].bytes_per_second = std::max(list[i - 1].bytes_per_second, list[i].bytes_per_second);
   return list;

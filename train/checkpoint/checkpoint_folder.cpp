@@ -119,7 +119,7 @@ std::optional<fs::path> CheckpointFolder::newest() const {
   std::erase_if(candidates, [](const fs::path& c) { return !is_whole(c); });
   if (candidates.empty()) return likeliest;
   fs::path found = candidates.back();
-  // LATEST is trusted where its state.json cannot be read: passing over it would hide the damage.
+  // Trust LATEST even if its state.json cannot be read: skipping that checkpoint would hide the damage.
   std::int64_t highest = std::numeric_limits<std::int64_t>::max();
   if (found != latest || serial_of(found)) {
     highest = serial_of(found).value_or(0);
@@ -165,8 +165,8 @@ void CheckpointFolder::settle(const fs::path& newest, const Origin& origin) cons
   sync_directory(dir_);
 }
 
-// Renamed, not removed: whatever happens between this and the next rename, every checkpoint is somewhere
-// under a name of its own.
+// Renames the checkpoint instead of removing it: if the process is killed before the next rename, every
+// checkpoint still exists under a name of its own.
 void CheckpointFolder::set_aside(const fs::path& checkpoint) const {
   fs::path place = dir_ / abandoned / checkpoint.filename();
   fs::create_directories(place.parent_path());
@@ -188,8 +188,8 @@ void CheckpointFolder::recover() const {
       fs::remove_all(path, ignored);
       continue;
     }
-    // Killed between the last byte and the rename. Whether another checkpoint had to make way before does not
-    // matter: it has.
+    // The run was killed between the last byte and the rename. A checkpoint that had this name has been moved
+    // away already.
     std::error_code error;
     fs::rename(path, dir_ / *target, error);
     if (!error)
@@ -213,7 +213,7 @@ void CheckpointFolder::prune(std::int64_t keep, const fs::path& newest) const {
   const auto others = static_cast<std::size_t>(std::max<std::int64_t>(keep - 1, 0));
   for (std::size_t i = 0; i + others < all.size(); ++i) {
     if (all[i].filename() == best) continue;
-    // Out of its name first: removing takes long, and half a checkpoint must not look like one.
+    // Rename before removing: removal takes long, and half a checkpoint must not look like a complete one.
     const fs::path doomed = temporary_sibling(dir_ / (pruned + all[i].filename().string()));
     std::error_code error;
     fs::rename(all[i], doomed, error);

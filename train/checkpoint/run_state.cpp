@@ -16,13 +16,13 @@ std::int64_t count(const JsonView& json, const char* name) {
   return value.integer();
 }
 
-// What holds after every step of a run; see RunState.
+// The invariants after every step of a run; see RunState.
 void check_possible(const std::string& file, const RunState& s) {
   const auto at_most = [&](const char* name, std::int64_t value, const char* of, std::int64_t limit) {
     require(value <= limit, file, ": '", name, "' is ", value, ", more than '", of, "', which is ", limit);
   };
   at_most("nonfinite_in_a_row", s.nonfinite_in_a_row, "skipped_steps", s.skipped_steps);
-  at_most("step", s.step, "samples", s.samples);  // every step takes one or more
+  at_most("step", s.step, "samples", s.samples);  // every step takes at least one sample
   at_most("loader.epoch", s.loader.epoch, "step", s.step);
   at_most("loader.next_index", s.loader.next_index, "loader.rows", s.loader.rows);
   require(s.optimizer_steps == s.scheduler_steps, file, ": 'optimizer_steps' is ", s.optimizer_steps,

@@ -24,9 +24,9 @@ struct Options {
   bool json = false;
 };
 
-/// The recipe then neither needs the folder that it names nor cares whether that one holds weights.
+/// Then the folder that the recipe names need not exist or hold weights.
 void use_model(std::vector<std::string>& overrides, const std::filesystem::path& dir) {
-  // A path is taken as it is: no variables in it, and "none" is a folder of that name.
+  // The path is literal: variables are not expanded, and "none" is a folder of that name.
   std::string text = recipe::escape_variables(dir.string());
   if (text == "none" || text == "None") text.insert(0, "./");
   std::string quoted;

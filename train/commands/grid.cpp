@@ -86,7 +86,7 @@ std::vector<Request> requests(const Options& o, const HypercubeGrid& grid) {
   return all;
 }
 
-// Written as it is enumerated: a grid may have many more ranks than fit in memory as text.
+// Writes each line as soon as it is known: the text of all ranks of a large grid may not fit in memory.
 void print_json(const std::vector<Request>& requests) {
   std::cout << "{\"groups\": {";
   for (std::size_t i = 0; i < requests.size(); ++i) {

@@ -27,7 +27,7 @@ void for_each_line(const std::filesystem::path& path, const std::function<void(c
       fail(path.string(), ": line ", number, ": ", e.what());
     }
   }
-  // Of standard input, which C++ reads through C, only C knows about failures.
+  // C++ reads standard input through C stdio, and only stdio reports read failures.
   const bool failed = from_stdin ? std::ferror(stdin) != 0 : in.bad();
   require(!failed, path.string(), ": cannot be read");
 }

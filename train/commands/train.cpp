@@ -44,7 +44,7 @@ void report_no_effect(const Recipe& recipe) {
 /// `text` as one word of a shell's command line.
 std::string shell_word(const std::string& text) {
   constexpr auto plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./,:=@%";  // of no meaning to a shell
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./,:=@%";  // not special to a shell
   if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);

@@ -26,7 +26,7 @@ RowOptions row_options(const DatasetSection& section) {
   return rows;
 }
 
-// The model's ids stand in where the tokenizer's files name none.
+// The ids of the model are used when the tokenizer's files name none.
 RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
   RowOptions rows = row_options(section);
   if (!recipe.model) return rows;

@@ -52,10 +52,10 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
 
 namespace {
 
-// Between groups the caller may give up.
+// The caller may stop between groups.
 constexpr std::size_t questions_at_once = 32;
 
-/// As rows of the training data are cut: the prefix stays where it leaves room for a part of the question.
+/// Cuts like rows of the training data: the prefix stays if it leaves room for a part of the question.
 std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokenizer& tokenizer,
                                      const DatasetSection& section) {
   std::vector<std::int64_t> ids = tokenizer.encode(squad_prompt(question), false);

@@ -32,11 +32,11 @@ void write_all(int file, std::string_view text, const std::filesystem::path& pat
   }
 }
 
-// What a step gave, as opposed to when and how fast.
+// The results of a step, without its clocks and rates.
 nlohmann::json results(const std::string& line) {
   const auto record = nlohmann::json::parse(line, nullptr, false);
   nlohmann::json kept = nlohmann::json::object();
-  if (!record.is_object()) return line;  // a damaged line equals itself alone
+  if (!record.is_object()) return line;  // a damaged line equals only the same text
   for (const char* key : {"step", "epoch", "loss", "grad_norm", "lr", "num_label_tokens", "skipped_steps",
                           "val_loss", "exact_match", "f1"})
     if (const auto field = record.find(key); field != record.end()) kept[key] = *field;

@@ -16,7 +16,7 @@ constexpr std::size_t window = 32;
 constexpr std::int64_t plain_every_steps = 10;
 
 std::string formatted(const char* format, double value) {
-  if (std::isnan(value)) return "nan";  // printf writes its meaningless sign
+  if (std::isnan(value)) return "nan";  // printf would add a meaningless sign
   std::array<char, 64> text;
   const int size = std::snprintf(text.data(), text.size(), format, value);
   return {text.data(), static_cast<std::size_t>(std::clamp(size, 0, 63))};

@@ -82,7 +82,7 @@ class Run {
       if (stopped && validation_.sets() > 0 && is_validation_step(plan_, step)) complete = false;
       bool saves = is_due(step, stopped);
       if (!saves && !validates) continue;
-      // Saved first: validation may be long, and nothing that ends it may cost the step.
+      // Save before validating: if a long validation is interrupted, the step is not lost.
       if (saves) save();
       signals.set_second_text(second_signal_text(false));
       if (validates) {
@@ -104,7 +104,8 @@ class Run {
   }
 
  private:
-  // SIGINT as well as what the recipe names: a person at a terminal loses nothing by Ctrl-C.
+  // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
+  // Ctrl-C.
   std::vector<int> watched_signals() const {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
     signals.push_back(SIGINT);
@@ -174,7 +175,7 @@ class Run {
     return losses.size() == validation_.sets();
   }
 
-  // What the recipe changes against the one that the checkpoint was written with.
+  // Reports how the recipe differs from the one that the checkpoint was written with.
   void tell_differences(const std::filesystem::path& checkpoint) const {
     const std::filesystem::path file = checkpoint / "config.yaml";
     if (!std::filesystem::exists(file)) return;

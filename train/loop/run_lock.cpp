@@ -53,8 +53,8 @@ void RunLock::remove_created() {
   for (; !created_.empty(); created_.pop_back()) ::rmdir(created_.back().c_str());  // fails where in use
 }
 
-// Another process may remove the directory between its creation and the lock, as a run does that fails before
-// its first step; then the lock is on nothing that has the name.
+// Another process may remove the directory between its creation and the lock: a run that fails before its
+// first step does so. Then the locked directory no longer has the name.
 void RunLock::acquire() {
   do {
     if (fd_ >= 0) ::close(fd_);

@@ -31,7 +31,7 @@ Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : re
 
 namespace {
 
-/// A loss of a file; what is no number there was not finite.
+/// A loss read from a file; a loss that is not a JSON number was not finite.
 double loss_of(const Json& value) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }

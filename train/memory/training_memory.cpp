@@ -10,7 +10,7 @@ namespace {
 /// Numbers that a block keeps for each token: in the dtype of the model, and in f32 (f64).
 struct Kept {
   double stored = 0, wide = 0;
-  double no_gradient = 0;  ///< of `stored`, those whose gradients are never there with those of the others
+  double no_gradient = 0;  ///< the part of `stored` whose gradients never coexist with the other gradients
 };
 
 Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
@@ -30,12 +30,12 @@ Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
       kept.stored = n(c.intermediate_size);
       break;
     case BlockKind::moe:
-      // for each expert of a token the row going in, its hidden row and the row coming out
+      // for each expert of a token: input row, hidden row and output row
       kept.stored = n(c.num_experts_per_tok) * (2 * n(c.expert_width()) + n(c.moe_intermediate_size));
       kept.stored += n(c.moe_shared_expert_intermediate_size);
       if (c.moe_latent_size > 0) kept.stored += n(c.moe_latent_size);
-      // Backward takes shared and routed experts in turn, and is done with the gradient of the rows coming out
-      // when it forms that of the rows going in.
+      // Backward handles shared and routed experts one after the other. It has freed the gradient of the
+      // output rows when it computes the gradient of the input rows.
       kept.no_gradient =
           n(c.num_experts_per_tok) * n(c.expert_width()) + n(c.moe_shared_expert_intermediate_size);
       kept.wide = n(c.n_routed_experts) + n(c.num_experts_per_tok);

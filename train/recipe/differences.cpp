@@ -36,7 +36,8 @@ std::map<std::string, std::string> values_of(const std::string& yaml, const char
   return values;
 }
 
-// The older recipe with the defaults that the program has now. What cannot be read any more stays as it is.
+// The older recipe with the present defaults filled in. A recipe that can no longer be read is left
+// unchanged.
 std::string with_defaults(const std::string& yaml) {
   try {
     return describe(parse_recipe(yaml, "older recipe", {}, RecipeUse::data));

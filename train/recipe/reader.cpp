@@ -66,7 +66,7 @@ void Reader::other_key(const std::string& key, const Value& value) {
 }
 
 void Reader::inert_key(const std::string& key, const Value& value, const InertKeys& row) {
-  // An unset variable in a value that nobody wants is no error.
+  // An unset variable in an unused value is not an error.
   const bool read_by_nobody = &row.form == &anything && value.kind == Value::Kind::scalar;
   const Place at = place(key, value);
   if (read_by_nobody ? value.text == "none" || value.text == "None" : is_null(at)) return;
@@ -76,7 +76,7 @@ void Reader::inert_key(const std::string& key, const Value& value, const InertKe
 
 void Reader::key_of_other_class(const std::string& key, const Value& value, const std::string& classes) {
   if (value.line == 0 && is_null(place(key, value))) return;
-  // Whoever changes the class on the command line need not take out the keys of the one in the file.
+  // A class changed on the command line does not require removing the keys of the class in the file.
   const Value* target = map_.find("_target_");
   if (target != nullptr && target->line == 0 && value.line > 0) {
     reading_.no_effect.push_back(path_of(key));

@@ -112,7 +112,7 @@ void want_kernels(const Recipe& recipe, Reading& reading) {
   }
 }
 
-/// The files of a section are there; what is in them is seen when they are read.
+/// Checks that the files of a section exist; their contents are checked when they are read.
 void want_files(const Recipe& recipe, const DatasetSection& s, Reading& reading) {
   const auto look = [&](const std::string& key, auto&& at_files) {
     if (reading.any_faulty({s.key + "._target_", s.key + ".dataset_name", s.key + ".split", key})) return;
@@ -154,7 +154,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   for (const auto& [name, section] : recipe.validation_datasets) dataset_rules(section, reading);
   if (recipe.dataset && recipe.dataset->kind == DatasetKind::tokens && !reading.given("dataloader.shuffle"))
     recipe.dataloader.shuffle = false;
-  // Validation takes every row, in order, whatever is asked for.
+  // Validation takes every row, in order, whatever the recipe says.
   if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");
   if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");
   if (recipe.optimizer) optimizer_rules(*recipe.optimizer, reading);

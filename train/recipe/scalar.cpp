@@ -35,7 +35,7 @@ std::optional<double> parse_real(std::string_view text) {
       return std::nullopt;
   }
   if (digits.empty() || !(is_digit(digits[0]) || digits[0] == '.')) return std::nullopt;
-  // 010 is eight to YAML 1.1 and ten to everybody else.
+  // YAML 1.1 reads 010 as eight; other readers take it for ten.
   if (digits.size() > 1 && digits[0] == '0' && is_digit(digits[1])) return std::nullopt;
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);

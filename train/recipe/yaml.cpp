@@ -17,7 +17,7 @@ namespace {
 struct Source {
   const std::string& text;
   const std::string& name;
-  int line;  ///< of a value inside something else; -1: the text is a file with lines of its own
+  int line;  ///< the line of an embedded value; -1: the text is a file with its own line numbers
 
   std::string place(const YAML::Mark& mark) const { return line >= 0 ? name : cat(name, ":", mark.line + 1); }
 };

@@ -72,7 +72,7 @@ ScheduleOptions options_of(const Recipe& recipe, std::int64_t total_steps) {
   return options;
 }
 
-/// For a message: where the length comes from that absent keys of lr_scheduler take.
+/// For a message: the origin of the length that absent keys of lr_scheduler default to.
 std::string origin_of_length(const Recipe& recipe, std::int64_t total_steps) {
   if (!recipe.lr_scheduler || recipe.lr_scheduler->lr_decay_steps) return "";
   const StepSchedulerSection& s = recipe.step_scheduler;

@@ -9,8 +9,8 @@
 namespace nemocube {
 namespace {
 
-// The auxiliary losses join through the backward pass; their weight relative to the token mean must not
-// depend on how the batch is cut into microbatches.
+// Auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean
+// must not depend on how the batch is cut into microbatches.
 void begin_step(NemotronH& model, std::size_t microbatches) {
   model.parameters().clear_gradients();
   for (MoeMixer* moe : model.moe_layers()) {
