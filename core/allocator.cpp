@@ -1,6 +1,8 @@
 #include "core/allocator.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -93,11 +95,21 @@ struct FreeBlock {
   FreeBlock* next = nullptr;
 };
 
+// By default malloc reserves a heap of 64 MiB of address space for every thread. Where there is no room for it,
+// every small object of the thread takes a page of its own, and 16 MiB of headroom are used up in no time. So all
+// threads share one heap where address space is limited.
+void share_heap_where_space_is_limited() {
+  rlimit space{};
+  if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) ::mallopt(M_ARENA_MAX, 1);
+}
+
 struct Pool {
   std::mutex mutex;
   std::array<FreeBlock*, classes> free_blocks{};  // of each class, the last freed first
   std::int64_t most_bytes = 0;                    // largest current_bytes ever
   MemoryStats stats;
+
+  Pool() { share_heap_where_space_is_limited(); }
 
   void hold(std::int64_t size) {
     stats.current_bytes += size;

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <omp.h>
 
 #include "core/allocator.h"
 #include "core/memory_limit.h"
@@ -53,6 +54,9 @@ TEST_CASE("training memory: what the state of a run holds, item by item") {
 
 // A step of 512 tokens, its activations measured.
 TEST_CASE("training memory: the estimate of activations is near what a step holds") {
+  // The estimate leaves out the working memory of threads, which grows with their number.
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
   for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-"})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool checkpointing : {false, true}) {
@@ -82,8 +86,9 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
             static_cast<double>(activation_memory(config, dtype, o)) / static_cast<double>(held);
         CAPTURE(ratio);
         CHECK(ratio > 0.75);
-        CHECK(ratio < 1.55);
+        CHECK(ratio < 1.45);
       }
+  omp_set_num_threads(threads);
 }
 
 TEST_CASE("training memory: in words") {

@@ -10,7 +10,8 @@ namespace {
 /// Numbers that a block keeps for each token: in the dtype of the model, and in f32 (f64).
 struct Kept {
   double stored = 0, wide = 0;
-  double no_gradient = 0;  ///< the part of `stored` whose gradients never coexist with the other gradients
+  double no_gradient = 0;   ///< the part of `stored` whose gradients never coexist with the other gradients
+  double accumulators = 0;  ///< that backward alone needs, in f32 (f64)
 };
 
 Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
@@ -25,6 +26,7 @@ Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
     case BlockKind::attention:
       kept.stored = 2 * n(c.q_width()) + 2 * n(c.kv_width());  // q, the output, k and v
       kept.wide = n(c.num_attention_heads);
+      kept.accumulators = 2 * n(c.kv_width());  // of the gradients of k and v
       break;
     case BlockKind::mlp:
       kept.stored = n(c.intermediate_size);
@@ -69,7 +71,7 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
     const Kept kept = kept_by(kind, config);
     const double bytes = kept.stored * stored_size + kept.wide * wide_size;
     recomputed = std::max(recomputed, bytes);
-    gradients = std::max(gradients, bytes - kept.no_gradient * stored_size);
+    gradients = std::max(gradients, bytes - kept.no_gradient * stored_size + kept.accumulators * wide_size);
     // The residual sum, its norm, and one factor of that.
     blocks += 2 * hidden * stored_size + wide_size + (options.checkpointing ? 0 : bytes);
   }
