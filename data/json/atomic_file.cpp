@@ -37,7 +37,8 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& target) {
 
 std::optional<std::string> target_of_temporary(std::string_view name) {
   constexpr std::string_view ending = ".tmp";
-  if (!name.starts_with('.') || !name.ends_with(ending)) return std::nullopt;
+  // The dot in front and that of the ending are two.
+  if (name.size() <= ending.size() || !name.starts_with('.') || !name.ends_with(ending)) return std::nullopt;
   name.remove_prefix(1);
   name.remove_suffix(ending.size());
   for (int number = 0; number < 2; ++number) {  // the counter, then the process
