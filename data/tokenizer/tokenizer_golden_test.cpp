@@ -80,7 +80,8 @@ TEST_CASE("streamed text: ids in any order, whole and piece by piece, against th
 }
 
 TEST_CASE("decoders: chains of steps against the tokenizers library") {
-  for (const auto& entry : read_golden("decoded.json")["decoders"]) {
+  const auto decoders = read_golden("decoded.json")["decoders"];
+  for (const auto& entry : decoders) {
     const std::string file = "decoded.json", spec = entry["spec"].dump();
     CAPTURE(spec);
     const auto decoder = tok::Decoder::load(tok::JsonRef(entry["spec"], file, "decoder"));
