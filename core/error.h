@@ -21,8 +21,7 @@ class Error : public std::runtime_error {
 
 /// One argument of a message: text, or anything with operator<<. A part refers to its argument, so it must
 /// not outlive the expression. One function joins the parts of all messages. With plain templates the
-/// compiler would make one function for every combination of argument types, which took half of the compile
-/// time.
+/// compiler would make one function for every combination of argument types.
 class MessagePart {
  public:
   MessagePart(std::string_view text) : object_(text.data()), size_(text.size()) {}

@@ -6,8 +6,10 @@
 
 #include "core/error.h"
 #include "data/json/test_dir.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
+using nemocube::testing::message_of;
 using nemocube::testing::TestDir;
 namespace fs = std::filesystem;
 
@@ -16,15 +18,6 @@ namespace {
 void touch(const fs::path& path) {
   fs::create_directories(path.parent_path());
   std::ofstream(path) << "{}";
-}
-
-std::string message_of(const auto& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace

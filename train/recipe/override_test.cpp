@@ -3,22 +3,11 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
+using nemocube::testing::message_of;
 using namespace nemocube::recipe;
-
-namespace {
-
-std::string message_of(const auto& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-}  // namespace
 
 TEST_CASE("overrides replace, create and append") {
   Value root = parse_yaml("a:\n  b: 1\nlist: [1, {x: 2}]\nempty:\nnothing: none\n", "r");

@@ -4,20 +4,13 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
+using nemocube::testing::message_of;
 using namespace nemocube::recipe;
 
 namespace {
-
-std::string message_of(const auto& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string expanded(const std::string& text) {
   Value value;

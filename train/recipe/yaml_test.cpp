@@ -7,23 +7,12 @@
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "tests/support/message_of.h"
 #include "train/recipe/value.h"
 
 using namespace nemocube;
+using nemocube::testing::message_of;
 using namespace nemocube::recipe;
-
-namespace {
-
-std::string message_of(const auto& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-}  // namespace
 
 TEST_CASE("damaged YAML is an error with its line") {
   CHECK(message_of([] { parse_yaml("a: 1\na: 2\n", "r.yaml"); }) ==
