@@ -195,9 +195,17 @@ void convert_rows(const Tensor& to, const Tensor& from) {
   });
 }
 
+// Calls fn(first, count) for the parts of a large tensor's elements: a multiple of `slice`, and the rest.
+constexpr std::int64_t slice = 16384;
+template <class Fn>
+void in_two_parts(std::int64_t elements, Fn&& fn) {
+  const std::int64_t rest = elements % slice;
+  fn(0, elements - rest);
+  fn(elements - rest, rest);
+}
+bool is_uneven(const Tensor& t) { return t.contiguous() && t.numel() > slice && t.numel() % slice != 0; }
 // A large contiguous tensor as rows of one fixed length, so that threads can share the work for any shape.
 Tensor flat_rows(const Tensor& t) {
-  constexpr std::int64_t slice = 16384;
   if (t.contiguous() && t.numel() > slice && t.numel() % slice == 0) return t.reshape({-1, slice});
   return t;
 }
@@ -208,6 +216,13 @@ void Tensor::copy_from(const Tensor& source) const {
   if (numel() == 0) return;
   Tensor to = *this, from = source;
   if (contiguous() && source.contiguous()) {
+    if (is_uneven(to)) {
+      to = to.reshape({-1});
+      from = from.reshape({-1});
+      return in_two_parts(numel(), [&](std::int64_t first, std::int64_t count) {
+        to.narrow(0, first, count).copy_from(from.narrow(0, first, count));
+      });
+    }
     to = flat_rows(to);
     from = flat_rows(from);
   }

@@ -48,32 +48,50 @@ Role role_of(std::string_view name) {
   return Role::zero;
 }
 
-// t[j] = value(j), computed in f64.
-template <class Fn>
-void fill(const Tensor& t, Fn&& value) {
-  const Tensor values = Tensor::empty(t.shape(), DType::f64);
-  for (std::int64_t j = 0; j < t.numel(); ++j)
-    values.data<double>()[j] = value(static_cast<std::uint64_t>(j));
-  t.copy_from(values);
+// Fills the runs of a parameter's own elements: fill(run, first) gets the tensor of one run [n] and the global
+// index of its first element.
+template <class Fill>
+void fill_runs(const Parameter& p, Fill&& fill) {
+  if (p.own.numel() == 0) return;
+  const Tensor elements = p.own.reshape({-1});
+  p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
+    fill(elements.narrow(0, local, count), static_cast<std::uint64_t>(global));
+  });
 }
 
-void fill_dt_bias(const Tensor& t, const RandomStream& stream, const NemotronHConfig& config) {
+// Element j of the global tensor gets value(j), computed in f64.
+template <class Fn>
+void fill(const Parameter& p, Fn&& value) {
+  fill_runs(p, [&](const Tensor& run, std::uint64_t first) {
+    const Tensor values = Tensor::empty(run.shape(), DType::f64);
+    for (std::int64_t j = 0; j < run.numel(); ++j)
+      values.data<double>()[j] = value(first + static_cast<std::uint64_t>(j));
+    run.copy_from(values);
+  });
+}
+
+void fill_dt_bias(const Parameter& p, const RandomStream& stream, const NemotronHConfig& config) {
   const double low = std::log(config.time_step_min), high = std::log(config.time_step_max);
-  fill(t, [&](std::uint64_t j) {
+  fill(p, [&](std::uint64_t j) {
     const double dt = std::max(std::exp(low + (high - low) * stream.uniform(j)), config.time_step_floor);
     return dt + std::log(-std::expm1(-dt));
   });
 }
 
-void fill_a_log(const Tensor& t, const RandomStream& stream, Initialisation law) {
-  fill(t, [&](std::uint64_t j) {
+void fill_a_log(const Parameter& p, const RandomStream& stream, Initialisation law) {
+  fill(p, [&](std::uint64_t j) {
     const bool hf = law == Initialisation::hf;
     return std::log(hf ? static_cast<double>(j + 1) : 1 + 15 * stream.uniform(j));
   });
 }
 
-void fill_symmetric(const Tensor& t, const RandomStream& stream, double bound) {
-  fill_uniform(t, stream, -bound, bound);
+void fill_symmetric(const Parameter& p, const RandomStream& stream, double bound) {
+  fill_runs(p,
+            [&](const Tensor& run, std::uint64_t first) { fill_uniform(run, stream, -bound, bound, first); });
+}
+
+void fill_gauss(const Parameter& p, const RandomStream& stream, double sigma) {
+  fill_runs(p, [&](const Tensor& run, std::uint64_t first) { fill_normal(run, stream, 0, sigma, first); });
 }
 
 }  // namespace
@@ -81,7 +99,6 @@ void fill_symmetric(const Tensor& t, const RandomStream& stream, double bound) {
 void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
                 Initialisation law) {
   const RandomStream stream(seed, parameter.name);
-  const Tensor& t = parameter.value;
   const double sigma = config.initializer_range;
   const auto blocks = static_cast<double>(config.blocks.size());
   const bool megatron = law == Initialisation::megatron;
@@ -89,21 +106,22 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
   if (role == Role::mamba_output && (megatron || !config.rescale_prenorm_residual)) role = Role::output;
   switch (role) {
     case Role::input:
-      return fill_normal(t, stream, 0, sigma);
+      return fill_gauss(parameter, stream, sigma);
     case Role::output:
-      return fill_normal(t, stream, 0, megatron ? sigma / std::sqrt(blocks) : sigma);
+      return fill_gauss(parameter, stream, megatron ? sigma / std::sqrt(blocks) : sigma);
     case Role::mamba_output:
-      return fill_symmetric(t, stream, 1 / std::sqrt(static_cast<double>(config.mamba_inner()) * blocks));
+      return fill_symmetric(parameter, stream,
+                            1 / std::sqrt(static_cast<double>(config.mamba_inner()) * blocks));
     case Role::conv:
-      return fill_symmetric(t, stream, 1 / std::sqrt(static_cast<double>(config.conv_kernel)));
+      return fill_symmetric(parameter, stream, 1 / std::sqrt(static_cast<double>(config.conv_kernel)));
     case Role::a_log:
-      return fill_a_log(t, stream, law);
+      return fill_a_log(parameter, stream, law);
     case Role::dt_bias:
-      return fill_dt_bias(t, stream, config);
+      return fill_dt_bias(parameter, stream, config);
     case Role::one:
-      return t.fill(1);
+      return parameter.own.fill(1);
     case Role::zero:
-      return t.zero();
+      return parameter.own.zero();
   }
 }
 

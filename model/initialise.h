@@ -31,8 +31,8 @@ struct Parameter;
 /// megatron   the distributions of Megatron-LM, for pretraining; the published models began with these
 enum class Initialisation { hf, megatron };
 
-/// Fills every parameter. Element i of a tensor depends on (seed, name, i), the law and the config alone, so
-/// every rank can draw its own slice of the same model, however the model is sharded.
+/// Fills what this process owns of every parameter. Element i of a global tensor depends on (seed, name, i), the
+/// law and the config alone, so every rank draws its own part of the same model, however the model is sharded.
 void initialise(NemotronH& model, std::uint64_t seed, Initialisation law = Initialisation::hf);
 /// Fills one parameter of a model of this config. Throws std::logic_error for a name that has no law.
 void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,

@@ -142,22 +142,6 @@ TEST_CASE("initialise: the floor of the time step, and out_proj without rescalin
   }
 }
 
-TEST_CASE("initialise: a slice of a parameter is the slice of the whole") {
-  const NemotronHConfig c = wide_config();
-  for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
-    NemotronH model(c, DType::f32);
-    initialise(model, 85, law);
-    for (const Parameter& p : model.parameters().all()) {
-      CAPTURE(p.name);
-      Parameter half = p;
-      const Tensor whole = p.value.narrow(0, 0, p.value.dim(0) / 2).clone();
-      half.value = Tensor::empty(whole.shape(), whole.dtype());
-      initialise(half, c, 85, law);
-      CHECK_BITS(half.value, whole);
-    }
-  }
-}
-
 TEST_CASE("initialise: a name without a law is an error, not a guess") {
   const NemotronHConfig c = wide_config();
   Parameter p;

@@ -1,13 +1,36 @@
 #include "model/parameters.h"
 
+#include <charconv>
+
 namespace nemocube {
 
-ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Device device) {
+Tensor Parameter::gradient() const {
+  if (own_gradient) return own_gradient;
+  if (!node->filled()) node->into().to.zero();
+  return node->grad();
+}
+
+bool ModelPart::has(std::string_view name) const {
+  constexpr std::string_view layers = "backbone.layers.";
+  if (name.starts_with(layers)) {
+    std::int64_t block = -1;
+    const std::string_view rest = name.substr(layers.size());
+    std::from_chars(rest.data(), rest.data() + rest.size(), block);
+    return has_block(block);
+  }
+  return name.starts_with("backbone.embeddings.") ? embeddings : head;
+}
+
+ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Device device,
+                               const ModelPart& part) {
   for (const TensorSpec& spec : tensor_specs(config)) {
+    if (!part.has(spec.name)) continue;
     Parameter p;
     p.name = spec.name;
-    p.value = Tensor::empty(spec.shape, spec.keep_f32 ? accumulate_dtype(dtype) : dtype, device);
-    if (!spec.buffer) p.node = std::make_shared<GradNode>(spec.shape, p.value.dtype(), true);
+    p.shard = part.shard ? part.shard(spec) : Shard(spec.shape);
+    p.value = Tensor::empty(p.shard.shape(), spec.keep_f32 ? accumulate_dtype(dtype) : dtype, device);
+    p.own = p.value;
+    if (!spec.buffer) p.node = std::make_shared<GradNode>(p.value.shape(), p.value.dtype(), true);
     index_.emplace(p.name, parameters_.size());
     parameters_.push_back(std::move(p));
   }
@@ -26,14 +49,14 @@ Parameter& ParameterStore::get(std::string_view name) {
 
 std::int64_t ParameterStore::element_count() const {
   std::int64_t n = 0;
-  for (const Parameter& p : parameters_) n += p.value.numel();
+  for (const Parameter& p : parameters_) n += p.shard.global_shape().numel();
   return n;
 }
 
 std::int64_t ParameterStore::trainable_count() const {
   std::int64_t n = 0;
   for (const Parameter& p : parameters_)
-    if (p.wants_grad()) n += p.value.numel();
+    if (p.wants_grad()) n += p.shard.global_shape().numel();
   return n;
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -6,37 +8,62 @@
 #include <vector>
 
 #include "core/autograd.h"
+#include "core/shard.h"
 #include "model/config.h"
 
 namespace nemocube {
 
-/// A named tensor of the model. Names are canonical (see tensor_specs). The gradient is summed over
-/// microbatches in f32 (f64 for f64).
+/// A named tensor of the model, or the part of it that this process computes with. Names are canonical (see
+/// tensor_specs). The gradient is summed over microbatches in f32 (f64 for f64).
 struct Parameter {
   std::string name;
-  Tensor value;
+  Tensor value;                    ///< what the blocks compute with
   std::shared_ptr<GradNode> node;  ///< null for buffers, which have no gradient
   bool trainable = true;
 
+  /// What this process initialises, loads, updates and saves: `value` itself, or, where data parallelism
+  /// shards it, a flat range of its elements [n].
+  Tensor own;
+  Shard shard;         ///< of the global tensor: where the elements of `own` lie in it
+  bool counts = true;  ///< norms and checkpoints take the elements of `own` from this process
+  /// The gradient of `own`, where that is not the gradient of `value`; see gradient().
+  Tensor own_gradient;
+
   bool wants_grad() const { return node && trainable; }
   Var var() const { return wants_grad() ? Var(value, node) : Var(value); }
+  /// Sum of the gradient of `own` so far, all zeros when nothing contributed. pre: wants_grad()
+  Tensor gradient() const;
+};
+
+/// The part of a model that a process holds. The default is all of it.
+struct ModelPart {
+  std::int64_t first_block = 0;
+  std::int64_t end_block = std::numeric_limits<std::int64_t>::max();  ///< at most the number of blocks
+  bool embeddings = true;
+  bool head = true;  ///< the final norm and lm_head
+  /// Where a tensor is cut; absent: nowhere.
+  std::function<Shard(const TensorSpec&)> shard;
+
+  bool has_block(std::int64_t block) const { return block >= first_block && block < end_block; }
+  /// Whether the part has the tensor of this canonical name.
+  bool has(std::string_view name) const;
 };
 
 /// All tensors of a model in canonical order. Loading, saving, optimizers and checkpoints all use this
 /// inventory.
 class ParameterStore {
  public:
-  /// Allocates every tensor of tensor_specs(config), uninitialised, in `dtype`; those marked keep_f32 in f32
-  /// (f64 when dtype is f64). Device::meta allocates nothing.
-  ParameterStore(const NemotronHConfig& config, DType dtype, Device device = Device::cpu);
+  /// Allocates the local part of every tensor of tensor_specs(config) that `part` has, uninitialised, in
+  /// `dtype`; those marked keep_f32 in f32 (f64 when dtype is f64). Device::meta allocates nothing.
+  ParameterStore(const NemotronHConfig& config, DType dtype, Device device, const ModelPart& part = {});
 
   /// Throws std::logic_error when there is no such name, since all names come from tensor_specs.
   Parameter& get(std::string_view name);
   Parameter* find(std::string_view name);  ///< null when there is none
   std::vector<Parameter>& all() { return parameters_; }
   const std::vector<Parameter>& all() const { return parameters_; }
-  std::int64_t element_count() const;
-  std::int64_t trainable_count() const;  ///< elements of the parameters that want gradients
+  std::int64_t element_count() const;    ///< of the global tensors
+  std::int64_t trainable_count() const;  ///< of the global tensors that want gradients
   void clear_gradients();
 
  private:

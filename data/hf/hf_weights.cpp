@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 namespace nemocube {
 namespace {
@@ -72,20 +73,39 @@ std::vector<StoredIn> HfWeights::stored(std::string_view name) const {
   return places;
 }
 
-void HfWeights::read(std::string_view name, const Tensor& into) const {
-  const Entry& entry = at(name);
+void HfWeights::read(const NamedTensor& into) const {
+  const Entry& entry = at(into.name);
+  const Shape& shape = into.global_shape();
+  Shape part_shape = shape;
   if (entry.per_expert()) {
     const auto count = static_cast<std::int64_t>(entry.parts.size());
-    require(into.ndim() >= 1 && into.dim(0) == count && entry.parts.rbegin()->first == count - 1,
-            directory_.string(), ": want all experts of '", name, "' for shape ", into.shape(), ", got ",
-            count, " up to number ", entry.parts.rbegin()->first);
+    require(shape.ndim() >= 1 && shape[0] == count && entry.parts.rbegin()->first == count - 1,
+            directory_.string(), ": want all experts of '", into.name, "' for shape ", shape, ", got ", count,
+            " up to number ", entry.parts.rbegin()->first);
+    part_shape = Shape(shape.dims().subspan(1));
   }
-  for (const auto& [expert, stored] : entry.parts) {
-    const Tensor to = expert < 0 ? into : into.select(expert);
-    const Tensor value = stored.value();
-    check_shape(name, value, to.shape());
-    to.copy_from(value);
-  }
+  for (const auto& part : entry.parts)
+    require(std::ranges::equal(part.second.entry->shape, part_shape.dims()), into.name, ": want shape ",
+            part_shape, ", got ", describe(*part.second.entry));
+  if (into.value.numel() == 0) return;
+  // A run of elements may span the files' tensors of several experts.
+  const Tensor to = into.value.reshape({-1});
+  const std::int64_t part_size = part_shape.numel();
+  std::int64_t open_part = -1;
+  Tensor from;
+  into.shard.value_or(Shard(shape))
+      .for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
+        while (count > 0) {
+          const std::int64_t part = global / part_size, at = global % part_size;
+          const std::int64_t length = std::min(count, part_size - at);
+          if (part != open_part) {
+            from = entry.parts.at(entry.per_expert() ? part : -1).value().reshape({-1});
+            open_part = part;
+          }
+          to.narrow(0, local, length).copy_from(from.narrow(0, at, length));
+          local += length, global += length, count -= length;
+        }
+      });
 }
 
 namespace {
@@ -117,16 +137,16 @@ bool is_stored_float(const std::string& dtype) {
 
 void HfWeights::check(std::span<const NamedTensor> wanted) const {
   Complaint missing("missing"), unexpected("unexpected"), wrong("with another shape or dtype");
-  std::map<std::string_view, const Tensor*> names;
+  std::set<std::string_view> names;
   for (const NamedTensor& w : wanted) {
-    names.emplace(w.name, &w.value);
+    names.insert(w.name);
     const auto found = entries_.find(w.name);
     if (found == entries_.end()) {
       missing.add(w.name);
       continue;
     }
     const Entry& entry = found->second;
-    std::span<const std::int64_t> dims = w.value.shape().dims();
+    std::span<const std::int64_t> dims = w.global_shape().dims();
     const std::int64_t experts = entry.per_expert() && !dims.empty() ? dims[0] : 0;
     if (entry.per_expert() && !dims.empty()) dims = dims.subspan(1);
     for (const auto& [expert, stored] : entry.parts) {
@@ -165,7 +185,7 @@ WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<co
   const HfWeights weights(directory);
   weights.check(into);
   for (const NamedTensor& tensor : into)
-    if (!tensor.value.is_meta()) weights.read(tensor.name, tensor.value);
+    if (!tensor.value.is_meta()) weights.read(tensor);
   return weights.files(into);
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/tensor.h"
+#include "core/shard.h"
 #include "data/json/atomic_file.h"
 #include "data/safetensors/reader.h"
 #include "model/config.h"
@@ -23,6 +23,9 @@ namespace nemocube {
 struct NamedTensor {
   std::string name;  ///< canonical
   Tensor value;
+  /// Where the elements of `value` lie in the tensor of this name; absent: `value` is all of it.
+  std::optional<Shard> shard = {};
+  const Shape& global_shape() const { return shard ? shard->global_shape() : value.shape(); }
 };
 
 /// The canonical tensor that a name in a file stands for, or one expert's slice of that tensor.
@@ -68,8 +71,8 @@ class HfWeights {
   /// Where the tensor is stored: one place, or one for each expert, in order, when the files separate
   /// experts.
   std::vector<StoredIn> stored(std::string_view name) const;
-  /// Copies the whole tensor, converting to the floating dtype of `into`.
-  void read(std::string_view name, const Tensor& into) const;
+  /// Copies into.value from the files, converting to its floating dtype. Pages of other elements stay unread.
+  void read(const NamedTensor& into) const;
   /// The form of the tensors named in `loaded`; other "mtp." tensors are carried.
   WeightFiles files(std::span<const NamedTensor> loaded) const;
 

@@ -16,7 +16,7 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 
 std::vector<NamedTensor> named_tensors(const NemotronH& model) {
   std::vector<NamedTensor> tensors;
-  for (const Parameter& p : model.parameters().all()) tensors.push_back({p.name, p.value});
+  for (const Parameter& p : model.parameters().all()) tensors.push_back({p.name, p.own, p.shard});
   return tensors;
 }
 

@@ -1,5 +1,7 @@
 #include "train/optimizer/optimizer.h"
 
+#include <tuple>
+
 #include "ops/adamw/adamw.h"
 #include "ops/sgd/sgd.h"
 
@@ -9,23 +11,19 @@ Optimizer::Optimizer(ParameterStore& store, const OptimizerOptions& options, con
     : options_(options) {
   for (Parameter& p : store.all()) {
     if (!p.wants_grad()) continue;
-    Slot slot{&p, rule ? rule(p) : GroupFactors{}, p.value, {}, {}};
-    const DType dtype = accumulate_dtype(p.value.dtype());
-    if (p.value.dtype() == DType::bf16) slot.master = p.value.to(DType::f32);
+    Slot slot{&p, rule ? rule(p) : GroupFactors{}, p.own, {}, {}};
+    const DType dtype = accumulate_dtype(p.own.dtype());
+    if (p.own.dtype() == DType::bf16) slot.master = p.own.to(DType::f32);
     const bool sgd = options.kind == OptimizerKind::sgd;
-    if (!sgd || options.momentum != 0) slot.first = Tensor::zeros(p.value.shape(), dtype);
-    if (!sgd) slot.second = Tensor::zeros(p.value.shape(), dtype);
+    if (!sgd || options.momentum != 0) slot.first = Tensor::zeros(p.own.shape(), dtype);
+    if (!sgd) slot.second = Tensor::zeros(p.own.shape(), dtype);
     slots_.push_back(std::move(slot));
   }
 }
 
-std::vector<Tensor> Optimizer::gradients() {
+std::vector<Tensor> Optimizer::gradients() const {
   std::vector<Tensor> all;
-  for (const Slot& slot : slots_) {
-    GradNode& node = *slot.parameter->node;
-    if (!node.filled()) node.into().to.zero();
-    all.push_back(node.grad());
-  }
+  for (const Slot& slot : slots_) all.push_back(slot.parameter->gradient());
   return all;
 }
 
@@ -35,7 +33,7 @@ const Parameter* Optimizer::step(double lr, double weight_decay, double grad_sca
   ++steps_;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    const Tensor copy = slot.master.same_storage(slot.parameter->value) ? Tensor() : slot.parameter->value;
+    const Tensor copy = slot.master.same_storage(slot.parameter->own) ? Tensor() : slot.parameter->own;
     bool finite = true;
     const double slot_lr = lr * slot.factors.lr, slot_decay = weight_decay * slot.factors.weight_decay;
     if (options_.kind == OptimizerKind::sgd) {
@@ -68,10 +66,10 @@ std::vector<StateTensor> Optimizer::state() const {
   const bool sgd = options_.kind == OptimizerKind::sgd;
   std::vector<StateTensor> all;
   for (const Slot& slot : slots_) {
-    const std::string& name = slot.parameter->name;
-    if (slot.first) all.push_back({(sgd ? "momentum." : "exp_avg.") + name, slot.first});
-    if (slot.second) all.push_back({"exp_avg_sq." + name, slot.second});
-    if (!slot.master.same_storage(slot.parameter->value)) all.push_back({"master." + name, slot.master});
+    const auto& [name, shard] = std::tie(slot.parameter->name, slot.parameter->shard);
+    if (slot.first) all.push_back({(sgd ? "momentum." : "exp_avg.") + name, slot.first, shard});
+    if (slot.second) all.push_back({"exp_avg_sq." + name, slot.second, shard});
+    if (!slot.master.same_storage(slot.parameter->own)) all.push_back({"master." + name, slot.master, shard});
   }
   return all;
 }

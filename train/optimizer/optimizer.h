@@ -28,10 +28,12 @@ struct StateTensor {
   std::string name;  ///< "exp_avg.<parameter>", "exp_avg_sq.<parameter>", "momentum.<parameter>",
                      ///< "master.<parameter>"
   Tensor value;
+  Shard shard;  ///< of the state of the global parameter
 };
 
-/// Updates every trainable parameter from its accumulated gradient. Moments and masters are f32 (f64 for f64
-/// models); a parameter stored in bf16 has an f32 master of its own, any other is its own master.
+/// Updates what this process owns of every trainable parameter from its accumulated gradient. Moments and masters
+/// are f32 (f64 for f64 models); a parameter stored in bf16 has an f32 master of its own, any other is its own
+/// master.
 class Optimizer {
  public:
   /// Allocates the state; masters start as copies of the parameters, so load the weights first.
@@ -42,7 +44,7 @@ class Optimizer {
   /// parameter with a new weight, master or moment that is not finite; null when all are finite.
   const Parameter* step(double lr, double weight_decay, double grad_scale);
 
-  std::vector<Tensor> gradients();  ///< of the trainable parameters; a missing gradient is zero
+  std::vector<Tensor> gradients() const;  ///< Parameter::gradient() of the trainable parameters
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   std::vector<StateTensor> state() const;  ///< shares memory with the optimizer: write into it to load
@@ -51,7 +53,7 @@ class Optimizer {
   struct Slot {
     Parameter* parameter;
     GroupFactors factors;
-    Tensor master;         // the parameter itself unless it is bf16
+    Tensor master;         // Parameter::own itself unless it is bf16
     Tensor first, second;  // exp_avg and exp_avg_sq, or the momentum buffer alone
   };
   OptimizerOptions options_;
