@@ -75,6 +75,13 @@ void GradNode::clear() {
   if (!leaf_) grad_ = Tensor();
 }
 
+void GradNode::set_place(Tensor place) {
+  expect(leaf_ && place.shape() == shape_ && place.dtype() == dtype_, "place of ", place.dtype(), ' ',
+         place.shape(), " for a ", leaf_ ? "leaf" : "value", " with a gradient of ", dtype_, ' ', shape_);
+  grad_ = std::move(place);
+  filled_ = false;
+}
+
 Var Var::leaf(Tensor value) {
   auto node = std::make_shared<GradNode>(value.shape(), value.dtype(), true);
   return Var(std::move(value), std::move(node));
@@ -115,18 +122,26 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
   }
 }
 
+void Tape::weight_work(std::function<void()> work) {
+  if (outer_) return outer_->weight_work(std::move(work));
+  if (!deferred_) return work();
+  weight_work_.push_back(std::move(work));
+}
+
+void Tape::run_weight_work() {
+  for (auto& work : std::exchange(weight_work_, {})) std::exchange(work, nullptr)();
+}
+
 Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input) {
   if (!ctx.tape) return block(ctx, input);
   Context silent = ctx;
   silent.tape = nullptr;
   // The block's parameters may want gradients even when its input does not, so the result always does.
   Var result = make_result(block(silent, Var(input.value())).value(), true);
-  Context replay = ctx;
-  replay.recomputing = true;
-  ctx.tape->record(name, [replay, block, input, out = result.node()]() mutable {
+  ctx.tape->record(name, [replay = ctx, block, input, out = result.node()]() mutable {
     if (!out->filled()) return;
     Tensor gradient = out->take();
-    Tape tape;
+    Tape tape(replay.tape);
     replay.tape = &tape;
     Var detached = input.value();
     if (input.needs_grad())

@@ -59,6 +59,8 @@ class GradNode {
   Tensor take();
   /// Forgets the sum; a leaf keeps its buffer for the next use.
   void clear();
+  /// Leaf only. `place`, of the shape and accumulation dtype, becomes its buffer; the sum so far is forgotten.
+  void set_place(Tensor place);
 
  private:
   Tensor window();  // this node's part of the parent's buffer
@@ -94,7 +96,8 @@ class Var {
 
 class Tape {
  public:
-  Tape() = default;
+  /// With an `outer` tape, weight work of this tape is that of the outer one.
+  explicit Tape(Tape* outer = nullptr) : outer_(outer) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -107,21 +110,28 @@ class Tape {
   void backward(std::span<const Var> outputs, std::span<const Tensor> gradients);
   std::size_t size() const { return entries_.size(); }
 
+  /// For closures: work on gradients of weights, on which no other closure waits. Runs at once, or, after
+  /// defer_weight_work(), in run_weight_work(), in the order in which it came.
+  void weight_work(std::function<void()> work);
+  void defer_weight_work() { deferred_ = true; }
+  void run_weight_work();
+
  private:
   struct Entry {
     const char* name;
     std::function<void()> backward;
   };
+  Tape* outer_;
   std::vector<Entry> entries_;
+  bool deferred_ = false;
+  std::vector<std::function<void()>> weight_work_;
 };
 
 struct KernelChoice;
 
 /// What an operation needs to know besides its operands.
 struct Context {
-  Tape* tape = nullptr;      ///< null: nothing is recorded, no gradient will be asked for
-  bool training = false;     ///< a training pass: the model updates its counters (tokens per expert)
-  bool recomputing = false;  ///< replaying an activation checkpoint: counters must not count again
+  Tape* tape = nullptr;                   ///< null: nothing is recorded, no gradient will be asked for
   const KernelChoice* kernels = nullptr;  ///< chosen variants; null: the first variant of each operation
 
   bool records(std::initializer_list<const Var*> inputs) const {
@@ -138,7 +148,7 @@ Var make_result(Tensor value, bool wants);
 /// Activation checkpoint. Runs `block` without recording; only its input is kept. In backward, one closure
 /// runs `block` again on a tape of its own and continues from the gradient of the result. `block` must
 /// compute the same values again (no random state). Gradients of parameters that `block` uses accumulate as
-/// always.
+/// always, and their deferred weight work joins that of ctx.tape.
 using Block = std::function<Var(Context&, const Var&)>;
 Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input);
 

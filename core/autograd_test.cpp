@@ -121,9 +121,7 @@ TEST_CASE("checkpoint: same gradients, forward runs again, frozen and constant i
     const Tensor start = values({2, -1});
     const Var x = input_wants ? Var::leaf(start) : Var(start);
     const Var w = Var::leaf(values({3, 4})), frozen(values({10, 100}));
-    bool replayed = false;
     const Block block = [&](Context& c, const Var& in) {
-      replayed = replayed || c.recomputing;
       return multiply(c, multiply(c, multiply(c, in, w), in), frozen);
     };
     Tape tape;
@@ -136,10 +134,52 @@ TEST_CASE("checkpoint: same gradients, forward runs again, frozen and constant i
     CHECK_BITS(y.value(), values({2 * 2 * 3 * 10, 1 * 4 * 100}));
     tape.backward(y, values({1, 1}));
     CHECK(forward_runs == 6);
-    CHECK(replayed);
     CHECK_BITS(w.grad(), values({2 * 2 * 10, 1 * 100}));
     if (input_wants) CHECK_BITS(x.grad(), values({2 * 2 * 3 * 10, 2 * -1 * 4 * 100}));
   }
+}
+
+TEST_CASE("weight work: at once, or deferred, also from within a checkpoint, in the order in which it came") {
+  for (const bool deferred : {false, true}) {
+    CAPTURE(deferred);
+    std::vector<int> done;
+    Tape tape;
+    if (deferred) tape.defer_weight_work();
+    Context ctx{.tape = &tape};
+    const auto step = [&done](int number) {
+      return [&done, number](Context& c, const Var& in) {
+        const Var y = make_result(in.value(), c.tape != nullptr);
+        if (c.tape)
+          c.tape->record("step", [&done, number, tape = c.tape, out = y.node(), in = in.node()] {
+            const Tensor g = out->take();
+            tape->weight_work([&done, number] { done.push_back(number); });
+            if (in) in->add(g);
+            done.push_back(-number);
+          });
+        return y;
+      };
+    };
+    const Var x = Var::leaf(values({1}));
+    const Var y = step(2)(ctx, checkpoint(ctx, "block", step(1), x));
+    tape.backward(y, values({1}));
+    CHECK(done == (deferred ? std::vector{-2, -1} : std::vector{2, -2, 1, -1}));
+    tape.run_weight_work();
+    CHECK(done == (deferred ? std::vector{-2, -1, 2, 1} : std::vector{2, -2, 1, -1}));
+    CHECK(x.grad().item<double>() == 1);
+  }
+}
+
+TEST_CASE("gradient node: a leaf takes the place that it is given") {
+  const Tensor all = values({7, 7, 7, 7, 7});
+  const Var w = Var::leaf(values({1, 2}));
+  w.node()->set_place(all.narrow(0, 2, 2));
+  w.node()->add(values({3, 4}));
+  w.node()->add(values({30, 40}));
+  CHECK_BITS(all, values({7, 7, 33, 44, 7}));
+  w.node()->clear();
+  w.node()->add(values({5, 6}));
+  CHECK_BITS(all, values({7, 7, 5, 6, 7}));
+  CHECK_THROWS_AS(w.node()->set_place(values({1})), std::logic_error);
 }
 
 TEST_CASE("parallel_for: covers every index once and passes exceptions on") {

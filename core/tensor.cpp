@@ -40,7 +40,7 @@ std::string to_string(const Shape& shape) {
   return text + "]";
 }
 
-Storage::Storage(std::int64_t bytes, Device device) : bytes_(bytes), owned_(true) {
+Storage::Storage(std::int64_t bytes, Device device) : bytes_(bytes), device_(device), owned_(true) {
   expect(device == Device::cpu, "storage on ", device, " is not in this build");
   block_ = cpu_allocate(bytes);
 }
@@ -49,7 +49,22 @@ Storage::Storage(void* data, std::int64_t bytes, std::shared_ptr<const void> own
     : block_{data, bytes, false}, bytes_(bytes), owner_(std::move(owner)) {}
 
 Storage::~Storage() {
-  if (owned_) cpu_free(block_);
+  if (owned_ && !released_) cpu_free(block_);
+}
+
+void Storage::release() {
+  expect(owned_, "release of borrowed memory");
+  if (released_) return;
+  cpu_free(block_);
+  block_ = {};
+  released_ = true;
+}
+
+void Storage::restore() {
+  if (!released_) return;
+  block_ = cpu_allocate(bytes_);
+  block_.zeros = false;  // the promise holds for a new tensor only
+  released_ = false;
 }
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
@@ -98,6 +113,7 @@ std::int64_t Tensor::rows() const {
 void* Tensor::raw() const {
   expect(defined_, "data of an undefined tensor");
   expect(storage_ != nullptr, "data of a meta tensor of shape ", shape_);
+  expect(!storage_->released(), "data of a tensor of shape ", shape_, " whose memory was given back");
   if (!storage_->data()) return nullptr;
   return storage_->data() + offset_ * size_of(dtype_);
 }

@@ -56,14 +56,21 @@ class Storage {
   Storage& operator=(const Storage&) = delete;
   std::byte* data() const { return static_cast<std::byte*>(block_.data); }
   std::int64_t bytes() const { return bytes_; }
-  bool owned() const { return owned_; }                  ///< false: borrowed, perhaps read-only
+  bool owned() const { return owned_; }  ///< false: borrowed, perhaps read-only
+  /// Gives the memory back, or takes new, uninitialised memory of the same size. In between, every tensor that
+  /// shares the storage has no data. Only for owned memory.
+  void release();
+  void restore();
+  bool released() const { return released_; }
   bool starts_as_zeros() const { return block_.zeros; }  ///< full of zeros when it was allocated
 
  private:
   CpuBlock block_;
   std::int64_t bytes_ = 0;
   std::shared_ptr<const void> owner_;
+  Device device_ = Device::cpu;
   bool owned_ = false;
+  bool released_ = false;
 };
 
 class Tensor {
@@ -127,6 +134,8 @@ class Tensor {
   /// True when no other tensor shares the storage and the storage is not borrowed: data may be overwritten.
   bool unique() const { return storage_ && storage_->owned() && storage_.use_count() == 1; }
   bool same_storage(const Tensor& other) const { return storage_ && storage_ == other.storage_; }
+  /// Null for a meta tensor.
+  const std::shared_ptr<Storage>& storage() const { return storage_; }
 
  private:
   std::shared_ptr<Storage> storage_;

@@ -100,3 +100,20 @@ TEST_CASE("tensor: wrong dtype and shape are refused") {
   CHECK_THROWS_AS(check_shape("x", Tensor(), {1}), Error);
   CHECK_THROWS_AS(Tensor::empty({-1}, DType::f32), std::logic_error);
 }
+
+TEST_CASE(
+    "storage: memory given back is missed by no one who does not look, and comes back for all who share it") {
+  const Tensor whole = counting({4, 1000}), view = whole.narrow(0, 1, 2).reshape({2000});
+  const std::int64_t before = cpu_memory().current_bytes;
+  whole.storage()->release();
+  whole.storage()->release();  // once is enough
+  CHECK(cpu_memory().current_bytes < before);
+  CHECK(view.numel() == 2000);
+  CHECK_THROWS_WITH_AS((void)view.data<float>(), doctest::Contains("given back"), std::logic_error);
+  whole.storage()->restore();
+  CHECK(cpu_memory().current_bytes == before);
+  whole.fill(3);
+  CHECK(view.to_vector() == std::vector<double>(2000, 3.0));
+  float borrowed = 1;
+  CHECK_THROWS_AS(Tensor::borrow(&borrowed, {1}, DType::f32, nullptr).storage()->release(), std::logic_error);
+}

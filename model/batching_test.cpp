@@ -61,24 +61,19 @@ TEST_CASE("model: activation checkpointing changes no bit of loss and gradients 
     }
     const TestBatch batch = random_batch(model.config(), {9, 5}, 16);
     const TestBatch next = random_batch(model.config(), {7}, 17);
-    const double plain = loss_and_gradients(model, batch);
+    BlockRecords records, replayed;
+    const double plain = loss_and_gradients(model, batch, 1, nullptr, &records);
     loss_and_gradients(model, next);
     const auto want = gradients(model);
-    std::vector<Tensor> counts, totals;
-    std::vector<double> aux, global;
+    std::vector<Tensor> totals;
     for (MoeMixer* moe : model.moe_layers()) {
-      counts.push_back(moe->counts().clone());
       totals.push_back(moe->totals().counts.clone());
-      aux.push_back(moe->aux_losses().aux);
-      global.push_back(moe->aux_losses().global_aux);
-      CHECK(aux.back() > 0);
-      CHECK(global.back() > 0);
-      moe->reset_counts();
+      moe->reset_totals();
       CHECK_FALSE(moe->totals().counts.defined());
     }
     model.parameters().clear_gradients();
     model.activation_checkpointing = true;
-    CHECK(loss_and_gradients(model, batch) == plain);
+    CHECK(loss_and_gradients(model, batch, 1, nullptr, &replayed) == plain);
     loss_and_gradients(model, next);
     const auto got = gradients(model);
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -86,37 +81,36 @@ TEST_CASE("model: activation checkpointing changes no bit of loss and gradients 
       REQUIRE(got[i].defined() == want[i].defined());
       if (want[i].defined()) CHECK_BITS(got[i], want[i]);
     }
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      const MoeMixer& moe = *model.moe_layers()[i];
-      CHECK_BITS(moe.counts(), counts[i]);
-      CHECK_BITS(moe.totals().counts, totals[i]);
-      CHECK(moe.totals().tokens == 21);
-      CHECK(moe.aux_losses().aux == aux[i]);
-      CHECK(moe.aux_losses().global_aux == global[i]);
+    REQUIRE(moe_records(records).size() == 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const MoeRecord &a = *moe_records(records)[i], &b = *moe_records(replayed)[i];
+      CHECK_BITS(a.counts, b.counts);
+      CHECK(a.aux_loss == b.aux_loss);
+      CHECK(a.aux_loss > 0);
+      CHECK(a.global_aux_loss == b.global_aux_loss);
+      CHECK(a.global_aux_loss > 0);
       std::int64_t total = 0;
-      for (std::int64_t e = 0; e < 6; ++e) total += counts[i].data<std::int64_t>()[e];
-      CHECK(total == 21 * 2);
+      for (std::int64_t e = 0; e < 6; ++e) total += a.counts.data<std::int64_t>()[e];
+      CHECK(total == 14 * 2);
+      const RouterTotals& sums = model.moe_layers()[i]->totals();
+      CHECK_BITS(sums.counts, totals[i]);
+      CHECK(sums.tokens == 21);
     }
   }
 }
 
-TEST_CASE("model: experts are counted in training passes only, and reset") {
+TEST_CASE("model: totals for the global auxiliary loss count recorded passes only") {
   NemotronH model(tiny_config("E"), DType::f32);
   randomise(model, 17);
   MoeMixer& moe = *model.moe_layers().at(0);
   const TestBatch batch = random_batch(model.config(), {8}, 18);
-  (void)loss_only(model, batch);
-  CHECK(moe.counts().to_vector() == std::vector<double>(6, 0));
   loss_and_gradients(model, batch);
-  const auto once = moe.counts().to_vector();
-  loss_and_gradients(model, batch);
-  for (std::size_t e = 0; e < 6; ++e) CHECK(moe.counts().to_vector()[e] == 2 * once[e]);
   CHECK_FALSE(moe.totals().counts.defined());
   moe.router().global_aux_loss_coef = 0.1;
   (void)loss_only(model, batch);
   CHECK(moe.totals().tokens == 0);
-  moe.reset_counts();
-  CHECK(moe.counts().to_vector() == std::vector<double>(6, 0));
+  loss_and_gradients(model, batch);
+  CHECK(moe.totals().tokens == 8);
 }
 
 TEST_CASE("model: the loss does not depend on how many logits exist at once") {

@@ -9,55 +9,85 @@
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 #include "ops/rmsnorm/rmsnorm.h"
+#include "ops/view/view.h"
 
 namespace nemocube {
 namespace {
 
-std::unique_ptr<Mixer> make_mixer(BlockKind kind, const NemotronHConfig& config, ParameterStore& store,
-                                  const std::string& name) {
+std::unique_ptr<Mixer> make_mixer(BlockKind kind, const MixerSources& sources, const std::string& name) {
   switch (kind) {
     case BlockKind::mamba:
-      return std::make_unique<MambaMixer>(config, store, name);
+      return std::make_unique<MambaMixer>(sources, name);
     case BlockKind::attention:
-      return std::make_unique<AttentionMixer>(config, store, name);
+      return std::make_unique<AttentionMixer>(sources, name);
     case BlockKind::mlp:
-      return std::make_unique<MlpMixer>(store, name);
+      return std::make_unique<MlpMixer>(sources, name);
     case BlockKind::moe:
-      return std::make_unique<MoeMixer>(config, store, name);
+      return std::make_unique<MoeMixer>(sources, name);
   }
   throw std::logic_error("block kind");
 }
 
 }  // namespace
 
-NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device)
-    : config_((config.validate(), config)), dtype_(dtype), parameters_(config, dtype, device) {
+NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, ModelPart part)
+    : config_((config.validate(), config)),
+      dtype_(dtype),
+      part_(std::move(part)),
+      parameters_(config, dtype, device, part_) {
   loss_chunk_rows = std::clamp<std::int64_t>((4 << 20) / config_.vocab_size, 256, 512);
-  embeddings_ = &parameters_.get("backbone.embeddings.weight");
-  final_norm_ = &parameters_.get("backbone.norm_f.weight");
-  lm_head_ = &parameters_.get("lm_head.weight");
-  for (std::size_t i = 0; i < config_.blocks.size(); ++i) {
+  if (part_.embeddings) embeddings_ = &parameters_.get("backbone.embeddings.weight");
+  if (part_.head) {
+    final_norm_ = &parameters_.get("backbone.norm_f.weight");
+    lm_head_ = &parameters_.get("lm_head.weight");
+  }
+  for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
+    if (!part_.has_block(i)) continue;
     const std::string name = "backbone.layers." + std::to_string(i);
-    blocks_.push_back({&parameters_.get(name + ".norm.weight"),
-                       make_mixer(config_.blocks[i], config_, parameters_, name + ".mixer")});
+    blocks_.push_back({i, &parameters_.get(name + ".norm.weight"),
+                       make_mixer(config_.blocks[static_cast<std::size_t>(i)],
+                                  {config_, parameters_, points_}, name + ".mixer")});
     if (auto* moe = dynamic_cast<MoeMixer*>(blocks_.back().mixer.get())) moe_layers_.push_back(moe);
   }
 }
 
-Var NemotronH::hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state) {
-  sequences.check("model", ids.numel());
+Var NemotronH::run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const {
+  // The closures of a checkpoint outlive this call.
+  const Block mixer = [&m = *block.mixer, sequences = call.sequences, state = call.state,
+                       record = call.record](Context& c, const Var& in) {
+    return m.forward(c, in, {sequences, state, record});
+  };
+  const auto run = [&] {
+    return activation_checkpointing ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
+  };
+  if (!hooks) return run();
+  hooks->before_forward(block.number);
+  if (ctx.tape)
+    ctx.tape->record("block", [h = hooks, i = block.number, tape = ctx.tape] {
+      h->after_backward(i);
+      tape->weight_work([h, i] { h->gradients_written(i); });
+    });
+  const Var y = run();
+  if (ctx.tape) ctx.tape->record("block", [h = hooks, i = block.number] { h->before_backward(i); });
+  hooks->after_forward(block.number);
+  return y;
+}
+
+Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
+  const Sequences& sequences = input.sequences;
+  sequences.check("model", part_.embeddings ? input.ids.numel() : input.residual.value().rows());
   const double eps = config_.layer_norm_epsilon;
-  Var residual = embedding(ctx, ids, embeddings_->var());
-  Var normed = rmsnorm(ctx, residual, blocks_.empty() ? final_norm_->var() : blocks_[0].norm->var(), eps);
+  Var residual = part_.embeddings ? embedding(ctx, input.ids, embeddings_->var()) : input.residual;
+  const auto norm_before = [&](std::size_t i) { return i < blocks_.size() ? blocks_[i].norm : final_norm_; };
+  if (!norm_before(0)) return residual;
+  Var normed = rmsnorm(ctx, residual, norm_before(0)->var(), eps);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    Mixer& mixer = *blocks_[i].mixer;
-    MixerState* kept = state ? state->blocks[i].get() : nullptr;
-    const Block step = [&mixer, sequences, kept](Context& c, const Var& x) {
-      return mixer.forward(c, x, sequences, kept);
-    };
-    const Var out = activation_checkpointing ? checkpoint(ctx, "block", step, normed) : step(ctx, normed);
+    const Var out = run_block(ctx, blocks_[i], normed,
+                              {sequences, input.state ? input.state->blocks[i].get() : nullptr,
+                               input.records ? (*input.records)[i].get() : nullptr});
     // One operation adds this block to the residual stream and applies the norm of the next block.
-    const Parameter* next = i + 1 < blocks_.size() ? blocks_[i + 1].norm : final_norm_;
+    const Parameter* next = norm_before(i + 1);
+    if (!next) return add(ctx, out, residual);
     const ResidualNorm sum = residual_rmsnorm(ctx, out, residual, next->var(), eps);
     residual = sum.sum;
     normed = sum.normed;
@@ -79,6 +109,19 @@ DecodeState NemotronH::make_state(std::int64_t sequences) const {
   DecodeState state;
   for (const Layer& block : blocks_) state.blocks.push_back(block.mixer->make_state(sequences));
   return state;
+}
+
+std::vector<MoeRecord*> moe_records(const BlockRecords& records) {
+  std::vector<MoeRecord*> found;
+  for (const auto& record : records)
+    if (auto* moe = dynamic_cast<MoeRecord*>(record.get())) found.push_back(moe);
+  return found;
+}
+
+BlockRecords NemotronH::make_records() const {
+  BlockRecords records;
+  for (const Layer& block : blocks_) records.push_back(block.mixer->make_record());
+  return records;
 }
 
 }  // namespace nemocube

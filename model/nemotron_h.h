@@ -8,9 +8,40 @@
 
 namespace nemocube {
 
-/// A model's memory of the sequences that it is decoding, one entry for each block.
+/// A model's memory of the sequences that it is decoding, one entry for each of its blocks.
 struct DecodeState {
   std::vector<std::unique_ptr<MixerState>> blocks;
+};
+/// What the blocks note of one training microbatch, one entry for each block, null where there is nothing.
+using BlockRecords = std::vector<std::unique_ptr<MixerRecord>>;
+/// The records of the MoE blocks, in the order of NemotronH::moe_layers().
+std::vector<MoeRecord*> moe_records(const BlockRecords& records);
+
+/// Called around the work of each block, by its number in the whole model. Sharded data parallelism gathers and
+/// releases weights here and reduces gradients. While nothing is recorded there is no backward pass to call for.
+///
+/// A block's own parameters are those of its mixer. The norms belong to no block: the residual sum of one block
+/// and the norm of the next are one operation.
+class BlockHooks {
+ public:
+  virtual ~BlockHooks() = default;
+  virtual void before_forward(std::int64_t block) = 0;
+  virtual void after_forward(std::int64_t block) = 0;
+  /// Under activation checkpointing the replay lies between these two, and has no forward hooks of its own.
+  virtual void before_backward(std::int64_t block) = 0;
+  virtual void after_backward(std::int64_t block) = 0;
+  /// The block's own parameters have their gradients of this pass; later than after_backward where weight work
+  /// is deferred (Tape).
+  virtual void gradients_written(std::int64_t block) = 0;
+};
+
+/// What enters a forward pass.
+struct ForwardInput {
+  Tensor ids;    ///< [T] i64, where the part of the model has the embeddings
+  Var residual;  ///< elsewhere: what the part before returned
+  const Sequences& sequences;
+  DecodeState* state = nullptr;     ///< the tokens continue the sequences of the state
+  BlockRecords* records = nullptr;  ///< make_records() of the microbatch, in training
 };
 
 /// NemotronH: embeddings, blocks x <- x + mixer(rmsnorm(x)), final norm, lm_head. Runs on one device.
@@ -18,42 +49,56 @@ struct DecodeState {
 class NemotronH {
  public:
   /// Parameters are uninitialised: load them or call initialise().
-  NemotronH(const NemotronHConfig& config, DType dtype, Device device = Device::cpu);
+  NemotronH(const NemotronHConfig& config, DType dtype, Device device = Device::cpu, ModelPart part = {});
   NemotronH(const NemotronH&) = delete;
   NemotronH& operator=(const NemotronH&) = delete;
 
-  /// Token ids i64 [T], divided into `sequences` -> hidden states after the final norm [T, hidden]. With a
-  /// state, the tokens continue the sequences of the state. Throws Error for an id outside the vocabulary.
-  Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
+  /// The blocks of this part, in order. Returns the hidden states after the final norm [T, hidden], or, where
+  /// the part does not end with the head, the residual sum [T, hidden]. Writes no gradient: a tape that is
+  /// dropped leaves nothing behind. Throws Error for an id outside the vocabulary.
+  Var forward(Context& ctx, const ForwardInput& input);
+  /// The same for the whole model: token ids i64 [T], divided into `sequences`.
+  Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr) {
+    return forward(ctx, {.ids = ids, .residual = {}, .sequences = sequences, .state = state});
+  }
   /// hidden [R, hidden] -> logits [R, vocabulary] in f32 (f64 for f64). Not differentiable; see loss().
   Tensor logits(const Tensor& hidden) const;
   /// Sum of the cross-entropy over labelled rows (label -100: not labelled), [] in f32 (f64 for f64). While
   /// recording, gradients are those of grad_scale times the sum; backward must start from 1. Full logits
-  /// never exist.
+  /// never exist. The gradient of lm_head is written at once, so the loss is the first work of backward.
   Var loss(Context& ctx, const Var& hidden, const Tensor& labels, double grad_scale);
 
   DecodeState make_state(std::int64_t sequences) const;
+  BlockRecords make_records() const;
 
   const NemotronHConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   ParameterStore& parameters() { return parameters_; }
   const ParameterStore& parameters() const { return parameters_; }
-  const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }
+  const ModelPart& part() const { return part_; }
+  const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }  ///< of this part
+  const TransformPoints& transform_points() const { return points_; }
 
   bool activation_checkpointing = false;  ///< keep only each mixer's input; backward computes the rest again
   /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
   /// 256, at most 512.
   std::int64_t loss_chunk_rows = 0;
+  BlockHooks* hooks = nullptr;
 
  private:
   struct Layer {
+    std::int64_t number;  // in the whole model
     const Parameter* norm;
     std::unique_ptr<Mixer> mixer;
   };
+  Var run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const;
+
   NemotronHConfig config_;
   DType dtype_;
+  ModelPart part_;
   ParameterStore parameters_;
-  const Parameter *embeddings_, *final_norm_, *lm_head_;
+  TransformPoints points_;
+  const Parameter *embeddings_ = nullptr, *final_norm_ = nullptr, *lm_head_ = nullptr;
   std::vector<Layer> blocks_;
   std::vector<MoeMixer*> moe_layers_;
 };

@@ -77,14 +77,14 @@ inline TestBatch part(const TestBatch& batch, std::int64_t i) {
 
 /// Sum of token losses. Adds the gradients of `scale` times the sum to the gradients of the parameters.
 inline double loss_and_gradients(NemotronH& model, const TestBatch& b, double scale = 1,
-                                 const KernelChoice* kernels = nullptr) {
+                                 const KernelChoice* kernels = nullptr, BlockRecords* records = nullptr) {
   Tape tape;
-  Context ctx;
-  ctx.tape = &tape;
-  ctx.training = true;
-  ctx.kernels = kernels;
-  const Var loss = model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, scale);
+  Context ctx{.tape = &tape, .kernels = kernels};
+  BlockRecords own = model.make_records();
+  const ForwardInput input{.ids = b.ids, .residual = {}, .sequences = b.sequences, .records = &own};
+  const Var loss = model.loss(ctx, model.forward(ctx, input), b.labels, scale);
   tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+  if (records) *records = std::move(own);
   return loss.value().to_vector()[0];
 }
 inline double loss_only(NemotronH& model, const TestBatch& b) {

@@ -14,14 +14,15 @@ struct AttentionMixer::State final : MixerState {
   std::vector<Cache> sequences;
 };
 
-AttentionMixer::AttentionMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name)
-    : q_proj_(store, name + ".q_proj"),
-      k_proj_(store, name + ".k_proj"),
-      v_proj_(store, name + ".v_proj"),
-      o_proj_(store, name + ".o_proj") {
-  options_.heads = config.num_attention_heads;
-  options_.kv_heads = config.num_key_value_heads;
-  options_.head_dim = config.head_dim;
+AttentionMixer::AttentionMixer(const MixerSources& sources, const std::string& name)
+    : q_proj_(sources, name + ".q_proj"),
+      k_proj_(sources, name + ".k_proj"),
+      v_proj_(sources, name + ".v_proj"),
+      o_proj_(sources, name + ".o_proj") {
+  sources.points.emplace(name + ".qkv.input", &qkv_input_);
+  options_.head_dim = sources.config.head_dim;
+  options_.heads = q_proj_.out_features() / options_.head_dim;
+  options_.kv_heads = k_proj_.out_features() / options_.head_dim;
 }
 
 std::unique_ptr<MixerState> AttentionMixer::make_state(std::int64_t count) const {
@@ -62,10 +63,12 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
   return out;
 }
 
-Var AttentionMixer::forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) {
-  const Var q = q_proj_(ctx, x), k = k_proj_(ctx, x), v = v_proj_(ctx, x);
-  if (!state) return o_proj_(ctx, attention(ctx, q, k, v, options_, sequences, sequences));
-  return o_proj_(ctx, decode(ctx, q.value(), k.value(), v.value(), sequences, static_cast<State&>(*state)));
+Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
+  const Var in = apply(qkv_input_, ctx, x);
+  const Var q = q_proj_(ctx, in), k = k_proj_(ctx, in), v = v_proj_(ctx, in);
+  if (!call.state) return o_proj_(ctx, attention(ctx, q, k, v, options_, call.sequences, call.sequences));
+  auto& state = static_cast<State&>(*call.state);
+  return o_proj_(ctx, decode(ctx, q.value(), k.value(), v.value(), call.sequences, state));
 }
 
 }  // namespace nemocube

@@ -1,5 +1,5 @@
 #pragma once
-#include "model/mixers/mixer.h"
+#include "model/mixers/linear.h"
 #include "ops/attention/attention.h"
 
 namespace nemocube {
@@ -8,8 +8,8 @@ namespace nemocube {
 ///     o_proj(attention(q_proj x, k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
  public:
-  AttentionMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);
-  Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) override;
+  AttentionMixer(const MixerSources& sources, const std::string& name);
+  Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
 
  private:
@@ -17,6 +17,7 @@ class AttentionMixer final : public Mixer {
   Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
                 State& state) const;
   AttentionOptions options_;
+  Transform qkv_input_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
 };
 

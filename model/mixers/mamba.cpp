@@ -14,22 +14,23 @@ struct MambaMixer::State final : MixerState {
   Tensor ssm;   // [count, heads, head_dim, state]
 };
 
-MambaMixer::MambaMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name)
-    : inner_(config.mamba_inner()),
-      group_width_(config.state_width()),
-      conv_kernel_(config.conv_kernel),
-      eps_(config.layer_norm_epsilon),
-      in_proj_(store, name + ".in_proj"),
-      out_proj_(store, name + ".out_proj"),
-      conv_weight_(&store.get(name + ".conv1d.weight")),
-      conv_bias_(store.find(name + ".conv1d.bias")),
-      a_log_(&store.get(name + ".A_log")),
-      d_(&store.get(name + ".D")),
-      dt_bias_(&store.get(name + ".dt_bias")),
-      norm_(&store.get(name + ".norm.weight")) {
-  scan_.heads = config.mamba_num_heads;
+MambaMixer::MambaMixer(const MixerSources& sources, const std::string& name)
+    : conv_kernel_(sources.config.conv_kernel),
+      eps_(sources.config.layer_norm_epsilon),
+      in_proj_(sources, name + ".in_proj"),
+      out_proj_(sources, name + ".out_proj"),
+      conv_weight_(&sources.parameters.get(name + ".conv1d.weight")),
+      conv_bias_(sources.parameters.find(name + ".conv1d.bias")),
+      a_log_(&sources.parameters.get(name + ".A_log")),
+      d_(&sources.parameters.get(name + ".D")),
+      dt_bias_(&sources.parameters.get(name + ".dt_bias")),
+      norm_(&sources.parameters.get(name + ".norm.weight")) {
+  const NemotronHConfig& config = sources.config;
+  inner_ = norm_->value.dim(0);
+  group_width_ = (conv_weight_->value.dim(0) - inner_) / 2;  // B and C
+  scan_.heads = a_log_->value.dim(0);
   scan_.head_dim = config.mamba_head_dim;
-  scan_.groups = config.n_groups;
+  scan_.groups = group_width_ / config.ssm_state_size;
   scan_.state_size = config.ssm_state_size;
   scan_.chunk_size = config.chunk_size;
   scan_.dt_min = config.time_step_limit_low;
@@ -44,8 +45,9 @@ std::unique_ptr<MixerState> MambaMixer::make_state(std::int64_t count) const {
   return state;
 }
 
-Var MambaMixer::forward(Context& ctx, const Var& u, const Sequences& sequences, MixerState* state) {
-  auto* kept = static_cast<State*>(state);
+Var MambaMixer::forward(Context& ctx, const Var& u, const MixerCall& call) {
+  const Sequences& sequences = call.sequences;
+  auto* kept = static_cast<State*>(call.state);
   const std::array widths{inner_, inner_ + 2 * group_width_, scan_.heads};
   const auto parts = split_last(ctx, in_proj_(ctx, u), widths);
   const Var &z = parts[0], &conv_in = parts[1], &dt = parts[2];

@@ -1,5 +1,5 @@
 #pragma once
-#include "model/mixers/mixer.h"
+#include "model/mixers/linear.h"
 #include "ops/ssd_scan/ssd_scan.h"
 
 namespace nemocube {
@@ -10,8 +10,8 @@ namespace nemocube {
 ///     out_proj(norm(ssd_scan(x, dt, B, C), z))
 class MambaMixer final : public Mixer {
  public:
-  MambaMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);
-  Var forward(Context& ctx, const Var& u, const Sequences& sequences, MixerState* state) override;
+  MambaMixer(const MixerSources& sources, const std::string& name);
+  Var forward(Context& ctx, const Var& u, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
 
  private:

@@ -4,19 +4,16 @@
 
 #include "core/autograd.h"
 #include "model/parameters.h"
+#include "model/transform.h"
 #include "ops/sequences.h"
 
 namespace nemocube {
 
-/// y = x W^T + b, with W `<name>.weight` [out, in] and b `<name>.bias` when the model has one.
-class Linear {
- public:
-  Linear(ParameterStore& store, const std::string& name);
-  Var operator()(Context& ctx, const Var& x) const;
-
- private:
-  const Parameter* weight_;
-  const Parameter* bias_;
+/// What a mixer is built from.
+struct MixerSources {
+  const NemotronHConfig& config;
+  ParameterStore& parameters;
+  TransformPoints& points;
 };
 
 /// One block's memory between calls while decoding.
@@ -24,16 +21,32 @@ struct MixerState {
   virtual ~MixerState() = default;
 };
 
+/// What one block notes in the forward pass of one training microbatch.
+struct MixerRecord {
+  virtual ~MixerRecord() = default;
+};
+
+/// What a mixer gets besides its input rows.
+struct MixerCall {
+  /// Divides the input rows. With a state, the rows continue the sequences of the state, and the call advances
+  /// the state. Without one, every sequence starts from nothing.
+  const Sequences& sequences;
+  MixerState* state = nullptr;
+  /// A new record is filled. A record that is filled already means a replay of the same microbatch
+  /// (activation checkpointing).
+  MixerRecord* record = nullptr;
+};
+
 /// The operation inside a block: maps normalised token rows [T, hidden] to the rows that the block adds to
-/// the residual stream.
+/// the residual stream. Widths and counts are those of the local weights, which may be a part of the model's.
 class Mixer {
  public:
   virtual ~Mixer() = default;
-  /// `sequences` divides the rows of x. With a state, the rows continue the sequences of the state, and the
-  /// call advances the state. Without one, every sequence starts from nothing.
-  virtual Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) = 0;
+  virtual Var forward(Context& ctx, const Var& x, const MixerCall& call) = 0;
   /// A state of `count` empty sequences; null for mixers that look at one token at a time.
   virtual std::unique_ptr<MixerState> make_state(std::int64_t count) const;
+  /// Null for mixers that have nothing to note.
+  virtual std::unique_ptr<MixerRecord> make_record() const;
 };
 
 }  // namespace nemocube

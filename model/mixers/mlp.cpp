@@ -4,10 +4,10 @@
 
 namespace nemocube {
 
-MlpMixer::MlpMixer(ParameterStore& store, const std::string& name)
-    : up_proj_(store, name + ".up_proj"), down_proj_(store, name + ".down_proj") {}
+MlpMixer::MlpMixer(const MixerSources& sources, const std::string& name)
+    : up_proj_(sources, name + ".up_proj"), down_proj_(sources, name + ".down_proj") {}
 
-Var MlpMixer::forward(Context& ctx, const Var& x, const Sequences&, MixerState*) {
+Var MlpMixer::forward(Context& ctx, const Var& x, const MixerCall&) {
   return down_proj_(ctx, relu2(ctx, up_proj_(ctx, x)));
 }
 

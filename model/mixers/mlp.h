@@ -1,13 +1,13 @@
 #pragma once
-#include "model/mixers/mixer.h"
+#include "model/mixers/linear.h"
 
 namespace nemocube {
 
 /// down_proj(relu(up_proj x)^2). The mixer of an MLP block, and the shared expert of an MoE block.
 class MlpMixer final : public Mixer {
  public:
-  MlpMixer(ParameterStore& store, const std::string& name);
-  Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) override;
+  MlpMixer(const MixerSources& sources, const std::string& name);
+  Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
 
  private:
   Linear up_proj_, down_proj_;

@@ -1,18 +1,19 @@
 #include "model/mixers/moe.h"
 
 #include "ops/grouped_linear/grouped_linear.h"
-#include "ops/permute/permute.h"
 #include "ops/relu2/relu2.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
 
-MoeMixer::MoeMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name)
-    : gate_(&store.get(name + ".gate.weight")),
-      bias_(&store.get(name + ".gate.e_score_correction_bias")),
-      up_(&store.get(name + ".experts.up_proj")),
-      down_(&store.get(name + ".experts.down_proj")),
-      shared_(store, name + ".shared_experts") {
+MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
+    : gate_(&sources.parameters.get(name + ".gate.weight")),
+      bias_(&sources.parameters.get(name + ".gate.e_score_correction_bias")),
+      up_(&sources.parameters.get(name + ".experts.up_proj")),
+      down_(&sources.parameters.get(name + ".experts.down_proj")),
+      shared_(sources, name + ".shared_experts"),
+      dispatcher_(std::make_unique<LocalDispatcher>()) {
+  const NemotronHConfig& config = sources.config;
   router_.experts = config.n_routed_experts;
   router_.top_k = config.num_experts_per_tok;
   router_.groups = config.n_group;
@@ -20,37 +21,37 @@ MoeMixer::MoeMixer(const NemotronHConfig& config, ParameterStore& store, const s
   router_.normalise = config.norm_topk_prob;
   router_.scaling = config.routed_scaling_factor;
   if (config.moe_latent_size > 0) {
-    fc1_latent_.emplace(store, name + ".fc1_latent_proj");
-    fc2_latent_.emplace(store, name + ".fc2_latent_proj");
+    fc1_latent_.emplace(sources, name + ".fc1_latent_proj");
+    fc2_latent_.emplace(sources, name + ".fc2_latent_proj");
   }
-  counts_ = Tensor::zeros({config.n_routed_experts}, DType::i64);
 }
 
-void MoeMixer::reset_counts() {
-  counts_.zero();
-  totals_ = {};
-  aux_losses_ = {};
+std::unique_ptr<MixerRecord> MoeMixer::make_record() const { return std::make_unique<MoeRecord>(); }
+
+Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& call) {
+  auto* record = static_cast<MoeRecord*>(call.record);
+  const bool replay = record && record->choice;
+  Routing routing = route(ctx, x, gate_->var(), bias_->value, router_, call.sequences,
+                          record ? &totals_ : nullptr, replay ? &*record->choice : nullptr);
+  if (record && !replay) {
+    record->choice = routing.choice;
+    record->counts = routing.counts;
+    record->aux_loss = routing.aux_loss;
+    record->seq_aux_loss = routing.seq_aux_loss;
+    record->global_aux_loss = routing.global_aux_loss;
+    record->z_loss = routing.z_loss;
+  }
+  return routing;
 }
 
-Var MoeMixer::forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) {
-  RouterTotals* totals = ctx.training ? &totals_ : nullptr;
-  const Routing routing = route(ctx, x, gate_->var(), bias_->value, router_, sequences, totals);
-  // A forward that is computed again in backward must not count its tokens twice.
-  if (ctx.training && !ctx.recomputing) {
-    for (std::int64_t e = 0; e < router_.experts; ++e)
-      counts_.data<std::int64_t>()[e] += routing.counts.data<std::int64_t>()[e];
-    aux_losses_.aux += routing.aux_loss;
-    aux_losses_.seq_aux += routing.seq_aux_loss;
-    aux_losses_.global_aux += routing.global_aux_loss;
-    aux_losses_.z += routing.z_loss;
-  }
-  const Permutation order = make_permutation(routing.experts, router_.experts);
-  const Var rows = permute(ctx, fc1_latent_ ? (*fc1_latent_)(ctx, x) : x, order);
-  const Var hidden = relu2(ctx, grouped_linear(ctx, rows, order.offsets, up_->var()));
-  const Var out = grouped_linear(ctx, hidden, order.offsets, down_->var());
-  Var y = unpermute(ctx, out, routing.weights, order);
+Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
+  const Routing routing = choose_experts(ctx, x, call);
+  const DispatchedRows sent =
+      dispatcher_->dispatch(ctx, fc1_latent_ ? (*fc1_latent_)(ctx, x) : x, routing, router_.experts);
+  const Var hidden = relu2(ctx, grouped_linear(ctx, sent.rows, sent.offsets, up_->var()));
+  Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down_->var()));
   if (fc2_latent_) y = (*fc2_latent_)(ctx, y);
-  return add(ctx, y, shared_.forward(ctx, x, sequences, state));
+  return add(ctx, y, shared_.forward(ctx, x, call));
 }
 
 }  // namespace nemocube

@@ -1,43 +1,47 @@
 #pragma once
 #include <optional>
 
-#include "model/mixers/mixer.h"
+#include "model/mixers/expert_dispatcher.h"
 #include "model/mixers/mlp.h"
 #include "ops/router/router.h"
 
 namespace nemocube {
+
+/// What an MoE block notes of one microbatch.
+struct MoeRecord final : MixerRecord {
+  std::optional<RouterChoice> choice;  ///< absent before the forward pass
+  Tensor counts;                       ///< tokens sent to each expert [E] i64
+  /// The auxiliary losses (ops/router/router.h).
+  double aux_loss = 0, seq_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
+};
 
 /// Mixture of experts (docs/moe.md). A sigmoid router chooses k of E squared-ReLU experts for every token;
 /// the shared expert sees every token:
 ///     y = fc2(sum_j w_j expert_j(fc1(x))) + shared(x),  fc1 and fc2 only in models with a latent width
 class MoeMixer final : public Mixer {
  public:
-  MoeMixer(const NemotronHConfig& config, ParameterStore& store, const std::string& name);
-  Var forward(Context& ctx, const Var& x, const Sequences& sequences, MixerState* state) override;
+  MoeMixer(const MixerSources& sources, const std::string& name);
+  Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
+  std::unique_ptr<MixerRecord> make_record() const override;
 
   /// Coefficients of the auxiliary losses (all off by default) and the scale of their gradients.
   RouterOptions& router() { return router_; }
-  /// Sums of the auxiliary losses over the training passes since the last reset_counts().
-  struct AuxLosses {
-    double aux = 0, seq_aux = 0, global_aux = 0, z = 0;
-  };
-  const AuxLosses& aux_losses() const { return aux_losses_; }
-  /// Tokens sent to each expert in training passes since the last reset [E].
-  const Tensor& counts() const { return counts_; }
-  /// Totals for the global auxiliary loss over the same passes; empty when its coefficient is 0.
-  const RouterTotals& totals() const { return totals_; }
   const Parameter& correction_bias() const { return *bias_; }
-  /// Sets counts, totals and sums of losses back to zero; to be called once for each optimizer step.
-  void reset_counts();
+  /// Totals for the global auxiliary loss over the recorded passes since reset_totals(), which is to be called
+  /// once for each optimizer step; empty when the loss's coefficient is 0.
+  const RouterTotals& totals() const { return totals_; }
+  void reset_totals() { totals_ = {}; }
+  void set_dispatcher(std::unique_ptr<ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
  private:
+  Routing choose_experts(Context& ctx, const Var& x, const MixerCall& call);
+
   RouterOptions router_;
   const Parameter *gate_, *bias_, *up_, *down_;
   std::optional<Linear> fc1_latent_, fc2_latent_;
   MlpMixer shared_;
-  Tensor counts_;
+  std::unique_ptr<ExpertDispatcher> dispatcher_;
   RouterTotals totals_;
-  AuxLosses aux_losses_;
 };
 
 }  // namespace nemocube

@@ -118,11 +118,14 @@ Var grouped_linear(Context& ctx, const Var& x, const Offsets& offsets, const Var
   const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();
   const Tensor kept_weight = x.needs_grad() ? weight.value() : Tensor();
   ctx.tape->record("grouped_linear", [kept_x, kept_weight, offsets, nx = x.node(), nw = weight.node(),
-                                      out = y.node()] {
+                                      out = y.node(), tape = ctx.tape] {
     if (!out->filled()) return;
     const Tensor dy = out->take();
-    contribute(nw, [&](const Output& dw) { grouped_linear_backward_weight(dw, dy, offsets, kept_x); });
     contribute(nx, [&](const Output& dx) { grouped_linear_backward_input(dx, dy, offsets, kept_weight); });
+    if (nw)
+      tape->weight_work([kept_x, dy, offsets, nw] {
+        contribute(nw, [&](const Output& dw) { grouped_linear_backward_weight(dw, dy, offsets, kept_x); });
+      });
   });
   return y;
 }

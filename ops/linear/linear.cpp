@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/add.h"
 #include "core/parallel_for.h"
 #include "ops/contribute.h"
 #include "ops/matmul/matmul.h"
@@ -58,14 +59,37 @@ Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias) {
   if (!y.needs_grad()) return y;
   const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();
   const Tensor kept_weight = x.needs_grad() ? weight.value() : Tensor();
-  ctx.tape->record(
-      "linear", [kept_x, kept_weight, nx = x.node(), nw = weight.node(), nb = bias.node(), out = y.node()] {
-        if (!out->filled()) return;
-        const Tensor dy = out->take();
-        contribute(nw, [&](const Output& dw) { linear_backward_weight(dw, dy, kept_x); });
-        contribute(nb, [&](const Output& db) { linear_backward_bias(db, dy); });
-        contribute(nx, [&](const Output& dx) { linear_backward_input(dx, dy, kept_weight); });
-      });
+  ctx.tape->record("linear", [kept_x, kept_weight, nx = x.node(), nw = weight.node(), nb = bias.node(),
+                              out = y.node(), tape = ctx.tape] {
+    if (!out->filled()) return;
+    const Tensor dy = out->take();
+    contribute(nx, [&](const Output& dx) { linear_backward_input(dx, dy, kept_weight); });
+    if (!nw && !nb) return;
+    tape->weight_work([kept_x, dy, nw, nb] {
+      contribute(nw, [&](const Output& dw) { linear_backward_weight(dw, dy, kept_x); });
+      contribute(nb, [&](const Output& db) { linear_backward_bias(db, dy); });
+    });
+  });
+  return y;
+}
+
+Var add_bias(Context& ctx, const Var& x, const Var& bias) {
+  const Tensor &xv = x.value(), &b = bias.value();
+  require(xv.ndim() >= 1, "add_bias: x: want a last dimension, got shape ", xv.shape());
+  check_shape("add_bias: bias", b, {xv.cols()});
+  check_dtype("add_bias: bias", b, xv.dtype());
+  Var y = make_result(Tensor::empty(xv.shape(), xv.dtype()), ctx.records({&x, &bias}));
+  fill_rows(y.value(), b);
+  add_elements(y.value(), xv, y.value());
+  if (y.needs_grad())
+    ctx.tape->record("add_bias", [nx = x.node(), nb = bias.node(), out = y.node(), tape = ctx.tape] {
+      if (!out->filled()) return;
+      const Tensor dy = out->take();
+      if (nb)
+        tape->weight_work(
+            [dy, nb] { contribute(nb, [&](const Output& db) { linear_backward_bias(db, dy); }); });
+      if (nx) nx->add(dy);
+    });
   return y;
 }
 

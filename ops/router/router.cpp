@@ -56,7 +56,8 @@ void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool trans
 }  // namespace
 
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
-              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals) {
+              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals,
+              const RouterChoice* replay) {
   check_options(options);
   const DType acc = check_operands(x.value(), gate.value(), correction_bias, options);
   const std::int64_t tokens = x.value().dim(0);
@@ -68,28 +69,44 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   const Tensor scores = Tensor::empty(logits.shape(), acc);
   cpu::router_scores(scores, logits);
   Routing routing;
-  routing.experts = Tensor::empty({tokens, options.top_k}, DType::i32);
-  cpu::router_select(routing.experts, scores, correction_bias, options);
-  routing.counts = cpu::router_counts(routing.experts, options.experts, 0, tokens);
+  cpu::AuxGradient aux;
+  if (replay) {
+    check_shape("route: replay of", replay->experts, {tokens, options.top_k});
+    routing.choice = *replay;
+    aux = cpu::replayed_gradient(*replay, logits, options, sequences);
+  } else {
+    routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32);
+    cpu::router_select(routing.choice.experts, scores, correction_bias, options);
+    routing.counts = cpu::router_counts(routing.choice.experts, options.experts, 0, tokens);
+    aux = cpu::auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
+  }
   routing.weights = make_result(Tensor::empty({tokens, options.top_k}, acc), ctx.records({&x, &gate}));
-  cpu::router_weights(routing.weights.value(), scores, routing.experts, options);
-  const cpu::AuxGradient aux =
-      cpu::auxiliary_losses(ctx, routing, logits, scores, correction_bias, options, sequences, totals);
+  cpu::router_weights(routing.weights.value(), scores, routing.choice.experts, options);
 
   if (routing.weights.needs_grad())
-    ctx.tape->record("router", [x, gate, scores, experts = routing.experts, options, aux, acc,
-                                out = routing.weights.node()] {
+    ctx.tape->record("router", [x, gate, scores, experts = routing.choice.experts, options, aux, acc,
+                                out = routing.weights.node(), tape = ctx.tape] {
       if (!out->filled() && !aux.factors.defined() && !aux.logits.defined()) return;
       static Zone backward_zone("router/backward");
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dweights = out->filled() ? out->take() : Tensor();
       const Tensor dlogits = Tensor::empty(scores.shape(), acc);
       cpu::router_backward(dlogits, dweights, scores, experts, options, aux);
-      if (gate.needs_grad())
-        give_product(*gate.node(), gate.value().dtype(), dlogits, true, x.value().to(acc));
       if (x.needs_grad()) give_product(*x.node(), x.value().dtype(), dlogits, false, gate.value().to(acc));
+      if (gate.needs_grad())
+        tape->weight_work([gate, x, dlogits, acc] {
+          give_product(*gate.node(), gate.value().dtype(), dlogits, true, x.value().to(acc));
+        });
     });
   return routing;
+}
+
+void add_counts(const Tensor& sum, const Tensor& counts) {
+  check_dtype("add_counts: sum", sum, DType::i64);
+  check_dtype("add_counts: counts", counts, DType::i64);
+  check_shape("add_counts: counts", counts, sum.shape());
+  for (std::int64_t i = 0; i < sum.numel(); ++i)
+    sum.data<std::int64_t>()[i] += counts.data<std::int64_t>()[i];
 }
 
 bool update_expert_bias(const Tensor& bias, const Tensor& counts, double rate) {

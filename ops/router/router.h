@@ -21,11 +21,19 @@ struct RouterTotals {
   std::int64_t tokens = 0;  ///< sum of T
 };
 
-struct Routing {
-  Var weights;     ///< [T, k] f32 (f64)
+/// What a replay of route() takes from the first pass.
+struct RouterChoice {
   Tensor experts;  ///< [T, k] i32, ascending within a token
-  Tensor counts;   ///< [E] i64: tokens that chose each expert, by the selection in `experts`
-  /// The auxiliary losses times their coefficients; a loss whose coefficient is 0 is 0.
+  /// [sequences, E] f32 (f64): d(auxiliary losses but z_loss) / dp_ti times aux_grad_scale, for the tokens t of
+  /// each sequence; undefined when there are none.
+  Tensor balance_factors;
+};
+
+struct Routing {
+  Var weights;  ///< [T, k] f32 (f64)
+  RouterChoice choice;
+  Tensor counts;  ///< [E] i64: tokens that chose each expert; undefined in a replay
+  /// The auxiliary losses times their coefficients; a loss whose coefficient is 0 is 0, as all are in a replay.
   double aux_loss = 0, seq_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
 };
 
@@ -44,8 +52,7 @@ struct Routing {
 /// backward   dx and dgate; no gradient for the bias or through the selection. Keeps x, gate, s [T, E], and l
 ///            for z-loss.
 /// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
-///            the groups, groups that do not divide E), or totals of another E; std::logic_error for a replay
-///            whose first pass is not in `totals`
+///            the groups, groups that do not divide E), totals of another E, or a replay of other tokens
 /// repeat     as matmul; everything after the logits has the same bits for any number of threads
 ///
 /// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20) and c_i the number of tokens whose
@@ -55,16 +62,21 @@ struct Routing {
 ///   seq_aux_loss  the same with seq_aux_loss_coef over each sequence, averaged over the non-empty sequences
 ///   global_aux_loss
 ///                 global_aux_loss_coef E / (k N T) sum_i C_i sum_t p_ti, where C and N are `totals`, to
-///                 which this call has added its c and T; 0 without `totals`. With ctx.recomputing nothing is
-///                 added: a replay comes before the next microbatch, so `totals` still hold the values of the
-///                 first pass. Equal to Megatron's, which takes means over microbatches, when microbatches
-///                 are of equal size.
+///                 which this call has added its c and T; 0 without `totals`. Equal to Megatron's, which
+///                 takes means over microbatches, when microbatches are of equal size.
 ///   z_loss        z_loss_coef mean_t (log sum_i exp l_ti)^2
 /// The backward pass always adds the gradient of the auxiliary losses times aux_grad_scale, even when no
 /// gradient reaches the weights: once for each recorded forward. Under an activation checkpoint the recorded
-/// forward is the replay. Callers that add up counts or log losses leave out forwards with ctx.recomputing.
+/// forward is the replay.
+///
+/// With `replay`, the choice of an earlier call with the same operands, nothing is selected or counted again:
+/// the result has the same bits of weights and gradients, whatever `totals` have become since.
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
-              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals = nullptr);
+              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals = nullptr,
+              const RouterChoice* replay = nullptr);
+
+/// sum_i <- sum_i + counts_i, both [E] i64.
+void add_counts(const Tensor& sum, const Tensor& counts);
 
 /// Balancing without an auxiliary loss, once for each optimizer step:
 ///   bias_i <- bias_i + rate sign(mean(counts) - counts_i),   sign(0) = 0, compared exactly

@@ -42,8 +42,10 @@ void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor
 
 /// Sets the auxiliary losses of `routing`, whose experts are chosen, as route() defines them; returns what
 /// the backward pass adds for them. logits and scores [T, E].
-AuxGradient auxiliary_losses(const Context& ctx, Routing& routing, const Tensor& logits, const Tensor& scores,
-                             const Tensor& bias, const RouterOptions& options, const Sequences& sequences,
-                             RouterTotals* totals);
+AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
+                             const RouterOptions& options, const Sequences& sequences, RouterTotals* totals);
+/// The same gradient in a replay, from the factors of the first pass.
+AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, const RouterOptions& options,
+                              const Sequences& sequences);
 
 }  // namespace nemocube::cpu

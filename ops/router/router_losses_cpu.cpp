@@ -11,7 +11,7 @@ double count_factor(double coef, std::int64_t counted, std::int64_t tokens, cons
 }
 
 // factors[q, i] += each counts_i
-void add_counts(const Tensor& factors, std::int64_t q, const Tensor& counts, double each) {
+void add_factors(const Tensor& factors, std::int64_t q, const Tensor& counts, double each) {
   visit_accumulate("router", factors.dtype(), [&]<class T>(TypeTag<T>) {
     T* to = factors.row<T>(q);
     for (std::int64_t i = 0; i < counts.numel(); ++i)
@@ -30,8 +30,8 @@ void scale_factors(const Tensor& factors, double scale) {
 // `factors`.
 double microbatch_loss(const Tensor& factors, const Tensor& scores, const Tensor& counts, double each) {
   const Tensor own = Tensor::zeros({1, counts.numel()}, factors.dtype());
-  add_counts(own, 0, counts, each);
-  for (std::int64_t q = 0; q < factors.rows(); ++q) add_counts(factors, q, counts, each);
+  add_factors(own, 0, counts, each);
+  for (std::int64_t q = 0; q < factors.rows(); ++q) add_factors(factors, q, counts, each);
   return balance_loss(scores, own, Sequences::uniform(1, scores.rows()));
 }
 
@@ -44,8 +44,8 @@ double sequence_loss(const Tensor& factors, const Tensor& scores, const Tensor& 
     const std::int64_t tokens = sequences.length(q);
     if (tokens == 0) continue;
     const double coef = o.seq_aux_loss_coef / static_cast<double>(filled);
-    add_counts(factors, q, router_counts(unbiased, o.experts, sequences.begin(q), sequences.end(q)),
-               count_factor(coef, tokens, tokens, o));
+    add_factors(factors, q, router_counts(unbiased, o.experts, sequences.begin(q), sequences.end(q)),
+                count_factor(coef, tokens, tokens, o));
   }
   return balance_loss(scores, factors, sequences);
 }
@@ -53,14 +53,13 @@ double sequence_loss(const Tensor& factors, const Tensor& scores, const Tensor& 
 void add_to_totals(RouterTotals& totals, const Tensor& counts, std::int64_t tokens) {
   if (!totals.counts.defined()) totals.counts = Tensor::zeros(counts.shape(), DType::i64);
   check_shape("route: totals.counts", totals.counts, counts.shape());
-  for (std::int64_t i = 0; i < counts.numel(); ++i)
-    totals.counts.data<std::int64_t>()[i] += counts.data<std::int64_t>()[i];
+  add_counts(totals.counts, counts);
   totals.tokens += tokens;
 }
 
 // Sets the balancing losses of `routing` and returns the sum of their factors.
 Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, const RouterOptions& o,
-               const Sequences& sequences, RouterTotals* totals, bool recomputing) {
+               const Sequences& sequences, RouterTotals* totals) {
   const std::int64_t tokens = scores.rows();
   const Tensor factors = Tensor::zeros({sequences.count(), o.experts}, scores.dtype());
   if (o.seq_aux_loss_coef != 0) routing.seq_aux_loss = sequence_loss(factors, scores, unbiased, sequences, o);
@@ -69,9 +68,7 @@ Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, c
     routing.aux_loss =
         microbatch_loss(factors, scores, counts, count_factor(o.aux_loss_coef, tokens, tokens, o));
   if (totals) {
-    if (!recomputing) add_to_totals(*totals, counts, tokens);
-    expect(totals->tokens >= tokens, "route: replay of ", tokens, " tokens, but the totals have ",
-           totals->tokens);
+    add_to_totals(*totals, counts, tokens);
     routing.global_aux_loss = microbatch_loss(
         factors, scores, totals->counts, count_factor(o.global_aux_loss_coef, totals->tokens, tokens, o));
   }
@@ -79,31 +76,46 @@ Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, c
   return factors;
 }
 
+void add_z_gradient(AuxGradient& aux, const Tensor& logits, const RouterOptions& o) {
+  if (o.z_loss_coef == 0) return;
+  aux.logits = logits;
+  aux.z_factor = o.aux_grad_scale * o.z_loss_coef * 2 / static_cast<double>(logits.rows());
+}
+
 }  // namespace
 
-AuxGradient auxiliary_losses(const Context& ctx, Routing& routing, const Tensor& logits, const Tensor& scores,
-                             const Tensor& bias, const RouterOptions& o, const Sequences& sequences,
-                             RouterTotals* totals) {
+AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, const RouterOptions& o,
+                              const Sequences& sequences) {
+  AuxGradient aux;
+  if (logits.rows() == 0) return aux;
+  aux.factors = choice.balance_factors;
+  aux.sequences = sequences;
+  add_z_gradient(aux, logits, o);
+  return aux;
+}
+
+AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
+                             const RouterOptions& o, const Sequences& sequences, RouterTotals* totals) {
   AuxGradient aux;
   const std::int64_t tokens = scores.rows();
   if (tokens == 0) return aux;
   if (o.global_aux_loss_coef == 0) totals = nullptr;
   if (o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0 || totals) {
-    Tensor unbiased = routing.experts;
+    Tensor unbiased = routing.choice.experts;
     if (bias.defined() || o.groups > 1) {
-      unbiased = Tensor::empty(routing.experts.shape(), DType::i32);
+      unbiased = Tensor::empty(unbiased.shape(), DType::i32);
       router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
     }
     aux.sequences = sequences;
-    aux.factors = balance(routing, scores, unbiased, o, sequences, totals, ctx.recomputing);
+    aux.factors = balance(routing, scores, unbiased, o, sequences, totals);
+    routing.choice.balance_factors = aux.factors;
   }
   if (o.z_loss_coef != 0) {
     double sum = 0;
     for (const double lse : log_sums(logits)) sum += lse * lse;
     routing.z_loss = o.z_loss_coef * sum / static_cast<double>(tokens);
-    aux.logits = logits;
-    aux.z_factor = o.aux_grad_scale * o.z_loss_coef * 2 / static_cast<double>(tokens);
   }
+  add_z_gradient(aux, logits, o);
   return aux;
 }
 

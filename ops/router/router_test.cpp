@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <optional>
+
 #include "ops/router/router_reference.h"
 #include "tests/support/compare.h"
 #include "tests/support/gradcheck.h"
@@ -32,8 +34,8 @@ void check_against_reference(const Routing& got, const RoutingReference& want, d
     experts.insert(experts.end(), want.experts[t].begin(), want.experts[t].end());
     weights.insert(weights.end(), want.weights[t].begin(), want.weights[t].end());
   }
-  CHECK(got.experts.dtype() == DType::i32);
-  CHECK(got.experts.to_vector() == experts);
+  CHECK(got.choice.experts.dtype() == DType::i32);
+  CHECK(got.choice.experts.to_vector() == experts);
   CHECK(got.counts.to_vector() == counts);
   CHECK_CLOSE(got.weights.value(), Tensor::from(weights, got.weights.shape()), (Tol{tolerance, 0}));
   CHECK(close(got.aux_loss, want.aux_loss, {tolerance, 0}));
@@ -54,7 +56,7 @@ Routing route_logits(const std::vector<double>& logits, const std::vector<double
   return route(ctx, Tensor::from(logits, {tokens, n}), unit_matrix(n), Tensor::from(bias, {n}), o,
                Sequences::uniform(1, tokens));
 }
-std::vector<double> chosen(const Routing& r) { return r.experts.to_vector(); }
+std::vector<double> chosen(const Routing& r) { return r.choice.experts.to_vector(); }
 
 }  // namespace
 
@@ -141,13 +143,13 @@ TEST_CASE("router: no bias is a zero bias; a strided, mixed-dtype input is the s
   const Routing none = route(ctx, c.x, c.gate, Tensor(), c.options, c.sequences);
   c.bias.zero();
   const Routing zero = c.run(ctx);
-  CHECK_BITS(none.experts, zero.experts);
+  CHECK_BITS(none.choice.experts, zero.choice.experts);
   CHECK_BITS(none.weights.value(), zero.weights.value());
   const Tensor wide = random_tensor({19, 60}, DType::bf16, 5);
   wide.narrow(1, 7, 24).copy_from(c.x);
   const Routing strided =
       route(ctx, wide.narrow(1, 7, 24), c.gate.to(DType::f32), Tensor(), c.options, c.sequences);
-  CHECK_BITS(strided.experts, zero.experts);
+  CHECK_BITS(strided.choice.experts, zero.choice.experts);
   CHECK_CLOSE(strided.weights.value(), zero.weights.value(), (Tol{1e-5, 0}));
 }
 
@@ -156,7 +158,7 @@ TEST_CASE("router: NaN tokens still get distinct experts") {
   c.x.narrow(0, 1, 1).fill(std::nan(""));
   Context ctx;
   const Routing r = c.run(ctx);
-  const auto e = r.experts.to_vector();
+  const auto e = r.choice.experts.to_vector();
   for (std::size_t i = 4; i < 7; ++i) CHECK(e[i] < e[i + 1]);
   for (std::int64_t j = 0; j < 4; ++j) CHECK(std::isnan(r.weights.value().row<float>(1)[j]));
 }
@@ -259,29 +261,49 @@ TEST_CASE("router: for one microbatch the global loss is aux_loss; without coeff
   }
 }
 
-TEST_CASE("router: a replay of the global loss counts nothing and sees the totals of its first pass") {
-  const Case c(9, 5, {.experts = 6, .top_k = 2, .global_aux_loss_coef = 0.8}, DType::f64);
+TEST_CASE("router: a replay counts nothing, and later microbatches do not change its gradient") {
+  const Case c(9, 5,
+               {.experts = 6,
+                .top_k = 2,
+                .aux_loss_coef = 0.5,
+                .seq_aux_loss_coef = 0.3,
+                .global_aux_loss_coef = 0.8,
+                .z_loss_coef = 0.1},
+               DType::f64);
+  const std::vector<std::int64_t> lengths{5, 9, 7};
+  // All forward passes come before the first backward pass, as in a pipeline.
   const auto gate_grad = [&](bool through_checkpoint, RouterTotals& totals) {
     const Var gate = Var::leaf(c.gate);
-    for (const std::int64_t tokens : {5, 9}) {
-      Tape tape;
-      Context ctx{.tape = &tape};
-      const Block block = [&](Context& inner, const Var& in) {
-        return route(inner, in, gate, c.bias, c.options, Sequences::uniform(1, tokens), &totals).weights;
+    std::vector<Tape> tapes(lengths.size());
+    std::vector<std::optional<RouterChoice>> choices(lengths.size());
+    std::vector<Var> results;
+    for (std::size_t m = 0; m < lengths.size(); ++m) {
+      Context ctx{.tape = &tapes[m]};
+      const Block block = [&, m](Context& inner, const Var& in) {
+        const bool first = !choices[m];
+        const Routing r = route(inner, in, gate, c.bias, c.options, Sequences::uniform(1, lengths[m]),
+                                &totals, first ? nullptr : &*choices[m]);
+        CHECK(r.counts.defined() == first);
+        choices[m] = r.choice;
+        return r.weights;
       };
-      const Var in = Var::leaf(c.x.narrow(0, 0, tokens).clone());
-      const Var y = through_checkpoint ? checkpoint(ctx, "block", block, in) : block(ctx, in);
-      tape.backward(y, random_tensor(y.shape(), DType::f64, 9));
+      const Var in = Var::leaf(c.x.narrow(0, 0, lengths[m]).clone());
+      results.push_back(through_checkpoint ? checkpoint(ctx, "block", block, in) : block(ctx, in));
     }
+    for (std::size_t m = 0; m < lengths.size(); ++m)
+      tapes[m].backward(results[m], random_tensor(results[m].shape(), DType::f64, 9));
     return gate.grad();
   };
   RouterTotals plain, replayed;
   CHECK_BITS(gate_grad(true, replayed), gate_grad(false, plain));
   CHECK_BITS(replayed.counts, plain.counts);
-  CHECK(replayed.tokens == 14);
-  Context replay{.recomputing = true};
-  RouterTotals fresh;
-  CHECK_THROWS_AS(route(replay, c.x, c.gate, c.bias, c.options, c.sequences, &fresh), std::logic_error);
+  CHECK(replayed.tokens == 21);
+  RouterTotals totals;
+  Context ctx;
+  const RouterChoice other = route(ctx, c.x, c.gate, c.bias, c.options, c.sequences, &totals).choice;
+  CHECK_THROWS_AS(
+      route(ctx, c.x.narrow(0, 0, 4), c.gate, c.bias, c.options, Sequences::uniform(1, 4), &totals, &other),
+      Error);
 }
 
 TEST_CASE("router: a balanced batch has its coefficient as loss") {

@@ -18,7 +18,7 @@ OptimizerSection with(std::vector<ParamGroupOverride> overrides) {
 }  // namespace
 
 TEST_CASE("group rule: the first matching entry counts, the rest keeps factors of 1") {
-  ParameterStore store(tiny_config("M-"), DType::f32);
+  ParameterStore store(tiny_config("M-"), DType::f32, Device::cpu);
   const GroupRule rule =
       group_rule(with({{"layers\\.0\\..*in_proj", 0.5, 0}, {"in_proj|norm_f", 0.25, 2}}), store);
   const auto factors = [&](const char* name) { return rule(store.get(name)); };
@@ -30,7 +30,7 @@ TEST_CASE("group rule: the first matching entry counts, the rest keeps factors o
 }
 
 TEST_CASE("group rule: a pattern that changes nothing is an error that says what names look like") {
-  const ParameterStore store(tiny_config("ME"), DType::f32);
+  const ParameterStore store(tiny_config("ME"), DType::f32, Device::cpu);
   // The second is how Hugging Face spells a name that is backbone.embeddings.weight here; the third names a
   // buffer.
   for (const char* pattern : {"in_porj", "^model\\.embed_tokens", "e_score_correction_bias"}) {

@@ -1,44 +1,115 @@
 #include "train/step/train_step.h"
 
 #include <cmath>
+#include <memory>
 
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/global_norm/global_norm.h"
 #include "ops/router/router.h"
+#include "parallel/schedule/actions.h"
 
 namespace nemocube {
 namespace {
 
-// Auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean
-// must not depend on how the batch is cut into microbatches.
-void begin_step(NemotronH& model, std::size_t microbatches) {
-  model.parameters().clear_gradients();
-  for (MoeMixer* moe : model.moe_layers()) {
-    moe->reset_counts();
-    moe->router().aux_grad_scale = 1.0 / static_cast<double>(microbatches);
-  }
-}
+/// One microbatch between the start of its forward and the end of its backward pass.
+struct Microbatch {
+  Tape tape;
+  BlockRecords records;
+  Var hidden;
+};
 
-std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& model,
+/// What a step adds up over its microbatches.
+struct StepSums {
+  double loss = 0;
+  std::vector<MoeRecord> moe;  // of each MoE layer
+};
+
+/// One optimizer step in progress.
+class Step {
+ public:
+  Step(NemotronH& model, std::span<const TokenBatch> microbatches, const StepOptions& options, double scale)
+      : model_(model), batches_(microbatches), options_(options), scale_(scale), live_(microbatches.size()) {
+    // Auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean
+    // must not depend on how the batch is cut into microbatches.
+    const auto count = static_cast<double>(microbatches.size());
+    for (MoeMixer* moe : model.moe_layers()) {
+      moe->reset_totals();
+      moe->router().aux_grad_scale = 1.0 / count;
+      sums_.moe.emplace_back().counts = Tensor::zeros({moe->router().experts}, DType::i64);
+    }
+  }
+
+  StepSums run(const std::vector<Action>& actions) {
+    for (const Action& action : actions)
+      action.kind == Action::Kind::forward ? forward(action.microbatch) : backward(action.microbatch);
+    return std::move(sums_);
+  }
+
+ private:
+  Context context(Microbatch& m) const { return {.tape = &m.tape, .kernels = options_.kernels}; }
+
+  void forward(std::size_t index) {
+    live_[index] = std::make_unique<Microbatch>();
+    Microbatch& m = *live_[index];
+    Context ctx = context(m);
+    m.records = model_.make_records();
+    m.hidden = model_.forward(ctx, {.ids = batches_[index].ids,
+                                    .residual = {},
+                                    .sequences = batches_[index].sequences,
+                                    .records = &m.records});
+  }
+
+  void backward(std::size_t index) {
+    Microbatch& m = *live_[index];
+    Context ctx = context(m);
+    const Var loss = model_.loss(ctx, std::exchange(m.hidden, {}), batches_[index].labels, scale_);
+    sums_.loss += loss.value().to_vector()[0];
+    m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+    add_records(m);
+    live_[index].reset();
+  }
+
+  void add_records(const Microbatch& m) {
+    const std::vector<MoeRecord*> records = moe_records(m.records);
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      const MoeRecord& record = *records[i];
+      MoeRecord& sum = sums_.moe[i];
+      add_counts(sum.counts, record.counts);
+      sum.aux_loss += record.aux_loss;
+      sum.seq_aux_loss += record.seq_aux_loss;
+      sum.global_aux_loss += record.global_aux_loss;
+      sum.z_loss += record.z_loss;
+    }
+  }
+
+  NemotronH& model_;
+  std::span<const TokenBatch> batches_;
+  const StepOptions& options_;
+  double scale_;
+  std::vector<std::unique_ptr<Microbatch>> live_;
+  StepSums sums_;
+};
+
+std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& model, const StepSums& sums,
                                                              std::size_t microbatches) {
   struct Kind {
     const char* name;
     double RouterOptions::*coef;
-    double MoeMixer::AuxLosses::*sum;
+    double MoeRecord::*sum;
   };
   static constexpr Kind kinds[] = {
-      {"aux_loss", &RouterOptions::aux_loss_coef, &MoeMixer::AuxLosses::aux},
-      {"seq_aux_loss", &RouterOptions::seq_aux_loss_coef, &MoeMixer::AuxLosses::seq_aux},
-      {"global_aux_loss", &RouterOptions::global_aux_loss_coef, &MoeMixer::AuxLosses::global_aux},
-      {"z_loss", &RouterOptions::z_loss_coef, &MoeMixer::AuxLosses::z},
+      {"aux_loss", &RouterOptions::aux_loss_coef, &MoeRecord::aux_loss},
+      {"seq_aux_loss", &RouterOptions::seq_aux_loss_coef, &MoeRecord::seq_aux_loss},
+      {"global_aux_loss", &RouterOptions::global_aux_loss_coef, &MoeRecord::global_aux_loss},
+      {"z_loss", &RouterOptions::z_loss_coef, &MoeRecord::z_loss},
   };
   std::vector<std::pair<std::string, double>> losses;
   for (const Kind& kind : kinds) {
     bool on = false;
     double sum = 0;
-    for (MoeMixer* moe : model.moe_layers()) {
-      on = on || moe->router().*kind.coef != 0;
-      sum += moe->aux_losses().*kind.sum;
+    for (std::size_t i = 0; i < sums.moe.size(); ++i) {
+      on = on || model.moe_layers()[i]->router().*kind.coef != 0;
+      sum += sums.moe[i].*kind.sum;
     }
     if (on) losses.emplace_back(kind.name, sum / static_cast<double>(microbatches));
   }
@@ -46,12 +117,14 @@ std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& mo
 }
 
 /// Weights, then router biases. Returns StepResult::not_finite.
-std::string update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, double grad_scale) {
+std::string update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, const StepSums& sums,
+                   double grad_scale) {
   const Parameter* lost = optimizer.step(options.lr, options.weight_decay, grad_scale);
   if (options.expert_bias_rate > 0)
-    for (const MoeMixer* moe : model.moe_layers()) {
-      const Parameter& bias = moe->correction_bias();
-      if (!update_expert_bias(bias.value, moe->counts(), options.expert_bias_rate) && !lost) lost = &bias;
+    for (std::size_t i = 0; i < model.moe_layers().size(); ++i) {
+      const Parameter& bias = model.moe_layers()[i]->correction_bias();
+      if (!update_expert_bias(bias.value, sums.moe[i].counts, options.expert_bias_rate) && !lost)
+        lost = &bias;
     }
   return lost ? lost->name : "";
 }
@@ -62,32 +135,24 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
                       const StepOptions& options) {
   StepResult result;
   for (const TokenBatch& batch : microbatches) result.label_tokens += count_labels(batch.labels);
-  begin_step(model, microbatches.size());
+  model.parameters().clear_gradients();
   if (result.label_tokens == 0) {
     result.outcome = StepOutcome::no_labels;
     return result;
   }
   const double scale = 1.0 / static_cast<double>(result.label_tokens);
-  double loss_sum = 0;
-  for (const TokenBatch& batch : microbatches) {
-    Tape tape;
-    Context ctx;
-    ctx.tape = &tape;
-    ctx.training = true;
-    ctx.kernels = options.kernels;
-    const Var hidden = model.hidden(ctx, batch.ids, batch.sequences);
-    const Var loss = model.loss(ctx, hidden, batch.labels, scale);
-    loss_sum += loss.value().to_vector()[0];
-    tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
-  }
-  result.loss = loss_sum * scale;
-  result.auxiliary_losses = auxiliary_losses(model, microbatches.size());
+  const StepSums sums =
+      Step(model, microbatches, options, scale).run(sequential_actions(microbatches.size()));
+  result.loss = sums.loss * scale;
+  result.auxiliary_losses = auxiliary_losses(model, sums, microbatches.size());
+  for (const MoeRecord& sum : sums.moe) result.expert_counts.push_back(sum.counts);
   const NormResult norm = global_norm(optimizer.gradients());
   result.grad_norm = norm.norm;
   if (!norm.finite || !std::isfinite(result.loss)) {
     result.outcome = StepOutcome::non_finite;
   } else {
-    result.not_finite = update(model, optimizer, options, clip_coefficient(norm.norm, options.max_norm));
+    result.not_finite =
+        update(model, optimizer, options, sums, clip_coefficient(norm.norm, options.max_norm));
   }
   model.parameters().clear_gradients();
   return result;

@@ -37,6 +37,7 @@ struct StepResult {
   /// The routers' auxiliary losses (ops/router/router.h) that have a coefficient, by name: summed over the
   /// layers, averaged over the microbatches. Not part of `loss`; empty when nothing is labelled.
   std::vector<std::pair<std::string, double>> auxiliary_losses;
+  std::vector<Tensor> expert_counts;  ///< of each MoE layer [E] i64: tokens sent to each expert
 };
 
 /// One optimizer step over the microbatches of a global batch:

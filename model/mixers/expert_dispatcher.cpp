@@ -1,0 +1,16 @@
+#include "model/mixers/expert_dispatcher.h"
+
+#include "ops/permute/permute.h"
+
+namespace nemocube {
+
+DispatchedRows LocalDispatcher::dispatch(Context& ctx, const Var& x, const Routing& routing,
+                                         std::int64_t experts) {
+  const Permutation order = make_permutation(routing.choice.experts, experts);
+  return {permute(ctx, x, order), order.offsets,
+          [order, weights = routing.weights](Context& c, const Var& results) {
+            return unpermute(c, results, weights, order);
+          }};
+}
+
+}  // namespace nemocube

@@ -1,0 +1,35 @@
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "core/autograd.h"
+#include "ops/router/router.h"
+
+namespace nemocube {
+
+/// Token rows on their way through the experts.
+struct DispatchedRows {
+  Var rows;                           ///< [R, d], those of one expert consecutive
+  std::vector<std::int64_t> offsets;  ///< [local experts + 1]: expert e has rows [offsets[e], offsets[e + 1])
+  /// Brings the experts' results [R, d'] back: y[t, :] = sum over j of weights[t, j] result of token t's choice j.
+  /// To be called once.
+  std::function<Var(Context&, const Var& results)> combine;
+};
+
+/// Brings token rows to the experts that were chosen for them, and the results back. With expert parallelism the
+/// experts are on several devices.
+class ExpertDispatcher {
+ public:
+  virtual ~ExpertDispatcher() = default;
+  /// x [T, d]; `routing` has the choices and weights of its tokens among `experts` experts.
+  virtual DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing,
+                                  std::int64_t experts) = 0;
+};
+
+/// All experts are on this device: rows are permuted, nothing is sent (ops/permute).
+class LocalDispatcher final : public ExpertDispatcher {
+ public:
+  DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts) override;
+};
+
+}  // namespace nemocube

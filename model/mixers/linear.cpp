@@ -1,0 +1,20 @@
+#include "model/mixers/linear.h"
+
+#include "ops/linear/linear.h"
+
+namespace nemocube {
+
+Linear::Linear(const MixerSources& sources, const std::string& name)
+    : weight_(&sources.parameters.get(name + ".weight")), bias_(sources.parameters.find(name + ".bias")) {
+  sources.points.emplace(name + ".input", &input_);
+  sources.points.emplace(name + ".output", &output_);
+}
+
+Var Linear::operator()(Context& ctx, const Var& x) const {
+  const Var in = apply(input_, ctx, x), bias = bias_ ? bias_->var() : Var();
+  if (!output_) return linear(ctx, in, weight_->var(), bias);
+  const Var y = output_(ctx, linear(ctx, in, weight_->var()));
+  return bias.defined() ? add_bias(ctx, y, bias) : y;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,24 @@
+#pragma once
+#include "model/mixers/mixer.h"
+#include "model/transform.h"
+
+namespace nemocube {
+
+/// y = output(input(x) W^T) + b, with W `<name>.weight` [out, in] and b `<name>.bias` when the model has one.
+/// Without an output transform the bias is part of the product. With one, it is added last: the transform may
+/// be a sum over devices.
+class Linear {
+ public:
+  Linear(const MixerSources& sources, const std::string& name);
+  Linear(const Linear&) = delete;  // the transform points lead here
+  Linear& operator=(const Linear&) = delete;
+  Var operator()(Context& ctx, const Var& x) const;
+  std::int64_t out_features() const { return weight_->value.dim(0); }  ///< of the local part
+
+ private:
+  const Parameter* weight_;
+  const Parameter* bias_;
+  Transform input_, output_;
+};
+
+}  // namespace nemocube
