@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
 RUN ?= runs/make_train
-UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train
+UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train test_comm
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
 

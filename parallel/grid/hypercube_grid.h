@@ -84,6 +84,7 @@ class HypercubeGrid {
   int size() const { return static_cast<int>(size_); }
   bool contains(int rank) const { return rank >= offset_ && rank < offset_ + size_; }
 
+  bool has_view(const std::string& name) const { return views_.contains(name); }
   /// The dimensions of a view, fastest first. Throws Error listing the views when there is none of that name.
   std::span<const GridDimension> dimensions(const std::string& view = base) const;
   /// The coordinates of a rank of the grid in the dimensions of a view, in their order.

@@ -1,0 +1,38 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+
+/// One call of an operation, checked: what a backend of Communicator executes.
+namespace nemocube {
+
+struct Collective {
+  Operation operation = Operation::barrier;
+  std::int64_t number = 0;  ///< calls of the group before this one; exchanges are numbered apart
+  DType dtype = DType::u8;
+  Reduction reduction = Reduction::sum;
+  int root = -1;                         ///< of a broadcast
+  Tensor in, out;                        ///< the same tensor for all_reduce and broadcast
+  std::vector<std::int64_t> in_counts;   ///< reduce_scatter, all_to_all: elements of `in` for each rank
+  std::vector<std::int64_t> out_counts;  ///< all_gather, all_to_all: elements of `out` from each rank
+  std::int64_t row = 0;                  ///< all_to_all: elements of a row
+  std::vector<Send> sends;               ///< of an exchange
+  std::vector<Receive> receives;         ///< of an exchange
+};
+
+/// "all_reduce number 7 (sum, f32, 1024 elements)". Ranks whose calls belong together have the same text.
+std::string describe(const Collective& call);
+
+/// Copies what the rank keeps for itself: its part of an all_gather or all_to_all, and messages to itself.
+void copy_own_part(const Collective& call, int rank);
+
+/// Start of each part in bytes, and the end of the last one.
+std::vector<std::int64_t> byte_offsets(const std::vector<std::int64_t>& counts, DType dtype);
+
+/// count elements divided into `parts` that differ by one at most.
+std::vector<std::int64_t> even_counts(std::int64_t count, int parts);
+
+}  // namespace nemocube

@@ -1,0 +1,182 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.h"
+
+/// Collective operations of the ranks of a process group.
+///
+/// Every rank of the group calls the same operations in the same order, with the same dtype, counts,
+/// reduction and root; exchange() alone concerns only the ranks that it names. Calls of different groups go
+/// first in, first out through one queue of the process, so two ranks that share several groups also call
+/// them in the same relative order. One thread of a rank makes all calls.
+///
+/// x() returns when its result is there. start_x() returns at once; until its Work is done, the tensors
+/// belong to the operation: outputs may be neither read nor written, inputs not written.
+///
+/// Tensors are contiguous, in host memory, of any dtype, and may be larger than 2^31 elements. Parts of a
+/// tensor are counted in elements in row-major order, whatever its shape. Unless a function says otherwise,
+/// outputs and inputs share no memory. A call that breaks one of these rules throws std::logic_error before
+/// anything is sent. An operation that fails on the way (a rank that does not come, a lost connection, calls
+/// that differ) throws Error on the ranks that notice, and so does every later operation of the process.
+///
+/// Reductions are formed in the order of ranks: ((r0 + r1) + r2) + ... on every element, so all ranks get the
+/// same bits, every time. f32 and f64 are added in their own precision, bf16 in f32 and rounded once at the
+/// end; integers wrap around. max and min of floats are NaN where an operand is NaN.
+namespace nemocube {
+
+enum class Reduction : std::uint8_t { sum, max, min };
+enum class Operation : std::uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  broadcast,
+  all_to_all,
+  exchange,
+  barrier
+};
+constexpr std::size_t operation_count = 7;
+std::string_view name_of(Reduction reduction);
+std::string_view name_of(Operation operation);
+
+/// What one operation has done in one group so far, on this rank.
+struct CommStats {
+  std::int64_t calls = 0;
+  std::int64_t bytes_sent = 0;  ///< payload for other ranks
+  double seconds = 0;           ///< from the moment a call leaves the queue to its end
+  double waiting_seconds = 0;   ///< of `seconds`, those in which no message arrived or left
+};
+
+/// A started operation. Holds its tensors until it is done.
+class Work {
+ public:
+  /// What a backend knows about a started operation.
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual void wait() = 0;  ///< throws what the operation threw
+    virtual bool done() = 0;
+  };
+
+  Work() = default;  ///< done
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  Work(Work&&) noexcept = default;
+  Work& operator=(Work&& other) noexcept;
+  /// Waits, so that the tensors are free again. While an exception unwinds the stack nothing is waited for:
+  /// the queue keeps the tensors, and the job is about to end.
+  ~Work();
+  /// Returns when the operation is done; throws its Error if it failed.
+  void wait();
+  bool done() const { return !state_ || state_->done(); }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+struct Send {
+  Tensor tensor;
+  int to = 0;  ///< rank in the group
+};
+struct Receive {
+  Tensor tensor;
+  int from = 0;  ///< rank in the group
+};
+
+struct Collective;  // parallel/comm/collective.h
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const std::string& name() const { return name_; }  ///< of the group: "dp"
+  int rank() const { return rank_; }                 ///< of this process in the group
+  int size() const { return static_cast<int>(members_.size()); }
+  std::span<const int> members() const { return members_; }  ///< world rank of each rank of the group
+  CommStats stats(Operation operation) const;
+
+  /// inout = reduction of inout over all ranks.
+  void all_reduce(const Tensor& inout, Reduction reduction = Reduction::sum);
+  [[nodiscard]] Work start_all_reduce(const Tensor& inout, Reduction reduction = Reduction::sum);
+
+  /// out = the `in` of rank 0, 1, ... one after another: out has size() times the elements of in, and every
+  /// rank's in has the same number. `in` may be part rank() of out itself.
+  void all_gather(const Tensor& out, const Tensor& in);
+  [[nodiscard]] Work start_all_gather(const Tensor& out, const Tensor& in);
+  /// The same with parts of unequal length: the `in` of rank r has counts[r] elements, 0 included.
+  void all_gather_v(const Tensor& out, const Tensor& in, std::span<const std::int64_t> counts);
+  [[nodiscard]] Work start_all_gather_v(const Tensor& out, const Tensor& in,
+                                        std::span<const std::int64_t> counts);
+
+  /// out = part rank() of the reduction of `in` over all ranks: in has size() times the elements of out.
+  /// `out` may be part rank() of in itself; the other parts of in stay as they are.
+  void reduce_scatter(const Tensor& out, const Tensor& in, Reduction reduction = Reduction::sum);
+  [[nodiscard]] Work start_reduce_scatter(const Tensor& out, const Tensor& in,
+                                          Reduction reduction = Reduction::sum);
+  /// The same with parts of unequal length: the out of rank r has counts[r] elements, 0 included.
+  void reduce_scatter_v(const Tensor& out, const Tensor& in, std::span<const std::int64_t> counts,
+                        Reduction reduction = Reduction::sum);
+  [[nodiscard]] Work start_reduce_scatter_v(const Tensor& out, const Tensor& in,
+                                            std::span<const std::int64_t> counts,
+                                            Reduction reduction = Reduction::sum);
+
+  /// inout = the inout of rank `root`.
+  void broadcast(const Tensor& inout, int root);
+  [[nodiscard]] Work start_broadcast(const Tensor& inout, int root);
+
+  /// Rows are entries of dimension 0. `in` holds in_rows[r] rows for each rank r, in the order of ranks; out
+  /// receives out_rows[r] rows from each rank r. in_rows[b] on rank a equals out_rows[a] on rank b, and rows
+  /// have the same number of elements everywhere.
+  void all_to_all_v(const Tensor& out, std::span<const std::int64_t> out_rows, const Tensor& in,
+                    std::span<const std::int64_t> in_rows);
+  [[nodiscard]] Work start_all_to_all_v(const Tensor& out, std::span<const std::int64_t> out_rows,
+                                        const Tensor& in, std::span<const std::int64_t> in_rows);
+
+  /// All sends and receives together, as one operation, which ends when all have: two ranks that send to each
+  /// other do not deadlock. A send meets the receive at the same place among those of this pair of ranks, and
+  /// has as many bytes. A rank may send to itself. An input may be sent to several ranks.
+  void exchange(std::vector<Send> sends, std::vector<Receive> receives);
+  [[nodiscard]] Work start_exchange(std::vector<Send> sends, std::vector<Receive> receives);
+
+  /// Returns when every rank has called it.
+  void barrier();
+  [[nodiscard]] Work start_barrier();
+
+ protected:
+  Communicator(std::string name, int rank, std::vector<int> members);
+  /// Adds one call to the statistics. Thread-safe.
+  void count(Operation operation, const CommStats& call);
+
+ private:
+  virtual void run(Collective call) = 0;
+  virtual Work start(Collective call) = 0;
+
+  Collective all_gather_call(const Tensor& out, const Tensor& in, std::vector<std::int64_t> counts);
+  Collective reduce_scatter_call(const Tensor& out, const Tensor& in, std::vector<std::int64_t> counts,
+                                 Reduction reduction);
+  Collective all_reduce_call(const Tensor& inout, Reduction reduction);
+  Collective broadcast_call(const Tensor& inout, int root);
+  Collective all_to_all_call(const Tensor& out, std::span<const std::int64_t> out_rows, const Tensor& in,
+                             std::span<const std::int64_t> in_rows);
+  Collective exchange_call(std::vector<Send> sends, std::vector<Receive> receives);
+  Collective next(Operation operation);
+
+  std::string name_;
+  int rank_;
+  std::vector<int> members_;
+  std::int64_t collectives_ = 0, exchanges_ = 0;  // called so far
+  mutable std::mutex stats_mutex_;
+  std::array<CommStats, operation_count> stats_{};
+};
+
+/// The communicator of a group of one rank. Every operation copies its own part and is done at once.
+std::unique_ptr<Communicator> self_communicator(std::string name, int world_rank);
+
+}  // namespace nemocube

@@ -1,0 +1,95 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "parallel/comm/process_groups.h"
+#include "tests/support/message_of.h"
+#include "tests/support/ranks.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+std::vector<int> members(const ProcessGroups& groups, const std::string& name) {
+  const auto m = groups[name].members();
+  return {m.begin(), m.end()};
+}
+
+}  // namespace
+
+TEST_CASE("process groups: each holds the ranks that the grid says, and they talk to each other") {
+  World& world = test_world();
+  const std::int64_t size = world.size(), tp = size % 2 == 0 ? 2 : 1, pp = size % 4 == 0 ? 2 : 1;
+  HypercubeGrid grid({{"tp", tp}, {"cp", 1}, {"dp", size / tp / pp}, {"pp", pp}}, 0, size);
+  grid.add_view("expert", {{"expt_tp", 1}, {"ep", size / pp}, {"expt_dp", 1}, {"pp", pp}}, {"pp"});
+  const ProcessGroups groups(world, grid);
+  const auto check = [&](const std::string& name, const std::vector<std::string>& dims,
+                         const std::string& view) {
+    CAPTURE(name);
+    const RankGroups ranks = grid.groups(dims, view);
+    Communicator& group = groups[name];
+    CHECK(group.name() == name);
+    CHECK(members(groups, name) == ranks.ranks(ranks.group_of(world.rank())));
+    CHECK(group.rank() == ranks.position_of(world.rank()));
+    const Tensor sum = Tensor::from<std::int32_t>({world.rank() + 1}, {1});
+    group.all_reduce(sum);
+    std::int32_t want = 0;
+    for (const int r : group.members()) want += r + 1;
+    CHECK(sum.item<std::int32_t>() == want);
+  };
+  check("tp", {"tp"}, "base");
+  check("cp", {"cp"}, "base");
+  check("pp", {"pp"}, "base");
+  check("dp", {"dp"}, "base");
+  check("dp_cp", {"dp", "cp"}, "base");
+  check("mp", {"tp", "pp"}, "base");
+  check("tp_dp_cp", {"tp", "cp", "dp"}, "base");
+  check("optimizer", {"tp", "cp", "dp", "pp"}, "base");
+  check("ep", {"ep"}, "expert");
+  check("tp_ep_pp", {"ep", "pp"}, "expert");
+  CHECK(groups["expt_dp"].size() == 1);
+  CHECK(groups["dp_replicate"].size() == 1);
+  CHECK(members(groups, "dp_shard") == members(groups, "dp"));
+  CHECK(message_of([&] { groups["edp"]; }).find("'edp' (its groups: dp_cp, tp, cp,") != std::string::npos);
+}
+
+TEST_CASE("process groups: replicas, tied embeddings, and ranks outside the grid") {
+  World& world = test_world();
+  const int size = world.size();
+  if (size < 4) return;
+  const ProcessGroups hybrid(world, HypercubeGrid({{"dp_shard", 2}, {"dp_replicate", size / 2}}, 0, size));
+  const bool in_hybrid = world.rank() < size / 2 * 2;
+  if (in_hybrid) {
+    const int shard = world.rank() / 2 * 2;
+    CHECK(members(hybrid, "dp_shard") == std::vector{shard, shard + 1});
+    CHECK(hybrid["dp"].size() == size / 2 * 2);
+    CHECK(hybrid["dp_replicate"].members()[0] == world.rank() % 2);
+    CHECK(members(hybrid, "optimizer") == members(hybrid, "dp_shard"));
+  }
+  const ProcessGroups stages(world, HypercubeGrid({{"pp", 3}}, 1, size));
+  if (world.rank() == 0 || world.rank() > 3)
+    CHECK(message_of([&] { stages["pp"]; }).find("(its groups: none)") != std::string::npos);
+  else if (world.rank() == 2)
+    CHECK(message_of([&] { stages["embd"]; }).find("'embd'") != std::string::npos);
+  else
+    CHECK(members(stages, "embd") == std::vector{1, 3});
+}
+
+TEST_CASE("world: the local rank comes from the node") {
+  const World& world = test_world();
+  const char* nodes = std::getenv("NEMOCUBE_TEST_NODES");  // ranks of each node: "1,3"
+  if (!nodes) {
+    CHECK(world.local_rank() == world.rank());
+    CHECK(world.local_size() == world.size());
+    CHECK(world.nodes() == 1);
+    return;
+  }
+  CHECK(std::string_view(nodes) == "1,3");
+  REQUIRE(world.size() == 4);
+  CHECK(world.nodes() == 2);
+  CHECK(world.node() == (world.rank() == 0 ? 0 : 1));
+  CHECK(world.local_rank() == (world.rank() == 0 ? 0 : world.rank() - 1));
+  CHECK(world.local_size() == (world.rank() == 0 ? 1 : 3));
+}

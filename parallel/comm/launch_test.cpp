@@ -1,0 +1,61 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "parallel/comm/launch.h"
+#include "tests/support/message_of.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+/// Environment variables for the time of a test; those of a launcher that runs the tests go away.
+class Variables {
+ public:
+  explicit Variables(const std::map<std::string, std::string>& values) {
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK",
+                             "SLURM_STEP_NUM_TASKS", "PMIX_RANK"}) {
+      if (const char* value = std::getenv(name)) before_[name] = value;
+      ::unsetenv(name);
+    }
+    for (const auto& [name, value] : values) ::setenv(name.c_str(), value.c_str(), 1);
+    set_ = values;
+  }
+  ~Variables() {
+    for (const auto& [name, value] : set_) ::unsetenv(name.c_str());
+    for (const auto& [name, value] : before_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  std::map<std::string, std::string> before_, set_;
+};
+
+}  // namespace
+
+TEST_CASE("launch: rank and size come from mpirun, PMI or srun; a batch script alone starts no ranks") {
+  const auto launch = [](const std::map<std::string, std::string>& values) {
+    const Variables variables(values);
+    return read_launch();
+  };
+  CHECK(launch({}).size == 1);
+  CHECK(launch({}).variable.empty());
+  const Launch open_mpi = launch({{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "7"}});
+  CHECK(open_mpi.size == 8);
+  CHECK(open_mpi.rank == 7);
+  CHECK(open_mpi.variable == "OMPI_COMM_WORLD_SIZE");
+  CHECK(launch({{"PMI_SIZE", "4"}, {"PMI_RANK", "2"}}).rank == 2);
+  CHECK(launch({{"SLURM_STEP_NUM_TASKS", "4"}, {"PMIX_RANK", "3"}}).rank == 3);
+  CHECK(launch({{"SLURM_STEP_NUM_TASKS", "4"}}).size == 1);
+}
+
+TEST_CASE("launch: numbers that cannot be are refused with the variable's name") {
+  const Variables variables({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "4"}});
+  CHECK(message_of([] { read_launch(); }) == "OMPI_COMM_WORLD_RANK: want an integer from 0 to 3, got '4'");
+  ::setenv("OMPI_COMM_WORLD_SIZE", "two", 1);
+  CHECK(message_of([] { read_launch(); }).find("OMPI_COMM_WORLD_SIZE: want an integer from 1") == 0);
+}

@@ -1,0 +1,420 @@
+#include "parallel/comm/message_communicator.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <iomanip>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "parallel/comm/collective.h"
+#include "parallel/comm/reduce_in_order.h"
+
+namespace nemocube {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr std::int64_t small_bytes = 4096;  // up to here latency counts more than bytes
+constexpr const char* ending_text = "another failure ends the job";
+constexpr int exchange_tag = 0, check_tag = 1, first_tag = 2;
+
+// Ranks often share cores, and a message in shared memory moves only while both ends poll.
+void rest(Clock::duration idle) {
+  using namespace std::chrono_literals;
+  if (idle < 20us) return;
+  if (idle < 1ms)
+    ::sched_yield();
+  else
+    std::this_thread::sleep_for(50us);
+}
+
+/// One collective on this rank, while it runs.
+class Execution {
+ public:
+  Execution(const Communicator& communicator, const MessageGroup& group, CommEngine& engine,
+            const Collective& call)
+      : communicator_(communicator),
+        group_(group),
+        engine_(engine),
+        call_(call),
+        rank_(communicator.rank()),
+        size_(communicator.size()),
+        last_message_(Clock::now()) {}
+
+  void check_with_others();
+  void run();
+  const CommStats& stats() const { return stats_; }
+
+ private:
+  class Phase;
+  void all_reduce();
+  void reduce_parts(const std::vector<std::int64_t>& offsets, std::byte* out, bool gather);
+  void all_gather();
+  void broadcast();
+  void all_to_all();
+  void exchange();
+  void barrier();
+
+  std::byte* in() const { return static_cast<std::byte*>(call_.in.raw()); }
+  std::byte* out() const { return static_cast<std::byte*>(call_.out.raw()); }
+  /// The other ranks, the next one first.
+  int peer(int i) const { return (rank_ + i) % size_; }
+  void wait(Messages& messages, double timeout_seconds);
+  [[noreturn]] void fail_waiting(const Messages& messages, double seconds) const;
+
+  const Communicator& communicator_;
+  const MessageGroup& group_;
+  CommEngine& engine_;
+  const Collective& call_;
+  const int rank_, size_;
+  Clock::time_point last_message_;
+  CommStats stats_{.calls = 1};
+};
+
+/// Messages that are waited for together.
+class Execution::Phase {
+ public:
+  Phase(Execution& execution, int tag)
+      : execution_(execution), messages_(execution.group_.messages()), tag_(tag) {}
+  /// Of a collective's phase 0 or 1: messages of one phase never meet those of another.
+  static Phase number(Execution& execution, int phase) {
+    const std::int64_t n = execution.call_.number * 2 + phase;
+    return {execution, static_cast<int>(first_tag + n % (largest_tag - first_tag + 1))};
+  }
+
+  void send(const std::byte* data, std::int64_t bytes, int to) {
+    in_pieces(bytes,
+              [&](std::int64_t offset, std::int64_t n) { messages_->send(data + offset, n, to, tag_); });
+    execution_.stats_.bytes_sent += bytes;
+  }
+  void receive(std::byte* data, std::int64_t bytes, int from) {
+    in_pieces(bytes,
+              [&](std::int64_t offset, std::int64_t n) { messages_->receive(data + offset, n, from, tag_); });
+  }
+  void signal(int peer) {
+    messages_->send(nullptr, 0, peer, tag_);
+    messages_->receive(nullptr, 0, peer, tag_);
+  }
+  void wait(double patience = 1) {
+    execution_.wait(*messages_, patience * execution_.engine_.options.timeout_seconds);
+  }
+
+ private:
+  template <class Fn>
+  void in_pieces(std::int64_t bytes, Fn&& fn) {
+    const std::int64_t most = execution_.engine_.options.message_bytes;
+    for (std::int64_t offset = 0; offset < bytes; offset += most) fn(offset, std::min(most, bytes - offset));
+  }
+
+  Execution& execution_;
+  std::unique_ptr<Messages> messages_;
+  int tag_;
+};
+
+void Execution::wait(Messages& messages, double timeout_seconds) {
+  auto open = std::ranges::count(messages.all(), false, &Messages::Message::done);
+  Clock::time_point before = Clock::now();
+  while (open > 0) {
+    const int done = messages.poll();
+    const Clock::time_point now = Clock::now();
+    open -= done;
+    if (done > 0 || engine_.watchdog_pauses > 0) last_message_ = now;
+    if (done == 0) {
+      stats_.waiting_seconds += Seconds(now - before).count();
+      require(!engine_.ending, ending_text);
+      const double waited = Seconds(now - last_message_).count();
+      if (waited > timeout_seconds) fail_waiting(messages, waited);
+      rest(now - last_message_);
+    }
+    before = now;
+  }
+}
+
+void Execution::fail_waiting(const Messages& messages, double seconds) const {
+  const auto world = [&](int rank) { return communicator_.members()[static_cast<std::size_t>(rank)]; };
+  std::vector<int> missing;
+  for (const bool incoming : {true, false}) {
+    if (!missing.empty()) break;  // whoever sends nothing has not come; else whoever takes nothing
+    for (const auto& m : messages.all())
+      if (!m.done && m.incoming == incoming) missing.push_back(world(m.peer));
+  }
+  std::ranges::sort(missing);
+  missing.erase(std::ranges::unique(missing).begin(), missing.end());
+  constexpr std::size_t most = 8;
+  std::ostringstream who;
+  who << (missing.size() == 1 ? "rank " : "ranks ");
+  for (std::size_t i = 0; i < std::min(most, missing.size()); ++i) who << (i == 0 ? "" : ", ") << missing[i];
+  if (missing.size() > most) who << " and " << missing.size() - most << " more";
+  who << (missing.size() == 1 ? " has" : " have") << " not come";
+  std::ostringstream time;
+  time << std::fixed << std::setprecision(1) << seconds;
+  fail("rank ", world(rank_), " waited ", time.str(), " s in ", describe(call_), " of group ",
+       communicator_.name(), "; ", who.str());
+}
+
+void Execution::run() {
+  copy_own_part(call_, rank_);
+  switch (call_.operation) {
+    case Operation::all_reduce:
+      return all_reduce();
+    case Operation::all_gather:
+      return all_gather();
+    case Operation::reduce_scatter:
+      return reduce_parts(byte_offsets(call_.in_counts, call_.dtype), out(), false);
+    case Operation::broadcast:
+      return broadcast();
+    case Operation::all_to_all:
+      return all_to_all();
+    case Operation::exchange:
+      return exchange();
+    case Operation::barrier:
+      return barrier();
+  }
+}
+
+void Execution::all_reduce() {
+  const std::int64_t bytes = call_.out.bytes();
+  if (bytes > small_bytes) {
+    const auto offsets = byte_offsets(even_counts(call_.out.numel(), size_), call_.dtype);
+    return reduce_parts(offsets, out() + offsets[static_cast<std::size_t>(rank_)], true);
+  }
+  const Tensor staging = Tensor::empty({size_, bytes}, DType::u8);
+  std::vector<const void*> sources(static_cast<std::size_t>(size_), out());
+  Phase phase = Phase::number(*this, 0);
+  for (int i = 1; i < size_; ++i) {
+    const int p = peer(i);
+    auto* part = reinterpret_cast<std::byte*>(staging.row<std::uint8_t>(p));
+    sources[static_cast<std::size_t>(p)] = part;
+    phase.send(out(), bytes, p);
+    phase.receive(part, bytes, p);
+  }
+  phase.wait();
+  reduce_in_order(sources, out(), call_.out.numel(), call_.dtype, call_.reduction);
+}
+
+// Part p of the input, bytes offsets[p] to offsets[p + 1], goes to rank p. Each rank adds its part chunk by
+// chunk in `out`, while the next chunk is on its way; with `gather` the sums replace the input on all ranks.
+void Execution::reduce_parts(const std::vector<std::int64_t>& offsets, std::byte* result, bool gather) {
+  const std::int64_t width = size_of(call_.dtype);
+  const CommOptions& o = engine_.options;
+  const std::int64_t chunk =
+      std::max<std::int64_t>(1, std::min(o.chunk_bytes, o.staging_bytes / (2 * size_)) / width) * width;
+  struct Range {
+    std::int64_t begin, bytes;
+  };
+  const auto range = [&](int rank, std::int64_t c) -> Range {
+    const auto p = static_cast<std::size_t>(rank);
+    const std::int64_t begin = std::min(offsets[p] + c * chunk, offsets[p + 1]);
+    return {begin, std::min(chunk, offsets[p + 1] - begin)};
+  };
+  std::int64_t longest = 0;
+  for (int p = 0; p < size_; ++p)
+    longest =
+        std::max(longest, offsets[static_cast<std::size_t>(p) + 1] - offsets[static_cast<std::size_t>(p)]);
+  const std::int64_t chunks = (longest + chunk - 1) / chunk;
+  const Tensor staging = Tensor::empty({2 * size_, range(rank_, 0).bytes}, DType::u8);
+  const auto contribution = [&](int rank, std::int64_t c) {
+    return reinterpret_cast<std::byte*>(staging.row<std::uint8_t>(c % 2 * size_ + rank));
+  };
+
+  std::array<std::optional<Phase>, 2> contributions, sums;
+  const auto begin_chunk = [&](std::int64_t c) {
+    Phase& phase = contributions[static_cast<std::size_t>(c % 2)].emplace(Phase::number(*this, 0));
+    for (int i = 1; i < size_; ++i) {
+      const int p = peer(i);
+      phase.receive(contribution(p, c), range(rank_, c).bytes, p);
+      phase.send(in() + range(p, c).begin, range(p, c).bytes, p);
+    }
+  };
+  if (chunks > 0) begin_chunk(0);
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    const auto slot = static_cast<std::size_t>(c % 2);
+    if (c + 1 < chunks) begin_chunk(c + 1);
+    contributions[slot]->wait();
+    const Range own = range(rank_, c);
+    std::byte* sum = result + (own.begin - offsets[static_cast<std::size_t>(rank_)]);
+    std::vector<const void*> sources;
+    for (int p = 0; p < size_; ++p) sources.push_back(p == rank_ ? in() + own.begin : contribution(p, c));
+    reduce_in_order(sources, sum, own.bytes / width, call_.dtype, call_.reduction);
+    if (!gather) continue;
+    if (sums[slot]) sums[slot]->wait();
+    Phase& phase = sums[slot].emplace(Phase::number(*this, 1));
+    for (int i = 1; i < size_; ++i) {
+      const int p = peer(i);
+      phase.receive(in() + range(p, c).begin, range(p, c).bytes, p);
+      phase.send(sum, own.bytes, p);
+    }
+  }
+  for (auto& phase : sums)
+    if (phase) phase->wait();
+}
+
+void Execution::all_gather() {
+  const auto offsets = byte_offsets(call_.out_counts, call_.dtype);
+  Phase phase = Phase::number(*this, 0);
+  for (int i = 1; i < size_; ++i) {
+    const auto p = static_cast<std::size_t>(peer(i));
+    phase.send(in(), call_.in.bytes(), peer(i));
+    phase.receive(out() + offsets[p], offsets[p + 1] - offsets[p], peer(i));
+  }
+  phase.wait();
+}
+
+void Execution::broadcast() {
+  const std::int64_t bytes = call_.out.bytes();
+  const int root = call_.root;
+  // Phase 0 brings each rank its part from the root. In phase 1 its part goes from there to the others.
+  std::vector<std::int64_t> offsets;
+  if (bytes > small_bytes) {
+    offsets = byte_offsets(even_counts(bytes, size_), DType::u8);
+  } else {  // one part, the root's
+    offsets.assign(static_cast<std::size_t>(size_) + 1, 0);
+    std::fill(offsets.begin() + root + 1, offsets.end(), bytes);
+  }
+  const auto begin = [&](int p) { return out() + offsets[static_cast<std::size_t>(p)]; };
+  const auto length = [&](int p) {
+    return offsets[static_cast<std::size_t>(p) + 1] - offsets[static_cast<std::size_t>(p)];
+  };
+  Phase deal = Phase::number(*this, 0), pass_on = Phase::number(*this, 1);
+  if (rank_ != root) {
+    deal.receive(begin(rank_), length(rank_), root);
+    deal.wait();
+  }
+  for (int i = 1; i < size_; ++i) {
+    const int p = peer(i);
+    if (rank_ == root) deal.send(begin(p), length(p), p);
+    if (rank_ != root) pass_on.receive(begin(p), length(p), p);
+    if (p != root) pass_on.send(begin(rank_), length(rank_), p);
+  }
+  if (rank_ == root) deal.wait();
+  pass_on.wait();
+}
+
+void Execution::all_to_all() {
+  const auto to = byte_offsets(call_.in_counts, call_.dtype),
+             from = byte_offsets(call_.out_counts, call_.dtype);
+  Phase phase = Phase::number(*this, 0);
+  for (int i = 1; i < size_; ++i) {
+    const int next = peer(i), previous = peer(size_ - i);
+    const auto n = static_cast<std::size_t>(next), p = static_cast<std::size_t>(previous);
+    phase.receive(out() + from[p], from[p + 1] - from[p], previous);
+    phase.send(in() + to[n], to[n + 1] - to[n], next);
+  }
+  phase.wait();
+}
+
+// Exchanges carry no number: two ranks that exchange need not have exchanged equally often with others.
+void Execution::exchange() {
+  Phase phase(*this, exchange_tag);
+  for (const Receive& r : call_.receives)
+    if (r.from != rank_) phase.receive(static_cast<std::byte*>(r.tensor.raw()), r.tensor.bytes(), r.from);
+  for (const Send& s : call_.sends)
+    if (s.to != rank_) phase.send(static_cast<const std::byte*>(s.tensor.raw()), s.tensor.bytes(), s.to);
+  phase.wait();
+}
+
+void Execution::barrier() {
+  Phase phase = Phase::number(*this, 0);
+  for (int i = 1; i < size_; ++i) phase.signal(peer(i));
+  phase.wait();
+}
+
+// Every rank sends a text of its call to rank 0, which answers with the first rank whose text differs from its
+// own, and that text.
+void Execution::check_with_others() {
+  struct Text {
+    std::array<char, 248> text{};
+    std::int32_t rank = -1;  // of the group, in an answer: the first rank that differs
+  };
+  const auto text_of = [](const std::string& words) {
+    Text t;
+    std::ranges::copy(std::string_view(words).substr(0, t.text.size() - 1), t.text.begin());
+    return t;
+  };
+  const auto bytes = [](Text& t) { return reinterpret_cast<std::byte*>(&t); };
+  const std::int64_t sent = stats_.bytes_sent;  // the check's own bytes do not count
+  std::vector<Text> texts(static_cast<std::size_t>(size_), text_of(describe(call_)));
+  const auto everyone = [&](auto&& message) {
+    Phase phase(*this, check_tag);
+    for (int p = 1; p < size_; ++p) message(phase, p);
+    phase.wait();
+  };
+  // Rank 0 knows who has not come, so it is the first to lose patience.
+  const auto with_root = [&](auto&& message) {
+    Phase phase(*this, check_tag);
+    message(phase);
+    phase.wait(2);
+  };
+  std::array<Text, 2> answer;  // of the first rank that differs, of rank 0
+  if (rank_ == 0) {
+    everyone([&](Phase& phase, int p) {
+      phase.receive(bytes(texts[static_cast<std::size_t>(p)]), sizeof(Text), p);
+    });
+    for (int p = size_ - 1; p > 0; --p) {
+      Text& text = texts[static_cast<std::size_t>(p)];
+      if (text.text == texts[0].text) continue;
+      answer = {text, texts[0]};
+      answer[0].rank = p;
+    }
+    everyone([&](Phase& phase, int p) { phase.send(bytes(answer[0]), sizeof answer, p); });
+  } else {
+    with_root([&](Phase& phase) { phase.send(bytes(texts[0]), sizeof(Text), 0); });
+    with_root([&](Phase& phase) { phase.receive(bytes(answer[0]), sizeof answer, 0); });
+  }
+  stats_.bytes_sent = sent;
+  if (answer[0].rank < 0) return;
+  const auto members = communicator_.members();
+  fail("calls of group ", communicator_.name(), " differ: rank ",
+       members[static_cast<std::size_t>(answer[0].rank)], " calls ", answer[0].text.data(), ", rank ",
+       members[0], " calls ", answer[1].text.data());
+}
+
+}  // namespace
+
+MessageCommunicator::MessageCommunicator(std::string name, std::unique_ptr<MessageGroup> group,
+                                         std::shared_ptr<CommEngine> engine)
+    : Communicator(std::move(name), group->rank(), group->members()),
+      group_(std::move(group)),
+      engine_(std::move(engine)) {}
+
+MessageCommunicator::~MessageCommunicator() {
+  if (engine_->queue.idle()) return;
+  engine_->ending = true;
+  const std::lock_guard lock(engine_->transport_mutex);  // what runs has stopped, and nothing starts any more
+}
+
+void MessageCommunicator::execute(const Collective& call) {
+  const Clock::time_point start = Clock::now();
+  Execution execution(*this, *group_, *engine_, call);
+  if (engine_->options.check_collectives && call.operation != Operation::exchange)
+    execution.check_with_others();
+  execution.run();
+  CommStats stats = execution.stats();
+  stats.seconds = Seconds(Clock::now() - start).count();
+  count(call.operation, stats);
+}
+
+void MessageCommunicator::run(Collective call) {
+  engine_->queue.run([&] {
+    const std::lock_guard lock(engine_->transport_mutex);
+    execute(call);
+  });
+}
+
+Work MessageCommunicator::start(Collective call) {
+  return engine_->queue.start(
+      [this, engine = engine_, held = std::make_shared<const Collective>(std::move(call))] {
+        const std::lock_guard lock(engine->transport_mutex);
+        require(!engine->ending, ending_text);  // first: this communicator may be gone
+        execute(*held);
+      });
+}
+
+}  // namespace nemocube

@@ -1,0 +1,63 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "parallel/comm/comm_queue.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/transport.h"
+
+namespace nemocube {
+
+struct CommOptions {
+  /// A rank that waits longer than this for a message, while none arrives or leaves, throws Error.
+  double timeout_seconds = 600;
+  /// Before each collective the ranks compare operation, number, dtype, counts, reduction and root. Costs two
+  /// short messages for each rank, through rank 0 of the group.
+  bool check_collectives = false;
+  /// Memory in which contributions of other ranks wait to be added, for each operation that runs.
+  std::int64_t staging_bytes = std::int64_t{16} << 20;
+  /// Largest contribution that is received as one and then added.
+  std::int64_t chunk_bytes = std::int64_t{1} << 20;
+  /// Largest single message.
+  std::int64_t message_bytes = std::int64_t{1} << 30;
+};
+
+/// What all communicators of the process share.
+struct CommEngine {
+  CommOptions options;
+  std::timed_mutex transport_mutex;     ///< held by the thread that sends and receives
+  std::atomic<int> watchdog_pauses{0};  ///< above 0 no wait is too long
+  std::atomic<bool> ending{false};      ///< the job is about to be aborted
+  CommQueue queue;
+};
+
+/// Collectives made of messages between pairs of ranks. Every rank sends directly to every other one, rank
+/// r first to r + 1. With n ranks and N bytes, all ranks together send
+///   all_reduce      2 (n - 1) N: each rank adds one part of N / n and sends the sum to all. Up to 4 KiB
+///                   each rank sends all to all, n (n - 1) N, and adds everything: half the latency
+///   reduce_scatter  (n - 1) N, the first half of all_reduce; N counts the input of one rank
+///   all_gather      (n - 1) N; N counts the output
+///   broadcast       (n - 1) N: above 4 KiB the root deals out parts, which their ranks pass on to the others
+///   all_to_all      what differs from the part that a rank keeps
+///   barrier         messages without content
+/// Nothing is padded: parts differ by one element where N does not divide.
+class MessageCommunicator final : public Communicator {
+ public:
+  MessageCommunicator(std::string name, std::unique_ptr<MessageGroup> group,
+                      std::shared_ptr<CommEngine> engine);
+  /// Started operations of any communicator that are not done then will fail: that happens only where an
+  /// exception leaves their Work behind, and the job is about to end.
+  ~MessageCommunicator() override;
+
+ private:
+  void run(Collective call) override;
+  Work start(Collective call) override;
+  void execute(const Collective& call);  // with the transport
+
+  std::unique_ptr<MessageGroup> group_;
+  std::shared_ptr<CommEngine> engine_;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,84 @@
+#include "parallel/comm/process_groups.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/error.h"
+
+namespace nemocube {
+namespace {
+
+struct Row {
+  const char* name;
+  std::vector<std::string> dimensions;
+  std::string view = HypercubeGrid::base;
+  bool ends_only = false;  // the first and the last rank of the group
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table{
+      {"dp_cp", {"dp", "dp_shard", "dp_replicate", "cp"}},
+      {"tp", {"tp"}},
+      {"cp", {"cp"}},
+      {"pp", {"pp"}},
+      {"dp_shard", {"dp", "dp_shard"}},
+      {"dp_replicate", {"dp_replicate"}},
+      {"dp", {"dp", "dp_shard", "dp_replicate"}},
+      {"dp_shard_cp", {"dp", "dp_shard", "cp"}},
+      {"tp_cp", {"tp", "cp"}},
+      {"tp_dp", {"tp", "dp", "dp_shard", "dp_replicate"}},
+      {"tp_dp_cp", {"tp", "dp", "dp_shard", "dp_replicate", "cp"}},
+      {"mp", {"tp", "pp"}},
+      {"optimizer", {"tp", "cp", "dp", "dp_shard", "pp"}},
+      {"embd", {"pp"}, HypercubeGrid::base, true},
+      {"ep", {"ep"}, "expert"},
+      {"expt_tp", {"expt_tp"}, "expert"},
+      {"tp_ep", {"expt_tp", "ep"}, "expert"},
+      {"tp_ep_pp", {"expt_tp", "ep", "pp"}, "expert"},
+      {"expt_dp", {"expt_dp"}, "expert"},
+  };
+  return table;
+}
+
+std::vector<std::string> those_of(const HypercubeGrid& grid, const Row& row) {
+  std::vector<std::string> present;
+  for (const GridDimension& d : grid.dimensions(row.view))
+    if (std::ranges::find(row.dimensions, d.name) != row.dimensions.end()) present.push_back(d.name);
+  return present;
+}
+
+}  // namespace
+
+ProcessGroups::ProcessGroups(World& world, const HypercubeGrid& grid) {
+  const bool inside = grid.contains(world.rank());
+  for (const Row& row : rows()) {
+    if (!grid.has_view(row.view)) continue;
+    std::unique_ptr<Communicator> group;
+    const auto dimensions = those_of(grid, row);
+    const auto ranks = dimensions.empty() ? std::nullopt : std::optional(grid.groups(dimensions, row.view));
+    if (ranks && ranks->size() > 1) {
+      int colour = -1, key = 0;
+      if (inside) {
+        key = static_cast<int>(ranks->position_of(world.rank()));
+        const bool end = key == 0 || key == ranks->size() - 1;
+        if (end || !row.ends_only) colour = static_cast<int>(ranks->group_of(world.rank()));
+      }
+      group = world.split(row.name, colour, key);
+    } else if (inside) {
+      group = self_communicator(row.name, world.rank());
+    }
+    if (!group) continue;
+    names_.emplace_back(row.name);
+    groups_.emplace(row.name, std::move(group));
+  }
+}
+
+Communicator& ProcessGroups::operator[](const std::string& name) const {
+  const auto found = groups_.find(name);
+  if (found != groups_.end()) return *found->second;
+  std::string known;
+  for (const std::string& n : names_) known += (known.empty() ? "" : ", ") + n;
+  fail("this rank is in no process group '", name, "' (its groups: ", known.empty() ? "none" : known, ")");
+}
+
+}  // namespace nemocube

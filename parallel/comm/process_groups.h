@@ -1,0 +1,43 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/world.h"
+#include "parallel/grid/hypercube_grid.h"
+
+namespace nemocube {
+
+/// The communicators of this rank, one for each group that a dense or MoE model needs. All are made at the
+/// start, by all ranks of the world in one fixed order.
+///
+///   group            dimensions of the grid             used for
+///   tp, cp, pp       tp; cp; pp                         layers, sequence parts, stages
+///   dp_shard         dp_shard (dp where there is none)  sharded gradients and parameters
+///   dp_replicate     dp_replicate                       gradients of replicas (HSDP)
+///   dp               dp_shard, dp_replicate             data order, first weights
+///   dp_shard_cp      dp_shard, cp                       sharded dense gradients and parameters
+///   dp_cp            dp, cp                             dense gradients, loss and token sums
+///   tp_cp, tp_dp, tp_dp_cp                              statistics of routers
+///   mp               tp, pp                             gradient norm without ZeRO
+///   optimizer        all but dp_replicate               gradient norm under ZeRO
+///   embd             first and last of pp               tied embeddings
+/// and for a grid with a view named "expert":
+///   ep, expt_tp, expt_dp, tp_ep, tp_ep_pp               experts: dispatch, split, gradients, norm
+/// A dimension that the grid lacks counts as one of size 1. Groups of one rank exchange nothing.
+/// Source: Megatron-LM, megatron/core/process_groups_config.py; the device mesh of NeMo AutoModel.
+class ProcessGroups {
+ public:
+  ProcessGroups(World& world, const HypercubeGrid& grid);
+  /// This rank's group. Throws Error listing the groups for an unknown name and where this rank is in none.
+  Communicator& operator[](const std::string& name) const;
+  const std::vector<std::string>& names() const { return names_; }  ///< those of this rank, as created
+
+ private:
+  std::vector<std::string> names_;
+  std::map<std::string, std::unique_ptr<Communicator>> groups_;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,61 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+/// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI.
+namespace nemocube {
+
+/// A batch of messages on their way between this rank and others of its group. Messages of one pair of ranks
+/// with one tag arrive in the order in which they were sent.
+class Messages {
+ public:
+  struct Message {
+    int peer = 0;  ///< rank in the group
+    std::int64_t bytes = 0;
+    bool incoming = false;
+    bool done = false;
+  };
+  /// Messages that are still on their way are given up: incoming ones never touch their memory again.
+  virtual ~Messages() = default;
+  /// `data` stays as it is until the message is done. bytes <= 2^31 - 1.
+  virtual void send(const void* data, std::int64_t bytes, int to, int tag) = 0;
+  virtual void receive(void* data, std::int64_t bytes, int from, int tag) = 0;
+  /// Moves messages along and returns how many became done by that. Throws Error for a lost connection and
+  /// for a message that has another number of bytes than its receiver wants.
+  virtual int poll() = 0;
+  const std::vector<Message>& all() const { return messages_; }
+
+ protected:
+  std::vector<Message> messages_;
+};
+
+/// The ranks of a group, as the library knows them.
+class MessageGroup {
+ public:
+  virtual ~MessageGroup() = default;
+  virtual std::unique_ptr<Messages> messages() const = 0;
+  virtual int rank() const = 0;
+  virtual std::vector<int> members() const = 0;  ///< world ranks in the order of the group
+};
+
+/// The library between its start and its end, which every rank of the job calls together.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// Divides all ranks into groups of those that give the same colour, ordered by key; null for colour < 0.
+  virtual std::unique_ptr<MessageGroup> split(int colour, int key) = 0;
+  /// The ranks that share this rank's memory.
+  virtual std::unique_ptr<MessageGroup> host() = 0;
+  virtual void finish() = 0;                       ///< the last call of a job without failure
+  virtual void abort(int exit_code) noexcept = 0;  ///< ends all ranks
+};
+
+constexpr int largest_tag = 32767;  ///< the largest that every MPI has
+
+/// Starts MPI. Throws Error when MPI does not allow calls from changing threads.
+std::unique_ptr<Transport> mpi_transport();
+
+}  // namespace nemocube

@@ -1,0 +1,131 @@
+#include "parallel/comm/world.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+
+namespace nemocube {
+namespace {
+
+/// MPI while it runs. Stays where a failure ends the World, because peers may still read this rank's memory.
+struct Running {
+  std::unique_ptr<Transport> transport;
+  std::shared_ptr<CommEngine> engine;
+  int node = 0;
+};
+Running* process = nullptr;
+
+/// What a rank tells the others of its machine.
+struct Place {
+  std::array<char, 64> node{};  // NEMOCUBE_NODE
+  cpu_set_t cpus{};             // of its binding
+
+  static Place here() {
+    Place place;
+    if (const char* name = std::getenv("NEMOCUBE_NODE"))
+      std::ranges::copy(std::string_view(name).substr(0, place.node.size()), place.node.begin());
+    ::sched_getaffinity(0, sizeof place.cpus, &place.cpus);
+    return place;
+  }
+};
+
+// `own` are this rank's CPUs; each is shared by the ranks in whose binding it is.
+int threads_of_rank(const cpu_set_t& own, const std::vector<Place>& places) {
+  double cpus = 0;
+  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &own)) continue;
+    const auto users = std::ranges::count_if(places, [&](const Place& p) { return CPU_ISSET(cpu, &p.cpus); });
+    cpus += 1.0 / static_cast<double>(users);
+  }
+  return std::max(1, static_cast<int>(cpus + 1e-6));
+}
+
+}  // namespace
+
+World::World(const Launch& launch, const CommOptions& options)
+    : uncaught_(std::uncaught_exceptions()), engine_(std::make_shared<CommEngine>()) {
+  engine_->options = options;
+  if (launch.size == 1) {
+    communicator_ = self_communicator("world", 0);
+    return;
+  }
+  process = new Running{mpi_transport(), engine_};
+  transport_ = process->transport.get();
+  communicator_ = std::make_unique<MessageCommunicator>("world", transport_->split(0, launch.rank), engine_);
+  require(size() == launch.size, launch.variable, " says that this job has ", launch.size,
+          " ranks, but MPI knows ", size(), "; start it with the mpirun of the MPI that nemocube uses");
+  find_neighbours();
+}
+
+World::~World() {
+  if (!transport_ || std::uncaught_exceptions() > uncaught_) return;
+  engine_->queue.finish();
+  transport_->finish();
+  delete std::exchange(process, nullptr);
+}
+
+// Fills in node and local rank, and chooses the number of threads.
+void World::find_neighbours() {
+  std::unique_ptr<MessageGroup> host = transport_->host();
+  const std::vector<int> members = host->members();
+  const auto self = static_cast<std::size_t>(host->rank());
+  std::vector<Place> places(members.size(), Place::here());
+  if (members.size() > 1) {
+    MessageCommunicator communicator("host", std::move(host), engine_);
+    const auto bytes = static_cast<std::int64_t>(sizeof(Place));
+    const Tensor all = Tensor::empty({communicator.size(), bytes}, DType::u8);
+    std::memcpy(all.row<std::uint8_t>(communicator.rank()), &places[self], sizeof(Place));
+    communicator.all_gather(all, all.select(communicator.rank()));
+    std::memcpy(places.data(), all.raw(), static_cast<std::size_t>(all.bytes()));
+  }
+  std::vector<int> local;  // world ranks on this node
+  for (std::size_t i = 0; i < members.size(); ++i)
+    if (places[i].node == places[self].node) local.push_back(members[i]);
+  local_size_ = static_cast<int>(local.size());
+  local_rank_ = static_cast<int>(std::ranges::find(local, rank()) - local.begin());
+
+  const Tensor lowest = Tensor::empty({size()}, DType::i32);
+  lowest.data<std::int32_t>()[rank()] = local.front();
+  communicator_->all_gather(lowest, lowest.narrow(0, rank(), 1));
+  const std::set<int> nodes(lowest.data<std::int32_t>(), lowest.data<std::int32_t>() + size());
+  nodes_ = static_cast<int>(nodes.size());
+  node_ = static_cast<int>(std::distance(nodes.begin(), nodes.find(local.front())));
+  process->node = node_;
+
+  if (!std::getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads_of_rank(places[self].cpus, places));
+}
+
+std::unique_ptr<Communicator> World::split(const std::string& name, int colour, int key) {
+  if (!transport_) return colour < 0 ? nullptr : self_communicator(name, 0);
+  std::unique_ptr<MessageGroup> group;
+  {
+    const std::lock_guard lock(engine_->transport_mutex);
+    group = transport_->split(colour, key);
+  }
+  if (!group) return nullptr;
+  if (group->members().size() == 1) return self_communicator(name, rank());
+  return std::make_unique<MessageCommunicator>(name, std::move(group), engine_);
+}
+
+bool World::running() { return process != nullptr; }
+int World::node_of_process() { return process ? process->node : 0; }
+
+void World::abort(int exit_code) noexcept {
+  if (!process) return;
+  process->engine->ending = true;  // whoever sends and receives stops, since MPI takes calls of one thread
+  const std::unique_lock lock(process->engine->transport_mutex, std::chrono::seconds(1));
+  process->transport->abort(exit_code);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,73 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/launch.h"
+#include "parallel/comm/message_communicator.h"
+
+namespace nemocube {
+
+/// The ranks of this job, from start to end. MPI starts here, and only where the launcher has started several
+/// ranks. A process has one World at a time; communicators must not outlive it.
+///
+/// The threads of a rank are the CPUs that its binding allows, each divided by the ranks of the machine that
+/// may use it too (at least one thread), unless OMP_NUM_THREADS is set.
+///
+/// Ranks on one node share memory. Where NEMOCUBE_NODE is set, ranks of one machine with different values
+/// count as ranks of different nodes, for tests.
+class World {
+ public:
+  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher.
+  explicit World(const Launch& launch, const CommOptions& options = {});
+  /// All ranks together; waits for started operations. While an exception unwinds the stack MPI goes on:
+  /// report_failure() (parallel/comm/failure.h) then ends the job.
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  int local_rank() const { return local_rank_; }  ///< among the ranks of this node
+  int local_size() const { return local_size_; }
+  int node() const { return node_; }  ///< nodes are numbered by their lowest rank
+  int nodes() const { return nodes_; }
+
+  Communicator& communicator() const { return *communicator_; }  ///< of all ranks, named "world"
+  /// All ranks together: divides them into groups of those that give the same colour, ordered by key. Null
+  /// for colour < 0.
+  std::unique_ptr<Communicator> split(const std::string& name, int colour, int key);
+  /// All ranks give the same options, while no operation runs.
+  void set_options(const CommOptions& options) { engine_->options = options; }
+
+  /// Whether MPI runs in this process: from the start of a World of several ranks to its end, and on where an
+  /// exception ended it. node_of_process() is then the rank's node.
+  static bool running();
+  static int node_of_process();
+  /// Ends all ranks with this exit code, whatever they do. Returns when MPI does not run.
+  static void abort(int exit_code) noexcept;
+
+ private:
+  friend class WatchdogPause;
+  void find_neighbours();
+
+  int uncaught_;
+  std::shared_ptr<CommEngine> engine_;
+  Transport* transport_ = nullptr;  // null for one rank
+  std::unique_ptr<Communicator> communicator_;
+  int local_rank_ = 0, local_size_ = 1, node_ = 0, nodes_ = 1;
+};
+
+/// While it lives, no wait of this rank is too long: for ranks that wait for work which rank 0 does alone.
+class WatchdogPause {
+ public:
+  explicit WatchdogPause(const World& world) : engine_(world.engine_) { ++engine_->watchdog_pauses; }
+  ~WatchdogPause() { --engine_->watchdog_pauses; }
+  WatchdogPause(const WatchdogPause&) = delete;
+  WatchdogPause& operator=(const WatchdogPause&) = delete;
+
+ private:
+  std::shared_ptr<CommEngine> engine_;
+};
+
+}  // namespace nemocube
