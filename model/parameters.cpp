@@ -10,14 +10,17 @@ Tensor Parameter::gradient() const {
   return node->grad();
 }
 
-bool ModelPart::has(std::string_view name) const {
+std::optional<std::int64_t> block_of(std::string_view name) {
   constexpr std::string_view layers = "backbone.layers.";
-  if (name.starts_with(layers)) {
-    std::int64_t block = -1;
-    const std::string_view rest = name.substr(layers.size());
-    std::from_chars(rest.data(), rest.data() + rest.size(), block);
-    return has_block(block);
-  }
+  if (!name.starts_with(layers)) return std::nullopt;
+  std::int64_t block = -1;
+  const std::string_view rest = name.substr(layers.size());
+  std::from_chars(rest.data(), rest.data() + rest.size(), block);
+  return block;
+}
+
+bool ModelPart::has(std::string_view name) const {
+  if (const auto block = block_of(name)) return has_block(*block);
   return name.starts_with("backbone.embeddings.") ? embeddings : head;
 }
 

@@ -2,6 +2,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -34,6 +35,9 @@ struct Parameter {
   /// Sum of the gradient of `own` so far, all zeros when nothing contributed. pre: wants_grad()
   Tensor gradient() const;
 };
+
+/// The number of the block that a tensor of this canonical name belongs to; nothing for those outside blocks.
+std::optional<std::int64_t> block_of(std::string_view name);
 
 /// The part of a model that a process holds. The default is all of it.
 struct ModelPart {

@@ -30,7 +30,14 @@ class MoeMixer final : public Mixer {
   /// Totals for the global auxiliary loss over the recorded passes since reset_totals(), which is to be called
   /// once for each optimizer step; empty when the loss's coefficient is 0.
   const RouterTotals& totals() const { return totals_; }
-  void reset_totals() { totals_ = {}; }
+  void reset_totals() {
+    totals_.counts = Tensor();
+    totals_.tokens = 0;
+  }
+  /// See RouterTotals::sum_over_devices.
+  void sum_totals_over_devices(std::function<void(const Tensor&)> sum) {
+    totals_.sum_over_devices = std::move(sum);
+  }
   void set_dispatcher(std::unique_ptr<ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
  private:

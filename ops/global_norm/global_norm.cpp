@@ -9,7 +9,17 @@
 
 namespace nemocube {
 
-NormResult global_norm(std::span<const Tensor> tensors) {
+double SquareSum::norm() const { return std::ldexp(std::sqrt(sum), exponent); }
+
+SquareSum operator+(const SquareSum& a, const SquareSum& b) {
+  const bool finite = a.finite && b.finite;
+  if (a.sum == 0) return {b.sum, b.exponent, finite};
+  if (b.sum == 0) return {a.sum, a.exponent, finite};
+  const SquareSum &large = a.exponent >= b.exponent ? a : b, &small = a.exponent >= b.exponent ? b : a;
+  return {large.sum + std::ldexp(small.sum, 2 * (small.exponent - large.exponent)), large.exponent, finite};
+}
+
+SquareSum sum_of_squares(std::span<const Tensor> tensors) {
   static Zone zone("global_norm");
   const ZoneTimer timer(zone);
   std::vector<Tensor> whole;
@@ -22,14 +32,14 @@ NormResult global_norm(std::span<const Tensor> tensors) {
   }
   const double sum = cpu::sum_squares(whole, 1);
   const bool comfortable = sum > 0x1p-900 && sum < 0x1p1000;
-  if (comfortable || !any_f64) return {std::sqrt(sum), std::isfinite(sum)};
+  if (comfortable || !any_f64) return {sum, 0, std::isfinite(sum)};
   const double most = cpu::largest_magnitude(whole);
-  if (!std::isfinite(most)) return {std::sqrt(sum), false};
+  if (!std::isfinite(most)) return {sum, 0, false};
   if (most == 0) return {};
   int exponent = 0;
   std::frexp(most, &exponent);
   exponent = std::max(exponent, -1000);  // keeps the scale itself finite
-  return {std::ldexp(std::sqrt(cpu::sum_squares(whole, std::ldexp(1.0, -exponent))), exponent), true};
+  return {cpu::sum_squares(whole, std::ldexp(1.0, -exponent)), exponent, true};
 }
 
 double clip_coefficient(double norm, double max_norm) {

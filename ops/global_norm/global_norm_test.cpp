@@ -23,14 +23,14 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 }  // namespace
 
 TEST_CASE("global_norm: small exact cases") {
-  CHECK(global_norm({}).norm == 0);
-  CHECK(global_norm({}).finite);
+  CHECK(sum_of_squares({}).norm() == 0);
+  CHECK(sum_of_squares({}).finite);
   const Tensor empty = Tensor::zeros({0, 5}, DType::f32), zero = Tensor::zeros({3}, DType::f64);
-  CHECK(global_norm(std::vector{empty, zero}).norm == 0);
-  CHECK(global_norm(std::vector{empty, zero}).finite);
+  CHECK(sum_of_squares(std::vector{empty, zero}).norm() == 0);
+  CHECK(sum_of_squares(std::vector{empty, zero}).finite);
   const std::vector mixed{Tensor::scalar(3, DType::f32), Tensor::scalar(-4, DType::bf16),
                           Tensor::scalar(12, DType::f64)};
-  CHECK(global_norm(mixed).norm == 13);
+  CHECK(sum_of_squares(mixed).norm() == 13);
 }
 
 TEST_CASE("global_norm: against a plain loop") {
@@ -39,9 +39,9 @@ TEST_CASE("global_norm: against a plain loop") {
       CAPTURE(n);
       const std::vector tensors{random_tensor({n}, dtype, 1), random_tensor({7, 11}, dtype, 2, 1e3),
                                 random_tensor({5, 9}, DType::f32, 3).narrow(1, 2, 4)};
-      const NormResult got = global_norm(tensors);
+      const SquareSum got = sum_of_squares(tensors);
       CHECK(got.finite);
-      CHECK(close(got.norm, reference_norm(tensors), {1e-14, 0}));
+      CHECK(close(got.norm(), reference_norm(tensors), {1e-14, 0}));
     }
 }
 
@@ -49,18 +49,18 @@ TEST_CASE("global_norm: extreme values neither overflow nor vanish") {
   const double largest = std::numeric_limits<float>::max();
   Tensor big = Tensor::empty({10000}, DType::f32);
   big.fill(largest);
-  CHECK(close(global_norm({&big, 1}).norm, 100 * largest, {1e-14, 0}));
+  CHECK(close(sum_of_squares({&big, 1}).norm(), 100 * largest, {1e-14, 0}));
   Tensor tiny = Tensor::empty({10000}, DType::f32);
   tiny.fill(1e-40);
   const double stored = tiny.to_vector()[0];
-  CHECK(close(global_norm({&tiny, 1}).norm, 100 * stored, {1e-14, 0}));
+  CHECK(close(sum_of_squares({&tiny, 1}).norm(), 100 * stored, {1e-14, 0}));
   for (const double scale : {1e200, 1e-200, 1.7e308, 5e-324, 1e-310}) {
     const std::vector wide{Tensor::from<double>({0.75 * scale, -0.5 * scale}, {2}),
                            Tensor::scalar(0, DType::f32)};
     const auto v = wide[0].to_vector();
-    const NormResult got = global_norm(wide);
+    const SquareSum got = sum_of_squares(wide);
     CHECK(got.finite);
-    CHECK(close(got.norm, std::hypot(v[0], v[1]), {1e-14, 5e-324}));
+    CHECK(close(got.norm(), std::hypot(v[0], v[1]), {1e-14, 5e-324}));
   }
 }
 
@@ -69,12 +69,12 @@ TEST_CASE("global_norm: infinite and NaN elements are found") {
     for (const double bad : {inf, -inf, std::nan("")})
       for (const std::int64_t at : {0, 17, 33333}) {
         std::vector tensors{random_tensor({40000}, dtype, 1), random_tensor({3}, DType::f64, 2)};
-        CHECK(global_norm(tensors).finite);
+        CHECK(sum_of_squares(tensors).finite);
         tensors[0].narrow(0, at, 1).fill(bad);
-        const NormResult got = global_norm(tensors);
+        const SquareSum got = sum_of_squares(tensors);
         CHECK_FALSE(got.finite);
-        CHECK(std::isnan(got.norm) == std::isnan(bad));
-        if (!std::isnan(bad)) CHECK(got.norm == inf);
+        CHECK(std::isnan(got.norm()) == std::isnan(bad));
+        if (!std::isnan(bad)) CHECK(got.norm() == inf);
       }
 }
 
@@ -83,10 +83,25 @@ TEST_CASE("global_norm: bits do not depend on threads") {
   const std::vector tensors{random_tensor({300007}, DType::f32, 1), random_tensor({50021}, DType::bf16, 2),
                             random_tensor({17}, DType::f64, 3)};
   omp_set_num_threads(1);
-  const double one = global_norm(tensors).norm;
+  const double one = sum_of_squares(tensors).norm();
   omp_set_num_threads(3);
-  CHECK(global_norm(tensors).norm == one);
+  CHECK(sum_of_squares(tensors).norm() == one);
   omp_set_num_threads(before);
+}
+
+TEST_CASE("square sums: those of several devices add up, also where the squares overflow") {
+  for (const double scale : {1.0, 1e200, 1e-200})
+    for (const double other : {1.0, 1e200, 1e-200, 0.0}) {
+      const std::vector a{random_tensor({100}, DType::f64, 4, scale)},
+          b{random_tensor({77}, DType::f64, 5, other)};
+      const std::vector both{a[0], b[0]};
+      const SquareSum sum = sum_of_squares(a) + sum_of_squares(b);
+      CHECK(sum.finite);
+      CHECK(close(sum.norm(), sum_of_squares(both).norm(), {1e-14, 0}));
+    }
+  const std::vector bad{Tensor::scalar(inf, DType::f32)}, good{Tensor::scalar(2, DType::f32)};
+  CHECK_FALSE((sum_of_squares(good) + sum_of_squares(bad)).finite);
+  CHECK((sum_of_squares(good) + sum_of_squares(bad)).norm() == inf);
 }
 
 TEST_CASE("clip_coefficient: values") {
@@ -101,9 +116,9 @@ TEST_CASE("clip_coefficient: values") {
 
 TEST_CASE("global_norm: errors") {
   const std::vector undefined{Tensor::scalar(1, DType::f32), Tensor()};
-  CHECK_THROWS_AS(global_norm(undefined), Error);
+  CHECK_THROWS_AS(sum_of_squares(undefined), Error);
   const Tensor integers = Tensor::zeros({3}, DType::i32);
-  CHECK_THROWS_AS(global_norm({&integers, 1}), Error);
+  CHECK_THROWS_AS(sum_of_squares({&integers, 1}), Error);
   CHECK_THROWS_AS(clip_coefficient(1, 0), Error);
   CHECK_THROWS_AS(clip_coefficient(1, -1), Error);
   CHECK_THROWS_AS(clip_coefficient(1, std::nan("")), Error);

@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+
 #include "core/autograd.h"
 #include "ops/sequences.h"
 
@@ -19,6 +21,9 @@ struct RouterOptions {
 struct RouterTotals {
   Tensor counts;            ///< [E] i64: sum of the c below; undefined before the first microbatch
   std::int64_t tokens = 0;  ///< sum of T
+  /// Sums [E + 1] i64, the c and T of a microbatch, over the devices that hold microbatches of the same step, in
+  /// place; absent: this device alone.
+  std::function<void(const Tensor&)> sum_over_devices = {};
 };
 
 /// What a replay of route() takes from the first pass.

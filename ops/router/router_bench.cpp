@@ -31,7 +31,8 @@ bool matches_definition(const Run& run) {
   const std::int64_t n = 8, k = run.options.top_k, tokens = run.x.dim(0);
   const auto want = testing::route_reference(run.x.narrow(0, 0, n), run.gate.value(), run.bias, run.options,
                                              Sequences::uniform(1, n));
-  const auto experts = run.routing.experts.to_vector(), weights = run.routing.weights.value().to_vector();
+  const auto experts = run.routing.choice.experts.to_vector(),
+             weights = run.routing.weights.value().to_vector();
   for (std::size_t t = 0; t < static_cast<std::size_t>(n); ++t)
     for (std::size_t j = 0; j < static_cast<std::size_t>(k); ++j) {
       const std::size_t at = t * static_cast<std::size_t>(k) + j;

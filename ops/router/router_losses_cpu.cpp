@@ -53,8 +53,13 @@ double sequence_loss(const Tensor& factors, const Tensor& scores, const Tensor& 
 void add_to_totals(RouterTotals& totals, const Tensor& counts, std::int64_t tokens) {
   if (!totals.counts.defined()) totals.counts = Tensor::zeros(counts.shape(), DType::i64);
   check_shape("route: totals.counts", totals.counts, counts.shape());
-  add_counts(totals.counts, counts);
-  totals.tokens += tokens;
+  const std::int64_t experts = counts.numel();
+  const Tensor both = Tensor::empty({experts + 1}, DType::i64);
+  both.narrow(0, 0, experts).copy_from(counts);
+  both.data<std::int64_t>()[experts] = tokens;
+  if (totals.sum_over_devices) totals.sum_over_devices(both);
+  add_counts(totals.counts, both.narrow(0, 0, experts));
+  totals.tokens += both.data<std::int64_t>()[experts];
 }
 
 // Sets the balancing losses of `routing` and returns the sum of their factors.

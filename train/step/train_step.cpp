@@ -24,6 +24,8 @@ struct StepSums {
   std::vector<MoeRecord> moe;  // of each MoE layer
 };
 
+double ranks(const StepOptions& options) { return options.parallel ? options.parallel->group().size() : 1; }
+
 /// One optimizer step in progress.
 class Step {
  public:
@@ -31,10 +33,12 @@ class Step {
       : model_(model), batches_(microbatches), options_(options), scale_(scale), live_(microbatches.size()) {
     // Auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean
     // must not depend on how the batch is cut into microbatches.
-    const auto count = static_cast<double>(microbatches.size());
+    const auto count = static_cast<double>(microbatches.size()) * ranks(options);
     for (MoeMixer* moe : model.moe_layers()) {
       moe->reset_totals();
       moe->router().aux_grad_scale = 1.0 / count;
+      if (options.parallel)
+        moe->sum_totals_over_devices([p = options.parallel](const Tensor& t) { p->group().all_reduce(t); });
       sums_.moe.emplace_back().counts = Tensor::zeros({moe->router().experts}, DType::i64);
     }
   }
@@ -64,6 +68,7 @@ class Step {
     Context ctx = context(m);
     const Var loss = model_.loss(ctx, std::exchange(m.hidden, {}), batches_[index].labels, scale_);
     sums_.loss += loss.value().to_vector()[0];
+    if (options_.parallel) options_.parallel->begin_microbatch(index + 1 == batches_.size());
     m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
     add_records(m);
     live_[index].reset();
@@ -90,8 +95,34 @@ class Step {
   StepSums sums_;
 };
 
+/// Over all ranks, in their order.
+void sum_over_ranks(StepSums& sums, Communicator& group) {
+  std::vector<double> values{sums.loss};
+  std::vector<std::int64_t> counts;
+  for (const MoeRecord& moe : sums.moe) {
+    values.insert(values.end(), {moe.aux_loss, moe.seq_aux_loss, moe.global_aux_loss, moe.z_loss});
+    const auto* c = moe.counts.data<std::int64_t>();
+    counts.insert(counts.end(), c, c + moe.counts.numel());
+  }
+  const Tensor value_tensor = Tensor::from(values, {std::ssize(values)});
+  const Tensor count_tensor = Tensor::from(counts, {std::ssize(counts)});
+  group.all_reduce(value_tensor);
+  if (!counts.empty()) group.all_reduce(count_tensor);
+  const double* value = value_tensor.data<double>();
+  sums.loss = *value++;
+  std::int64_t first = 0;
+  for (MoeRecord& moe : sums.moe) {
+    moe.aux_loss = *value++;
+    moe.seq_aux_loss = *value++;
+    moe.global_aux_loss = *value++;
+    moe.z_loss = *value++;
+    moe.counts = count_tensor.narrow(0, first, moe.counts.numel());
+    first += moe.counts.numel();
+  }
+}
+
 std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& model, const StepSums& sums,
-                                                             std::size_t microbatches) {
+                                                             double microbatches) {
   struct Kind {
     const char* name;
     double RouterOptions::*coef;
@@ -111,7 +142,7 @@ std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& mo
       on = on || model.moe_layers()[i]->router().*kind.coef != 0;
       sum += sums.moe[i].*kind.sum;
     }
-    if (on) losses.emplace_back(kind.name, sum / static_cast<double>(microbatches));
+    if (on) losses.emplace_back(kind.name, sum / microbatches);
   }
   return losses;
 }
@@ -126,34 +157,57 @@ std::string update(NemotronH& model, Optimizer& optimizer, const StepOptions& op
       if (!update_expert_bias(bias.value, sums.moe[i].counts, options.expert_bias_rate) && !lost)
         lost = &bias;
     }
-  return lost ? lost->name : "";
+  const std::vector<Parameter>& all = model.parameters().all();
+  std::int64_t first = lost ? lost - all.data() : std::ssize(all);
+  if (options.parallel) {
+    const Tensor index = Tensor::from<std::int64_t>({first}, {1});
+    options.parallel->group().all_reduce(index, Reduction::min);
+    first = index.item<std::int64_t>();
+  }
+  return first < std::ssize(all) ? all[static_cast<std::size_t>(first)].name : "";
+}
+
+std::int64_t count_all_labels(std::span<const TokenBatch> microbatches, DataParallel* parallel) {
+  std::int64_t labels = 0;
+  for (const TokenBatch& batch : microbatches) labels += count_labels(batch.labels);
+  if (!parallel) return labels;
+  const Tensor count = Tensor::from<std::int64_t>({labels}, {1});
+  parallel->group().all_reduce(count);
+  return count.item<std::int64_t>();
 }
 
 }  // namespace
 
 StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options) {
+  DataParallel* parallel = options.parallel;
   StepResult result;
-  for (const TokenBatch& batch : microbatches) result.label_tokens += count_labels(batch.labels);
+  result.label_tokens = count_all_labels(microbatches, parallel);
   model.parameters().clear_gradients();
   if (result.label_tokens == 0) {
     result.outcome = StepOutcome::no_labels;
     return result;
   }
   const double scale = 1.0 / static_cast<double>(result.label_tokens);
-  const StepSums sums =
-      Step(model, microbatches, options, scale).run(sequential_actions(microbatches.size()));
-  result.loss = sums.loss * scale;
-  result.auxiliary_losses = auxiliary_losses(model, sums, microbatches.size());
-  for (const MoeRecord& sum : sums.moe) result.expert_counts.push_back(sum.counts);
-  const NormResult norm = global_norm(optimizer.gradients());
-  result.grad_norm = norm.norm;
-  if (!norm.finite || !std::isfinite(result.loss)) {
-    result.outcome = StepOutcome::non_finite;
-  } else {
-    result.not_finite =
-        update(model, optimizer, options, sums, clip_coefficient(norm.norm, options.max_norm));
+  if (parallel) parallel->begin_step();
+  StepSums sums = Step(model, microbatches, options, scale).run(sequential_actions(microbatches.size()));
+  if (parallel) {
+    parallel->finish_gradients();
+    sum_over_ranks(sums, parallel->group());
   }
+  result.loss = sums.loss * scale;
+  result.auxiliary_losses =
+      auxiliary_losses(model, sums, static_cast<double>(microbatches.size()) * ranks(options));
+  for (const MoeRecord& sum : sums.moe) result.expert_counts.push_back(sum.counts);
+  const std::vector<Tensor> gradients = optimizer.gradients();
+  const SquareSum norm = parallel ? parallel->norm_of_gradients(gradients) : sum_of_squares(gradients);
+  result.grad_norm = norm.norm();
+  if (!norm.finite || !std::isfinite(result.loss))
+    result.outcome = StepOutcome::non_finite;
+  else
+    result.not_finite =
+        update(model, optimizer, options, sums, clip_coefficient(norm.norm(), options.max_norm));
+  if (parallel) parallel->finish_update(result.outcome == StepOutcome::updated);
   model.parameters().clear_gradients();
   return result;
 }

@@ -8,6 +8,7 @@
 #include "core/kernels.h"
 #include "data/loader/batch.h"
 #include "model/nemotron_h.h"
+#include "parallel/data_parallel/data_parallel.h"
 #include "train/optimizer/optimizer.h"
 
 namespace nemocube {
@@ -18,6 +19,8 @@ struct StepOptions {
   double expert_bias_rate =
       0;  ///< step of the routers' correction bias (nemotron_h auxiliary-loss-free balancing)
   const KernelChoice* kernels = nullptr;
+  DataParallel* parallel =
+      nullptr;  ///< of several ranks, which all call train_step with as many microbatches
 };
 
 enum class StepOutcome {
@@ -26,6 +29,7 @@ enum class StepOutcome {
   non_finite,  ///< loss or gradient norm is infinite or NaN: no weight has changed
 };
 
+/// The same on all ranks.
 struct StepResult {
   double loss = 0;       ///< sum of token losses / labelled tokens, over all microbatches
   double grad_norm = 0;  ///< before clipping
@@ -46,7 +50,7 @@ struct StepResult {
 StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options);
 
-/// Sum of token losses and label count of one batch, nothing recorded.
+/// Sum of token losses and label count of one batch of this rank, nothing recorded.
 struct LossSum {
   double sum = 0;
   std::int64_t label_tokens = 0;

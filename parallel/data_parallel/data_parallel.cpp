@@ -1,0 +1,210 @@
+#include "parallel/data_parallel/data_parallel.h"
+
+#include <algorithm>
+
+#include "core/add.h"
+
+namespace nemocube {
+
+DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
+                           Device device)
+    : model_(model),
+      options_(options),
+      dp_(groups["dp"]),
+      shard_(groups["dp_shard"]),
+      replicas_(groups["dp_replicate"]) {
+  std::map<std::int64_t, std::vector<Parameter*>> of_block;
+  std::vector<Parameter*> root;
+  for (Parameter& p : model.parameters().all()) {
+    if (!p.wants_grad()) {  // few and small: every rank keeps them whole
+      p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype(), device);
+      p.counts = dp_.rank() == 0;
+      continue;
+    }
+    const auto block = block_of(p.name);
+    (block && p.name.find(".mixer.") != p.name.npos ? of_block[*block] : root).push_back(&p);
+  }
+  for (const auto& [block, parameters] : of_block) blocks_.emplace(block, make_unit(parameters, device));
+  root_ = make_unit(root, device);
+  model_.hooks = this;
+}
+
+DataParallel::~DataParallel() { model_.hooks = nullptr; }
+
+DataParallel::Unit DataParallel::make_unit(const std::vector<Parameter*>& parameters, Device device) const {
+  std::map<DType, std::vector<Parameter*>> of_dtype;
+  for (Parameter* p : parameters) of_dtype[p->value.dtype()].push_back(p);
+  Unit unit;
+  for (auto& [dtype, same] : of_dtype) {
+    FlatUnit& flat =
+        unit.flats.emplace_back(std::move(same), options_.level, shard_.rank(), shard_.size(), device);
+    if (frees_gradients()) flat.gradients().storage()->release();
+    if (shards_values()) flat.values().storage()->release();
+  }
+  unit.gathered = !shards_values();
+  if (replicas_.rank() > 0)  // equal parts; those of the first replica count
+    for (Parameter* p : parameters) p->counts = false;
+  return unit;
+}
+
+DataParallel::Unit* DataParallel::unit_of(std::int64_t block) {
+  const auto found = blocks_.find(block);
+  return found == blocks_.end() ? nullptr : &found->second;
+}
+
+// --- values
+
+void DataParallel::start_gather(Unit& unit) {
+  if (unit.gathered) return;
+  unit.gathered = true;
+  for (const FlatUnit& flat : unit.flats) {
+    flat.values().storage()->restore();
+    unit.gathers.push_back(shard_.start_all_gather(flat.values(), flat.own_values()));
+    if (!options_.overlap) unit.gathers.back().wait();
+  }
+}
+
+void DataParallel::gather(Unit& unit) {
+  start_gather(unit);
+  for (Work& work : unit.gathers) work.wait();
+  unit.gathers.clear();
+}
+
+void DataParallel::release(Unit& unit) {
+  if (!shards_values() || !unit.gathered || keep_blocks_) return;
+  for (Work& work : unit.gathers) work.wait();
+  unit.gathers.clear();
+  for (const FlatUnit& flat : unit.flats) flat.values().storage()->release();
+  unit.gathered = false;
+}
+
+void DataParallel::hold(Held what) {
+  gather(root_);
+  if (what == Held::root) return;
+  keep_blocks_ = true;
+  for (auto& [block, unit] : blocks_) gather(unit);
+}
+
+void DataParallel::let_go() {
+  keep_blocks_ = false;
+  release(root_);
+  for (auto& [block, unit] : blocks_) release(unit);
+}
+
+void DataParallel::spread_values() {
+  if (options_.level == ZeroLevel::none || shards_values()) return;
+  const auto spread = [&](const Unit& unit) {
+    for (const FlatUnit& flat : unit.flats) shard_.all_gather(flat.values(), flat.own_values());
+  };
+  for (const auto& [block, unit] : blocks_) spread(unit);
+  spread(root_);
+}
+
+void DataParallel::before_forward(std::int64_t block) {
+  Unit* unit = unit_of(block);
+  if (!unit) return;
+  gather(*unit);
+  if (const auto next = blocks_.upper_bound(block); next != blocks_.end() && options_.overlap)
+    start_gather(next->second);
+}
+
+void DataParallel::after_forward(std::int64_t block) {
+  if (Unit* unit = unit_of(block);
+      unit && options_.reshard_after_forward && unit != &blocks_.rbegin()->second)
+    release(*unit);
+}
+
+void DataParallel::before_backward(std::int64_t block) {
+  Unit* unit = unit_of(block);
+  if (!unit) return;
+  gather(*unit);
+  take_gradient_memory(*unit);
+  const auto here = blocks_.find(block);
+  if (here != blocks_.begin() && options_.overlap) start_gather(std::prev(here)->second);
+}
+
+void DataParallel::after_backward(std::int64_t block) {
+  if (Unit* unit = unit_of(block); unit && reduces_now()) release(*unit);
+}
+
+// --- gradients
+
+void DataParallel::take_gradient_memory(Unit& unit) {
+  if (!frees_gradients()) return;
+  for (const FlatUnit& flat : unit.flats) flat.gradients().storage()->restore();
+}
+
+void DataParallel::gradients_written(std::int64_t block) {
+  if (Unit* unit = unit_of(block); unit && reduces_now()) reduce(*unit);
+}
+
+void DataParallel::reduce(Unit& unit) {
+  Reduction reduction{{}, &unit, {}};
+  for (const FlatUnit& flat : unit.flats) {
+    flat.complete_gradients();
+    flat.clear_gradients();
+    if (options_.level == ZeroLevel::none) {
+      reduction.works.push_back(dp_.start_all_reduce(flat.gradients()));
+      continue;
+    }
+    Tensor to = flat.own_gradients();
+    if (unit.reduced) reduction.parts.push_back(to = Tensor::empty(to.shape(), to.dtype(), to.device()));
+    reduction.works.push_back(shard_.start_reduce_scatter(to, flat.gradients()));
+    if (replicas_.size() > 1) reduction.works.push_back(replicas_.start_all_reduce(to));
+  }
+  unit.reduced = true;
+  reductions_.push_back(std::move(reduction));
+  // One reduction runs beside the next block's backward pass; the memory of earlier ones is needed.
+  const std::size_t under_way = options_.overlap ? 1 : 0;
+  while (frees_gradients() && reductions_.size() > under_way) {
+    finish(reductions_.front());
+    reductions_.erase(reductions_.begin());
+  }
+}
+
+void DataParallel::finish(Reduction& reduction) {
+  for (Work& work : reduction.works) work.wait();
+  std::size_t part = 0;
+  for (const FlatUnit& flat : reduction.unit->flats) {
+    if (!reduction.parts.empty()) {
+      const Tensor& sum = flat.own_gradients();
+      add_elements(sum, sum, reduction.parts[part++]);
+    }
+    if (frees_gradients()) flat.gradients().storage()->release();
+  }
+}
+
+void DataParallel::begin_step() {
+  hold(Held::root);
+  take_gradient_memory(root_);
+  root_.reduced = false;
+  for (auto& [block, unit] : blocks_) unit.reduced = false;
+}
+
+void DataParallel::finish_gradients() {
+  reduce(root_);
+  for (Reduction& reduction : reductions_) finish(reduction);
+  reductions_.clear();
+}
+
+SquareSum DataParallel::norm_of_gradients(std::span<const Tensor> own_gradients) const {
+  const SquareSum own = sum_of_squares(own_gradients);
+  if (options_.level == ZeroLevel::none) return own;
+  const Tensor mine =
+      Tensor::from<double>({own.sum, static_cast<double>(own.exponent), own.finite ? 1.0 : 0.0}, {3});
+  const Tensor all = Tensor::empty({shard_.size(), 3}, DType::f64);
+  shard_.all_gather(all, mine);
+  SquareSum sum;
+  for (std::int64_t r = 0; r < all.dim(0); ++r) {
+    const double* part = all.row<double>(r);
+    sum = sum + SquareSum{part[0], static_cast<int>(part[1]), part[2] != 0};
+  }
+  return sum;
+}
+
+void DataParallel::finish_update(bool updated) {
+  if (updated) spread_values();
+  let_go();
+}
+
+}  // namespace nemocube

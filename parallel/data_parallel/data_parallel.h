@@ -1,0 +1,108 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/nemotron_h.h"
+#include "ops/global_norm/global_norm.h"
+#include "parallel/comm/process_groups.h"
+#include "parallel/data_parallel/flat_unit.h"
+
+namespace nemocube {
+
+struct DataParallelOptions {
+  ZeroLevel level = ZeroLevel::parameters;
+  /// Gradients are reduced after the last microbatch of a step only (DDP, ZeRO-1, FSDP2), so whole gradients stay
+  /// until then. Otherwise after every microbatch (Megatron's ZeRO-2 and 3).
+  bool reduce_last_only = true;
+  /// ZeRO-3: weights of a block go after its forward pass and are gathered again for backward. Never those of
+  /// the last block, whose backward pass comes next.
+  bool reshard_after_forward = true;
+  bool overlap =
+      true;  ///< gather ahead and reduce during backward; otherwise wait for each collective at once
+};
+
+/// Data-parallel training: every rank runs the whole model on its own rows.
+///
+/// A unit is a block's mixer, or, the root, everything else (embeddings, norms, head). Gradients are summed over
+/// ranks in f32 (f64 for f64), never divided: the loss of each rank is scaled by the labels of all ranks.
+///
+///                 before the step   forward, backward of a block      after its backward      after the update
+///     none                                                            all-reduce gradients
+///     optimizer                                                       reduce-scatter          all-gather values
+///     gradients                                                       reduce-scatter, free    all-gather values
+///     parameters  gather the root   gather before, release after      reduce-scatter, free    release the root
+///
+/// With dp_replicate > 1 (HSDP), groups of ranks shard as above and then sum their parts over the replicas.
+/// Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
+class DataParallel final : public BlockHooks {
+ public:
+  /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank keeps of
+  /// them on `device`. The model must outlive this object.
+  DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
+               Device device);
+  ~DataParallel() override;
+
+  /// All ranks that hold different rows.
+  Communicator& group() const { return dp_; }
+  /// Once the own parts of the parameters are initialised or loaded: all ranks get the values that they keep.
+  void spread_values();
+
+  // A training step, in this order.
+  void begin_step();
+  void begin_microbatch(bool last) { last_microbatch_ = last; }
+  /// After the last backward pass: returns when Parameter::gradient() is that of all ranks.
+  void finish_gradients();
+  /// Of the gradients of all parameters, every element once.
+  SquareSum norm_of_gradients(std::span<const Tensor> own_gradients) const;
+  void finish_update(bool updated);
+
+  enum class Held { root, everything };
+  /// For forward passes without backward. While the root is held, all ranks run the same number of passes, since
+  /// blocks are gathered on the way. While everything is, ranks are independent of each other.
+  void hold(Held what);
+  void let_go();
+
+  void before_forward(std::int64_t block) override;
+  void after_forward(std::int64_t block) override;
+  void before_backward(std::int64_t block) override;
+  void after_backward(std::int64_t block) override;
+  void gradients_written(std::int64_t block) override;
+
+ private:
+  /// One flat unit for each dtype.
+  struct Unit {
+    std::vector<FlatUnit> flats;
+    std::vector<Work> gathers;  // started, not waited for
+    bool gathered = true;
+    bool reduced = false;  // own_gradients hold sums of earlier microbatches of this step
+  };
+  struct Reduction {
+    std::vector<Work> works;
+    Unit* unit;
+    std::vector<Tensor> parts;  // of sums to be added to own_gradients
+  };
+  bool shards_values() const { return options_.level == ZeroLevel::parameters; }
+  bool frees_gradients() const { return options_.level >= ZeroLevel::gradients; }
+  bool reduces_now() const { return last_microbatch_ || !options_.reduce_last_only; }
+  Unit make_unit(const std::vector<Parameter*>& parameters, Device device) const;
+  Unit* unit_of(std::int64_t block);
+  void start_gather(Unit& unit);
+  void gather(Unit& unit);
+  void release(Unit& unit);
+  void take_gradient_memory(Unit& unit);
+  void reduce(Unit& unit);
+  void finish(Reduction& reduction);
+
+  NemotronH& model_;
+  DataParallelOptions options_;
+  Communicator &dp_, &shard_, &replicas_;
+  std::map<std::int64_t, Unit> blocks_;
+  Unit root_;
+  bool keep_blocks_ = false;
+  std::vector<Reduction> reductions_;  // started, oldest first
+  bool last_microbatch_ = true;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,66 @@
+#include "parallel/data_parallel/flat_unit.h"
+
+#include <algorithm>
+
+namespace nemocube {
+namespace {
+
+constexpr std::int64_t alignment = 64;  // elements: whole cache lines in every dtype
+
+std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
+
+}  // namespace
+
+FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device)
+    : parameters_(std::move(parameters)) {
+  expect(!parameters_.empty(), "flat unit without parameters");
+  const DType dtype = parameters_[0]->value.dtype();
+  std::vector<std::int64_t> starts;
+  std::int64_t end = 0;
+  for (const Parameter* p : parameters_) {
+    expect(p->value.dtype() == dtype && p->value.is_meta(), "flat unit: ", p->name, " is ", p->value.dtype(),
+           " on ", p->value.device());
+    starts.push_back(end);
+    end += aligned(p->value.numel(), alignment);
+  }
+  const std::int64_t size = aligned(end, alignment * ranks), shard = size / ranks, first = rank * shard;
+  // Zeros, so that the gaps stay zeros and are finite.
+  values_ = Tensor::zeros({size}, dtype, device);
+  gradients_ = Tensor::zeros({size}, accumulate_dtype(dtype), device);
+  own_values_ = level == ZeroLevel::none         ? values_
+                : level == ZeroLevel::parameters ? Tensor::zeros({shard}, dtype, device)
+                                                 : values_.narrow(0, first, shard);
+  own_gradients_ = level == ZeroLevel::none       ? gradients_
+                   : level < ZeroLevel::gradients ? gradients_.narrow(0, first, shard)
+                                                  : Tensor::zeros({shard}, gradients_.dtype(), device);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& p = *parameters_[i];
+    const std::int64_t start = starts[i], count = p.value.numel();
+    const Shape shape = p.value.shape();
+    p.value = values_.narrow(0, start, count).reshape(shape);
+    p.node->set_place(gradients_.narrow(0, start, count).reshape(shape));
+    if (level == ZeroLevel::none) {
+      p.own = p.value;
+      p.own_gradient = gradients_.narrow(0, start, count).reshape(shape);
+      p.counts = rank == 0;
+      continue;
+    }
+    const std::int64_t begin = std::clamp(first - start, std::int64_t{0}, count);
+    const std::int64_t own_end = std::clamp(first + shard - start, std::int64_t{0}, count);
+    const std::int64_t at = std::clamp(start + begin - first, std::int64_t{0}, shard);
+    p.shard = p.shard.flat({begin, own_end});
+    p.own = own_values_.narrow(0, at, own_end - begin);
+    p.own_gradient = own_gradients_.narrow(0, at, own_end - begin);
+  }
+}
+
+void FlatUnit::complete_gradients() const {
+  for (const Parameter* p : parameters_)
+    if (!p->node->filled()) p->node->into().to.zero();
+}
+
+void FlatUnit::clear_gradients() const {
+  for (const Parameter* p : parameters_) p->node->clear();
+}
+
+}  // namespace nemocube

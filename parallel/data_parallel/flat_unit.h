@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "model/parameters.h"
+
+namespace nemocube {
+
+/// What sharded data parallelism divides among its ranks. Each level divides what the one before does.
+enum class ZeroLevel : std::uint8_t {
+  none,        ///< nothing: every rank keeps and updates all (DDP)
+  optimizer,   ///< ZeRO-1: optimizer state and masters
+  gradients,   ///< ZeRO-2: and the gradients
+  parameters,  ///< ZeRO-3: and the parameters
+};
+
+/// Some parameters of one dtype, one after another in flat buffers, so that one collective moves all of them.
+///
+///     values      [n shard]   dtype of the parameters: Parameter::value are views
+///     gradients   [n shard]   accumulation dtype: the gradients of the leaves are views
+///
+/// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. Parameters start
+/// at multiples of 64 elements, as does each rank's part; the gaps are zeros.
+/// Source: Megatron-LM, param_and_grad_buffer.py (without its buckets: a unit is one block).
+class FlatUnit {
+ public:
+  /// Takes over the parameters, which have no memory yet (meta): gives them values and gradients here, and what
+  /// rank `rank` of `ranks` owns. With ZeroLevel::none that is everything.
+  FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device);
+
+  const Tensor& values() const { return values_; }
+  const Tensor& own_values() const { return own_values_; }
+  const Tensor& gradients() const { return gradients_; }
+  const Tensor& own_gradients() const { return own_gradients_; }
+  /// Zeros for the parameters that no kernel wrote a gradient of since the last clear.
+  void complete_gradients() const;
+  void clear_gradients() const;
+
+ private:
+  std::vector<Parameter*> parameters_;
+  Tensor values_, own_values_, gradients_, own_gradients_;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,231 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "model/test_models.h"
+#include "parallel/comm/process_groups.h"
+#include "parallel/data_parallel/data_parallel.h"
+#include "tests/support/ranks.h"
+#include "train/step/train_step.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+// Data-parallel training against one rank that gets the same microbatches.
+
+namespace {
+
+constexpr int steps = 10, microbatches_of_a_rank = 2;
+
+struct Layout {
+  std::int64_t replicas = 1;
+  DataParallelOptions options;
+  bool checkpointing = false;
+};
+
+struct Task {
+  const char* pattern = "ME*-M";
+  DType dtype = DType::f64;
+  OptimizerOptions optimizer = {};
+  bool packed = true;
+};
+
+struct History {
+  std::vector<StepResult> steps;
+  std::vector<Tensor> weights, biases;
+};
+
+NemotronHConfig config_of(const Task& task) {
+  NemotronHConfig config = tiny_config(task.pattern);
+  config.use_bias = config.mlp_bias = true;
+  return config;
+}
+
+// Microbatch m of the whole batch of a step. Some have labels for few tokens only, one rank's have none at all.
+TokenBatch microbatch(const Task& task, int step, int m) {
+  const std::uint64_t seed = static_cast<std::uint64_t>(1000 * step + m);
+  const std::vector<std::int64_t> lengths =
+      task.packed ? std::vector<std::int64_t>{7 + m % 3, 4} : std::vector<std::int64_t>{9 + m % 2};
+  const TestBatch batch = random_batch(config_of(task), lengths, seed);
+  if (m == 1 || step % 3 == m)
+    for (std::int64_t t = m == 1 ? 0 : 3; t < batch.labels.numel(); ++t)
+      batch.labels.data<std::int64_t>()[t] = -100;
+  return {batch.ids, batch.labels, batch.sequences};
+}
+
+StepOptions step_options(DataParallel* parallel, int step) {
+  StepOptions o;
+  o.lr = 0.01 / (1 + step);
+  o.weight_decay = 0.02;
+  o.max_norm = 0.5;
+  o.expert_bias_rate = 0.001;
+  o.parallel = parallel;
+  return o;
+}
+
+void add_auxiliary_losses(NemotronH& model) {
+  for (MoeMixer* moe : model.moe_layers()) {
+    moe->router().aux_loss_coef = 0.02;
+    moe->router().z_loss_coef = 0.01;
+  }
+}
+
+void keep_weights(History& history, const NemotronH& model) {
+  for (const Parameter& p : model.parameters().all()) history.weights.push_back(p.value.clone());
+}
+
+History one_rank(const Task& task, int ranks, bool checkpointing) {
+  NemotronH model(config_of(task), task.dtype);
+  model.activation_checkpointing = checkpointing;
+  initialise(model, 3);
+  add_auxiliary_losses(model);
+  Optimizer optimizer(model.parameters(), task.optimizer);
+  History history;
+  for (int s = 0; s < steps; ++s) {
+    std::vector<TokenBatch> batches;
+    for (int m = 0; m < ranks * microbatches_of_a_rank; ++m) batches.push_back(microbatch(task, s, m));
+    history.steps.push_back(train_step(model, optimizer, batches, step_options(nullptr, s)));
+  }
+  keep_weights(history, model);
+  return history;
+}
+
+History all_ranks(const Task& task, const Layout& layout) {
+  World& world = test_world();
+  const std::int64_t shards = world.size() / layout.replicas;
+  const HypercubeGrid grid({{"dp_shard", shards}, {"dp_replicate", layout.replicas}}, 0, world.size());
+  const ProcessGroups groups(world, grid);
+  NemotronH model(config_of(task), task.dtype, Device::meta);
+  model.activation_checkpointing = layout.checkpointing;
+  DataParallel parallel(model, groups, layout.options, Device::cpu);
+  initialise(model, 3);
+  parallel.spread_values();
+  add_auxiliary_losses(model);
+  Optimizer optimizer(model.parameters(), task.optimizer);
+  History history;
+  for (int s = 0; s < steps; ++s) {
+    std::vector<TokenBatch> batches;
+    for (int m = 0; m < microbatches_of_a_rank; ++m)
+      batches.push_back(microbatch(task, s, m * world.size() + world.rank()));
+    history.steps.push_back(train_step(model, optimizer, batches, step_options(&parallel, s)));
+  }
+  parallel.hold(DataParallel::Held::everything);
+  keep_weights(history, model);
+  parallel.let_go();
+  return history;
+}
+
+void check_same(const History& got, const History& want, double tolerance, bool weights_too) {
+  for (std::size_t s = 0; s < want.steps.size(); ++s) {
+    CAPTURE(s);
+    CHECK(got.steps[s].outcome == want.steps[s].outcome);
+    CHECK(got.steps[s].label_tokens == want.steps[s].label_tokens);
+    CHECK(std::abs(got.steps[s].loss / want.steps[s].loss - 1) < tolerance);
+    CHECK(std::abs(got.steps[s].grad_norm / want.steps[s].grad_norm - 1) < tolerance);
+    REQUIRE(got.steps[s].expert_counts.size() == want.steps[s].expert_counts.size());
+    for (std::size_t i = 0; i < want.steps[s].expert_counts.size(); ++i)
+      CHECK_BITS(got.steps[s].expert_counts[i], want.steps[s].expert_counts[i]);
+    REQUIRE(got.steps[s].auxiliary_losses.size() == want.steps[s].auxiliary_losses.size());
+    for (std::size_t i = 0; i < want.steps[s].auxiliary_losses.size(); ++i)
+      CHECK(std::abs(got.steps[s].auxiliary_losses[i].second / want.steps[s].auxiliary_losses[i].second - 1) <
+            tolerance);
+  }
+  if (!weights_too) return;
+  double worst = 0;
+  for (std::size_t i = 0; i < want.weights.size(); ++i) {
+    const auto a = got.weights[i].to_vector(), b = want.weights[i].to_vector();
+    REQUIRE(a.size() == b.size());
+    for (std::size_t e = 0; e < b.size(); ++e) worst = std::max(worst, std::abs(a[e] - b[e]));
+  }
+  CHECK(worst < tolerance);
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (const ZeroLevel level :
+       {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::gradients, ZeroLevel::parameters})
+    for (const bool overlap : {true, false}) {
+      Layout layout;
+      layout.options.level = level;
+      layout.options.overlap = overlap;
+      layout.options.reduce_last_only = overlap || level < ZeroLevel::gradients;
+      layout.options.reshard_after_forward = overlap;
+      layout.checkpointing = overlap;
+      all.push_back(layout);
+      if (test_world().size() % 2 == 0 && test_world().size() > 2 && level != ZeroLevel::none) {
+        layout.replicas = 2;
+        layout.checkpointing = !overlap;
+        all.push_back(layout);
+      }
+    }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("data parallel: ten steps on every level are those of one rank, in f64") {
+  const Task sgd{.optimizer = {.kind = OptimizerKind::sgd, .momentum = 0.9}};
+  const Task adamw{.pattern = "M-E*", .packed = false};
+  const int ranks = test_world().size();
+  const History want_sgd = one_rank(sgd, ranks, false), want_adamw = one_rank(adamw, ranks, false);
+  for (const Layout& layout : layouts()) {
+    CAPTURE(static_cast<int>(layout.options.level));
+    CAPTURE(layout.options.overlap);
+    CAPTURE(layout.replicas);
+    check_same(all_ranks(sgd, layout), want_sgd, 1e-12, true);
+    check_same(all_ranks(adamw, layout), want_adamw, 1e-12, false);
+  }
+}
+
+TEST_CASE("data parallel: ten steps in f32 and bf16; the same layout gives the same bits") {
+  const int ranks = test_world().size();
+  Task task{.dtype = DType::f32};
+  const History want = one_rank(task, ranks, true);
+  for (const Layout& layout : layouts()) {
+    if (!layout.options.overlap) continue;
+    CAPTURE(static_cast<int>(layout.options.level));
+    const History first = all_ranks(task, layout), again = all_ranks(task, layout);
+    check_same(first, want, 1e-5, false);
+    for (std::size_t i = 0; i < first.weights.size(); ++i) CHECK_BITS(first.weights[i], again.weights[i]);
+    for (std::size_t s = 0; s < first.steps.size(); ++s) {
+      CHECK(first.steps[s].loss == again.steps[s].loss);
+      CHECK(first.steps[s].grad_norm == again.steps[s].grad_norm);
+    }
+  }
+  // Levels differ in where things lie, not in how they are added.
+  task.dtype = DType::bf16;
+  std::optional<History> plain;
+  for (const Layout& layout : layouts()) {
+    if (!layout.options.overlap || layout.replicas > 1) continue;
+    const History run = all_ranks(task, layout);
+    if (!plain) plain = run;
+    for (std::size_t i = 0; i < run.weights.size(); ++i) CHECK_BITS(run.weights[i], plain->weights[i]);
+  }
+}
+
+TEST_CASE("data parallel: a batch without labels, and one that is not finite, change nothing on any rank") {
+  const Task task;
+  World& world = test_world();
+  for (const ZeroLevel level : {ZeroLevel::none, ZeroLevel::parameters}) {
+    const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+    NemotronH model(config_of(task), task.dtype, Device::meta);
+    DataParallel parallel(model, groups, {.level = level}, Device::cpu);
+    initialise(model, 3);
+    Optimizer optimizer(model.parameters(), {});
+    std::vector<TokenBatch> batches{microbatch(task, 0, 0)};
+    batches[0].labels = Tensor::empty(batches[0].labels.shape(), DType::i64);
+    batches[0].labels.fill(-100);
+    CHECK(train_step(model, optimizer, batches, step_options(&parallel, 0)).outcome ==
+          StepOutcome::no_labels);
+    batches[0] = microbatch(task, 0, 0);
+    if (world.rank() == world.size() - 1) {
+      // One rank's weights are broken: all ranks skip.
+      for (Parameter& p : model.parameters().all())
+        if (p.own.numel() > 0 && p.name.ends_with("lm_head.weight")) p.own.fill(INFINITY);
+    }
+    const StepResult bad = train_step(model, optimizer, batches, step_options(&parallel, 0));
+    CHECK(bad.outcome == StepOutcome::non_finite);
+    CHECK(optimizer.steps() == 0);
+  }
+}
