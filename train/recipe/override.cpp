@@ -24,7 +24,7 @@ Value& descend(Value& at, const std::string& part, const std::string& where) {
           ", which is a value, not a section");
   for (auto& [key, entry] : at.entries)
     if (key == part) return entry;
-  return at.entries.emplace_back(part, Value{}).second;
+  return at.entries.emplace_back(part, Value{}).value;
 }
 
 }  // namespace

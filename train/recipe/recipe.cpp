@@ -17,8 +17,8 @@ namespace {
 /// right, so that a misspelt lr_scheduler does not pass for a recipe without one.
 void keep_schedule_sections(recipe::Value& root) {
   const auto& known = recipe::known_paths();
-  std::erase_if(root.entries, [&](const auto& entry) {
-    const std::string& key = entry.first;
+  std::erase_if(root.entries, [&](const recipe::Entry& entry) {
+    const std::string& key = entry.key;
     if (key == "step_scheduler" || key == "optimizer" || key == "lr_scheduler") return false;
     return key.starts_with("validation_dataset") || std::ranges::count(known, key) > 0;
   });

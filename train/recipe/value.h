@@ -2,12 +2,13 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 /// The YAML tree under a recipe. Scalars stay text until somebody asks for a type, because YAML 1.1 and the
 /// recipes disagree: `1e-8` is a string to YAML and a number to a recipe, `none` a string and an absence.
 namespace nemocube::recipe {
+
+struct Entry;
 
 struct Value {
   enum class Kind { null, scalar, list, map };
@@ -15,10 +16,16 @@ struct Value {
   std::string text;     ///< of a scalar; no NUL bytes
   bool quoted = false;  ///< the scalar was written in quotes, so it is text even if it looks like a number
   std::vector<Value> items;
-  std::vector<std::pair<std::string, Value>> entries;  ///< in file order, keys unique and fit for messages
-  int line = 0;                                        ///< 1-based; 0: came from an override
+  std::vector<Entry> entries;  ///< in file order, keys unique and fit for messages
+  int line = 0;                ///< 1-based; 0: came from an override
 
   const Value* find(std::string_view key) const;
+};
+
+/// One key of a map and what stands under that key.
+struct Entry {
+  std::string key;
+  Value value;
 };
 
 /// Limits of a tree, aliases expanded. They are far above the needs of recipes and bound time and memory
