@@ -4,6 +4,7 @@
 
 #include "core/log.h"
 #include "data/json/json.h"
+#include "train/recipe/files.h"
 
 namespace nemocube {
 

@@ -12,6 +12,7 @@
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
 #include "train/datasets/chat_template.h"
+#include "train/recipe/files.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "data/json/json.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/recipe/files.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {

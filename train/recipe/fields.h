@@ -6,8 +6,9 @@
 #include "train/recipe/recipe.h"
 #include "train/recipe/types.h"
 
-/// Every key with an effect: name, variable, meaning, and range where the type has more values. Reader and
-/// KeyList visit these declarations; apply_rules() handles rules over several keys.
+/// Every key with an effect: name, variable, meaning, and range where the type has more values. Three classes
+/// visit these declarations: Reader, Writer (describe.cpp) and KeyList. apply_rules() handles rules over
+/// several keys.
 namespace nemocube::recipe {
 
 // Bounds beyond which no run makes sense: an update would overflow, or divide by what rounds to zero.
@@ -21,6 +22,9 @@ inline constexpr Range epsilon{.low = 1e-30, .high = 1};
 /// A section, to be written or only to be looked at.
 template <class S, class Section>
 concept Like = std::same_as<std::remove_const_t<S>, Section>;
+
+/// The contents of a section whose keys have no effect: inert_keys() lists them.
+inline constexpr auto nothing = [](auto&) {};
 
 /// A switch with more words than true and false.
 template <class Word>
@@ -64,7 +68,8 @@ void fields(auto& io, Like<ModelSection> auto& s) {
   io.path_or_section("config", s.config, "the path, for from_config");
   io.field("torch_dtype", s.dtype, "dtype of the weights; auto: as stored");
   io.field("initialisation", s.initialisation, "from_config: law of the fresh weights, hf if null (own)");
-  io.section("moe", [&](auto& sub) { fields(sub, s.moe); });
+  io.section("moe", s.moe);
+  io.section("backend", nothing);
 }
 
 void fields(auto& io, Like<CheckpointSection> auto& s) {
@@ -86,6 +91,8 @@ void fields(auto& io, Like<DistributedSection> auto& s) {
   io.field("ep_size", s.ep_size, "expert-parallel ranks; this build runs 1", positive);
   switch_field<Recomputation>(io, "activation_checkpointing", s.activation_checkpointing,
                               "compute activations again in the backward pass; full and selective are true");
+  io.section("pipeline", nothing);
+  io.section("moe", nothing);
 }
 
 void fields(auto& io, Like<LossSection> auto& s) {
@@ -163,8 +170,7 @@ void fields(auto& io, Like<OptimizerSection> auto& s) {
   io.field("adam_w_mode", s.adam_w_mode,
            "true is AdamW, false Adam, whatever the class; null: the class decides");
   io.classes("");
-  io.list("param_group_overrides", s.param_group_overrides, "rates of some parameters",
-          [](auto& sub, auto& item) { fields(sub, item); });
+  io.list("param_group_overrides", s.param_group_overrides, "rates of some parameters");
   io.field("no_weight_decay_on_1d", s.no_weight_decay_on_1d,
            "no decay of `*.bias` and one-dimensional parameters (own)");
 }
@@ -199,35 +205,46 @@ void fields(auto& io, Like<EvaluationSection> auto& s) {
            "file for the answers, JSON of question id to answer (own)");
 }
 
+void fields(auto& io, Like<MfuSection> auto& s) {
+  io.field("peak_tflops", s.peak_tflops, "of the machine, 10^12 operations a second; null: no mfu is logged",
+           positive);
+}
+
 void fields(auto& io, Like<Recipe> auto& r) {
-  const auto each = [](auto& sub, auto& section) { fields(sub, section); };
   io.field("seed", r.seed, "order of rows, fresh weights", nonnegative);
   io.section("rng", [&](auto& sub) { sub.alias("seed", r.seed, "seed", nonnegative); });
   io.field("deterministic", r.deterministic, "what the CPU computes is deterministic either way (own)");
-  io.section("step_scheduler", [&](auto& sub) { fields(sub, r.step_scheduler); });
-  io.optional_section("model", r.model, each);
+  io.section("step_scheduler", r.step_scheduler);
+  io.section("model", r.model);
   io.path_or_section("tokenizer", r.tokenizer,
                      "folder with tokenizer.json, or that file; null: the model's (own)");
-  io.section("checkpoint", [&](auto& sub) { fields(sub, r.checkpoint); });
-  io.section("distributed", [&](auto& sub) { fields(sub, r.distributed); });
-  io.section("loss_fn", [&](auto& sub) { fields(sub, r.loss); });
-  io.optional_section("dataset", r.dataset, each);
-  io.sections("validation_dataset", r.validation_datasets, each, "dataset");
-  io.section("packed_sequence", [&](auto& sub) { fields(sub, r.packed_sequence); });
-  io.section("dataloader", [&](auto& sub) { fields(sub, r.dataloader); });
-  io.section(
-      "validation_dataloader", [&](auto& sub) { fields(sub, r.validation_dataloader); }, "dataloader");
-  io.optional_section("optimizer", r.optimizer, each);
-  io.optional_section("lr_scheduler", r.lr_scheduler, each);
-  io.section("clip_grad_norm", [&](auto& sub) { fields(sub, r.clip_grad_norm); });
+  io.section("checkpoint", r.checkpoint);
+  io.section("distributed", r.distributed);
+  io.section("dist_env", nothing);
+  io.section("loss_fn", r.loss);
+  io.section("dataset", r.dataset);
+  io.sections("validation_dataset", r.validation_datasets, "dataset");
+  io.section("packed_sequence", r.packed_sequence);
+  io.section("dataloader", r.dataloader);
+  io.section("validation_dataloader", r.validation_dataloader, "dataloader");
+  io.section("optimizer", r.optimizer);
+  io.section("lr_scheduler", r.lr_scheduler);
+  io.section("clip_grad_norm", r.clip_grad_norm);
   io.field("kernels", r.kernels.by_op, "operation to the variant of it that runs (own)");
-  io.section("mfu", [&](auto& sub) {
-    sub.field("peak_tflops", r.mfu.peak_tflops,
-              "of the machine, 10^12 operations a second; null: no mfu is logged", positive);
-  });
+  io.section("mfu", r.mfu);
   io.section("benchmark",
              [&](auto& sub) { sub.alias("peak_tflops", r.mfu.peak_tflops, "mfu.peak_tflops", positive); });
-  io.section("evaluation", [&](auto& sub) { fields(sub, r.evaluation); });
+  io.section("evaluation", r.evaluation);
+  io.section("compile", nothing);
+}
+
+/// Visits the contents of a section: a struct with fields(), or a function.
+template <class Io>
+void visit(Io& io, auto& contents) {
+  if constexpr (std::invocable<decltype(contents), Io&>)
+    contents(io);
+  else
+    fields(io, contents);
 }
 
 }  // namespace nemocube::recipe

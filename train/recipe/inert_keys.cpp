@@ -7,8 +7,15 @@
 #include "core/quote.h"
 #include "train/recipe/scalar.h"
 #include "train/recipe/variables.h"
+#include "train/recipe/words.h"
 
 namespace nemocube::recipe {
+
+struct Form {
+  const char* name;  ///< for the documentation, in front of the values of a row
+  void (*check)(const Place& at, const InertKeys& row);
+  bool reported = true;  ///< whether a message lists the key as one without effect
+};
 
 namespace {
 
@@ -18,26 +25,21 @@ bool same_scalar(const std::string& a, const std::string& b) {
   return a == b || (flag && flag == parse_flag(b)) || (number && number == parse_real(b));
 }
 
-template <class T>
-void check_as(const Place& at, Range range) {
-  T unused{};
-  read(at, unused, range);
-}
-
-bool is_one_of(const Place& at, const std::vector<std::string>& values) {
+bool has_value_of_row(const Place& at, const InertKeys& row) {
   if (at.value.kind != Value::Kind::scalar) return false;
   const std::string text = resolve_scalar(at.value, at.where)->text;
-  return std::ranges::any_of(values, [&](const std::string& value) { return same_scalar(text, value); });
+  return std::ranges::any_of(words_of(row.values),
+                             [&](const auto& value) { return same_scalar(text, value); });
 }
 
 void check_choice(const Place& at, const InertKeys& row) {
-  if (!is_one_of(at, words_of(row.values))) wrong(at, type_of(row));
+  if (!has_value_of_row(at, row)) wrong(at, type_of(row));
 }
 
 void check_only(const Place& at, const InertKeys& row) {
   const bool empty =
       at.value.kind != Value::Kind::scalar && at.value.items.empty() && at.value.entries.empty();
-  if (empty || is_one_of(at, words_of(row.values))) return;
+  if (empty || has_value_of_row(at, row)) return;
   fail(at.where, ": ", row.meaning, " is not in this build; want ",
        row.values.empty() ? "null" : joined(words_of(row.values)), ", found ", found(at.value));
 }
@@ -50,25 +52,24 @@ void check_class(const Place& at, const InertKeys& row) {
          "); known: ", joined(words_of(row.values)));
 }
 
-constexpr Form flag{"true or false", [](const Place& at, const InertKeys&) { check_as<bool>(at, any); }};
-constexpr Form whole{"a nonnegative integer",
-                     [](const Place& at, const InertKeys&) { check_as<std::int64_t>(at, nonnegative); }};
-constexpr Form count{"a positive integer",
-                     [](const Place& at, const InertKeys&) { check_as<std::int64_t>(at, positive); }};
-constexpr Form number{"a nonnegative number",
-                      [](const Place& at, const InertKeys&) { check_as<double>(at, nonnegative); }};
-constexpr Form above_zero{"a positive number",
-                          [](const Place& at, const InertKeys&) { check_as<double>(at, positive); }};
+template <class T, const Range& range = any>
+void check_as(const Place& at, const InertKeys&) {
+  T unused{};
+  read(at, unused, range);
+}
+
+constexpr Form flag{"true or false", check_as<bool>};
+constexpr Form whole{"a nonnegative integer", check_as<std::int64_t, nonnegative>};
+constexpr Form count{"a positive integer", check_as<std::int64_t, positive>};
+constexpr Form number{"a nonnegative number", check_as<double, nonnegative>};
+constexpr Form above_zero{"a positive number", check_as<double, positive>};
 constexpr Form section{"a section", [](const Place& at, const InertKeys&) { as_section(at); }};
 constexpr Form choice{"one of ", check_choice};
 constexpr Form class_name{"one of ", check_class, false};
-
-}  // namespace
-
 constexpr Form anything{"anything", [](const Place&, const InertKeys&) {}};
+/// Accepts null, an empty list or section, and the values of the row, which describe what this build does
+/// anyway.
 constexpr Form only{"", check_only, false};
-
-namespace {
 
 constexpr auto table = std::to_array<InertKeys>({
     {"step_scheduler", "_target_", class_name, "class of the scheduler", "StepScheduler"},
@@ -199,43 +200,22 @@ constexpr auto table = std::to_array<InertKeys>({
 
 }  // namespace
 
+std::span<const InertKeys> inert_keys() { return table; }
+
+bool check_inert(const Place& at, const InertKeys& row) {
+  // Nothing looks at the text of `anything`, so a variable in it need not be set.
+  const bool unread = &row.form == &anything && at.value.kind == Value::Kind::scalar;
+  if (unread ? at.value.text == "none" || at.value.text == "None" : is_null(at)) return false;
+  row.form.check(at, row);
+  return row.form.reported;
+}
+
 std::string type_of(const InertKeys& row) {
   const std::string values = joined(words_of(row.values));
   if (&row.form == &only) return values.empty() ? "null" : values + " or null";
   return row.form.name + values;
 }
 
-std::span<const InertKeys> inert_keys() { return table; }
-
-std::vector<const InertKeys*> find_inert(std::string_view section, std::string_view key) {
-  std::vector<const InertKeys*> rows;
-  for (const InertKeys& row : table)
-    if (row.section == section && std::ranges::count(words_of(row.keys), key) > 0) rows.push_back(&row);
-  return rows;
-}
-
-bool is_inert_section(std::string_view section) {
-  return std::ranges::any_of(table, [&](const InertKeys& row) { return row.section == section; });
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += cat(out.empty() ? "" : ", ", word);
-  return out;
-}
-
-std::vector<std::string> words_of(std::string_view separated_by_blanks) {
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin < separated_by_blanks.size();) {
-    const std::size_t end = std::min(separated_by_blanks.find(' ', begin), separated_by_blanks.size());
-    if (end > begin) words.emplace_back(separated_by_blanks.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
-}
-
-bool is_for_class(std::string_view classes, std::string_view word) {
-  return classes.empty() || word.empty() || std::ranges::count(words_of(classes), word) > 0;
-}
+const char* effect_of(const InertKeys& row) { return &row.form == &only ? "not in this build" : "none"; }
 
 }  // namespace nemocube::recipe

@@ -5,120 +5,91 @@
 #include "core/error.h"
 #include "train/recipe/fields.h"
 #include "train/recipe/inert_keys.h"
+#include "train/recipe/words.h"
 
 namespace nemocube::recipe {
 namespace {
 
 struct Row {
-  int depth = 0;  ///< of the sections around it
-  std::string path{}, key{};
-  std::string type{};  ///< empty for a section
-  std::string value{}, meaning{}, effect{};
+  std::string path, type, value, meaning, effect;
 };
 
-/// Lists the keys that a recipe holds or, with `all`, every key that recipes can have.
+/// Lists every key that a section can have. The fields that it visits hold their defaults.
 class KeyList {
  public:
-  KeyList(std::vector<Row>& rows, bool all, std::string prefix = "", int depth = 0)
-      : rows_(rows), all_(all), prefix_(std::move(prefix)), depth_(depth) {}
+  KeyList(std::vector<Row>& rows, std::string section) : rows_(rows), section_(std::move(section)) {}
 
   template <class E>
   void target(const E& value, const char* meaning, bool required = false) {
-    class_ = all_ ? "" : name_of_choice(value);
-    add("_target_", wish_for(&value, any), all_ && required ? "required" : text_of(value), meaning);
+    const Shown shown = show(value, any);
+    add("_target_", shown.wish, required ? "required" : shown.text, meaning);
   }
   void classes(std::string_view names) { classes_ = names; }
   template <class T>
   void field(const char* key, const T& value, const char* meaning, Range range = any) {
-    if (is_for_class(classes_, class_)) add(key, wish_for(&value, range), text_of(value), meaning);
-  }
-  template <class T>
-  void field(const char* key, const MaybeAbsent<T>& value, const char* meaning, Range range = any) {
-    if (all_) return add(key, wish_for(&value, range), "", meaning);
-    if (value) field(key, *value, meaning, range);
+    const Shown shown = show(value, range);
+    add(key, shown.wish, shown.text, meaning);
   }
   template <class T>
   void alias(const char* key, const T& value, const std::string& path, Range range = any) {
-    if (all_) add(key, wish_for(&value, range), "", cat("the same as `", path, "`"));
+    add(key, show(value, range).wish, "", cat("the same as `", path, "`"));
   }
-  void path_or_section(const char* key, const std::optional<std::string>& value, const char* meaning) {
-    if (all_) return add(key, "a path, or a section with pretrained_model_name_or_path", "null", meaning);
-    if (value) field(key, *value, meaning);
+  void path_or_section(const char* key, const std::optional<std::string>&, const char* meaning) {
+    add(key, "a path, or a section with pretrained_model_name_or_path", "null", meaning);
   }
-  template <class Fn>
-  void section(const std::string& key, Fn&& fn, const char* kind = nullptr) {
-    if (all_ && kind != nullptr) return add(key, "a section", "", cat("the keys of `", kind, "`"));
-    const std::size_t before = rows_.size();
-    rows_.push_back({.depth = depth_, .path = prefix_ + key, .key = key});
-    KeyList sub(rows_, all_, cat(prefix_, key, "."), depth_ + 1);
-    fn(sub);
-    if (all_) sub.inert_rows();
-    if (rows_.size() == before + 1) rows_.pop_back();
+  template <class S>
+  void section(const std::string& key, const S& contents, const char* kind = nullptr) {
+    if (kind != nullptr) return add(key, "a section", "", cat("the keys of `", kind, "`"));
+    KeyList sub(rows_, path_of(key));
+    visit(sub, contents);
+    sub.inert();
   }
-  template <class S, class Fn>
-  void optional_section(const char* key, const std::optional<S>& value, Fn&& fn) {
-    const S initial;
-    if (value || all_) section(key, [&](KeyList& sub) { fn(sub, value ? *value : initial); });
+  template <class S>
+  void section(const std::string& key, const std::optional<S>&) {
+    section(key, S{});
   }
-  template <class S, class Fn>
-  void sections(const std::string& prefix, const std::map<std::string, S>& sections, Fn&& fn,
-                const char* kind) {
-    if (all_) add(prefix, "a section", "", cat("the keys of `", kind, "`; more sets are ", prefix, "_NAME"));
-    for (const auto& [name, value] : sections)
-      section(name == "default" ? prefix : cat(prefix, "_", name), [&](KeyList& sub) { fn(sub, value); });
+  template <class S>
+  void sections(const std::string& prefix, const std::map<std::string, S>&, const char* kind) {
+    add(prefix, "a section", "", cat("the keys of `", kind, "`; more sets are ", prefix, "_NAME"));
   }
-  template <class S, class Fn>
-  void list(const char* key, const std::vector<S>& items, const char* meaning, Fn&& fn) {
-    if (all_) add(key, "a list of sections", "[]", meaning);
-    const std::vector<S> one(1);
-    if (items.empty() && !all_) return;
-    if (!all_) rows_.push_back({.depth = depth_, .path = prefix_ + key, .key = key});
-    for (const S& item : all_ ? one : items) {
-      if (!all_) rows_.push_back({.depth = depth_ + 1, .path = prefix_ + key, .key = "-"});
-      KeyList sub(rows_, all_, cat(prefix_, key, ".N."), depth_ + 2);
-      fn(sub, item);
-    }
+  template <class S>
+  void list(const std::string& key, const std::vector<S>&, const char* meaning) {
+    add(key, "a list of sections", "[]", meaning);
+    section(key + ".N", S{});
   }
 
-  /// The keys without effect of this section; of the recipe itself, also those of sections not listed yet.
-  void inert_rows() {
-    const std::vector<Row> before = rows_;
+  /// The keys without effect of this section.
+  void inert() {
     for (const InertKeys& row : inert_keys()) {
-      const std::string section = row.section.empty() ? "" : cat(row.section, ".");
-      const bool listed =
-          std::ranges::any_of(before, [&](const Row& r) { return r.path.starts_with(section); });
-      if (section == "tokenizer." || !section.starts_with(prefix_)) continue;
-      if (prefix_.empty() && !section.empty() && listed) continue;
+      if (row.section != section_) continue;
       classes_ = row.classes;
-      for (const std::string& key : words_of(row.keys)) {
-        add(section.substr(prefix_.size()) + key, type_of(row), "", std::string(row.meaning));
-        rows_.back().effect = &row.form == &only ? "not in this build" : "none";
-      }
+      for (const std::string& key : words_of(row.keys))
+        add(key, type_of(row), "", std::string(row.meaning), effect_of(row));
     }
   }
 
  private:
-  void add(const std::string& key, std::string type, std::string value, std::string meaning) {
+  std::string path_of(const std::string& key) const {
+    return section_.empty() ? key : cat(section_, ".", key);
+  }
+  void add(const std::string& key, std::string type, std::string value, std::string meaning,
+           const char* effect = "yes") {
     if (!classes_.empty()) meaning += cat(" (", classes_, ")");
-    rows_.push_back(
-        {depth_, prefix_ + key, key, std::move(type), std::move(value), std::move(meaning), "yes"});
+    rows_.push_back({path_of(key), std::move(type), std::move(value), std::move(meaning), effect});
   }
 
   std::vector<Row>& rows_;
-  bool all_;
-  std::string prefix_;
-  int depth_;
-  std::string class_;    ///< the section's own, empty with `all`
+  std::string section_;
   std::string classes_;  ///< that the next fields belong to
 };
 
 const std::vector<Row>& all_rows() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> found;
-    KeyList list(found, true);
-    const Recipe initial;
-    fields(list, initial);
-    list.inert_rows();
+    KeyList list(found, "");
+    const Recipe defaults;
+    fields(list, defaults);
+    list.inert();
     return found;
   }();
   return rows;
@@ -150,26 +121,9 @@ const std::vector<std::string>& known_paths() {
 std::string key_table() {
   std::string out = "| key | type | default | meaning | effect |\n|---|---|---|---|---|\n";
   for (const Row& row : all_rows())
-    if (!row.type.empty())
-      out += cat("| `", row.path, "` | ", cell(row.type), " | ", cell(row.value, "`"), " | ",
-                 cell(row.meaning), " | ", row.effect, " |\n");
+    out += cat("| `", row.path, "` | ", cell(row.type), " | ", cell(row.value, "`"), " | ", cell(row.meaning),
+               " | ", row.effect, " |\n");
   return out;
 }
 
 }  // namespace nemocube::recipe
-
-namespace nemocube {
-
-std::string describe(const Recipe& recipe) {
-  std::vector<recipe::Row> rows;
-  recipe::KeyList list(rows, false);
-  recipe::fields(list, recipe);
-  std::string out;
-  for (const recipe::Row& row : rows) {
-    out += std::string(2 * static_cast<std::size_t>(row.depth), ' ') + row.key;
-    out += row.key == "-" ? "\n" : row.type.empty() ? ":\n" : cat(": ", row.value, "\n");
-  }
-  return out;
-}
-
-}  // namespace nemocube

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-/// The keys of recipes as a list: the other visitor of fields.h.
+/// The keys of recipes as a list, made by the visitor of fields.h that documents.
 namespace nemocube::recipe {
 
 /// Paths of all keys, with and without effect, each section before its keys.

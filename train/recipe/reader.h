@@ -1,17 +1,18 @@
 #pragma once
+#include <concepts>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "train/recipe/inert_keys.h"
 #include "train/recipe/reading.h"
+#include "train/recipe/words.h"
 
-/// Fills the structs of a recipe from its YAML tree: a visitor of fields.h, as is KeyList. Problems
-/// are collected in Reading; reading continues after each.
+/// Fills the structs of a recipe from its YAML tree: the visitor of fields.h that reads. Problems are collected
+/// in Reading; reading continues after each.
 namespace nemocube::recipe {
 
 class Reader {
@@ -24,14 +25,11 @@ class Reader {
   /// The key `_target_`: the class that a section describes.
   template <class E>
   void target(E& out, const char*, bool required = false) {
-    const Value* value = take("_target_");
-    if (value != nullptr && (value->line > 0 || !is_null(place("_target_", *value)))) {
-      if (read_key("_target_", out, any)) class_ = name_of_choice(out);
-    } else if (required) {
-      wanted_class_ = wish_for(&out, any);
-    } else {
+    const Outcome outcome = read_key("_target_", out, any);
+    if (outcome == Outcome::absent && required)
+      wanted_class_ = show(out, any).wish;
+    else if (outcome != Outcome::wrong)
       class_ = name_of_choice(out);
-    }
   }
   /// The fields that follow belong to these classes only, written as in text_of() and separated by blanks.
   /// Without names they belong to all classes.
@@ -46,7 +44,7 @@ class Reader {
   template <class T>
   void alias(const char* key, T& out, const std::string& path, Range range = any) {
     T other = out;
-    if (!read_key(key, other, range) || reading_.any_faulty({path})) return;
+    if (read_key(key, other, range) != Outcome::read || reading_.any_faulty({path})) return;
     if (reading_.given(path) && other != out)
       reading_.rule(false, {path_of(key)}, "is ", text_of(other), ", but ", path, " is ", text_of(out),
                     "; want one of them, or equal values");
@@ -56,36 +54,33 @@ class Reader {
   /// A path, or a section whose pretrained_model_name_or_path is the path.
   template <class T>
   void path_or_section(const char* key, T& out, const char*) {
-    const Value* value = take(key);
-    if (value == nullptr || value->kind != Value::Kind::map) return void(read_key(key, out, any));
-    Reader sub(reading_, *value, path_of(key), "tokenizer");
-    sub.field("pretrained_model_name_or_path", out, "");
-    sub.finish();
+    const auto as_path = [&](Reader& sub) { sub.field("pretrained_model_name_or_path", out, ""); };
+    const Value* value = map_.find(key);
+    if (value != nullptr && value->kind == Value::Kind::map)
+      section(key, as_path, "tokenizer");
+    else
+      field(key, out, "");
   }
-  /// `fn` gets a Reader of the section, unless the section is absent or null.
-  template <class Fn>
-  void section(const char* key, Fn&& fn, const char* kind = nullptr) {
-    subsection(key, kind != nullptr ? std::string(kind) : kind_of(key), fn);
-  }
-  template <class S, class Fn>
-  void optional_section(const char* key, std::optional<S>& out, Fn&& fn) {
-    section(key, [&](Reader& sub) { fn(sub, out.emplace()); });
+  /// `contents`: the struct of a section, or a function that visits its fields. An absent or null section
+  /// leaves the struct as it is.
+  template <class S>
+  void section(const char* key, S&& contents, const char* kind = nullptr) {
+    if (const Value* value = take(key)) open(key, *value, kind != nullptr ? kind : kind_of(key), contents);
   }
   /// All sections whose key begins with `prefix`; the rest of the key names them.
-  template <class S, class Fn>
-  void sections(const char* prefix, std::map<std::string, S>& out, Fn&& fn, const char* kind) {
-    for (const std::string& key : keys_with(prefix))
-      subsection(key, kind, [&](Reader& sub) {
-        reading_.attempt(map_.find(key), path_of(key), [&] {
-          const auto [at, is_new] = out.emplace(suffix_name(key, prefix), S{});
-          require(is_new, where(key), ": a second section named '", at->first, "'");
-          at->second.key = key;
-          fn(sub, at->second);
+  template <class S>
+  void sections(std::string_view prefix, std::map<std::string, S>& out, const char* kind) {
+    for (const auto& [key, value] : map_.entries)
+      if (key.starts_with(prefix) && take(key) != nullptr)
+        open(key, value, kind, [&, &name = key](Reader& sub) {
+          const auto [at, is_new] = out.emplace(suffix_name(name, prefix), S{});
+          require(is_new, where(name), ": a second section named '", at->first, "'");
+          at->second.key = name;
+          fields(sub, at->second);
         });
-      });
   }
-  template <class S, class Fn>
-  void list(const char* key, std::vector<S>& out, const char*, Fn&& fn) {
+  template <class S>
+  void list(const char* key, std::vector<S>& out, const char*) {
     const Value* value = take(key);
     if (value == nullptr) return;
     out.clear();
@@ -94,66 +89,68 @@ class Reader {
         wrong(place(key, *value), "a list");
     });
     for (std::size_t i = 0; i < value->items.size(); ++i)
-      Reader(reading_, *value, path_of(key), "").item(i, out.emplace_back(), fn);
+      open(cat(key, ".", i), value->items[i], kind_of(key), out.emplace_back(), Null::refused);
   }
 
   /// Handles the keys that no field took: keys without effect, and unknown keys, which are problems.
   void finish();
 
  private:
-  template <class Fn>
-  void subsection(const std::string& key, const std::string& kind, Fn&& fn) {
-    const Value* value = take(key);
-    const Value* map = nullptr;
-    if (value == nullptr) return;
-    reading_.attempt(value, path_of(key), [&] { map = as_section(place(key, *value)); });
-    if (map == nullptr) return;
-    Reader sub(reading_, *map, path_of(key), kind);
-    fn(sub);
-    sub.finish();
-  }
-  template <class S, class Fn>
-  void item(std::size_t i, S& out, Fn&& fn) {
-    const std::string key = std::to_string(i);
-    reading_.attempt(&map_.items[i], path_of(key), [&] {
-      const Value* map = as_section(place(key, map_.items[i]));
-      if (map == nullptr) wrong(place(key, map_.items[i]), "a section of keys");
-      Reader sub(reading_, *map, path_of(key), "");
-      fn(sub, out);
+  enum class Outcome { absent, wrong, read };
+  enum class Null { absent, refused };
+
+  template <class S>
+  void open(const std::string& key, const Value& value, std::string kind, S&& contents,
+            Null null = Null::absent) {
+    reading_.attempt(&value, path_of(key), [&] {
+      const Value* map = as_section(place(key, value));
+      if (map == nullptr && null == Null::refused) wrong(place(key, value), "a section of keys");
+      if (map == nullptr) return;
+      Reader sub(reading_, *map, path_of(key), std::move(kind));
+      visit(sub, emplaced(contents));
       sub.finish();
     });
   }
-  /// Whether the key is present and valid. Null on the command line takes a key out of the recipe.
+  template <class S>
+  static S& emplaced(S& section) {
+    return section;
+  }
+  template <class S>
+  static S& emplaced(std::optional<S>& section) {
+    return section.emplace();
+  }
+  /// Null on the command line takes a key out of the recipe.
   template <class T>
-  bool read_key(const char* key, T& out, Range range) {
+  Outcome read_key(const char* key, T& out, Range range) {
     const Value* value = take(key);
-    if (value == nullptr) return false;
-    bool there = false;
+    if (value == nullptr) return Outcome::absent;
+    Outcome outcome = Outcome::read;
     const bool right = reading_.attempt(value, path_of(key), [&] {
       const Place at = place(key, *value);
-      const bool removed = !takes_null<T> && (range.null_is_default || value->line == 0) && is_null(at);
-      if (removed) return;
-      read(at, out, range);
-      there = true;
+      const bool can_remove = !takes_null<T> && (range.null_is_default || value->line == 0);
+      if (can_remove && is_null(at))
+        outcome = Outcome::absent;
+      else
+        read(at, out, range);
     });
-    return there && right;
+    return right ? outcome : Outcome::wrong;
   }
 
-  std::string path_of(std::string_view key) const;
-  std::string kind_of(std::string_view key) const;
+  std::string path_of(std::string_view key) const {
+    return path_.empty() ? std::string(key) : cat(path_, ".", key);
+  }
+  std::string kind_of(std::string_view key) const {
+    return kind_.empty() ? std::string(key) : cat(kind_, ".", key);
+  }
   std::string where(const std::string& key) const { return reading_.where(map_.find(key), path_of(key)); }
   Place place(const std::string& key, const Value& value) const {
     return {value, path_of(key), reading_.where(&value, path_of(key))};
   }
   /// Records the key as known. Returns its value, or null when the key is absent or belongs to another class.
   const Value* take(const std::string& key);
-  std::vector<std::string> keys_with(std::string_view prefix) const;
   std::string suffix_name(const std::string& key, std::string_view prefix) const;
-
-  void other_key(const std::string& key, const Value& value);
-  void inert_key(const std::string& key, const Value& value, const InertKeys& row);
   void key_of_other_class(const std::string& key, const Value& value, const std::string& classes);
-  [[noreturn]] void unknown_key(const std::string& key, const Value& value);
+  [[noreturn]] void unknown_key(const std::string& key);
 
   Reading& reading_;
   const Value& map_;

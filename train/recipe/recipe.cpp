@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/quote.h"
-#include "data/datasets/split.h"
 #include "train/recipe/fields.h"
 #include "train/recipe/key_list.h"
 #include "train/recipe/reader.h"
@@ -68,70 +66,6 @@ std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp) {
   fail(recipe.file, ": step_scheduler.global_batch_size = ", global,
        " must be a multiple of local_batch_size = ", local, ranks,
        "; the nearest that is: ", std::max(global / unit, std::int64_t{1}) * unit);
-}
-
-namespace {
-
-std::filesystem::path file_in_folder(const std::filesystem::path& folder, const std::string& split,
-                                     const std::string& where) {
-  std::vector<std::string> names;
-  for (const char* ending : {".json", ".jsonl", ".ndjson", ".safetensors"}) names.push_back(split + ending);
-  std::string tried;
-  for (const std::string& name : names) {
-    if (std::filesystem::is_regular_file(folder / name)) return folder / name;
-    tried += cat(tried.empty() ? "" : ", ", name);
-  }
-  fail(where, "the folder ", folder.string(), " holds none of ", tried);
-}
-
-}  // namespace
-
-std::filesystem::path dataset_file(const DatasetSection& dataset) {
-  const std::string split = DatasetSplit::parse(dataset.split.value_or("train")).name;
-  const bool named = dataset.kind == DatasetKind::squad && dataset.path.empty();
-  const std::string& source = named ? dataset.dataset_name : dataset.path;
-  const std::string where = cat(dataset.key, named ? ".dataset_name: " : ".path: ");
-  require(!source.empty(), where, "is missing");
-  const std::string ending = std::filesystem::path(source).extension().string();
-  const bool is_file_name = !named || ending.starts_with(".json") || ending == ".ndjson";
-  std::error_code unclear;  // what is there and cannot be reached has its own message
-  if (is_file_name && !std::filesystem::exists(source, unclear) && !unclear)
-    fail(where, does_not_exist(source));
-  if (dataset.kind == DatasetKind::squad) return find_squad_file(source, split);
-  if (std::filesystem::is_directory(source)) return file_in_folder(source, split, where);
-  return source;
-}
-
-std::string does_not_exist(const std::string& path) {
-  std::error_code error;
-  const std::string here = std::filesystem::current_path(error).string();
-  if (std::filesystem::path(path).is_absolute() || error) return cat(quote(path), " does not exist");
-  return cat(quote(path), " does not exist in ", excerpt(here),
-             " (relative paths of a recipe start from the working directory)");
-}
-
-std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset) {
-  if (dataset.tokenizer) return *dataset.tokenizer;
-  if (recipe.tokenizer) return *recipe.tokenizer;
-  require(recipe.model && !recipe.model->path.empty(), recipe.file, ": no tokenizer: want ", dataset.key,
-          ".tokenizer, tokenizer.pretrained_model_name_or_path or a model folder");
-  return folder_of(recipe.model->path);
-}
-
-std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset) {
-  const std::filesystem::path path = tokenizer_path(recipe, dataset);
-  std::error_code unclear;  // what is there and cannot be reached has its own message
-  const std::string key = dataset.tokenizer  ? dataset.key + ".tokenizer"
-                          : recipe.tokenizer ? "tokenizer.pretrained_model_name_or_path"
-                                             : "model.pretrained_model_name_or_path";
-  require(std::filesystem::exists(path, unclear) || unclear, key,
-          ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()));
-  return path;
-}
-
-std::filesystem::path folder_of(const std::filesystem::path& folder_or_file) {
-  if (!std::filesystem::is_regular_file(folder_or_file)) return folder_or_file;
-  return folder_or_file.has_parent_path() ? folder_or_file.parent_path() : ".";
 }
 
 }  // namespace nemocube

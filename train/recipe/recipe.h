@@ -16,8 +16,18 @@
 #include "train/optimizer/optimizer.h"
 
 /// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
-/// NeMo AutoModel's recipes. The meaning of each key is in fields.h and, as a table, in docs/recipe.md. Steps
-/// are optimizer steps counted from 0. Relative paths start from the working directory.
+/// NeMo AutoModel's recipes. Steps are optimizer steps counted from 0. Relative paths start from the working
+/// directory.
+///
+/// From the text to the structs below (recipe.cpp):
+///   1. yaml.cpp parses the text into a tree of Value; override.cpp applies each --set to the tree.
+///   2. Reader walks the tree along fields.h, which declares every key: its name, variable, meaning and range.
+///      types.h reads a value of each C++ type; names.h has the words for enumerations. Reader then looks at
+///      the keys left over: inert_keys.h lists AutoModel's keys without effect, all others are unknown.
+///   3. rules.cpp checks what involves several keys, and fills in defaults that depend on other keys.
+///   4. Reading collects the problems of all steps and throws them as one Error.
+/// Two more visitors of fields.h go the other way: describe.cpp writes a recipe as YAML, and key_list.cpp makes
+/// the table of docs/recipe.md. A new key is a variable here, a line in fields.h, and the table made anew.
 namespace nemocube {
 
 struct StepSchedulerSection {
@@ -205,19 +215,5 @@ std::string describe(const Recipe& recipe);
 /// The number of forward passes per step on each of `dp` data-parallel ranks. Throws Error when the global
 /// batch does not divide into whole forward passes.
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
-
-/// The file that a squad, messages or tokens dataset reads: `path` or dataset_name, or if that is a folder
-/// the file of the split in it. Throws Error saying what to download when only a hub name is known.
-std::filesystem::path dataset_file(const DatasetSection& dataset);
-/// dataset.tokenizer, else tokenizer, else the folder of the model: a folder with tokenizer.json, or the file
-/// itself. Throws Error when there is none.
-std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
-/// The same; throws Error also when the path does not exist.
-std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
-/// The message "'path' does not exist", for a relative path with the folder it was looked for in.
-std::string does_not_exist(const std::string& path);
-/// A folder itself, or the folder that holds a file: a recipe may name a model by its config.json and a
-/// tokenizer by its tokenizer.json.
-std::filesystem::path folder_of(const std::filesystem::path& folder_or_file);
 
 }  // namespace nemocube

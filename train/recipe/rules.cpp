@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "train/recipe/files.h"
 
 namespace nemocube::recipe {
 namespace {

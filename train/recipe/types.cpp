@@ -4,11 +4,13 @@
 #include <charconv>
 #include <cmath>
 #include <csignal>
+#include <span>
 
 #include "core/error.h"
 #include "core/quote.h"
 #include "train/recipe/scalar.h"
 #include "train/recipe/variables.h"
+#include "train/recipe/words.h"
 
 namespace nemocube::recipe {
 namespace {
@@ -49,6 +51,42 @@ std::string wish_for_number(const std::string& noun, Range range) {
   return range.infinite ? text + " or .inf" : text;
 }
 
+std::string text_of_real(double value) {
+  if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
+  std::string text = shortest(value);
+  if (text.find('.') != std::string::npos) return text;
+  // YAML 1.1 takes 1e-05 for a string.
+  return text.insert(std::min(text.find('e'), text.size()), ".0");
+}
+
+std::string in_quotes(const std::string& value) {
+  std::string out = "\"";
+  for (const char c : escape_variables(value)) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      constexpr char hex[] = "0123456789abcdef";
+      out += cat("\\x", hex[(c >> 4) & 15], hex[c & 15]);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+template <class T>
+void read_as(const Place& at, T& out, Range range, std::optional<T> (*parse)(std::string_view)) {
+  const auto scalar = scalar_of(at);
+  const auto value = scalar ? parse(scalar->text) : std::nullopt;
+  if (!value || !holds(range, static_cast<double>(*value))) wrong(at, show(out, range).wish);
+  out = *value;
+}
+
 }  // namespace
 
 bool is_null(const Place& at) {
@@ -79,35 +117,13 @@ const Value* as_section(const Place& at) {
   return nullptr;
 }
 
-std::string last_component(const std::string& dotted_path) {
-  const auto dot = dotted_path.find_last_of(".:");
-  return dot == std::string::npos ? dotted_path : dotted_path.substr(dot + 1);
-}
-
-void read(const Place& at, bool& out, Range range) {
-  const auto scalar = scalar_of(at);
-  const auto flag = scalar ? parse_flag(scalar->text) : std::nullopt;
-  if (!flag) wrong(at, wish_for(&out, range));
-  out = *flag;
-}
-
-void read(const Place& at, std::int64_t& out, Range range) {
-  const auto scalar = scalar_of(at);
-  const auto number = scalar ? parse_integer(scalar->text) : std::nullopt;
-  if (!number || !holds(range, static_cast<double>(*number))) wrong(at, wish_for(&out, range));
-  out = *number;
-}
-
-void read(const Place& at, double& out, Range range) {
-  const auto scalar = scalar_of(at);
-  const auto number = scalar ? parse_real(scalar->text) : std::nullopt;
-  if (!number || !holds(range, *number)) wrong(at, wish_for(&out, range));
-  out = *number;
-}
+void read(const Place& at, bool& out, Range range) { read_as(at, out, range, parse_flag); }
+void read(const Place& at, std::int64_t& out, Range range) { read_as(at, out, range, parse_integer); }
+void read(const Place& at, double& out, Range range) { read_as(at, out, range, parse_real); }
 
 void read(const Place& at, std::string& out, Range range) {
   const auto scalar = scalar_of(at);
-  if (!scalar) wrong(at, wish_for(&out, range));
+  if (!scalar) wrong(at, show(out, range).wish);
   const bool looks_typed = parse_flag(scalar->text).has_value() || parse_real(scalar->text).has_value();
   if (scalar->plain && looks_typed) wrong(at, "text (in quotes where it looks like a number or a switch)");
   out = scalar->text;
@@ -122,7 +138,7 @@ void read(const Place& at, std::optional<DType>& out, Range range) {
     if (scalar) out = parse_dtype(scalar->text);
   } catch (const Error&) {
   }
-  if (out != DType::bf16 && out != DType::f32) wrong(at, wish_for(&out, range));
+  if (out != DType::bf16 && out != DType::f32) wrong(at, show(out, range).wish);
 }
 
 void read(const Place& at, std::array<double, 2>& out, Range range) {
@@ -132,29 +148,26 @@ void read(const Place& at, std::array<double, 2>& out, Range range) {
     tuple = parse_yaml_value(cat("[", at.value.text.substr(1, at.value.text.size() - 2), "]"), at.where,
                              at.value.line);
   const Value& list = tuple.kind == Value::Kind::list ? tuple : at.value;
-  if (list.kind != Value::Kind::list || list.items.size() != 2) wrong(at, wish_for(&out, range));
+  if (list.kind != Value::Kind::list || list.items.size() != 2) wrong(at, show(out, range).wish);
   for (std::size_t i = 0; i < 2; ++i)
     read(Place{list.items[i], cat(at.path, ".", i), cat(at.where, ".", i)}, out[i], range);
 }
 
 void read(const Place& at, std::vector<int>& out, Range range) {
-  std::vector<const Value*> items;
-  if (at.value.kind == Value::Kind::list)
-    for (const Value& item : at.value.items) items.push_back(&item);
-  else
-    items.push_back(&at.value);
+  const bool is_list = at.value.kind == Value::Kind::list;
+  const std::span<const Value> items = is_list ? std::span(at.value.items) : std::span(&at.value, 1);
   out.clear();
-  for (const Value* item : items) {
-    const Place place{*item, at.path, at.where};
+  for (const Value& item : items) {
+    const Place place{item, at.path, at.where};
     if (is_null(place)) continue;
     const auto scalar = scalar_of(place);
-    if (!scalar) wrong(place, wish_for(&out, range));
-    int number = static_cast<int>(std::clamp<std::int64_t>(parse_integer(scalar->text).value_or(0), 0, 65));
+    if (!scalar) wrong(place, show(out, range).wish);
+    std::int64_t number = parse_integer(scalar->text).value_or(0);
     for (const auto& [name, candidate] : signal_names)
       if (scalar->text == name) number = candidate;
     if (number < 1 || number > 64 || number == SIGKILL || number == SIGSTOP)
-      wrong(place, wish_for(&out, range));
-    out.push_back(number);
+      wrong(place, show(out, range).wish);
+    out.push_back(static_cast<int>(number));
   }
 }
 
@@ -166,10 +179,10 @@ void read(const Place& at, std::map<std::string, std::string, std::less<>>& out,
     read(Place{word, cat(at.path, ".", name), cat(at.where, ".", name)}, out[name], range);
 }
 
-std::size_t read_choice(const Place& at, const std::vector<const char*>& names) {
+std::size_t read_choice(const Place& at, const std::vector<std::string>& names) {
   const bool is_class = at.path.ends_with("_target_");
   const auto scalar = scalar_of(at);
-  if (!scalar) wrong(at, wish_for_choice(names));
+  if (!scalar) wrong(at, "one of " + joined(names));
   const auto flag = parse_flag(scalar->text);
   const std::string word = is_class ? last_component(scalar->text)
                            : flag   ? (*flag ? "true" : "false")
@@ -178,79 +191,41 @@ std::size_t read_choice(const Place& at, const std::vector<const char*>& names) 
   if (name != names.end()) return static_cast<std::size_t>(name - names.begin());
   if (is_class)
     fail(at.where, ": no class ", quote(word), " in this build (found ", quote(at.value.text),
-         "); known: ", wish_for_choice(names).substr(7));
-  wrong(at, wish_for_choice(names));
+         "); known: ", joined(names));
+  wrong(at, "one of " + joined(names));
 }
 
-std::string text_of(bool value) { return value ? "true" : "false"; }
-std::string text_of(std::int64_t value) { return std::to_string(value); }
-std::string text_of(const std::optional<DType>& value) {
-  return value ? std::string(name_of(*value)) : "auto";
-}
-std::string text_of(const std::array<double, 2>& value) {
-  return cat("[", text_of(value[0]), ", ", text_of(value[1]), "]");
+Shown show(bool value, Range) { return {"true or false", value ? "true" : "false"}; }
+
+Shown show(std::int64_t value, Range range) {
+  return {wish_for_number("integer", range), std::to_string(value)};
 }
 
-std::string text_of(double value) {
-  if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
-  std::string text = shortest(value);
-  if (text.find('.') != std::string::npos) return text;
-  // YAML 1.1 takes 1e-05 for a string.
-  return text.insert(std::min(text.find('e'), text.size()), ".0");
+Shown show(double value, Range range) { return {wish_for_number("number", range), text_of_real(value)}; }
+
+Shown show(const std::string& value, Range) { return {"text", in_quotes(value)}; }
+
+Shown show(const std::optional<DType>& value, Range) {
+  return {"auto, bf16 or f32", value ? std::string(name_of(*value)) : "auto"};
 }
 
-std::string text_of(const std::string& value) {
-  std::string out = "\"";
-  for (const char c : escape_variables(value)) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      constexpr char hex[] = "0123456789abcdef";
-      out += cat("\\x", hex[(c >> 4) & 15], hex[c & 15]);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
+Shown show(const std::array<double, 2>& value, Range range) {
+  return {"a list of two numbers, each " + wish_for_number("number", range),
+          cat("[", text_of(value[0]), ", ", text_of(value[1]), "]")};
 }
 
-std::string text_of(const std::vector<int>& value) {
-  std::string out;
-  for (const int number : value) out += cat(out.empty() ? "" : ", ", number);
-  return value.empty() ? "null" : cat("[", out, "]");
+Shown show(const std::vector<int>& value, Range) {
+  std::vector<std::string> numbers, names;
+  for (const int number : value) numbers.push_back(std::to_string(number));
+  for (const auto& [name, number] : signal_names) names.push_back(name);
+  return {cat("signals by number or name (", joined(names), ")"),
+          value.empty() ? "null" : cat("[", joined(numbers), "]")};
 }
 
-std::string text_of(const std::map<std::string, std::string, std::less<>>& value) {
-  std::string out;
-  for (const auto& [name, word] : value)
-    out += cat(out.empty() ? "" : ", ", text_of(name), ": ", text_of(word));
-  return cat("{", out, "}");
-}
-
-std::string wish_for(const bool*, Range) { return "true or false"; }
-std::string wish_for(const std::int64_t*, Range range) { return wish_for_number("integer", range); }
-std::string wish_for(const double*, Range range) { return wish_for_number("number", range); }
-std::string wish_for(const std::string*, Range) { return "text"; }
-std::string wish_for(const std::optional<DType>*, Range) { return "auto, bf16 or f32"; }
-std::string wish_for(const std::array<double, 2>*, Range range) {
-  return "a list of two numbers, each " + wish_for_number("number", range);
-}
-std::string wish_for(const std::vector<int>*, Range) {
-  return "signals by number or name (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM)";
-}
-std::string wish_for(const std::map<std::string, std::string, std::less<>>*, Range) {
-  return "a section of words";
-}
-
-std::string wish_for_choice(const std::vector<const char*>& names) {
-  std::string known;
-  for (const char* name : names) known += cat(known.empty() ? "" : ", ", name);
-  return "one of " + known;
+Shown show(const std::map<std::string, std::string, std::less<>>& value, Range) {
+  std::vector<std::string> entries;
+  for (const auto& [name, word] : value) entries.push_back(cat(in_quotes(name), ": ", in_quotes(word)));
+  return {"a section of words", cat("{", joined(entries), "}")};
 }
 
 }  // namespace nemocube::recipe

@@ -11,10 +11,16 @@
 #include "core/dtype.h"
 #include "train/recipe/names.h"
 #include "train/recipe/value.h"
+#include "train/recipe/words.h"
 
 /// The types of keys. read() takes a value of a type from the YAML tree and throws Error for other values;
-/// text_of() writes YAML that read() accepts; wish_for() names the type in messages and in the documentation.
+/// show() says what read() accepts, and writes a value so that read() gives it back.
 namespace nemocube::recipe {
+
+struct Shown {
+  std::string wish;  ///< the type and its range, for messages and for the documentation
+  std::string text;  ///< the value in YAML; empty for an absent key
+};
 
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
@@ -42,7 +48,6 @@ std::string found(const Value& value);  ///< as messages describe the value: 'te
 [[noreturn]] void wrong(const Place& at, const std::string& wish);  ///< "where: want wish, found ..."
 /// The map of a section, or nothing for null.
 const Value* as_section(const Place& at);
-std::string last_component(const std::string& dotted_path);
 
 void read(const Place& at, bool& out, Range range);
 void read(const Place& at, std::int64_t& out, Range range);
@@ -53,31 +58,26 @@ void read(const Place& at, std::array<double, 2>& out, Range range);
 void read(const Place& at, std::vector<int>& out, Range range);  ///< signals
 void read(const Place& at, std::map<std::string, std::string, std::less<>>& out, Range range);
 
-std::string text_of(bool value);
-std::string text_of(std::int64_t value);
-std::string text_of(double value);  ///< shortest that reads back equal, always with a point
-std::string text_of(const std::string& value);
-std::string text_of(const std::optional<DType>& value);
-std::string text_of(const std::array<double, 2>& value);
-std::string text_of(const std::vector<int>& value);
-std::string text_of(const std::map<std::string, std::string, std::less<>>& value);
+Shown show(bool value, Range range);
+Shown show(std::int64_t value, Range range);
+Shown show(double value, Range range);
+Shown show(const std::string& value, Range range);
+Shown show(const std::optional<DType>& value, Range range);
+Shown show(const std::array<double, 2>& value, Range range);
+Shown show(const std::vector<int>& value, Range range);
+Shown show(const std::map<std::string, std::string, std::less<>>& value, Range range);
 
-std::string wish_for(const bool*, Range range);
-std::string wish_for(const std::int64_t*, Range range);
-std::string wish_for(const double*, Range range);
-std::string wish_for(const std::string*, Range range);
-std::string wish_for(const std::optional<DType>*, Range range);
-std::string wish_for(const std::array<double, 2>*, Range range);
-std::string wish_for(const std::vector<int>*, Range range);
-std::string wish_for(const std::map<std::string, std::string, std::less<>>*, Range range);
+template <class T>
+std::string text_of(const T& value) {
+  return show(value, any).text;
+}
 
 /// The index of the value in `names`. Throws Error listing `names` for another word.
-std::size_t read_choice(const Place& at, const std::vector<const char*>& names);
-std::string wish_for_choice(const std::vector<const char*>& names);
+std::size_t read_choice(const Place& at, const std::vector<std::string>& names);
 
 template <class E>
-std::vector<const char*> choices() {
-  std::vector<const char*> names;
+std::vector<std::string> choices() {
+  std::vector<std::string> names;
   for (const auto& [name, value] : names_of<E>) names.push_back(name);
   return names;
 }
@@ -86,9 +86,9 @@ template <class E>
 requires std::is_enum_v<E>
 void read(const Place& at, E& out, Range) { out = names_of<E>[read_choice(at, choices<E>())].value; }
 template <class E>
-requires std::is_enum_v<E> std::string text_of(E value) { return name_of_choice(value); }
-template <class E>
-requires std::is_enum_v<E> std::string wish_for(const E*, Range) { return wish_for_choice(choices<E>()); }
+requires std::is_enum_v<E> Shown show(E value, Range) {
+  return {"one of " + joined(choices<E>()), name_of_choice(value)};
+}
 
 template <class T>
 void read(const Place& at, std::optional<T>& out, Range range) {
@@ -96,12 +96,8 @@ void read(const Place& at, std::optional<T>& out, Range range) {
   if (!is_null(at)) read(at, out.emplace(), range);
 }
 template <class T>
-std::string text_of(const std::optional<T>& value) {
-  return value ? text_of(*value) : "null";
-}
-template <class T>
-std::string wish_for(const std::optional<T>*, Range range) {
-  return wish_for(static_cast<const T*>(nullptr), range) + " or null";
+Shown show(const std::optional<T>& value, Range range) {
+  return {show(T{}, range).wish + " or null", value ? text_of(*value) : "null"};
 }
 
 /// Tells an absent key, null and a value apart.
@@ -112,8 +108,8 @@ void read(const Place& at, MaybeAbsent<T>& out, Range range) {
   read(at, out.emplace(), range);
 }
 template <class T>
-std::string wish_for(const MaybeAbsent<T>*, Range range) {
-  return wish_for(static_cast<const std::optional<T>*>(nullptr), range);
+Shown show(const MaybeAbsent<T>& value, Range range) {
+  return {show(std::optional<T>{}, range).wish, value ? text_of(*value) : ""};
 }
 
 /// Whether null is a value of the type rather than no value.

@@ -1,4 +1,4 @@
-#include "train/recipe/nearest.h"
+#include "train/recipe/words.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,55 @@
+#include "train/recipe/files.h"
+
+#include <doctest/doctest.h>
+
+using namespace nemocube;
+
+namespace {
+
+constexpr const char* model_folder = NEMOCUBE_SOURCE_DIR "/tests/goldens/train20";
+
+Recipe parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  return parse_recipe(yaml, "r.yaml", overrides, RecipeUse::data);
+}
+
+}  // namespace
+
+TEST_CASE("dataset files: a path, a folder by split, or advice") {
+  DatasetSection d;
+  d.dataset_name = NEMOCUBE_SOURCE_DIR "/data/samples";
+  CHECK(dataset_file(d).filename() == "train.json");
+  d.split = "validation[:10]";
+  CHECK(dataset_file(d).filename() == "validation.json");
+  d.split = "test";
+  CHECK_THROWS_AS(dataset_file(d), Error);
+  d.dataset_name = "rajpurkar/squad";
+  CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("train-v1.1.json"));
+  d.path = "/does/not/exist.json";
+  CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("/does/not/exist.json"));
+  d.kind = DatasetKind::tokens;
+  CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");
+  const Recipe r = parse(
+      "validation_dataset: {_target_: tokens, path: absent}\nvalidation_dataset_b: {_target_: tokens, path: "
+      "absent}\n");
+  CHECK_THROWS_WITH(dataset_file(r.validation_datasets.at("default")),
+                    doctest::Contains("validation_dataset.path: 'absent'"));
+  CHECK_THROWS_WITH(dataset_file(r.validation_datasets.at("b")),
+                    doctest::Contains("validation_dataset_b.path: 'absent'"));
+}
+
+TEST_CASE("the tokenizer of a dataset, of the recipe, of the model") {
+  const std::string base = "model: {pretrained_model_name_or_path: m}\ndataset: {_target_: squad}\n";
+  const auto folder = [&](const std::string& more, std::vector<std::string> set = {}) {
+    const Recipe r = parse(base + more, set);
+    return tokenizer_path(r, *r.dataset).string();
+  };
+  CHECK(folder("") == "m");
+  CHECK(folder("tokenizer: {pretrained_model_name_or_path: t}") == "t");
+  CHECK(folder("tokenizer: t", {"dataset.tokenizer=d"}) == "d");
+  CHECK(folder("", {"dataset.tokenizer.pretrained_model_name_or_path=d"}) == "d");
+  const std::string golden = model_folder;
+  CHECK(folder("", {cat("model={config: ", golden, "/config.json}")}) == golden);
+  CHECK(folder_of(golden) == golden);
+  CHECK(folder_of(golden + "/config.json") == golden);
+  CHECK(folder_of("no such path") == "no such path");
+}
