@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "data/json/json_ref.h"
 #include "data/tokenizer/bpe.h"
-#include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/text.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer/json_ref.h"
+#include "data/json/json_ref.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenizer/json_ref.h"
+#include "data/json/json_ref.h"
 #include "data/tokenizer/regex.h"
 
 namespace nemocube::tok {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "data/tokenizer/json_ref.h"
+#include "data/json/json_ref.h"
 
 namespace nemocube::tok {
 

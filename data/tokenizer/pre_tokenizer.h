@@ -2,7 +2,7 @@
 #include <optional>
 #include <vector>
 
-#include "data/tokenizer/json_ref.h"
+#include "data/json/json_ref.h"
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/text.h"
 

@@ -8,11 +8,11 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/utf8.h"
+#include "data/json/json_ref.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/decoder.h"
 #include "data/tokenizer/decoder_stream.h"
-#include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/pre_tokenizer.h"
@@ -49,8 +49,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& directory_or_file) {
       fs::is_directory(directory_or_file) ? directory_or_file / "tokenizer.json" : directory_or_file;
   const auto impl = std::make_shared<Impl>();
   impl->file = path.string();
-  const nlohmann::json document = tok::read_json(path);
-  const tok::JsonRef root(document, impl->file, "");
+  const Json document = read_json_file(path);
+  const JsonRef root(document, impl->file, "");
   if (const auto version = root.find("version"); version && version->string() != "1.0") {
     version->fail("is \"", version->string(), "\"; only \"1.0\" is known");
   }
@@ -76,8 +76,8 @@ void Tokenizer::Impl::load_named_tokens(const std::filesystem::path& directory) 
     const std::filesystem::path path = directory / name;
     if (!std::filesystem::exists(path)) continue;
     const std::string text = path.string();
-    const nlohmann::json document = tok::read_json(path);
-    const tok::JsonRef root(document, text, "");
+    const Json document = read_json_file(path);
+    const JsonRef root(document, text, "");
     for (std::size_t i = 0; i < named.size(); ++i) {
       const auto token = root.find(named_tokens[i]);
       if (!token || named[i]) continue;

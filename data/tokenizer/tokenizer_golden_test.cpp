@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/utf8.h"
+#include "data/json/json_ref.h"
 #include "data/tokenizer/decoder_stream.h"
-#include "data/tokenizer/json_ref.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/test_support.h"
@@ -82,9 +82,10 @@ TEST_CASE("streamed text: ids in any order, whole and piece by piece, against th
 TEST_CASE("decoders: chains of steps against the tokenizers library") {
   const auto decoders = read_golden("decoded.json")["decoders"];
   for (const auto& entry : decoders) {
-    const std::string file = "decoded.json", spec = entry["spec"].dump();
-    CAPTURE(spec);
-    const auto decoder = tok::Decoder::load(tok::JsonRef(entry["spec"], file, "decoder"));
+    const std::string file = "decoded.json";
+    const Json spec = entry["spec"];
+    CAPTURE(spec.dump());
+    const auto decoder = tok::Decoder::load(JsonRef(spec, file, "decoder"));
     for (const auto& item : entry["cases"]) {
       CAPTURE(item[0].dump());
       tok::DecoderStream stream(decoder);
@@ -166,9 +167,9 @@ TEST_CASE("pre-tokenizers: pieces against golden files of the tokenizers library
   const auto texts = document["texts"].get<std::vector<std::string>>();
   for (const auto& entry : document["cases"]) {
     const std::string file = "pre_tokenizers.json";
-    const std::string spec = entry["spec"].dump();
-    CAPTURE(spec);
-    const auto splitter = tok::PreTokenizer::load(tok::JsonRef(entry["spec"], file, "pre_tokenizer"));
+    const Json spec = entry["spec"];
+    CAPTURE(spec.dump());
+    const auto splitter = tok::PreTokenizer::load(JsonRef(spec, file, "pre_tokenizer"));
     std::vector<std::vector<std::string>> want;
     for (const std::string& text : texts) want.push_back({text});
     for (const auto& item : entry["cases"]) {

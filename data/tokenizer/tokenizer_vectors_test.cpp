@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/utf8.h"
-#include "data/tokenizer/json_ref.h"
+#include "data/json/json_ref.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/test_support.h"
 
@@ -106,10 +106,9 @@ TEST_CASE("split then byte level: against the published table of pieces") {
       {"foo_bar://x", {"foo", "_bar", "://", "x"}},
       {"can't I'LL", {"can", "'t", " I", "'LL"}},
       {"tab\there  ", {"tab", "\there", "  "}}};
-  const json document = tok_test::read_golden("split/tokenizer.json");
+  const Json document = tok_test::read_golden("split/tokenizer.json");
   const std::string file = "split/tokenizer.json";
-  const auto splitter =
-      tok::PreTokenizer::load(tok::JsonRef(document["pre_tokenizer"], file, "pre_tokenizer"));
+  const auto splitter = tok::PreTokenizer::load(JsonRef(document["pre_tokenizer"], file, "pre_tokenizer"));
   CHECK(splitter.byte_level());
   for (const auto& [text, want] : table) {
     tok::AlignedText aligned(text, {0, text.size()});

@@ -1,23 +1,29 @@
 #pragma once
 #include <cstdint>
-#include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "data/json/json.h"
 
-namespace nemocube::tok {
+namespace nemocube {
 
-/// A value in a JSON file, with its place, so that every message names file and place. Does not own the
-/// document. All accessors throw Error when the value has another type.
+/// A value in a JSON file, with its place, like JsonView, but for files that say what a program shall do, such
+/// as tokenizer.json. Their readers refuse most values for other reasons than the type: a kind of normalizer
+/// that is not supported, a merge of unknown tokens. So a message is a sentence about the place, of which the
+/// reader gives the rest ("tokenizer.json: model.type is "WordPiece"; only BPE is supported"), where JsonView
+/// says what type it wanted. And one JsonRef is made for each of some hundred thousand merges, so JsonRef
+/// borrows the name of the file, which JsonView copies.
+///
+/// Does not own document and file name. All accessors throw Error when the value has another type.
 class JsonRef {
  public:
-  JsonRef(const nlohmann::json& value, const std::string& file, std::string where)
+  JsonRef(const Json& value, const std::string& file, std::string where)
       : value_(&value), file_(&file), where_(std::move(where)) {}
+  JsonRef(Json&& value, const std::string& file, std::string where) = delete;  // a temporary value
 
-  const nlohmann::json& value() const { return *value_; }
+  const Json& value() const { return *value_; }
   bool is_object() const;
   bool is_array() const;
   bool is_string() const;
@@ -29,7 +35,7 @@ class JsonRef {
   /// Elements of an array.
   std::vector<JsonRef> elements() const;
   /// A value inside this one; its place is this place followed by `step`.
-  JsonRef inside(const nlohmann::json& value, const std::string& step) const {
+  JsonRef inside(const Json& value, const std::string& step) const {
     return JsonRef(value, *file_, where_ + step);
   }
 
@@ -49,12 +55,9 @@ class JsonRef {
   }
 
  private:
-  const nlohmann::json* value_;
+  const Json* value_;
   const std::string* file_;
   std::string where_;
 };
 
-/// Reads and parses a whole file; throws Error naming it.
-nlohmann::json read_json(const std::filesystem::path& path);
-
-}  // namespace nemocube::tok
+}  // namespace nemocube

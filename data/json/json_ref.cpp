@@ -1,9 +1,8 @@
-#include "data/tokenizer/json_ref.h"
+#include "data/json/json_ref.h"
 
 #include <nlohmann/json.hpp>
-#include "data/files/regular_file.h"
 
-namespace nemocube::tok {
+namespace nemocube {
 
 bool JsonRef::is_object() const { return value_->is_object(); }
 bool JsonRef::is_array() const { return value_->is_array(); }
@@ -47,16 +46,4 @@ std::int64_t JsonRef::integer() const {
   return value_->get<std::int64_t>();
 }
 
-namespace {
-constexpr std::int64_t most_bytes = std::int64_t{256} << 20;
-}
-
-nlohmann::json read_json(const std::filesystem::path& path) {
-  try {
-    return nlohmann::json::parse(read_text_file(path, most_bytes));
-  } catch (const nlohmann::json::exception& error) {
-    fail(path.string(), ": is not valid JSON: ", error.what());
-  }
-}
-
-}  // namespace nemocube::tok
+}  // namespace nemocube
