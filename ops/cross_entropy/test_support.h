@@ -1,0 +1,54 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "ops/cross_entropy/cross_entropy.h"
+#include "tests/support/compare.h"
+
+/// Labels, and losses to compare with, for the tests of cross_entropy and linear_cross_entropy.
+namespace nemocube::testing {
+
+using Labels = std::vector<std::int64_t>;
+
+inline Tensor labels_of(const Labels& values) {
+  return Tensor::from(values, {static_cast<std::int64_t>(values.size())});
+}
+
+inline Tensor f64(const Shape& shape, std::uint64_t seed) { return random_tensor(shape, DType::f64, seed); }
+
+// Every `period`-th row is ignored.
+inline Labels some_labels(std::int64_t rows, std::int64_t vocabulary, std::int64_t period) {
+  Labels labels;
+  for (std::int64_t t = 0; t < rows; ++t)
+    labels.push_back(period > 0 && t % period == period - 1 ? ignored_label : (t * 7 + 3) % vocabulary);
+  return labels;
+}
+
+struct Expected {
+  double loss = 0;
+  Tensor dlogits;
+};
+
+// The formulas of the contract in f64.
+inline Expected reference(const Tensor& logits, const Labels& labels) {
+  Expected e{0, Tensor::zeros(logits.shape(), DType::f64)};
+  const Tensor z = logits.to(DType::f64);
+  for (std::int64_t t = 0; t < z.rows(); ++t) {
+    const std::int64_t label = labels[static_cast<std::size_t>(t)];
+    if (label == ignored_label) continue;
+    const double* row = z.row<double>(t);
+    double most = row[0], sum = 0;
+    for (std::int64_t v = 0; v < z.cols(); ++v) most = std::max(most, row[v]);
+    for (std::int64_t v = 0; v < z.cols(); ++v) sum += std::exp(row[v] - most);
+    e.loss += most + std::log(sum) - row[label];
+    for (std::int64_t v = 0; v < z.cols(); ++v)
+      e.dlogits.row<double>(t)[v] = std::exp(row[v] - most) / sum - (v == label ? 1 : 0);
+  }
+  return e;
+}
+
+inline double value(const Var& loss) { return loss.value().to_vector().front(); }
+
+}  // namespace nemocube::testing
