@@ -68,19 +68,20 @@ PackedDataset::PackedDataset(std::shared_ptr<const Dataset> rows, const PackOpti
     length = rows_->content_length(i);
     if (length <= pack_size_) continue;
     const std::string id = rows_->sample(i).id;
-    require(options.drop_long, "packed sequences: row '", id, "' has ", length,
-            " positions, packed_sequence_size is ", pack_size_);
+    require(options.drop_long, "packed sequences: row '", id, "' has ", counted(length, "position"),
+            ", packed_sequence_size is ", pack_size_);
     if (++dropped_ <= 3) first_ids += (dropped_ > 1 ? ", " : "") + id;
     length = 0;
   }
   packs_ = pack_rows(lengths, options.strategy, pack_size_);
-  require(!packs_.empty(), "packed sequences: none of ", rows_->size(), " rows fits packed_sequence_size ",
-          pack_size_);
+  require(!packs_.empty(), "packed sequences: none of ", counted(rows_->size(), "row"),
+          " fits packed_sequence_size ", pack_size_);
   if (options.max_packs && size() > *options.max_packs)
     packs_.resize(static_cast<std::size_t>(*options.max_packs));
   if (dropped_ > 0)
-    log_warning("packed sequences: ", dropped_, " of ", rows_->size(), " rows are longer than ", pack_size_,
-                " and are dropped: ", first_ids, dropped_ > 3 ? ", ..." : "");
+    log_warning("packed sequences: ", dropped_, " of ", counted(rows_->size(), "row"),
+                dropped_ == 1 ? " is" : " are", " longer than ", pack_size_, " and ",
+                dropped_ == 1 ? "is" : "are", " dropped: ", first_ids, dropped_ > 3 ? ", ..." : "");
 }
 
 Sample PackedDataset::sample(std::int64_t i) const {

@@ -21,8 +21,8 @@ void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
 std::int64_t row_width(const TokenRow& row, const RowOptions& options) {
   const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
   if (options.padding != Padding::max_length) return content;
-  require(content <= options.seq_length, "row ", quote(row.id), " has ", content,
-          " positions, seq_length is ", options.seq_length, "; set truncation: true");
+  require(content <= options.seq_length, "row ", quote(row.id), " has ", counted(content, "position"),
+          ", seq_length is ", options.seq_length, "; set truncation: true");
   return options.seq_length;
 }
 
@@ -76,8 +76,8 @@ RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOpt
     : options_(options), pad_id_(pad_id) {
   check_row_options(what, options_);
   std::string first_ids;
-  const std::size_t given = rows.size();
-  rows_.reserve(given);
+  const auto given = static_cast<std::int64_t>(rows.size());
+  rows_.reserve(rows.size());
   for (TokenRow& row : rows) {
     truncate_row(row, options_.truncation, options_.seq_length);
     if (row.label_tokens() > 0) {
@@ -88,12 +88,14 @@ RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOpt
       first_ids += (dropped_ > 1 ? ", " : "") + excerpt(row.id);
     }
   }
-  require(!rows_.empty(), what, ": none of ", given, " rows has a label (seq_length ", options_.seq_length,
+  require(!rows_.empty(), what, ": none of ", counted(given, "row"), " has a label (seq_length ",
+          options_.seq_length,
           options_.truncation == Truncation::right ? ", truncation from the right cuts the answers away" : "",
           ")");
   if (dropped_ > 0)
-    log_warning(what, ": ", dropped_, " of ", given, " rows have no label and are dropped: ", first_ids,
-                dropped_ > 3 ? ", ..." : "");
+    log_warning(what, ": ", dropped_, " of ", counted(given, "row"),
+                dropped_ == 1 ? " has no label and is dropped: " : " have no label and are dropped: ",
+                first_ids, dropped_ > 3 ? ", ..." : "");
 }
 
 const TokenRow& RowDataset::row(std::int64_t i) const {

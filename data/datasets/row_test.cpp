@@ -135,7 +135,7 @@ TEST_CASE("row data set: drops rows without labels, refuses to be empty") {
   CHECK_THROWS_AS(data.sample(1), std::logic_error);
   CHECK_THROWS_WITH_AS(
       RowDataset("data", {sized_row(6, 2)}, options, 0),
-      "data: none of 1 rows has a label (seq_length 5, truncation from the right cuts the answers away)",
+      "data: none of 1 row has a label (seq_length 5, truncation from the right cuts the answers away)",
       Error);
   CHECK_THROWS_WITH_AS(RowDataset("data", {table_row()}, {.truncation = Truncation::left}, 0),
                        "data: padding to max_length and truncation want a seq_length of 2 or more, got none",

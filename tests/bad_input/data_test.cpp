@@ -104,7 +104,7 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
   dir.data("{\"messages\": [{\"role\": \"alien\", \"content\": \"x\"}]}\n", "role.jsonl");
   dir.refuse({"role.jsonl", "alien"}, conversation("role.jsonl"));
   dir.data("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", "user.jsonl");
-  dir.refuse({"user.jsonl", "none of 1 rows has a label"}, conversation("user.jsonl"));
+  dir.refuse({"user.jsonl", "none of 1 row has a label"}, conversation("user.jsonl"));
 }
 
 TEST_CASE("bad data sets: rows that cannot be padded to seq_length are refused before the first step") {

@@ -26,8 +26,9 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
     return text.str();
   };
   line("machine") << to_string(describe_machine()) << '\n';
-  line("work") << o.batch << " x " << o.seq << " tokens a step, " << o.dtype << ", " << o.steps << " steps"
-               << (o.activation_checkpointing ? ", activation checkpointing" : "") << '\n';
+  line("work") << o.batch << " x " << o.seq << " tokens a step, " << o.dtype << ", "
+               << counted(o.steps, "step") << (o.activation_checkpointing ? ", activation checkpointing" : "")
+               << '\n';
   line("step") << number(r.median_seconds, 4) << " s         median"
                << (o.steps > 1 ? " without the first" : "") << "; first " << std::setprecision(4)
                << r.step_seconds.front() << " s\n";
