@@ -147,6 +147,8 @@ class Run {
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
       loader_.restore(state_.loader);
+    } catch (const OutOfMemory&) {
+      throw;  // the checkpoint is not at fault
     } catch (const Error& e) {
       fail("cannot resume from ", from->string(), ": ", e.what(),
            "; for a new run name another checkpoint.checkpoint_dir, or remove this one");
