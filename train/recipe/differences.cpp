@@ -1,7 +1,6 @@
 #include "train/recipe/differences.h"
 
 #include <algorithm>
-#include <map>
 
 #include "train/recipe/recipe.h"
 #include "train/recipe/value.h"
@@ -21,21 +20,6 @@ std::string text_of(const Value& value) {
   return value.kind == Value::Kind::list ? "[" + items + "]" : "{" + items + "}";
 }
 
-void flatten(const Value& value, const std::string& key, std::map<std::string, std::string>& values) {
-  if (value.kind != Value::Kind::map || value.entries.empty()) {
-    values[key] = text_of(value);
-    return;
-  }
-  for (const auto& [name, entry] : value.entries)
-    flatten(entry, key.empty() ? name : key + "." + name, values);
-}
-
-std::map<std::string, std::string> values_of(const std::string& yaml, const char* name) {
-  std::map<std::string, std::string> values;
-  flatten(recipe::parse_yaml(yaml, name), "", values);
-  return values;
-}
-
 // The older recipe with the present defaults filled in. A recipe that can no longer be read is left
 // unchanged.
 std::string with_defaults(const std::string& yaml) {
@@ -46,22 +30,38 @@ std::string with_defaults(const std::string& yaml) {
   }
 }
 
+const Value* entry_of(const Value* section, const std::string& key) {
+  return section == nullptr ? nullptr : section->find(key);
+}
+
+bool is_section(const Value* value) {
+  return value != nullptr && value->kind == Value::Kind::map && !value->entries.empty();
+}
+
+// The differences below the key `path`. `known`: the older recipe with_defaults().
+void compare(const Value* written, const Value* known, const Value* now, const std::string& path,
+             std::vector<KeyDifference>& differences) {
+  const Value* old = written != nullptr || now == nullptr ? written : known;
+  if (is_section(old) && is_section(now)) {
+    const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
+    for (const auto& [key, value] : now->entries)
+      compare(entry_of(written, key), entry_of(known, key), &value, below(key), differences);
+    for (const auto& [key, value] : old->entries)
+      if (now->find(key) == nullptr) compare(entry_of(written, key), nullptr, nullptr, below(key), differences);
+    return;
+  }
+  const std::string before = old == nullptr ? "" : text_of(*old), after = now == nullptr ? "" : text_of(*now);
+  if (before != after) differences.push_back({path, before, after});
+}
+
 }  // namespace
 
 std::vector<KeyDifference> recipe_differences(const std::string& before, const std::string& now) {
-  const auto written = values_of(before, "older recipe"), present = values_of(now, "recipe");
-  const auto known = values_of(with_defaults(before), "older recipe");
+  const Value written = recipe::parse_yaml(before, "older recipe");
+  const Value known = recipe::parse_yaml(with_defaults(before), "older recipe");
+  const Value present = recipe::parse_yaml(now, "recipe");
   std::vector<KeyDifference> differences;
-  const auto value = [](const auto& values, const std::string& key) {
-    const auto found = values.find(key);
-    return found == values.end() ? std::string() : found->second;
-  };
-  for (const auto& [key, text] : present) {
-    const std::string old = written.contains(key) ? value(written, key) : value(known, key);
-    if (old != text) differences.push_back({key, old, text});
-  }
-  for (const auto& [key, text] : written)
-    if (!present.contains(key)) differences.push_back({key, text, ""});
+  compare(&written, &known, &present, "", differences);
   std::ranges::sort(differences, {}, &KeyDifference::key);
   return differences;
 }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "train/recipe/recipe.h"
 
@@ -41,6 +43,18 @@ TEST_CASE("recipe differences: one entry for a key, with both values") {
         "optimizer.lr: 0.001 -> 0.002\nstep_scheduler.max_steps: 5 -> 7\n");
   CHECK(told(resolved({}), resolved({"optimizer.betas=[0.8, 0.98]"})) ==
         "optimizer.betas: [0.9, 0.98] -> [0.8, 0.98]\n");
+}
+
+TEST_CASE("recipe differences: a section that came or went is one entry") {
+  const std::vector<std::string> with_schedule{"lr_scheduler.lr_decay_style=linear"};
+  const std::string went = told(resolved(with_schedule), resolved({}));
+  CHECK(went.starts_with("lr_scheduler: {lr_decay_style: linear, lr_warmup_steps: null, "));
+  CHECK(std::ranges::count(went, '\n') == 1);
+  const std::string came = told(resolved({}), resolved(with_schedule));
+  CHECK(came.starts_with("lr_scheduler:  -> {lr_decay_style: linear, lr_warmup_steps: null, "));
+  CHECK(std::ranges::count(came, '\n') == 1);
+  CHECK(told("a: {b: {c: 1, d: 2}, e: 3}\n", "a: {e: 3}\n") == "a.b: {c: 1, d: 2} -> \n");
+  CHECK(told("a: {b: 1}\n", "a: 2\n") == "a: {b: 1} -> 2\n");
 }
 
 TEST_CASE("recipe differences: a key that the older program did not know counts when it is not the default") {
