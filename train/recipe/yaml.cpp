@@ -139,6 +139,9 @@ class Builder final : public YAML::EventHandler {
       parent.key.reset();
     } else {
       require(value.kind == Value::Kind::scalar, source_.place(mark), ": a key must be a plain word");
+      require(value.quoted || value.text != "<<", source_.place(mark),
+              ": merge keys (<<) are not supported; want the keys of the other section written out, or an "
+              "alias for the whole section");
       check_key(value.text, source_.place(mark));
       require(parent.keys.insert(value.text).second, source_.place(mark), ": key '", value.text,
               "' occurs twice in its section");

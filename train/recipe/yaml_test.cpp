@@ -62,6 +62,13 @@ TEST_CASE("aliases stand for copies") {
   CHECK(parse_yaml_value("[1, x]", "here", 7).items[1].line == 7);
 }
 
+TEST_CASE("merge keys are refused with their line, unless the key is in quotes") {
+  const std::string base = "base: &b {x: 1}\n";
+  CHECK(message_of([&] { parse_yaml(base + "a:\n  <<: *b\n  y: 2\n", "r"); })
+            .starts_with("r:3: merge keys (<<) are not supported; want "));
+  CHECK(parse_yaml(base + "a: {'<<': *b}\n", "r").find("a")->find("<<")->find("x")->text == "1");
+}
+
 TEST_CASE("a section of very many keys takes no quadratic time") {
   std::string text;
   for (int i = 0; i < 25'000; ++i) text += cat("key", i, ": ", i, "\n");
