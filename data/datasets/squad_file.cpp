@@ -29,8 +29,9 @@ SquadAnswer locate(const Context& context, const std::string& where, const std::
   if (context.text.compare(begin, text.size(), text) != 0) {
     const std::size_t length = character_offsets(text).size() - 1;
     const std::size_t stop = std::min(static_cast<std::size_t>(start) + length, context.offsets.size() - 1);
-    fail(where, ": want the answer ", quote(text), " at character ", start, " of the context, which has ",
-         quote(context.text.substr(begin, context.offsets[stop] - begin)), " there");
+    fail(where, ": ", ": want the answer ", quote(text), " at character ", start,
+         " of the context, which has ", quote(context.text.substr(begin, context.offsets[stop] - begin)),
+         " there");
   }
   return {text, begin};
 }
@@ -101,36 +102,37 @@ std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
   return out;
 }
 
-std::filesystem::path find_squad_file(const std::string& dataset_name, std::string_view split_name) {
+std::filesystem::path find_squad_file(const std::string& name, std::string_view split_name,
+                                      std::string_view where) {
   namespace fs = std::filesystem;
-  const fs::path path = dataset_name;
+  const fs::path path = name;
   if (fs::is_regular_file(path)) return path;
   std::vector<std::string> stems{std::string(split_name)};
   if (split_name == "validation") stems.push_back("dev");
-  std::vector<std::string> names;
+  std::vector<std::string> files;
   for (const std::string& stem : stems)
     for (const char* ending : {".json", ".jsonl", ".ndjson", "-v1.1.json", "-v2.0.json"})
-      names.push_back(stem + ending);
+      files.push_back(stem + ending);
   if (fs::is_directory(path)) {
-    for (const std::string& name : names)
-      if (fs::is_regular_file(path / name)) return path / name;
+    for (const std::string& file : files)
+      if (fs::is_regular_file(path / file)) return path / file;
     std::string all;
-    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-    fail("dataset_name '", dataset_name, "': the directory has no file for split '", split_name,
-         "'; looked for ", all);
+    for (const std::string& file : files) all += (all.empty() ? "" : ", ") + file;
+    fail(where, ": ", "the directory ", quote(name), " has no file for split '", split_name, "'; looked for ",
+         all);
   }
-  if (fs::exists(path)) fail("dataset_name '", dataset_name, "': want a regular file or a directory");
-  const bool hub_like = std::ranges::count(dataset_name, '/') <= 1 && !dataset_name.starts_with('/') &&
-                        !dataset_name.starts_with('.') && path.extension() != ".json" &&
+  if (fs::exists(path)) fail(where, ": ", quote(name), ": want a regular file or a directory");
+  const bool hub_like = std::ranges::count(name, '/') <= 1 && !name.starts_with('/') &&
+                        !name.starts_with('.') && path.extension() != ".json" &&
                         path.extension() != ".jsonl" && path.extension() != ".ndjson";
-  if (!hub_like) fail("dataset_name '", dataset_name, "': no such file or directory");
-  const bool version_2 = dataset_name.find("v2") != std::string::npos;
+  if (!hub_like) fail(where, ": ", quote(name), ": no such file or directory");
+  const bool version_2 = name.find("v2") != std::string::npos;
   const char* version = version_2 ? "v2.0" : "v1.1";
-  fail("dataset_name '", dataset_name,
-       "': no such file or directory, and nothing is downloaded. For SQuAD, download train-", version,
+  fail(where, ": ", quote(name),
+       ": no such file or directory, and nothing is downloaded. For SQuAD, download train-", version,
        ".json and dev-", version,
-       ".json from https://rajpurkar.github.io/SQuAD-explorer/dataset/, put them into one directory and set "
-       "dataset_name to it");
+       ".json from https://rajpurkar.github.io/SQuAD-explorer/dataset/, put them into one directory and name "
+       "that directory here");
 }
 
 }  // namespace nemocube

@@ -34,9 +34,11 @@ struct SquadQuestion {
 /// answer_start.
 std::vector<SquadQuestion> read_squad(const std::filesystem::path& path);
 
-/// The file with the rows of a split. `dataset_name` is that file, or a directory with files such as
-/// train.json, train-v1.1.json, dev-v1.1.json, validation.jsonl. Throws Error when there is none; if the name
-/// looks like a name on the Hugging Face hub, the message says what to download.
-std::filesystem::path find_squad_file(const std::string& dataset_name, std::string_view split_name);
+/// The file with the rows of a split. `name` is that file, or a directory with files such as train.json,
+/// train-v1.1.json, dev-v1.1.json, validation.jsonl. Throws Error when there is none; if the name looks like a
+/// name on the Hugging Face hub, the message says what to download. Messages begin with `where`, such as the
+/// key that gives the name.
+std::filesystem::path find_squad_file(const std::string& name, std::string_view split_name,
+                                      std::string_view where = "dataset_name");
 
 }  // namespace nemocube

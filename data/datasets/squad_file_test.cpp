@@ -149,7 +149,9 @@ TEST_CASE("squad file: where a split is looked for") {
   CHECK(find_squad_file(path + "/other.json", "anything") == dir / "other.json");
   CHECK_THROWS_AS(find_squad_file(path, "test"), Error);
   CHECK_THROWS_WITH_AS(find_squad_file("./none.json", "train"),
-                       "dataset_name './none.json': no such file or directory", Error);
+                       "dataset_name: './none.json': no such file or directory", Error);
+  CHECK_THROWS_WITH_AS(find_squad_file("./none.json", "train", "r.yaml:3: dataset.path"),
+                       "r.yaml:3: dataset.path: './none.json': no such file or directory", Error);
   for (const auto& [name, file] :
        {std::pair{"rajpurkar/squad", "train-v1.1.json"}, {"squad_v2", "dev-v2.0.json"}}) {
     try {

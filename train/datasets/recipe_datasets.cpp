@@ -118,7 +118,7 @@ void check_vocabulary(const DatasetSection& section, const std::optional<Tokeniz
 
 SquadOptions squad_options(const DatasetSection& section) {
   SquadOptions options;
-  options.dataset_name = section.path.empty() ? section.dataset_name : section.path;
+  options.dataset_name = dataset_file(section).string();
   options.split = section.split.value_or("train");
   options.limit_dataset_samples = section.limit_dataset_samples;
   options.answer_start = section.answer_start;

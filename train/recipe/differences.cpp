@@ -47,7 +47,8 @@ void compare(const Value* written, const Value* known, const Value* now, const s
     for (const auto& [key, value] : now->entries)
       compare(entry_of(written, key), entry_of(known, key), &value, below(key), differences);
     for (const auto& [key, value] : old->entries)
-      if (now->find(key) == nullptr) compare(entry_of(written, key), nullptr, nullptr, below(key), differences);
+      if (now->find(key) == nullptr)
+        compare(entry_of(written, key), nullptr, nullptr, below(key), differences);
     return;
   }
   const std::string before = old == nullptr ? "" : text_of(*old), after = now == nullptr ? "" : text_of(*now);

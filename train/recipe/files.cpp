@@ -16,23 +16,28 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder, const 
     if (std::filesystem::is_regular_file(folder / name)) return folder / name;
     tried += cat(tried.empty() ? "" : ", ", name);
   }
-  fail(where, "the folder ", folder.string(), " holds none of ", tried);
+  fail(where, ": the folder ", folder.string(), " holds none of ", tried);
 }
 
 }  // namespace
 
-std::filesystem::path dataset_file(const DatasetSection& dataset) {
+std::string dataset_file_key(const DatasetSection& dataset) {
+  const bool named = dataset.kind == DatasetKind::squad && dataset.path.empty();
+  return cat(dataset.key, named ? ".dataset_name" : ".path");
+}
+
+std::filesystem::path dataset_file(const DatasetSection& dataset, std::string where) {
   const std::string split = DatasetSplit::parse(dataset.split.value_or("train")).name;
   const bool named = dataset.kind == DatasetKind::squad && dataset.path.empty();
   const std::string& source = named ? dataset.dataset_name : dataset.path;
-  const std::string where = cat(dataset.key, named ? ".dataset_name: " : ".path: ");
-  require(!source.empty(), where, "is missing");
+  if (where.empty()) where = dataset_file_key(dataset);
+  require(!source.empty(), where, ": is missing");
   const std::string ending = std::filesystem::path(source).extension().string();
   const bool is_file_name = !named || ending.starts_with(".json") || ending == ".ndjson";
   std::error_code unclear;  // what is there and cannot be reached has its own message
   if (is_file_name && !std::filesystem::exists(source, unclear) && !unclear)
-    fail(where, does_not_exist(source));
-  if (dataset.kind == DatasetKind::squad) return find_squad_file(source, split);
+    fail(where, ": ", does_not_exist(source));
+  if (dataset.kind == DatasetKind::squad) return find_squad_file(source, split, where);
   if (std::filesystem::is_directory(source)) return file_in_folder(source, split, where);
   return source;
 }
@@ -53,13 +58,17 @@ std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection&
   return folder_of(recipe.model->path);
 }
 
-std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset) {
+std::string tokenizer_key(const Recipe& recipe, const DatasetSection& dataset) {
+  if (dataset.tokenizer) return dataset.key + ".tokenizer";
+  return recipe.tokenizer ? "tokenizer" : "model.pretrained_model_name_or_path";
+}
+
+std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset,
+                                              std::string where) {
   const std::filesystem::path path = tokenizer_path(recipe, dataset);
+  if (where.empty()) where = tokenizer_key(recipe, dataset);
   std::error_code unclear;  // what is there and cannot be reached has its own message
-  const std::string key = dataset.tokenizer  ? dataset.key + ".tokenizer"
-                          : recipe.tokenizer ? "tokenizer.pretrained_model_name_or_path"
-                                             : "model.pretrained_model_name_or_path";
-  require(std::filesystem::exists(path, unclear) || unclear, key,
+  require(std::filesystem::exists(path, unclear) || unclear, where,
           ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()));
   return path;
 }

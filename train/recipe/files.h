@@ -9,12 +9,19 @@ namespace nemocube {
 
 /// The file that a squad, messages or tokens dataset reads: `path` or dataset_name, or if that is a folder
 /// the file of the split in it. Throws Error saying what to download when only a hub name is known.
-std::filesystem::path dataset_file(const DatasetSection& dataset);
+/// Messages begin with `where`; empty stands for dataset_file_key().
+std::filesystem::path dataset_file(const DatasetSection& dataset, std::string where = "");
+/// The key that names this file: dataset.path or dataset.dataset_name.
+std::string dataset_file_key(const DatasetSection& dataset);
 /// dataset.tokenizer, else tokenizer, else the folder of the model: a folder with tokenizer.json, or the file
 /// itself. Throws Error when there is none.
 std::filesystem::path tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
-/// The same; throws Error also when the path does not exist.
-std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset);
+/// The same where the path is that of a run or of a checkpoint: the tokenizer in it (find_tokenizer()). Throws
+/// Error also when the path does not exist; messages begin with `where`, empty stands for tokenizer_key().
+std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset,
+                                              std::string where = "");
+/// The key that names the tokenizer.
+std::string tokenizer_key(const Recipe& recipe, const DatasetSection& dataset);
 /// The message "'path' does not exist", for a relative path with the folder it was looked for in.
 std::string does_not_exist(const std::string& path);
 /// A folder itself, or the folder that holds a file: a recipe may name a model by its config.json and a

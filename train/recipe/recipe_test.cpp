@@ -403,10 +403,10 @@ TEST_CASE("files that a recipe names and that are not there are problems of the 
       {"dataset.path=/gone"}, RecipeUse::train);
   CAPTURE(message);
   CHECK(message.starts_with("r.yaml: 5 problems:\n"));
-  for (const char* part : {"unknown key 'seeds'", "r.yaml: dataset.path: '/gone' does not exist\n",
-                           "r.yaml: validation_dataset.path: 'a.json' does not exist in /",
+  for (const char* part : {"unknown key 'seeds'", "--set dataset.path: '/gone' does not exist\n",
+                           "r.yaml:6: validation_dataset.path: 'a.json' does not exist in /",
                            "(relative paths of a recipe start from",
-                           "tokenizer.pretrained_model_name_or_path: want a folder with a tokenizer.json, or "
+                           "r.yaml:5: tokenizer: want a folder with a tokenizer.json, or "
                            "that file; 'no/folder'",
                            "ownload"})
     CHECK_MESSAGE(contains(message, part), part);

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "data/datasets/split.h"
 #include "train/recipe/files.h"
 
 namespace nemocube::recipe {
@@ -115,18 +116,27 @@ void want_kernels(const Recipe& recipe, Reading& reading) {
 
 /// Checks that the files of a section exist; their contents are checked when they are read.
 void want_files(const Recipe& recipe, const DatasetSection& s, Reading& reading) {
-  const auto look = [&](const std::string& key, auto&& at_files) {
-    if (reading.any_faulty({s.key + "._target_", s.key + ".dataset_name", s.key + ".split", key})) return;
-    try {
-      at_files();
-    } catch (const Error& error) {
-      reading.problem(reading.find(key), key, cat(reading.file(), ": ", error.what()));
-    }
+  // `find` gets what messages about the key begin with.
+  const auto look = [&](const std::string& key, auto&& find) {
+    if (reading.any_faulty({s.key + "._target_", s.key + ".split", key})) return;
+    const Value* value = reading.find(key);
+    reading.attempt(value, key, [&] { find(reading.where(value, key)); });
   };
-  if (s.kind != DatasetKind::mock) look(s.key + ".path", [&] { dataset_file(s); });
-  if (s.kind == DatasetKind::squad || s.kind == DatasetKind::messages)
-    if (s.tokenizer || recipe.tokenizer)
-      look(s.key + ".tokenizer", [&] { existing_tokenizer_path(recipe, s); });
+  if (s.kind == DatasetKind::mock) return;
+  if (s.split)
+    look(s.key + ".split", [&](const std::string& where) {
+      try {
+        DatasetSplit::parse(*s.split);
+      } catch (const Error& error) {
+        fail(where, ": ", error.what());
+      }
+    });
+  look(dataset_file_key(s), [&](const std::string& where) { dataset_file(s, where); });
+  if (s.kind == DatasetKind::tokens || !(s.tokenizer || recipe.tokenizer)) return;
+  std::string key = tokenizer_key(recipe, s);
+  const std::string in_section = key + ".pretrained_model_name_or_path";
+  if (reading.find(in_section) != nullptr) key = in_section;
+  look(key, [&](const std::string& where) { existing_tokenizer_path(recipe, s, where); });
 }
 
 void want_validation_files(const Recipe& recipe, Reading& reading) {

@@ -64,8 +64,9 @@ TEST_CASE("aliases stand for copies") {
 
 TEST_CASE("merge keys are refused with their line, unless the key is in quotes") {
   const std::string base = "base: &b {x: 1}\n";
-  CHECK(message_of([&] { parse_yaml(base + "a:\n  <<: *b\n  y: 2\n", "r"); })
-            .starts_with("r:3: merge keys (<<) are not supported; want "));
+  CHECK(message_of([&] {
+          parse_yaml(base + "a:\n  <<: *b\n  y: 2\n", "r");
+        }).starts_with("r:3: merge keys (<<) are not supported; want "));
   CHECK(parse_yaml(base + "a: {'<<': *b}\n", "r").find("a")->find("<<")->find("x")->text == "1");
 }
 
