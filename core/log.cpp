@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "core/quote.h"
+
 namespace nemocube {
 namespace {
 
@@ -60,7 +62,7 @@ void write_log(LogLevel level, const std::string& text) {
   std::string line;
   if (log_ranks > 1) line += cat("[rank ", log_rank.load(), "] ");
   if (level != LogLevel::info) line += cat(names[static_cast<std::size_t>(level)], ": ");
-  line += text;
+  line += printable(text);
   line += '\n';
   const std::lock_guard lock(status().mutex);
   const std::string& below = status().text;
@@ -70,9 +72,9 @@ void write_log(LogLevel level, const std::string& text) {
 void set_status_line(std::string_view text) {
   const std::lock_guard lock(status().mutex);
   if (text.empty() && status().text.empty()) return;
-  status().text = text;
+  status().text = excerpt(text);
   status_shown = !text.empty();
-  to_stderr(cat(erase_line, visible(text)));
+  to_stderr(cat(erase_line, visible(status().text)));
 }
 
 std::string status_line() {

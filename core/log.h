@@ -15,7 +15,8 @@ void set_log_level(LogLevel level);               ///< messages below are droppe
 LogLevel parse_log_level(std::string_view name);  ///< debug, info, warning, error; Error otherwise
 /// Where `ranks` is above 1, "[rank R] " stands in front of every message. Default: rank 0 of 1.
 void set_log_rank(int rank, int ranks);
-/// Writes the line with one write call, so that lines of different ranks do not interleave.
+/// Writes the line with one write call, so that lines of different ranks do not interleave. Terminal commands
+/// in the text are shown, not obeyed: see printable().
 void write_log(LogLevel level, const std::string& text);
 bool log_enabled(LogLevel level);
 
@@ -38,7 +39,7 @@ void log_debug(Parts&&... parts) {
 
 /// The status line of a terminal: one line below all messages that is rewritten in place. A message appears
 /// above the status line. Fields of the text are separated by two spaces. When the text is wider than the
-/// terminal, fields at its end are left out. An empty text removes the line.
+/// terminal, fields at its end are left out. The text is shown as an excerpt(). An empty text removes the line.
 void set_status_line(std::string_view text);
 std::string status_line();  ///< the text last set; empty when there is no status line
 /// Ends the status line: its text stays on the screen, and whatever follows starts on a new line.

@@ -43,6 +43,15 @@ TEST_CASE("log: the level stands in front where it is not info, the rank where t
   CHECK(text == "one 1\nwarning: two\n[rank 17] three\n[rank 17] error: four\n[rank 0] five\n");
 }
 
+TEST_CASE("log: no terminal command in a text reaches the terminal") {
+  const std::string text = captured([] {
+    log_info("a file \x1b[2J\x07 \xff of\ntwo lines, 'é'");
+    set_status_line("step\x1b]0;x\x07");
+    set_status_line("");
+  });
+  CHECK(text == "a file \\u001b[2J\\u0007 \\xff of\ntwo lines, 'é'\n\r\033[Kstep\\u001b]0;x\\u0007\r\033[K");
+}
+
 TEST_CASE("log: messages below the level are dropped") {
   const std::string text = captured([] {
     log_debug("no");

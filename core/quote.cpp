@@ -8,7 +8,12 @@
 namespace nemocube {
 namespace {
 
-constexpr std::size_t longest = 200;
+/// How a text is shown.
+struct Form {
+  const char* mark = "";  ///< before and after the text
+  std::size_t longest = 200;
+  bool keeps_lines = false;
+};
 
 bool is_control(char32_t c) {
   const bool c0_or_c1 = c < 0x20 || (c >= 0x7F && c < 0xA0);
@@ -24,15 +29,17 @@ void append_escape(std::string& out, const char* format, unsigned value) {
   out += escape;
 }
 
-std::string shown(std::string_view text, const char* mark) {
+std::string shown(std::string_view text, const Form& form) {
   const std::size_t kept =
-      text.size() <= longest ? text.size() : utf8_complete_prefix(text.substr(0, longest));
-  std::string out = mark;
+      text.size() <= form.longest ? text.size() : utf8_complete_prefix(text.substr(0, form.longest));
+  std::string out = form.mark;
   for (std::size_t at = 0; at < kept;) {
     const Utf8Step step = utf8_step(text, at);
     if (!step.valid) {
       for (std::size_t i = 0; i < step.length; ++i)
         append_escape(out, "\\x%02x", static_cast<unsigned char>(text[at + i]));
+    } else if (step.character == '\n' && form.keeps_lines) {
+      out += '\n';
     } else if (step.character == '\n' || step.character == '\t' || step.character == '\r') {
       out += step.character == '\n' ? "\\n" : step.character == '\t' ? "\\t" : "\\r";
     } else if (is_control(step.character)) {
@@ -42,13 +49,16 @@ std::string shown(std::string_view text, const char* mark) {
     }
     at += step.length;
   }
-  if (kept == text.size()) return out + mark;
-  return cat(out, "...", mark, " (", text.size(), " bytes)");
+  if (kept == text.size()) return out + form.mark;
+  return cat(out, "...", form.mark, " (", text.size(), " bytes)");
 }
 
 }  // namespace
 
-std::string excerpt(std::string_view text) { return shown(text, ""); }
-std::string quote(std::string_view text) { return shown(text, "'"); }
+std::string excerpt(std::string_view text) { return shown(text, {}); }
+std::string quote(std::string_view text) { return shown(text, {.mark = "'"}); }
+std::string printable(std::string_view message) {
+  return shown(message, {.longest = 64u << 10, .keeps_lines = true});
+}
 
 }  // namespace nemocube

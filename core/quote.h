@@ -10,5 +10,8 @@ namespace nemocube {
 
 std::string excerpt(std::string_view text);  ///< text, or: text... (1048576 bytes)
 std::string quote(std::string_view text);    ///< 'text', or: 'text...' (1048576 bytes)
+/// The same for a whole message, which keeps its line ends, and is cut after 64 KiB. What excerpt() and quote()
+/// made stays as it is.
+std::string printable(std::string_view message);
 
 }  // namespace nemocube

@@ -42,3 +42,10 @@ TEST_CASE("any bytes give valid UTF-8") {
     REQUIRE(std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }));
   }
 }
+
+TEST_CASE("printable: a message keeps its lines, shows terminal commands, and ends") {
+  CHECK(printable("a\n\tb \x1b[1m \xff é") == "a\n\\tb \\u001b[1m \\xff é");
+  CHECK(printable(quote("a\nb\x1b")) == quote("a\nb\x1b"));
+  CHECK(printable(std::string(65536, 'a')) == std::string(65536, 'a'));
+  CHECK(printable(std::string(70'000, 'a')) == std::string(65536, 'a') + "... (70000 bytes)");
+}
