@@ -18,8 +18,20 @@ namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 
-void lower(MemoryLimit& limit, std::int64_t bytes, const char* name) {
-  if (bytes < limit.bytes) limit = {bytes, name};
+void lower(MemoryLimit& limit, const MemoryLimit& other) {
+  if (other.bytes < limit.bytes) limit = other;
+}
+
+/// Bytes that this process holds.
+struct Held {
+  std::int64_t address_space = 0, resident = 0, data = 0;
+};
+
+Held held(const std::string& root) {
+  std::int64_t all = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;
+  std::ifstream(root + "/proc/self/statm") >> all >> resident >> shared >> text >> unused >> data;
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  return {all * page, resident * page, data * page};
 }
 
 std::int64_t limit_of(__rlimit_resource resource) {
@@ -63,16 +75,13 @@ std::int64_t cgroups(const std::string& root) {
 }
 
 // The memory that the system can still give away, plus the memory that this process already holds.
-std::int64_t available(const std::string& root) {
+std::int64_t available(const std::string& root, std::int64_t resident) {
   std::ifstream file(root + "/proc/meminfo");
-  std::int64_t resident_pages = 0, all_pages = 0;
-  std::ifstream(root + "/proc/self/statm") >> all_pages >> resident_pages;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string key;
     std::int64_t kib = 0;
-    if (words >> key >> kib && key == "MemAvailable:")
-      return kib * 1024 + resident_pages * ::sysconf(_SC_PAGESIZE);
+    if (words >> key >> kib && key == "MemAvailable:") return kib * 1024 + resident;
   }
   return unlimited;
 }
@@ -80,11 +89,12 @@ std::int64_t available(const std::string& root) {
 }  // namespace
 
 MemoryLimit memory_limit(const std::string& root) {
-  MemoryLimit limit{unlimited, ""};
-  lower(limit, limit_of(RLIMIT_AS), "address space, ulimit -v");
-  lower(limit, limit_of(RLIMIT_DATA), "data, ulimit -d");
-  lower(limit, cgroups(root), "cgroup");
-  lower(limit, available(root), "memory available");
+  const Held now = held(root);
+  MemoryLimit limit{unlimited, "", now.resident};
+  lower(limit, {limit_of(RLIMIT_AS), "address space, ulimit -v", now.address_space, true});
+  lower(limit, {limit_of(RLIMIT_DATA), "data, ulimit -d", now.data, true});
+  lower(limit, {cgroups(root), "cgroup", now.resident});
+  lower(limit, {available(root, now.resident), "memory available", now.resident});
   return limit;
 }
 

@@ -7,8 +7,10 @@ namespace nemocube {
 /// The memory that this process can use.
 struct MemoryLimit {
   std::int64_t bytes = 0;
-  std::string
-      name;  ///< what sets it: "address space, ulimit -v", "data, ulimit -d", "cgroup", "memory available"
+  /// What sets the limit: "address space, ulimit -v", "data, ulimit -d", "cgroup", "memory available".
+  std::string name;
+  std::int64_t used = 0;          ///< what this process holds now of what the limit counts
+  bool counts_untouched = false;  ///< memory counts from its reservation on, such as a whole stack
 };
 
 /// The smallest of these limits: the limits on address space and data; the limits of this process's cgroups

@@ -154,6 +154,7 @@ TEST_CASE("train --check: a model that does not fit the machine's memory gets a 
   // Two matrices of 16e6 x 16 f32 numbers: weights, gradients and two moments.
   CHECK(run.err.find("weights 2.05 GB, gradients 2.05 GB, moments 4.10 GB, activations about ") !=
         std::string::npos);
+  CHECK(run.err.find(", libraries, data and threads about ") != std::string::npos);
   CHECK(run.err.find("warning: that is more than there is: 4.10 GB (") != std::string::npos);
   CHECK(snapshot(dir.path()) == before);
 #endif

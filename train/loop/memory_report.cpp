@@ -1,14 +1,44 @@
 #include "train/loop/memory_report.h"
 
+#include <omp.h>
+#include <pthread.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 
+#include "core/allocator.h"
 #include "core/memory_limit.h"
 #include "data/hf/hf_config.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/loop/from_recipe.h"
 
 namespace nemocube {
+
+namespace {
+
+/// What a run holds besides tensors, as the limit counts it: code and data of libraries, the heap, and where
+/// the limit counts untouched memory also the stacks of threads that have not started, and the room that the
+/// allocator leaves free. The data set is loaded by now, so the heap holds it already.
+std::int64_t besides_tensors() {
+  const MemoryLimit limit = memory_limit();
+  std::int64_t bytes = limit.used - cpu_memory().reserved_bytes;
+  if (limit.counts_untouched) {
+    std::error_code error;
+    const auto started = std::distance(std::filesystem::directory_iterator("/proc/self/task", error), {});
+    pthread_attr_t attributes;
+    std::size_t stack = 0;
+    if (::pthread_getattr_default_np(&attributes) == 0) {
+      ::pthread_attr_getstacksize(&attributes, &stack);
+      ::pthread_attr_destroy(&attributes);
+    }
+    bytes += std::max<std::int64_t>(omp_get_max_threads() - started, 0) * static_cast<std::int64_t>(stack);
+    bytes += cpu_headroom;
+  }
+  return std::max<std::int64_t>(bytes, 0);
+}
+
+}  // namespace
 
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset) {
   std::vector<std::int64_t> lengths;
@@ -23,6 +53,7 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   largest.loss_rows = recipe.loss.kind == LossKind::chunked ? recipe.loss.chunk_len : model.loss_chunk_rows;
   std::vector<MemoryItem> items = state_memory(model.parameters(), optimizer_options(*recipe.optimizer));
   items.push_back({"activations about", activation_memory(model.config(), model.dtype(), largest)});
+  items.push_back({"libraries, data and threads about", besides_tensors()});
   return items;
 }
 

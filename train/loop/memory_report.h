@@ -8,8 +8,9 @@
 
 namespace nemocube {
 
-/// Peak memory of a run of this recipe: state_memory(), and activation_memory() of the largest microbatch
-/// that the data can give. `model` may consist of meta tensors in the dtype of the run.
+/// Peak memory of a run of this recipe: state_memory(), activation_memory() of the largest microbatch that the
+/// data can give, and what the process holds besides tensors. `model` may consist of meta tensors in the dtype
+/// of the run.
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset);
 
 /// One sentence: the sum, its items, and that activations are an estimate.

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <omp.h>
+#include <unistd.h>
 
 #include "core/allocator.h"
 #include "core/memory_limit.h"
@@ -103,6 +104,12 @@ TEST_CASE("memory limit: the least of what is available and of every control gro
       "MemTotal:  3000000 kB\nMemFree: 5 kB\nMemAvailable:    2000000 kB\nBuffers: 1 kB\n");
   CHECK(memory_limit(root).bytes == 2000000L * 1024);
   CHECK(memory_limit(root).name == "memory available");
+
+  put(dir / "proc/self/statm", "5000 300 200 10 0 400 0\n");
+  CHECK(memory_limit(root).used == 300 * ::sysconf(_SC_PAGESIZE));
+  CHECK(memory_limit(root).bytes == 2000000L * 1024 + memory_limit(root).used);
+  CHECK_FALSE(memory_limit(root).counts_untouched);
+  fs::remove(dir / "proc/self/statm");
 
   put(dir / "proc/self/cgroup", "0::/user.slice/run.scope\n");
   put(dir / "sys/fs/cgroup/user.slice/run.scope/memory.max", "max\n");
