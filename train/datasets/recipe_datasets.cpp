@@ -92,7 +92,7 @@ bool is_tokenizer_file(const std::string& name) {
 }
 
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section) {
-  const std::filesystem::path path = tokenizer_path(recipe, section);
+  const std::filesystem::path path = existing_tokenizer_path(recipe, section);
   auto files = read_companion_files(folder_of(path));
   std::erase_if(files, [](const auto& file) { return !is_tokenizer_file(file.first); });
   if (std::filesystem::is_regular_file(path))

@@ -64,7 +64,7 @@ void fields(auto& io, Like<MoeSection> auto& s) {
 void fields(auto& io, Like<ModelSection> auto& s) {
   io.target(s.source, "weights from the folder, or fresh ones");
   io.field("pretrained_model_name_or_path", s.path,
-           "folder in Hugging Face form; from_config also takes its config.json");
+           "folder in Hugging Face form, of a checkpoint or of a run; from_config also takes a config.json");
   io.path_or_section("config", s.config, "the path, for from_config");
   io.field("torch_dtype", s.dtype, "dtype of the weights; auto: as stored");
   io.field("initialisation", s.initialisation, "from_config: law of the fresh weights, hf if null (own)");
@@ -127,7 +127,9 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
   io.alias("seq_len", s.seq_length, s.key + ".seq_length", token_count);
   io.classes("squad messages");
   io.field("split", s.split, "`train`, `validation[:100]`; null: train");
-  io.path_or_section("tokenizer", s.tokenizer, "null: the recipe's, else the model's");
+  io.path_or_section(
+      "tokenizer", s.tokenizer,
+      "file or folder, also of a checkpoint or of a run; null: the recipe's, else the model's");
   io.field("padding", s.padding, "max_length pads rows to seq_length; otherwise batches are padded");
   switch_field<Cut>(io, "truncation", s.truncation, "cut rows to seq_length");
   io.field("truncation_side", s.truncation_side, "what is cut: left, right, or the context alone (own)");

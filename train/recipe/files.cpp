@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/quote.h"
 #include "data/datasets/split.h"
+#include "train/model_io/find_model.h"
 
 namespace nemocube {
 namespace {
@@ -70,7 +71,12 @@ std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const Datase
   std::error_code unclear;  // what is there and cannot be reached has its own message
   require(std::filesystem::exists(path, unclear) || unclear, where,
           ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()));
-  return path;
+  if (unclear) return path;
+  try {
+    return find_tokenizer(path);
+  } catch (const Error& error) {
+    fail(where, ": ", error.what());
+  }
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& folder_or_file) {

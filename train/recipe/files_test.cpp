@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "data/json/test_dir.h"
+
 using namespace nemocube;
 
 namespace {
@@ -35,6 +37,40 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
                     doctest::Contains("validation_dataset.path: 'absent'"));
   CHECK_THROWS_WITH(dataset_file(r.validation_datasets.at("b")),
                     doctest::Contains("validation_dataset_b.path: 'absent'"));
+}
+
+TEST_CASE("model and tokenizer of a run: the newest checkpoint's") {
+  const testing::TestDir dir;
+  const std::filesystem::path run = dir / "run", model = run / "epoch_0_step_9" / "model";
+  std::filesystem::create_directories(model);
+  for (const char* file : {"config.json", "tokenizer.json"}) testing::spit(model / file, "{}");
+  std::filesystem::create_directory_symlink("epoch_0_step_9", run / "LATEST");
+  testing::spit(dir / "a.json", "[]");
+  const std::string yaml =
+      cat("dataset: {_target_: squad, path: ", (dir / "a.json").string(),
+          "}\noptimizer: {}\nmodel: {pretrained_model_name_or_path: ", run.string(), "}\n");
+  const auto loaded = [&](const std::vector<std::string>& overrides) {
+    return parse_recipe(yaml, "r.yaml", overrides, RecipeUse::train);
+  };
+  for (const std::string& named : {run.string(), (run / "LATEST").string(), model.string()}) {
+    CAPTURE(named);
+    const Recipe r =
+        loaded({cat("model.pretrained_model_name_or_path=", named), cat("dataset.tokenizer=", named)});
+    CHECK(r.model->path == model);
+    CHECK(existing_tokenizer_path(r, *r.dataset) == model);
+  }
+  const Recipe r = loaded({});
+  CHECK(existing_tokenizer_path(r, *r.dataset) == model);
+  CHECK(loaded({cat("model={config: ", (model / "config.json").string(), "}")}).model->path ==
+        model / "config.json");
+  std::filesystem::remove(model / "config.json");
+  std::filesystem::remove(model / "tokenizer.json");
+  CHECK_THROWS_WITH(
+      loaded({}),
+      doctest::Contains(
+          cat("r.yaml:3: model.pretrained_model_name_or_path: ", run.string(), ": holds no model").c_str()));
+  CHECK_THROWS_WITH(loaded({cat("dataset.tokenizer=", run.string())}),
+                    doctest::Contains("--set dataset.tokenizer: "));
 }
 
 TEST_CASE("the tokenizer of a dataset, of the recipe, of the model") {

@@ -20,16 +20,20 @@ class Reading {
   bool given(std::string_view path) const;  ///< there, and not null
   /// What a message about a key begins with: file, line and path, or --set and path.
   std::string where(const Value* value, const std::string& path) const;
+  std::string where(const std::string& path) const { return where(find(path), path); }
 
   /// Runs `work`; an Error becomes a problem of that key, and the result is false.
   bool attempt(const Value* value, const std::string& path, const std::function<void()>& work);
+  bool attempt(const std::string& path, const std::function<void()>& work) {
+    return attempt(find(path), path, work);
+  }
   void problem(const Value* value, const std::string& path, const std::string& message);
   /// A rule over several keys. If `ok` is false, the first key gets a problem, unless one of the keys or a
   /// section around it already has a problem.
   template <class... Parts>
   void rule(bool ok, const std::vector<std::string>& paths, Parts&&... why) {
     if (ok || any_faulty(paths)) return;
-    problem(find(paths[0]), paths[0], cat(where(find(paths[0]), paths[0]), ": ", why...));
+    problem(find(paths[0]), paths[0], cat(where(paths[0]), ": ", why...));
   }
   bool any_faulty(const std::vector<std::string>& paths) const;
   void mark_faulty(const std::string& path) { faulty_.insert(path); }

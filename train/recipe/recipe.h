@@ -54,7 +54,7 @@ struct MoeSection {
 enum class ModelSource { pretrained, config };  ///< weights from the folder, or fresh ones
 struct ModelSection {
   ModelSource source = ModelSource::pretrained;
-  std::string path;
+  std::string path;                              ///< of a run or a checkpoint: replaced by the model in it
   std::optional<std::string> config;             ///< absent once loaded: moved to `path`
   std::optional<DType> dtype;                    ///< key torch_dtype
   std::optional<Initialisation> initialisation;  ///< absent for pretrained

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/quote.h"
 #include "data/datasets/split.h"
+#include "train/model_io/find_model.h"
 #include "train/recipe/files.h"
 
 namespace nemocube::recipe {
@@ -62,7 +63,23 @@ void want_section(bool there, const char* section, Reading& reading) {
     reading.problem(nullptr, section, cat(reading.file(), ": the section '", section, "' is missing"));
 }
 
-void want_model(const Recipe& recipe, Reading& reading) {
+/// A model may also be named by a checkpoint or by the folder of a run. From here on the recipe names the model
+/// found there, because LATEST moves while that run goes on.
+void find_model_of_run(ModelSection& model, const std::string& key, Reading& reading) {
+  const std::filesystem::path path = model.path;
+  std::error_code unclear;  // what cannot be reached has its own message
+  const bool is_config_file = model.source == ModelSource::config && std::filesystem::is_regular_file(path);
+  if (is_config_file || std::filesystem::exists(path / "config.json", unclear) || unclear) return;
+  reading.attempt(key, [&] {
+    try {
+      model.path = find_model(path).string();
+    } catch (const Error& error) {
+      fail(reading.where(key), ": ", error.what());
+    }
+  });
+}
+
+void want_model(Recipe& recipe, Reading& reading) {
   want_section(recipe.model.has_value(), "model", reading);
   if (!recipe.model) return;
   const std::string& path = recipe.model->path;
@@ -72,7 +89,9 @@ void want_model(const Recipe& recipe, Reading& reading) {
           : "model.pretrained_model_name_or_path";
   reading.rule(!path.empty(), {key}, "is missing");
   std::error_code unclear;  // what is there and cannot be reached has its own message
-  if (path.empty() || std::filesystem::exists(path, unclear) || unclear) return;
+  const bool there = std::filesystem::exists(path, unclear);
+  if (there) find_model_of_run(*recipe.model, key, reading);
+  if (path.empty() || there || unclear) return;
   if (looks_like_hub_id(path))
     reading.rule(
         false, {key}, quote(path),
@@ -100,7 +119,7 @@ void want_single_rank(const DistributedSection& grid, Reading& reading) {
 void want_whole_batches(const Recipe& recipe, Reading& reading) {
   const std::string global = "step_scheduler.global_batch_size", local = "step_scheduler.local_batch_size";
   if (!reading.any_faulty({global, local}))
-    reading.attempt(reading.find(global), global, [&] { grad_accumulation_steps(recipe, 1); });
+    reading.attempt(global, [&] { grad_accumulation_steps(recipe, 1); });
   const auto& batch = recipe.dataloader.batch_size;
   reading.rule(!batch || *batch == recipe.step_scheduler.local_batch_size, {"dataloader.batch_size", local},
                "is ", batch.value_or(0), ", which differs from ", local, " = ",
@@ -110,7 +129,7 @@ void want_whole_batches(const Recipe& recipe, Reading& reading) {
 void want_kernels(const Recipe& recipe, Reading& reading) {
   for (const auto& [op, variant] : recipe.kernels.by_op) {
     const std::string path = "kernels." + op;
-    reading.attempt(reading.find(path), path, [&] { check_kernel_choice({{{op, variant}}}); });
+    reading.attempt(path, [&] { check_kernel_choice({{{op, variant}}}); });
   }
 }
 
@@ -119,8 +138,7 @@ void want_files(const Recipe& recipe, const DatasetSection& s, Reading& reading)
   // `find` gets what messages about the key begin with.
   const auto look = [&](const std::string& key, auto&& find) {
     if (reading.any_faulty({s.key + "._target_", s.key + ".split", key})) return;
-    const Value* value = reading.find(key);
-    reading.attempt(value, key, [&] { find(reading.where(value, key)); });
+    reading.attempt(key, [&] { find(reading.where(key)); });
   };
   if (s.kind == DatasetKind::mock) return;
   if (s.split)
