@@ -39,7 +39,7 @@ struct Training {
     o.kind = kind;
     o.momentum = 0.5;
     optimizer = std::make_unique<Optimizer>(loaded.model->parameters(), o);
-    // Masters and moments that are not what a fresh start has.
+    // Masters and moments that a fresh optimizer would not have.
     for (const StateTensor& t : optimizer->state()) fill_normal(t.value, RandomStream(seed, t.name), 0, 1);
     optimizer->set_steps(17);
   }
@@ -58,7 +58,7 @@ RunState state_after(std::int64_t steps) {
   return s;
 }
 
-// As programs before the checksums wrote it.
+// Turns a checkpoint into one of an older program: without checksums.json, and without its serial number.
 void make_old(const fs::path& checkpoint) {
   Json state = read_json_file(checkpoint / "state.json");
   state.erase("origin");
@@ -102,7 +102,7 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved") {
       const auto x = saved.optimizer->state(), y = other.optimizer->state();
       REQUIRE(x.size() == y.size());
       for (std::size_t i = 0; i < x.size(); ++i) CHECK_BITS(y[i].value, x[i].value);
-      // The model inside is a model directory of its own.
+      // model/ inside the checkpoint can be loaded alone, like any Hugging Face directory.
       const LoadedModel alone = load_model(at / "model", std::nullopt);
       CHECK(alone.model->dtype() == dtype);
       for (std::size_t i = 0; i < a.size(); ++i)
@@ -124,9 +124,9 @@ TEST_CASE("checkpoint: which one is found") {
   const fs::path runs = dir / "runs";
   CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_8");
   CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_1_step_1");
-  // What the last run wrote last, be its step higher or lower than that of others.
+  // The checkpoint written last is found, although another one has a higher step.
   CHECK(find()->filename() == "epoch_1_step_8");
-  // Without it the highest step.
+  // That checkpoint is damaged now, so the highest step among the others is found.
   const std::string state = slurp(runs / "epoch_1_step_8" / "state.json");
   fs::remove(runs / "epoch_1_step_8" / "state.json");
   CHECK(find()->filename() == "epoch_1_step_9");
@@ -136,7 +136,7 @@ TEST_CASE("checkpoint: which one is found") {
   CHECK(find()->filename() == "epoch_1_step_9");
   fs::create_directories(runs / "epoch_1_step_100");
   CHECK(find()->filename() == "epoch_1_step_9");
-  // A half-written one has no final name; other folders do not count.
+  // Folders that are no checkpoints: one half-written, so without a final name, and one of another name.
   fs::create_directories(runs / "epoch_1_step_99.tmp");
   fs::create_directories(runs / "epoch_x_step_");
   CHECK(find()->filename() == "epoch_1_step_9");
@@ -182,7 +182,8 @@ TEST_CASE("checkpoint: LOWEST_VAL is the saved one with the lowest loss, the fir
   CHECK(lowest_after(3, std::numeric_limits<double>::infinity(), 0.6) == "epoch_1_step_1");
   CHECK(lowest_after(4, 0.1 + 0.2, 0.8) == "epoch_1_step_1");
   CHECK(lowest_after(5, 0.3, 0.9) == "epoch_1_step_4");  // 0.1 + 0.2 is more than 0.3
-  // Known to another process as well, by the set it asks for; what is damaged is no candidate.
+  // A later process reads the losses from the checkpoints, here those of another validation set. A checkpoint
+  // whose losses.json is damaged is no candidate.
   section.best_metric_key = "other";
   checkpoints = Checkpoints(section, "");
   CHECK(lowest_after(6, 9, 9) == "epoch_1_step_0");
@@ -220,7 +221,7 @@ TEST_CASE("checkpoint: a run that goes back leaves the other branch aside when i
   const Names old{"LATEST", "LOWEST_VAL", "epoch_1_step_1", "epoch_1_step_3", "epoch_1_step_5"};
   Checkpoints second(section, "");
   second.load(runs / "epoch_1_step_1", *t.loaded.model, *t.optimizer);
-  CHECK(names(runs) == old);  // nothing is touched before there is something new
+  CHECK(names(runs) == old);  // nothing moves before the branch has its first checkpoint
   second.save(t.loaded, *t.optimizer, state_after(6));
   CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_1_step_1", "epoch_1_step_5"});
   CHECK(names(runs / "abandoned") == Names{"epoch_1_step_3", "epoch_1_step_5"});
@@ -229,12 +230,12 @@ TEST_CASE("checkpoint: a run that goes back leaves the other branch aside when i
   CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_5");
   CHECK(fs::read_symlink(runs / "LOWEST_VAL") == "epoch_1_step_1");
   CHECK(second.find()->filename() == "epoch_1_step_5");
-  // Its own later ones stay, and the window counts them alone.
+  // Later checkpoints of the branch stay, and max_recent_checkpoints counts only the branch's.
   for (const std::int64_t step : {7, 8}) second.save(t.loaded, *t.optimizer, state_after(step));
   CHECK(names(runs) == Names{"LATEST", "LOWEST_VAL", "abandoned", "epoch_1_step_1", "epoch_1_step_5",
                              "epoch_1_step_6", "epoch_1_step_7"});
   CHECK(names(runs / "abandoned") == Names{"epoch_1_step_3", "epoch_1_step_5"});
-  // And there is a way back.
+  // restore_from finds the checkpoints of the old branch.
   section.restore_from = "abandoned/epoch_1_step_5";
   CHECK(Checkpoints(section, "").find() == fs::canonical(runs / "abandoned" / "epoch_1_step_5"));
 }
@@ -244,7 +245,8 @@ TEST_CASE("checkpoint: errors name the file and what does not fit") {
   Checkpoints checkpoints(section_in(dir), "");
   const Training t(DType::f32, 5, OptimizerKind::adamw, "-");
   const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(3));
-  // What does not fit is told from what is damaged, so the latter is tried without checksums.
+  // The cases up to here are intact checkpoints that do not fit the run. The damaged ones below need a
+  // checkpoint without checksums, or the checksums would be the first to complain.
   const auto refuses = [&](const Training& into, const char* text) {
     CHECK_THROWS_WITH_AS(checkpoints.load(at, *into.loaded.model, *into.optimizer), doctest::Contains(text),
                          Error);
@@ -306,7 +308,7 @@ TEST_CASE("checkpoint: every flipped byte and every cut is found, and the one be
     CHECK(refusal(newest).find(file.filename().string()) != std::string::npos);
     spit(file, good);
   }
-  // One that is damaged itself is not suggested, and where none is left nothing is.
+  // The message suggests the newest intact checkpoint, and none when all are damaged.
   spit(newest / "config.yaml", "x");
   spit(runs / "epoch_1_step_3" / "config.yaml", "x");
   CHECK(refusal(newest).ends_with("restore_from=epoch_1_step_1"));
@@ -328,7 +330,7 @@ TEST_CASE("checkpoint: one of an older program, without checksums and serial, is
   CHECK(checkpoints.load(runs / "epoch_1_step_3", *t.loaded.model, *t.optimizer).step == 4);
   checkpoints.note_losses(runs / "epoch_1_step_3", {{"default", 1.0}});
   CHECK_FALSE(fs::exists(runs / "epoch_1_step_3" / "checksums.json"));
-  // Without serials LATEST decides.
+  // Without serial numbers, LATEST decides.
   point_to(runs / "LATEST", "epoch_1_step_1");
   CHECK(checkpoints.find() == runs / "epoch_1_step_1");
 }
@@ -369,14 +371,16 @@ TEST_CASE("checkpoint: a kill before LATEST moves costs nothing: the newest of t
     Checkpoints first(section, "");
     for (const std::int64_t step : {2, 4, 6}) first.save(t.loaded, *t.optimizer, state_after(step));
   }
-  point_to(runs / "LATEST", "epoch_1_step_3");  // as a kill right after the rename of the third leaves it
+  point_to(runs / "LATEST",
+           "epoch_1_step_3");  // a kill came between the rename of the third checkpoint and this link
   Checkpoints next(section, "");
   CHECK(next.find() == runs / "epoch_1_step_5");
   next.recover();
   CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_5");
   CHECK_FALSE(fs::exists(runs / "abandoned"));
 
-  // The same in a run that was taken back on purpose: what it wrote wins over the higher step it left.
+  // The same kill in a run that went back to step 1: the checkpoint that this run wrote is found, not the
+  // higher step of the old branch.
   {
     Checkpoints back(section, "");
     back.load(runs / "epoch_1_step_1", *t.loaded.model, *t.optimizer);
@@ -393,7 +397,7 @@ TEST_CASE("checkpoint: a kill before LATEST moves costs nothing: the newest of t
   CHECK(names_in(runs) == Names{"LATEST", "abandoned", "epoch_1_step_1", "epoch_1_step_2"});
   CHECK(names_in(runs / "abandoned") == Names{"epoch_1_step_3", "epoch_1_step_5"});
   CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_2");
-  // A deliberate way back is respected.
+  // restore_from may still name an older checkpoint.
   section.restore_from = "epoch_1_step_1";
   CHECK(Checkpoints(section, "").find() == fs::canonical(runs / "epoch_1_step_1"));
 }
@@ -412,7 +416,8 @@ TEST_CASE("checkpoint: a kill before the last rename costs nothing either, once 
   CHECK(names_in(runs) == Names{"LATEST", "epoch_1_step_1", "epoch_1_step_3"});
   CHECK(Checkpoints(section, "").find() == runs / "epoch_1_step_3");
   CHECK(fs::read_symlink(runs / "LATEST") == "epoch_1_step_3");
-  // Not whole yet, or its place still taken by the one that it was to replace: it never was.
+  // A staged checkpoint is removed when its last file, checksums.json, is missing, and when a checkpoint of
+  // its final name exists.
   stage();
   fs::remove(runs / ".epoch_1_step_3.123.4.tmp" / "checksums.json");
   fs::copy(runs / "epoch_1_step_1", runs / ".epoch_1_step_1.123.5.tmp", fs::copy_options::recursive);
@@ -453,7 +458,8 @@ TEST_CASE("checkpoint: pruning takes the name away before the bytes") {
   const Training t(DType::f32, 8, OptimizerKind::adamw, "-");
   Checkpoints checkpoints(section, "");
   checkpoints.save(t.loaded, *t.optimizer, state_after(2));
-  // The kernel tells in which way the name went: a kill in the middle of a removal cannot be timed.
+  // A test cannot kill a process in the middle of a removal. Instead, inotify tells whether the folder was
+  // renamed before it was removed.
   const int watch = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   REQUIRE(watch >= 0);
   REQUIRE(::inotify_add_watch(watch, runs.c_str(), IN_DELETE | IN_MOVED_FROM) >= 0);
@@ -461,7 +467,7 @@ TEST_CASE("checkpoint: pruning takes the name away before the bytes") {
   alignas(inotify_event) std::array<char, 16384> buffer{};
   const ssize_t size = ::read(watch, buffer.data(), buffer.size());
   ::close(watch);
-  std::vector<std::pair<bool, std::string>> gone;  // whether by a rename
+  std::vector<std::pair<bool, std::string>> gone;  // (whether it was renamed, its name)
   for (ssize_t at = 0; at < size;) {
     const auto* event = reinterpret_cast<const inotify_event*>(buffer.data() + at);
     gone.emplace_back((event->mask & IN_MOVED_FROM) != 0, event->name);

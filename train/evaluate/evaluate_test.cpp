@@ -33,7 +33,9 @@ NemotronHConfig speaker_config() {
   return c;
 }
 
-/// Says `text` and EOS after any prompt: hidden state k, which the token before chose, means token k.
+/// A model that generates `text` and EOS after any prompt. The embedding of the k-th token of the text is the
+/// unit vector k + 1, that of all other tokens the unit vector 0, and the head maps unit vector k to the k-th
+/// token.
 struct Says : NemotronH {
   explicit Says(const std::string& text) : NemotronH(speaker_config(), DType::f32) {
     randomise(*this, 5);

@@ -24,7 +24,7 @@ GenerateOptions sampled(double temperature, std::int64_t top_k = 0, double top_p
   return o;
 }
 
-// Which share of [0, 1) draws each token, on a fine grid.
+// For each token, the share of the uniform numbers in [0, 1) that draw the token, measured on a fine grid.
 std::map<std::int64_t, double> shares(const std::vector<float>& logits, const GenerateOptions& o) {
   std::map<std::int64_t, double> all;
   const int grid = 4000;
@@ -32,7 +32,7 @@ std::map<std::int64_t, double> shares(const std::vector<float>& logits, const Ge
   return all;
 }
 
-// Greedy continuation from the logits of the whole text, over and over.
+// Greedy decoding without a state: each token comes from a forward pass over the whole text so far.
 Ids greedy_by_prefill(NemotronH& model, Ids text, std::int64_t count) {
   Ids made;
   for (std::int64_t n = 0; n < count; ++n) {
@@ -113,7 +113,7 @@ TEST_CASE("sample_token: top_p keeps the fewest tokens that reach p, at least on
   CHECK(three.size() == 3);
   CHECK(three.contains(0));
   CHECK(shares(logits, sampled(1, 0, 1)).size() == 4);
-  // After top_k: p is a share of what top_k left.
+  // With top_k as well, p is a share of the probability that top_k leaves.
   CHECK(shares(logits, sampled(1, 2, 0.66)).size() == 1);
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("generate: sampling depends on seed, prompt number and token number al
   const auto first = generate(model(), prompts, o);
   CHECK(generate(model(), prompts, o) == first);
   CHECK(generate(model(), {prompts[0]}, o)[0] == first[0]);
-  // The same prompt twice: other draws.
+  // The second of two equal prompts gets other random numbers.
   const auto twice = generate(model(), {prompts[0], prompts[0]}, o);
   CHECK(twice[0] == first[0]);
   CHECK(twice[1] != first[0]);
@@ -193,7 +193,7 @@ TEST_CASE("generate: sampling depends on seed, prompt number and token number al
 TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside a prompt that has ended") {
   NemotronH flat(tiny_config("-"), DType::f32);
   randomise(flat, 72);
-  flat.parameters().get("lm_head.weight").value.zero();  // every token is as likely
+  flat.parameters().get("lm_head.weight").value.zero();  // all tokens are equally likely
   GenerateOptions o = at_most(6);
   o.temperature = 1;
   o.seed = 9;

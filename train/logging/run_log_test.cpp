@@ -183,7 +183,8 @@ TEST_CASE("a run that leaves a branch touches its logs only when it has saved, a
   write_first_run(folder.path, sets);
   const auto at = [&](const char* name) { return folder.path / name; };
   {
-    // Ended before it saved anything: as if it had not been, for a run that goes on from the old branch.
+    // This run goes back to step 2 and ends before it saves a checkpoint. The old log is unchanged, and the
+    // next run continues it.
     RunLog log(folder.path, sets, {.first_step = 2, .serial = 4, .leaves_branch = true});
     log.training(at_step(2));
     CHECK(steps_of(at("training.jsonl")) == Steps{0, 1, 2, 3, 4, 5});
@@ -209,7 +210,7 @@ TEST_CASE("a run that leaves a branch touches its logs only when it has saved, a
   CHECK(steps_of(at("validation.jsonl")) == Steps{1, 3});
   CHECK(steps_of(at("abandoned") / "training.jsonl") == Steps{0, 1, 2, 3, 4, 5, 6});
   CHECK(steps_of(at("abandoned") / "validation.jsonl") == Steps{1, 3, 5});
-  // A second branch has a place of its own.
+  // The logs that a second branch leaves behind get a folder of their own.
   RunLog second(folder.path, sets, {.first_step = 1, .serial = 5, .leaves_branch = true});
   second.training(at_step(1));
   second.keep_branch();
@@ -245,7 +246,7 @@ TEST_CASE("a kill between the checkpoint of a branch and its logs is made good b
       RunLog log(folder.path, sets, {.first_step = 2, .serial = 4, .leaves_branch = true});
       log.training(at_step(2));
     }
-    if (half) {  // one log moved away, its successor not yet named
+    if (half) {  // as a kill between the two renames of a log leaves it
       fs::create_directory(folder.path / "abandoned");
       fs::rename(folder.path / "training.jsonl", folder.path / "abandoned" / "training.jsonl");
     }
@@ -280,13 +281,14 @@ TEST_CASE("logs that earlier starts left go when the log repeats them, and no ot
       out << "{\"step\": " << step++ << ", \"timestamp\": \"" << time << "\", \"loss\": " << loss << "}\n";
   };
   write("training.jsonl", {3, 2, 1}, "now");
-  write("training.jsonl.1", {3, 2}, "before");  // a crash in the third step, then the same again
+  write("training.jsonl.1", {3, 2},
+        "before");  // a crash in the third step; the next start wrote the same again
   write("training.jsonl.2", {}, "before");
-  write("training.jsonl.3", {3, 2.5}, "before");  // another recipe
+  write("training.jsonl.3", {3, 2.5}, "before");  // another loss: from another recipe
   write("training.jsonl.4", {3, 2, 1, 0.5}, "before");
   write("training.jsonl.5x", {3}, "before");
   std::ofstream(folder.path / "training.jsonl.6") << "notes of mine\n";
-  write("validation_chat.jsonl.1", {3}, "before");  // nothing says it again
+  write("validation_chat.jsonl.1", {3}, "before");  // there is no newer log of this set
   RunLog log(folder.path, {}, {.first_step = 3});
   CHECK(names_of(folder.path).size() == 8);
   log.training(at_step(3));

@@ -50,7 +50,7 @@ TEST_CASE("run lock: a directory that is removed or renamed is noticed, created 
   CHECK(lock.held());
   CHECK(fs::is_directory(dir / "runs"));
   CHECK_THROWS_WITH_AS(RunLock(dir / "runs"), doctest::Contains("another run is at work"), Error);
-  // Another run that was quicker keeps it.
+  // Another run locks the new directory first, and keeps the lock.
   fs::remove(dir / "runs");
   const RunLock other(dir / "runs");
   CHECK_THROWS_WITH_AS(lock.renew_if_lost(), doctest::Contains("another run is at work"), Error);

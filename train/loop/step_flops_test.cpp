@@ -28,7 +28,7 @@ TEST_CASE("step FLOPs: sequences at their own lengths, the head for labelled tok
   const double head = forward_flops_per_token(config, 1).head;
   const std::vector<TokenBatch> step{batch({3, 5}, 2), batch({7}, 7)};
   CHECK(step_flops(config, step) == doctest::Approx(3 * (body(3) + body(5) + body(7) + 9 * head)));
-  // Three sequences need less than one of the same tokens: attention is shorter.
+  // Three sequences need fewer operations than one of as many tokens: each token attends to fewer others.
   const std::vector<TokenBatch> three{batch({3, 5, 7}, 0)}, one{batch({15}, 0)};
   CHECK(step_flops(config, three) < step_flops(config, one));
 }

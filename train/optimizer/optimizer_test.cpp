@@ -60,7 +60,7 @@ TEST_CASE("optimizer: names, shapes and dtypes of the state") {
   const Optimizer mixed(bf.parameters(), of_kind(OptimizerKind::adamw));
   for (const Parameter& p : bf.parameters().all()) {
     CAPTURE(p.name);
-    // What is f32 in a bf16 model is its own master.
+    // A bf16 model keeps some parameters in f32. They need no master.
     const Tensor master = state_of(mixed, "master." + p.name);
     CHECK(master.defined() == (p.value.dtype() == DType::bf16));
     if (master.defined()) CHECK_BITS(master, p.value.to(DType::f32));
@@ -191,7 +191,7 @@ TEST_CASE("optimizer: a parameter without gradient has gradient zero: moments fa
     for (const double x : g.to_vector()) REQUIRE(x == 0);
   model.parameters().clear_gradients();
   optimizer.step(0, 0.5, 1);
-  CHECK_BITS(p.value, w);  // no rate, no decay
+  CHECK_BITS(p.value, w);  // the learning rate is 0, so nothing decays either
   const auto faded = state_of(optimizer, "exp_avg." + p.name).to_vector();
   for (std::size_t j = 0; j < faded.size(); ++j)
     CHECK(faded[j] == doctest::Approx(0.9 * m.to_vector()[j]).epsilon(1e-14));
@@ -216,7 +216,8 @@ TEST_CASE("optimizer: small steps are not lost in bf16 weights") {
   p.value.fill(1);
   OptimizerOptions o = of_kind(OptimizerKind::sgd);
   Optimizer optimizer(model.parameters(), o);
-  // 64 steps of 2^-12 are 2^-6; each alone is an eighth of what bf16 can show below 1... and rounds away.
+  // The numbers of bf16 below 1 lie 2^-8 apart, so one step of 2^-12 from 1 rounds back to 1. 64 such steps make
+  // 2^-6, which must not be lost.
   for (int step = 0; step < 64; ++step) {
     model.parameters().clear_gradients();
     p.node->into().to.fill(0x1p-12);

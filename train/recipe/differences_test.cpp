@@ -62,7 +62,7 @@ TEST_CASE("recipe differences: a key that the older program did not know counts 
   CHECK(told(old, resolved({})) == "");
   const std::string told_of = told(old, resolved({"step_scheduler.max_nonfinite_steps=3"}));
   CHECK(told_of == "step_scheduler.max_nonfinite_steps: 10 -> 3\n");
-  // A recipe that cannot be read any more is compared as it stands.
+  // An older recipe that this program refuses is compared as written, without defaults.
   CHECK(told("optimizer: {lr: 0.5, gone: 1}\n", "optimizer: {lr: 0.25}\n") ==
         "optimizer.gone: 1 -> \noptimizer.lr: 0.5 -> 0.25\n");
   CHECK_THROWS_AS(recipe_differences("a: [", "a: 1"), Error);

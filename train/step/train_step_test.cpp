@@ -156,7 +156,8 @@ TEST_CASE("train_step: a NaN or infinity anywhere leaves weights, moments and st
       CHECK(same_bits(t.everything(), before));
       CHECK(t.optimizer.steps() == 1);
       CHECK(no_gradients(t.model));
-      // Nothing of it stays behind: healed, the run goes on as if the step had not been.
+      // The skipped step leaves nothing behind: with the healthy value back, the next step is that of a run
+      // without the skipped one.
       element = healthy;
       Trainer other;
       (void)train_step(other.model, other.optimizer, two, step_options());
@@ -275,7 +276,7 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
     CHECK(r.auxiliary_losses[i].second > 0);
   }
   CHECK(aux != doctest::Approx(2 * global).epsilon(1e-6));
-  // Each step counts afresh.
+  // The next step counts the tokens of the experts from zero again.
   const StepResult next = train_step(t.model, t.optimizer, two, step_options());
   CHECK(next.auxiliary_losses[1].second == doctest::Approx(global).epsilon(0.2));
 }
