@@ -12,7 +12,7 @@ using namespace nemocube;
 
 namespace {
 
-Tensor values(std::vector<double> v) {
+Tensor values(const std::vector<double>& v) {
   const auto n = static_cast<std::int64_t>(v.size());
   return Tensor::from(v, {n});
 }

@@ -19,8 +19,8 @@ using OptimizerDefinition = std::function<double(double master, double grad, std
 
 /// One step over 50 million elements with `states` state tensors, which are all zero at first.
 inline std::vector<BenchCase> optimizer_cases(const BenchOptions& o, int states,
-                                              std::function<void(const OptimizerTensors&)> step,
-                                              OptimizerDefinition definition) {
+                                              const std::function<void(const OptimizerTensors&)>& step,
+                                              const OptimizerDefinition& definition) {
   const std::int64_t n = o.small ? 10000 : 50'000'000;
   const DType dtype = accumulate_dtype(o.dtype);
   OptimizerTensors t{Tensor::zeros({n}, dtype), Tensor::zeros({n}, dtype), {}, {}};

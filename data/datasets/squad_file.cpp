@@ -105,7 +105,7 @@ std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
 std::filesystem::path find_squad_file(const std::string& name, std::string_view split_name,
                                       std::string_view where) {
   namespace fs = std::filesystem;
-  const fs::path path = name;
+  fs::path path = name;
   if (fs::is_regular_file(path)) return path;
   std::vector<std::string> stems{std::string(split_name)};
   if (split_name == "validation") stems.push_back("dev");

@@ -261,7 +261,7 @@ TEST_CASE("hf config: messages stay short and printable, whatever the file says"
         config("", R"("layers_block_type": ["mlp"], "layer_types": [")" + letters + "\"]"),
         config(R"("n_groups": ")" + letters + "\""), config("\"per_layer_config\": [{\"" + key + "\": 1}]"),
         config("\"per_layer_config\": [{\"\\u001b[2J\": 1}]"),
-        config("\"" + key + "\": 1, \"" + key + "\": 2")}) {
+        config(cat("\"", key, "\": 1, \"", key, "\": 2"))}) {
     try {
       parse(text);
       FAIL("not refused");

@@ -83,7 +83,7 @@ int Regex::interpret(std::string_view text, std::size_t from, Range& found) cons
 }
 
 std::optional<Range> Regex::find(std::string_view text, std::size_t from) const {
-  if (text.data() == nullptr) text = std::string_view("", 0);
+  if (text.data() == nullptr) text = "";
   Range found;
   int rc = PCRE2_ERROR_JIT_STACKLIMIT;
   if (jit_) {
