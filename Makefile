@@ -55,13 +55,13 @@ install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 asan: setup
-	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON)
+	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
 	ctest --test-dir $(BUILD)-asan --output-on-failure -LE end-to-end
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 asan-all: setup
-	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON)
+	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS)
 	ctest --test-dir $(BUILD)-asan --output-on-failure
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
@@ -80,7 +80,7 @@ check-headers: setup
 # Configures a folder of its own and builds nothing in it.
 tidy: setup
 	@tools/setup.sh clang-tidy-19 libomp-19-dev
-	@$(call configure,$(BUILD)-tidy,-DNEMOCUBE_PORTABLE=ON)
+	@$(call configure,$(BUILD)-tidy,-DNEMOCUBE_PORTABLE=ON -DCMAKE_UNITY_BUILD=OFF)
 	tools/tidy.sh $(BUILD)-tidy $(JOBS)
 
 clean:

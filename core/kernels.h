@@ -10,10 +10,10 @@
 
 /// Variants of operations, chosen by name in a recipe's `kernels:` section. An operation with more than one
 /// implementation lists an enumerator and a name for each, the default first, and asks which one to run:
-///     enum class Variant { chunked, recurrent };
-///     const Variants<Variant> variants("ssd_scan",
-///                                      {{Variant::chunked, "chunked"}, {Variant::recurrent, "recurrent"}});
-///     .. variants.chosen(ctx) ..
+///     enum class ScanVariant { chunked, recurrent };
+///     const Variants<ScanVariant> scan_variants("ssd_scan",
+///                                      {{ScanVariant::chunked, "chunked"}, {ScanVariant::recurrent, "recurrent"}});
+///     .. scan_variants.chosen(ctx) ..
 namespace nemocube {
 
 struct KernelChoice {

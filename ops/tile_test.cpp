@@ -34,21 +34,19 @@ Rows<T> integers(std::int64_t rows, std::int64_t cols, std::int64_t pad, std::ui
 }
 
 /// Whether tile_gemm gives the result of plain loops and does not write between the rows of C.
-template <class T, bool ta, bool tb>
+template <class T, bool ta>
 bool agrees(std::int64_t M, std::int64_t N, std::int64_t K, bool accumulate, std::int64_t pad = 3) {
   Rows<T> a = ta ? integers<T>(K, M, pad, 1) : integers<T>(M, K, pad, 1);
-  Rows<T> b = tb ? integers<T>(N, K, pad, 2) : integers<T>(K, N, pad, 2);
-  Rows<T> c = integers<T>(M, N, pad, 3), want = c;
+  Rows<T> b = integers<T>(K, N, pad, 2), c = integers<T>(M, N, pad, 3), want = c;
   for (std::int64_t m = 0; m < M; ++m)
     for (std::int64_t n = 0; n < N; ++n) {
       double sum = accumulate ? static_cast<double>(c.at(m, n)) : 0.0;
       for (std::int64_t k = 0; k < K; ++k)
-        sum += static_cast<double>(ta ? a.at(k, m) : a.at(m, k)) *
-               static_cast<double>(tb ? b.at(n, k) : b.at(k, n));
+        sum += static_cast<double>(ta ? a.at(k, m) : a.at(m, k)) * static_cast<double>(b.at(k, n));
       want.at(m, n) = static_cast<T>(sum);
     }
-  tile_gemm<T, ta, tb>(M, N, K, a.data.data(), a.stride, b.data.data(), b.stride, c.data.data(), c.stride,
-                       accumulate);
+  tile_gemm<T, ta>(M, N, K, a.data.data(), a.stride, b.data.data(), b.stride, c.data.data(), c.stride,
+                   accumulate);
   return c.data == want.data;
 }
 
@@ -60,10 +58,8 @@ void check_all_forms(std::int64_t M, std::int64_t N, std::int64_t K, std::int64_
   CAPTURE(pad);
   for (const bool accumulate : {false, true}) {
     CAPTURE(accumulate);
-    CHECK(agrees<T, false, false>(M, N, K, accumulate, pad));
-    CHECK(agrees<T, false, true>(M, N, K, accumulate, pad));
-    CHECK(agrees<T, true, false>(M, N, K, accumulate, pad));
-    CHECK(agrees<T, true, true>(M, N, K, accumulate, pad));
+    CHECK(agrees<T, false>(M, N, K, accumulate, pad));
+    CHECK(agrees<T, true>(M, N, K, accumulate, pad));
   }
 }
 
@@ -90,8 +86,8 @@ TEST_CASE_TEMPLATE("tile_gemm: plain loops, for all forms and sizes around block
 TEST_CASE_TEMPLATE("tile_gemm: rows 4 KiB apart, few and many of A", T, float, double) {
   constexpr std::int64_t panel = panel_columns<T>, far = 4096 / sizeof(T);
   for (const std::int64_t M : {64, 65}) {
-    CHECK(agrees<T, false, false>(M, 2 * panel, 9, false, far - 2 * panel));
-    CHECK(agrees<T, true, false>(M, panel + 1, 9, true, far - panel - 1));
+    CHECK(agrees<T, false>(M, 2 * panel, 9, false, far - 2 * panel));
+    CHECK(agrees<T, true>(M, panel + 1, 9, true, far - panel - 1));
   }
 }
 
@@ -101,7 +97,7 @@ TEST_CASE_TEMPLATE("tile_gemm: adds over k in ascending order", T, float, double
   const std::vector<T> ones(3 * panel, 1);
   const auto sum_of = [&](const std::vector<T>& a) {
     std::vector<T> c(panel, -1);
-    tile_gemm<T, false, false>(1, panel, 3, a.data(), 3, ones.data(), panel, c.data(), panel, false);
+    tile_gemm<T, false>(1, panel, 3, a.data(), 3, ones.data(), panel, c.data(), panel, false);
     return c.back();
   };
   CHECK(sum_of({1, big, -big}) == 0);

@@ -13,14 +13,14 @@ namespace nemocube {
 namespace {
 
 /// A paragraph's text with the offsets of its code points, computed once.
-struct Context {
-  explicit Context(const std::string& text_) : text(text_), offsets(character_offsets(text_)) {}
+struct SquadContext {
+  explicit SquadContext(const std::string& text_) : text(text_), offsets(character_offsets(text_)) {}
   const std::string& text;
   std::vector<std::size_t> offsets;
 };
 
 /// `where` is file and question, for messages.
-SquadAnswer locate(const Context& context, const std::string& where, const std::string& text,
+SquadAnswer locate(const SquadContext& context, const std::string& where, const std::string& text,
                    std::int64_t start) {
   const auto characters = static_cast<std::int64_t>(context.offsets.size()) - 1;
   require(start >= 0 && start <= characters, where, ": answer_start is ", start, ", the context has ",
@@ -36,7 +36,7 @@ SquadAnswer locate(const Context& context, const std::string& where, const std::
   return {text, begin};
 }
 
-std::vector<SquadAnswer> read_answers(const Context& context, const std::string& where,
+std::vector<SquadAnswer> read_answers(const SquadContext& context, const std::string& where,
                                       const JsonView& answers) {
   std::vector<SquadAnswer> out;
   if (answers.value().is_array()) {
@@ -52,7 +52,7 @@ std::vector<SquadAnswer> read_answers(const Context& context, const std::string&
   return out;
 }
 
-SquadQuestion read_question(const Context& context, const JsonView& row) {
+SquadQuestion read_question(const SquadContext& context, const JsonView& row) {
   row.at("id");
   SquadQuestion question;
   question.id = row_id(row, "");
@@ -89,11 +89,11 @@ std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
     if (!paragraphs) {
       for (const char* key : {"id", "context", "question", "answers"})
         if (!row.has(key)) refuse_row(row, "squad", squad_form);
-      out.push_back(read_question(Context(row.at("context").string()), row));
+      out.push_back(read_question(SquadContext(row.at("context").string()), row));
       return;
     }
     for (const JsonView& paragraph : paragraphs->elements()) {
-      const Context context(paragraph.at("context").string());
+      const SquadContext context(paragraph.at("context").string());
       for (const JsonView& question : paragraph.at("qas").elements())
         out.push_back(read_question(context, question));
     }

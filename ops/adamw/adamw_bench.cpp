@@ -3,7 +3,7 @@
 #include "ops/adamw/adamw.h"
 #include "ops/optimizer_bench.h"
 
-namespace nemocube {
+namespace nemocube::adamw_bench {
 namespace {
 
 const AdamWOptions options{.lr = 1e-3, .weight_decay = 0.1, .step = 10, .grad_scale = 0.5};
@@ -28,4 +28,4 @@ const RegisterBench registration("adamw", [](const BenchOptions& o) {
 });
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::adamw_bench

@@ -9,9 +9,9 @@
 namespace nemocube {
 namespace {
 
-enum class Variant { tiled, plain };
-const Variants<Variant> variants("attention", {{Variant::tiled, "tiled"}, {Variant::plain, "plain"}});
-Zone forward_zone("attention/forward"), backward_zone("attention/backward");
+enum class AttentionVariant { tiled, plain };
+const Variants<AttentionVariant> attention_variants("attention", {{AttentionVariant::tiled, "tiled"},
+                                                                  {AttentionVariant::plain, "plain"}});
 
 void check_inputs(const cpu::AttentionInputs& in) {
   const AttentionOptions& o = in.options;
@@ -49,9 +49,10 @@ Var attention(Context& ctx, const Var& q, const Var& k, const Var& v, const Atte
   cpu::AttentionInputs in{q.value(), k.value(), v.value(), options, q_seqs, kv_seqs};
   check_inputs(in);
   if (options.scale == 0) in.options.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
-  const bool plain = variants.chosen(ctx) == Variant::plain;
+  const bool plain = attention_variants.chosen(ctx) == AttentionVariant::plain;
   const cpu::AttentionResult out{Tensor::empty(in.q.shape(), in.q.dtype()),
                                  Tensor::empty({in.q.dim(0), options.heads}, accumulate_dtype(in.q.dtype()))};
+  static Zone forward_zone("attention/forward"), backward_zone("attention/backward");
   {
     const ZoneTimer timer(forward_zone);
     (plain ? cpu::attention_plain_forward : cpu::attention_forward)(out, in);

@@ -110,8 +110,8 @@ class Backward {
   void score_tile(const Span& span, const Block& block, std::int64_t k0, std::int64_t at) {
     const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
     n_ = std::min(key_tile, block.key_end - k0);
-    tile_gemm<A, false, false>(n_, columns, hd, k_ + at * hd, hd, q_t_, columns, p_, columns, false);
-    tile_gemm<A, false, false>(n_, columns, hd, v_ + at * hd, hd, do_t_, columns, ds_, columns, false);
+    tile_gemm<A, false>(n_, columns, hd, k_ + at * hd, hd, q_t_, columns, p_, columns, false);
+    tile_gemm<A, false>(n_, columns, hd, v_ + at * hd, hd, do_t_, columns, ds_, columns, false);
     for (std::int64_t j = 0; j < n_; ++j) {
       A* __restrict p = p_ + j * columns;
       A* __restrict ds = ds_ + j * columns;
@@ -123,13 +123,13 @@ class Backward {
 
   void add_dq(const Block& block, std::int64_t at) {
     const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
-    if (out_.dq) tile_gemm<A, true, false>(columns, hd, n_, ds_, columns, k_ + at * hd, hd, dq_, hd, true);
+    if (out_.dq) tile_gemm<A, true>(columns, hd, n_, ds_, columns, k_ + at * hd, hd, dq_, hd, true);
   }
 
   void add_dkv(const Block& block, std::int64_t at) {
     const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
-    if (out_.dv) tile_gemm<A, false, false>(n_, hd, columns, p_, columns, do_, hd, dv_ + at * hd, hd, true);
-    if (out_.dk) tile_gemm<A, false, false>(n_, hd, columns, ds_, columns, q_, hd, dk_ + at * hd, hd, true);
+    if (out_.dv) tile_gemm<A, false>(n_, hd, columns, p_, columns, do_, hd, dv_ + at * hd, hd, true);
+    if (out_.dk) tile_gemm<A, false>(n_, hd, columns, ds_, columns, q_, hd, dk_ + at * hd, hd, true);
   }
 
   void store_dq(const Span& span, const Block& block) {

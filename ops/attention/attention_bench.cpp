@@ -4,7 +4,7 @@
 #include "ops/attention/attention_kernels.h"
 #include "ops/bench_support.h"
 
-namespace nemocube {
+namespace nemocube::attention_bench {
 namespace {
 
 using bench::bytes_of;
@@ -105,4 +105,4 @@ const RegisterBench registration("attention", [](const BenchOptions& o) {
 });
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::attention_bench

@@ -40,12 +40,12 @@ class Forward {
     for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
       const std::int64_t n = std::min(key_tile, block.key_end - k0);
       copy_keys<T>(keys_, in_.k, g_, span, k0, n);
-      tile_gemm<A, false, false>(n, columns, hd, keys_, hd, q_t_, columns, scores_, columns, false);
+      tile_gemm<A, false>(n, columns, hd, keys_, hd, q_t_, columns, scores_, columns, false);
       for (std::int64_t j = 0; j < n; ++j)
         std::fill_n(scores_ + j * columns, hidden_columns(g_, span, block, k0 + j), minus_infinity);
       softmax_tile(columns, n);
       copy_keys<T>(keys_, in_.v, g_, span, k0, n);
-      tile_gemm<A, true, false>(hd, columns, n, keys_, hd, scores_, columns, o_t_, columns, true);
+      tile_gemm<A, true>(hd, columns, n, keys_, hd, scores_, columns, o_t_, columns, true);
     }
     finish(span, block);
   }

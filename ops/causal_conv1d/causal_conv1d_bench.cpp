@@ -4,7 +4,7 @@
 #include "ops/bench_support.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
 
-namespace nemocube {
+namespace nemocube::causal_conv1d_bench {
 namespace {
 
 struct Setup {
@@ -92,4 +92,4 @@ std::vector<BenchCase> make(const BenchOptions& options) {
 const RegisterBench registration("causal_conv1d", make);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::causal_conv1d_bench

@@ -6,7 +6,7 @@
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 
-namespace nemocube {
+namespace nemocube::cross_entropy_bench {
 namespace {
 
 struct Problem {
@@ -75,4 +75,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
 const RegisterBench registration("cross_entropy", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::cross_entropy_bench

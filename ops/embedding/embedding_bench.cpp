@@ -3,7 +3,7 @@
 #include "ops/bench_support.h"
 #include "ops/embedding/embedding.h"
 
-namespace nemocube {
+namespace nemocube::embedding_bench {
 namespace {
 
 struct Run {
@@ -70,4 +70,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
 const RegisterBench registration("embedding", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::embedding_bench

@@ -4,7 +4,7 @@
 #include "ops/bench_support.h"
 #include "ops/gated_rmsnorm/gated_rmsnorm.h"
 
-namespace nemocube {
+namespace nemocube::gated_rmsnorm_bench {
 namespace {
 
 struct Setup {
@@ -84,4 +84,4 @@ std::vector<BenchCase> make(const BenchOptions& options) {
 const RegisterBench registration("gated_rmsnorm", make);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::gated_rmsnorm_bench

@@ -3,7 +3,7 @@
 #include "ops/bench_support.h"
 #include "ops/global_norm/global_norm.h"
 
-namespace nemocube {
+namespace nemocube::global_norm_bench {
 namespace {
 
 std::vector<BenchCase> make_cases(const BenchOptions& o) {
@@ -29,4 +29,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
 const RegisterBench registration("global_norm", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::global_norm_bench

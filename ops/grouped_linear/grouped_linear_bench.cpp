@@ -4,7 +4,7 @@
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear.h"
 
-namespace nemocube {
+namespace nemocube::grouped_linear_bench {
 namespace {
 
 using bench::bytes_of;
@@ -108,4 +108,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
 const RegisterBench registration("grouped_linear", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::grouped_linear_bench

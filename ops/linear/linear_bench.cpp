@@ -3,7 +3,7 @@
 #include "ops/bench_support.h"
 #include "ops/linear/linear.h"
 
-namespace nemocube {
+namespace nemocube::linear_bench {
 namespace {
 
 using bench::bytes_of;
@@ -90,4 +90,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
 const RegisterBench registration("linear", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::linear_bench

@@ -14,8 +14,10 @@
 namespace nemocube {
 namespace {
 
-enum class Variant { fused, plain };
-const Variants<Variant> variants("cross_entropy", {{Variant::fused, "fused"}, {Variant::plain, "plain"}});
+enum class CrossEntropyVariant { fused, plain };
+const Variants<CrossEntropyVariant> cross_entropy_variants("cross_entropy",
+                                                           {{CrossEntropyVariant::fused, "fused"},
+                                                            {CrossEntropyVariant::plain, "plain"}});
 
 // Gathered rows are padded with zeros to a multiple of this. The number of labelled rows changes from batch
 // to batch; with padding, oneDNN prepares products of few different sizes.
@@ -151,7 +153,7 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,
                          double grad_scale, std::int64_t chunk_rows) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
-  if (variants.chosen(ctx) == Variant::plain)
+  if (cross_entropy_variants.chosen(ctx) == CrossEntropyVariant::plain)
     return cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale);
   return fused(ctx, x, weight, labels, grad_scale, chunk_rows);
 }

@@ -3,7 +3,7 @@
 #include "ops/bench_support.h"
 #include "ops/matmul/matmul.h"
 
-namespace nemocube {
+namespace nemocube::matmul_bench {
 namespace {
 
 using bench::normal;
@@ -79,4 +79,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
 const RegisterBench registration("matmul", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::matmul_bench

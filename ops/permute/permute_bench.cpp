@@ -1,7 +1,7 @@
 #include "ops/bench_support.h"
 #include "ops/permute/permute.h"
 
-namespace nemocube {
+namespace nemocube::permute_bench {
 namespace {
 
 struct Run {
@@ -77,4 +77,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
 const RegisterBench registration("permute", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::permute_bench

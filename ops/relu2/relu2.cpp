@@ -5,15 +5,10 @@
 #include "ops/relu2/relu2_kernels.h"
 
 namespace nemocube {
-namespace {
-
-Zone forward_zone("relu2/forward"), backward_zone("relu2/backward");
-
-}  // namespace
-
 Var relu2(Context& ctx, Var x) {
   require(x.defined(), "relu2: x: got no tensor");
   require(is_float(x.value().dtype()), "relu2: x: want f32, f64 or bf16, got ", x.value().dtype());
+  static Zone forward_zone("relu2/forward"), backward_zone("relu2/backward");
   const ZoneTimer timer(forward_zone);
   const Tensor in = x.value();
   const bool wants = ctx.records({&x});

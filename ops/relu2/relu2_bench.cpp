@@ -5,7 +5,7 @@
 #include "ops/relu2/relu2.h"
 #include "ops/relu2/relu2_kernels.h"
 
-namespace nemocube {
+namespace nemocube::relu2_bench {
 namespace {
 
 struct Work {
@@ -50,4 +50,4 @@ const RegisterBench registration("relu2", [](const BenchOptions& o) {
 });
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::relu2_bench

@@ -9,9 +9,9 @@
 namespace nemocube {
 namespace {
 
-enum class Variant { fused, separate };
-const Variants<Variant> variants("rmsnorm", {{Variant::fused, "fused"}, {Variant::separate, "separate"}});
-Zone forward_zone("rmsnorm/forward"), backward_zone("rmsnorm/backward");
+enum class RmsnormVariant { fused, separate };
+const Variants<RmsnormVariant> rmsnorm_variants("rmsnorm", {{RmsnormVariant::fused, "fused"},
+                                                            {RmsnormVariant::separate, "separate"}});
 
 void check_inputs(const char* op, const Tensor& x, const Tensor& weight, double eps) {
   require(x.defined() && x.ndim() >= 1, op, ": x: want at least one dimension");
@@ -26,7 +26,8 @@ struct Normed {
   Tensor y, inv_rms, sum;
 };
 Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
-  const ZoneTimer timer(forward_zone);
+  static Zone zone("rmsnorm/forward");
+  const ZoneTimer timer(zone);
   Normed out;
   out.y = Tensor::empty(x.shape(), x.dtype());
   out.inv_rms = Tensor::empty({x.rows()}, accumulate_dtype(x.dtype()));
@@ -37,7 +38,8 @@ Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, do
 
 void backward(const Tensor& dx, GradNode* weight_node, const Tensor& dy, const Tensor& extra, const Tensor& x,
               const Tensor& weight, const Tensor& inv_rms) {
-  const ZoneTimer timer(backward_zone);
+  static Zone zone("rmsnorm/backward");
+  const ZoneTimer timer(zone);
   Output dw;
   if (weight_node)
     dw = weight_node->leaf() ? weight_node->into()
@@ -68,7 +70,7 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
   check_inputs("residual_rmsnorm", x.value(), weight.value(), eps);
   check_shape("residual_rmsnorm: residual", residual.value(), x.shape());
   check_dtype("residual_rmsnorm: residual", residual.value(), x.value().dtype());
-  if (variants.chosen(ctx) == Variant::separate) {
+  if (rmsnorm_variants.chosen(ctx) == RmsnormVariant::separate) {
     const Var sum = add(ctx, x, residual);
     return {sum, rmsnorm(ctx, sum, weight, eps)};
   }

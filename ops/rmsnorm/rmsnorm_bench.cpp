@@ -6,7 +6,7 @@
 #include "ops/rmsnorm/rmsnorm.h"
 #include "ops/rmsnorm/rmsnorm_kernels.h"
 
-namespace nemocube {
+namespace nemocube::rmsnorm_bench {
 namespace {
 
 constexpr double eps = 1e-5;
@@ -110,4 +110,4 @@ const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
 });
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::rmsnorm_bench

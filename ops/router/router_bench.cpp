@@ -4,7 +4,7 @@
 #include "ops/router/router.h"
 #include "ops/router/router_reference.h"
 
-namespace nemocube {
+namespace nemocube::router_bench {
 namespace {
 
 struct Run {
@@ -86,4 +86,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
 const RegisterBench registration("router", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::router_bench

@@ -1,7 +1,7 @@
 #include "ops/optimizer_bench.h"
 #include "ops/sgd/sgd.h"
 
-namespace nemocube {
+namespace nemocube::sgd_bench {
 namespace {
 
 const SgdOptions options{.lr = 1e-4, .momentum = 0.9, .grad_scale = 0.5};
@@ -19,4 +19,4 @@ const RegisterBench registration("sgd", [](const BenchOptions& o) {
 });
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::sgd_bench

@@ -9,9 +9,9 @@
 namespace nemocube {
 namespace {
 
-enum class Variant { chunked, recurrent };
-const Variants<Variant> variants("ssd_scan",
-                                 {{Variant::chunked, "chunked"}, {Variant::recurrent, "recurrent"}});
+enum class ScanVariant { chunked, recurrent };
+const Variants<ScanVariant> scan_variants("ssd_scan", {{ScanVariant::chunked, "chunked"},
+                                                       {ScanVariant::recurrent, "recurrent"}});
 
 void check_options(const SsdOptions& o) {
   require(o.heads >= 1 && o.head_dim >= 1 && o.groups >= 1 && o.state_size >= 1,
@@ -83,7 +83,7 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                                 options,
                                 sequences,
                                 cpu::SsdChunks(sequences, options.chunk_size)};
-  const Variant variant = variants.chosen(ctx);
+  const ScanVariant variant = scan_variants.chosen(ctx);
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
   Var y = make_result(Tensor::empty(in.x.shape(), dtype), records);
   cpu::SsdStates states;
@@ -91,8 +91,8 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
     states.chunk_starts =
         Tensor::empty({problem.chunks.count(), options.heads, options.head_dim, options.state_size}, acc);
   if (final_state) states.final = Tensor::empty(state_shape, acc);
-  (variant == Variant::recurrent ? cpu::ssd_recurrent_forward : cpu::ssd_chunked_forward)(problem, y.value(),
-                                                                                          states);
+  (variant == ScanVariant::recurrent ? cpu::ssd_recurrent_forward : cpu::ssd_chunked_forward)(
+      problem, y.value(), states);
   if (final_state) *final_state = states.final;
   if (!records) return y;
 
@@ -105,7 +105,7 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                               contribution(in.B),           contribution(in.C),
                               Tensor::empty(partial, sums), Tensor::empty(partial, sums),
                               Tensor::empty(partial, sums)};
-    (variant == Variant::recurrent ? cpu::ssd_recurrent_backward : cpu::ssd_chunked_backward)(
+    (variant == ScanVariant::recurrent ? cpu::ssd_recurrent_backward : cpu::ssd_chunked_backward)(
         problem, g, out->take(), starts);
     if (in.x.needs_grad()) in.x.node()->add(g.x);
     if (in.dt_raw.needs_grad()) in.dt_raw.node()->add(g.dt_raw);

@@ -6,7 +6,7 @@
 #include "ops/bench_support.h"
 #include "ops/ssd_scan/ssd_scan.h"
 
-namespace nemocube {
+namespace nemocube::ssd_scan_bench {
 namespace {
 
 struct Setup {
@@ -138,4 +138,4 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
 const RegisterBench registration("ssd_scan", make_cases);
 
 }  // namespace
-}  // namespace nemocube
+}  // namespace nemocube::ssd_scan_bench

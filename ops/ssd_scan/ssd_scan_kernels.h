@@ -110,14 +110,13 @@ struct Matrix {
 /// c = a b, or c += a b.
 template <class A>
 void multiply(Into how, const Matrix<A>& c, const Matrix<A>& a, const Matrix<A>& b) {
-  tile_gemm<A, false, false>(c.rows, c.cols, a.cols, a.data, a.stride, b.data, b.stride, c.data, c.stride,
-                             how == Into::add);
+  tile_gemm<A, false>(c.rows, c.cols, a.cols, a.data, a.stride, b.data, b.stride, c.data, c.stride,
+                      how == Into::add);
 }
 /// c += a^T b
 template <class A>
 void add_transposed_product(const Matrix<A>& c, const Matrix<A>& a, const Matrix<A>& b) {
-  tile_gemm<A, true, false>(c.rows, c.cols, a.rows, a.data, a.stride, b.data, b.stride, c.data, c.stride,
-                            true);
+  tile_gemm<A, true>(c.rows, c.cols, a.rows, a.data, a.stride, b.data, b.stride, c.data, c.stride, true);
 }
 
 /// A matrix with one element for each pair of tokens of a chunk is triangular. Products skip its zeros in

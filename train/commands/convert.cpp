@@ -11,13 +11,13 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct ConvertArguments {
   std::filesystem::path source, target;
   std::string dtype;
   std::optional<double> max_shard_gb;
 };
 
-void run(const Options& options) {
+void run(const ConvertArguments& options) {
   require(!options.target.empty(), "convert: the name of the target directory is empty");
   require(!std::filesystem::exists(options.target) || std::filesystem::is_empty(options.target),
           options.target.string(), ": exists and is not empty; nothing was written");
@@ -36,7 +36,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_convert_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ConvertArguments>();
   Command* command = app.add_subcommand(
       "convert", "Copy a model (a Hugging Face directory or a run's checkpoint) to a new directory");
   command->add_option("source", o->source, "Hugging Face directory, checkpoint or directory of a run")

@@ -17,7 +17,7 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct EvalArguments {
   std::filesystem::path recipe, model;
   std::vector<std::string> overrides;
   std::int64_t show = 0;
@@ -46,7 +46,7 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
   }
 }
 
-void run(const Options& options) {
+void run(const EvalArguments& options) {
   std::vector<std::string> overrides = options.overrides;
   if (!options.model.empty()) use_model(overrides, find_model(options.model));
   const Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
@@ -98,7 +98,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_eval_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvalArguments>();
   Command* command = app.add_subcommand("eval", "Validation loss; exact match and F1 of SQuAD data");
   command->add_option("recipe", o->recipe, "recipe with model and validation_dataset")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")

@@ -13,7 +13,7 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct ForwardArguments {
   std::filesystem::path model, input, output;
   std::string dtype = "f32";
   bool grads = false;
@@ -33,7 +33,7 @@ void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_si
 
 double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
 
-void run(const Options& options) {
+void run(const ForwardArguments& options) {
   check_output_place(options.output);
   LoadedModel loaded = load_model(find_model(options.model), parse_weight_dtype(options.dtype));
   NemotronH& model = *loaded.model;
@@ -85,7 +85,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_forward_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ForwardArguments>();
   Command* command =
       app.add_subcommand("forward", "Logits, loss and gradients of one batch, for parity checks");
   command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")

@@ -14,7 +14,7 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct GenerateArguments {
   std::filesystem::path model, tokenizer, prompt_file;
   std::string prompt, dtype;
   bool json = false, ignore_eos = false, special = false;
@@ -26,7 +26,7 @@ struct Prompts {
   std::vector<std::vector<std::int64_t>> ids;
 };
 
-Prompts read_prompts(const Options& options, const Tokenizer& tokenizer) {
+Prompts read_prompts(const GenerateArguments& options, const Tokenizer& tokenizer) {
   Prompts prompts;
   const auto add = [&](const std::string& text) {
     prompts.texts.push_back(text);
@@ -46,7 +46,7 @@ Prompts read_prompts(const Options& options, const Tokenizer& tokenizer) {
 
 // The text of a single prompt is printed token by token. With several prompts or --json, everything is printed
 // when the last text has ended.
-void run(Options options) {
+void run(GenerateArguments options) {
   const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
   check_generate_options(options.generate);
   const std::filesystem::path model = find_model(options.model);
@@ -89,7 +89,7 @@ void run(Options options) {
 }  // namespace
 
 void add_generate_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GenerateArguments>();
   Command* command = app.add_subcommand("generate", "Continue texts with a model");
   command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")
       ->required();

@@ -15,7 +15,7 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct GridArguments {
   std::string dimensions;
   std::int64_t offset = 0;
   std::optional<std::int64_t> world;
@@ -48,7 +48,7 @@ std::vector<GridDimension> parse_dimensions(const std::string& text) {
   return dimensions;
 }
 
-HypercubeGrid make_grid(const Options& o) {
+HypercubeGrid make_grid(const GridArguments& o) {
   const auto dimensions = parse_dimensions(o.dimensions);
   // Without --world the world is what the grid needs; the grid itself refuses a product that overflows.
   const std::int64_t most = std::numeric_limits<int>::max();
@@ -73,7 +73,7 @@ struct Request {
   RankGroups groups;
 };
 
-std::vector<Request> requests(const Options& o, const HypercubeGrid& grid) {
+std::vector<Request> requests(const GridArguments& o, const HypercubeGrid& grid) {
   std::vector<Request> all;
   if (o.groups.empty())
     for (const GridDimension& d : grid.dimensions()) all.push_back({d.name, grid.groups({d.name})});
@@ -116,7 +116,7 @@ void print_text(const HypercubeGrid& grid, const std::vector<Request>& requests)
   }
 }
 
-void run(const Options& o) {
+void run(const GridArguments& o) {
   const HypercubeGrid grid = make_grid(o);
   const auto all = requests(o, grid);
   if (o.json)
@@ -128,7 +128,7 @@ void run(const Options& o) {
 }  // namespace
 
 void add_grid_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GridArguments>();
   Command* command =
       app.add_subcommand("grid", "Rank lists of a process grid and its views; starts no ranks");
   command

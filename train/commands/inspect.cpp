@@ -17,14 +17,14 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct InspectArguments {
   std::filesystem::path model, recipe;
   std::vector<std::string> overrides;
   std::int64_t samples = 5;
   bool schedule = false, recipe_keys = false, json = false;
 };
 
-void inspect_model(const Options& options) {
+void inspect_model(const InspectArguments& options) {
   const bool is_config = std::filesystem::is_regular_file(options.model);
   const NemotronHConfig config = read_hf_config(is_config ? options.model : find_model(options.model));
   const auto specs = tensor_specs(config), mtp = mtp_tensor_specs(config);
@@ -69,7 +69,7 @@ void inspect_model(const Options& options) {
             << " GFLOP a token at 4096 tokens a sequence; training three times that\n";
 }
 
-void inspect_samples(const Options& options) {
+void inspect_samples(const InspectArguments& options) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides, RecipeUse::data);
   DatasetSection section = recipe.dataset ? *recipe.dataset : recipe.validation_datasets.begin()->second;
   section.shuffle_seed.reset();
@@ -79,7 +79,7 @@ void inspect_samples(const Options& options) {
     std::cout << dump_json(inspect_row(dataset->sample(i), tokenizer ? &*tokenizer : nullptr), -1) << '\n';
 }
 
-void run(const Options& options) {
+void run(const InspectArguments& options) {
   if (options.recipe_keys) {
     std::cout << recipe::key_table();
     return;
@@ -92,7 +92,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_inspect_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<InspectArguments>();
   Command* command =
       app.add_subcommand("inspect", "What a model, a data set or a schedule holds; reads no weights");
   auto* model = command->add_option("--model", o->model,

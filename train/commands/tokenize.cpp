@@ -12,7 +12,7 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct TokenizeArguments {
   std::filesystem::path tokenizer, input;
   bool special = false, decode = false;
 };
@@ -29,7 +29,7 @@ std::vector<std::int64_t> read_ids(const std::string& line, std::int64_t vocab_s
   return ids;
 }
 
-void run(const Options& options) {
+void run(const TokenizeArguments& options) {
   const Tokenizer tokenizer = Tokenizer::load(find_tokenizer(options.tokenizer));
   for_each_line(options.input, [&](const std::string& line) {
     if (options.decode)
@@ -42,7 +42,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_tokenize_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TokenizeArguments>();
   Command* command = app.add_subcommand("tokenize", "Turn each line of a file into token ids, or back");
   command
       ->add_option("--tokenizer", o->tokenizer,

@@ -11,7 +11,7 @@
 namespace nemocube {
 namespace {
 
-struct Options {
+struct TrainArguments {
   std::filesystem::path recipe;
   std::vector<std::string> overrides;
   bool check = false;
@@ -52,7 +52,7 @@ std::string shell_word(const std::string& text) {
 }
 
 /// The command that goes on from the newest checkpoint of a run.
-std::string resume_command(const Options& options, const Recipe& recipe) {
+std::string resume_command(const TrainArguments& options, const Recipe& recipe) {
   std::string command = "nemocube train " + shell_word(options.recipe.string());
   for (const std::string& o : options.overrides) command += " --set " + shell_word(o);
   // The checkpoint that this run started from is not the newest any more.
@@ -60,7 +60,7 @@ std::string resume_command(const Options& options, const Recipe& recipe) {
   return command;
 }
 
-void run(const Options& options) {
+void run(const TrainArguments& options) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides);
   report_no_effect(recipe);
   if (options.check) {
@@ -79,7 +79,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_train_command(Command& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TrainArguments>();
   Command* command = app.add_subcommand("train", "Fine-tune or pretrain as a recipe says");
   command->add_option("recipe", o->recipe, "recipe in YAML (keys of NeMo AutoModel)")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
