@@ -46,7 +46,7 @@ std::string_view visible(std::string_view text) {
 }  // namespace
 
 void set_log_level(LogLevel level) { threshold = level; }
-bool log_enabled(LogLevel level) { return level >= threshold; }
+bool log_enabled(LogLevel level) { return level >= threshold && (level != LogLevel::info || log_rank == 0); }
 void set_log_rank(int rank, int ranks) {
   log_rank = rank;
   log_ranks = ranks;
@@ -71,7 +71,7 @@ void write_log(LogLevel level, const std::string& text) {
 
 void set_status_line(std::string_view text) {
   const std::lock_guard lock(status().mutex);
-  if (text.empty() && status().text.empty()) return;
+  if ((text.empty() && status().text.empty()) || log_rank > 0) return;
   status().text = excerpt(text);
   status_shown = !text.empty();
   to_stderr(cat(erase_line, visible(status().text)));

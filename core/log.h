@@ -13,7 +13,8 @@ namespace nemocube {
 enum class LogLevel { debug, info, warning, error };
 void set_log_level(LogLevel level);               ///< messages below are dropped; default info
 LogLevel parse_log_level(std::string_view name);  ///< debug, info, warning, error; Error otherwise
-/// Where `ranks` is above 1, "[rank R] " stands in front of every message. Default: rank 0 of 1.
+/// Where `ranks` is above 1, "[rank R] " stands in front of every message, and only rank 0 writes info and the
+/// status line. Default: rank 0 of 1.
 void set_log_rank(int rank, int ranks);
 /// Writes the line with one write call, so that lines of different ranks do not interleave. Terminal commands
 /// in the text are shown, not obeyed: see printable().

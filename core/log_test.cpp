@@ -29,18 +29,21 @@ std::string captured(const std::function<void()>& fn) {
 
 }  // namespace
 
-TEST_CASE("log: the level stands in front where it is not info, the rank where there are several") {
+TEST_CASE(
+    "log: the level stands in front where it is not info, the rank where there are several, info from rank "
+    "0") {
   const std::string text = captured([] {
     log_info("one ", 1);
     log_warning("two");
     set_log_rank(17, 32);
-    log_info("three");
+    log_info("not of rank 17");
+    log_warning("three");
     write_log(LogLevel::error, "four");
     set_log_rank(0, 2);
     log_info("five");
     set_log_rank(0, 1);
   });
-  CHECK(text == "one 1\nwarning: two\n[rank 17] three\n[rank 17] error: four\n[rank 0] five\n");
+  CHECK(text == "one 1\nwarning: two\n[rank 17] warning: three\n[rank 17] error: four\n[rank 0] five\n");
 }
 
 TEST_CASE("log: no terminal command in a text reaches the terminal") {

@@ -17,6 +17,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/version.h"
+#include "parallel/comm/failure.h"
+#include "parallel/comm/launch.h"
 #include "train/commands/commands.h"
 #include "train/commands/overrides.h"
 
@@ -29,21 +31,10 @@ std::string version_text() {
   std::string text =
       nemocube::cat("nemocube ", nemocube::version(), "\n  cpu   yes (oneDNN ", dnn->major, ".", dnn->minor,
                     ".", dnn->patch, ", ", NEMOCUBE_ARCHITECTURE, ")\n  cuda  no");
-  const std::string cuda = NEMOCUBE_CUDA_TOOLKIT, mpi = NEMOCUBE_MPI;
+  const std::string cuda = NEMOCUBE_CUDA_TOOLKIT;
   text += cuda.empty() ? " (no toolkit found)"
                        : " (toolkit " + cuda + " found; this version has no CUDA kernels)";
-  text += "\n  mpi   no";
-  text += mpi.empty() ? " (not found)" : " (MPI " + mpi + " found; this version runs on one rank)";
-  return text;
-}
-
-// Without a process grid, several ranks would each train the whole job into the same files.
-void refuse_many_ranks() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* value = std::getenv(name);
-    if (value && std::atoi(value) > 1)
-      nemocube::fail("started on ", value, " ranks, but this version runs on one; start it without mpirun");
-  }
+  return text + "\n  mpi   yes (MPI " NEMOCUBE_MPI ")";
 }
 
 // OpenMP threads that wait by spinning make every parallel loop ten times slower as soon as another program
@@ -61,22 +52,16 @@ void keep_standard_descriptors() {
     if (::fcntl(file, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);
 }
 
-int report(const std::string& text, int exit_code) {
-  nemocube::write_log(nemocube::LogLevel::error, text);
-  return exit_code;
-}
-
 void run(int argc, char** argv) {
+  const nemocube::Launch launch = nemocube::read_launch();
+  nemocube::set_log_rank(launch.rank, launch.size);
   nemocube::Command app{"nemocube: trains and fine-tunes NemotronH models"};
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.fallthrough();
   std::string level = "info";
   app.add_option("--log-level", level, "debug, info, warning or error")->capture_default_str();
-  app.parse_complete_callback([&] {
-    nemocube::set_log_level(nemocube::parse_log_level(level));
-    refuse_many_ranks();
-  });
+  app.parse_complete_callback([&] { nemocube::set_log_level(nemocube::parse_log_level(level)); });
   nemocube::add_train_command(app);
   nemocube::add_eval_command(app);
   nemocube::add_generate_command(app);
@@ -92,6 +77,7 @@ void run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  using nemocube::report_failure;
   keep_standard_descriptors();
   wait_politely(argv);
   // Then exceeding the file size limit is an error of write(), with a message, like a full disk.
@@ -106,18 +92,18 @@ int main(int argc, char** argv) {
     nemocube::require(std::cout.good(), "standard output: cannot be written to its end");
     return 0;
   } catch (const nemocube::Error& e) {
-    return report(e.what(), exit_user_error);
+    return report_failure(e.what(), exit_user_error);
   } catch (const std::filesystem::filesystem_error& e) {
-    return report(nemocube::cat(e.path1().string(), ": ", e.code().message()), exit_user_error);
+    return report_failure(nemocube::cat(e.path1().string(), ": ", e.code().message()), exit_user_error);
   } catch (const std::system_error& e) {  // files that open and cannot be read
-    return report(e.what(), exit_user_error);
+    return report_failure(e.what(), exit_user_error);
   } catch (const std::bad_alloc&) {
-    return report("out of memory: what was asked for does not fit; " + nemocube::memory_in_use(),
-                  exit_user_error);
+    return report_failure("out of memory: what was asked for does not fit; " + nemocube::memory_in_use(),
+                          exit_user_error);
   } catch (const std::length_error& e) {
-    return report(nemocube::cat("out of memory: what was asked for does not fit (", e.what(), ")"),
-                  exit_user_error);
+    return report_failure(nemocube::cat("out of memory: what was asked for does not fit (", e.what(), ")"),
+                          exit_user_error);
   } catch (const std::exception& e) {
-    return report(e.what(), exit_internal_error);
+    return report_failure(e.what(), exit_internal_error);
   }
 }

@@ -1,3 +1,4 @@
+#include <charconv>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -5,6 +6,7 @@
 #include <sstream>
 
 #include "core/log.h"
+#include "train/bench/bench_comm.h"
 #include "train/bench/bench_op.h"
 #include "train/bench/bench_step.h"
 #include "train/bench/machine.h"
@@ -132,11 +134,105 @@ void add_op(Command& bench) {
   });
 }
 
+/// "4k" is 4096; k, M and G are powers of 1024.
+std::int64_t parse_bytes(const std::string& text) {
+  std::int64_t bytes = 0;
+  const char* const last = text.data() + text.size();
+  auto [end, error] = std::from_chars(text.data(), last, bytes);
+  constexpr std::string_view units = "kMG";
+  const auto unit = end == last ? std::string_view::npos : units.find(*end);
+  if (unit != std::string_view::npos) ++end;
+  const int shift = unit == std::string_view::npos ? 0 : 10 * (static_cast<int>(unit) + 1);
+  require(error == std::errc() && end == last && bytes > 0 && bytes <= (std::int64_t{1} << 40) >> shift,
+          "--sizes: want a number of bytes such as 1000, 4k, 16M or 1G, got '", text, "'");
+  return bytes << shift;
+}
+
+nlohmann::json comm_json(const BenchCommCase& c) {
+  return {{"group", c.group},
+          {"ranks", c.ranks},
+          {"collective", name_of(c.operation)},
+          {"bytes", c.bytes},
+          {"calls", c.calls},
+          {"seconds", c.seconds},
+          {"algorithm_bytes_per_second", c.algorithm_bandwidth},
+          {"bus_bytes_per_second", c.bus_bandwidth},
+          {"copy_fraction", c.copy_fraction},
+          {"wrong", c.wrong}};
+}
+
+void print_comm(const BenchCommCase& c) {
+  std::cout << std::left << std::setw(14) << c.group << std::right << std::setw(4) << c.ranks << "  "
+            << std::left << std::setw(15) << name_of(c.operation) << std::right << std::setw(12) << c.bytes
+            << std::fixed << std::setprecision(1) << std::setw(12) << c.seconds * 1e6 << std::setprecision(3)
+            << std::setw(10) << c.algorithm_bandwidth * 1e-9 << std::setw(10) << c.bus_bandwidth * 1e-9
+            << std::setw(10) << c.copy_fraction << std::setw(7) << c.wrong << std::endl;
+}
+
+void add_comm(Command& bench) {
+  struct Options {
+    BenchCommOptions comm;
+    std::string grid, sizes = "1k:256M", dtype = "f32";
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  Command* command = bench.add_subcommand(
+      "comm", "Collectives of the ranks that mpirun starts: correctness, latency and bandwidth");
+  command->footer("Columns:\n" + std::string(bench_comm_legend()));
+  command->add_option("--grid", o->grid, "process grid of all ranks: tp=2,dp=4; default: dp over all ranks");
+  command
+      ->add_option("--group", o->comm.groups, "dp, tp, ...; may be repeated; default: each set of ranks once")
+      ->allow_extra_args(false);
+  command->add_option("--collective", o->comm.kinds, "all_reduce, ...; may be repeated; default: all")
+      ->allow_extra_args(false);
+  command->add_option("--sizes", o->sizes, "bytes, first:last, or one size")->capture_default_str();
+  command->add_option("--factor", o->comm.factor, "each size is so many times the one before")
+      ->capture_default_str()
+      ->check(in_range(2, 1024));
+  command->add_option("--dtype", o->dtype, "f32, bf16 or f64")->capture_default_str();
+  command->add_option("--seconds", o->comm.seconds, "about how long each case is timed")
+      ->capture_default_str();
+  command->add_flag("--json", o->json, "one JSON object a line: the machine, then each case");
+  command->callback_of_ranks([o](const Launch& launch) {
+    const auto colon = o->sizes.find(':');
+    o->comm.least_bytes = parse_bytes(o->sizes.substr(0, colon));
+    o->comm.most_bytes =
+        colon == std::string::npos ? o->comm.least_bytes : parse_bytes(o->sizes.substr(colon + 1));
+    o->comm.dtype = parse_weight_dtype(o->dtype);
+    if (!o->grid.empty()) o->comm.grid = parse_dimensions(o->grid);
+    World world(launch);
+    const bool speaks = world.rank() == 0;
+    if (speaks && o->json) {
+      std::cout << nlohmann::json{{"machine", to_json(describe_machine())},
+                                  {"ranks", world.size()},
+                                  {"nodes", world.nodes()}}
+                       .dump()
+                << std::endl;
+    } else if (speaks) {
+      std::cout << to_string(describe_machine()) << "; " << counted(world.size(), "rank") << " on "
+                << counted(world.nodes(), "node") << '\n'
+                << bench_comm_legend() << "group            n  collective            bytes          us"
+                << "     algbw     busbw   of copy  wrong" << std::endl;
+    }
+    std::int64_t wrong = 0;
+    bench_comm(world, o->comm, [&](const BenchCommCase& c) {
+      wrong += c.wrong;
+      if (!speaks) return;
+      if (o->json)
+        std::cout << comm_json(c).dump() << std::endl;
+      else
+        print_comm(c);
+    });
+    require(wrong == 0, "bench comm: ", wrong, " elements are wrong (above)");
+  });
+}
+
 }  // namespace
 
 void add_bench_command(Command& app) {
-  Command* bench = app.add_subcommand("bench", "Benchmarks of operations and of whole steps");
+  Command* bench = app.add_subcommand("bench", "Benchmarks of operations, collectives and whole steps");
   bench->require_subcommand(1);
+  add_comm(*bench);
   add_op(*bench);
   add_step(*bench);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "parallel/comm/launch.h"
 
 namespace nemocube {
 
@@ -87,7 +88,16 @@ Option* Command::set_version_flag(const std::string& name, const std::string& te
 void Command::footer(const std::string& text) { app_->footer(text); }
 void Command::require_subcommand(int count) { app_->require_subcommand(count); }
 void Command::fallthrough() { app_->fallthrough(); }
-void Command::callback(std::function<void()> work) { app_->callback(std::move(work)); }
+void Command::callback(std::function<void()> work) {
+  callback_of_ranks([name = app_->get_name(), work = std::move(work)](const Launch& launch) {
+    require(launch.size == 1, "started on ", launch.size, " ranks, but in this version '", name,
+            "' runs on one; start it without mpirun");
+    work();
+  });
+}
+void Command::callback_of_ranks(std::function<void(const Launch&)> work) {
+  app_->callback([work = std::move(work)] { work(read_launch()); });
+}
 void Command::parse_complete_callback(std::function<void()> fn) {
   app_->parse_complete_callback(std::move(fn));
 }

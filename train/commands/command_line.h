@@ -13,6 +13,8 @@ class Option;
 /// of inline functions, which took seven seconds to compile in every file; only command_line.cpp includes it.
 namespace nemocube {
 
+struct Launch;  // parallel/comm/launch.h
+
 /// A condition on the text of an option's value: `fault` returns what is wrong, or "" when nothing is.
 struct Check {
   std::function<std::string(const std::string& text)> fault;
@@ -51,8 +53,11 @@ class Command {
   Option* set_version_flag(const std::string& name, const std::string& text);
   void footer(const std::string& text);  ///< what --help prints last
   void require_subcommand(int count);
-  void fallthrough();                                      ///< options may also follow a subcommand's own
-  void callback(std::function<void()> work);               ///< what the command does
+  void fallthrough();  ///< options may also follow a subcommand's own
+  /// What the command does. Refused with an Error where a launcher has started several ranks.
+  void callback(std::function<void()> work);
+  /// What a command does that may run on several ranks, all of which call it.
+  void callback_of_ranks(std::function<void(const Launch&)> work);
   void parse_complete_callback(std::function<void()> fn);  ///< called after parsing, before any work
 
   /// Parses the arguments, then does the work of the subcommands that they name. --help and --version are

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "core/dtype.h"
 #include "train/commands/command_line.h"
@@ -8,8 +9,12 @@
 /// callback.
 namespace nemocube {
 
+struct GridDimension;  // parallel/grid/hypercube_grid.h
+
 /// The dtype an option --dtype names; Error unless it is f32, bf16 or f64.
 DType parse_weight_dtype(const std::string& name);
+/// Dimensions of a process grid, "tp=2,dp=4"; Error for another form.
+std::vector<GridDimension> parse_dimensions(const std::string& text);
 
 void add_train_command(Command& app);
 void add_eval_command(Command& app);

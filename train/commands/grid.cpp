@@ -15,14 +15,6 @@
 namespace nemocube {
 namespace {
 
-struct GridArguments {
-  std::string dimensions;
-  std::int64_t offset = 0;
-  std::optional<std::int64_t> world;
-  std::vector<std::string> views, shared, groups;
-  bool json = false;
-};
-
 std::vector<std::string> split(const std::string& text, char at) {
   std::vector<std::string> parts;
   std::size_t begin = 0;
@@ -31,6 +23,8 @@ std::vector<std::string> split(const std::string& text, char at) {
   parts.push_back(text.substr(begin));
   return parts;
 }
+
+}  // namespace
 
 std::vector<GridDimension> parse_dimensions(const std::string& text) {
   std::vector<GridDimension> dimensions;
@@ -47,6 +41,16 @@ std::vector<GridDimension> parse_dimensions(const std::string& text) {
   }
   return dimensions;
 }
+
+namespace {
+
+struct GridArguments {
+  std::string dimensions;
+  std::int64_t offset = 0;
+  std::optional<std::int64_t> world;
+  std::vector<std::string> views, shared, groups;
+  bool json = false;
+};
 
 HypercubeGrid make_grid(const GridArguments& o) {
   const auto dimensions = parse_dimensions(o.dimensions);
