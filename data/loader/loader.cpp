@@ -33,27 +33,39 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& opti
 }
 
 std::int64_t Loader::batches_per_epoch() const {
+  if (options_.all_rows) {
+    const std::int64_t of_all_ranks = options_.batch_size * options_.dp_size;
+    return (dataset_->size() + of_all_ranks - 1) / of_all_ranks;
+  }
   const std::int64_t rows = dataset_->size() / options_.dp_size, batch = options_.batch_size;
   return rows / batch + (!options_.drop_last && rows % batch != 0);
 }
 
 std::int64_t Loader::rows_for_next() const {
+  if (options_.all_rows) {
+    const std::int64_t left = dataset_->size() - next_ - options_.dp_rank;
+    return std::clamp((left + options_.dp_size - 1) / options_.dp_size, std::int64_t{0}, options_.batch_size);
+  }
   const std::int64_t rows = std::min((dataset_->size() - next_) / options_.dp_size, options_.batch_size);
   return options_.drop_last && rows < options_.batch_size ? 0 : rows;
 }
 
-bool Loader::epoch_done() const { return rows_for_next() == 0; }
+bool Loader::epoch_done() const {
+  return options_.all_rows ? next_ >= dataset_->size() : rows_for_next() == 0;
+}
 
 Batch Loader::next() {
+  expect(!epoch_done(), "data loader: a batch is wanted from epoch ", epoch_, ", which is done");
   const std::int64_t rows = rows_for_next();
-  expect(rows > 0, "data loader: a batch is wanted from epoch ", epoch_, ", which is done");
   std::vector<Sample> samples(static_cast<std::size_t>(rows));
   for (std::int64_t j = 0; j < rows; ++j) {
     const std::int64_t at = next_ + options_.dp_rank + j * options_.dp_size;
     const std::int64_t row = options_.shuffle ? order_[static_cast<std::size_t>(at)] : at;
     samples[static_cast<std::size_t>(j)] = dataset_->sample(row);
   }
-  next_ += rows * options_.dp_size;
+  next_ = options_.all_rows ? std::min(next_ + options_.batch_size * options_.dp_size, dataset_->size())
+                            : next_ + rows * options_.dp_size;
+  if (rows == 0) return {};
   return collate(samples, dataset_->pad_id());
 }
 

@@ -9,6 +9,7 @@
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
+#include "train/loop/from_recipe.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 #include "train/recipe/variables.h"
@@ -46,12 +47,19 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
   }
 }
 
-void run(const EvalArguments& options) {
+void run(const EvalArguments& options, const Launch& launch) {
   std::vector<std::string> overrides = options.overrides;
   if (!options.model.empty()) use_model(overrides, find_model(options.model));
   const Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
-  check_predictions_place(recipe);
-  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype);
+  const bool speaks = launch.rank == 0;
+  if (speaks) check_predictions_place(recipe);
+  World world(launch, comm_options(recipe));
+  RunRanks ranks(world, recipe);
+  Divide divide;
+  if (ranks.several()) divide = [&](NemotronH& model) { ranks.divide(model); };
+  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, divide);
+  DataParallel* parallel = ranks.parallel();
+  if (parallel) parallel->spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
@@ -60,38 +68,37 @@ void run(const EvalArguments& options) {
         recipe.validation_dataloader.batch_size.value_or(recipe.step_scheduler.local_batch_size);
     std::optional<TaskProgress> progress(std::in_place, cat("validation ", name), "rows");
     const ValidationResult v =
-        validate(*loaded.model, dataset, rows, &recipe.kernels, {}, std::ref(*progress));
+        validate(*loaded.model, dataset, rows, &recipe.kernels, {}, std::ref(*progress), parallel);
     progress.reset();
     Json line{{"dataset", name},
               {"val_loss", v.loss},
               {"num_label_tokens", v.label_tokens},
               {"samples", v.samples}};
-    std::cout << (options.json
-                      ? ""
-                      : cat("validation ", name, ": loss ", v.loss, " over ",
-                            counted(v.label_tokens, "label token"), " in ", counted(v.samples, "row"), "\n"));
+    if (speaks && !options.json)
+      std::cout << "validation " << name << ": loss " << v.loss << " over "
+                << counted(v.label_tokens, "label token") << " in " << counted(v.samples, "row") << "\n";
     if (section.kind == DatasetKind::squad) {
       progress.emplace(cat("answers ", name), "questions");
       const SquadResult squad = answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation,
                                              stop_ids(*tokenizer, loaded.model->config(), recipe.model->path),
-                                             &recipe.kernels, {}, std::ref(*progress));
+                                             &recipe.kernels, {}, std::ref(*progress), parallel);
       progress.reset();
       const char* version = squad.version == SquadVersion::v2_0 ? "2.0" : "1.1";
       line["exact_match"] = squad.score.em;
       line["f1"] = squad.score.f1;
       line["questions"] = squad.score.total;
       line["squad_version"] = version;
-      if (!options.json) {
+      if (speaks && !options.json) {
         std::cout << std::fixed << std::setprecision(2) << "  exact match " << squad.score.em << " %, F1 "
                   << squad.score.f1 << " % over " << counted(squad.score.total, "question")
                   << " (rules of SQuAD " << version << ")\n"
                   << std::defaultfloat << std::setprecision(6);
         show_answers(squad, options.show);
       }
-      if (recipe.evaluation.predictions_path)
+      if (speaks && recipe.evaluation.predictions_path)
         write_predictions(*recipe.evaluation.predictions_path, name, squad);
     }
-    if (options.json) std::cout << dump_json(line, -1) << '\n';
+    if (speaks && options.json) std::cout << dump_json(line, -1) << '\n';
   }
 }
 
@@ -110,7 +117,7 @@ void add_eval_command(Command& app) {
       ->capture_default_str()
       ->check(whole_number());
   command->add_flag("--json", o->json, "one JSON line for each validation set");
-  command->callback([o] { run(*o); });
+  command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 
 }  // namespace nemocube

@@ -6,6 +6,7 @@
 #include "data/safetensors/reader.h"
 #include "data/safetensors/writer.h"
 #include "ops/cross_entropy/cross_entropy.h"
+#include "parallel/data_parallel/data_parallel.h"
 #include "train/commands/commands.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
@@ -33,9 +34,35 @@ void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_si
 
 double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
 
-void run(const ForwardArguments& options) {
-  check_output_place(options.output);
-  LoadedModel loaded = load_model(find_model(options.model), parse_weight_dtype(options.dtype));
+/// The rows [first, first + count) of the batch that a rank computes; all ranks' rows in order are the batch.
+struct Share {
+  std::int64_t first, count;
+};
+Share share_of(std::int64_t rank, std::int64_t ranks, std::int64_t rows) {
+  return {rows * rank / ranks, rows * (rank + 1) / ranks - rows * rank / ranks};
+}
+
+/// Rows of all ranks, in their order.
+Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
+  std::vector<std::int64_t> counts;
+  for (int r = 0; r < group.size(); ++r) counts.push_back(share_of(r, group.size(), rows).count * own.cols());
+  const Tensor all = Tensor::empty({rows, own.cols()}, own.dtype());
+  group.all_gather_v(all, own, counts);
+  return all;
+}
+
+void run(const ForwardArguments& options, const Launch& launch) {
+  if (launch.rank == 0) check_output_place(options.output);
+  World world(launch);
+  const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+  std::unique_ptr<DataParallel> parallel;  // of several ranks
+  Divide divide;
+  if (world.size() > 1)
+    divide = [&](NemotronH& m) {
+      parallel = std::make_unique<DataParallel>(m, groups, DataParallelOptions{.level = ZeroLevel::none},
+                                                Device::cpu);
+    };
+  LoadedModel loaded = load_model(find_model(options.model), parse_weight_dtype(options.dtype), divide);
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
   const Tensor ids = file.tensor("input_ids");
@@ -47,36 +74,45 @@ void run(const ForwardArguments& options) {
   check_ids(options.input.string() + ": input_ids", ids, model.config().vocab_size, false);
   const bool labelled = file.find("labels") != nullptr;
   require(labelled || !options.grads, options.input.string(), ": --grads needs a tensor 'labels'");
+  const Share share = share_of(world.rank(), world.size(), batch);
+  const auto own_rows = [&](const Tensor& t) { return t.narrow(0, share.first, share.count).reshape({-1}); };
 
   Tape tape;
   Context ctx;
   if (options.grads) ctx.tape = &tape;
-  const Var hidden = model.hidden(ctx, ids.reshape({batch * seq}), Sequences::uniform(batch, seq));
+  if (parallel) parallel->begin_step();
+  const Var hidden = model.hidden(ctx, own_rows(ids), Sequences::uniform(share.count, seq));
   std::vector<NamedTensor> results;
-  const Tensor logits = model.logits(hidden.value()).to(DType::f32);
+  Tensor logits = model.logits(hidden.value()).to(DType::f32).reshape({share.count, -1});
+  if (parallel) logits = all_rows(logits, parallel->group(), batch);
   results.push_back({"logits", logits.reshape({batch, seq, model.config().vocab_size})});
   if (labelled) {
     const Tensor labels = file.tensor("labels");
     check_dtype(options.input.string() + ": labels", labels, DType::i64);
     check_shape(options.input.string() + ": labels", labels, ids.shape());
     check_ids(options.input.string() + ": labels", labels, model.config().vocab_size, true);
-    const Tensor flat = labels.reshape({batch * seq});
-    const auto count = static_cast<double>(std::max<std::int64_t>(count_labels(flat), 1));
-    const Var loss = model.loss(ctx, hidden, flat, 1 / count);
-    results.push_back({"loss", Tensor::scalar(scalar(loss.value()) / count, DType::f32)});
+    const std::int64_t labels_given = count_labels(labels);
+    const auto count = static_cast<double>(std::max<std::int64_t>(labels_given, 1));
+    const Var loss = model.loss(ctx, hidden, own_rows(labels), 1 / count);
+    double sum = scalar(loss.value());
+    if (parallel) {
+      const Tensor all = Tensor::from<double>({sum}, {1});
+      parallel->group().all_reduce(all);
+      sum = all.item<double>();
+    }
+    results.push_back({"loss", Tensor::scalar(sum / count, DType::f32)});
     if (options.grads) {
       tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+      if (parallel) parallel->finish_gradients();
       std::vector<NamedTensor> grads;
-      for (Parameter& p : model.parameters().all()) {
-        if (!p.node) continue;
-        if (!p.node->filled()) p.node->into().to.zero();
-        grads.push_back({p.name, p.node->grad().to(DType::f32)});
-      }
+      for (const Parameter& p : model.parameters().all())
+        if (p.node) grads.push_back({p.name, p.gradient().to(DType::f32)});
       for (NamedTensor& g : to_file_names(grads, loaded.files))
         results.push_back({"grad." + g.name, g.value});
     }
-    log_info("loss ", scalar(loss.value()) / count, " over ", count_labels(flat), " labels");
+    log_info("loss ", sum / count, " over ", labels_given, " labels");
   }
+  if (launch.rank > 0) return;
   std::vector<TensorSource> sources;
   for (const NamedTensor& r : results) sources.push_back(source_of(r.name, r.value, DType::f32));
   write_safetensors(options.output, std::move(sources));
@@ -99,7 +135,7 @@ void add_forward_command(Command& app) {
   command->add_option("--output", o->output, "safetensors to write: logits, loss, grad.<name>")->required();
   command->add_flag("--grads", o->grads, "also write the gradient of the mean loss for every parameter");
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of the weights")->capture_default_str();
-  command->callback([o] { run(*o); });
+  command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 
 }  // namespace nemocube

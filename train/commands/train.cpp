@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/loop/from_recipe.h"
 #include "train/loop/run.h"
 
 namespace nemocube {
@@ -60,18 +61,26 @@ std::string resume_command(const TrainArguments& options, const Recipe& recipe) 
   return command;
 }
 
-void run(const TrainArguments& options) {
+void report(const TrainArguments& options, const Recipe& recipe, const RunResult& result) {
+  if (result.signal != 0 && recipe.checkpoint.enabled)
+    log_info("to go on: ", resume_command(options, recipe));
+  log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));
+}
+
+void run(const TrainArguments& options, const Launch& launch) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides);
-  report_no_effect(recipe);
+  if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
     check_training(recipe);
     std::cout << describe(recipe);
     return;
   }
-  const RunResult result = run_training(recipe);
-  if (result.signal != 0 && recipe.checkpoint.enabled)
-    log_info("to go on: ", resume_command(options, recipe));
-  log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));
+  RunResult result;
+  {
+    World world(launch, comm_options(recipe));
+    result = run_training(recipe, world);
+  }
+  if (launch.rank == 0) report(options, recipe, result);
   // The shell's convention for a process that a signal ended, so that launchers know the run is not complete.
   if (result.signal != 0) std::exit(128 + result.signal);
 }
@@ -86,7 +95,7 @@ void add_train_command(Command& app) {
       ->allow_extra_args(false);
   command->add_flag("--check", o->check,
                     "validate the recipe and the files it names, print it resolved, and run nothing");
-  command->callback([o] { run(*o); });
+  command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 
 }  // namespace nemocube

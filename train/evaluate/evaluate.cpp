@@ -10,6 +10,7 @@
 #include "data/json/atomic_file.h"
 #include "data/json/json.h"
 #include "data/loader/loader.h"
+#include "parallel/comm/texts.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/generate/generate.h"
 #include "train/step/train_step.h"
@@ -24,11 +25,38 @@ std::filesystem::path predictions_file(std::filesystem::path path, const std::st
 
 }  // namespace
 
+namespace {
+
+/// What ranks hold while they run forward passes only.
+class Held {
+ public:
+  Held(DataParallel* parallel, DataParallel::Held what) : parallel_(parallel) {
+    if (parallel_) parallel_->hold(what);
+  }
+  ~Held() {
+    if (parallel_) parallel_->let_go();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  DataParallel* parallel_;
+};
+
+}  // namespace
+
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
-                          const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress) {
+                          const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress,
+                          DataParallel* parallel) {
   LoaderOptions options;
   options.batch_size = batch_size;
+  options.all_rows = true;
+  if (parallel) {
+    options.dp_rank = parallel->group().rank();
+    options.dp_size = parallel->group().size();
+  }
   Loader loader(std::move(dataset), options);
+  const Held held(parallel, DataParallel::Held::root);
   ValidationResult result;
   double sum = 0;
   while (!loader.epoch_done()) {
@@ -37,11 +65,21 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
       break;
     }
     const Batch batch = loader.next();
-    const LossSum part = evaluate_loss(model, without_padding(batch), kernels);
+    const LossSum part =
+        evaluate_loss(model, batch.samples > 0 ? without_padding(batch) : token_without_label(), kernels);
     sum += part.sum;
     result.label_tokens += part.label_tokens;
     result.samples += batch.samples;
     if (progress) progress(loader.state().next_index, loader.dataset().size());
+  }
+  if (parallel) {
+    const Tensor losses = Tensor::from<double>({sum}, {1});
+    const Tensor counts = Tensor::from<std::int64_t>({result.label_tokens, result.samples}, {2});
+    parallel->group().all_reduce(losses);
+    parallel->group().all_reduce(counts);
+    sum = losses.item<double>();
+    result.label_tokens = counts.data<std::int64_t>()[0];
+    result.samples = counts.data<std::int64_t>()[1];
   }
   result.loss = sum / static_cast<double>(result.label_tokens);
   if (result.complete && result.label_tokens == 0)
@@ -71,9 +109,62 @@ std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokeni
 
 }  // namespace
 
+namespace {
+
+/// What the model says to each of the questions; fewer when `stop` came in between.
+std::vector<std::string> answers_of(NemotronH& model, const Tokenizer& tokenizer,
+                                    const DatasetSection& section,
+                                    const std::vector<SquadQuestion>& questions,
+                                    const GenerateOptions& generation, bool stop_at_newline,
+                                    const StopAsked& stop, const OnProgress& progress) {
+  std::vector<std::string> predictions;
+  for (std::size_t first = 0; first < questions.size(); first += questions_at_once) {
+    const std::size_t last = std::min(questions.size(), first + questions_at_once);
+    std::vector<std::vector<std::int64_t>> prompts;
+    for (std::size_t i = first; i < last; ++i)
+      prompts.push_back(prompt_ids(questions[i], tokenizer, section));
+    const OnToken ends = [&](std::size_t, std::int64_t id) {
+      if (stop && stop()) return true;
+      const std::array<std::int64_t, 1> one{id};
+      return stop_at_newline && tokenizer.decode(one, true).find('\n') != std::string::npos;
+    };
+    const OnProgress of_group = [&](std::int64_t done, std::int64_t total) {
+      const auto here =
+          static_cast<double>(last - first) * static_cast<double>(done) / static_cast<double>(total);
+      if (progress)
+        progress(static_cast<std::int64_t>(first) + static_cast<std::int64_t>(here),
+                 static_cast<std::int64_t>(questions.size()));
+    };
+    const auto answers = generate(model, prompts, generation, ends, of_group);
+    if (stop && stop()) break;
+    for (const std::vector<std::int64_t>& answer : answers) {
+      std::string text = tokenizer.decode(answer, true);
+      if (stop_at_newline) text.resize(std::min(text.find('\n'), text.size()));
+      predictions.emplace_back(strip(text));
+    }
+  }
+  return predictions;
+}
+
+/// Question i is that of rank i mod ranks, as its number i / ranks there. Ends where a rank has no answer.
+std::vector<std::string> predictions_of_ranks(Communicator& group, const std::vector<std::string>& own,
+                                              std::size_t questions) {
+  std::vector<Json> of_rank;
+  for (const std::string& text : all_gather_texts(group, Json(own).dump()))
+    of_rank.push_back(Json::parse(text));
+  std::vector<std::string> all;
+  const auto ranks = static_cast<std::size_t>(group.size());
+  for (std::size_t i = 0; i < questions && i / ranks < of_rank[i % ranks].size(); ++i)
+    all.push_back(of_rank[i % ranks][i / ranks].get<std::string>());
+  return all;
+}
+
+}  // namespace
+
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
-                         const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress) {
+                         const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress,
+                         DataParallel* parallel) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
   SquadResult result;
   if (std::ranges::any_of(questions, [](const SquadQuestion& q) { return q.answers.empty(); }))
@@ -84,37 +175,21 @@ SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const Dat
   generation.max_new_tokens = options.max_new_tokens;
   generation.stop_ids = std::move(stop_ids);
   generation.kernels = kernels;
+  std::vector<SquadQuestion> own;
+  const std::size_t rank = parallel ? static_cast<std::size_t>(parallel->group().rank()) : 0,
+                    ranks = parallel ? static_cast<std::size_t>(parallel->group().size()) : 1;
+  for (std::size_t i = rank; i < questions.size(); i += ranks) own.push_back(questions[i]);
+  const Held held(parallel, DataParallel::Held::everything);
+  std::vector<std::string> predictions =
+      answers_of(model, tokenizer, section, own, generation, options.stop_at_newline, stop, progress);
+  if (parallel) predictions = predictions_of_ranks(parallel->group(), predictions, questions.size());
+  result.complete = predictions.size() == questions.size();
   SquadScorer scorer(result.version);
-  for (std::size_t first = 0; first < questions.size(); first += questions_at_once) {
-    const std::size_t last = std::min(questions.size(), first + questions_at_once);
-    std::vector<std::vector<std::int64_t>> prompts;
-    for (std::size_t i = first; i < last; ++i)
-      prompts.push_back(prompt_ids(questions[i], tokenizer, section));
-    const OnToken ends = [&](std::size_t, std::int64_t id) {
-      if (stop && stop()) return true;
-      const std::array<std::int64_t, 1> one{id};
-      return options.stop_at_newline && tokenizer.decode(one, true).find('\n') != std::string::npos;
-    };
-    const OnProgress of_group = [&](std::int64_t done, std::int64_t total) {
-      const auto here =
-          static_cast<double>(last - first) * static_cast<double>(done) / static_cast<double>(total);
-      if (progress)
-        progress(static_cast<std::int64_t>(first) + static_cast<std::int64_t>(here),
-                 static_cast<std::int64_t>(questions.size()));
-    };
-    const auto answers = generate(model, prompts, generation, ends, of_group);
-    if (stop && stop()) {
-      result.complete = false;
-      break;
-    }
-    for (std::size_t i = first; i < last; ++i) {
-      std::string text = tokenizer.decode(answers[i - first], true);
-      if (options.stop_at_newline) text.resize(std::min(text.find('\n'), text.size()));
-      AnsweredQuestion a{
-          questions[i].id, questions[i].question, std::string(strip(text)), questions[i].answer_texts(), {}};
-      a.score = scorer.add(a.prediction, a.answers);
-      result.answered.push_back(std::move(a));
-    }
+  for (std::size_t i = 0; i < predictions.size(); ++i) {
+    AnsweredQuestion a{
+        questions[i].id, questions[i].question, predictions[i], questions[i].answer_texts(), {}};
+    a.score = scorer.add(a.prediction, a.answers);
+    result.answered.push_back(std::move(a));
   }
   result.score = scorer.score();
   return result;

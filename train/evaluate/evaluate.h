@@ -8,12 +8,14 @@
 #include "data/metrics/squad_score.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/nemotron_h.h"
+#include "parallel/data_parallel/data_parallel.h"
 #include "train/logging/progress.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
 
-/// Polled during long work, which stops early when the function returns true. Once true, it must stay true.
+/// Polled during long work, which stops early when the function returns true. Once true, it must stay true. Of
+/// several ranks, all poll together and get the same answer, except while questions are answered.
 using StopAsked = std::function<bool()>;
 
 struct ValidationResult {
@@ -22,10 +24,11 @@ struct ValidationResult {
   bool complete = true;  ///< false: stopped early, the numbers cover only a part
 };
 /// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Polls `stop` before
-/// every batch and reports the rows done to `progress` after every batch.
+/// every batch and reports the rows done to `progress` after every batch. With `parallel`, each rank evaluates
+/// its share of the rows; all get the result for all rows.
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
                           const KernelChoice* kernels, const StopAsked& stop = {},
-                          const OnProgress& progress = {});
+                          const OnProgress& progress = {}, DataParallel* parallel = nullptr);
 
 struct AnsweredQuestion {
   std::string id, question, prediction;  ///< an empty prediction says that there is no answer
@@ -42,11 +45,12 @@ struct SquadResult {
 /// data's version. An answer ends at any of `stop_ids`, and at a newline when the recipe says so. When the
 /// section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
 /// unless they alone fill seq_length. Polls `stop` at every token. `progress` counts questions; a question
-/// that is being answered counts by the share of its tokens that is done.
+/// that is being answered counts by the share of its tokens that is done. With `parallel`, the ranks share the
+/// questions, each at its own pace: `stop` must not wait for other ranks. All get the whole result.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},
-                         const OnProgress& progress = {});
+                         const OnProgress& progress = {}, DataParallel* parallel = nullptr);
 
 /// Writes question id -> answer as JSON, completely or not at all. The file is `path` for the set named
 /// "default"; for other sets "_NAME" goes before the extension (said.json -> said_train.json).

@@ -68,7 +68,7 @@ void check_training(const Recipe& recipe) {
   std::optional<Loader> loader;
   problems.collect([&] {
     tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
-    loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true), loader_options(recipe));
+    loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true), loader_options(recipe, 0, 1));
   });
   if (loader)
     problems.collect(

@@ -2,6 +2,13 @@
 
 namespace nemocube {
 
+CommOptions comm_options(const Recipe& recipe) {
+  CommOptions o;
+  o.timeout_seconds = recipe.dist_env.timeout_minutes * 60;
+  o.check_collectives = recipe.debug.check_collectives;
+  return o;
+}
+
 OptimizerOptions optimizer_options(const OptimizerSection& section) {
   OptimizerOptions o;
   o.kind = section.kind;
@@ -17,12 +24,15 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
   return recipe.model->dtype.value_or(config.dtype.value_or(DType::f32));
 }
 
-LoadedModel recipe_model(const Recipe& recipe) {
+LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
+  Divide divide;
+  if (ranks.several()) divide = [&](NemotronH& model) { ranks.divide(model); };
   LoadedModel loaded = section.source == ModelSource::pretrained
-                           ? load_model(section.path, section.dtype)
+                           ? load_model(section.path, section.dtype, divide)
                            : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
-                                        section.initialisation.value_or(Initialisation::hf));
+                                        section.initialisation.value_or(Initialisation::hf), divide);
+  if (ranks.parallel()) ranks.parallel()->spread_values();
   NemotronH& model = *loaded.model;
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;
   if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
@@ -35,12 +45,14 @@ LoadedModel recipe_model(const Recipe& recipe) {
   return loaded;
 }
 
-LoaderOptions loader_options(const Recipe& recipe) {
+LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size) {
   LoaderOptions o;
   o.batch_size = recipe.step_scheduler.local_batch_size;
   o.shuffle = recipe.dataloader.shuffle;
   o.drop_last = recipe.dataloader.drop_last;
   o.seed = static_cast<std::uint64_t>(recipe.seed);
+  o.dp_rank = dp_rank;
+  o.dp_size = dp_size;
   return o;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "data/loader/loader.h"
+#include "train/loop/run_ranks.h"
 #include "train/model_io/model_io.h"
 #include "train/optimizer/optimizer.h"
 #include "train/recipe/recipe.h"
@@ -7,11 +8,13 @@
 /// Turns the sections of a training recipe into the objects and options of the program.
 namespace nemocube {
 
+CommOptions comm_options(const Recipe& recipe);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
-LoaderOptions loader_options(const Recipe& recipe);
+LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
 /// The dtype that weights are stored in: from the recipe, else from config.json, else f32.
 DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
-/// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses.
-LoadedModel recipe_model(const Recipe& recipe);
+/// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
+/// among several ranks.
+LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks);
 
 }  // namespace nemocube

@@ -1,22 +1,28 @@
 #include "train/loop/run.h"
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include "core/allocator.h"
 #include "core/log.h"
 #include "core/quote.h"
+#include "core/version.h"
+#include "parallel/comm/texts.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/logging/progress.h"
 #include "train/logging/run_log.h"
 #include "train/loop/from_recipe.h"
 #include "train/loop/group_rule.h"
+#include "train/loop/inputs.h"
 #include "train/loop/memory_report.h"
 #include "train/loop/run_lock.h"
+#include "train/loop/run_ranks.h"
 #include "train/loop/signals.h"
 #include "train/loop/step_flops.h"
 #include "train/loop/validation.h"
@@ -33,21 +39,25 @@ using Clock = std::chrono::steady_clock;
 /// One run: everything that lives from the first step to the last.
 class Run {
  public:
-  explicit Run(const Recipe& recipe)
+  Run(const Recipe& recipe, World& world)
       : recipe_(recipe),
-        lock_(recipe.checkpoint.checkpoint_dir),  // before the directory is looked at
-        loaded_(recipe_model(recipe)),
+        ranks_(world, recipe),
+        lock_(lock_directory()),  // before the directory is looked at
+        loaded_(recipe_model(recipe, ranks_)),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
-        loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true), loader_options(recipe)),
-        plan_(plan_steps(recipe, 1, loader_.batches_per_epoch())),
+        loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true),
+                loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size())),
+        plan_(plan_steps(recipe, ranks_.dp_size(), loader_.batches_per_epoch())),
         schedule_(make_schedule(recipe, plan_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
         checkpoints_(recipe.checkpoint, describe(recipe)),
         validation_(recipe, loaded_.model->config()) {
+    want_same_everywhere();
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
+    if (!ranks_.first()) return;
     std::vector<std::string> validation_sets;
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
     log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets,
@@ -55,7 +65,7 @@ class Run {
   }
 
   RunResult train() {
-    SignalWatch signals(watched_signals(), first_signal_text());
+    SignalWatch signals(watched_signals(), ranks_.first() ? first_signal_text() : "");
     result_.first_step = state_.step;
     result_.total_steps = plan_.total_steps;
     if (state_.step >= plan_.total_steps)
@@ -65,14 +75,20 @@ class Run {
       log_info("training ", loaded_.model->parameters().trainable_count(), " parameters in ",
                loaded_.model->dtype(), ": from step ", state_.step, " of ", plan_.total_steps,
                " (the last is step ", plan_.total_steps - 1, ")");
-    const auto asked = [&] { return signals.received() != 0; };
+    if (ranks_.several()) log_info(ranks_.plan().text);
+    // A signal that some rank has received is one for all: they stop after the same step.
+    const auto asked = [&] {
+      if (signal_ == 0) signal_ = static_cast<int>(ranks_.largest(signals.received()));
+      return signal_ != 0;
+    };
+    stop_here_ = [&] { return signals.received() != 0; };
     bool complete = make_up_validation(asked);
     bool stopped = asked();
     StepProgress progress;
     last_record_ = Clock::now();
     while (state_.step < plan_.total_steps && !stopped) {
       const std::int64_t step = state_.step;
-      signals.set_second_text(second_signal_text(true));
+      if (ranks_.first()) signals.set_second_text(second_signal_text(true));
       const TrainingRecord record = one_step();
       progress.step({step, plan_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
                      record.tokens, record.skipped});
@@ -84,26 +100,39 @@ class Run {
       if (!saves && !validates) continue;
       // Save before validating: if a long validation is interrupted, the step is not lost.
       if (saves) save();
-      signals.set_second_text(second_signal_text(false));
+      if (ranks_.first()) signals.set_second_text(second_signal_text(false));
       if (validates) {
-        const auto losses = validation_.run(*loaded_.model, step, record.epoch, record.lr, *log_, asked);
+        const auto losses = validate(step, record.epoch, record.lr, asked);
         complete = losses.size() == validation_.sets();
         stopped = asked();
         if (!saves && is_due(step, stopped)) {
           saves = true;
           save();
         }
-        if (saves && !losses.empty()) checkpoints_.note_losses(result_.checkpoint, losses);
+        if (saves && !losses.empty() && ranks_.first()) checkpoints_.note_losses(result_.checkpoint, losses);
       }
       last_record_ = Clock::now();  // rates are those of training alone
     }
     result_.steps_done = state_.step;
     result_.skipped_steps = state_.skipped_steps;
-    if (stopped && (state_.step < plan_.total_steps || !complete)) result_.signal = signals.received();
+    if (stopped && (state_.step < plan_.total_steps || !complete)) result_.signal = signal_;
+    stop_here_ = {};
     return result_;
   }
 
  private:
+  std::unique_ptr<RunLock> lock_directory() const {
+    return ranks_.first() ? std::make_unique<RunLock>(recipe_.checkpoint.checkpoint_dir) : nullptr;
+  }
+
+  // Ranks that read other files would train another model without a word.
+  void want_same_everywhere() const {
+    if (!ranks_.several()) return;
+    ranks_.want_same("the program", cat("version: ", version()));
+    ranks_.want_same("the recipe", describe(recipe_));
+    ranks_.want_same("what is read", describe_inputs(recipe_));
+  }
+
   // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
   // Ctrl-C.
   std::vector<int> watched_signals() const {
@@ -140,10 +169,10 @@ class Run {
 
   void resume() {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
-    if (lock_.held()) checkpoints_.recover();
+    if (lock_ && lock_->held()) checkpoints_.recover();
     const auto from = checkpoints_.find();
     if (!from) return;
-    tell_differences(*from);
+    if (ranks_.first()) tell_differences(*from);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
       loader_.restore(state_.loader);
@@ -164,17 +193,37 @@ class Run {
     const std::int64_t step = state_.step - 1;
     if (step < 0 || validation_.sets() == 0 || !is_validation_step(plan_, step)) return true;
     const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
-    const Losses known = validation_.known_losses(result_.checkpoint, folder, step);
+    const Losses known = known_losses(step);
     if (known.size() == validation_.sets()) return true;
     log_info("validation after step ", step, " is missing and comes first");
-    const Losses losses = validation_.run(*loaded_.model, step, state_.loader.epoch,
-                                          schedule_.lr(schedule_position()), *log_, asked, known);
+    const Losses losses =
+        validate(step, state_.loader.epoch, schedule_.lr(schedule_position()), asked, known);
     // A checkpoint elsewhere belongs to another run.
     std::error_code error;
-    if (recipe_.checkpoint.enabled && !losses.empty() &&
+    if (recipe_.checkpoint.enabled && !losses.empty() && ranks_.first() &&
         std::filesystem::equivalent(result_.checkpoint.parent_path(), folder, error))
       checkpoints_.note_losses(result_.checkpoint, losses);
     return losses.size() == validation_.sets();
+  }
+
+  Losses validate(std::int64_t step, std::int64_t epoch, double lr, const StopAsked& asked,
+                  const Losses& known = {}) {
+    return validation_.run(*loaded_.model, {step, epoch, lr, log_ ? &*log_ : nullptr, ranks_.parallel()},
+                           {asked, stop_here_}, known);
+  }
+
+  // As rank 0 finds them in files that change while it runs.
+  Losses known_losses(std::int64_t step) const {
+    Losses known;
+    if (ranks_.first())
+      known = validation_.known_losses(result_.checkpoint, recipe_.checkpoint.checkpoint_dir, step);
+    if (!ranks_.several()) return known;
+    std::string names;
+    for (const auto& [name, loss] : known) names += name + "\n";
+    std::istringstream all(broadcast_text(*ranks_.group(), names, 0));
+    for (std::string name; std::getline(all, name);) known.emplace(name, 0);
+    for (auto& [name, loss] : known) loss = ranks_.sum(ranks_.first() ? loss : 0);
+    return known;
   }
 
   // Reports how the recipe differs from the one that the checkpoint was written with.
@@ -199,10 +248,10 @@ class Run {
   }
 
   void save() {
-    lock_.renew_if_lost();
+    if (lock_) lock_->renew_if_lost();
     result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
     saved_steps_ = state_.step;
-    log_->keep_branch();
+    if (log_) log_->keep_branch();
     log_info("checkpoint ", result_.checkpoint.string());
   }
 
@@ -221,6 +270,7 @@ class Run {
       record.samples += batch.samples;
       microbatches.push_back(without_padding(batch));
     }
+    sum_over_ranks(record);
     const std::int64_t n = schedule_position();
     StepOptions options;
     options.lr = schedule_.lr(n);
@@ -228,6 +278,7 @@ class Run {
     options.max_norm = recipe_.clip_grad_norm.max_norm;
     options.expert_bias_rate = recipe_.model->moe.expert_bias_update_rate;
     options.kernels = &recipe_.kernels;
+    options.parallel = ranks_.parallel();
     const StepResult result = train_step(*loaded_.model, optimizer_, microbatches, options);
 
     const bool updated = result.outcome == StepOutcome::updated;
@@ -242,7 +293,8 @@ class Run {
     record.loss = result.loss;
     record.grad_norm = result.grad_norm;
     record.lr = schedule_.lr(schedule_position());
-    record.peak_bytes = cpu_memory().peak_bytes;
+    record.peak_bytes = ranks_.largest(cpu_memory().peak_bytes);
+    record.ranks = ranks_.world().size();
     record.skipped = !updated;
     record.skipped_steps = state_.skipped_steps;
     if (!result_.first_loss) result_.first_loss = result.loss;
@@ -255,11 +307,20 @@ class Run {
     last_record_ = now;
     const auto& peak = recipe_.mfu.peak_tflops;
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
-      record.mfu = step_flops(loaded_.model->config(), microbatches) / (record.seconds * *peak * 1e12) * 100;
-    lock_.renew_if_lost();
-    log_->training(record);
+      record.mfu = ranks_.sum(step_flops(loaded_.model->config(), microbatches)) /
+                   (record.seconds * *peak * 1e12 * record.ranks) * 100;
+    if (lock_) lock_->renew_if_lost();
+    if (log_) log_->training(record);
     if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
     return record;
+  }
+
+  void sum_over_ranks(TrainingRecord& record) const {
+    std::array counts{record.positions, record.content_tokens, record.tokens, record.label_tokens,
+                      record.samples};
+    ranks_.sum(counts);
+    std::tie(record.positions, record.content_tokens, record.tokens, record.label_tokens, record.samples) =
+        std::tuple_cat(counts);
   }
 
   std::int64_t schedule_position() const { return state_.scheduler_steps * schedule_.options().per_step; }
@@ -282,7 +343,8 @@ class Run {
   }
 
   const Recipe& recipe_;
-  RunLock lock_;
+  RunRanks ranks_;
+  std::unique_ptr<RunLock> lock_;  // on rank 0
   LoadedModel loaded_;
   std::optional<Tokenizer> tokenizer_;
   Loader loader_;
@@ -292,7 +354,9 @@ class Run {
   Checkpoints checkpoints_;
   Validation validation_;
   RunState state_;
-  std::optional<RunLog> log_;
+  std::optional<RunLog> log_;  // on rank 0
+  int signal_ = 0;             // that the ranks agree on
+  StopAsked stop_here_;        // without asking other ranks
   RunResult result_;
   std::int64_t saved_steps_ = 0;  // steps done in result_.checkpoint
   Clock::time_point last_record_;
@@ -300,10 +364,10 @@ class Run {
 
 }  // namespace
 
-RunResult run_training(const Recipe& recipe) {
+RunResult run_training(const Recipe& recipe, World& world) {
   check_kernel_choice(recipe.kernels);
   try {
-    return Run(recipe).train();
+    return Run(recipe, world).train();
   } catch (const OutOfMemory& e) {
     const std::string need = explain_memory(recipe);
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));

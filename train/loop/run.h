@@ -1,4 +1,5 @@
 #pragma once
+#include "parallel/comm/world.h"
 #include "train/loop/run_summary.h"
 #include "train/recipe/recipe.h"
 
@@ -8,7 +9,8 @@ namespace nemocube {
 /// Writes training.jsonl, validation.jsonl and checkpoints; shows progress on standard error. Throws Error,
 /// and saves nothing, when an update wrote numbers that are not finite or when too many steps in a row were
 /// not finite; the last checkpoint is good.
-RunResult run_training(const Recipe& recipe);
+/// All ranks of the world call it. Rank 0 alone writes logs and publishes checkpoints.
+RunResult run_training(const Recipe& recipe, World& world);
 
 /// Finds the problems that would stop run_training before its first step, without loading weights or making
 /// an optimizer. Checks the files of the model and its tokenizer, the data of all sets, the schedule, the

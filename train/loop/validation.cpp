@@ -68,8 +68,7 @@ Losses Validation::known_losses(const std::filesystem::path& checkpoint, const s
   return known;
 }
 
-Losses Validation::run(NemotronH& model, std::int64_t step, std::int64_t epoch, double lr, RunLog& log,
-                       const StopAsked& stop, const Losses& known) const {
+Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop, const Losses& known) const {
   const std::int64_t rows =
       recipe_.validation_dataloader.batch_size.value_or(recipe_.step_scheduler.local_batch_size);
   Losses losses = known;
@@ -77,36 +76,37 @@ Losses Validation::run(NemotronH& model, std::int64_t step, std::int64_t epoch, 
     if (losses.contains(name)) continue;
     const std::string called = name == "default" ? "" : " " + name;
     std::optional<TaskProgress> progress(std::in_place, "validation" + called, "rows");
-    const ValidationResult v =
-        validate(model, set.dataset, rows, &recipe_.kernels, stop, std::ref(*progress));
+    const ValidationResult v = validate(model, set.dataset, rows, &recipe_.kernels, stop.together,
+                                        std::ref(*progress), moment.parallel);
     progress.reset();
     if (!v.complete) break;
     ValidationRecord record;
-    record.step = step;
-    record.epoch = epoch;
+    record.step = moment.step;
+    record.epoch = moment.epoch;
     record.val_loss = v.loss;
-    record.lr = lr;
+    record.lr = moment.lr;
     record.label_tokens = v.label_tokens;
     record.peak_bytes = cpu_memory().peak_bytes;
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
       progress.emplace("answers" + called, "questions");
-      const SquadResult squad = answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation,
-                                             set.stop_ids, &recipe_.kernels, stop, std::ref(*progress));
+      const SquadResult squad =
+          answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
+                       stop.alone, std::ref(*progress), moment.parallel);
       progress.reset();
       if (!squad.complete) break;
-      if (recipe_.evaluation.predictions_path)
+      if (recipe_.evaluation.predictions_path && moment.log)
         write_predictions(*recipe_.evaluation.predictions_path, name, squad);
       record.exact_match = squad.score.em;
       record.f1 = squad.score.f1;
       metrics = cat(", exact match ", squad.score.em, " %, F1 ", squad.score.f1, " %");
     }
-    log.validation(name, record);
-    log_info("validation", called, " after step ", step, ": loss ", v.loss, metrics);
+    if (moment.log) moment.log->validation(name, record);
+    log_info("validation", called, " after step ", moment.step, ": loss ", v.loss, metrics);
     losses.emplace(name, v.loss);
   }
   if (losses.size() < sets_.size())
-    log_warning("validation after step ", step,
+    log_warning("validation after step ", moment.step,
                 " given up: a signal asked to stop; a resumed run makes up for it");
   return losses;
 }

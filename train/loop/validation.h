@@ -24,11 +24,21 @@ class Validation {
   Validation(const Recipe& recipe, const NemotronHConfig& config);
   std::size_t sets() const { return sets_.size(); }
 
-  /// Validates the sets that are not in `known`, one after another, and logs a line with `step`, `epoch` and
-  /// `lr` for each. Returns the losses by name of the set, `known` included. Once `stop` returns true, the
-  /// current set and the remaining ones are neither logged nor returned.
-  Losses run(NemotronH& model, std::int64_t step, std::int64_t epoch, double lr, RunLog& log,
-             const StopAsked& stop, const Losses& known = {}) const;
+  /// Where in a run, and for whom.
+  struct Moment {
+    std::int64_t step = 0, epoch = 0;
+    double lr = 0;
+    RunLog* log = nullptr;  ///< null on all ranks but the first
+    DataParallel* parallel = nullptr;
+  };
+  /// Of several ranks, all poll `together` at the same points; each polls `alone` at its own.
+  struct Stop {
+    StopAsked together, alone;
+  };
+  /// Validates the sets that are not in `known`, one after another, and logs a line for each. Returns the losses
+  /// by name of the set, `known` included. Once stopped, the current set and the remaining ones are neither
+  /// logged nor returned.
+  Losses run(NemotronH& model, const Moment& moment, const Stop& stop, const Losses& known = {}) const;
 
   /// Losses of `step` that an earlier process recorded in losses.json of the checkpoint saved after that
   /// step, else in the logs in `folder`. Sets that the process did not finish are absent.

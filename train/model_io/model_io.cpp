@@ -2,8 +2,12 @@
 
 namespace nemocube {
 namespace {
-std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype) {
-  return std::make_unique<NemotronH>(config, dtype.value_or(config.dtype.value_or(DType::f32)));
+std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype,
+                                 const Divide& divide) {
+  auto model = std::make_unique<NemotronH>(config, dtype.value_or(config.dtype.value_or(DType::f32)),
+                                           divide ? Device::meta : Device::cpu);
+  if (divide) divide(*model);
+  return model;
 }
 }  // namespace
 
@@ -20,20 +24,20 @@ std::vector<NamedTensor> named_tensors(const NemotronH& model) {
   return tensors;
 }
 
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype) {
+LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, const Divide& divide) {
   LoadedModel loaded;
   const NemotronHConfig config = read_hf_config(dir);
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
-  loaded.model = build(config, dtype);
+  loaded.model = build(config, dtype, divide);
   loaded.files = load_hf_weights(dir, named_tensors(*loaded.model));
   return loaded;
 }
 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       Initialisation law) {
+                       Initialisation law, const Divide& divide) {
   LoadedModel made;
   const NemotronHConfig config = read_hf_config(dir);
-  made.model = build(config, dtype);
+  made.model = build(config, dtype, divide);
   initialise(*made.model, seed, law);
   made.files = default_weight_files(config);
   return made;

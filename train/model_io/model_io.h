@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -17,9 +18,14 @@ struct LoadedModel {
   WeightFiles files;
 };
 
-/// Reads config.json and the weights of a Hugging Face directory. The dtype is `dtype`, else the one in
-/// config.json, else f32. Errors name files and tensors.
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype);
+/// Divides a model without memory among ranks (Device::meta), and gives what this rank owns its memory. Absent: the
+/// model is whole.
+using Divide = std::function<void(NemotronH&)>;
+
+/// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is
+/// `dtype`, else the one in config.json, else f32. Errors name files and tensors.
+LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype,
+                       const Divide& divide = {});
 
 /// Throws Error unless the weight files in `dir` hold the tensors of a model of this config; reads headers
 /// only.
@@ -27,9 +33,9 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 
 /// A model of the shape that config.json in `dir` describes, with fresh weights.
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       Initialisation law = Initialisation::hf);
+                       Initialisation law = Initialisation::hf, const Divide& divide = {});
 
-/// Every tensor of the model under its canonical name (shared memory).
+/// What this rank owns of every tensor of the model, under its canonical name (shared memory).
 std::vector<NamedTensor> named_tensors(const NemotronH& model);
 
 }  // namespace nemocube

@@ -17,6 +17,11 @@ class Writer {
     class_ = name_of_choice(value);
     field("_target_", value, "");
   }
+  template <class E>
+  void named_target(const char* key, const E& value, const char*) {
+    class_ = name_of_choice(value);
+    field(key, value, "");
+  }
   void classes(std::string_view names) { classes_ = names; }
   template <class T>
   void field(const char* key, const T& value, const char*, Range = any) {
@@ -30,6 +35,7 @@ class Writer {
   }
   template <class S>
   void section(const std::string& key, const S& contents, const char* = nullptr) {
+    if (!is_for_class(classes_, class_)) return;
     Writer sub(indent_ + "  ");
     visit(sub, contents);
     if (!sub.yaml.empty()) yaml += cat(indent_, key, ":\n", sub.yaml);

@@ -18,6 +18,7 @@ inline constexpr Range multiplier{.low = 0, .high = 1e4};
 inline constexpr Range coefficient{.low = 0, .high = 100};
 inline constexpr Range bias_rate{.low = 0, .high = 1};
 inline constexpr Range epsilon{.low = 1e-30, .high = 1};
+inline constexpr Range wait_minutes{.low = 0, .high = 1e6, .above_low = true, .null_is_default = true};
 
 /// A section, to be written or only to be looked at.
 template <class S, class Section>
@@ -82,17 +83,49 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("best_metric_key", s.best_metric_key, "name of the validation set that LOWEST_VAL is about");
 }
 
+void fields(auto& io, Like<PrecisionSection> auto& s) {
+  io.field("param_dtype", s.param_dtype, "dtype of the computation; want that of the weights");
+  io.field("reduce_dtype", s.reduce_dtype,
+           "dtype of the sums of gradients; want float32, for float64 weights float64");
+}
+
 void fields(auto& io, Like<DistributedSection> auto& s) {
-  io.field("dp_size", s.dp_size, "data-parallel ranks; null: what the other sizes leave", positive);
-  io.field("dp_replicate_size", s.dp_replicate_size, "replicas among the data-parallel ranks", positive);
-  io.field("tp_size", s.tp_size, "tensor-parallel ranks; this build runs 1", positive);
-  io.field("pp_size", s.pp_size, "pipeline stages; this build runs 1", positive);
-  io.field("cp_size", s.cp_size, "context-parallel ranks; this build runs 1", positive);
-  io.field("ep_size", s.ep_size, "expert-parallel ranks; this build runs 1", positive);
+  io.named_target("strategy", s.strategy, "what data-parallel ranks divide among them");
+  io.field("dp_size", s.dp_size, "data-parallel ranks; null: all ranks", positive);
+  io.field("dp_replicate_size", s.dp_replicate_size,
+           "fsdp2: groups of ranks that each hold the whole model (HSDP); null: 1", positive);
+  io.field("tp_size", s.tp_size, "tensor-parallel ranks; this version runs 1", positive);
+  io.field("pp_size", s.pp_size, "pipeline stages; this version runs 1", positive);
+  io.field("cp_size", s.cp_size, "context-parallel ranks; this version runs 1", positive);
+  io.field("ep_size", s.ep_size, "expert-parallel ranks; this version runs 1", positive);
   switch_field<Recomputation>(io, "activation_checkpointing", s.activation_checkpointing,
                               "compute activations again in the backward pass; full and selective are true");
   io.section("pipeline", nothing);
   io.section("moe", nothing);
+  io.classes("fsdp2");
+  io.field("reshard_after_forward", s.reshard_after_forward,
+           "free gathered weights of a block until its backward pass; never the last block's; null: true");
+  io.field("defer_fsdp_grad_sync", s.defer_fsdp_grad_sync,
+           "reduce gradients after the last microbatch of a step only");
+  io.section("mp_policy", s.mp_policy);
+  io.classes("megatron_fsdp");
+  io.field("zero_dp_strategy", s.zero_dp_strategy,
+           "what ranks divide: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too", or_default);
+  io.alias("data_parallel_sharding_strategy", s.zero_dp_strategy, "distributed.zero_dp_strategy", or_default);
+  io.field("overlap_grad_reduce", s.overlap_grad_reduce, "reduce gradients during the backward pass");
+  io.field("overlap_param_gather", s.overlap_param_gather,
+           "gather weights ahead of their use; must equal overlap_grad_reduce");
+  io.classes("");
+}
+
+void fields(auto& io, Like<DistEnvSection> auto& s) {
+  io.field("timeout_minutes", s.timeout_minutes, "the run ends when a rank waits longer for the others",
+           wait_minutes);
+}
+
+void fields(auto& io, Like<DebugSection> auto& s) {
+  io.field("check_collectives", s.check_collectives,
+           "ranks compare what they are about to exchange; slower (own)");
 }
 
 void fields(auto& io, Like<LossSection> auto& s) {
@@ -222,7 +255,8 @@ void fields(auto& io, Like<Recipe> auto& r) {
                      "folder with tokenizer.json, or that file; null: the model's (own)");
   io.section("checkpoint", r.checkpoint);
   io.section("distributed", r.distributed);
-  io.section("dist_env", nothing);
+  io.section("dist_env", r.dist_env);
+  io.section("debug", r.debug);
   io.section("loss_fn", r.loss);
   io.section("dataset", r.dataset);
   io.sections("validation_dataset", r.validation_datasets, "dataset");

@@ -24,6 +24,11 @@ class KeyList {
     const Shown shown = show(value, any);
     add("_target_", shown.wish, required ? "required" : shown.text, meaning);
   }
+  template <class E>
+  void named_target(const char* key, const E& value, const char* meaning) {
+    field(key, value, meaning);
+    alias("_target_", value, path_of(key));
+  }
   void classes(std::string_view names) { classes_ = names; }
   template <class T>
   void field(const char* key, const T& value, const char* meaning, Range range = any) {

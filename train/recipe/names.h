@@ -76,6 +76,28 @@ template <>
 inline constexpr std::array names_of<ScheduleUnit>{Name{"steps", ScheduleUnit::steps},
                                                    Name{"iterations", ScheduleUnit::steps},
                                                    Name{"samples", ScheduleUnit::samples}};
+/// `strategy` has the first three names; `_target_` has the classes of AutoModel and of its older versions.
+template <>
+inline constexpr std::array names_of<Strategy>{Name{"fsdp2", Strategy::fsdp2},
+                                               Name{"megatron_fsdp", Strategy::megatron_fsdp},
+                                               Name{"ddp", Strategy::ddp},
+                                               Name{"FSDP2Config", Strategy::fsdp2},
+                                               Name{"FSDP2Manager", Strategy::fsdp2},
+                                               Name{"MegatronFSDPConfig", Strategy::megatron_fsdp},
+                                               Name{"MegatronFSDPManager", Strategy::megatron_fsdp},
+                                               Name{"NVFSDPManager", Strategy::megatron_fsdp},
+                                               Name{"DDPConfig", Strategy::ddp},
+                                               Name{"DDPManager", Strategy::ddp}};
+template <>
+inline constexpr std::array names_of<ZeroLevel>{Name{"3", ZeroLevel::parameters},
+                                                Name{"2", ZeroLevel::gradients},
+                                                Name{"1", ZeroLevel::optimizer},
+                                                Name{"0", ZeroLevel::none},
+                                                Name{"optim_grads_params", ZeroLevel::parameters},
+                                                Name{"optim_grads", ZeroLevel::gradients},
+                                                Name{"grads_params", ZeroLevel::gradients},
+                                                Name{"optim", ZeroLevel::optimizer},
+                                                Name{"no_shard", ZeroLevel::none}};
 enum class Recomputation { off, on };
 template <>
 inline constexpr std::array names_of<Recomputation>{

@@ -56,12 +56,12 @@ std::string Reader::suffix_name(const std::string& key, std::string_view prefix)
 void Reader::key_of_other_class(const std::string& key, const Value& value, const std::string& classes) {
   if (value.line == 0 && is_null(place(key, value))) return;
   // A class changed on the command line does not require removing the keys of the class in the file.
-  const Value* target = map_.find("_target_");
+  const Value* target = map_.find(class_key_);
   if (target != nullptr && target->line == 0 && value.line > 0) {
     reading_.no_effect.push_back(path_of(key));
     return;
   }
-  fail(where(key), ": key '", key, "' belongs to ", joined(words_of(classes)), "; ", path_of("_target_"),
+  fail(where(key), ": key '", key, "' belongs to ", joined(words_of(classes)), "; ", path_of(class_key_),
        " is ", class_, target == nullptr ? ", which is the default" : "");
 }
 

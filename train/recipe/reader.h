@@ -31,6 +31,21 @@ class Reader {
     else if (outcome != Outcome::wrong)
       class_ = name_of_choice(out);
   }
+  /// A class that has a key of its own, `key`, with `_target_` as second spelling.
+  template <class E>
+  void named_target(const char* key, E& out, const char*) {
+    class_key_ = key;
+    const bool right = read_key(key, out, or_default) != Outcome::wrong;
+    // Neither has to be taken out of the file to say the other on the command line.
+    const Value *named = map_.find(key), *target = map_.find("_target_");
+    if (named != nullptr && target != nullptr && named->line == 0 && target->line > 0) {
+      take("_target_");
+      reading_.no_effect.push_back(path_of("_target_"));
+    } else {
+      alias("_target_", out, path_of(key));
+    }
+    if (right && !reading_.any_faulty({path_of("_target_")})) class_ = name_of_choice(out);
+  }
   /// The fields that follow belong to these classes only, written as in text_of() and separated by blanks.
   /// Without names they belong to all classes.
   void classes(std::string_view names) { classes_ = names; }
@@ -155,6 +170,7 @@ class Reader {
   Reading& reading_;
   const Value& map_;
   std::string path_, kind_;
+  std::string class_key_ = "_target_";
   std::string class_;         ///< name of the class, empty when there is none or it is wrong
   std::string classes_;       ///< that the next fields belong to
   std::string wanted_class_;  ///< what the missing _target_ should be

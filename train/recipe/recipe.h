@@ -13,6 +13,7 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
 #include "model/initialise.h"
+#include "parallel/data_parallel/flat_unit.h"
 #include "train/optimizer/optimizer.h"
 
 /// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
@@ -69,10 +70,33 @@ struct CheckpointSection {
   std::string best_metric_key = "default";
 };
 
+/// The dtypes of FSDP2's mixed precision. They describe what the program does anyway: check_precision().
+struct PrecisionSection {
+  std::optional<DType> param_dtype, reduce_dtype;
+};
+
+enum class Strategy { fsdp2, megatron_fsdp, ddp };
+/// plan_ranks() (train/loop/rank_plan.h) says what the sizes and the strategy mean on a number of ranks.
 struct DistributedSection {
+  Strategy strategy = Strategy::fsdp2;
   std::optional<std::int64_t> dp_size, dp_replicate_size;
   std::int64_t tp_size = 1, pp_size = 1, cp_size = 1, ep_size = 1;
   bool activation_checkpointing = false;
+  // fsdp2 only
+  std::optional<bool> reshard_after_forward;
+  bool defer_fsdp_grad_sync = true;
+  PrecisionSection mp_policy;
+  // megatron_fsdp only
+  ZeroLevel zero_dp_strategy = ZeroLevel::parameters;
+  bool overlap_grad_reduce = true, overlap_param_gather = true;
+};
+
+struct DistEnvSection {
+  double timeout_minutes = 10;  ///< CommOptions::timeout_seconds / 60
+};
+
+struct DebugSection {
+  bool check_collectives = false;  ///< CommOptions::check_collectives
 };
 
 enum class LossKind { masked, chunked, fused_linear };
@@ -176,6 +200,8 @@ struct Recipe {
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path
   CheckpointSection checkpoint;
   DistributedSection distributed;
+  DistEnvSection dist_env;
+  DebugSection debug;
   LossSection loss;
   std::optional<DatasetSection> dataset;
   std::map<std::string, DatasetSection> validation_datasets;  ///< validation_dataset: "default"; _x: "x"
@@ -193,8 +219,8 @@ struct Recipe {
 
 /// The use of a recipe, which decides which sections it must have.
 enum class RecipeUse {
-  train,     ///< model, dataset, optimizer; one rank; batch sizes that divide; the model folder exists
-  evaluate,  ///< model and a validation dataset; one rank; the model folder exists
+  train,     ///< model, dataset, optimizer; only data parallelism; batch sizes that divide; the model exists
+  evaluate,  ///< model and a validation dataset; only data parallelism; the model exists
   data,      ///< dataset or a validation dataset
   schedule,  ///< step_scheduler.max_steps; sections other than that, optimizer and lr_scheduler are not read
 };

@@ -101,19 +101,30 @@ void want_model(Recipe& recipe, Reading& reading) {
   reading.rule(false, {key}, does_not_exist(path), "; want a folder with config.json and *.safetensors");
 }
 
-void want_single_rank(const DistributedSection& grid, Reading& reading) {
-  const auto want_one = [&](const std::string& key, std::int64_t size) {
-    reading.rule(size == 1, {"distributed." + key}, "is ", size,
-                 ", but the process grid is not in this build, so every "
-                 "size must be 1 (or absent); override with --set distributed.",
-                 key, "=1");
+void distributed_rules(const DistributedSection& s, Reading& reading) {
+  const char *replicas = "distributed.dp_replicate_size", *strategy = "distributed.strategy";
+  reading.rule(s.strategy == Strategy::fsdp2 || s.dp_replicate_size.value_or(1) == 1, {replicas, strategy},
+               "is ", s.dp_replicate_size.value_or(1), ", but only fsdp2 has replicas of sharded groups; ",
+               strategy, " is ", name_of_choice(s.strategy), "; want 1 (or absent)");
+  reading.rule(s.overlap_grad_reduce == s.overlap_param_gather,
+               {"distributed.overlap_param_gather", "distributed.overlap_grad_reduce"}, "is ",
+               s.overlap_param_gather ? "true" : "false",
+               ", but overlap_grad_reduce is not; this version overlaps both or neither");
+}
+
+/// The only dimension of the process grid is data parallelism.
+void want_data_parallelism_only(const DistributedSection& grid, Reading& reading) {
+  const auto want_one = [&](const std::string& key, std::int64_t size, const char* parallelism) {
+    reading.rule(
+        size == 1, {"distributed." + key}, "is ", size, ", but ", parallelism,
+        " parallelism is not in this version, so the size must be 1 (or absent); override with --set "
+        "distributed.",
+        key, "=1");
   };
-  want_one("tp_size", grid.tp_size);
-  want_one("pp_size", grid.pp_size);
-  want_one("cp_size", grid.cp_size);
-  want_one("ep_size", grid.ep_size);
-  want_one("dp_size", grid.dp_size.value_or(1));
-  want_one("dp_replicate_size", grid.dp_replicate_size.value_or(1));
+  want_one("tp_size", grid.tp_size, "tensor");
+  want_one("pp_size", grid.pp_size, "pipeline");
+  want_one("cp_size", grid.cp_size, "context");
+  want_one("ep_size", grid.ep_size, "expert");
 }
 
 void want_whole_batches(const Recipe& recipe, Reading& reading) {
@@ -179,6 +190,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   if (recipe.model) model_rules(*recipe.model, reading);
   reading.rule(!recipe.checkpoint.checkpoint_dir.empty(), {"checkpoint.checkpoint_dir"},
                "is empty; want a folder");
+  distributed_rules(recipe.distributed, reading);
   if (recipe.dataset) dataset_rules(*recipe.dataset, reading);
   for (const auto& [name, section] : recipe.validation_datasets) dataset_rules(section, reading);
   if (recipe.dataset && recipe.dataset->kind == DatasetKind::tokens && !reading.given("dataloader.shuffle"))
@@ -196,14 +208,14 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
 
   switch (use) {
     case RecipeUse::train:
-      want_single_rank(recipe.distributed, reading);
+      want_data_parallelism_only(recipe.distributed, reading);
       want_training(recipe, reading);
       want_model(recipe, reading);
       want_validation_files(recipe, reading);
       want_kernels(recipe, reading);
       break;
     case RecipeUse::evaluate:
-      want_single_rank(recipe.distributed, reading);
+      want_data_parallelism_only(recipe.distributed, reading);
       want_model(recipe, reading);
       want_section(!recipe.validation_datasets.empty(), "validation_dataset", reading);
       want_validation_files(recipe, reading);

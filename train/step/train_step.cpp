@@ -212,6 +212,10 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
   return result;
 }
 
+TokenBatch token_without_label() {
+  return {Tensor::zeros({1}, DType::i64), Tensor::from<std::int64_t>({-100}, {1}), Sequences::uniform(1, 1)};
+}
+
 LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels) {
   Context ctx;
   ctx.kernels = kernels;

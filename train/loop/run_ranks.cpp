@@ -1,0 +1,84 @@
+#include "train/loop/run_ranks.h"
+
+#include <algorithm>
+
+#include "core/quote.h"
+#include "core/rng.h"
+#include "parallel/comm/texts.h"
+
+namespace nemocube {
+
+RunRanks::RunRanks(World& world, const Recipe& recipe)
+    : world_(world), plan_(plan_ranks(recipe.distributed, world.size())) {
+  if (!several()) return;
+  const HypercubeGrid grid(
+      {{"tp", 1}, {"cp", 1}, {"dp_shard", plan_.dp_shard}, {"dp_replicate", plan_.dp_replicate}, {"pp", 1}},
+      0, world.size());
+  groups_.emplace(world, grid);
+}
+
+void RunRanks::divide(NemotronH& model) {
+  parallel_ = std::make_unique<DataParallel>(model, *groups_, plan_.options, Device::cpu);
+}
+
+std::int64_t RunRanks::largest(std::int64_t value) const {
+  if (!several()) return value;
+  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
+  group()->all_reduce(t, Reduction::max);
+  return t.item<std::int64_t>();
+}
+
+void RunRanks::sum(std::span<std::int64_t> values) const {
+  if (!several()) return;
+  const Tensor t = Tensor::from(std::vector(values.begin(), values.end()), {std::ssize(values)});
+  group()->all_reduce(t);
+  std::copy_n(t.data<std::int64_t>(), values.size(), values.begin());
+}
+
+double RunRanks::sum(double value) const {
+  if (!several()) return value;
+  const Tensor t = Tensor::from<double>({value}, {1});
+  group()->all_reduce(t);
+  return t.item<double>();
+}
+
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// The first line in which two texts differ, of both.
+std::string difference(const std::string& here, const std::string& there) {
+  const auto a = lines_of(here), b = lines_of(there);
+  std::size_t i = 0;
+  while (i < a.size() && i < b.size() && a[i] == b[i]) ++i;
+  const auto line = [i](const std::vector<std::string>& lines) {
+    return i < lines.size() ? quote(std::string(lines[i])) : std::string("nothing");
+  };
+  return cat(line(a), " against ", line(b));
+}
+
+}  // namespace
+
+void RunRanks::want_same(const std::string& what, const std::string& text) const {
+  if (!several()) return;
+  const Tensor hashes = Tensor::empty({world_.size()}, DType::i64);
+  const auto hash = static_cast<std::int64_t>(hash_name(text));
+  group()->all_gather(hashes, Tensor::from<std::int64_t>({hash}, {1}));
+  const auto* all = hashes.data<std::int64_t>();
+  const auto* other = std::find_if(all, all + world_.size(), [&](std::int64_t h) { return h != all[0]; });
+  if (other == all + world_.size()) return;
+  const auto rank = static_cast<int>(other - all);
+  const std::string first = broadcast_text(*group(), text, 0), theirs = broadcast_text(*group(), text, rank);
+  fail(what, " of rank ", rank, " is not that of rank 0: ", difference(theirs, first));
+}
+
+}  // namespace nemocube

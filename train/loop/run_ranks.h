@@ -1,0 +1,51 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "model/nemotron_h.h"
+#include "parallel/comm/process_groups.h"
+#include "parallel/data_parallel/data_parallel.h"
+#include "train/loop/rank_plan.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// The ranks of a run. A run of one rank has no groups, and all functions below are free.
+class RunRanks {
+ public:
+  /// Throws Error when the number of ranks does not fit the recipe.
+  RunRanks(World& world, const Recipe& recipe);
+
+  bool several() const { return world_.size() > 1; }
+  bool first() const { return world_.rank() == 0; }
+  World& world() const { return world_; }
+  const RankPlan& plan() const { return plan_; }
+  std::int64_t dp_rank() const { return several() ? (*groups_)["dp"].rank() : 0; }
+  std::int64_t dp_size() const { return plan_.dp; }
+  /// All ranks; null for one.
+  Communicator* group() const { return several() ? &world_.communicator() : nullptr; }
+
+  /// Divides a model without memory (Device::meta) among several ranks. The model must outlive this object.
+  void divide(NemotronH& model);
+  /// Null for one rank.
+  DataParallel* parallel() const { return parallel_.get(); }
+
+  /// The largest value of all ranks.
+  std::int64_t largest(std::int64_t value) const;
+  /// Sums of all ranks, in place.
+  void sum(std::span<std::int64_t> values) const;
+  double sum(double value) const;
+  /// Throws Error on every rank, naming the first rank whose text is not that of rank 0. `what` says what the
+  /// texts describe; a line of them is "name: value".
+  void want_same(const std::string& what, const std::string& text) const;
+
+ private:
+  World& world_;
+  RankPlan plan_;
+  std::optional<ProcessGroups> groups_;
+  std::unique_ptr<DataParallel> parallel_;
+};
+
+}  // namespace nemocube
