@@ -32,24 +32,12 @@ bool has_value_of_row(const Place& at, const InertKeys& row) {
                              [&](const auto& value) { return same_scalar(text, value); });
 }
 
-void check_choice(const Place& at, const InertKeys& row) {
-  if (!has_value_of_row(at, row)) wrong(at, type_of(row));
-}
-
 void check_only(const Place& at, const InertKeys& row) {
   const bool empty =
       at.value.kind != Value::Kind::scalar && at.value.items.empty() && at.value.entries.empty();
   if (empty || has_value_of_row(at, row)) return;
   fail(at.where, ": ", row.meaning, " is not in this build; want ",
        row.values.empty() ? "null" : joined(words_of(row.values)), ", found ", found(at.value));
-}
-
-void check_class(const Place& at, const InertKeys& row) {
-  if (at.value.kind != Value::Kind::scalar) wrong(at, "the name of a class");
-  const std::string word = last_component(resolve_scalar(at.value, at.where)->text);
-  if (std::ranges::count(words_of(row.values), word) == 0)
-    fail(at.where, ": no class or function ", quote(word), " in this build (found ", quote(at.value.text),
-         "); known: ", joined(words_of(row.values)));
 }
 
 template <class T, const Range& range = any>
@@ -64,8 +52,12 @@ constexpr Form count{"a positive integer", check_as<std::int64_t, positive>};
 constexpr Form number{"a nonnegative number", check_as<double, nonnegative>};
 constexpr Form above_zero{"a positive number", check_as<double, positive>};
 constexpr Form section{"a section", [](const Place& at, const InertKeys&) { as_section(at); }};
-constexpr Form choice{"one of ", check_choice};
-constexpr Form class_name{"one of ", check_class, false};
+constexpr Form choice{"one of ",
+                      [](const Place& at, const InertKeys& row) { read_choice(at, words_of(row.values)); }};
+constexpr Form class_name{
+    "one of ",
+    [](const Place& at, const InertKeys& row) { read_choice(at, words_of(row.values), "class or function"); },
+    false};
 constexpr Form anything{"anything", [](const Place&, const InertKeys&) {}};
 /// Accepts null, an empty list or section, and the values of the row, which describe what this build does
 /// anyway.

@@ -179,20 +179,18 @@ void read(const Place& at, std::map<std::string, std::string, std::less<>>& out,
     read(Place{word, cat(at.path, ".", name), cat(at.where, ".", name)}, out[name], range);
 }
 
-std::size_t read_choice(const Place& at, const std::vector<std::string>& names) {
-  const bool is_class = at.path.ends_with("_target_");
+std::size_t read_choice(const Place& at, const std::vector<std::string>& names, const char* class_noun) {
   const auto scalar = scalar_of(at);
   if (!scalar) wrong(at, "one of " + joined(names));
   const auto flag = parse_flag(scalar->text);
-  const std::string word = is_class ? last_component(scalar->text)
-                           : flag   ? (*flag ? "true" : "false")
-                                    : scalar->text;
+  const std::string word = class_noun != nullptr ? last_component(scalar->text)
+                           : flag                ? (*flag ? "true" : "false")
+                                                 : scalar->text;
   const auto name = std::ranges::find(names, word);
   if (name != names.end()) return static_cast<std::size_t>(name - names.begin());
-  if (is_class)
-    fail(at.where, ": no class ", quote(word), " in this build (found ", quote(at.value.text),
-         "); known: ", joined(names));
-  wrong(at, "one of " + joined(names));
+  if (class_noun == nullptr) wrong(at, "one of " + joined(names));
+  fail(at.where, ": no ", class_noun, " ", quote(word), " in this build (found ", quote(at.value.text),
+       "); known: ", joined(names));
 }
 
 Shown show(bool value, Range) { return {"true or false", value ? "true" : "false"}; }

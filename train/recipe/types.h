@@ -72,8 +72,10 @@ std::string text_of(const T& value) {
   return show(value, any).text;
 }
 
-/// The index of the value in `names`. Throws Error listing `names` for another word.
-std::size_t read_choice(const Place& at, const std::vector<std::string>& names);
+/// The index of the value in `names`. Throws Error listing `names` for another word. With `class_noun` ("class")
+/// the value is a class by its dotted path, of which the last component counts.
+std::size_t read_choice(const Place& at, const std::vector<std::string>& names,
+                        const char* class_noun = nullptr);
 
 template <class E>
 std::vector<std::string> choices() {
@@ -84,7 +86,10 @@ std::vector<std::string> choices() {
 
 template <class E>
 requires std::is_enum_v<E>
-void read(const Place& at, E& out, Range) { out = names_of<E>[read_choice(at, choices<E>())].value; }
+void read(const Place& at, E& out, Range) {
+  const bool is_class = at.path.ends_with("_target_");
+  out = names_of<E>[read_choice(at, choices<E>(), is_class ? "class" : nullptr)].value;
+}
 template <class E>
 requires std::is_enum_v<E> Shown show(E value, Range) {
   return {"one of " + joined(choices<E>()), name_of_choice(value)};
