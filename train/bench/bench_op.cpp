@@ -73,7 +73,8 @@ class Report {
   void start(const Machine& machine, const Rates& rates) const {
     if (options_.json) {
       out_ << nlohmann::json({{"machine", nemocube::to_json(machine)}, {"rates", to_json(rates)}}).dump()
-           << std::endl;
+           << '\n'
+           << std::flush;
       return;
     }
     out_ << "machine: " << to_string(machine) << "\nmeasured: " << describe(rates, machine)
@@ -106,7 +107,7 @@ class Report {
                                   {"of_floor", r.floor.seconds / r.median},
                                   {"bound", r.floor.bound}};
       if (c.flops > 0) line["GFLOPs"] = c.flops / r.median * 1e-9;
-      out_ << line.dump() << std::endl;
+      out_ << line.dump() << '\n' << std::flush;
       return;
     }
     std::string shape;

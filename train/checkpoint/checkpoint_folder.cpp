@@ -115,7 +115,7 @@ std::optional<fs::path> CheckpointFolder::newest() const {
     candidates.push_back(latest);
   }
   if (candidates.empty()) return std::nullopt;
-  const fs::path likeliest = candidates.back();
+  fs::path likeliest = candidates.back();
   std::erase_if(candidates, [](const fs::path& c) { return !is_whole(c); });
   if (candidates.empty()) return likeliest;
   fs::path found = candidates.back();

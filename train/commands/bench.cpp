@@ -102,7 +102,7 @@ void add_step(Command& bench) {
     log_info("bench step: building the model of ", o->step.config.string());
     const BenchStepResult result = bench_step(o->step);
     print_step(o->step, result);
-    if (o->json) std::cout << step_json(o->step, result).dump() << std::endl;
+    if (o->json) std::cout << step_json(o->step, result).dump() << '\n' << std::flush;
   });
 }
 
