@@ -22,8 +22,8 @@ std::int64_t data_parallel_ranks(const DistributedSection& s, std::int64_t ranks
 
 std::int64_t replicas(const DistributedSection& s, std::int64_t dp) {
   const std::int64_t replicas = s.dp_replicate_size.value_or(1);
-  require(dp % replicas == 0, "distributed.dp_replicate_size is ", replicas, ", but there are ", dp,
-          " data-parallel ranks; want a size that divides their number");
+  require(dp % replicas == 0, "distributed.dp_replicate_size is ", replicas,
+          "; want a divisor of the number of data-parallel ranks, ", dp);
   require(replicas < dp || replicas == 1, "distributed.dp_replicate_size is ", replicas,
           ", the number of data-parallel ranks, so none would be left to shard over; want a smaller size, or "
           "strategy: ddp");
