@@ -3,8 +3,20 @@
 #include <algorithm>
 
 #include "core/add.h"
+#include "core/profile.h"
 
 namespace nemocube {
+namespace {
+
+Zone wait_zone("data_parallel/wait");
+
+void wait_for(std::vector<Work>& works) {
+  const ZoneTimer timer(wait_zone);
+  for (Work& work : works) work.wait();
+  works.clear();
+}
+
+}  // namespace
 
 DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
                            Device device)
@@ -60,20 +72,18 @@ void DataParallel::start_gather(Unit& unit) {
   for (const FlatUnit& flat : unit.flats) {
     flat.values().storage()->restore();
     unit.gathers.push_back(shard_.start_all_gather(flat.values(), flat.own_values()));
-    if (!options_.overlap) unit.gathers.back().wait();
+    if (!options_.overlap) wait_for(unit.gathers);
   }
 }
 
 void DataParallel::gather(Unit& unit) {
   start_gather(unit);
-  for (Work& work : unit.gathers) work.wait();
-  unit.gathers.clear();
+  if (!unit.gathers.empty()) wait_for(unit.gathers);
 }
 
 void DataParallel::release(Unit& unit) {
   if (!shards_values() || !unit.gathered || keep_blocks_) return;
-  for (Work& work : unit.gathers) work.wait();
-  unit.gathers.clear();
+  if (!unit.gathers.empty()) wait_for(unit.gathers);
   for (const FlatUnit& flat : unit.flats) flat.values().storage()->release();
   unit.gathered = false;
 }
@@ -93,6 +103,7 @@ void DataParallel::let_go() {
 
 void DataParallel::spread_values() {
   if (options_.level == ZeroLevel::none || shards_values()) return;
+  const ZoneTimer timer(wait_zone);
   const auto spread = [&](const Unit& unit) {
     for (const FlatUnit& flat : unit.flats) shard_.all_gather(flat.values(), flat.own_values());
   };
@@ -163,7 +174,7 @@ void DataParallel::reduce(Unit& unit) {
 }
 
 void DataParallel::finish(Reduction& reduction) {
-  for (Work& work : reduction.works) work.wait();
+  wait_for(reduction.works);
   std::size_t part = 0;
   for (const FlatUnit& flat : reduction.unit->flats) {
     if (!reduction.parts.empty()) {

@@ -8,27 +8,63 @@
 #include "core/rng.h"
 #include "model/flops.h"
 #include "train/bench/timing.h"
+#include "train/loop/run_ranks.h"
 #include "train/model_io/model_io.h"
 #include "train/step/train_step.h"
 
 namespace nemocube {
 namespace {
 
-TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab) {
-  const std::int64_t tokens = o.batch * o.seq;
+/// The sequences of rank `rank`, of o.batch in all.
+TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab, std::int64_t rank,
+                        std::int64_t ranks) {
+  const std::int64_t first = o.batch * rank / ranks, rows = o.batch * (rank + 1) / ranks - first;
+  const std::int64_t tokens = rows * o.seq;
   TokenBatch batch;
   batch.ids = Tensor::empty({tokens}, DType::i64);
   batch.labels = Tensor::empty({tokens}, DType::i64);
-  batch.sequences = Sequences::uniform(o.batch, o.seq);
+  batch.sequences = Sequences::uniform(rows, o.seq);
   const RandomStream stream(1234, "bench/tokens");
   for (std::int64_t t = 0; t < tokens; ++t)
     batch.ids.data<std::int64_t>()[t] = static_cast<std::int64_t>(
-        stream.below(static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(vocab)));
+        stream.below(static_cast<std::uint64_t>(first * o.seq + t), static_cast<std::uint64_t>(vocab)));
   for (std::int64_t t = 0; t < tokens; ++t) {
     const bool last = t % o.seq == o.seq - 1;
     batch.labels.data<std::int64_t>()[t] = last ? -100 : batch.ids.data<std::int64_t>()[t + 1];
   }
   return batch;
+}
+
+/// What all communicators of this rank have done since they were made.
+CommStats all_stats(const RunRanks& ranks) {
+  CommStats sum;
+  for (const CommStats& s : ranks.stats()) {
+    sum.bytes_sent += s.bytes_sent;
+    sum.seconds += s.seconds;
+    sum.waiting_seconds += s.waiting_seconds;
+  }
+  return sum;
+}
+
+std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, const BenchStepResult& own,
+                                                       const CommStats& before, double steps) {
+  if (!ranks.several()) return {};
+  const CommStats now = all_stats(ranks);
+  const auto blocked = own.zones.find("data_parallel/wait");
+  const double waiting = (now.waiting_seconds - before.waiting_seconds) / steps;
+  const Tensor mine = Tensor::from<double>(
+      {own.median_seconds - (blocked == own.zones.end() ? 0 : blocked->second.seconds),
+       (now.seconds - before.seconds) / steps - waiting, waiting,
+       static_cast<double>(now.bytes_sent - before.bytes_sent) / steps, static_cast<double>(own.peak_bytes)},
+      {5});
+  const Tensor all = Tensor::empty({ranks.world().size(), 5}, DType::f64);
+  ranks.group()->all_gather(all, mine);
+  std::vector<BenchStepResult::RankTimes> times;
+  for (std::int64_t r = 0; r < all.dim(0); ++r) {
+    const double* t = all.row<double>(r);
+    times.push_back({t[0], t[1], t[2], static_cast<std::int64_t>(t[3]), static_cast<std::int64_t>(t[4])});
+  }
+  return times;
 }
 
 }  // namespace
@@ -45,26 +81,41 @@ std::int64_t process_peak_bytes() {
   return 0;
 }
 
-BenchStepResult bench_step(const BenchStepOptions& o) {
+std::int64_t BenchStepResult::peak_bytes_all_ranks() const {
+  std::int64_t sum = ranks.empty() ? peak_bytes : 0;
+  for (const RankTimes& rank : ranks) sum += rank.peak_bytes;
+  return sum;
+}
+
+BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   require(o.batch >= 1 && o.seq >= 1 && o.steps >= 1,
           "bench step: batch, seq and steps must be at least 1, got ", o.batch, ", ", o.seq, ", ", o.steps);
   constexpr std::int64_t most_tokens = std::int64_t{1} << 31;
   require(o.batch <= most_tokens / o.seq, "bench step: want at most ", most_tokens,
           " tokens in a batch, got ", o.batch, " x ", o.seq);
+  require(o.batch >= world.size(), "bench step: want a sequence for each of ", world.size(),
+          " ranks, batch is ", o.batch);
   const auto start = std::chrono::steady_clock::now();
-  LoadedModel made = make_model(o.config, o.dtype, 1234);
+  RunRanks ranks(world, o.distributed);
+  LoadedModel made = make_model(o.config, o.dtype, 1234, Initialisation::hf, ranks.divide());
+  if (ranks.parallel()) ranks.parallel()->spread_values();
   NemotronH& model = *made.model;
   model.activation_checkpointing = o.activation_checkpointing;
   Optimizer optimizer(model.parameters(), {});
-  const TokenBatch batch = random_batch(o, model.config().vocab_size);
+  const TokenBatch batch = random_batch(o, model.config().vocab_size, ranks.dp_rank(), ranks.dp_size());
   StepOptions step;
+  step.parallel = ranks.parallel();
   step.lr = 1e-4;
   step.weight_decay = 0.01;
 
   BenchStepResult result;
+  CommStats before;
   result.start_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (std::int64_t i = 0; i < o.steps; ++i) {
-    if (i <= 1) reset_zones();  // the first step is cold, so its zones do not count when there are others
+    if (i <= 1) {  // the first step is cold, so its zones do not count when there are others
+      reset_zones();
+      before = all_stats(ranks);
+    }
     StepResult r;
     result.step_seconds.push_back(seconds_of([&] { r = train_step(model, optimizer, {&batch, 1}, step); }));
     if (i == 0) result.loss_first = r.loss;
@@ -84,6 +135,7 @@ BenchStepResult bench_step(const BenchStepOptions& o) {
   result.peak_bytes = process_peak_bytes();
   result.tensor_peak_bytes = cpu_memory().peak_bytes;
   result.flops = 3 * tokens * forward_flops_per_token(model.config(), static_cast<double>(o.seq)).total();
+  result.ranks = times_of_ranks(ranks, result, before, static_cast<double>(warm.size()));
   return result;
 }
 

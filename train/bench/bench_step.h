@@ -8,6 +8,8 @@
 
 #include "core/dtype.h"
 #include "core/profile.h"
+#include "parallel/comm/world.h"
+#include "train/recipe/recipe.h"
 
 namespace nemocube {
 
@@ -16,6 +18,7 @@ struct BenchStepOptions {
   std::int64_t batch = 4, seq = 512, steps = 6;
   DType dtype = DType::f32;
   bool activation_checkpointing = false;
+  DistributedSection distributed;  ///< of several ranks, which share the sequences of the batch
   /// Called after every step with its number, from 0, and its seconds.
   std::function<void(std::int64_t, double)> on_step;
 };
@@ -29,13 +32,25 @@ struct BenchStepResult {
   std::int64_t peak_bytes = 0;       ///< largest resident size of the process so far
   std::int64_t tensor_peak_bytes = 0;
   double loss_first = 0, loss_last = 0;
+  /// Of one rank, per step of those that the median is taken over. Collectives run beside the computation, so the
+  /// three need not add up to the step.
+  struct RankTimes {
+    double compute = 0;      ///< the step without waiting for a collective's result
+    double collectives = 0;  ///< in which this rank sent, received or added
+    double waiting = 0;      ///< in collectives, for other ranks
+    std::int64_t bytes_sent = 0;
+    std::int64_t peak_bytes = 0;
+  };
+  std::vector<RankTimes> ranks;  ///< of each rank; empty for one
+  std::int64_t peak_bytes_all_ranks() const;
   /// Profile zones (core/profile.h) of the steps that the median is taken over: totals for one step.
   std::map<std::string, ZoneTotal> zones;
   double gemm_seconds() const;  ///< spent in matrix products, per step
 };
 
-/// Whole training steps on random tokens: forward, backward, clip, AdamW; one microbatch.
-BenchStepResult bench_step(const BenchStepOptions& options);
+/// Whole training steps on random tokens: forward, backward, clip, AdamW; one microbatch on each rank. All ranks
+/// call it and get the result; times of steps and zones are those of rank 0.
+BenchStepResult bench_step(const BenchStepOptions& options, World& world);
 
 /// Largest resident size of this process in bytes (VmHWM); 0 where /proc does not say.
 std::int64_t process_peak_bytes();

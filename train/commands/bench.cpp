@@ -11,6 +11,7 @@
 #include "train/bench/bench_step.h"
 #include "train/bench/machine.h"
 #include "train/commands/commands.h"
+#include "train/loop/from_recipe.h"
 
 namespace nemocube {
 namespace {
@@ -44,6 +45,20 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
   line("start") << number(r.start_seconds, 2) << " s         until the first step\n";
   line("loss") << number(r.loss_first, 4) << " at the first step, " << std::setprecision(4) << r.loss_last
                << " at the last\n\n";
+  if (!r.ranks.empty()) {
+    std::cout << std::left << std::setw(6) << "rank" << std::right << std::setw(12) << "compute s"
+              << std::setw(14) << "collectives s" << std::setw(12) << "waiting s" << std::setw(14)
+              << "MiB sent" << std::setw(14) << "peak MiB"
+              << "   (a step; collectives run beside the computation)\n";
+    for (std::size_t i = 0; i < r.ranks.size(); ++i) {
+      const BenchStepResult::RankTimes& t = r.ranks[i];
+      std::cout << std::left << std::setw(6) << i << std::right << std::setprecision(4) << std::setw(12)
+                << t.compute << std::setw(14) << t.collectives << std::setw(12) << t.waiting
+                << std::setprecision(1) << std::setw(14) << static_cast<double>(t.bytes_sent) / mib
+                << std::setw(14) << static_cast<double>(t.peak_bytes) / mib << '\n';
+    }
+    std::cout << '\n';
+  }
   std::cout << std::left << std::setw(32) << "zone" << std::right << std::setw(10) << "s a step"
             << std::setw(9) << "of step" << std::setw(14) << "calls a step"
             << "   (zones may contain others)\n";
@@ -56,6 +71,13 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
 nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
   nlohmann::json zones = nlohmann::json::object();
   for (const auto& [name, zone] : r.zones) zones[name] = {{"seconds", zone.seconds}, {"calls", zone.calls}};
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const BenchStepResult::RankTimes& t : r.ranks)
+    ranks.push_back({{"compute_seconds", t.compute},
+                     {"collective_seconds", t.collectives},
+                     {"waiting_seconds", t.waiting},
+                     {"bytes_sent", t.bytes_sent},
+                     {"peak_bytes", t.peak_bytes}});
   return {{"machine", to_json(describe_machine())},
           {"config", o.config.string()},
           {"batch", o.batch},
@@ -71,20 +93,23 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
           {"start_seconds", r.start_seconds},
           {"loss_first", r.loss_first},
           {"loss_last", r.loss_last},
-          {"zones", zones}};
+          {"zones", zones},
+          {"ranks", ranks},
+          {"peak_bytes_all_ranks", r.peak_bytes_all_ranks()}};
 }
 
 void add_step(Command& bench) {
   struct Options {
     BenchStepOptions step;
     std::string dtype = "f32";
+    std::vector<std::string> overrides;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
   Command* command = bench.add_subcommand(
       "step", "Whole training steps (forward, backward, clip, AdamW) on random tokens and fresh weights");
   command->add_option("--config", o->step.config, "directory with the config.json of a model")->required();
-  command->add_option("--batch", o->step.batch, "sequences in a step")->capture_default_str();
+  command->add_option("--batch", o->step.batch, "sequences in a step, on all ranks")->capture_default_str();
   command->add_option("--seq", o->step.seq, "tokens in a sequence")->capture_default_str();
   command->add_option("--steps", o->step.steps, "steps to run; the first is left out of the median")
       ->capture_default_str();
@@ -92,15 +117,24 @@ void add_step(Command& bench) {
       ->capture_default_str();
   command->add_flag("--activation-checkpointing", o->step.activation_checkpointing,
                     "keep only the inputs of blocks and form the rest again in backward");
+  command
+      ->add_option("--set", o->overrides,
+                   "distributed.key=value, as in a recipe: how several ranks share the work; may be repeated")
+      ->allow_extra_args(false);
   command->add_flag("--json", o->json, "print one JSON line last, with times of every step and the machine");
-  command->callback([o] {
+  command->callback_of_ranks([o](const Launch& launch) {
+    const Recipe recipe = parse_recipe("", "bench step", o->overrides, RecipeUse::ranks);
+    o->step.distributed = recipe.distributed;
+    o->step.activation_checkpointing |= recipe.distributed.activation_checkpointing;
+    World world(launch, comm_options(recipe));
     o->step.dtype = parse_weight_dtype(o->dtype);
     o->step.on_step = [steps = o->step.steps](std::int64_t step, double seconds) {
       log_info("bench step: step ", step, " of ", steps, " took ", seconds, " s",
                step == 0 && steps > 1 ? " (left out of the median)" : "");
     };
     log_info("bench step: building the model of ", o->step.config.string());
-    const BenchStepResult result = bench_step(o->step);
+    const BenchStepResult result = bench_step(o->step, world);
+    if (world.rank() > 0) return;
     print_step(o->step, result);
     if (o->json) std::cout << step_json(o->step, result).dump() << '\n' << std::flush;
   });

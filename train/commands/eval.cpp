@@ -54,10 +54,8 @@ void run(const EvalArguments& options, const Launch& launch) {
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
-  RunRanks ranks(world, recipe);
-  Divide divide;
-  if (ranks.several()) divide = [&](NemotronH& model) { ranks.divide(model); };
-  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, divide);
+  RunRanks ranks(world, recipe.distributed);
+  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, ranks.divide());
   DataParallel* parallel = ranks.parallel();
   if (parallel) parallel->spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {

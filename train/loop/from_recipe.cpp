@@ -26,8 +26,7 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
 
 LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
-  Divide divide;
-  if (ranks.several()) divide = [&](NemotronH& model) { ranks.divide(model); };
+  const Divide divide = ranks.divide();
   LoadedModel loaded = section.source == ModelSource::pretrained
                            ? load_model(section.path, section.dtype, divide)
                            : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),

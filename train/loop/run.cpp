@@ -41,7 +41,7 @@ class Run {
  public:
   Run(const Recipe& recipe, World& world)
       : recipe_(recipe),
-        ranks_(world, recipe),
+        ranks_(world, recipe.distributed),
         lock_(lock_directory()),  // before the directory is looked at
         loaded_(recipe_model(recipe, ranks_)),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),

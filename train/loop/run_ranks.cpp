@@ -8,8 +8,8 @@
 
 namespace nemocube {
 
-RunRanks::RunRanks(World& world, const Recipe& recipe)
-    : world_(world), plan_(plan_ranks(recipe.distributed, world.size())) {
+RunRanks::RunRanks(World& world, const DistributedSection& section)
+    : world_(world), plan_(plan_ranks(section, world.size())) {
   if (!several()) return;
   const HypercubeGrid grid(
       {{"tp", 1}, {"cp", 1}, {"dp_shard", plan_.dp_shard}, {"dp_replicate", plan_.dp_replicate}, {"pp", 1}},
@@ -17,8 +17,22 @@ RunRanks::RunRanks(World& world, const Recipe& recipe)
   groups_.emplace(world, grid);
 }
 
-void RunRanks::divide(NemotronH& model) {
-  parallel_ = std::make_unique<DataParallel>(model, *groups_, plan_.options, Device::cpu);
+Divide RunRanks::divide() {
+  if (!several()) return {};
+  return [this](NemotronH& model) {
+    parallel_ = std::make_unique<DataParallel>(model, *groups_, plan_.options, Device::cpu);
+  };
+}
+
+std::vector<CommStats> RunRanks::stats() const {
+  std::vector<CommStats> all;
+  if (!several()) return all;
+  const auto add = [&](const Communicator& group) {
+    for (std::size_t i = 0; i < operation_count; ++i) all.push_back(group.stats(static_cast<Operation>(i)));
+  };
+  add(world_.communicator());
+  for (const std::string& name : groups_->names()) add((*groups_)[name]);
+  return all;
 }
 
 std::int64_t RunRanks::largest(std::int64_t value) const {

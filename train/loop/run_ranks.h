@@ -8,6 +8,7 @@
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "train/loop/rank_plan.h"
+#include "train/model_io/model_io.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
@@ -16,7 +17,7 @@ namespace nemocube {
 class RunRanks {
  public:
   /// Throws Error when the number of ranks does not fit the recipe.
-  RunRanks(World& world, const Recipe& recipe);
+  RunRanks(World& world, const DistributedSection& section);
 
   bool several() const { return world_.size() > 1; }
   bool first() const { return world_.rank() == 0; }
@@ -27,8 +28,8 @@ class RunRanks {
   /// All ranks; null for one.
   Communicator* group() const { return several() ? &world_.communicator() : nullptr; }
 
-  /// Divides a model without memory (Device::meta) among several ranks. The model must outlive this object.
-  void divide(NemotronH& model);
+  /// Divides a model among several ranks, which must outlive this object; empty for one rank.
+  Divide divide();
   /// Null for one rank.
   DataParallel* parallel() const { return parallel_.get(); }
 
@@ -37,6 +38,8 @@ class RunRanks {
   /// Sums of all ranks, in place.
   void sum(std::span<std::int64_t> values) const;
   double sum(double value) const;
+  /// What each group has done so far on this rank.
+  std::vector<CommStats> stats() const;
   /// Throws Error on every rank, naming the first rank whose text is not that of rank 0. `what` says what the
   /// texts describe; a line of them is "name: value".
   void want_same(const std::string& what, const std::string& text) const;

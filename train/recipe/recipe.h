@@ -222,6 +222,7 @@ enum class RecipeUse {
   train,     ///< model, dataset, optimizer; only data parallelism; batch sizes that divide; the model exists
   evaluate,  ///< model and a validation dataset; only data parallelism; the model exists
   data,      ///< dataset or a validation dataset
+  ranks,     ///< nothing but how ranks share the work: distributed, dist_env, debug
   schedule,  ///< step_scheduler.max_steps; sections other than that, optimizer and lr_scheduler are not read
 };
 

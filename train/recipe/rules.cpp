@@ -224,6 +224,9 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
     case RecipeUse::data:
       want_section(recipe.dataset || !recipe.validation_datasets.empty(), "dataset", reading);
       break;
+    case RecipeUse::ranks:
+      want_data_parallelism_only(recipe.distributed, reading);
+      break;
     case RecipeUse::schedule:
       reading.rule(recipe.step_scheduler.max_steps.has_value(), {"step_scheduler.max_steps"},
                    "is missing; a schedule is made without the data, so this key says how long it is (--set "
