@@ -24,7 +24,7 @@ struct Batch {
                                                    ///< num_tokens_per_step in training.jsonl
 };
 
-/// Pads to the longest row. pre: samples is not empty, each passes check_sample()
+/// Pads to the longest row. pre: each sample passes check_sample()
 Batch collate(std::span<const Sample> samples, std::int64_t pad_id);
 
 /// The content of a batch without its padding: the documents one after another. Causal models give the same

@@ -28,44 +28,27 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& opti
          " of ", options_.dp_size);
   require(batches_per_epoch() >= 1, "data loader: ", dataset_->size(), " rows give no batch of ",
           options_.batch_size, " on each of ", options_.dp_size, " data-parallel ranks; want ",
-          options_.dp_size * (options_.drop_last ? options_.batch_size : 1), " rows or more");
+          options_.drop_last ? options_.dp_size * options_.batch_size : 1, " rows or more");
   start_epoch(0);
 }
 
 std::int64_t Loader::batches_per_epoch() const {
-  if (options_.all_rows) {
-    const std::int64_t of_all_ranks = options_.batch_size * options_.dp_size;
-    return (dataset_->size() + of_all_ranks - 1) / of_all_ranks;
-  }
-  const std::int64_t rows = dataset_->size() / options_.dp_size, batch = options_.batch_size;
-  return rows / batch + (!options_.drop_last && rows % batch != 0);
-}
-
-std::int64_t Loader::rows_for_next() const {
-  if (options_.all_rows) {
-    const std::int64_t left = dataset_->size() - next_ - options_.dp_rank;
-    return std::clamp((left + options_.dp_size - 1) / options_.dp_size, std::int64_t{0}, options_.batch_size);
-  }
-  const std::int64_t rows = std::min((dataset_->size() - next_) / options_.dp_size, options_.batch_size);
-  return options_.drop_last && rows < options_.batch_size ? 0 : rows;
+  const std::int64_t rows = dataset_->size(), of_all_ranks = options_.batch_size * options_.dp_size;
+  return rows / of_all_ranks + (!options_.drop_last && rows % of_all_ranks != 0);
 }
 
 bool Loader::epoch_done() const {
-  return options_.all_rows ? next_ >= dataset_->size() : rows_for_next() == 0;
+  const std::int64_t left = dataset_->size() - next_;
+  return options_.drop_last ? left < options_.batch_size * options_.dp_size : left <= 0;
 }
 
 Batch Loader::next() {
   expect(!epoch_done(), "data loader: a batch is wanted from epoch ", epoch_, ", which is done");
-  const std::int64_t rows = rows_for_next();
-  std::vector<Sample> samples(static_cast<std::size_t>(rows));
-  for (std::int64_t j = 0; j < rows; ++j) {
-    const std::int64_t at = next_ + options_.dp_rank + j * options_.dp_size;
-    const std::int64_t row = options_.shuffle ? order_[static_cast<std::size_t>(at)] : at;
-    samples[static_cast<std::size_t>(j)] = dataset_->sample(row);
-  }
-  next_ = options_.all_rows ? std::min(next_ + options_.batch_size * options_.dp_size, dataset_->size())
-                            : next_ + rows * options_.dp_size;
-  if (rows == 0) return {};
+  const std::int64_t end = std::min(next_ + options_.batch_size * options_.dp_size, dataset_->size());
+  std::vector<Sample> samples;
+  for (std::int64_t at = next_ + options_.dp_rank; at < end; at += options_.dp_size)
+    samples.push_back(dataset_->sample(options_.shuffle ? order_[static_cast<std::size_t>(at)] : at));
+  next_ = end;
   return collate(samples, dataset_->pad_id());
 }
 

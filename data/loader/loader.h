@@ -13,16 +13,14 @@
 /// All ranks use the same order of the rows: 0, 1, 2, ... or, shuffled, permutation(rows, seed + epoch). Of
 /// every dp_size * batch_size consecutive rows in this order, rank r takes those at r, r + dp_size, r + 2
 /// dp_size, ... The rows of a step therefore do not depend on dp_size as long as the global batch is the
-/// same. At the end of an epoch up to dp_size - 1 rows are left out, so that every rank gets the same number;
-/// with drop_last an incomplete batch is left out too. With all_rows no row is left out; all ranks still get as
-/// many batches, the last of which may have fewer rows, or none, on some.
+/// same. All ranks get as many batches in an epoch. The last one may be short, and have fewer rows, or none, on
+/// the last ranks; with drop_last it is left out.
 namespace nemocube {
 
 struct LoaderOptions {
   std::int64_t batch_size = 1;  ///< rows in a batch of one rank
   bool shuffle = false;
   bool drop_last = false;
-  bool all_rows = false;
   std::int64_t seed = 42;
   std::int64_t dp_rank = 0;
   std::int64_t dp_size = 1;
@@ -51,7 +49,7 @@ class Loader {
   std::int64_t batches_per_epoch() const;
   bool epoch_done() const;  ///< no batch is left in this epoch
 
-  /// The next batch of this rank; one without rows has undefined tensors. pre: !epoch_done()
+  /// The next batch of this rank. pre: !epoch_done()
   Batch next();
   /// The microbatches of one step: `count` batches, fewer at the end of an epoch.
   std::vector<Batch> next_group(std::int64_t count);
@@ -64,8 +62,6 @@ class Loader {
   void restore(const LoaderState& state);
 
  private:
-  std::int64_t rows_for_next() const;  // of this rank
-
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
   std::int64_t epoch_ = 0;

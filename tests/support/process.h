@@ -21,6 +21,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
   void signal(int number) const;
+  int pid() const { return pid_; }
   ProcessResult wait();
 
  private:

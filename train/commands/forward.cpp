@@ -83,7 +83,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
   if (parallel) parallel->begin_step();
   const Var hidden = model.hidden(ctx, own_rows(ids), Sequences::uniform(share.count, seq));
   std::vector<NamedTensor> results;
-  Tensor logits = model.logits(hidden.value()).to(DType::f32).reshape({share.count, -1});
+  Tensor logits = model.logits(hidden.value()).to(DType::f32).reshape({share.count, seq * model.config().vocab_size});
   if (parallel) logits = all_rows(logits, parallel->group(), batch);
   results.push_back({"logits", logits.reshape({batch, seq, model.config().vocab_size})});
   if (labelled) {

@@ -50,7 +50,6 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
                           DataParallel* parallel) {
   LoaderOptions options;
   options.batch_size = batch_size;
-  options.all_rows = true;
   if (parallel) {
     options.dp_rank = parallel->group().rank();
     options.dp_size = parallel->group().size();
@@ -65,8 +64,7 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
       break;
     }
     const Batch batch = loader.next();
-    const LossSum part =
-        evaluate_loss(model, batch.samples > 0 ? without_padding(batch) : token_without_label(), kernels);
+    const LossSum part = evaluate_loss(model, without_padding(batch), kernels);
     sum += part.sum;
     result.label_tokens += part.label_tokens;
     result.samples += batch.samples;

@@ -14,17 +14,6 @@ constexpr std::int64_t default_epochs = 10;  // when neither epochs nor steps ar
 
 }  // namespace
 
-std::int64_t batches_per_epoch(std::int64_t rows, std::int64_t dp, std::int64_t local_batch_size,
-                               bool drop_last) {
-  expect(rows >= 0 && dp > 0 && local_batch_size > 0, "batches_per_epoch(", rows, ", ", dp, ", ",
-         local_batch_size, ")");
-  const std::int64_t mine = rows / dp;
-  const std::int64_t batches = drop_last ? mine / local_batch_size : ceil_div(mine, local_batch_size);
-  require(batches > 0, "dataset: ", rows, " rows give no batch of ", local_batch_size, " for each of ", dp,
-          dp == 1 ? " rank" : " data-parallel ranks", drop_last ? " (dataloader.drop_last is true)" : "");
-  return batches;
-}
-
 StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches) {
   const StepSchedulerSection& s = recipe.step_scheduler;
   expect(batches.value_or(1) > 0, "plan_steps: ", batches.value_or(1), " batches");

@@ -18,11 +18,6 @@ struct StepPlan {
   std::optional<std::int64_t> val_every;
 };
 
-/// Forward passes per epoch and data-parallel rank: each rank takes floor(rows / dp) rows. The last batch may
-/// be short; `drop_last` drops it. Throws Error when no batch is left.
-std::int64_t batches_per_epoch(std::int64_t rows, std::int64_t dp, std::int64_t local_batch_size,
-                               bool drop_last);
-
 /// `batches`: forward passes per epoch and data-parallel rank, null for data without length, which needs
 /// max_steps. A last group of fewer than grad_accumulation batches is still a step.
 StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches);

@@ -29,17 +29,6 @@ using Steps = std::vector<std::int64_t>;
 
 }  // namespace
 
-TEST_CASE("batches of an epoch") {
-  CHECK(batches_per_epoch(87'599, 2, 64, true) == 684);
-  CHECK(batches_per_epoch(87'599, 2, 64, false) == 685);
-  CHECK(batches_per_epoch(10, 1, 3, false) == 4);
-  CHECK(batches_per_epoch(10, 1, 3, true) == 3);
-  CHECK(batches_per_epoch(1, 1, 8, false) == 1);
-  CHECK_THROWS_WITH(batches_per_epoch(1, 1, 8, true),
-                    "dataset: 1 rows give no batch of 8 for each of 1 rank (dataloader.drop_last is true)");
-  CHECK_THROWS_AS(batches_per_epoch(0, 1, 1, false), Error);
-}
-
 TEST_CASE("steps of an epoch: a short last group is a step") {
   const StepPlan plan = plan_of("global_batch_size: 256, local_batch_size: 64", 684, 2);
   CHECK(plan.grad_accumulation == 2);

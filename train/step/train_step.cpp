@@ -24,19 +24,42 @@ struct StepSums {
   std::vector<MoeRecord> moe;  // of each MoE layer
 };
 
-double ranks(const StepOptions& options) { return options.parallel ? options.parallel->group().size() : 1; }
+/// Of all ranks.
+struct BatchTotals {
+  std::int64_t labels = 0;
+  double microbatches = 0;  // that have tokens
+};
+
+BatchTotals count_batches(std::span<const TokenBatch> microbatches, DataParallel* parallel) {
+  std::int64_t labels = 0, filled = 0;
+  for (const TokenBatch& batch : microbatches) {
+    labels += count_labels(batch.labels);
+    filled += batch.ids.numel() > 0;
+  }
+  if (parallel) {
+    const Tensor counts = Tensor::from<std::int64_t>({labels, filled}, {2});
+    parallel->group().all_reduce(counts);
+    labels = counts.data<std::int64_t>()[0];
+    filled = counts.data<std::int64_t>()[1];
+  }
+  return {labels, static_cast<double>(filled)};
+}
 
 /// One optimizer step in progress.
 class Step {
  public:
-  Step(NemotronH& model, std::span<const TokenBatch> microbatches, const StepOptions& options, double scale)
-      : model_(model), batches_(microbatches), options_(options), scale_(scale), live_(microbatches.size()) {
+  Step(NemotronH& model, std::span<const TokenBatch> microbatches, const StepOptions& options,
+       const BatchTotals& totals)
+      : model_(model),
+        batches_(microbatches),
+        options_(options),
+        scale_(1.0 / static_cast<double>(totals.labels)),
+        live_(microbatches.size()) {
     // Auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean
     // must not depend on how the batch is cut into microbatches.
-    const auto count = static_cast<double>(microbatches.size()) * ranks(options);
     for (MoeMixer* moe : model.moe_layers()) {
       moe->reset_totals();
-      moe->router().aux_grad_scale = 1.0 / count;
+      moe->router().aux_grad_scale = 1.0 / totals.microbatches;
       if (options.parallel)
         moe->sum_totals_over_devices([p = options.parallel](const Tensor& t) { p->group().all_reduce(t); });
       sums_.moe.emplace_back().counts = Tensor::zeros({moe->router().experts}, DType::i64);
@@ -167,37 +190,27 @@ std::string update(NemotronH& model, Optimizer& optimizer, const StepOptions& op
   return first < std::ssize(all) ? all[static_cast<std::size_t>(first)].name : "";
 }
 
-std::int64_t count_all_labels(std::span<const TokenBatch> microbatches, DataParallel* parallel) {
-  std::int64_t labels = 0;
-  for (const TokenBatch& batch : microbatches) labels += count_labels(batch.labels);
-  if (!parallel) return labels;
-  const Tensor count = Tensor::from<std::int64_t>({labels}, {1});
-  parallel->group().all_reduce(count);
-  return count.item<std::int64_t>();
-}
-
 }  // namespace
 
 StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options) {
   DataParallel* parallel = options.parallel;
   StepResult result;
-  result.label_tokens = count_all_labels(microbatches, parallel);
+  const BatchTotals totals = count_batches(microbatches, parallel);
+  result.label_tokens = totals.labels;
   model.parameters().clear_gradients();
   if (result.label_tokens == 0) {
     result.outcome = StepOutcome::no_labels;
     return result;
   }
-  const double scale = 1.0 / static_cast<double>(result.label_tokens);
   if (parallel) parallel->begin_step();
-  StepSums sums = Step(model, microbatches, options, scale).run(sequential_actions(microbatches.size()));
+  StepSums sums = Step(model, microbatches, options, totals).run(sequential_actions(microbatches.size()));
   if (parallel) {
     parallel->finish_gradients();
     sum_over_ranks(sums, parallel->group());
   }
-  result.loss = sums.loss * scale;
-  result.auxiliary_losses =
-      auxiliary_losses(model, sums, static_cast<double>(microbatches.size()) * ranks(options));
+  result.loss = sums.loss * (1.0 / static_cast<double>(totals.labels));
+  result.auxiliary_losses = auxiliary_losses(model, sums, totals.microbatches);
   for (const MoeRecord& sum : sums.moe) result.expert_counts.push_back(sum.counts);
   const std::vector<Tensor> gradients = optimizer.gradients();
   const SquareSum norm = parallel ? parallel->norm_of_gradients(gradients) : sum_of_squares(gradients);
@@ -210,10 +223,6 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
   if (parallel) parallel->finish_update(result.outcome == StepOutcome::updated);
   model.parameters().clear_gradients();
   return result;
-}
-
-TokenBatch token_without_label() {
-  return {Tensor::zeros({1}, DType::i64), Tensor::from<std::int64_t>({-100}, {1}), Sequences::uniform(1, 1)};
 }
 
 LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels) {

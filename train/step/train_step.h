@@ -56,7 +56,5 @@ struct LossSum {
   std::int64_t label_tokens = 0;
 };
 LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels);
-/// A token without a label, for a rank that has no rows while others evaluate theirs.
-TokenBatch token_without_label();
 
 }  // namespace nemocube

@@ -1,0 +1,253 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <thread>
+
+#include "data/safetensors/reader.h"
+#include "tests/support/compare.h"
+#include "tests/support/mpirun.h"
+#include "tests/training/run_support.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+// The program on several ranks, as people start it.
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+Words plus(Words base, const Words& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
+// Microbatches of one row, so that they are the same rows however many ranks share them.
+Words train_words(const std::string& directory, const Words& overrides) {
+  return RunDir::train_command(plus({"step_scheduler.local_batch_size=1", "step_scheduler.max_steps=10",
+                                     "checkpoint.enabled=false", "checkpoint.checkpoint_dir=" + directory},
+                                    overrides));
+}
+
+void check_same_runs(const fs::path& got, const fs::path& want, double tolerance) {
+  for (const char* log : {"training.jsonl", "validation.jsonl"}) {
+    const auto a = read_jsonl(got / log), b = read_jsonl(want / log);
+    REQUIRE(a.size() == b.size());
+    REQUIRE(!a.empty());
+    for (std::size_t i = 0; i < a.size(); ++i)
+      for (const char* key :
+           {"loss", "grad_norm", "val_loss", "aux_loss", "num_tokens_per_step", "num_label_tokens"}) {
+        if (!b[i].contains(key)) continue;
+        CAPTURE(key);
+        CAPTURE(i);
+        const double x = a[i][key].get<double>(), y = b[i][key].get<double>();
+        CHECK(std::abs(x - y) <= tolerance * std::abs(y));
+      }
+  }
+}
+
+int lines_with(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+TEST_CASE("ranks: train gives the losses of one rank, with every strategy") {
+  const RunDir dir;
+  const auto one = run_process(train_words("one", {}), dir.path());
+  CAPTURE(one.err);
+  REQUIRE(one.exit_code == 0);
+  struct Case {
+    int ranks;
+    Words overrides;
+  };
+  const Case cases[] = {
+      {2, {}},
+      {2, {"distributed.strategy=ddp", "distributed.activation_checkpointing=true"}},
+      {4, {"distributed.dp_replicate_size=2", "distributed.activation_checkpointing=true"}},
+      {2, {"distributed.strategy=megatron_fsdp", "distributed.zero_dp_strategy=1"}},
+      {4, {"distributed.strategy=megatron_fsdp", "distributed.zero_dp_strategy=2"}},
+  };
+  int number = 0;
+  for (const Case& c : cases) {
+    CAPTURE(number);
+    const std::string name = cat("run", number++);
+    const auto run = run_process(mpirun(c.ranks, train_words(name, c.overrides)), dir.path());
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    check_same_runs(dir / name, dir / "one", 1e-5);
+    CHECK(run.err.find(cat(c.ranks, " ranks: ")) != std::string::npos);
+    CHECK(lines_with(run.err, "done: 10 steps") == 1);
+  }
+}
+
+TEST_CASE("ranks: batches that do not divide among three ranks, validation of every row, answers") {
+  const RunDir dir;
+  const Words six{"step_scheduler.global_batch_size=6", "dataset.limit_dataset_samples=44",
+                  "step_scheduler.num_epochs=1", "evaluation.squad_metrics=true",
+                  "evaluation.max_new_tokens=3"};
+  const auto one = run_process(train_words("one", six), dir.path());
+  CAPTURE(one.err);
+  REQUIRE(one.exit_code == 0);
+  const auto run = run_process(mpirun(3, train_words("three", six)), dir.path());
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const auto want = read_jsonl(dir / "one" / "validation.jsonl"),
+             got = read_jsonl(dir / "three" / "validation.jsonl");
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CHECK(got[i]["num_label_tokens"] == want[i]["num_label_tokens"]);
+    CHECK(got[i]["f1"].get<double>() == doctest::Approx(want[i]["f1"].get<double>()));
+  }
+}
+
+TEST_CASE("ranks: forward gives the logits, loss and gradients of one rank, also with more ranks than rows") {
+  const fs::path golden = source_dir() / "tests" / "goldens" / "all_four";
+  const TestDir dir;
+  const auto forward = [&](const std::string& output) {
+    return Words{NEMOCUBE_BINARY, "forward",
+                 "--model",       golden.string(),
+                 "--input",       (golden / "input.safetensors").string(),
+                 "--output",      (dir / output).string(),
+                 "--grads"};
+  };
+  REQUIRE(run_process(forward("1")).exit_code == 0);
+  const SafetensorsFile want((dir / "1").string());
+  for (const int ranks : {2, 5}) {
+    const auto run = run_process(mpirun(ranks, forward(std::to_string(ranks))));
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    const SafetensorsFile got((dir / std::to_string(ranks)).string());
+    REQUIRE(got.tensors().size() == want.tensors().size());
+    for (const StoredTensor& t : want.tensors()) {
+      CAPTURE(t.name);
+      CHECK(relative_error(got.tensor(t.name), want.tensor(t.name)) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("ranks: eval gives the numbers of one rank") {
+  const RunDir dir;
+  const auto trained = run_process(
+      RunDir::train_command({"step_scheduler.max_steps=3", "lr_scheduler.lr_warmup_steps=1"}), dir.path());
+  CAPTURE(trained.err);
+  REQUIRE(trained.exit_code == 0);
+  const Words eval{NEMOCUBE_BINARY,
+                   "eval",
+                   "recipe.yaml",
+                   "--model",
+                   "straight/LATEST/model",
+                   "--json",
+                   "--set",
+                   "evaluation.max_new_tokens=4",
+                   "--set",
+                   "validation_dataset.limit_dataset_samples=7"};
+  const auto one = run_process(eval, dir.path());
+  REQUIRE(one.exit_code == 0);
+  const auto run = run_process(mpirun(3, eval), dir.path());
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  Json want = parse_json(one.out, "one"), got = parse_json(run.out, "three");
+  CHECK(got["val_loss"].get<double>() == doctest::Approx(want["val_loss"].get<double>()).epsilon(1e-5));
+  want.erase("val_loss");
+  got.erase("val_loss");
+  CHECK(got == want);
+}
+
+TEST_CASE("ranks: one that differs, or fails, ends the job with one message of its own") {
+  const RunDir dir;
+  fs::create_directories(dir / "other");
+  for (const char* name : {"model", "samples"})
+    fs::create_directory_symlink(dir / name, dir / "other" / name);
+  struct Case {
+    const char* what;
+    std::string recipe;
+    std::vector<std::string> parts;
+  };
+  std::string other_lr = small_recipe(), broken = small_recipe();
+  other_lr.replace(other_lr.find("lr: 0.01"), 8, "lr: 0.02");
+  broken.replace(broken.find("name: samples/train.json"), 24, "name: samples/no_such.json");
+  const Case cases[] = {
+      {"another recipe", other_lr, {"the recipe of rank 2 is not that of rank 0", "0.02", "0.01"}},
+      {"a failing rank", broken, {"[rank 2] error: ", "no_such.json"}},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.what);
+    spit(dir / "other" / "recipe.yaml", c.recipe);
+    const auto start = std::chrono::steady_clock::now();
+    const Words same = train_words((dir / "run").string(), {"step_scheduler.global_batch_size=3"});
+    Words command = mpirun(2, plus({"-wdir", dir.path().string()}, same));
+    command = plus(command, plus({":", "-np", "1", "-wdir", (dir / "other").string()}, same));
+    const auto run = run_process(command, dir.path());
+    CAPTURE(run.err);
+    CHECK(run.exit_code == 2);
+    CHECK(seconds_since(start) < 15);
+    for (const std::string& part : c.parts) CHECK(run.err.find(part) != std::string::npos);
+    CHECK(lines_with(run.err, "error: ") <= 2);
+  }
+}
+
+namespace {
+
+struct ProcessState {
+  char state = 'X';  // of /proc/PID/stat; X: there is no such process
+  int parent = 0;
+};
+ProcessState state_of(const std::string& pid) {
+  std::ifstream stat(fs::path("/proc") / pid / "stat");
+  std::string text;
+  std::getline(stat, text);
+  ProcessState state;
+  const auto name_end = text.rfind(')');  // the name before may hold anything
+  if (name_end != text.npos) std::sscanf(text.c_str() + name_end + 2, "%c %d", &state.state, &state.parent);
+  return state;
+}
+bool is_alive(int pid) {
+  const char state = state_of(std::to_string(pid)).state;
+  return state != 'X' && state != 'Z';
+}
+
+std::vector<int> children_of(int parent) {
+  std::vector<int> children;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") == name.npos && state_of(name).parent == parent)
+      children.push_back(std::stoi(name));
+  }
+  return children;
+}
+
+}  // namespace
+
+TEST_CASE("ranks: when one is killed, all end soon, and none is left behind") {
+  const RunDir dir;
+  Process job(
+      mpirun(3, train_words("killed",
+                            {"step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
+                             "step_scheduler.val_every_steps=null", "step_scheduler.global_batch_size=3"})),
+      dir.path());
+  for (int i = 0; i < 3000 && !fs::exists(dir / "killed" / "training.jsonl"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const std::vector<int> ranks = children_of(job.pid());
+  REQUIRE(ranks.size() == 3);
+  const auto start = std::chrono::steady_clock::now();
+  ::kill(ranks[1], SIGKILL);
+  const ProcessResult result = job.wait();
+  CAPTURE(result.err);
+  CHECK(result.exit_code != 0);
+  CHECK(seconds_since(start) < 15);
+  CHECK(result.err.find("signal 9") != std::string::npos);
+  for (const int pid : ranks) {
+    for (int i = 0; i < 500 && is_alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK_FALSE(is_alive(pid));
+  }
+}
