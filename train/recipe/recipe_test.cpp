@@ -403,7 +403,7 @@ TEST_CASE("files that a recipe names and that are not there are problems of the 
       {"dataset.path=/gone"}, RecipeUse::train);
   CAPTURE(message);
   CHECK(message.starts_with("r.yaml: 5 problems:\n"));
-  for (const char* part : {"unknown key 'seeds'", "--set dataset.path: '/gone' does not exist\n",
+  for (const char* part : {"unknown key 'seeds'", "--set dataset.path: '/gone' does not exist",
                            "r.yaml:6: validation_dataset.path: 'a.json' does not exist in /",
                            "(relative paths of a recipe start from",
                            "r.yaml:5: tokenizer: want a folder with a tokenizer.json, or "
