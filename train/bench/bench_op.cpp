@@ -73,8 +73,7 @@ class Report {
   void start(const Machine& machine, const Rates& rates) const {
     if (options_.json) {
       out_ << nlohmann::json({{"machine", nemocube::to_json(machine)}, {"rates", to_json(rates)}}).dump()
-           << '\n'
-           << std::flush;
+           << std::endl;
       return;
     }
     out_ << "machine: " << to_string(machine) << "\nmeasured: " << describe(rates, machine)
@@ -107,7 +106,7 @@ class Report {
                                   {"of_floor", r.floor.seconds / r.median},
                                   {"bound", r.floor.bound}};
       if (c.flops > 0) line["GFLOPs"] = c.flops / r.median * 1e-9;
-      out_ << line.dump() << '\n' << std::flush;
+      out_ << line.dump() << std::endl;
       return;
     }
     std::string shape;

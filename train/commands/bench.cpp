@@ -136,7 +136,7 @@ void add_step(Command& bench) {
     const BenchStepResult result = bench_step(o->step, world);
     if (world.rank() > 0) return;
     print_step(o->step, result);
-    if (o->json) std::cout << step_json(o->step, result).dump() << '\n' << std::flush;
+    if (o->json) std::cout << step_json(o->step, result).dump() << std::endl;
   });
 }
 

@@ -12,7 +12,7 @@ std::optional<std::filesystem::path> find_chat_template(const std::filesystem::p
   const std::filesystem::path folder = folder_of(tokenizer);
   for (const char* name : {"chat_template.jinja", "chat_template.json"})
     if (std::filesystem::exists(folder / name)) return folder / name;
-  const std::filesystem::path config = folder / "tokenizer_config.json";
+  std::filesystem::path config = folder / "tokenizer_config.json";
   if (!std::filesystem::exists(config)) return std::nullopt;
   const Json json = read_json_file(config);
   const auto found = json.is_object() ? json.find("chat_template") : json.end();
