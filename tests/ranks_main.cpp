@@ -1,39 +1,97 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <csignal>
+#include <string_view>
+#include <thread>
+
 #include "core/error.h"
 #include "core/log.h"
 #include "parallel/comm/failure.h"
 #include "tests/support/ranks.h"
 
-// test_comm: tests that run on several ranks, under mpirun; without it, on one.
+// test_comm: tests that run on several ranks, under mpirun; without it, on one. `test_comm --fault NAME` instead
+// lets one rank fail, for parallel/comm/failure_test.cpp.
 
 namespace {
 
-nemocube::World* world = nullptr;
+using namespace nemocube;
 
-int run_tests(int argc, char** argv) {
-  const nemocube::Launch launch = nemocube::read_launch();
-  nemocube::set_log_rank(launch.rank, launch.size);
-  // A rank that leaves a test early lets the others wait, which ends the program after this time.
-  nemocube::World ranks(launch, {.timeout_seconds = 60});
+World* world = nullptr;
+
+void run_tests(World& ranks, int argc, char** argv) {
   world = &ranks;
+  // A rank that leaves a test early lets the others wait, which ends the program after this time.
+  ranks.set_options({.timeout_seconds = 60});
   doctest::Context context(argc, argv);
   context.setOption("no-colors", true);
   if (ranks.rank() > 0) context.setOption("minimal", true);  // rank 0 writes the summary, others what failed
-  const int exit_code = context.run();
-  nemocube::require(exit_code == 0 || ranks.size() == 1, "a test failed");
-  return exit_code;
+  require(context.run() == 0, "a test failed");
+}
+
+void fail_on_purpose(World& ranks, std::string_view fault) {
+  using namespace std::chrono_literals;
+  Communicator& all = ranks.communicator();
+  const Tensor t = Tensor::zeros({1000000}, DType::f32), few = Tensor::zeros({3}, DType::f32);
+  const bool last = ranks.rank() == ranks.size() - 1;
+  all.barrier();
+  if (fault == "throw") {
+    // One rank waits in a collective, one computes, and the last has started what the others have not.
+    Work work;
+    if (last) work = all.start_all_reduce(t);
+    if (last) fail("no such thing: 'x'");
+    if (ranks.rank() == 0) all.all_reduce(t);
+    for (;;) std::this_thread::sleep_for(1ms);
+  } else if (fault == "all throw") {
+    fail("the same on all ranks");
+  } else if (fault == "kill") {
+    if (last) std::raise(SIGKILL);
+    if (ranks.rank() == 0) all.all_reduce(t);
+    for (;;) std::this_thread::sleep_for(1ms);
+  } else if (fault == "skip") {
+    ranks.set_options({.timeout_seconds = 0.5});
+    all.all_reduce(few);
+    if (last) std::this_thread::sleep_for(60s);  // computes
+    all.all_reduce(t);
+  } else if (fault == "differ") {
+    ranks.set_options({.timeout_seconds = 20, .check_collectives = true});
+    all.all_reduce(few);
+    all.broadcast(last ? few.narrow(0, 0, 2) : few, 0);
+  } else if (fault == "skip, checked") {
+    ranks.set_options({.timeout_seconds = 20, .check_collectives = true});
+    if (!last) all.all_reduce(few, Reduction::max);
+    all.barrier();
+  } else if (fault == "sizes") {
+    const Tensor other = Tensor::zeros({1000000}, DType::f32);
+    if (ranks.rank() == 0) all.exchange({{few, 1}}, {});
+    if (ranks.rank() == 1) all.exchange({}, {{other, 0}});
+    all.barrier();
+  } else if (fault == "late") {  // no fault: rank 0 works alone for longer than the limit, and says so
+    ranks.set_options({.timeout_seconds = 0.2});
+    const WatchdogPause pause(ranks);
+    if (ranks.rank() == 0) std::this_thread::sleep_for(600ms);
+    all.barrier();
+  } else {
+    fail("unknown fault '", fault, "'");
+  }
 }
 
 }  // namespace
 
-nemocube::World& nemocube::testing::test_world() { return *world; }
+World& nemocube::testing::test_world() { return *world; }
 
 int main(int argc, char** argv) {
   try {
-    return run_tests(argc, argv);
+    const Launch launch = read_launch();
+    set_log_rank(launch.rank, launch.size);
+    World ranks(launch);
+    if (argc > 2 && std::string_view(argv[1]) == "--fault")
+      fail_on_purpose(ranks, argv[2]);
+    else
+      run_tests(ranks, argc, argv);
+    return 0;
   } catch (const std::exception& e) {
-    return nemocube::report_failure(e.what(), 1);
+    return report_failure(e.what(), 2);
   }
 }

@@ -52,7 +52,8 @@ TEST_CASE("process groups: each holds the ranks that the grid says, and they tal
   CHECK(groups["expt_dp"].size() == 1);
   CHECK(groups["dp_replicate"].size() == 1);
   CHECK(members(groups, "dp_shard") == members(groups, "dp"));
-  CHECK(message_of([&] { groups["edp"]; }).find("'edp' (its groups: dp_cp, tp, cp,") != std::string::npos);
+  CHECK(message_of([&] { groups["edp"]; }).find("'edp' (its groups: dp, dp_cp, tp, cp,") !=
+        std::string::npos);
 }
 
 TEST_CASE("process groups: replicas, tied embeddings, and ranks outside the grid") {

@@ -67,6 +67,7 @@ class Execution {
   /// The other ranks, the next one first.
   int peer(int i) const { return (rank_ + i) % size_; }
   void wait(Messages& messages, double timeout_seconds);
+  int poll(Messages& messages) const;
   [[noreturn]] void fail_waiting(const Messages& messages, double seconds) const;
 
   const Communicator& communicator_;
@@ -122,7 +123,7 @@ void Execution::wait(Messages& messages, double timeout_seconds) {
   auto open = std::ranges::count(messages.all(), false, &Messages::Message::done);
   Clock::time_point before = Clock::now();
   while (open > 0) {
-    const int done = messages.poll();
+    const int done = poll(messages);
     const Clock::time_point now = Clock::now();
     open -= done;
     if (done > 0 || engine_.watchdog_pauses > 0) last_message_ = now;
@@ -134,6 +135,14 @@ void Execution::wait(Messages& messages, double timeout_seconds) {
       rest(now - last_message_);
     }
     before = now;
+  }
+}
+
+int Execution::poll(Messages& messages) const {
+  try {
+    return messages.poll();
+  } catch (const Error& e) {
+    fail(describe(call_), " of group ", communicator_.name(), ": ", e.what());
   }
 }
 

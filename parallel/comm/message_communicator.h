@@ -20,8 +20,8 @@ struct CommOptions {
   std::int64_t staging_bytes = std::int64_t{16} << 20;
   /// Largest contribution that is received as one and then added.
   std::int64_t chunk_bytes = std::int64_t{1} << 20;
-  /// Largest single message.
-  std::int64_t message_bytes = std::int64_t{1} << 30;
+  /// Largest single message. Longer ones go in pieces, whose arrival shows that a transfer moves on.
+  std::int64_t message_bytes = std::int64_t{1} << 20;
 };
 
 /// What all communicators of the process share.

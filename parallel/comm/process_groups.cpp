@@ -17,13 +17,13 @@ struct Row {
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> table{
+      {"dp", {"dp", "dp_shard", "dp_replicate"}},
       {"dp_cp", {"dp", "dp_shard", "dp_replicate", "cp"}},
       {"tp", {"tp"}},
       {"cp", {"cp"}},
       {"pp", {"pp"}},
       {"dp_shard", {"dp", "dp_shard"}},
       {"dp_replicate", {"dp_replicate"}},
-      {"dp", {"dp", "dp_shard", "dp_replicate"}},
       {"dp_shard_cp", {"dp", "dp_shard", "cp"}},
       {"tp_cp", {"tp", "cp"}},
       {"tp_dp", {"tp", "dp", "dp_shard", "dp_replicate"}},
