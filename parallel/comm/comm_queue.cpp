@@ -24,11 +24,6 @@ struct CommQueue::Job final : Work::State {
   std::exception_ptr failure;
 };
 
-bool CommQueue::idle() {
-  const std::lock_guard lock(mutex_);
-  return jobs_.empty();
-}
-
 void CommQueue::finish() {
   {
     const std::lock_guard lock(mutex_);

@@ -23,7 +23,6 @@ class CommQueue {
 
   void run(std::function<void()> operation);
   Work start(std::function<void()> operation);
-  bool idle();    ///< nothing started is left to run
   void finish();  ///< ends the communication thread after what has been started
 
  private:

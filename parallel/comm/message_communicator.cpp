@@ -394,7 +394,7 @@ MessageCommunicator::MessageCommunicator(std::string name, std::unique_ptr<Messa
       engine_(std::move(engine)) {}
 
 MessageCommunicator::~MessageCommunicator() {
-  if (engine_->queue.idle()) return;
+  if (started_ == 0) return;
   engine_->ending = true;
   const std::lock_guard lock(engine_->transport_mutex);  // what runs has stopped, and nothing starts any more
 }
@@ -418,11 +418,13 @@ void MessageCommunicator::run(Collective call) {
 }
 
 Work MessageCommunicator::start(Collective call) {
+  ++started_;
   return engine_->queue.start(
       [this, engine = engine_, held = std::make_shared<const Collective>(std::move(call))] {
         const std::lock_guard lock(engine->transport_mutex);
         require(!engine->ending, ending_text);  // first: this communicator may be gone
         execute(*held);
+        --started_;
       });
 }
 

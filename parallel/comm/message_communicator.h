@@ -47,8 +47,8 @@ class MessageCommunicator final : public Communicator {
  public:
   MessageCommunicator(std::string name, std::unique_ptr<MessageGroup> group,
                       std::shared_ptr<CommEngine> engine);
-  /// Started operations of any communicator that are not done then will fail: that happens only where an
-  /// exception leaves their Work behind, and the job is about to end.
+  /// If started operations of this communicator are not done, they fail, and so does every later one of the
+  /// process: an exception has left their Work behind, and the job is about to end.
   ~MessageCommunicator() override;
 
  private:
@@ -58,6 +58,7 @@ class MessageCommunicator final : public Communicator {
 
   std::unique_ptr<MessageGroup> group_;
   std::shared_ptr<CommEngine> engine_;
+  std::atomic<int> started_{0};  // and not done
 };
 
 }  // namespace nemocube

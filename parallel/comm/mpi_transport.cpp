@@ -82,6 +82,7 @@ class MpiMessages final : public Messages {
   std::vector<MPI_Status> statuses_;
 };
 
+// Groups of MPI live as long as the job: freeing one would be another call that all its ranks make together.
 class MpiGroup final : public MessageGroup {
  public:
   explicit MpiGroup(MPI_Comm comm) : comm_(comm) {
@@ -89,8 +90,6 @@ class MpiGroup final : public MessageGroup {
   }
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
-  // Groups live as long as the job. MPI_Comm_free would be one more call that all ranks make together.
-  ~MpiGroup() override = default;
 
   std::unique_ptr<Messages> messages() const override { return std::make_unique<MpiMessages>(comm_); }
   int rank() const override {

@@ -1,8 +1,6 @@
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 /// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI.

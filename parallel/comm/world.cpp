@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "parallel/comm/rank_threads.h"
 
 namespace nemocube {
 namespace {
@@ -39,17 +40,6 @@ struct Place {
     return place;
   }
 };
-
-// `own` are this rank's CPUs; each is shared by the ranks in whose binding it is.
-int threads_of_rank(const cpu_set_t& own, const std::vector<Place>& places) {
-  double cpus = 0;
-  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &own)) continue;
-    const auto users = std::ranges::count_if(places, [&](const Place& p) { return CPU_ISSET(cpu, &p.cpus); });
-    cpus += 1.0 / static_cast<double>(users);
-  }
-  return std::max(1, static_cast<int>(cpus + 1e-6));
-}
 
 }  // namespace
 
@@ -103,7 +93,9 @@ void World::find_neighbours() {
   node_ = static_cast<int>(std::distance(nodes.begin(), nodes.find(local.front())));
   process->node = node_;
 
-  if (!std::getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads_of_rank(places[self].cpus, places));
+  std::vector<cpu_set_t> bindings;
+  for (const Place& place : places) bindings.push_back(place.cpus);
+  if (!std::getenv("OMP_NUM_THREADS")) omp_set_num_threads(rank_threads(bindings, self));
 }
 
 std::unique_ptr<Communicator> World::split(const std::string& name, int colour, int key) {

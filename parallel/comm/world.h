@@ -11,8 +11,8 @@ namespace nemocube {
 /// The ranks of this job, from start to end. MPI starts here, and only where the launcher has started several
 /// ranks. A process has one World at a time; communicators must not outlive it.
 ///
-/// The threads of a rank are the CPUs that its binding allows, each divided by the ranks of the machine that
-/// may use it too (at least one thread), unless OMP_NUM_THREADS is set.
+/// Ranks of one machine divide its CPUs into threads as their bindings say (rank_threads.h), unless
+/// OMP_NUM_THREADS is set.
 ///
 /// Ranks on one node share memory. Where NEMOCUBE_NODE is set, ranks of one machine with different values
 /// count as ranks of different nodes, for tests.

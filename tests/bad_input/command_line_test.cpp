@@ -50,11 +50,15 @@ TEST_CASE("command line: eval refuses what is missing before it evaluates") {
                 {"'validation_dataset' is missing"});
 }
 
-TEST_CASE("command line: more than one rank is refused in this build") {
-  const ModelDir dir("train20");
+TEST_CASE("command line: commands of one rank refuse to start on several") {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     ::setenv(variable, "4", 1);
-    check_refused(dir.path(), train_with({}), {"4 ranks", "without mpirun"});
+    for (const char* command : {"train", "eval"}) {
+      const ProcessResult run = run_process({NEMOCUBE_BINARY, command, "no-such-recipe.yaml"});
+      CHECK(run.exit_code == 2);
+      CHECK(run.err == cat("[rank 0] error: started on 4 ranks, but in this version '", command,
+                           "' runs on one; start it without mpirun\n"));
+    }
     ::unsetenv(variable);
   }
 }
@@ -80,7 +84,9 @@ TEST_CASE("command line: --help of every subcommand names every option") {
       {{"convert"}, {"source", "target", "--dtype", "--max-shard-gb"}},
       {{"tokenize"}, {"--tokenizer", "--input", "--special", "--decode"}},
       {{"inspect"}, {"--model", "--recipe", "--set", "--samples", "--schedule", "--json"}},
-      {{"bench"}, {"op", "step"}},
+      {{"bench"}, {"comm", "op", "step"}},
+      {{"bench", "comm"},
+       {"--grid", "--group", "--collective", "--sizes", "--factor", "--dtype", "--seconds", "--json"}},
       {{"bench", "op"}, {"--op", "--variant", "--dtype", "--repeats", "--small", "--json"}},
       {{"bench", "step"},
        {"--config", "--batch", "--seq", "--steps", "--dtype", "--activation-checkpointing", "--json"}},
