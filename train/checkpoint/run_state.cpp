@@ -8,11 +8,11 @@ namespace nemocube {
 namespace {
 
 // More than any run counts, and small enough that products with batch sizes stay within 64 bits.
-constexpr std::int64_t most = std::int64_t{1} << 48;
+constexpr std::int64_t highest_count = std::int64_t{1} << 48;
 
 std::int64_t count(const JsonView& json, const char* name) {
   const JsonView value = json.at(name);
-  if (value.integer() < 0 || value.integer() > most) value.refuse("an integer from 0 to 2^48");
+  if (value.integer() < 0 || value.integer() > highest_count) value.refuse("an integer from 0 to 2^48");
   return value.integer();
 }
 
