@@ -29,9 +29,8 @@ SquadAnswer locate(const SquadContext& context, const std::string& where, const 
   if (context.text.compare(begin, text.size(), text) != 0) {
     const std::size_t length = character_offsets(text).size() - 1;
     const std::size_t stop = std::min(static_cast<std::size_t>(start) + length, context.offsets.size() - 1);
-    fail(where, ": ", ": want the answer ", quote(text), " at character ", start,
-         " of the context, which has ", quote(context.text.substr(begin, context.offsets[stop] - begin)),
-         " there");
+    fail(where, ": want the answer ", quote(text), " at character ", start, " of the context, which has ",
+         quote(context.text.substr(begin, context.offsets[stop] - begin)), " there");
   }
   return {text, begin};
 }
@@ -118,7 +117,7 @@ std::filesystem::path find_squad_file(const std::string& name, std::string_view 
       if (fs::is_regular_file(path / file)) return path / file;
     std::string all;
     for (const std::string& file : files) all += (all.empty() ? "" : ", ") + file;
-    fail(where, ": ", "the directory ", quote(name), " has no file for split '", split_name, "'; looked for ",
+    fail(where, ": the directory ", quote(name), " has no file for split '", split_name, "'; looked for ",
          all);
   }
   if (fs::exists(path)) fail(where, ": ", quote(name), ": want a regular file or a directory");
