@@ -66,7 +66,7 @@ std::string tokenizer_key(const Recipe& recipe, const DatasetSection& dataset) {
 
 std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset,
                                               std::string where) {
-  const std::filesystem::path path = tokenizer_path(recipe, dataset);
+  std::filesystem::path path = tokenizer_path(recipe, dataset);
   if (where.empty()) where = tokenizer_key(recipe, dataset);
   std::error_code unclear;  // what is there and cannot be reached has its own message
   require(std::filesystem::exists(path, unclear) || unclear, where,

@@ -137,6 +137,7 @@ void read(const Place& at, std::optional<DType>& out, Range range) {
   try {
     if (scalar) out = parse_dtype(scalar->text);
   } catch (const Error&) {
+    out.reset();  // refused below
   }
   if (out != DType::bf16 && out != DType::f32) wrong(at, show(out, range).wish);
 }
