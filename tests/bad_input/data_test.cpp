@@ -139,7 +139,7 @@ TEST_CASE("tokens without any label are refused, a missing file by the key that 
   check_refused(dir.path(), train_with({}), {"tokens.safetensors", "no label"});
   const ModelDir good("train20");
   check_refused(good.path(), train_with({"validation_dataset={_target_: tokens, path: nope}"}),
-                {": validation_dataset.path: 'nope' does not exist"});
+                {"--set validation_dataset.path: 'nope' does not exist"});
 }
 
 TEST_CASE("forward: input_ids and labels that do not fit are refused") {
