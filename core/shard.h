@@ -36,6 +36,7 @@ class Shard {
   const Shape& global_shape() const { return global_; }
   /// Of the local tensor, before the flat range.
   Shape shape() const;
+  const std::vector<std::vector<Range>>& ranges() const { return ranges_; }  ///< of each dimension
   const std::optional<Range>& flat_range() const { return flat_; }
   std::int64_t numel() const { return flat_ ? flat_->size() : shape().numel(); }  ///< elements that are kept
   bool whole() const { return numel() == global_.numel(); }

@@ -12,6 +12,7 @@
 #include "data/json/atomic_file.h"
 #include "data/safetensors/reader.h"
 #include "model/config.h"
+#include "parallel/comm/communicator.h"
 
 /// NemotronH weights in Hugging Face directories. In memory a tensor has its canonical name (see
 /// tensor_specs: "backbone." prefix, experts stacked); files may say "model." for "backbone.",
@@ -25,6 +26,7 @@ struct NamedTensor {
   Tensor value;
   /// Where the elements of `value` lie in the tensor of this name; absent: `value` is all of it.
   std::optional<Shard> shard = {};
+  bool counts = true;  ///< false: another rank has the same elements and saves them
   const Shape& global_shape() const { return shard ? shard->global_shape() : value.shape(); }
 };
 
@@ -121,8 +123,14 @@ struct SaveOptions {
 /// Crash-safe: everything is written and synced under a hidden temporary name beside `directory`, which then
 /// takes its name in one step (StagingDirectory). Throws Error when `directory` exists and is not empty,
 /// so nothing is ever overwritten. Returns the sum of each file, by file name.
+///
+/// The ranks of `group` write one directory, which all must see: all call this function with the same files,
+/// options and names, and each with the elements that it holds. The `value` of a tensor then has the elements of
+/// NamedTensor::shard, of which the ranks that count together hold every one once. The bytes are those that one
+/// rank would write. Where one rank fails, all throw (parallel/comm/together.h).
 FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                         const WeightFiles& files, const SaveOptions& options = {});
+                         const WeightFiles& files, const SaveOptions& options = {},
+                         Communicator* group = nullptr);
 
 /// Copies the model directory `from` to `to` like save_hf_weights, one tensor at a time from the mapped
 /// files. Without options.dtype every tensor keeps its bits (F16, which is never written, becomes F32).

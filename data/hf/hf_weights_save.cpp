@@ -6,6 +6,7 @@
 #include "data/hf/hf_weights.h"
 #include "data/json/atomic_file.h"
 #include "data/safetensors/writer.h"
+#include "parallel/comm/together.h"
 
 namespace nemocube {
 
@@ -34,15 +35,30 @@ const WeightForm& form_of(const NamedTensor& tensor, const WeightFiles& files) {
   const auto found = files.tensors.find(tensor.name);
   expect(found != files.tensors.end(), "tensor '", tensor.name, "' has no place in the weight files");
   const WeightForm& form = found->second;
-  expect(
-      !form.per_expert ||
-          (tensor.value.ndim() >= 1 && tensor.value.dim(0) == static_cast<std::int64_t>(form.parts.size())),
-      "tensor '", tensor.name, "' of shape ", tensor.value.shape(), " for ", form.parts.size(), " experts");
+  const Shape& shape = tensor.global_shape();
+  expect(!form.per_expert || (shape.ndim() >= 1 && shape[0] == static_cast<std::int64_t>(form.parts.size())),
+         "tensor '", tensor.name, "' of shape ", shape, " for ", form.parts.size(), " experts");
   return form;
 }
 
-Tensor part_of(const NamedTensor& tensor, const WeightForm& form, std::size_t part) {
-  return form.per_expert ? tensor.value.select(static_cast<std::int64_t>(part)) : tensor.value;
+Shape part_shape(const NamedTensor& tensor, const WeightForm& form) {
+  const Shape& shape = tensor.global_shape();
+  return form.per_expert ? Shape(shape.dims().subspan(1)) : shape;
+}
+
+/// Of the elements `part` of a tensor, those that this process has to save.
+std::vector<TensorPiece> pieces_of(const NamedTensor& tensor, Range part, DType stored) {
+  std::vector<TensorPiece> pieces;
+  if (!tensor.counts || tensor.value.numel() == 0) return pieces;
+  const Tensor held = tensor.value.as_contiguous().reshape({-1});
+  tensor.shard.value_or(Shard(tensor.value.shape()))
+      .for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
+        const std::int64_t begin = std::max(global, part.begin), end = std::min(global + count, part.end);
+        if (begin >= end) return;
+        pieces.push_back(
+            piece_of(held.narrow(0, local + begin - global, end - begin), stored, begin - part.begin));
+      });
+  return pieces;
 }
 
 DType stored_dtype(const WeightPart& part, const SaveOptions& options) {
@@ -51,16 +67,20 @@ DType stored_dtype(const WeightPart& part, const SaveOptions& options) {
   return part.dtype == "F16" ? DType::f32 : dtype_of_stored(part.dtype).value();
 }
 
-TensorSource source_of(const StoredIn& stored) {
+/// A tensor that is carried, by rank 0 of several.
+TensorSource source_of(const StoredIn& stored, const Communicator* group) {
   const StoredTensor& entry = *stored.entry;
-  return {entry.name, entry.dtype, entry.shape,
-          [stored](const ByteSink& sink) { sink(stored.file->bytes(*stored.entry)); }};
+  TensorSource source{entry.name, entry.dtype, entry.shape, {}};
+  if (!group || group->rank() == 0)
+    source.pieces.push_back({0, entry.bytes() * 8 / stored_bits(entry.dtype),
+                             [stored](const ByteSink& sink) { sink(stored.file->bytes(*stored.entry)); }});
+  return source;
 }
 
 /// `make` returns the source of part i of a tensor.
 template <class Make>
 ShardPlan plan_files(std::span<const NamedTensor> tensors, const WeightFiles& files,
-                     const SaveOptions& options, Make&& make) {
+                     const SaveOptions& options, const Communicator* group, Make&& make) {
   ShardPlan as_source;
   std::vector<TensorSource> in_order;
   const auto add = [&](const std::string& file, TensorSource source) {
@@ -73,7 +93,7 @@ ShardPlan plan_files(std::span<const NamedTensor> tensors, const WeightFiles& fi
     const WeightForm& form = form_of(tensor, files);
     for (std::size_t i = 0; i < form.parts.size(); ++i) add(form.parts[i].file, make(tensor, form, i));
   }
-  for (const StoredIn& stored : files.carried) add(stored.file_name(), source_of(stored));
+  for (const StoredIn& stored : files.carried) add(stored.file_name(), source_of(stored, group));
   if (options.most_shard_bytes) return plan_shards(std::move(in_order), *options.most_shard_bytes);
   return as_source;
 }
@@ -101,7 +121,8 @@ std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, con
   for (const NamedTensor& tensor : tensors) {
     const WeightForm& form = form_of(tensor, files);
     for (std::size_t i = 0; i < form.parts.size(); ++i)
-      named.push_back({form.parts[i].name, part_of(tensor, form, i)});
+      named.push_back({form.parts[i].name,
+                       form.per_expert ? tensor.value.select(static_cast<std::int64_t>(i)) : tensor.value});
   }
   return named;
 }
@@ -109,33 +130,45 @@ std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, con
 namespace {
 template <class Make>
 FileSums write_directory(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                         const WeightFiles& files, const SaveOptions& options, Make&& make) {
+                         const WeightFiles& files, const SaveOptions& options, Communicator* group,
+                         Make&& make) {
   check_complete(tensors, files);
   require(!options.dtype || is_float(*options.dtype), "dtype of saved weights: want f32, bf16 or f64, got ",
           options.dtype.value_or(DType::f32));
-  std::error_code error;
-  std::filesystem::path target = std::filesystem::absolute(directory, error).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();
-  const bool taken = std::filesystem::exists(target, error) && !std::filesystem::is_empty(target, error);
-  require(!taken, directory.string(), ": exists and is not empty; want a new directory to save a model in");
-  StagingDirectory staging(target);
-  FileSums sums = write_safetensors_model(staging.path(), plan_files(tensors, files, options, make));
+  std::optional<StagingDirectory> staging;  // on rank 0
+  const std::filesystem::path place = text_of_rank_0(group, [&] {
+    std::error_code error;
+    std::filesystem::path target = std::filesystem::absolute(directory, error).lexically_normal();
+    if (!target.has_filename()) target = target.parent_path();
+    const bool taken = std::filesystem::exists(target, error) && !std::filesystem::is_empty(target, error);
+    require(!taken, directory.string(), ": exists and is not empty; want a new directory to save a model in");
+    staging.emplace(target);
+    return staging->path().string();
+  });
+  FileSums sums = write_safetensors_model(place, plan_files(tensors, files, options, group, make), group);
   for (const auto& [name, text] : files.other_files) {
     const std::optional<DType> dtype =
         name == "config.json" ? new_config_dtype(files, options) : std::nullopt;
-    sums[name] = write_file_atomically(staging.path() / name, dtype ? with_dtype(text, *dtype) : text);
+    sums[name] = write_file_atomically(place / name, dtype ? with_dtype(text, *dtype) : text, group);
   }
-  staging.publish();
+  on_rank_0(group, [&] { staging->publish(); });
   return sums;
 }
 }  // namespace
 
 FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                         const WeightFiles& files, const SaveOptions& options) {
-  return write_directory(directory, tensors, files, options,
+                         const WeightFiles& files, const SaveOptions& options, Communicator* group) {
+  return write_directory(directory, tensors, files, options, group,
                          [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
                            const WeightPart& part = form.parts[i];
-                           return source_of(part.name, part_of(tensor, form, i), stored_dtype(part, options));
+                           const DType dtype = stored_dtype(part, options);
+                           const Shape shape = part_shape(tensor, form);
+                           const std::int64_t size = shape.numel(),
+                                              first = static_cast<std::int64_t>(i) * size;
+                           return TensorSource{part.name,
+                                               std::string(stored_name(dtype)),
+                                               {shape.dims().begin(), shape.dims().end()},
+                                               pieces_of(tensor, {first, first + size}, dtype)};
                          });
 }
 
@@ -146,17 +179,19 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
     tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
   const HfWeights weights(from);
   weights.check(tensors);
-  write_directory(
-      to, tensors, weights.files(tensors), options,
-      [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
-        const WeightPart& part = form.parts[i];
-        const StoredIn stored = weights.stored(tensor.name)[i];
-        const DType dtype = stored_dtype(part, options);
-        const auto convert = [stored, dtype](const ByteSink& sink) {
-          source_of("", stored.value(), dtype).write(sink);
-        };
-        return TensorSource{part.name, std::string(stored_name(dtype)), stored.entry->shape, convert};
-      });
+  write_directory(to, tensors, weights.files(tensors), options, nullptr,
+                  [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
+                    const WeightPart& part = form.parts[i];
+                    const StoredIn stored = weights.stored(tensor.name)[i];
+                    const DType dtype = stored_dtype(part, options);
+                    const auto convert = [stored, dtype](const ByteSink& sink) {
+                      piece_of(stored.value(), dtype).write(sink);
+                    };
+                    return TensorSource{part.name,
+                                        std::string(stored_name(dtype)),
+                                        stored.entry->shape,
+                                        {{0, part_shape(tensor, form).numel(), convert}}};
+                  });
 }
 
 }  // namespace nemocube

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "data/files/crc32c.h"
+#include "parallel/comm/together.h"
 
 namespace nemocube {
 namespace {
@@ -103,11 +104,53 @@ void AtomicFile::commit() {
   sync_directory(directory_of(target_));
 }
 
-FileSum write_file_atomically(const std::filesystem::path& target, std::string_view text) {
-  AtomicFile file(target);
-  file.write(text);
-  file.commit();
-  return file.sum();
+FilePart::FilePart(const std::filesystem::path& temporary, std::filesystem::path target)
+    : target_(std::move(target)), fd_(::open(temporary.c_str(), O_WRONLY | O_CLOEXEC)) {
+  if (fd_ < 0) fail_with_errno("open");
+}
+
+FilePart::~FilePart() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void FilePart::fail_with_errno(const char* what) const {
+  const int code = errno;
+  fail(target_.string(), ": cannot ", what, ": ", system_message(code), " (after ", position_, " bytes)");
+}
+
+void FilePart::seek(std::int64_t byte) { position_ = byte; }
+
+void FilePart::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  if (segments_.empty() || segments_.back().end() != position_) segments_.push_back({position_, {}});
+  while (!bytes.empty()) {
+    const ssize_t done = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), piece), position_);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_with_errno("write");
+    add(segments_.back().sum, bytes.first(static_cast<std::size_t>(done)));
+    position_ += done;
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void FilePart::sync() {
+  if (::fsync(fd_) != 0) fail_with_errno("sync");
+}
+
+FileSum write_file_atomically(const std::filesystem::path& target, std::string_view text,
+                              Communicator* group) {
+  on_rank_0(group, [&] {
+    AtomicFile file(target);
+    file.write(text);
+    file.commit();
+  });
+  return sum_of(text);
+}
+
+FileSum sum_of(std::string_view text) {
+  FileSum sum;
+  add(sum, std::as_bytes(std::span(text)));
+  return sum;
 }
 
 FileSum sum_of_file(const std::filesystem::path& path) {

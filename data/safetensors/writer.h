@@ -11,23 +11,34 @@
 #include "core/tensor.h"
 #include "data/json/atomic_file.h"
 #include "data/safetensors/format.h"
+#include "parallel/comm/communicator.h"
 
 namespace nemocube {
 
 /// Takes the bytes of a tensor, in order, in pieces of any size.
 using ByteSink = std::function<void(std::span<const std::byte>)>;
 
-/// A tensor to be written: its header entry, and a callback that produces the bytes when they are needed, so
-/// that conversions and gathers never hold more than a piece of the tensor.
+/// Neighbouring elements of a tensor, in row-major order. The callback produces their bytes when they are
+/// needed, so that conversions never hold more than a part of them.
+struct TensorPiece {
+  std::int64_t first = 0, count = 0;  ///< elements
+  std::function<void(const ByteSink&)> write;
+};
+
+/// A tensor to be written: its header entry, and the pieces that this process writes. The pieces of all ranks
+/// together hold every element once; those of one rank ascend.
 struct TensorSource {
   std::string name;
   std::string dtype;  ///< as in the file: "F32", "BF16", ...
   std::vector<std::int64_t> shape;
-  std::function<void(const ByteSink&)> write;
-  std::int64_t bytes() const;
+  std::vector<TensorPiece> pieces;
+  std::int64_t bytes() const;  ///< of the whole tensor
 };
 
-/// Writes `value` (any row stride) as `stored`, converting between floating dtypes piece by piece.
+/// Writes `value` (any row stride) as `stored`, converting between floating dtypes part by part. Its elements
+/// are those from `first` on.
+TensorPiece piece_of(const Tensor& value, DType stored, std::int64_t first = 0);
+/// A tensor whose value this process holds: one piece.
 TensorSource source_of(std::string name, const Tensor& value, DType stored);
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
@@ -36,8 +47,14 @@ inline const SafetensorsMetadata pytorch_metadata{{"format", "pt"}};  ///< requi
 /// Writes a file atomically (see AtomicFile), tensors ordered by element size, largest first, then by name,
 /// so that each is aligned. Returns the sum of the file. Throws Error for two tensors of one name and when
 /// the file cannot be written.
+///
+/// The ranks of `group` write one file: all call this function with the same path in a directory that all
+/// see, the same metadata, names, dtypes and shapes, and each with its own pieces. No tensor is gathered. All
+/// return the same sum. Where one rank fails, all throw (parallel/comm/together.h) and no file remains;
+/// std::logic_error names tensor and element where pieces overlap or leave a gap.
 FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
-                          const SafetensorsMetadata& metadata = pytorch_metadata);
+                          const SafetensorsMetadata& metadata = pytorch_metadata,
+                          Communicator* group = nullptr);
 
 /// Which file holds which tensors.
 using ShardPlan = std::map<std::string, std::vector<TensorSource>>;
@@ -46,7 +63,8 @@ using ShardPlan = std::map<std::string, std::vector<TensorSource>>;
 /// file.
 ShardPlan plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes);
 /// Writes the files of a plan, then, unless the only one is "model.safetensors", their index. Returns the
-/// sum of each file, by file name.
-FileSums write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan);
+/// sum of each file, by file name. With a group see write_safetensors(); rank 0 writes the index.
+FileSums write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan,
+                                 Communicator* group = nullptr);
 
 }  // namespace nemocube

@@ -123,21 +123,23 @@ TEST_CASE("safetensors: f16 is read exactly") {
                                                            {0xfc00, -INFINITY},
                                                            {0x3555, 0.333251953125f}};
   const TestDir dir;
-  TensorSource source{"h", "F16", {static_cast<std::int64_t>(known.size())}, {}};
-  source.write = [&](const ByteSink& sink) {
+  const auto count = static_cast<std::int64_t>(known.size());
+  const auto write = [&](const ByteSink& sink) {
     for (const auto& pair : known) sink(std::as_bytes(std::span(&pair.first, 1)));
   };
   std::vector<float> want;
   for (const auto& pair : known) want.push_back(pair.second);
-  write_safetensors(dir / "x", {source});
+  write_safetensors(dir / "x", {{"h", "F16", {count}, {{0, count, write}}}});
   const SafetensorsFile file(dir / "x");
-  CHECK_BITS(file.tensor("h"), Tensor::from(want, {static_cast<std::int64_t>(want.size())}));
+  CHECK_BITS(file.tensor("h"), Tensor::from(want, {count}));
 }
 
 TEST_CASE("safetensors: what cannot be read as a tensor") {
   const TestDir dir;
   const auto bytes = [](std::size_t n) {
-    return [text = std::string(n, 'x')](const ByteSink& sink) { sink(std::as_bytes(std::span(text))); };
+    const std::string text(n, 'x');
+    const auto write = [text](const ByteSink& sink) { sink(std::as_bytes(std::span(text))); };
+    return std::vector<TensorPiece>{{0, static_cast<std::int64_t>(n), write}};
   };
   write_safetensors(dir / "x",
                     {{"b", "BOOL", {2}, bytes(2)}, {"deep", "U8", {1, 1, 1, 1, 1, 1, 1}, bytes(1)}});
@@ -160,9 +162,9 @@ TEST_CASE("safetensors writer: errors leave the old file as it was") {
   CHECK_THROWS_WITH_AS(
       write_safetensors(dir / "x", {source_of("a", one, DType::f32), source_of("a", one, DType::f64)}),
       doctest::Contains("two tensors with the name 'a'"), Error);
-  TensorSource broken{"a", "F32", {4}, [](const ByteSink&) { fail("gather failed"); }};
+  TensorSource broken{"a", "F32", {4}, {{0, 4, [](const ByteSink&) { fail("gather failed"); }}}};
   CHECK_THROWS_WITH_AS(write_safetensors(dir / "x", {broken}), doctest::Contains("gather failed"), Error);
-  broken.write = [](const ByteSink& sink) { sink({}); };
+  broken.pieces[0].write = [](const ByteSink& sink) { sink({}); };
   CHECK_THROWS_AS(write_safetensors(dir / "x", {broken}), std::logic_error);
   CHECK_THROWS_WITH_AS(write_safetensors(dir / "no/x", worked_example()), doctest::Contains("cannot create"),
                        Error);

@@ -7,37 +7,14 @@
 #include "core/log.h"
 #include "core/version.h"
 #include "data/files/staging_directory.h"
-#include "data/safetensors/reader.h"
-#include "data/safetensors/writer.h"
+#include "parallel/comm/together.h"
 #include "train/checkpoint/checksums.h"
+#include "train/checkpoint/optimizer_files.h"
 
 namespace nemocube {
 namespace {
 
 namespace fs = std::filesystem;
-
-void load_optimizer(const fs::path& path, Optimizer& optimizer) {
-  const SafetensorsFile file(path);
-  std::vector<std::string> missing;
-  std::size_t used = 0;
-  for (const StateTensor& t : optimizer.state()) {
-    if (!file.find(t.name)) {
-      missing.push_back(t.name);
-      continue;
-    }
-    const Tensor source = file.tensor(t.name);
-    check_shape(path.string() + ": " + t.name, source, t.value.shape());
-    check_dtype(path.string() + ": " + t.name, source, t.value.dtype());
-    t.value.copy_from(source);
-    ++used;
-  }
-  require(missing.empty(), path.string(), ": ", missing.size(), " tensors are missing, the first is '",
-          missing.empty() ? "" : missing[0],
-          "'; was it written with another optimizer or model.torch_dtype?");
-  require(used == file.tensors().size(), path.string(), ": holds ", file.tensors().size(),
-          " tensors, the optimizer has ", used,
-          "; was it written with another optimizer or model.torch_dtype?");
-}
 
 // The name of a checkpoint of this directory, else its path.
 std::string name_in(const fs::path& dir, const fs::path& checkpoint) {
@@ -56,45 +33,70 @@ void check_whole(const fs::path& checkpoint) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_recipe)
+Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_recipe, Communicator* ranks,
+                         const RankLayout& layout)
     : section_(section),
       folder_(section.checkpoint_dir, section.best_metric_key),
-      resolved_recipe_(std::move(resolved_recipe)) {}
+      resolved_recipe_(std::move(resolved_recipe)),
+      ranks_(ranks),
+      layout_(layout.ranks > 1 ? layout : RankLayout{}) {
+  expect(layout_.ranks == (ranks ? ranks->size() : 1), "checkpoints of ", layout_.ranks, " ranks on ",
+         ranks ? ranks->size() : 1);
+}
 
 fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state) {
   const fs::path target = folder_.dir() / CheckpointFolder::name_of(state);
-  const Origin origin{std::string(version()), next_serial(), parent_.name, parent_.steps};
+  Origin origin{std::string(version()), 0, parent_.name, parent_.steps};
   try {
-    StagingDirectory staging(target);
-    const fs::path& place = staging.path();
+    std::optional<StagingDirectory> staging;  // on rank 0
+    const fs::path place = text_of_rank_0(ranks_, [&] {
+      origin.serial = next_serial();
+      staging.emplace(target);
+      return staging->path().string();
+    });
     SaveOptions options;
     options.dtype = model.model->dtype();
     FileSums sums;
     for (auto& [name, sum] :
-         save_hf_weights(place / "model", named_tensors(*model.model), model.files, options))
+         save_hf_weights(place / "model", named_tensors(*model.model), model.files, options, ranks_))
       sums["model/" + name] = sum;
-    std::vector<TensorSource> tensors;
-    for (const StateTensor& t : optimizer.state())
-      tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
-    fs::create_directory(place / "optim");
-    sums["optim/optimizer.safetensors"] =
-        write_safetensors(place / "optim" / "optimizer.safetensors", std::move(tensors));
-    sums["state.json"] = write_run_state(place / "state.json", state, origin);
-    sums["config.yaml"] = write_file_atomically(place / "config.yaml", resolved_recipe_);
-    write_checksums(place, sums);
-    folder_.publish(staging, target, origin);
+    on_rank_0(ranks_, [&] { fs::create_directory(place / "optim"); });
+    for (auto& [name, sum] : save_optimizer(place / "optim", optimizer, ranks_)) sums["optim/" + name] = sum;
+    on_rank_0(ranks_, [&] {
+      sums["state.json"] = write_run_state(place / "state.json", state, origin, layout_);
+      sums["config.yaml"] = write_file_atomically(place / "config.yaml", resolved_recipe_);
+      write_checksums(place, sums);
+      folder_.publish(*staging, target, origin);
+    });
   } catch (const fs::filesystem_error& e) {
     fail("checkpoint ", target.string(), ": cannot be written: ", e.code().message());
   } catch (const Error& e) {
     fail("checkpoint ", target.string(), ": ", e.what());
   }
   parent_ = {target.filename().string(), state.step, origin.serial};
-  if (section_.max_recent_checkpoints) folder_.prune(*section_.max_recent_checkpoints, target);
+  on_rank_0(ranks_, [&] {
+    if (section_.max_recent_checkpoints) folder_.prune(*section_.max_recent_checkpoints, target);
+  });
   return target;
 }
 
+void Checkpoints::note_losses(const fs::path& checkpoint, const std::map<std::string, double>& losses) const {
+  on_rank_0(ranks_, [&] { folder_.note_losses(checkpoint, losses); });
+}
+
+void Checkpoints::recover(bool locked) const {
+  on_rank_0(ranks_, [&] {
+    if (locked) folder_.recover();
+  });
+}
+
 std::optional<fs::path> Checkpoints::find() const {
-  if (!section_.restore_from) return folder_.newest();
+  const std::string found = text_of_rank_0(ranks_, [&] { return find_here().string(); });
+  return found.empty() ? std::nullopt : std::optional<fs::path>(found);
+}
+
+fs::path Checkpoints::find_here() const {
+  if (!section_.restore_from) return folder_.newest().value_or(fs::path());
   const fs::path named = *section_.restore_from;
   for (const fs::path& candidate : {folder_.dir() / named, named})
     if (fs::exists(candidate / "state.json")) return fs::canonical(candidate);
@@ -123,21 +125,38 @@ void Checkpoints::check_intact(const fs::path& checkpoint) const {
   }
 }
 
-RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {
-  check_intact(checkpoint);
+void Checkpoints::check_layout(const fs::path& checkpoint) const {
   const fs::path file = checkpoint / "state.json";
-  const RunState state = read_run_state(file);
-  const auto origin = read_origin(file);
-  load_hf_weights(checkpoint / "model", named_tensors(model));
-  load_optimizer(checkpoint / "optim" / "optimizer.safetensors", optimizer);
+  const RankLayout written = read_rank_layout(file);
+  require(written == layout_, file.string(), ": the checkpoint was written by ", to_string(written),
+          ", this run has ", to_string(layout_),
+          "; want the same number of ranks and the same distributed section of the recipe");
+}
+
+RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {
+  on_rank_0(ranks_, [&] {
+    check_intact(checkpoint);
+    check_layout(checkpoint);
+  });
+  RunState state;
+  std::optional<Origin> origin;
+  together(ranks_, [&] {
+    const fs::path file = checkpoint / "state.json";
+    state = read_run_state(file);
+    origin = read_origin(file);
+    load_hf_weights(checkpoint / "model", named_tensors(model));
+  });
+  load_optimizer(checkpoint / "optim", optimizer, ranks_);
   optimizer.set_steps(state.optimizer_steps);
   parent_ = {name_in(folder_.dir(), checkpoint), state.step, origin ? origin->serial : 0};
-  const auto later = folder_.later_than(state.step);
-  if (!later.empty())
+  on_rank_0(ranks_, [&] {
+    const auto later = folder_.later_than(state.step);
+    if (later.empty()) return;
     log_warning(later.size(), " checkpoint", later.size() == 1 ? "" : "s", " up to ", later.back().string(),
                 later.size() == 1 ? " is" : " are",
                 " of later steps than the one resumed from; the first that this run saves moves ",
                 later.size() == 1 ? "it" : "them", " to ", (folder_.dir() / "abandoned").string());
+  });
   return state;
 }
 

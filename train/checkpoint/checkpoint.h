@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "parallel/comm/communicator.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/run_state.h"
 #include "train/model_io/model_io.h"
@@ -16,19 +17,28 @@
 ///       LATEST, LOWEST_VAL                symbolic links to the newest and the best checkpoint
 ///       epoch_<E>_step_<S>/               after step S, which belongs to epoch E
 ///         model/                          config.json, weights, tokenizer: a usable Hugging Face directory
-///         optim/optimizer.safetensors     moments, and the f32 masters of parameters stored in bf16
-///         state.json                      RunState and Origin
+///         optim/                          moments, and the f32 masters of parameters stored in bf16
+///                                         (train/checkpoint/optimizer_files.h)
+///         state.json                      RunState, Origin, RankLayout
 ///         losses.json                     loss of each validation set, added after validation
 ///         config.yaml                     the recipe as resolved
 ///         checksums.json                  length and CRC-32C of each of these files
 ///       abandoned/                        checkpoints and logs of branches that a later run has left
 /// A checkpoint is written under a temporary name and renamed when every byte is durable, so a directory with
 /// the final name is always complete.
+///
+/// On several ranks each one writes and reads what it owns, straight from and into its memory, so checkpoint_dir
+/// must be seen by all (train/checkpoint/shared_directory.h). Rank 0 does everything else. All ranks call each
+/// function together, and with the same arguments unless a function says otherwise; all get the same result or
+/// all throw, with the text of the rank that failed (parallel/comm/together.h). Ranks wait for the slowest, which
+/// may take long: see WatchdogPause.
 namespace nemocube {
 
 class Checkpoints {
  public:
-  Checkpoints(const CheckpointSection& section, std::string resolved_recipe);
+  /// `ranks`: all ranks of the run; null for one rank. Does not communicate.
+  Checkpoints(const CheckpointSection& section, std::string resolved_recipe, Communicator* ranks = nullptr,
+              const RankLayout& layout = {});
 
   /// Writes a checkpoint, moves LATEST to it and prunes old checkpoints. The first save() after a load()
   /// moves the checkpoints of steps after the loaded one to abandoned/: they belong to a branch that this run
@@ -39,34 +49,38 @@ class Checkpoints {
   /// LOWEST_VAL to the checkpoint with the lowest finite loss of the set best_metric_key; of equal losses the
   /// earliest wins.
   void note_losses(const std::filesystem::path& checkpoint,
-                   const std::map<std::string, double>& losses) const {
-    folder_.note_losses(checkpoint, losses);
-  }
+                   const std::map<std::string, double>& losses) const;
 
-  /// Completes renames that a killed run had begun and removes its temporary files. The caller must hold the
-  /// lock of the directory (train/loop/run_lock.h).
-  void recover() const { folder_.recover(); }
+  /// Completes renames that a killed run had begun and removes its temporary files, if `locked`: whether this
+  /// rank holds the lock of the directory (train/loop/run_lock.h). Rank 0 counts.
+  void recover(bool locked = true) const;
 
   /// The checkpoint to resume from: the one that the key restore_from names (LATEST, LOWEST_VAL, a name in
   /// checkpoint_dir, or a path), else CheckpointFolder::newest(). Throws Error when restore_from does not
   /// exist.
   std::optional<std::filesystem::path> find() const;
 
-  /// Reads a checkpoint into a model and optimizer of the same shape; every bit is as it was at save().
+  /// Reads a checkpoint into a model and optimizer of the same shape; every bit is as it was at save(). Of
+  /// several ranks each reads Parameter::own; call DataParallel::spread_values() afterwards. A checkpoint of
+  /// another layout is refused.
   /// Errors name the file and what in the file is damaged, missing, unexpected or of another shape. For a
   /// damaged checkpoint they also name the newest intact one before it.
   RunState load(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer);
 
-  /// How many checkpoints the next save() moves to abandoned/.
+  /// How many checkpoints the next save() moves to abandoned/. Only for rank 0.
   std::size_t to_be_abandoned() const;
-  /// Origin::serial of the next checkpoint.
+  /// Origin::serial of the next checkpoint. Only for rank 0.
   std::int64_t next_serial() const { return folder_.next_serial(parent_.serial); }
 
  private:
+  std::filesystem::path find_here() const;
   void check_intact(const std::filesystem::path& checkpoint) const;
+  void check_layout(const std::filesystem::path& checkpoint) const;
   CheckpointSection section_;
   CheckpointFolder folder_;
   std::string resolved_recipe_;
+  Communicator* ranks_;
+  RankLayout layout_;
   struct Parent {
     std::string name;
     std::int64_t steps = 0, serial = 0;

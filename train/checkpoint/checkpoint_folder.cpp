@@ -63,12 +63,12 @@ std::optional<double> noted_loss(const fs::path& checkpoint, const std::string& 
   return std::nullopt;
 }
 
-// Whether a run makes temporary files or folders for this name: links, logs, checkpoints, pruned ones.
+// Whether a run makes temporary files or folders for this name: links, logs, checkpoints, pruned ones, tokens.
 bool is_of_a_run(const std::string& name) {
   const bool log = name.starts_with("training.jsonl") ||
                    (name.starts_with("validation") && name.find(".jsonl") != name.npos);
   return log || name == latest_link || name == lowest_link || name.starts_with(pruned) ||
-         CheckpointFolder::steps_in(name) > 0;
+         name == CheckpointFolder::token_name || CheckpointFolder::steps_in(name) > 0;
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ class CheckpointFolder {
   /// best_metric_key: the validation set whose loss selects LOWEST_VAL.
   CheckpointFolder(std::filesystem::path dir, std::string best_metric_key);
 
+  /// Of a temporary file by which ranks see that they share the directory.
+  static constexpr const char* token_name = "ranks";
+
   const std::filesystem::path& dir() const { return dir_; }
   static std::string name_of(const RunState& state);                      ///< epoch_E_step_S
   static std::int64_t steps_in(const std::filesystem::path& checkpoint);  ///< S + 1; 0 for another name

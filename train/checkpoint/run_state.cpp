@@ -33,19 +33,31 @@ void check_possible(const std::string& file, const RunState& s) {
 
 }  // namespace
 
-FileSum write_run_state(const std::filesystem::path& file, const RunState& s, const Origin& origin) {
-  const Json json{{"step", s.step},
-                  {"scheduler_steps", s.scheduler_steps},
-                  {"optimizer_steps", s.optimizer_steps},
-                  {"samples", s.samples},
-                  {"skipped_steps", s.skipped_steps},
-                  {"nonfinite_in_a_row", s.nonfinite_in_a_row},
-                  {"loader", to_json(s.loader)},
-                  {"origin",
-                   {{"program", origin.program},
-                    {"serial", origin.serial},
-                    {"parent", origin.parent},
-                    {"parent_steps", origin.parent_steps}}}};
+std::string to_string(const RankLayout& layout) {
+  if (layout.ranks == 1) return "1 rank";
+  return cat(layout.ranks, " ranks (dp_shard ", layout.dp_shard, ", dp_replicate ", layout.dp_replicate,
+             ", ZeRO level ", static_cast<int>(layout.zero), ")");
+}
+
+FileSum write_run_state(const std::filesystem::path& file, const RunState& s, const Origin& origin,
+                        const RankLayout& layout) {
+  Json json{{"step", s.step},
+            {"scheduler_steps", s.scheduler_steps},
+            {"optimizer_steps", s.optimizer_steps},
+            {"samples", s.samples},
+            {"skipped_steps", s.skipped_steps},
+            {"nonfinite_in_a_row", s.nonfinite_in_a_row},
+            {"loader", to_json(s.loader)},
+            {"origin",
+             {{"program", origin.program},
+              {"serial", origin.serial},
+              {"parent", origin.parent},
+              {"parent_steps", origin.parent_steps}}}};
+  if (layout.ranks > 1)
+    json["layout"] = {{"ranks", layout.ranks},
+                      {"dp_shard", layout.dp_shard},
+                      {"dp_replicate", layout.dp_replicate},
+                      {"zero", static_cast<int>(layout.zero)}};
   return write_file_atomically(file, dump_json(json) + "\n");
 }
 
@@ -70,6 +82,17 @@ std::optional<Origin> read_origin(const std::filesystem::path& file) {
   if (!origin) return std::nullopt;
   return Origin{origin->at("program").string(), count(*origin, "serial"), origin->at("parent").string(),
                 count(*origin, "parent_steps")};
+}
+
+RankLayout read_rank_layout(const std::filesystem::path& file) {
+  const Json json = read_json_file(file);
+  const auto layout = JsonView(json, file.string()).find("layout");
+  if (!layout) return {};
+  const JsonView zero = layout->at("zero");
+  if (zero.integer() < 0 || zero.integer() > static_cast<int>(ZeroLevel::parameters))
+    zero.refuse("an integer from 0 to 3");
+  return {count(*layout, "ranks"), count(*layout, "dp_shard"), count(*layout, "dp_replicate"),
+          static_cast<ZeroLevel>(zero.integer())};
 }
 
 }  // namespace nemocube

@@ -6,6 +6,7 @@
 
 #include "data/json/atomic_file.h"
 #include "data/loader/loader.h"
+#include "parallel/data_parallel/flat_unit.h"
 
 namespace nemocube {
 
@@ -28,13 +29,25 @@ struct Origin {
   std::int64_t parent_steps = 0;  ///< steps done at the parent
 };
 
-/// The file state.json of a checkpoint.
-FileSum write_run_state(const std::filesystem::path& file, const RunState& state, const Origin& origin);
+/// How the ranks of a run divide model and optimizer.
+struct RankLayout {
+  std::int64_t ranks = 1, dp_shard = 1, dp_replicate = 1;
+  ZeroLevel zero = ZeroLevel::none;
+  friend bool operator==(const RankLayout&, const RankLayout&) = default;
+};
+/// "4 ranks (dp_shard 2, dp_replicate 2, ZeRO level 3)", "1 rank"
+std::string to_string(const RankLayout& layout);
+
+/// The file state.json of a checkpoint. That of one rank does not name the layout.
+FileSum write_run_state(const std::filesystem::path& file, const RunState& state, const Origin& origin,
+                        const RankLayout& layout = {});
 /// Throws Error naming the file and the field when a field is missing, is not an integer or has an impossible
 /// value.
 RunState read_run_state(const std::filesystem::path& file);
 /// Returns nothing for a checkpoint of an older program, which wrote no origin. Throws Error like
 /// read_run_state().
 std::optional<Origin> read_origin(const std::filesystem::path& file);
+/// Throws Error like read_run_state().
+RankLayout read_rank_layout(const std::filesystem::path& file);
 
 }  // namespace nemocube

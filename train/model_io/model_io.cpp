@@ -20,7 +20,7 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 
 std::vector<NamedTensor> named_tensors(const NemotronH& model) {
   std::vector<NamedTensor> tensors;
-  for (const Parameter& p : model.parameters().all()) tensors.push_back({p.name, p.own, p.shard});
+  for (const Parameter& p : model.parameters().all()) tensors.push_back({p.name, p.own, p.shard, p.counts});
   return tensors;
 }
 

@@ -35,7 +35,7 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
                        Initialisation law = Initialisation::hf, const Divide& divide = {});
 
-/// What this rank owns of every tensor of the model, under its canonical name (shared memory).
+/// Every tensor of the model under its canonical name: what this process owns of it (shared memory).
 std::vector<NamedTensor> named_tensors(const NemotronH& model);
 
 }  // namespace nemocube

@@ -1,7 +1,5 @@
 #include "train/optimizer/optimizer.h"
 
-#include <tuple>
-
 #include "ops/adamw/adamw.h"
 #include "ops/sgd/sgd.h"
 
@@ -66,10 +64,13 @@ std::vector<StateTensor> Optimizer::state() const {
   const bool sgd = options_.kind == OptimizerKind::sgd;
   std::vector<StateTensor> all;
   for (const Slot& slot : slots_) {
-    const auto& [name, shard] = std::tie(slot.parameter->name, slot.parameter->shard);
-    if (slot.first) all.push_back({(sgd ? "momentum." : "exp_avg.") + name, slot.first, shard});
-    if (slot.second) all.push_back({"exp_avg_sq." + name, slot.second, shard});
-    if (!slot.master.same_storage(slot.parameter->own)) all.push_back({"master." + name, slot.master, shard});
+    const Parameter& p = *slot.parameter;
+    const auto add = [&](const char* kind, const Tensor& value) {
+      all.push_back({kind + p.name, value, p.shard, p.counts});
+    };
+    if (slot.first) add(sgd ? "momentum." : "exp_avg.", slot.first);
+    if (slot.second) add("exp_avg_sq.", slot.second);
+    if (!slot.master.same_storage(p.own)) add("master.", slot.master);
   }
   return all;
 }

@@ -1,0 +1,31 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+
+/// Steps that the ranks of a group take together although some of them may fail, such as writing one file.
+/// Every rank calls the same functions in the same order. A null group, like a group of one, is this rank
+/// alone: nothing is exchanged, and exceptions pass unchanged.
+namespace nemocube {
+
+/// The texts of all ranks, by rank, on every rank.
+std::vector<std::string> gather_texts(Communicator* group, std::string_view text);
+/// The text of rank 0, on every rank.
+std::string broadcast_text(Communicator* group, std::string_view text);
+
+/// Runs `work` on every rank, and returns when it is done on all. `work` must not call operations of a group
+/// after which it can fail on some ranks only. Where it throws, every rank throws: a rank that failed its own
+/// exception, the others an Error "rank R: TEXT" with the exception of the first rank R that failed (a
+/// std::logic_error where that was one).
+void together(Communicator* group, const std::function<void()>& work);
+
+/// Runs `work` on rank 0 and returns its text on every rank. Where it throws, every rank throws: rank 0 its own
+/// exception, the others an Error of the same text (a std::logic_error where that was one).
+std::string text_of_rank_0(Communicator* group, const std::function<std::string()>& work);
+/// The same for work without a result.
+void on_rank_0(Communicator* group, const std::function<void()>& work);
+
+}  // namespace nemocube

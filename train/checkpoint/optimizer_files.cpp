@@ -1,0 +1,142 @@
+#include "train/checkpoint/optimizer_files.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "data/json/json.h"
+#include "data/safetensors/reader.h"
+#include "data/safetensors/writer.h"
+#include "parallel/comm/together.h"
+
+namespace nemocube {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* shards_key = "shards";
+
+bool several(const Communicator* ranks) { return ranks && ranks->size() > 1; }
+
+std::string file_name(const Communicator* ranks, int rank) {
+  if (!several(ranks)) return "optimizer.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof name, "optimizer-%05d-of-%05d.safetensors", rank, ranks->size());
+  return name;
+}
+
+// What this rank has to keep, in the shape in which the file has it.
+std::vector<StateTensor> kept_state(const Optimizer& optimizer) {
+  std::vector<StateTensor> kept;
+  for (StateTensor& t : optimizer.state()) {
+    if (t.value.numel() == 0 && !t.shard.whole()) continue;
+    if (t.shard.whole()) t.value = t.value.reshape(t.shard.global_shape());
+    kept.push_back(std::move(t));
+  }
+  return kept;
+}
+
+Json describe(const Shard& shard) {
+  const auto dims = shard.global_shape().dims();
+  Json json{{"shape", std::vector<std::int64_t>(dims.begin(), dims.end())}};
+  if (shard.shape() != shard.global_shape()) {
+    Json& ranges = json["ranges"] = Json::array();
+    for (const auto& of_dim : shard.ranges()) {
+      Json& list = ranges.emplace_back(Json::array());
+      for (const Range& range : of_dim) list.push_back({range.begin, range.end});
+    }
+  }
+  if (const auto& flat = shard.flat_range(); flat && !shard.whole()) json["flat"] = {flat->begin, flat->end};
+  return json;
+}
+
+std::string describe(const std::vector<StateTensor>& state) {
+  Json shards = Json::object();
+  for (const StateTensor& t : state) shards[t.name] = describe(t.shard);
+  return dump_json(shards, -1);
+}
+
+// The rank whose file holds `kept`; -1 where a rank keeps nothing. All ranks call together.
+int writer_of(const std::vector<StateTensor>& kept, Communicator* ranks) {
+  if (!several(ranks)) return 0;
+  const bool counts = std::ranges::any_of(kept, &StateTensor::counts);
+  const std::string same = cat(' ', sum_of(describe(kept)).crc32c);
+  const auto of_ranks = gather_texts(ranks, kept.empty() ? "" : (counts ? "counts" : "copy") + same);
+  if (kept.empty()) return -1;
+  const auto found = std::ranges::find(of_ranks, "counts" + same);
+  expect(found != of_ranks.end(), "no rank that counts has the optimizer's state of rank ", ranks->rank());
+  return static_cast<int>(found - of_ranks.begin());
+}
+
+void check_part(const SafetensorsFile& file, const Json& shards, const StateTensor& want) {
+  const auto entry = shards.find(want.name);
+  const Json part = describe(want.shard);
+  require(entry != shards.end() && *entry == part, file.path().string(), ": ", want.name, ": want the part ",
+          dump_json(part, -1), ", got ", entry == shards.end() ? "none" : dump_json(*entry, -1));
+}
+
+void load_file(const fs::path& path, const std::vector<StateTensor>& into, bool parts) {
+  const SafetensorsFile file(path);
+  Json shards;
+  if (parts) {
+    const auto entry = file.metadata().find(shards_key);
+    require(entry != file.metadata().end(), path.string(), ": its metadata has no entry '", shards_key,
+            "', which says what part of the optimizer's state the file holds");
+    shards = parse_json(entry->second, cat(path.string(), ": metadata '", shards_key, "'"));
+  }
+  std::vector<std::string> missing;
+  std::size_t used = 0;
+  for (const StateTensor& t : into) {
+    if (!file.find(t.name)) {
+      missing.push_back(t.name);
+      continue;
+    }
+    if (parts) check_part(file, shards, t);
+    const Tensor source = file.tensor(t.name);
+    check_shape(path.string() + ": " + t.name, source, t.value.shape());
+    check_dtype(path.string() + ": " + t.name, source, t.value.dtype());
+    t.value.copy_from(source);
+    ++used;
+  }
+  require(missing.empty(), path.string(), ": ", missing.size(), " tensors are missing, the first is '",
+          missing.empty() ? "" : missing[0],
+          "'; was it written with another optimizer or model.torch_dtype?");
+  require(used == file.tensors().size(), path.string(), ": holds ", file.tensors().size(),
+          " tensors, the optimizer has ", used,
+          "; was it written with another optimizer or model.torch_dtype?");
+}
+
+}  // namespace
+
+FileSums save_optimizer(const fs::path& directory, const Optimizer& optimizer, Communicator* ranks) {
+  const std::vector<StateTensor> kept = kept_state(optimizer);
+  const int rank = ranks ? ranks->rank() : 0;
+  const bool writes = writer_of(kept, ranks) == rank;
+  FileSum own;
+  together(ranks, [&] {
+    if (!writes) return;
+    std::vector<TensorSource> tensors;
+    for (const StateTensor& t : kept) tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
+    SafetensorsMetadata metadata = pytorch_metadata;
+    if (several(ranks)) metadata[shards_key] = describe(kept);
+    own = write_safetensors(directory / file_name(ranks, rank), std::move(tensors), metadata);
+  });
+  const std::string_view bytes(reinterpret_cast<const char*>(&own), sizeof own);
+  const auto of_ranks = gather_texts(ranks, writes ? bytes : std::string_view());
+  FileSums sums;
+  for (std::size_t r = 0; r < of_ranks.size(); ++r)
+    if (!of_ranks[r].empty())
+      std::memcpy(&sums[file_name(ranks, static_cast<int>(r))], of_ranks[r].data(), sizeof own);
+  return sums;
+}
+
+void load_optimizer(const fs::path& directory, Optimizer& optimizer, Communicator* ranks) {
+  const std::vector<StateTensor> kept = kept_state(optimizer);
+  const int writer = writer_of(kept, ranks);
+  together(ranks, [&] {
+    if (writer >= 0) load_file(directory / file_name(ranks, writer), kept, several(ranks));
+  });
+}
+
+}  // namespace nemocube
