@@ -10,7 +10,7 @@
 #include "data/json/atomic_file.h"
 #include "data/json/json.h"
 #include "data/loader/loader.h"
-#include "parallel/comm/texts.h"
+#include "parallel/comm/together.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/generate/generate.h"
 #include "train/step/train_step.h"
@@ -148,8 +148,7 @@ std::vector<std::string> answers_of(NemotronH& model, const Tokenizer& tokenizer
 std::vector<std::string> predictions_of_ranks(Communicator& group, const std::vector<std::string>& own,
                                               std::size_t questions) {
   std::vector<Json> of_rank;
-  for (const std::string& text : all_gather_texts(group, Json(own).dump()))
-    of_rank.push_back(Json::parse(text));
+  for (const std::string& text : gather_texts(&group, Json(own).dump())) of_rank.push_back(Json::parse(text));
   std::vector<std::string> all;
   const auto ranks = static_cast<std::size_t>(group.size());
   for (std::size_t i = 0; i < questions && i / ranks < of_rank[i % ranks].size(); ++i)

@@ -12,8 +12,9 @@
 #include "core/log.h"
 #include "core/quote.h"
 #include "core/version.h"
-#include "parallel/comm/texts.h"
+#include "parallel/comm/together.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/shared_directory.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/logging/progress.h"
 #include "train/logging/run_log.h"
@@ -51,9 +52,10 @@ class Run {
         schedule_(make_schedule(recipe, plan_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
-        checkpoints_(recipe.checkpoint, describe(recipe)),
+        checkpoints_(recipe.checkpoint, describe(recipe), ranks_.group(), ranks_.layout()),
         validation_(recipe, loaded_.model->config()) {
     want_same_everywhere();
+    if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
@@ -109,7 +111,7 @@ class Run {
           saves = true;
           save();
         }
-        if (saves && !losses.empty() && ranks_.first()) checkpoints_.note_losses(result_.checkpoint, losses);
+        if (saves && !losses.empty()) checkpoints_.note_losses(result_.checkpoint, losses);
       }
       last_record_ = Clock::now();  // rates are those of training alone
     }
@@ -169,12 +171,13 @@ class Run {
 
   void resume() {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
-    if (lock_ && lock_->held()) checkpoints_.recover();
+    checkpoints_.recover(lock_ && lock_->held());
     const auto from = checkpoints_.find();
     if (!from) return;
     if (ranks_.first()) tell_differences(*from);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
+      if (ranks_.parallel()) ranks_.parallel()->spread_values();
       loader_.restore(state_.loader);
     } catch (const OutOfMemory&) {
       throw;  // the checkpoint is not at fault
@@ -200,7 +203,7 @@ class Run {
         validate(step, state_.loader.epoch, schedule_.lr(schedule_position()), asked, known);
     // A checkpoint elsewhere belongs to another run.
     std::error_code error;
-    if (recipe_.checkpoint.enabled && !losses.empty() && ranks_.first() &&
+    if (recipe_.checkpoint.enabled && !losses.empty() &&
         std::filesystem::equivalent(result_.checkpoint.parent_path(), folder, error))
       checkpoints_.note_losses(result_.checkpoint, losses);
     return losses.size() == validation_.sets();
@@ -220,7 +223,7 @@ class Run {
     if (!ranks_.several()) return known;
     std::string names;
     for (const auto& [name, loss] : known) names += name + "\n";
-    std::istringstream all(broadcast_text(*ranks_.group(), names, 0));
+    std::istringstream all(broadcast_text(ranks_.group(), names));
     for (std::string name; std::getline(all, name);) known.emplace(name, 0);
     for (auto& [name, loss] : known) loss = ranks_.sum(ranks_.first() ? loss : 0);
     return known;

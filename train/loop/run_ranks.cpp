@@ -4,7 +4,7 @@
 
 #include "core/quote.h"
 #include "core/rng.h"
-#include "parallel/comm/texts.h"
+#include "parallel/comm/together.h"
 
 namespace nemocube {
 
@@ -91,8 +91,9 @@ void RunRanks::want_same(const std::string& what, const std::string& text) const
   const auto* other = std::find_if(all, all + world_.size(), [&](std::int64_t h) { return h != all[0]; });
   if (other == all + world_.size()) return;
   const auto rank = static_cast<int>(other - all);
-  const std::string first = broadcast_text(*group(), text, 0), theirs = broadcast_text(*group(), text, rank);
-  fail(what, " of rank ", rank, " is not that of rank 0: ", difference(theirs, first));
+  const std::vector<std::string> texts = gather_texts(group(), text);
+  fail(what, " of rank ", rank,
+       " is not that of rank 0: ", difference(texts[static_cast<std::size_t>(rank)], texts[0]));
 }
 
 }  // namespace nemocube

@@ -7,6 +7,7 @@
 #include "model/nemotron_h.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/data_parallel.h"
+#include "train/checkpoint/run_state.h"
 #include "train/loop/rank_plan.h"
 #include "train/model_io/model_io.h"
 #include "train/recipe/recipe.h"
@@ -23,6 +24,10 @@ class RunRanks {
   bool first() const { return world_.rank() == 0; }
   World& world() const { return world_; }
   const RankPlan& plan() const { return plan_; }
+  RankLayout layout() const {
+    return {world_.size(), plan_.dp_shard, plan_.dp_replicate,
+            several() ? plan_.options.level : ZeroLevel::none};
+  }
   std::int64_t dp_rank() const { return several() ? (*groups_)["dp"].rank() : 0; }
   std::int64_t dp_size() const { return plan_.dp; }
   /// All ranks; null for one.
