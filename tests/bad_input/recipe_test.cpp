@@ -137,6 +137,31 @@ TEST_CASE("train --check: finds what training would refuse, and writes nothing")
   check_refused(dir.path(), {"train", "--check", "recipe.yaml"}, {"model.safetensors"});
 }
 
+TEST_CASE("train --check --ranks: for another number of ranks than this one") {
+  const ModelDir dir("train20");
+  const auto check = [&](const std::string& ranks, const std::vector<std::string>& overrides) {
+    std::vector<std::string> command{NEMOCUBE_BINARY, "train", "--check", "recipe.yaml", "--ranks", ranks};
+    for (const std::string& o : overrides) command.insert(command.end(), {"--set", o});
+    return run_process(command, dir.path());
+  };
+  const ProcessResult two = check("2", {});
+  CAPTURE(two.err);
+  CHECK(two.exit_code == 0);
+  CHECK(two.err.find("2 ranks: fsdp2 (ZeRO-3), dp_shard 2 x dp_replicate 1") != std::string::npos);
+  CHECK(two.err.find(" of memory on each rank: weights ") != std::string::npos);
+  CHECK(two.err.find("gathered weights ") != std::string::npos);
+  check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--ranks", "3"},
+                {"global_batch_size = 4", "3 data-parallel ranks"});
+  check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--set", "distributed.dp_size=4"},
+                {"distributed.dp_size is 4, but 1 rank was started"});
+  check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--ranks", "0"}, {"--ranks", "0"});
+  check_refused(dir.path(), {"train", "recipe.yaml", "--ranks", "2"}, {"--ranks", "--check"});
+  for (const char* override :
+       {"distributed.mp_policy={param_dtype: bfloat16}", "distributed.mp_policy={reduce_dtype: float64}"})
+    check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--set", override},
+                  {"distributed.mp_policy.", "the weights are f32", "want"});
+}
+
 TEST_CASE("train --check: a model that does not fit the machine's memory gets a warning") {
   const RunDir dir;
   std::string config = slurp(dir / "model" / "config.json");

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "core/log.h"
 #include "train/commands/commands.h"
@@ -16,6 +17,7 @@ struct TrainArguments {
   std::filesystem::path recipe;
   std::vector<std::string> overrides;
   bool check = false;
+  std::optional<std::int64_t> ranks;
 };
 
 /// Keys of one section in one word, so that the list stays short: `compile (3 keys)`.
@@ -71,7 +73,8 @@ void run(const TrainArguments& options, const Launch& launch) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides);
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
-    check_training(recipe);
+    if (launch.rank > 0) return;
+    check_training(recipe, options.ranks.value_or(launch.size));
     std::cout << describe(recipe);
     return;
   }
@@ -93,8 +96,13 @@ void add_train_command(Command& app) {
   command->add_option("recipe", o->recipe, "recipe in YAML (keys of NeMo AutoModel)")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
-  command->add_flag("--check", o->check,
-                    "validate the recipe and the files it names, print it resolved, and run nothing");
+  Option* check = command->add_flag(
+      "--check", o->check, "validate the recipe and the files it names, print it resolved, and run nothing");
+  command
+      ->add_option("--ranks", o->ranks,
+                   "with --check: the number of ranks to check for; default: those started")
+      ->check(in_range(1, 1'000'000))
+      ->needs(check);
   command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 

@@ -41,18 +41,21 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-void report_memory(const std::vector<MemoryItem>& items) {
-  log_info(memory_sentence(items));
+void report_memory(const std::vector<MemoryItem>& items, const RankPlan& plan) {
+  log_info(memory_sentence(items, plan));
   const MemoryLimit limit = memory_limit();
   if (total_bytes(items) > limit.bytes)
     log_warning("that is more than there is: ", bytes_text(limit.bytes), " (", limit.name,
                 "). Lower step_scheduler.local_batch_size, or set distributed.activation_checkpointing or "
                 "model.torch_dtype: bf16");
+  else if (plan.dp > 1 && total_bytes(items) * plan.dp > limit.bytes)
+    log_warning("that is more than there is here for ", plan.dp, " ranks: ", bytes_text(limit.bytes), " (",
+                limit.name, "), so they need several machines");
 }
 
 }  // namespace
 
-void check_training(const Recipe& recipe) {
+void check_training(const Recipe& recipe, std::int64_t ranks) {
   const ModelSection& section = *recipe.model;
   Problems problems;
   std::optional<NemotronHConfig> config;
@@ -64,15 +67,18 @@ void check_training(const Recipe& recipe) {
     problems.collect([&] { model.emplace(*config, weight_dtype(recipe, *config), Device::meta); });
     if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
   }
+  RankPlan plan;  // one rank, where the recipe does not fit the number of ranks
+  problems.collect([&] { plan = plan_ranks(recipe.distributed, ranks); });
   std::optional<Tokenizer> tokenizer;
   std::optional<Loader> loader;
   problems.collect([&] {
     tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
-    loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true), loader_options(recipe, 0, 1));
+    loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true),
+                   loader_options(recipe, 0, plan.dp));
   });
   if (loader)
     problems.collect(
-        [&] { make_schedule(recipe, plan_steps(recipe, 1, loader->batches_per_epoch()).total_steps); });
+        [&] { make_schedule(recipe, plan_steps(recipe, plan.dp, loader->batches_per_epoch()).total_steps); });
   if (loader && config)
     problems.collect(
         [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), config->vocab_size); });
@@ -80,7 +86,8 @@ void check_training(const Recipe& recipe) {
   problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
   problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
   problems.report();
-  report_memory(memory_of_run(recipe, *model, loader->dataset()));
+  if (ranks > 1) log_info(plan.text);
+  report_memory(memory_of_run(recipe, *model, loader->dataset(), plan), plan);
 }
 
 }  // namespace nemocube

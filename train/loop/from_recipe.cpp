@@ -21,7 +21,16 @@ OptimizerOptions optimizer_options(const OptimizerSection& section) {
 }
 
 DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
-  return recipe.model->dtype.value_or(config.dtype.value_or(DType::f32));
+  const DType dtype = recipe.model->dtype.value_or(config.dtype.value_or(DType::f32));
+  const DType param = recipe.distributed.mp_policy.param_dtype.value_or(dtype);
+  require(param == dtype, recipe.file, ": distributed.mp_policy.param_dtype is ", param,
+          ", but the weights are ", dtype,
+          ", and so is what is computed with them; want the same, or no param_dtype. With model.torch_dtype: "
+          "bf16 the optimizer still has f32 masters");
+  const DType sum = accumulate_dtype(dtype), reduce = recipe.distributed.mp_policy.reduce_dtype.value_or(sum);
+  require(reduce == sum, recipe.file, ": distributed.mp_policy.reduce_dtype is ", reduce,
+          ", but gradients of ", dtype, " weights are summed in ", sum, "; want that, or no reduce_dtype");
+  return dtype;
 }
 
 LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
@@ -33,6 +42,7 @@ LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
                                         section.initialisation.value_or(Initialisation::hf), divide);
   if (ranks.parallel()) ranks.parallel()->spread_values();
   NemotronH& model = *loaded.model;
+  weight_dtype(recipe, model.config());  // throws where the recipe asks for others
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;
   if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
   for (MoeMixer* moe : model.moe_layers()) {

@@ -11,7 +11,9 @@ namespace nemocube {
 CommOptions comm_options(const Recipe& recipe);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
-/// The dtype that weights are stored in: from the recipe, else from config.json, else f32.
+/// The dtype that weights are stored in: from the recipe, else from config.json, else f32. Throws Error when
+/// distributed.mp_policy asks for another dtype of computation, or another one of reductions than the
+/// accumulation dtype.
 DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
 /// among several ranks.

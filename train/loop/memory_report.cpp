@@ -40,7 +40,8 @@ std::int64_t besides_tensors() {
 
 }  // namespace
 
-std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset) {
+std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+                                      const RankPlan& plan) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < dataset.size(); ++i) lengths.push_back(dataset.content_length(i));
   const auto rows =
@@ -51,22 +52,26 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   for (auto length = lengths.begin(); length != end; ++length) largest.tokens += *length;
   largest.checkpointing = recipe.distributed.activation_checkpointing;
   largest.loss_rows = recipe.loss.kind == LossKind::chunked ? recipe.loss.chunk_len : model.loss_chunk_rows;
-  std::vector<MemoryItem> items = state_memory(model.parameters(), optimizer_options(*recipe.optimizer));
+  const DividedState division{plan.dp, plan.dp_shard, plan.options, grad_accumulation_steps(recipe, plan.dp)};
+  std::vector<MemoryItem> items =
+      state_memory(model.parameters(), optimizer_options(*recipe.optimizer), division);
   items.push_back({"activations about", activation_memory(model.config(), model.dtype(), largest)});
   items.push_back({"libraries, data and threads about", besides_tensors()});
   return items;
 }
 
-std::string memory_sentence(const std::vector<MemoryItem>& items) {
-  return cat("training needs about ", bytes_text(total_bytes(items)), " of memory: ", describe(items));
+std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan) {
+  return cat("training needs about ", bytes_text(total_bytes(items)), " of memory",
+             plan.dp > 1 ? " on each rank" : "", ": ", describe(items));
 }
 
-std::string explain_memory(const Recipe& recipe) noexcept try {
+std::string explain_memory(const Recipe& recipe, std::int64_t ranks) noexcept try {
   const NemotronHConfig config = read_hf_config(recipe.model->path);
   const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
-  return memory_sentence(memory_of_run(recipe, model, *dataset));
+  const RankPlan plan = plan_ranks(recipe.distributed, ranks);
+  return memory_sentence(memory_of_run(recipe, model, *dataset, plan), plan);
 } catch (...) {
   return {};
 }

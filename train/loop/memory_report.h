@@ -3,20 +3,22 @@
 
 #include "data/datasets/dataset.h"
 #include "model/nemotron_h.h"
+#include "train/loop/rank_plan.h"
 #include "train/memory/training_memory.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
 
-/// Peak memory of a run of this recipe: state_memory(), activation_memory() of the largest microbatch that the
-/// data can give, and what the process holds besides tensors. `model` may consist of meta tensors in the dtype
-/// of the run.
-std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset);
+/// Peak memory of a rank of a run of this recipe: state_memory(), activation_memory() of the largest microbatch
+/// that the data can give, and what the process holds besides tensors. `model` may consist of meta tensors in the
+/// dtype of the run.
+std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+                                      const RankPlan& plan);
 
 /// One sentence: the sum, its items, and that activations are an estimate.
-std::string memory_sentence(const std::vector<MemoryItem>& items);
+std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan);
 
 /// memory_sentence() for a recipe alone; empty when the recipe's files cannot be read.
-std::string explain_memory(const Recipe& recipe) noexcept;
+std::string explain_memory(const Recipe& recipe, std::int64_t ranks) noexcept;
 
 }  // namespace nemocube

@@ -7,13 +7,11 @@ namespace nemocube {
 namespace {
 
 std::int64_t data_parallel_ranks(const DistributedSection& s, std::int64_t ranks) {
-  // In double: the product of absurd sizes may overflow.
-  const double others =
-      static_cast<double>(s.tp_size) * static_cast<double>(s.pp_size) * static_cast<double>(s.cp_size);
-  const bool whole = others <= static_cast<double>(ranks) && ranks % static_cast<std::int64_t>(others) == 0;
-  require(whole, "distributed: world size (", ranks, ") must be divisible by tp_size * pp_size * cp_size (",
-          s.tp_size, " * ", s.pp_size, " * ", s.cp_size, " = ", others, ")");
-  const std::int64_t dp = ranks / static_cast<std::int64_t>(others);
+  const std::int64_t others = s.tp_size * s.pp_size * s.cp_size;
+  require(ranks % others == 0, "distributed: world size (", ranks,
+          ") must be divisible by tp_size * pp_size * cp_size (", s.tp_size, " * ", s.pp_size, " * ",
+          s.cp_size, " = ", others, ")");
+  const std::int64_t dp = ranks / others;
   require(s.dp_size.value_or(dp) == dp, "distributed.dp_size is ", s.dp_size.value_or(dp), ", but ", ranks,
           ranks == 1 ? " rank was" : " ranks were", " started, which makes ", dp, " data-parallel ",
           dp == 1 ? "rank" : "ranks", "; start another number of ranks (mpirun -n), or leave dp_size out");

@@ -372,7 +372,7 @@ RunResult run_training(const Recipe& recipe, World& world) {
   try {
     return Run(recipe, world).train();
   } catch (const OutOfMemory& e) {
-    const std::string need = explain_memory(recipe);
+    const std::string need = explain_memory(recipe, world.size());
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));
   }
 }

@@ -2,6 +2,8 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <map>
+
 #include "core/allocator.h"
 #include "core/memory_limit.h"
 #include "data/json/test_dir.h"
@@ -51,6 +53,70 @@ TEST_CASE("training memory: what the state of a run holds, item by item") {
       CHECK(items[3].bytes == moments);
       CHECK(total_bytes(items) == weights + gradients + masters + moments);
     }
+}
+
+TEST_CASE("training memory: what each of two ranks keeps of a state that they divide") {
+  for (const ZeroLevel level :
+       {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::gradients, ZeroLevel::parameters}) {
+    CAPTURE(static_cast<int>(level));
+    NemotronH model(tiny_config("ME*-"), DType::bf16, Device::meta);
+    DividedState division{.dp = 2, .dp_shard = level == ZeroLevel::none ? 1 : 2, .options = {.level = level}};
+    division.options.overlap = false;
+    const auto items = state_memory(model.parameters(), of_kind(OptimizerKind::adamw), division);
+
+    std::map<std::pair<std::int64_t, DType>, std::vector<Parameter*>> units;
+    std::int64_t weights = 0, gradients = 0, gathered = 0, largest = 0;
+    for (Parameter& p : model.parameters().all()) {
+      const auto block = p.name.find(".mixer.") != p.name.npos ? block_of(p.name) : std::nullopt;
+      if (p.wants_grad())
+        units[{block.value_or(-1), p.value.dtype()}].push_back(&p);
+      else
+        weights += p.value.bytes();
+      if (!p.wants_grad()) p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype());
+    }
+    std::map<std::int64_t, std::int64_t> of_block;
+    for (auto& [key, parameters] : units) {
+      const FlatUnit unit(parameters, level, 0, static_cast<int>(division.dp_shard), Device::cpu);
+      weights += (level == ZeroLevel::parameters ? unit.own_values() : unit.values()).bytes();
+      gradients += (level >= ZeroLevel::gradients ? unit.own_gradients() : unit.gradients()).bytes();
+      of_block[key.first] += unit.values().bytes();
+    }
+    for (const auto& [block, bytes] : of_block)
+      (block < 0 ? gathered : largest) = std::max(block < 0 ? 0 : largest, bytes);
+    REQUIRE(items.size() == (level == ZeroLevel::parameters ? 6 : level == ZeroLevel::gradients ? 5 : 4));
+    CHECK(items[0].bytes == weights);
+    CHECK(items[1].bytes == gradients);
+    if (level == ZeroLevel::parameters) CHECK(items[4].bytes == gathered + largest);
+
+    // The optimizer keeps nothing for the gaps that align parameters.
+    const Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
+    std::int64_t masters = 0, moments = 0;
+    for (const StateTensor& t : optimizer.state())
+      (t.name.starts_with("master.") ? masters : moments) += t.value.bytes();
+    CHECK(items[2].bytes >= masters);
+    CHECK(items[3].bytes >= moments);
+    const auto gaps = static_cast<std::int64_t>(model.parameters().all().size() + 2 * units.size()) * 64 * 4;
+    CHECK(items[2].bytes <= masters + gaps);
+    CHECK(items[3].bytes <= moments + 2 * gaps);
+  }
+}
+
+TEST_CASE("training memory: deferred reduction keeps whole gradients and weights until the last microbatch") {
+  const NemotronH model(tiny_config("ME*-"), DType::f32, Device::meta);
+  const auto whole = [&](std::int64_t microbatches, bool reduce_last_only) {
+    DividedState division{.dp = 4, .dp_shard = 4, .microbatches = microbatches};
+    division.options.reduce_last_only = reduce_last_only;
+    const auto items = state_memory(model.parameters(), of_kind(OptimizerKind::adamw), division);
+    return std::pair(items[4].bytes, items[5].bytes);
+  };
+  const auto all = state_memory(model.parameters(), of_kind(OptimizerKind::adamw),
+                                {.dp = 4, .dp_shard = 1, .options = {.level = ZeroLevel::none}});
+  CHECK(whole(2, true).first >= all[0].bytes * 9 / 10);
+  CHECK(whole(2, true).second >= all[1].bytes);
+  CHECK(whole(1, true).first < whole(2, true).first);
+  CHECK(whole(1, true).second < whole(2, true).second);
+  CHECK(whole(2, false).first == whole(1, true).first);
+  CHECK(whole(2, false).second > whole(1, false).second);
 }
 
 // A step of 512 tokens, its activations measured.

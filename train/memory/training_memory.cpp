@@ -1,6 +1,7 @@
 #include "train/memory/training_memory.h"
 
 #include <algorithm>
+#include <map>
 
 #include "core/memory_limit.h"
 
@@ -46,20 +47,96 @@ Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
   return kept;
 }
 
+struct Bytes {
+  std::int64_t values = 0, gradients = 0, masters = 0;
+};
+Bytes operator+(const Bytes& a, const Bytes& b) {
+  return {a.values + b.values, a.gradients + b.gradients, a.masters + b.masters};
+}
+
+/// The units of DataParallel, whole: each block's mixer, and the root, which is everything else.
+class Units {
+ public:
+  Units(const ParameterStore& parameters, const DividedState& division) {
+    std::map<std::pair<std::int64_t, DType>, std::int64_t> elements;  // of each unit and dtype
+    const auto aligned = [&](std::int64_t count, std::int64_t to) {
+      return division.dp > 1 ? (count + to - 1) / to * to : count;
+    };
+    for (const Parameter& p : parameters.all()) {
+      if (!p.wants_grad()) {
+        frozen_ += p.value.bytes();
+        continue;
+      }
+      const auto block = p.name.find(".mixer.") != p.name.npos ? block_of(p.name) : std::nullopt;
+      elements[{block.value_or(-1), p.value.dtype()}] += aligned(p.value.numel(), alignment);
+    }
+    for (const auto& [key, count] : elements) {
+      const auto [block, dtype] = key;
+      const std::int64_t size = aligned(count, alignment * division.dp_shard);
+      const std::int64_t wide = size * size_of(accumulate_dtype(dtype));
+      const Bytes bytes{size * size_of(dtype), wide, dtype == DType::bf16 ? wide : 0};
+      Bytes& unit = block < 0 ? root_ : blocks_[block];
+      unit = unit + bytes;
+    }
+  }
+
+  std::int64_t frozen() const { return frozen_; }
+  Bytes all() const {
+    Bytes sum = root_;
+    for (const auto& [block, bytes] : blocks_) sum = sum + bytes;
+    return sum;
+  }
+  /// The most that is whole at the same time of what ranks divide.
+  Bytes whole_at_once(const DividedState& division) const {
+    const DataParallelOptions& o = division.options;
+    // Until the last microbatch nothing is reduced or released.
+    const bool waits = o.reduce_last_only && division.microbatches > 1;
+    Bytes most, before;
+    for (const auto& [block, bytes] : blocks_) {
+      // The next block is gathered, and the last one reduced, while a block computes.
+      const Bytes together = o.overlap ? before + bytes : bytes;
+      most.values = std::max(most.values, together.values);
+      most.gradients = std::max(most.gradients, together.gradients);
+      before = bytes;
+    }
+    // Reduced gradients of a later microbatch, which are then added to the sum of the earlier ones.
+    if (!o.reduce_last_only && division.microbatches > 1)
+      most.gradients += most.gradients / division.dp_shard;
+    Bytes whole = root_ + most;
+    if (waits || !o.reshard_after_forward) whole.values = all().values;
+    if (waits) whole.gradients = all().gradients;
+    return whole;
+  }
+
+ private:
+  static constexpr std::int64_t alignment = 64;  // elements, as in FlatUnit
+  std::int64_t frozen_ = 0;
+  Bytes root_;
+  std::map<std::int64_t, Bytes> blocks_;
+};
+
 }  // namespace
 
-std::vector<MemoryItem> state_memory(const ParameterStore& parameters, const OptimizerOptions& options) {
-  std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0;
+std::vector<MemoryItem> state_memory(const ParameterStore& parameters, const OptimizerOptions& options,
+                                     const DividedState& division) {
+  const Units units(parameters, division);
+  const Bytes all = units.all(), whole = units.whole_at_once(division);
+  const ZeroLevel level = division.options.level;
+  // What a rank keeps of bytes that are divided from a level on.
+  const auto kept = [&](std::int64_t bytes, ZeroLevel from) {
+    return division.dp > 1 && level >= from ? bytes / division.dp_shard : bytes;
+  };
   const int moments_of_each = options.kind != OptimizerKind::sgd ? 2 : options.momentum != 0 ? 1 : 0;
-  for (const Parameter& p : parameters.all()) {
-    weights += p.value.bytes();
-    if (!p.wants_grad()) continue;
-    const std::int64_t wide = p.value.numel() * size_of(accumulate_dtype(p.value.dtype()));
-    gradients += wide;
-    if (p.value.dtype() == DType::bf16) masters += wide;
-    moments += moments_of_each * wide;
-  }
-  return {{"weights", weights}, {"gradients", gradients}, {"masters", masters}, {"moments", moments}};
+  std::vector<MemoryItem> items{
+      {"weights", units.frozen() + kept(all.values, ZeroLevel::parameters)},
+      {"gradients", kept(all.gradients, ZeroLevel::gradients)},
+      {"masters", kept(all.masters, ZeroLevel::optimizer)},
+      {"moments", moments_of_each * kept(all.gradients, ZeroLevel::optimizer)},
+  };
+  if (division.dp == 1) return items;
+  if (level == ZeroLevel::parameters) items.push_back({"gathered weights", whole.values});
+  if (level >= ZeroLevel::gradients) items.push_back({"gradients being reduced", whole.gradients});
+  return items;
 }
 
 std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options) {

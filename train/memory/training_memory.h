@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/parameters.h"
+#include "parallel/data_parallel/data_parallel.h"
 #include "train/optimizer/optimizer.h"
 
 /// How much memory a training run needs, computed before anything is allocated.
@@ -14,13 +15,25 @@ struct MemoryItem {
   std::int64_t bytes = 0;
 };
 
+/// How data-parallel ranks divide the state of a run; by default there is one rank.
+struct DividedState {
+  std::int64_t dp = 1, dp_shard = 1;
+  DataParallelOptions options;
+  std::int64_t microbatches = 1;  ///< of a step on each rank
+};
+
 /// Exact bytes of the tensors that live from the first step to the last, in this order: weights (with
 /// buffers), gradients, masters, moments. `parameters` may be meta tensors.
 ///   weights    each in its own dtype
 ///   gradients  f32 (f64 for f64 weights), of trainable parameters
 ///   masters    f32, of trainable parameters stored in bf16
 ///   moments    AdamW and Adam: two of the gradients' size; SGD: one with momentum, none without
-std::vector<MemoryItem> state_memory(const ParameterStore& parameters, const OptimizerOptions& options);
+/// Where several ranks divide the state, each item is what one rank keeps, alignment of FlatUnit included, and
+/// two more items say what is whole for a while, at most:
+///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are kept
+///   gradients being reduced  ZeRO-2 and 3: the same of the gradients
+std::vector<MemoryItem> state_memory(const ParameterStore& parameters, const OptimizerOptions& options,
+                                     const DividedState& division = {});
 
 struct ActivationOptions {
   std::int64_t tokens = 0;     ///< of one microbatch

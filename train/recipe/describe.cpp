@@ -17,7 +17,7 @@ class Writer {
     class_ = name_of_choice(value);
     field("_target_", value, "");
   }
-  template <class E>
+  template <class Class, class E>
   void named_target(const char* key, const E& value, const char*) {
     class_ = name_of_choice(value);
     field(key, value, "");

@@ -90,7 +90,8 @@ void fields(auto& io, Like<PrecisionSection> auto& s) {
 }
 
 void fields(auto& io, Like<DistributedSection> auto& s) {
-  io.named_target("strategy", s.strategy, "what data-parallel ranks divide among them");
+  io.template named_target<StrategyClass>("strategy", s.strategy,
+                                          "what data-parallel ranks divide among them");
   io.field("dp_size", s.dp_size, "data-parallel ranks; null: all ranks", positive);
   io.field("dp_replicate_size", s.dp_replicate_size,
            "fsdp2: groups of ranks that each hold the whole model (HSDP); null: 1", positive);

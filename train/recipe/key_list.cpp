@@ -24,10 +24,10 @@ class KeyList {
     const Shown shown = show(value, any);
     add("_target_", shown.wish, required ? "required" : shown.text, meaning);
   }
-  template <class E>
+  template <class Class, class E>
   void named_target(const char* key, const E& value, const char* meaning) {
     field(key, value, meaning);
-    alias("_target_", value, path_of(key));
+    add("_target_", show(static_cast<Class>(value), any).wish, "", cat("the class of `", path_of(key), "`"));
   }
   void classes(std::string_view names) { classes_ = names; }
   template <class T>

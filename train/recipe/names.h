@@ -76,18 +76,20 @@ template <>
 inline constexpr std::array names_of<ScheduleUnit>{Name{"steps", ScheduleUnit::steps},
                                                    Name{"iterations", ScheduleUnit::steps},
                                                    Name{"samples", ScheduleUnit::samples}};
-/// `strategy` has the first three names; `_target_` has the classes of AutoModel and of its older versions.
 template <>
 inline constexpr std::array names_of<Strategy>{Name{"fsdp2", Strategy::fsdp2},
                                                Name{"megatron_fsdp", Strategy::megatron_fsdp},
-                                               Name{"ddp", Strategy::ddp},
-                                               Name{"FSDP2Config", Strategy::fsdp2},
-                                               Name{"FSDP2Manager", Strategy::fsdp2},
-                                               Name{"MegatronFSDPConfig", Strategy::megatron_fsdp},
-                                               Name{"MegatronFSDPManager", Strategy::megatron_fsdp},
-                                               Name{"NVFSDPManager", Strategy::megatron_fsdp},
-                                               Name{"DDPConfig", Strategy::ddp},
-                                               Name{"DDPManager", Strategy::ddp}};
+                                               Name{"ddp", Strategy::ddp}};
+/// The strategies again, by the names of AutoModel's classes, those of older versions included.
+enum class StrategyClass { fsdp2, megatron_fsdp, ddp };
+template <>
+inline constexpr std::array names_of<StrategyClass>{Name{"FSDP2Config", StrategyClass::fsdp2},
+                                                    Name{"FSDP2Manager", StrategyClass::fsdp2},
+                                                    Name{"MegatronFSDPConfig", StrategyClass::megatron_fsdp},
+                                                    Name{"MegatronFSDPManager", StrategyClass::megatron_fsdp},
+                                                    Name{"NVFSDPManager", StrategyClass::megatron_fsdp},
+                                                    Name{"DDPConfig", StrategyClass::ddp},
+                                                    Name{"DDPManager", StrategyClass::ddp}};
 template <>
 inline constexpr std::array names_of<ZeroLevel>{Name{"3", ZeroLevel::parameters},
                                                 Name{"2", ZeroLevel::gradients},

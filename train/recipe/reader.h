@@ -31,20 +31,25 @@ class Reader {
     else if (outcome != Outcome::wrong)
       class_ = name_of_choice(out);
   }
-  /// A class that has a key of its own, `key`, with `_target_` as second spelling.
-  template <class E>
+  /// A class that has a key of its own. The names of Class, whose values are those of E, are what `_target_`
+  /// may say instead.
+  template <class Class, class E>
   void named_target(const char* key, E& out, const char*) {
-    class_key_ = key;
-    const bool right = read_key(key, out, or_default) != Outcome::wrong;
-    // Neither has to be taken out of the file to say the other on the command line.
-    const Value *named = map_.find(key), *target = map_.find("_target_");
-    if (named != nullptr && target != nullptr && named->line == 0 && target->line > 0) {
-      take("_target_");
+    const Outcome named = read_key(key, out, or_default);
+    auto target = static_cast<Class>(out);
+    const Outcome typed = read_key("_target_", target, any);
+    if (named == Outcome::wrong || typed == Outcome::wrong) return;
+    if (named == Outcome::read || typed == Outcome::absent) class_key_ = key;
+    const auto meant = static_cast<E>(target);
+    const bool from_command_line = named == Outcome::read && map_.find(key)->line == 0;
+    if (meant != out && from_command_line && map_.find("_target_")->line > 0)
       reading_.no_effect.push_back(path_of("_target_"));
-    } else {
-      alias("_target_", out, path_of(key));
-    }
-    if (right && !reading_.any_faulty({path_of("_target_")})) class_ = name_of_choice(out);
+    else if (meant != out && named == Outcome::read)
+      reading_.rule(false, {path_of("_target_")}, "is the class of ", name_of_choice(meant), ", but ",
+                    path_of(key), " is ", name_of_choice(out), "; want one of them, or classes that agree");
+    else
+      out = meant;
+    class_ = name_of_choice(out);
   }
   /// The fields that follow belong to these classes only, written as in text_of() and separated by blanks.
   /// Without names they belong to all classes.

@@ -39,7 +39,12 @@ TEST_CASE("describe() reads back as the same recipe") {
       "validation_dataloader: {shuffle: false, batch_size: 3}\n",
       "dataset: {_target_: messages, path: p, chat_template: null}\noptimizer: {_target_: FusedAdam, "
       "adam_w_mode: "
-      "false}\nbenchmark: {peak_tflops: 2}\nmodel: {config: {pretrained_model_name_or_path: y}}\n"};
+      "false}\nbenchmark: {peak_tflops: 2}\nmodel: {config: {pretrained_model_name_or_path: y}}\n",
+      with("distributed: {_target_: MegatronFSDPManager, zero_dp_strategy: optim, dp_size: 4}\n"
+           "dist_env: {timeout_minutes: 0.25}\ndebug: {check_collectives: true}\n"),
+      with("distributed: {dp_replicate_size: 2, reshard_after_forward: false, mp_policy: {reduce_dtype: "
+           "float32}}\n"),
+      with("distributed: {strategy: ddp}\n")};
   ::setenv("x", "value of x", 1);
   for (const std::string& yaml : yamls) {
     const std::string once = describe(parse(yaml));
@@ -56,6 +61,9 @@ TEST_CASE("describe() reads back as the same recipe") {
   CHECK(null_template.optimizer->kind == OptimizerKind::adam);
   CHECK(null_template.mfu.peak_tflops == 2);
   CHECK(null_template.model->path == "y");
+  CHECK(parse(describe(parse(yamls[4]))).distributed.zero_dp_strategy == ZeroLevel::optimizer);
+  CHECK(parse(describe(parse(yamls[5]))).distributed.mp_policy.reduce_dtype == DType::f32);
+  CHECK(parse(describe(parse(yamls[6]))).distributed.strategy == Strategy::ddp);
   CHECK(parse(describe(parse(yamls[2]))).model->initialisation == Initialisation::megatron);
   CHECK(parse(describe(parse(yamls[2]))).optimizer->param_group_overrides[0].pattern == "a\\.b$");
 }

@@ -333,10 +333,9 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
       with("recipe: X\ncompile: {enabled: false}\nwandb: {a: {b: c}}\nci: {time: '1'}\n"
            "dist_env: {backend: nccl, timeout_minutes: 1, runtime_env: {A: b}}\n"
            "distributed: {strategy: fsdp2, tp_size: 1, dp_size: none, moe: {ignore_router_for_ac: true}}\n"));
-  CHECK(r.no_effect == std::vector<std::string>{"distributed.moe.ignore_router_for_ac",
-                                                "distributed.strategy", "dist_env.backend",
-                                                "dist_env.timeout_minutes", "dist_env.runtime_env",
-                                                "compile.enabled", "wandb", "recipe", "ci"});
+  CHECK(r.no_effect == std::vector<std::string>{"distributed.moe.ignore_router_for_ac", "dist_env.backend",
+                                                "dist_env.runtime_env", "compile.enabled", "wandb", "recipe",
+                                                "ci"});
   CHECK(parse(with("deterministic: false")).no_effect == std::vector<std::string>{"deterministic"});
   CHECK(parse(with("checkpoint: {save_consolidated: every}\nbenchmark: {warmup_steps: 2}\n"
                    "mfu: {device: h100, peak_tflops: 1}\nvalidation_dataloader: {shuffle: true, drop_last: "
@@ -386,14 +385,83 @@ TEST_CASE("what means nothing on one rank is read all the same") {
                             "model.backend.dispatcher_async_dispatch=true"}) == "no error");
 }
 
-TEST_CASE("layouts of more than one rank are refused for runs, not for looking") {
+TEST_CASE("parallelism other than data parallelism is refused for runs, not for looking") {
   const std::string yaml = with("distributed: {pp_size: 4, activation_checkpointing: selective}");
   CHECK(contains(error_of(yaml, {}, RecipeUse::train),
-                 "distributed.pp_size: is 4, but the process grid is not in this build"));
-  CHECK(contains(error_of(yaml, {"distributed.pp_size=1", "distributed.dp_size=8"}, RecipeUse::train),
-                 "--set distributed.dp_size: is 8"));
+                 "distributed.pp_size: is 4, but pipeline parallelism is not in this version"));
+  CHECK(contains(error_of(yaml, {"distributed.pp_size=1", "distributed.ep_size=8"}, RecipeUse::train),
+                 "--set distributed.ep_size: is 8, but expert parallelism"));
   CHECK(parse(yaml).distributed.activation_checkpointing);
   CHECK(parse(yaml, {"distributed.pp_size=1"}, RecipeUse::train).distributed.pp_size == 1);
+  CHECK(
+      parse(yaml, {"distributed.pp_size=1", "distributed.dp_size=8"}, RecipeUse::train).distributed.dp_size ==
+      8);
+}
+
+TEST_CASE("the strategy has a key of its own and AutoModel's classes") {
+  const auto strategy = [](const std::string& keys, const std::vector<std::string>& overrides = {}) {
+    return parse(with(cat("distributed: {", keys, "}")), overrides).distributed.strategy;
+  };
+  CHECK(strategy("") == Strategy::fsdp2);
+  CHECK(strategy("strategy: null") == Strategy::fsdp2);
+  CHECK(strategy("strategy: ddp") == Strategy::ddp);
+  CHECK(strategy("_target_: a.b.fsdp2.FSDP2Manager") == Strategy::fsdp2);
+  CHECK(strategy("_target_: a.b.megatron_fsdp.MegatronFSDPManager, zero_dp_strategy: 2") ==
+        Strategy::megatron_fsdp);
+  CHECK(strategy("_target_: a.b.nvfsdp.NVFSDPManager, dp_size: none") == Strategy::megatron_fsdp);
+  CHECK(strategy("_target_: DDPConfig, strategy: ddp") == Strategy::ddp);
+  CHECK(strategy("_target_: DDPManager", {"distributed.strategy=fsdp2"}) == Strategy::fsdp2);
+  CHECK(error_with("distributed: {_target_: x.DDPManager, strategy: fsdp2}") ==
+        "r.yaml:2: distributed._target_: is the class of ddp, but distributed.strategy is fsdp2; want one of "
+        "them, or classes that agree");
+  CHECK(contains(error_with("distributed: {_target_: x.Other}"), "no class 'Other' in this build"));
+}
+
+TEST_CASE("keys of a strategy belong to that strategy") {
+  const Recipe megatron = parse(with(
+      "distributed: {strategy: megatron_fsdp, data_parallel_sharding_strategy: optim, "
+      "overlap_grad_reduce: false, overlap_param_gather: false, grad_reduce_in_fp32: false, "
+      "average_in_collective: false}\ndist_env: {timeout_minutes: 0.5}\ndebug: {check_collectives: on}"));
+  CHECK(megatron.distributed.zero_dp_strategy == ZeroLevel::optimizer);
+  CHECK_FALSE(megatron.distributed.overlap_grad_reduce);
+  CHECK(megatron.dist_env.timeout_minutes == 0.5);
+  CHECK(megatron.debug.check_collectives);
+  CHECK(megatron.no_effect == std::vector<std::string>{"distributed.grad_reduce_in_fp32"});
+  const Recipe fsdp2 = parse(
+      with("distributed: {reshard_after_forward: false, defer_fsdp_grad_sync: false, offload_policy: {a: b}, "
+           "mp_policy: {_target_: torch.distributed.fsdp.MixedPrecisionPolicy, param_dtype: torch.bfloat16, "
+           "reduce_dtype: float32, output_dtype: bf16}}"));
+  CHECK(fsdp2.distributed.reshard_after_forward == false);
+  CHECK_FALSE(fsdp2.distributed.defer_fsdp_grad_sync);
+  CHECK(fsdp2.distributed.mp_policy.param_dtype == DType::bf16);
+  CHECK(fsdp2.distributed.mp_policy.reduce_dtype == DType::f32);
+  CHECK(fsdp2.no_effect ==
+        std::vector<std::string>{"distributed.mp_policy.output_dtype", "distributed.offload_policy"});
+
+  const std::vector<std::pair<const char*, const char*>> cases{
+      {"zero_dp_strategy: 2",
+       "key 'zero_dp_strategy' belongs to megatron_fsdp; distributed.strategy is fsdp2, which is the "
+       "default"},
+      {"strategy: ddp, reshard_after_forward: true",
+       "key 'reshard_after_forward' belongs to fsdp2; distributed.strategy is ddp"},
+      {"strategy: ddp, mp_policy: {}", "key 'mp_policy' belongs to fsdp2"},
+      {"strategy: megatron_fsdp, zero_dp_strategy: 4",
+       "distributed.zero_dp_strategy: want one of 3, 2, 1, 0, optim_grads_params"},
+      {"strategy: megatron_fsdp, zero_dp_strategy: 1, data_parallel_sharding_strategy: optim_grads",
+       "is 2, but distributed.zero_dp_strategy is 1"},
+      {"strategy: megatron_fsdp, average_in_collective: true",
+       "averaging gradients over ranks is not in this build; want false"},
+      {"strategy: megatron_fsdp, overlap_param_gather: false",
+       "distributed.overlap_param_gather: is false, but overlap_grad_reduce is not"},
+      {"strategy: megatron_fsdp, dp_replicate_size: 2",
+       "distributed.dp_replicate_size: is 2, but only fsdp2 has replicas of sharded groups; "
+       "distributed.strategy is megatron_fsdp; want 1 (or absent)"},
+      {"dp_size: 0", "distributed.dp_size: want a positive integer or null, found '0'"}};
+  for (const auto& [keys, part] : cases) {
+    const std::string message = error_with(cat("distributed: {", keys, "}"));
+    CHECK_MESSAGE(contains(message, part), keys, ": ", message);
+  }
+  CHECK(contains(error_with("dist_env: {timeout_minutes: 0}"), "dist_env.timeout_minutes: want"));
 }
 
 TEST_CASE("files that a recipe names and that are not there are problems of the recipe") {

@@ -139,7 +139,7 @@ void read(const Place& at, std::optional<DType>& out, Range range) {
   } catch (const Error&) {
     out.reset();  // refused below
   }
-  if (out != DType::bf16 && out != DType::f32) wrong(at, show(out, range).wish);
+  if (out != DType::bf16 && out != DType::f32 && out != DType::f64) wrong(at, show(out, range).wish);
 }
 
 void read(const Place& at, std::array<double, 2>& out, Range range) {
@@ -205,7 +205,7 @@ Shown show(double value, Range range) { return {wish_for_number("number", range)
 Shown show(const std::string& value, Range) { return {"text", in_quotes(value)}; }
 
 Shown show(const std::optional<DType>& value, Range) {
-  return {"auto, bf16 or f32", value ? std::string(name_of(*value)) : "auto"};
+  return {"auto, bf16, f32 or f64", value ? std::string(name_of(*value)) : "auto"};
 }
 
 Shown show(const std::array<double, 2>& value, Range range) {
