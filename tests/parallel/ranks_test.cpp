@@ -59,6 +59,34 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+struct ProcessState {
+  char state = 'X';  // of /proc/PID/stat; X: there is no such process
+  int parent = 0;
+};
+ProcessState state_of(const std::string& pid) {
+  std::ifstream stat(fs::path("/proc") / pid / "stat");
+  std::string text;
+  std::getline(stat, text);
+  ProcessState state;
+  const auto name_end = text.rfind(')');  // the name before may hold anything
+  if (name_end != text.npos) std::sscanf(text.c_str() + name_end + 2, "%c %d", &state.state, &state.parent);
+  return state;
+}
+bool is_alive(int pid) {
+  const char state = state_of(std::to_string(pid)).state;
+  return state != 'X' && state != 'Z';
+}
+
+std::vector<int> children_of(int parent) {
+  std::vector<int> children;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") == name.npos && state_of(name).parent == parent)
+      children.push_back(std::stoi(name));
+  }
+  return children;
+}
+
 }  // namespace
 
 TEST_CASE("ranks: train gives the losses of one rank, with every strategy") {
@@ -135,6 +163,75 @@ TEST_CASE("ranks: forward gives the logits, loss and gradients of one rank, also
   }
 }
 
+TEST_CASE("ranks: a run that is stopped or killed and resumed gives the bits of one that was not") {
+  for (const Words& strategy :
+       {Words{}, Words{"distributed.strategy=ddp"},
+        Words{"distributed.strategy=megatron_fsdp", "distributed.zero_dp_strategy=2"}}) {
+    const RunDir dir;
+    const Words resumed = plus(strategy, {"checkpoint.checkpoint_dir=resumed"});
+    const auto train = [&](const Words& overrides) {
+      return run_process(mpirun(2, RunDir::train_command(overrides)), dir.path());
+    };
+    const auto straight = train(strategy);
+    CAPTURE(straight.err);
+    REQUIRE(straight.exit_code == 0);
+    {
+      Process killed(mpirun(2, RunDir::train_command(resumed)), dir.path());
+      for (int i = 0; i < 3000 && !fs::exists(dir / "resumed" / "LATEST"); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      for (const int rank : children_of(killed.pid())) ::kill(rank, SIGKILL);
+      CHECK(killed.wait().exit_code != 0);
+    }
+    const auto rest = train(resumed);
+    CAPTURE(rest.err);
+    REQUIRE(rest.exit_code == 0);
+    CHECK(rest.err.find("resumed from") != std::string::npos);
+    for (const char* step : {"epoch_1_step_9", "epoch_1_step_11"})
+      CHECK(differences(dir / "straight" / step, dir / "resumed" / step) == "");
+    CHECK(repeatable(dir / "straight" / "training.jsonl") == repeatable(dir / "resumed" / "training.jsonl"));
+
+    // The model of a checkpoint is whole, whoever reads it.
+    const auto eval = run_process({NEMOCUBE_BINARY, "eval", "recipe.yaml", "--model", "straight", "--json",
+                                   "--set", "evaluation.max_new_tokens=2"},
+                                  dir.path());
+    CAPTURE(eval.err);
+    REQUIRE(eval.exit_code == 0);
+    const auto validation = read_jsonl(dir / "straight" / "validation.jsonl");
+    CHECK(parse_json(eval.out, "eval")["val_loss"].get<double>() ==
+          doctest::Approx(validation.back()["val_loss"].get<double>()).epsilon(1e-5));
+
+    // Another layout is refused, by all ranks with one message.
+    const auto other = run_process(RunDir::train_command(strategy), dir.path());
+    CHECK(other.exit_code == 2);
+    CAPTURE(other.err);
+    CHECK(other.err.find("2 ranks") != std::string::npos);
+  }
+}
+
+TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with a checkpoint") {
+  const RunDir dir;
+  Process job(
+      mpirun(3, RunDir::train_command(
+                    {"step_scheduler.global_batch_size=3", "step_scheduler.local_batch_size=1",
+                     "step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
+                     "step_scheduler.ckpt_every_steps=100000", "step_scheduler.val_every_steps=null"})),
+      dir.path());
+  for (int i = 0; i < 3000 && !fs::exists(dir / "straight" / "training.jsonl"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const std::vector<int> ranks = children_of(job.pid());
+  REQUIRE(ranks.size() == 3);
+  ::kill(ranks[2], SIGTERM);
+  const ProcessResult result = job.wait();
+  CAPTURE(result.err);
+  CHECK(result.exit_code == 128 + SIGTERM);
+  CHECK(result.err.find("stopped by signal 15") != std::string::npos);
+  const auto steps = read_jsonl(dir / "straight" / "training.jsonl");
+  CHECK(fs::canonical(dir / "straight" / "LATEST")
+            .filename()
+            .string()
+            .ends_with(cat("_step_", steps.size() - 1)));
+}
+
 TEST_CASE("ranks: eval gives the numbers of one rank") {
   const RunDir dir;
   const auto trained = run_process(
@@ -195,38 +292,6 @@ TEST_CASE("ranks: one that differs, or fails, ends the job with one message of i
     CHECK(lines_with(run.err, "error: ") <= 2);
   }
 }
-
-namespace {
-
-struct ProcessState {
-  char state = 'X';  // of /proc/PID/stat; X: there is no such process
-  int parent = 0;
-};
-ProcessState state_of(const std::string& pid) {
-  std::ifstream stat(fs::path("/proc") / pid / "stat");
-  std::string text;
-  std::getline(stat, text);
-  ProcessState state;
-  const auto name_end = text.rfind(')');  // the name before may hold anything
-  if (name_end != text.npos) std::sscanf(text.c_str() + name_end + 2, "%c %d", &state.state, &state.parent);
-  return state;
-}
-bool is_alive(int pid) {
-  const char state = state_of(std::to_string(pid)).state;
-  return state != 'X' && state != 'Z';
-}
-
-std::vector<int> children_of(int parent) {
-  std::vector<int> children;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") == name.npos && state_of(name).parent == parent)
-      children.push_back(std::stoi(name));
-  }
-  return children;
-}
-
-}  // namespace
 
 TEST_CASE("ranks: when one is killed, all end soon, and none is left behind") {
   const RunDir dir;
