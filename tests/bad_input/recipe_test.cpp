@@ -156,10 +156,12 @@ TEST_CASE("train --check --ranks: for another number of ranks than this one") {
                 {"distributed.dp_size is 4, but 1 rank was started"});
   check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--ranks", "0"}, {"--ranks", "0"});
   check_refused(dir.path(), {"train", "recipe.yaml", "--ranks", "2"}, {"--ranks", "--check"});
-  for (const char* override :
-       {"distributed.mp_policy={param_dtype: bfloat16}", "distributed.mp_policy={reduce_dtype: float64}"})
-    check_refused(dir.path(), {"train", "--check", "recipe.yaml", "--set", override},
-                  {"distributed.mp_policy.", "the weights are f32", "want"});
+  check_refused(dir.path(),
+                {"train", "--check", "recipe.yaml", "--set", "distributed.mp_policy={param_dtype: bfloat16}"},
+                {"distributed.mp_policy.param_dtype is bf16", "the weights are f32", "want"});
+  check_refused(dir.path(),
+                {"train", "--check", "recipe.yaml", "--set", "distributed.mp_policy={reduce_dtype: float64}"},
+                {"distributed.mp_policy.reduce_dtype is f64", "summed in f32", "want"});
 }
 
 TEST_CASE("train --check: a model that does not fit the machine's memory gets a warning") {

@@ -99,6 +99,10 @@ TEST_CASE("resume: from a checkpoint, the rest of a bf16 run has the same bits")
   check_resume({"model.torch_dtype=bf16"});
 }
 
+TEST_CASE("resume: from a checkpoint, the rest of an f64 run has the same bits") {
+  check_resume({"model.torch_dtype=float64"});
+}
+
 TEST_CASE("resume: SGD with momentum, unpacked rows and activation checkpointing") {
   check_resume({"optimizer={_target_: torch.optim.SGD, lr: 0.05, momentum: 0.9, nesterov: true}",
                 "packed_sequence.packed_sequence_size=0", "dataset.limit_dataset_samples=24",

@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
 
-// Runs the golden recipe in a copy of its directory and compares every step with what PyTorch computed.
-void check_train20(const std::vector<std::string>& overrides, double rel) {
+// Runs the golden recipe in a copy of its directory; the result is its log.
+std::vector<Json> train20(const std::vector<std::string>& overrides) {
   wait_politely();
   const TestDir scratch;
   for (const char* name : {"config.json", "model.safetensors", "recipe.yaml", "tokens.safetensors"})
@@ -23,8 +23,13 @@ void check_train20(const std::vector<std::string>& overrides, double rel) {
   const ProcessResult run = run_process(RunDir::train_command(overrides), scratch.path());
   CAPTURE(run.err);
   REQUIRE(run.exit_code == 0);
+  return read_jsonl(scratch / "checkpoints" / "training.jsonl");
+}
+
+// Compares every step with what PyTorch computed.
+void check_train20(const std::vector<std::string>& overrides, double rel) {
+  const auto got = train20(overrides);
   const Json want = read_json_file(source_dir() / "tests" / "goldens" / "train20" / "expected.json");
-  const auto got = read_jsonl(scratch / "checkpoints" / "training.jsonl");
   REQUIRE(want.size() == 20);
   REQUIRE(got.size() == want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -56,4 +61,14 @@ TEST_CASE("train20: with activation checkpointing") {
 TEST_CASE("train20: the cut into microbatches does not matter") {
   check_train20({"step_scheduler.local_batch_size=1"}, 1e-4);
   check_train20({"step_scheduler.local_batch_size=4"}, 1e-4);
+}
+
+TEST_CASE("train20: in f64, which f32 follows closely at first") {
+  check_train20({"model.torch_dtype=float64"}, 1e-4);
+  const std::vector<std::string> one_step{"step_scheduler.max_steps=1", "lr_scheduler=null"};
+  std::vector<std::string> wide = one_step;
+  wide.emplace_back("model.torch_dtype=f64");
+  const double f32 = train20(one_step).at(0)["loss"], f64 = train20(wide).at(0)["loss"];
+  CHECK(f32 != f64);
+  CHECK(relative(f32, f64) <= 1e-6);
 }

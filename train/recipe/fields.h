@@ -18,7 +18,8 @@ inline constexpr Range multiplier{.low = 0, .high = 1e4};
 inline constexpr Range coefficient{.low = 0, .high = 100};
 inline constexpr Range bias_rate{.low = 0, .high = 1};
 inline constexpr Range epsilon{.low = 1e-30, .high = 1};
-inline constexpr Range wait_minutes{.low = 0, .high = 1e6, .above_low = true, .null_is_default = true};
+/// At most a week.
+inline constexpr Range wait_minutes{.low = 0, .high = 10080, .above_low = true, .null_is_default = true};
 
 /// A section, to be written or only to be looked at.
 template <class S, class Section>

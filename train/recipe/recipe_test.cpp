@@ -461,7 +461,8 @@ TEST_CASE("keys of a strategy belong to that strategy") {
     const std::string message = error_with(cat("distributed: {", keys, "}"));
     CHECK_MESSAGE(contains(message, part), keys, ": ", message);
   }
-  CHECK(contains(error_with("dist_env: {timeout_minutes: 0}"), "dist_env.timeout_minutes: want"));
+  CHECK(contains(error_with("dist_env: {timeout_minutes: 0}"),
+                 "dist_env.timeout_minutes: want a number above 0, at most 10080, found '0'"));
 }
 
 TEST_CASE("files that a recipe names and that are not there are problems of the recipe") {

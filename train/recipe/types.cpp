@@ -44,8 +44,9 @@ std::string wish_for_number(const std::string& noun, Range range) {
   const std::string article = noun == "integer" ? "an " : "a ";
   std::string text = article + noun;
   if (std::isfinite(range.high))
-    text +=
-        cat(" from ", shortest(range.low), range.below_high ? " to below " : " to ", shortest(range.high));
+    text += range.above_low ? cat(" above ", shortest(range.low), ", at most ", shortest(range.high))
+                            : cat(" from ", shortest(range.low), range.below_high ? " to below " : " to ",
+                                  shortest(range.high));
   else if (std::isfinite(range.low))
     text = cat(range.above_low ? "a positive " : "a nonnegative ", noun);
   return range.infinite ? text + " or .inf" : text;
