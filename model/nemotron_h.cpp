@@ -102,7 +102,8 @@ Tensor NemotronH::logits(const Tensor& hidden) const {
 }
 
 Var NemotronH::loss(Context& ctx, const Var& hidden, const Tensor& labels, double grad_scale) {
-  return linear_cross_entropy(ctx, hidden, lm_head_->var(), labels, grad_scale, loss_chunk_rows);
+  return linear_cross_entropy(ctx, hidden, lm_head_->var(), labels, grad_scale, loss_chunk_rows,
+                              vocabulary_part);
 }
 
 DecodeState NemotronH::make_state(std::int64_t sequences) const {

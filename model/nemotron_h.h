@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "model/mixers/moe.h"
 #include "model/parameters.h"
+#include "ops/cross_entropy/vocabulary_part.h"
 
 namespace nemocube {
 
@@ -66,6 +67,7 @@ class NemotronH {
   /// Sum of the cross-entropy over labelled rows (label -100: not labelled), [] in f32 (f64 for f64). While
   /// recording, gradients are those of grad_scale times the sum; backward must start from 1. Full logits
   /// never exist. The gradient of lm_head is written at once, so the loss is the first work of backward.
+  /// Where the vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
   Var loss(Context& ctx, const Var& hidden, const Tensor& labels, double grad_scale);
 
   DecodeState make_state(std::int64_t sequences) const;
@@ -83,6 +85,7 @@ class NemotronH {
   /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
   /// 256, at most 512.
   std::int64_t loss_chunk_rows = 0;
+  VocabularyPart vocabulary_part;  ///< the rows of lm_head, where they are cut over ranks; the default is all
   BlockHooks* hooks = nullptr;
 
  private:

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "model/test_models.h"
+#include "ops/cross_entropy/test_parts.h"
 #include "ops/view/view.h"
 
 using namespace nemocube;
@@ -258,5 +259,42 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
       both.data<double>()[e] = outputs[1].data<double>()[e] + outputs[2].data<double>()[e];
     CHECK(relative_error(both, outputs[0]) < 1e-13);
     CHECK(relative_error(outputs[1], outputs[0]) > 1e-3);
+  }
+}
+
+TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gradients of the whole") {
+  const NemotronHConfig config = tiny_config("-");
+  const std::vector<std::int64_t> cuts{0, 9, 23};
+  NemotronH whole(config, DType::f64);
+  randomise(whole, 51);
+  const Tensor rows = random_tensor({17, config.hidden_size}, DType::f64, 52);
+  const Tensor labels = random_labels(config, 17, 53);
+  const auto gradients_of = [&](NemotronH& model) {
+    const Var hidden(rows, std::make_shared<GradNode>(rows.shape(), DType::f64, false));
+    Tape tape;
+    Context ctx{.tape = &tape};
+    const Var loss = model.loss(ctx, hidden, labels, 1);
+    tape.backward(loss, Tensor::scalar(1, DType::f64));
+    return std::vector{loss.value(), hidden.node()->take(),
+                       model.parameters().get("lm_head.weight").node->grad()};
+  };
+  const std::vector<Tensor> want = gradients_of(whole);
+  std::vector<std::vector<Tensor>> parts(2);
+  on_parts(cuts, config.vocab_size, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
+    const auto cut = [&](const TensorSpec& spec) {
+      const Shard shard(spec.shape);
+      return spec.name == "lm_head.weight" ? shard.cut(0, {cuts[i], cuts[i + 1]}) : shard;
+    };
+    NemotronH model(config, DType::f64, Device::cpu, {1, 1, false, true, cut});
+    copy_weights(model, whole);
+    model.vocabulary_part = part;
+    parts[i] = gradients_of(model);
+  });
+  const Tensor dx = parts[0][1].clone();
+  for (std::int64_t e = 0; e < dx.numel(); ++e) dx.data<double>()[e] += parts[1][1].data<double>()[e];
+  CHECK(relative_error(dx, want[1]) < 1e-13);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    CHECK(relative_error(parts[i][0], want[0]) < 1e-14);
+    CHECK(relative_error(parts[i][2], want[2].narrow(0, cuts[i], cuts[i + 1] - cuts[i])) < 1e-13);
   }
 }

@@ -15,22 +15,28 @@ std::int64_t count_labels(const Tensor& labels) {
   return labels.numel() - std::count(values, values + labels.numel(), ignored_label);
 }
 
-Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale) {
+Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale,
+                  const VocabularyPart& part) {
+  const char* op = "cross_entropy";
   const Tensor& z = logits.value();
-  require(z.ndim() >= 1, "cross_entropy: logits: want shape [..., V], got ", z.shape());
-  const auto values = cpu::checked_labels("cross_entropy", labels, z.rows(), z.cols());
-  const Tensor lse = Tensor::empty({z.rows()}, accumulate_dtype(z.dtype()));
+  require(z.ndim() >= 1, op, ": logits: want shape [..., V], got ", z.shape());
+  const std::int64_t vocabulary = part.tokens(z.cols()), own = part.own_tokens(z.cols());
+  const auto values = cpu::checked_labels(op, labels, z.rows(), vocabulary);
+  const cpu::RowStatistics statistics = cpu::row_statistics(z.narrow(-1, 0, own), values, part);
   std::vector<double> losses(values.size());
-  cpu::softmax_losses(lse, losses, z, values);
+  cpu::row_losses(losses, statistics, values);
   const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
-  Var loss = make_result(Tensor::scalar(sum, lse.dtype()), ctx.records({&logits}));
+  Var loss = make_result(Tensor::scalar(sum, accumulate_dtype(z.dtype())), ctx.records({&logits}));
   if (loss.needs_grad())
-    ctx.tape->record("cross_entropy", [z, lse, labels, grad_scale, in = logits.node(), out = loss.node()] {
+    ctx.tape->record(op, [z, statistics, labels, grad_scale, op, vocabulary, own, begin = part.begin,
+                          in = logits.node(), out = loss.node()] {
       if (!out->filled()) return;
       const double dloss = out->take().to_vector().front();
       const Tensor dz = Tensor::empty(z.shape(), z.dtype());
-      const auto again = cpu::checked_labels("cross_entropy", labels, z.rows(), z.cols());
-      cpu::softmax_gradient(dz, z, lse, again, dloss * grad_scale);
+      const auto again = cpu::checked_labels(op, labels, z.rows(), vocabulary);
+      cpu::softmax_gradient(dz.narrow(-1, 0, own), z.narrow(-1, 0, own), statistics, again, begin,
+                            dloss * grad_scale);
+      dz.narrow(-1, own, z.cols() - own).zero();
       in->add(dz);
     });
   return loss;

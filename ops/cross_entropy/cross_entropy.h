@@ -2,15 +2,27 @@
 #include <cstdint>
 
 #include "core/autograd.h"
+#include "ops/cross_entropy/vocabulary_part.h"
 
 /// Cross-entropy against labels that are already shifted: labels[t] is the target of logits[t]; -100 marks
 /// rows that do not count. Losses are sums over the labelled rows, not means: the caller divides by the label
 /// count of the whole batch over all devices, which is known before the step.
 ///
-/// labels     i64, contiguous, one for each row; -100 or in [0, V); otherwise Error naming label and position
+/// labels     i64, contiguous, one for each row; -100 or in [0, V), where V counts the tokens of the whole
+///            vocabulary; otherwise Error naming label and position
 /// result     shape [], f32 (f64 for f64); 0 when no row is labelled
 /// arithmetic exponentials and sums over the vocabulary in f32 (f64 for f64); row losses are added in f64 in
 ///            row order
+///
+/// The vocabulary may be cut over ranks (VocabularyPart). Each rank then passes the logits of its own tokens,
+/// and all pass the same labels. For each row, with sums and maximum over the ranks as well:
+///     m = max_v z[v]        S = sum_v e^(z[v] - m)        y = sum of z[label] where the rank has the label
+///     loss = m - y + log S                   dz[v] = grad_scale dloss (e^(z[v] - m) / S - [v = label])
+/// messages   for each block of rows a maximum [rows] of m and a sum [rows, 2] of S and y, in the dtype of the
+///            arithmetic; none when there are no rows, and none in backward
+/// loss       that of the whole vocabulary, with the same bits on every rank
+/// gradients  of the rank's own logits; 0 for padding, whose logits are not read
+/// source     vocab-parallel cross-entropy of NVIDIA/Megatron-LM, with the two sums in one message
 namespace nemocube {
 
 constexpr std::int64_t ignored_label = -100;
@@ -21,7 +33,10 @@ std::int64_t count_labels(const Tensor& labels);
 /// loss = sum_t lse(z[t]) - z[t, labels[t]]
 /// dz[t, v] = grad_scale dloss (softmax(z[t])_v - [v = labels[t]])
 ///
-/// shapes     logits z [..., V]; dtypes f32, f64 or bf16; ignored rows get gradient 0
-Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale = 1);
+/// shapes     logits z [..., V], or, for a `part`, [..., its tokens and padding]; dtypes f32, f64 or bf16;
+///            ignored rows get gradient 0
+/// messages   one block of all rows
+Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale = 1,
+                  const VocabularyPart& part = {});
 
 }  // namespace nemocube

@@ -67,6 +67,17 @@ TEST_CASE("cross_entropy: huge, far apart and non-finite logits") {
   CHECK(std::isnan(loss({inf, 1, 1}, 1)));
 }
 
+TEST_CASE("cross_entropy: the gradient of large logits is as exact as that of small ones") {
+  const Tensor z = random_tensor({16, 7}, DType::f32, 1);
+  for (std::int64_t i = 0; i < z.numel(); ++i) z.data<float>()[i] += 1e4f;
+  const Labels labels = some_labels(16, 7, 0);
+  const Var logits(z, std::make_shared<GradNode>(z.shape(), DType::f32, false));
+  Tape tape;
+  Context ctx{.tape = &tape};
+  tape.backward(cross_entropy(ctx, logits, labels_of(labels)), Tensor::scalar(1, DType::f32));
+  CHECK_CLOSE(logits.node()->take(), reference(z, labels).dlogits, (Tol{1e-6, 1e-6}));
+}
+
 TEST_CASE("cross_entropy: errors") {
   Context ctx;
   const Tensor z = Tensor::zeros({3, 5}, DType::f32);

@@ -83,14 +83,13 @@ Tensor as_rows(const Tensor& x) { return x.ndim() == 2 ? x : x.reshape({x.rows()
 
 /// Loss of the labelled rows, chunk by chunk. Forms the gradients dx and dw that are defined.
 double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw, double grad_scale,
-                  std::int64_t chunk_rows) {
+                  std::int64_t chunk_rows, const VocabularyPart& part) {
   const DType acc = accumulate_dtype(weight.dtype());
   const std::int64_t rows = in.x.dim(0), most = std::min(chunk_rows, rows), vocabulary = weight.dim(0);
   const bool backward = dx.defined() || dw.to.defined();
   const Tensor all_logits = Tensor::empty({most, vocabulary}, acc);
   const Tensor all_grads =
       weight.dtype() == acc || !backward ? all_logits : Tensor::empty({most, vocabulary}, weight.dtype());
-  const Tensor lse = Tensor::empty({most}, acc);
   std::vector<double> losses(in.labels.size());
   if (rows == 0 && dw.to.defined() && dw.how == Into::set) dw.to.zero();
   for (std::int64_t at = 0; at < rows; at += chunk_rows) {
@@ -103,12 +102,15 @@ double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Ou
     const auto chunk_losses = std::span(losses).subspan(begin, size);
     matmul({logits, Into::set}, x, false, weight, true);
     const Tensor real_logits = logits.narrow(0, 0, real);
-    if (!backward) {
-      cpu::softmax_losses(lse.narrow(0, 0, real), chunk_losses, real_logits, labels);
-      continue;
+    const Tensor grads = all_grads.narrow(0, 0, length), real_grads = grads.narrow(0, 0, real);
+    if (backward && !part.reduction) {
+      cpu::softmax_losses_and_gradient(real_grads, chunk_losses, real_logits, labels, grad_scale);
+    } else {
+      const cpu::RowStatistics statistics = cpu::row_statistics(real_logits, labels, part);
+      cpu::row_losses(chunk_losses, statistics, labels);
+      if (!backward) continue;
+      cpu::softmax_gradient(real_grads, real_logits, statistics, labels, part.begin, grad_scale);
     }
-    const Tensor grads = all_grads.narrow(0, 0, length);
-    cpu::softmax_losses_and_gradient(grads.narrow(0, 0, real), chunk_losses, real_logits, labels, grad_scale);
     grads.narrow(0, real, length - real).zero();
     if (dw.to.defined()) matmul(dw, grads, true, x, false);
     dw.how = Into::add;
@@ -118,14 +120,14 @@ double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Ou
 }
 
 Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, double grad_scale,
-          std::int64_t chunk_rows) {
+          std::int64_t chunk_rows, const VocabularyPart& part) {
   const char* op = "linear_cross_entropy";
   const Tensor &xv = x.value(), &w = weight.value();
   require(xv.ndim() >= 1, op, ": x: want shape [..., in], got ", xv.shape());
   require(w.ndim() == 2 && w.cols() == xv.cols(), op, ": weight: want shape [V, ", xv.cols(), "], got ",
           w.shape());
   check_dtype("linear_cross_entropy: weight", w, xv.dtype());
-  const Labelled in = gather(as_rows(xv), cpu::checked_labels(op, labels, xv.rows(), w.dim(0)));
+  const Labelled in = gather(as_rows(xv), cpu::checked_labels(op, labels, xv.rows(), part.tokens(w.dim(0))));
 
   const bool wants = ctx.records({&x, &weight});
   Tensor dx;
@@ -134,7 +136,14 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
   if (wants && weight.needs_grad())
     dw = weight.node()->leaf() ? weight.node()->into()
                                : Output{Tensor::empty(w.shape(), accumulate_dtype(w.dtype())), Into::set};
-  const double sum = run_chunks(in, w, dx, dw, grad_scale, chunk_rows);
+  // Padding joins no product.
+  const std::int64_t own = part.own_tokens(w.dim(0));
+  Output own_dw = dw;
+  if (dw.to.defined()) {
+    own_dw.to = dw.to.narrow(0, 0, own);
+    if (dw.how == Into::set) dw.to.narrow(0, own, w.dim(0) - own).zero();
+  }
+  const double sum = run_chunks(in, w.narrow(0, 0, own), dx, own_dw, grad_scale, chunk_rows, part);
   Var loss = make_result(Tensor::scalar(sum, accumulate_dtype(xv.dtype())), wants);
   if (!wants) return loss;
   const Tensor dweight = weight.needs_grad() && !weight.node()->leaf() ? dw.to : Tensor();
@@ -151,11 +160,11 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
 }  // namespace
 
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,
-                         double grad_scale, std::int64_t chunk_rows) {
+                         double grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
   if (cross_entropy_variants.chosen(ctx) == CrossEntropyVariant::plain)
-    return cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale);
-  return fused(ctx, x, weight, labels, grad_scale, chunk_rows);
+    return cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale, part);
+  return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part);
 }
 
 }  // namespace nemocube
