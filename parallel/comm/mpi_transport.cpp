@@ -145,4 +145,12 @@ class MpiTransport final : public Transport {
 
 std::unique_ptr<Transport> mpi_transport() { return std::make_unique<MpiTransport>(); }
 
+std::string mpi_library() {
+  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  text.resize(static_cast<std::size_t>(length));
+  return text.substr(0, text.find(','));
+}
+
 }  // namespace nemocube

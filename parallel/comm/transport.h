@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 /// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI.
@@ -53,6 +54,8 @@ class Transport {
 
 constexpr int largest_tag = 32767;  ///< the largest that every MPI has
 
+/// The name and version of the library; works before its start.
+std::string mpi_library();
 /// Starts MPI. Throws Error when MPI does not allow calls from changing threads.
 std::unique_ptr<Transport> mpi_transport();
 

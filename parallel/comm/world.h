@@ -43,6 +43,7 @@ class World {
   /// Whether MPI runs in this process: from the start of a World of several ranks to its end, and on where an
   /// exception ended it. node_of_process() is then the rank's node.
   static bool running();
+  static std::string library();  ///< "Open MPI v4.1.4"
   static int node_of_process();
   /// Ends all ranks with this exit code, whatever they do. Returns when MPI does not run.
   static void abort(int exit_code) noexcept;

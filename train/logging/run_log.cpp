@@ -189,7 +189,10 @@ JsonlWriter& RunLog::file(const std::string& name) {
 void RunLog::training(const TrainingRecord& record) {
   JsonlWriter& log = file("training.jsonl");
   JsonLine line = training_line(record, clock_());
-  if (std::exchange(first_line_, false)) line.add("version", version());
+  if (std::exchange(first_line_, false)) {
+    line.add("version", version());
+    if (!start_.layout.empty()) line.add("layout", start_.layout);
+  }
   log.append(line);
 }
 

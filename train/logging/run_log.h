@@ -65,6 +65,7 @@ struct LogStart {
   std::int64_t first_step = 0;  ///< 0: a new run
   std::int64_t serial = 1;      ///< Origin::serial of the first checkpoint that this run will save
   bool leaves_branch = false;   ///< that checkpoint will set aside existing ones of later steps
+  std::string layout = {};      ///< of several ranks: what RunRanks::text() says
 };
 
 /// No file is touched before the first line is logged. Then start_log() prepares all existing logs, also

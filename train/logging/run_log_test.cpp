@@ -317,7 +317,7 @@ TEST_CASE("docs/logs.md: one row for each field, with its unit") {
   for (const char* name : {"aux_loss", "seq_aux_loss", "global_aux_loss", "z_loss"})
     training.auxiliary_losses.emplace_back(name, 1);
   const Folder folder;
-  RunLog log(folder.path, {}, {});
+  RunLog log(folder.path, {}, {.layout = "2 ranks"});
   log.training(training);
   CHECK(documented["training.jsonl"] == fields(records(folder.path / "training.jsonl").at(0)));
   ValidationRecord validation;

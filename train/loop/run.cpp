@@ -63,7 +63,8 @@ class Run {
     std::vector<std::string> validation_sets;
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
     log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets,
-                 LogStart{state_.step, checkpoints_.next_serial(), checkpoints_.to_be_abandoned() > 0});
+                 LogStart{state_.step, checkpoints_.next_serial(), checkpoints_.to_be_abandoned() > 0,
+                          ranks_.several() ? ranks_.text(recipe.kernels) : ""});
   }
 
   RunResult train() {
@@ -77,7 +78,7 @@ class Run {
       log_info("training ", loaded_.model->parameters().trainable_count(), " parameters in ",
                loaded_.model->dtype(), ": from step ", state_.step, " of ", plan_.total_steps,
                " (the last is step ", plan_.total_steps - 1, ")");
-    if (ranks_.several()) log_info(ranks_.plan().text);
+    if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
     // A signal that some rank has received is one for all: they stop after the same step.
     const auto asked = [&] {
       if (signal_ == 0) signal_ = static_cast<int>(ranks_.largest(signals.received()));
@@ -171,6 +172,7 @@ class Run {
 
   void resume() {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
+    const WatchdogPause pause(ranks_.world());  // rank 0 alone checks all files
     checkpoints_.recover(lock_ && lock_->held());
     const auto from = checkpoints_.find();
     if (!from) return;
@@ -251,6 +253,7 @@ class Run {
   }
 
   void save() {
+    const WatchdogPause pause(ranks_.world());  // rank 0 alone publishes and prunes
     if (lock_) lock_->renew_if_lost();
     result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
     saved_steps_ = state_.step;

@@ -1,7 +1,11 @@
 #include "train/loop/run_ranks.h"
 
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+
 #include <algorithm>
 
+#include "core/log.h"
 #include "core/quote.h"
 #include "core/rng.h"
 #include "parallel/comm/together.h"
@@ -22,6 +26,16 @@ Divide RunRanks::divide() {
   return [this](NemotronH& model) {
     parallel_ = std::make_unique<DataParallel>(model, *groups_, plan_.options, Device::cpu);
   };
+}
+
+std::string RunRanks::text(const KernelChoice& kernels) const {
+  const dnnl_version_t* dnn = dnnl_version();
+  std::string variants;
+  for (const auto& [op, variant] : kernels.by_op)
+    variants += cat(variants.empty() ? "" : ", ", op, "=", variant);
+  return cat(plan_.text, "; ", counted(world_.nodes(), "node"), ", ",
+             counted(omp_get_max_threads(), "thread"), " a rank; oneDNN ", dnn->major, ".", dnn->minor, ".",
+             dnn->patch, ", ", World::library(), "; kernels: ", variants.empty() ? "default" : variants);
 }
 
 std::vector<CommStats> RunRanks::stats() const {

@@ -30,6 +30,8 @@ class RunRanks {
   }
   std::int64_t dp_rank() const { return several() ? (*groups_)["dp"].rank() : 0; }
   std::int64_t dp_size() const { return plan_.dp; }
+  /// For logs: ranks, strategy, threads, libraries and kernel variants.
+  std::string text(const KernelChoice& kernels) const;
   /// All ranks; null for one.
   Communicator* group() const { return several() ? &world_.communicator() : nullptr; }
 

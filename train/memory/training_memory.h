@@ -18,7 +18,7 @@ struct MemoryItem {
 /// How data-parallel ranks divide the state of a run; by default there is one rank.
 struct DividedState {
   std::int64_t dp = 1, dp_shard = 1;
-  DataParallelOptions options;
+  DataParallelOptions options = {};
   std::int64_t microbatches = 1;  ///< of a step on each rank
 };
 

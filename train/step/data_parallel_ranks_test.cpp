@@ -42,6 +42,8 @@ NemotronHConfig config_of(const Task& task) {
   return config;
 }
 
+std::size_t model_blocks(const Task& task) { return config_of(task).blocks.size(); }
+
 // Microbatch m of the whole batch of a step. Some have labels for few tokens only, one rank's have none at all.
 TokenBatch microbatch(const Task& task, int step, int m) {
   const std::uint64_t seed = static_cast<std::uint64_t>(1000 * step + m);
@@ -228,4 +230,28 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
     CHECK(bad.outcome == StepOutcome::non_finite);
     CHECK(optimizer.steps() == 0);
   }
+}
+
+TEST_CASE("data parallel: activation checkpointing gathers no weights more often") {
+  World& world = test_world();
+  const Task task;
+  std::vector<CommStats> gathers, reductions;
+  for (const bool checkpointing : {false, true}) {
+    const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+    NemotronH model(config_of(task), task.dtype, Device::meta);
+    model.activation_checkpointing = checkpointing;
+    DataParallel parallel(model, groups, {.level = ZeroLevel::parameters}, Device::cpu);
+    initialise(model, 3);
+    Optimizer optimizer(model.parameters(), {});
+    const std::vector<TokenBatch> batches{microbatch(task, 0, world.rank())};
+    train_step(model, optimizer, batches, step_options(&parallel, 0));
+    gathers.push_back(groups["dp_shard"].stats(Operation::all_gather));
+    reductions.push_back(groups["dp_shard"].stats(Operation::reduce_scatter));
+  }
+  CHECK(gathers[0].calls == gathers[1].calls);
+  CHECK(gathers[0].bytes_sent == gathers[1].bytes_sent);
+  CHECK(reductions[0].calls == reductions[1].calls);
+  // The root once, the last block once, every other block for each pass; and the norm.
+  const auto blocks = static_cast<std::int64_t>(model_blocks(task));
+  if (world.size() > 1) CHECK(gathers[0].calls == 1 + 1 + 2 * (blocks - 1) + 1);
 }
