@@ -188,6 +188,40 @@ TEST_CASE("safetensors writer: errors leave the old file as it was") {
   CHECK(names_in(dir.path()) == std::vector<std::string>{"x"});
 }
 
+TEST_CASE("safetensors writer: a tensor in pieces is the whole one, and gaps and overlaps are named") {
+  const TestDir dir;
+  const Tensor whole = random_tensor({6, 50}, DType::f32, 11), flat = whole.reshape({-1});
+  const auto cut_at = [&](std::vector<std::int64_t> borders, DType stored) {
+    TensorSource source = source_of("p", whole, stored);
+    source.pieces.clear();
+    for (std::size_t i = 0; i + 1 < borders.size(); i += 2) {
+      const std::int64_t begin = borders[i], end = borders[i + 1];
+      source.pieces.push_back(piece_of(flat.narrow(0, begin, end - begin), stored, begin));
+    }
+    return std::vector<TensorSource>{source, source_of("q", whole, DType::f64)};
+  };
+  for (const DType stored : {DType::f32, DType::bf16}) {
+    const FileSum want =
+        write_safetensors(dir / "want", {source_of("p", whole, stored), source_of("q", whole, DType::f64)});
+    const FileSum got = write_safetensors(dir / "got", cut_at({0, 7, 7, 7, 120, 300, 7, 120}, stored));
+    CHECK(slurp(dir / "got") == slurp(dir / "want"));
+    CHECK(got == want);
+    CHECK(got == sum_of_file(dir / "got"));
+    const std::vector<std::pair<std::vector<std::int64_t>, const char*>> wrong{
+        {{0, 7, 8, 300}, "tensor 'p': element 7 is written by no rank"},
+        {{0, 7, 6, 300}, "tensor 'p': element 6 is written by two ranks"},
+        {{7, 300}, "tensor 'p': element 0 is written by no rank"},
+        {{0, 299}, "tensor 'p': element 299 is written by no rank"},
+        {{}, "tensor 'p': element 0 is written by no rank"}};
+    for (const auto& [borders, text] : wrong) {
+      CAPTURE(text);
+      CHECK_THROWS_WITH_AS(write_safetensors(dir / "bad", cut_at(borders, stored)), doctest::Contains(text),
+                           std::logic_error);
+    }
+  }
+  CHECK(names_in(dir.path()) == std::vector<std::string>{"got", "want"});
+}
+
 TEST_CASE("safetensors: shards and their index") {
   const TestDir dir;
   const auto sources = [] {
