@@ -104,7 +104,7 @@ TEST_CASE("training memory: what each of two ranks keeps of a state that they di
 TEST_CASE("training memory: deferred reduction keeps whole gradients and weights until the last microbatch") {
   const NemotronH model(tiny_config("ME*-"), DType::f32, Device::meta);
   const auto whole = [&](std::int64_t microbatches, bool reduce_last_only) {
-    DividedState division{.dp = 4, .dp_shard = 4, .microbatches = microbatches};
+    DividedState division{.dp = 4, .dp_shard = 4, .options = {}, .microbatches = microbatches};
     division.options.reduce_last_only = reduce_last_only;
     const auto items = state_memory(model.parameters(), of_kind(OptimizerKind::adamw), division);
     return std::pair(items[4].bytes, items[5].bytes);
