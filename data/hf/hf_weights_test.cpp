@@ -277,10 +277,11 @@ TEST_CASE("hf weights: f16 is read and becomes f32 when saved") {
   const std::uint16_t half = 0x3e00;  // 1.5
   for (const NamedTensor& t : to_file_names(empty_model(config), default_weight_files(config))) {
     const auto dims = t.value.shape().dims();
-    sources.push_back(
-        {t.name, "F16", {dims.begin(), dims.end()}, [n = t.value.numel(), &half](const ByteSink& sink) {
-           for (std::int64_t i = 0; i < n; ++i) sink(std::as_bytes(std::span(&half, 1)));
-         }});
+    const std::int64_t count = t.value.numel();
+    const auto write = [count, &half](const ByteSink& sink) {
+      for (std::int64_t i = 0; i < count; ++i) sink(std::as_bytes(std::span(&half, 1)));
+    };
+    sources.push_back({t.name, "F16", {dims.begin(), dims.end()}, {{0, count, write}}});
   }
   fs::create_directory(dir / "m");
   write_safetensors(dir / "m/model.safetensors", std::move(sources));
@@ -354,9 +355,9 @@ TEST_CASE("hf weights: multi-token prediction travels bit for bit") {
     first.push_back(source_of(t.name, t.value, DType::f32));
   const std::string bytes = "\x01\xff\x7f\x80";
   const auto write = [&](const ByteSink& sink) { sink(std::as_bytes(std::span(bytes))); };
-  second.push_back({"mtp.layers.0.eh_proj.weight", "F8_E4M3", {2, 2}, write});
-  second.push_back({"mtp.layers.0.enorm.weight", "F16", {2}, write});
-  second.push_back({"mtp.layers.1.mixer.experts.0.up_proj.weight", "BF16", {1, 2}, write});
+  second.push_back({"mtp.layers.0.eh_proj.weight", "F8_E4M3", {2, 2}, {{0, 4, write}}});
+  second.push_back({"mtp.layers.0.enorm.weight", "F16", {2}, {{0, 2, write}}});
+  second.push_back({"mtp.layers.1.mixer.experts.0.up_proj.weight", "BF16", {1, 2}, {{0, 2, write}}});
   ShardPlan plan;
   plan["model-00001-of-00002.safetensors"] = std::move(first);
   plan["model-00002-of-00002.safetensors"] = std::move(second);
