@@ -456,7 +456,7 @@ TEST_CASE("keys of a strategy belong to that strategy") {
       {"strategy: megatron_fsdp, dp_replicate_size: 2",
        "distributed.dp_replicate_size: is 2, but only fsdp2 has replicas of sharded groups; "
        "distributed.strategy is megatron_fsdp; want 1 (or absent)"},
-      {"dp_size: 0", "distributed.dp_size: want a positive integer or null, found '0'"}};
+      {"dp_size: 0", "distributed.dp_size: want a positive integer, found '0'"}};
   for (const auto& [keys, part] : cases) {
     const std::string message = error_with(cat("distributed: {", keys, "}"));
     CHECK_MESSAGE(contains(message, part), keys, ": ", message);
