@@ -172,8 +172,8 @@ TEST_CASE("a wrong value names file, line, key, wish and fact") {
         "r.yaml:2: lr_scheduler.lr_decay_style: want one of constant, linear, cosine, inverse-square-root, "
         "WSD, "
         "found 'cosin'");
-  CHECK(contains(error_with("model: {torch_dtype: f16}"), "model.torch_dtype: want auto, bf16 or f32"));
-  CHECK(contains(error_with("model: {torch_dtype: i64}"), "model.torch_dtype: want auto, bf16 or f32"));
+  CHECK(contains(error_with("model: {torch_dtype: f16}"), "model.torch_dtype: want auto, bf16, f32 or f64"));
+  CHECK(contains(error_with("model: {torch_dtype: i64}"), "model.torch_dtype: want auto, bf16, f32 or f64"));
   CHECK(
       contains(error_with("step_scheduler: {preemption_signal: SIGKIL}"), "want signals by number or name"));
   CHECK(contains(error_with("dist_env: {runtime_env: [a]}"), "dist_env.runtime_env: want a section"));
