@@ -25,28 +25,28 @@ TEST_CASE("allocator: counts, reuses and reports the peak") {
   const auto start = cpu_memory();
   void* first = nullptr;
   {
-    const Tensor a = Tensor::empty({1 << 20}, DType::f32);
+    const Tensor a = Tensor::empty({1 << 20}, DType::f32, Device::cpu);
     first = a.raw();
     CHECK(cpu_memory().current_bytes - start.current_bytes == 4 << 20);
   }
   CHECK(cpu_memory().current_bytes == start.current_bytes);
   CHECK(cpu_memory().peak_bytes >= start.current_bytes + (4 << 20));
-  const Tensor again = Tensor::empty({1 << 20}, DType::f32);
+  const Tensor again = Tensor::empty({1 << 20}, DType::f32, Device::cpu);
   CHECK(again.raw() == first);
   again.fill(7);
   {
-    const Tensor large = Tensor::empty({3 << 20}, DType::f32);
+    const Tensor large = Tensor::empty({3 << 20}, DType::f32, Device::cpu);
     large.fill(7);
   }
-  const Tensor zeros = Tensor::zeros({3 << 20}, DType::f32);  // the block that held sevens
+  const Tensor zeros = Tensor::zeros({3 << 20}, DType::f32, Device::cpu);  // the block that held sevens
   CHECK(zeros.row<float>(0)[0] == 0);
   CHECK(zeros.row<float>(0)[(3 << 20) - 1] == 0);
-  const Tensor fresh = Tensor::zeros({3 << 20}, DType::f32);
+  const Tensor fresh = Tensor::zeros({3 << 20}, DType::f32, Device::cpu);
   CHECK(fresh.row<float>(0)[12345] == 0);
   reset_cpu_peak();
   CHECK(cpu_memory().peak_bytes == cpu_memory().current_bytes);
   CHECK(reinterpret_cast<std::uintptr_t>(again.raw()) % 64 == 0);
-  CHECK_THROWS_AS(Tensor::empty({std::int64_t{1} << 50}, DType::u8), Error);
+  CHECK_THROWS_AS(Tensor::empty({std::int64_t{1} << 50}, DType::u8, Device::cpu), Error);
 }
 
 TEST_CASE("allocator: a freed block serves the same size and somewhat smaller ones, and keeps its own") {
@@ -117,7 +117,7 @@ TEST_CASE(
 }
 
 TEST_CASE("allocator: out of memory says what was wanted and what is held") {
-  const Tensor held = Tensor::empty({2 * mib}, DType::u8);
+  const Tensor held = Tensor::empty({2 * mib}, DType::u8, Device::cpu);
   for (const std::int64_t bytes :
        {std::int64_t{1} << 50, std::int64_t{1} << 62, (std::int64_t{1} << 62) + 1}) {
     std::string text;

@@ -13,11 +13,16 @@ bool same_place(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-GradNode::GradNode(const Shape& shape, DType dtype, bool leaf)
-    : shape_(shape), dtype_(leaf ? accumulate_dtype(dtype) : dtype), leaf_(leaf) {}
+GradNode::GradNode(const Shape& shape, DType dtype, Device device, bool leaf)
+    : shape_(shape), dtype_(leaf ? accumulate_dtype(dtype) : dtype), device_(device), leaf_(leaf) {}
 
 GradNode::GradNode(std::shared_ptr<GradNode> parent, const Shape& shape, std::int64_t start)
-    : shape_(shape), dtype_(parent->dtype_), leaf_(false), parent_(std::move(parent)), start_(start) {}
+    : shape_(shape),
+      dtype_(parent->dtype_),
+      device_(parent->device_),
+      leaf_(false),
+      parent_(std::move(parent)),
+      start_(start) {}
 
 Tensor GradNode::window() {
   if (!parent_->grad_.defined()) parent_->grad_ = parent_->buffer();
@@ -27,7 +32,7 @@ Tensor GradNode::window() {
 
 Output GradNode::into() {
   expect(leaf_, "GradNode::into of an intermediate value");
-  if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_);
+  if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_, device_);
   const Into how = filled_ ? Into::add : Into::set;
   filled_ = true;
   return {grad_, how};
@@ -36,7 +41,7 @@ Output GradNode::into() {
 Tensor GradNode::buffer() {
   if (!filled_ && leaf_ && grad_.defined()) return grad_;
   if (!filled_ && parent_) return window();
-  return Tensor::empty(shape_, dtype_);
+  return Tensor::empty(shape_, dtype_, device_);
 }
 
 void GradNode::add(Tensor g) {
@@ -45,7 +50,7 @@ void GradNode::add(Tensor g) {
     if (leaf_ || parent_ || grad_.unique()) {
       add_elements(grad_, grad_, g);
     } else {
-      const Tensor sum = Tensor::empty(shape_, dtype_);
+      const Tensor sum = Tensor::empty(shape_, dtype_, device_);
       add_elements(sum, grad_, g);
       grad_ = sum;
     }
@@ -56,7 +61,7 @@ void GradNode::add(Tensor g) {
     grad_ = window();
     if (!same_place(grad_, g)) grad_.copy_from(g);
   } else if (leaf_) {
-    if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_);
+    if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_, device_);
     if (!same_place(grad_, g)) grad_.copy_from(g);
   } else {
     expect(g.dtype() == dtype_, "gradient of dtype ", g.dtype(), " for a value of dtype ", dtype_);
@@ -78,12 +83,13 @@ void GradNode::clear() {
 void GradNode::set_place(Tensor place) {
   expect(leaf_ && place.shape() == shape_ && place.dtype() == dtype_, "place of ", place.dtype(), ' ',
          place.shape(), " for a ", leaf_ ? "leaf" : "value", " with a gradient of ", dtype_, ' ', shape_);
+  device_ = place.device();
   grad_ = std::move(place);
   filled_ = false;
 }
 
 Var Var::leaf(Tensor value) {
-  auto node = std::make_shared<GradNode>(value.shape(), value.dtype(), true);
+  auto node = std::make_shared<GradNode>(value.shape(), value.dtype(), value.device(), true);
   return Var(std::move(value), std::move(node));
 }
 
@@ -94,7 +100,7 @@ const Tensor& Var::grad() const {
 
 Var make_result(Tensor value, bool wants) {
   if (!wants) return Var(std::move(value));
-  auto node = std::make_shared<GradNode>(value.shape(), value.dtype(), false);
+  auto node = std::make_shared<GradNode>(value.shape(), value.dtype(), value.device(), false);
   return Var(std::move(value), std::move(node));
 }
 
@@ -145,7 +151,8 @@ Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& in
     replay.tape = &tape;
     Var detached = input.value();
     if (input.needs_grad())
-      detached = Var(input.value(), std::make_shared<GradNode>(input.shape(), input.value().dtype(), false));
+      detached = Var(input.value(), std::make_shared<GradNode>(input.shape(), input.value().dtype(),
+                                                               input.value().device(), false));
     const Var again = block(replay, detached);
     tape.backward(again, gradient);
     if (input.needs_grad() && detached.node()->filled()) input.node()->add(detached.node()->take());

@@ -31,13 +31,14 @@ struct Output {
 /// - intermediate: created and consumed within one backward pass, in the dtype of the value
 class GradNode {
  public:
-  GradNode(const Shape& shape, DType dtype, bool leaf);
+  GradNode(const Shape& shape, DType dtype, Device device, bool leaf);
   /// An intermediate whose gradient is a window of the gradient of `parent`: the columns from `start` on, as
   /// many as the last dimension of `shape`.
   GradNode(std::shared_ptr<GradNode> parent, const Shape& shape, std::int64_t start);
 
   bool leaf() const { return leaf_; }
   const Shape& shape() const { return shape_; }
+  Device device() const { return device_; }
 
   /// Leaf only. Where and how a kernel writes its contribution: the first one since clear() with `set`, later
   /// ones with `add`.
@@ -59,13 +60,15 @@ class GradNode {
   Tensor take();
   /// Forgets the sum; a leaf keeps its buffer for the next use.
   void clear();
-  /// Leaf only. `place`, of the shape and accumulation dtype, becomes its buffer; the sum so far is forgotten.
+  /// Leaf only. `place`, of the shape and accumulation dtype, becomes its buffer, also on another device; the sum
+  /// so far is forgotten.
   void set_place(Tensor place);
 
  private:
   Tensor window();  // this node's part of the parent's buffer
   Shape shape_;
   DType dtype_;
+  Device device_;
   bool leaf_;
   bool filled_ = false;
   Tensor grad_;

@@ -22,7 +22,7 @@ int forward_runs = 0;
 Var multiply(Context& ctx, const Var& a, const Var& b) {
   ++forward_runs;
   const auto product = [](const Tensor& p, const Tensor& q) {
-    const Tensor r = Tensor::empty(p.shape(), DType::f64);
+    const Tensor r = Tensor::empty(p.shape(), DType::f64, Device::cpu);
     for (std::int64_t i = 0; i < p.numel(); ++i)
       r.data<double>()[i] = p.data<double>()[i] * q.data<double>()[i];
     return r;
@@ -98,7 +98,7 @@ TEST_CASE("tape: what a closure throws names it, with the type it had") {
 }
 
 TEST_CASE("gradient node: a stored gradient shared with others is not changed in place") {
-  GradNode node({1}, DType::f64, false), other({1}, DType::f64, false);
+  GradNode node({1}, DType::f64, Device::cpu, false), other({1}, DType::f64, Device::cpu, false);
   const Tensor g = values({1});
   node.add(g);
   other.add(g);
@@ -108,9 +108,10 @@ TEST_CASE("gradient node: a stored gradient shared with others is not changed in
 }
 
 TEST_CASE("gradient node: leaves sum bf16 contributions in f32") {
-  GradNode leaf({1}, DType::bf16, true);
-  leaf.add(Tensor::scalar(1, DType::bf16).reshape({1}));
-  for (int i = 0; i < 64; ++i) leaf.add(Tensor::scalar(0x1p-9, DType::bf16).reshape({1}));  // lost in bf16
+  GradNode leaf({1}, DType::bf16, Device::cpu, true);
+  leaf.add(Tensor::scalar(1, DType::bf16, Device::cpu).reshape({1}));
+  for (int i = 0; i < 64; ++i)
+    leaf.add(Tensor::scalar(0x1p-9, DType::bf16, Device::cpu).reshape({1}));  // lost in bf16
   CHECK(leaf.grad().dtype() == DType::f32);
   CHECK(leaf.grad().item<float>() == 1.125f);
 }

@@ -19,11 +19,12 @@ TEST_CASE("philox: known answers of the Random123 distribution") {
 
 TEST_CASE("random stream: a slice is the slice of the whole") {
   const RandomStream stream(5, "backbone.layers.3.mixer.up_proj.weight");
-  const Tensor whole = Tensor::empty({7, 11}, DType::f32), part = Tensor::empty({2, 11}, DType::f32);
+  const Tensor whole = Tensor::empty({7, 11}, DType::f32, Device::cpu),
+               part = Tensor::empty({2, 11}, DType::f32, Device::cpu);
   fill_normal(whole, stream, 0.5, 2);
   fill_normal(part, stream, 0.5, 2, 3 * 11);
   CHECK_BITS(part, whole.narrow(0, 3, 2));
-  const Tensor wide = Tensor::zeros({7, 20}, DType::f32);
+  const Tensor wide = Tensor::zeros({7, 20}, DType::f32, Device::cpu);
   fill_normal(wide.narrow(1, 4, 11), stream, 0.5, 2);
   CHECK_BITS(wide.narrow(1, 4, 11).clone(), whole);
 }

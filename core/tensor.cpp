@@ -92,8 +92,8 @@ Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype, std::shared_p
   return t;
 }
 
-Tensor Tensor::scalar(double value, DType dtype) {
-  Tensor t = empty({}, dtype);
+Tensor Tensor::scalar(double value, DType dtype, Device device) {
+  Tensor t = empty({}, dtype, device);
   t.fill(value);
   return t;
 }

@@ -75,15 +75,16 @@ class Storage {
 
 class Tensor {
  public:
-  Tensor() = default;                                                                 ///< undefined
-  static Tensor empty(const Shape& shape, DType dtype, Device device = Device::cpu);  ///< uninitialised
-  static Tensor zeros(const Shape& shape, DType dtype, Device device = Device::cpu);
+  Tensor() = default;                                                   ///< undefined
+  static Tensor empty(const Shape& shape, DType dtype, Device device);  ///< uninitialised
+  static Tensor zeros(const Shape& shape, DType dtype, Device device);
   static Tensor meta(const Shape& shape, DType dtype) { return empty(shape, dtype, Device::meta); }
   /// Borrows memory of a mapped file; `owner` keeps it alive.
   static Tensor borrow(void* data, const Shape& shape, DType dtype, std::shared_ptr<const void> owner);
+  /// A copy of `values` in host memory (Device::cpu).
   template <class T>
   static Tensor from(const std::vector<T>& values, const Shape& shape);
-  static Tensor scalar(double value, DType dtype);  ///< shape []
+  static Tensor scalar(double value, DType dtype, Device device);  ///< shape []
 
   bool defined() const { return defined_; }
   explicit operator bool() const { return defined_; }
@@ -156,7 +157,7 @@ template <class T>
 Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
   expect(static_cast<std::int64_t>(values.size()) == shape.numel(), "Tensor::from: ", values.size(),
          " values for shape ", shape);
-  Tensor t = empty(shape, dtype_of<T>());
+  Tensor t = empty(shape, dtype_of<T>(), Device::cpu);
   std::copy(values.begin(), values.end(), t.data<T>());
   return t;
 }

@@ -12,7 +12,7 @@ using nemocube::testing::random_tensor;
 
 namespace {
 Tensor counting(const Shape& shape) {
-  Tensor t = Tensor::empty(shape, DType::f32);
+  Tensor t = Tensor::empty(shape, DType::f32, Device::cpu);
   for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = static_cast<float>(i);
   return t;
 }
@@ -65,7 +65,7 @@ TEST_CASE("tensor: narrow along inner dimensions where rows stay evenly spaced")
 
 TEST_CASE("tensor: reshape fills in one open dimension") {
   CHECK(counting({4, 6}).reshape({-1, 8}).shape() == Shape{3, 8});
-  CHECK(Tensor::empty({0, 6}, DType::f32).reshape({0, 2, 3}).numel() == 0);
+  CHECK(Tensor::empty({0, 6}, DType::f32, Device::cpu).reshape({0, 2, 3}).numel() == 0);
   CHECK_THROWS_AS(counting({4, 6}).reshape({5, 5}), std::logic_error);
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("tensor: conversion and copies between strided views") {
   const Tensor b = t.narrow(1, 3, 33).to(DType::bf16);
   CHECK(b.contiguous());
   CHECK(static_cast<float>(b.row<bf16>(2)[1]) == 84);
-  const Tensor back = Tensor::zeros({5, 40}, DType::f32);
+  const Tensor back = Tensor::zeros({5, 40}, DType::f32, Device::cpu);
   back.narrow(1, 3, 33).copy_from(b);
   CHECK(back.row<float>(1)[3] == 43);
   CHECK(back.row<float>(1)[2] == 0);
@@ -98,7 +98,7 @@ TEST_CASE("tensor: wrong dtype and shape are refused") {
   CHECK_THROWS_AS(check_shape("x", t, {2, 3}), Error);
   CHECK_THROWS_AS(check_dtype("x", t, DType::bf16), Error);
   CHECK_THROWS_AS(check_shape("x", Tensor(), {1}), Error);
-  CHECK_THROWS_AS(Tensor::empty({-1}, DType::f32), std::logic_error);
+  CHECK_THROWS_AS(Tensor::empty({-1}, DType::f32, Device::cpu), std::logic_error);
 }
 
 TEST_CASE(

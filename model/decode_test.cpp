@@ -31,7 +31,7 @@ void feed(NemotronH& model, const TestBatch& b, DecodeState& state, std::int64_t
 
 Tensor decoded_logits(NemotronH& model, const TestBatch& b, const std::vector<std::int64_t>& cuts) {
   const Tensor logits =
-      Tensor::zeros({b.ids.numel(), model.config().vocab_size}, accumulate_dtype(model.dtype()));
+      Tensor::zeros({b.ids.numel(), model.config().vocab_size}, accumulate_dtype(model.dtype()), Device::cpu);
   DecodeState state = model.make_state(b.sequences.count());
   std::int64_t from = 0;
   for (const std::int64_t to : cuts) {
@@ -57,7 +57,7 @@ TEST_CASE("decode: token by token gives the logits of a prefill") {
     for (const char* pattern : {"M", "*", "-", "E", "ME*-", "M*M*EM"}) {
       CAPTURE(dtype);
       CAPTURE(pattern);
-      NemotronH model(tiny_config(pattern), dtype);
+      NemotronH model(tiny_config(pattern), dtype, Device::cpu);
       randomise(model, 3);
       const TestBatch b = random_batch(model.config(), {19}, 5);
       CHECK_CLOSE(decoded_logits(model, b, one_by_one(19)), prefill_logits(model, b), tolerance(dtype));
@@ -66,7 +66,7 @@ TEST_CASE("decode: token by token gives the logits of a prefill") {
 
 TEST_CASE("decode: prompts of different lengths in one batch, some already at their end") {
   for (const DType dtype : {DType::f64, DType::f32}) {
-    NemotronH model(tiny_config("ME*-M*"), dtype);
+    NemotronH model(tiny_config("ME*-M*"), dtype, Device::cpu);
     randomise(model, 4);
     const TestBatch b = random_batch(model.config(), {7, 1, 13, 4}, 6);
     const Tensor want = prefill_logits(model, b);
@@ -78,7 +78,7 @@ TEST_CASE("decode: prompts of different lengths in one batch, some already at th
 
 TEST_CASE("decode: prefill in pieces, through the convolution's window and across chunks") {
   for (const DType dtype : {DType::f64, DType::f32}) {
-    NemotronH model(tiny_config("M*EM"), dtype);
+    NemotronH model(tiny_config("M*EM"), dtype, Device::cpu);
     randomise(model, 5);
     const TestBatch b = random_batch(model.config(), {21, 9}, 7);
     const Tensor want = prefill_logits(model, b);
@@ -89,7 +89,7 @@ TEST_CASE("decode: prefill in pieces, through the convolution's window and acros
 }
 
 TEST_CASE("decode: the caches grow beyond their first room") {
-  NemotronH model(tiny_config("*M"), DType::f64);
+  NemotronH model(tiny_config("*M"), DType::f64, Device::cpu);
   randomise(model, 6);
   const TestBatch b = random_batch(model.config(), {300}, 8);
   std::vector<std::int64_t> cuts{5};
@@ -99,7 +99,7 @@ TEST_CASE("decode: the caches grow beyond their first room") {
 }
 
 TEST_CASE("decode: every kernel variant continues from a state") {
-  NemotronH model(tiny_config("M*"), DType::f64);
+  NemotronH model(tiny_config("M*"), DType::f64, Device::cpu);
   randomise(model, 7);
   const TestBatch b = random_batch(model.config(), {11}, 9);
   const Tensor want = prefill_logits(model, b);
@@ -119,7 +119,7 @@ TEST_CASE("decode: every kernel variant continues from a state") {
 }
 
 TEST_CASE("decode: bf16 decoding stays near bf16 prefill") {
-  NemotronH model(tiny_config("M*-M"), DType::bf16);
+  NemotronH model(tiny_config("M*-M"), DType::bf16, Device::cpu);
   randomise(model, 8);
   const TestBatch b = random_batch(model.config(), {17}, 10);
   // Four blocks round their results to 2^-9. Both computations round as much, but differently.

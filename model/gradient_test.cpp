@@ -9,7 +9,7 @@ namespace {
 
 // Central differences on a sample of the elements of every parameter.
 void check_model_gradients(const NemotronHConfig& config, std::uint64_t seed) {
-  NemotronH model(config, DType::f64);
+  NemotronH model(config, DType::f64, Device::cpu);
   randomise(model, seed);
   const TestBatch batch = random_batch(config, {7, 4}, seed + 1);
   loss_and_gradients(model, batch);
@@ -59,7 +59,7 @@ TEST_CASE("model: gradients with all biases, latent experts, routing groups and 
 }
 
 TEST_CASE("model: gradients of several microbatches add up") {
-  NemotronH model(tiny_config("ME*-"), DType::f64);
+  NemotronH model(tiny_config("ME*-"), DType::f64, Device::cpu);
   randomise(model, 41);
   const TestBatch a = random_batch(model.config(), {7}, 42), b = random_batch(model.config(), {5}, 43);
   loss_and_gradients(model, a, 0.5);

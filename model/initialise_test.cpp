@@ -80,7 +80,7 @@ TEST_CASE("initialise: the laws of every parameter") {
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
     const bool megatron = law == Initialisation::megatron;
     CAPTURE(megatron);
-    NemotronH model(c, DType::f32);
+    NemotronH model(c, DType::f32, Device::cpu);
     for (Parameter& p : model.parameters().all()) p.value.fill(std::nan(""));
     initialise(model, 81, law);
     std::size_t inputs = 0, outputs = 0;
@@ -128,7 +128,7 @@ TEST_CASE("initialise: the floor of the time step, and out_proj without rescalin
   c.time_step_floor = 0.05;
   c.rescale_prenorm_residual = false;
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
-    NemotronH model(c, DType::f64);
+    NemotronH model(c, DType::f64, Device::cpu);
     initialise(model, 82, law);
     std::size_t floored = 0;
     for (const double v : model.parameters().get("backbone.layers.0.mixer.dt_bias").value.to_vector()) {
@@ -145,7 +145,7 @@ TEST_CASE("initialise: the floor of the time step, and out_proj without rescalin
 TEST_CASE("initialise: a name without a law is an error, not a guess") {
   const NemotronHConfig c = wide_config();
   Parameter p;
-  p.value = Tensor::zeros({4, 4}, DType::f32);
+  p.value = Tensor::zeros({4, 4}, DType::f32, Device::cpu);
   for (const char* name : {"", "backbone.layers.0.mixer.strange.weight", "mtp.layers.0.eh_proj.weight"}) {
     p.name = name;
     for (const Initialisation law : {Initialisation::hf, Initialisation::megatron})
@@ -156,8 +156,8 @@ TEST_CASE("initialise: a name without a law is an error, not a guess") {
 TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by rounding") {
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
     const NemotronHConfig c = wide_config();
-    NemotronH a(c, DType::f32), b(c, DType::f32), other(c, DType::f32), narrow(c, DType::bf16),
-        wide(c, DType::f64);
+    NemotronH a(c, DType::f32, Device::cpu), b(c, DType::f32, Device::cpu), other(c, DType::f32, Device::cpu),
+        narrow(c, DType::bf16, Device::cpu), wide(c, DType::f64, Device::cpu);
     for (NemotronH* m : {&a, &b, &narrow, &wide}) initialise(*m, 83, law);
     initialise(b, 83, law);
     initialise(other, 84, law);
@@ -176,7 +176,7 @@ TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by 
     // A model of more blocks has the same first blocks, except for weights whose law depends on the depth.
     NemotronHConfig deeper = c;
     deeper.blocks.push_back(BlockKind::mlp);
-    NemotronH more(deeper, DType::f32);
+    NemotronH more(deeper, DType::f32, Device::cpu);
     initialise(more, 83, law);
     CHECK_BITS(more.parameters().get("backbone.layers.3.mixer.up_proj.weight").value,
                a.parameters().get("backbone.layers.3.mixer.up_proj.weight").value);

@@ -96,7 +96,8 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
 }
 
 Tensor NemotronH::logits(const Tensor& hidden) const {
-  const Tensor out = Tensor::empty({hidden.rows(), config_.vocab_size}, accumulate_dtype(dtype_));
+  const Tensor out =
+      Tensor::empty({hidden.rows(), config_.vocab_size}, accumulate_dtype(dtype_), hidden.device());
   matmul({out, Into::set}, hidden, false, lm_head_->value, true);
   return out;
 }

@@ -50,7 +50,7 @@ struct ForwardInput {
 class NemotronH {
  public:
   /// Parameters are uninitialised: load them or call initialise().
-  NemotronH(const NemotronHConfig& config, DType dtype, Device device = Device::cpu, ModelPart part = {});
+  NemotronH(const NemotronHConfig& config, DType dtype, Device device, ModelPart part = {});
   NemotronH(const NemotronH&) = delete;
   NemotronH& operator=(const NemotronH&) = delete;
 

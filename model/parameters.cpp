@@ -33,7 +33,8 @@ ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Devic
     p.shard = part.shard ? part.shard(spec) : Shard(spec.shape);
     p.value = Tensor::empty(p.shard.shape(), spec.keep_f32 ? accumulate_dtype(dtype) : dtype, device);
     p.own = p.value;
-    if (!spec.buffer) p.node = std::make_shared<GradNode>(p.value.shape(), p.value.dtype(), true);
+    if (!spec.buffer)
+      p.node = std::make_shared<GradNode>(p.value.shape(), p.value.dtype(), p.value.device(), true);
     index_.emplace(p.name, parameters_.size());
     parameters_.push_back(std::move(p));
   }

@@ -28,7 +28,7 @@ TEST_CASE("parameters: every cut of a tensor draws the same elements as the whol
       CHECK(p.value.shape() == p.shard.shape());
       if (p.own.numel() > 3) {  // as sharded data parallelism does
         p.shard = p.shard.flat({1, p.own.numel() - 1});
-        p.own = Tensor::empty({p.shard.numel()}, DType::f32);
+        p.own = Tensor::empty({p.shard.numel()}, DType::f32, Device::cpu);
       }
       initialise(p, config, 5, law);
       const Parameter& all = *std::ranges::find(whole.all(), p.name, &Parameter::name);

@@ -35,7 +35,7 @@ NemotronHConfig with_biases() {
 }  // namespace
 
 TEST_CASE("model parts: stages one after another give loss and gradients of the whole") {
-  NemotronH whole(with_biases(), DType::f64);
+  NemotronH whole(with_biases(), DType::f64, Device::cpu);
   randomise(whole, 31);
   for (MoeMixer* moe : whole.moe_layers()) moe->router().aux_loss_coef = 0.1;
   const TestBatch batch = random_batch(whole.config(), {9, 5}, 32);
@@ -65,7 +65,7 @@ TEST_CASE("model parts: stages one after another give loss and gradients of the 
   Context ctx{.tape = &tapes.back()};
   out.back() = stages.back()->loss(ctx, out.back(), batch.labels, 1);
   CHECK(out.back().value().to_vector()[0] == doctest::Approx(want).epsilon(1e-14));
-  Tensor gradient = Tensor::scalar(1, DType::f64);
+  Tensor gradient = Tensor::scalar(1, DType::f64, Device::cpu);
   for (std::size_t s = stages.size(); s-- > 0;) {
     tapes[s].backward(out[s], gradient);
     if (s > 0) gradient = in[s].node()->take();
@@ -83,7 +83,7 @@ TEST_CASE("model parts: stages one after another give loss and gradients of the 
 }
 
 TEST_CASE("model: a forward pass that is dropped leaves no gradient behind") {
-  NemotronH model(tiny_config("ME*-"), DType::f32);
+  NemotronH model(tiny_config("ME*-"), DType::f32, Device::cpu);
   randomise(model, 33);
   const TestBatch batch = random_batch(model.config(), {9}, 34);
   for (const bool checkpointing : {false, true}) {
@@ -122,7 +122,7 @@ class Recorder final : public BlockHooks {
 }  // namespace
 
 TEST_CASE("model: hooks come around each block; gradients are whole when they are said to be") {
-  NemotronH model(tiny_config("ME*"), DType::f32);
+  NemotronH model(tiny_config("ME*"), DType::f32, Device::cpu);
   randomise(model, 35);
   const TestBatch batch = random_batch(model.config(), {9, 4}, 36);
   loss_and_gradients(model, batch);
@@ -141,7 +141,7 @@ TEST_CASE("model: hooks come around each block; gradients are whole when they ar
       const Var hidden = model.forward(
           ctx, {.ids = batch.ids, .residual = {}, .sequences = batch.sequences, .records = &records});
       const Var loss = model.loss(ctx, hidden, batch.labels, 1);
-      tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+      tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
       std::vector<std::string> calls{"f0", "F0", "f1", "F1", "f2", "F2"};
       for (const char* i : {"2", "1", "0"})
         for (const char* call : {"b", "B", "W"})
@@ -168,7 +168,7 @@ TEST_CASE("model: hooks come around each block; gradients are whole when they ar
 }
 
 TEST_CASE("model: transforms can be installed at every point; biases come after an output transform") {
-  NemotronH model(with_biases(), DType::f64);
+  NemotronH model(with_biases(), DType::f64, Device::cpu);
   randomise(model, 37);
   const TestBatch batch = random_batch(model.config(), {9, 4}, 38);
   const Tensor want = hidden_of(model, batch);
@@ -191,7 +191,7 @@ TEST_CASE("model: transforms can be installed at every point; biases come after 
   // y = 2 (x W^T) + b: the output transform sees the product without the bias.
   NemotronHConfig config = tiny_config("-");
   config.mlp_bias = true;
-  NemotronH small(config, DType::f64), doubled(config, DType::f64);
+  NemotronH small(config, DType::f64, Device::cpu), doubled(config, DType::f64, Device::cpu);
   randomise(small, 39);
   copy_weights(doubled, small);
   Tensor& weight = doubled.parameters().get("backbone.layers.0.mixer.down_proj.weight").value;
@@ -211,7 +211,7 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
   // Two parts of one mixer's heads, channels or experts, on one process: their outputs add up to the whole's.
   NemotronHConfig config = tiny_config("M*-");
   config.num_key_value_heads = 2;
-  NemotronH whole(config, DType::f64);
+  NemotronH whole(config, DType::f64, Device::cpu);
   randomise(whole, 41);
   const auto halves = [&](std::int64_t i) {
     return [&config, i](const TensorSpec& spec) {
@@ -249,12 +249,12 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
       Context ctx;
       const Tensor sum =
           model.forward(ctx, {.ids = {}, .residual = rows, .sequences = batch.sequences}).value();
-      const Tensor minus = Tensor::empty(rows.shape(), DType::f64);
+      const Tensor minus = Tensor::empty(rows.shape(), DType::f64, Device::cpu);
       for (std::int64_t e = 0; e < rows.numel(); ++e)
         minus.data<double>()[e] = sum.data<double>()[e] - rows.data<double>()[e];
       outputs.push_back(minus);
     }
-    const Tensor both = Tensor::empty(rows.shape(), DType::f64);
+    const Tensor both = Tensor::empty(rows.shape(), DType::f64, Device::cpu);
     for (std::int64_t e = 0; e < rows.numel(); ++e)
       both.data<double>()[e] = outputs[1].data<double>()[e] + outputs[2].data<double>()[e];
     CHECK(relative_error(both, outputs[0]) < 1e-13);
@@ -265,16 +265,16 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
 TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gradients of the whole") {
   const NemotronHConfig config = tiny_config("-");
   const std::vector<std::int64_t> cuts{0, 9, 23};
-  NemotronH whole(config, DType::f64);
+  NemotronH whole(config, DType::f64, Device::cpu);
   randomise(whole, 51);
   const Tensor rows = random_tensor({17, config.hidden_size}, DType::f64, 52);
   const Tensor labels = random_labels(config, 17, 53);
   const auto gradients_of = [&](NemotronH& model) {
-    const Var hidden(rows, std::make_shared<GradNode>(rows.shape(), DType::f64, false));
+    const Var hidden(rows, std::make_shared<GradNode>(rows.shape(), DType::f64, Device::cpu, false));
     Tape tape;
     Context ctx{.tape = &tape};
     const Var loss = model.loss(ctx, hidden, labels, 1);
-    tape.backward(loss, Tensor::scalar(1, DType::f64));
+    tape.backward(loss, Tensor::scalar(1, DType::f64, Device::cpu));
     return std::vector{loss.value(), hidden.node()->take(),
                        model.parameters().get("lm_head.weight").node->grad()};
   };

@@ -83,7 +83,7 @@ inline double loss_and_gradients(NemotronH& model, const TestBatch& b, double sc
   BlockRecords own = model.make_records();
   const ForwardInput input{.ids = b.ids, .residual = {}, .sequences = b.sequences, .records = &own};
   const Var loss = model.loss(ctx, model.forward(ctx, input), b.labels, scale);
-  tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+  tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
   if (records) *records = std::move(own);
   return loss.value().to_vector()[0];
 }

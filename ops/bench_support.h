@@ -13,7 +13,7 @@ namespace nemocube::bench {
 /// A tensor of normal random numbers; tensors of different names differ.
 inline Tensor normal(const Shape& shape, DType dtype, std::string_view name, double mean = 0,
                      double sigma = 1) {
-  const Tensor t = Tensor::empty(shape, dtype);
+  const Tensor t = Tensor::empty(shape, dtype, Device::cpu);
   fill_normal(t, RandomStream(1, name), mean, sigma);
   return t;
 }
@@ -21,7 +21,7 @@ inline Tensor normal(const Shape& shape, DType dtype, std::string_view name, dou
 /// An operand as it occurs inside a model: an intermediate value, whose gradient has the dtype of the value
 /// and is written once. Every backward pass needs a new one.
 inline Var intermediate(const Tensor& t) {
-  return {t, std::make_shared<GradNode>(t.shape(), t.dtype(), false)};
+  return {t, std::make_shared<GradNode>(t.shape(), t.dtype(), Device::cpu, false)};
 }
 
 /// Bytes of some tensors together.

@@ -23,7 +23,7 @@ void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
 /// passes it to GradNode::add. GradNode::buffer cannot serve for a bf16 leaf, because its gradient is f32.
 inline Tensor contribution(GradNode& node, DType dtype) {
   const Tensor t = node.buffer();
-  return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype);
+  return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype, node.device());
 }
 
 /// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy` or `extra` (which may be
@@ -34,13 +34,13 @@ inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& 
   if (node && node->has_place())
     if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;
   if (extra && extra.unique()) return extra;
-  return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype());
+  return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype(), dy.device());
 }
 
 /// Adds the column sums of `partial` (see sum_segments) to the gradient of `node`, whose value is of `dtype`.
 inline void contribute_sum(GradNode& node, const Tensor& partial, DType dtype) {
   if (node.leaf()) return sum_segments(node.into(), partial);
-  const Tensor sum = Tensor::empty(node.shape(), dtype);
+  const Tensor sum = Tensor::empty(node.shape(), dtype, node.device());
   sum_segments({sum, Into::set}, partial);
   node.add(sum);
 }

@@ -23,11 +23,11 @@ inline std::vector<BenchCase> optimizer_cases(const BenchOptions& o, int states,
                                               const OptimizerDefinition& definition) {
   const std::int64_t n = o.small ? 10000 : 50'000'000;
   const DType dtype = accumulate_dtype(o.dtype);
-  OptimizerTensors t{Tensor::zeros({n}, dtype), Tensor::zeros({n}, dtype), {}, {}};
-  for (int i = 0; i < states; ++i) t.states.push_back(Tensor::zeros({n}, dtype));
+  OptimizerTensors t{Tensor::zeros({n}, dtype, Device::cpu), Tensor::zeros({n}, dtype, Device::cpu), {}, {}};
+  for (int i = 0; i < states; ++i) t.states.push_back(Tensor::zeros({n}, dtype, Device::cpu));
   fill_uniform(t.master, RandomStream(1, "master"), -1, 1);
   fill_uniform(t.grad, RandomStream(1, "grad"), -1, 1);
-  if (o.dtype == DType::bf16) t.model_copy = Tensor::zeros({n}, DType::bf16);
+  if (o.dtype == DType::bf16) t.model_copy = Tensor::zeros({n}, DType::bf16, Device::cpu);
 
   BenchCase c{t.model_copy ? "with bf16 copy" : "master only", {{"elements", n}}};
   // Master and states are read and written, the gradient is read, the copy written.

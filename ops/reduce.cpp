@@ -35,7 +35,8 @@ void sum_segments(const Output& out, const Tensor& partial) {
 
 void sum_rows(const Output& out, const Tensor& x) {
   const std::int64_t cols = x.cols();
-  const Tensor partial = Tensor::zeros({segments_of(x.rows()), cols}, accumulate_dtype(x.dtype()));
+  const Tensor partial =
+      Tensor::zeros({segments_of(x.rows()), cols}, accumulate_dtype(x.dtype()), x.device());
   visit_float("sum_rows", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     for_segments(x.rows(), [&](std::int64_t s, std::int64_t first, std::int64_t last) {

@@ -68,7 +68,8 @@ TEST_CASE("sum_rows: the stated order, bit for bit, for any number of threads, s
 
 TEST_CASE("sum_rows: the columns of a wider tensor") {
   const Tensor wide = random_tensor({130, 9}, DType::f32, 7), part = wide.narrow(-1, 2, 4);
-  const Tensor got = Tensor::empty({4}, DType::f32), want = Tensor::empty({4}, DType::f32);
+  const Tensor got = Tensor::empty({4}, DType::f32, Device::cpu),
+               want = Tensor::empty({4}, DType::f32, Device::cpu);
   sum_rows({got, Into::set}, part);
   sum_rows({want, Into::set}, part.as_contiguous());
   CHECK_BITS(got, want);
@@ -76,12 +77,13 @@ TEST_CASE("sum_rows: the columns of a wider tensor") {
 
 TEST_CASE("sum_segments: any contiguous shape, rounded once to a narrower dtype") {
   const Tensor partial = Tensor::from(std::vector<float>{1, 2, 3, 4, 0x1p-9f, 0, 0x1p-9f, 0}, {2, 4});
-  const Tensor got = Tensor::empty({2, 2}, DType::bf16);
+  const Tensor got = Tensor::empty({2, 2}, DType::bf16, Device::cpu);
   sum_segments({got, Into::set}, partial);
   CHECK_BITS(got, Tensor::from(std::vector<double>{1, 2, 3, 4}, {2, 2}).to(DType::bf16));
   sum_segments({got, Into::add}, partial);
   CHECK_BITS(got, Tensor::from(std::vector<double>{2, 4, 6, 8}, {2, 2}).to(DType::bf16));
-  CHECK_THROWS_AS(sum_segments({Tensor::empty({3}, DType::f32), Into::set}, partial), std::logic_error);
+  CHECK_THROWS_AS(sum_segments({Tensor::empty({3}, DType::f32, Device::cpu), Into::set}, partial),
+                  std::logic_error);
 }
 
 TEST_CASE("for_segments: every row once, in segments of a fixed length") {

@@ -13,7 +13,7 @@ TEST_CASE_TEMPLATE("transpose: every element in its place, none beside", T, floa
       CAPTURE(rows);
       CAPTURE(cols);
       const Tensor from = random_tensor({rows, cols + 2}, dtype_of<T>(), 1),
-                   to = Tensor::zeros({cols, rows + 3}, dtype_of<T>());
+                   to = Tensor::zeros({cols, rows + 3}, dtype_of<T>(), Device::cpu);
       transpose(to.data<T>(), rows + 3, from.data<T>(), cols + 2, rows, cols);
       std::int64_t wrong = 0;
       for (std::int64_t c = 0; c < cols; ++c)

@@ -33,7 +33,8 @@ void run_tests(World& ranks, int argc, char** argv) {
 void fail_on_purpose(World& ranks, std::string_view fault) {
   using namespace std::chrono_literals;
   Communicator& all = ranks.communicator();
-  const Tensor t = Tensor::zeros({1000000}, DType::f32), few = Tensor::zeros({3}, DType::f32);
+  const Tensor t = Tensor::zeros({1000000}, DType::f32, Device::cpu),
+               few = Tensor::zeros({3}, DType::f32, Device::cpu);
   const bool last = ranks.rank() == ranks.size() - 1;
   all.barrier();
   if (fault == "throw") {
@@ -63,7 +64,7 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     if (!last) all.all_reduce(few, Reduction::max);
     all.barrier();
   } else if (fault == "sizes") {
-    const Tensor other = Tensor::zeros({1000000}, DType::f32);
+    const Tensor other = Tensor::zeros({1000000}, DType::f32, Device::cpu);
     if (ranks.rank() == 0) all.exchange({{few, 1}}, {});
     if (ranks.rank() == 1) all.exchange({}, {{other, 0}});
     all.barrier();

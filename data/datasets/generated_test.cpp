@@ -70,10 +70,10 @@ TEST_CASE("tokens: rows of a file, in order") {
   const auto refused = [&](const Tensor& a, const Tensor& b, const char* message) {
     CHECK_THROWS_WITH_AS(TokensDataset("F", a, b), message, Error);
   };
-  refused(ids.to(DType::i64), Tensor::zeros({2, 4}, DType::i64),
+  refused(ids.to(DType::i64), Tensor::zeros({2, 4}, DType::i64, Device::cpu),
           "F: tensor 'labels': want shape [2, 3], got [2, 4]");
-  refused(Tensor::zeros({2, 3}, DType::i32), labels, "F: tensor 'input_ids': want i64, got i32");
-  refused(Tensor::zeros({6}, DType::i64), labels,
+  refused(Tensor::zeros({2, 3}, DType::i32, Device::cpu), labels, "F: tensor 'input_ids': want i64, got i32");
+  refused(Tensor::zeros({6}, DType::i64, Device::cpu), labels,
           "F: tensor 'input_ids' has shape [6], want [rows, positions], neither 0");
   refused(Tensor::from<std::int64_t>({1, 2, -100, 4, 5, 6}, {2, 3}), labels,
           "F: tensor 'input_ids' holds -100 at row 0, position 2");

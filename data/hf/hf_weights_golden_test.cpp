@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 std::vector<NamedTensor> empty_model(const NemotronHConfig& config) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(config))
-    tensors.push_back({spec.name, Tensor::zeros(spec.shape, DType::f32)});
+    tensors.push_back({spec.name, Tensor::zeros(spec.shape, DType::f32, Device::cpu)});
   return tensors;
 }
 

@@ -40,7 +40,8 @@ NemotronHConfig small() {
 std::vector<NamedTensor> empty_model(const NemotronHConfig& config, DType dtype = DType::f32) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(config))
-    tensors.push_back({spec.name, Tensor::zeros(spec.shape, spec.keep_f32 ? DType::f32 : dtype)});
+    tensors.push_back(
+        {spec.name, Tensor::zeros(spec.shape, spec.keep_f32 ? DType::f32 : dtype, Device::cpu)});
   return tensors;
 }
 
@@ -166,7 +167,7 @@ TEST_CASE("hf weights: names and forms of every kind are accepted") {
     for (int d = 0; d < t.value.ndim(); ++d)
       if (t.value.dim(d) > 2) shard = shard.cut(d, {{0, 1}, {2, t.value.dim(d)}});
     if (shard.numel() > 4) shard = shard.flat({1, shard.numel() - 2});
-    parts.push_back({t.name, Tensor::zeros({shard.numel()}, DType::f32), shard});
+    parts.push_back({t.name, Tensor::zeros({shard.numel()}, DType::f32, Device::cpu), shard});
   }
   load_hf_weights(dir / "m", parts);
   for (std::size_t i = 0; i < model.size(); ++i) {
@@ -183,9 +184,9 @@ TEST_CASE("hf weights: names and forms of every kind are accepted") {
   CHECK(weights.stored("backbone.layers.1.mixer.experts.up_proj").size() == 1);
   CHECK(weights.has("lm_head.weight"));
   CHECK_THROWS_WITH_AS(weights.stored("x"), doctest::Contains("no tensor for 'x'"), Error);
-  CHECK_THROWS_WITH_AS(
-      weights.read({"backbone.layers.1.mixer.experts.down_proj", Tensor::zeros({2, 8, 6}, DType::f32)}),
-      doctest::Contains("want all experts of"), Error);
+  CHECK_THROWS_WITH_AS(weights.read({"backbone.layers.1.mixer.experts.down_proj",
+                                     Tensor::zeros({2, 8, 6}, DType::f32, Device::cpu)}),
+                       doctest::Contains("want all experts of"), Error);
 }
 
 TEST_CASE("hf weights: a directory is copied with every bit, or rounded tensor by tensor") {
@@ -304,12 +305,13 @@ TEST_CASE("hf weights: what does not fit is listed by name") {
     std::erase_if(named, [](const NamedTensor& t) {
       return t.name == "backbone.norm_f.weight" || t.name.find("experts.1.up_proj") != t.name.npos;
     });
-    find(named, "lm_head.weight").value = Tensor::zeros({2, 8}, DType::f32);
+    find(named, "lm_head.weight").value = Tensor::zeros({2, 8}, DType::f32, Device::cpu);
     find(named, "backbone.layers.0.mixer.D").value = Tensor::from<std::int32_t>({1, 2}, {2});
-    for (int i = 0; i < 12; ++i) named.push_back({cat("extra.", i), Tensor::scalar(0, DType::f32)});
-    named.push_back(
-        {"backbone.layers.1.mixer.experts.3.down_proj.weight", Tensor::zeros({8, 6}, DType::f32)});
-    named.push_back({"mtp.layers.0.norm.weight", Tensor::zeros({8}, DType::f32)});
+    for (int i = 0; i < 12; ++i)
+      named.push_back({cat("extra.", i), Tensor::scalar(0, DType::f32, Device::cpu)});
+    named.push_back({"backbone.layers.1.mixer.experts.3.down_proj.weight",
+                     Tensor::zeros({8, 6}, DType::f32, Device::cpu)});
+    named.push_back({"mtp.layers.0.norm.weight", Tensor::zeros({8}, DType::f32, Device::cpu)});
   });
   std::string message;
   try {
@@ -330,13 +332,14 @@ TEST_CASE("hf weights: what does not fit is listed by name") {
 
   const auto twice = [&](const char* first, const char* second) {
     write_model(dir / "t", model, config, [&](std::vector<NamedTensor>& named) {
-      for (const char* name : {first, second}) named.push_back({name, Tensor::scalar(0, DType::f32)});
+      for (const char* name : {first, second})
+        named.push_back({name, Tensor::scalar(0, DType::f32, Device::cpu)});
     });
     CHECK_THROWS_WITH_AS(HfWeights(dir / "t"), doctest::Contains("the same weights under two names"), Error);
   };
   // Names of both, whichever comes first in the file.
   write_model(dir / "t", model, config, [&](std::vector<NamedTensor>& named) {
-    named.push_back({"backbone.layers.1.mixer.experts.up_proj", Tensor::scalar(0, DType::f32)});
+    named.push_back({"backbone.layers.1.mixer.experts.up_proj", Tensor::scalar(0, DType::f32, Device::cpu)});
   });
   CHECK_THROWS_WITH_AS(HfWeights(dir / "t"), doctest::Contains("experts.0.up_proj.weight'"), Error);
   CHECK_THROWS_WITH_AS(HfWeights(dir / "t"), doctest::Contains("experts.up_proj'"), Error);

@@ -37,8 +37,8 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id) {
 
   Batch batch;
   const Shape shape{static_cast<std::int64_t>(samples.size()), width};
-  batch.input_ids = Tensor::empty(shape, DType::i64);
-  batch.labels = Tensor::empty(shape, DType::i64);
+  batch.input_ids = Tensor::empty(shape, DType::i64, Device::cpu);
+  batch.labels = Tensor::empty(shape, DType::i64, Device::cpu);
   for (std::size_t r = 0; r < samples.size(); ++r) {
     const Sample& sample = samples[r];
     check_sample(sample);
@@ -55,8 +55,8 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id) {
 
 TokenBatch without_padding(const Batch& batch) {
   TokenBatch out;
-  out.ids = Tensor::empty({batch.content_tokens}, DType::i64);
-  out.labels = Tensor::empty({batch.content_tokens}, DType::i64);
+  out.ids = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
+  out.labels = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
   auto* ids = out.ids.data<std::int64_t>();
   auto* labels = out.labels.data<std::int64_t>();
   std::vector<std::int64_t> lengths;

@@ -80,7 +80,7 @@ Tensor SafetensorsFile::tensor(const StoredTensor& which) const {
   const Shape shape{std::span(which.shape)};
   const std::span<const std::byte> source = bytes(which);
   if (which.dtype == "F16") {
-    const Tensor value = Tensor::empty(shape, DType::f32);
+    const Tensor value = Tensor::empty(shape, DType::f32, Device::cpu);
     float* to = value.data<float>();
     for (std::int64_t i = 0; i < value.numel(); ++i) {
       std::uint16_t half;
@@ -94,7 +94,7 @@ Tensor SafetensorsFile::tensor(const StoredTensor& which) const {
   const auto address = reinterpret_cast<std::uintptr_t>(source.data());
   if (!source.empty() && address % static_cast<std::uintptr_t>(size_of(*dtype)) == 0)
     return Tensor::borrow(const_cast<std::byte*>(source.data()), shape, *dtype, mapping_);
-  const Tensor value = Tensor::empty(shape, *dtype);
+  const Tensor value = Tensor::empty(shape, *dtype, Device::cpu);
   if (!source.empty()) std::memcpy(value.raw(), source.data(), source.size());
   return value;
 }

@@ -43,22 +43,23 @@ TEST_CASE("safetensors: the worked example, written and read") {
 TEST_CASE("safetensors: every dtype, scalars, empty tensors and strided views survive") {
   const TestDir dir;
   const Tensor wide = random_tensor({5, 8}, DType::f32, 1);
-  const std::vector<std::pair<std::string, Tensor>> all{{"f32", random_tensor({3, 5}, DType::f32, 2)},
-                                                        {"f64", random_tensor({2, 2, 2}, DType::f64, 3)},
-                                                        {"bf16", random_tensor({7}, DType::bf16, 4)},
-                                                        {"i32", Tensor::from<std::int32_t>({1, -2, 3}, {3})},
-                                                        {"i64", Tensor::from<std::int64_t>({1LL << 40}, {1})},
-                                                        {"u8", Tensor::from<std::uint8_t>({1, 2, 255}, {3})},
-                                                        {"scalar", Tensor::scalar(2.5, DType::f32)},
-                                                        {"empty", Tensor::empty({3, 0}, DType::f32)},
-                                                        {"columns", wide.narrow(1, 2, 3)},
-                                                        {"rows", wide.narrow(0, 1, 2)},
-                                                        {"strided_empty", wide.narrow(1, 2, 0)}};
+  const std::vector<std::pair<std::string, Tensor>> all{
+      {"f32", random_tensor({3, 5}, DType::f32, 2)},
+      {"f64", random_tensor({2, 2, 2}, DType::f64, 3)},
+      {"bf16", random_tensor({7}, DType::bf16, 4)},
+      {"i32", Tensor::from<std::int32_t>({1, -2, 3}, {3})},
+      {"i64", Tensor::from<std::int64_t>({1LL << 40}, {1})},
+      {"u8", Tensor::from<std::uint8_t>({1, 2, 255}, {3})},
+      {"scalar", Tensor::scalar(2.5, DType::f32, Device::cpu)},
+      {"empty", Tensor::empty({3, 0}, DType::f32, Device::cpu)},
+      {"columns", wide.narrow(1, 2, 3)},
+      {"rows", wide.narrow(0, 1, 2)},
+      {"strided_empty", wide.narrow(1, 2, 0)}};
   std::vector<TensorSource> sources;
   for (const auto& [name, value] : all) sources.push_back(source_of(name, value, value.dtype()));
   sources.push_back(source_of("columns_bf16", wide.narrow(1, 2, 3), DType::bf16));
-  sources.push_back(source_of("scalar_f64", Tensor::scalar(2.5, DType::f32), DType::f64));
-  sources.push_back(source_of("empty_bf16", Tensor::empty({3, 0}, DType::f32), DType::bf16));
+  sources.push_back(source_of("scalar_f64", Tensor::scalar(2.5, DType::f32, Device::cpu), DType::f64));
+  sources.push_back(source_of("empty_bf16", Tensor::empty({3, 0}, DType::f32, Device::cpu), DType::bf16));
   const Tensor large = random_tensor({3000, 700}, DType::f32, 9);  // converted in more than one piece
   sources.push_back(source_of("large", large, DType::bf16));
   write_safetensors(dir / "x", sources);
@@ -69,7 +70,7 @@ TEST_CASE("safetensors: every dtype, scalars, empty tensors and strided views su
     CHECK_BITS(file->tensor(name), value.clone());
   }
   CHECK_BITS(file->tensor("columns_bf16"), wide.narrow(1, 2, 3).to(DType::bf16));
-  CHECK_BITS(file->tensor("scalar_f64"), Tensor::scalar(2.5, DType::f64));
+  CHECK_BITS(file->tensor("scalar_f64"), Tensor::scalar(2.5, DType::f64, Device::cpu));
   CHECK(file->tensor("empty_bf16").shape() == Shape{3, 0});
   CHECK_BITS(file->tensor("large"), large.to(DType::bf16));
   // The order is by element size, then by name; and no aligned tensor is copied.
@@ -158,7 +159,7 @@ TEST_CASE("safetensors: what cannot be read as a tensor") {
 TEST_CASE("safetensors writer: errors leave the old file as it was") {
   const TestDir dir;
   spit(dir / "x", "old");
-  const Tensor one = Tensor::scalar(1, DType::f32);
+  const Tensor one = Tensor::scalar(1, DType::f32, Device::cpu);
   CHECK_THROWS_WITH_AS(
       write_safetensors(dir / "x", {source_of("a", one, DType::f32), source_of("a", one, DType::f64)}),
       doctest::Contains("two tensors with the name 'a'"), Error);
@@ -176,7 +177,8 @@ TEST_CASE("safetensors writer: errors leave the old file as it was") {
   REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
   std::string message;
   try {
-    write_safetensors(dir / "x", {source_of("a", Tensor::zeros({100000}, DType::f32), DType::f32)});
+    write_safetensors(dir / "x",
+                      {source_of("a", Tensor::zeros({100000}, DType::f32, Device::cpu), DType::f32)});
   } catch (const Error& error) {
     message = error.what();
   }
@@ -262,7 +264,8 @@ TEST_CASE("safetensors: a model directory that contradicts itself is refused") {
   CHECK_THROWS_WITH_AS(open_safetensors_model(dir / "none"), doctest::Contains("want a directory"), Error);
   refused("found neither");
   write_safetensors(dir / "1.safetensors", worked_example());
-  write_safetensors(dir / "2.safetensors", {source_of("c", Tensor::scalar(1, DType::f32), DType::f32)});
+  write_safetensors(dir / "2.safetensors",
+                    {source_of("c", Tensor::scalar(1, DType::f32, Device::cpu), DType::f32)});
   index(R"({"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors"})");
   CHECK(open_safetensors_model(dir.path()).size() == 3);
   index(R"({"a":"1.safetensors","b":"1.safetensors"})");
@@ -285,7 +288,8 @@ TEST_CASE("safetensors: a model directory that contradicts itself is refused") {
   refused("'weight_map': want a value, got none");
   spit(dir / index_file_name, "{\"weight_map\":");
   refused("model.safetensors.index.json: not valid JSON");
-  write_safetensors(dir / "2.safetensors", {source_of("b", Tensor::scalar(1, DType::f32), DType::f32)});
+  write_safetensors(dir / "2.safetensors",
+                    {source_of("b", Tensor::scalar(1, DType::f32, Device::cpu), DType::f32)});
   index(R"({"a":"1.safetensors","b":"2.safetensors"})");
   refused("2.safetensors: tensor 'b' is also in 1.safetensors");
   write_safetensors(dir / single_file_name, worked_example());

@@ -37,7 +37,7 @@ void append(Tensor& cache, std::int64_t length, const Tensor& rows) {
   const std::int64_t need = length + rows.rows();
   if (!cache.defined() || cache.dim(0) < need) {
     const std::int64_t room = std::max(need, cache.defined() ? 2 * cache.dim(0) : need + 64);
-    Tensor grown = Tensor::empty({room, rows.cols()}, rows.dtype());
+    Tensor grown = Tensor::empty({room, rows.cols()}, rows.dtype(), rows.device());
     if (length > 0) grown.narrow(0, 0, length).copy_from(cache.narrow(0, 0, length));
     cache = grown;
   }
@@ -47,7 +47,7 @@ void append(Tensor& cache, std::int64_t length, const Tensor& rows) {
 
 Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                               const Sequences& sequences, State& state) const {
-  Tensor out = Tensor::empty(q.shape(), q.dtype());
+  Tensor out = Tensor::empty(q.shape(), q.dtype(), q.device());
   for (std::int64_t i = 0; i < sequences.count(); ++i) {
     auto& cache = state.sequences[static_cast<std::size_t>(i)];
     const std::int64_t begin = sequences.begin(i), n = sequences.length(i);

@@ -39,9 +39,10 @@ MambaMixer::MambaMixer(const MixerSources& sources, const std::string& name)
 
 std::unique_ptr<MixerState> MambaMixer::make_state(std::int64_t count) const {
   const DType dtype = accumulate_dtype(norm_->value.dtype());
+  const Device device = norm_->value.device();
   auto state = std::make_unique<State>();
-  state->conv = Tensor::zeros({count, conv_kernel_ - 1, inner_ + 2 * group_width_}, dtype);
-  state->ssm = Tensor::zeros({count, scan_.heads, scan_.head_dim, scan_.state_size}, dtype);
+  state->conv = Tensor::zeros({count, conv_kernel_ - 1, inner_ + 2 * group_width_}, dtype, device);
+  state->ssm = Tensor::zeros({count, scan_.heads, scan_.head_dim, scan_.state_size}, dtype, device);
   return state;
 }
 

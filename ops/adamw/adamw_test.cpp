@@ -25,7 +25,7 @@ struct State {
       else
         v.data<float>()[i] = std::abs(v.data<float>()[i]);
     }
-    if (with_copy) copy = Tensor::zeros(shape, DType::bf16);
+    if (with_copy) copy = Tensor::zeros(shape, DType::bf16, Device::cpu);
   }
   void step(const Tensor& grad, const AdamWOptions& o) { adamw_step(w, m, v, grad, copy, o); }
 };
@@ -65,13 +65,14 @@ TEST_CASE("adamw: worked table") {
                        {0.1, 0.9981186760529565, 0.028, 0.00032193775, 0.9979888916540935}};
   for (const DType dtype : {DType::f64, DType::f32})
     for (const bool decoupled : {true, false}) {
-      const Tensor w = Tensor::scalar(1, dtype), m = Tensor::scalar(0, dtype), v = Tensor::scalar(0, dtype);
-      const Tensor copy = Tensor::scalar(0, DType::bf16);
+      const Tensor w = Tensor::scalar(1, dtype, Device::cpu), m = Tensor::scalar(0, dtype, Device::cpu),
+                   v = Tensor::scalar(0, dtype, Device::cpu);
+      const Tensor copy = Tensor::scalar(0, DType::bf16, Device::cpu);
       AdamWOptions o{.lr = 1e-3, .weight_decay = 0.1, .decoupled = decoupled};
       // f32: a few roundings a step of values near 1 (w), 0.05 (m) and 3e-4 (v).
       const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
       for (const Row& row : table) {
-        adamw_step(w, m, v, Tensor::scalar(row.grad, dtype), copy, o);
+        adamw_step(w, m, v, Tensor::scalar(row.grad, dtype, Device::cpu), copy, o);
         const double want = decoupled ? row.decoupled_w : row.l2_w;
         CHECK(close(w.to_vector()[0], want, {6 * ulp + 1e-15, 0}));
         CHECK(copy.to_vector()[0] == static_cast<double>(bf16(static_cast<float>(w.to_vector()[0]))));
@@ -116,11 +117,12 @@ TEST_CASE("adamw: elementwise against a plain f64 loop") {
 }
 
 TEST_CASE("adamw: an update too small for bf16 survives in the master") {
-  const Tensor w = Tensor::scalar(1, DType::f32), m = Tensor::scalar(0, DType::f32),
-               v = Tensor::scalar(0, DType::f32), copy = Tensor::scalar(1, DType::bf16);
+  const Tensor w = Tensor::scalar(1, DType::f32, Device::cpu), m = Tensor::scalar(0, DType::f32, Device::cpu),
+               v = Tensor::scalar(0, DType::f32, Device::cpu),
+               copy = Tensor::scalar(1, DType::bf16, Device::cpu);
   AdamWOptions o{.lr = 1e-3};
   for (; o.step <= 2; ++o.step) {
-    adamw_step(w, m, v, Tensor::scalar(1, DType::f32), copy, o);
+    adamw_step(w, m, v, Tensor::scalar(1, DType::f32, Device::cpu), copy, o);
     CHECK(copy.to_vector()[0] == (o.step == 1 ? 1.0 : 0.99609375));
   }
   CHECK(close(w.to_vector()[0], 0.998, {1e-6, 0}));
@@ -181,14 +183,15 @@ TEST_CASE("adamw: numbers that are not finite are noticed wherever they are writ
   CHECK_FALSE(finite(DType::f32, true, most_f32, 0, {.lr = 1e-3}));
   CHECK_FALSE(finite(DType::f32, false, 1, 1, {.lr = 1e300}));
   CHECK_FALSE(finite(DType::f32, false, 1, 1, {.lr = 1e-3, .weight_decay = 1e300}));
-  const Tensor zero = Tensor::zeros({1}, DType::f32);
+  const Tensor zero = Tensor::zeros({1}, DType::f32, Device::cpu);
   CHECK_FALSE(adamw_step(zero.clone(), zero.clone(), zero.clone(), zero, Tensor(), {.eps = 0}));  // 0 / 0
 }
 
 TEST_CASE("adamw: errors") {
-  const Tensor a = Tensor::zeros({4, 3}, DType::f32), other = Tensor::zeros({3, 4}, DType::f32),
-               wide = a.to(DType::f64), half = a.to(DType::bf16), none;
-  const Tensor strided = Tensor::zeros({4, 6}, DType::f32).narrow(1, 0, 3);
+  const Tensor a = Tensor::zeros({4, 3}, DType::f32, Device::cpu),
+               other = Tensor::zeros({3, 4}, DType::f32, Device::cpu), wide = a.to(DType::f64),
+               half = a.to(DType::bf16), none;
+  const Tensor strided = Tensor::zeros({4, 6}, DType::f32, Device::cpu).narrow(1, 0, 3);
   CHECK_NOTHROW(adamw_step(a, a.clone(), a.clone(), a.clone(), half, {}));
   CHECK_THROWS_AS(adamw_step(none, a, a, a, none, {}), Error);
   CHECK_THROWS_AS(adamw_step(half, half, half, half, none, {}), Error);

@@ -39,7 +39,7 @@ void check_inputs(const cpu::AttentionInputs& in) {
 Tensor place_for(GradNode* node, bool shared, DType dtype) {
   if (!node) return {};
   const Tensor own = shared ? Tensor() : node->buffer();
-  return own && own.dtype() == dtype ? own : Tensor::empty(node->shape(), dtype);
+  return own && own.dtype() == dtype ? own : Tensor::empty(node->shape(), dtype, node->device());
 }
 
 }  // namespace
@@ -50,8 +50,9 @@ Var attention(Context& ctx, const Var& q, const Var& k, const Var& v, const Atte
   check_inputs(in);
   if (options.scale == 0) in.options.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
   const bool plain = attention_variants.chosen(ctx) == AttentionVariant::plain;
-  const cpu::AttentionResult out{Tensor::empty(in.q.shape(), in.q.dtype()),
-                                 Tensor::empty({in.q.dim(0), options.heads}, accumulate_dtype(in.q.dtype()))};
+  const cpu::AttentionResult out{
+      Tensor::empty(in.q.shape(), in.q.dtype(), in.q.device()),
+      Tensor::empty({in.q.dim(0), options.heads}, accumulate_dtype(in.q.dtype()), in.q.device())};
   static Zone forward_zone("attention/forward"), backward_zone("attention/backward");
   {
     const ZoneTimer timer(forward_zone);

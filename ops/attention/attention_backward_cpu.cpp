@@ -18,7 +18,8 @@ class Backward {
       : out_(out), d_o_(d_o), result_(result), in_(in), g_(g) {
     const std::int64_t block = g.padded_columns * g.head_dim, tile = key_tile * g.padded_columns,
                        span = keys * g.head_dim;
-    scratch_ = Tensor::empty({5 * block + 2 * tile + 4 * span + 2 * g.padded_columns}, dtype_of<A>());
+    scratch_ =
+        Tensor::empty({5 * block + 2 * tile + 4 * span + 2 * g.padded_columns}, dtype_of<A>(), Device::cpu);
     A* at = scratch_.data<A>();
     const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
     q_ = take(block);

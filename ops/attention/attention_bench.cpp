@@ -43,10 +43,11 @@ std::shared_ptr<Work> prepare(const AttentionOptions& options, const Sequences& 
            options,
            q_seqs,
            kv_seqs};
-  w->out = {Tensor::empty(q_shape, dtype),
-            Tensor::empty({q_shape[0], options.heads}, accumulate_dtype(dtype))};
+  w->out = {Tensor::empty(q_shape, dtype, Device::cpu),
+            Tensor::empty({q_shape[0], options.heads}, accumulate_dtype(dtype), Device::cpu)};
   w->d_o = normal(q_shape, dtype, "do");
-  w->grads = {Tensor::empty(q_shape, dtype), Tensor::empty(k_shape, dtype), Tensor::empty(k_shape, dtype)};
+  w->grads = {Tensor::empty(q_shape, dtype, Device::cpu), Tensor::empty(k_shape, dtype, Device::cpu),
+              Tensor::empty(k_shape, dtype, Device::cpu)};
   cpu::attention_forward(w->out, w->in);
   return w;
 }
@@ -60,8 +61,8 @@ constexpr Variant tiled{"tiled", &cpu::attention_forward, &cpu::attention_backwa
 constexpr Variant plain{"plain", &cpu::attention_plain_forward, &cpu::attention_plain_backward};
 
 bool verify_forward(const Work& w, const Variant& other) {
-  const cpu::AttentionResult want{Tensor::empty(w.out.o.shape(), w.out.o.dtype()),
-                                  Tensor::empty(w.out.lse.shape(), w.out.lse.dtype())};
+  const cpu::AttentionResult want{Tensor::empty(w.out.o.shape(), w.out.o.dtype(), Device::cpu),
+                                  Tensor::empty(w.out.lse.shape(), w.out.lse.dtype(), Device::cpu)};
   other.forward(want, w.in);
   return alike(w.out.o, want.o) && alike(w.out.lse, want.lse);
 }

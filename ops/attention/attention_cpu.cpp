@@ -14,7 +14,7 @@ class Forward {
 
  public:
   Forward(const AttentionResult& out, const AttentionInputs& in, const Geometry& g)
-      : out_(out), in_(in), g_(g), scratch_(Tensor::empty({scratch_size(g)}, dtype_of<A>())) {
+      : out_(out), in_(in), g_(g), scratch_(Tensor::empty({scratch_size(g)}, dtype_of<A>(), Device::cpu)) {
     A* at = scratch_.data<A>();
     const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
     const std::int64_t block = g.padded_columns * g.head_dim;

@@ -48,7 +48,9 @@ const KernelChoice& choice(const char* name) {
 }
 
 /// The gradient of a value, in its own dtype, with the value as an intermediate (a leaf would be f32).
-Var intermediate(const Tensor& t) { return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), false)); }
+Var intermediate(const Tensor& t) {
+  return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), Device::cpu, false));
+}
 
 Outcome run(const Case& c, const char* variant) {
   Tape tape;
@@ -267,7 +269,7 @@ TEST_CASE("attention: parts of one projection, without copies") {
         for (Var& part : parts) part = Var(part.value().clone(), part.node());
       const Var o = attention(ctx, parts[0], parts[1], parts[2], options, s, s);
       // The gradient arrives as a window too.
-      const Tensor wide = Tensor::empty({33, 40}, DType::f32);
+      const Tensor wide = Tensor::empty({33, 40}, DType::f32, Device::cpu);
       wide.narrow(-1, 4, 32).copy_from(d_o);
       tape.backward(o, copies ? d_o : wide.narrow(-1, 4, 32));
       return std::pair(o.value(), x.grad());
@@ -297,7 +299,7 @@ TEST_CASE("attention: large scores do not overflow, NaN is not hidden") {
   for (const char* variant : {"tiled", "plain"}) {
     Case c = make_case({4, 2, 16, 30.0}, {150}, {150}, DType::f32);
     c.v.fill(1);
-    const Tensor ones = Tensor::empty(c.q.shape(), DType::f32);
+    const Tensor ones = Tensor::empty(c.q.shape(), DType::f32, Device::cpu);
     ones.fill(1);
     CHECK_CLOSE(run(c, variant).o, ones, sum_tol(DType::f32, 150, 1));
     c.q.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
@@ -400,10 +402,10 @@ TEST_CASE("attention: errors") {
   refuses([](Case& x) { x.v = x.v.narrow(0, 0, 7); });
   refuses([](Case& x) { x.k = x.k.to(DType::bf16); });
   refuses([](Case& x) { x.v = x.v.to(DType::f64); });
-  refuses([](Case& x) { x.q = x.k = x.v = Tensor::zeros({8, 32}, DType::i32); });
+  refuses([](Case& x) { x.q = x.k = x.v = Tensor::zeros({8, 32}, DType::i32, Device::cpu); });
   refuses([](Case& x) {
     x.options.kv_heads = 4;
-    x.q = x.k = x.v = Tensor::zeros({8, 32}, DType::i32);
+    x.q = x.k = x.v = Tensor::zeros({8, 32}, DType::i32, Device::cpu);
   });
   refuses([](Case& x) { x.q_seqs = Sequences::uniform(2, 3); });
   refuses([](Case& x) { x.kv_seqs = Sequences::uniform(2, 3); });

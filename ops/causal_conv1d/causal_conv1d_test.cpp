@@ -20,7 +20,7 @@ Tensor reference(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   const auto v = x.to_vector(), w = weight.to_vector();
   const auto b = bias.defined() ? bias.to_vector() : std::vector<double>(static_cast<std::size_t>(channels));
   const auto s = state.defined() ? state.to_vector() : std::vector<double>();
-  Tensor y = Tensor::empty(x.shape(), DType::f64);
+  Tensor y = Tensor::empty(x.shape(), DType::f64, Device::cpu);
   for (std::int64_t i = 0; i < sequences.count(); ++i)
     for (std::int64_t t = 0; t < sequences.length(i); ++t)
       for (std::int64_t c = 0; c < channels; ++c) {
@@ -142,7 +142,7 @@ TEST_CASE("causal_conv1d: a strided gradient buffer") {
   Tape tape;
   Context ctx;
   ctx.tape = &tape;
-  auto parent = std::make_shared<GradNode>(Shape{13, 11}, DType::f32, false);
+  auto parent = std::make_shared<GradNode>(Shape{13, 11}, DType::f32, Device::cpu, false);
   auto window = std::make_shared<GradNode>(parent, c.x.shape(), 3);
   const Var x(c.x, window);
   const Var y = causal_conv1d_silu(ctx, x, c.weight, c.bias, c.sequences);
@@ -177,7 +177,7 @@ TEST_CASE("causal_conv1d: pieces with state hand-over equal the whole, bit for b
     Tensor whole_state;
     const Var whole = causal_conv1d_silu(ctx, c.x, c.weight, c.bias, c.sequences, nullptr, &whole_state);
     for (const std::int64_t step : {1, 2, 5, 23}) {
-      Tensor state = Tensor::zeros({1, taps - 1, 12}, DType::f32);
+      Tensor state = Tensor::zeros({1, taps - 1, 12}, DType::f32, Device::cpu);
       for (std::int64_t t = 0; t < length; t += step) {
         const std::int64_t n = std::min(step, length - t);
         const Var piece = causal_conv1d_silu(ctx, c.x.narrow(0, t, n), c.weight, c.bias,
@@ -215,14 +215,15 @@ TEST_CASE("causal_conv1d: the number of threads changes no bit") {
 
 TEST_CASE("causal_conv1d: no tokens, no channels") {
   Context ctx;
-  const Var y = causal_conv1d_silu(ctx, Tensor::empty({0, 3}, DType::f32),
+  const Var y = causal_conv1d_silu(ctx, Tensor::empty({0, 3}, DType::f32, Device::cpu),
                                    random_tensor({3, 1, 4}, DType::f32, 1), Var(), Sequences::uniform(2, 0));
   CHECK(y.shape() == Shape{0, 3});
-  const Var none = causal_conv1d_silu(ctx, Tensor::empty({4, 0}, DType::f32),
-                                      Tensor::empty({0, 1, 4}, DType::f32), Var(), Sequences::uniform(2, 2));
+  const Var none =
+      causal_conv1d_silu(ctx, Tensor::empty({4, 0}, DType::f32, Device::cpu),
+                         Tensor::empty({0, 1, 4}, DType::f32, Device::cpu), Var(), Sequences::uniform(2, 2));
   CHECK(none.shape() == Shape{4, 0});
   const auto grads = run(make_case({0, 0}, 3, 4, DType::f32));
-  CHECK_BITS(grads[2], Tensor::zeros({3, 1, 4}, DType::f32));
+  CHECK_BITS(grads[2], Tensor::zeros({3, 1, 4}, DType::f32, Device::cpu));
 }
 
 TEST_CASE("causal_conv1d: errors") {
@@ -234,15 +235,16 @@ TEST_CASE("causal_conv1d: errors") {
   };
   CHECK_NOTHROW(call(c.x, c.weight, c.bias, c.sequences));
   CHECK_THROWS_AS(call(random_tensor({7}, DType::f32, 1), c.weight, c.bias, c.sequences), Error);
-  CHECK_THROWS_AS(call(Tensor::zeros({7, 5}, DType::i32), c.weight, c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(Tensor::zeros({7, 5}, DType::i32, Device::cpu), c.weight, c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, random_tensor({5, 4}, DType::f32, 1), c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, random_tensor({4, 1, 4}, DType::f32, 1), c.bias, c.sequences), Error);
-  CHECK_THROWS_AS(call(c.x, Tensor::zeros({5, 1, 0}, DType::f32), c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, Tensor::zeros({5, 1, 0}, DType::f32, Device::cpu), c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.weight.to(DType::f64), c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.weight, random_tensor({4}, DType::f32, 1), c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.weight, c.bias.to(DType::bf16), c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.weight, c.bias, Sequences::uniform(1, 6)), Error);
-  const Tensor small = Tensor::zeros({2, 2, 5}, DType::f32), other = Tensor::zeros({2, 3, 5}, DType::f64);
+  const Tensor small = Tensor::zeros({2, 2, 5}, DType::f32, Device::cpu),
+               other = Tensor::zeros({2, 3, 5}, DType::f64, Device::cpu);
   CHECK_THROWS_AS(call(c.x, c.weight, c.bias, c.sequences, &small), Error);
   CHECK_THROWS_AS(call(c.x, c.weight, c.bias, c.sequences, &other), Error);
 }

@@ -26,13 +26,14 @@ Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double 
   std::vector<double> losses(values.size());
   cpu::row_losses(losses, statistics, values);
   const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
-  Var loss = make_result(Tensor::scalar(sum, accumulate_dtype(z.dtype())), ctx.records({&logits}));
+  Var loss =
+      make_result(Tensor::scalar(sum, accumulate_dtype(z.dtype()), z.device()), ctx.records({&logits}));
   if (loss.needs_grad())
     ctx.tape->record(op, [z, statistics, labels, grad_scale, op, vocabulary, own, begin = part.begin,
                           in = logits.node(), out = loss.node()] {
       if (!out->filled()) return;
       const double dloss = out->take().to_vector().front();
-      const Tensor dz = Tensor::empty(z.shape(), z.dtype());
+      const Tensor dz = Tensor::empty(z.shape(), z.dtype(), z.device());
       const auto again = cpu::checked_labels(op, labels, z.rows(), vocabulary);
       cpu::softmax_gradient(dz.narrow(-1, 0, own), z.narrow(-1, 0, own), statistics, again, begin,
                             dloss * grad_scale);

@@ -21,11 +21,11 @@ struct Problem {
     ctx.tape = &tape;
     ctx.kernels = &choice;
     const Var loss = linear_cross_entropy(ctx, bench::intermediate(x), leaf, labels, 1.0 / 1024, chunk_rows);
-    tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+    tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
     return loss.value().to_vector().front();
   }
   double exact() const {
-    const Tensor z = Tensor::empty({x.rows(), weight.rows()}, DType::f64);
+    const Tensor z = Tensor::empty({x.rows(), weight.rows()}, DType::f64, Device::cpu);
     matmul({z, Into::set}, x.to(DType::f64), false, weight.to(DType::f64), true);
     Context ctx;
     return cross_entropy(ctx, z, labels).value().to_vector().front();

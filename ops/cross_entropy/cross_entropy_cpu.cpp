@@ -58,7 +58,8 @@ void gradient_row(D* d, const T* z, std::int64_t n, std::int64_t label, acc_t<T>
 RowStatistics local_statistics(const Tensor& logits, std::span<const std::int64_t> labels,
                                std::int64_t begin) {
   const DType dtype = accumulate_dtype(logits.dtype());
-  RowStatistics s{Tensor::empty({logits.rows()}, dtype), Tensor::empty({logits.rows(), 2}, dtype)};
+  RowStatistics s{Tensor::empty({logits.rows()}, dtype, Device::cpu),
+                  Tensor::empty({logits.rows(), 2}, dtype, Device::cpu)};
   visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {

@@ -30,7 +30,7 @@ TEST_CASE("cross_entropy: every dtype against f64") {
         const Labels labels = some_labels(rows, vocabulary, 5);
         const Tensor z = random_tensor({rows, vocabulary + 3}, dtype, 1, 3.0).narrow(-1, 1, vocabulary);
         const Expected want = reference(z, labels);
-        const Var logits(z, std::make_shared<GradNode>(z.shape(), dtype, false));
+        const Var logits(z, std::make_shared<GradNode>(z.shape(), dtype, Device::cpu, false));
         Tape tape;
         Context ctx;
         ctx.tape = &tape;
@@ -38,7 +38,7 @@ TEST_CASE("cross_entropy: every dtype against f64") {
         const DType acc = accumulate_dtype(dtype);
         CHECK(loss.shape() == Shape{});
         CHECK(loss.value().dtype() == acc);
-        tape.backward(loss, Tensor::scalar(0.5, acc));
+        tape.backward(loss, Tensor::scalar(0.5, acc, Device::cpu));
         // The f32 exponential is right to 4 units, the sum to about sqrt(V); both shift a row's loss, whose
         // rounding is in units of the loss itself.
         const double unit = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
@@ -71,26 +71,28 @@ TEST_CASE("cross_entropy: the gradient of large logits is as exact as that of sm
   const Tensor z = random_tensor({16, 7}, DType::f32, 1);
   for (std::int64_t i = 0; i < z.numel(); ++i) z.data<float>()[i] += 1e4f;
   const Labels labels = some_labels(16, 7, 0);
-  const Var logits(z, std::make_shared<GradNode>(z.shape(), DType::f32, false));
+  const Var logits(z, std::make_shared<GradNode>(z.shape(), DType::f32, Device::cpu, false));
   Tape tape;
   Context ctx{.tape = &tape};
-  tape.backward(cross_entropy(ctx, logits, labels_of(labels)), Tensor::scalar(1, DType::f32));
+  tape.backward(cross_entropy(ctx, logits, labels_of(labels)), Tensor::scalar(1, DType::f32, Device::cpu));
   CHECK_CLOSE(logits.node()->take(), reference(z, labels).dlogits, (Tol{1e-6, 1e-6}));
 }
 
 TEST_CASE("cross_entropy: errors") {
   Context ctx;
-  const Tensor z = Tensor::zeros({3, 5}, DType::f32);
+  const Tensor z = Tensor::zeros({3, 5}, DType::f32, Device::cpu);
   for (const Labels& bad : {Labels{0, 5, 1}, Labels{0, 1, -1}, Labels{-101, 1, 1}, Labels{0, 1}})
     CHECK_THROWS_AS(cross_entropy(ctx, z, labels_of(bad)), Error);
   CHECK_THROWS_WITH(cross_entropy(ctx, z, labels_of({0, 7, 1})),
                     "cross_entropy: label 7 at position 1: want -100 or a token in [0, 5)");
-  CHECK_THROWS_AS(cross_entropy(ctx, z, Tensor::zeros({3}, DType::i32)), Error);
-  CHECK_THROWS_AS(cross_entropy(ctx, Tensor::zeros({3, 5}, DType::i64), labels_of({0, 4, -100})), Error);
-  CHECK_THROWS_AS(cross_entropy(ctx, Tensor::zeros({}, DType::f32), labels_of({0})), Error);
-  CHECK_THROWS_AS(cross_entropy(ctx, z, Tensor::zeros({3, 2}, DType::i64).narrow(-1, 0, 1)), Error);
+  CHECK_THROWS_AS(cross_entropy(ctx, z, Tensor::zeros({3}, DType::i32, Device::cpu)), Error);
+  CHECK_THROWS_AS(cross_entropy(ctx, Tensor::zeros({3, 5}, DType::i64, Device::cpu), labels_of({0, 4, -100})),
+                  Error);
+  CHECK_THROWS_AS(cross_entropy(ctx, Tensor::zeros({}, DType::f32, Device::cpu), labels_of({0})), Error);
+  CHECK_THROWS_AS(cross_entropy(ctx, z, Tensor::zeros({3, 2}, DType::i64, Device::cpu).narrow(-1, 0, 1)),
+                  Error);
   CHECK_THROWS_AS(count_labels(z), Error);
-  CHECK_THROWS_AS(count_labels(Tensor::zeros({3, 2}, DType::i64).narrow(-1, 0, 1)), Error);
+  CHECK_THROWS_AS(count_labels(Tensor::zeros({3, 2}, DType::i64, Device::cpu).narrow(-1, 0, 1)), Error);
 }
 
 TEST_CASE("count_labels") {

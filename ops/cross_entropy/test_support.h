@@ -33,7 +33,7 @@ struct Expected {
 
 // The formulas of the contract in f64.
 inline Expected reference(const Tensor& logits, const Labels& labels) {
-  Expected e{0, Tensor::zeros(logits.shape(), DType::f64)};
+  Expected e{0, Tensor::zeros(logits.shape(), DType::f64, Device::cpu)};
   const Tensor z = logits.to(DType::f64);
   for (std::int64_t t = 0; t < z.rows(); ++t) {
     const std::int64_t label = labels[static_cast<std::size_t>(t)];

@@ -29,25 +29,25 @@ struct Outcome {
 // dx is an intermediate, the gradient of the weight a leaf or not.
 Outcome head_loss(const Tensor& x, const Tensor& weight, const Labels& labels, const KernelChoice& kernels,
                   bool leaf, const VocabularyPart& part = {}) {
-  const Var vx(x, std::make_shared<GradNode>(x.shape(), x.dtype(), false));
-  const Var vw(weight, std::make_shared<GradNode>(weight.shape(), weight.dtype(), leaf));
+  const Var vx(x, std::make_shared<GradNode>(x.shape(), x.dtype(), Device::cpu, false));
+  const Var vw(weight, std::make_shared<GradNode>(weight.shape(), weight.dtype(), Device::cpu, leaf));
   Tape tape;
   Context ctx{.tape = &tape, .kernels = &kernels};
   const Var loss = linear_cross_entropy(ctx, vx, vw, labels_of(labels), 0.25, 5, part);
-  tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+  tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
   return {loss.value(), vx.node()->take(), leaf ? vw.grad() : vw.node()->take()};
 }
 
 // Loss and gradient of logits over parts; columns from `vocabulary` on are padding.
 Expected over_parts(const Tensor& logits, const Labels& labels, const Cuts& cuts, std::int64_t vocabulary) {
-  Expected got{0, Tensor::zeros(logits.shape(), DType::f64)};
+  Expected got{0, Tensor::zeros(logits.shape(), DType::f64, Device::cpu)};
   on_parts(cuts, vocabulary, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
     const Tensor z = logits.narrow(-1, cuts[i], cuts[i + 1] - cuts[i]);
-    const Var own(z, std::make_shared<GradNode>(z.shape(), z.dtype(), false));
+    const Var own(z, std::make_shared<GradNode>(z.shape(), z.dtype(), Device::cpu, false));
     Tape tape;
     Context ctx{.tape = &tape};
     const Var loss = cross_entropy(ctx, own, labels_of(labels), 1, part);
-    tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+    tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
     got.loss = value(loss);
     got.dlogits.narrow(-1, cuts[i], z.cols()).copy_from(own.node()->take());
   });
@@ -84,8 +84,8 @@ TEST_CASE("vocabulary part: the parts give loss, dx and dW of the whole") {
                        parts[i] = head_loss(x, own, labels, kernels, leaf, part);
                      });
             const double bound = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 2e-6 : 0x1p-7;
-            const Tensor dx = Tensor::zeros(x.shape(), DType::f64);
-            const Tensor dw = Tensor::zeros(padded.shape(), DType::f64);
+            const Tensor dx = Tensor::zeros(x.shape(), DType::f64, Device::cpu);
+            const Tensor dw = Tensor::zeros(padded.shape(), DType::f64, Device::cpu);
             for (std::size_t i = 0; i < parts.size(); ++i) {
               CHECK_BITS(parts[i].loss, parts[0].loss);
               const auto partial = parts[i].dx.to_vector();
@@ -113,7 +113,7 @@ TEST_CASE("vocabulary part: against finite differences, x of each part on its ow
         losses[i] = linear_cross_entropy(chosen, v[2 * i], v[2 * i + 1], labels_of(labels), 1, 2, part);
       });
       // Both ranks have the whole loss. It counts once; each rank's backward pass starts from 1.
-      losses[1] = Var(Tensor::scalar(0, DType::f64), losses[1].node());
+      losses[1] = Var(Tensor::scalar(0, DType::f64, Device::cpu), losses[1].node());
       return losses;
     };
     GradCheckOptions options;
@@ -172,7 +172,7 @@ TEST_CASE("vocabulary part: one maximum and one sum for each block of rows, none
 }
 
 TEST_CASE("vocabulary part: a label must be a token of the whole vocabulary, not padding") {
-  const Tensor z = Tensor::zeros({2, 6}, DType::f32);
+  const Tensor z = Tensor::zeros({2, 6}, DType::f32, Device::cpu);
   const auto text = [&](std::int64_t label) {
     return message_of([&] { over_parts(z, {0, label}, {0, 3, 6}, 5); });
   };

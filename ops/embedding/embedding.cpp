@@ -26,7 +26,8 @@ Var embedding(Context& ctx, const Tensor& ids, const Var& weight) {
 
   static Zone forward_zone("embedding/forward");
   const ZoneTimer timer(forward_zone);
-  Var y = make_result(Tensor::empty({ids.numel(), table.cols()}, table.dtype()), ctx.records({&weight}));
+  Var y = make_result(Tensor::empty({ids.numel(), table.cols()}, table.dtype(), table.device()),
+                      ctx.records({&weight}));
   cpu::embedding_forward(y.value(), ids, table);
   if (y.needs_grad())
     ctx.tape->record("embedding", [ids, dtype = table.dtype(), in = weight.node(), out = y.node()] {
@@ -35,7 +36,7 @@ Var embedding(Context& ctx, const Tensor& ids, const Var& weight) {
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
       if (in->leaf()) return cpu::embedding_backward(in->into(), ids, dy);
-      const Tensor dweight = Tensor::empty(in->shape(), accumulate_dtype(dtype));
+      const Tensor dweight = Tensor::empty(in->shape(), accumulate_dtype(dtype), in->device());
       cpu::embedding_backward({dweight, Into::set}, ids, dy);
       in->add(dweight.to(dtype));
     });

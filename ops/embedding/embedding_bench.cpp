@@ -16,9 +16,9 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
                      cols = o.small ? 32 : 2688;
   auto run = std::make_shared<Run>();
   run->weight = Var::leaf(bench::normal({vocabulary, cols}, o.dtype, "weight"));
-  run->dy = Tensor::empty({tokens, cols}, o.dtype);
+  run->dy = Tensor::empty({tokens, cols}, o.dtype, Device::cpu);
   run->dy.fill(1);
-  run->ids = Tensor::empty({tokens}, DType::i64);
+  run->ids = Tensor::empty({tokens}, DType::i64, Device::cpu);
   const RandomStream stream(1, "ids");
   std::set<std::int64_t> distinct;
   for (std::int64_t t = 0; t < tokens; ++t) {

@@ -13,7 +13,7 @@ using namespace nemocube::testing;
 namespace {
 
 Tensor random_ids(std::int64_t tokens, std::int64_t vocabulary, std::uint64_t seed) {
-  Tensor ids = Tensor::empty({tokens}, DType::i64);
+  Tensor ids = Tensor::empty({tokens}, DType::i64, Device::cpu);
   const RandomStream stream(seed, "ids");
   for (std::int64_t t = 0; t < tokens; ++t)
     ids.data<std::int64_t>()[t] = static_cast<std::int64_t>(
@@ -23,13 +23,13 @@ Tensor random_ids(std::int64_t tokens, std::int64_t vocabulary, std::uint64_t se
 
 // Integers of at most 8: sums of a few hundred are exact in f32, and the values in bf16.
 Tensor small_ints(const Shape& shape, DType dtype) {
-  Tensor t = Tensor::empty(shape, DType::f32);
+  Tensor t = Tensor::empty(shape, DType::f32, Device::cpu);
   for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = static_cast<float>((i * 37 + 5) % 17 - 8);
   return t.to(dtype);
 }
 
 Tensor scatter_reference(const Tensor& ids, const Tensor& dy, std::int64_t vocabulary) {
-  Tensor sum = Tensor::zeros({vocabulary, dy.cols()}, DType::f64);
+  Tensor sum = Tensor::zeros({vocabulary, dy.cols()}, DType::f64, Device::cpu);
   const auto g = dy.to_vector();
   for (std::int64_t t = 0; t < dy.rows(); ++t)
     for (std::int64_t c = 0; c < dy.cols(); ++c)
@@ -98,7 +98,7 @@ TEST_CASE("embedding: strided table, strided gradient, intermediate table") {
   CHECK_BITS(embedding(plain, ids, view).value(), embedding(plain, ids, view.clone()).value());
   CHECK_BITS(embedding_grad(ids, view, dy), embedding_grad(ids, view.clone(), dy.clone()));
 
-  const auto middle = std::make_shared<GradNode>(view.shape(), DType::bf16, false);
+  const auto middle = std::make_shared<GradNode>(view.shape(), DType::bf16, Device::cpu, false);
   Tape tape;
   Context ctx{.tape = &tape};
   const Tensor exact = small_ints({9, 4}, DType::bf16);
@@ -121,7 +121,7 @@ TEST_CASE("embedding: bits do not depend on threads") {
 
 TEST_CASE("embedding: errors") {
   Context ctx;
-  const Tensor weight = Tensor::zeros({4, 2}, DType::f32);
+  const Tensor weight = Tensor::zeros({4, 2}, DType::f32, Device::cpu);
   CHECK_THROWS_WITH_AS(embedding(ctx, Tensor::from<std::int64_t>({0, 3, 4}, {3}), weight),
                        "embedding: id 4 at position 2 is outside the vocabulary [0, 4)", Error);
   CHECK_THROWS_WITH_AS(embedding(ctx, Tensor::from<std::int64_t>({0, -1}, {2}), weight),
@@ -129,7 +129,7 @@ TEST_CASE("embedding: errors") {
   CHECK_THROWS_AS(embedding(ctx, Tensor(), weight), Error);
   CHECK_THROWS_AS(embedding(ctx, Tensor::from<std::int32_t>({0}, {1}), weight), Error);
   CHECK_THROWS_AS(embedding(ctx, Tensor::from<std::int64_t>({0}, {1, 1}), weight), Error);
-  CHECK_THROWS_AS(embedding(ctx, random_ids(1, 4, 1), Tensor::zeros({4}, DType::f32)), Error);
-  CHECK_THROWS_AS(embedding(ctx, random_ids(1, 4, 1), Tensor::zeros({4, 2}, DType::i32)), Error);
+  CHECK_THROWS_AS(embedding(ctx, random_ids(1, 4, 1), Tensor::zeros({4}, DType::f32, Device::cpu)), Error);
+  CHECK_THROWS_AS(embedding(ctx, random_ids(1, 4, 1), Tensor::zeros({4, 2}, DType::i32, Device::cpu)), Error);
   CHECK_THROWS_AS(embedding(ctx, random_ids(1, 4, 1), Tensor()), Error);
 }

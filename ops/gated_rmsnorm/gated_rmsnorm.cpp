@@ -22,8 +22,8 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
   require(weight.value().dtype() == dtype || weight.value().dtype() == acc, "gated_rmsnorm: weight is ",
           weight.value().dtype(), " for an input of ", dtype);
 
-  Var out = make_result(Tensor::empty(y.shape(), dtype), ctx.records({&y, &z, &weight}));
-  const Tensor inv_rms = Tensor::empty({tokens, groups}, acc);
+  Var out = make_result(Tensor::empty(y.shape(), dtype, y.value().device()), ctx.records({&y, &z, &weight}));
+  const Tensor inv_rms = Tensor::empty({tokens, groups}, acc, y.value().device());
   cpu::gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps);
   if (!out.needs_grad()) return out;
 
@@ -34,7 +34,8 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
     const Tensor dout = no->take();
     const Tensor dy = ny ? contribution_over(ny.get(), dout) : Tensor();
     const Tensor dz = nz ? contribution(*nz, vz.dtype()) : Tensor();
-    const Tensor dw = nw ? Tensor::empty({segments_of(vy.rows()), vy.cols()}, inv_rms.dtype()) : Tensor();
+    const Tensor dw =
+        nw ? Tensor::empty({segments_of(vy.rows()), vy.cols()}, inv_rms.dtype(), inv_rms.device()) : Tensor();
     cpu::gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms);
     if (ny) ny->add(dy);
     if (nz) nz->add(dz);

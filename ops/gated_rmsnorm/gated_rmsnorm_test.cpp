@@ -20,7 +20,7 @@ namespace {
 Tensor reference(const Tensor& y, const Tensor& z, const Tensor& weight, std::int64_t groups, double eps) {
   const auto vy = y.to_vector(), vz = z.to_vector(), w = weight.to_vector();
   const std::int64_t width = y.cols() / groups;
-  Tensor out = Tensor::empty(y.shape(), DType::f64);
+  Tensor out = Tensor::empty(y.shape(), DType::f64, Device::cpu);
   for (std::int64_t t = 0; t < y.rows(); ++t)
     for (std::int64_t group = 0; group < groups; ++group) {
       const std::int64_t c0 = group * width;
@@ -82,10 +82,10 @@ TEST_CASE("gated_rmsnorm: against the formula") {
 }
 
 TEST_CASE("gated_rmsnorm: eps decides where the gated value vanishes") {
-  const Tensor y = Tensor::zeros({2, 4}, DType::f32), z = random_tensor({2, 4}, DType::f32, 1);
+  const Tensor y = Tensor::zeros({2, 4}, DType::f32, Device::cpu), z = random_tensor({2, 4}, DType::f32, 1);
   Context ctx;
   const Var out = gated_rmsnorm(ctx, y, z, random_tensor({4}, DType::f32, 2), 2, 1e-5);
-  CHECK_CLOSE(out.value(), Tensor::zeros({2, 4}, DType::f32), (Tol{0, 0}));
+  CHECK_CLOSE(out.value(), Tensor::zeros({2, 4}, DType::f32, Device::cpu), (Tol{0, 0}));
   const Tensor small = random_tensor({3, 6}, DType::f64, 3, 1e-4), weight = random_tensor({6}, DType::f64, 4);
   const Tensor gate = random_tensor({3, 6}, DType::f64, 5);
   const Var tiny = gated_rmsnorm(ctx, small, gate, weight, 3, 0.05);
@@ -136,7 +136,7 @@ TEST_CASE("gated_rmsnorm: strided gradient buffers") {
   Tape tape;
   Context ctx;
   ctx.tape = &tape;
-  auto parent = std::make_shared<GradNode>(Shape{13, 40}, DType::f32, false);
+  auto parent = std::make_shared<GradNode>(Shape{13, 40}, DType::f32, Device::cpu, false);
   const Var y(c.y, std::make_shared<GradNode>(parent, c.y.shape(), 1));
   const Var z(c.z, std::make_shared<GradNode>(parent, c.z.shape(), 20));
   const Var out = gated_rmsnorm(ctx, y, z, c.weight, 3, 1e-5);
@@ -160,7 +160,7 @@ TEST_CASE("gated_rmsnorm: the number of threads changes no bit") {
 TEST_CASE("gated_rmsnorm: no tokens") {
   const auto got = run(make_case(0, 6, 2, DType::f32));
   CHECK(got[0].shape() == Shape{0, 6});
-  CHECK_BITS(got[3], Tensor::zeros({6}, DType::f32));
+  CHECK_BITS(got[3], Tensor::zeros({6}, DType::f32, Device::cpu));
 }
 
 TEST_CASE("gated_rmsnorm: errors") {
@@ -171,10 +171,10 @@ TEST_CASE("gated_rmsnorm: errors") {
   };
   CHECK_NOTHROW(call(c.y, c.z, c.weight, 2));
   CHECK_THROWS_AS(call(random_tensor({6}, DType::f32, 1), c.z, c.weight, 2), Error);
-  CHECK_THROWS_AS(call(Tensor::zeros({4, 6}, DType::i32), c.z, c.weight, 2), Error);
+  CHECK_THROWS_AS(call(Tensor::zeros({4, 6}, DType::i32, Device::cpu), c.z, c.weight, 2), Error);
   CHECK_THROWS_AS(call(c.y, c.z, c.weight, 4), Error);
   CHECK_THROWS_AS(call(c.y, c.z, c.weight, 0), Error);
-  CHECK_THROWS_AS(call(Tensor::empty({4, 0}, DType::f32), c.z, c.weight, 2), Error);
+  CHECK_THROWS_AS(call(Tensor::empty({4, 0}, DType::f32, Device::cpu), c.z, c.weight, 2), Error);
   CHECK_THROWS_AS(call(c.y, random_tensor({4, 5}, DType::f32, 1), c.weight, 2), Error);
   CHECK_THROWS_AS(call(c.y, c.z.to(DType::bf16), c.weight, 2), Error);
   CHECK_THROWS_AS(call(c.y, c.z, random_tensor({5}, DType::f32, 1), 2), Error);
@@ -184,12 +184,12 @@ TEST_CASE("gated_rmsnorm: errors") {
 TEST_CASE("gated_rmsnorm: writes over the gradient that came in when nobody else holds it, and only then") {
   const Case c = make_case(9, 24, 3, DType::f32);
   const Tensor dout = random_tensor({9, 24}, DType::f32, 4), kept = dout.clone();
-  const Tensor identity = Tensor::zeros({24, 24}, DType::f32);
+  const Tensor identity = Tensor::zeros({24, 24}, DType::f32, Device::cpu);
   for (std::int64_t i = 0; i < 24; ++i) identity.row<float>(i)[i] = 1;
   // y and z are intermediate values. A projection after the norm makes a gradient that only the norm holds.
   const auto gradients = [&](bool y_wanted, bool z_wanted, bool between) {
     const auto node = [&](bool wanted) {
-      return wanted ? std::make_shared<GradNode>(c.y.shape(), DType::f32, false) : nullptr;
+      return wanted ? std::make_shared<GradNode>(c.y.shape(), DType::f32, Device::cpu, false) : nullptr;
     };
     Tape tape;
     Context ctx;

@@ -10,7 +10,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
   const std::int64_t count = o.small ? 3 : 25, each = o.small ? 1001 : 2'000'000;
   std::vector<Tensor> tensors;
   for (std::int64_t i = 0; i < count; ++i) {
-    tensors.push_back(Tensor::empty({each}, o.dtype));
+    tensors.push_back(Tensor::empty({each}, o.dtype, Device::cpu));
     fill_uniform(tensors.back(), RandomStream(static_cast<std::uint64_t>(i), "grad"), -1, 1);
   }
   BenchCase c{"norm", {{"tensors", count}, {"elements", count * each}}};

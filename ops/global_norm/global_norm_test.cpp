@@ -25,11 +25,13 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 TEST_CASE("global_norm: small exact cases") {
   CHECK(sum_of_squares({}).norm() == 0);
   CHECK(sum_of_squares({}).finite);
-  const Tensor empty = Tensor::zeros({0, 5}, DType::f32), zero = Tensor::zeros({3}, DType::f64);
+  const Tensor empty = Tensor::zeros({0, 5}, DType::f32, Device::cpu),
+               zero = Tensor::zeros({3}, DType::f64, Device::cpu);
   CHECK(sum_of_squares(std::vector{empty, zero}).norm() == 0);
   CHECK(sum_of_squares(std::vector{empty, zero}).finite);
-  const std::vector mixed{Tensor::scalar(3, DType::f32), Tensor::scalar(-4, DType::bf16),
-                          Tensor::scalar(12, DType::f64)};
+  const std::vector mixed{Tensor::scalar(3, DType::f32, Device::cpu),
+                          Tensor::scalar(-4, DType::bf16, Device::cpu),
+                          Tensor::scalar(12, DType::f64, Device::cpu)};
   CHECK(sum_of_squares(mixed).norm() == 13);
 }
 
@@ -47,16 +49,16 @@ TEST_CASE("global_norm: against a plain loop") {
 
 TEST_CASE("global_norm: extreme values neither overflow nor vanish") {
   const double largest = std::numeric_limits<float>::max();
-  Tensor big = Tensor::empty({10000}, DType::f32);
+  Tensor big = Tensor::empty({10000}, DType::f32, Device::cpu);
   big.fill(largest);
   CHECK(close(sum_of_squares({&big, 1}).norm(), 100 * largest, {1e-14, 0}));
-  Tensor tiny = Tensor::empty({10000}, DType::f32);
+  Tensor tiny = Tensor::empty({10000}, DType::f32, Device::cpu);
   tiny.fill(1e-40);
   const double stored = tiny.to_vector()[0];
   CHECK(close(sum_of_squares({&tiny, 1}).norm(), 100 * stored, {1e-14, 0}));
   for (const double scale : {1e200, 1e-200, 1.7e308, 5e-324, 1e-310}) {
     const std::vector wide{Tensor::from<double>({0.75 * scale, -0.5 * scale}, {2}),
-                           Tensor::scalar(0, DType::f32)};
+                           Tensor::scalar(0, DType::f32, Device::cpu)};
     const auto v = wide[0].to_vector();
     const SquareSum got = sum_of_squares(wide);
     CHECK(got.finite);
@@ -99,7 +101,8 @@ TEST_CASE("square sums: those of several devices add up, also where the squares 
       CHECK(sum.finite);
       CHECK(close(sum.norm(), sum_of_squares(both).norm(), {1e-14, 0}));
     }
-  const std::vector bad{Tensor::scalar(inf, DType::f32)}, good{Tensor::scalar(2, DType::f32)};
+  const std::vector bad{Tensor::scalar(inf, DType::f32, Device::cpu)},
+      good{Tensor::scalar(2, DType::f32, Device::cpu)};
   CHECK_FALSE((sum_of_squares(good) + sum_of_squares(bad)).finite);
   CHECK((sum_of_squares(good) + sum_of_squares(bad)).norm() == inf);
 }
@@ -115,9 +118,9 @@ TEST_CASE("clip_coefficient: values") {
 }
 
 TEST_CASE("global_norm: errors") {
-  const std::vector undefined{Tensor::scalar(1, DType::f32), Tensor()};
+  const std::vector undefined{Tensor::scalar(1, DType::f32, Device::cpu), Tensor()};
   CHECK_THROWS_AS(sum_of_squares(undefined), Error);
-  const Tensor integers = Tensor::zeros({3}, DType::i32);
+  const Tensor integers = Tensor::zeros({3}, DType::i32, Device::cpu);
   CHECK_THROWS_AS(sum_of_squares({&integers, 1}), Error);
   CHECK_THROWS_AS(clip_coefficient(1, 0), Error);
   CHECK_THROWS_AS(clip_coefficient(1, -1), Error);

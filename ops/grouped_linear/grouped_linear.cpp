@@ -76,7 +76,7 @@ Tensor grouped_linear_forward(const Tensor& x, const Offsets& offsets, const Ten
           x.cols(), "], got ", weight.shape());
   check_dtype("grouped_linear: weight", weight, x.dtype());
   check_offsets(offsets, weight.dim(0), x.dim(0));
-  const Tensor y = Tensor::empty({x.dim(0), weight.dim(1)}, x.dtype());
+  const Tensor y = Tensor::empty({x.dim(0), weight.dim(1)}, x.dtype(), x.device());
   run_parts(cut_rows(offsets), [&](const Part& part) {
     matmul_untimed({rows_of(y, part), Into::set}, rows_of(x, part), false, weight.select(part.group), true);
   });

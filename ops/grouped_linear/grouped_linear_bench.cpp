@@ -40,7 +40,7 @@ bool check_y(const Tensor& y, const Tensor& x, const Offsets& offsets, const Ten
 bool check_dx(const Tensor& dx, const Tensor& dy, const Offsets& offsets, const Tensor& weight) {
   bool right = true;
   for_groups(offsets, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-    const Tensor want = Tensor::empty({n, dx.cols()}, dx.dtype());
+    const Tensor want = Tensor::empty({n, dx.cols()}, dx.dtype(), Device::cpu);
     linear_backward_input({want, Into::set}, dy.narrow(0, first, n), weight.select(e));
     right = right && bench::close(dx.narrow(0, first, n), want, dx.dtype() == DType::bf16 ? 0x1p-7 : 1e-4);
   });
@@ -50,7 +50,7 @@ bool check_dx(const Tensor& dx, const Tensor& dy, const Offsets& offsets, const 
 bool check_dweight(const Tensor& dweight, const Tensor& dy, const Offsets& offsets, const Tensor& x) {
   bool right = true;
   for_groups(offsets, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-    const Tensor want = Tensor::empty({dy.cols(), x.cols()}, dweight.dtype());
+    const Tensor want = Tensor::empty({dy.cols(), x.cols()}, dweight.dtype(), Device::cpu);
     linear_backward_weight({want, Into::set}, dy.narrow(0, first, n), x.narrow(0, first, n));
     right = right && bench::close(dweight.select(e), want, 1e-4);
   });
@@ -62,8 +62,8 @@ void add_cases(std::vector<BenchCase>& cases, const char* kind, const Offsets& o
   const std::int64_t rows = offsets.back(), experts = static_cast<std::int64_t>(offsets.size()) - 1;
   const Tensor x = normal({rows, columns}, dtype, "x"), dy = normal({rows, columns}, dtype, "dy");
   const Tensor weight = normal({experts, columns, columns}, dtype, "weight");
-  const Tensor dx = Tensor::zeros({rows, columns}, dtype);
-  const Tensor dweight = Tensor::zeros(weight.shape(), accumulate_dtype(dtype));
+  const Tensor dx = Tensor::zeros({rows, columns}, dtype, Device::cpu);
+  const Tensor dweight = Tensor::zeros(weight.shape(), accumulate_dtype(dtype), Device::cpu);
   double used = 0;  // the part of the weights that belongs to experts with rows
   for_groups(offsets, [&](auto...) { used += 1 / static_cast<double>(experts); });
 

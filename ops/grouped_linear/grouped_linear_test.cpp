@@ -30,8 +30,9 @@ struct Result {
 // The formulas of the contract in f64, row by row.
 Result reference(const Tensor& x, const Offsets& offsets, const Tensor& weight, const Tensor& dy) {
   const std::int64_t in = x.cols(), out = weight.dim(1);
-  Result r{Tensor::zeros(dy.shape(), DType::f64), Tensor::zeros(x.shape(), DType::f64),
-           Tensor::zeros(weight.shape(), DType::f64)};
+  Result r{Tensor::zeros(dy.shape(), DType::f64, Device::cpu),
+           Tensor::zeros(x.shape(), DType::f64, Device::cpu),
+           Tensor::zeros(weight.shape(), DType::f64, Device::cpu)};
   const Tensor xd = x.to(DType::f64), wd = weight.to(DType::f64), dyd = dy.to(DType::f64);
   for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
     for (std::int64_t t = offsets[e]; t < offsets[e + 1]; ++t)
@@ -61,7 +62,7 @@ void check_against_reference(DType dtype, const Offsets& offsets, std::int64_t i
   const Tensor weight = random_tensor({groups, out, in}, dtype, 2);
   const Tensor dy = random_tensor({rows, out}, dtype, 3);
   const Result want = reference(x, offsets, weight, dy);
-  const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, false)), vw = Var::leaf(weight);
+  const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, Device::cpu, false)), vw = Var::leaf(weight);
   for (int pass = 1; pass <= 2; ++pass) {  // Into::set, then Into::add
     Tape tape;
     Context ctx;
@@ -120,7 +121,7 @@ TEST_CASE("grouped_linear: groups without rows get a zero gradient, others keep 
     tape.backward(y, random_tensor({offsets.back(), 2}, DType::f32, 3));
   };
   step({0, 0, 2, 2});
-  const Tensor zeros = Tensor::zeros({2, 4}, DType::f32);
+  const Tensor zeros = Tensor::zeros({2, 4}, DType::f32, Device::cpu);
   CHECK_BITS(weight.grad().select(0), zeros);
   CHECK_BITS(weight.grad().select(2), zeros);
   const Tensor before = weight.grad().clone();
@@ -144,7 +145,8 @@ TEST_CASE("grouped_linear: products run side by side count once in time and all 
 
 TEST_CASE("grouped_linear: errors") {
   Context ctx;
-  const Tensor x = Tensor::zeros({4, 3}, DType::f32), weight = Tensor::zeros({2, 5, 3}, DType::f32);
+  const Tensor x = Tensor::zeros({4, 3}, DType::f32, Device::cpu),
+               weight = Tensor::zeros({2, 5, 3}, DType::f32, Device::cpu);
   CHECK_NOTHROW(grouped_linear(ctx, x, {0, 1, 4}, weight));
   CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 4}, weight), Error);
   CHECK_THROWS_AS(grouped_linear(ctx, x, {}, weight), Error);
@@ -152,7 +154,9 @@ TEST_CASE("grouped_linear: errors") {
   CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 2, 3}, weight), Error);
   CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 5, 4}, weight), Error);
   CHECK_THROWS_AS(grouped_linear(ctx, x.reshape({2, 2, 3}), {0, 1, 4}, weight), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({2, 5, 4}, DType::f32)), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({10, 3}, DType::f32)), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({2, 5, 3}, DType::f64)), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({2, 5, 4}, DType::f32, Device::cpu)),
+                  Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({10, 3}, DType::f32, Device::cpu)), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({2, 5, 3}, DType::f64, Device::cpu)),
+                  Error);
 }

@@ -33,7 +33,7 @@ Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias)
   check_dtype("linear: weight", weight, x.dtype());
   Shape shape = x.shape();
   shape[shape.ndim() - 1] = weight.dim(0);
-  const Tensor y = Tensor::empty(shape, x.dtype());
+  const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   if (bias) {
     check_shape("linear: bias", bias, {weight.dim(0)});
     check_dtype("linear: bias", bias, x.dtype());
@@ -78,7 +78,7 @@ Var add_bias(Context& ctx, const Var& x, const Var& bias) {
   require(xv.ndim() >= 1, "add_bias: x: want a last dimension, got shape ", xv.shape());
   check_shape("add_bias: bias", b, {xv.cols()});
   check_dtype("add_bias: bias", b, xv.dtype());
-  Var y = make_result(Tensor::empty(xv.shape(), xv.dtype()), ctx.records({&x, &bias}));
+  Var y = make_result(Tensor::empty(xv.shape(), xv.dtype(), xv.device()), ctx.records({&x, &bias}));
   fill_rows(y.value(), b);
   add_elements(y.value(), xv, y.value());
   if (y.needs_grad())

@@ -20,8 +20,9 @@ struct Result {
 // The formulas of the contract in f64; x and dy as [T, .].
 Result reference(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& dy) {
   const std::int64_t rows = x.rows(), in = x.cols(), out = weight.rows();
-  Result r{Tensor::zeros(dy.shape(), DType::f64), Tensor::zeros(x.shape(), DType::f64),
-           Tensor::zeros(weight.shape(), DType::f64), Tensor::zeros({out}, DType::f64)};
+  Result r{
+      Tensor::zeros(dy.shape(), DType::f64, Device::cpu), Tensor::zeros(x.shape(), DType::f64, Device::cpu),
+      Tensor::zeros(weight.shape(), DType::f64, Device::cpu), Tensor::zeros({out}, DType::f64, Device::cpu)};
   const Tensor xd = x.to(DType::f64), wd = weight.to(DType::f64), dyd = dy.to(DType::f64);
   for (std::int64_t t = 0; t < rows; ++t)
     for (std::int64_t o = 0; o < out; ++o) {
@@ -94,7 +95,8 @@ TEST_CASE("linear: f32 and bf16 against f64") {
             const Tensor bias = with_bias ? random_tensor({out}, dtype, 3) : Tensor();
             const Tensor dy = random_tensor({rows, out}, dtype, 4);
             const Result want = reference(x, weight, bias, dy);
-            const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, false)), vw = Var::leaf(weight);
+            const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, Device::cpu, false)),
+                vw = Var::leaf(weight);
             const Var vb = with_bias ? Var::leaf(bias) : Var();
             for (int pass = 1; pass <= 2; ++pass) {  // Into::set, then Into::add
               Tape tape;
@@ -142,7 +144,9 @@ TEST_CASE("linear: computes no gradient that nobody wants") {
 
 TEST_CASE("linear: errors") {
   Context ctx;
-  const auto t = [](const Shape& shape, DType dtype = DType::f32) { return Tensor::zeros(shape, dtype); };
+  const auto t = [](const Shape& shape, DType dtype = DType::f32) {
+    return Tensor::zeros(shape, dtype, Device::cpu);
+  };
   CHECK_THROWS_AS(linear(ctx, t({}), t({4, 1})), Error);
   CHECK_THROWS_AS(linear(ctx, t({2, 3}), t({4, 2})), Error);
   CHECK_THROWS_AS(linear(ctx, t({2, 3}), t({3})), Error);

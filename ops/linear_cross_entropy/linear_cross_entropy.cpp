@@ -58,7 +58,7 @@ Labelled gather(const Tensor& x, std::span<const std::int64_t> labels) {
     return found;
   }
   const std::int64_t padded = (n + padding - 1) / padding * padding;
-  found.x = Tensor::empty({padded, x.cols()}, x.dtype());
+  found.x = Tensor::empty({padded, x.cols()}, x.dtype(), x.device());
   if (x.cols() == 0) return found;
   copy_rows(n, x.cols() * size_of(x.dtype()), [&](std::int64_t i) {
     return std::pair(row_of(found.x, i), row_of(x, found.rows[static_cast<std::size_t>(i)]));
@@ -71,7 +71,7 @@ Labelled gather(const Tensor& x, std::span<const std::int64_t> labels) {
 Tensor scatter(const Tensor& part, const std::vector<std::int64_t>& rows, const Shape& shape) {
   if (part.rows() == static_cast<std::int64_t>(rows.size()) && part.numel() == shape.numel())
     return part.reshape(shape);
-  const Tensor whole = Tensor::zeros(shape, part.dtype());
+  const Tensor whole = Tensor::zeros(shape, part.dtype(), part.device());
   if (part.cols() == 0) return whole;
   copy_rows(static_cast<std::int64_t>(rows.size()), part.cols() * size_of(part.dtype()), [&](std::int64_t i) {
     return std::pair(row_of(whole, rows[static_cast<std::size_t>(i)]), row_of(part, i));
@@ -87,9 +87,10 @@ double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Ou
   const DType acc = accumulate_dtype(weight.dtype());
   const std::int64_t rows = in.x.dim(0), most = std::min(chunk_rows, rows), vocabulary = weight.dim(0);
   const bool backward = dx.defined() || dw.to.defined();
-  const Tensor all_logits = Tensor::empty({most, vocabulary}, acc);
-  const Tensor all_grads =
-      weight.dtype() == acc || !backward ? all_logits : Tensor::empty({most, vocabulary}, weight.dtype());
+  const Tensor all_logits = Tensor::empty({most, vocabulary}, acc, weight.device());
+  const Tensor all_grads = weight.dtype() == acc || !backward
+                               ? all_logits
+                               : Tensor::empty({most, vocabulary}, weight.dtype(), weight.device());
   std::vector<double> losses(in.labels.size());
   if (rows == 0 && dw.to.defined() && dw.how == Into::set) dw.to.zero();
   for (std::int64_t at = 0; at < rows; at += chunk_rows) {
@@ -132,10 +133,11 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
   const bool wants = ctx.records({&x, &weight});
   Tensor dx;
   Output dw;
-  if (wants && x.needs_grad()) dx = Tensor::empty(in.x.shape(), xv.dtype());
+  if (wants && x.needs_grad()) dx = Tensor::empty(in.x.shape(), xv.dtype(), xv.device());
   if (wants && weight.needs_grad())
-    dw = weight.node()->leaf() ? weight.node()->into()
-                               : Output{Tensor::empty(w.shape(), accumulate_dtype(w.dtype())), Into::set};
+    dw = weight.node()->leaf()
+             ? weight.node()->into()
+             : Output{Tensor::empty(w.shape(), accumulate_dtype(w.dtype()), w.device()), Into::set};
   // Padding joins no product.
   const std::int64_t own = part.own_tokens(w.dim(0));
   Output own_dw = dw;
@@ -144,7 +146,7 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
     if (dw.how == Into::set) dw.to.narrow(0, own, w.dim(0) - own).zero();
   }
   const double sum = run_chunks(in, w.narrow(0, 0, own), dx, own_dw, grad_scale, chunk_rows, part);
-  Var loss = make_result(Tensor::scalar(sum, accumulate_dtype(xv.dtype())), wants);
+  Var loss = make_result(Tensor::scalar(sum, accumulate_dtype(xv.dtype()), xv.device()), wants);
   if (!wants) return loss;
   const Tensor dweight = weight.needs_grad() && !weight.node()->leaf() ? dw.to : Tensor();
   ctx.tape->record(op, [dx, dweight, dtype = w.dtype(), rows = in.rows, nx = x.node(), nw = weight.node(),

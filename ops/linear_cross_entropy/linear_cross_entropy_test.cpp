@@ -15,7 +15,8 @@ using namespace nemocube::testing;
 namespace {
 
 Tensor product(const Tensor& a, bool ta, const Tensor& b, bool tb) {
-  const Tensor c = Tensor::empty({ta ? a.cols() : a.rows(), tb ? b.rows() : b.cols()}, DType::f64);
+  const Tensor c =
+      Tensor::empty({ta ? a.cols() : a.rows(), tb ? b.rows() : b.cols()}, DType::f64, Device::cpu);
   matmul({c, Into::set}, a.to(DType::f64), ta, b.to(DType::f64), tb);
   return c;
 }
@@ -77,13 +78,14 @@ TEST_CASE("linear_cross_entropy: f32 and bf16, all variants, against f64") {
           auto scaled = want.dlogits.to_vector();
           for (double& g : scaled) g *= scale;
           const Tensor g = Tensor::from(scaled, {rows, vocabulary});
-          const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, false)), vw = Var::leaf(w);
+          const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, Device::cpu, false)),
+              vw = Var::leaf(w);
           Tape tape;
           Context ctx;
           ctx.tape = &tape;
           ctx.kernels = &choice;
           const Var loss = linear_cross_entropy(ctx, vx, vw, labels_of(labels), scale, chunk);
-          tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype)));
+          tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype), Device::cpu));
           // bf16: gradients of logits are rounded once (2^-9 of each, random signs); "plain" also rounds the
           // logits, of size up to 8, which shifts each probability by up to 2^-6 of itself.
           const bool rounded_logits = dtype == DType::bf16 && name == "plain";
@@ -102,7 +104,8 @@ TEST_CASE("linear_cross_entropy: fused adds to what a leaf holds") {
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    tape.backward(linear_cross_entropy(ctx, x, weight, labels, 1.0, 4), Tensor::scalar(1, DType::f32));
+    tape.backward(linear_cross_entropy(ctx, x, weight, labels, 1.0, 4),
+                  Tensor::scalar(1, DType::f32, Device::cpu));
   };
   step(once);
   step(twice);
@@ -125,9 +128,9 @@ TEST_CASE("linear_cross_entropy: no labelled row gives loss 0 and gradient 0") {
     ctx.kernels = &choice;
     const Var loss = linear_cross_entropy(ctx, x, weight, labels, 1.0, 2);
     CHECK(value(loss) == 0);
-    tape.backward(loss, Tensor::scalar(1, DType::f32));
-    CHECK_CLOSE(x.grad(), Tensor::zeros({3, 4}, DType::f32), Tol{});
-    CHECK_CLOSE(weight.grad(), Tensor::zeros({6, 4}, DType::f32), Tol{});
+    tape.backward(loss, Tensor::scalar(1, DType::f32, Device::cpu));
+    CHECK_CLOSE(x.grad(), Tensor::zeros({3, 4}, DType::f32, Device::cpu), Tol{});
+    CHECK_CLOSE(weight.grad(), Tensor::zeros({6, 4}, DType::f32, Device::cpu), Tol{});
   }
 }
 
@@ -173,7 +176,8 @@ TEST_CASE("linear_cross_entropy: work and memory follow the labelled rows and th
 
 TEST_CASE("linear_cross_entropy: errors") {
   Context ctx;
-  const Tensor x = Tensor::zeros({3, 2}, DType::f32), w = Tensor::zeros({5, 2}, DType::f32);
+  const Tensor x = Tensor::zeros({3, 2}, DType::f32, Device::cpu),
+               w = Tensor::zeros({5, 2}, DType::f32, Device::cpu);
   const Tensor good = labels_of({0, 4, -100});
   for (const std::string& name : variants()) {
     const KernelChoice choice = choose(name);
@@ -181,13 +185,15 @@ TEST_CASE("linear_cross_entropy: errors") {
     for (const Labels& bad : {Labels{0, 5, 1}, Labels{0, 1, -1}, Labels{-101, 1, 1}, Labels{0, 1}})
       CHECK_THROWS_AS(linear_cross_entropy(ctx, x, w, labels_of(bad), 1.0, 4), Error);
     CHECK_THROWS_AS(linear_cross_entropy(ctx, x, w, good, 1.0, 0), Error);
-    CHECK_THROWS_AS(linear_cross_entropy(ctx, x, Tensor::zeros({5, 3}, DType::f32), good, 1.0, 4), Error);
+    CHECK_THROWS_AS(
+        linear_cross_entropy(ctx, x, Tensor::zeros({5, 3}, DType::f32, Device::cpu), good, 1.0, 4), Error);
     CHECK_THROWS_AS(linear_cross_entropy(ctx, x, w.to(DType::bf16), good, 1.0, 4), Error);
-    CHECK_THROWS_AS(linear_cross_entropy(ctx, Tensor::zeros({}, DType::f32), w, good, 1.0, 4), Error);
+    CHECK_THROWS_AS(linear_cross_entropy(ctx, Tensor::zeros({}, DType::f32, Device::cpu), w, good, 1.0, 4),
+                    Error);
     ctx.kernels = nullptr;
   }
   Tape tape;
   ctx.tape = &tape;
   const Var loss = linear_cross_entropy(ctx, x, Var::leaf(w), good, 1.0, 4);
-  CHECK_THROWS_AS(tape.backward(loss, Tensor::scalar(0.5, DType::f32)), std::logic_error);
+  CHECK_THROWS_AS(tape.backward(loss, Tensor::scalar(0.5, DType::f32, Device::cpu)), std::logic_error);
 }

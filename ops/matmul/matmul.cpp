@@ -42,7 +42,8 @@ void cpu::converted_product(const Output& c, const Operand& a, const Operand& b,
   const Operand wide_a{a.tensor.to(DType::f32), a.transposed}, wide_b{b.tensor.to(DType::f32), b.transposed};
   Output wide_c = c;
   if (c.to.dtype() != DType::f32)
-    wide_c.to = c.how == Into::add ? c.to.to(DType::f32) : Tensor::empty(c.to.shape(), DType::f32);
+    wide_c.to =
+        c.how == Into::add ? c.to.to(DType::f32) : Tensor::empty(c.to.shape(), DType::f32, c.to.device());
   product(wide_c, wide_a, wide_b, sizes);
   if (c.to.dtype() != DType::f32) c.to.copy_from(wide_c.to);
 }

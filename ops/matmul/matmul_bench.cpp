@@ -68,10 +68,12 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
     const DType dtype = options.dtype;
     const Tensor x = normal({tokens, in}, dtype, "x"), w = normal({out, in}, dtype, "w");
     const Tensor dy = normal({tokens, out}, dtype, "dy");
-    add_case(cases, "y = x W^T", {x, w, Tensor::zeros({tokens, out}, dtype), false, true}, Into::set);
-    add_case(cases, "dx = dy W", {dy, w, Tensor::zeros({tokens, in}, dtype), false, false}, Into::set);
-    add_case(cases, "dW += dy^T x", {dy, x, Tensor::zeros({out, in}, accumulate_dtype(dtype)), true, false},
-             Into::add);
+    add_case(cases, "y = x W^T", {x, w, Tensor::zeros({tokens, out}, dtype, Device::cpu), false, true},
+             Into::set);
+    add_case(cases, "dx = dy W", {dy, w, Tensor::zeros({tokens, in}, dtype, Device::cpu), false, false},
+             Into::set);
+    add_case(cases, "dW += dy^T x",
+             {dy, x, Tensor::zeros({out, in}, accumulate_dtype(dtype), Device::cpu), true, false}, Into::add);
   }
   return cases;
 }

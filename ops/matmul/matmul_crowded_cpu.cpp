@@ -26,7 +26,7 @@ bool lies_crowded(const Tensor& t) { return t.row_stride() * size_of(t.dtype()) 
 // sets.
 Tensor apart(std::int64_t rows, std::int64_t cols) {
   const std::int64_t lines = (cols + line - 1) / line | 1;
-  return Tensor::empty({rows, lines * line}, DType::f32).narrow(-1, 0, cols);
+  return Tensor::empty({rows, lines * line}, DType::f32, Device::cpu).narrow(-1, 0, cols);
 }
 
 Tensor copy_of(const Tensor& from) {

@@ -10,7 +10,7 @@ namespace {
 Tensor plain(const Operand& x, std::int64_t rows, std::int64_t cols) {
   if (!x.transposed) return x.tensor;
   constexpr std::int64_t tile = 32;
-  const Tensor y = Tensor::empty({rows, cols}, DType::f64);
+  const Tensor y = Tensor::empty({rows, cols}, DType::f64, Device::cpu);
   parallel_for(rows, tile, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c0 = 0; c0 < cols; c0 += tile)
       for (std::int64_t r = begin; r < end; ++r)

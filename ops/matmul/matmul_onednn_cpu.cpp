@@ -196,7 +196,8 @@ PlanPtr plan_for(const Output& c, const Operand& a, const Operand& b, const Size
 }
 
 void execute(const Plan& plan, const Tensor& c, const Tensor& a, const Tensor& b) {
-  const Tensor scratch = Tensor::empty({static_cast<std::int64_t>(plan.scratch.get_size())}, DType::u8);
+  const Tensor scratch =
+      Tensor::empty({static_cast<std::int64_t>(plan.scratch.get_size())}, DType::u8, Device::cpu);
   const auto memory = [](const dnnl::memory::desc& desc, const Tensor& t) {
     return dnnl::memory(desc, cpu_engine(), t.raw());
   };

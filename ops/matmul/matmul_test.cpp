@@ -70,7 +70,7 @@ void check_product(Types types, std::int64_t m, std::int64_t n, std::int64_t k, 
   const Tensor whole = random_tensor({m, n + 7}, types.result, 3);
   const Tensor c = strided ? whole.narrow(-1, 3, n) : random_tensor({m, n}, types.result, 3);
   const Tensor before = whole.clone();
-  const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, types.result);
+  const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, types.result, Device::cpu);
   matmul({c, how}, a, ta, b, tb);
   CHECK_CLOSE(c, reference(a, ta, b, tb, start), product_tol(types.result, types.operands, k));
   CHECK_BITS(whole.narrow(-1, 0, 3), before.narrow(-1, 0, 3));
@@ -103,7 +103,8 @@ TEST_CASE("matmul: edge sizes") {
 
 TEST_CASE("matmul: leading dimensions are rows") {
   const Tensor a = random_tensor({2, 3, 5}, DType::f32, 1), b = random_tensor({5, 4}, DType::f32, 2);
-  const Tensor c = Tensor::empty({2, 3, 4}, DType::f32), flat = Tensor::empty({6, 4}, DType::f32);
+  const Tensor c = Tensor::empty({2, 3, 4}, DType::f32, Device::cpu),
+               flat = Tensor::empty({6, 4}, DType::f32, Device::cpu);
   matmul({c, Into::set}, a, false, b, false);
   matmul({flat, Into::set}, a.reshape({6, 5}), false, b, false);
   CHECK_BITS(c.reshape({6, 4}), flat);
@@ -119,7 +120,7 @@ TEST_CASE("matmul: bf16 by way of f32, for machines without bf16 products") {
     for (const Into how : {Into::set, Into::add}) {
       const Tensor a = framed(13, 31, DType::bf16, 1), b = random_tensor({17, 31}, DType::bf16, 2);
       const Tensor c = framed(13, 17, result, 3);
-      const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({13, 17}, result);
+      const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({13, 17}, result, Device::cpu);
       cpu::converted_product({c, how}, {a, false}, {b, true}, {13, 17, 31});
       CHECK_CLOSE(c, reference(a, false, b, true, start), product_tol(result, DType::bf16, 31));
     }
@@ -150,7 +151,8 @@ TEST_CASE("matmul: products of crowded operands by way of copies, on any machine
               for (const Into how : {Into::set, Into::add}) {
                 const Tensor wide = random_tensor({m, n + 7}, DType::f32, 3), frame = wide.clone();
                 const Tensor c = wide.narrow(-1, 3, n);
-                const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, DType::f32);
+                const Tensor start =
+                    how == Into::add ? c.clone() : Tensor::zeros({m, n}, DType::f32, Device::cpu);
                 cpu::crowded_product({c, how}, {a, ta}, {b, tb}, {m, n, k});
                 CHECK_CLOSE(c, reference(a, ta, b, tb, start), product_tol(DType::f32, DType::f32, k));
                 CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
@@ -181,7 +183,7 @@ TEST_CASE("matmul: which products are crowded") {
 TEST_CASE("matmul: same bits again, in a parallel region and from several threads") {
   const Tensor a = random_tensor({61, 47}, DType::f32, 1), b = random_tensor({47, 53}, DType::f32, 2);
   const auto product = [&] {
-    Tensor c = Tensor::empty({61, 53}, DType::f32);
+    Tensor c = Tensor::empty({61, 53}, DType::f32, Device::cpu);
     matmul({c, Into::set}, a, false, b, false);
     return c;
   };
@@ -217,7 +219,7 @@ TEST_CASE("matmul: slices of rows, on any machine") {
         const Tensor a = framed(21, m, DType::f32, 1), b = random_tensor({21, 33}, DType::f32, 2);
         const Tensor wide = random_tensor({m, 40}, DType::f32, 3), frame = wide.clone();
         const Tensor c = wide.narrow(-1, 3, 33);
-        const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, 33}, DType::f32);
+        const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, 33}, DType::f32, Device::cpu);
         CHECK(cpu::sliced_product({c, how}, {a, true}, {b, false}, {m, 33, 21}, threads));
         CHECK_CLOSE(c, reference(a, true, b, false, start), product_tol(DType::f32, DType::f32, 21));
         CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
@@ -239,7 +241,7 @@ TEST_CASE("matmul: weight gradients, which threads form in slices of rows") {
 
 TEST_CASE("matmul: prepared products are kept, but not without bound") {
   const Tensor a = random_tensor({1100, 3}, DType::f32, 1), b = random_tensor({3, 2}, DType::f32, 2);
-  const Tensor c = Tensor::empty({1100, 2}, DType::f32);
+  const Tensor c = Tensor::empty({1100, 2}, DType::f32, Device::cpu);
   matmul({c, Into::set}, a, false, b, false);
   const std::int64_t before = cpu::onednn_plans();
   matmul({c, Into::set}, a, false, b, false);
@@ -247,13 +249,13 @@ TEST_CASE("matmul: prepared products are kept, but not without bound") {
   for (std::int64_t rows = 1; rows <= 1100; ++rows)
     matmul({c.narrow(0, 0, rows), Into::set}, a.narrow(0, 0, rows), false, b, false);
   CHECK(cpu::onednn_plans() <= cpu::most_onednn_plans);
-  CHECK_CLOSE(c, reference(a, false, b, false, Tensor::zeros({1100, 2}, DType::f32)),
+  CHECK_CLOSE(c, reference(a, false, b, false, Tensor::zeros({1100, 2}, DType::f32, Device::cpu)),
               product_tol(DType::f32, DType::f32, 3));
 }
 
 TEST_CASE("matmul: counts operations and time") {
   const Tensor a = random_tensor({5, 7}, DType::f32, 1), b = random_tensor({7, 3}, DType::f32, 2);
-  const Tensor c = Tensor::empty({5, 3}, DType::f32);
+  const Tensor c = Tensor::empty({5, 3}, DType::f32, Device::cpu);
   reset_matmul_flops();
   const std::int64_t calls = matmul_zone().calls();
   matmul({c, Into::set}, a, false, b, false);
@@ -266,7 +268,7 @@ TEST_CASE("matmul: counts operations and time") {
 
 TEST_CASE("matmul: errors") {
   const auto t = [](std::int64_t rows, std::int64_t cols, DType dtype = DType::f32) {
-    return Tensor::zeros({rows, cols}, dtype);
+    return Tensor::zeros({rows, cols}, dtype, Device::cpu);
   };
   const Tensor a = t(2, 3), b = t(3, 4), c = t(2, 4);
   CHECK_THROWS_AS(matmul({c, Into::set}, a, true, b, false), Error);

@@ -34,8 +34,8 @@ Permutation make_permutation(const Tensor& experts, std::int64_t expert_count) {
           " rows do not fit 32-bit row numbers");
 
   Permutation p;
-  p.source = Tensor::empty({rows}, DType::i32);
-  p.slot = Tensor::empty(experts.shape(), DType::i32);
+  p.source = Tensor::empty({rows}, DType::i32, experts.device());
+  p.slot = Tensor::empty(experts.shape(), DType::i32, experts.device());
   p.offsets.assign(static_cast<std::size_t>(expert_count) + 1, 0);
   if (rows == 0) return p;
   for (std::int64_t t = 0; t < tokens; ++t)
@@ -62,8 +62,9 @@ Var permute(Context& ctx, const Var& x, const Permutation& permutation) {
   check_rows("permute", "x", x.value(), permutation.slot.dim(0));
   static Zone forward_zone("permute/forward");
   const ZoneTimer timer(forward_zone);
-  Var y = make_result(Tensor::empty({permutation.source.numel(), x.value().cols()}, x.value().dtype()),
-                      ctx.records({&x}));
+  Var y = make_result(
+      Tensor::empty({permutation.source.numel(), x.value().cols()}, x.value().dtype(), x.value().device()),
+      ctx.records({&x}));
   cpu::gather_rows(y.value(), x.value(), permutation);
   if (y.needs_grad())
     ctx.tape->record("permute", [permutation, in = x.node(), out = y.node()] {
@@ -87,7 +88,7 @@ Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutati
   check_dtype("unpermute: weights", weights.value(), accumulate_dtype(in.dtype()));
   static Zone forward_zone("unpermute/forward");
   const ZoneTimer timer(forward_zone);
-  Var y = make_result(Tensor::empty({permutation.slot.dim(0), in.cols()}, in.dtype()),
+  Var y = make_result(Tensor::empty({permutation.slot.dim(0), in.cols()}, in.dtype(), in.device()),
                       ctx.records({&rows, &weights}));
   cpu::combine_rows({y.value(), Into::set}, in, weights.value(), permutation);
   if (y.needs_grad())

@@ -34,7 +34,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
   run->rows = bench::normal({rows, cols}, o.dtype, "rows");
   run->weights = bench::normal({tokens, choices}, acc, "weights");
   run->dy = bench::normal({tokens, cols}, o.dtype, "dy");
-  Tensor chosen = Tensor::empty({tokens, choices}, DType::i32);
+  Tensor chosen = Tensor::empty({tokens, choices}, DType::i32, Device::cpu);
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < choices; ++j)
       chosen.row<std::int32_t>(t)[j] = static_cast<std::int32_t>((t * 37 + j * (1 + t % 5)) % experts);

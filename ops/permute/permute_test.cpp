@@ -18,7 +18,7 @@ namespace {
 // k different experts for each token; the last expert gets none when `leave_one`.
 Tensor random_choices(std::int64_t tokens, std::int64_t choices, std::int64_t experts,
                       bool leave_one = false) {
-  Tensor t = Tensor::empty({tokens, choices}, DType::i32);
+  Tensor t = Tensor::empty({tokens, choices}, DType::i32, Device::cpu);
   const RandomStream stream(3, "choices");
   const std::int64_t used = leave_one ? experts - 1 : experts;
   for (std::int64_t r = 0; r < tokens; ++r) {
@@ -32,7 +32,7 @@ Tensor random_choices(std::int64_t tokens, std::int64_t choices, std::int64_t ex
 
 Tensor reference_combine(const Tensor& rows, const Tensor& weights, const Permutation& p) {
   const Tensor r = rows.to(DType::f64), w = weights.to(DType::f64);
-  Tensor y = Tensor::zeros({p.slot.dim(0), rows.cols()}, DType::f64);
+  Tensor y = Tensor::zeros({p.slot.dim(0), rows.cols()}, DType::f64, Device::cpu);
   for (std::int64_t t = 0; t < p.slot.dim(0); ++t)
     for (std::int64_t j = 0; j < p.slot.dim(1); ++j)
       for (std::int64_t c = 0; c < rows.cols(); ++c)
@@ -41,7 +41,7 @@ Tensor reference_combine(const Tensor& rows, const Tensor& weights, const Permut
 }
 
 Tensor small_ints(const Shape& shape, DType dtype) {
-  Tensor t = Tensor::empty(shape, DType::f32);
+  Tensor t = Tensor::empty(shape, DType::f32, Device::cpu);
   for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = static_cast<float>((i * 37 + 5) % 17 - 8);
   return t.to(dtype);
 }
@@ -118,7 +118,7 @@ TEST_CASE("permute: rows are exact copies and their gradients exact sums") {
         for (std::int64_t r = 0; r < 3 * tokens; ++r)
           CHECK_BITS(y.value().select(r), x.select(p.source.data<std::int32_t>()[r]));
         const Tensor dy = small_ints({3 * tokens, cols}, dtype);
-        Tensor ones = Tensor::empty({tokens, 3}, DType::f64);
+        Tensor ones = Tensor::empty({tokens, 3}, DType::f64, Device::cpu);
         ones.fill(1);
         CHECK_BITS(permute_grad(x, p, dy), reference_combine(dy, ones, p).to(accumulate_dtype(dtype)));
       }
@@ -128,7 +128,7 @@ TEST_CASE("unpermute: with one choice and unit weights it undoes permute exactly
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     const Permutation p = make_permutation(random_choices(97, 1, 5), 5);
     const Tensor x = random_tensor({97, 33}, dtype, 2);
-    Tensor ones = Tensor::empty({97, 1}, accumulate_dtype(dtype));
+    Tensor ones = Tensor::empty({97, 1}, accumulate_dtype(dtype), Device::cpu);
     ones.fill(1);
     Context ctx;
     CHECK_BITS(unpermute(ctx, permute(ctx, x, p), ones, p).value(), x);
@@ -191,24 +191,24 @@ TEST_CASE("permute, unpermute: strided inputs and gradient windows") {
   CHECK_BITS(strided.dweights, packed.dweights);
 
   // x is a window of a wider intermediate: its gradient is written in place, the rest stays as it was.
-  const auto whole = std::make_shared<GradNode>(Shape{8, 12}, DType::f32, false);
+  const auto whole = std::make_shared<GradNode>(Shape{8, 12}, DType::f32, Device::cpu, false);
   const auto other = std::make_shared<GradNode>(whole, Shape{8, 7}, 5);
   const auto part = std::make_shared<GradNode>(whole, Shape{8, 5}, 0);
-  other->add(Tensor::zeros({8, 7}, DType::f32));
+  other->add(Tensor::zeros({8, 7}, DType::f32, Device::cpu));
   Tape tape;
   Context ctx{.tape = &tape};
   tape.backward(permute(ctx, Var(x, part), p), drows);
   const Tensor got = whole->grad();
   CHECK_BITS(got.narrow(1, 0, 5), permute_grad(x, p, drows));
-  CHECK_BITS(got.narrow(1, 5, 7), Tensor::zeros({8, 7}, DType::f32));
+  CHECK_BITS(got.narrow(1, 5, 7), Tensor::zeros({8, 7}, DType::f32, Device::cpu));
 }
 
 TEST_CASE("permute, unpermute: intermediate bf16 gradients are rounded once") {
   const Permutation p = make_permutation(random_choices(23, 3, 5), 5);
-  Tensor halves = Tensor::empty({23, 3}, DType::f32);
+  Tensor halves = Tensor::empty({23, 3}, DType::f32, Device::cpu);
   halves.fill(0.5);
   const Tensor x = small_ints({23, 19}, DType::bf16), dy = small_ints({23, 19}, DType::bf16);
-  const Var in(x, std::make_shared<GradNode>(x.shape(), DType::bf16, false));
+  const Var in(x, std::make_shared<GradNode>(x.shape(), DType::bf16, Device::cpu, false));
   Tape tape;
   Context ctx{.tape = &tape};
   const Var y = unpermute(ctx, permute(ctx, in, p), halves, p);
@@ -249,17 +249,18 @@ TEST_CASE("permute, unpermute: errors") {
 
   Context ctx;
   const Permutation p = make_permutation(random_choices(4, 2, 3), 3);
-  const Tensor x = Tensor::zeros({4, 5}, DType::f32), rows = Tensor::zeros({8, 5}, DType::f32),
-               w = Tensor::zeros({4, 2}, DType::f32);
+  const Tensor x = Tensor::zeros({4, 5}, DType::f32, Device::cpu),
+               rows = Tensor::zeros({8, 5}, DType::f32, Device::cpu),
+               w = Tensor::zeros({4, 2}, DType::f32, Device::cpu);
   CHECK_THROWS_AS(permute(ctx, rows, p), Error);
   CHECK_THROWS_AS(permute(ctx, Tensor(), p), Error);
-  CHECK_THROWS_AS(permute(ctx, Tensor::zeros({4, 5}, DType::i32), p), Error);
+  CHECK_THROWS_AS(permute(ctx, Tensor::zeros({4, 5}, DType::i32, Device::cpu), p), Error);
   CHECK_THROWS_AS(permute(ctx, x, Permutation{}), Error);
   Permutation broken = p;
   broken.offsets.back() += 1;
   CHECK_THROWS_AS(permute(ctx, x, broken), Error);
   broken = p;
-  broken.source = Tensor::zeros({7}, DType::i32);
+  broken.source = Tensor::zeros({7}, DType::i32, Device::cpu);
   CHECK_THROWS_AS(permute(ctx, x, broken), Error);
   CHECK_THROWS_AS(unpermute(ctx, x, w, p), Error);
   CHECK_THROWS_AS(unpermute(ctx, rows, rows, p), Error);

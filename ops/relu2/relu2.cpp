@@ -15,7 +15,7 @@ Var relu2(Context& ctx, Var x) {
   const std::shared_ptr<GradNode> node = x.node();
   x = {};  // `in` is now the only holder if the caller moved x in
   const bool in_place = in.unique() && in.contiguous() && !(node && node->leaf());
-  Var y = make_result(in_place ? in : Tensor::empty(in.shape(), in.dtype()), wants);
+  Var y = make_result(in_place ? in : Tensor::empty(in.shape(), in.dtype(), in.device()), wants);
   cpu::relu2_forward(y.value(), in);
   if (y.needs_grad())
     ctx.tape->record("relu2", [value = y.value(), node, out = y.node()] {

@@ -33,8 +33,8 @@ const RegisterBench registration("relu2", [](const BenchOptions& o) {
   for (const auto& [rows, cols] : sizes) {
     auto w = std::make_shared<Work>();
     const Shape size{rows, cols};
-    *w = {bench::normal(size, o.dtype, "x"), Tensor::empty(size, o.dtype), bench::normal(size, o.dtype, "dy"),
-          Tensor::empty(size, o.dtype)};
+    *w = {bench::normal(size, o.dtype, "x"), Tensor::empty(size, o.dtype, Device::cpu),
+          bench::normal(size, o.dtype, "dy"), Tensor::empty(size, o.dtype, Device::cpu)};
     const auto forward = [w] { cpu::relu2_forward(w->y, w->x); };
     const auto backward = [w] { cpu::relu2_backward(w->dx, w->dy, w->y); };
     const auto check = [w, forward, backward] {

@@ -23,7 +23,7 @@ Outcome run(const Tensor& x, const Tensor& dy) {
   Tape tape;
   Context ctx;
   ctx.tape = &tape;
-  const Var in(x, std::make_shared<GradNode>(x.shape(), x.dtype(), false));
+  const Var in(x, std::make_shared<GradNode>(x.shape(), x.dtype(), Device::cpu, false));
   const Var y = relu2(ctx, in);
   tape.backward(y, dy);
   return {y.value(), in.node()->grad()};
@@ -71,7 +71,7 @@ TEST_CASE("relu2: backward finds max(x, 0) again, to the bit") {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     CAPTURE(dtype);
     // Mantissas of all sorts, magnitudes about 2^-40 to 2^40.
-    const Tensor x = random_tensor({40000}, dtype, 5), ones = Tensor::empty({40000}, dtype);
+    const Tensor x = random_tensor({40000}, dtype, 5), ones = Tensor::empty({40000}, dtype, Device::cpu);
     auto values = x.to_vector();
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = std::ldexp(values[i], static_cast<int>(i % 81) - 40);
@@ -87,7 +87,7 @@ TEST_CASE("relu2: backward finds max(x, 0) again, to the bit") {
 TEST_CASE("relu2: takes the place of a value that was given away, of no other") {
   const Tensor x = random_tensor({7, 33}, DType::f32, 1), dy = random_tensor({7, 33}, DType::f32, 2);
   const Outcome want = run(x, dy);
-  const auto node = [&x] { return std::make_shared<GradNode>(x.shape(), x.dtype(), false); };
+  const auto node = [&x] { return std::make_shared<GradNode>(x.shape(), x.dtype(), Device::cpu, false); };
   Tape tape;
   Context ctx;
   ctx.tape = &tape;
@@ -164,7 +164,7 @@ TEST_CASE("relu2: strided rows, gradients into windows, gradients that others ho
   ctx.tape = &tape;
   const Var x = Var::leaf(wide);
   const Var y = relu2(ctx, split_last(ctx, x, widths)[1]);
-  const Tensor wide_dy = Tensor::zeros({9, 20}, DType::f32), keep = dy.clone();
+  const Tensor wide_dy = Tensor::zeros({9, 20}, DType::f32, Device::cpu), keep = dy.clone();
   wide_dy.narrow(-1, 2, 11).copy_from(dy);
   tape.backward(y, wide_dy.narrow(-1, 2, 11));
   CHECK(y.value().contiguous());
@@ -196,11 +196,11 @@ TEST_CASE("relu2: leaves in bf16, scalars, nothing recorded without need") {
   const Var leaf = Var::leaf(x);
   tape.backward(relu2(ctx, leaf), x);
   CHECK_CLOSE(leaf.grad(), run(x, x).dx, (Tol{}));
-  CHECK(relu2(ctx, Tensor::scalar(3, DType::f32)).value().item<float>() == 9);
+  CHECK(relu2(ctx, Tensor::scalar(3, DType::f32, Device::cpu)).value().item<float>() == 9);
 }
 
 TEST_CASE("relu2: errors") {
   Context ctx;
   CHECK_THROWS_AS(relu2(ctx, Tensor()), Error);
-  CHECK_THROWS_AS(relu2(ctx, Tensor::zeros({2, 2}, DType::i32)), Error);
+  CHECK_THROWS_AS(relu2(ctx, Tensor::zeros({2, 2}, DType::i32, Device::cpu)), Error);
 }

@@ -29,9 +29,9 @@ Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, do
   static Zone zone("rmsnorm/forward");
   const ZoneTimer timer(zone);
   Normed out;
-  out.y = Tensor::empty(x.shape(), x.dtype());
-  out.inv_rms = Tensor::empty({x.rows()}, accumulate_dtype(x.dtype()));
-  if (residual) out.sum = Tensor::empty(x.shape(), x.dtype());
+  out.y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  out.inv_rms = Tensor::empty({x.rows()}, accumulate_dtype(x.dtype()), x.device());
+  if (residual) out.sum = Tensor::empty(x.shape(), x.dtype(), x.device());
   cpu::rmsnorm_forward(out.y, out.inv_rms, out.sum, x, residual, weight, eps);
   return out;
 }
@@ -42,8 +42,9 @@ void backward(const Tensor& dx, GradNode* weight_node, const Tensor& dy, const T
   const ZoneTimer timer(zone);
   Output dw;
   if (weight_node)
-    dw = weight_node->leaf() ? weight_node->into()
-                             : Output{Tensor::empty(weight.shape(), weight.dtype()), Into::set};
+    dw = weight_node->leaf()
+             ? weight_node->into()
+             : Output{Tensor::empty(weight.shape(), weight.dtype(), weight.device()), Into::set};
   cpu::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
   if (weight_node && !weight_node->leaf()) weight_node->add(dw.to);
 }

@@ -26,11 +26,11 @@ std::shared_ptr<Work> prepare(std::int64_t rows, std::int64_t cols, DType dtype)
   w->weight = normal({cols}, "weight");
   w->dy = normal({rows, cols}, "dy");
   w->extra = normal({rows, cols}, "extra");
-  w->y = Tensor::empty({rows, cols}, dtype);
-  w->sum = Tensor::empty({rows, cols}, dtype);
-  w->dx = Tensor::empty({rows, cols}, dtype);
-  w->inv_rms = Tensor::empty({rows}, accumulate_dtype(dtype));
-  w->dw = Tensor::empty({cols}, accumulate_dtype(dtype));
+  w->y = Tensor::empty({rows, cols}, dtype, Device::cpu);
+  w->sum = Tensor::empty({rows, cols}, dtype, Device::cpu);
+  w->dx = Tensor::empty({rows, cols}, dtype, Device::cpu);
+  w->inv_rms = Tensor::empty({rows}, accumulate_dtype(dtype), Device::cpu);
+  w->dw = Tensor::empty({cols}, accumulate_dtype(dtype), Device::cpu);
   cpu::rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps);
   return w;
 }

@@ -110,7 +110,8 @@ void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, 
 void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
                       const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
   Tensor partial;
-  if (dw.to) partial = Tensor::empty({segments_of(x.rows()), x.cols()}, accumulate_dtype(x.dtype()));
+  if (dw.to)
+    partial = Tensor::empty({segments_of(x.rows()), x.cols()}, accumulate_dtype(x.dtype()), Device::cpu);
   if (x.rows() > 0)
     visit_float("rmsnorm", x.dtype(),
                 [&]<class T>(TypeTag<T>) { backward_rows<T>(dx, partial, dy, extra, x, weight, inv_rms); });

@@ -64,7 +64,9 @@ struct Recorded {
   Context ctx;
 };
 
-Var intermediate(const Tensor& t) { return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), false)); }
+Var intermediate(const Tensor& t) {
+  return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), Device::cpu, false));
+}
 
 /// bf16: y and sum are rounded; the gradient is rounded once or twice. A sum of n terms near 1 enters
 /// through inv_rms only.
@@ -239,7 +241,7 @@ TEST_CASE("rmsnorm: strided rows, gradients into windows, more dimensions") {
     Recorded r;
     const Var x = Var::leaf(wide);
     const Var y = rmsnorm(r.ctx, split_last(r.ctx, x, widths)[0], w, eps);
-    const Tensor wide_dy = Tensor::empty({10, 30}, DType::f32);
+    const Tensor wide_dy = Tensor::empty({10, 30}, DType::f32, Device::cpu);
     wide_dy.narrow(-1, 3, 24).copy_from(dy);
     r.tape.backward(y, wide_dy.narrow(-1, 3, 24));
     CHECK_BITS(y.value(), want.y);
@@ -300,7 +302,7 @@ TEST_CASE("rmsnorm: the gradient of the sum gives its place to the result when n
 
 TEST_CASE("rmsnorm: zero rows of x, NaN, a weight that is not a leaf") {
   Context ctx;
-  const Tensor x = Tensor::zeros({2, 4}, DType::f32), w = random_tensor({4}, DType::f32, 1);
+  const Tensor x = Tensor::zeros({2, 4}, DType::f32, Device::cpu), w = random_tensor({4}, DType::f32, 1);
   for (const double v : rmsnorm(ctx, x, w, eps).value().to_vector()) CHECK(v == 0);
   x.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();
   const auto y = rmsnorm(ctx, x, w, eps).value().to_vector();
@@ -318,9 +320,10 @@ TEST_CASE("rmsnorm: errors") {
   const Tensor x = random_tensor({3, 4}, DType::f32, 1), w = random_tensor({4}, DType::f32, 2);
   CHECK_THROWS_AS(rmsnorm(ctx, Tensor(), w, eps), Error);
   CHECK_THROWS_AS(rmsnorm(ctx, x, Tensor(), eps), Error);
-  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::scalar(1, DType::f32), w, eps), Error);
-  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 4}, DType::i32), w, eps), Error);
-  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 0}, DType::f32), Tensor::zeros({0}, DType::f32), eps),
+  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::scalar(1, DType::f32, Device::cpu), w, eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 4}, DType::i32, Device::cpu), w, eps), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 0}, DType::f32, Device::cpu),
+                          Tensor::zeros({0}, DType::f32, Device::cpu), eps),
                   Error);
   CHECK_THROWS_AS(rmsnorm(ctx, x, w.narrow(0, 0, 3), eps), Error);
   CHECK_THROWS_AS(rmsnorm(ctx, x, w.to(DType::bf16), eps), Error);

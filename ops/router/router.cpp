@@ -36,7 +36,7 @@ DType check_operands(const Tensor& x, const Tensor& gate, const Tensor& bias, co
 }
 
 Tensor compute_logits(const Tensor& x, const Tensor& gate, DType acc) {
-  Tensor logits = Tensor::empty({x.dim(0), gate.dim(0)}, acc);
+  Tensor logits = Tensor::empty({x.dim(0), gate.dim(0)}, acc, x.device());
   if (x.dtype() == gate.dtype())
     matmul({logits, Into::set}, x, false, gate, true);
   else
@@ -48,7 +48,7 @@ Tensor compute_logits(const Tensor& x, const Tensor& gate, DType acc) {
 void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool transpose_a, const Tensor& b) {
   if (node.leaf()) return matmul(node.into(), a, transpose_a, b, false);
   const bool direct = value_dtype == a.dtype();
-  const Tensor product = direct ? node.buffer() : Tensor::empty(node.shape(), a.dtype());
+  const Tensor product = direct ? node.buffer() : Tensor::empty(node.shape(), a.dtype(), a.device());
   matmul({product, Into::set}, a, transpose_a, b, false);
   node.add(direct ? product : product.to(value_dtype));
 }
@@ -66,7 +66,7 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   static Zone forward_zone("router/forward");
   const ZoneTimer timer(forward_zone);
   const Tensor logits = compute_logits(x.value(), gate.value(), acc);
-  const Tensor scores = Tensor::empty(logits.shape(), acc);
+  const Tensor scores = Tensor::empty(logits.shape(), acc, logits.device());
   cpu::router_scores(scores, logits);
   Routing routing;
   cpu::AuxGradient aux;
@@ -75,12 +75,13 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
     routing.choice = *replay;
     aux = cpu::replayed_gradient(*replay, logits, options, sequences);
   } else {
-    routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32);
+    routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32, scores.device());
     cpu::router_select(routing.choice.experts, scores, correction_bias, options);
     routing.counts = cpu::router_counts(routing.choice.experts, options.experts, 0, tokens);
     aux = cpu::auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
   }
-  routing.weights = make_result(Tensor::empty({tokens, options.top_k}, acc), ctx.records({&x, &gate}));
+  routing.weights =
+      make_result(Tensor::empty({tokens, options.top_k}, acc, scores.device()), ctx.records({&x, &gate}));
   cpu::router_weights(routing.weights.value(), scores, routing.choice.experts, options);
 
   if (routing.weights.needs_grad())
@@ -90,7 +91,7 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
       static Zone backward_zone("router/backward");
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dweights = out->filled() ? out->take() : Tensor();
-      const Tensor dlogits = Tensor::empty(scores.shape(), acc);
+      const Tensor dlogits = Tensor::empty(scores.shape(), acc, scores.device());
       cpu::router_backward(dlogits, dweights, scores, experts, options, aux);
       if (x.needs_grad()) give_product(*x.node(), x.value().dtype(), dlogits, false, gate.value().to(acc));
       if (gate.needs_grad())

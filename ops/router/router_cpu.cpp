@@ -211,7 +211,7 @@ void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& e
 }
 
 Tensor router_counts(const Tensor& experts, std::int64_t count, std::int64_t begin, std::int64_t end) {
-  Tensor counts = Tensor::zeros({count}, DType::i64);
+  Tensor counts = Tensor::zeros({count}, DType::i64, Device::cpu);
   auto* c = counts.data<std::int64_t>();
   const auto k = static_cast<std::size_t>(experts.cols());
   for (std::int64_t t = begin; t < end; ++t)

@@ -29,7 +29,7 @@ void scale_factors(const Tensor& factors, double scale) {
 // Returns the loss whose factors are `each` counts_i for every token. Adds these factors to all rows of
 // `factors`.
 double microbatch_loss(const Tensor& factors, const Tensor& scores, const Tensor& counts, double each) {
-  const Tensor own = Tensor::zeros({1, counts.numel()}, factors.dtype());
+  const Tensor own = Tensor::zeros({1, counts.numel()}, factors.dtype(), Device::cpu);
   add_factors(own, 0, counts, each);
   for (std::int64_t q = 0; q < factors.rows(); ++q) add_factors(factors, q, counts, each);
   return balance_loss(scores, own, Sequences::uniform(1, scores.rows()));
@@ -51,10 +51,10 @@ double sequence_loss(const Tensor& factors, const Tensor& scores, const Tensor& 
 }
 
 void add_to_totals(RouterTotals& totals, const Tensor& counts, std::int64_t tokens) {
-  if (!totals.counts.defined()) totals.counts = Tensor::zeros(counts.shape(), DType::i64);
+  if (!totals.counts.defined()) totals.counts = Tensor::zeros(counts.shape(), DType::i64, Device::cpu);
   check_shape("route: totals.counts", totals.counts, counts.shape());
   const std::int64_t experts = counts.numel();
-  const Tensor both = Tensor::empty({experts + 1}, DType::i64);
+  const Tensor both = Tensor::empty({experts + 1}, DType::i64, Device::cpu);
   both.narrow(0, 0, experts).copy_from(counts);
   both.data<std::int64_t>()[experts] = tokens;
   if (totals.sum_over_devices) totals.sum_over_devices(both);
@@ -66,7 +66,7 @@ void add_to_totals(RouterTotals& totals, const Tensor& counts, std::int64_t toke
 Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, const RouterOptions& o,
                const Sequences& sequences, RouterTotals* totals) {
   const std::int64_t tokens = scores.rows();
-  const Tensor factors = Tensor::zeros({sequences.count(), o.experts}, scores.dtype());
+  const Tensor factors = Tensor::zeros({sequences.count(), o.experts}, scores.dtype(), Device::cpu);
   if (o.seq_aux_loss_coef != 0) routing.seq_aux_loss = sequence_loss(factors, scores, unbiased, sequences, o);
   const Tensor counts = router_counts(unbiased, o.experts, 0, tokens);
   if (o.aux_loss_coef != 0)
@@ -108,7 +108,7 @@ AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tenso
   if (o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0 || totals) {
     Tensor unbiased = routing.choice.experts;
     if (bias.defined() || o.groups > 1) {
-      unbiased = Tensor::empty(unbiased.shape(), DType::i32);
+      unbiased = Tensor::empty(unbiased.shape(), DType::i32, Device::cpu);
       router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
     }
     aux.sequences = sequences;

@@ -45,7 +45,7 @@ void check_against_reference(const Routing& got, const RoutingReference& want, d
 
 // With the unit matrix as gate the logits are x.
 Tensor unit_matrix(std::int64_t n) {
-  Tensor t = Tensor::zeros({n, n}, DType::f64);
+  Tensor t = Tensor::zeros({n, n}, DType::f64, Device::cpu);
   for (std::int64_t i = 0; i < n; ++i) t.row<double>(i)[i] = 1;
   return t;
 }
@@ -197,7 +197,7 @@ TEST_CASE("router: auxiliary gradients against central differences") {
       RouterTotals totals{Tensor::from<std::int64_t>({7, 0, 1, 4, 0, 2}, {6}), 7};
       const Routing r = route(ctx, in[0], in[1], c.bias, c.options, c.sequences, &totals);
       const double sum = r.aux_loss + r.seq_aux_loss + r.global_aux_loss + r.z_loss;
-      return std::vector<Var>{r.weights, Tensor::scalar(sum, DType::f64)};
+      return std::vector<Var>{r.weights, Tensor::scalar(sum, DType::f64, Device::cpu)};
     };
     CHECK_GRADIENTS(fn, {c.x, c.gate}, {.wants = {}, .unit_cotangents = true});
   }
@@ -235,7 +235,7 @@ TEST_CASE("router: for one microbatch the global loss is aux_loss; without coeff
       Tape tape;
       Context ctx{.tape = &tape};
       const Routing r = route(ctx, x, c.gate, c.bias, o, c.sequences, totals);
-      tape.backward(r.weights, Tensor::zeros(r.weights.shape(), dtype));
+      tape.backward(r.weights, Tensor::zeros(r.weights.shape(), dtype, Device::cpu));
       return std::pair{r, x.node()->filled() ? x.grad() : Tensor()};
     };
     RouterOptions o = c.options;
@@ -330,20 +330,20 @@ TEST_CASE("router: auxiliary gradients come once, scaled, even where the weights
       return use_weights ? w : in;
     };
     const Var y = through_checkpoint ? checkpoint(ctx, "block", block, x) : block(ctx, x);
-    Tensor dy = Tensor::zeros(y.shape(), DType::f64);
+    Tensor dy = Tensor::zeros(y.shape(), DType::f64, Device::cpu);
     if (use_weights) dy = random_tensor(y.shape(), DType::f64, 9);
     tape.backward(y, dy);
     return gate.node()->filled() ? gate.grad() : Tensor();
   };
   const Tensor one = gate_grad(1, false, false);
   REQUIRE(one.defined());
-  CHECK(relative_error(one, Tensor::zeros(one.shape(), DType::f64)) > 1e-3);
+  CHECK(relative_error(one, Tensor::zeros(one.shape(), DType::f64, Device::cpu)) > 1e-3);
   Tensor three = one.clone();
   for (std::int64_t i = 0; i < three.numel(); ++i) three.data<double>()[i] *= 3;
   CHECK_CLOSE(gate_grad(3, false, false), three, (Tol{1e-13, 1e-13}));
   CHECK_BITS(gate_grad(1, true, false), one);
   CHECK_BITS(gate_grad(1, true, true), gate_grad(1, false, true));
-  CHECK_CLOSE(gate_grad(0, false, false), Tensor::zeros(one.shape(), DType::f64), Tol{});
+  CHECK_CLOSE(gate_grad(0, false, false), Tensor::zeros(one.shape(), DType::f64, Device::cpu), Tol{});
   c.options.aux_loss_coef = c.options.z_loss_coef = 0;
   CHECK_FALSE(gate_grad(1, false, false).defined());
 }
@@ -361,7 +361,7 @@ TEST_CASE("router: f32 and bf16 gradients against f64") {
         const auto grads = [&](DType as) {
           const auto give = [&](const Tensor& t) {
             const bool leafy = leaf || as == DType::f64;
-            return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), leafy));
+            return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), Device::cpu, leafy));
           };
           const Var x = give(c.x.to(as)), gate = give(c.gate.to(as));
           Tape tape;
@@ -391,7 +391,7 @@ TEST_CASE("router: bits after the logits do not depend on threads") {
                         .global_aux_loss_coef = 0.1,
                         .z_loss_coef = 0.1};
   Case c(509, 32, o, DType::f32);
-  c.gate = Tensor::zeros({32, 32}, DType::f32);
+  c.gate = Tensor::zeros({32, 32}, DType::f32, Device::cpu);
   for (std::int64_t i = 0; i < 32; ++i) c.gate.data<float>()[i * 33] = i % 2 == 0 ? 2 : -0.5;
   c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{100, 400, 9});
   struct Result {
@@ -430,14 +430,15 @@ TEST_CASE("router: expert bias moves towards balance") {
     CHECK(update_expert_bias(bias, Tensor::from<std::int64_t>({10, 0, 5, 5}, {4}), 1e300) == fits);
   }
   // f32 cannot represent the mean 1/3, and f64 cannot represent the counts beyond 2^53.
-  const Tensor third = Tensor::zeros({3}, DType::f32);
+  const Tensor third = Tensor::zeros({3}, DType::f32, Device::cpu);
   update_expert_bias(third, Tensor::from<std::int64_t>({0, 1, 0}, {3}), 1);
   CHECK(third.to_vector() == std::vector<double>{1, -1, 1});
   const std::int64_t big = std::int64_t{1} << 60;
-  const Tensor pair = Tensor::zeros({2}, DType::f32);
+  const Tensor pair = Tensor::zeros({2}, DType::f32, Device::cpu);
   update_expert_bias(pair, Tensor::from<std::int64_t>({big, big + 1}, {2}), 1);
   CHECK(pair.to_vector() == std::vector<double>{1, -1});
-  CHECK(update_expert_bias(Tensor::zeros({0}, DType::f32), Tensor::zeros({0}, DType::i64), 1));
+  CHECK(update_expert_bias(Tensor::zeros({0}, DType::f32, Device::cpu),
+                           Tensor::zeros({0}, DType::i64, Device::cpu), 1));
 }
 
 TEST_CASE("router: errors") {
@@ -462,20 +463,20 @@ TEST_CASE("router: errors") {
   CHECK_THROWS_AS(call(Tensor(), c.gate, c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x.reshape({12}), c.gate, c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, Tensor(), c.bias, c.sequences), Error);
-  CHECK_THROWS_AS(call(c.x, Tensor::zeros({8, 4}, DType::f32), c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, Tensor::zeros({8, 4}, DType::f32, Device::cpu), c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.gate.to(DType::f64), c.bias, c.sequences), Error);
-  CHECK_THROWS_AS(call(Tensor::zeros({4, 3}, DType::i32), c.gate, c.bias, c.sequences), Error);
+  CHECK_THROWS_AS(call(Tensor::zeros({4, 3}, DType::i32, Device::cpu), c.gate, c.bias, c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.gate, c.bias.to(DType::bf16), c.sequences), Error);
-  CHECK_THROWS_AS(call(c.x, c.gate, Tensor::zeros({7}, DType::f32), c.sequences), Error);
+  CHECK_THROWS_AS(call(c.x, c.gate, Tensor::zeros({7}, DType::f32, Device::cpu), c.sequences), Error);
   CHECK_THROWS_AS(call(c.x, c.gate, c.bias, Sequences::uniform(1, 3)), Error);
   RouterOptions global = c.options;
   global.global_aux_loss_coef = 1;
-  RouterTotals totals{Tensor::zeros({7}, DType::i64), 0};
+  RouterTotals totals{Tensor::zeros({7}, DType::i64, Device::cpu), 0};
   CHECK_THROWS_AS(route(ctx, c.x, c.gate, c.bias, global, c.sequences, &totals), Error);
 
-  const Tensor counts = Tensor::zeros({8}, DType::i64);
+  const Tensor counts = Tensor::zeros({8}, DType::i64, Device::cpu);
   CHECK_THROWS_AS(update_expert_bias(Tensor(), counts, 1), Error);
   CHECK_THROWS_AS(update_expert_bias(c.bias.to(DType::bf16), counts, 1), Error);
-  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({8}, DType::i32), 1), Error);
-  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({7}, DType::i64), 1), Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({8}, DType::i32, Device::cpu), 1), Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({7}, DType::i64, Device::cpu), 1), Error);
 }

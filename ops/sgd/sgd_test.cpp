@@ -34,10 +34,11 @@ TEST_CASE("sgd: worked table") {
                buffers[] = {0.5, 0.2, 0.28};
   for (const DType dtype : {DType::f64, DType::f32}) {
     const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
-    const Tensor w = Tensor::scalar(1, dtype), copy = Tensor::scalar(0, DType::bf16);
-    const Tensor buffer = Tensor::scalar(1e30, dtype);  // the first step must not read it
+    const Tensor w = Tensor::scalar(1, dtype, Device::cpu),
+                 copy = Tensor::scalar(0, DType::bf16, Device::cpu);
+    const Tensor buffer = Tensor::scalar(1e30, dtype, Device::cpu);  // the first step must not read it
     for (int i = 0; i < 3; ++i) {
-      sgd_step(w, buffer, Tensor::scalar(grads[i], dtype), copy,
+      sgd_step(w, buffer, Tensor::scalar(grads[i], dtype, Device::cpu), copy,
                {.lr = 5e-5, .momentum = 0.9, .first = i == 0});
       CHECK(close(w.to_vector()[0], weights[i], {4 * ulp, 0}));
       CHECK(close(buffer.to_vector()[0], buffers[i], {6 * ulp, 0}));
@@ -61,7 +62,7 @@ TEST_CASE("sgd: elementwise against a plain f64 loop") {
         for (const SgdOptions& o : options) {
           const Tensor w = random_tensor(shape, dtype, 1), buffer = random_tensor(shape, dtype, 2),
                        grad = random_tensor(shape, dtype, 3);
-          const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16) : Tensor();
+          const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16, Device::cpu) : Tensor();
           auto want_w = w.to_vector(), want_buffer = buffer.to_vector();
           reference_step(want_w, want_buffer, grad.to_vector(), o);
           sgd_step(w, o.momentum == 0 ? Tensor() : buffer, grad, copy, o);
@@ -92,7 +93,7 @@ TEST_CASE("sgd: numbers that are not finite are noticed wherever they are writte
   const Shape shape{40009};
   const auto finite = [&](bool with_copy, double weight, double momentum_sum, SgdOptions o) {
     const Tensor w = random_tensor(shape, DType::f32, 1), buffer = random_tensor(shape, DType::f32, 2);
-    const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16) : Tensor();
+    const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16, Device::cpu) : Tensor();
     w.narrow(0, 40008, 1).fill(weight);
     buffer.narrow(0, 40008, 1).fill(momentum_sum);
     return sgd_step(w, buffer, random_tensor(shape, DType::f32, 3), copy, o);
@@ -110,9 +111,10 @@ TEST_CASE("sgd: numbers that are not finite are noticed wherever they are writte
 }
 
 TEST_CASE("sgd: errors") {
-  const Tensor a = Tensor::zeros({4, 3}, DType::f32), other = Tensor::zeros({3, 4}, DType::f32),
-               wide = a.to(DType::f64), half = a.to(DType::bf16), none;
-  const Tensor strided = Tensor::zeros({4, 6}, DType::f32).narrow(1, 0, 3);
+  const Tensor a = Tensor::zeros({4, 3}, DType::f32, Device::cpu),
+               other = Tensor::zeros({3, 4}, DType::f32, Device::cpu), wide = a.to(DType::f64),
+               half = a.to(DType::bf16), none;
+  const Tensor strided = Tensor::zeros({4, 6}, DType::f32, Device::cpu).narrow(1, 0, 3);
   const SgdOptions o{.momentum = 0.9};
   CHECK_NOTHROW(sgd_step(a, a.clone(), a.clone(), half, o));
   CHECK_NOTHROW(sgd_step(a, none, a.clone(), none, {}));

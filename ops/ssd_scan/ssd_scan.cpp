@@ -49,7 +49,8 @@ void check_inputs(const SsdInputs& in, const SsdOptions& o) {
 // is dropped.
 Tensor contribution(const Var& v) {
   const DType dtype = v.value().dtype();
-  return v.needs_grad() ? contribution(*v.node(), dtype) : Tensor::empty(v.shape(), dtype);
+  return v.needs_grad() ? contribution(*v.node(), dtype)
+                        : Tensor::empty(v.shape(), dtype, v.value().device());
 }
 
 void add_sum(const Var& v, const Tensor& partial) {
@@ -85,12 +86,13 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                                 cpu::SsdChunks(sequences, options.chunk_size)};
   const ScanVariant variant = scan_variants.chosen(ctx);
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
-  Var y = make_result(Tensor::empty(in.x.shape(), dtype), records);
+  Var y = make_result(Tensor::empty(in.x.shape(), dtype, in.x.value().device()), records);
   cpu::SsdStates states;
   if (records)
     states.chunk_starts =
-        Tensor::empty({problem.chunks.count(), options.heads, options.head_dim, options.state_size}, acc);
-  if (final_state) states.final = Tensor::empty(state_shape, acc);
+        Tensor::empty({problem.chunks.count(), options.heads, options.head_dim, options.state_size}, acc,
+                      in.x.value().device());
+  if (final_state) states.final = Tensor::empty(state_shape, acc, in.x.value().device());
   (variant == ScanVariant::recurrent ? cpu::ssd_recurrent_forward : cpu::ssd_chunked_forward)(
       problem, y.value(), states);
   if (final_state) *final_state = states.final;
@@ -101,10 +103,13 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
     const ZoneTimer backward_timer(backward_zone);
     const Shape partial{problem.chunks.count(), problem.options.heads};
     const DType sums = problem.A_log.dtype();
-    const cpu::SsdGradients g{contribution(in.x),           contribution(in.dt_raw),
-                              contribution(in.B),           contribution(in.C),
-                              Tensor::empty(partial, sums), Tensor::empty(partial, sums),
-                              Tensor::empty(partial, sums)};
+    const cpu::SsdGradients g{contribution(in.x),
+                              contribution(in.dt_raw),
+                              contribution(in.B),
+                              contribution(in.C),
+                              Tensor::empty(partial, sums, problem.A_log.device()),
+                              Tensor::empty(partial, sums, problem.A_log.device()),
+                              Tensor::empty(partial, sums, problem.A_log.device())};
     (variant == ScanVariant::recurrent ? cpu::ssd_recurrent_backward : cpu::ssd_chunked_backward)(
         problem, g, out->take(), starts);
     if (in.x.needs_grad()) in.x.node()->add(g.x);

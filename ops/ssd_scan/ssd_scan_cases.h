@@ -91,8 +91,9 @@ inline std::vector<Tensor> reference(const Case& c) {
   const SsdOptions& o = c.options;
   std::vector<std::vector<double>> v;
   for (const Tensor& t : c.in) v.push_back(t.to_vector());
-  Tensor y = Tensor::empty({c.sequences.tokens(), o.heads * o.head_dim}, DType::f64);
-  Tensor states = Tensor::zeros({c.sequences.count(), o.heads, o.head_dim, o.state_size}, DType::f64);
+  Tensor y = Tensor::empty({c.sequences.tokens(), o.heads * o.head_dim}, DType::f64, Device::cpu);
+  Tensor states =
+      Tensor::zeros({c.sequences.count(), o.heads, o.head_dim, o.state_size}, DType::f64, Device::cpu);
   if (c.initial) states.copy_from(c.initial);
   const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
   for (std::int64_t i = 0; i < c.sequences.count(); ++i)

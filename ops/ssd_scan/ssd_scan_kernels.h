@@ -142,7 +142,7 @@ class Workspace {
   explicit Workspace(std::initializer_list<Piece> pieces) {
     std::int64_t elements = 0;
     for (const Piece& p : pieces) elements += padded(p.rows * p.cols);
-    memory_ = Tensor::empty({elements}, dtype_of<A>());
+    memory_ = Tensor::empty({elements}, dtype_of<A>(), Device::cpu);
     A* next = memory_.template data<A>();
     for (const Piece& p : pieces) {
       p.matrix = {next, p.rows, p.cols, p.cols};

@@ -46,8 +46,8 @@ TEST_CASE("ssd_scan: pieces with state hand-over, and token by token, equal the 
       const double tolerance = scan_tol(dtype, length);
       for (const std::int64_t step : {1, 7, 20}) {
         Case piece = c;
-        piece.initial = Tensor::zeros(whole[1].shape(), dtype);
-        const Tensor y = Tensor::empty(whole[0].shape(), dtype);
+        piece.initial = Tensor::zeros(whole[1].shape(), dtype, Device::cpu);
+        const Tensor y = Tensor::empty(whole[0].shape(), dtype, Device::cpu);
         for (std::int64_t t = 0; t < length; t += step) {
           const std::int64_t n = std::min(step, length - t);
           piece.sequences = Sequences::uniform(1, n);
@@ -70,11 +70,11 @@ TEST_CASE("ssd_scan: decays that underflow give exact zeros and no NaN") {
       c.in[4].fill(12);  // A about -160000
       c.in[5].fill(0);
       c.in[6].fill(25);
-      const Tensor x = Tensor::zeros(c.in[0].shape(), dtype);
+      const Tensor x = Tensor::zeros(c.in[0].shape(), dtype, Device::cpu);
       x.narrow(0, 0, 1).fill(1);
       c.in[0] = x;
       const auto got = run(c, variant);
-      CHECK_CLOSE(got[0].narrow(0, 1, 49), Tensor::zeros({49, 12}, dtype), (Tol{0, 0}));
+      CHECK_CLOSE(got[0].narrow(0, 1, 49), Tensor::zeros({49, 12}, dtype, Device::cpu), (Tol{0, 0}));
       CHECK(relative_error(got[0], reference(c)[0]) < scan_tol(dtype, 50));
       for (const Tensor& t : got)
         for (const double value : t.to_vector()) REQUIRE(std::isfinite(value));
@@ -99,7 +99,7 @@ TEST_CASE("ssd_scan: strided gradient buffers") {
   Tape tape;
   Context ctx;
   ctx.tape = &tape;
-  auto parent = std::make_shared<GradNode>(Shape{39, 60}, DType::f32, false);
+  auto parent = std::make_shared<GradNode>(Shape{39, 60}, DType::f32, Device::cpu, false);
   std::vector<Var> in;
   std::int64_t start = 0;
   for (std::size_t i = 0; i < 4; ++i) {
@@ -107,7 +107,7 @@ TEST_CASE("ssd_scan: strided gradient buffers") {
     start += c.in[i].cols() + 1;
   }
   for (std::size_t i = 4; i < 7; ++i)
-    in.emplace_back(c.in[i], std::make_shared<GradNode>(c.in[i].shape(), DType::f32, false));
+    in.emplace_back(c.in[i], std::make_shared<GradNode>(c.in[i].shape(), DType::f32, Device::cpu, false));
   tape.backward(call(ctx, c, in), dy);
   for (std::size_t i = 0; i < 7; ++i) {
     CAPTURE(i);
@@ -135,7 +135,7 @@ TEST_CASE("ssd_scan: no tokens") {
     const auto got = run(c, variant);
     CHECK(got[0].shape() == Shape{0, 12});
     CHECK_BITS(got[1], c.initial);
-    CHECK_BITS(got[6], Tensor::zeros({4}, DType::f32));
+    CHECK_BITS(got[6], Tensor::zeros({4}, DType::f32, Device::cpu));
   }
 }
 
@@ -154,11 +154,11 @@ TEST_CASE("ssd_scan: errors") {
   const Shape shapes[] = {{7, 11}, {7, 5}, {7, 9}, {7, 11}, {5}, {3}, {1, 4}};
   for (std::size_t i = 0; i < 7; ++i) {
     CAPTURE(i);
-    CHECK_THROWS_AS(scan(with_input(i, Tensor::zeros(shapes[i], DType::f32))), Error);
+    CHECK_THROWS_AS(scan(with_input(i, Tensor::zeros(shapes[i], DType::f32, Device::cpu))), Error);
     CHECK_THROWS_AS(scan(with_input(i, good.in[i].to(DType::f64))), Error);
   }
   CHECK_THROWS_AS(scan(with_input(0, random_tensor({12}, DType::f32, 1))), Error);
-  CHECK_THROWS_AS(scan(with_input(0, Tensor::zeros({7, 12}, DType::i32))), Error);
+  CHECK_THROWS_AS(scan(with_input(0, Tensor::zeros({7, 12}, DType::i32, Device::cpu))), Error);
   const auto with_options = [&](auto change) {
     Case c = good;
     change(c.options);
@@ -176,6 +176,6 @@ TEST_CASE("ssd_scan: errors") {
   CHECK_NOTHROW(scan(c));
   c.initial = c.initial.to(DType::f64);
   CHECK_THROWS_AS(scan(c), Error);
-  c.initial = Tensor::zeros({1, 4, 3, 5}, DType::f32);
+  c.initial = Tensor::zeros({1, 4, 3, 5}, DType::f32, Device::cpu);
   CHECK_THROWS_AS(scan(c), Error);
 }

@@ -129,7 +129,7 @@ TEST_CASE("ssd_scan: slow steps stay accurate beside one that wipes the state") 
   Case c = make_case({64}, o, DType::f32);
   c.in[4].fill(9);  // A about -8100
   c.in[6].fill(0);
-  c.in[1] = Tensor::empty({64, 4}, DType::f32);
+  c.in[1] = Tensor::empty({64, 4}, DType::f32, Device::cpu);
   c.in[1].fill(-12);                 // dt A about -0.05
   c.in[1].narrow(0, 5, 1).fill(30);  // dt A about -240000
   const Tensor dy = random_tensor(c.in[0].shape(), DType::f32, 9);

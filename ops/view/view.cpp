@@ -11,7 +11,7 @@ std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int
     for (const Tensor& part : parts) result.emplace_back(part);
     return result;
   }
-  auto whole = std::make_shared<GradNode>(x.shape(), x.value().dtype(), false);
+  auto whole = std::make_shared<GradNode>(x.shape(), x.value().dtype(), x.value().device(), false);
   std::vector<std::shared_ptr<GradNode>> windows;
   std::int64_t start = 0;
   for (const Tensor& part : parts) {
@@ -42,7 +42,7 @@ Var reshape(Context& ctx, const Var& x, const Shape& shape) {
 Var add(Context& ctx, const Var& a, const Var& b) {
   check_shape("add: b", b.value(), a.shape());
   check_dtype("add: b", b.value(), a.value().dtype());
-  Var y = make_result(Tensor::empty(a.shape(), a.value().dtype()), ctx.records({&a, &b}));
+  Var y = make_result(Tensor::empty(a.shape(), a.value().dtype(), a.value().device()), ctx.records({&a, &b}));
   add_elements(y.value(), a.value(), b.value());
   if (y.needs_grad())
     ctx.tape->record("add", [na = a.node(), nb = b.node(), out = y.node()] {

@@ -49,7 +49,7 @@ TEST_CASE("view: a part of split_last that nobody uses has gradient zero") {
   { random_tensor({3, 8}, DType::f32, 5).fill(77); }
   const auto parts = split_last(ctx, x, widths);
   tape.backward(parts[1], random_tensor({3, 5}, DType::f32, 6));
-  Tensor want = Tensor::zeros({3, 8}, DType::f32);
+  Tensor want = Tensor::zeros({3, 8}, DType::f32, Device::cpu);
   want.narrow(1, 2, 5).copy_from(random_tensor({3, 5}, DType::f32, 6));
   CHECK_BITS(x.grad(), want);
 
@@ -102,7 +102,10 @@ TEST_CASE("view: add of windows and of empty tensors") {
   for (std::size_t i = 0; i < p.size(); ++i)
     want.push_back(static_cast<float>(p[i]) + static_cast<float>(q[i]));
   CHECK_BITS(y, Tensor::from(want, {500, 40}));
-  CHECK(add(ctx, Tensor::empty({0, 4}, DType::f32), Tensor::empty({0, 4}, DType::f32)).value().numel() == 0);
+  CHECK(
+      add(ctx, Tensor::empty({0, 4}, DType::f32, Device::cpu), Tensor::empty({0, 4}, DType::f32, Device::cpu))
+          .value()
+          .numel() == 0);
 }
 
 TEST_CASE("view: bf16 sums are formed in f32 and rounded once, ties to even") {

@@ -36,7 +36,7 @@ void put(const Tensor& t, std::int64_t i, std::int64_t value) {
 }
 
 Tensor inputs(std::uint64_t key, int rank, std::int64_t count, DType dtype) {
-  const Tensor t = Tensor::empty({count}, dtype);
+  const Tensor t = Tensor::empty({count}, dtype, Device::cpu);
   for (std::int64_t i = 0; i < count; ++i) put(t, i, input(key, rank, i));
   return t;
 }
@@ -102,7 +102,7 @@ Started start_reduce_scatter(Communicator& group, const Case& c, bool uneven, bo
   const std::int64_t begin = start_of(counts, group.rank()), all = start_of(counts, group.size());
   const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
   const Tensor in = inputs(c.key, world_rank(group), all, c.dtype);
-  const Tensor out = in_place ? in.narrow(0, begin, own) : Tensor::empty({own}, c.dtype);
+  const Tensor out = in_place ? in.narrow(0, begin, own) : Tensor::empty({own}, c.dtype, Device::cpu);
   const auto check = [&group, c, out, in, in_place, begin, own] {
     std::int64_t n = wrong(out, [&](auto i) { return reduced(group, c.key, begin + i, c.reduction); });
     n += wrong(in, [&](auto i) {
@@ -119,7 +119,7 @@ Started start_all_gather(Communicator& group, const Case& c, bool uneven, bool i
   const Counts counts = uneven ? uneven_counts(c.key, group.size(), c.count)
                                : Counts(static_cast<std::size_t>(group.size()), c.count);
   const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
-  const Tensor out = Tensor::zeros({start_of(counts, group.size())}, c.dtype);
+  const Tensor out = Tensor::zeros({start_of(counts, group.size())}, c.dtype, Device::cpu);
   Tensor in = inputs(c.key, world_rank(group), own, c.dtype);
   if (in_place) {
     const Tensor part = out.narrow(0, start_of(counts, group.rank()), own);
@@ -157,7 +157,7 @@ Started start_all_to_all(Communicator& group, const Case& c) {
   for (int r = 0; r < group.size(); ++r) out_rows.push_back(rows(r)[static_cast<std::size_t>(group.rank())]);
   const std::int64_t in_all = start_of(in_rows, group.size()), out_all = start_of(out_rows, group.size());
   const Tensor in = inputs(c.key, world_rank(group), in_all * row, c.dtype).reshape({in_all, row});
-  const Tensor out = Tensor::empty({out_all, row}, c.dtype);
+  const Tensor out = Tensor::empty({out_all, row}, c.dtype, Device::cpu);
   std::vector<std::int64_t> want;
   for (int r = 0; r < group.size(); ++r) {
     const std::int64_t begin = start_of(rows(r), group.rank()) * row;
@@ -173,9 +173,9 @@ Started start_exchange(Communicator& group, const Case& c) {
   const int n = group.size(), next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
   const Tensor first = inputs(c.key, world_rank(group), c.count, c.dtype);
   const Tensor second = inputs(c.key + 1, world_rank(group), c.count / 2, c.dtype);
-  const Tensor from_first = Tensor::empty({c.count}, c.dtype),
-               from_second = Tensor::empty({c.count / 2}, c.dtype);
-  const Tensor own = Tensor::empty({c.count}, c.dtype);
+  const Tensor from_first = Tensor::empty({c.count}, c.dtype, Device::cpu),
+               from_second = Tensor::empty({c.count / 2}, c.dtype, Device::cpu);
+  const Tensor own = Tensor::empty({c.count}, c.dtype, Device::cpu);
   return {
       group.start_exchange(
           {{first, next}, {first, group.rank()}, {second, next}},
@@ -304,7 +304,8 @@ TEST_CASE("collectives: random programs on random groups, started and waited for
 TEST_CASE("collectives: blocking calls give the same as started ones, also behind them in the queue") {
   Communicator& world = test_world().communicator();
   const int n = world.size();
-  const Tensor first = Tensor::zeros({100000}, DType::f32), second = Tensor::zeros({n}, DType::i32);
+  const Tensor first = Tensor::zeros({100000}, DType::f32, Device::cpu),
+               second = Tensor::zeros({n}, DType::i32, Device::cpu);
   first.fill(world.rank() + 1);
   second.data<std::int32_t>()[world.rank()] = world.rank();
   Work work = world.start_all_reduce(first);
@@ -318,11 +319,12 @@ TEST_CASE("collectives: blocking calls give the same as started ones, also behin
 
 TEST_CASE("collectives: a Work that goes out of scope waits, and holds its tensors until then") {
   Communicator& world = test_world().communicator();
-  const Tensor kept = Tensor::zeros({50000}, DType::f32);
+  const Tensor kept = Tensor::zeros({50000}, DType::f32, Device::cpu);
   kept.fill(1);
   {
     const Work ends_here = world.start_all_reduce(kept);
-    Work replaced = world.start_all_reduce(Tensor::zeros({70000}, DType::f32));  // no other owner
+    Work replaced =
+        world.start_all_reduce(Tensor::zeros({70000}, DType::f32, Device::cpu));  // no other owner
     replaced = world.start_barrier();
   }
   CHECK(kept.unique());
@@ -334,7 +336,7 @@ TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the sa
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
     for (const std::int64_t count : {std::int64_t{300}, std::int64_t{9973}}) {
       const auto random = [&](int rank) {
-        const Tensor t = Tensor::empty({count * world.size()}, DType::f64);
+        const Tensor t = Tensor::empty({count * world.size()}, DType::f64, Device::cpu);
         fill_normal(t, RandomStream(3, cat("rank ", rank)), 0, 1);
         return t.to(dtype);
       };
@@ -350,7 +352,7 @@ TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the sa
       for (const bool limited : {false, true}) {
         std::optional<SmallLimits> limits;
         if (limited) limits.emplace();
-        const Tensor all = random(world.rank()).clone(), part = Tensor::empty({count}, dtype);
+        const Tensor all = random(world.rank()).clone(), part = Tensor::empty({count}, dtype, Device::cpu);
         world.reduce_scatter(part, all);
         world.all_reduce(all);
         CHECK(all.to_vector() == expected);
@@ -373,8 +375,9 @@ TEST_CASE("collectives: the bytes sent are the fewest that can be") {
     CHECK(after.waiting_seconds - before.waiting_seconds <= after.seconds - before.seconds);
     return sum_over_ranks(after.bytes_sent - before.bytes_sent);
   };
-  const Tensor t = Tensor::zeros({count}, DType::f32), all = Tensor::zeros({count * n}, DType::f32);
-  const Tensor other = Tensor::zeros({count * n}, DType::f32);
+  const Tensor t = Tensor::zeros({count}, DType::f32, Device::cpu),
+               all = Tensor::zeros({count * n}, DType::f32, Device::cpu);
+  const Tensor other = Tensor::zeros({count * n}, DType::f32, Device::cpu);
   CHECK(sent(Operation::all_reduce, [&] { group->all_reduce(t); }) == 2 * (n - 1) * bytes);
   CHECK(sent(Operation::all_reduce, [&] { group->all_reduce(t.narrow(0, 0, 1024)); }) == n * (n - 1) * 4096);
   CHECK(sent(Operation::reduce_scatter, [&] { group->reduce_scatter(t, all); }) == n * (n - 1) * bytes);
@@ -400,7 +403,7 @@ TEST_CASE("collectives: more than 2^31 elements") {
       MESSAGE("messages of more than 2^31 elements: did not run (set NEMOCUBE_LARGE_TESTS=1; needs 9 GB)");
     return;
   }
-  const Tensor t = Tensor::empty({count}, DType::u8);
+  const Tensor t = Tensor::empty({count}, DType::u8, Device::cpu);
   std::uint8_t* data = t.data<std::uint8_t>();
   std::memset(data, 0, static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; i += 4097) data[i] = static_cast<std::uint8_t>(i % 101 + world.rank());
@@ -413,7 +416,7 @@ TEST_CASE("collectives: more than 2^31 elements") {
   CHECK(errors([](auto i) { return i % 101 + 1; }) == 0);
   world.all_reduce(t);
   CHECK(errors([](auto i) { return 2 * (i % 101 + 1); }) == 0);
-  const Tensor received = Tensor::empty({count}, DType::u8);
+  const Tensor received = Tensor::empty({count}, DType::u8, Device::cpu);
   world.exchange({{t, 1 - world.rank()}}, {{received, 1 - world.rank()}});
   CHECK(std::memcmp(received.raw(), data, static_cast<std::size_t>(count)) == 0);
 }

@@ -35,7 +35,7 @@ TEST_CASE("self: every operation copies what one rank keeps") {
   CHECK(self->size() == 1);
   CHECK(self->members()[0] == 5);
   const std::vector<double> want{1, 2, 3};
-  const Tensor t = three.clone(), out = Tensor::zeros({3}, DType::f32);
+  const Tensor t = three.clone(), out = Tensor::zeros({3}, DType::f32, Device::cpu);
   self->all_reduce(t);
   self->broadcast(t, 0);
   self->barrier();
@@ -60,8 +60,9 @@ TEST_CASE("self: every operation copies what one rank keeps") {
 
 TEST_CASE("communicator: calls that break the contract are refused before anything is sent") {
   const auto self = self_communicator("dp", 0);
-  const Tensor out = Tensor::zeros({3}, DType::f32), doubles = Tensor::zeros({3}, DType::f64);
-  const Tensor rows = Tensor::zeros({2, 4}, DType::f32);
+  const Tensor out = Tensor::zeros({3}, DType::f32, Device::cpu),
+               doubles = Tensor::zeros({3}, DType::f64, Device::cpu);
+  const Tensor rows = Tensor::zeros({2, 4}, DType::f32, Device::cpu);
   const std::vector<std::int64_t> one{1}, two{2}, three_rows{3}, pair{1, 2};
   const std::vector<std::pair<std::function<void()>, const char*>> mistakes{
       {[&] { self->all_reduce(Tensor()); }, "all_reduce: inout is not in host memory"},
@@ -93,7 +94,7 @@ TEST_CASE("communicator: calls that break the contract are refused before anythi
     CAPTURE(found);
     CHECK(found.find(text) != std::string::npos);
   }
-  const Tensor long_one = Tensor::zeros({4}, DType::f32);
+  const Tensor long_one = Tensor::zeros({4}, DType::f32, Device::cpu);
   CHECK(broken_promise([&] { self->all_gather(long_one.narrow(0, 0, 3), long_one.narrow(0, 1, 3)); }) ==
         "internal error: all_gather: out and in overlap");
   CHECK(self->stats(Operation::exchange).calls == 0);

@@ -13,7 +13,7 @@ namespace {
 bool alone(const Communicator* group) { return !group || group->size() == 1; }
 
 Tensor bytes_of(std::string_view text) {
-  const Tensor bytes = Tensor::empty({static_cast<std::int64_t>(text.size())}, DType::u8);
+  const Tensor bytes = Tensor::empty({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
   if (!text.empty()) std::memcpy(bytes.raw(), text.data(), text.size());
   return bytes;
 }
@@ -53,14 +53,14 @@ Attempt attempt(const std::function<void()>& work) {
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text) {
   if (alone(group)) return {std::string(text)};
   const Tensor size = Tensor::from<std::int64_t>({static_cast<std::int64_t>(text.size())}, {1});
-  const Tensor sizes = Tensor::empty({group->size()}, DType::i64);
+  const Tensor sizes = Tensor::empty({group->size()}, DType::i64, Device::cpu);
   group->all_gather(sizes, size);
   const std::span<const std::int64_t> counts(sizes.data<std::int64_t>(),
                                              static_cast<std::size_t>(group->size()));
   const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   std::vector<std::string> texts(counts.size());
   if (total == 0) return texts;
-  const Tensor all = Tensor::empty({total}, DType::u8);
+  const Tensor all = Tensor::empty({total}, DType::u8, Device::cpu);
   group->all_gather_v(all, bytes_of(text), counts);
   std::int64_t at = 0;
   for (std::size_t r = 0; r < counts.size(); at += counts[r++])
@@ -72,8 +72,9 @@ std::string broadcast_text(Communicator* group, std::string_view text) {
   if (alone(group)) return std::string(text);
   const Tensor size = Tensor::from<std::int64_t>({static_cast<std::int64_t>(text.size())}, {1});
   group->broadcast(size, 0);
-  const Tensor bytes =
-      group->rank() == 0 ? bytes_of(text) : Tensor::empty({size.item<std::int64_t>()}, DType::u8);
+  const Tensor bytes = group->rank() == 0
+                           ? bytes_of(text)
+                           : Tensor::empty({size.item<std::int64_t>()}, DType::u8, Device::cpu);
   if (bytes.numel() > 0) group->broadcast(bytes, 0);
   return text_of(bytes);
 }

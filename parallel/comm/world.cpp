@@ -74,7 +74,7 @@ void World::find_neighbours() {
   if (members.size() > 1) {
     MessageCommunicator communicator("host", std::move(host), engine_);
     const auto bytes = static_cast<std::int64_t>(sizeof(Place));
-    const Tensor all = Tensor::empty({communicator.size(), bytes}, DType::u8);
+    const Tensor all = Tensor::empty({communicator.size(), bytes}, DType::u8, Device::cpu);
     std::memcpy(all.row<std::uint8_t>(communicator.rank()), &places[self], sizeof(Place));
     communicator.all_gather(all, all.select(communicator.rank()));
     std::memcpy(places.data(), all.raw(), static_cast<std::size_t>(all.bytes()));
@@ -85,7 +85,7 @@ void World::find_neighbours() {
   local_size_ = static_cast<int>(local.size());
   local_rank_ = static_cast<int>(std::ranges::find(local, rank()) - local.begin());
 
-  const Tensor lowest = Tensor::empty({size()}, DType::i32);
+  const Tensor lowest = Tensor::empty({size()}, DType::i32, Device::cpu);
   lowest.data<std::int32_t>()[rank()] = local.front();
   communicator_->all_gather(lowest, lowest.narrow(0, rank(), 1));
   const std::set<int> nodes(lowest.data<std::int32_t>(), lowest.data<std::int32_t>() + size());

@@ -203,7 +203,7 @@ SquareSum DataParallel::norm_of_gradients(std::span<const Tensor> own_gradients)
   if (options_.level == ZeroLevel::none) return own;
   const Tensor mine =
       Tensor::from<double>({own.sum, static_cast<double>(own.exponent), own.finite ? 1.0 : 0.0}, {3});
-  const Tensor all = Tensor::empty({shard_.size(), 3}, DType::f64);
+  const Tensor all = Tensor::empty({shard_.size(), 3}, DType::f64, Device::cpu);
   shard_.all_gather(all, mine);
   SquareSum sum;
   for (std::int64_t r = 0; r < all.dim(0); ++r) {

@@ -31,7 +31,9 @@ std::set<std::string> names(const SafetensorsFile& file) {
   return all;
 }
 
-double frobenius(const Tensor& t) { return relative_error(t, Tensor::zeros(t.shape(), t.dtype())); }
+double frobenius(const Tensor& t) {
+  return relative_error(t, Tensor::zeros(t.shape(), t.dtype(), Device::cpu));
+}
 
 }  // namespace
 

@@ -15,13 +15,13 @@ enum class Slip { none, forgets, overwrites };
 DiffFn square(double factor, Slip slip = Slip::none) {
   return [=](Context& ctx, const std::vector<Var>& in) -> std::vector<Var> {
     const Var x = in[0];
-    const Tensor y = Tensor::empty(x.shape(), DType::f64);
+    const Tensor y = Tensor::empty(x.shape(), DType::f64, Device::cpu);
     for (std::int64_t i = 0; i < y.numel(); ++i)
       y.data<double>()[i] = std::pow(x.value().data<double>()[i], 2);
     Var out = make_result(y, ctx.records({&x}));
     if (out.needs_grad() && slip != Slip::forgets)
       ctx.tape->record("square", [=, node = out.node()] {
-        const Tensor g = node->take(), dx = Tensor::empty(x.shape(), DType::f64);
+        const Tensor g = node->take(), dx = Tensor::empty(x.shape(), DType::f64, Device::cpu);
         for (std::int64_t i = 0; i < dx.numel(); ++i)
           dx.data<double>()[i] = factor * x.value().data<double>()[i] * g.data<double>()[i];
         if (slip == Slip::overwrites) x.node()->clear();

@@ -69,7 +69,7 @@ double relative_error(const Tensor& got, const Tensor& want) {
 }
 
 Tensor random_tensor(const Shape& shape, DType dtype, std::uint64_t seed, double scale) {
-  Tensor t = Tensor::empty(shape, dtype);
+  Tensor t = Tensor::empty(shape, dtype, Device::cpu);
   fill_normal(t, RandomStream(seed, "test"), 0, scale);
   return t;
 }

@@ -38,9 +38,9 @@ class Subject {
         n_(group.size()),
         part_(elements / n_),
         counts_(group.members().size(), part_) {
-    buffer_ = Tensor::zeros({elements}, dtype);
+    buffer_ = Tensor::zeros({elements}, dtype, Device::cpu);
     if (operation == Operation::all_to_all || operation == Operation::exchange)
-      other_ = Tensor::zeros({elements}, dtype);
+      other_ = Tensor::zeros({elements}, dtype, Device::cpu);
   }
 
   void run() {
@@ -212,7 +212,8 @@ void bench_comm(World& world, const BenchCommOptions& o,
         c.algorithm_bandwidth = static_cast<double>(c.bytes) / c.seconds;
         c.bus_bandwidth = c.algorithm_bandwidth * subject.bus_factor();
         if (c.bytes > 0) {
-          const Tensor from = Tensor::zeros({c.bytes}, DType::u8), to = Tensor::zeros({c.bytes}, DType::u8);
+          const Tensor from = Tensor::zeros({c.bytes}, DType::u8, Device::cpu),
+                       to = Tensor::zeros({c.bytes}, DType::u8, Device::cpu);
           const Timing copy = time_calls(world, o.seconds / 4, [&] {
             std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(c.bytes));
             asm volatile("" ::: "memory");

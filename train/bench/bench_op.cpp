@@ -30,7 +30,8 @@ struct Result {
 class CacheFlush {
  public:
   explicit CacheFlush(const Machine& machine)
-      : memory_(Tensor::empty({std::clamp(2 * machine.largest_cache(), least, most)}, DType::u8)) {}
+      : memory_(
+            Tensor::empty({std::clamp(2 * machine.largest_cache(), least, most)}, DType::u8, Device::cpu)) {}
   void operator()() {
     const int value = ++count_ % 256;
     auto* bytes = static_cast<char*>(memory_.raw());

@@ -21,8 +21,8 @@ TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab, std::int6
   const std::int64_t first = o.batch * rank / ranks, rows = o.batch * (rank + 1) / ranks - first;
   const std::int64_t tokens = rows * o.seq;
   TokenBatch batch;
-  batch.ids = Tensor::empty({tokens}, DType::i64);
-  batch.labels = Tensor::empty({tokens}, DType::i64);
+  batch.ids = Tensor::empty({tokens}, DType::i64, Device::cpu);
+  batch.labels = Tensor::empty({tokens}, DType::i64, Device::cpu);
   batch.sequences = Sequences::uniform(rows, o.seq);
   const RandomStream stream(1234, "bench/tokens");
   for (std::int64_t t = 0; t < tokens; ++t)
@@ -57,7 +57,7 @@ std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, co
        (now.seconds - before.seconds) / steps - waiting, waiting,
        static_cast<double>(now.bytes_sent - before.bytes_sent) / steps, static_cast<double>(own.peak_bytes)},
       {5});
-  const Tensor all = Tensor::empty({ranks.world().size(), 5}, DType::f64);
+  const Tensor all = Tensor::empty({ranks.world().size(), 5}, DType::f64, Device::cpu);
   ranks.group()->all_gather(all, mine);
   std::vector<BenchStepResult::RankTimes> times;
   for (std::int64_t r = 0; r < all.dim(0); ++r) {

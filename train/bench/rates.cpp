@@ -76,7 +76,7 @@ double Rates::bytes_per_second(std::int64_t bytes) const {
 }
 
 std::vector<Bandwidth> measure_bandwidth(std::int64_t most_bytes) {
-  const Tensor memory = Tensor::empty({most_bytes}, DType::u8);
+  const Tensor memory = Tensor::empty({most_bytes}, DType::u8, Device::cpu);
   auto* const lines = static_cast<Line*>(memory.raw());
   // Pages never written are all one page of zeros, which every cache holds.
   parallel_for(most_bytes / line_bytes, 1, [=](std::int64_t begin, std::int64_t end) {
@@ -106,7 +106,8 @@ double measure_products(DType dtype, std::int64_t largest) {
   if (accumulate_dtype(dtype) != dtype) dtypes.push_back(accumulate_dtype(dtype));
   for (const DType d : dtypes)
     for (std::int64_t m = std::min<std::int64_t>(largest, 512); m <= largest; m *= 2) {
-      const Tensor a = Tensor::empty({m, m}, d), b = Tensor::empty({m, m}, d), c = Tensor::empty({m, m}, d);
+      const Tensor a = Tensor::empty({m, m}, d, Device::cpu), b = Tensor::empty({m, m}, d, Device::cpu),
+                   c = Tensor::empty({m, m}, d, Device::cpu);
       fill_normal(a, RandomStream(1, "a"), 0, 1);
       fill_normal(b, RandomStream(1, "b"), 0, 1);
       const auto product = [&] { matmul({c, Into::set}, a, false, b, true); };

@@ -32,7 +32,7 @@ struct Training {
                     const char* pattern = "ME*-") {
     NemotronHConfig config = tiny_config(pattern);
     config.dtype = dtype;
-    loaded.model = std::make_unique<NemotronH>(config, dtype);
+    loaded.model = std::make_unique<NemotronH>(config, dtype, Device::cpu);
     randomise(*loaded.model, seed);
     loaded.files = default_weight_files(config);
     OptimizerOptions o;

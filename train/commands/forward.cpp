@@ -46,7 +46,7 @@ Share share_of(std::int64_t rank, std::int64_t ranks, std::int64_t rows) {
 Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
   std::vector<std::int64_t> counts;
   for (int r = 0; r < group.size(); ++r) counts.push_back(share_of(r, group.size(), rows).count * own.cols());
-  const Tensor all = Tensor::empty({rows, own.cols()}, own.dtype());
+  const Tensor all = Tensor::empty({rows, own.cols()}, own.dtype(), Device::cpu);
   group.all_gather_v(all, own, counts);
   return all;
 }
@@ -83,7 +83,8 @@ void run(const ForwardArguments& options, const Launch& launch) {
   if (parallel) parallel->begin_step();
   const Var hidden = model.hidden(ctx, own_rows(ids), Sequences::uniform(share.count, seq));
   std::vector<NamedTensor> results;
-  Tensor logits = model.logits(hidden.value()).to(DType::f32).reshape({share.count, seq * model.config().vocab_size});
+  Tensor logits =
+      model.logits(hidden.value()).to(DType::f32).reshape({share.count, seq * model.config().vocab_size});
   if (parallel) logits = all_rows(logits, parallel->group(), batch);
   results.push_back({"logits", logits.reshape({batch, seq, model.config().vocab_size})});
   if (labelled) {
@@ -100,9 +101,9 @@ void run(const ForwardArguments& options, const Launch& launch) {
       parallel->group().all_reduce(all);
       sum = all.item<double>();
     }
-    results.push_back({"loss", Tensor::scalar(sum / count, DType::f32)});
+    results.push_back({"loss", Tensor::scalar(sum / count, DType::f32, Device::cpu)});
     if (options.grads) {
-      tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+      tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
       if (parallel) parallel->finish_gradients();
       std::vector<NamedTensor> grads;
       for (const Parameter& p : model.parameters().all())

@@ -37,7 +37,7 @@ NemotronHConfig speaker_config() {
 /// unit vector k + 1, that of all other tokens the unit vector 0, and the head maps unit vector k to the k-th
 /// token.
 struct Says : NemotronH {
-  explicit Says(const std::string& text) : NemotronH(speaker_config(), DType::f32) {
+  explicit Says(const std::string& text) : NemotronH(speaker_config(), DType::f32, Device::cpu) {
     randomise(*this, 5);
     const Tensor embeddings = parameters().get("backbone.embeddings.weight").value;
     const Tensor head = parameters().get("lm_head.weight").value;
@@ -91,7 +91,7 @@ class Questions : public TestDir {
 }  // namespace
 
 TEST_CASE("validate: the mean over all labels of all rows, whatever the batches") {
-  NemotronH model(tiny_config(), DType::f32);
+  NemotronH model(tiny_config(), DType::f32, Device::cpu);
   randomise(model, 3);
   std::vector<TokenRow> rows(7);
   std::int32_t next = 0;
@@ -130,7 +130,7 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
 }
 
 TEST_CASE("validate: without a labelled token there is no loss, and not a perfect one") {
-  NemotronH model(tiny_config(), DType::f32);
+  NemotronH model(tiny_config(), DType::f32, Device::cpu);
   randomise(model, 3);
   struct Unlabelled : Dataset {
     std::int64_t size() const override { return 3; }
@@ -208,7 +208,7 @@ TEST_CASE("answer_squad: answers end at a newline, at any stop id, at max_new_to
 TEST_CASE("answer_squad: the model sees the prompts, without their left end where the section truncates") {
   NemotronHConfig c = tiny_config("M*-");
   c.vocab_size = tokenizer().vocab_size();
-  NemotronH model(c, DType::f32);
+  NemotronH model(c, DType::f32, Device::cpu);
   randomise(model, 9);
   Questions questions(std::vector<std::vector<std::string>>(40, {"toad"}));
   questions.options.max_new_tokens = 5;
@@ -234,7 +234,7 @@ TEST_CASE("answer_squad: the model sees the prompts, without their left end wher
 TEST_CASE("answer_squad: special tokens in front stay only where they leave room in seq_length") {
   NemotronHConfig c = tiny_config("M*-");
   c.vocab_size = tokenizer().vocab_size();
-  NemotronH model(c, DType::f32);
+  NemotronH model(c, DType::f32, Device::cpu);
   randomise(model, 9);
   Questions questions({{"toad"}});
   Json file = read_json_file(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer/tokenizer.json");

@@ -16,7 +16,7 @@ constexpr std::size_t prompts_at_once = 32;
 Tensor last_rows(const Tensor& hidden, const Sequences& sequences) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < sequences.count(); ++i) count += sequences.length(i) > 0;
-  Tensor rows = Tensor::empty({count, hidden.cols()}, hidden.dtype());
+  Tensor rows = Tensor::empty({count, hidden.cols()}, hidden.dtype(), hidden.device());
   std::int64_t r = 0;
   for (std::int64_t i = 0; i < sequences.count(); ++i)
     if (sequences.length(i) > 0) rows.narrow(0, r++, 1).copy_from(hidden.narrow(0, sequences.end(i) - 1, 1));

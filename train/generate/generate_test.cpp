@@ -48,7 +48,7 @@ Ids greedy_by_prefill(NemotronH& model, Ids text, std::int64_t count) {
 }
 
 NemotronH& model() {
-  static NemotronH m(tiny_config("ME*-M"), DType::f32);
+  static NemotronH m(tiny_config("ME*-M"), DType::f32, Device::cpu);
   static const bool ready = (randomise(m, 71), true);
   (void)ready;
   return m;
@@ -191,7 +191,7 @@ TEST_CASE("generate: sampling depends on seed, prompt number and token number al
 }
 
 TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside a prompt that has ended") {
-  NemotronH flat(tiny_config("-"), DType::f32);
+  NemotronH flat(tiny_config("-"), DType::f32, Device::cpu);
   randomise(flat, 72);
   flat.parameters().get("lm_head.weight").value.zero();  // all tokens are equally likely
   GenerateOptions o = at_most(6);
@@ -209,7 +209,7 @@ TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside 
 }
 
 TEST_CASE("generate: many prompts go in groups, with the streams of their numbers") {
-  NemotronH flat(tiny_config("-"), DType::f32);
+  NemotronH flat(tiny_config("-"), DType::f32, Device::cpu);
   randomise(flat, 72);
   flat.parameters().get("lm_head.weight").value.zero();
   GenerateOptions o = at_most(3);

@@ -98,7 +98,7 @@ std::string difference(const std::string& here, const std::string& there) {
 
 void RunRanks::want_same(const std::string& what, const std::string& text) const {
   if (!several()) return;
-  const Tensor hashes = Tensor::empty({world_.size()}, DType::i64);
+  const Tensor hashes = Tensor::empty({world_.size()}, DType::i64, Device::cpu);
   const auto hash = static_cast<std::int64_t>(hash_name(text));
   group()->all_gather(hashes, Tensor::from<std::int64_t>({hash}, {1}));
   const auto* all = hashes.data<std::int64_t>();

@@ -36,7 +36,7 @@ TEST_CASE("training memory: what the state of a run holds, item by item") {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const OptimizerOptions& o :
          {of_kind(OptimizerKind::adamw), of_kind(OptimizerKind::sgd), of_kind(OptimizerKind::sgd, 0.9)}) {
-      NemotronH model(tiny_config("ME*-"), dtype);
+      NemotronH model(tiny_config("ME*-"), dtype, Device::cpu);
       randomise(model, 1);
       Optimizer optimizer(model.parameters(), o);
       std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0;
@@ -72,7 +72,7 @@ TEST_CASE("training memory: what each of two ranks keeps of a state that they di
         units[{block.value_or(-1), p.value.dtype()}].push_back(&p);
       else
         weights += p.value.bytes();
-      if (!p.wants_grad()) p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype());
+      if (!p.wants_grad()) p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype(), Device::cpu);
     }
     std::map<std::int64_t, std::int64_t> of_block;
     for (auto& [key, parameters] : units) {
@@ -134,7 +134,7 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         config.head_dim = 64;
         config.n_groups = 1;
         config.vocab_size = 256;
-        NemotronH model(config, dtype);
+        NemotronH model(config, dtype, Device::cpu);
         randomise(model, 1);
         model.activation_checkpointing = checkpointing;
         Optimizer optimizer(model.parameters(), {});

@@ -13,8 +13,8 @@ Optimizer::Optimizer(ParameterStore& store, const OptimizerOptions& options, con
     const DType dtype = accumulate_dtype(p.own.dtype());
     if (p.own.dtype() == DType::bf16) slot.master = p.own.to(DType::f32);
     const bool sgd = options.kind == OptimizerKind::sgd;
-    if (!sgd || options.momentum != 0) slot.first = Tensor::zeros(p.own.shape(), dtype);
-    if (!sgd) slot.second = Tensor::zeros(p.own.shape(), dtype);
+    if (!sgd || options.momentum != 0) slot.first = Tensor::zeros(p.own.shape(), dtype, p.own.device());
+    if (!sgd) slot.second = Tensor::zeros(p.own.shape(), dtype, p.own.device());
     slots_.push_back(std::move(slot));
   }
 }

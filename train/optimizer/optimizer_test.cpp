@@ -45,8 +45,8 @@ OptimizerOptions of_kind(OptimizerKind kind, double momentum = 0) {
 }  // namespace
 
 TEST_CASE("optimizer: names, shapes and dtypes of the state") {
-  NemotronH f32(tiny_config("M"), DType::f32), bf(tiny_config("M"), DType::bf16),
-      f64(tiny_config("M"), DType::f64);
+  NemotronH f32(tiny_config("M"), DType::f32, Device::cpu), bf(tiny_config("M"), DType::bf16, Device::cpu),
+      f64(tiny_config("M"), DType::f64, Device::cpu);
   for (NemotronH* m : {&f32, &bf, &f64}) randomise(*m, 1);
   const Optimizer adam(f32.parameters(), of_kind(OptimizerKind::adamw));
   CHECK(adam.state().size() == 2 * f32.parameters().all().size());
@@ -74,7 +74,7 @@ TEST_CASE("optimizer: names, shapes and dtypes of the state") {
 }
 
 TEST_CASE("optimizer: buffers and frozen parameters have no state and do not move") {
-  NemotronH model(tiny_config("E"), DType::f32);
+  NemotronH model(tiny_config("E"), DType::f32, Device::cpu);
   randomise(model, 2);
   Parameter& frozen = model.parameters().get("lm_head.weight");
   frozen.trainable = false;
@@ -95,7 +95,7 @@ TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop"
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::adam}) {
       CAPTURE(dtype);
-      NemotronH model(tiny_config("M"), dtype);
+      NemotronH model(tiny_config("M"), dtype, Device::cpu);
       randomise(model, 4);
       const GroupRule rule = [](const Parameter& p) {
         if (p.name.ends_with("norm.weight")) return GroupFactors{1, 0};
@@ -149,7 +149,7 @@ TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop"
 
 TEST_CASE("optimizer: SGD with momentum and nesterov against a plain loop") {
   for (const bool nesterov : {false, true}) {
-    NemotronH model(tiny_config("-"), DType::f64);
+    NemotronH model(tiny_config("-"), DType::f64, Device::cpu);
     randomise(model, 5);
     OptimizerOptions o = of_kind(OptimizerKind::sgd, 0.8);
     o.nesterov = nesterov;
@@ -179,7 +179,7 @@ TEST_CASE("optimizer: SGD with momentum and nesterov against a plain loop") {
 }
 
 TEST_CASE("optimizer: a parameter without gradient has gradient zero: moments fade, weights decay") {
-  NemotronH model(tiny_config("-"), DType::f64);
+  NemotronH model(tiny_config("-"), DType::f64, Device::cpu);
   randomise(model, 6);
   Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
   fill_gradients(model, 7);
@@ -198,7 +198,7 @@ TEST_CASE("optimizer: a parameter without gradient has gradient zero: moments fa
 }
 
 TEST_CASE("optimizer: the first parameter that an update made not finite is named") {
-  NemotronH model(tiny_config("-"), DType::bf16);
+  NemotronH model(tiny_config("-"), DType::bf16, Device::cpu);
   randomise(model, 8);
   Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
   fill_gradients(model, 9);
@@ -210,7 +210,7 @@ TEST_CASE("optimizer: the first parameter that an update made not finite is name
 }
 
 TEST_CASE("optimizer: small steps are not lost in bf16 weights") {
-  NemotronH model(tiny_config("-"), DType::bf16);
+  NemotronH model(tiny_config("-"), DType::bf16, Device::cpu);
   randomise(model, 8);
   Parameter& p = model.parameters().get("backbone.norm_f.weight");
   p.value.fill(1);

@@ -78,7 +78,7 @@ void keep_weights(History& history, const NemotronH& model) {
 }
 
 History one_rank(const Task& task, int ranks, bool checkpointing) {
-  NemotronH model(config_of(task), task.dtype);
+  NemotronH model(config_of(task), task.dtype, Device::cpu);
   model.activation_checkpointing = checkpointing;
   initialise(model, 3);
   add_auxiliary_losses(model);
@@ -216,7 +216,7 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
     initialise(model, 3);
     Optimizer optimizer(model.parameters(), {});
     std::vector<TokenBatch> batches{microbatch(task, 0, 0)};
-    batches[0].labels = Tensor::empty(batches[0].labels.shape(), DType::i64);
+    batches[0].labels = Tensor::empty(batches[0].labels.shape(), DType::i64, Device::cpu);
     batches[0].labels.fill(-100);
     CHECK(train_step(model, optimizer, batches, step_options(&parallel, 0)).outcome ==
           StepOutcome::no_labels);

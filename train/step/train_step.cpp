@@ -62,7 +62,7 @@ class Step {
       moe->router().aux_grad_scale = 1.0 / totals.microbatches;
       if (options.parallel)
         moe->sum_totals_over_devices([p = options.parallel](const Tensor& t) { p->group().all_reduce(t); });
-      sums_.moe.emplace_back().counts = Tensor::zeros({moe->router().experts}, DType::i64);
+      sums_.moe.emplace_back().counts = Tensor::zeros({moe->router().experts}, DType::i64, Device::cpu);
     }
   }
 
@@ -92,7 +92,7 @@ class Step {
     const Var loss = model_.loss(ctx, std::exchange(m.hidden, {}), batches_[index].labels, scale_);
     sums_.loss += loss.value().to_vector()[0];
     if (options_.parallel) options_.parallel->begin_microbatch(index + 1 == batches_.size());
-    m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype()));
+    m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), loss.value().device()));
     add_records(m);
     live_[index].reset();
   }

@@ -26,7 +26,7 @@ TokenBatch rows(const TestBatch& b, std::int64_t first, std::int64_t last) {
 struct Trainer {
   explicit Trainer(DType dtype = DType::f64, const OptimizerOptions& options = {},
                    const char* pattern = "ME*-")
-      : model(tiny_config(pattern), dtype),
+      : model(tiny_config(pattern), dtype, Device::cpu),
         ready((randomise(model, 51), true)),
         optimizer(model.parameters(), options) {}
   std::vector<Tensor> everything() const {
