@@ -15,14 +15,15 @@ Communicator* world() { return &test_world().communicator(); }
 std::vector<NamedTensor> whole_model(const NemotronHConfig& config) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(config)) {
-    tensors.push_back({spec.name, Tensor::zeros(spec.shape, DType::f32)});
+    tensors.push_back({spec.name, Tensor::zeros(spec.shape, DType::f32, Device::cpu)});
     fill_normal(tensors.back().value, RandomStream(3, spec.name), 0, 1);
   }
   return tensors;
 }
 
 NamedTensor part_of(const NamedTensor& whole, const Shard& shard, bool counts) {
-  const Tensor part = Tensor::empty({shard.numel()}, DType::f32), all = whole.value.reshape({-1});
+  const Tensor part = Tensor::empty({shard.numel()}, DType::f32, Device::cpu),
+               all = whole.value.reshape({-1});
   shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
     part.narrow(0, local, count).copy_from(all.narrow(0, global, count));
   });

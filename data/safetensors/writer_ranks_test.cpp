@@ -16,8 +16,8 @@ Communicator* world() { return &test_world().communicator(); }
 std::vector<std::pair<std::string, Tensor>> tensors() {
   return {{"a", random_tensor({5, 7}, DType::f32, 1)},
           {"b", random_tensor({3, 400, 1000}, DType::f32, 2)},  // converted in more than one part
-          {"c", Tensor::scalar(2.5, DType::f32)},
-          {"d", Tensor::empty({4, 0}, DType::f32)}};
+          {"c", Tensor::scalar(2.5, DType::f32, Device::cpu)},
+          {"d", Tensor::empty({4, 0}, DType::f32, Device::cpu)}};
 }
 
 DType stored(const std::string& name) { return name == "b" ? DType::bf16 : DType::f32; }

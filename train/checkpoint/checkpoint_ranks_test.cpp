@@ -95,7 +95,7 @@ struct Training {
   /// The same model on one rank, with the values of all.
   LoadedModel whole() {
     LoadedModel one;
-    one.model = std::make_unique<NemotronH>(loaded.model->config(), loaded.model->dtype());
+    one.model = std::make_unique<NemotronH>(loaded.model->config(), loaded.model->dtype(), Device::cpu);
     one.files = loaded.files;
     parallel->hold(DataParallel::Held::everything);
     for (const Parameter& p : loaded.model->parameters().all())
@@ -255,7 +255,7 @@ TEST_CASE("checkpoints of ranks: another layout is refused, with one message on 
   // One rank writes no layout, and refuses that of several.
   if (first()) {
     CHECK(contains(slurp(at / "state.json"), "layout") == (ranks > 1));
-    NemotronH model(config_of(DType::f32), DType::f32);
+    NemotronH model(config_of(DType::f32), DType::f32, Device::cpu);
     Optimizer optimizer(model.parameters(), {});
     const std::string text = message_of([&] { Checkpoints(section, "").load(at, model, optimizer); });
     if (ranks > 1)
