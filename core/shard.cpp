@@ -6,7 +6,7 @@ Shard::Shard(const Shape& global) : global_(global) {
   for (const std::int64_t entries : global.dims()) ranges_.push_back({{0, entries}});
 }
 
-Shard Shard::cut(int dim, std::vector<Range> ranges) const {
+Shard Shard::cut(int dim, const std::vector<Range>& ranges) const {
   expect(dim >= 0 && dim < global_.ndim(), "shard: dimension ", dim, " of ", global_);
   expect(!flat_, "shard: dimension ", dim, " of ", global_, " cut after a flat range");
   auto& own = ranges_[static_cast<std::size_t>(dim)];

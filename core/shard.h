@@ -28,7 +28,7 @@ class Shard {
   /// The same with only `ranges` of dimension `dim`; the ranges are global entries.
   /// errors  std::logic_error for a dimension that is cut already, for ranges that overlap, descend or leave
   ///         the dimension, and after flat()
-  Shard cut(int dim, std::vector<Range> ranges) const;
+  Shard cut(int dim, const std::vector<Range>& ranges) const;
   Shard cut(int dim, Range range) const { return cut(dim, std::vector{range}); }
   /// The same with only `elements` of the local elements; std::logic_error for elements that do not exist.
   Shard flat(Range elements) const;

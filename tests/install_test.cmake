@@ -4,7 +4,7 @@ file(REMOVE_RECURSE ${stage})
 execute_process(COMMAND ${CMAKE_COMMAND} -E env DESTDIR=${stage} ${CMAKE_COMMAND} --install ${BUILD} --prefix /prefix
   OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 set(prefix ${stage}/prefix)
-foreach(file bin/nemocube share/doc/nemocube/README.md share/doc/nemocube/CHANGELOG.md share/doc/nemocube/LICENSE
+foreach(file bin/nemocube lib/nemocube/nemocube_mpi.so share/doc/nemocube/README.md share/doc/nemocube/CHANGELOG.md share/doc/nemocube/LICENSE
     share/doc/nemocube/docs/architecture.md share/nemocube/data/samples/LICENSE)
   if(NOT EXISTS ${prefix}/${file})
     message(FATAL_ERROR "make install left out ${file}")

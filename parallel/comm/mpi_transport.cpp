@@ -137,20 +137,19 @@ class MpiTransport final : public Transport {
           "MPI_Comm_split_type");
     return std::make_unique<MpiGroup>(comm);
   }
+  std::string library() const override {
+    std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+    int length = 0;
+    MPI_Get_library_version(text.data(), &length);
+    text.resize(static_cast<std::size_t>(length));
+    return text.substr(0, text.find(','));
+  }
   void finish() override { check(MPI_Finalize(), "MPI_Finalize"); }
   void abort(int exit_code) noexcept override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> mpi_transport() { return std::make_unique<MpiTransport>(); }
-
-std::string mpi_library() {
-  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
-  int length = 0;
-  MPI_Get_library_version(text.data(), &length);
-  text.resize(static_cast<std::size_t>(length));
-  return text.substr(0, text.find(','));
-}
+extern "C" Transport* nemocube_start_mpi() { return new MpiTransport; }
 
 }  // namespace nemocube

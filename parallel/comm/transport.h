@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-/// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI.
+/// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI; it is a
+/// module of its own, nemocube_mpi.so.
 namespace nemocube {
 
 /// A batch of messages on their way between this rank and others of its group. Messages of one pair of ranks
@@ -48,15 +49,17 @@ class Transport {
   virtual std::unique_ptr<MessageGroup> split(int colour, int key) = 0;
   /// The ranks that share this rank's memory.
   virtual std::unique_ptr<MessageGroup> host() = 0;
+  virtual std::string library() const = 0;         ///< "Open MPI v4.1.4"
   virtual void finish() = 0;                       ///< the last call of a job without failure
   virtual void abort(int exit_code) noexcept = 0;  ///< ends all ranks
 };
 
 constexpr int largest_tag = 32767;  ///< the largest that every MPI has
 
-/// The name and version of the library; works before its start.
-std::string mpi_library();
-/// Starts MPI. Throws Error when MPI does not allow calls from changing threads.
+/// Loads the module and starts MPI. Throws Error when the module or MPI itself is not there, or when MPI does not
+/// allow calls from changing threads.
 std::unique_ptr<Transport> mpi_transport();
+/// In the module: the same without loading.
+extern "C" Transport* nemocube_start_mpi();
 
 }  // namespace nemocube

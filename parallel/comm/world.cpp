@@ -110,8 +110,6 @@ std::unique_ptr<Communicator> World::split(const std::string& name, int colour, 
   return std::make_unique<MessageCommunicator>(name, std::move(group), engine_);
 }
 
-std::string World::library() { return mpi_library(); }
-
 bool World::running() { return process != nullptr; }
 int World::node_of_process() { return process ? process->node : 0; }
 

@@ -33,6 +33,9 @@ class World {
   int node() const { return node_; }  ///< nodes are numbered by their lowest rank
   int nodes() const { return nodes_; }
 
+  /// Name and version of the message library, "Open MPI v4.1.4"; empty for one rank.
+  std::string library() const { return transport_ ? transport_->library() : ""; }
+
   Communicator& communicator() const { return *communicator_; }  ///< of all ranks, named "world"
   /// All ranks together: divides them into groups of those that give the same colour, ordered by key. Null
   /// for colour < 0.
@@ -43,7 +46,6 @@ class World {
   /// Whether MPI runs in this process: from the start of a World of several ranks to its end, and on where an
   /// exception ended it. node_of_process() is then the rank's node.
   static bool running();
-  static std::string library();  ///< "Open MPI v4.1.4"
   static int node_of_process();
   /// Ends all ranks with this exit code, whatever they do. Returns when MPI does not run.
   static void abort(int exit_code) noexcept;

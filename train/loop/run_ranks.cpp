@@ -35,7 +35,7 @@ std::string RunRanks::text(const KernelChoice& kernels) const {
     variants += cat(variants.empty() ? "" : ", ", op, "=", variant);
   return cat(plan_.text, "; ", counted(world_.nodes(), "node"), ", ",
              counted(omp_get_max_threads(), "thread"), " a rank; oneDNN ", dnn->major, ".", dnn->minor, ".",
-             dnn->patch, ", ", World::library(), "; kernels: ", variants.empty() ? "default" : variants);
+             dnn->patch, ", ", world_.library(), "; kernels: ", variants.empty() ? "default" : variants);
 }
 
 std::vector<CommStats> RunRanks::stats() const {
