@@ -66,7 +66,7 @@ bool headroom_is_left() {
 
 // Large blocks are mapped on huge page boundaries and arrive full of zeros. They are cut from a mapping that
 // is larger by the headroom.
-CpuBlock system_allocate(std::int64_t size) {
+MemoryBlock system_allocate(std::int64_t size) {
   if (size < mapped_from) {
     if (!headroom_is_left()) return {};
     return {std::aligned_alloc(alignment, static_cast<std::size_t>(size)), size, false};
@@ -117,7 +117,7 @@ struct Pool {
     most_bytes = std::max(most_bytes, stats.current_bytes);
   }
 
-  void keep(const CpuBlock& block) noexcept {
+  void keep(const MemoryBlock& block) noexcept {
     FreeBlock*& first = free_blocks[class_of(block.bytes)];
     first = new (block.data) FreeBlock{first};
   }
@@ -129,7 +129,7 @@ struct Pool {
   }
 
   // Batches of ragged length want other sizes at every step, so a block half as large again will do.
-  CpuBlock take_cached(std::size_t wanted) {
+  MemoryBlock take_cached(std::size_t wanted) {
     const std::int64_t most = class_bytes(wanted) + class_bytes(wanted) / 2;
     for (std::size_t c = wanted; c < classes && class_bytes(c) <= most; ++c)
       if (free_blocks[c]) {
@@ -166,38 +166,65 @@ Pool& pool() {
   return *p;
 }
 
+class CpuAllocator final : public Allocator {
+ public:
+  MemoryBlock allocate(std::int64_t bytes) override {
+    if (bytes <= 0) return {};
+    Pool& p = pool();
+    const std::lock_guard lock(p.mutex);
+    MemoryBlock block;
+    const std::int64_t cached = p.cached_bytes();
+    if (bytes <= most_bytes_of_a_block) {
+      const std::size_t c = class_of(bytes);
+      if (const MemoryBlock found = p.take_cached(c); found.data) return found;
+      const std::int64_t size = class_bytes(c), in_use = std::max(p.most_bytes, p.stats.current_bytes + size);
+      p.shrink_to(in_use + in_use / 4 + slack - size);
+      block = system_allocate(size);
+      if (!block.data) {
+        p.shrink_to(0);
+        block = system_allocate(size);
+      }
+    }
+    if (!block.data)
+      throw OutOfMemory(cat("out of memory: a tensor wants ", bytes_text(bytes), "; ", p.in_use(cached)));
+    p.hold(block.bytes);
+    p.stats.reserved_bytes += block.bytes;
+    return block;
+  }
+
+  void free(const MemoryBlock& block) noexcept override {
+    if (!block.data) return;
+    Pool& p = pool();
+    const std::lock_guard lock(p.mutex);
+    p.stats.current_bytes -= block.bytes;
+    p.keep(block);
+  }
+
+  MemoryStats stats() const override {
+    Pool& p = pool();
+    const std::lock_guard lock(p.mutex);
+    return p.stats;
+  }
+
+  void reset_peak() override {
+    Pool& p = pool();
+    const std::lock_guard lock(p.mutex);
+    p.stats.peak_bytes = p.stats.current_bytes;
+  }
+
+  void release_cache() override {
+    Pool& p = pool();
+    const std::lock_guard lock(p.mutex);
+    p.shrink_to(0);
+  }
+};
+
 }  // namespace
 
-CpuBlock cpu_allocate(std::int64_t bytes) {
-  if (bytes <= 0) return {};
-  Pool& p = pool();
-  const std::lock_guard lock(p.mutex);
-  CpuBlock block;
-  const std::int64_t cached = p.cached_bytes();
-  if (bytes <= most_bytes_of_a_block) {
-    const std::size_t c = class_of(bytes);
-    if (const CpuBlock found = p.take_cached(c); found.data) return found;
-    const std::int64_t size = class_bytes(c), in_use = std::max(p.most_bytes, p.stats.current_bytes + size);
-    p.shrink_to(in_use + in_use / 4 + slack - size);
-    block = system_allocate(size);
-    if (!block.data) {
-      p.shrink_to(0);
-      block = system_allocate(size);
-    }
-  }
-  if (!block.data)
-    throw OutOfMemory(cat("out of memory: a tensor wants ", bytes_text(bytes), "; ", p.in_use(cached)));
-  p.hold(block.bytes);
-  p.stats.reserved_bytes += block.bytes;
-  return block;
-}
-
-void cpu_free(const CpuBlock& block) noexcept {
-  if (!block.data) return;
-  Pool& p = pool();
-  const std::lock_guard lock(p.mutex);
-  p.stats.current_bytes -= block.bytes;
-  p.keep(block);
+Allocator& allocator(Device device) {
+  static CpuAllocator* cpu = new CpuAllocator;  // never destroyed either
+  expect(device == Device::cpu, "memory on ", device, " is not in this build");
+  return *cpu;
 }
 
 CpuHeadroom::CpuHeadroom(const char* purpose) : lock_(pool().mutex) {
@@ -208,24 +235,6 @@ CpuHeadroom::CpuHeadroom(const char* purpose) : lock_(pool().mutex) {
   if (!headroom_is_left())
     throw OutOfMemory(
         cat("out of memory: ", purpose, " wants ", bytes_text(cpu_headroom), "; ", p.in_use(cached)));
-}
-
-MemoryStats cpu_memory() {
-  Pool& p = pool();
-  const std::lock_guard lock(p.mutex);
-  return p.stats;
-}
-
-void reset_cpu_peak() {
-  Pool& p = pool();
-  const std::lock_guard lock(p.mutex);
-  p.stats.peak_bytes = p.stats.current_bytes;
-}
-
-void release_cpu_cache() {
-  Pool& p = pool();
-  const std::lock_guard lock(p.mutex);
-  p.shrink_to(0);
 }
 
 std::string memory_in_use() {

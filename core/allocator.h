@@ -4,12 +4,9 @@
 #include <mutex>
 #include <string>
 
+#include "core/device.h"
 #include "core/error.h"
 
-/// CPU memory for tensors: 64-byte aligned blocks, kept for reuse by size class, so that a training step that
-/// has run once allocates nothing from the system (no page faults, no zeroing). A free block serves requests
-/// down to two thirds of its size. Cached blocks beyond a quarter of the most that tensors ever held go back
-/// to the system before more is asked of it. Thread-safe.
 namespace nemocube {
 
 /// Memory ran out. The text says what was wanted and what tensors hold.
@@ -28,16 +25,33 @@ struct MemoryStats {
   std::int64_t reserved_bytes = 0;  ///< obtained from the system: current plus cached free blocks
 };
 
-struct CpuBlock {
+struct MemoryBlock {
   void* data = nullptr;
   std::int64_t bytes = 0;  ///< of the whole block, at least as many as were asked for
   bool zeros = false;      ///< the system has just handed the block out, full of zeros
 };
 
-/// A block of at least `bytes` bytes; {} for none. Contents are uninitialised unless `zeros`. Throws OutOfMemory
-/// naming sizes and limit when the system has no memory left, or less than cpu_headroom beyond the block.
-CpuBlock cpu_allocate(std::int64_t bytes);
-void cpu_free(const CpuBlock& block) noexcept;
+/// The memory of one device for tensors. Freed blocks may be kept for reuse. Thread-safe.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  /// A block of at least `bytes` bytes, aligned to 64; {} for none. Contents are uninitialised unless `zeros`.
+  /// Throws OutOfMemory naming sizes and limit when the device has no memory left.
+  virtual MemoryBlock allocate(std::int64_t bytes) = 0;
+  virtual void free(const MemoryBlock& block) noexcept = 0;
+  virtual MemoryStats stats() const = 0;
+  virtual void reset_peak() = 0;     ///< peak_bytes = current_bytes
+  virtual void release_cache() = 0;  ///< returns cached free blocks to the system
+};
+
+/// The allocator of a device, for the whole life of the process; std::logic_error for a device that has none in
+/// this build.
+///
+/// Blocks of the CPU are kept by size class, so that a training step that has run once allocates nothing from
+/// the system (no page faults, no zeroing). A free block serves requests down to two thirds of its size. Cached
+/// blocks beyond a quarter of the most that tensors ever held go back to the system before more is asked of it.
+/// Every allocation leaves cpu_headroom bytes of address space free, or throws OutOfMemory.
+Allocator& allocator(Device device);
 
 /// For calls into libraries that crash without memory. When it is made, cpu_headroom bytes of address space
 /// are left (OutOfMemory otherwise), and no thread allocates or frees a tensor while it lives, the holder included.
@@ -49,11 +63,7 @@ class CpuHeadroom {
   std::unique_lock<std::mutex> lock_;
 };
 
-MemoryStats cpu_memory();
-void reset_cpu_peak();     ///< peak_bytes = current_bytes
-void release_cpu_cache();  ///< returns cached free blocks to the system
-
-/// "tensors hold 1.50 GB, 12.0 MB cached for reuse; the limit is 2.00 GB (address space, ulimit -v)"
+/// Of the CPU: "tensors hold 1.50 GB, 12.0 MB cached for reuse; the limit is 2.00 GB (address space, ulimit -v)"
 std::string memory_in_use();
 
 }  // namespace nemocube

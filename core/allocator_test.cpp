@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/memory_limit.h"
@@ -18,19 +19,20 @@ using namespace nemocube;
 
 namespace {
 constexpr std::int64_t mib = 1 << 20;
-}
+Allocator& cpu() { return allocator(Device::cpu); }
+}  // namespace
 
 TEST_CASE("allocator: counts, reuses and reports the peak") {
-  release_cpu_cache();
-  const auto start = cpu_memory();
+  cpu().release_cache();
+  const auto start = cpu().stats();
   void* first = nullptr;
   {
     const Tensor a = Tensor::empty({1 << 20}, DType::f32, Device::cpu);
     first = a.raw();
-    CHECK(cpu_memory().current_bytes - start.current_bytes == 4 << 20);
+    CHECK(cpu().stats().current_bytes - start.current_bytes == 4 << 20);
   }
-  CHECK(cpu_memory().current_bytes == start.current_bytes);
-  CHECK(cpu_memory().peak_bytes >= start.current_bytes + (4 << 20));
+  CHECK(cpu().stats().current_bytes == start.current_bytes);
+  CHECK(cpu().stats().peak_bytes >= start.current_bytes + (4 << 20));
   const Tensor again = Tensor::empty({1 << 20}, DType::f32, Device::cpu);
   CHECK(again.raw() == first);
   again.fill(7);
@@ -43,77 +45,85 @@ TEST_CASE("allocator: counts, reuses and reports the peak") {
   CHECK(zeros.row<float>(0)[(3 << 20) - 1] == 0);
   const Tensor fresh = Tensor::zeros({3 << 20}, DType::f32, Device::cpu);
   CHECK(fresh.row<float>(0)[12345] == 0);
-  reset_cpu_peak();
-  CHECK(cpu_memory().peak_bytes == cpu_memory().current_bytes);
+  cpu().reset_peak();
+  CHECK(cpu().stats().peak_bytes == cpu().stats().current_bytes);
   CHECK(reinterpret_cast<std::uintptr_t>(again.raw()) % 64 == 0);
   CHECK_THROWS_AS(Tensor::empty({std::int64_t{1} << 50}, DType::u8, Device::cpu), Error);
 }
 
 TEST_CASE("allocator: a freed block serves the same size and somewhat smaller ones, and keeps its own") {
-  release_cpu_cache();
-  const MemoryStats before = cpu_memory();
-  const CpuBlock block = cpu_allocate(6 * mib);
+  cpu().release_cache();
+  const MemoryStats before = cpu().stats();
+  const MemoryBlock block = cpu().allocate(6 * mib);
   CHECK(reinterpret_cast<std::uintptr_t>(block.data) % 64 == 0);
-  cpu_free(block);
-  const CpuBlock smaller = cpu_allocate(5 * mib);
+  cpu().free(block);
+  const MemoryBlock smaller = cpu().allocate(5 * mib);
   CHECK(smaller.data == block.data);
   CHECK(smaller.bytes == 6 * mib);
   CHECK_FALSE(smaller.zeros);
-  CHECK(cpu_memory().current_bytes - before.current_bytes == 6 * mib);
-  const CpuBlock other = cpu_allocate(3 * mib);  // less than two thirds: a block of its own
+  CHECK(cpu().stats().current_bytes - before.current_bytes == 6 * mib);
+  const MemoryBlock other = cpu().allocate(3 * mib);  // less than two thirds: a block of its own
   CHECK(other.data != block.data);
-  cpu_free(other);
-  cpu_free(smaller);
-  const CpuBlock again = cpu_allocate(6 * mib);
+  cpu().free(other);
+  cpu().free(smaller);
+  const MemoryBlock again = cpu().allocate(6 * mib);
   CHECK(again.data == block.data);
-  cpu_free(again);
-  CHECK(cpu_memory().current_bytes == before.current_bytes);
-  CHECK(cpu_memory().reserved_bytes - before.reserved_bytes == 9 * mib);
-  release_cpu_cache();
-  CHECK(cpu_memory().reserved_bytes == cpu_memory().current_bytes);
+  cpu().free(again);
+  CHECK(cpu().stats().current_bytes == before.current_bytes);
+  CHECK(cpu().stats().reserved_bytes - before.reserved_bytes == 9 * mib);
+  cpu().release_cache();
+  CHECK(cpu().stats().reserved_bytes == cpu().stats().current_bytes);
 }
 
 TEST_CASE("allocator: ragged sizes do not pile up") {
-  release_cpu_cache();
-  reset_cpu_peak();
-  std::vector<CpuBlock> live(8);
+  cpu().release_cache();
+  cpu().reset_peak();
+  std::vector<MemoryBlock> live(8);
   const RandomStream random(7, "allocator");
   for (std::uint64_t i = 0; i < 400; ++i) {
-    CpuBlock& l = live[i % live.size()];
+    MemoryBlock& l = live[i % live.size()];
     const auto bytes = [&l] { return static_cast<unsigned char*>(l.data); };
     if (l.data) {
       CHECK(bytes()[0] == i % live.size());
       CHECK(bytes()[l.bytes - 1] == i % live.size());
-      cpu_free(l);
+      cpu().free(l);
     }
-    l = cpu_allocate(3 * mib + static_cast<std::int64_t>(random.uniform(i) * 12 * static_cast<double>(mib)));
+    l = cpu().allocate(3 * mib +
+                       static_cast<std::int64_t>(random.uniform(i) * 12 * static_cast<double>(mib)));
     bytes()[0] = bytes()[l.bytes - 1] = static_cast<unsigned char>(i % live.size());
-    const MemoryStats now = cpu_memory();
+    const MemoryStats now = cpu().stats();
     CHECK(now.reserved_bytes >= now.current_bytes);
     if (i >= 100) CHECK(now.reserved_bytes <= now.peak_bytes + now.peak_bytes / 4 + 32 * mib);
   }
-  for (const CpuBlock& l : live) cpu_free(l);
+  for (const MemoryBlock& l : live) cpu().free(l);
 }
 
 TEST_CASE(
     "allocator: blocks hold what was asked for and lose at most an eighth; the last freed comes first") {
-  static_assert(noexcept(cpu_free(CpuBlock())));
-  release_cpu_cache();
-  const MemoryStats before = cpu_memory();
+  static_assert(noexcept(std::declval<Allocator&>().free(MemoryBlock())));
+  cpu().release_cache();
+  const MemoryStats before = cpu().stats();
   for (std::int64_t bytes = 1; bytes < 64 * mib; bytes += 1 + bytes / 7) {
     CAPTURE(bytes);
-    const CpuBlock first = cpu_allocate(bytes), second = cpu_allocate(bytes);
+    const MemoryBlock first = cpu().allocate(bytes), second = cpu().allocate(bytes);
     CHECK(first.bytes >= bytes);
     CHECK((first.bytes < 64 + bytes || first.bytes * 8 <= bytes * 9));
-    cpu_free(first);
-    cpu_free(second);
-    const CpuBlock again = cpu_allocate(bytes);
+    cpu().free(first);
+    cpu().free(second);
+    const MemoryBlock again = cpu().allocate(bytes);
     CHECK(again.data == second.data);
-    cpu_free(again);
-    release_cpu_cache();
-    CHECK(cpu_memory().reserved_bytes == before.current_bytes);
+    cpu().free(again);
+    cpu().release_cache();
+    CHECK(cpu().stats().reserved_bytes == before.current_bytes);
   }
-  CHECK(cpu_allocate(0).data == nullptr);
+  CHECK(cpu().allocate(0).data == nullptr);
+}
+
+TEST_CASE("allocator: a device without memory in this build is refused") {
+  for (const Device device : {Device::cuda, Device::meta})
+    CHECK_THROWS_AS(allocator(device), std::logic_error);
+  CHECK_THROWS_WITH_AS(Tensor::zeros({3}, DType::f32, Device::cuda),
+                       "internal error: memory on cuda is not in this build", std::logic_error);
 }
 
 TEST_CASE("allocator: out of memory says what was wanted and what is held") {
@@ -122,7 +132,7 @@ TEST_CASE("allocator: out of memory says what was wanted and what is held") {
        {std::int64_t{1} << 50, std::int64_t{1} << 62, (std::int64_t{1} << 62) + 1}) {
     std::string text;
     try {
-      cpu_allocate(bytes);
+      cpu().allocate(bytes);
     } catch (const Error& e) {
       text = e.what();
     }
@@ -138,7 +148,7 @@ TEST_CASE("allocator: headroom keeps tensors away while it lives") {
   {
     const CpuHeadroom headroom("a test");
     other = std::thread([&allocated] {
-      cpu_free(cpu_allocate(100));
+      cpu().free(cpu().allocate(100));
       allocated = true;
     });
     CHECK_FALSE(allocated);
@@ -173,7 +183,7 @@ TEST_CASE("memory: the limit of the address space counts when it is the least") 
   const MemoryLimit with = memory_limit();
   std::string text;
   try {
-    cpu_allocate(100 * mib);
+    cpu().allocate(100 * mib);
   } catch (const Error& e) {
     text = e.what();
   }

@@ -229,3 +229,13 @@ TEST_CASE("log levels: parsed by name") {
   set_log_level(LogLevel::info);
   CHECK(log_enabled(LogLevel::info));
 }
+
+TEST_CASE("gradient node: memory lies on the device of the value, until a place is given") {
+  GradNode node({2}, DType::bf16, Device::meta, true);
+  CHECK(node.buffer().is_meta());
+  CHECK(node.into().to.is_meta());
+  const Tensor place = Tensor::zeros({2}, DType::f32, Device::cpu);
+  node.set_place(place);
+  CHECK(node.device() == Device::cpu);
+  CHECK(node.into().to.same_storage(place));
+}

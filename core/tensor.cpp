@@ -7,18 +7,6 @@
 
 namespace nemocube {
 
-std::string_view name_of(Device device) {
-  switch (device) {
-    case Device::cpu:
-      return "cpu";
-    case Device::cuda:
-      return "cuda";
-    case Device::meta:
-      return "meta";
-  }
-  return "?";
-}
-
 Shape::Shape(std::span<const std::int64_t> dims) : ndim_(static_cast<int>(dims.size())) {
   expect(dims.size() <= max_dims, "shape with ", dims.size(), " dimensions; at most ", max_dims);
   std::copy(dims.begin(), dims.end(), dims_.begin());
@@ -41,28 +29,27 @@ std::string to_string(const Shape& shape) {
 }
 
 Storage::Storage(std::int64_t bytes, Device device) : bytes_(bytes), device_(device), owned_(true) {
-  expect(device == Device::cpu, "storage on ", device, " is not in this build");
-  block_ = cpu_allocate(bytes);
+  block_ = allocator(device).allocate(bytes);
 }
 
 Storage::Storage(void* data, std::int64_t bytes, std::shared_ptr<const void> owner)
     : block_{data, bytes, false}, bytes_(bytes), owner_(std::move(owner)) {}
 
 Storage::~Storage() {
-  if (owned_ && !released_) cpu_free(block_);
+  if (owned_ && !released_) allocator(device_).free(block_);
 }
 
 void Storage::release() {
   expect(owned_, "release of borrowed memory");
   if (released_) return;
-  cpu_free(block_);
+  allocator(device_).free(block_);
   block_ = {};
   released_ = true;
 }
 
 void Storage::restore() {
   if (!released_) return;
-  block_ = cpu_allocate(bytes_);
+  block_ = allocator(device_).allocate(bytes_);
   block_.zeros = false;  // the promise holds for a new tensor only
   released_ = false;
 }

@@ -20,10 +20,6 @@
 /// tensor has a shape and no storage, so that a model can be planned without memory.
 namespace nemocube {
 
-enum class Device : std::uint8_t { cpu, cuda, meta };
-std::string_view name_of(Device device);
-inline std::ostream& operator<<(std::ostream& out, Device device) { return out << name_of(device); }
-
 /// Up to six dimensions, each >= 0.
 class Shape {
  public:
@@ -65,7 +61,7 @@ class Storage {
   bool starts_as_zeros() const { return block_.zeros; }  ///< full of zeros when it was allocated
 
  private:
-  CpuBlock block_;
+  MemoryBlock block_;
   std::int64_t bytes_ = 0;
   std::shared_ptr<const void> owner_;
   Device device_ = Device::cpu;

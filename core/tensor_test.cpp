@@ -84,11 +84,11 @@ TEST_CASE("tensor: conversion and copies between strided views") {
 }
 
 TEST_CASE("tensor: meta tensors have a shape and no memory") {
-  const auto before = cpu_memory().current_bytes;
+  const auto before = allocator(Device::cpu).stats().current_bytes;
   const Tensor t = Tensor::meta({131072, 8192, 1000}, DType::bf16);
   CHECK(t.numel() == std::int64_t{131072} * 8192 * 1000);
   CHECK(t.narrow(0, 5, 10).dim(0) == 10);
-  CHECK(cpu_memory().current_bytes == before);
+  CHECK(allocator(Device::cpu).stats().current_bytes == before);
   CHECK_THROWS_AS(t.raw(), std::logic_error);
 }
 
@@ -104,14 +104,14 @@ TEST_CASE("tensor: wrong dtype and shape are refused") {
 TEST_CASE(
     "storage: memory given back is missed by no one who does not look, and comes back for all who share it") {
   const Tensor whole = counting({4, 1000}), view = whole.narrow(0, 1, 2).reshape({2000});
-  const std::int64_t before = cpu_memory().current_bytes;
+  const std::int64_t before = allocator(Device::cpu).stats().current_bytes;
   whole.storage()->release();
   whole.storage()->release();  // once is enough
-  CHECK(cpu_memory().current_bytes < before);
+  CHECK(allocator(Device::cpu).stats().current_bytes < before);
   CHECK(view.numel() == 2000);
   CHECK_THROWS_WITH_AS((void)view.data<float>(), doctest::Contains("given back"), std::logic_error);
   whole.storage()->restore();
-  CHECK(cpu_memory().current_bytes == before);
+  CHECK(allocator(Device::cpu).stats().current_bytes == before);
   whole.fill(3);
   CHECK(view.to_vector() == std::vector<double>(2000, 3.0));
   float borrowed = 1;

@@ -75,6 +75,7 @@ class NemotronH {
 
   const NemotronHConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
+  Device device() const { return parameters_.device(); }
   ParameterStore& parameters() { return parameters_; }
   const ParameterStore& parameters() const { return parameters_; }
   const ModelPart& part() const { return part_; }

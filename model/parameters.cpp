@@ -51,6 +51,11 @@ Parameter& ParameterStore::get(std::string_view name) {
   return *p;
 }
 
+Device ParameterStore::device() const {
+  expect(!parameters_.empty(), "the device of a model without tensors");
+  return parameters_.front().value.device();
+}
+
 std::int64_t ParameterStore::element_count() const {
   std::int64_t n = 0;
   for (const Parameter& p : parameters_) n += p.shard.global_shape().numel();

@@ -66,6 +66,7 @@ class ParameterStore {
   Parameter* find(std::string_view name);  ///< null when there is none
   std::vector<Parameter>& all() { return parameters_; }
   const std::vector<Parameter>& all() const { return parameters_; }
+  Device device() const;                 ///< of the values
   std::int64_t element_count() const;    ///< of the global tensors
   std::int64_t trainable_count() const;  ///< of the global tensors that want gradients
   void clear_gradients();

@@ -49,6 +49,7 @@ TEST_CASE("parameters: a part has the tensors of its blocks and ends") {
   const NemotronHConfig config = tiny_config("M*-M*-M*-M*-");
   const auto names = [&](const ModelPart& part) {
     const ParameterStore store(config, DType::f32, Device::meta, part);
+    CHECK(store.device() == Device::meta);
     std::vector<std::string> all;
     for (const Parameter& p : store.all()) all.push_back(p.name);
     return all;

@@ -330,11 +330,11 @@ TEST_CASE("attention: backward over many keys holds a bounded part of them") {
   Context ctx;
   ctx.tape = &tape;
   const Var o = attention(ctx, q, k, v, c.options, c.q_seqs, c.kv_seqs);
-  reset_cpu_peak();
-  const std::int64_t before = cpu_memory().current_bytes;
+  allocator(Device::cpu).reset_peak();
+  const std::int64_t before = allocator(Device::cpu).stats().current_bytes;
   tape.backward(o, c.d_o);
   const std::int64_t results = c.q.bytes() + c.k.bytes() + c.v.bytes();
-  CHECK(cpu_memory().peak_bytes - before < results + results / 8 + omp_get_max_threads() * (1 << 20));
+  CHECK(allocator(Device::cpu).stats().peak_bytes - before < results + results / 8 + omp_get_max_threads() * (1 << 20));
   const Outcome plain = run(c, "plain");
   CHECK_CLOSE(k.node()->grad(), plain.dk, sum_tol(DType::f32, 40000, 1));
   CHECK_CLOSE(q.node()->grad(), plain.dq, sum_tol(DType::f32, 40000, 1));

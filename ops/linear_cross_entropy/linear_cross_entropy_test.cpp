@@ -160,10 +160,10 @@ TEST_CASE("linear_cross_entropy: work and memory follow the labelled rows and th
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    reset_cpu_peak();
-    const std::int64_t before = cpu_memory().current_bytes;
+    allocator(Device::cpu).reset_peak();
+    const std::int64_t before = allocator(Device::cpu).stats().current_bytes;
     linear_cross_entropy(ctx, vx, vw, labels_of(chosen), 1.0, chunk);
-    return cpu_memory().peak_bytes - before;
+    return allocator(Device::cpu).stats().peak_bytes - before;
   };
   reset_matmul_flops();
   peak(labels);

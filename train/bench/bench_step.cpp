@@ -133,7 +133,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   result.median_seconds = median(warm);
   result.tokens_per_second = tokens / result.median_seconds;
   result.peak_bytes = process_peak_bytes();
-  result.tensor_peak_bytes = cpu_memory().peak_bytes;
+  result.tensor_peak_bytes = allocator(model.device()).stats().peak_bytes;
   result.flops = 3 * tokens * forward_flops_per_token(model.config(), static_cast<double>(o.seq)).total();
   result.ranks = times_of_ranks(ranks, result, before, static_cast<double>(warm.size()));
   return result;

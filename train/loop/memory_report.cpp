@@ -22,7 +22,7 @@ namespace {
 /// allocator leaves free. The data set is loaded by now, so the heap holds it already.
 std::int64_t besides_tensors() {
   const MemoryLimit limit = memory_limit();
-  std::int64_t bytes = limit.used - cpu_memory().reserved_bytes;
+  std::int64_t bytes = limit.used - allocator(Device::cpu).stats().reserved_bytes;
   if (limit.counts_untouched) {
     std::error_code error;
     const auto started = std::distance(std::filesystem::directory_iterator("/proc/self/task", error), {});

@@ -262,7 +262,8 @@ class Run {
   }
 
   TrainingRecord one_step() {
-    reset_cpu_peak();
+    Allocator& memory = allocator(loaded_.model->device());
+    memory.reset_peak();
     if (loader_.epoch_done()) loader_.start_epoch(loader_.epoch() + 1);
     TrainingRecord record;
     record.step = state_.step;
@@ -299,7 +300,7 @@ class Run {
     record.loss = result.loss;
     record.grad_norm = result.grad_norm;
     record.lr = schedule_.lr(schedule_position());
-    record.peak_bytes = ranks_.largest(cpu_memory().peak_bytes);
+    record.peak_bytes = ranks_.largest(memory.stats().peak_bytes);
     record.ranks = ranks_.world().size();
     record.skipped = !updated;
     record.skipped_steps = state_.skipped_steps;

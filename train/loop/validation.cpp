@@ -86,7 +86,7 @@ Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop,
     record.val_loss = v.loss;
     record.lr = moment.lr;
     record.label_tokens = v.label_tokens;
-    record.peak_bytes = cpu_memory().peak_bytes;
+    record.peak_bytes = allocator(model.device()).stats().peak_bytes;
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
       progress.emplace("answers" + called, "questions");

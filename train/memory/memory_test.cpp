@@ -141,12 +141,12 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         const std::vector<TokenBatch> batch{
             {random_ids(config, 512, 2), random_labels(config, 512, 3), Sequences::uniform(2, 256)}};
         StepOptions options;
-        release_cpu_cache();  // a cached block may be larger than what is asked of it
+        allocator(Device::cpu).release_cache();  // a cached block may be larger than what is asked of it
         (void)train_step(model, optimizer, batch, options);
-        reset_cpu_peak();
-        const std::int64_t before = cpu_memory().current_bytes;
+        allocator(Device::cpu).reset_peak();
+        const std::int64_t before = allocator(Device::cpu).stats().current_bytes;
         (void)train_step(model, optimizer, batch, options);
-        const std::int64_t held = cpu_memory().peak_bytes - before;
+        const std::int64_t held = allocator(Device::cpu).stats().peak_bytes - before;
         const ActivationOptions o{
             .tokens = 512, .checkpointing = checkpointing, .loss_rows = model.loss_chunk_rows};
         const double ratio =
