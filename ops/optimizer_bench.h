@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ops/bench_support.h"
+#include "ops/open_gate.h"
 
 namespace nemocube::bench {
 
@@ -12,7 +13,10 @@ struct OptimizerTensors {
   Tensor master, grad;
   std::vector<Tensor> states;  ///< momentum buffer, or first and second moments
   Tensor model_copy;           ///< bf16 when that dtype is measured; else undefined
+  UpdateGate gate;
 };
+
+constexpr double grad_scale = 0.5;
 
 /// The master weight after the step, for one element, in f64.
 using OptimizerDefinition = std::function<double(double master, double grad, std::span<const double> states)>;
@@ -23,7 +27,11 @@ inline std::vector<BenchCase> optimizer_cases(const BenchOptions& o, int states,
                                               const OptimizerDefinition& definition) {
   const std::int64_t n = o.small ? 10000 : 50'000'000;
   const DType dtype = accumulate_dtype(o.dtype);
-  OptimizerTensors t{Tensor::zeros({n}, dtype, Device::cpu), Tensor::zeros({n}, dtype, Device::cpu), {}, {}};
+  OptimizerTensors t{Tensor::zeros({n}, dtype, Device::cpu),
+                     Tensor::zeros({n}, dtype, Device::cpu),
+                     {},
+                     {},
+                     open_gate(grad_scale)};
   for (int i = 0; i < states; ++i) t.states.push_back(Tensor::zeros({n}, dtype, Device::cpu));
   fill_uniform(t.master, RandomStream(1, "master"), -1, 1);
   fill_uniform(t.grad, RandomStream(1, "grad"), -1, 1);

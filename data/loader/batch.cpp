@@ -68,6 +68,7 @@ TokenBatch without_padding(const Batch& batch) {
     lengths.insert(lengths.end(), documents.begin(), documents.end());
   }
   out.sequences = Sequences::of_lengths(lengths);
+  out.label_tokens = batch.label_tokens;
   return out;
 }
 

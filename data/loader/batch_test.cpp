@@ -46,6 +46,7 @@ TEST_CASE("batch: without padding") {
   CHECK(values(tokens.labels) == Ids{x, 3, 4, 6, x, 8, x, x});
   CHECK(tokens.sequences.offsets == Ids{0, 3, 5, 7, 8});
   tokens.sequences.check("batch", 8);
+  CHECK(tokens.label_tokens == 4);
 }
 
 TEST_CASE("batch: a label in the padding is noticed") {

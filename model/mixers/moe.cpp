@@ -36,10 +36,7 @@ Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& ca
   if (record && !replay) {
     record->choice = routing.choice;
     record->counts = routing.counts;
-    record->aux_loss = routing.aux_loss;
-    record->seq_aux_loss = routing.seq_aux_loss;
-    record->global_aux_loss = routing.global_aux_loss;
-    record->z_loss = routing.z_loss;
+    record->losses = routing.losses;
   }
   return routing;
 }

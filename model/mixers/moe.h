@@ -11,8 +11,7 @@ namespace nemocube {
 struct MoeRecord final : MixerRecord {
   std::optional<RouterChoice> choice;  ///< absent before the forward pass
   Tensor counts;                       ///< tokens sent to each expert [E] i64
-  /// The auxiliary losses (ops/router/router.h).
-  double aux_loss = 0, seq_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
+  Tensor losses;                       ///< the auxiliary losses [4] f64, see Routing::losses
 };
 
 /// Mixture of experts (docs/moe.md). A sigmoid router chooses k of E squared-ReLU experts for every token;

@@ -14,8 +14,8 @@ void check(const char* what, const Tensor& t, const Tensor& master, DType dtype)
 
 }  // namespace
 
-bool adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-                const Tensor& model_copy, const AdamWOptions& options) {
+void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+                const Tensor& model_copy, const AdamWOptions& options, const UpdateGate& gate) {
   require(master.defined() && (master.dtype() == DType::f32 || master.dtype() == DType::f64),
           "adamw: master: want f32 or f64, got ", master.dtype());
   check("adamw: master", master, master, master.dtype());
@@ -26,11 +26,12 @@ bool adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_a
   require(options.step >= 1, "adamw: steps are counted from 1, got ", options.step);
   for (const double beta : {options.beta1, options.beta2})
     require(beta >= 0 && beta < 1, "adamw: want betas in [0, 1), got ", beta);
-  if (master.numel() == 0) return true;
+  check_gate(gate);
+  if (master.numel() == 0) return;
 
   static Zone zone("adamw/step");
   const ZoneTimer timer(zone);
-  return cpu::adamw_step(master, exp_avg, exp_avg_sq, grad, model_copy, options);
+  cpu::adamw_step(master, exp_avg, exp_avg_sq, grad, model_copy, options, gate);
 }
 
 }  // namespace nemocube

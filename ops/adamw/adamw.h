@@ -1,5 +1,5 @@
 #pragma once
-#include "core/tensor.h"
+#include "ops/update_gate.h"
 
 /// Adam: Kingma, Ba, "Adam: a method for stochastic optimization", 2015; decoupled weight decay: Loshchilov,
 /// Hutter, "Decoupled weight decay regularization", 2019.
@@ -11,10 +11,9 @@ struct AdamWOptions {
   double weight_decay = 0;
   bool decoupled = true;  ///< false: Adam with the decay added to the gradient (L2)
   std::int64_t step = 1;  ///< t, counted from 1; the same for all parameters
-  double grad_scale = 1;  ///< multiplies the gradient first: the clip coefficient
 };
 
-/// One step in one pass over memory, with g = grad_scale grad:
+/// One step in one pass over memory, with g = grad_scale grad, unless the gate is closed:
 ///
 ///   decoupled   w <- w (1 - lr weight_decay)          otherwise   g <- g + weight_decay w
 ///   m <- beta1 m + (1 - beta1) g
@@ -28,9 +27,9 @@ struct AdamWOptions {
 /// arithmetic in the dtype of the master; the factors that depend on t alone in f64
 /// errors     Error for other shapes, dtypes or layouts, step < 1, or a beta outside [0, 1)
 /// repeat     same bits for any number of threads
-/// returns    whether everything written is finite: master, model_copy (a master beyond the largest bf16
-///            number rounds to infinity) and both moments
-bool adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-                const Tensor& model_copy, const AdamWOptions& options);
+/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16 number
+///            rounds to infinity) and both moments
+void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+                const Tensor& model_copy, const AdamWOptions& options, const UpdateGate& gate);
 
 }  // namespace nemocube

@@ -6,15 +6,15 @@
 namespace nemocube::adamw_bench {
 namespace {
 
-const AdamWOptions options{.lr = 1e-3, .weight_decay = 0.1, .step = 10, .grad_scale = 0.5};
+const AdamWOptions options{.lr = 1e-3, .weight_decay = 0.1, .step = 10};
 
 void step(const bench::OptimizerTensors& t) {
-  adamw_step(t.master, t.states[0], t.states[1], t.grad, t.model_copy, options);
+  adamw_step(t.master, t.states[0], t.states[1], t.grad, t.model_copy, options, t.gate);
 }
 
 double definition(double master, double grad, std::span<const double> states) {
   const auto t = static_cast<double>(options.step);
-  const double g = options.grad_scale * grad;
+  const double g = bench::grad_scale * grad;
   const double mean =
       (options.beta1 * states[0] + (1 - options.beta1) * g) / (1 - std::pow(options.beta1, t));
   const double square =

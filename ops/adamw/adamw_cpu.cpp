@@ -15,9 +15,9 @@ constexpr std::int64_t block = 4096, blocks_per_thread = 8;
 template <class T>
 struct Factors {
   T scale, beta1, rest1, beta2, rest2, eps, keep, l2, rate, root;
-  explicit Factors(const AdamWOptions& o) {
+  Factors(const AdamWOptions& o, double grad_scale) {
     const auto t = static_cast<double>(o.step);
-    scale = static_cast<T>(o.grad_scale);
+    scale = static_cast<T>(grad_scale);
     beta1 = static_cast<T>(o.beta1);
     rest1 = static_cast<T>(1 - o.beta1);
     beta2 = static_cast<T>(o.beta2);
@@ -57,8 +57,8 @@ bool update(T* __restrict w, T* __restrict m, T* __restrict v, const T* __restri
 
 template <bool with_l2, bool with_copy, class T>
 bool step_as(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-             const Tensor& model_copy, const AdamWOptions& options) {
-  const Factors<T> factors(options);
+             const Tensor& model_copy, const AdamWOptions& options, double grad_scale) {
+  const Factors<T> factors(options, grad_scale);
   const std::int64_t n = master.numel();
   T *w = master.data<T>(), *m = exp_avg.data<T>(), *v = exp_avg_sq.data<T>();
   const T* g = grad.data<T>();
@@ -75,19 +75,21 @@ bool step_as(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_
 
 template <class T>
 bool choose(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-            const Tensor& model_copy, const AdamWOptions& o) {
+            const Tensor& model_copy, const AdamWOptions& o, double grad_scale) {
   const bool l2 = !o.decoupled && o.weight_decay != 0, copy = model_copy.defined();
   auto* step = l2 ? (copy ? step_as<true, true, T> : step_as<true, false, T>)
                   : (copy ? step_as<false, true, T> : step_as<false, false, T>);
-  return step(master, exp_avg, exp_avg_sq, grad, model_copy, o);
+  return step(master, exp_avg, exp_avg_sq, grad, model_copy, o, grad_scale);
 }
 
 }  // namespace
 
-bool adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-                const Tensor& model_copy, const AdamWOptions& options) {
-  return master.dtype() == DType::f64 ? choose<double>(master, exp_avg, exp_avg_sq, grad, model_copy, options)
-                                      : choose<float>(master, exp_avg, exp_avg_sq, grad, model_copy, options);
+void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
+                const Tensor& model_copy, const AdamWOptions& options, const UpdateGate& gate) {
+  if (!goes(gate)) return;
+  auto* step = master.dtype() == DType::f64 ? choose<double> : choose<float>;
+  note_finite(gate,
+              step(master, exp_avg, exp_avg_sq, grad, model_copy, options, gate.grad_scale.item<double>()));
 }
 
 }  // namespace nemocube::cpu

@@ -5,13 +5,23 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "ops/open_gate.h"
 #include "tests/support/compare.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
 
 namespace {
+
+// A step through an open gate; returns whether everything written is finite.
+bool update(const Tensor& w, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& copy,
+            const AdamWOptions& o, double grad_scale = 1) {
+  const UpdateGate gate = open_gate(grad_scale);
+  adamw_step(w, m, v, grad, copy, o, gate);
+  return gate.finite.item<double>() != 0;
+}
 
 struct State {
   Tensor w, m, v, copy;
@@ -27,17 +37,19 @@ struct State {
     }
     if (with_copy) copy = Tensor::zeros(shape, DType::bf16, Device::cpu);
   }
-  void step(const Tensor& grad, const AdamWOptions& o) { adamw_step(w, m, v, grad, copy, o); }
+  void step(const Tensor& grad, const AdamWOptions& o, double grad_scale = 1) {
+    update(w, m, v, grad, copy, o, grad_scale);
+  }
 };
 
 // The definition, one element at a time in f64.
 struct Reference {
   std::vector<double> w, m, v;
   explicit Reference(const State& s) : w(s.w.to_vector()), m(s.m.to_vector()), v(s.v.to_vector()) {}
-  void step(const std::vector<double>& grad, const AdamWOptions& o) {
+  void step(const std::vector<double>& grad, const AdamWOptions& o, double grad_scale) {
     const auto t = static_cast<double>(o.step);
     for (std::size_t i = 0; i < w.size(); ++i) {
-      double g = o.grad_scale * grad[i];
+      double g = grad_scale * grad[i];
       if (o.decoupled)
         w[i] *= 1 - o.lr * o.weight_decay;
       else
@@ -72,7 +84,7 @@ TEST_CASE("adamw: worked table") {
       // f32: a few roundings a step of values near 1 (w), 0.05 (m) and 3e-4 (v).
       const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
       for (const Row& row : table) {
-        adamw_step(w, m, v, Tensor::scalar(row.grad, dtype, Device::cpu), copy, o);
+        update(w, m, v, Tensor::scalar(row.grad, dtype, Device::cpu), copy, o);
         const double want = decoupled ? row.decoupled_w : row.l2_w;
         CHECK(close(w.to_vector()[0], want, {6 * ulp + 1e-15, 0}));
         CHECK(copy.to_vector()[0] == static_cast<double>(bf16(static_cast<float>(w.to_vector()[0]))));
@@ -86,25 +98,25 @@ TEST_CASE("adamw: worked table") {
 }
 
 TEST_CASE("adamw: elementwise against a plain f64 loop") {
-  const AdamWOptions options[] = {
-      {.lr = 1e-2, .weight_decay = 0.1, .step = 1},
-      {.lr = 1e-2, .weight_decay = 0.1, .step = 7, .grad_scale = 0.39},
-      {.lr = 3e-3, .beta1 = 0, .beta2 = 0.95, .eps = 1e-3, .step = 1000},
-      {.lr = 1e-2, .weight_decay = 0.3, .decoupled = false, .step = 3, .grad_scale = 2},
-      {.lr = 1e-2, .weight_decay = 0, .decoupled = false, .step = 2},
+  const std::pair<AdamWOptions, double> options[] = {
+      {{.lr = 1e-2, .weight_decay = 0.1, .step = 1}, 1},
+      {{.lr = 1e-2, .weight_decay = 0.1, .step = 7}, 0.39},
+      {{.lr = 3e-3, .beta1 = 0, .beta2 = 0.95, .eps = 1e-3, .step = 1000}, 1},
+      {{.lr = 1e-2, .weight_decay = 0.3, .decoupled = false, .step = 3}, 2},
+      {{.lr = 1e-2, .weight_decay = 0, .decoupled = false, .step = 2}, 1},
   };
   for (const DType dtype : {DType::f64, DType::f32})
     for (const bool with_copy : {false, true})
       for (const Shape& shape : {Shape{0}, Shape{1}, Shape{13, 31}, Shape{3, 5, 7}, Shape{40009}})
-        for (AdamWOptions o : options) {
+        for (auto [o, scale] : options) {
           CAPTURE(shape);
           CAPTURE(o.step);
           State state(shape, dtype, 3, with_copy);
           Reference want(state);
           for (std::uint64_t i = 0; i < 3; ++i, ++o.step) {
             const Tensor grad = random_tensor(shape, dtype, 20 + i);
-            state.step(grad, o);
-            want.step(grad.to_vector(), o);
+            state.step(grad, o, scale);
+            want.step(grad.to_vector(), o, scale);
           }
           // Three steps of about ten roundings. m and g may cancel, so the tolerance is absolute, at their
           // size.
@@ -122,7 +134,7 @@ TEST_CASE("adamw: an update too small for bf16 survives in the master") {
                copy = Tensor::scalar(1, DType::bf16, Device::cpu);
   AdamWOptions o{.lr = 1e-3};
   for (; o.step <= 2; ++o.step) {
-    adamw_step(w, m, v, Tensor::scalar(1, DType::f32, Device::cpu), copy, o);
+    update(w, m, v, Tensor::scalar(1, DType::f32, Device::cpu), copy, o);
     CHECK(copy.to_vector()[0] == (o.step == 1 ? 1.0 : 0.99609375));
   }
   CHECK(close(w.to_vector()[0], 0.998, {1e-6, 0}));
@@ -132,7 +144,7 @@ TEST_CASE("adamw: views with neighbours stay inside their part") {
   const Tensor all = random_tensor({300}, DType::f32, 1), before = all.clone();
   const Tensor w = all.narrow(0, 100, 101);
   State other({101}, DType::f32, 5, false);
-  adamw_step(w, other.m, other.v, random_tensor({101}, DType::f32, 2), Tensor(), {.lr = 0.1});
+  update(w, other.m, other.v, random_tensor({101}, DType::f32, 2), Tensor(), {.lr = 0.1});
   CHECK_BITS(all.narrow(0, 0, 100), before.narrow(0, 0, 100));
   CHECK_BITS(all.narrow(0, 201, 99), before.narrow(0, 201, 99));
   CHECK_FALSE(compare_bits(w, before.narrow(0, 100, 101)).ok);
@@ -166,7 +178,7 @@ TEST_CASE("adamw: numbers that are not finite are noticed wherever they are writ
     const Tensor grad = random_tensor(shape, dtype, 4);
     state.w.narrow(0, at, 1).fill(weight);
     grad.narrow(0, at, 1).fill(gradient);
-    return adamw_step(state.w, state.m, state.v, grad, state.copy, o);
+    return update(state.w, state.m, state.v, grad, state.copy, o);
   };
   const double most_f32 = std::numeric_limits<float>::max();
   for (const bool decoupled : {true, false})
@@ -184,7 +196,28 @@ TEST_CASE("adamw: numbers that are not finite are noticed wherever they are writ
   CHECK_FALSE(finite(DType::f32, false, 1, 1, {.lr = 1e300}));
   CHECK_FALSE(finite(DType::f32, false, 1, 1, {.lr = 1e-3, .weight_decay = 1e300}));
   const Tensor zero = Tensor::zeros({1}, DType::f32, Device::cpu);
-  CHECK_FALSE(adamw_step(zero.clone(), zero.clone(), zero.clone(), zero, Tensor(), {.eps = 0}));  // 0 / 0
+  CHECK_FALSE(update(zero.clone(), zero.clone(), zero.clone(), zero, Tensor(), {.eps = 0}));  // 0 / 0
+}
+
+TEST_CASE("adamw: behind a closed gate nothing is written") {
+  State state({5000}, DType::f32, 3, true);
+  const std::vector<Tensor> before{state.w.clone(), state.m.clone(), state.v.clone(), state.copy.clone()};
+  const UpdateGate gate = open_gate(std::nan(""));
+  gate.go.fill(0);
+  adamw_step(state.w, state.m, state.v, random_tensor({5000}, DType::f32, 4), state.copy, {}, gate);
+  CHECK_BITS(state.w, before[0]);
+  CHECK_BITS(state.m, before[1]);
+  CHECK_BITS(state.v, before[2]);
+  CHECK_BITS(state.copy, before[3]);
+  CHECK(gate.finite.item<double>() == 1);
+}
+
+TEST_CASE("adamw: a healthy update does not take back that numbers are not finite") {
+  State state({10}, DType::f32, 3, false);
+  const UpdateGate gate = open_gate();
+  gate.finite.fill(0);
+  adamw_step(state.w, state.m, state.v, random_tensor({10}, DType::f32, 4), Tensor(), {}, gate);
+  CHECK(gate.finite.item<double>() == 0);
 }
 
 TEST_CASE("adamw: errors") {
@@ -192,21 +225,24 @@ TEST_CASE("adamw: errors") {
                other = Tensor::zeros({3, 4}, DType::f32, Device::cpu), wide = a.to(DType::f64),
                half = a.to(DType::bf16), none;
   const Tensor strided = Tensor::zeros({4, 6}, DType::f32, Device::cpu).narrow(1, 0, 3);
-  CHECK_NOTHROW(adamw_step(a, a.clone(), a.clone(), a.clone(), half, {}));
-  CHECK_THROWS_AS(adamw_step(none, a, a, a, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(half, half, half, half, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, other, a, a, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, other, a, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, other, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, wide, a, a, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, wide, a, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, half, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, none, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, a, other.to(DType::bf16), {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, a, wide, {}), Error);
-  CHECK_THROWS_AS(adamw_step(strided, a, a, a, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, strided, none, {}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, a, none, {.step = 0}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, a, none, {.beta1 = 1}), Error);
-  CHECK_THROWS_AS(adamw_step(a, a, a, a, none, {.beta2 = -0.1}), Error);
+  CHECK_NOTHROW(update(a, a.clone(), a.clone(), a.clone(), half, {}));
+  CHECK_THROWS_AS(update(none, a, a, a, none, {}), Error);
+  CHECK_THROWS_AS(update(half, half, half, half, none, {}), Error);
+  CHECK_THROWS_AS(update(a, other, a, a, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, other, a, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, a, other, none, {}), Error);
+  CHECK_THROWS_AS(update(a, wide, a, a, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, wide, a, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, a, half, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, a, none, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, a, a, other.to(DType::bf16), {}), Error);
+  CHECK_THROWS_AS(update(a, a, a, a, wide, {}), Error);
+  CHECK_THROWS_AS(update(strided, a, a, a, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, a, strided, none, {}), Error);
+  CHECK_THROWS_AS(update(a, a, a, a, none, {.step = 0}), Error);
+  CHECK_THROWS_AS(update(a, a, a, a, none, {.beta1 = 1}), Error);
+  CHECK_THROWS_AS(update(a, a, a, a, none, {.beta2 = -0.1}), Error);
+  UpdateGate gate = open_gate();
+  gate.go = Tensor::zeros({1}, DType::f32, Device::cpu);
+  CHECK_THROWS_AS(adamw_step(a, a.clone(), a.clone(), a.clone(), none, {}, gate), Error);
 }

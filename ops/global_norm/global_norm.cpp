@@ -1,7 +1,5 @@
 #include "ops/global_norm/global_norm.h"
 
-#include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "core/profile.h"
@@ -9,43 +7,37 @@
 
 namespace nemocube {
 
-double SquareSum::norm() const { return std::ldexp(std::sqrt(sum), exponent); }
-
-SquareSum operator+(const SquareSum& a, const SquareSum& b) {
-  const bool finite = a.finite && b.finite;
-  if (a.sum == 0) return {b.sum, b.exponent, finite};
-  if (b.sum == 0) return {a.sum, a.exponent, finite};
-  const SquareSum &large = a.exponent >= b.exponent ? a : b, &small = a.exponent >= b.exponent ? b : a;
-  return {large.sum + std::ldexp(small.sum, 2 * (small.exponent - large.exponent)), large.exponent, finite};
-}
-
-SquareSum sum_of_squares(std::span<const Tensor> tensors) {
+Tensor sum_of_squares(std::span<const Tensor> tensors, Device device) {
   static Zone zone("global_norm");
   const ZoneTimer timer(zone);
   std::vector<Tensor> whole;
-  bool any_f64 = false;
   for (const Tensor& t : tensors) {
     require(t.defined(), "global_norm: tensor ", &t - tensors.data(), " is undefined");
     require(is_float(t.dtype()), "global_norm: want f32, f64 or bf16, got ", t.dtype());
-    any_f64 = any_f64 || t.dtype() == DType::f64;
     if (t.numel() > 0) whole.push_back(t.as_contiguous());
   }
-  const double sum = cpu::sum_squares(whole, 1);
-  const bool comfortable = sum > 0x1p-900 && sum < 0x1p1000;
-  if (comfortable || !any_f64) return {sum, 0, std::isfinite(sum)};
-  const double most = cpu::largest_magnitude(whole);
-  if (!std::isfinite(most)) return {sum, 0, false};
-  if (most == 0) return {};
-  int exponent = 0;
-  std::frexp(most, &exponent);
-  exponent = std::max(exponent, -1000);  // keeps the scale itself finite
-  return {cpu::sum_squares(whole, std::ldexp(1.0, -exponent)), exponent, true};
+  const Tensor sum = Tensor::empty({3}, DType::f64, device);
+  cpu::sum_of_squares(sum, whole);
+  return sum;
 }
 
-double clip_coefficient(double norm, double max_norm) {
-  require(max_norm > 0, "clip_coefficient: want a positive maximum norm, got ", max_norm);
-  const double coefficient = max_norm / (norm + 1e-6);
-  return coefficient < 1 ? coefficient : 1;
+Tensor add_square_sums(const Tensor& parts) {
+  check_dtype("add_square_sums: parts", parts, DType::f64);
+  check_shape("add_square_sums: parts", parts, {parts.rows(), 3});
+  const Tensor sum = Tensor::empty({3}, DType::f64, parts.device());
+  cpu::add_square_sums(sum, parts);
+  return sum;
+}
+
+Tensor clip_decision(const Tensor& square_sum, const Tensor& loss_sum, double max_norm) {
+  require(max_norm > 0, "clip_decision: want a positive maximum norm, got ", max_norm);
+  check_dtype("clip_decision: square_sum", square_sum, DType::f64);
+  check_shape("clip_decision: square_sum", square_sum, {3});
+  check_dtype("clip_decision: loss_sum", loss_sum, DType::f64);
+  check_shape("clip_decision: loss_sum", loss_sum, {1});
+  const Tensor decision = Tensor::empty({3}, DType::f64, square_sum.device());
+  cpu::clip_decision(decision, square_sum, loss_sum, max_norm);
+  return decision;
 }
 
 }  // namespace nemocube

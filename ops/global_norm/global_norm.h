@@ -3,33 +3,33 @@
 
 #include "core/tensor.h"
 
+/// The norm of a gradient and what follows from it. All results stay on the device of the operands.
 namespace nemocube {
 
-/// A sum of squares: `sum` 4^exponent. The exponent is 0 unless f64 values would overflow or underflow.
-struct SquareSum {
-  double sum = 0;
-  int exponent = 0;
-  bool finite = true;   ///< false when any element is infinite or NaN; the sum is then infinite or NaN
-  double norm() const;  ///< the square root
-
-  /// Of the elements of both, as those of two devices.
-  friend SquareSum operator+(const SquareSum& a, const SquareSum& b);
-};
-
-/// The sum of the squares of all elements of all tensors.
+/// The sum of the squares of all elements of all tensors, as a square sum [3] f64 on `device`:
+///   {sum, exponent, finite}   the sum is sum 4^exponent; the exponent is 0 unless f64 values would overflow or
+///                             underflow; finite is 0 when any element is infinite or NaN, and the sum then is
+///                             infinite or NaN, else 1
 ///
 /// dtypes     f32, f64 or bf16, may differ
 /// layout     any; a strided tensor is copied first
-/// arithmetic squares and sums in f64, where no f32 or bf16 values overflow or underflow. When f64 tensors
-/// are
-///            present and the plain sum overflows or underflows, all are summed again, scaled by a power of
-///            two.
+/// arithmetic squares and sums in f64, where no f32 or bf16 values overflow or underflow. When f64 tensors are
+///            present and the plain sum overflows or underflows, all are summed again, scaled by a power of two.
 /// errors     Error for an undefined tensor or an integer dtype
 /// repeat     segments of fixed length, added in order: same bits for any number of threads
-SquareSum sum_of_squares(std::span<const Tensor> tensors);
+Tensor sum_of_squares(std::span<const Tensor> tensors, Device device);
 
-/// The factor that brings a gradient of this norm down to max_norm: max_norm / (norm + 1e-6) when that is
-/// below 1, else 1. An infinite norm gives 0, a NaN gives 1. Error unless max_norm > 0.
-double clip_coefficient(double norm, double max_norm);
+/// The square sum of all parts, as those of several devices: square sums [n, 3] f64, added in order. Error for
+/// another shape or dtype.
+Tensor add_square_sums(const Tensor& parts);
+
+/// What a step does with its gradient, [3] f64: {norm, clip coefficient, go}.
+///
+///   norm = sqrt(sum) 2^exponent    clip = max_norm / (norm + 1e-6) when that is below 1, else 1
+///   go   = 1 when the square sum and loss_sum are finite, else 0
+///
+/// An infinite norm gives the coefficient 0, a NaN gives 1. square_sum [3] f64, loss_sum [1] f64; Error for
+/// others, and unless max_norm > 0.
+Tensor clip_decision(const Tensor& square_sum, const Tensor& loss_sum, double max_norm);
 
 }  // namespace nemocube

@@ -36,8 +36,7 @@ struct Piece {
   std::int64_t start, count;
 };
 
-}  // namespace
-
+// Sum of (scale x)^2 over all elements x of all tensors.
 double sum_squares(std::span<const Tensor> tensors, double scale) {
   std::vector<Piece> pieces;
   for (const Tensor& t : tensors)
@@ -59,6 +58,7 @@ double sum_squares(std::span<const Tensor> tensors, double scale) {
   return sum;
 }
 
+// The largest |x|; a NaN or infinity when there is one.
 double largest_magnitude(std::span<const Tensor> tensors) {
   double most = 0;
   for (const Tensor& t : tensors)
@@ -67,6 +67,64 @@ double largest_magnitude(std::span<const Tensor> tensors) {
       most = std::max(most, std::abs(v));
     }
   return most;
+}
+
+/// sum 4^exponent
+struct SquareSum {
+  double sum = 0;
+  int exponent = 0;
+  bool finite = true;
+};
+
+SquareSum operator+(const SquareSum& a, const SquareSum& b) {
+  const bool finite = a.finite && b.finite;
+  if (a.sum == 0) return {b.sum, b.exponent, finite};
+  if (b.sum == 0) return {a.sum, a.exponent, finite};
+  const SquareSum &large = a.exponent >= b.exponent ? a : b, &small = a.exponent >= b.exponent ? b : a;
+  return {large.sum + std::ldexp(small.sum, 2 * (small.exponent - large.exponent)), large.exponent, finite};
+}
+
+SquareSum read(const double* values) { return {values[0], static_cast<int>(values[1]), values[2] != 0}; }
+
+void write(const Tensor& to, const SquareSum& s) {
+  auto* values = to.data<double>();
+  values[0] = s.sum;
+  values[1] = s.exponent;
+  values[2] = s.finite ? 1 : 0;
+}
+
+SquareSum square_sum(std::span<const Tensor> tensors) {
+  const double sum = sum_squares(tensors, 1);
+  const bool comfortable = sum > 0x1p-900 && sum < 0x1p1000;
+  const bool any_f64 = std::ranges::any_of(tensors, [](const Tensor& t) { return t.dtype() == DType::f64; });
+  if (comfortable || !any_f64) return {sum, 0, std::isfinite(sum)};
+  const double most = largest_magnitude(tensors);
+  if (!std::isfinite(most)) return {sum, 0, false};
+  if (most == 0) return {};
+  int exponent = 0;
+  std::frexp(most, &exponent);
+  exponent = std::max(exponent, -1000);  // keeps the scale itself finite
+  return {sum_squares(tensors, std::ldexp(1.0, -exponent)), exponent, true};
+}
+
+}  // namespace
+
+void sum_of_squares(const Tensor& sum, std::span<const Tensor> tensors) { write(sum, square_sum(tensors)); }
+
+void add_square_sums(const Tensor& sum, const Tensor& parts) {
+  SquareSum all;
+  for (std::int64_t r = 0; r < parts.rows(); ++r) all = all + read(parts.row<double>(r));
+  write(sum, all);
+}
+
+void clip_decision(const Tensor& decision, const Tensor& square_sum, const Tensor& loss_sum,
+                   double max_norm) {
+  const SquareSum s = read(square_sum.data<double>());
+  const double norm = std::ldexp(std::sqrt(s.sum), s.exponent), coefficient = max_norm / (norm + 1e-6);
+  auto* values = decision.data<double>();
+  values[0] = norm;
+  values[1] = coefficient < 1 ? coefficient : 1;
+  values[2] = s.finite && std::isfinite(loss_sum.item<double>()) ? 1 : 0;
 }
 
 }  // namespace nemocube::cpu

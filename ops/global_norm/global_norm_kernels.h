@@ -3,14 +3,12 @@
 
 #include "core/tensor.h"
 
-/// Kernels behind ops/global_norm/global_norm.h: contiguous tensors of floating dtypes, none empty.
+/// Kernels behind ops/global_norm/global_norm.h: arguments checked by the caller.
 namespace nemocube::cpu {
 
-/// Sum of (scale x)^2 over all elements x of all tensors, in f64. Segments of fixed length are added in
-/// order.
-double sum_squares(std::span<const Tensor> tensors, double scale);
-
-/// The largest |x|; a NaN or infinity when there is one.
-double largest_magnitude(std::span<const Tensor> tensors);
+/// Sets `sum` to the square sum of contiguous tensors, none empty. Segments of fixed length are added in order.
+void sum_of_squares(const Tensor& sum, std::span<const Tensor> tensors);
+void add_square_sums(const Tensor& sum, const Tensor& parts);
+void clip_decision(const Tensor& decision, const Tensor& square_sum, const Tensor& loss_sum, double max_norm);
 
 }  // namespace nemocube::cpu

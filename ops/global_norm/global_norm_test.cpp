@@ -20,19 +20,35 @@ double reference_norm(const std::vector<Tensor>& tensors) {
   return static_cast<double>(std::sqrt(sum));
 }
 constexpr double inf = std::numeric_limits<double>::infinity();
+
+struct Norm {
+  double norm;
+  bool finite;
+};
+Norm norm_of(const Tensor& square_sum) {
+  const auto decision = clip_decision(square_sum, Tensor::zeros({1}, DType::f64, Device::cpu), 1).to_vector();
+  return {decision[0], decision[2] != 0};
+}
+Norm norm_of(std::span<const Tensor> tensors) { return norm_of(sum_of_squares(tensors, Device::cpu)); }
+Norm norm_of_parts(const std::vector<std::span<const Tensor>>& ranks) {
+  const Tensor parts = Tensor::empty({std::ssize(ranks), 3}, DType::f64, Device::cpu);
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    parts.select(static_cast<std::int64_t>(i)).copy_from(sum_of_squares(ranks[i], Device::cpu));
+  return norm_of(add_square_sums(parts));
+}
 }  // namespace
 
 TEST_CASE("global_norm: small exact cases") {
-  CHECK(sum_of_squares({}).norm() == 0);
-  CHECK(sum_of_squares({}).finite);
+  CHECK(norm_of(std::span<const Tensor>()).norm == 0);
+  CHECK(norm_of(std::span<const Tensor>()).finite);
   const Tensor empty = Tensor::zeros({0, 5}, DType::f32, Device::cpu),
                zero = Tensor::zeros({3}, DType::f64, Device::cpu);
-  CHECK(sum_of_squares(std::vector{empty, zero}).norm() == 0);
-  CHECK(sum_of_squares(std::vector{empty, zero}).finite);
+  CHECK(norm_of(std::vector{empty, zero}).norm == 0);
+  CHECK(norm_of(std::vector{empty, zero}).finite);
   const std::vector mixed{Tensor::scalar(3, DType::f32, Device::cpu),
                           Tensor::scalar(-4, DType::bf16, Device::cpu),
                           Tensor::scalar(12, DType::f64, Device::cpu)};
-  CHECK(sum_of_squares(mixed).norm() == 13);
+  CHECK(norm_of(mixed).norm == 13);
 }
 
 TEST_CASE("global_norm: against a plain loop") {
@@ -41,9 +57,9 @@ TEST_CASE("global_norm: against a plain loop") {
       CAPTURE(n);
       const std::vector tensors{random_tensor({n}, dtype, 1), random_tensor({7, 11}, dtype, 2, 1e3),
                                 random_tensor({5, 9}, DType::f32, 3).narrow(1, 2, 4)};
-      const SquareSum got = sum_of_squares(tensors);
+      const Norm got = norm_of(tensors);
       CHECK(got.finite);
-      CHECK(close(got.norm(), reference_norm(tensors), {1e-14, 0}));
+      CHECK(close(got.norm, reference_norm(tensors), {1e-14, 0}));
     }
 }
 
@@ -51,18 +67,18 @@ TEST_CASE("global_norm: extreme values neither overflow nor vanish") {
   const double largest = std::numeric_limits<float>::max();
   Tensor big = Tensor::empty({10000}, DType::f32, Device::cpu);
   big.fill(largest);
-  CHECK(close(sum_of_squares({&big, 1}).norm(), 100 * largest, {1e-14, 0}));
+  CHECK(close(norm_of({&big, 1}).norm, 100 * largest, {1e-14, 0}));
   Tensor tiny = Tensor::empty({10000}, DType::f32, Device::cpu);
   tiny.fill(1e-40);
   const double stored = tiny.to_vector()[0];
-  CHECK(close(sum_of_squares({&tiny, 1}).norm(), 100 * stored, {1e-14, 0}));
+  CHECK(close(norm_of({&tiny, 1}).norm, 100 * stored, {1e-14, 0}));
   for (const double scale : {1e200, 1e-200, 1.7e308, 5e-324, 1e-310}) {
     const std::vector wide{Tensor::from<double>({0.75 * scale, -0.5 * scale}, {2}),
                            Tensor::scalar(0, DType::f32, Device::cpu)};
     const auto v = wide[0].to_vector();
-    const SquareSum got = sum_of_squares(wide);
+    const Norm got = norm_of(wide);
     CHECK(got.finite);
-    CHECK(close(got.norm(), std::hypot(v[0], v[1]), {1e-14, 5e-324}));
+    CHECK(close(got.norm, std::hypot(v[0], v[1]), {1e-14, 5e-324}));
   }
 }
 
@@ -71,12 +87,12 @@ TEST_CASE("global_norm: infinite and NaN elements are found") {
     for (const double bad : {inf, -inf, std::nan("")})
       for (const std::int64_t at : {0, 17, 33333}) {
         std::vector tensors{random_tensor({40000}, dtype, 1), random_tensor({3}, DType::f64, 2)};
-        CHECK(sum_of_squares(tensors).finite);
+        CHECK(norm_of(tensors).finite);
         tensors[0].narrow(0, at, 1).fill(bad);
-        const SquareSum got = sum_of_squares(tensors);
+        const Norm got = norm_of(tensors);
         CHECK_FALSE(got.finite);
-        CHECK(std::isnan(got.norm()) == std::isnan(bad));
-        if (!std::isnan(bad)) CHECK(got.norm() == inf);
+        CHECK(std::isnan(got.norm) == std::isnan(bad));
+        if (!std::isnan(bad)) CHECK(got.norm == inf);
       }
 }
 
@@ -85,9 +101,9 @@ TEST_CASE("global_norm: bits do not depend on threads") {
   const std::vector tensors{random_tensor({300007}, DType::f32, 1), random_tensor({50021}, DType::bf16, 2),
                             random_tensor({17}, DType::f64, 3)};
   omp_set_num_threads(1);
-  const double one = sum_of_squares(tensors).norm();
+  const double one = norm_of(tensors).norm;
   omp_set_num_threads(3);
-  CHECK(sum_of_squares(tensors).norm() == one);
+  CHECK(norm_of(tensors).norm == one);
   omp_set_num_threads(before);
 }
 
@@ -97,32 +113,55 @@ TEST_CASE("square sums: those of several devices add up, also where the squares 
       const std::vector a{random_tensor({100}, DType::f64, 4, scale)},
           b{random_tensor({77}, DType::f64, 5, other)};
       const std::vector both{a[0], b[0]};
-      const SquareSum sum = sum_of_squares(a) + sum_of_squares(b);
+      const Norm sum = norm_of_parts({a, b});
       CHECK(sum.finite);
-      CHECK(close(sum.norm(), sum_of_squares(both).norm(), {1e-14, 0}));
+      CHECK(close(sum.norm, norm_of(both).norm, {1e-14, 0}));
     }
   const std::vector bad{Tensor::scalar(inf, DType::f32, Device::cpu)},
       good{Tensor::scalar(2, DType::f32, Device::cpu)};
-  CHECK_FALSE((sum_of_squares(good) + sum_of_squares(bad)).finite);
-  CHECK((sum_of_squares(good) + sum_of_squares(bad)).norm() == inf);
+  CHECK_FALSE(norm_of_parts({good, bad}).finite);
+  CHECK(norm_of_parts({good, bad}).norm == inf);
 }
 
-TEST_CASE("clip_coefficient: values") {
+TEST_CASE("clip_decision: the coefficient, and whether the step counts") {
+  const auto decision = [](double norm, double max_norm, double loss = 0) {
+    const bool finite = std::isfinite(norm);
+    return clip_decision(Tensor::from<double>({norm * norm, 0, finite ? 1.0 : 0.0}, {3}),
+                         Tensor::from<double>({loss}, {1}), max_norm)
+        .to_vector();
+  };
+  const auto clip_coefficient = [&](double norm, double max_norm) { return decision(norm, max_norm)[1]; };
   CHECK(close(clip_coefficient(2.558, 1), 0.390930, {0, 5e-7}));
-  CHECK(clip_coefficient(2.558, 1) == 1 / (2.558 + 1e-6));
+  CHECK(clip_coefficient(2.5, 1) == 1 / (2.5 + 1e-6));
   CHECK(clip_coefficient(0.5, 1) == 1);
   CHECK(clip_coefficient(0, 1) == 1);
   CHECK(clip_coefficient(1, 1) < 1);
   CHECK(clip_coefficient(inf, 1) == 0);
   CHECK(clip_coefficient(std::nan(""), 1) == 1);
+  CHECK(clip_coefficient(1e100, inf) == 1);
+  CHECK(decision(3, 1)[0] == 3);
+  CHECK(
+      clip_decision(Tensor::from<double>({9, 2, 1}, {3}), Tensor::from<double>({0}, {1}), 1).to_vector()[0] ==
+      12);
+  CHECK(decision(3, 1, 5)[2] == 1);
+  for (const double bad : {inf, -inf, std::nan("")}) {
+    CHECK(decision(3, 1, bad)[2] == 0);
+    CHECK(decision(bad, 1, 5)[2] == 0);
+  }
 }
 
 TEST_CASE("global_norm: errors") {
   const std::vector undefined{Tensor::scalar(1, DType::f32, Device::cpu), Tensor()};
-  CHECK_THROWS_AS(sum_of_squares(undefined), Error);
+  CHECK_THROWS_AS(norm_of(undefined), Error);
   const Tensor integers = Tensor::zeros({3}, DType::i32, Device::cpu);
-  CHECK_THROWS_AS(sum_of_squares({&integers, 1}), Error);
-  CHECK_THROWS_AS(clip_coefficient(1, 0), Error);
-  CHECK_THROWS_AS(clip_coefficient(1, -1), Error);
-  CHECK_THROWS_AS(clip_coefficient(1, std::nan("")), Error);
+  CHECK_THROWS_AS(norm_of({&integers, 1}), Error);
+  const Tensor sum = Tensor::zeros({3}, DType::f64, Device::cpu),
+               loss = Tensor::zeros({1}, DType::f64, Device::cpu);
+  CHECK_THROWS_AS(clip_decision(loss, loss, 1), Error);
+  CHECK_THROWS_AS(clip_decision(sum, sum, 1), Error);
+  CHECK_THROWS_AS(add_square_sums(sum.reshape({1, 3}).to(DType::f32)), Error);
+  CHECK_THROWS_AS(add_square_sums(loss), Error);
+  CHECK_THROWS_AS(clip_decision(sum, loss, 0), Error);
+  CHECK_THROWS_AS(clip_decision(sum, loss, -1), Error);
+  CHECK_THROWS_AS(clip_decision(sum, loss, std::nan("")), Error);
 }

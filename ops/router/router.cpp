@@ -110,11 +110,13 @@ void add_counts(const Tensor& sum, const Tensor& counts) {
     sum.data<std::int64_t>()[i] += counts.data<std::int64_t>()[i];
 }
 
-bool update_expert_bias(const Tensor& bias, const Tensor& counts, double rate) {
+void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate, const UpdateGate& gate) {
   require(bias.defined() && bias.ndim() == 1 && (bias.dtype() == DType::f32 || bias.dtype() == DType::f64),
           "update_expert_bias: bias: want shape [E] f32 or f64, got ", bias.dtype(), bias.shape());
   check_dtype("update_expert_bias: counts", counts, DType::i64);
   check_shape("update_expert_bias: counts", counts, bias.shape());
+  check_gate(gate);
+  if (!cpu::goes(gate)) return;
   const std::int64_t n = bias.numel();
   const auto* c = counts.data<std::int64_t>();
   std::int64_t sum = 0;
@@ -128,7 +130,7 @@ bool update_expert_bias(const Tensor& bias, const Tensor& counts, double rate) {
     else
       finite = std::isfinite(bias.data<float>()[i] += static_cast<float>(move)) && finite;
   }
-  return finite;
+  cpu::note_finite(gate, finite);
 }
 
 }  // namespace nemocube

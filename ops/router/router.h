@@ -1,8 +1,10 @@
 #pragma once
+#include <array>
 #include <functional>
 
 #include "core/autograd.h"
 #include "ops/sequences.h"
+#include "ops/update_gate.h"
 
 /// Mixture-of-experts routing: which k of E experts each token goes to, and with what weight.
 namespace nemocube {
@@ -16,6 +18,19 @@ struct RouterOptions {
   double aux_loss_coef = 0, seq_aux_loss_coef = 0, global_aux_loss_coef = 0, z_loss_coef = 0;
   double aux_grad_scale = 1;  ///< factor on the gradient of the auxiliary losses, not on their values
 };
+
+/// An auxiliary loss: its name and its coefficient.
+struct RouterLoss {
+  const char* name;
+  double RouterOptions::*coef;
+};
+/// In the order of Routing::losses.
+inline constexpr std::array<RouterLoss, 4> router_losses{{
+    {"aux_loss", &RouterOptions::aux_loss_coef},
+    {"seq_aux_loss", &RouterOptions::seq_aux_loss_coef},
+    {"global_aux_loss", &RouterOptions::global_aux_loss_coef},
+    {"z_loss", &RouterOptions::z_loss_coef},
+}};
 
 /// The sums that global_aux_loss takes over the microbatches so far; a new object starts from zero.
 struct RouterTotals {
@@ -38,8 +53,9 @@ struct Routing {
   Var weights;  ///< [T, k] f32 (f64)
   RouterChoice choice;
   Tensor counts;  ///< [E] i64: tokens that chose each expert; undefined in a replay
-  /// The auxiliary losses times their coefficients; a loss whose coefficient is 0 is 0, as all are in a replay.
-  double aux_loss = 0, seq_aux_loss = 0, global_aux_loss = 0, z_loss = 0;
+  /// The auxiliary losses times their coefficients [4] f64, in the order of router_losses; a loss whose coefficient
+  /// is 0 is 0. Undefined in a replay.
+  Tensor losses;
 };
 
 /// Sigmoid routing with a selection bias:
@@ -85,9 +101,9 @@ void add_counts(const Tensor& sum, const Tensor& counts);
 
 /// Balancing without an auxiliary loss, once for each optimizer step:
 ///   bias_i <- bias_i + rate sign(mean(counts) - counts_i),   sign(0) = 0, compared exactly
-/// bias [E] f32 or f64; counts [E] i64, summed over all tokens of the step. Error otherwise. Returns whether
-/// every new bias is finite.
+/// unless the gate is closed (UpdateGate; its grad_scale has no effect). bias [E] f32 or f64; counts [E] i64, summed
+/// over all tokens of the step. Error otherwise.
 /// (Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024.)
-bool update_expert_bias(const Tensor& bias, const Tensor& counts, double rate);
+void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate, const UpdateGate& gate);
 
 }  // namespace nemocube

@@ -40,7 +40,7 @@ struct AuxGradient {
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
                      const Tensor& experts, const RouterOptions& options, const AuxGradient& aux);
 
-/// Sets the auxiliary losses of `routing`, whose experts are chosen, as route() defines them; returns what
+/// Sets the losses of `routing`, whose experts are chosen, as route() defines them; returns what
 /// the backward pass adds for them. logits and scores [T, E].
 AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals);

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "ops/router/router_kernels.h"
 
 namespace nemocube::cpu {
@@ -62,20 +65,24 @@ void add_to_totals(RouterTotals& totals, const Tensor& counts, std::int64_t toke
   totals.tokens += both.data<std::int64_t>()[experts];
 }
 
-// Sets the balancing losses of `routing` and returns the sum of their factors.
-Tensor balance(Routing& routing, const Tensor& scores, const Tensor& unbiased, const RouterOptions& o,
+// In the order of router_losses.
+struct Losses {
+  double aux = 0, seq_aux = 0, global_aux = 0, z = 0;
+};
+
+// Sets the balancing losses and returns the sum of their factors.
+Tensor balance(Losses& losses, const Tensor& scores, const Tensor& unbiased, const RouterOptions& o,
                const Sequences& sequences, RouterTotals* totals) {
   const std::int64_t tokens = scores.rows();
   const Tensor factors = Tensor::zeros({sequences.count(), o.experts}, scores.dtype(), Device::cpu);
-  if (o.seq_aux_loss_coef != 0) routing.seq_aux_loss = sequence_loss(factors, scores, unbiased, sequences, o);
+  if (o.seq_aux_loss_coef != 0) losses.seq_aux = sequence_loss(factors, scores, unbiased, sequences, o);
   const Tensor counts = router_counts(unbiased, o.experts, 0, tokens);
   if (o.aux_loss_coef != 0)
-    routing.aux_loss =
-        microbatch_loss(factors, scores, counts, count_factor(o.aux_loss_coef, tokens, tokens, o));
+    losses.aux = microbatch_loss(factors, scores, counts, count_factor(o.aux_loss_coef, tokens, tokens, o));
   if (totals) {
     add_to_totals(*totals, counts, tokens);
-    routing.global_aux_loss = microbatch_loss(
-        factors, scores, totals->counts, count_factor(o.global_aux_loss_coef, totals->tokens, tokens, o));
+    losses.global_aux = microbatch_loss(factors, scores, totals->counts,
+                                        count_factor(o.global_aux_loss_coef, totals->tokens, tokens, o));
   }
   scale_factors(factors, o.aux_grad_scale);
   return factors;
@@ -103,7 +110,9 @@ AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tenso
                              const RouterOptions& o, const Sequences& sequences, RouterTotals* totals) {
   AuxGradient aux;
   const std::int64_t tokens = scores.rows();
+  routing.losses = Tensor::zeros({std::ssize(router_losses)}, DType::f64, Device::cpu);
   if (tokens == 0) return aux;
+  Losses losses;
   if (o.global_aux_loss_coef == 0) totals = nullptr;
   if (o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0 || totals) {
     Tensor unbiased = routing.choice.experts;
@@ -112,14 +121,16 @@ AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tenso
       router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
     }
     aux.sequences = sequences;
-    aux.factors = balance(routing, scores, unbiased, o, sequences, totals);
+    aux.factors = balance(losses, scores, unbiased, o, sequences, totals);
     routing.choice.balance_factors = aux.factors;
   }
   if (o.z_loss_coef != 0) {
     double sum = 0;
     for (const double lse : log_sums(logits)) sum += lse * lse;
-    routing.z_loss = o.z_loss_coef * sum / static_cast<double>(tokens);
+    losses.z = o.z_loss_coef * sum / static_cast<double>(tokens);
   }
+  const std::array values{losses.aux, losses.seq_aux, losses.global_aux, losses.z};
+  std::ranges::copy(values, routing.losses.data<double>());
   add_z_gradient(aux, logits, o);
   return aux;
 }

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "ops/open_gate.h"
 #include "ops/router/router_reference.h"
 #include "tests/support/compare.h"
 #include "tests/support/gradcheck.h"
@@ -28,6 +29,15 @@ struct Case {
   RoutingReference reference() const { return route_reference(x, gate, bias, options, sequences); }
 };
 
+struct Losses {
+  double aux_loss, seq_aux_loss, global_aux_loss, z_loss;
+  explicit Losses(const Routing& r) {
+    const auto values = r.losses.to_vector();
+    REQUIRE(values.size() == 4);
+    aux_loss = values[0], seq_aux_loss = values[1], global_aux_loss = values[2], z_loss = values[3];
+  }
+};
+
 void check_against_reference(const Routing& got, const RoutingReference& want, double tolerance) {
   std::vector<double> weights, experts, counts(want.counts.begin(), want.counts.end());
   for (std::size_t t = 0; t < want.experts.size(); ++t) {
@@ -38,9 +48,9 @@ void check_against_reference(const Routing& got, const RoutingReference& want, d
   CHECK(got.choice.experts.to_vector() == experts);
   CHECK(got.counts.to_vector() == counts);
   CHECK_CLOSE(got.weights.value(), Tensor::from(weights, got.weights.shape()), (Tol{tolerance, 0}));
-  CHECK(close(got.aux_loss, want.aux_loss, {tolerance, 0}));
-  CHECK(close(got.seq_aux_loss, want.seq_aux_loss, {tolerance, 0}));
-  CHECK(close(got.z_loss, want.z_loss, {tolerance, 0}));
+  CHECK(close(Losses(got).aux_loss, want.aux_loss, {tolerance, 0}));
+  CHECK(close(Losses(got).seq_aux_loss, want.seq_aux_loss, {tolerance, 0}));
+  CHECK(close(Losses(got).z_loss, want.z_loss, {tolerance, 0}));
 }
 
 // With the unit matrix as gate the logits are x.
@@ -69,10 +79,10 @@ TEST_CASE("router: bias chooses, unbiased scores weigh") {
   CHECK(close(w[0], 2.5 * a / (a + b), {1e-15, 0}));
   CHECK(close(w[1], 2.5 * b / (a + b), {1e-15, 0}));
   CHECK(r.counts.to_vector() == std::vector<double>{1, 0, 1, 0});
-  CHECK(r.aux_loss == 0);
-  CHECK(r.seq_aux_loss == 0);
-  CHECK(r.global_aux_loss == 0);
-  CHECK(r.z_loss == 0);
+  CHECK(Losses(r).aux_loss == 0);
+  CHECK(Losses(r).seq_aux_loss == 0);
+  CHECK(Losses(r).global_aux_loss == 0);
+  CHECK(Losses(r).z_loss == 0);
 }
 
 TEST_CASE("router: ties go to the lowest index") {
@@ -196,7 +206,8 @@ TEST_CASE("router: auxiliary gradients against central differences") {
     const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
       RouterTotals totals{Tensor::from<std::int64_t>({7, 0, 1, 4, 0, 2}, {6}), 7};
       const Routing r = route(ctx, in[0], in[1], c.bias, c.options, c.sequences, &totals);
-      const double sum = r.aux_loss + r.seq_aux_loss + r.global_aux_loss + r.z_loss;
+      const double sum =
+          Losses(r).aux_loss + Losses(r).seq_aux_loss + Losses(r).global_aux_loss + Losses(r).z_loss;
       return std::vector<Var>{r.weights, Tensor::scalar(sum, DType::f64, Device::cpu)};
     };
     CHECK_GRADIENTS(fn, {c.x, c.gate}, {.wants = {}, .unit_cotangents = true});
@@ -218,7 +229,8 @@ TEST_CASE("router: the global loss counts the microbatches so far, ragged ones b
       const std::int64_t begin = c.sequences.begin(q), tokens = c.sequences.length(q);
       const Tensor x = c.x.narrow(0, begin, tokens);
       const Routing r = route(ctx, x, c.gate, c.bias, c.options, Sequences::uniform(1, tokens), &totals);
-      CHECK(close(r.global_aux_loss, want.global_aux_loss[static_cast<std::size_t>(q)], {tolerance, 0}));
+      CHECK(close(Losses(r).global_aux_loss, want.global_aux_loss[static_cast<std::size_t>(q)],
+                  {tolerance, 0}));
       CHECK(totals.tokens == begin + tokens);
     }
     std::int64_t choices = 0;
@@ -242,22 +254,22 @@ TEST_CASE("router: for one microbatch the global loss is aux_loss; without coeff
     RouterTotals totals;
     o.aux_loss_coef = 0.3;
     const auto [aux, aux_grad] = run(o, &totals);
-    CHECK(aux.global_aux_loss == 0);
+    CHECK(Losses(aux).global_aux_loss == 0);
     CHECK_FALSE(totals.counts.defined());
     CHECK(totals.tokens == 0);
     o.aux_loss_coef = 0;
     o.global_aux_loss_coef = 0.3;
-    CHECK(run(o, nullptr).first.global_aux_loss == 0);
+    CHECK(Losses(run(o, nullptr).first).global_aux_loss == 0);
     const auto [global, global_grad] = run(o, &totals);
-    CHECK(global.aux_loss == 0);
-    CHECK(global.global_aux_loss == aux.aux_loss);
+    CHECK(Losses(global).aux_loss == 0);
+    CHECK(Losses(global).global_aux_loss == Losses(aux).aux_loss);
     CHECK_BITS(global_grad, aux_grad);
     // Repeating the microbatch keeps the balance; a new total contains neither microbatch.
     const auto [again, again_grad] = run(o, &totals);
-    CHECK(again.global_aux_loss == aux.aux_loss);
+    CHECK(Losses(again).global_aux_loss == Losses(aux).aux_loss);
     CHECK(totals.tokens == 46);
     totals = {};
-    CHECK(run(o, &totals).first.global_aux_loss == aux.aux_loss);
+    CHECK(Losses(run(o, &totals).first).global_aux_loss == Losses(aux).aux_loss);
   }
 }
 
@@ -313,8 +325,8 @@ TEST_CASE("router: a balanced batch has its coefficient as loss") {
   const Routing r = route_logits(logits, {9, 0, 0, 0},
                                  {.experts = 4, .top_k = 1, .aux_loss_coef = 0.5, .seq_aux_loss_coef = 0.25});
   CHECK(chosen(r) == std::vector<double>{0, 0, 0, 0});
-  CHECK(close(r.aux_loss, 0.5, {1e-12, 0}));
-  CHECK(close(r.seq_aux_loss, 0.25, {1e-12, 0}));
+  CHECK(close(Losses(r).aux_loss, 0.5, {1e-12, 0}));
+  CHECK(close(Losses(r).seq_aux_loss, 0.25, {1e-12, 0}));
 }
 
 TEST_CASE("router: auxiliary gradients come once, scaled, even where the weights get none") {
@@ -414,31 +426,51 @@ TEST_CASE("router: bits after the logits do not depend on threads") {
   CHECK_BITS(three.routing.choice.experts, one.routing.choice.experts);
   CHECK_BITS(three.routing.weights.value(), one.routing.weights.value());
   CHECK_BITS(three.routing.counts, one.routing.counts);
-  CHECK(three.routing.aux_loss == one.routing.aux_loss);
-  CHECK(three.routing.seq_aux_loss == one.routing.seq_aux_loss);
-  CHECK(three.routing.global_aux_loss == one.routing.global_aux_loss);
-  CHECK(three.routing.z_loss == one.routing.z_loss);
+  CHECK(Losses(three.routing).aux_loss == Losses(one.routing).aux_loss);
+  CHECK(Losses(three.routing).seq_aux_loss == Losses(one.routing).seq_aux_loss);
+  CHECK(Losses(three.routing).global_aux_loss == Losses(one.routing).global_aux_loss);
+  CHECK(Losses(three.routing).z_loss == Losses(one.routing).z_loss);
   CHECK_BITS(three.dx, one.dx);
 }
 
 TEST_CASE("router: expert bias moves towards balance") {
+  // Returns whether all biases are finite.
+  const auto update = [](const Tensor& bias, const std::vector<std::int64_t>& counts, double rate) {
+    const UpdateGate gate = open_gate();
+    update_expert_bias(bias, Tensor::from(counts, {std::ssize(counts)}), rate, gate);
+    return gate.finite.item<double>() != 0;
+  };
   for (const DType dtype : {DType::f32, DType::f64}) {
     const Tensor bias = Tensor::from<double>({0, 0.5, -0.5, 1}, {4}).to(dtype);
-    CHECK(update_expert_bias(bias, Tensor::from<std::int64_t>({10, 0, 5, 5}, {4}), 0.25));
+    CHECK(update(bias, {10, 0, 5, 5}, 0.25));
     CHECK(bias.to_vector() == std::vector<double>{-0.25, 0.75, -0.5, 1});
     const bool fits = dtype == DType::f64;
-    CHECK(update_expert_bias(bias, Tensor::from<std::int64_t>({10, 0, 5, 5}, {4}), 1e300) == fits);
+    CHECK(update(bias, {10, 0, 5, 5}, 1e300) == fits);
   }
   // f32 cannot represent the mean 1/3, and f64 cannot represent the counts beyond 2^53.
   const Tensor third = Tensor::zeros({3}, DType::f32, Device::cpu);
-  update_expert_bias(third, Tensor::from<std::int64_t>({0, 1, 0}, {3}), 1);
+  update(third, {0, 1, 0}, 1);
   CHECK(third.to_vector() == std::vector<double>{1, -1, 1});
   const std::int64_t big = std::int64_t{1} << 60;
   const Tensor pair = Tensor::zeros({2}, DType::f32, Device::cpu);
-  update_expert_bias(pair, Tensor::from<std::int64_t>({big, big + 1}, {2}), 1);
+  update(pair, {big, big + 1}, 1);
   CHECK(pair.to_vector() == std::vector<double>{1, -1});
-  CHECK(update_expert_bias(Tensor::zeros({0}, DType::f32, Device::cpu),
-                           Tensor::zeros({0}, DType::i64, Device::cpu), 1));
+  CHECK(update(Tensor::zeros({0}, DType::f32, Device::cpu), {}, 1));
+}
+
+TEST_CASE("router: expert bias behind a closed gate stays, and so does what is known to be not finite") {
+  const Tensor bias = Tensor::from<double>({0, 0.5}, {2});
+  const Tensor counts = Tensor::from<std::int64_t>({3, 1}, {2});
+  UpdateGate gate = open_gate();
+  gate.go.fill(0);
+  update_expert_bias(bias, counts, INFINITY, gate);
+  CHECK(bias.to_vector() == std::vector<double>{0, 0.5});
+  CHECK(gate.finite.item<double>() == 1);
+  gate.go.fill(1);
+  gate.finite.fill(0);
+  update_expert_bias(bias, counts, 0.5, gate);
+  CHECK(bias.to_vector() == std::vector<double>{-0.5, 1});
+  CHECK(gate.finite.item<double>() == 0);
 }
 
 TEST_CASE("router: errors") {
@@ -475,8 +507,12 @@ TEST_CASE("router: errors") {
   CHECK_THROWS_AS(route(ctx, c.x, c.gate, c.bias, global, c.sequences, &totals), Error);
 
   const Tensor counts = Tensor::zeros({8}, DType::i64, Device::cpu);
-  CHECK_THROWS_AS(update_expert_bias(Tensor(), counts, 1), Error);
-  CHECK_THROWS_AS(update_expert_bias(c.bias.to(DType::bf16), counts, 1), Error);
-  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({8}, DType::i32, Device::cpu), 1), Error);
-  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({7}, DType::i64, Device::cpu), 1), Error);
+  CHECK_THROWS_AS(update_expert_bias(Tensor(), counts, 1, open_gate()), Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias.to(DType::bf16), counts, 1, open_gate()), Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({8}, DType::i32, Device::cpu), 1, open_gate()),
+                  Error);
+  CHECK_THROWS_AS(update_expert_bias(c.bias, Tensor::zeros({7}, DType::i64, Device::cpu), 1, open_gate()),
+                  Error);
+  UpdateGate none;
+  CHECK_THROWS_AS(update_expert_bias(c.bias, counts, 1, none), Error);
 }

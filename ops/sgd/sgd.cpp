@@ -14,8 +14,8 @@ void check(const char* what, const Tensor& t, const Tensor& master, DType dtype)
 
 }  // namespace
 
-bool sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-              const Tensor& model_copy, const SgdOptions& options) {
+void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
+              const Tensor& model_copy, const SgdOptions& options, const UpdateGate& gate) {
   require(master.defined() && (master.dtype() == DType::f32 || master.dtype() == DType::f64),
           "sgd: master: want f32 or f64, got ", master.dtype());
   check("sgd: master", master, master, master.dtype());
@@ -25,11 +25,12 @@ bool sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor&
   require(options.momentum >= 0 && options.momentum < 1, "sgd: want a momentum in [0, 1), got ",
           options.momentum);
   require(!options.nesterov || options.momentum > 0, "sgd: nesterov wants a momentum");
-  if (master.numel() == 0) return true;
+  check_gate(gate);
+  if (master.numel() == 0) return;
 
   static Zone zone("sgd/step");
   const ZoneTimer timer(zone);
-  return cpu::sgd_step(master, momentum_buffer, grad, model_copy, options);
+  cpu::sgd_step(master, momentum_buffer, grad, model_copy, options, gate);
 }
 
 }  // namespace nemocube

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/tensor.h"
+#include "ops/update_gate.h"
 
 namespace nemocube {
 
@@ -8,11 +8,10 @@ struct SgdOptions {
   double momentum = 0;
   double weight_decay = 0;  ///< added to the gradient (L2)
   bool first = false;       ///< the first step: the buffer becomes the gradient, whatever it held
-  double grad_scale = 1;    ///< multiplies the gradient first: the clip coefficient
   bool nesterov = false;
 };
 
-/// One step of gradient descent with momentum, without dampening:
+/// One step of gradient descent with momentum, without dampening, unless the gate is closed:
 ///
 ///   g <- grad_scale grad + weight_decay w
 ///   buffer <- g when first, else momentum buffer + g
@@ -25,9 +24,9 @@ struct SgdOptions {
 /// layout     contiguous; no two may overlap
 /// errors     Error for other shapes, dtypes or layouts, a momentum outside [0, 1), or nesterov without it
 /// repeat     same bits for any number of threads
-/// returns    whether everything written is finite: master, model_copy (a master beyond the largest bf16
-///            number rounds to infinity) and momentum_buffer
-bool sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-              const Tensor& model_copy, const SgdOptions& options);
+/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16 number
+///            rounds to infinity) and momentum_buffer
+void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
+              const Tensor& model_copy, const SgdOptions& options, const UpdateGate& gate);
 
 }  // namespace nemocube

@@ -4,14 +4,14 @@
 namespace nemocube::sgd_bench {
 namespace {
 
-const SgdOptions options{.lr = 1e-4, .momentum = 0.9, .grad_scale = 0.5};
+const SgdOptions options{.lr = 1e-4, .momentum = 0.9};
 
 void step(const bench::OptimizerTensors& t) {
-  sgd_step(t.master, t.states[0], t.grad, t.model_copy, options);
+  sgd_step(t.master, t.states[0], t.grad, t.model_copy, options, t.gate);
 }
 
 double definition(double master, double grad, std::span<const double> states) {
-  return master - options.lr * (options.momentum * states[0] + options.grad_scale * grad);
+  return master - options.lr * (options.momentum * states[0] + bench::grad_scale * grad);
 }
 
 const RegisterBench registration("sgd", [](const BenchOptions& o) {

@@ -46,10 +46,10 @@ bool update(T* __restrict w, T* __restrict buffer, const T* __restrict grad, bf1
 
 template <bool with_buffer, bool with_copy, class T>
 bool step_as(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-             const Tensor& model_copy, const SgdOptions& o) {
+             const Tensor& model_copy, const SgdOptions& o, double grad_scale) {
   const Factors<T> factors{
       .rate = static_cast<T>(o.lr),
-      .scale = static_cast<T>(o.grad_scale),
+      .scale = static_cast<T>(grad_scale),
       .l2 = static_cast<T>(o.weight_decay),
       .keep = static_cast<T>(o.momentum),
       .from_grad = static_cast<T>(o.nesterov ? 1 : 0),
@@ -72,19 +72,20 @@ bool step_as(const Tensor& master, const Tensor& momentum_buffer, const Tensor& 
 
 template <class T>
 bool choose(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad, const Tensor& model_copy,
-            const SgdOptions& o) {
+            const SgdOptions& o, double grad_scale) {
   const bool copy = model_copy.defined();
   auto* step = o.momentum != 0 ? (copy ? step_as<true, true, T> : step_as<true, false, T>)
                                : (copy ? step_as<false, true, T> : step_as<false, false, T>);
-  return step(master, momentum_buffer, grad, model_copy, o);
+  return step(master, momentum_buffer, grad, model_copy, o, grad_scale);
 }
 
 }  // namespace
 
-bool sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-              const Tensor& model_copy, const SgdOptions& options) {
-  return master.dtype() == DType::f64 ? choose<double>(master, momentum_buffer, grad, model_copy, options)
-                                      : choose<float>(master, momentum_buffer, grad, model_copy, options);
+void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
+              const Tensor& model_copy, const SgdOptions& options, const UpdateGate& gate) {
+  if (!goes(gate)) return;
+  auto* step = master.dtype() == DType::f64 ? choose<double> : choose<float>;
+  note_finite(gate, step(master, momentum_buffer, grad, model_copy, options, gate.grad_scale.item<double>()));
 }
 
 }  // namespace nemocube::cpu

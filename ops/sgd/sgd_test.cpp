@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "ops/open_gate.h"
 #include "tests/support/compare.h"
 
 using namespace nemocube;
@@ -13,11 +15,19 @@ using namespace nemocube::testing;
 
 namespace {
 
+// A step through an open gate; returns whether everything written is finite.
+bool update(const Tensor& w, const Tensor& buffer, const Tensor& grad, const Tensor& copy,
+            const SgdOptions& o, double grad_scale = 1) {
+  const UpdateGate gate = open_gate(grad_scale);
+  sgd_step(w, buffer, grad, copy, o, gate);
+  return gate.finite.item<double>() != 0;
+}
+
 // The definition, one element at a time in f64.
 void reference_step(std::vector<double>& w, std::vector<double>& buffer, const std::vector<double>& grad,
-                    const SgdOptions& o) {
+                    const SgdOptions& o, double grad_scale) {
   for (std::size_t i = 0; i < w.size(); ++i) {
-    const double g = o.grad_scale * grad[i] + o.weight_decay * w[i];
+    const double g = grad_scale * grad[i] + o.weight_decay * w[i];
     double direction = g;
     if (o.momentum != 0) {
       buffer[i] = o.first ? g : o.momentum * buffer[i] + g;
@@ -38,8 +48,8 @@ TEST_CASE("sgd: worked table") {
                  copy = Tensor::scalar(0, DType::bf16, Device::cpu);
     const Tensor buffer = Tensor::scalar(1e30, dtype, Device::cpu);  // the first step must not read it
     for (int i = 0; i < 3; ++i) {
-      sgd_step(w, buffer, Tensor::scalar(grads[i], dtype, Device::cpu), copy,
-               {.lr = 5e-5, .momentum = 0.9, .first = i == 0});
+      update(w, buffer, Tensor::scalar(grads[i], dtype, Device::cpu), copy,
+             {.lr = 5e-5, .momentum = 0.9, .first = i == 0});
       CHECK(close(w.to_vector()[0], weights[i], {4 * ulp, 0}));
       CHECK(close(buffer.to_vector()[0], buffers[i], {6 * ulp, 0}));
       CHECK(copy.to_vector()[0] == 1.0);
@@ -48,24 +58,24 @@ TEST_CASE("sgd: worked table") {
 }
 
 TEST_CASE("sgd: elementwise against a plain f64 loop") {
-  const SgdOptions options[] = {
-      {.lr = 0.1},
-      {.lr = 0.1, .weight_decay = 0.2, .grad_scale = 0.5},
-      {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .first = true},
-      {.lr = 0.1, .momentum = 0.9, .grad_scale = 0.3},
-      {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
-      {.lr = 0.1, .momentum = 0.9, .first = true, .nesterov = true},
+  const std::pair<SgdOptions, double> options[] = {
+      {{.lr = 0.1}, 1},
+      {{.lr = 0.1, .weight_decay = 0.2}, 0.5},
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .first = true}, 1},
+      {{.lr = 0.1, .momentum = 0.9}, 0.3},
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}, 1},
+      {{.lr = 0.1, .momentum = 0.9, .first = true, .nesterov = true}, 1},
   };
   for (const DType dtype : {DType::f64, DType::f32})
     for (const bool with_copy : {false, true})
       for (const Shape& shape : {Shape{0}, Shape{1}, Shape{13, 31}, Shape{40009}})
-        for (const SgdOptions& o : options) {
+        for (const auto& [o, scale] : options) {
           const Tensor w = random_tensor(shape, dtype, 1), buffer = random_tensor(shape, dtype, 2),
                        grad = random_tensor(shape, dtype, 3);
           const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16, Device::cpu) : Tensor();
           auto want_w = w.to_vector(), want_buffer = buffer.to_vector();
-          reference_step(want_w, want_buffer, grad.to_vector(), o);
-          sgd_step(w, o.momentum == 0 ? Tensor() : buffer, grad, copy, o);
+          reference_step(want_w, want_buffer, grad.to_vector(), o, scale);
+          update(w, o.momentum == 0 ? Tensor() : buffer, grad, copy, o, scale);
           const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
           CHECK_CLOSE(w, Tensor::from(want_w, shape), (Tol{4 * ulp, 4 * ulp}));
           CHECK_CLOSE(buffer, Tensor::from(want_buffer, shape), (Tol{4 * ulp, 8 * ulp}));
@@ -82,7 +92,7 @@ TEST_CASE("sgd: bits do not depend on threads") {
     omp_set_num_threads(threads);
     w.push_back(random_tensor(shape, DType::f32, 1));
     buffer.push_back(random_tensor(shape, DType::f32, 2));
-    sgd_step(w.back(), buffer.back(), grad, Tensor(), {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
+    update(w.back(), buffer.back(), grad, Tensor(), {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
   }
   omp_set_num_threads(before);
   CHECK_BITS(w[1], w[0]);
@@ -96,7 +106,7 @@ TEST_CASE("sgd: numbers that are not finite are noticed wherever they are writte
     const Tensor copy = with_copy ? Tensor::zeros(shape, DType::bf16, Device::cpu) : Tensor();
     w.narrow(0, 40008, 1).fill(weight);
     buffer.narrow(0, 40008, 1).fill(momentum_sum);
-    return sgd_step(w, buffer, random_tensor(shape, DType::f32, 3), copy, o);
+    return update(w, buffer, random_tensor(shape, DType::f32, 3), copy, o);
   };
   const double most = std::numeric_limits<float>::max();
   for (const bool with_copy : {false, true})
@@ -110,23 +120,39 @@ TEST_CASE("sgd: numbers that are not finite are noticed wherever they are writte
   CHECK_FALSE(finite(false, 1, 1, {.lr = 1e300}));
 }
 
+TEST_CASE("sgd: behind a closed gate nothing is written") {
+  const Tensor w = random_tensor({5000}, DType::f32, 1), buffer = random_tensor({5000}, DType::f32, 2),
+               copy = w.to(DType::bf16);
+  const std::vector<Tensor> before{w.clone(), buffer.clone(), copy.clone()};
+  const UpdateGate gate = open_gate(std::nan(""));
+  gate.go.fill(0);
+  sgd_step(w, buffer, random_tensor({5000}, DType::f32, 3), copy, {.momentum = 0.9}, gate);
+  CHECK_BITS(w, before[0]);
+  CHECK_BITS(buffer, before[1]);
+  CHECK_BITS(copy, before[2]);
+  CHECK(gate.finite.item<double>() == 1);
+}
+
 TEST_CASE("sgd: errors") {
   const Tensor a = Tensor::zeros({4, 3}, DType::f32, Device::cpu),
                other = Tensor::zeros({3, 4}, DType::f32, Device::cpu), wide = a.to(DType::f64),
                half = a.to(DType::bf16), none;
   const Tensor strided = Tensor::zeros({4, 6}, DType::f32, Device::cpu).narrow(1, 0, 3);
   const SgdOptions o{.momentum = 0.9};
-  CHECK_NOTHROW(sgd_step(a, a.clone(), a.clone(), half, o));
-  CHECK_NOTHROW(sgd_step(a, none, a.clone(), none, {}));
-  CHECK_THROWS_AS(sgd_step(none, a, a, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(half, half, half, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(a, other, a, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(a, wide, a, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(a, none, a, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(a, a, other, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(a, a, half, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(a, a, a, wide, o), Error);
-  CHECK_THROWS_AS(sgd_step(strided, a, a, none, o), Error);
-  CHECK_THROWS_AS(sgd_step(a, a, a, none, {.momentum = 1}), Error);
-  CHECK_THROWS_AS(sgd_step(a, a, a, none, {.nesterov = true}), Error);
+  CHECK_NOTHROW(update(a, a.clone(), a.clone(), half, o));
+  CHECK_NOTHROW(update(a, none, a.clone(), none, {}));
+  CHECK_THROWS_AS(update(none, a, a, none, o), Error);
+  CHECK_THROWS_AS(update(half, half, half, none, o), Error);
+  CHECK_THROWS_AS(update(a, other, a, none, o), Error);
+  CHECK_THROWS_AS(update(a, wide, a, none, o), Error);
+  CHECK_THROWS_AS(update(a, none, a, none, o), Error);
+  CHECK_THROWS_AS(update(a, a, other, none, o), Error);
+  CHECK_THROWS_AS(update(a, a, half, none, o), Error);
+  CHECK_THROWS_AS(update(a, a, a, wide, o), Error);
+  CHECK_THROWS_AS(update(strided, a, a, none, o), Error);
+  CHECK_THROWS_AS(update(a, a, a, none, {.momentum = 1}), Error);
+  CHECK_THROWS_AS(update(a, a, a, none, {.nesterov = true}), Error);
+  UpdateGate gate = open_gate();
+  gate.finite = Tensor();
+  CHECK_THROWS_AS(sgd_step(a, none, a.clone(), none, {}, gate), Error);
 }

@@ -4,6 +4,7 @@
 
 #include "core/add.h"
 #include "core/profile.h"
+#include "ops/global_norm/global_norm.h"
 
 namespace nemocube {
 namespace {
@@ -198,23 +199,16 @@ void DataParallel::finish_gradients() {
   reductions_.clear();
 }
 
-SquareSum DataParallel::norm_of_gradients(std::span<const Tensor> own_gradients) const {
-  const SquareSum own = sum_of_squares(own_gradients);
+Tensor DataParallel::square_sum_of_gradients(std::span<const Tensor> own_gradients) const {
+  const Tensor own = sum_of_squares(own_gradients, model_.device());
   if (options_.level == ZeroLevel::none) return own;
-  const Tensor mine =
-      Tensor::from<double>({own.sum, static_cast<double>(own.exponent), own.finite ? 1.0 : 0.0}, {3});
-  const Tensor all = Tensor::empty({shard_.size(), 3}, DType::f64, Device::cpu);
-  shard_.all_gather(all, mine);
-  SquareSum sum;
-  for (std::int64_t r = 0; r < all.dim(0); ++r) {
-    const double* part = all.row<double>(r);
-    sum = sum + SquareSum{part[0], static_cast<int>(part[1]), part[2] != 0};
-  }
-  return sum;
+  const Tensor parts = Tensor::empty({shard_.size(), own.numel()}, own.dtype(), own.device());
+  shard_.all_gather(parts, own);
+  return add_square_sums(parts);
 }
 
-void DataParallel::finish_update(bool updated) {
-  if (updated) spread_values();
+void DataParallel::finish_update() {
+  spread_values();
   let_go();
 }
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "model/nemotron_h.h"
-#include "ops/global_norm/global_norm.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/flat_unit.h"
 
@@ -54,9 +53,10 @@ class DataParallel final : public BlockHooks {
   void begin_microbatch(bool last) { last_microbatch_ = last; }
   /// After the last backward pass: returns when Parameter::gradient() is that of all ranks.
   void finish_gradients();
-  /// Of the gradients of all parameters, every element once.
-  SquareSum norm_of_gradients(std::span<const Tensor> own_gradients) const;
-  void finish_update(bool updated);
+  /// The square sum (ops/global_norm/global_norm.h) of the gradients of all parameters, every element once.
+  Tensor square_sum_of_gradients(std::span<const Tensor> own_gradients) const;
+  /// After the update, or after one that changed nothing.
+  void finish_update();
 
   enum class Held { root, everything };
   /// For forward passes without backward. While the root is held, all ranks run the same number of passes, since

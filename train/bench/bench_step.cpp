@@ -24,6 +24,7 @@ TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab, std::int6
   batch.ids = Tensor::empty({tokens}, DType::i64, Device::cpu);
   batch.labels = Tensor::empty({tokens}, DType::i64, Device::cpu);
   batch.sequences = Sequences::uniform(rows, o.seq);
+  batch.label_tokens = rows * (o.seq - 1);
   const RandomStream stream(1234, "bench/tokens");
   for (std::int64_t t = 0; t < tokens; ++t)
     batch.ids.data<std::int64_t>()[t] = static_cast<std::int64_t>(

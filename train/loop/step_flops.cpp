@@ -1,7 +1,6 @@
 #include "train/loop/step_flops.h"
 
 #include "model/flops.h"
-#include "ops/cross_entropy/cross_entropy.h"
 
 namespace nemocube {
 
@@ -13,7 +12,7 @@ double step_flops(const NemotronHConfig& config, std::span<const TokenBatch> mic
       const ForwardFlops f = forward_flops_per_token(config, length);
       forward += length * (f.total() - f.head);
     }
-    forward += static_cast<double>(count_labels(batch.labels)) * forward_flops_per_token(config, 1).head;
+    forward += static_cast<double>(batch.label_tokens) * forward_flops_per_token(config, 1).head;
   }
   return 3 * forward;
 }

@@ -19,6 +19,7 @@ TEST_CASE("step FLOPs: sequences at their own lengths, the head for labelled tok
     std::vector<std::int64_t> labels(static_cast<std::size_t>(b.sequences.tokens()), -100);
     std::fill_n(labels.begin(), labelled, 1);
     b.labels = Tensor::from(labels, {b.sequences.tokens()});
+    b.label_tokens = labelled;
     return b;
   };
   const auto body = [&](double length) {

@@ -9,7 +9,7 @@ Optimizer::Optimizer(ParameterStore& store, const OptimizerOptions& options, con
     : options_(options) {
   for (Parameter& p : store.all()) {
     if (!p.wants_grad()) continue;
-    Slot slot{&p, rule ? rule(p) : GroupFactors{}, p.own, {}, {}};
+    Slot slot{&p, &p - store.all().data(), rule ? rule(p) : GroupFactors{}, p.own, {}, {}};
     const DType dtype = accumulate_dtype(p.own.dtype());
     if (p.own.dtype() == DType::bf16) slot.master = p.own.to(DType::f32);
     const bool sgd = options.kind == OptimizerKind::sgd;
@@ -25,24 +25,23 @@ std::vector<Tensor> Optimizer::gradients() const {
   return all;
 }
 
-const Parameter* Optimizer::step(double lr, double weight_decay, double grad_scale) {
+void Optimizer::step(double lr, double weight_decay, const UpdateGate& gate) {
   const std::vector<Tensor> grads = gradients();
-  const Parameter* not_finite = nullptr;
-  ++steps_;
+  const std::int64_t step = steps_ + 1;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     const Tensor copy = slot.master.same_storage(slot.parameter->own) ? Tensor() : slot.parameter->own;
-    bool finite = true;
+    UpdateGate own = gate;
+    own.finite = gate.finite.narrow(0, slot.index, 1);
     const double slot_lr = lr * slot.factors.lr, slot_decay = weight_decay * slot.factors.weight_decay;
     if (options_.kind == OptimizerKind::sgd) {
       SgdOptions o;
       o.lr = slot_lr;
       o.momentum = options_.momentum;
       o.weight_decay = slot_decay;
-      o.first = steps_ == 1;
+      o.first = step == 1;
       o.nesterov = options_.nesterov;
-      o.grad_scale = grad_scale;
-      finite = sgd_step(slot.master, slot.first, grads[i], copy, o);
+      sgd_step(slot.master, slot.first, grads[i], copy, o, own);
     } else {
       AdamWOptions o;
       o.lr = slot_lr;
@@ -51,13 +50,10 @@ const Parameter* Optimizer::step(double lr, double weight_decay, double grad_sca
       o.eps = options_.eps;
       o.weight_decay = slot_decay;
       o.decoupled = options_.kind == OptimizerKind::adamw;
-      o.step = steps_;
-      o.grad_scale = grad_scale;
-      finite = adamw_step(slot.master, slot.first, slot.second, grads[i], copy, o);
+      o.step = step;
+      adamw_step(slot.master, slot.first, slot.second, grads[i], copy, o, own);
     }
-    if (!finite && !not_finite) not_finite = slot.parameter;
   }
-  return not_finite;
 }
 
 std::vector<StateTensor> Optimizer::state() const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/parameters.h"
+#include "ops/update_gate.h"
 
 namespace nemocube {
 
@@ -40,10 +41,12 @@ class Optimizer {
   /// Allocates the state; masters start as copies of the parameters, so load the weights first.
   Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule = {});
 
-  /// One step with the scheduled `lr` and `weight_decay`; every gradient is multiplied by `grad_scale` (the
-  /// clip coefficient) on the way. A parameter that got no gradient has gradient zero. Returns the first
-  /// parameter with a new weight, master or moment that is not finite; null when all are finite.
-  const Parameter* step(double lr, double weight_decay, double grad_scale);
+  /// One step with the scheduled `lr` and `weight_decay`, behind `gate`. Its `finite` has one element for each
+  /// parameter of the store: that of a parameter with a new weight, master or moment that is not finite becomes 0.
+  /// A parameter that got no gradient has gradient zero. The caller, who learns later whether the gate was open,
+  /// then counts the step with count_step().
+  void step(double lr, double weight_decay, const UpdateGate& gate);
+  void count_step() { ++steps_; }
 
   std::vector<Tensor> gradients() const;  ///< Parameter::gradient() of the trainable parameters
   std::int64_t steps() const { return steps_; }
@@ -53,6 +56,7 @@ class Optimizer {
  private:
   struct Slot {
     Parameter* parameter;
+    std::int64_t index;  // of the parameter in the store
     GroupFactors factors;
     Tensor master;         // Parameter::own itself unless it is bf16
     Tensor first, second;  // exp_avg and exp_avg_sq, or the momentum buffer alone

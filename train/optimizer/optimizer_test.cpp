@@ -2,10 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "model/test_models.h"
+#include "ops/open_gate.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -32,6 +34,19 @@ Tensor state_of(const Optimizer& optimizer, const std::string& name) {
   for (const StateTensor& t : optimizer.state())
     if (t.name == name) return t.value;
   return {};
+}
+
+// A step that counts. Returns the name of the first parameter that it made not finite.
+std::string step(Optimizer& optimizer, NemotronH& model, double lr, double weight_decay, double grad_scale) {
+  const std::vector<Parameter>& all = model.parameters().all();
+  UpdateGate gate = open_gate(grad_scale);
+  gate.finite = Tensor::empty({std::ssize(all)}, DType::f64, Device::cpu);
+  gate.finite.fill(1);
+  optimizer.step(lr, weight_decay, gate);
+  optimizer.count_step();
+  const auto finite = gate.finite.to_vector();
+  const auto lost = std::ranges::find(finite, 0.0);
+  return lost == finite.end() ? "" : all[static_cast<std::size_t>(lost - finite.begin())].name;
 }
 
 OptimizerOptions of_kind(OptimizerKind kind, double momentum = 0) {
@@ -86,7 +101,7 @@ TEST_CASE("optimizer: buffers and frozen parameters have no state and do not mov
   const Tensor head = frozen.value.clone();
   const Tensor bias = model.moe_layers()[0]->correction_bias().value.clone();
   fill_gradients(model, 3);
-  optimizer.step(0.1, 0.1, 1);
+  step(optimizer, model, 0.1, 0.1, 1);
   CHECK_BITS(frozen.value, head);
   CHECK_BITS(model.moe_layers()[0]->correction_bias().value, bias);
 }
@@ -111,8 +126,8 @@ TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop"
         v.emplace_back(w.back().size(), 0.0);
       }
       const double lr = 0.03, decay = 0.2, scale = 0.7;
-      for (int step = 1; step <= 3; ++step) {
-        fill_gradients(model, static_cast<std::uint64_t>(step));
+      for (int t = 1; t <= 3; ++t) {
+        fill_gradients(model, static_cast<std::uint64_t>(t));
         for (std::size_t i = 0; i < w.size(); ++i) {
           const Parameter& p = model.parameters().all()[i];
           const GroupFactors f = rule(p);
@@ -123,11 +138,11 @@ TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop"
             if (kind == OptimizerKind::adamw) w[i][j] *= 1 - lr * f.lr * decay * f.weight_decay;
             m[i][j] = 0.9 * m[i][j] + 0.1 * x;
             v[i][j] = 0.95 * v[i][j] + 0.05 * x * x;
-            const double mh = m[i][j] / (1 - std::pow(0.9, step)), vh = v[i][j] / (1 - std::pow(0.95, step));
+            const double mh = m[i][j] / (1 - std::pow(0.9, t)), vh = v[i][j] / (1 - std::pow(0.95, t));
             w[i][j] -= lr * f.lr * mh / (std::sqrt(vh) + 1e-8);
           }
         }
-        optimizer.step(lr, decay, scale);
+        step(optimizer, model, lr, decay, scale);
       }
       CHECK(optimizer.steps() == 3);
       const double eps = dtype == DType::f64 ? 1e-14 : 1e-6;
@@ -159,17 +174,17 @@ TEST_CASE("optimizer: SGD with momentum and nesterov against a plain loop") {
       w.push_back(p.value.to_vector());
       b.emplace_back(w.back().size(), 0.0);
     }
-    for (int step = 1; step <= 3; ++step) {
-      fill_gradients(model, static_cast<std::uint64_t>(step));
+    for (int t = 1; t <= 3; ++t) {
+      fill_gradients(model, static_cast<std::uint64_t>(t));
       for (std::size_t i = 0; i < w.size(); ++i) {
         const auto g = model.parameters().all()[i].node->grad().to_vector();
         for (std::size_t j = 0; j < g.size(); ++j) {
           const double x = 0.5 * g[j] + 0.1 * w[i][j];
-          b[i][j] = step == 1 ? x : 0.8 * b[i][j] + x;
+          b[i][j] = t == 1 ? x : 0.8 * b[i][j] + x;
           w[i][j] -= 0.05 * (nesterov ? x + 0.8 * b[i][j] : b[i][j]);
         }
       }
-      optimizer.step(0.05, 0.1, 0.5);
+      step(optimizer, model, 0.05, 0.1, 0.5);
     }
     for (std::size_t i = 0; i < w.size(); ++i) {
       const Parameter& p = model.parameters().all()[i];
@@ -183,14 +198,14 @@ TEST_CASE("optimizer: a parameter without gradient has gradient zero: moments fa
   randomise(model, 6);
   Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
   fill_gradients(model, 7);
-  optimizer.step(0.01, 0, 1);
+  step(optimizer, model, 0.01, 0, 1);
   Parameter& p = model.parameters().get("lm_head.weight");
   const Tensor w = p.value.clone(), m = state_of(optimizer, "exp_avg." + p.name).clone();
   model.parameters().clear_gradients();  // the buffers still hold the old numbers
   for (const Tensor& g : optimizer.gradients())
     for (const double x : g.to_vector()) REQUIRE(x == 0);
   model.parameters().clear_gradients();
-  optimizer.step(0, 0.5, 1);
+  step(optimizer, model, 0, 0.5, 1);
   CHECK_BITS(p.value, w);  // the learning rate is 0, so nothing decays either
   const auto faded = state_of(optimizer, "exp_avg." + p.name).to_vector();
   for (std::size_t j = 0; j < faded.size(); ++j)
@@ -202,11 +217,33 @@ TEST_CASE("optimizer: the first parameter that an update made not finite is name
   randomise(model, 8);
   Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
   fill_gradients(model, 9);
-  CHECK(optimizer.step(0.01, 0.1, 1) == nullptr);
+  CHECK(step(optimizer, model, 0.01, 0.1, 1) == "");
   Parameter& head = model.parameters().get("lm_head.weight");
   Parameter& norm = model.parameters().get("backbone.norm_f.weight");
   for (Parameter* p : {&head, &norm}) state_of(optimizer, "master." + p->name).fill(3.4e38);
-  CHECK(optimizer.step(0.01, 0, 1) == (&head < &norm ? &head : &norm));
+  CHECK(step(optimizer, model, 0.01, 0, 1) == (&head < &norm ? head : norm).name);
+}
+
+TEST_CASE("optimizer: behind a closed gate nothing changes, and the next step is the first") {
+  NemotronH model(tiny_config("-"), DType::bf16, Device::cpu),
+      other(tiny_config("-"), DType::bf16, Device::cpu);
+  std::vector<Optimizer> optimizers;
+  for (NemotronH* m : {&model, &other}) {
+    randomise(*m, 8);
+    optimizers.emplace_back(m->parameters(), of_kind(OptimizerKind::adamw));
+    fill_gradients(*m, 9);
+  }
+  UpdateGate gate = open_gate();
+  gate.go.fill(0);
+  gate.finite = Tensor::zeros({std::ssize(model.parameters().all())}, DType::f64, Device::cpu);
+  optimizers[0].step(0.01, 0.1, gate);
+  CHECK(optimizers[0].steps() == 0);
+  step(optimizers[0], model, 0.01, 0.1, 1);
+  step(optimizers[1], other, 0.01, 0.1, 1);
+  for (std::size_t i = 0; i < model.parameters().all().size(); ++i)
+    CHECK_BITS(model.parameters().all()[i].value, other.parameters().all()[i].value);
+  for (std::size_t i = 0; i < optimizers[0].state().size(); ++i)
+    CHECK_BITS(optimizers[0].state()[i].value, optimizers[1].state()[i].value);
 }
 
 TEST_CASE("optimizer: small steps are not lost in bf16 weights") {
@@ -218,11 +255,11 @@ TEST_CASE("optimizer: small steps are not lost in bf16 weights") {
   Optimizer optimizer(model.parameters(), o);
   // The numbers of bf16 below 1 lie 2^-8 apart, so one step of 2^-12 from 1 rounds back to 1. 64 such steps make
   // 2^-6, which must not be lost.
-  for (int step = 0; step < 64; ++step) {
+  for (int t = 0; t < 64; ++t) {
     model.parameters().clear_gradients();
     p.node->into().to.fill(0x1p-12);
-    optimizer.step(1, 0, 1);
-    if (step == 0) CHECK(p.value.to_vector()[0] == 1);
+    step(optimizer, model, 1, 0, 1);
+    if (t == 0) CHECK(p.value.to_vector()[0] == 1);
   }
   CHECK(p.value.to_vector()[0] == 1 - 0x1p-6);
 }

@@ -53,7 +53,7 @@ TokenBatch microbatch(const Task& task, int step, int m) {
   if (m == 1 || step % 3 == m)
     for (std::int64_t t = m == 1 ? 0 : 3; t < batch.labels.numel(); ++t)
       batch.labels.data<std::int64_t>()[t] = -100;
-  return {batch.ids, batch.labels, batch.sequences};
+  return {batch.ids, batch.labels, batch.sequences, count_labels(batch.labels)};
 }
 
 StepOptions step_options(DataParallel* parallel, int step) {
@@ -218,6 +218,7 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
     std::vector<TokenBatch> batches{microbatch(task, 0, 0)};
     batches[0].labels = Tensor::empty(batches[0].labels.shape(), DType::i64, Device::cpu);
     batches[0].labels.fill(-100);
+    batches[0].label_tokens = 0;
     CHECK(train_step(model, optimizer, batches, step_options(&parallel, 0)).outcome ==
           StepOutcome::no_labels);
     batches[0] = microbatch(task, 0, 0);

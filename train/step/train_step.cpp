@@ -1,9 +1,9 @@
 #include "train/step/train_step.h"
 
-#include <cmath>
+#include <algorithm>
 #include <memory>
 
-#include "ops/cross_entropy/cross_entropy.h"
+#include "core/add.h"
 #include "ops/global_norm/global_norm.h"
 #include "ops/router/router.h"
 #include "parallel/schedule/actions.h"
@@ -18,11 +18,41 @@ struct Microbatch {
   Var hidden;
 };
 
-/// What a step adds up over its microbatches.
-struct StepSums {
-  double loss = 0;
-  std::vector<MoeRecord> moe;  // of each MoE layer
+/// What a step adds up and decides, on the device of the model. The host reads it once, when the step ends.
+struct StepTensors {
+  Tensor sums;    // [1 + 4 L] f64 over the microbatches: the loss, the router losses of each of L MoE layers
+  Tensor counts;  // [L, E] i64: tokens sent to each expert
+  Tensor decision;  // [3] f64: see clip_decision
+  Tensor finite;    // [parameters] f64: see UpdateGate
+
+  explicit StepTensors(const NemotronH& model)
+      : sums(Tensor::zeros({1 + std::ssize(model.moe_layers()) * std::ssize(router_losses)}, DType::f64,
+                           model.device())),
+        counts(Tensor::zeros({std::ssize(model.moe_layers()), model.config().n_routed_experts}, DType::i64,
+                             model.device())),
+        finite(Tensor::empty({std::ssize(model.parameters().all())}, DType::f64, model.device())) {
+    finite.fill(1);
+  }
+  Tensor loss() const { return sums.narrow(0, 0, 1); }
+  Tensor losses_of(std::int64_t moe_layer) const {
+    constexpr std::int64_t kinds = std::ssize(router_losses);
+    return sums.narrow(0, 1 + moe_layer * kinds, kinds);
+  }
+  UpdateGate gate() const { return {decision.narrow(0, 1, 1), decision.narrow(0, 2, 1), finite}; }
 };
+
+/// StepTensors on the host.
+struct StepValues {
+  std::vector<double> sums, decision, finite;
+  Tensor counts;
+};
+
+/// The one place in a step where the host waits for the device.
+StepValues fetch(const StepTensors& t) {
+  const Tensor counts = Tensor::empty(t.counts.shape(), t.counts.dtype(), Device::cpu);
+  counts.copy_from(t.counts);
+  return {t.sums.to_vector(), t.decision.to_vector(), t.finite.to_vector(), counts};
+}
 
 /// Of all ranks.
 struct BatchTotals {
@@ -33,7 +63,7 @@ struct BatchTotals {
 BatchTotals count_batches(std::span<const TokenBatch> microbatches, DataParallel* parallel) {
   std::int64_t labels = 0, filled = 0;
   for (const TokenBatch& batch : microbatches) {
-    labels += count_labels(batch.labels);
+    labels += batch.label_tokens;
     filled += batch.ids.numel() > 0;
   }
   if (parallel) {
@@ -54,7 +84,8 @@ class Step {
         batches_(microbatches),
         options_(options),
         scale_(1.0 / static_cast<double>(totals.labels)),
-        live_(microbatches.size()) {
+        live_(microbatches.size()),
+        tensors_(model) {
     // Auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean
     // must not depend on how the batch is cut into microbatches.
     for (MoeMixer* moe : model.moe_layers()) {
@@ -62,14 +93,13 @@ class Step {
       moe->router().aux_grad_scale = 1.0 / totals.microbatches;
       if (options.parallel)
         moe->sum_totals_over_devices([p = options.parallel](const Tensor& t) { p->group().all_reduce(t); });
-      sums_.moe.emplace_back().counts = Tensor::zeros({moe->router().experts}, DType::i64, Device::cpu);
     }
   }
 
-  StepSums run(const std::vector<Action>& actions) {
+  StepTensors run(const std::vector<Action>& actions) {
     for (const Action& action : actions)
       action.kind == Action::Kind::forward ? forward(action.microbatch) : backward(action.microbatch);
-    return std::move(sums_);
+    return std::move(tensors_);
   }
 
  private:
@@ -90,7 +120,7 @@ class Step {
     Microbatch& m = *live_[index];
     Context ctx = context(m);
     const Var loss = model_.loss(ctx, std::exchange(m.hidden, {}), batches_[index].labels, scale_);
-    sums_.loss += loss.value().to_vector()[0];
+    add_elements(tensors_.loss(), tensors_.loss(), loss.value().reshape({1}));
     if (options_.parallel) options_.parallel->begin_microbatch(index + 1 == batches_.size());
     m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), loss.value().device()));
     add_records(m);
@@ -98,15 +128,12 @@ class Step {
   }
 
   void add_records(const Microbatch& m) {
-    const std::vector<MoeRecord*> records = moe_records(m.records);
-    for (std::size_t i = 0; i < records.size(); ++i) {
-      const MoeRecord& record = *records[i];
-      MoeRecord& sum = sums_.moe[i];
-      add_counts(sum.counts, record.counts);
-      sum.aux_loss += record.aux_loss;
-      sum.seq_aux_loss += record.seq_aux_loss;
-      sum.global_aux_loss += record.global_aux_loss;
-      sum.z_loss += record.z_loss;
+    std::int64_t layer = 0;
+    for (const MoeRecord* record : moe_records(m.records)) {
+      const Tensor sum = tensors_.losses_of(layer);
+      add_elements(sum, sum, record->losses);
+      add_counts(tensors_.counts.select(layer), record->counts);
+      ++layer;
     }
   }
 
@@ -115,79 +142,56 @@ class Step {
   const StepOptions& options_;
   double scale_;
   std::vector<std::unique_ptr<Microbatch>> live_;
-  StepSums sums_;
+  StepTensors tensors_;
 };
 
-/// Over all ranks, in their order.
-void sum_over_ranks(StepSums& sums, Communicator& group) {
-  std::vector<double> values{sums.loss};
-  std::vector<std::int64_t> counts;
-  for (const MoeRecord& moe : sums.moe) {
-    values.insert(values.end(), {moe.aux_loss, moe.seq_aux_loss, moe.global_aux_loss, moe.z_loss});
-    const auto* c = moe.counts.data<std::int64_t>();
-    counts.insert(counts.end(), c, c + moe.counts.numel());
-  }
-  const Tensor value_tensor = Tensor::from(values, {std::ssize(values)});
-  const Tensor count_tensor = Tensor::from(counts, {std::ssize(counts)});
-  group.all_reduce(value_tensor);
-  if (!counts.empty()) group.all_reduce(count_tensor);
-  const double* value = value_tensor.data<double>();
-  sums.loss = *value++;
-  std::int64_t first = 0;
-  for (MoeRecord& moe : sums.moe) {
-    moe.aux_loss = *value++;
-    moe.seq_aux_loss = *value++;
-    moe.global_aux_loss = *value++;
-    moe.z_loss = *value++;
-    moe.counts = count_tensor.narrow(0, first, moe.counts.numel());
-    first += moe.counts.numel();
+/// In the order of the ranks.
+void sum_over_ranks(const StepTensors& t, Communicator& group) {
+  group.all_reduce(t.sums);
+  if (t.counts.numel() > 0) group.all_reduce(t.counts);
+}
+
+/// Weights, then router biases, unless the decision is to skip the step.
+void update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, const StepTensors& t) {
+  optimizer.step(options.lr, options.weight_decay, t.gate());
+  if (options.expert_bias_rate <= 0) return;
+  std::int64_t layer = 0;
+  for (const MoeMixer* moe : model.moe_layers()) {
+    const Parameter& bias = moe->correction_bias();
+    UpdateGate gate = t.gate();
+    gate.finite = t.finite.narrow(0, &bias - model.parameters().all().data(), 1);
+    update_expert_bias(bias.value, t.counts.select(layer++), options.expert_bias_rate, gate);
   }
 }
 
-std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& model, const StepSums& sums,
+/// See StepResult.
+std::vector<std::pair<std::string, double>> auxiliary_losses(const NemotronH& model, const StepValues& values,
                                                              double microbatches) {
-  struct Kind {
-    const char* name;
-    double RouterOptions::*coef;
-    double MoeRecord::*sum;
-  };
-  static constexpr Kind kinds[] = {
-      {"aux_loss", &RouterOptions::aux_loss_coef, &MoeRecord::aux_loss},
-      {"seq_aux_loss", &RouterOptions::seq_aux_loss_coef, &MoeRecord::seq_aux_loss},
-      {"global_aux_loss", &RouterOptions::global_aux_loss_coef, &MoeRecord::global_aux_loss},
-      {"z_loss", &RouterOptions::z_loss_coef, &MoeRecord::z_loss},
-  };
   std::vector<std::pair<std::string, double>> losses;
-  for (const Kind& kind : kinds) {
+  for (std::size_t kind = 0; kind < router_losses.size(); ++kind) {
     bool on = false;
     double sum = 0;
-    for (std::size_t i = 0; i < sums.moe.size(); ++i) {
-      on = on || model.moe_layers()[i]->router().*kind.coef != 0;
-      sum += sums.moe[i].*kind.sum;
+    for (std::size_t i = 0; i < model.moe_layers().size(); ++i) {
+      on = on || model.moe_layers()[i]->router().*router_losses[kind].coef != 0;
+      sum += values.sums[1 + i * router_losses.size() + kind];
     }
-    if (on) losses.emplace_back(kind.name, sum / microbatches);
+    if (on) losses.emplace_back(router_losses[kind].name, sum / microbatches);
   }
   return losses;
 }
 
-/// Weights, then router biases. Returns StepResult::not_finite.
-std::string update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, const StepSums& sums,
-                   double grad_scale) {
-  const Parameter* lost = optimizer.step(options.lr, options.weight_decay, grad_scale);
-  if (options.expert_bias_rate > 0)
-    for (std::size_t i = 0; i < model.moe_layers().size(); ++i) {
-      const Parameter& bias = model.moe_layers()[i]->correction_bias();
-      if (!update_expert_bias(bias.value, sums.moe[i].counts, options.expert_bias_rate) && !lost)
-        lost = &bias;
-    }
-  const std::vector<Parameter>& all = model.parameters().all();
-  std::int64_t first = lost ? lost - all.data() : std::ssize(all);
-  if (options.parallel) {
-    const Tensor index = Tensor::from<std::int64_t>({first}, {1});
-    options.parallel->group().all_reduce(index, Reduction::min);
-    first = index.item<std::int64_t>();
-  }
-  return first < std::ssize(all) ? all[static_cast<std::size_t>(first)].name : "";
+StepResult result_of(const NemotronH& model, const StepValues& values, const BatchTotals& totals) {
+  StepResult result;
+  result.label_tokens = totals.labels;
+  result.loss = values.sums[0] * (1.0 / static_cast<double>(totals.labels));
+  result.grad_norm = values.decision[0];
+  if (values.decision[2] == 0) result.outcome = StepOutcome::non_finite;
+  if (const auto lost = std::ranges::find(values.finite, 0.0); lost != values.finite.end())
+    result.not_finite = model.parameters().all()[static_cast<std::size_t>(lost - values.finite.begin())].name;
+  result.auxiliary_losses = auxiliary_losses(model, values, totals.microbatches);
+  for (std::int64_t i = 0; i < values.counts.dim(0); ++i)
+    result.expert_counts.push_back(values.counts.select(i));
+  return result;
 }
 
 }  // namespace
@@ -195,33 +199,32 @@ std::string update(NemotronH& model, Optimizer& optimizer, const StepOptions& op
 StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options) {
   DataParallel* parallel = options.parallel;
-  StepResult result;
   const BatchTotals totals = count_batches(microbatches, parallel);
-  result.label_tokens = totals.labels;
   model.parameters().clear_gradients();
-  if (result.label_tokens == 0) {
-    result.outcome = StepOutcome::no_labels;
-    return result;
+  if (totals.labels == 0) {
+    StepResult nothing;
+    nothing.outcome = StepOutcome::no_labels;
+    return nothing;
   }
   if (parallel) parallel->begin_step();
-  StepSums sums = Step(model, microbatches, options, totals).run(sequential_actions(microbatches.size()));
+  StepTensors tensors =
+      Step(model, microbatches, options, totals).run(sequential_actions(microbatches.size()));
   if (parallel) {
     parallel->finish_gradients();
-    sum_over_ranks(sums, parallel->group());
+    sum_over_ranks(tensors, parallel->group());
   }
-  result.loss = sums.loss * (1.0 / static_cast<double>(totals.labels));
-  result.auxiliary_losses = auxiliary_losses(model, sums, totals.microbatches);
-  for (const MoeRecord& sum : sums.moe) result.expert_counts.push_back(sum.counts);
   const std::vector<Tensor> gradients = optimizer.gradients();
-  const SquareSum norm = parallel ? parallel->norm_of_gradients(gradients) : sum_of_squares(gradients);
-  result.grad_norm = norm.norm();
-  if (!norm.finite || !std::isfinite(result.loss))
-    result.outcome = StepOutcome::non_finite;
-  else
-    result.not_finite =
-        update(model, optimizer, options, sums, clip_coefficient(norm.norm(), options.max_norm));
-  if (parallel) parallel->finish_update(result.outcome == StepOutcome::updated);
+  const Tensor square_sum =
+      parallel ? parallel->square_sum_of_gradients(gradients) : sum_of_squares(gradients, model.device());
+  tensors.decision = clip_decision(square_sum, tensors.loss(), options.max_norm);
+  update(model, optimizer, options, tensors);
+  if (parallel) {
+    parallel->group().all_reduce(tensors.finite, Reduction::min);
+    parallel->finish_update();
+  }
   model.parameters().clear_gradients();
+  const StepResult result = result_of(model, fetch(tensors), totals);
+  if (result.outcome == StepOutcome::updated) optimizer.count_step();
   return result;
 }
 
@@ -230,7 +233,7 @@ LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelCho
   ctx.kernels = kernels;
   const Var hidden = model.hidden(ctx, batch.ids, batch.sequences);
   const Var loss = model.loss(ctx, hidden, batch.labels, 1);
-  return {loss.value().to_vector()[0], count_labels(batch.labels)};
+  return {loss.value().to_vector()[0], batch.label_tokens};
 }
 
 }  // namespace nemocube

@@ -12,15 +12,16 @@ using namespace nemocube::testing;
 
 namespace {
 
-TokenBatch token_batch(const TestBatch& b) { return {b.ids, b.labels, b.sequences}; }
+TokenBatch token_batch(const TestBatch& b) { return {b.ids, b.labels, b.sequences, count_labels(b.labels)}; }
 
 // Sequences [first, last) of a batch as one microbatch.
 TokenBatch rows(const TestBatch& b, std::int64_t first, std::int64_t last) {
   const std::int64_t begin = b.sequences.begin(first), count = b.sequences.end(last - 1) - begin;
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = first; i < last; ++i) lengths.push_back(b.sequences.length(i));
-  return {b.ids.narrow(0, begin, count).clone(), b.labels.narrow(0, begin, count).clone(),
-          Sequences::of_lengths(lengths)};
+  const Tensor labels = b.labels.narrow(0, begin, count).clone();
+  return {b.ids.narrow(0, begin, count).clone(), labels, Sequences::of_lengths(lengths),
+          count_labels(labels)};
 }
 
 struct Trainer {
@@ -260,9 +261,10 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
     BlockRecords records;
     loss_and_gradients(by_hand.model, part(batch, i), 1, nullptr, &records);
     for (const MoeRecord* moe : moe_records(records)) {
-      aux += moe->aux_loss / 2;
-      global += moe->global_aux_loss / 2;
-      z += moe->z_loss / 2;
+      const auto losses = moe->losses.to_vector();
+      aux += losses[0] / 2;
+      global += losses[2] / 2;
+      z += losses[3] / 2;
     }
   }
   const StepResult r = train_step(t.model, t.optimizer, two, step_options());
