@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
+#include <vector>
 
 #include "core/parallel_for.h"
 #include "ops/contribute.h"
@@ -12,7 +14,7 @@
 namespace nemocube {
 namespace {
 
-using Offsets = std::vector<std::int64_t>;
+using Offsets = std::span<const std::int64_t>;
 
 // Products are cut into parts, so that unequal groups spread over the threads. oneDNN prepares every distinct
 // size of product once. The bounds on the sizes of parts limit the number of distinct sizes, however tokens
@@ -34,7 +36,7 @@ void cut(std::vector<Part>& parts, std::int64_t group, std::int64_t begin, std::
     parts.push_back({group, at, std::min(at + length, end)});
 }
 
-std::vector<Part> cut_rows(const Offsets& offsets) {
+std::vector<Part> cut_rows(Offsets offsets) {
   std::vector<Part> parts;
   for (std::size_t e = 0; e + 1 < offsets.size(); ++e)
     cut(parts, static_cast<std::int64_t>(e), offsets[e], offsets[e + 1], most_rows);
@@ -60,48 +62,50 @@ void run_parts(const std::vector<Part>& parts, Fn&& fn) {
 
 Tensor rows_of(const Tensor& t, const Part& part) { return t.narrow(0, part.begin, part.end - part.begin); }
 
-void check_offsets(const Offsets& offsets, std::int64_t groups, std::int64_t rows) {
-  require(static_cast<std::int64_t>(offsets.size()) == groups + 1, "grouped_linear: offsets: want ",
-          groups + 1, " values for ", groups, " groups, got ", offsets.size());
-  require(offsets.front() == 0 && offsets.back() == rows && std::ranges::is_sorted(offsets),
-          "grouped_linear: offsets: want values ascending from 0 to ", rows, ", got ", offsets.front(),
-          " to ", offsets.back(), std::ranges::is_sorted(offsets) ? "" : ", not ascending");
+Offsets checked(const Tensor& offsets, std::int64_t groups, std::int64_t rows) {
+  check_dtype("grouped_linear: offsets", offsets, DType::i64);
+  check_shape("grouped_linear: offsets", offsets, {groups + 1});
+  const Offsets values(offsets.data<std::int64_t>(), static_cast<std::size_t>(groups + 1));
+  require(values.front() == 0 && values.back() == rows && std::ranges::is_sorted(values),
+          "grouped_linear: offsets: want values ascending from 0 to ", rows, ", got ", values.front(), " to ",
+          values.back(), std::ranges::is_sorted(values) ? "" : ", not ascending");
+  return values;
 }
 
 }  // namespace
 
-Tensor grouped_linear_forward(const Tensor& x, const Offsets& offsets, const Tensor& weight) {
+Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tensor& weight) {
   require(x.ndim() == 2, "grouped_linear: x: want shape [rows, in], got ", x.shape());
   require(weight.ndim() == 3 && weight.cols() == x.cols(), "grouped_linear: weight: want shape [E, out, ",
           x.cols(), "], got ", weight.shape());
   check_dtype("grouped_linear: weight", weight, x.dtype());
-  check_offsets(offsets, weight.dim(0), x.dim(0));
+  const Offsets groups = checked(offsets, weight.dim(0), x.dim(0));
   const Tensor y = Tensor::empty({x.dim(0), weight.dim(1)}, x.dtype(), x.device());
-  run_parts(cut_rows(offsets), [&](const Part& part) {
+  run_parts(cut_rows(groups), [&](const Part& part) {
     matmul_untimed({rows_of(y, part), Into::set}, rows_of(x, part), false, weight.select(part.group), true);
   });
   return y;
 }
 
-void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Offsets& offsets,
+void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets,
                                    const Tensor& weight) {
-  check_offsets(offsets, weight.dim(0), dy.dim(0));
-  run_parts(cut_rows(offsets), [&](const Part& part) {
+  const Offsets groups = checked(offsets, weight.dim(0), dy.dim(0));
+  run_parts(cut_rows(groups), [&](const Part& part) {
     matmul_untimed({rows_of(dx.to, part), dx.how}, rows_of(dy, part), false, weight.select(part.group),
                    false);
   });
 }
 
-void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Offsets& offsets,
+void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets,
                                     const Tensor& x) {
-  check_offsets(offsets, dweight.to.dim(0), dy.dim(0));
+  const Offsets groups = checked(offsets, dweight.to.dim(0), dy.dim(0));
   std::vector<Part> parts;
   for (std::int64_t e = 0; e < dweight.to.dim(0); ++e) cut(parts, e, 0, dweight.to.dim(1), most_outputs);
   run_parts(parts, [&](const Part& part) {
     const auto e = static_cast<std::size_t>(part.group);
     const Tensor to = rows_of(dweight.to.select(part.group), part);
     std::vector<Part> sums;
-    cut(sums, part.group, offsets[e], offsets[e + 1], most_summands);
+    cut(sums, part.group, groups[e], groups[e + 1], most_summands);
     if (sums.empty() && dweight.how == Into::set) to.zero();
     Into how = dweight.how;
     for (const Part& sum : sums) {
@@ -112,7 +116,7 @@ void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, con
   });
 }
 
-Var grouped_linear(Context& ctx, const Var& x, const Offsets& offsets, const Var& weight) {
+Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight) {
   Var y = make_result(grouped_linear_forward(x.value(), offsets, weight.value()), ctx.records({&x, &weight}));
   if (!y.needs_grad()) return y;
   const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();

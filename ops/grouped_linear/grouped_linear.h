@@ -1,7 +1,4 @@
 #pragma once
-#include <cstdint>
-#include <vector>
-
 #include "core/autograd.h"
 
 namespace nemocube {
@@ -9,20 +6,19 @@ namespace nemocube {
 /// One bias-free linear layer for each group of rows (the experts of a mixture):
 /// y[t] = W[e] x[t],  dx[t] = W[e]^T dy[t],  dW[e] = sum_t dy[t] x[t]^T,   offsets[e] <= t < offsets[e + 1]
 ///
-/// shapes     x [R, in], weight [E, out, in], y [R, out]; offsets: E + 1 values ascending from 0 to R.
+/// shapes     x [R, in], weight [E, out, in], y [R, out]; offsets [E + 1] i64, ascending from 0 to R.
 ///            Groups may be empty; their dW is zero
 /// dtypes     x, weight, y alike: f32, f64 or bf16; sums in f32 (f64 for f64)
 /// layout     row stride of x free
 /// gradients  as for linear
 /// errors     Error for shapes, dtypes or offsets that do not fit
-Var grouped_linear(Context& ctx, const Var& x, const std::vector<std::int64_t>& offsets, const Var& weight);
+Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight);
 
 /// The pieces, without a tape.
-Tensor grouped_linear_forward(const Tensor& x, const std::vector<std::int64_t>& offsets,
-                              const Tensor& weight);
-void grouped_linear_backward_input(const Output& dx, const Tensor& dy,
-                                   const std::vector<std::int64_t>& offsets, const Tensor& weight);
-void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy,
-                                    const std::vector<std::int64_t>& offsets, const Tensor& x);
+Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tensor& weight);
+void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets,
+                                   const Tensor& weight);
+void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets,
+                                    const Tensor& x);
 
 }  // namespace nemocube

@@ -64,6 +64,7 @@ void add_cases(std::vector<BenchCase>& cases, const char* kind, const Offsets& o
   const Tensor weight = normal({experts, columns, columns}, dtype, "weight");
   const Tensor dx = Tensor::zeros({rows, columns}, dtype, Device::cpu);
   const Tensor dweight = Tensor::zeros(weight.shape(), accumulate_dtype(dtype), Device::cpu);
+  const Tensor group_offsets = Tensor::from(offsets, {experts + 1});
   double used = 0;  // the part of the weights that belongs to experts with rows
   for_groups(offsets, [&](auto...) { used += 1 / static_cast<double>(experts); });
 
@@ -72,21 +73,21 @@ void add_cases(std::vector<BenchCase>& cases, const char* kind, const Offsets& o
   c.flops = 2.0 * static_cast<double>(rows * columns) * static_cast<double>(columns);
   c.bytes = bytes_of(x, dy) + used * bytes_of(weight);  // y is as large as dy
   c.variant = cat("forward, ", kind, " rows");
-  c.run = [=] { grouped_linear_forward(x, offsets, weight); };
-  c.verify = [=] { return check_y(grouped_linear_forward(x, offsets, weight), x, offsets, weight); };
+  c.run = [=] { grouped_linear_forward(x, group_offsets, weight); };
+  c.verify = [=] { return check_y(grouped_linear_forward(x, group_offsets, weight), x, offsets, weight); };
   cases.push_back(c);
   c.variant = cat("backward input, ", kind, " rows");
-  c.run = [=] { grouped_linear_backward_input({dx, Into::set}, dy, offsets, weight); };
+  c.run = [=] { grouped_linear_backward_input({dx, Into::set}, dy, group_offsets, weight); };
   c.verify = [=] {
-    grouped_linear_backward_input({dx, Into::set}, dy, offsets, weight);
+    grouped_linear_backward_input({dx, Into::set}, dy, group_offsets, weight);
     return check_dx(dx, dy, offsets, weight);
   };
   cases.push_back(c);
   c.variant = cat("backward weight, ", kind, " rows");
   c.bytes = bytes_of(x, dy) + 2 * used * bytes_of(dweight);  // read and written, because it adds
-  c.run = [=] { grouped_linear_backward_weight({dweight, Into::add}, dy, offsets, x); };
+  c.run = [=] { grouped_linear_backward_weight({dweight, Into::add}, dy, group_offsets, x); };
   c.verify = [=] {
-    grouped_linear_backward_weight({dweight, Into::set}, dy, offsets, x);
+    grouped_linear_backward_weight({dweight, Into::set}, dy, group_offsets, x);
     return check_dweight(dweight, dy, offsets, x);
   };
   cases.push_back(c);

@@ -15,9 +15,11 @@ namespace {
 
 using Offsets = std::vector<std::int64_t>;
 
+Tensor tensor_of(const Offsets& offsets) { return Tensor::from(offsets, {std::ssize(offsets)}); }
+
 DiffFn with_offsets(const Offsets& offsets) {
   return [offsets](Context& ctx, const std::vector<Var>& v) {
-    return std::vector<Var>{grouped_linear(ctx, v[0], offsets, v[1])};
+    return std::vector<Var>{grouped_linear(ctx, v[0], tensor_of(offsets), v[1])};
   };
 }
 
@@ -67,7 +69,7 @@ void check_against_reference(DType dtype, const Offsets& offsets, std::int64_t i
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    const Var y = grouped_linear(ctx, vx, offsets, vw);
+    const Var y = grouped_linear(ctx, vx, tensor_of(offsets), vw);
     tape.backward(y, dy);
     CHECK_CLOSE(y.value(), want.y, product_tol(dtype, in));
     CHECK_CLOSE(vx.node()->take(), want.dx, product_tol(dtype, out));
@@ -91,8 +93,8 @@ TEST_CASE("grouped_linear: against finite differences") {
 
 TEST_CASE("grouped_linear: a weight that is computed") {
   const DiffFn fn = [](Context& ctx, const std::vector<Var>& v) {
-    const Var weight = reshape(ctx, grouped_linear(ctx, v[1], {0, 3}, v[2]), {1, 3, 2});
-    return std::vector<Var>{grouped_linear(ctx, v[0], {0, 4}, weight)};
+    const Var weight = reshape(ctx, grouped_linear(ctx, v[1], tensor_of({0, 3}), v[2]), {1, 3, 2});
+    return std::vector<Var>{grouped_linear(ctx, v[0], tensor_of({0, 4}), weight)};
   };
   CHECK_GRADIENTS(fn, {f64({4, 2}, 1), f64({3, 5}, 2), f64({1, 2, 5}, 3)});
 }
@@ -117,7 +119,8 @@ TEST_CASE("grouped_linear: groups without rows get a zero gradient, others keep 
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    const Var y = grouped_linear(ctx, random_tensor({offsets.back(), 4}, DType::f32, 2), offsets, weight);
+    const Var y =
+        grouped_linear(ctx, random_tensor({offsets.back(), 4}, DType::f32, 2), tensor_of(offsets), weight);
     tape.backward(y, random_tensor({offsets.back(), 2}, DType::f32, 3));
   };
   step({0, 0, 2, 2});
@@ -137,26 +140,29 @@ TEST_CASE("grouped_linear: products run side by side count once in time and all 
   for (std::int64_t e = 0; e <= 16; ++e) offsets.push_back(4 * e);
   reset_matmul_flops();
   const std::int64_t calls = matmul_zone().calls();
-  const Tensor y = grouped_linear_forward(x, offsets, weight);
+  const Tensor y = grouped_linear_forward(x, tensor_of(offsets), weight);
   CHECK(matmul_flops() == 2 * 64 * 8 * 4);
   CHECK(matmul_zone().calls() == calls + 1);
-  for (int again = 0; again < 3; ++again) CHECK_BITS(grouped_linear_forward(x, offsets, weight), y);
+  for (int again = 0; again < 3; ++again)
+    CHECK_BITS(grouped_linear_forward(x, tensor_of(offsets), weight), y);
 }
 
 TEST_CASE("grouped_linear: errors") {
   Context ctx;
   const Tensor x = Tensor::zeros({4, 3}, DType::f32, Device::cpu),
                weight = Tensor::zeros({2, 5, 3}, DType::f32, Device::cpu);
-  CHECK_NOTHROW(grouped_linear(ctx, x, {0, 1, 4}, weight));
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 4}, weight), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {}, weight), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {1, 2, 4}, weight), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 2, 3}, weight), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 5, 4}, weight), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x.reshape({2, 2, 3}), {0, 1, 4}, weight), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({2, 5, 4}, DType::f32, Device::cpu)),
-                  Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({10, 3}, DType::f32, Device::cpu)), Error);
-  CHECK_THROWS_AS(grouped_linear(ctx, x, {0, 1, 4}, Tensor::zeros({2, 5, 3}, DType::f64, Device::cpu)),
-                  Error);
+  CHECK_NOTHROW(grouped_linear(ctx, x, tensor_of({0, 1, 4}), weight));
+  CHECK_THROWS_AS(grouped_linear(ctx, x, tensor_of({0, 4}), weight), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, tensor_of({}), weight), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, tensor_of({1, 2, 4}), weight), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, Tensor::from<std::int32_t>({0, 1, 4}, {3}), weight), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, tensor_of({0, 2, 3}), weight), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x, tensor_of({0, 5, 4}), weight), Error);
+  CHECK_THROWS_AS(grouped_linear(ctx, x.reshape({2, 2, 3}), tensor_of({0, 1, 4}), weight), Error);
+  CHECK_THROWS_AS(
+      grouped_linear(ctx, x, tensor_of({0, 1, 4}), Tensor::zeros({2, 5, 4}, DType::f32, Device::cpu)), Error);
+  CHECK_THROWS_AS(
+      grouped_linear(ctx, x, tensor_of({0, 1, 4}), Tensor::zeros({10, 3}, DType::f32, Device::cpu)), Error);
+  CHECK_THROWS_AS(
+      grouped_linear(ctx, x, tensor_of({0, 1, 4}), Tensor::zeros({2, 5, 3}, DType::f64, Device::cpu)), Error);
 }

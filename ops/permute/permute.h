@@ -1,6 +1,4 @@
 #pragma once
-#include <vector>
-
 #include "core/autograd.h"
 
 /// Rows from token order to expert order and back. Each of T tokens chose k experts; its row appears once for
@@ -8,9 +6,9 @@
 namespace nemocube {
 
 struct Permutation {
-  std::vector<std::int64_t> offsets;  ///< [E + 1]: expert e holds rows [offsets[e], offsets[e + 1])
-  Tensor source;                      ///< [T k] i32: token of each row
-  Tensor slot;                        ///< [T, k] i32: row of token t's choice j
+  Tensor offsets;  ///< [E + 1] i64: expert e holds rows [offsets[e], offsets[e + 1])
+  Tensor source;   ///< [T k] i32: token of each row
+  Tensor slot;     ///< [T, k] i32: row of token t's choice j
 };
 
 /// experts [T, k] i32, each in [0, expert_count). The rows of an expert are in ascending (token, choice)
