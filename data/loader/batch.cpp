@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace nemocube {
 
@@ -53,12 +54,17 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id) {
   return batch;
 }
 
+TokenBatch::TokenBatch(Tensor ids, Tensor labels, Sequences sequences)
+    : ids(std::move(ids)),
+      labels(std::move(labels)),
+      sequences(std::move(sequences)),
+      label_tokens(count_labels(this->labels)) {}
+
 TokenBatch without_padding(const Batch& batch) {
-  TokenBatch out;
-  out.ids = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
-  out.labels = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
-  auto* ids = out.ids.data<std::int64_t>();
-  auto* labels = out.labels.data<std::int64_t>();
+  const Tensor all_ids = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
+  const Tensor all_labels = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
+  auto* ids = all_ids.data<std::int64_t>();
+  auto* labels = all_labels.data<std::int64_t>();
   std::vector<std::int64_t> lengths;
   for (std::int64_t r = 0; r < batch.samples; ++r) {
     const auto& documents = batch.lengths[static_cast<std::size_t>(r)];
@@ -67,9 +73,7 @@ TokenBatch without_padding(const Batch& batch) {
     labels = std::copy_n(batch.labels.row<std::int64_t>(r), content, labels);
     lengths.insert(lengths.end(), documents.begin(), documents.end());
   }
-  out.sequences = Sequences::of_lengths(lengths);
-  out.label_tokens = batch.label_tokens;
-  return out;
+  return {all_ids, all_labels, Sequences::of_lengths(lengths)};
 }
 
 }  // namespace nemocube

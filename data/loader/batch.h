@@ -30,10 +30,12 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id);
 /// The content of a batch without its padding: the documents one after another. Causal models give the same
 /// loss as on the rectangle, since padding follows the content and has no labels.
 struct TokenBatch {
-  Tensor ids;                     ///< [tokens] i64
-  Tensor labels;                  ///< [tokens] i64
-  Sequences sequences;            ///< one for each document
-  std::int64_t label_tokens = 0;  ///< labels that are targets
+  /// Counts the labels, which lie in host memory here, so that no step has to read them from a device.
+  TokenBatch(Tensor ids, Tensor labels, Sequences sequences);
+  Tensor ids;                 ///< [tokens] i64
+  Tensor labels;              ///< [tokens] i64
+  Sequences sequences;        ///< one for each document
+  std::int64_t label_tokens;  ///< labels that are targets
 };
 TokenBatch without_padding(const Batch& batch);
 

@@ -20,20 +20,17 @@ TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab, std::int6
                         std::int64_t ranks) {
   const std::int64_t first = o.batch * rank / ranks, rows = o.batch * (rank + 1) / ranks - first;
   const std::int64_t tokens = rows * o.seq;
-  TokenBatch batch;
-  batch.ids = Tensor::empty({tokens}, DType::i64, Device::cpu);
-  batch.labels = Tensor::empty({tokens}, DType::i64, Device::cpu);
-  batch.sequences = Sequences::uniform(rows, o.seq);
-  batch.label_tokens = rows * (o.seq - 1);
+  const Tensor ids = Tensor::empty({tokens}, DType::i64, Device::cpu);
+  const Tensor labels = Tensor::empty({tokens}, DType::i64, Device::cpu);
   const RandomStream stream(1234, "bench/tokens");
   for (std::int64_t t = 0; t < tokens; ++t)
-    batch.ids.data<std::int64_t>()[t] = static_cast<std::int64_t>(
+    ids.data<std::int64_t>()[t] = static_cast<std::int64_t>(
         stream.below(static_cast<std::uint64_t>(first * o.seq + t), static_cast<std::uint64_t>(vocab)));
   for (std::int64_t t = 0; t < tokens; ++t) {
     const bool last = t % o.seq == o.seq - 1;
-    batch.labels.data<std::int64_t>()[t] = last ? -100 : batch.ids.data<std::int64_t>()[t + 1];
+    labels.data<std::int64_t>()[t] = last ? -100 : ids.data<std::int64_t>()[t + 1];
   }
-  return batch;
+  return {ids, labels, Sequences::uniform(rows, o.seq)};
 }
 
 /// What all communicators of this rank have done since they were made.

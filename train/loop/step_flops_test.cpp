@@ -13,14 +13,11 @@ using namespace nemocube::testing;
 TEST_CASE("step FLOPs: sequences at their own lengths, the head for labelled tokens") {
   const NemotronHConfig config = tiny_config("ME*-");
   const auto batch = [&](const std::vector<std::int64_t>& lengths, std::int64_t labelled) {
-    TokenBatch b;
-    b.sequences = Sequences::of_lengths(lengths);
-    b.ids = random_ids(config, b.sequences.tokens(), 1);
-    std::vector<std::int64_t> labels(static_cast<std::size_t>(b.sequences.tokens()), -100);
+    const Sequences sequences = Sequences::of_lengths(lengths);
+    std::vector<std::int64_t> labels(static_cast<std::size_t>(sequences.tokens()), -100);
     std::fill_n(labels.begin(), labelled, 1);
-    b.labels = Tensor::from(labels, {b.sequences.tokens()});
-    b.label_tokens = labelled;
-    return b;
+    return TokenBatch(random_ids(config, sequences.tokens(), 1), Tensor::from(labels, {sequences.tokens()}),
+                      sequences);
   };
   const auto body = [&](double length) {
     const ForwardFlops f = forward_flops_per_token(config, length);

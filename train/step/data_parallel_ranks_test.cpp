@@ -54,7 +54,7 @@ TokenBatch microbatch(const Task& task, int step, int m) {
   if (m == 1 || step % 3 == m)
     for (std::int64_t t = m == 1 ? 0 : 3; t < batch.labels.numel(); ++t)
       batch.labels.data<std::int64_t>()[t] = -100;
-  return {batch.ids, batch.labels, batch.sequences, count_labels(batch.labels)};
+  return {batch.ids, batch.labels, batch.sequences};
 }
 
 StepOptions step_options(DataParallel* parallel, int step) {
@@ -228,16 +228,23 @@ TEST_CASE("data parallel: ten steps in f32 and bf16; the same layout gives the s
 TEST_CASE("data parallel: a batch without labels, and one that is not finite, change nothing on any rank") {
   const Task task;
   World& world = test_world();
-  for (const ZeroLevel level : {ZeroLevel::none, ZeroLevel::parameters}) {
+  for (const ZeroLevel level : {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::parameters}) {
     const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
     NemotronH model(config_of(task), task.dtype, Device::meta);
     DataParallel parallel(model, groups, {.level = level}, Device::cpu);
     initialise(model, 3);
+    parallel.spread_values();
     Optimizer optimizer(model.parameters(), {});
+    const auto kept = [&] {
+      std::vector<Tensor> all;
+      for (const Parameter& p : model.parameters().all()) all.push_back(p.own.clone());
+      for (const StateTensor& t : optimizer.state()) all.push_back(t.value.clone());
+      return all;
+    };
     std::vector<TokenBatch> batches{microbatch(task, 0, 0)};
-    batches[0].labels = Tensor::empty(batches[0].labels.shape(), DType::i64, Device::cpu);
-    batches[0].labels.fill(-100);
-    batches[0].label_tokens = 0;
+    const Tensor none = batches[0].labels.clone();
+    none.fill(-100);
+    batches[0] = TokenBatch(batches[0].ids, none, batches[0].sequences);
     CHECK(train_step(model, optimizer, batches, step_options(&parallel, 0)).outcome ==
           StepOutcome::no_labels);
     batches[0] = microbatch(task, 0, 0);
@@ -246,10 +253,31 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
       for (Parameter& p : model.parameters().all())
         if (p.own.numel() > 0 && p.name.ends_with("lm_head.weight")) p.own.fill(INFINITY);
     }
+    const std::vector<Tensor> before = kept();
     const StepResult bad = train_step(model, optimizer, batches, step_options(&parallel, 0));
     CHECK(bad.outcome == StepOutcome::non_finite);
+    CHECK(bad.not_finite == "");
     CHECK(optimizer.steps() == 0);
+    const std::vector<Tensor> after = kept();
+    for (std::size_t i = 0; i < before.size(); ++i) CHECK_BITS(after[i], before[i]);
   }
+}
+
+TEST_CASE("data parallel: all ranks name the parameter that one rank's update made not finite") {
+  const Task task;
+  World& world = test_world();
+  const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+  NemotronH model(config_of(task), task.dtype, Device::meta);
+  DataParallel parallel(model, groups, {.level = ZeroLevel::none}, Device::cpu);
+  initialise(model, 3);
+  Optimizer optimizer(model.parameters(), {});
+  if (world.rank() == world.size() - 1)
+    for (const StateTensor& t : optimizer.state())
+      if (t.name == "exp_avg.backbone.norm_f.weight") t.value.fill(INFINITY);
+  const std::vector<TokenBatch> batches{microbatch(task, 0, 0)};
+  const StepResult lost = train_step(model, optimizer, batches, step_options(&parallel, 0));
+  CHECK(lost.outcome == StepOutcome::updated);
+  CHECK(lost.not_finite == "backbone.norm_f.weight");
 }
 
 TEST_CASE("data parallel: activation checkpointing gathers no weights more often") {

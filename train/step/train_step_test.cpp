@@ -12,16 +12,15 @@ using namespace nemocube::testing;
 
 namespace {
 
-TokenBatch token_batch(const TestBatch& b) { return {b.ids, b.labels, b.sequences, count_labels(b.labels)}; }
+TokenBatch token_batch(const TestBatch& b) { return {b.ids, b.labels, b.sequences}; }
 
 // Sequences [first, last) of a batch as one microbatch.
 TokenBatch rows(const TestBatch& b, std::int64_t first, std::int64_t last) {
   const std::int64_t begin = b.sequences.begin(first), count = b.sequences.end(last - 1) - begin;
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = first; i < last; ++i) lengths.push_back(b.sequences.length(i));
-  const Tensor labels = b.labels.narrow(0, begin, count).clone();
-  return {b.ids.narrow(0, begin, count).clone(), labels, Sequences::of_lengths(lengths),
-          count_labels(labels)};
+  return {b.ids.narrow(0, begin, count).clone(), b.labels.narrow(0, begin, count).clone(),
+          Sequences::of_lengths(lengths)};
 }
 
 struct Trainer {
