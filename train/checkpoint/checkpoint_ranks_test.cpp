@@ -67,8 +67,7 @@ struct Training {
       options.max_norm = 0.5;
       options.expert_bias_rate = 0.001;
       options.parallel = &*parallel;
-      const std::vector<TokenBatch> batches{
-          {batch.ids, batch.labels, batch.sequences, count_labels(batch.labels)}};
+      const std::vector<TokenBatch> batches{{batch.ids, batch.labels, batch.sequences}};
       last = train_step(*loaded.model, *optimizer, batches, options);
       REQUIRE(last.outcome == StepOutcome::updated);
     }
