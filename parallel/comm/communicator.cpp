@@ -87,7 +87,8 @@ Work::~Work() {
   if (!state_ || std::uncaught_exceptions() > 0) return;
   try {
     state_->wait();
-  } catch (...) {  // every later operation throws it again
+  } catch (...) {
+    state_ = nullptr;  // every later operation throws the same again
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <type_traits>
 
 #include "core/parallel_for.h"
@@ -25,17 +26,24 @@ struct Add {
     }
   }
 };
-// a != a: a NaN stays; b comes last, so that a NaN there is taken.
+template <class A>
+bool is_nan(A a) {
+  if constexpr (std::is_floating_point_v<A>)
+    return std::isnan(a);
+  else
+    return false;
+}
+// A NaN in a stays; b comes last, so that a NaN there is taken.
 struct Max {
   template <class A>
   static A apply(A a, A b) {
-    return (a > b) | (a != a) ? a : b;
+    return (a > b) | is_nan(a) ? a : b;
   }
 };
 struct Min {
   template <class A>
   static A apply(A a, A b) {
-    return (a < b) | (a != a) ? a : b;
+    return (a < b) | is_nan(a) ? a : b;
   }
 };
 

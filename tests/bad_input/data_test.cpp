@@ -117,7 +117,6 @@ TEST_CASE("bad data sets: rows that cannot be padded to seq_length are refused b
 
 TEST_CASE("vocabularies: data with ids the model does not know are refused before the first step") {
   const SquadDir squad_dir;
-  const std::string small = "300";
   Json config = read_json_file(squad_dir / "model" / "config.json");
   config["vocab_size"] = 300;
   spit(squad_dir / "model" / "config.json", dump_json(config));

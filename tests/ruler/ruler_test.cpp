@@ -14,7 +14,7 @@ enum class Slip { none, forgets, overwrites };
 // y = x^2 with a gradient that may be wrong on purpose.
 DiffFn square(double factor, Slip slip = Slip::none) {
   return [=](Context& ctx, const std::vector<Var>& in) -> std::vector<Var> {
-    const Var x = in[0];
+    const Var& x = in[0];
     const Tensor y = Tensor::empty(x.shape(), DType::f64, Device::cpu);
     for (std::int64_t i = 0; i < y.numel(); ++i)
       y.data<double>()[i] = std::pow(x.value().data<double>()[i], 2);

@@ -37,6 +37,7 @@ Process::Process(const std::vector<std::string>& arguments, const std::filesyste
   if (pid_ == 0) {
     const int out = ::open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     const int err = ::open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (out < 0 || err < 0) ::_exit(125);
     ::dup2(out, STDOUT_FILENO);
     ::dup2(err, STDERR_FILENO);
     // The tests may run under nohup or in the background of a shell, where some of these are ignored.

@@ -196,11 +196,13 @@ TEST_CASE("train: squad_metrics puts the scores of eval into the validation log,
   }
   // Another set of the same questions, in a model folder whose name a recipe would read otherwise.
   fs::rename(dir / "straight" / "LATEST" / "model", dir / "m$o'd");
+  const std::string more =
+      "validation_dataset_more={_target_: squad, dataset_name: samples/validation.json, "
+      "limit_dataset_samples: 4}";
   const ProcessResult again = nemocube_in(
-      dir.path(), {"eval", "recipe.yaml", "--model", "m$o'd", "--set", "evaluation.max_new_tokens=4", "--set",
-                   "evaluation.predictions_path=said.json", "--set", "validation_dataset=null", "--set",
-                   "validation_dataset_more={_target_: squad, dataset_name: samples/validation.json, "
-                   "limit_dataset_samples: 4}"});
+      dir.path(),
+      {"eval", "recipe.yaml", "--model", "m$o'd", "--set", "evaluation.max_new_tokens=4", "--set",
+       "evaluation.predictions_path=said.json", "--set", "validation_dataset=null", "--set", more});
   CAPTURE(again.err);
   REQUIRE(again.exit_code == 0);
   CHECK(read_json_file(dir / "said.json").size() == 4);

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 
+#include "core/version.h"
 #include "data/files/crc32c.h"
 #include "train/recipe/files.h"
 
@@ -43,8 +44,7 @@ void add_dataset(std::set<fs::path>& files, const Recipe& recipe, const DatasetS
   files.insert(fs::is_directory(tokenizer) ? tokenizer / "tokenizer.json" : tokenizer);
 }
 
-}  // namespace
-
+/// A line for each file: name, size, sum.
 std::string describe_inputs(const Recipe& recipe) {
   std::set<fs::path> files;
   add_folder(files, folder_of(recipe.model->path));
@@ -53,6 +53,15 @@ std::string describe_inputs(const Recipe& recipe) {
   std::string text;
   for (const fs::path& file : files) text += line_of(file);
   return text;
+}
+
+}  // namespace
+
+void want_same_inputs(const Recipe& recipe, const RunRanks& ranks) {
+  if (!ranks.several()) return;
+  ranks.want_same("the program", cat("version: ", version()));
+  ranks.want_same("the recipe", describe(recipe));
+  ranks.want_same("what is read", describe_inputs(recipe));
 }
 
 }  // namespace nemocube

@@ -1,12 +1,10 @@
 #pragma once
-#include <string>
-
-#include "train/recipe/recipe.h"
+#include "train/loop/run_ranks.h"
 
 namespace nemocube {
 
-/// What a run reads, a line for each file: name, size, and a sum of its first and last MiB. Ranks of a run compare
-/// these texts, since a node with another copy of a file would train another model without a word.
-std::string describe_inputs(const Recipe& recipe);
+/// Throws Error on every rank, naming the first rank that runs another program, has another recipe, or reads other
+/// files: such ranks would train another model without a word. Of large files the first and last MiB are compared.
+void want_same_inputs(const Recipe& recipe, const RunRanks& ranks);
 
 }  // namespace nemocube

@@ -4,14 +4,11 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <tuple>
 
 #include "core/allocator.h"
 #include "core/log.h"
-#include "core/quote.h"
-#include "core/version.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/shared_directory.h"
@@ -22,12 +19,12 @@
 #include "train/loop/group_rule.h"
 #include "train/loop/inputs.h"
 #include "train/loop/memory_report.h"
+#include "train/loop/recipe_changes.h"
 #include "train/loop/run_lock.h"
 #include "train/loop/run_ranks.h"
 #include "train/loop/signals.h"
 #include "train/loop/step_flops.h"
 #include "train/loop/validation.h"
-#include "train/recipe/differences.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_plan.h"
 #include "train/step/train_step.h"
@@ -54,7 +51,7 @@ class Run {
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
         checkpoints_(recipe.checkpoint, describe(recipe), ranks_.group(), ranks_.layout()),
         validation_(recipe, loaded_.model->config()) {
-    want_same_everywhere();
+    want_same_inputs(recipe, ranks_);
     if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
@@ -128,14 +125,6 @@ class Run {
     return ranks_.first() ? std::make_unique<RunLock>(recipe_.checkpoint.checkpoint_dir) : nullptr;
   }
 
-  // Ranks that read other files would train another model without a word.
-  void want_same_everywhere() const {
-    if (!ranks_.several()) return;
-    ranks_.want_same("the program", cat("version: ", version()));
-    ranks_.want_same("the recipe", describe(recipe_));
-    ranks_.want_same("what is read", describe_inputs(recipe_));
-  }
-
   // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
   // Ctrl-C.
   std::vector<int> watched_signals() const {
@@ -176,7 +165,7 @@ class Run {
     checkpoints_.recover(lock_ && lock_->held());
     const auto from = checkpoints_.find();
     if (!from) return;
-    if (ranks_.first()) tell_differences(*from);
+    if (ranks_.first()) report_recipe_changes(*from, recipe_);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
       if (ranks_.parallel()) ranks_.parallel()->spread_values();
@@ -229,23 +218,6 @@ class Run {
     for (std::string name; std::getline(all, name);) known.emplace(name, 0);
     for (auto& [name, loss] : known) loss = ranks_.sum(ranks_.first() ? loss : 0);
     return known;
-  }
-
-  // Reports how the recipe differs from the one that the checkpoint was written with.
-  void tell_differences(const std::filesystem::path& checkpoint) const {
-    const std::filesystem::path file = checkpoint / "config.yaml";
-    if (!std::filesystem::exists(file)) return;
-    try {
-      std::ostringstream before;
-      before << std::ifstream(file, std::ios::binary).rdbuf();
-      const auto shown = [](const std::string& text) { return text.empty() ? "absent" : excerpt(text); };
-      for (const auto& [key, old, now] : recipe_differences(before.str(), describe(recipe_)))
-        if (key != "checkpoint.restore_from" && key != "checkpoint.checkpoint_dir")
-          log_warning("the recipe has changed since this checkpoint: ", key, ": ", shown(old), " -> ",
-                      shown(now));
-    } catch (const Error& e) {
-      log_warning("cannot say how the recipe differs from that of the checkpoint: ", e.what());
-    }
   }
 
   bool is_due(std::int64_t step, bool stopped) const {
