@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -34,7 +35,12 @@ class Held {
     if (parallel_) parallel_->hold(what);
   }
   ~Held() {
-    if (parallel_) parallel_->let_go();
+    if (!parallel_ || std::uncaught_exceptions() > 0) return;
+    try {
+      parallel_->let_go();
+    } catch (...) {
+      parallel_ = nullptr;  // a collective failed; every later one throws the same again
+    }
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
