@@ -54,11 +54,11 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id) {
   return batch;
 }
 
-TokenBatch::TokenBatch(Tensor ids, Tensor labels, Sequences sequences)
-    : ids(std::move(ids)),
-      labels(std::move(labels)),
-      sequences(std::move(sequences)),
-      label_tokens(count_labels(this->labels)) {}
+TokenBatch::TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_)
+    : ids(std::move(ids_)),
+      labels(std::move(labels_)),
+      sequences(std::move(sequences_)),
+      label_tokens(count_labels(labels)) {}
 
 TokenBatch without_padding(const Batch& batch) {
   const Tensor all_ids = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);

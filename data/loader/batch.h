@@ -31,7 +31,7 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id);
 /// loss as on the rectangle, since padding follows the content and has no labels.
 struct TokenBatch {
   /// Counts the labels, which lie in host memory here, so that no step has to read them from a device.
-  TokenBatch(Tensor ids, Tensor labels, Sequences sequences);
+  TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_);
   Tensor ids;                 ///< [tokens] i64
   Tensor labels;              ///< [tokens] i64
   Sequences sequences;        ///< one for each document
