@@ -20,8 +20,8 @@ Pattern compile(const std::string& pattern) {
 GroupRule group_rule(const OptimizerSection& section, const ParameterStore& parameters) {
   std::vector<std::pair<Pattern, GroupFactors>> overrides;
   for (const ParamGroupOverride& o : section.param_group_overrides) {
-    const auto& [pattern, factors] =
-        overrides.emplace_back(compile(o.pattern), GroupFactors{o.lr_mult, o.wd_mult});
+    const Pattern& pattern =
+        overrides.emplace_back(compile(o.pattern), GroupFactors{o.lr_mult, o.wd_mult}).first;
     const bool used = std::ranges::any_of(
         parameters.all(), [&](const Parameter& p) { return p.wants_grad() && pattern.found_in(p.name); });
     require(used, "optimizer.param_group_overrides: '", o.pattern,

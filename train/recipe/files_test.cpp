@@ -75,7 +75,7 @@ TEST_CASE("model and tokenizer of a run: the newest checkpoint's") {
 
 TEST_CASE("the tokenizer of a dataset, of the recipe, of the model") {
   const std::string base = "model: {pretrained_model_name_or_path: m}\ndataset: {_target_: squad}\n";
-  const auto folder = [&](const std::string& more, std::vector<std::string> set = {}) {
+  const auto folder = [&](const std::string& more, const std::vector<std::string>& set = {}) {
     const Recipe r = parse(base + more, set);
     return tokenizer_path(r, *r.dataset).string();
   };
