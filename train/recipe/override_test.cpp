@@ -64,7 +64,8 @@ TEST_CASE("overrides stay within the limits of a recipe") {
   CHECK(refused(deep + "=1") == "no error");
   CHECK(refused(deep + ".a=1").find("nested deeper than 64 levels") != std::string::npos);
   const std::string long_key(1 << 20, 'k');
-  for (const std::string& text : {long_key, long_key + "=1", cat("x=", long_key, long_key), "x=[" + long_key}) {
+  for (const std::string& text :
+       {long_key, long_key + "=1", cat("x=", long_key, long_key), "x=[" + long_key}) {
     const std::string message = refused(text);
     CHECK(message.size() < 600);
     CHECK(message.find("--set ") == 0);
