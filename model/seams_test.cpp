@@ -218,7 +218,7 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
       const auto half = [&](std::int64_t begin, std::int64_t length) {
         return Range{begin + i * length / 2, begin + (i + 1) * length / 2};
       };
-      const Shard shard(spec.shape);
+      Shard shard(spec.shape);
       const auto ends = [&](const char* suffix) { return spec.name.ends_with(suffix); };
       const std::int64_t inner = config.mamba_inner(), state = config.state_width();
       if (ends(".in_proj.weight"))
@@ -282,7 +282,7 @@ TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gra
   std::vector<std::vector<Tensor>> parts(2);
   on_parts(cuts, config.vocab_size, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
     const auto cut = [&](const TensorSpec& spec) {
-      const Shard shard(spec.shape);
+      Shard shard(spec.shape);
       return spec.name == "lm_head.weight" ? shard.cut(0, {cuts[i], cuts[i + 1]}) : shard;
     };
     NemotronH model(config, DType::f64, Device::cpu, {1, 1, false, true, cut});
