@@ -334,7 +334,8 @@ TEST_CASE("attention: backward over many keys holds a bounded part of them") {
   const std::int64_t before = allocator(Device::cpu).stats().current_bytes;
   tape.backward(o, c.d_o);
   const std::int64_t results = c.q.bytes() + c.k.bytes() + c.v.bytes();
-  CHECK(allocator(Device::cpu).stats().peak_bytes - before < results + results / 8 + omp_get_max_threads() * (1 << 20));
+  CHECK(allocator(Device::cpu).stats().peak_bytes - before <
+        results + results / 8 + omp_get_max_threads() * (1 << 20));
   const Outcome plain = run(c, "plain");
   CHECK_CLOSE(k.node()->grad(), plain.dk, sum_tol(DType::f32, 40000, 1));
   CHECK_CLOSE(q.node()->grad(), plain.dq, sum_tol(DType::f32, 40000, 1));

@@ -200,7 +200,7 @@ void DataParallel::finish_gradients() {
 }
 
 Tensor DataParallel::square_sum_of_gradients(std::span<const Tensor> own_gradients) const {
-  const Tensor own = sum_of_squares(own_gradients, model_.device());
+  Tensor own = sum_of_squares(own_gradients, model_.device());
   if (options_.level == ZeroLevel::none) return own;
   const Tensor parts = Tensor::empty({shard_.size(), own.numel()}, own.dtype(), own.device());
   shard_.all_gather(parts, own);

@@ -88,8 +88,9 @@ inline std::vector<Json> read_jsonl(const std::filesystem::path& path) {
 inline std::vector<std::string> repeatable(const std::filesystem::path& log) {
   std::vector<std::string> lines;
   for (Json line : read_jsonl(log)) {
-    for (const char* key : {"version", "layout", "timestamp", "tps", "tps_per_gpu", "mem", "positions_per_second",
-                            "content_tokens_per_second", "label_tokens_per_second", "samples_per_second"})
+    for (const char* key :
+         {"version", "layout", "timestamp", "tps", "tps_per_gpu", "mem", "positions_per_second",
+          "content_tokens_per_second", "label_tokens_per_second", "samples_per_second"})
       line.erase(key);
     lines.push_back(dump_json(line, -1));
   }
