@@ -34,8 +34,8 @@ DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const 
       p.counts = dp_.rank() == 0;
       continue;
     }
-    const auto block = block_of(p.name);
-    (block && p.name.find(".mixer.") != p.name.npos ? of_block[*block] : root).push_back(&p);
+    const auto block = unit_of(p);
+    (block ? of_block[*block] : root).push_back(&p);
   }
   for (const auto& [block, parameters] : of_block) blocks_.emplace(block, make_unit(parameters, device));
   root_ = make_unit(root, device);
@@ -60,7 +60,7 @@ DataParallel::Unit DataParallel::make_unit(const std::vector<Parameter*>& parame
   return unit;
 }
 
-DataParallel::Unit* DataParallel::unit_of(std::int64_t block) {
+DataParallel::Unit* DataParallel::block_unit(std::int64_t block) {
   const auto found = blocks_.find(block);
   return found == blocks_.end() ? nullptr : &found->second;
 }
@@ -113,7 +113,7 @@ void DataParallel::spread_values() {
 }
 
 void DataParallel::before_forward(std::int64_t block) {
-  Unit* unit = unit_of(block);
+  Unit* unit = block_unit(block);
   if (!unit) return;
   gather(*unit);
   if (const auto next = blocks_.upper_bound(block); next != blocks_.end() && options_.overlap)
@@ -121,13 +121,13 @@ void DataParallel::before_forward(std::int64_t block) {
 }
 
 void DataParallel::after_forward(std::int64_t block) {
-  if (Unit* unit = unit_of(block);
+  if (Unit* unit = block_unit(block);
       unit && options_.reshard_after_forward && unit != &blocks_.rbegin()->second)
     release(*unit);
 }
 
 void DataParallel::before_backward(std::int64_t block) {
-  Unit* unit = unit_of(block);
+  Unit* unit = block_unit(block);
   if (!unit) return;
   gather(*unit);
   take_gradient_memory(*unit);
@@ -136,7 +136,7 @@ void DataParallel::before_backward(std::int64_t block) {
 }
 
 void DataParallel::after_backward(std::int64_t block) {
-  if (Unit* unit = unit_of(block); unit && reduces_now()) release(*unit);
+  if (Unit* unit = block_unit(block); unit && reduces_now()) release(*unit);
 }
 
 // --- gradients
@@ -147,11 +147,11 @@ void DataParallel::take_gradient_memory(Unit& unit) {
 }
 
 void DataParallel::gradients_written(std::int64_t block) {
-  if (Unit* unit = unit_of(block); unit && reduces_now()) reduce(*unit);
+  if (Unit* unit = block_unit(block); unit && reduces_now()) reduce(*unit);
 }
 
 void DataParallel::reduce(Unit& unit) {
-  Reduction reduction{{}, &unit, {}};
+  PendingReduction reduction{{}, &unit, {}};
   for (const FlatUnit& flat : unit.flats) {
     flat.complete_gradients();
     flat.clear_gradients();
@@ -174,7 +174,7 @@ void DataParallel::reduce(Unit& unit) {
   }
 }
 
-void DataParallel::finish(Reduction& reduction) {
+void DataParallel::finish(PendingReduction& reduction) {
   wait_for(reduction.works);
   std::size_t part = 0;
   for (const FlatUnit& flat : reduction.unit->flats) {
@@ -195,7 +195,7 @@ void DataParallel::begin_step() {
 
 void DataParallel::finish_gradients() {
   reduce(root_);
-  for (Reduction& reduction : reductions_) finish(reduction);
+  for (PendingReduction& reduction : reductions_) finish(reduction);
   reductions_.clear();
 }
 

@@ -33,6 +33,7 @@ struct DataParallelOptions {
 ///     gradients                                                       reduce-scatter, free    all-gather values
 ///     parameters  gather the root   gather before, release after      reduce-scatter, free    release the root
 ///
+/// All ranks call every function together. A collective that fails throws Error (parallel/comm/communicator.h).
 /// With dp_replicate > 1 (HSDP), groups of ranks shard as above and then sum their parts over the replicas.
 /// Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
 class DataParallel final : public BlockHooks {
@@ -78,7 +79,7 @@ class DataParallel final : public BlockHooks {
     bool gathered = true;
     bool reduced = false;  // own_gradients hold sums of earlier microbatches of this step
   };
-  struct Reduction {
+  struct PendingReduction {
     std::vector<Work> works;
     Unit* unit;
     std::vector<Tensor> parts;  // of sums to be added to own_gradients
@@ -87,13 +88,13 @@ class DataParallel final : public BlockHooks {
   bool frees_gradients() const { return options_.level >= ZeroLevel::gradients; }
   bool reduces_now() const { return last_microbatch_ || !options_.reduce_last_only; }
   Unit make_unit(const std::vector<Parameter*>& parameters, Device device) const;
-  Unit* unit_of(std::int64_t block);
+  Unit* block_unit(std::int64_t block);
   void start_gather(Unit& unit);
   void gather(Unit& unit);
   void release(Unit& unit);
   void take_gradient_memory(Unit& unit);
   void reduce(Unit& unit);
-  void finish(Reduction& reduction);
+  void finish(PendingReduction& reduction);
 
   NemotronH& model_;
   DataParallelOptions options_;
@@ -101,7 +102,7 @@ class DataParallel final : public BlockHooks {
   std::map<std::int64_t, Unit> blocks_;
   Unit root_;
   bool keep_blocks_ = false;
-  std::vector<Reduction> reductions_;  // started, oldest first
+  std::vector<PendingReduction> reductions_;  // started, oldest first
   bool last_microbatch_ = true;
 };
 

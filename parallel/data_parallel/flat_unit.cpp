@@ -5,11 +5,13 @@
 namespace nemocube {
 namespace {
 
-constexpr std::int64_t alignment = 64;  // elements: whole cache lines in every dtype
-
 std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
 
 }  // namespace
+
+std::optional<std::int64_t> unit_of(const Parameter& parameter) {
+  return parameter.name.find(".mixer.") == parameter.name.npos ? std::nullopt : block_of(parameter.name);
+}
 
 FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device)
     : parameters_(std::move(parameters)) {
@@ -24,7 +26,6 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
     end += aligned(p->value.numel(), alignment);
   }
   const std::int64_t size = aligned(end, alignment * ranks), shard = size / ranks, first = rank * shard;
-  // Zeros, so that the gaps stay zeros and are finite.
   values_ = Tensor::zeros({size}, dtype, device);
   gradients_ = Tensor::zeros({size}, accumulate_dtype(dtype), device);
   own_values_ = level == ZeroLevel::none         ? values_
