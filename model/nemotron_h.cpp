@@ -36,14 +36,18 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
       part_(std::move(part)),
       parameters_(config, dtype, device, part_) {
   loss_chunk_rows = std::clamp<std::int64_t>((4 << 20) / config_.vocab_size, 256, 512);
-  if (part_.embeddings) embeddings_ = &parameters_.get("backbone.embeddings.weight");
-  if (part_.head) {
+  if (part_.embeddings()) {
+    embeddings_ = &parameters_.get("backbone.embeddings.weight");
+    points_.emplace("backbone.embeddings.output", &embeddings_output_);
+  }
+  if (part_.head()) {
     final_norm_ = &parameters_.get("backbone.norm_f.weight");
     lm_head_ = &parameters_.get("lm_head.weight");
+    points_.emplace("lm_head.input", &lm_head_input_);
   }
   for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
-    if (!part_.has_block(i)) continue;
     const std::string name = "backbone.layers." + std::to_string(i);
+    if (!part_.has(name)) continue;
     blocks_.push_back({i, &parameters_.get(name + ".norm.weight"),
                        make_mixer(config_.blocks[static_cast<std::size_t>(i)],
                                   {config_, parameters_, points_}, name + ".mixer")});
@@ -73,18 +77,32 @@ Var NemotronH::run_block(Context& ctx, const Layer& block, const Var& x, const M
   return y;
 }
 
+std::pair<std::size_t, std::size_t> NemotronH::blocks_of(std::size_t chunk) const {
+  const ModelChunk& c = part_.chunks.at(chunk);
+  const auto first = std::ranges::lower_bound(blocks_, c.first_block, {}, &Layer::number);
+  const auto end = std::ranges::lower_bound(blocks_, c.end_block, {}, &Layer::number);
+  return {first - blocks_.begin(), end - blocks_.begin()};
+}
+
 Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
   const Sequences& sequences = input.sequences;
-  sequences.check("model", part_.embeddings ? input.ids.numel() : input.residual.value().rows());
+  const ModelChunk& chunk = part_.chunks.at(input.chunk);
+  const auto [first, end] = blocks_of(input.chunk);
   const double eps = config_.layer_norm_epsilon;
-  Var residual = part_.embeddings ? embedding(ctx, input.ids, embeddings_->var()) : input.residual;
-  const auto norm_before = [&](std::size_t i) { return i < blocks_.size() ? blocks_[i].norm : final_norm_; };
-  if (!norm_before(0)) return residual;
-  Var normed = rmsnorm(ctx, residual, norm_before(0)->var(), eps);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+  Var residual = input.residual;
+  if (chunk.embeddings) {
+    const bool cut = token_rows && !input.state;
+    (cut ? token_rows(sequences) : sequences).check("model", input.ids.numel());
+    residual = apply(embeddings_output_, ctx, embedding(ctx, input.ids, embeddings_->var()), sequences);
+  }
+  const Parameter* final_norm = chunk.head ? final_norm_ : nullptr;
+  const auto norm_before = [&, last = end](std::size_t i) { return i < last ? blocks_[i].norm : final_norm; };
+  if (!norm_before(first)) return residual;
+  Var normed = rmsnorm(ctx, residual, norm_before(first)->var(), eps);
+  for (std::size_t i = first; i < end; ++i) {
     const Var out = run_block(ctx, blocks_[i], normed,
                               {sequences, input.state ? input.state->blocks[i].get() : nullptr,
-                               input.records ? (*input.records)[i].get() : nullptr});
+                               input.records ? (*input.records)[i - first].get() : nullptr});
     // One operation adds this block to the residual stream and applies the norm of the next block.
     const Parameter* next = norm_before(i + 1);
     if (!next) return add(ctx, out, residual);
@@ -102,9 +120,10 @@ Tensor NemotronH::logits(const Tensor& hidden) const {
   return out;
 }
 
-Var NemotronH::loss(Context& ctx, const Var& hidden, const Tensor& labels, double grad_scale) {
-  return linear_cross_entropy(ctx, hidden, lm_head_->var(), labels, grad_scale, loss_chunk_rows,
-                              vocabulary_part);
+Var NemotronH::loss(Context& ctx, const Var& hidden, const Tensor& labels, const Sequences& sequences,
+                    double grad_scale) {
+  return linear_cross_entropy(ctx, apply(lm_head_input_, ctx, hidden, sequences), lm_head_->var(), labels,
+                              grad_scale, loss_chunk_rows, vocabulary_part);
 }
 
 DecodeState NemotronH::make_state(std::int64_t sequences) const {
@@ -120,9 +139,10 @@ std::vector<MoeRecord*> moe_records(const BlockRecords& records) {
   return found;
 }
 
-BlockRecords NemotronH::make_records() const {
+BlockRecords NemotronH::make_records(std::size_t chunk) const {
   BlockRecords records;
-  for (const Layer& block : blocks_) records.push_back(block.mixer->make_record());
+  const auto [first, end] = blocks_of(chunk);
+  for (std::size_t i = first; i < end; ++i) records.push_back(blocks_[i].mixer->make_record());
   return records;
 }
 

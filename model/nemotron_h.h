@@ -13,9 +13,9 @@ namespace nemocube {
 struct DecodeState {
   std::vector<std::unique_ptr<MixerState>> blocks;
 };
-/// What the blocks note of one training microbatch, one entry for each block, null where there is nothing.
+/// What the blocks of a chunk note of one training microbatch, one entry for each block, null where there is nothing.
 using BlockRecords = std::vector<std::unique_ptr<MixerRecord>>;
-/// The records of the MoE blocks, in the order of NemotronH::moe_layers().
+/// The records of the MoE blocks, in their order.
 std::vector<MoeRecord*> moe_records(const BlockRecords& records);
 
 /// Called around the work of each block, by its number in the whole model. Sharded data parallelism gathers and
@@ -38,11 +38,12 @@ class BlockHooks {
 
 /// What enters a forward pass.
 struct ForwardInput {
-  Tensor ids;    ///< [T] i64, where the part of the model has the embeddings
-  Var residual;  ///< elsewhere: what the part before returned
+  Tensor ids;    ///< [T] i64, where the chunk has the embeddings
+  Var residual;  ///< elsewhere: what the chunk before returned
   const Sequences& sequences;
   DecodeState* state = nullptr;     ///< the tokens continue the sequences of the state
-  BlockRecords* records = nullptr;  ///< make_records() of the microbatch, in training
+  BlockRecords* records = nullptr;  ///< make_records() of the chunk for the microbatch, in training
+  std::size_t chunk = 0;            ///< of ModelPart::chunks
 };
 
 /// NemotronH: embeddings, blocks x <- x + mixer(rmsnorm(x)), final norm, lm_head. Runs on one device.
@@ -54,8 +55,8 @@ class NemotronH {
   NemotronH(const NemotronH&) = delete;
   NemotronH& operator=(const NemotronH&) = delete;
 
-  /// The blocks of this part, in order. Returns the hidden states after the final norm [T, hidden], or, where
-  /// the part does not end with the head, the residual sum [T, hidden]. Writes no gradient: a tape that is
+  /// The blocks of a chunk, in order. Returns the hidden states after the final norm [T, hidden], or, where
+  /// the chunk does not end with the head, the residual sum [T, hidden]. Writes no gradient: a tape that is
   /// dropped leaves nothing behind. Throws Error for an id outside the vocabulary.
   Var forward(Context& ctx, const ForwardInput& input);
   /// The same for the whole model: token ids i64 [T], divided into `sequences`.
@@ -68,10 +69,13 @@ class NemotronH {
   /// recording, gradients are those of grad_scale times the sum; backward must start from 1. Full logits
   /// never exist. The gradient of lm_head is written at once, so the loss is the first work of backward.
   /// Where the vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
-  Var loss(Context& ctx, const Var& hidden, const Tensor& labels, double grad_scale);
+  ///
+  /// `hidden` are rows as forward() returns them, `labels` those of all rows after the transform "lm_head.input".
+  Var loss(Context& ctx, const Var& hidden, const Tensor& labels, const Sequences& sequences,
+           double grad_scale);
 
   DecodeState make_state(std::int64_t sequences) const;
-  BlockRecords make_records() const;
+  BlockRecords make_records(std::size_t chunk = 0) const;
 
   const NemotronHConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
@@ -80,12 +84,17 @@ class NemotronH {
   const ParameterStore& parameters() const { return parameters_; }
   const ModelPart& part() const { return part_; }
   const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }  ///< of this part
+  /// The blocks of this part whose mixer is an M, in order.
+  template <class M>
+  std::vector<M*> mixers() const;
   const TransformPoints& transform_points() const { return points_; }
 
   bool activation_checkpointing = false;  ///< keep only each mixer's input; backward computes the rest again
   /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
   /// 256, at most 512.
   std::int64_t loss_chunk_rows = 0;
+  /// The tokens that enter a forward pass without state, where several devices share those of a microbatch.
+  RowCut token_rows;
   VocabularyPart vocabulary_part;  ///< the rows of lm_head, where they are cut over ranks; the default is all
   BlockHooks* hooks = nullptr;
 
@@ -95,6 +104,8 @@ class NemotronH {
     const Parameter* norm;
     std::unique_ptr<Mixer> mixer;
   };
+  /// Indices of the blocks of a chunk in blocks_.
+  std::pair<std::size_t, std::size_t> blocks_of(std::size_t chunk) const;
   Var run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const;
 
   NemotronHConfig config_;
@@ -102,9 +113,18 @@ class NemotronH {
   ModelPart part_;
   ParameterStore parameters_;
   TransformPoints points_;
+  Transform embeddings_output_, lm_head_input_;
   const Parameter *embeddings_ = nullptr, *final_norm_ = nullptr, *lm_head_ = nullptr;
   std::vector<Layer> blocks_;
   std::vector<MoeMixer*> moe_layers_;
 };
+
+template <class M>
+std::vector<M*> NemotronH::mixers() const {
+  std::vector<M*> found;
+  for (const Layer& block : blocks_)
+    if (auto* mixer = dynamic_cast<M*>(block.mixer.get())) found.push_back(mixer);
+  return found;
+}
 
 }  // namespace nemocube

@@ -1,5 +1,6 @@
 #include "model/parameters.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace nemocube {
@@ -19,9 +20,13 @@ std::optional<std::int64_t> block_of(std::string_view name) {
   return block;
 }
 
+bool ModelPart::embeddings() const { return std::ranges::any_of(chunks, &ModelChunk::embeddings); }
+bool ModelPart::head() const { return std::ranges::any_of(chunks, &ModelChunk::head); }
+
 bool ModelPart::has(std::string_view name) const {
-  if (const auto block = block_of(name)) return has_block(*block);
-  return name.starts_with("backbone.embeddings.") ? embeddings : head;
+  if (const auto block = block_of(name))
+    return std::ranges::any_of(chunks, [&](const ModelChunk& c) { return c.has_block(*block); });
+  return name.starts_with("backbone.embeddings.") ? embeddings() : head();
 }
 
 ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Device device,

@@ -39,16 +39,24 @@ struct Parameter {
 /// The number of the block that a tensor of this canonical name belongs to; nothing for those outside blocks.
 std::optional<std::int64_t> block_of(std::string_view name);
 
-/// The part of a model that a process holds. The default is all of it.
-struct ModelPart {
+/// Consecutive blocks of a model, run in one go. The default is all of it.
+struct ModelChunk {
   std::int64_t first_block = 0;
   std::int64_t end_block = std::numeric_limits<std::int64_t>::max();  ///< at most the number of blocks
   bool embeddings = true;
   bool head = true;  ///< the final norm and lm_head
+
+  bool has_block(std::int64_t block) const { return block >= first_block && block < end_block; }
+};
+
+/// The part of a model that a process holds. The default is all of it.
+struct ModelPart {
+  std::vector<ModelChunk> chunks{ModelChunk{}};  ///< ascending and disjoint
   /// Where a tensor is cut; absent: nowhere.
   std::function<Shard(const TensorSpec&)> shard;
 
-  bool has_block(std::int64_t block) const { return block >= first_block && block < end_block; }
+  bool embeddings() const;
+  bool head() const;
   /// Whether the part has the tensor of this canonical name.
   bool has(std::string_view name) const;
 };

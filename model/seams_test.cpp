@@ -44,7 +44,7 @@ TEST_CASE("model parts: stages one after another give loss and gradients of the 
   std::vector<std::unique_ptr<NemotronH>> stages;
   const std::vector<std::int64_t> cuts{0, 0, 2, 5, 6, 6};  // first and last without blocks
   for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
-    ModelPart part{cuts[s], cuts[s + 1], s == 0, s + 2 == cuts.size(), {}};
+    ModelPart part{{{cuts[s], cuts[s + 1], s == 0, s + 2 == cuts.size()}}, {}};
     stages.push_back(std::make_unique<NemotronH>(whole.config(), DType::f64, Device::cpu, part));
     copy_weights(*stages.back(), whole);
     for (MoeMixer* moe : stages.back()->moe_layers()) moe->router().aux_loss_coef = 0.1;
@@ -63,7 +63,7 @@ TEST_CASE("model parts: stages one after another give loss and gradients of the 
     for (const Parameter& p : stages[s]->parameters().all()) CHECK_FALSE((p.node && p.node->filled()));
   }
   Context ctx{.tape = &tapes.back()};
-  out.back() = stages.back()->loss(ctx, out.back(), batch.labels, 1);
+  out.back() = stages.back()->loss(ctx, out.back(), batch.labels, batch.sequences, 1);
   CHECK(out.back().value().to_vector()[0] == doctest::Approx(want).epsilon(1e-14));
   Tensor gradient = Tensor::scalar(1, DType::f64, Device::cpu);
   for (std::size_t s = stages.size(); s-- > 0;) {
@@ -140,7 +140,7 @@ TEST_CASE("model: hooks come around each block; gradients are whole when they ar
       BlockRecords records = model.make_records();
       const Var hidden = model.forward(
           ctx, {.ids = batch.ids, .residual = {}, .sequences = batch.sequences, .records = &records});
-      const Var loss = model.loss(ctx, hidden, batch.labels, 1);
+      const Var loss = model.loss(ctx, hidden, batch.labels, batch.sequences, 1);
       tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
       std::vector<std::string> calls{"f0", "F0", "f1", "F1", "f2", "F2"};
       for (const char* i : {"2", "1", "0"})
@@ -174,7 +174,7 @@ TEST_CASE("model: transforms can be installed at every point; biases come after 
   const Tensor want = hidden_of(model, batch);
   std::map<std::string, int> calls;
   for (const auto& [name, transform] : model.transform_points())
-    *transform = [&calls, name](Context&, const Var& x) {
+    *transform = [&calls, name](Context&, const Var& x, const Sequences&) {
       ++calls[name];
       return x;
     };
@@ -196,9 +196,8 @@ TEST_CASE("model: transforms can be installed at every point; biases come after 
   copy_weights(doubled, small);
   Tensor& weight = doubled.parameters().get("backbone.layers.0.mixer.down_proj.weight").value;
   for (std::int64_t i = 0; i < weight.numel(); ++i) weight.data<double>()[i] *= 2;
-  *small.transform_points().at("backbone.layers.0.mixer.down_proj.output") = [](Context& ctx, const Var& x) {
-    return add(ctx, x, x);
-  };
+  *small.transform_points().at("backbone.layers.0.mixer.down_proj.output") =
+      [](Context& ctx, const Var& x, const Sequences&) { return add(ctx, x, x); };
   CHECK(loss_and_gradients(small, batch) ==
         doctest::Approx(loss_and_gradients(doubled, batch)).epsilon(1e-13));
   const auto bias_gradient = [](NemotronH& m) {
@@ -242,7 +241,7 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
     std::vector<Tensor> outputs;
     const Tensor rows = random_tensor({batch.sequences.tokens(), config.hidden_size}, DType::f64, 43);
     for (const std::int64_t i : {-1, 0, 1}) {
-      ModelPart part{block, block + 1, false, false, {}};
+      ModelPart part{{{block, block + 1, false, false}}, {}};
       if (i >= 0) part.shard = halves(i);
       NemotronH model(config, DType::f64, Device::cpu, part);
       copy_weights(model, whole);
@@ -273,7 +272,7 @@ TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gra
     const Var hidden(rows, std::make_shared<GradNode>(rows.shape(), DType::f64, Device::cpu, false));
     Tape tape;
     Context ctx{.tape = &tape};
-    const Var loss = model.loss(ctx, hidden, labels, 1);
+    const Var loss = model.loss(ctx, hidden, labels, Sequences::uniform(1, 17), 1);
     tape.backward(loss, Tensor::scalar(1, DType::f64, Device::cpu));
     return std::vector{loss.value(), hidden.node()->take(),
                        model.parameters().get("lm_head.weight").node->grad()};
@@ -285,7 +284,7 @@ TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gra
       Shard shard(spec.shape);
       return spec.name == "lm_head.weight" ? shard.cut(0, {cuts[i], cuts[i + 1]}) : shard;
     };
-    NemotronH model(config, DType::f64, Device::cpu, {1, 1, false, true, cut});
+    NemotronH model(config, DType::f64, Device::cpu, {{{1, 1, false, true}}, cut});
     copy_weights(model, whole);
     model.vocabulary_part = part;
     parts[i] = gradients_of(model);

@@ -82,14 +82,16 @@ inline double loss_and_gradients(NemotronH& model, const TestBatch& b, double sc
   Context ctx{.tape = &tape, .kernels = kernels};
   BlockRecords own = model.make_records();
   const ForwardInput input{.ids = b.ids, .residual = {}, .sequences = b.sequences, .records = &own};
-  const Var loss = model.loss(ctx, model.forward(ctx, input), b.labels, scale);
+  const Var loss = model.loss(ctx, model.forward(ctx, input), b.labels, b.sequences, scale);
   tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
   if (records) *records = std::move(own);
   return loss.value().to_vector()[0];
 }
 inline double loss_only(NemotronH& model, const TestBatch& b) {
   Context ctx;
-  return model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, 1).value().to_vector()[0];
+  return model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, b.sequences, 1)
+      .value()
+      .to_vector()[0];
 }
 
 /// Copies of all gradients in the order of the parameters; an undefined tensor where there is none.

@@ -4,19 +4,27 @@
 #include <string>
 
 #include "core/autograd.h"
+#include "ops/sequences.h"
 
+/// What parallelism installs in a model from outside. Where several devices share the rows of a microbatch,
+/// `Sequences` passed around are those of the whole microbatch, and each place has some of the rows.
 namespace nemocube {
 
-/// A differentiable map of activations that is installed from outside, such as a collective of tensor
-/// parallelism. Empty: the identity.
-using Transform = std::function<Var(Context&, const Var&)>;
+/// A differentiable map of activations, such as a collective of tensor parallelism. Empty: the identity.
+using Transform = std::function<Var(Context&, const Var&, const Sequences& whole)>;
 
-inline Var apply(const Transform& transform, Context& ctx, const Var& x) {
-  return transform ? transform(ctx, x) : x;
+inline Var apply(const Transform& transform, Context& ctx, const Var& x, const Sequences& whole) {
+  return transform ? transform(ctx, x, whole) : x;
 }
 
-/// Where transforms can be installed, by name: "<linear layer>.input", "<linear layer>.output", such as
-/// "backbone.layers.3.mixer.o_proj.output"; and "<attention>.qkv.input", which q_proj, k_proj and v_proj share.
+/// Where transforms can be installed, by name:
+///   "<linear layer>.input", "<linear layer>.output", such as "backbone.layers.3.mixer.o_proj.output"
+///   "<attention>.qkv.input"                          shared by q_proj, k_proj and v_proj
+///   "<moe>.routed.input", "<moe>.routed.output"      around router, latent projections and routed experts
+///   "backbone.embeddings.output", "lm_head.input"
 using TransformPoints = std::map<std::string, Transform*, std::less<>>;
+
+/// The rows that a place has of each sequence, in their order. Empty: all.
+using RowCut = std::function<Sequences(const Sequences& whole)>;
 
 }  // namespace nemocube

@@ -64,11 +64,16 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
 }
 
 Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
-  const Var in = apply(qkv_input_, ctx, x);
-  const Var q = q_proj_(ctx, in), k = k_proj_(ctx, in), v = v_proj_(ctx, in);
-  if (!call.state) return o_proj_(ctx, attention(ctx, q, k, v, options_, call.sequences, call.sequences));
-  auto& state = static_cast<State&>(*call.state);
-  return o_proj_(ctx, decode(ctx, q.value(), k.value(), v.value(), call.sequences, state));
+  const Sequences& sequences = call.sequences;
+  const Var in = apply(qkv_input_, ctx, x, sequences);
+  const Var q = q_proj_(ctx, in, sequences), k = k_proj_(ctx, in, sequences), v = v_proj_(ctx, in, sequences);
+  Var y;
+  if (call.state)
+    y = decode(ctx, q.value(), k.value(), v.value(), sequences, static_cast<State&>(*call.state));
+  else
+    y = core_ ? core_(ctx, q, k, v, options_, sequences)
+              : attention(ctx, q, k, v, options_, sequences, sequences);
+  return o_proj_(ctx, y, sequences);
 }
 
 }  // namespace nemocube

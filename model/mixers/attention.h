@@ -4,6 +4,10 @@
 
 namespace nemocube {
 
+/// Softmax attention over whole sequences: the operation `attention`, or one that several devices compute together.
+using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, const Var& v,
+                                        const AttentionOptions&, const Sequences& whole)>;
+
 /// Causal grouped-query attention without position embeddings (docs/attention.md):
 ///     o_proj(attention(q_proj x, k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
@@ -12,11 +16,15 @@ class AttentionMixer final : public Mixer {
   Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
 
+  /// Replaces the operation `attention`, except where a state is given.
+  void set_core(AttentionCore core) { core_ = std::move(core); }
+
  private:
   struct State;
   Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
                 State& state) const;
   AttentionOptions options_;
+  AttentionCore core_;
   Transform qkv_input_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
 };

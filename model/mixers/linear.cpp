@@ -10,10 +10,10 @@ Linear::Linear(const MixerSources& sources, const std::string& name)
   sources.points.emplace(name + ".output", &output_);
 }
 
-Var Linear::operator()(Context& ctx, const Var& x) const {
-  const Var in = apply(input_, ctx, x), bias = bias_ ? bias_->var() : Var();
+Var Linear::operator()(Context& ctx, const Var& x, const Sequences& sequences) const {
+  const Var in = apply(input_, ctx, x, sequences), bias = bias_ ? bias_->var() : Var();
   if (!output_) return linear(ctx, in, weight_->var(), bias);
-  const Var y = output_(ctx, linear(ctx, in, weight_->var()));
+  const Var y = output_(ctx, linear(ctx, in, weight_->var()), sequences);
   return bias.defined() ? add_bias(ctx, y, bias) : y;
 }
 

@@ -12,7 +12,7 @@ class Linear {
   Linear(const MixerSources& sources, const std::string& name);
   Linear(const Linear&) = delete;  // the transform points lead here
   Linear& operator=(const Linear&) = delete;
-  Var operator()(Context& ctx, const Var& x) const;
+  Var operator()(Context& ctx, const Var& x, const Sequences& sequences) const;
   std::int64_t out_features() const { return weight_->value.dim(0); }  ///< of the local part
 
  private:

@@ -26,11 +26,9 @@ MambaMixer::MambaMixer(const MixerSources& sources, const std::string& name)
       dt_bias_(&sources.parameters.get(name + ".dt_bias")),
       norm_(&sources.parameters.get(name + ".norm.weight")) {
   const NemotronHConfig& config = sources.config;
-  inner_ = norm_->value.dim(0);
-  group_width_ = (conv_weight_->value.dim(0) - inner_) / 2;  // B and C
   scan_.heads = a_log_->value.dim(0);
   scan_.head_dim = config.mamba_head_dim;
-  scan_.groups = group_width_ / config.ssm_state_size;
+  scan_.groups = (conv_weight_->value.dim(0) - norm_->value.dim(0)) / (2 * config.ssm_state_size);
   scan_.state_size = config.ssm_state_size;
   scan_.chunk_size = config.chunk_size;
   scan_.dt_min = config.time_step_limit_low;
@@ -41,28 +39,37 @@ std::unique_ptr<MixerState> MambaMixer::make_state(std::int64_t count) const {
   const DType dtype = accumulate_dtype(norm_->value.dtype());
   const Device device = norm_->value.device();
   auto state = std::make_unique<State>();
-  state->conv = Tensor::zeros({count, conv_kernel_ - 1, inner_ + 2 * group_width_}, dtype, device);
+  state->conv = Tensor::zeros({count, conv_kernel_ - 1, conv_weight_->value.dim(0)}, dtype, device);
   state->ssm = Tensor::zeros({count, scan_.heads, scan_.head_dim, scan_.state_size}, dtype, device);
   return state;
 }
 
+Var MambaCore::operator()(Context& ctx, const Var& xbc, const Var& dt, const Sequences& sequences,
+                          Tensor* conv_state, Tensor* scan_state) const {
+  const Var conv = causal_conv1d_silu(ctx, xbc, conv_weight, conv_bias, sequences, conv_state, conv_state);
+  const std::array widths{inner(), group_width(), group_width()};
+  const auto parts = split_last(ctx, conv, widths);
+  const SsdInputs inputs{parts[0], dt, parts[1], parts[2], a_log, d, dt_bias};
+  return ssd_scan(ctx, inputs, scan, sequences, scan_state, scan_state);
+}
+
+MambaCore MambaMixer::core() const {
+  return {scan_,         conv_weight_->var(), conv_bias_ ? conv_bias_->var() : Var(),
+          a_log_->var(), d_->var(),           dt_bias_->var()};
+}
+
 Var MambaMixer::forward(Context& ctx, const Var& u, const MixerCall& call) {
   const Sequences& sequences = call.sequences;
-  auto* kept = static_cast<State*>(call.state);
-  const std::array widths{inner_, inner_ + 2 * group_width_, scan_.heads};
-  const auto parts = split_last(ctx, in_proj_(ctx, u), widths);
-  const Var &z = parts[0], &conv_in = parts[1], &dt = parts[2];
-
-  const Var conv =
-      causal_conv1d_silu(ctx, conv_in, conv_weight_->var(), conv_bias_ ? conv_bias_->var() : Var(), sequences,
-                         kept ? &kept->conv : nullptr, kept ? &kept->conv : nullptr);
-  const std::array conv_widths{inner_, group_width_, group_width_};
-  const auto xbc = split_last(ctx, conv, conv_widths);
-
-  const SsdInputs inputs{xbc[0], dt, xbc[1], xbc[2], a_log_->var(), d_->var(), dt_bias_->var()};
-  const Var y =
-      ssd_scan(ctx, inputs, scan_, sequences, kept ? &kept->ssm : nullptr, kept ? &kept->ssm : nullptr);
-  return out_proj_(ctx, gated_rmsnorm(ctx, y, z, norm_->var(), scan_.groups, eps_));
+  const MambaCore inside = core();
+  const std::array widths{inside.inner(), inside.inner() + 2 * inside.group_width(), scan_.heads};
+  const auto parts = split_last(ctx, in_proj_(ctx, u, sequences), widths);
+  const Var &z = parts[0], &xbc = parts[1], &dt = parts[2];
+  Var y;
+  if (auto* kept = static_cast<State*>(call.state))
+    y = inside(ctx, xbc, dt, sequences, &kept->conv, &kept->ssm);
+  else
+    y = run_core_ ? run_core_(ctx, inside, xbc, dt, sequences) : inside(ctx, xbc, dt, sequences);
+  return out_proj_(ctx, gated_rmsnorm(ctx, y, z, norm_->var(), scan_.groups, eps_), sequences);
 }
 
 }  // namespace nemocube

@@ -4,6 +4,24 @@
 
 namespace nemocube {
 
+/// What is between the projections of a Mamba-2 block and needs whole sequences, head by head:
+///     x, B, C = silu(conv1d(xBC)),  y = ssd_scan(x, dt, B, C)
+/// xBC [T, inner + 2 group_width], dt [T, heads] -> y [T, inner]
+struct MambaCore {
+  SsdOptions scan;
+  Var conv_weight, conv_bias;  ///< [inner + 2 group_width, 1, K]; [inner + 2 group_width] or undefined
+  Var a_log, d, dt_bias;       ///< [heads]
+
+  std::int64_t inner() const { return scan.heads * scan.head_dim; }
+  std::int64_t group_width() const { return scan.groups * scan.state_size; }  ///< of B, and of C
+  /// `conv_state` and `scan_state`: see the operations; null: sequences start from nothing.
+  Var operator()(Context& ctx, const Var& xbc, const Var& dt, const Sequences& sequences,
+                 Tensor* conv_state = nullptr, Tensor* scan_state = nullptr) const;
+};
+/// Computes `core` where several devices share the rows.
+using MambaCoreRunner = std::function<Var(Context&, const MambaCore& core, const Var& xbc, const Var& dt,
+                                          const Sequences& whole)>;
+
 /// Mamba-2 (docs/mamba2.md):
 ///     z, xBC, dt = in_proj(u)
 ///     x, B, C = silu(conv1d(xBC))
@@ -14,12 +32,18 @@ class MambaMixer final : public Mixer {
   Var forward(Context& ctx, const Var& u, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
 
+  /// Replaces the call of the core, except where a state is given.
+  void set_core_runner(MambaCoreRunner runner) { run_core_ = std::move(runner); }
+  std::int64_t groups() const { return scan_.groups; }  ///< of the local part
+
  private:
   struct State;
+  MambaCore core() const;
   SsdOptions scan_;
-  std::int64_t inner_, group_width_, conv_kernel_;
+  std::int64_t conv_kernel_;
   double eps_;
   Linear in_proj_, out_proj_;
+  MambaCoreRunner run_core_;
   const Parameter *conv_weight_, *conv_bias_, *a_log_, *d_, *dt_bias_, *norm_;
 };
 

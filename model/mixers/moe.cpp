@@ -13,6 +13,8 @@ MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
       down_(&sources.parameters.get(name + ".experts.down_proj")),
       shared_(sources, name + ".shared_experts"),
       dispatcher_(std::make_unique<LocalDispatcher>()) {
+  sources.points.emplace(name + ".routed.input", &routed_input_);
+  sources.points.emplace(name + ".routed.output", &routed_output_);
   const NemotronHConfig& config = sources.config;
   router_.experts = config.n_routed_experts;
   router_.top_k = config.num_experts_per_tok;
@@ -31,8 +33,9 @@ std::unique_ptr<MixerRecord> MoeMixer::make_record() const { return std::make_un
 Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& call) {
   auto* record = static_cast<MoeRecord*>(call.record);
   const bool replay = record && record->choice;
-  Routing routing = route(ctx, x, gate_->var(), bias_->value, router_, call.sequences,
-                          record ? &totals_ : nullptr, replay ? &*record->choice : nullptr);
+  Routing routing =
+      route(ctx, x, gate_->var(), bias_->value, router_, rows_ ? rows_(call.sequences) : call.sequences,
+            record ? &totals_ : nullptr, replay ? &*record->choice : nullptr);
   if (record && !replay) {
     record->choice = routing.choice;
     record->counts = routing.counts;
@@ -42,13 +45,15 @@ Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& ca
 }
 
 Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
-  const Routing routing = choose_experts(ctx, x, call);
-  const DispatchedRows sent =
-      dispatcher_->dispatch(ctx, fc1_latent_ ? (*fc1_latent_)(ctx, x) : x, routing, router_.experts);
+  const Sequences& sequences = call.sequences;
+  const Var in = apply(routed_input_, ctx, x, sequences);
+  const Routing routing = choose_experts(ctx, in, call);
+  const DispatchedRows sent = dispatcher_->dispatch(
+      ctx, fc1_latent_ ? (*fc1_latent_)(ctx, in, sequences) : in, routing, router_.experts);
   const Var hidden = relu2(ctx, grouped_linear(ctx, sent.rows, sent.offsets, up_->var()));
   Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down_->var()));
-  if (fc2_latent_) y = (*fc2_latent_)(ctx, y);
-  return add(ctx, y, shared_.forward(ctx, x, call));
+  if (fc2_latent_) y = (*fc2_latent_)(ctx, y, sequences);
+  return add(ctx, apply(routed_output_, ctx, y, sequences), shared_.forward(ctx, x, call));
 }
 
 }  // namespace nemocube

@@ -37,6 +37,9 @@ class MoeMixer final : public Mixer {
   void sum_totals_over_devices(std::function<void(const Tensor&)> sum) {
     totals_.sum_over_devices = std::move(sum);
   }
+  /// The rows that this device routes, where several devices share those of a microbatch. The transform points
+  /// "<moe>.routed.input" and "<moe>.routed.output" then cut and join them.
+  void set_rows(RowCut rows) { rows_ = std::move(rows); }
   void set_dispatcher(std::unique_ptr<ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
  private:
@@ -44,6 +47,8 @@ class MoeMixer final : public Mixer {
 
   RouterOptions router_;
   const Parameter *gate_, *bias_, *up_, *down_;
+  Transform routed_input_, routed_output_;
+  RowCut rows_;
   std::optional<Linear> fc1_latent_, fc2_latent_;
   MlpMixer shared_;
   std::unique_ptr<ExpertDispatcher> dispatcher_;

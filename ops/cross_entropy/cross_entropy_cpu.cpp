@@ -77,7 +77,7 @@ RowStatistics local_statistics(const Tensor& logits, std::span<const std::int64_
   return s;
 }
 
-void combine(const RowStatistics& s, VocabularyReduction& reduction) {
+void combine(const RowStatistics& s, RankReduction& reduction) {
   if (s.max.numel() == 0) return;
   const Tensor own = s.max.clone();
   reduction.max(s.max);

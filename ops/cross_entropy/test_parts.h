@@ -20,7 +20,7 @@ struct Meeting {
   std::barrier<> all;
 };
 
-class ThreadReduction final : public VocabularyReduction {
+class ThreadReduction final : public RankReduction {
  public:
   ThreadReduction(Meeting& meeting, std::size_t part) : meeting_(meeting), part_(part) {}
   void max(const Tensor& rows) override {

@@ -2,28 +2,17 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/tensor.h"
+#include "ops/rank_reduction.h"
 
 namespace nemocube {
-
-/// Maximum and sum over the ranks that share a vocabulary, element by element. Every rank makes the same calls
-/// in the same order and gets the same bits.
-///
-/// rows       contiguous, f32 or f64, of the same shape on every rank; the result replaces the operand
-class VocabularyReduction {
- public:
-  virtual ~VocabularyReduction() = default;
-  virtual void max(const Tensor& rows) = 0;
-  virtual void sum(const Tensor& rows) = 0;
-};
 
 /// The tokens whose logits a rank computes. Column i of its logits, row i of its lm_head, is token begin + i;
 /// from token `vocabulary` on, columns and rows are padding, which makes the parts of all ranks equally long. A
 /// part may be padding alone. Every token of the vocabulary is in exactly one part.
 struct VocabularyPart {
   std::int64_t begin = 0;
-  std::int64_t vocabulary = 0;               ///< tokens of the whole vocabulary, without padding
-  VocabularyReduction* reduction = nullptr;  ///< null: the vocabulary is not cut, the other members stay 0
+  std::int64_t vocabulary = 0;         ///< tokens of the whole vocabulary, without padding
+  RankReduction* reduction = nullptr;  ///< null: the vocabulary is not cut, the other members stay 0
 
   /// Tokens of the whole vocabulary, and of a part of `length` columns without its padding.
   std::int64_t tokens(std::int64_t length) const { return reduction ? vocabulary : length; }

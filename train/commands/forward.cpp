@@ -81,7 +81,8 @@ void run(const ForwardArguments& options, const Launch& launch) {
   Context ctx;
   if (options.grads) ctx.tape = &tape;
   if (parallel) parallel->begin_step();
-  const Var hidden = model.hidden(ctx, own_rows(ids), Sequences::uniform(share.count, seq));
+  const Sequences sequences = Sequences::uniform(share.count, seq);
+  const Var hidden = model.hidden(ctx, own_rows(ids), sequences);
   std::vector<NamedTensor> results;
   Tensor logits =
       model.logits(hidden.value()).to(DType::f32).reshape({share.count, seq * model.config().vocab_size});
@@ -94,7 +95,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
     check_ids(options.input.string() + ": labels", labels, model.config().vocab_size, true);
     const std::int64_t labels_given = count_labels(labels);
     const auto count = static_cast<double>(std::max<std::int64_t>(labels_given, 1));
-    const Var loss = model.loss(ctx, hidden, own_rows(labels), 1 / count);
+    const Var loss = model.loss(ctx, hidden, own_rows(labels), sequences, 1 / count);
     double sum = scalar(loss.value());
     if (parallel) {
       const Tensor all = Tensor::from<double>({sum}, {1});

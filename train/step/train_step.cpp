@@ -119,7 +119,7 @@ class Step {
   void backward(std::size_t index) {
     Microbatch& m = *live_[index];
     Context ctx = context(m);
-    const Var loss = model_.loss(ctx, std::exchange(m.hidden, {}), batches_[index].labels, scale_);
+    const Var loss = model_.loss(ctx, std::exchange(m.hidden, {}), batches_[index].labels, batches_[index].sequences, scale_);
     add_elements(tensors_.loss(), tensors_.loss(), loss.value().reshape({1}));
     if (options_.parallel) options_.parallel->begin_microbatch(index + 1 == batches_.size());
     m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), loss.value().device()));
@@ -232,7 +232,7 @@ LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelCho
   Context ctx;
   ctx.kernels = kernels;
   const Var hidden = model.hidden(ctx, batch.ids, batch.sequences);
-  const Var loss = model.loss(ctx, hidden, batch.labels, 1);
+  const Var loss = model.loss(ctx, hidden, batch.labels, batch.sequences, 1);
   return {loss.value().to_vector()[0], batch.label_tokens};
 }
 

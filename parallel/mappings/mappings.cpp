@@ -1,0 +1,133 @@
+#include "parallel/mappings/mappings.h"
+
+#include <functional>
+#include <numeric>
+
+namespace nemocube {
+namespace {
+
+std::int64_t sum_of(std::span<const std::int64_t> rows) {
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+}
+
+std::vector<std::int64_t> elements(std::span<const std::int64_t> rows, std::int64_t columns) {
+  std::vector<std::int64_t> counts;
+  for (const std::int64_t r : rows) counts.push_back(r * columns);
+  return counts;
+}
+
+Tensor rows_like(const Tensor& x, std::int64_t rows) {
+  return Tensor::empty({rows, x.cols()}, x.dtype(), x.device());
+}
+
+Tensor summed(const Tensor& x, Communicator& group) {
+  const Tensor y = x.unique() && x.contiguous() ? x : x.clone();
+  group.all_reduce(y);
+  return y;
+}
+
+Tensor gathered(const Tensor& x, std::span<const std::int64_t> rows, Communicator& group) {
+  const Tensor y = rows_like(x, sum_of(rows));
+  group.all_gather_v(y, x.as_contiguous(), elements(rows, x.cols()));
+  return y;
+}
+
+Tensor scattered_sum(const Tensor& x, std::span<const std::int64_t> rows, Communicator& group) {
+  const Tensor y = rows_like(x, rows[static_cast<std::size_t>(group.rank())]);
+  group.reduce_scatter_v(y, x.as_contiguous(), elements(rows, x.cols()));
+  return y;
+}
+
+Tensor own_part(const Tensor& x, std::span<const std::int64_t> rows, const Communicator& group) {
+  const auto rank = static_cast<std::size_t>(group.rank());
+  return x.narrow(0, sum_of(rows.first(rank)), rows[rank]);
+}
+
+Tensor exchanged(const Tensor& x, std::span<const std::int64_t> in, std::span<const std::int64_t> out,
+                 Communicator& group) {
+  const Tensor y = rows_like(x, sum_of(out));
+  group.all_to_all_v(y, out, x.as_contiguous(), in);
+  return y;
+}
+
+void check_rows(const char* name, const Tensor& x, std::span<const std::int64_t> rows, std::int64_t want,
+                const Communicator& group) {
+  expect(x.ndim() == 2 && std::ssize(rows) == group.size() && x.rows() == want, name, ": ", x.shape(),
+         " for ", want, " rows of ", rows.size(), " ranks in a group of ", group.size());
+}
+
+/// y = forward(x), and dx = backward(dy).
+template <class Backward>
+Var mapped(Context& ctx, const char* name, const Var& x, Tensor y, Backward backward) {
+  Var result = make_result(std::move(y), ctx.records({&x}));
+  if (result.needs_grad())
+    ctx.tape->record(name, [in = x.node(), out = result.node(), backward = std::move(backward)] {
+      if (out->filled()) in->add(backward(out->take()));
+    });
+  return result;
+}
+
+}  // namespace
+
+Var copy_to_ranks(Context& ctx, const Var& x, Communicator& group) {
+  if (group.size() == 1) return x;
+  return mapped(ctx, "copy_to_ranks", x, x.value(),
+                [&group](Tensor dy) { return summed(std::move(dy), group); });
+}
+
+Var sum_over_ranks(Context& ctx, const Var& x, Communicator& group) {
+  if (group.size() == 1) return x;
+  const Tensor y = x.value().clone();
+  group.all_reduce(y);
+  return mapped(ctx, "sum_over_ranks", x, y, [](Tensor dy) { return dy; });
+}
+
+Var own_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group) {
+  if (group.size() == 1) return x;
+  check_rows("own_rows", x.value(), rows, sum_of(rows), group);
+  return mapped(ctx, "own_rows", x, own_part(x.value(), rows, group),
+                [&group, all = std::vector(rows.begin(), rows.end())](const Tensor& dy) {
+                  return gathered(dy, all, group);
+                });
+}
+
+Var sum_to_own_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group) {
+  if (group.size() == 1) return x;
+  check_rows("sum_to_own_rows", x.value(), rows, sum_of(rows), group);
+  return mapped(ctx, "sum_to_own_rows", x, scattered_sum(x.value(), rows, group),
+                [&group, all = std::vector(rows.begin(), rows.end())](const Tensor& dy) {
+                  return gathered(dy, all, group);
+                });
+}
+
+Var all_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group,
+             Consumer consumer) {
+  if (group.size() == 1) return x;
+  check_rows("all_rows", x.value(), rows, rows[static_cast<std::size_t>(group.rank())], group);
+  return mapped(ctx, "all_rows", x, gathered(x.value(), rows, group),
+                [&group, consumer, all = std::vector(rows.begin(), rows.end())](const Tensor& dy) {
+                  return consumer == Consumer::cut ? scattered_sum(dy, all, group)
+                                                   : own_part(dy, all, group).clone();
+                });
+}
+
+Var exchange_rows(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
+                  std::vector<std::int64_t> out_rows, Communicator& group) {
+  check_rows("exchange_rows", x.value(), in_rows, sum_of(in_rows), group);
+  expect(in_rows.size() == out_rows.size(), "exchange_rows: rows to ", in_rows.size(), " ranks, from ",
+         out_rows.size());
+  if (group.size() == 1) return x;
+  const Tensor y = exchanged(x.value(), in_rows, out_rows, group);
+  return mapped(ctx, "exchange_rows", x, y,
+                [&group, in = std::move(in_rows), out = std::move(out_rows)](const Tensor& dy) {
+                  return exchanged(dy, out, in, group);
+                });
+}
+
+std::vector<std::int64_t> even_rows(std::int64_t total, std::int64_t ranks) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t r = 0; r < ranks; ++r) rows.push_back(total / ranks + (r < total % ranks));
+  return rows;
+}
+
+}  // namespace nemocube
