@@ -36,6 +36,8 @@ const std::vector<Row>& rows() {
       {"tp_ep", {"expt_tp", "ep"}, "expert"},
       {"tp_ep_pp", {"expt_tp", "ep", "pp"}, "expert"},
       {"expt_dp", {"expt_dp"}, "expert"},
+      {"kv_replicas", {"kv_replica"}, "kv"},
+      {"state_replicas", {"state_replica"}, "state"},
   };
   return table;
 }

@@ -26,6 +26,8 @@ namespace nemocube {
 ///   embd             first and last of pp               tied embeddings
 /// and for a grid with a view named "expert":
 ///   ep, expt_tp, expt_dp, tp_ep, tp_ep_pp               experts: dispatch, split, gradients, norm
+/// and for a grid with views named "kv" and "state" (parallel/grid/grid_sizes.h):
+///   kv_replicas, state_replicas      gradients of heads and groups that several tp ranks hold
 /// A dimension that the grid lacks counts as one of size 1. Groups of one rank exchange nothing.
 /// Source: Megatron-LM, megatron/core/process_groups_config.py; the device mesh of NeMo AutoModel.
 class ProcessGroups {
