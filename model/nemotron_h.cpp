@@ -115,7 +115,7 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
 
 Tensor NemotronH::logits(const Tensor& hidden) const {
   const Tensor out =
-      Tensor::empty({hidden.rows(), config_.vocab_size}, accumulate_dtype(dtype_), hidden.device());
+      Tensor::empty({hidden.rows(), lm_head_->value.dim(0)}, accumulate_dtype(dtype_), hidden.device());
   matmul({out, Into::set}, hidden, false, lm_head_->value, true);
   return out;
 }

@@ -63,7 +63,7 @@ class NemotronH {
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr) {
     return forward(ctx, {.ids = ids, .residual = {}, .sequences = sequences, .state = state});
   }
-  /// hidden [R, hidden] -> logits [R, vocabulary] in f32 (f64 for f64). Not differentiable; see loss().
+  /// hidden [R, hidden] -> logits [R, tokens of lm_head] in f32 (f64 for f64). Not differentiable; see loss().
   Tensor logits(const Tensor& hidden) const;
   /// Sum of the cross-entropy over labelled rows (label -100: not labelled), [] in f32 (f64 for f64). While
   /// recording, gradients are those of grad_scale times the sum; backward must start from 1. Full logits

@@ -11,6 +11,21 @@ Tensor Parameter::gradient() const {
   return node->grad();
 }
 
+std::vector<Tensor> Parameter::counted_gradient() const {
+  if (!counts) return {};
+  const Tensor whole = gradient();
+  if (counted_elsewhere.empty()) return {whole};
+  const Tensor elements = whole.reshape({-1});
+  std::vector<Tensor> parts;
+  std::int64_t at = 0;
+  for (const Range& range : counted_elsewhere) {
+    parts.push_back(elements.narrow(0, at, range.begin - at));
+    at = range.end;
+  }
+  parts.push_back(elements.narrow(0, at, elements.numel() - at));
+  return parts;
+}
+
 std::optional<std::int64_t> block_of(std::string_view name) {
   constexpr std::string_view layers = "backbone.layers.";
   if (!name.starts_with(layers)) return std::nullopt;

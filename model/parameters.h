@@ -27,6 +27,8 @@ struct Parameter {
   Tensor own;
   Shard shard;         ///< of the global tensor: where the elements of `own` lie in it
   bool counts = true;  ///< norms and checkpoints take the elements of `own` from this process
+  /// Elements of `own` that norms take from another process, ascending; usually none.
+  std::vector<Range> counted_elsewhere;
   /// The gradient of `own`, where that is not the gradient of `value`; see gradient().
   Tensor own_gradient;
 
@@ -34,6 +36,8 @@ struct Parameter {
   Var var() const { return wants_grad() ? Var(value, node) : Var(value); }
   /// Sum of the gradient of `own` so far, all zeros when nothing contributed. pre: wants_grad()
   Tensor gradient() const;
+  /// The parts of gradient() that norms take from this process. pre: wants_grad()
+  std::vector<Tensor> counted_gradient() const;
 };
 
 /// The number of the block that a tensor of this canonical name belongs to; nothing for those outside blocks.

@@ -51,7 +51,7 @@ std::vector<std::string> those_of(const HypercubeGrid& grid, const Row& row) {
 
 }  // namespace
 
-ProcessGroups::ProcessGroups(World& world, const HypercubeGrid& grid) {
+ProcessGroups::ProcessGroups(World& world, const HypercubeGrid& grid) : world_(world) {
   const bool inside = grid.contains(world.rank());
   for (const Row& row : rows()) {
     if (!grid.has_view(row.view)) continue;

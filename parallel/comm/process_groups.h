@@ -35,9 +35,12 @@ class ProcessGroups {
   ProcessGroups(World& world, const HypercubeGrid& grid);
   /// This rank's group. Throws Error listing the groups for an unknown name and where this rank is in none.
   Communicator& operator[](const std::string& name) const;
+  /// All ranks of the world.
+  Communicator& all() const { return world_.communicator(); }
   const std::vector<std::string>& names() const { return names_; }  ///< those of this rank, as created
 
  private:
+  World& world_;
   std::vector<std::string> names_;
   std::map<std::string, std::unique_ptr<Communicator>> groups_;
 };

@@ -20,43 +20,50 @@ void wait_for(std::vector<Work>& works) {
 }  // namespace
 
 DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
-                           Device device)
-    : model_(model),
-      options_(options),
-      dp_(groups["dp"]),
-      shard_(groups["dp_shard"]),
-      replicas_(groups["dp_replicate"]) {
+                           Device device, const GradientSourceOf& source_of)
+    : model_(model), options_(options), groups_(groups), dp_(groups["dp"]) {
   std::map<std::int64_t, std::vector<Parameter*>> of_block;
   std::vector<Parameter*> root;
   for (Parameter& p : model.parameters().all()) {
     if (!p.wants_grad()) {  // few and small: every rank keeps them whole
       p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype(), device);
-      p.counts = dp_.rank() == 0;
+      p.counts = p.counts && groups["dp_cp"].rank() == 0;
       continue;
     }
     const auto block = unit_of(p);
     (block ? of_block[*block] : root).push_back(&p);
   }
-  for (const auto& [block, parameters] : of_block) blocks_.emplace(block, make_unit(parameters, device));
-  root_ = make_unit(root, device);
+  const GradientSourceOf sources = source_of ? source_of : [](const Parameter&) { return GradientSource{}; };
+  for (const auto& [block, parameters] : of_block)
+    blocks_.emplace(block, make_unit(parameters, device, sources));
+  root_ = make_unit(root, device, sources);
   model_.hooks = this;
 }
 
 DataParallel::~DataParallel() { model_.hooks = nullptr; }
 
-DataParallel::Unit DataParallel::make_unit(const std::vector<Parameter*>& parameters, Device device) const {
-  std::map<DType, std::vector<Parameter*>> of_dtype;
-  for (Parameter* p : parameters) of_dtype[p->value.dtype()].push_back(p);
-  Unit unit;
-  for (auto& [dtype, same] : of_dtype) {
-    FlatUnit& flat =
-        unit.flats.emplace_back(std::move(same), options_.level, shard_.rank(), shard_.size(), device);
+DataParallel::Flat DataParallel::make_flat(std::vector<Parameter*> parameters, bool expert,
+                                           Device device) const {
+  const bool whole = options_.level == ZeroLevel::none;
+  Communicator& shard = groups_[expert ? "expt_dp" : whole ? "dp_cp" : "dp_shard_cp"];
+  Communicator* replicas = expert || whole ? nullptr : &groups_["dp_replicate"];
+  if (replicas && replicas->rank() > 0)  // equal parts; those of the first replica count
+    for (Parameter* p : parameters) p->counts = false;
+  return {FlatUnit(std::move(parameters), options_.level, shard.rank(), shard.size(), device), expert, &shard,
+          replicas};
+}
+
+DataParallel::Unit DataParallel::make_unit(const std::vector<Parameter*>& parameters, Device device,
+                                           const GradientSourceOf& source_of) const {
+  std::map<std::pair<bool, DType>, std::vector<Parameter*>> alike;
+  for (Parameter* p : parameters) alike[{source_of(*p).expert, p->value.dtype()}].push_back(p);
+  Unit unit{.flats = {}, .parts = GradientParts(parameters, source_of), .gathers = {}};
+  for (auto& [kind, same] : alike) {
+    const FlatUnit& flat = unit.flats.emplace_back(make_flat(std::move(same), kind.first, device)).unit;
     if (frees_gradients()) flat.gradients().storage()->release();
     if (shards_values()) flat.values().storage()->release();
   }
   unit.gathered = !shards_values();
-  if (replicas_.rank() > 0)  // equal parts; those of the first replica count
-    for (Parameter* p : parameters) p->counts = false;
   return unit;
 }
 
@@ -70,9 +77,11 @@ DataParallel::Unit* DataParallel::block_unit(std::int64_t block) {
 void DataParallel::start_gather(Unit& unit) {
   if (unit.gathered) return;
   unit.gathered = true;
-  for (const FlatUnit& flat : unit.flats) {
-    flat.values().storage()->restore();
-    unit.gathers.push_back(shard_.start_all_gather(flat.values(), flat.own_values()));
+  for (const Flat& flat : unit.flats) {
+    const FlatUnit& u = flat.unit;
+    if (!u.values().storage()->released()) continue;
+    u.values().storage()->restore();
+    unit.gathers.push_back(flat.shard->start_all_gather(u.values(), u.own_values()));
     if (!options_.overlap) wait_for(unit.gathers);
   }
 }
@@ -82,11 +91,14 @@ void DataParallel::gather(Unit& unit) {
   if (!unit.gathers.empty()) wait_for(unit.gathers);
 }
 
-void DataParallel::release(Unit& unit) {
+void DataParallel::release(Unit& unit, bool after_forward) {
   if (!shards_values() || !unit.gathered || keep_blocks_) return;
   if (!unit.gathers.empty()) wait_for(unit.gathers);
-  for (const FlatUnit& flat : unit.flats) flat.values().storage()->release();
-  unit.gathered = false;
+  for (const Flat& flat : unit.flats) {
+    if (after_forward && !reshards(flat)) continue;
+    flat.unit.values().storage()->release();
+    unit.gathered = false;
+  }
 }
 
 void DataParallel::hold(Held what) {
@@ -106,7 +118,7 @@ void DataParallel::spread_values() {
   if (options_.level == ZeroLevel::none || shards_values()) return;
   const ZoneTimer timer(wait_zone);
   const auto spread = [&](const Unit& unit) {
-    for (const FlatUnit& flat : unit.flats) shard_.all_gather(flat.values(), flat.own_values());
+    for (const Flat& flat : unit.flats) flat.shard->all_gather(flat.unit.values(), flat.unit.own_values());
   };
   for (const auto& [block, unit] : blocks_) spread(unit);
   spread(root_);
@@ -121,9 +133,7 @@ void DataParallel::before_forward(std::int64_t block) {
 }
 
 void DataParallel::after_forward(std::int64_t block) {
-  if (Unit* unit = block_unit(block);
-      unit && options_.reshard_after_forward && unit != &blocks_.rbegin()->second)
-    release(*unit);
+  if (Unit* unit = block_unit(block); unit && unit != &blocks_.rbegin()->second) release(*unit, true);
 }
 
 void DataParallel::before_backward(std::int64_t block) {
@@ -142,8 +152,14 @@ void DataParallel::after_backward(std::int64_t block) {
 // --- gradients
 
 void DataParallel::take_gradient_memory(Unit& unit) {
+  // A reduction of an earlier microbatch still reads the gradients of this unit.
+  const auto under_way = std::ranges::find(reductions_, &unit, &PendingReduction::unit);
+  if (under_way != reductions_.end()) {
+    finish(*under_way);
+    reductions_.erase(under_way);
+  }
   if (!frees_gradients()) return;
-  for (const FlatUnit& flat : unit.flats) flat.gradients().storage()->restore();
+  for (const Flat& flat : unit.flats) flat.unit.gradients().storage()->restore();
 }
 
 void DataParallel::gradients_written(std::int64_t block) {
@@ -152,17 +168,20 @@ void DataParallel::gradients_written(std::int64_t block) {
 
 void DataParallel::reduce(Unit& unit) {
   PendingReduction reduction{{}, &unit, {}};
-  for (const FlatUnit& flat : unit.flats) {
-    flat.complete_gradients();
-    flat.clear_gradients();
+  for (const Flat& flat : unit.flats) flat.unit.complete_gradients();
+  unit.parts.add();
+  for (const Flat& flat : unit.flats) {
+    const FlatUnit& u = flat.unit;
+    u.clear_gradients();
     if (options_.level == ZeroLevel::none) {
-      reduction.works.push_back(dp_.start_all_reduce(flat.gradients()));
+      reduction.works.push_back(flat.shard->start_all_reduce(u.gradients()));
       continue;
     }
-    Tensor to = flat.own_gradients();
+    Tensor to = u.own_gradients();
     if (unit.reduced) reduction.parts.push_back(to = Tensor::empty(to.shape(), to.dtype(), to.device()));
-    reduction.works.push_back(shard_.start_reduce_scatter(to, flat.gradients()));
-    if (replicas_.size() > 1) reduction.works.push_back(replicas_.start_all_reduce(to));
+    reduction.works.push_back(flat.shard->start_reduce_scatter(to, u.gradients()));
+    if (flat.replicas && flat.replicas->size() > 1)
+      reduction.works.push_back(flat.replicas->start_all_reduce(to));
   }
   unit.reduced = true;
   reductions_.push_back(std::move(reduction));
@@ -177,12 +196,12 @@ void DataParallel::reduce(Unit& unit) {
 void DataParallel::finish(PendingReduction& reduction) {
   wait_for(reduction.works);
   std::size_t part = 0;
-  for (const FlatUnit& flat : reduction.unit->flats) {
+  for (const Flat& flat : reduction.unit->flats) {
     if (!reduction.parts.empty()) {
-      const Tensor& sum = flat.own_gradients();
+      const Tensor& sum = flat.unit.own_gradients();
       add_elements(sum, sum, reduction.parts[part++]);
     }
-    if (frees_gradients()) flat.gradients().storage()->release();
+    if (frees_gradients()) flat.unit.gradients().storage()->release();
   }
 }
 
@@ -199,11 +218,14 @@ void DataParallel::finish_gradients() {
   reductions_.clear();
 }
 
-Tensor DataParallel::square_sum_of_gradients(std::span<const Tensor> own_gradients) const {
-  Tensor own = sum_of_squares(own_gradients, model_.device());
-  if (options_.level == ZeroLevel::none) return own;
-  const Tensor parts = Tensor::empty({shard_.size(), own.numel()}, own.dtype(), own.device());
-  shard_.all_gather(parts, own);
+Tensor DataParallel::square_sum_of_gradients() const {
+  std::vector<Tensor> counted;
+  for (const Parameter& p : model_.parameters().all())
+    if (p.wants_grad()) std::ranges::move(p.counted_gradient(), std::back_inserter(counted));
+  const Tensor own = sum_of_squares(counted, model_.device());
+  Communicator& all = groups_.all();
+  const Tensor parts = Tensor::empty({all.size(), own.numel()}, own.dtype(), own.device());
+  all.all_gather(parts, own);
   return add_square_sums(parts);
 }
 

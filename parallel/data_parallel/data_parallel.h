@@ -7,6 +7,7 @@
 #include "model/nemotron_h.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/flat_unit.h"
+#include "parallel/data_parallel/gradient_parts.h"
 
 namespace nemocube {
 
@@ -18,14 +19,18 @@ struct DataParallelOptions {
   /// ZeRO-3: weights of a block go after its forward pass and are gathered again for backward. Never those of
   /// the last block, whose backward pass comes next.
   bool reshard_after_forward = true;
+  bool reshard_experts_after_forward = true;  ///< the same for routed experts
   bool overlap =
       true;  ///< gather ahead and reduce during backward; otherwise wait for each collective at once
 };
 
-/// Data-parallel training: every rank runs the whole model on its own rows.
+/// Data-parallel training: every rank runs its part of the model on its own rows.
 ///
 /// A unit is a block's mixer, or, the root, everything else (embeddings, norms, head). Gradients are summed over
 /// ranks in f32 (f64 for f64), never divided: the loss of each rank is scaled by the labels of all ranks.
+/// The ranks that hold the same parameters are those of the groups "dp_cp" ("dp_shard_cp" shards, "dp_replicate"
+/// holds replicas), for routed experts "expt_dp", which shards them whatever the replicas.
+/// Gradients of which other ranks form a part (GradientSource) are completed first.
 ///
 ///                 before the step   forward, backward of a block      after its backward      after the update
 ///     none                                                            all-reduce gradients
@@ -35,27 +40,30 @@ struct DataParallelOptions {
 ///
 /// All ranks call every function together. A collective that fails throws Error (parallel/comm/communicator.h).
 /// With dp_replicate > 1 (HSDP), groups of ranks shard as above and then sum their parts over the replicas.
+/// While nothing is said of a pipeline, each backward pass is of all blocks; see begin_backward().
 /// Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
 class DataParallel final : public BlockHooks {
  public:
   /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank keeps of
   /// them on `device`. The model must outlive this object.
   DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
-               Device device);
+               Device device, const GradientSourceOf& source_of = {});
   ~DataParallel() override;
 
-  /// All ranks that hold different rows.
+  /// The ranks that hold other rows.
   Communicator& group() const { return dp_; }
   /// Once the own parts of the parameters are initialised or loaded: all ranks get the values that they keep.
   void spread_values();
 
   // A training step, in this order.
   void begin_step();
-  void begin_microbatch(bool last) { last_microbatch_ = last; }
+  /// Before a backward pass, or its work on weights, that is the last of these blocks in this step or not.
+  void begin_backward(bool last) { last_microbatch_ = last; }
   /// After the last backward pass: returns when Parameter::gradient() is that of all ranks.
   void finish_gradients();
-  /// The square sum (ops/global_norm/global_norm.h) of the gradients of all parameters, every element once.
-  Tensor square_sum_of_gradients(std::span<const Tensor> own_gradients) const;
+  /// The square sum (ops/global_norm/global_norm.h) of the gradients of all parameters of all ranks, every element
+  /// once.
+  Tensor square_sum_of_gradients() const;
   /// After the update, or after one that changed nothing.
   void finish_update();
 
@@ -72,9 +80,15 @@ class DataParallel final : public BlockHooks {
   void gradients_written(std::int64_t block) override;
 
  private:
-  /// One flat unit for each dtype.
+  struct Flat {
+    FlatUnit unit;
+    bool expert;
+    Communicator *shard, *replicas;
+  };
+  /// One flat for each dtype of dense parameters, and of routed experts.
   struct Unit {
-    std::vector<FlatUnit> flats;
+    std::vector<Flat> flats;
+    GradientParts parts;
     std::vector<Work> gathers;  // started, not waited for
     bool gathered = true;
     bool reduced = false;  // own_gradients hold sums of earlier microbatches of this step
@@ -87,18 +101,24 @@ class DataParallel final : public BlockHooks {
   bool shards_values() const { return options_.level == ZeroLevel::parameters; }
   bool frees_gradients() const { return options_.level >= ZeroLevel::gradients; }
   bool reduces_now() const { return last_microbatch_ || !options_.reduce_last_only; }
-  Unit make_unit(const std::vector<Parameter*>& parameters, Device device) const;
+  bool reshards(const Flat& flat) const {
+    return flat.expert ? options_.reshard_experts_after_forward : options_.reshard_after_forward;
+  }
+  Flat make_flat(std::vector<Parameter*> parameters, bool expert, Device device) const;
+  Unit make_unit(const std::vector<Parameter*>& parameters, Device device,
+                 const GradientSourceOf& source_of) const;
   Unit* block_unit(std::int64_t block);
   void start_gather(Unit& unit);
   void gather(Unit& unit);
-  void release(Unit& unit);
+  void release(Unit& unit, bool after_forward = false);
   void take_gradient_memory(Unit& unit);
   void reduce(Unit& unit);
   void finish(PendingReduction& reduction);
 
   NemotronH& model_;
   DataParallelOptions options_;
-  Communicator &dp_, &shard_, &replicas_;
+  const ProcessGroups& groups_;
+  Communicator& dp_;
   std::map<std::int64_t, Unit> blocks_;
   Unit root_;
   bool keep_blocks_ = false;

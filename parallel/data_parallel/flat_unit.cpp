@@ -7,6 +7,16 @@ namespace {
 
 std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
 
+/// The ranges within `part`, as positions in `part`.
+std::vector<Range> within(const std::vector<Range>& ranges, const Range& part) {
+  std::vector<Range> inside;
+  for (const Range& r : ranges) {
+    const Range common{std::max(r.begin, part.begin), std::min(r.end, part.end)};
+    if (common.begin < common.end) inside.push_back({common.begin - part.begin, common.end - part.begin});
+  }
+  return inside;
+}
+
 }  // namespace
 
 std::optional<std::int64_t> unit_of(const Parameter& parameter) {
@@ -43,7 +53,7 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
     if (level == ZeroLevel::none) {
       p.own = p.value;
       p.own_gradient = gradients_.narrow(0, start, count).reshape(shape);
-      p.counts = rank == 0;
+      p.counts = p.counts && rank == 0;
       continue;
     }
     const std::int64_t begin = std::clamp(first - start, std::int64_t{0}, count);
@@ -52,6 +62,7 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
     p.shard = p.shard.flat({begin, own_end});
     p.own = own_values_.narrow(0, at, own_end - begin);
     p.own_gradient = own_gradients_.narrow(0, at, own_end - begin);
+    p.counted_elsewhere = within(p.counted_elsewhere, {begin, own_end});
   }
 }
 

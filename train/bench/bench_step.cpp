@@ -96,7 +96,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   const auto start = std::chrono::steady_clock::now();
   RunRanks ranks(world, o.distributed);
   LoadedModel made = make_model(o.config, o.dtype, 1234, Initialisation::hf, ranks.divide());
-  if (ranks.parallel()) ranks.parallel()->spread_values();
+  if (ranks.parallel()) ranks.parallel()->data().spread_values();
   NemotronH& model = *made.model;
   model.activation_checkpointing = o.activation_checkpointing;
   Optimizer optimizer(model.parameters(), {});

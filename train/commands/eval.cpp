@@ -56,8 +56,8 @@ void run(const EvalArguments& options, const Launch& launch) {
   World world(launch, comm_options(recipe));
   RunRanks ranks(world, recipe.distributed);
   LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, ranks.divide());
-  DataParallel* parallel = ranks.parallel();
-  if (parallel) parallel->spread_values();
+  ParallelModel* parallel = ranks.parallel();
+  if (parallel) parallel->data().spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);

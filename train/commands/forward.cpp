@@ -58,10 +58,11 @@ void run(const ForwardArguments& options, const Launch& launch) {
   std::unique_ptr<DataParallel> parallel;  // of several ranks
   Divide divide;
   if (world.size() > 1)
-    divide = [&](NemotronH& m) {
-      parallel = std::make_unique<DataParallel>(m, groups, DataParallelOptions{.level = ZeroLevel::none},
-                                                Device::cpu);
-    };
+    divide = {[](const NemotronHConfig&) { return ModelPart{}; },
+              [&](NemotronH& m) {
+                parallel = std::make_unique<DataParallel>(
+                    m, groups, DataParallelOptions{.level = ZeroLevel::none}, Device::cpu);
+              }};
   LoadedModel loaded = load_model(find_model(options.model), parse_weight_dtype(options.dtype), divide);
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);

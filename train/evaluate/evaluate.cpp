@@ -31,13 +31,13 @@ namespace {
 /// What ranks hold while they run forward passes only.
 class Held {
  public:
-  Held(DataParallel* parallel, DataParallel::Held what) : parallel_(parallel) {
-    if (parallel_) parallel_->hold(what);
+  Held(ParallelModel* parallel, DataParallel::Held what) : parallel_(parallel) {
+    if (parallel_) parallel_->data().hold(what);
   }
   ~Held() {
     if (!parallel_ || std::uncaught_exceptions() > 0) return;
     try {
-      parallel_->let_go();
+      parallel_->data().let_go();
     } catch (...) {
       parallel_ = nullptr;  // a collective failed; every later one throws the same again
     }
@@ -46,19 +46,19 @@ class Held {
   Held& operator=(const Held&) = delete;
 
  private:
-  DataParallel* parallel_;
+  ParallelModel* parallel_;
 };
 
 }  // namespace
 
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
                           const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress,
-                          DataParallel* parallel) {
+                          ParallelModel* parallel) {
   LoaderOptions options;
   options.batch_size = batch_size;
   if (parallel) {
-    options.dp_rank = parallel->group().rank();
-    options.dp_size = parallel->group().size();
+    options.dp_rank = parallel->replicas().rank();
+    options.dp_size = parallel->replicas().size();
   }
   Loader loader(std::move(dataset), options);
   const Held held(parallel, DataParallel::Held::root);
@@ -70,17 +70,17 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
       break;
     }
     const Batch batch = loader.next();
-    const LossSum part = evaluate_loss(model, without_padding(batch), kernels);
+    const LossSum part = evaluate_loss(model, without_padding(batch), kernels, parallel);
     sum += part.sum;
     result.label_tokens += part.label_tokens;
-    result.samples += batch.samples;
+    if (!parallel || parallel->first_of_replica()) result.samples += batch.samples;
     if (progress) progress(loader.state().next_index, loader.dataset().size());
   }
   if (parallel) {
     const Tensor losses = Tensor::from<double>({sum}, {1});
     const Tensor counts = Tensor::from<std::int64_t>({result.label_tokens, result.samples}, {2});
-    parallel->group().all_reduce(losses);
-    parallel->group().all_reduce(counts);
+    parallel->all().all_reduce(losses);
+    parallel->all().all_reduce(counts);
     sum = losses.item<double>();
     result.label_tokens = counts.data<std::int64_t>()[0];
     result.samples = counts.data<std::int64_t>()[1];
@@ -122,20 +122,24 @@ std::vector<std::string> answers_of(NemotronH& model, const Tokenizer& tokenizer
                                     const GenerateOptions& generation, bool stop_at_newline,
                                     const StopAsked& stop, const OnProgress& progress) {
   std::vector<std::string> predictions;
-  for (std::size_t first = 0; first < questions.size(); first += questions_at_once) {
-    const std::size_t last = std::min(questions.size(), first + questions_at_once);
+  const ParallelModel* parallel = generation.parallel;
+  const bool together = parallel && !parallel->independent_replicas();
+  const std::int64_t most = together ? parallel->largest(std::ssize(questions)) : std::ssize(questions);
+  for (std::size_t begin = 0; static_cast<std::int64_t>(begin) < most; begin += questions_at_once) {
+    const std::size_t first = std::min(questions.size(), begin),
+                      last = std::min(questions.size(), first + questions_at_once);
     std::vector<std::vector<std::int64_t>> prompts;
     for (std::size_t i = first; i < last; ++i)
       prompts.push_back(prompt_ids(questions[i], tokenizer, section));
     const OnToken ends = [&](std::size_t, std::int64_t id) {
-      if (stop && stop()) return true;
+      if (!together && stop && stop()) return true;
       const std::array<std::int64_t, 1> one{id};
       return stop_at_newline && tokenizer.decode(one, true).find('\n') != std::string::npos;
     };
     const OnProgress of_group = [&](std::int64_t done, std::int64_t total) {
       const auto here =
           static_cast<double>(last - first) * static_cast<double>(done) / static_cast<double>(total);
-      if (progress)
+      if (progress && !questions.empty())
         progress(static_cast<std::int64_t>(first) + static_cast<std::int64_t>(here),
                  static_cast<std::int64_t>(questions.size()));
     };
@@ -167,7 +171,7 @@ std::vector<std::string> predictions_of_ranks(Communicator& group, const std::ve
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress,
-                         DataParallel* parallel) {
+                         ParallelModel* parallel) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
   SquadResult result;
   if (std::ranges::any_of(questions, [](const SquadQuestion& q) { return q.answers.empty(); }))
@@ -179,13 +183,14 @@ SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const Dat
   generation.stop_ids = std::move(stop_ids);
   generation.kernels = kernels;
   std::vector<SquadQuestion> own;
-  const std::size_t rank = parallel ? static_cast<std::size_t>(parallel->group().rank()) : 0,
-                    ranks = parallel ? static_cast<std::size_t>(parallel->group().size()) : 1;
+  generation.parallel = parallel;
+  const std::size_t rank = parallel ? static_cast<std::size_t>(parallel->replicas().rank()) : 0,
+                    ranks = parallel ? static_cast<std::size_t>(parallel->replicas().size()) : 1;
   for (std::size_t i = rank; i < questions.size(); i += ranks) own.push_back(questions[i]);
   const Held held(parallel, DataParallel::Held::everything);
   std::vector<std::string> predictions =
       answers_of(model, tokenizer, section, own, generation, options.stop_at_newline, stop, progress);
-  if (parallel) predictions = predictions_of_ranks(parallel->group(), predictions, questions.size());
+  if (parallel) predictions = predictions_of_ranks(parallel->replicas(), predictions, questions.size());
   result.complete = predictions.size() == questions.size();
   SquadScorer scorer(result.version);
   for (std::size_t i = 0; i < predictions.size(); ++i) {

@@ -8,14 +8,15 @@
 #include "data/metrics/squad_score.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/nemotron_h.h"
-#include "parallel/data_parallel/data_parallel.h"
+#include "parallel/parallel_model/parallel_model.h"
 #include "train/logging/progress.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
 
 /// Polled during long work, which stops early when the function returns true. Once true, it must stay true. Of
-/// several ranks, all poll together and get the same answer, except while questions are answered.
+/// several ranks, all poll together and get the same answer, except where independent replicas
+/// (ParallelModel::independent_replicas) answer questions.
 using StopAsked = std::function<bool()>;
 
 struct ValidationResult {
@@ -28,7 +29,7 @@ struct ValidationResult {
 /// its share of the rows; all get the result for all rows.
 ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
                           const KernelChoice* kernels, const StopAsked& stop = {},
-                          const OnProgress& progress = {}, DataParallel* parallel = nullptr);
+                          const OnProgress& progress = {}, ParallelModel* parallel = nullptr);
 
 struct AnsweredQuestion {
   std::string id, question, prediction;  ///< an empty prediction says that there is no answer
@@ -45,12 +46,13 @@ struct SquadResult {
 /// data's version. An answer ends at any of `stop_ids`, and at a newline when the recipe says so. When the
 /// section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
 /// unless they alone fill seq_length. Polls `stop` at every token. `progress` counts questions; a question
-/// that is being answered counts by the share of its tokens that is done. With `parallel`, the ranks share the
-/// questions, each at its own pace: `stop` must not wait for other ranks. All get the whole result.
+/// that is being answered counts by the share of its tokens that is done. With `parallel`, the replicas
+/// share the questions, and all ranks get the whole result. Independent replicas go at their own pace: `stop` must
+/// not wait for other ranks. Others go on together, and poll `stop` between groups of questions only.
 SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},
-                         const OnProgress& progress = {}, DataParallel* parallel = nullptr);
+                         const OnProgress& progress = {}, ParallelModel* parallel = nullptr);
 
 /// Writes question id -> answer as JSON, completely or not at all. The file is `path` for the set named
 /// "default"; for other sets "_NAME" goes before the extension (said.json -> said_train.json).

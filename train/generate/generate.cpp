@@ -12,15 +12,33 @@ namespace {
 
 constexpr std::size_t prompts_at_once = 32;
 
-// The last row of every sequence that has rows, in f32.
-Tensor last_rows(const Tensor& hidden, const Sequences& sequences) {
-  std::int64_t count = 0;
-  for (std::int64_t i = 0; i < sequences.count(); ++i) count += sequences.length(i) > 0;
-  Tensor rows = Tensor::empty({count, hidden.cols()}, hidden.dtype(), hidden.device());
-  std::int64_t r = 0;
+// The last row of every sequence that has rows.
+std::vector<std::int64_t> last_rows(const Sequences& sequences) {
+  std::vector<std::int64_t> rows;
   for (std::int64_t i = 0; i < sequences.count(); ++i)
-    if (sequences.length(i) > 0) rows.narrow(0, r++, 1).copy_from(hidden.narrow(0, sequences.end(i) - 1, 1));
+    if (sequences.length(i) > 0) rows.push_back(sequences.end(i) - 1);
   return rows;
+}
+
+// Of each row, [rows, vocabulary].
+Tensor logits_of(NemotronH& model, const GenerateOptions& options, const Tensor& ids, const Sequences& sequences,
+                 DecodeState& state) {
+  Context ctx;
+  ctx.kernels = options.kernels;
+  const std::vector<std::int64_t> rows = last_rows(sequences);
+  if (options.parallel)
+    return options.parallel->logits(options.parallel->hidden(ctx, ids, sequences, &state), rows, sequences);
+  const Tensor hidden = model.hidden(ctx, ids, sequences, &state).value();
+  const Tensor chosen = Tensor::empty({std::ssize(rows), hidden.cols()}, hidden.dtype(), hidden.device());
+  for (std::int64_t i = 0; i < chosen.dim(0); ++i)
+    chosen.narrow(0, i, 1).copy_from(hidden.narrow(0, rows[static_cast<std::size_t>(i)], 1));
+  return model.logits(chosen);
+}
+
+// The largest value of the ranks that go on together.
+std::int64_t most(const GenerateOptions& options, std::int64_t value) {
+  const ParallelModel* parallel = options.parallel;
+  return parallel && !parallel->independent_replicas() ? parallel->largest(value) : value;
 }
 
 }  // namespace
@@ -77,8 +95,6 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
     streams.emplace_back(options.seed, "generate/" + std::to_string(i));
   }
   DecodeState state = model.make_state(static_cast<std::int64_t>(next.size()));
-  Context ctx;
-  ctx.kernels = options.kernels;
   for (std::int64_t n = 0; n < options.max_new_tokens; ++n) {
     Sequences sequences;
     std::vector<std::int64_t> ids;
@@ -86,10 +102,10 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
       ids.insert(ids.end(), tokens.begin(), tokens.end());
       sequences.offsets.push_back(static_cast<std::int64_t>(ids.size()));
     }
-    if (ids.empty()) break;
-    const auto tokens = static_cast<std::int64_t>(ids.size());
-    const Var hidden = model.hidden(ctx, Tensor::from(ids, {tokens}), sequences, &state);
-    const Tensor logits = model.logits(last_rows(hidden.value(), sequences)).to(DType::f32);
+    const std::int64_t tokens = std::ssize(ids);
+    if (most(options, tokens) == 0) break;
+    const Tensor logits =
+        logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state).to(DType::f32);
     std::int64_t row = 0;
     for (std::size_t k = 0; k < next.size(); ++k) {
       if (next[k].empty()) continue;
@@ -104,7 +120,7 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
       result[i].push_back(id);
       if (!on_token || !on_token(i, id)) next[k].push_back(id);
     }
-    if (progress) {
+    if (progress && !prompts.empty()) {
       const auto running =
           std::ranges::count_if(next, [](const auto& ids_to_feed) { return !ids_to_feed.empty(); });
       const auto whole = static_cast<std::int64_t>(last) - running;
@@ -124,9 +140,12 @@ std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
   for (std::size_t i = 0; i < prompts.size(); ++i)
     require(!prompts[i].empty(), "generate: prompt ", i, " has no tokens (start it with BOS or any text)");
   std::vector<std::vector<std::int64_t>> result(prompts.size());
-  for (std::size_t first = 0; first < prompts.size(); first += prompts_at_once)
+  const std::int64_t prompts_somewhere = most(options, std::ssize(prompts));
+  for (std::size_t begin = 0; static_cast<std::int64_t>(begin) < prompts_somewhere; begin += prompts_at_once) {
+    const std::size_t first = std::min(prompts.size(), begin);
     generate_group(model, prompts, first, std::min(prompts.size(), first + prompts_at_once), options,
                    on_token, progress, result);
+  }
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/kernels.h"
 #include "model/nemotron_h.h"
+#include "parallel/parallel_model/parallel_model.h"
 #include "train/logging/progress.h"
 
 namespace nemocube {
@@ -17,6 +18,9 @@ struct GenerateOptions {
   std::uint64_t seed = 0;              ///< draw n of prompt i depends on (seed, i, n) alone
   std::vector<std::int64_t> stop_ids;  ///< each ends a sequence and is left out of the result
   const KernelChoice* kernels = nullptr;
+  /// Of several ranks. Unless replicas are independent, all ranks of the model call generate() together; those of
+  /// a replica have the same prompts.
+  ParallelModel* parallel = nullptr;
 };
 
 /// Called with each new token; return true to end that sequence after it.

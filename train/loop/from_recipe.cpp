@@ -40,7 +40,7 @@ LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
                            ? load_model(section.path, section.dtype, divide)
                            : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
                                         section.initialisation.value_or(Initialisation::hf), divide);
-  if (ranks.parallel()) ranks.parallel()->spread_values();
+  if (ranks.parallel()) ranks.parallel()->data().spread_values();
   NemotronH& model = *loaded.model;
   weight_dtype(recipe, model.config());  // throws where the recipe asks for others
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;

@@ -168,7 +168,7 @@ class Run {
     if (ranks_.first()) report_recipe_changes(*from, recipe_);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
-      if (ranks_.parallel()) ranks_.parallel()->spread_values();
+      if (ranks_.parallel()) ranks_.parallel()->data().spread_values();
       loader_.restore(state_.loader);
     } catch (const OutOfMemory&) {
       throw;  // the checkpoint is not at fault

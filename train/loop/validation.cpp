@@ -92,7 +92,8 @@ Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop,
       progress.emplace("answers" + called, "questions");
       const SquadResult squad =
           answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
-                       stop.alone, std::ref(*progress), moment.parallel);
+                       moment.parallel && !moment.parallel->independent_replicas() ? stop.together : stop.alone,
+                       std::ref(*progress), moment.parallel);
       progress.reset();
       if (!squad.complete) break;
       if (recipe_.evaluation.predictions_path && moment.log)

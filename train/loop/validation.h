@@ -29,9 +29,9 @@ class Validation {
     std::int64_t step = 0, epoch = 0;
     double lr = 0;
     RunLog* log = nullptr;  ///< null on all ranks but the first
-    DataParallel* parallel = nullptr;
+    ParallelModel* parallel = nullptr;
   };
-  /// Of several ranks, all poll `together` at the same points; each polls `alone` at its own.
+  /// Of several ranks, all poll `together` at the same points; each independent replica polls `alone` at its own.
   struct Stop {
     StopAsked together, alone;
   };

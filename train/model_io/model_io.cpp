@@ -4,9 +4,10 @@ namespace nemocube {
 namespace {
 std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype,
                                  const Divide& divide) {
-  auto model = std::make_unique<NemotronH>(config, dtype.value_or(config.dtype.value_or(DType::f32)),
-                                           divide ? Device::meta : Device::cpu);
-  if (divide) divide(*model);
+  const DType stored = dtype.value_or(config.dtype.value_or(DType::f32));
+  if (!divide) return std::make_unique<NemotronH>(config, stored, Device::cpu);
+  auto model = std::make_unique<NemotronH>(config, stored, Device::meta, divide.part(config));
+  divide.install(*model);
   return model;
 }
 }  // namespace

@@ -18,9 +18,13 @@ struct LoadedModel {
   WeightFiles files;
 };
 
-/// Divides a model without memory among ranks (Device::meta), and gives what this rank owns its memory. Absent: the
-/// model is whole.
-using Divide = std::function<void(NemotronH&)>;
+/// How a model is divided among ranks; empty: the model is whole.
+struct Divide {
+  std::function<ModelPart(const NemotronHConfig&)> part;  ///< what this rank holds
+  std::function<void(NemotronH&)> install;  ///< gives the part, built on Device::meta, its memory
+
+  explicit operator bool() const { return static_cast<bool>(install); }
+};
 
 /// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is
 /// `dtype`, else the one in config.json, else f32. Errors name files and tensors.

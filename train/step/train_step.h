@@ -8,7 +8,7 @@
 #include "core/kernels.h"
 #include "data/loader/batch.h"
 #include "model/nemotron_h.h"
-#include "parallel/data_parallel/data_parallel.h"
+#include "parallel/parallel_model/parallel_model.h"
 #include "train/optimizer/optimizer.h"
 
 namespace nemocube {
@@ -19,8 +19,8 @@ struct StepOptions {
   double expert_bias_rate =
       0;  ///< step of the routers' correction bias (nemotron_h auxiliary-loss-free balancing)
   const KernelChoice* kernels = nullptr;
-  DataParallel* parallel =
-      nullptr;  ///< of several ranks, which all call train_step with as many microbatches
+  /// Of several ranks, which all call train_step with as many microbatches; null for one rank.
+  ParallelModel* parallel = nullptr;
 };
 
 enum class StepOutcome {
@@ -50,11 +50,13 @@ struct StepResult {
 StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options);
 
-/// Sum of token losses and label count of one batch of this rank, nothing recorded.
+/// Sum of token losses and label count of one batch, nothing recorded. Of several ranks each returns a share; the
+/// sum over all ranks counts every replica's batch once.
 struct LossSum {
   double sum = 0;
   std::int64_t label_tokens = 0;
 };
-LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels);
+LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels,
+                      ParallelModel* parallel = nullptr);
 
 }  // namespace nemocube

@@ -1,0 +1,30 @@
+#include "parallel/context_parallel/context_parallel.h"
+
+#include "model/mixers/attention.h"
+#include "model/mixers/mamba.h"
+#include "parallel/context_parallel/attention_cores.h"
+#include "parallel/context_parallel/mamba_core.h"
+#include "parallel/context_parallel/sequence_cut.h"
+
+namespace nemocube {
+
+ContextParallel::ContextParallel(NemotronH& model, Communicator& group, ContextAttention attention)
+    : group_(group) {
+  if (group.size() == 1) return;
+  const RowCut rows = [this](const Sequences& whole) { return own(whole); };
+  model.token_rows = rows;
+  for (AttentionMixer* mixer : model.mixers<AttentionMixer>())
+    mixer->set_core(attention == ContextAttention::ring ? ring_attention(group) : all_gather_attention(group));
+  for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(group));
+  for (MoeMixer* mixer : model.moe_layers()) mixer->set_rows(rows);
+}
+
+Sequences ContextParallel::own(const Sequences& whole) const {
+  return cut() ? SequenceCut(whole, group_.size(), group_.rank()).local() : whole;
+}
+
+Tensor ContextParallel::own_tokens(const Tensor& per_token, const Sequences& whole) const {
+  return cut() ? SequenceCut(whole, group_.size(), group_.rank()).own(per_token) : per_token;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,43 @@
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "core/shard.h"
+#include "model/parameters.h"
+#include "parallel/comm/communicator.h"
+
+namespace nemocube {
+
+/// Where the gradient of a parameter comes from.
+struct GradientSource {
+  /// The parameter belongs to routed experts: the ranks of "expt_dp" hold it, not those of "dp_cp".
+  bool expert = false;
+  /// Ranks that hold the same values and each form a part of the gradient, for other rows or heads. Null: none.
+  Communicator* parts = nullptr;
+  /// The elements of the local tensor that have parts elsewhere, row-major and ascending.
+  std::vector<Range> elements;
+};
+using GradientSourceOf = std::function<GradientSource(const Parameter&)>;
+
+/// Adds the parts of gradients of some parameters, one message for each group of ranks. All ranks of a group hold
+/// these parameters, in the same order.
+class GradientParts {
+ public:
+  GradientParts() = default;  ///< of no parameters
+  GradientParts(const std::vector<Parameter*>& parameters, const GradientSourceOf& source_of);
+  /// Every parameter has a gradient by now. Returns when the sums are in place.
+  void add() const;
+
+ private:
+  struct Piece {
+    GradNode* node;
+    std::vector<Range> elements;
+  };
+  struct Group {
+    Communicator* ranks;
+    std::vector<Piece> pieces;
+  };
+  std::vector<Group> groups_;
+};
+
+}  // namespace nemocube

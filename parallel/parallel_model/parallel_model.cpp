@@ -1,0 +1,161 @@
+#include "parallel/parallel_model/parallel_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "parallel/context_parallel/context_parallel.h"
+#include "parallel/tensor_parallel/cuts.h"
+#include "parallel/tensor_parallel/install.h"
+
+namespace nemocube {
+namespace {
+
+TensorCuts cuts_of(const ParallelPlan& plan, const NemotronHConfig& config) {
+  return {config, TensorPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid};
+}
+
+/// The elements of [0, count) that are not in `ranges`.
+std::vector<Range> others(const std::vector<Range>& ranges, std::int64_t count) {
+  std::vector<Range> gaps;
+  std::int64_t at = 0;
+  for (const Range& r : ranges) {
+    if (at < r.begin) gaps.push_back({at, r.begin});
+    at = r.end;
+  }
+  if (at < count) gaps.push_back({at, count});
+  return gaps;
+}
+
+}  // namespace
+
+ModelPart part_of(const ParallelPlan& plan, const NemotronHConfig& config, const GridPlace& place) {
+  return {plan.pipeline.chunks_of(place.pp),
+          [cuts = cuts_of(plan, config), place](const TensorSpec& spec) { return cuts(spec, place).shard; }};
+}
+
+/// What lives as long as the transforms of the model.
+struct ParallelModel::Installed {
+  std::unique_ptr<TensorParallel> tensor;
+  std::unique_ptr<ContextParallel> context;
+};
+
+ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const ProcessGroups& groups,
+                             Device device)
+    : model_(model),
+      plan_(plan),
+      groups_(groups),
+      place_(place_of(plan.grid, groups.all().rank())),
+      installed_(std::make_unique<Installed>()) {
+  const TensorCuts cuts = cuts_of(plan, model.config());
+  std::map<std::string, TensorCut, std::less<>> cut_of;
+  for (const TensorSpec& spec : tensor_specs(model.config()))
+    if (model.part().has(spec.name)) cut_of.emplace(spec.name, cuts(spec, place_));
+  for (Parameter& p : model.parameters().all()) {
+    const TensorCut& cut = cut_of.at(p.name);
+    p.counts = !cut.counted.empty();
+    if (p.counts) p.counted_elsewhere = others(cut.counted, p.value.numel());
+  }
+  data_ = std::make_unique<DataParallel>(model, groups, plan.data, device, [&](const Parameter& p) {
+    const TensorCut& cut = cut_of.at(p.name);
+    Communicator* parts = cut.sum == GradientSum::none ? nullptr : &groups[std::string(name_of(cut.sum))];
+    return GradientSource{cut.expert, parts, cut.summed};
+  });
+  installed_->context = std::make_unique<ContextParallel>(model, groups["cp"], plan.context_attention);
+  installed_->tensor = std::make_unique<TensorParallel>(
+      model, cuts.plan(), groups["tp"],
+      [c = installed_->context.get()](const Sequences& whole) { return c->own(whole); });
+  const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
+  for (MoeMixer* moe : model.moe_layers()) {
+    moe->set_dispatcher(make_dispatcher(plan.dispatcher, model.config().n_routed_experts, experts));
+    moe->sum_totals_over_devices([&all = groups["tp_dp_cp"]](const Tensor& t) { all.all_reduce(t); });
+    if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
+      moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); };
+  }
+}
+
+ParallelModel::~ParallelModel() = default;
+
+bool ParallelModel::independent_replicas() const {
+  const GridSizes& g = plan_.grid;
+  return g.tp * g.cp * g.pp * g.ep * g.expt_tp == 1;
+}
+
+std::int64_t ParallelModel::largest(std::int64_t value) const {
+  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
+  all().all_reduce(t, Reduction::max);
+  return t.item<std::int64_t>();
+}
+
+Tensor ParallelModel::own_tokens(const Tensor& per_token, const Sequences& whole) const {
+  return installed_->context->own_tokens(per_token, whole);
+}
+
+std::int64_t ParallelModel::residual_rows(const Sequences& whole) const {
+  return installed_->tensor->residual_rows(whole);
+}
+
+const Program& ParallelModel::program(std::int64_t microbatches) {
+  auto found = programs_.find(microbatches);
+  if (found == programs_.end()) {
+    const Schedule schedule = plan_.pipeline.schedule(plan_.grid.pp, microbatches);
+    found = programs_
+                .emplace(microbatches,
+                         make_programs(schedule, simulate(schedule)).at(static_cast<std::size_t>(place_.pp)))
+                .first;
+  }
+  return found->second;
+}
+
+std::size_t ParallelModel::chunk_of(std::int64_t stage) const {
+  const auto own = plan_.pipeline.stages_of(place_.pp);
+  const auto found = std::ranges::find(own, stage);
+  expect(found != own.end(), "stage ", stage, " is not on pipeline rank ", place_.pp);
+  return static_cast<std::size_t>(found - own.begin());
+}
+
+Var ParallelModel::hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state) {
+  const ContextParallel::Whole whole(state ? installed_->context.get() : nullptr);
+  const PipelinePlan& pipeline = plan_.pipeline;
+  const auto rank_of = [&](std::int64_t stage) {
+    return static_cast<int>(pipeline.rank_of_stage[static_cast<std::size_t>(stage)]);
+  };
+  Var out;
+  for (const std::int64_t stage : pipeline.stages_of(place_.pp)) {
+    Var in = std::exchange(out, {});
+    if (stage > 0 && rank_of(stage - 1) != place_.pp) {
+      in = Tensor::empty({residual_rows(sequences), model_.config().hidden_size}, model_.dtype(),
+                         model_.device());
+      this->pipeline().exchange({}, {{in.value(), rank_of(stage - 1)}});
+    }
+    out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(ids, sequences) : Tensor(),
+                               .residual = in,
+                               .sequences = sequences,
+                               .state = state,
+                               .chunk = chunk_of(stage)});
+    if (stage == pipeline.last_stage() || rank_of(stage + 1) == place_.pp) continue;
+    std::erase_if(sends_, [](const Work& work) { return work.done(); });
+    sends_.push_back(this->pipeline().start_exchange(
+        {{std::exchange(out, {}).value().as_contiguous(), rank_of(stage + 1)}}, {}));
+  }
+  return out;
+}
+
+Tensor ParallelModel::logits(const Var& hidden, const std::vector<std::int64_t>& rows,
+                             const Sequences& sequences) {
+  const std::int64_t count = std::ssize(rows), vocabulary = model_.config().vocab_size;
+  const Tensor all = Tensor::empty({count, vocabulary}, accumulate_dtype(model_.dtype()), model_.device());
+  if (hidden.defined()) {
+    Context ctx;
+    const Tensor states =
+        apply(*model_.transform_points().at("lm_head.input"), ctx, hidden, sequences).value();
+    const Tensor chosen = Tensor::empty({count, states.cols()}, states.dtype(), states.device());
+    for (std::int64_t i = 0; i < count; ++i)
+      chosen.narrow(0, i, 1).copy_from(states.narrow(0, rows[static_cast<std::size_t>(i)], 1));
+    installed_->tensor->gather_vocabulary(all, model_.logits(chosen));
+  }
+  pipeline().broadcast(all, static_cast<int>(plan_.pipeline.rank_of_stage.back()));
+  return all;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,73 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/nemotron_h.h"
+#include "parallel/comm/process_groups.h"
+#include "parallel/data_parallel/data_parallel.h"
+#include "parallel/parallel_model/parallel_plan.h"
+
+namespace nemocube {
+
+/// What a plan has installed in the part of a model that this rank holds. Every several-rank run has one.
+///
+/// The ranks of a replica (groups tp, cp, pp) get the same microbatches; their Sequences are those of the whole
+/// microbatches everywhere. All ranks call every function together, in the same order.
+class ParallelModel {
+ public:
+  /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`. The
+  /// model, and `groups` of the plan's grid, must outlive this object.
+  ParallelModel(NemotronH& model, const ParallelPlan& plan, const ProcessGroups& groups, Device device);
+  ~ParallelModel();
+
+  const ParallelPlan& plan() const { return plan_; }
+  const GridPlace& place() const { return place_; }
+  DataParallel& data() const { return *data_; }
+  Communicator& all() const { return groups_.all(); }       ///< all ranks
+  Communicator& replicas() const { return groups_["dp"]; }  ///< the ranks with other microbatches
+  Communicator& pipeline() const { return groups_["pp"]; }
+  /// Whether this rank's losses are to be added: one rank of those that compute the same ones.
+  bool counts_loss() const { return place_.tp == 0 && model_.part().head(); }
+  /// One rank of each replica.
+  bool first_of_replica() const { return place_.tp == 0 && place_.cp == 0 && place_.pp == 0; }
+
+  /// Whether each rank can run forward passes by itself while it holds all weights (DataParallel::hold).
+  bool independent_replicas() const;
+  /// The largest value of all ranks.
+  std::int64_t largest(std::int64_t value) const;
+
+  /// The part of ids or labels [T] that enters this rank's forward pass or loss.
+  Tensor own_tokens(const Tensor& per_token, const Sequences& whole) const;
+  /// Rows of the residual stream on this rank.
+  std::int64_t residual_rows(const Sequences& whole) const;
+
+  /// What this rank's part of the pipeline does in a step of so many microbatches.
+  const Program& program(std::int64_t microbatches);
+  /// The chunk of the model that is this stage; std::logic_error when another rank has it.
+  std::size_t chunk_of(std::int64_t stage) const;
+
+  /// A forward pass without backward through all stages: NemotronH::forward() of the whole model. The hidden
+  /// states are on the ranks of the last stage, elsewhere they are undefined. With a state, no sequence is cut over
+  /// cp: the ranks of a cp group compute the same.
+  Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
+  /// Logits of these rows of hidden() over the whole vocabulary, on every rank of the replica: [rows, vocabulary].
+  Tensor logits(const Var& hidden, const std::vector<std::int64_t>& rows, const Sequences& sequences);
+
+ private:
+  struct Installed;
+  NemotronH& model_;
+  ParallelPlan plan_;
+  const ProcessGroups& groups_;
+  GridPlace place_;
+  std::unique_ptr<Installed> installed_;
+  std::unique_ptr<DataParallel> data_;
+  std::map<std::int64_t, Program> programs_;  // by number of microbatches
+  std::vector<Work> sends_;                   // of hidden(), perhaps still under way
+};
+
+/// The part of the model that rank `place` of the plan's grid holds.
+ModelPart part_of(const ParallelPlan& plan, const NemotronHConfig& config, const GridPlace& place);
+
+}  // namespace nemocube

@@ -1,0 +1,165 @@
+#include "train/step/step_runner.h"
+
+#include <algorithm>
+
+#include "core/add.h"
+#include "ops/router/router.h"
+
+namespace nemocube {
+namespace {
+
+using Kind = Action::Kind;
+using Payload = Transfer::Payload;
+
+/// Whether both kinds end the same thing: the use of weights in backward (B and I), or the writing of gradients
+/// (B and W).
+bool ends_alike(Kind a, Kind b) {
+  return a != Kind::forward && b != Kind::forward && (a == b || a == Kind::backward || b == Kind::backward);
+}
+
+Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), t.device()); }
+
+}  // namespace
+
+StepRunner::StepRunner(NemotronH& model, std::span<const TokenBatch> microbatches, double loss_scale,
+                       const KernelChoice* kernels, ParallelModel* parallel)
+    : model_(model), batches_(microbatches), loss_scale_(loss_scale), kernels_(kernels), parallel_(parallel) {
+  for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
+    moe_numbers_.push_back(moe_layer_numbers(model, chunk));
+}
+
+void StepRunner::run(const Program& program, StepTensors& sums) {
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    if (const auto* transfers = std::get_if<Exchange>(&program[i])) {
+      exchange(*transfers);
+      continue;
+    }
+    const Action& action = std::get<Action>(program[i]);
+    if (action.kind == Kind::forward)
+      forward(action);
+    else
+      backward(action, is_last(program, i), sums);
+  }
+  for (const auto& work : transfers_) work->wait();
+  expect(live_.empty() && arrivals_.empty() && outgoing_.empty(), "a step ends with ", live_.size(),
+         " unfinished microbatches");
+}
+
+bool StepRunner::is_last(const Program& program, std::size_t item) const {
+  const Action& action = std::get<Action>(program[item]);
+  return std::none_of(program.begin() + static_cast<std::ptrdiff_t>(item) + 1, program.end(),
+                      [&](const ProgramItem& later) {
+                        const auto* a = std::get_if<Action>(&later);
+                        return a && a->stage == action.stage && ends_alike(a->kind, action.kind);
+                      });
+}
+
+void StepRunner::forward(const Action& action) {
+  const auto& [kind, stage, microbatch] = action;
+  Live& m = live_[{stage, microbatch}];
+  const TokenBatch& tokens = batch(microbatch);
+  const std::size_t chunk = chunk_of(stage);
+  if (stage > 0) m.in = make_result(arrived({Payload::activation, stage - 1, microbatch}), true);
+  m.records = model_.make_records(chunk);
+  Context ctx{.tape = &m.tape, .kernels = kernels_};
+  m.out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(tokens.ids, tokens) : Tensor(),
+                               .residual = m.in,
+                               .sequences = tokens.sequences,
+                               .records = &m.records,
+                               .chunk = chunk});
+  if (stage == last_stage()) return;
+  hand_over({Payload::activation, stage, microbatch}, m.out.value(), stage + 1);
+  m.out = Var(Tensor(), m.out.node());  // the next stage has the values
+}
+
+Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums) {
+  const TokenBatch& tokens = batch(microbatch);
+  Var loss = model_.loss(ctx, std::exchange(m.out, {}), own_tokens(tokens.labels, tokens), tokens.sequences,
+                         loss_scale_);
+  if (!parallel_ || parallel_->counts_loss())
+    add_elements(sums.loss(), sums.loss(), loss.value().reshape({1}));
+  return loss;
+}
+
+void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
+  const auto& [kind, stage, microbatch] = action;
+  const auto found = live_.find({stage, microbatch});
+  expect(found != live_.end(), action, " before its forward pass");
+  Live& m = found->second;
+  if (parallel_) parallel_->data().begin_backward(last);
+  if (kind == Kind::backward_weight) {
+    m.tape.run_weight_work();
+    live_.erase(found);
+    return;
+  }
+  if (kind == Kind::backward_input) m.tape.defer_weight_work();
+  Context ctx{.tape = &m.tape, .kernels = kernels_};
+  if (stage == last_stage()) {
+    const Var loss = start_loss(ctx, m, microbatch, sums);
+    m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), loss.value().device()));
+  } else {
+    m.tape.backward(std::exchange(m.out, {}), arrived({Payload::gradient, stage + 1, microbatch}));
+  }
+  if (stage > 0) {
+    const bool reached = m.in.node()->filled();
+    hand_over({Payload::gradient, stage, microbatch},
+              reached ? m.in.node()->take() : zeros_like(m.in.value()), stage - 1);
+    m.in = {};
+  }
+  add_records(m, chunk_of(stage), sums);
+  if (kind == Kind::backward) live_.erase(found);
+}
+
+void StepRunner::add_records(const Live& m, std::size_t chunk, StepTensors& sums) const {
+  auto layer = moe_numbers_[chunk].begin();
+  for (const MoeRecord* record : moe_records(m.records)) {
+    const std::int64_t number = *layer++;
+    const Tensor sum = sums.losses_of(number);
+    add_elements(sum, sum, record->losses);
+    add_counts(sums.counts.select(number), record->counts);
+  }
+}
+
+void StepRunner::hand_over(const Key& key, Tensor tensor, std::int64_t to_stage) {
+  const PipelinePlan& pipeline = parallel_->plan().pipeline;
+  if (pipeline.rank_of_stage[static_cast<std::size_t>(to_stage)] == parallel_->place().pp)
+    arrivals_[key] = {std::move(tensor), nullptr};
+  else
+    outgoing_[key] = tensor.as_contiguous();
+}
+
+Tensor StepRunner::arrived(const Key& key) {
+  const auto found = arrivals_.find(key);
+  expect(found != arrivals_.end(), "a stage waits for a tensor of stage ", std::get<1>(key), ", microbatch ",
+         std::get<2>(key), ", that no exchange brings");
+  const Arrival arrival = std::move(found->second);
+  arrivals_.erase(found);
+  if (arrival.transfer) arrival.transfer->wait();
+  return arrival.tensor;
+}
+
+void StepRunner::exchange(const Exchange& transfers) {
+  const std::int64_t here = parallel_->place().pp;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  const auto work = std::make_shared<Work>();
+  for (const Transfer& t : transfers) {
+    const Key key{t.payload, t.stage, t.microbatch};
+    if (t.from == here) {
+      const auto tensor = outgoing_.extract(key);
+      expect(!tensor.empty(), t, " before it is computed");
+      sends.push_back({tensor.mapped(), static_cast<int>(t.to)});
+    } else {
+      const std::int64_t rows = parallel_->residual_rows(batch(t.microbatch).sequences);
+      const Tensor buffer =
+          Tensor::empty({rows, model_.config().hidden_size}, model_.dtype(), model_.device());
+      receives.push_back({buffer, static_cast<int>(t.from)});
+      arrivals_[key] = {buffer, work};
+    }
+  }
+  *work = parallel_->pipeline().start_exchange(std::move(sends), std::move(receives));
+  std::erase_if(transfers_, [](const auto& earlier) { return earlier->done(); });
+  transfers_.push_back(work);
+}
+
+}  // namespace nemocube

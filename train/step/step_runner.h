@@ -1,0 +1,69 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "core/kernels.h"
+#include "data/loader/batch.h"
+#include "parallel/parallel_model/parallel_model.h"
+#include "train/step/step_tensors.h"
+
+namespace nemocube {
+
+/// Executes the forward and backward passes of one step, on this rank's part of the pipeline.
+class StepRunner {
+ public:
+  /// Gradients are those of `loss_scale` times the sum of all token losses. `parallel` is null for one rank.
+  StepRunner(NemotronH& model, std::span<const TokenBatch> microbatches, double loss_scale,
+             const KernelChoice* kernels, ParallelModel* parallel);
+  /// Adds losses and counts of this rank to `sums`.
+  void run(const Program& program, StepTensors& sums);
+
+ private:
+  /// One microbatch in one chunk, between the start of its forward and the end of its backward pass.
+  struct Live {
+    Tape tape;
+    BlockRecords records;
+    Var in, out;
+  };
+  /// A tensor that arrived from another stage, or is on its way.
+  struct Arrival {
+    Tensor tensor;
+    std::shared_ptr<Work> transfer;  // null: it came from this rank
+  };
+  using Key =
+      std::tuple<Transfer::Payload, std::int64_t, std::int64_t>;  // stage that computed it, microbatch
+
+  void forward(const Action& action);
+  void backward(const Action& action, bool last, StepTensors& sums);
+  void exchange(const Exchange& transfers);
+  bool is_last(const Program& program, std::size_t item) const;
+  void hand_over(const Key& key, Tensor tensor, std::int64_t to_stage);
+  Tensor arrived(const Key& key);
+  Var start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums);
+  void add_records(const Live& m, std::size_t chunk, StepTensors& sums) const;
+
+  std::size_t chunk_of(std::int64_t stage) const { return parallel_ ? parallel_->chunk_of(stage) : 0; }
+  std::int64_t last_stage() const { return parallel_ ? parallel_->plan().pipeline.last_stage() : 0; }
+  Tensor own_tokens(const Tensor& t, const TokenBatch& batch) const {
+    return parallel_ ? parallel_->own_tokens(t, batch.sequences) : t;
+  }
+  const TokenBatch& batch(std::int64_t microbatch) const {
+    return batches_[static_cast<std::size_t>(microbatch)];
+  }
+
+  NemotronH& model_;
+  std::span<const TokenBatch> batches_;
+  double loss_scale_;
+  const KernelChoice* kernels_;
+  ParallelModel* parallel_;
+  std::vector<std::vector<std::int64_t>> moe_numbers_;          // of each chunk
+  std::map<std::pair<std::int64_t, std::int64_t>, Live> live_;  // by stage and microbatch
+  std::map<Key, Arrival> arrivals_;
+  std::map<Key, Tensor> outgoing_;
+  std::vector<std::shared_ptr<Work>> transfers_;
+};
+
+}  // namespace nemocube
