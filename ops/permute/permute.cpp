@@ -13,8 +13,9 @@ void check_permutation(const char* what, const Permutation& p) {
   require(p.slot.defined() && p.slot.ndim() == 2 && p.slot.dtype() == DType::i32, what,
           ": the permutation wants slot [T, k] i32, got ", p.slot.dtype(), p.slot.shape());
   check_dtype(cat(what, ": source"), p.source, DType::i32);
-  check_shape(cat(what, ": source"), p.source, {p.slot.numel()});
   check_dtype(cat(what, ": offsets"), p.offsets, DType::i64);
+  require(p.offsets.numel() > 0, what, ": the permutation wants offsets [E + 1], got ", p.offsets.shape());
+  check_shape(cat(what, ": source"), p.source, {p.offsets.data<std::int64_t>()[p.offsets.numel() - 1]});
 }
 
 void check_rows(const char* what, const char* name, const Tensor& x, std::int64_t rows) {
@@ -26,36 +27,54 @@ void check_rows(const char* what, const char* name, const Tensor& x, std::int64_
 }  // namespace
 
 Permutation make_permutation(const Tensor& experts, std::int64_t expert_count) {
+  return make_permutation(experts, expert_count, {0, expert_count});
+}
+
+Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, Range here) {
   check_dtype("make_permutation: experts", experts, DType::i32);
   require(experts.ndim() == 2, "make_permutation: experts: want shape [T, k], got ", experts.shape());
   require(expert_count >= 0, "make_permutation: ", expert_count, " experts");
-  const std::int64_t tokens = experts.dim(0), choices = experts.dim(1), rows = experts.numel();
-  require(rows <= std::numeric_limits<std::int32_t>::max(), "make_permutation: ", rows,
+  require(here.begin >= 0 && here.begin <= here.end && here.end <= expert_count,
+          "make_permutation: experts [", here.begin, ", ", here.end, ") of ", expert_count);
+  const std::int64_t tokens = experts.dim(0), choices = experts.dim(1);
+  require(experts.numel() <= std::numeric_limits<std::int32_t>::max(), "make_permutation: ", experts.numel(),
           " rows do not fit 32-bit row numbers");
 
   Permutation p;
-  p.source = Tensor::empty({rows}, DType::i32, experts.device());
   p.slot = Tensor::empty(experts.shape(), DType::i32, experts.device());
-  p.offsets = Tensor::zeros({expert_count + 1}, DType::i64, experts.device());
-  if (rows == 0) return p;
+  p.offsets = Tensor::zeros({here.size() + 1}, DType::i64, experts.device());
   auto* offsets = p.offsets.data<std::int64_t>();
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < choices; ++j) {
       const std::int32_t e = experts.row<std::int32_t>(t)[j];
       require(e >= 0 && e < expert_count, "make_permutation: expert ", e, " of token ", t, ", choice ", j,
               " is outside [0, ", expert_count, ")");
-      ++offsets[e + 1];
+      if (e >= here.begin && e < here.end) ++offsets[e - here.begin + 1];
     }
-  for (std::int64_t e = 0; e < expert_count; ++e) offsets[e + 1] += offsets[e];
-  std::vector<std::int64_t> next(offsets, offsets + expert_count);
+  for (std::int64_t e = 0; e < here.size(); ++e) offsets[e + 1] += offsets[e];
+  p.source = Tensor::empty({offsets[here.size()]}, DType::i32, experts.device());
+  std::vector<std::int64_t> next(offsets, offsets + here.size());
   auto* source = p.source.data<std::int32_t>();
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < choices; ++j) {
-      const std::int64_t r = next[static_cast<std::size_t>(experts.row<std::int32_t>(t)[j])]++;
+      const std::int32_t e = experts.row<std::int32_t>(t)[j];
+      std::int32_t& slot = p.slot.row<std::int32_t>(t)[j];
+      slot = -1;
+      if (e < here.begin || e >= here.end) continue;
+      const std::int64_t r = next[static_cast<std::size_t>(e - here.begin)]++;
       source[r] = static_cast<std::int32_t>(t);
-      p.slot.row<std::int32_t>(t)[j] = static_cast<std::int32_t>(r);
+      slot = static_cast<std::int32_t>(r);
     }
   return p;
+}
+
+Permutation inverse(const Permutation& p) {
+  check_permutation("inverse", p);
+  const std::int64_t tokens = p.slot.dim(0);
+  require(p.slot.dim(1) == 1 && p.source.numel() == tokens, "inverse: want one row for each token, got ",
+          p.source.numel(), " rows of ", tokens, " tokens with ", p.slot.dim(1), " choices each");
+  return {Tensor::from<std::int64_t>({0, tokens}, {2}), p.slot.reshape({tokens}),
+          p.source.reshape({tokens, 1})};
 }
 
 Var permute(Context& ctx, const Var& x, const Permutation& permutation) {

@@ -1,38 +1,47 @@
 #pragma once
 #include "core/autograd.h"
+#include "core/shard.h"
 
 /// Rows from token order to expert order and back. Each of T tokens chose k experts; its row appears once for
-/// each choice, and the rows of one expert are consecutive. T k must be below 2^31.
+/// each choice, and the rows of one expert are consecutive. T k must be below 2^31. There are R = T k rows, or
+/// fewer where only some of the experts are here.
 namespace nemocube {
 
 struct Permutation {
-  Tensor offsets;  ///< [E + 1] i64: expert e holds rows [offsets[e], offsets[e + 1])
-  Tensor source;   ///< [T k] i32: token of each row
-  Tensor slot;     ///< [T, k] i32: row of token t's choice j
+  Tensor offsets;  ///< [E + 1] i64: expert e holds rows [offsets[e], offsets[e + 1]); R is the last
+  Tensor source;   ///< [R] i32: token of each row
+  Tensor slot;     ///< [T, k] i32: row of token t's choice j; -1 where that expert is not here
 };
 
 /// experts [T, k] i32, each in [0, expert_count). The rows of an expert are in ascending (token, choice)
 /// order. Error naming the expert, token and choice when an expert is out of range.
 Permutation make_permutation(const Tensor& experts, std::int64_t expert_count);
+/// The same with the rows of the experts in `here` alone, in offsets too: entry 0 is expert here.begin. Error
+/// also unless 0 <= here.begin <= here.end <= expert_count.
+Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, Range here);
+/// The way back where each token has one row (k = 1): permute(permute(x, p), inverse(p)) = x. Its rows belong to
+/// no experts: offsets are {0, T}. Error unless k = 1 and R = T.
+Permutation inverse(const Permutation& permutation);
 
 /// y[r, :] = x[source[r], :]
 ///
-/// shapes     x [T, d] -> y [T k, d]
+/// shapes     x [T, d] -> y [R, d]
 /// dtypes     f32, f64 or bf16; y as x (exact copies)
 /// layout     row stride of x free; y contiguous
-/// backward   dx[t, :] = sum over j of dy[slot[t, j], :], in ascending j in f32 (f64 for f64), rounded once
+/// backward   dx[t, :] = sum over j of dy[slot[t, j], :], in ascending j in f32 (f64 for f64), rounded once;
+///            choices without a row add nothing
 /// errors     Error unless x has as many rows as the permutation has tokens
 /// repeat     same bits for any number of threads
 Var permute(Context& ctx, const Var& x, const Permutation& permutation);
 
-/// y[t, :] = sum over j of weights[t, j] rows[slot[t, j], :]
+/// y[t, :] = sum over j of weights[t, j] rows[slot[t, j], :], choices without a row adding nothing
 ///
-/// shapes     rows [T k, d], weights [T, k] -> y [T, d]
+/// shapes     rows [R, d], weights [T, k] -> y [T, d]
 /// dtypes     rows f32, f64 or bf16; weights f32 (f64 with f64); y as rows
 /// arithmetic f32 (f64 for f64), ascending j, rounded once
 /// layout     row strides free; y contiguous
 /// backward   drows[slot[t, j], :] = weights[t, j] dy[t, :], rounded once;
-///            dweights[t, j] = <dy[t, :], rows[slot[t, j], :]>. Keeps rows and weights.
+///            dweights[t, j] = <dy[t, :], rows[slot[t, j], :]>, 0 without a row. Keeps rows and weights.
 /// errors     Error for shapes or dtypes other than these
 /// repeat     same bits for any number of threads
 Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutation& permutation);

@@ -29,6 +29,7 @@ void combine_as(const Output& y, const Tensor& rows, const Tensor& weights, cons
         A* __restrict s = sum.data();
         std::fill_n(s, columns, A{0});
         for (std::int64_t j = 0; j < choices; ++j) {
+          if (slot[j] < 0) continue;
           const In* __restrict row = rows.row<In>(slot[j]) + begin;
           const A w = weight ? weight[j] : A{1};
           for (std::int64_t c = 0; c < columns; ++c) s[c] += w * static_cast<A>(row[c]);
@@ -50,8 +51,10 @@ void spread_as(const Output& drows, const Tensor& dy, const Tensor& weights, con
   parallel_for(p.slot.dim(0), token_grain(p, cols), [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {
       const In* __restrict g = dy.row<In>(t);
+      const auto* slot = p.slot.row<std::int32_t>(t);
       for (std::int64_t j = 0; j < choices; ++j) {
-        Out* __restrict to = drows.to.row<Out>(p.slot.row<std::int32_t>(t)[j]);
+        if (slot[j] < 0) continue;
+        Out* __restrict to = drows.to.row<Out>(slot[j]);
         const A w = weights.row<A>(t)[j];
         if (drows.how == Into::add)
           for (std::int64_t c = 0; c < cols; ++c)
@@ -88,7 +91,7 @@ void dot_as(const Output& dweights, const Tensor& dy, const Tensor& rows, const 
       A* to = dweights.to.row<A>(t);
       const auto* slot = p.slot.row<std::int32_t>(t);
       for (std::int64_t j = 0; j < choices; ++j) {
-        const A product = cols == 0 ? A{0} : dot(dy.row<T>(t), rows.row<T>(slot[j]), cols);
+        const A product = cols == 0 || slot[j] < 0 ? A{0} : dot(dy.row<T>(t), rows.row<T>(slot[j]), cols);
         to[j] = dweights.how == Into::add ? to[j] + product : product;
       }
     }

@@ -2,7 +2,8 @@
 #include "ops/permute/permute.h"
 
 /// Kernels of permute and unpermute, in f32 arithmetic (f64 for f64). Outputs may be wider than inputs (the
-/// f32 gradient of a bf16 leaf). The tokens are divided among the threads.
+/// f32 gradient of a bf16 leaf). The tokens are divided among the threads. A choice without a row (slot -1) adds
+/// nothing, and its weight has the gradient 0.
 namespace nemocube::cpu {
 
 /// y[r, :] = x[source[r], :]

@@ -34,9 +34,11 @@ Tensor reference_combine(const Tensor& rows, const Tensor& weights, const Permut
   const Tensor r = rows.to(DType::f64), w = weights.to(DType::f64);
   Tensor y = Tensor::zeros({p.slot.dim(0), rows.cols()}, DType::f64, Device::cpu);
   for (std::int64_t t = 0; t < p.slot.dim(0); ++t)
-    for (std::int64_t j = 0; j < p.slot.dim(1); ++j)
-      for (std::int64_t c = 0; c < rows.cols(); ++c)
-        y.row<double>(t)[c] += w.row<double>(t)[j] * r.row<double>(p.slot.row<std::int32_t>(t)[j])[c];
+    for (std::int64_t j = 0; j < p.slot.dim(1); ++j) {
+      const std::int32_t row = p.slot.row<std::int32_t>(t)[j];
+      for (std::int64_t c = 0; c < rows.cols() && row >= 0; ++c)
+        y.row<double>(t)[c] += w.row<double>(t)[j] * r.row<double>(row)[c];
+    }
   return y;
 }
 
@@ -102,6 +104,34 @@ TEST_CASE("permutation: a bijection, stable, grouped by expert") {
         }
       CHECK(std::ranges::adjacent_find(key, std::ranges::greater_equal{}) == key.end());
       CHECK((key.empty() || key.front() >= 0));
+    }
+}
+
+TEST_CASE("permutation: some of the experts") {
+  const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2});
+  const Permutation p = make_permutation(experts, 5, {1, 3});
+  CHECK_BITS(p.offsets, Tensor::from<std::int64_t>({0, 0, 2}, {3}));
+  CHECK(p.source.to_vector() == std::vector<double>{0, 2});
+  CHECK(p.slot.to_vector() == std::vector<double>{0, -1, -1, -1, 1, -1});
+  for (const std::int64_t at : {0, 4, 5}) {
+    const Permutation none = make_permutation(experts, 5, {at, at});
+    CHECK_BITS(none.offsets, Tensor::from<std::int64_t>({0}, {1}));
+    CHECK(none.source.numel() == 0);
+    CHECK(none.slot.to_vector() == std::vector<double>(6, -1));
+  }
+}
+
+TEST_CASE("permutation: the inverse of one row for each token") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (const std::int64_t tokens : {0, 1, 97}) {
+      const Permutation p = make_permutation(random_choices(tokens, 1, 5), 5), back = inverse(p);
+      CHECK_BITS(back.offsets, Tensor::from<std::int64_t>({0, tokens}, {2}));
+      const Tensor x = random_tensor({tokens, 33}, dtype, 2);
+      Context ctx;
+      CHECK_BITS(permute(ctx, permute(ctx, x, p), back).value(), x);
+      CHECK_BITS(permute(ctx, permute(ctx, x, back), p).value(), x);
+      CHECK_BITS(permute_grad(permute(ctx, x, p).value(), back, x),
+                 permute(ctx, x, p).value().to(accumulate_dtype(dtype)));
     }
 }
 
@@ -178,6 +208,49 @@ TEST_CASE("permute, unpermute: gradients against central differences") {
   CHECK_GRADIENTS(both, {random_tensor({5, 4}, DType::f64, 4), random_tensor({5, 3}, DType::f64, 5)});
 }
 
+TEST_CASE("permute, unpermute: choices without a row add nothing") {
+  const std::int64_t tokens = 61, k = 3, count = 8;
+  const Tensor experts = random_choices(tokens, k, count);
+  const Tensor x = random_tensor({tokens, 37}, DType::f64, 1),
+               dy = random_tensor({tokens, 37}, DType::f64, 2),
+               weights = random_tensor({tokens, k}, DType::f64, 3);
+  Context ctx;
+  Tensor y = Tensor::zeros(x.shape(), DType::f64, Device::cpu), dx = y.clone();
+  Tensor dweights = Tensor::zeros(weights.shape(), DType::f64, Device::cpu);
+  const auto add = [](const Tensor& sum, const Tensor& part) {
+    for (std::int64_t i = 0; i < sum.numel(); ++i) sum.data<double>()[i] += part.data<double>()[i];
+  };
+  std::int64_t rows_of_parts = 0;
+  for (const Range here : {Range{0, 3}, {3, 3}, {3, 4}, {4, 8}}) {
+    const Permutation p = make_permutation(experts, count, here);
+    const Tensor rows = permute(ctx, x, p).value();
+    rows_of_parts += rows.rows();
+    const Combined part = run_unpermute(rows, weights, p, dy);
+    CHECK_CLOSE(part.y, reference_combine(rows, weights, p), sum_tol(DType::f64, k, 3));
+    add(y, part.y);
+    add(dweights, part.dweights);
+    add(dx, permute_grad(x, p, part.drows));
+  }
+  CHECK(rows_of_parts == tokens * k);
+  const Permutation all = make_permutation(experts, count);
+  const Combined whole = run_unpermute(permute(ctx, x, all).value(), weights, all, dy);
+  CHECK_CLOSE(y, whole.y, sum_tol(DType::f64, k, 3));
+  CHECK_CLOSE(dx, permute_grad(x, all, whole.drows), sum_tol(DType::f64, k, 3));
+  CHECK_BITS(dweights, whole.dweights);
+
+  // Gradients with 2 of 6 experts here; some tokens have no row at all.
+  const Permutation p = make_permutation(random_choices(9, 2, 6), 6, {2, 4});
+  const std::int64_t rows = p.source.numel();
+  CHECK(rows < 18);
+  CHECK_GRADIENTS(
+      [&](Context& c, const std::vector<Var>& in) {
+        return std::vector{unpermute(c, in[0], in[1], p), permute(c, in[2], p),
+                           unpermute(c, permute(c, in[2], p), in[1], p)};
+      },
+      {random_tensor({rows, 37}, DType::f64, 4), random_tensor({9, 2}, DType::f64, 5),
+       random_tensor({9, 37}, DType::f64, 6)});
+}
+
 TEST_CASE("permute, unpermute: strided inputs and gradient windows") {
   const Permutation p = make_permutation(random_choices(8, 2, 4), 4);
   const Tensor x = random_tensor({8, 12}, DType::f32, 1).narrow(1, 3, 5);
@@ -249,8 +322,15 @@ TEST_CASE("permute, unpermute: errors") {
   CHECK_THROWS_AS(make_permutation(Tensor::meta({1 << 16, 1 << 15}, DType::i32), 5), Error);
   CHECK_THROWS_AS(make_permutation(Tensor::from<std::int32_t>({0}, {1, 1}), -1), Error);
 
+  for (const Range here : {Range{-1, 2}, {2, 1}, {0, 6}})
+    CHECK_THROWS_AS(make_permutation(Tensor::from<std::int32_t>({0}, {1, 1}), 5, here), Error);
+  CHECK_THROWS_WITH_AS(make_permutation(Tensor::from<std::int32_t>({0, 5}, {2, 1}), 5, {0, 2}),
+                       "make_permutation: expert 5 of token 1, choice 0 is outside [0, 5)", Error);
+
   Context ctx;
   const Permutation p = make_permutation(random_choices(4, 2, 3), 3);
+  CHECK_THROWS_AS(inverse(p), Error);
+  CHECK_THROWS_AS(inverse(make_permutation(random_choices(40, 1, 3), 3, {0, 2})), Error);
   const Tensor x = Tensor::zeros({4, 5}, DType::f32, Device::cpu),
                rows = Tensor::zeros({8, 5}, DType::f32, Device::cpu),
                w = Tensor::zeros({4, 2}, DType::f32, Device::cpu);

@@ -1,0 +1,298 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+
+#include "core/rng.h"
+#include "ops/grouped_linear/grouped_linear.h"
+#include "ops/relu2/relu2.h"
+#include "parallel/expert_parallel/allgather_dispatcher.h"
+#include "parallel/expert_parallel/alltoall_dispatcher.h"
+#include "parallel/expert_parallel/test_grids.h"
+#include "parallel/mappings/mappings.h"
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+constexpr std::int64_t width = 5, inner = 7;
+
+/// How tokens choose experts.
+enum class Choose {
+  any,         ///< k different ones
+  one,         ///< all tokens the same k
+  not_at_all,  ///< there are no tokens
+};
+
+/// The tokens of some world ranks, one rank after another. Every rank can make those of all.
+struct Tokens {
+  std::vector<std::int64_t> rows;  // of each rank
+  Tensor x, dy, experts, weights;
+};
+
+Tensor joined(const std::vector<Tensor>& parts) {
+  std::vector<double> values;
+  std::int64_t rows = 0;
+  for (const Tensor& part : parts) {
+    const auto more = part.to_vector();
+    values.insert(values.end(), more.begin(), more.end());
+    rows += part.rows();
+  }
+  return Tensor::from(values, {rows, parts.at(0).cols()}).to(parts[0].dtype());
+}
+
+Tensor choices_of(int rank, std::int64_t tokens, std::int64_t k, std::int64_t experts, Choose choose) {
+  const Tensor chosen = Tensor::empty({tokens, k}, DType::i32, Device::cpu);
+  const RandomStream stream(17, cat("choices of ", rank));
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto any = stream.below(static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(experts));
+    const std::int64_t first = choose == Choose::any ? static_cast<std::int64_t>(any) : experts - k;
+    auto* row = chosen.row<std::int32_t>(t);
+    for (std::int64_t j = 0; j < k; ++j) row[j] = static_cast<std::int32_t>((first + j) % experts);
+    std::sort(row, row + k);
+  }
+  return chosen;
+}
+
+Tokens make_tokens(std::span<const int> ranks, std::int64_t k, std::int64_t experts, DType dtype,
+                   Choose choose) {
+  Tokens all;
+  std::vector<Tensor> x, dy, chosen, weights;
+  for (const int rank : ranks) {
+    const std::int64_t tokens = choose == Choose::not_at_all ? 0 : tokens_of(rank);
+    const auto seed = static_cast<std::uint64_t>(rank);
+    all.rows.push_back(tokens);
+    x.push_back(random_tensor({tokens, width}, dtype, 100 + seed));
+    dy.push_back(random_tensor({tokens, width}, dtype, 200 + seed));
+    chosen.push_back(choices_of(rank, tokens, k, experts, choose));
+    weights.push_back(random_tensor({tokens, k}, accumulate_dtype(dtype), 300 + seed));
+  }
+  all.x = joined(x);
+  all.dy = joined(dy);
+  all.experts = joined(chosen);
+  all.weights = joined(weights);
+  return all;
+}
+
+Tokens own_tokens(const Tokens& all, std::int64_t rank) {
+  const std::int64_t first = std::accumulate(all.rows.begin(), all.rows.begin() + rank, std::int64_t{0}),
+                     rows = all.rows[static_cast<std::size_t>(rank)];
+  const auto part = [&](const Tensor& t) { return t.narrow(0, first, rows).clone(); };
+  return {{rows}, part(all.x), part(all.dy), part(all.experts), part(all.weights)};
+}
+
+Routing routing_of(const Tokens& tokens, Var weights) {
+  return {std::move(weights), {tokens.experts, {}}, {}, {}};
+}
+
+struct Results {
+  Tensor y, dx, dweights, dup, ddown;
+};
+
+/// Squared-ReLU experts, forward and backward.
+Results run(ExpertDispatcher& dispatcher, const Tokens& tokens, std::int64_t experts, const Tensor& up_weight,
+            const Tensor& down_weight) {
+  const Var x = Var::leaf(tokens.x), weights = Var::leaf(tokens.weights), up = Var::leaf(up_weight),
+            down = Var::leaf(down_weight);
+  Tape tape;
+  Context ctx{.tape = &tape};
+  const DispatchedRows sent = dispatcher.dispatch(ctx, x, routing_of(tokens, weights), experts);
+  const Var hidden = relu2(ctx, grouped_linear(ctx, sent.rows, sent.offsets, up));
+  const Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down));
+  tape.backward(y, tokens.dy);
+  return {y.value(), x.grad(), weights.grad(), up.grad(), down.grad()};
+}
+
+/// All experts' weights, and the part of a rank.
+struct Weights {
+  Weights(std::int64_t experts, DType dtype)
+      : up(random_tensor({experts, inner, width}, dtype, 21)),
+        down(random_tensor({experts, width, inner}, dtype, 22)) {}
+  Tensor up, down;
+};
+
+template <class Dispatcher>
+void check_identity(const ExpertGrid& grid, const char* name) {
+  CAPTURE(grid.text());
+  CAPTURE(name);
+  const ExpertGroups groups = grid.groups();
+  const std::int64_t experts = 2 * groups.ep.size();
+  const Range here = experts_of(experts, groups.ep.size(), groups.ep.rank());
+  const Tokens all = make_tokens(groups.tp_ep.members(), 1, experts, DType::f32, Choose::any);
+  Tokens own = own_tokens(all, groups.tp_ep.rank());
+  for (std::int64_t t = 0; t < own.x.rows(); ++t) {
+    own.weights.row<float>(t)[0] = 1;
+    own.x.row<float>(t)[0] = static_cast<float>(own.experts.row<std::int32_t>(t)[0]);
+    own.x.row<float>(t)[1] = static_cast<float>(groups.ep.rank() + 100 * groups.expt_tp.rank());
+    own.x.row<float>(t)[2] = static_cast<float>(t);
+  }
+  Context ctx;
+  Dispatcher dispatcher(groups);
+  const DispatchedRows sent = dispatcher.dispatch(ctx, own.x, routing_of(own, own.weights), experts);
+  const Tensor& rows = sent.rows.value();
+  const auto* offsets = sent.offsets.data<std::int64_t>();
+  REQUIRE(sent.offsets.shape() == Shape{here.size() + 1});
+  REQUIRE(offsets[here.size()] == rows.rows());
+  for (std::int64_t e = 0; e < here.size(); ++e)
+    for (std::int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
+      const float* row = rows.row<float>(r);
+      CHECK(row[0] == static_cast<float>(here.begin + e));
+      if (r == offsets[e]) continue;
+      const float* before = rows.row<float>(r - 1);
+      // Of a rank before, or of the same rank and a later token.
+      const bool allgather = std::is_same_v<Dispatcher, AllGatherDispatcher>;
+      const auto source = [&](const float* of) {
+        const auto place = static_cast<int>(of[1]);
+        return allgather ? place % 100 * 100 + place / 100 : place;
+      };
+      CHECK(std::pair(source(before), before[2]) < std::pair(source(row), row[2]));
+    }
+
+  // Each choice arrives once at each slice of its expert.
+  const Tensor arrived = Tensor::from<std::int64_t>({rows.rows()}, {1});
+  groups.tp_ep.all_reduce(arrived);
+  CHECK(arrived.item<std::int64_t>() == groups.expt_tp.size() * all.x.rows());
+
+  // One slice of each expert is the identity, the others give zeros.
+  const Tensor results =
+      groups.expt_tp.rank() == 0 ? rows : Tensor::zeros(rows.shape(), rows.dtype(), Device::cpu);
+  CHECK_BITS(sent.combine(ctx, results).value(), own.x);
+}
+
+}  // namespace
+
+TEST_CASE("dispatchers: rows arrive sorted by expert and source; identity experts give the input back") {
+  on_expert_grids([](const ExpertGrid& grid) {
+    check_identity<AllToAllDispatcher>(grid, "alltoall");
+    check_identity<AllGatherDispatcher>(grid, "allgather");
+  });
+}
+
+TEST_CASE("dispatchers: alltoall has the bits of LocalDispatcher, allgather differs by rounding") {
+  on_expert_grids([](const ExpertGrid& grid) {
+    if (grid.sizes.expt_tp > 1) return;
+    const ExpertGroups groups = grid.groups();
+    const std::int64_t experts = 3 * groups.ep.size(), k = 3;
+    const Range here = experts_of(experts, groups.ep.size(), groups.ep.rank());
+    CAPTURE(grid.text());
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Choose choose : {Choose::any, Choose::one, Choose::not_at_all}) {
+        CAPTURE(dtype);
+        CAPTURE(static_cast<int>(choose));
+        const Weights weights(experts, dtype);
+        const auto part = [&](const Tensor& t) { return t.narrow(0, here.begin, here.size()); };
+        const Tokens all = make_tokens(groups.tp_ep.members(), k, experts, dtype, choose);
+        const Tokens own = own_tokens(all, groups.tp_ep.rank());
+        LocalDispatcher local;
+        const Results whole = run(local, all, experts, weights.up, weights.down);
+        const auto own_rows_of = [&](const Tensor& t) {
+          const auto rank = static_cast<std::ptrdiff_t>(groups.tp_ep.rank());
+          const auto first = std::accumulate(all.rows.begin(), all.rows.begin() + rank, std::int64_t{0});
+          return t.narrow(0, first, own.x.rows());
+        };
+        AllToAllDispatcher alltoall(groups);
+        const Results sent = run(alltoall, own, experts, part(weights.up), part(weights.down));
+        CHECK_BITS(sent.y, own_rows_of(whole.y));
+        CHECK_BITS(sent.dx, own_rows_of(whole.dx));
+        CHECK_BITS(sent.dweights, own_rows_of(whole.dweights));
+        CHECK_BITS(sent.dup, part(whole.dup));
+        CHECK_BITS(sent.ddown, part(whole.ddown));
+
+        AllGatherDispatcher allgather(groups);
+        const Results gathered = run(allgather, own, experts, part(weights.up), part(weights.down));
+        // Sums of k products of typical size inner * inner * width, each partial sum stored once more.
+        const Tol tol = sum_tol(dtype, k + groups.ep.size(), inner * inner * width);
+        CHECK_CLOSE(gathered.y, own_rows_of(whole.y), tol);
+        CHECK_CLOSE(gathered.dx, own_rows_of(whole.dx), tol);
+        CHECK_BITS(gathered.dweights, own_rows_of(whole.dweights));
+        CHECK_BITS(gathered.dup, part(whole.dup));
+        CHECK_BITS(gathered.ddown, part(whole.ddown));
+      }
+  });
+}
+
+TEST_CASE("dispatchers: bytes sent are those of the formulas") {
+  on_expert_grids([](const ExpertGrid& grid) {
+    if (grid.sizes.ep * grid.sizes.expt_tp == 1) return;
+    CAPTURE(grid.text());
+    const ExpertGroups groups = grid.groups();
+    const std::int64_t n = groups.tp_ep.size(), slices = groups.expt_tp.size(), ep = groups.ep.size();
+    const std::int64_t experts = 3 * ep, k = 3, size = 2;
+    const Range here = experts_of(experts, ep, groups.ep.rank());
+    const Weights weights(experts, DType::bf16);
+    const std::vector<std::int64_t> cuts = even_rows(inner, slices);
+    const auto slice = static_cast<std::size_t>(groups.expt_tp.rank());
+    const auto cut_of = [&](const Tensor& t, int dim) {
+      return local_part(Shard(t.shape()).cut(0, here).cut(
+                            dim, Range{std::accumulate(cuts.begin(), cuts.begin() + slice, 0l),
+                                       std::accumulate(cuts.begin(), cuts.begin() + slice + 1, 0l)}),
+                        t);
+    };
+    const Tensor up = cut_of(weights.up, 1), down = cut_of(weights.down, 2);
+    const Tokens all = make_tokens(groups.tp_ep.members(), k, experts, DType::bf16, Choose::any);
+    const Tokens own = own_tokens(all, groups.tp_ep.rank());
+    const auto bytes = [](const Communicator& group) {
+      std::int64_t sum = 0;
+      for (std::size_t i = 0; i < operation_count; ++i)
+        sum += group.stats(static_cast<Operation>(i)).bytes_sent;
+      return sum;
+    };
+    const std::int64_t tokens = own.x.rows(), others = all.x.rows() - tokens;
+
+    const std::int64_t before = bytes(groups.tp_ep);
+    AllGatherDispatcher allgather(groups);
+    run(allgather, own, experts, up, down);
+    const std::int64_t forward =
+        (n - 1) * (8 + tokens * (width * size + k * (4 + 4))) + others * width * size;
+    const std::int64_t backward = (n - 1) * tokens * width * size + others * (width * size + k * 4);
+    CHECK(bytes(groups.tp_ep) - before == forward + backward);
+
+    // Rows from rank r of tp_ep to the experts of a place in ep.
+    const auto rows_to = [&](std::int64_t r, std::int64_t place) {
+      const Tensor chosen = own_tokens(all, r).experts;
+      const auto list = chosen.to_vector();
+      return std::ranges::count_if(list, [&](double e) { return static_cast<std::int64_t>(e) / 3 == place; });
+    };
+    const std::int64_t place = groups.ep.rank();
+    std::int64_t leave = 0, arrive = 0, after_exchange = 0, of_all_slices = 0;
+    for (std::int64_t p = 0; p < ep; ++p)
+      for (std::int64_t s = 0; s < slices; ++s) {
+        const std::int64_t rows = rows_to(s + slices * p, place);
+        const bool own_slice = s == groups.expt_tp.rank();
+        if (own_slice && p != place) arrive += rows, leave += rows_to(groups.tp_ep.rank(), p);
+        if (own_slice) after_exchange += rows;
+        of_all_slices += rows;
+      }
+    const std::array groups_of{&groups.tp_ep, &groups.ep, &groups.expt_tp};
+    const std::array want{
+        8 * experts * (n - 1), 2 * (leave + arrive) * width * size,
+        2 * ((slices - 1) * after_exchange + of_all_slices - after_exchange) * width * size};
+    std::array<std::int64_t, 3> got{};
+    for (std::size_t i = 0; i < 3; ++i) got[i] = -bytes(*groups_of[i]);
+    AllToAllDispatcher alltoall(groups);
+    run(alltoall, own, experts, up, down);
+    for (std::size_t i = 0; i < 3; ++i) got[i] += bytes(*groups_of[i]);
+    CHECK(got == want);
+  });
+}
+
+TEST_CASE("dispatchers: rows that do not fit are errors on the rank that has them") {
+  const std::unique_ptr<Communicator> self = self_communicator("self", 0);
+  const ExpertGroups groups(*self, *self, *self);
+  const Tokens own = make_tokens(std::array{0}, 2, 4, DType::f32, Choose::any);
+  Context ctx;
+  AllToAllDispatcher alltoall(groups);
+  AllGatherDispatcher allgather(groups);
+  for (ExpertDispatcher* dispatcher :
+       {static_cast<ExpertDispatcher*>(&alltoall), static_cast<ExpertDispatcher*>(&allgather)}) {
+    const Routing routing = routing_of(own, own.weights);
+    CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x.narrow(0, 0, 4), routing, 4), Error);
+    CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x, routing, 3), Error);
+    const DispatchedRows sent = dispatcher->dispatch(ctx, own.x, routing, 4);
+    CHECK_THROWS_AS(sent.combine(ctx, sent.rows.value().narrow(0, 0, 9)), Error);
+  }
+}

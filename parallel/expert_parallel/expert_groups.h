@@ -1,0 +1,24 @@
+#pragma once
+#include "core/shard.h"
+#include "parallel/comm/communicator.h"
+
+namespace nemocube {
+
+/// The groups in which a rank meets the others that hold experts of the same layers
+/// (parallel/comm/process_groups.h). The tokens of a group tp_ep meet all experts.
+struct ExpertGroups {
+  Communicator& ep;       ///< ranks with other experts
+  Communicator& expt_tp;  ///< ranks with other slices of the same experts' inner width
+  Communicator& tp_ep;    ///< both; expt_tp varies fastest
+
+  /// std::logic_error unless tp_ep is the product of the other two, and this rank has the same place in both.
+  ExpertGroups(Communicator& ep_group, Communicator& expt_tp_group, Communicator& tp_ep_group);
+};
+
+/// The experts of one ep rank: [rank E / ep, (rank + 1) E / ep). Error unless ep divides E.
+Range experts_of(std::int64_t experts, std::int64_t ep_size, std::int64_t ep_rank);
+
+/// The `own` of every rank of the group, [ranks, n]. own [n] i64, n the same everywhere.
+Tensor gathered_counts(const Tensor& own, Communicator& group);
+
+}  // namespace nemocube
