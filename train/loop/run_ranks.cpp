@@ -9,23 +9,24 @@
 #include "core/quote.h"
 #include "core/rng.h"
 #include "parallel/comm/together.h"
+#include "train/loop/plan_model.h"
 
 namespace nemocube {
 
 RunRanks::RunRanks(World& world, const DistributedSection& section)
-    : world_(world), plan_(plan_ranks(section, world.size())) {
-  if (!several()) return;
-  const HypercubeGrid grid(
-      {{"tp", 1}, {"cp", 1}, {"dp_shard", plan_.dp_shard}, {"dp_replicate", plan_.dp_replicate}, {"pp", 1}},
-      0, world.size());
-  groups_.emplace(world, grid);
-}
+    : world_(world), section_(section), plan_(plan_ranks(section, world.size())) {}
 
 Divide RunRanks::divide() {
   if (!several()) return {};
-  return [this](NemotronH& model) {
-    parallel_ = std::make_unique<DataParallel>(model, *groups_, plan_.options, Device::cpu);
-  };
+  const auto plan = std::make_shared<ParallelPlan>();
+  return {[this, plan](const NemotronHConfig& config) {
+            *plan = plan_model(section_, plan_, config);
+            groups_.emplace(world_, make_grid(plan->grid));
+            return part_of(*plan, config, place_of(plan->grid, world_.rank()));
+          },
+          [this, plan](NemotronH& model) {
+            parallel_ = std::make_unique<ParallelModel>(model, *plan, *groups_, Device::cpu);
+          }};
 }
 
 std::string RunRanks::text(const KernelChoice& kernels) const {
@@ -45,6 +46,7 @@ std::vector<CommStats> RunRanks::stats() const {
     for (std::size_t i = 0; i < operation_count; ++i) all.push_back(group.stats(static_cast<Operation>(i)));
   };
   add(world_.communicator());
+  if (!groups_) return all;
   for (const std::string& name : groups_->names()) add((*groups_)[name]);
   return all;
 }

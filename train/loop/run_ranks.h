@@ -6,7 +6,7 @@
 
 #include "model/nemotron_h.h"
 #include "parallel/comm/process_groups.h"
-#include "parallel/data_parallel/data_parallel.h"
+#include "parallel/parallel_model/parallel_model.h"
 #include "train/checkpoint/run_state.h"
 #include "train/loop/rank_plan.h"
 #include "train/model_io/model_io.h"
@@ -19,6 +19,8 @@ class RunRanks {
  public:
   /// Throws Error when the number of ranks does not fit the recipe.
   RunRanks(World& world, const DistributedSection& section);
+  RunRanks(const RunRanks&) = delete;  // the division of a model leads here
+  RunRanks& operator=(const RunRanks&) = delete;
 
   bool several() const { return world_.size() > 1; }
   bool first() const { return world_.rank() == 0; }
@@ -28,7 +30,7 @@ class RunRanks {
     return {world_.size(), plan_.dp_shard, plan_.dp_replicate,
             several() ? plan_.options.level : ZeroLevel::none};
   }
-  std::int64_t dp_rank() const { return several() ? (*groups_)["dp"].rank() : 0; }
+  std::int64_t dp_rank() const { return place_of(plan_.grid, world_.rank()).dp(plan_.grid); }
   std::int64_t dp_size() const { return plan_.dp; }
   /// For logs: ranks, strategy, threads, libraries and kernel variants.
   std::string text(const KernelChoice& kernels) const;
@@ -38,7 +40,7 @@ class RunRanks {
   /// Divides a model among several ranks, which must outlive this object; empty for one rank.
   Divide divide();
   /// Null for one rank.
-  DataParallel* parallel() const { return parallel_.get(); }
+  ParallelModel* parallel() const { return parallel_.get(); }
 
   /// The largest value of all ranks.
   std::int64_t largest(std::int64_t value) const;
@@ -53,9 +55,10 @@ class RunRanks {
 
  private:
   World& world_;
+  const DistributedSection& section_;
   RankPlan plan_;
   std::optional<ProcessGroups> groups_;
-  std::unique_ptr<DataParallel> parallel_;
+  std::unique_ptr<ParallelModel> parallel_;
 };
 
 }  // namespace nemocube

@@ -1,0 +1,28 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "parallel/parallel_model/parallel_plan.h"
+
+/// The process grids on which training is compared with one rank.
+namespace nemocube::testing {
+
+struct GridCase {
+  GridSizes grid;
+  bool sequence_parallel = false;
+  ZeroLevel level = ZeroLevel::parameters;
+  DispatcherKind dispatcher = DispatcherKind::alltoall;
+  ContextAttention attention = ContextAttention::ring;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::int64_t chunks = 1;     ///< stages of each pipeline rank
+  bool packed = true;          ///< several documents in a row of a batch
+  bool checkpointing = false;  ///< of activations
+  bool whole_head = false;     ///< lm_head is not cut: cross-entropy `off`
+  bool always = false;         ///< among the cases that every test run tries
+};
+std::string name_of(const GridCase& grid);
+
+/// All cases for this number of ranks, or only those with `always`.
+std::vector<GridCase> grid_cases(std::int64_t ranks, bool all);
+
+}  // namespace nemocube::testing

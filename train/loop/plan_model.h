@@ -1,0 +1,13 @@
+#pragma once
+#include "model/config.h"
+#include "parallel/parallel_model/parallel_plan.h"
+#include "train/loop/rank_plan.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// How a model of this config is divided among the ranks of `ranks` as a recipe says: sizes, cuts, stages, schedule.
+/// Throws Error for sizes that the model cannot be divided by, saying which would work.
+ParallelPlan plan_model(const DistributedSection& section, const RankPlan& ranks, const NemotronHConfig& config);
+
+}  // namespace nemocube
