@@ -1,0 +1,71 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "core/shard.h"
+#include "parallel/grid/grid_sizes.h"
+#include "parallel/tensor_parallel/plan.h"
+
+/// Where the plan of tensor parallelism cuts each tensor of a model, and what that means for gradients and norms.
+/// With t tp ranks, x expt_tp ranks and e ep ranks, the rank with tp coordinate r holds
+///
+///     embeddings, lm_head     tokens [r c, (r + 1) c) of V, with c = ceil(V / t): the last part is shorter, a part may
+///                             be empty. Nothing is padded, so neither files nor the loss know t
+///     q_proj, o_proj          query heads r n_q / t ...
+///     k_proj, v_proj          key-value heads r n_kv / t ..., or, with n_kv < t, the head r div (t / n_kv), which
+///                             t / n_kv neighbours hold as well (kv replicas)
+///     in_proj                 the r-th part of the rows of z, x and dt, and of B and C by groups like key-value heads;
+///                             with G < t groups, t / G neighbours hold the same one (state replicas)
+///     conv1d                  the same channels x, B and C
+///     A_log, D, dt_bias, gated norm, out_proj, up_proj, down_proj          the r-th part
+///     experts                 experts of the ep coordinate, of each the inner channels of the expt_tp coordinate
+///
+/// Heads are contiguous in all of them, so head h keeps its key-value head or group on the rank.
+namespace nemocube {
+
+/// Over which ranks a gradient has to be summed, besides data and context parallelism. Names of process groups.
+enum class GradientSum : std::uint8_t { none, tp, kv_replicas, state_replicas };
+/// The group's name (ProcessGroups); "none" has no group.
+std::string_view name_of(GradientSum sum);
+
+/// What one rank holds of one tensor. Ranges are of local elements, row-major, ascending, with gaps between.
+struct TensorCut {
+  Shard shard;
+  /// The gradients of these elements are partial: each rank of the group `sum` has a part. All its ranks have the
+  /// same ranges.
+  GradientSum sum = GradientSum::none;
+  std::vector<Range> summed;
+  /// The elements that norms and checkpoints take from this rank. The others are counted by the first of the
+  /// ranks that hold the same ones. Copies that data and context parallelism make come on top.
+  std::vector<Range> counted;
+  bool expert = false;  ///< copies lie in the group expt_dp instead of dp_cp
+};
+
+/// How many neighbouring tp ranks hold the same key-value heads, and the same groups of B and C (GridSizes).
+struct HeadReplicas {
+  std::int64_t kv = 1, state = 1;
+};
+HeadReplicas head_replicas(const NemotronHConfig& config, const TensorPlan& plan, std::int64_t tp);
+
+class TensorCuts {
+ public:
+  /// Throws Error for sizes of the model that do not divide: the message lists the grid sizes that do.
+  TensorCuts(const NemotronHConfig& config, TensorPlan plan, const GridSizes& sizes);
+  TensorCut operator()(const TensorSpec& spec, const GridPlace& place) const;
+
+ private:
+  struct Segment;
+  std::vector<Segment> segments(const TensorSpec& spec) const;
+  TensorCut by_columns(const TensorSpec& spec, std::int64_t tp_rank) const;
+  TensorCut expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const;
+  TensorCut whole(const TensorSpec& spec, std::int64_t tp_rank, bool partial) const;
+
+  NemotronHConfig config_;
+  TensorPlan plan_;
+  GridSizes sizes_;
+};
+
+/// The tokens of rank `rank` of `ranks`.
+Range vocabulary_range(std::int64_t vocabulary, std::int64_t ranks, std::int64_t rank);
+
+}  // namespace nemocube

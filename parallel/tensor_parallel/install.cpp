@@ -1,0 +1,99 @@
+#include "parallel/tensor_parallel/install.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "parallel/tensor_parallel/cuts.h"
+
+namespace nemocube {
+namespace {
+
+class GroupReduction final : public RankReduction {
+ public:
+  explicit GroupReduction(Communicator& group) : group_(group) {}
+  void max(const Tensor& rows) override { group_.all_reduce(rows, Reduction::max); }
+  void sum(const Tensor& rows) override { group_.all_reduce(rows, Reduction::sum); }
+
+ private:
+  Communicator& group_;
+};
+
+}  // namespace
+
+TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,
+                               RowCut group_rows)
+    : tp_(groups["tp"]), sequence_parallel_(plan.sequence_parallel()), group_rows_(std::move(group_rows)) {
+  if (tp_.size() == 1) return;
+  for (const auto& [point, transform] : model.transform_points()) *transform = transform_at(plan, point);
+  for (MoeMixer* moe : model.moe_layers())
+    moe->set_rows([this](const Sequences& whole) { return own_part(whole); });
+  if (model.part().head() && plan.style("lm_head") == TensorStyle::vocab_parallel) {
+    const std::int64_t vocabulary = model.config().vocab_size;
+    reductions_.push_back(std::make_unique<GroupReduction>(tp_));
+    model.vocabulary_part = {vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,
+                             reductions_.back().get()};
+  }
+}
+
+std::vector<std::int64_t> TensorParallel::rows_of_ranks(const Sequences& whole) const {
+  return even_rows((group_rows_ ? group_rows_(whole) : whole).tokens(), tp_.size());
+}
+
+Sequences TensorParallel::own_part(const Sequences& whole) const {
+  Sequences part = group_rows_ ? group_rows_(whole) : whole;
+  const std::vector<std::int64_t> rows = even_rows(part.tokens(), tp_.size());
+  const std::int64_t begin = std::accumulate(rows.begin(), rows.begin() + tp_.rank(), std::int64_t{0}),
+                     count = rows[static_cast<std::size_t>(tp_.rank())];
+  for (std::int64_t& offset : part.offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
+  return part;
+}
+
+Transform TensorParallel::own() const {
+  return [this](Context& ctx, const Var& x, const Sequences& whole) {
+    return own_rows(ctx, x, rows_of_ranks(whole), tp_);
+  };
+}
+
+Transform TensorParallel::all(Consumer consumer) const {
+  return [this, consumer](Context& ctx, const Var& x, const Sequences& whole) {
+    return all_rows(ctx, x, rows_of_ranks(whole), tp_, consumer);
+  };
+}
+
+Transform TensorParallel::way_in(TensorStyle style) const {
+  const bool cut = style != TensorStyle::replicated;
+  if (sequence_parallel_) return all(cut ? Consumer::cut : Consumer::replicated);
+  if (!cut) return {};
+  return [this](Context& ctx, const Var& x, const Sequences&) { return copy_to_ranks(ctx, x, tp_); };
+}
+
+Transform TensorParallel::way_out(TensorStyle style) const {
+  const bool cut = style != TensorStyle::replicated;
+  if (!cut) return sequence_parallel_ ? own() : Transform();
+  if (!sequence_parallel_)
+    return [this](Context& ctx, const Var& x, const Sequences&) { return sum_over_ranks(ctx, x, tp_); };
+  return [this](Context& ctx, const Var& x, const Sequences& whole) {
+    return sum_to_own_rows(ctx, x, rows_of_ranks(whole), tp_);
+  };
+}
+
+Transform TensorParallel::transform_at(const TensorPlan& plan, std::string_view point) const {
+  // The end of a point's name, and of the module whose style decides.
+  constexpr std::pair<std::string_view, std::string_view> ways_in[] = {{".qkv.input", ".q_proj"},
+                                                                       {".in_proj.input", ".in_proj"},
+                                                                       {".up_proj.input", ".up_proj"},
+                                                                       {"lm_head.input", "lm_head"}};
+  constexpr std::string_view ways_out[] = {".o_proj.output", ".out_proj.output", ".down_proj.output",
+                                           "backbone.embeddings.output"};
+  if (point.ends_with(".routed.input")) return sequence_parallel_ ? Transform() : own();
+  if (point.ends_with(".routed.output")) return sequence_parallel_ ? Transform() : all(Consumer::replicated);
+  for (const auto& [ending, module] : ways_in)
+    if (point.ends_with(ending))
+      return way_in(plan.style(cat(point.substr(0, point.size() - ending.size()), module)));
+  for (const std::string_view ending : ways_out)
+    if (point.ends_with(ending)) return way_out(plan.style(point.substr(0, point.rfind('.'))));
+  return {};
+}
+
+}  // namespace nemocube

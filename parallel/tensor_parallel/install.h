@@ -1,0 +1,58 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "model/nemotron_h.h"
+#include "parallel/comm/process_groups.h"
+#include "parallel/mappings/mappings.h"
+#include "parallel/tensor_parallel/plan.h"
+
+namespace nemocube {
+
+/// Tensor parallelism of a model whose part was built with the cuts of the plan (TensorCuts): installs the
+/// collectives between the ranks of the group "tp".
+///
+/// The ranks of the group have the same rows of a microbatch. Between the blocks every rank has all of them, or,
+/// with sequence parallel, its part: even_rows(rows, ranks) of them, so parts differ by at most one row and any
+/// number of rows is possible, that of one decoding step too. Forward and (in brackets) backward:
+///
+///                                without sequence parallel                with sequence parallel
+///     into a layer that is cut   copy_to_ranks (sum)                      all_rows (sum to own rows)
+///     out of it                  sum_over_ranks                           sum_to_own_rows (all rows)
+///     into a replicated mixer                                             all_rows (own rows)
+///     out of it                                                           own_rows (all rows)
+///     into the routed experts    own_rows (all rows)
+///     out of them                all_rows (own rows)
+///
+/// embeddings are a layer's way out, lm_head is a way in. Routers, latent projections and routed experts work on the
+/// rank's part of the rows in both cases, so that no token goes through an expert twice. What they note of a
+/// microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on every rank.
+///
+/// With one tp rank nothing is installed.
+/// Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, and moe/moe_layer.py.
+class TensorParallel {
+ public:
+  /// `group_rows` are the rows that this tp group has of a microbatch; empty: all. The model, the groups and this
+  /// object are to live as long as the model computes.
+  TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,
+                 RowCut group_rows = {});
+  TensorParallel(const TensorParallel&) = delete;  // the model's transforms lead here
+  TensorParallel& operator=(const TensorParallel&) = delete;
+
+ private:
+  Transform transform_at(const TensorPlan& plan, std::string_view point) const;
+  Transform way_in(TensorStyle style) const;   ///< into a layer or mixer
+  Transform way_out(TensorStyle style) const;  ///< out of it
+  Transform own() const;
+  Transform all(Consumer consumer) const;
+  /// How many of the group's rows each rank has, where rows are cut.
+  std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;
+  Sequences own_part(const Sequences& whole) const;
+
+  Communicator& tp_;
+  bool sequence_parallel_;
+  RowCut group_rows_;
+  std::vector<std::unique_ptr<RankReduction>> reductions_;  // that the model calls
+};
+
+}  // namespace nemocube

@@ -1,0 +1,79 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+
+/// The plan of tensor parallelism: for each module of a model how its weights are cut over the tp ranks.
+///
+/// Patterns name modules as model/config.h names tensors, without ".weight" and ".bias"; `*` stands for any
+/// characters but a dot. The first rule whose pattern matches a module counts. The rules of the user come first,
+/// then the usual plan:
+///
+///     backbone.embeddings, lm_head                  vocab_parallel
+///     ...norm, backbone.norm_f                      sequence_parallel
+///     ...mixer.q_proj, k_proj, v_proj / o_proj      colwise / rowwise     by head
+///     ...mixer.in_proj / out_proj                   colwise / rowwise     by head and group
+///     ...mixer.up_proj / down_proj                  colwise / rowwise     also those of shared_experts
+///     ...mixer.gate, fc1_latent_proj, fc2_latent_proj                     sequence_parallel
+///     ...mixer.experts.up_proj / down_proj          expert_colwise / expert_rowwise
+///
+/// A mixer (or shared expert) is cut as a whole or is `replicated` as a whole. Mamba's convolution, A_log, D, dt_bias
+/// and gated norm have no rules: they follow in_proj.
+///
+/// Words of other plans: embeddings may be `rowwise` or `rowwise_rep`, lm_head `colwise` or `colwise_rep`, with the same
+/// meaning as vocab_parallel. Words of Hugging Face's plans for what the grid decides here are skipped with a note:
+/// replicated_with_grad_allreduce, ep_router and all others that begin with "ep_", local_colwise, local_rowwise,
+/// gather.
+/// Source: the style words of NeMo AutoModel, components/distributed/parallelizer.py.
+namespace nemocube {
+
+enum class TensorStyle : std::uint8_t {
+  replicated,      ///< every rank holds all of it and computes all rows
+  colwise,         ///< outputs are cut: rows of the weight, and the bias
+  rowwise,         ///< inputs are cut: columns of the weight; results are added over ranks, then the bias
+  vocab_parallel,  ///< tokens are cut: rows of the weight
+  sequence_parallel,  ///< every rank holds all of it and computes its own rows. Norms do so only where the residual
+                      ///< stream is cut (sequence parallel), routers and latent projections always
+  expert_colwise,  ///< experts are cut over ep, their outputs over expt_tp
+  expert_rowwise,  ///< experts are cut over ep, their inputs over expt_tp
+};
+std::string_view name_of(TensorStyle style);
+
+struct TensorParallelRule {
+  std::string pattern, style;
+};
+
+class TensorPlan {
+ public:
+  /// sequence_parallel: between the blocks each tp rank has its part of the rows only.
+  /// Throws Error for a style word that is unknown, or that the module cannot have; a pattern that matches no
+  /// module of the model; and mixers that are cut in part, naming two modules that differ.
+  explicit TensorPlan(const NemotronHConfig& config, bool sequence_parallel = false,
+                      const std::vector<TensorParallelRule>& rules = {});
+
+  bool sequence_parallel() const { return sequence_parallel_; }
+  /// Of the module that holds the tensor of a canonical name.
+  TensorStyle style(std::string_view tensor) const;
+  /// Whether the model has modules whose names end so and are not replicated.
+  bool cuts_any(std::string_view ending) const;
+  /// The rules that count for some module, in their order.
+  const std::vector<TensorParallelRule>& rules() const { return rules_; }
+  const std::vector<std::string>& notes() const {
+    return notes_;
+  }  ///< on rules that are skipped, for the log
+
+ private:
+  bool sequence_parallel_;
+  std::map<std::string, TensorStyle, std::less<>> styles_;  // of each module
+  std::vector<TensorParallelRule> rules_;
+  std::vector<std::string> notes_;
+};
+
+/// One line for each rule: "backbone.layers.*.mixer.q_proj": colwise
+std::string to_yaml(const std::vector<TensorParallelRule>& rules);
+
+}  // namespace nemocube
