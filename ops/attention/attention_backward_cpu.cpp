@@ -14,8 +14,8 @@ class Backward {
  public:
   /// `keys`: rows of K, V, dK and dV held at once.
   Backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
-           const AttentionInputs& in, const Geometry& g, std::int64_t keys)
-      : out_(out), d_o_(d_o), result_(result), in_(in), g_(g) {
+           const AttentionInputs& in, const Geometry& g, std::int64_t keys, Into how)
+      : out_(out), d_o_(d_o), result_(result), in_(in), g_(g), how_(how) {
     const std::int64_t block = g.padded_columns * g.head_dim, tile = key_tile * g.padded_columns,
                        span = keys * g.head_dim;
     scratch_ =
@@ -135,24 +135,19 @@ class Backward {
 
   void store_dq(const Span& span, const Block& block) {
     if (!out_.dq) return;
-    const A scale = static_cast<A>(in_.options.scale);
     const std::int64_t channels = g_.group * g_.head_dim;
-    for (std::int64_t i = 0; i < block.count; ++i) {
-      T* to = out_.dq.row<T>(span.q_begin + block.first + i) + span.kv_head * channels;
-      for (std::int64_t c = 0; c < channels; ++c) to[c] = static_cast<T>(dq_[i * channels + c] * scale);
-    }
+    for (std::int64_t i = 0; i < block.count; ++i)
+      store_row<T>(out_.dq, span.q_begin + block.first + i, span.kv_head * channels, dq_ + i * channels,
+                   channels, static_cast<A>(in_.options.scale), how_);
   }
 
   void store_keys(const Span& span, std::int64_t first, std::int64_t count) {
-    const auto store = [&](const Tensor& to, const A* from) {
-      if (!to) return;
-      for (std::int64_t j = 0; j < count; ++j) {
-        T* row = to.row<T>(span.k_begin + first + j) + span.kv_head * g_.head_dim;
-        for (std::int64_t c = 0; c < g_.head_dim; ++c) row[c] = static_cast<T>(from[j * g_.head_dim + c]);
-      }
-    };
-    store(out_.dk, dk_);
-    store(out_.dv, dv_);
+    const std::int64_t hd = g_.head_dim;
+    for (const auto& [to, from] : {std::pair(&out_.dk, dk_), std::pair(&out_.dv, dv_)}) {
+      if (!*to) continue;
+      for (std::int64_t j = 0; j < count; ++j)
+        store_row<T>(*to, span.k_begin + first + j, span.kv_head * hd, from + j * hd, hd, A(1), how_);
+    }
   }
 
   const AttentionGrads& out_;
@@ -160,6 +155,7 @@ class Backward {
   const AttentionResult& result_;
   const AttentionInputs& in_;
   const Geometry& g_;
+  Into how_;
   Tensor scratch_;
   A *q_, *q_t_, *do_, *do_t_, *dq_, *p_, *ds_, *k_, *v_, *dk_, *dv_, *lse_, *delta_;
   std::int64_t n_ = 0;  // keys in the current tile
@@ -169,43 +165,52 @@ class Backward {
 /// type.
 constexpr std::int64_t most_span_bytes = std::int64_t{32} << 20;
 
+std::int64_t most_keys(const AttentionInputs& in) {
+  std::int64_t most = 0;
+  for (const AttentionPair& pair : in.pairs) most = std::max(most, pair.keys.size());
+  return most;
+}
+
 /// Whether one pass of five products over whole spans is faster than two passes of seven over blocks and
 /// tiles of keys, which give more items to share and hold one tile of keys only. Both add the same tiles in
 /// the same order: same bits.
 bool whole_spans(const AttentionInputs& in, const Geometry& g) {
   const std::int64_t row_bytes = g.head_dim * size_of(accumulate_dtype(in.q.dtype()));
-  if (4 * in.kv_seqs.longest() * row_bytes > most_span_bytes) return false;
+  if (4 * most_keys(in) * row_bytes > most_span_bytes) return false;
   const std::int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-  const std::int64_t spans = in.q_seqs.count() * g.kv_heads;
+  const std::int64_t spans = std::ssize(in.pairs) * g.kv_heads;
   return 5 * threads * ((spans + threads - 1) / threads) <= 7 * spans;
 }
 
 }  // namespace
 
 void attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
-                        const AttentionInputs& in) {
+                        const AttentionInputs& in, Into how) {
   const Geometry g(in);
-  const std::int64_t spans = in.q_seqs.count() * g.kv_heads;
+  const std::int64_t spans = std::ssize(in.pairs) * g.kv_heads, longest = most_keys(in);
+  const auto pair = [&](std::int64_t i) -> const AttentionPair& {
+    return in.pairs[static_cast<std::size_t>(i)];
+  };
   visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) {
     using Pass = Backward<T>;
     if (whole_spans(in, g)) {
       parallel_for(spans, 1, [&](std::int64_t begin, std::int64_t end) {
-        Pass pass(out, d_o, result, in, g, in.kv_seqs.longest());
-        for (std::int64_t i = begin; i < end; ++i) pass.span(Span(in, i / g.kv_heads, i % g.kv_heads));
+        Pass pass(out, d_o, result, in, g, longest, how);
+        for (std::int64_t i = begin; i < end; ++i) pass.span(Span(in, pair(i / g.kv_heads), i % g.kv_heads));
       });
       return;
     }
     if (out.dq)
       Blocks(in, g).for_each([&] {
-        return [pass = Pass(out, d_o, result, in, g, key_tile)](
+        return [pass = Pass(out, d_o, result, in, g, key_tile, how)](
                    const Span& span, const Block& block) mutable { pass.block(span, block); };
       });
     if (!out.dk && !out.dv) return;
-    const std::int64_t tiles = (in.kv_seqs.longest() + key_tile - 1) / key_tile;
+    const std::int64_t tiles = (longest + key_tile - 1) / key_tile;
     parallel_for(spans * tiles, 1, [&](std::int64_t begin, std::int64_t end) {
-      Pass pass(out, d_o, result, in, g, key_tile);
+      Pass pass(out, d_o, result, in, g, key_tile, how);
       for (std::int64_t i = begin; i < end; ++i) {
-        const Span span(in, i / tiles / g.kv_heads, i / tiles % g.kv_heads);
+        const Span span(in, pair(i / tiles / g.kv_heads), i / tiles % g.kv_heads);
         // Most queries see the first keys, so tiles are taken from both ends in turn, like the blocks of
         // Blocks.
         const std::int64_t n = (span.k_count + key_tile - 1) / key_tile, t = i % tiles;

@@ -15,18 +15,18 @@ bool alike(const Tensor& a, const Tensor& b) {
 }
 
 struct Work {
-  cpu::AttentionInputs in;
-  cpu::AttentionResult out;
-  cpu::AttentionGrads grads;
+  AttentionInputs in;
+  AttentionResult out;
+  AttentionGrads grads;
   Tensor d_o;
 };
 
 /// Multiply-adds of one product between queries and keys: one for each pair of a query and a key that it sees, in
 /// every query head, times head_dim.
-double multiply_adds(const cpu::AttentionInputs& in) {
+double multiply_adds(const AttentionInputs& in) {
   double pairs = 0;
-  for (std::int64_t s = 0; s < in.q_seqs.count(); ++s) {
-    const auto q = static_cast<double>(in.q_seqs.length(s)), k = static_cast<double>(in.kv_seqs.length(s));
+  for (const AttentionPair& pair : in.pairs) {
+    const auto q = static_cast<double>(pair.queries.size()), k = static_cast<double>(pair.keys.size());
     pairs += in.options.causal ? q * (k - q) + q * (q + 1) / 2 : q * k;
   }
   return pairs * static_cast<double>(in.options.heads * in.options.head_dim);
@@ -41,14 +41,16 @@ std::shared_ptr<Work> prepare(const AttentionOptions& options, const Sequences& 
            normal(k_shape, dtype, "k"),
            normal(k_shape, dtype, "v"),
            options,
-           q_seqs,
-           kv_seqs};
+           false,
+           {}};
+  for (std::int64_t i = 0; i < q_seqs.count(); ++i)
+    w->in.pairs.push_back({{q_seqs.begin(i), q_seqs.end(i)}, {kv_seqs.begin(i), kv_seqs.end(i)}});
   w->out = {Tensor::empty(q_shape, dtype, Device::cpu),
             Tensor::empty({q_shape[0], options.heads}, accumulate_dtype(dtype), Device::cpu)};
   w->d_o = normal(q_shape, dtype, "do");
   w->grads = {Tensor::empty(q_shape, dtype, Device::cpu), Tensor::empty(k_shape, dtype, Device::cpu),
               Tensor::empty(k_shape, dtype, Device::cpu)};
-  cpu::attention_forward(w->out, w->in);
+  cpu::attention_forward(w->out, w->in, Into::set);
   return w;
 }
 
@@ -61,15 +63,15 @@ constexpr Variant tiled{"tiled", &cpu::attention_forward, &cpu::attention_backwa
 constexpr Variant plain{"plain", &cpu::attention_plain_forward, &cpu::attention_plain_backward};
 
 bool verify_forward(const Work& w, const Variant& other) {
-  const cpu::AttentionResult want{Tensor::empty(w.out.o.shape(), w.out.o.dtype(), Device::cpu),
-                                  Tensor::empty(w.out.lse.shape(), w.out.lse.dtype(), Device::cpu)};
-  other.forward(want, w.in);
+  const AttentionResult want{Tensor::empty(w.out.o.shape(), w.out.o.dtype(), Device::cpu),
+                             Tensor::empty(w.out.lse.shape(), w.out.lse.dtype(), Device::cpu)};
+  other.forward(want, w.in, Into::set);
   return alike(w.out.o, want.o) && alike(w.out.lse, want.lse);
 }
 
 bool verify_backward(const Work& w, const Variant& other) {
-  const cpu::AttentionGrads want{w.grads.dq.clone(), w.grads.dk.clone(), w.grads.dv.clone()};
-  other.backward(want, w.d_o, w.out, w.in);
+  const AttentionGrads want{w.grads.dq.clone(), w.grads.dk.clone(), w.grads.dv.clone()};
+  other.backward(want, w.d_o, w.out, w.in, Into::set);
   return alike(w.grads.dq, want.dq) && alike(w.grads.dk, want.dk) && alike(w.grads.dv, want.dv);
 }
 
@@ -84,12 +86,13 @@ void add_cases(std::vector<BenchCase>& list, const AttentionOptions& options, co
   // q, k, v in, o and lse out; scores and o are a product each.
   const double forward_bytes = bytes_of(w->in.q, w->in.k, w->in.v, w->out.o, w->out.lse);
   list.push_back({cat(variant.name, " forward"), shape, forward_bytes, 2 * product,
-                  [=] { variant.forward(w->out, w->in); }, [=] { return verify_forward(*w, other); }});
+                  [=] { variant.forward(w->out, w->in, Into::set); },
+                  [=] { return verify_forward(*w, other); }});
   if (!train) return;
   // All of that and do in, dq, dk, dv out; scores again, dp, dq, dk, dv.
   const double backward_bytes = forward_bytes + bytes_of(w->d_o, w->grads.dq, w->grads.dk, w->grads.dv);
   list.push_back({cat(variant.name, " backward"), shape, backward_bytes, 5 * product,
-                  [=] { variant.backward(w->grads, w->d_o, w->out, w->in); },
+                  [=] { variant.backward(w->grads, w->d_o, w->out, w->in, Into::set); },
                   [=] { return verify_backward(*w, other); }});
 }
 

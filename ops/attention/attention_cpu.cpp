@@ -13,8 +13,12 @@ class Forward {
   static constexpr A minus_infinity = -std::numeric_limits<A>::infinity();
 
  public:
-  Forward(const AttentionResult& out, const AttentionInputs& in, const Geometry& g)
-      : out_(out), in_(in), g_(g), scratch_(Tensor::empty({scratch_size(g)}, dtype_of<A>(), Device::cpu)) {
+  Forward(const AttentionResult& out, const AttentionInputs& in, const Geometry& g, Into how)
+      : out_(out),
+        in_(in),
+        g_(g),
+        how_(how),
+        scratch_(Tensor::empty({scratch_size(g)}, dtype_of<A>(), Device::cpu)) {
     A* at = scratch_.data<A>();
     const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
     const std::int64_t block = g.padded_columns * g.head_dim;
@@ -34,9 +38,7 @@ class Forward {
     // In powers of two: e^(scale s) = 2^(scale log2(e) s).
     copy_block<T>(rows_, in_.q, g_, span, block, static_cast<A>(in_.options.scale * log2_e));
     transpose(q_t_, columns, rows_, hd, columns, hd);
-    std::fill_n(o_t_, columns * hd, A(0));
-    std::fill_n(most_, columns, minus_infinity);
-    std::fill_n(total_, columns, A(0));
+    start(span, block);
     for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
       const std::int64_t n = std::min(key_tile, block.key_end - k0);
       copy_keys<T>(keys_, in_.k, g_, span, k0, n);
@@ -54,6 +56,33 @@ class Forward {
   static std::int64_t scratch_size(const Geometry& g) {
     return 3 * g.padded_columns * g.head_dim + key_tile * (g.padded_columns + g.head_dim) +
            4 * g.padded_columns;
+  }
+
+  /// What has been summed before the first tile of keys. A result over other keys is the sum over one key with
+  /// the score lse and the value o.
+  void start(const Span& span, const Block& block) {
+    const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
+    std::fill_n(most_, columns, minus_infinity);
+    std::fill_n(total_, columns, A(0));
+    if (how_ == Into::set) {
+      std::fill_n(o_t_, columns * hd, A(0));
+      return;
+    }
+    if (out_.o.dtype() == dtype_of<T>())
+      copy_block<T>(rows_, out_.o, g_, span, block, A(1));
+    else
+      copy_block<A>(rows_, out_.o, g_, span, block, A(1));
+    transpose(o_t_, columns, rows_, hd, columns, hd);
+    for (std::int64_t c = 0; c < block.columns; ++c) {
+      const A lse = *lse_of(span, block, c);
+      most_[c] = lse * static_cast<A>(log2_e);
+      total_[c] = lse == minus_infinity ? A(0) : A(1);
+    }
+  }
+
+  A* lse_of(const Span& span, const Block& block, std::int64_t column) const {
+    return out_.lse.row<A>(span.q_begin + block.first + column / g_.group) + span.kv_head * g_.group +
+           column % g_.group;
   }
 
   /// Turns the scores of n keys into weights relative to the largest score so far, and rescales the sums of
@@ -99,31 +128,29 @@ class Forward {
     for (std::int64_t c = 0; c < columns; ++c) factor_[c] = total_[c] == A(0) ? A(0) : A(1) / total_[c];
     scale_columns(columns);
     transpose(rows_, hd, o_t_, columns, hd, columns);
-    for (std::int64_t i = 0; i < block.count; ++i) {
-      const std::int64_t row = span.q_begin + block.first + i;
-      T* o = out_.o.row<T>(row) + span.kv_head * g_.group * hd;
-      for (std::int64_t c = 0; c < g_.group * hd; ++c) o[c] = static_cast<T>(rows_[i * g_.group * hd + c]);
-      A* lse = out_.lse.row<A>(row) + span.kv_head * g_.group;
-      for (std::int64_t h = 0; h < g_.group; ++h) {
-        const std::int64_t c = i * g_.group + h;
-        lse[h] = static_cast<A>(ln_2) * (most_[c] + std::log2(total_[c]));
-      }
-    }
+    const std::int64_t channels = g_.group * hd;
+    for (std::int64_t i = 0; i < block.count; ++i)
+      store_row<T>(out_.o, span.q_begin + block.first + i, span.kv_head * channels, rows_ + i * channels,
+                   channels, A(1), Into::set);
+    for (std::int64_t c = 0; c < block.columns; ++c)
+      *lse_of(span, block, c) = static_cast<A>(ln_2) * (most_[c] + std::log2(total_[c]));
   }
 
   const AttentionResult& out_;
   const AttentionInputs& in_;
   const Geometry& g_;
+  Into how_;
   Tensor scratch_;
   A *rows_, *q_t_, *o_t_, *scores_, *keys_, *most_, *total_, *factor_, *shift_;
 };
 
 }  // namespace
 
-void attention_forward(const AttentionResult& out, const AttentionInputs& in) {
+void attention_forward(const AttentionResult& out, const AttentionInputs& in, Into how) {
   const Geometry g(in);
-  visit_float("attention", in.q.dtype(),
-              [&]<class T>(TypeTag<T>) { Blocks(in, g).for_each([&] { return Forward<T>(out, in, g); }); });
+  visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) {
+    Blocks(in, g).for_each([&] { return Forward<T>(out, in, g, how); });
+  });
 }
 
 }  // namespace nemocube::cpu

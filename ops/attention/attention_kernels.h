@@ -7,30 +7,17 @@
 #include <vector>
 
 #include "core/parallel_for.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/partial_attention.h"
 
-/// Kernels behind ops/attention/attention.h: arguments checked by the caller.
+/// Kernels behind ops/attention/partial_attention.h: arguments checked by the caller.
 namespace nemocube::cpu {
 
-struct AttentionInputs {
-  Tensor q, k, v;
-  AttentionOptions options;  ///< scale is set
-  Sequences q_seqs, kv_seqs;
-};
-struct AttentionResult {
-  Tensor o, lse;
-};
-/// An undefined gradient is not wanted.
-struct AttentionGrads {
-  Tensor dq, dk, dv;
-};
-
-void attention_forward(const AttentionResult& out, const AttentionInputs& in);
+void attention_forward(const AttentionResult& out, const AttentionInputs& in, Into how);
 void attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
-                        const AttentionInputs& in);
-void attention_plain_forward(const AttentionResult& out, const AttentionInputs& in);
+                        const AttentionInputs& in, Into how);
+void attention_plain_forward(const AttentionResult& out, const AttentionInputs& in, Into how);
 void attention_plain_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
-                              const AttentionInputs& in);
+                              const AttentionInputs& in, Into how);
 
 }  // namespace nemocube::cpu
 
@@ -71,7 +58,7 @@ inline std::int64_t pad_columns(std::int64_t columns) {
   return (columns + column_multiple - 1) / column_multiple * column_multiple;
 }
 
-/// Sizes that do not depend on the sequence.
+/// Sizes that do not depend on the pair.
 struct Geometry {
   explicit Geometry(const AttentionInputs& in)
       : head_dim(in.options.head_dim),
@@ -84,14 +71,14 @@ struct Geometry {
   std::int64_t padded_columns;  ///< of a full block
 };
 
-/// One sequence and kv head.
+/// One pair of queries and keys, and one kv head.
 struct Span {
-  Span(const AttentionInputs& in, std::int64_t s, std::int64_t head)
+  Span(const AttentionInputs& in, const AttentionPair& pair, std::int64_t head)
       : kv_head(head),
-        q_begin(in.q_seqs.begin(s)),
-        q_count(in.q_seqs.length(s)),
-        k_begin(in.kv_seqs.begin(s)),
-        k_count(in.kv_seqs.length(s)),
+        q_begin(pair.queries.begin),
+        q_count(pair.queries.size()),
+        k_begin(pair.keys.begin),
+        k_count(pair.keys.size()),
         causal(in.options.causal) {}
   std::int64_t kv_head, q_begin, q_count, k_begin, k_count;
   bool causal;
@@ -122,17 +109,16 @@ inline std::int64_t hidden_columns(const Geometry& g, const Span& span, const Bl
   return std::clamp<std::int64_t>((first_query - block.first) * g.group, 0, block.columns);
 }
 
-/// All items (sequence, kv head, block) of a call. The blocks of a span are taken in turn from its start,
+/// All items (pair, kv head, block) of a call. The blocks of a span are taken in turn from its start,
 /// where queries see few keys, and from its end, so that any contiguous share of the items is a fair share of
 /// the work.
 class Blocks {
  public:
   Blocks(const AttentionInputs& in, const Geometry& g) : in_(in), g_(g), start_{0} {
-    for (std::int64_t s = 0; s < in.q_seqs.count(); ++s)
-      start_.push_back(start_.back() + blocks_of(s) * g.kv_heads);
+    for (const AttentionPair& pair : in.pairs) start_.push_back(start_.back() + blocks_of(pair) * g.kv_heads);
   }
-  std::int64_t blocks_of(std::int64_t s) const {
-    return (in_.q_seqs.length(s) + g_.queries - 1) / g_.queries;
+  std::int64_t blocks_of(const AttentionPair& pair) const {
+    return (pair.queries.size() + g_.queries - 1) / g_.queries;
   }
 
   /// Calls make()(span, block) for all items, in parallel, with one result of make() for each thread.
@@ -141,9 +127,10 @@ class Blocks {
     parallel_for(start_.back(), 1, [&](std::int64_t begin, std::int64_t end) {
       auto&& fn = make();
       for (std::int64_t i = begin; i < end; ++i) {
-        const auto s = static_cast<std::int64_t>(std::ranges::upper_bound(start_, i) - start_.begin()) - 1;
-        const std::int64_t local = i - start_[static_cast<std::size_t>(s)], n = blocks_of(s), b = local % n;
-        const Span span(in_, s, local / n);
+        const auto p = static_cast<std::size_t>(std::ranges::upper_bound(start_, i) - start_.begin()) - 1;
+        const AttentionPair& pair = in_.pairs[p];
+        const std::int64_t local = i - start_[p], n = blocks_of(pair), b = local % n;
+        const Span span(in_, pair, local / n);
         fn(span, Block(g_, span, b % 2 ? n - 1 - b / 2 : b / 2));
       }
     });
@@ -175,6 +162,23 @@ void copy_block(A* to, const Tensor& from, const Geometry& g, const Span& span, 
     for (std::int64_t c = 0; c < channels; ++c) to[i * channels + c] = static_cast<A>(row[c]) * factor;
   }
   std::fill(to + block.columns * g.head_dim, to + block.padded_columns * g.head_dim, A(0));
+}
+
+/// Sets `count` columns of a row of `to`, of T or A, from `column` on to factor `from`, or adds that.
+template <class T, class A>
+void store_row(const Tensor& to, std::int64_t row, std::int64_t column, const A* from, std::int64_t count,
+               A factor, Into how) {
+  const auto store = [&]<class Stored>(Stored* at) {
+    if (how == Into::set)
+      for (std::int64_t c = 0; c < count; ++c) at[c] = static_cast<Stored>(from[c] * factor);
+    else
+      for (std::int64_t c = 0; c < count; ++c)
+        at[c] = static_cast<Stored>(static_cast<A>(at[c]) + from[c] * factor);
+  };
+  if (to.dtype() == dtype_of<T>())
+    store(to.row<T>(row) + column);
+  else
+    store(to.row<A>(row) + column);
 }
 
 }  // namespace nemocube::cpu::attention

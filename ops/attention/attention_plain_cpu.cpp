@@ -9,13 +9,21 @@
 namespace nemocube::cpu {
 namespace {
 
+using attention::store_row;
+
 /// Straight loops, one query at a time.
 template <class T>
 struct Plain {
   using A = acc_t<T>;
   const AttentionInputs& in;
+  Into how;
   const AttentionOptions& options = in.options;
   std::int64_t hd = options.head_dim, group = options.heads / options.kv_heads;
+
+  A load(const Tensor& t, std::int64_t row, std::int64_t column) const {
+    if (t.dtype() == dtype_of<T>()) return static_cast<A>(t.row<T>(row)[column]);
+    return t.row<A>(row)[column];
+  }
 
   A dot(const T* a, const T* b) const {
     A sum = 0;
@@ -23,37 +31,41 @@ struct Plain {
     return sum;
   }
 
-  /// First and one past the last key row that query row `i` of sequence `s` sees.
-  std::pair<std::int64_t, std::int64_t> keys(std::int64_t s, std::int64_t i) const {
-    const std::int64_t first = in.kv_seqs.begin(s), count = in.kv_seqs.length(s);
-    if (!options.causal) return {first, first + count};
-    const std::int64_t seen = i - in.q_seqs.begin(s) + 1 + count - in.q_seqs.length(s);
-    return {first, first + std::clamp<std::int64_t>(seen, 0, count)};
+  /// One past the last key row that query row `i` of the pair sees.
+  std::int64_t last_key(const AttentionPair& pair, std::int64_t i) const {
+    if (!options.causal) return pair.keys.end;
+    const std::int64_t seen = i - pair.queries.begin + 1 + pair.keys.size() - pair.queries.size();
+    return pair.keys.begin + std::clamp<std::int64_t>(seen, 0, pair.keys.size());
   }
 
-  /// Calls fn(sequence, kv head) for all, in parallel.
+  /// Calls fn(pair, kv head) for all, in parallel.
   template <class Fn>
   void for_heads(Fn&& fn) const {
     const std::int64_t n = options.kv_heads;
-    parallel_for(in.q_seqs.count() * n, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) fn(i / n, i % n);
+    parallel_for(std::ssize(in.pairs) * n, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) fn(in.pairs[static_cast<std::size_t>(i / n)], i % n);
     });
   }
 
   void forward(const AttentionResult& out) const {
-    for_heads([&](std::int64_t s, std::int64_t kv_head) {
+    for_heads([&](const AttentionPair& pair, std::int64_t kv_head) {
       std::vector<A> p, sum(static_cast<std::size_t>(hd));
-      for (std::int64_t i = in.q_seqs.begin(s); i < in.q_seqs.end(s); ++i)
+      for (std::int64_t i = pair.queries.begin; i < pair.queries.end; ++i)
         for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-          const auto [first, last] = keys(s, i);
-          A most = -std::numeric_limits<A>::infinity(), total = 0;
+          const std::int64_t first = pair.keys.begin, last = last_key(pair, i);
+          A& lse = out.lse.row<A>(i)[h];
+          const bool more = how == Into::add && lse != -std::numeric_limits<A>::infinity();
+          A most = more ? lse : -std::numeric_limits<A>::infinity();
           p.clear();
           for (std::int64_t j = first; j < last; ++j) {
             p.push_back(static_cast<A>(options.scale) *
                         dot(in.q.row<T>(i) + h * hd, in.k.row<T>(j) + kv_head * hd));
             most = std::max(most, p.back());
           }
-          std::ranges::fill(sum, A(0));
+          // A result over other keys is the sum over one key with the score lse and the value o.
+          A total = more ? std::exp(lse - most) : A(0);
+          for (std::int64_t c = 0; c < hd; ++c)
+            sum[static_cast<std::size_t>(c)] = more ? total * load(out.o, i, h * hd + c) : A(0);
           for (std::int64_t j = first; j < last; ++j) {
             const A e = std::exp(p[static_cast<std::size_t>(j - first)] - most);
             const T* v = in.v.row<T>(j) + kv_head * hd;
@@ -61,10 +73,10 @@ struct Plain {
             for (std::int64_t c = 0; c < hd; ++c)
               sum[static_cast<std::size_t>(c)] += e * static_cast<A>(v[c]);
           }
-          T* o = out.o.row<T>(i) + h * hd;
-          for (std::int64_t c = 0; c < hd; ++c)
-            o[c] = static_cast<T>(first == last ? A(0) : sum[static_cast<std::size_t>(c)] / total);
-          out.lse.row<A>(i)[h] = most + std::log(total);  // no keys: -inf + -inf
+          if (total != A(0))
+            for (A& x : sum) x /= total;
+          store_row<T>(out.o, i, h * hd, sum.data(), hd, A(1), Into::set);
+          lse = most + std::log(total);  // no keys: -inf + -inf
         }
     });
   }
@@ -72,16 +84,15 @@ struct Plain {
   void backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result) const {
     const auto size = [this](std::int64_t rows) { return static_cast<std::size_t>(rows * hd); };
     const A scale = static_cast<A>(options.scale);
-    for_heads([&](std::int64_t s, std::int64_t kv_head) {
-      const std::int64_t k0 = in.kv_seqs.begin(s), nk = in.kv_seqs.length(s);
+    for_heads([&](const AttentionPair& pair, std::int64_t kv_head) {
+      const std::int64_t k0 = pair.keys.begin, nk = pair.keys.size();
       std::vector<A> dk(size(nk)), dv(size(nk)), dq(size(1));
-      for (std::int64_t i = in.q_seqs.begin(s); i < in.q_seqs.end(s); ++i)
+      for (std::int64_t i = pair.queries.begin; i < pair.queries.end; ++i)
         for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-          const auto [first, last] = keys(s, i);
           const T *q = in.q.row<T>(i) + h * hd, *g = d_o.row<T>(i) + h * hd;
           const A delta = dot(g, result.o.row<T>(i) + h * hd), lse = result.lse.row<A>(i)[h];
           std::ranges::fill(dq, A(0));
-          for (std::int64_t j = first; j < last; ++j) {
+          for (std::int64_t j = k0; j < last_key(pair, i); ++j) {
             const T *k = in.k.row<T>(j) + kv_head * hd, *v = in.v.row<T>(j) + kv_head * hd;
             const A p = std::exp(scale * dot(q, k) - lse), ds = scale * p * (dot(g, v) - delta);
             A *dk_row = dk.data() + (j - k0) * hd, *dv_row = dv.data() + (j - k0) * hd;
@@ -91,14 +102,12 @@ struct Plain {
               dv_row[c] += p * static_cast<A>(g[c]);
             }
           }
-          if (out.dq)
-            std::ranges::transform(dq, out.dq.row<T>(i) + h * hd, [](A x) { return static_cast<T>(x); });
+          if (out.dq) store_row<T>(out.dq, i, h * hd, dq.data(), hd, A(1), how);
         }
       const auto store = [&](const Tensor& to, const std::vector<A>& from) {
         if (!to) return;
         for (std::int64_t j = 0; j < nk; ++j)
-          for (std::int64_t c = 0; c < hd; ++c)
-            to.row<T>(k0 + j)[kv_head * hd + c] = static_cast<T>(from[static_cast<std::size_t>(j * hd + c)]);
+          store_row<T>(to, k0 + j, kv_head * hd, from.data() + j * hd, hd, A(1), how);
       };
       store(out.dk, dk);
       store(out.dv, dv);
@@ -108,14 +117,15 @@ struct Plain {
 
 }  // namespace
 
-void attention_plain_forward(const AttentionResult& out, const AttentionInputs& in) {
-  visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) { Plain<T>{in}.forward(out); });
+void attention_plain_forward(const AttentionResult& out, const AttentionInputs& in, Into how) {
+  visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) { Plain<T>{in, how}.forward(out); });
 }
 
 void attention_plain_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
-                              const AttentionInputs& in) {
-  visit_float("attention", in.q.dtype(),
-              [&]<class T>(TypeTag<T>) { Plain<T>{in}.backward(out, d_o, result); });
+                              const AttentionInputs& in, Into how) {
+  visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) {
+    Plain<T>{in, how}.backward(out, d_o, result);
+  });
 }
 
 }  // namespace nemocube::cpu

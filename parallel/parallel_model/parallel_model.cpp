@@ -63,14 +63,14 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
   });
   installed_->context = std::make_unique<ContextParallel>(model, groups["cp"], plan.context_attention);
   installed_->tensor = std::make_unique<TensorParallel>(
-      model, cuts.plan(), groups["tp"],
+      model, cuts.plan(), groups,
       [c = installed_->context.get()](const Sequences& whole) { return c->own(whole); });
   const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
   for (MoeMixer* moe : model.moe_layers()) {
     moe->set_dispatcher(make_dispatcher(plan.dispatcher, model.config().n_routed_experts, experts));
     moe->sum_totals_over_devices([&all = groups["tp_dp_cp"]](const Tensor& t) { all.all_reduce(t); });
-    if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
-      moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); };
+    /*ROUTER if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
+      moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); }; */
   }
 }
 

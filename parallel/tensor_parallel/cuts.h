@@ -52,6 +52,7 @@ class TensorCuts {
   /// Throws Error for sizes of the model that do not divide: the message lists the grid sizes that do.
   TensorCuts(const NemotronHConfig& config, TensorPlan plan, const GridSizes& sizes);
   TensorCut operator()(const TensorSpec& spec, const GridPlace& place) const;
+  const TensorPlan& plan() const { return plan_; }
 
  private:
   struct Segment;

@@ -23,12 +23,15 @@ class GroupReduction final : public RankReduction {
 
 TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,
                                RowCut group_rows)
-    : tp_(groups["tp"]), sequence_parallel_(plan.sequence_parallel()), group_rows_(std::move(group_rows)) {
+    : tp_(groups["tp"]),
+      sequence_parallel_(plan.sequence_parallel()),
+      cuts_head_(tp_.size() > 1 && plan.style("lm_head") == TensorStyle::vocab_parallel),
+      group_rows_(std::move(group_rows)) {
   if (tp_.size() == 1) return;
   for (const auto& [point, transform] : model.transform_points()) *transform = transform_at(plan, point);
   for (MoeMixer* moe : model.moe_layers())
     moe->set_rows([this](const Sequences& whole) { return own_part(whole); });
-  if (model.part().head() && plan.style("lm_head") == TensorStyle::vocab_parallel) {
+  if (model.part().head() && cuts_head_) {
     const std::int64_t vocabulary = model.config().vocab_size;
     reductions_.push_back(std::make_unique<GroupReduction>(tp_));
     model.vocabulary_part = {vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,
@@ -38,6 +41,29 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const P
 
 std::vector<std::int64_t> TensorParallel::rows_of_ranks(const Sequences& whole) const {
   return even_rows((group_rows_ ? group_rows_(whole) : whole).tokens(), tp_.size());
+}
+
+std::int64_t TensorParallel::residual_rows(const Sequences& whole) const {
+  if (!sequence_parallel_ || tp_.size() == 1) return (group_rows_ ? group_rows_(whole) : whole).tokens();
+  return rows_of_ranks(whole)[static_cast<std::size_t>(tp_.rank())];
+}
+
+void TensorParallel::gather_vocabulary(const Tensor& logits, const Tensor& own) const {
+  if (!cuts_head_) return logits.copy_from(own);
+  std::vector<std::int64_t> tokens, counts;
+  for (std::int64_t rank = 0; rank < tp_.size(); ++rank) {
+    tokens.push_back(vocabulary_range(logits.cols(), tp_.size(), rank).size());
+    counts.push_back(logits.rows() * tokens.back());
+  }
+  const Tensor parts = Tensor::empty({logits.numel()}, logits.dtype(), logits.device());
+  tp_.all_gather_v(parts, own, counts);
+  std::int64_t at = 0, column = 0;
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+    logits.narrow(1, column, tokens[rank])
+        .copy_from(parts.narrow(0, at, counts[rank]).reshape({logits.rows(), tokens[rank]}));
+    at += counts[rank];
+    column += tokens[rank];
+  }
 }
 
 Sequences TensorParallel::own_part(const Sequences& whole) const {

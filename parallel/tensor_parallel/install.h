@@ -39,6 +39,11 @@ class TensorParallel {
   TensorParallel(const TensorParallel&) = delete;  // the model's transforms lead here
   TensorParallel& operator=(const TensorParallel&) = delete;
 
+  /// Rows of the residual stream on this rank.
+  std::int64_t residual_rows(const Sequences& whole) const;
+  /// logits [rows, V] = those of all ranks, from `own` [rows, tokens of this rank's lm_head].
+  void gather_vocabulary(const Tensor& logits, const Tensor& own) const;
+
  private:
   Transform transform_at(const TensorPlan& plan, std::string_view point) const;
   Transform way_in(TensorStyle style) const;   ///< into a layer or mixer
@@ -50,7 +55,7 @@ class TensorParallel {
   Sequences own_part(const Sequences& whole) const;
 
   Communicator& tp_;
-  bool sequence_parallel_;
+  bool sequence_parallel_, cuts_head_;
   RowCut group_rows_;
   std::vector<std::unique_ptr<RankReduction>> reductions_;  // that the model calls
 };

@@ -89,10 +89,13 @@ std::string name_of(const GridCase& c) {
   return name;
 }
 
-std::vector<GridCase> grid_cases(std::int64_t ranks, bool all) {
+std::vector<GridCase> grid_cases(std::int64_t ranks, const std::string& wish) {
+  const auto wished = [&](const GridCase& c) {
+    return wish.empty() ? c.always : wish == "all" || name_of(c).find(wish) != std::string::npos;
+  };
   std::vector<GridCase> chosen;
   for (const GridCase& c : cases)
-    if (c.grid.ranks() == ranks && (all || c.always)) chosen.push_back(c);
+    if (c.grid.ranks() == ranks && wished(c)) chosen.push_back(c);
   return chosen;
 }
 

@@ -22,7 +22,8 @@ struct GridCase {
 };
 std::string name_of(const GridCase& grid);
 
-/// All cases for this number of ranks, or only those with `always`.
-std::vector<GridCase> grid_cases(std::int64_t ranks, bool all);
+/// The cases for this number of ranks that `wish` asks for: "" those with `always`, "all" every one, any other text
+/// those whose names contain the text.
+std::vector<GridCase> grid_cases(std::int64_t ranks, const std::string& wish);
 
 }  // namespace nemocube::testing

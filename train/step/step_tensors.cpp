@@ -9,7 +9,7 @@ StepTensors::StepTensors(const NemotronH& model) {
   const std::int64_t layers = model.config().count(BlockKind::moe);
   constexpr std::int64_t kinds = std::ssize(router_losses);
   std::vector<double> start(static_cast<std::size_t>(1 + (layers + 1) * kinds));
-  for (const MoeMixer* moe : model.moe_layers())
+  for (MoeMixer* moe : model.moe_layers())
     for (std::int64_t kind = 0; kind < kinds; ++kind)
       start[static_cast<std::size_t>(1 + layers * kinds + kind)] +=
           moe->router().*router_losses[static_cast<std::size_t>(kind)].coef != 0;

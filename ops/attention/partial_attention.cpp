@@ -1,0 +1,69 @@
+#include "ops/attention/partial_attention.h"
+
+#include <cmath>
+
+#include "core/kernels.h"
+#include "core/profile.h"
+#include "ops/attention/attention_kernels.h"
+
+namespace nemocube {
+namespace {
+
+enum class AttentionVariant { tiled, plain };
+const Variants<AttentionVariant> attention_variants("attention", {{AttentionVariant::tiled, "tiled"},
+                                                                  {AttentionVariant::plain, "plain"}});
+
+void check_inputs(const AttentionInputs& in) {
+  const AttentionOptions& o = in.options;
+  require(o.heads >= 1 && o.kv_heads >= 1 && o.heads % o.kv_heads == 0,
+          "attention: heads: want a multiple of ", o.kv_heads, " kv heads, got ", o.heads);
+  require(o.head_dim >= 1, "attention: head_dim: want at least 1, got ", o.head_dim);
+  require(std::isfinite(o.scale) && o.scale >= 0, "attention: scale: want a finite value >= 0, got ",
+          o.scale);
+  require(in.q.defined() && in.q.ndim() == 2, "attention: q: want 2 dimensions");
+  require(in.k.defined() && in.k.ndim() == 2, "attention: k: want 2 dimensions");
+  check_shape("attention: q", in.q, {in.q.dim(0), o.heads * o.head_dim});
+  check_shape("attention: k", in.k, {in.k.dim(0), o.kv_heads * o.head_dim});
+  check_shape("attention: v", in.v, in.k.shape());
+  require(is_float(in.q.dtype()), "attention: q: want f32, f64 or bf16, got ", in.q.dtype());
+  check_dtype("attention: k", in.k, in.q.dtype());
+  check_dtype("attention: v", in.v, in.q.dtype());
+}
+
+void check_pairs(const AttentionInputs& in) {
+  const auto inside = [](const Range& range, const Tensor& rows) {
+    return range.begin >= 0 && range.begin <= range.end && range.end <= rows.dim(0);
+  };
+  for (const AttentionPair& pair : in.pairs)
+    expect(inside(pair.queries, in.q) && inside(pair.keys, in.k), "attention: queries [", pair.queries.begin,
+           ", ", pair.queries.end, ") of ", in.q.dim(0), ", keys [", pair.keys.begin, ", ", pair.keys.end,
+           ") of ", in.k.dim(0));
+}
+
+}  // namespace
+
+AttentionInputs attention_inputs(const Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const AttentionOptions& options) {
+  AttentionInputs in{q, k, v, options, false, {}};
+  check_inputs(in);
+  if (options.scale == 0) in.options.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
+  in.plain = attention_variants.chosen(ctx) == AttentionVariant::plain;
+  return in;
+}
+
+void partial_attention(const AttentionResult& out, const AttentionInputs& in, Into how) {
+  static Zone zone("attention/forward");
+  const ZoneTimer timer(zone);
+  check_pairs(in);
+  (in.plain ? cpu::attention_plain_forward : cpu::attention_forward)(out, in, how);
+}
+
+void partial_attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& whole,
+                                const AttentionInputs& in, Into how) {
+  static Zone zone("attention/backward");
+  const ZoneTimer timer(zone);
+  check_pairs(in);
+  (in.plain ? cpu::attention_plain_backward : cpu::attention_backward)(out, d_o, whole, in, how);
+}
+
+}  // namespace nemocube

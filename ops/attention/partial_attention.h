@@ -1,0 +1,51 @@
+#pragma once
+#include <vector>
+
+#include "core/autograd.h"
+#include "core/shard.h"
+#include "ops/attention/attention.h"
+
+/// Attention piece by piece and without a tape: what `attention` consists of, and what several devices need to
+/// compute attention together.
+namespace nemocube {
+
+/// Rows of q, and the rows of k and v that they attend to. With `causal` the queries stand at the last of the keys:
+/// query i of the pair sees key j of the pair when j <= i + (keys - queries).
+struct AttentionPair {
+  Range queries, keys;
+};
+
+struct AttentionInputs {
+  Tensor q, k, v;
+  AttentionOptions options;  ///< scale is set
+  bool plain = false;        ///< variant "plain"
+  std::vector<AttentionPair> pairs;
+};
+/// [T, heads * head_dim] and [T, heads], in the rows of q. o has the dtype of q or its accumulation dtype; lse has
+/// the accumulation dtype.
+struct AttentionResult {
+  Tensor o, lse;
+};
+/// In the shapes of q, k and v, and their dtype or its accumulation dtype. An undefined gradient is not wanted.
+struct AttentionGrads {
+  Tensor dq, dk, dv;
+};
+
+/// Inputs without pairs: checks shapes, dtypes and options as `attention` does, sets the scale, and takes the
+/// variant from the context.
+AttentionInputs attention_inputs(const Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const AttentionOptions& options);
+
+/// o and lse of the rows of q in `pairs`, whose ranges of queries are disjoint; other rows stay as they are.
+/// With Into::add, o and lse hold the attention of the same queries to other keys, and become that to both:
+///     lse = log(e^lse1 + e^lse2),     o = o1 e^(lse1 - lse) + o2 e^(lse2 - lse)
+/// Rows of several calls keep all digits when o has the accumulation dtype.
+void partial_attention(const AttentionResult& out, const AttentionInputs& in, Into how);
+
+/// The part that the pairs have in the gradients, by the formulas of `attention`. `whole` are o and lse over all
+/// keys of a query, o in the dtype of q. Ranges of queries are disjoint, and so are ranges of keys. Sets or adds to
+/// the rows in `pairs`; other rows stay as they are.
+void partial_attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& whole,
+                                const AttentionInputs& in, Into how);
+
+}  // namespace nemocube

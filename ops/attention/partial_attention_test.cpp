@@ -1,0 +1,148 @@
+#include "ops/attention/partial_attention.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "core/kernels.h"
+#include "tests/support/compare.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+constexpr std::int64_t queries = 150, keys = 333;
+const AttentionOptions sizes{4, 2, 12};
+
+struct Whole {
+  AttentionInputs in;
+  AttentionResult out;
+  Tensor d_o;
+  AttentionGrads grads;
+};
+
+Tensor empty_like(const Tensor& t, DType dtype) { return Tensor::empty(t.shape(), dtype, Device::cpu); }
+
+/// In one call, with o and gradients in the dtype of q.
+Whole whole(const char* variant, DType dtype, bool causal) {
+  const KernelChoice choice{{{"attention", variant}}};
+  Context ctx;
+  ctx.kernels = &choice;
+  AttentionOptions options = sizes;
+  options.causal = causal;
+  const Shape q{queries, sizes.heads * sizes.head_dim}, k{keys, sizes.kv_heads * sizes.head_dim};
+  Whole w{attention_inputs(ctx, random_tensor(q, dtype, 1), random_tensor(k, dtype, 2),
+                           random_tensor(k, dtype, 3), options),
+          {Tensor::empty(q, dtype, Device::cpu),
+           Tensor::empty({queries, sizes.heads}, accumulate_dtype(dtype), Device::cpu)},
+          random_tensor(q, dtype, 4),
+          {Tensor::empty(q, dtype, Device::cpu), Tensor::empty(k, dtype, Device::cpu),
+           Tensor::empty(k, dtype, Device::cpu)}};
+  w.in.pairs = {{{0, queries}, {0, keys}}};
+  partial_attention(w.out, w.in, Into::set);
+  partial_attention_backward(w.grads, w.d_o, w.out, w.in, Into::set);
+  return w;
+}
+
+/// The calls that together make the whole: keys in three parts, of which a causal query sees the first two and a part
+/// of the last. Queries come in two ranges.
+std::vector<AttentionInputs> pieces(const Whole& w) {
+  std::vector<AttentionInputs> calls;
+  const std::int64_t seen_by_all = keys - queries;
+  for (const auto& [first, last] : {Range{0, 96}, Range{96, seen_by_all}, Range{seen_by_all, keys}}) {
+    const bool masked = w.in.options.causal && last == keys;
+    AttentionInputs in = w.in;
+    in.options.causal = masked;
+    // A causal pair's queries stand at its last keys.
+    in.pairs = {{{0, 70}, {first, masked ? first + 70 : last}}};
+    calls.push_back(in);
+    in.pairs = {{{70, queries}, {first, last}}};
+    calls.push_back(in);
+  }
+  return calls;
+}
+
+}  // namespace
+
+TEST_CASE("partial attention: pieces of keys make the whole") {
+  for (const char* variant : {"tiled", "plain"})
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+      for (const bool causal : {true, false}) {
+        CAPTURE(variant);
+        CAPTURE(dtype);
+        CAPTURE(causal);
+        const Whole w = whole(variant, dtype, causal);
+        const DType sums = accumulate_dtype(dtype);
+        const AttentionResult out{empty_like(w.out.o, sums), empty_like(w.out.lse, sums)};
+        const AttentionGrads grads{Tensor::zeros(w.in.q.shape(), sums, Device::cpu),
+                                   Tensor::zeros(w.in.k.shape(), sums, Device::cpu),
+                                   Tensor::zeros(w.in.v.shape(), sums, Device::cpu)};
+        std::size_t call = 0;
+        for (const AttentionInputs& in : pieces(w))
+          partial_attention(out, in, call++ < 2 ? Into::set : Into::add);
+        for (const AttentionInputs& in : pieces(w))
+          partial_attention_backward(grads, w.d_o, {out.o.to(dtype), out.lse}, in, Into::add);
+        // One rounding of o and of each gradient to the dtype of q sets the two apart in bf16; delta is formed from
+        // the rounded o in both.
+        const double tolerance = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 2e-6 : 0x1p-8;
+        CHECK(relative_error(out.o, w.out.o) < tolerance);
+        CHECK(relative_error(out.lse, w.out.lse) < (dtype == DType::f64 ? 1e-13 : 1e-6));
+        CHECK(relative_error(grads.dq, w.grads.dq) < tolerance);
+        CHECK(relative_error(grads.dk, w.grads.dk) < tolerance);
+        CHECK(relative_error(grads.dv, w.grads.dv) < tolerance);
+      }
+}
+
+TEST_CASE(
+    "partial attention: rows outside of the pairs stay as they are; gradients that nobody wants are left "
+    "out") {
+  for (const char* variant : {"tiled", "plain"})
+    for (const Into how : {Into::set, Into::add}) {
+      Whole w = whole(variant, DType::f32, false);
+      w.in.pairs = {{{10, 20}, {5, 9}}, {{0, 0}, {9, 30}}, {{30, 31}, {40, 40}}};
+      for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq, w.grads.dk, w.grads.dv}) t.fill(7);
+      partial_attention(w.out, w.in, how);
+      partial_attention_backward(w.grads, w.d_o, w.out, w.in, how);
+      partial_attention_backward({}, w.d_o, w.out, w.in, how);
+      const auto stays = [](const Tensor& t, std::int64_t begin, std::int64_t end) {
+        for (const double x : t.narrow(0, begin, end - begin).to_vector()) CHECK(x == 7);
+      };
+      for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq}) {
+        stays(t, 0, 10);
+        stays(t, 20, 30);
+        stays(t, 31, queries);
+      }
+      for (const Tensor& t : {w.grads.dk, w.grads.dv}) {
+        stays(t, 0, 5);
+        stays(t, 30, keys);
+      }
+      CHECK(w.grads.dk.to_vector()[5 * 24] != 7);
+    }
+}
+
+TEST_CASE("partial attention: queries that have seen no key yet take the next ones as the first") {
+  for (const char* variant : {"tiled", "plain"}) {
+    Whole w = whole(variant, DType::f64, true);
+    AttentionInputs none = w.in;
+    none.pairs = {{{0, queries}, {0, 0}}};
+    const AttentionResult out{empty_like(w.out.o, DType::f64), empty_like(w.out.lse, DType::f64)};
+    partial_attention(out, none, Into::set);
+    for (const double x : out.o.to_vector()) CHECK(x == 0);
+    for (const double x : out.lse.to_vector()) CHECK(x == -std::numeric_limits<double>::infinity());
+    partial_attention(out, none, Into::add);
+    partial_attention(out, w.in, Into::add);
+    CHECK_BITS(out.o, w.out.o);
+    CHECK_BITS(out.lse, w.out.lse);
+  }
+}
+
+TEST_CASE("partial attention: pairs outside of the rows are refused") {
+  Whole w = whole("tiled", DType::f32, false);
+  for (const AttentionPair& wrong : {AttentionPair{{0, queries + 1}, {0, 1}}, AttentionPair{{0, 1}, {-1, 1}},
+                                     AttentionPair{{3, 2}, {0, 1}}, AttentionPair{{0, 1}, {0, keys + 1}}}) {
+    w.in.pairs = {wrong};
+    CHECK_THROWS_AS(partial_attention(w.out, w.in, Into::set), std::logic_error);
+    CHECK_THROWS_AS(partial_attention_backward(w.grads, w.d_o, w.out, w.in, Into::set), std::logic_error);
+  }
+}
