@@ -241,7 +241,7 @@ class Run {
     record.step = state_.step;
     record.epoch = loader_.epoch();
     std::vector<TokenBatch> microbatches;
-    for (const Batch& batch : loader_.next_group(plan_.grad_accumulation)) {
+    for (const Batch& batch : loader_.next_group(plan_.microbatches)) {
       record.positions += batch.positions;
       record.content_tokens += batch.content_tokens;
       record.tokens += batch.tail_trimmed_tokens;
@@ -286,7 +286,7 @@ class Run {
     last_record_ = now;
     const auto& peak = recipe_.mfu.peak_tflops;
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
-      record.mfu = ranks_.sum(step_flops(loaded_.model->config(), microbatches)) /
+      record.mfu = ranks_.sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0) /
                    (record.seconds * *peak * 1e12 * record.ranks) * 100;
     if (lock_) lock_->renew_if_lost();
     if (log_) log_->training(record);
@@ -294,9 +294,13 @@ class Run {
     return record;
   }
 
+  // The ranks of a replica get the same batches, which count once.
+  bool counts_batches() const { return !ranks_.parallel() || ranks_.parallel()->first_of_replica(); }
+
   void sum_over_ranks(TrainingRecord& record) const {
     std::array counts{record.positions, record.content_tokens, record.tokens, record.label_tokens,
                       record.samples};
+    if (!counts_batches()) counts = {};
     ranks_.sum(counts);
     std::tie(record.positions, record.content_tokens, record.tokens, record.label_tokens, record.samples) =
         std::tuple_cat(counts);

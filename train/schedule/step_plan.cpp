@@ -18,7 +18,7 @@ StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::in
   const StepSchedulerSection& s = recipe.step_scheduler;
   expect(batches.value_or(1) > 0, "plan_steps: ", batches.value_or(1), " batches");
   StepPlan plan;
-  plan.grad_accumulation = grad_accumulation_steps(recipe, dp);
+  plan.microbatches = microbatches_of_step(recipe, dp);
   plan.ckpt_every_epoch = s.save_checkpoint_every_epoch;
   plan.val_every = s.val_every_steps;
   if (!batches) {
@@ -29,7 +29,7 @@ StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::in
     plan.ckpt_every = s.ckpt_every_steps.value_or(std::max<std::int64_t>(1, plan.total_steps / 2));
     return plan;
   }
-  const std::int64_t epoch = ceil_div(*batches, plan.grad_accumulation);
+  const std::int64_t epoch = ceil_div(*batches, plan.microbatches);
   plan.epoch_steps = epoch;
   plan.num_epochs = s.num_epochs.value_or(s.max_steps ? ceil_div(*s.max_steps, epoch) : default_epochs);
   std::int64_t in_epochs = 0;

@@ -9,7 +9,7 @@
 namespace nemocube {
 
 struct StepPlan {
-  std::int64_t grad_accumulation = 1;       ///< forward passes per step and data-parallel rank
+  std::int64_t microbatches = 1;            ///< forward passes per step and data-parallel rank
   std::optional<std::int64_t> epoch_steps;  ///< null: the data has no length
   std::optional<std::int64_t> num_epochs;   ///< null: as epoch_steps
   std::int64_t total_steps = 0;             ///< the smaller of max_steps and num_epochs * epoch_steps
@@ -19,7 +19,7 @@ struct StepPlan {
 };
 
 /// `batches`: forward passes per epoch and data-parallel rank, null for data without length, which needs
-/// max_steps. A last group of fewer than grad_accumulation batches is still a step.
+/// max_steps. A last group of fewer than `microbatches` batches is still a step.
 StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches);
 
 bool is_last_step_of_epoch(const StepPlan& plan, std::int64_t step);  ///< false without length

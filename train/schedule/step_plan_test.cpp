@@ -31,7 +31,7 @@ using Steps = std::vector<std::int64_t>;
 
 TEST_CASE("steps of an epoch: a short last group is a step") {
   const StepPlan plan = plan_of("global_batch_size: 256, local_batch_size: 64", 684, 2);
-  CHECK(plan.grad_accumulation == 2);
+  CHECK(plan.microbatches == 2);
   CHECK(plan.epoch_steps == 342);
   CHECK(plan_of("global_batch_size: 8, local_batch_size: 2, num_epochs: 1", 5).total_steps == 2);
 }
