@@ -6,8 +6,8 @@
 namespace nemocube {
 namespace {
 
-constexpr const char* attention = ".mixer.q_proj";
-constexpr const char* mamba = ".mixer.in_proj";
+constexpr const char* attention_input = ".mixer.q_proj";
+constexpr const char* mamba_input = ".mixer.in_proj";
 
 /// A size of the model that a size of the grid divides.
 struct Division {
@@ -43,7 +43,7 @@ Range even_part(Range whole, std::int64_t parts, std::int64_t index) {
   return {whole.begin + index * size, whole.begin + (index + 1) * size};
 }
 
-void append(std::vector<Range>& ranges, Range next) {
+void append_range(std::vector<Range>& ranges, Range next) {
   if (!ranges.empty() && ranges.back().end == next.begin)
     ranges.back().end = next.end;
   else
@@ -55,7 +55,7 @@ std::vector<Range> all_elements(const Shard& shard) {
 }
 
 /// A part that no other rank of the stage's tp or expert ranks has.
-TensorCut own_part(Shard shard) {
+TensorCut unshared(Shard shard) {
   TensorCut cut;
   cut.counted = all_elements(shard);
   cut.shard = std::move(shard);
@@ -63,7 +63,9 @@ TensorCut own_part(Shard shard) {
 }
 
 /// How many neighbouring ranks hold the same heads.
-std::int64_t replicas(std::int64_t heads, std::int64_t tp) { return tp % heads == 0 ? tp / heads : 1; }
+std::int64_t neighbours_with_same(std::int64_t heads, std::int64_t tp) {
+  return tp % heads == 0 ? tp / heads : 1;
+}
 
 /// A bias that Linear adds after the output transform: to this rank's rows only, where the residual stream is cut.
 bool added_last(std::string_view tensor) {
@@ -79,8 +81,8 @@ std::string_view name_of(GradientSum sum) {
 
 HeadReplicas head_replicas(const NemotronHConfig& config, const TensorPlan& plan, std::int64_t tp) {
   HeadReplicas r;
-  if (plan.cuts_any(attention)) r.kv = replicas(config.num_key_value_heads, tp);
-  if (plan.cuts_any(mamba)) r.state = replicas(config.n_groups, tp);
+  if (plan.cuts_any(attention_input)) r.kv = neighbours_with_same(config.num_key_value_heads, tp);
+  if (plan.cuts_any(mamba_input)) r.state = neighbours_with_same(config.n_groups, tp);
   return r;
 }
 
@@ -92,11 +94,11 @@ Range vocabulary_range(std::int64_t vocabulary, std::int64_t ranks, std::int64_t
 TensorCuts::TensorCuts(const NemotronHConfig& config, TensorPlan plan, const GridSizes& sizes)
     : config_(config), plan_(std::move(plan)), sizes_(sizes) {
   std::vector<Division> dense;
-  if (plan_.cuts_any(attention)) {
+  if (plan_.cuts_any(attention_input)) {
     dense.push_back({"num_attention_heads", config.num_attention_heads});
     dense.push_back({"num_key_value_heads", config.num_key_value_heads, true});
   }
-  if (plan_.cuts_any(mamba)) {
+  if (plan_.cuts_any(mamba_input)) {
     dense.push_back({"mamba_num_heads", config.mamba_num_heads});
     dense.push_back({"n_groups", config.n_groups, true});
   }
@@ -148,8 +150,8 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
     rows.push_back(even_part(segment.rows, segment.parts, tp_rank / holders));
     const Range local{at, at + rows.back().size() * width};
     at = local.end;
-    if (holders > 1) append(cut.summed, local);
-    if (tp_rank % holders == 0) append(cut.counted, local);
+    if (holders > 1) append_range(cut.summed, local);
+    if (tp_rank % holders == 0) append_range(cut.counted, local);
   }
   if (!cut.summed.empty())  // only Mamba stacks several segments
     cut.sum = all.size() > 1 ? GradientSum::state_replicas : GradientSum::kv_replicas;
@@ -160,7 +162,7 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
 TensorCut TensorCuts::expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const {
   const Range experts = even_part({0, spec.shape[0]}, sizes_.ep, place.ep),
               channels = even_part({0, spec.shape[width_dim]}, sizes_.expt_tp, place.expt_tp);
-  TensorCut cut = own_part(Shard(spec.shape).cut(0, experts).cut(width_dim, channels));
+  TensorCut cut = unshared(Shard(spec.shape).cut(0, experts).cut(width_dim, channels));
   cut.expert = true;
   return cut;
 }
@@ -188,9 +190,9 @@ TensorCut TensorCuts::operator()(const TensorSpec& spec, const GridPlace& place)
       return by_columns(spec, place.tp);
     case TensorStyle::rowwise:
       if (spec.shape.ndim() == 1) return whole(spec, place.tp, cut_stream);  // the bias
-      return own_part(Shard(spec.shape).cut(1, even_part({0, spec.shape[1]}, sizes_.tp, place.tp)));
+      return unshared(Shard(spec.shape).cut(1, even_part({0, spec.shape[1]}, sizes_.tp, place.tp)));
     case TensorStyle::vocab_parallel:
-      return own_part(Shard(spec.shape).cut(0, vocabulary_range(spec.shape[0], sizes_.tp, place.tp)));
+      return unshared(Shard(spec.shape).cut(0, vocabulary_range(spec.shape[0], sizes_.tp, place.tp)));
     case TensorStyle::expert_colwise:
       return expert(spec, 1, place);
     case TensorStyle::expert_rowwise:

@@ -35,8 +35,8 @@ struct TensorCut {
   /// same ranges.
   GradientSum sum = GradientSum::none;
   std::vector<Range> summed;
-  /// The elements that norms and checkpoints take from this rank. The others are counted by the first of the
-  /// ranks that hold the same ones. Copies that data and context parallelism make come on top.
+  /// The elements that norms and checkpoints take from this rank: those of which it is the first holder. Copies
+  /// that data and context parallelism make are another matter.
   std::vector<Range> counted;
   bool expert = false;  ///< copies lie in the group expt_dp instead of dp_cp
 };

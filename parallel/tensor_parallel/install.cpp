@@ -31,12 +31,11 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const P
   for (const auto& [point, transform] : model.transform_points()) *transform = transform_at(plan, point);
   for (MoeMixer* moe : model.moe_layers())
     moe->set_rows([this](const Sequences& whole) { return own_part(whole); });
-  if (model.part().head() && cuts_head_) {
-    const std::int64_t vocabulary = model.config().vocab_size;
-    reductions_.push_back(std::make_unique<GroupReduction>(tp_));
-    model.vocabulary_part = {vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,
-                             reductions_.back().get()};
-  }
+  const std::int64_t vocabulary = model.config().vocab_size;
+  reductions_.push_back(std::make_unique<GroupReduction>(tp_));
+  const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,
+                                  reductions_.back().get()};
+  if (cuts_head_) model.vocabulary_part = own_tokens;
 }
 
 std::vector<std::int64_t> TensorParallel::rows_of_ranks(const Sequences& whole) const {
@@ -75,13 +74,13 @@ Sequences TensorParallel::own_part(const Sequences& whole) const {
   return part;
 }
 
-Transform TensorParallel::own() const {
+Transform TensorParallel::to_own_rows() const {
   return [this](Context& ctx, const Var& x, const Sequences& whole) {
     return own_rows(ctx, x, rows_of_ranks(whole), tp_);
   };
 }
 
-Transform TensorParallel::all(Consumer consumer) const {
+Transform TensorParallel::to_all_rows(Consumer consumer) const {
   return [this, consumer](Context& ctx, const Var& x, const Sequences& whole) {
     return all_rows(ctx, x, rows_of_ranks(whole), tp_, consumer);
   };
@@ -89,14 +88,14 @@ Transform TensorParallel::all(Consumer consumer) const {
 
 Transform TensorParallel::way_in(TensorStyle style) const {
   const bool cut = style != TensorStyle::replicated;
-  if (sequence_parallel_) return all(cut ? Consumer::cut : Consumer::replicated);
+  if (sequence_parallel_) return to_all_rows(cut ? Consumer::cut : Consumer::replicated);
   if (!cut) return {};
   return [this](Context& ctx, const Var& x, const Sequences&) { return copy_to_ranks(ctx, x, tp_); };
 }
 
 Transform TensorParallel::way_out(TensorStyle style) const {
   const bool cut = style != TensorStyle::replicated;
-  if (!cut) return sequence_parallel_ ? own() : Transform();
+  if (!cut) return sequence_parallel_ ? to_own_rows() : Transform();
   if (!sequence_parallel_)
     return [this](Context& ctx, const Var& x, const Sequences&) { return sum_over_ranks(ctx, x, tp_); };
   return [this](Context& ctx, const Var& x, const Sequences& whole) {
@@ -112,8 +111,9 @@ Transform TensorParallel::transform_at(const TensorPlan& plan, std::string_view 
                                                                        {"lm_head.input", "lm_head"}};
   constexpr std::string_view ways_out[] = {".o_proj.output", ".out_proj.output", ".down_proj.output",
                                            "backbone.embeddings.output"};
-  if (point.ends_with(".routed.input")) return sequence_parallel_ ? Transform() : own();
-  if (point.ends_with(".routed.output")) return sequence_parallel_ ? Transform() : all(Consumer::replicated);
+  if (point.ends_with(".routed.input")) return sequence_parallel_ ? Transform() : to_own_rows();
+  if (point.ends_with(".routed.output"))
+    return sequence_parallel_ ? Transform() : to_all_rows(Consumer::replicated);
   for (const auto& [ending, module] : ways_in)
     if (point.ends_with(ending))
       return way_in(plan.style(cat(point.substr(0, point.size() - ending.size()), module)));

@@ -28,7 +28,8 @@ namespace nemocube {
 /// rank's part of the rows in both cases, so that no token goes through an expert twice. What they note of a
 /// microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on every rank.
 ///
-/// With one tp rank nothing is installed.
+/// With one tp rank nothing is installed. The row cut of the MoE blocks is this object's, `group_rows` included: what
+/// others installed before is replaced.
 /// Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, and moe/moe_layer.py.
 class TensorParallel {
  public:
@@ -48,8 +49,8 @@ class TensorParallel {
   Transform transform_at(const TensorPlan& plan, std::string_view point) const;
   Transform way_in(TensorStyle style) const;   ///< into a layer or mixer
   Transform way_out(TensorStyle style) const;  ///< out of it
-  Transform own() const;
-  Transform all(Consumer consumer) const;
+  Transform to_own_rows() const;
+  Transform to_all_rows(Consumer consumer) const;
   /// How many of the group's rows each rank has, where rows are cut.
   std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;
   Sequences own_part(const Sequences& whole) const;

@@ -20,7 +20,7 @@ struct Choice {
 };
 
 /// The usual plan. Every module of every model matches one entry.
-const std::vector<Choice>& choices() {
+const std::vector<Choice>& usual_choices() {
   using enum TensorStyle;
   static const std::vector<Choice> table{
       {"backbone.embeddings", vocab_parallel, true, {"rowwise", "rowwise_rep"}},
@@ -60,30 +60,33 @@ bool is_skipped(std::string_view word) {
   return word.starts_with("ep_") || std::ranges::count(words, word);
 }
 
-bool matches(std::string_view pattern, std::string_view name) {
+bool pattern_matches(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) return name.empty();
   if (pattern[0] == '*')
-    return matches(pattern.substr(1), name) ||
-           (!name.empty() && name[0] != '.' && matches(pattern, name.substr(1)));
-  return !name.empty() && pattern[0] == name[0] && matches(pattern.substr(1), name.substr(1));
+    return pattern_matches(pattern.substr(1), name) ||
+           (!name.empty() && name[0] != '.' && pattern_matches(pattern, name.substr(1)));
+  return !name.empty() && pattern[0] == name[0] && pattern_matches(pattern.substr(1), name.substr(1));
 }
 
-std::string_view without(std::string_view name, std::string_view ending) {
+std::string_view without_ending(std::string_view name, std::string_view ending) {
   return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : name;
 }
 
 std::string module_of(std::string_view tensor) {
   std::string_view name = tensor;
-  for (const char* ending : {".weight", ".bias", ".e_score_correction_bias"}) name = without(name, ending);
-  for (const char* member : {".conv1d", ".A_log", ".D", ".dt_bias", ".norm"})
-    if (name.ends_with(cat(".mixer", member))) return cat(without(name, member), ".in_proj");
+  for (const char* ending : {".weight", ".bias", ".e_score_correction_bias"})
+    name = without_ending(name, ending);
+  for (const char* member : {".conv1d", ".A_log", ".D", ".dt_bias", ".norm"}) {
+    const std::string_view owner = without_ending(name, member);
+    if (owner != name && owner.ends_with(".mixer")) return std::string(owner) + ".in_proj";
+  }
   return std::string(name);
 }
 
 const Choice& choice_of(std::string_view module) {
-  const auto found =
-      std::ranges::find_if(choices(), [&](const Choice& c) { return matches(c.pattern, module); });
-  expect(found != choices().end(), "the usual tensor-parallel plan has no rule for '", module, "'");
+  const auto found = std::ranges::find_if(
+      usual_choices(), [&](const Choice& c) { return pattern_matches(c.pattern, module); });
+  expect(found != usual_choices().end(), "the usual tensor-parallel plan has no rule for '", module, "'");
   return *found;
 }
 
@@ -128,7 +131,8 @@ TensorPlan::TensorPlan(const NemotronHConfig& config, bool sequence_parallel,
     all.push_back(rule);
   }
   const std::size_t own = all.size();
-  for (const Choice& c : choices()) all.push_back({std::string(c.pattern), std::string(name_of(c.style))});
+  for (const Choice& c : usual_choices())
+    all.push_back({std::string(c.pattern), std::string(name_of(c.style))});
 
   std::set<std::size_t> matched, used;
   std::string known;  // entries of the usual plan that the model has
@@ -137,7 +141,7 @@ TensorPlan::TensorPlan(const NemotronHConfig& config, bool sequence_parallel,
     if (styles_.contains(module)) continue;
     std::size_t counting = all.size();
     for (std::size_t i = all.size(); i-- > 0;)
-      if (matches(all[i].pattern, module)) {
+      if (pattern_matches(all[i].pattern, module)) {
         matched.insert(i);
         counting = i;
       }
