@@ -71,6 +71,7 @@ void run(int argc, char** argv) {
   nemocube::add_inspect_command(app);
   nemocube::add_bench_command(app);
   nemocube::add_grid_command(app);
+  nemocube::add_plan_command(app);
   app.parse(argc, argv);
 }
 

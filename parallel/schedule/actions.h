@@ -27,8 +27,8 @@ std::ostream& operator<<(std::ostream& out, const Action& action);  ///< "4B1": 
 /// The actions of every pipeline rank, in the order in which that rank does them.
 using Schedule = std::vector<std::vector<Action>>;
 
-/// The list of a process that has all blocks as stage 0: F0 B0 F1 B1 ..., so that one microbatch is alive at a
-/// time.
+/// The list of a process that has all blocks as stage 0: F0 B0 F1 B1 ..., so that one microbatch is alive at
+/// a time.
 std::vector<Action> sequential_actions(std::int64_t microbatches);
 
 /// The rank that holds each stage. Error for a stage that several ranks hold, for a stage below the highest
@@ -38,8 +38,8 @@ std::vector<std::int64_t> ranks_of_stages(const Schedule& schedule);
 /// The highest microbatch of any action plus 1; 0 for a schedule without actions.
 std::int64_t microbatch_count(const Schedule& schedule);
 
-/// The same order without the actions of microbatches `count`, `count` + 1, ...: what is left of a schedule when
-/// the last batch of an epoch is short.
+/// The same order without the actions of microbatches `count`, `count` + 1, ...: what is left of a schedule
+/// when the last batch of an epoch is short.
 Schedule first_microbatches(Schedule schedule, std::int64_t count);
 
 }  // namespace nemocube

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/schedule/transfers.h"
 
@@ -47,8 +48,9 @@ void check_complete(const std::vector<StageRecord>& stages, std::int64_t microba
   for (std::size_t s = 0; s < stages.size(); ++s)
     for (std::int64_t m = 0; m < microbatches; ++m) {
       const auto missing = [&](Kind kind) {
-        fail("schedule: no ", Action{kind, static_cast<std::int64_t>(s), m}, ", but ", stages.size(),
-             " stages and ", microbatches, " microbatches occur");
+        fail("schedule: no ", Action{kind, static_cast<std::int64_t>(s), m}, ", but ",
+             counted(std::ssize(stages), "stage"), " and ",
+             counted(microbatches, "microbatch", "microbatches"), " occur");
       };
       if (!stages[s].has(Kind::forward, m)) missing(Kind::forward);
       if (stages[s].has(Kind::backward, m)) continue;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "parallel/schedule/csv.h"
+#include "parallel/schedule/schedules.h"
 #include "tests/support/message_of.h"
 
 using namespace nemocube;
@@ -20,6 +21,16 @@ TEST_CASE("check_schedule: schedules that can be executed") {
   CHECK(fault("0F0,0B0") == "no error");
   CHECK(fault("0F0,0F1,0B0,0I1,0W1") == "no error");
   CHECK(fault("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0") == "no error");
+}
+
+TEST_CASE("check_schedule: what is left for a short last batch can be executed") {
+  for (const auto kind :
+       {ScheduleKind::interleaved_1f1b, ScheduleKind::interleaved_zero_bubble, ScheduleKind::zbv})
+    for (const std::int64_t m : {1, 3, 8}) {
+      const Schedule schedule = first_microbatches(make_schedule(kind, 4, 2, 8), m);
+      CHECK_NOTHROW(check_schedule(schedule));
+      CHECK(microbatch_count(schedule) == m);
+    }
 }
 
 TEST_CASE("check_schedule: the first action that breaks a rule is named") {
@@ -45,10 +56,10 @@ TEST_CASE("check_schedule: the first action that breaks a rule is named") {
 
 TEST_CASE("check_schedule: missing actions") {
   CHECK(fault("0F0,0F1,0B0,0B1\n1F0,1B0") == "schedule: no 1F1, but 2 stages and 2 microbatches occur");
-  CHECK(fault("0F0,0F1,0B0") == "schedule: no 0B1, but 1 stages and 2 microbatches occur");
-  CHECK(fault("0F0,0I0") == "schedule: no 0W0, but 1 stages and 1 microbatches occur");
+  CHECK(fault("0F0,0F1,0B0") == "schedule: no 0B1, but 1 stage and 2 microbatches occur");
+  CHECK(fault("0F0,0I0") == "schedule: no 0W0, but 1 stage and 1 microbatch occur");
   CHECK(fault("0F2147483647,0B2147483647") ==
-        "schedule: no 0F0, but 1 stages and 2147483648 microbatches occur");
+        "schedule: no 0F0, but 1 stage and 2147483648 microbatches occur");
 }
 
 TEST_CASE("check_schedule: ranks that wait for each other") {

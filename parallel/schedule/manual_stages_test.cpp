@@ -38,7 +38,8 @@ TEST_CASE("manual stages: other spellings, any order within a list, ends without
                     {"model.layers.1", "model.rotary_emb", "model.layers.0"},
                     {"model.norm", "lm_head"}};
   const ManualStages result = manual_stages(parts, 2);
-  CHECK(result.stages == std::vector<ModelChunk>{{0, 0, true, false}, {0, 2, false, false}, {2, 2, false, true}});
+  CHECK(result.stages ==
+        std::vector<ModelChunk>{{0, 0, true, false}, {0, 2, false, false}, {2, 2, false, true}});
   CHECK(result.skipped == std::vector<std::string>{"model.rotary_emb"});
   CHECK(
       manual_stages({{"lm_head", "backbone.norm", "backbone.layers.0", "backbone.embed_tokens"}}, 1).stages ==

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/quote.h"
 
 namespace nemocube {
@@ -189,11 +190,12 @@ std::vector<std::int64_t> stages_of_rank(StagePlacement placement, std::int64_t 
 
 void check_chunks(ScheduleKind kind, std::int64_t chunks) {
   if (has_one_chunk(kind))
-    require(chunks == 1, "pipeline: ", chunks, " stages for each rank; ", name_of(kind), " wants exactly 1");
+    require(chunks == 1, "pipeline: ", counted(chunks, "stage"), " for each rank; ", name_of(kind),
+            " wants exactly 1");
   else if (kind == ScheduleKind::zbv)
-    require(chunks == 2, "pipeline: ", chunks, " stages for each rank; zbv wants exactly 2");
+    require(chunks == 2, "pipeline: ", counted(chunks, "stage"), " for each rank; zbv wants exactly 2");
   else
-    require(chunks >= 2, "pipeline: ", chunks, " stages for each rank; ", name_of(kind),
+    require(chunks >= 2, "pipeline: ", counted(chunks, "stage"), " for each rank; ", name_of(kind),
             " wants at least 2 (1f1b is the same order for 1)");
 }
 

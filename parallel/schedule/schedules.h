@@ -8,8 +8,8 @@
 /// Pipeline schedules: which rank does which action in which order. All of them are plain lists, which the
 /// training step executes, simulate.h times, and csv.h prints.
 ///
-/// p ranks, V chunks (stages) for each rank, M microbatches. Counted with F = 1 and B = 2 (I = W = 1) and free
-/// transfers, a rank has 3 V M units of work, and the step takes as many plus the bubble:
+/// p ranks, V chunks (stages) for each rank, M microbatches. Counted with F = 1 and B = 2 (I = W = 1) and
+/// free transfers, a rank has 3 V M units of work, and the step takes as many plus the bubble:
 ///
 /// kind                    | V   | bubble                | live forwards, most of any rank
 /// ------------------------|-----|-----------------------|--------------------------------
@@ -19,8 +19,8 @@
 /// interleaved_zero_bubble | > 1 | p - 1 for M >= p      | min((V - 1) N + p, V M)
 /// zbv                     | 2   | p - 1 for M >= 2 p    | min(2 p, 2 M)
 ///
-/// With fewer microbatches the bubble is larger. N is the size of a round, see make_schedule. The same model in V
-/// chunks has stages a V-th as long, so that V chunks divide the bubble by V.
+/// With fewer microbatches than the table says the bubble is larger. N is the size of a round, see
+/// make_schedule. The same model in V chunks has stages a V-th as long, so V chunks divide the bubble by V.
 namespace nemocube {
 
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved_1f1b, interleaved_zero_bubble, zbv };
@@ -50,15 +50,16 @@ void check_chunks(ScheduleKind kind, std::int64_t chunks);
 
 /// The lists of all ranks, for pp ranks of `chunks` stages each and any number of microbatches from 1.
 ///
-/// Every (stage, microbatch) has one F, and one B (one I and one W with the zero-bubble kinds). F, B, I and W of a
-/// stage each go through the microbatches in ascending order. check_schedule (check.h) holds for every list.
+/// Every (stage, microbatch) has one F, and one B (one I and one W with the zero-bubble kinds). F, B, I and W
+/// of a stage each go through the microbatches in ascending order. check_schedule (check.h) holds for every
+/// list.
 ///
-/// The interleaved kinds visit a chunk with one round of microbatches before they go on to the next chunk. There
-/// are max(1, M div p) rounds. Their sizes differ by at most one and the larger ones come first; N is the
-/// largest. Where PyTorch accepts M (M mod rounds = 0), every list is PyTorch's.
+/// The interleaved kinds visit a chunk with one round of microbatches before they go on to the next chunk.
+/// There are max(1, M div p) rounds. Their sizes differ by at most one and the larger ones come first; N is
+/// the largest. Where PyTorch accepts M (M mod rounds = 0), every list is PyTorch's.
 ///
-/// Sources: Megatron-LM (1F1B, interleaved 1F1B), PyTorch torch.distributed.pipelining (all).
-/// Error for chunks as check_chunks, for sizes below 1, and for more than 2^24 forwards in all.
+/// Sources: Megatron-LM (1F1B, interleaved 1F1B), PyTorch torch.distributed.pipelining (all). Error for
+/// chunks as check_chunks, for sizes below 1, and for more than 2^24 forwards in all.
 Schedule make_schedule(ScheduleKind kind, std::int64_t pp, std::int64_t chunks, std::int64_t microbatches);
 
 }  // namespace nemocube

@@ -172,7 +172,7 @@ TEST_CASE("schedules: sizes that a kind does not take") {
         "pipeline: 0 stages for each rank; 1f1b wants exactly 1");
   CHECK(refused(ScheduleKind::zbv, 4, 3, 8) == "pipeline: 3 stages for each rank; zbv wants exactly 2");
   CHECK(refused(ScheduleKind::interleaved_1f1b, 4, 1, 8) ==
-        "pipeline: 1 stages for each rank; interleaved1f1b wants at least 2 (1f1b is the same order for 1)");
+        "pipeline: 1 stage for each rank; interleaved1f1b wants at least 2 (1f1b is the same order for 1)");
   CHECK(refused(ScheduleKind::one_f_one_b, 0, 1, 8) == "pipeline: pp is 0; want at least 1");
   CHECK(refused(ScheduleKind::one_f_one_b, 4, 1, 0) == "pipeline: 0 microbatches; want at least 1");
   const std::int64_t huge = std::int64_t{1} << 62;

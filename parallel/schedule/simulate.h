@@ -26,14 +26,15 @@ struct Simulation {
   std::vector<std::int64_t> live;  ///< of each rank: the most Fs that no B or I has followed yet
 };
 
-/// F(s, m) waits for F(s - 1, m). B(s, m) and I(s, m) wait for F(s, m), and on all but the last stage for B or
-/// I (s + 1, m). W(s, m) waits for I(s, m). A rank does its actions one at a time, in the order of the list.
+/// F(s, m) waits for F(s - 1, m). B(s, m) and I(s, m) wait for F(s, m), and on all but the last stage for B
+/// or I (s + 1, m). W(s, m) waits for I(s, m). A rank does its actions one at a time, in the order of the
+/// list.
 ///
-/// Takes time in proportion to the number of actions. The times are exact for costs that are integers, and the
-/// same bits everywhere for others.
+/// Takes time in proportion to the number of actions. The times are exact for costs that are integers, and
+/// the same bits everywhere for others.
 ///
-/// pre: costs above 0, as many stage factors as stages or none
-/// Error as ranks_of_stages, and for a deadlock: what every waiting rank waits for.
+/// pre: costs above 0, as many stage factors as stages or none Error as ranks_of_stages, and for a deadlock:
+/// what every waiting rank waits for.
 Simulation simulate(const Schedule& schedule, const ActionCosts& costs = {});
 
 }  // namespace nemocube

@@ -109,7 +109,7 @@ BlockWeights parse_block_weights(std::string_view text) {
 }
 
 std::vector<ModelChunk> weighted_stages(std::span<const BlockKind> blocks, std::int64_t stages,
-                                   const BlockWeights& weights) {
+                                        const BlockWeights& weights) {
   const auto count = static_cast<std::int64_t>(blocks.size());
   check_stage_count(stages, count);
   const auto weight_of = [&](std::int64_t block) {

@@ -18,14 +18,14 @@ namespace nemocube {
 ///   with                       ceil(blocks / layers_per_stage); where that is no multiple of pp, the next one
 ///                              above (`round` is "up") or below ("down")
 ///
-/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding.
-/// Error for sizes below 1, for any other `round`, for a number that is no multiple of pp, and for a number of
-/// stages for each rank that the schedule does not take (check_chunks).
+/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. Error for sizes below 1,
+/// for any other `round`, for a number that is no multiple of pp, and for a number of stages for each rank
+/// that the schedule does not take (check_chunks).
 std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t blocks,
                           std::optional<std::int64_t> layers_per_stage = {}, std::string_view round = {});
 
-/// blocks div stages for each stage, and one more for the first blocks mod stages ones. Embeddings and head do not
-/// count. Error unless 1 <= stages <= blocks.
+/// blocks div stages for each stage, and one more for the first blocks mod stages ones. Embeddings and head
+/// do not count. Error unless 1 <= stages <= blocks.
 std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages);
 
 /// Time of a block of each kind, of the embeddings, and of final norm, head and loss, relative to each other.
@@ -36,16 +36,17 @@ struct BlockWeights {
   bool operator==(const BlockWeights&) const = default;
 };
 
-/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are the members of BlockWeights; ':'
-/// may stand for '=', spaces around words are skipped, what is not named keeps its default. Error naming the part
-/// that has another form, an unknown name, a name given twice, or a weight that is negative or no finite number.
+/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are the members of BlockWeights;
+/// ':' may stand for '=', spaces around words are skipped, what is not named keeps its default. Error naming
+/// the part that has another form, an unknown name, a name given twice, or a weight that is negative or no
+/// finite number.
 BlockWeights parse_block_weights(std::string_view text);
 
-/// Stages of about equal weight. ModelChunk i aims at what is left of the weight divided by the stages that are left, and
-/// ends where its sum is nearest to that, at the earlier block of two equally near ones. Every stage gets at least
-/// one block. Error unless 1 <= stages <= blocks.
+/// Stages of about equal weight. ModelChunk i aims at what is left of the weight divided by the stages that are
+/// left, and ends where its sum is nearest to that, at the earlier block of two equally near ones. Every
+/// stage gets at least one block. Error unless 1 <= stages <= blocks.
 std::vector<ModelChunk> weighted_stages(std::span<const BlockKind> blocks, std::int64_t stages,
-                                   const BlockWeights& weights = {});
+                                        const BlockWeights& weights = {});
 
 struct ManualStages {
   std::vector<ModelChunk> stages;
@@ -53,12 +54,13 @@ struct ManualStages {
 };
 
 /// Stages as the setting module_fqns_per_model_part lists them, one list of module names for each stage:
-/// embeddings or embed_tokens, layers.N, norm_f or norm, each with the prefix "backbone." or "model.", and lm_head.
-/// The order within a list means nothing. rotary_emb (with prefix) has no parameters here, and may occur anywhere.
+/// embeddings or embed_tokens, layers.N, norm_f or norm, each with the prefix "backbone." or "model.", and
+/// lm_head. The order within a list means nothing. rotary_emb (with prefix) has no parameters here, and may
+/// occur anywhere.
 ///
-/// Error naming list and module: no lists, a list without parameters, an unknown module, a module in two places or
-/// in none, blocks that do not ascend from list to list, embeddings outside of the first list, final norm or
-/// lm_head outside of the last one.
+/// Error naming list and module: no lists, a list without parameters, an unknown module, a module in two
+/// places or in none, blocks that do not ascend from list to list, embeddings outside of the first list,
+/// final norm or lm_head outside of the last one.
 ManualStages manual_stages(const std::vector<std::vector<std::string>>& parts, std::int64_t blocks);
 
 }  // namespace nemocube

@@ -99,5 +99,5 @@ TEST_CASE("stages: number of stages from layers_per_stage") {
   CHECK(message_of([] { count_stages(one_f_one_b, 4, 52, 7); }) ==
         "pipeline: 2 stages for each rank; 1f1b wants exactly 1");
   CHECK(message_of([] { count_stages(interleaved_1f1b, 4, 52, 13); }) ==
-        "pipeline: 1 stages for each rank; interleaved1f1b wants at least 2 (1f1b is the same order for 1)");
+        "pipeline: 1 stage for each rank; interleaved1f1b wants at least 2 (1f1b is the same order for 1)");
 }

@@ -22,7 +22,8 @@ struct Transfer {
   std::int64_t from, to;  ///< ranks of the pipeline
   bool operator==(const Transfer&) const = default;
 };
-std::ostream& operator<<(std::ostream& out, const Transfer& transfer);  ///< "output of 0F3 (rank 0 to 1)"
+/// "output of stage 0 for microbatch 3 (rank 0 to 1)"
+std::ostream& operator<<(std::ostream& out, const Transfer& transfer);
 
 /// Sends and receives that a rank starts together, and that are all done before its next item: those with
 /// from == rank are sends, the others receives. In ascending order of (stage, microbatch, activation before
@@ -34,20 +35,21 @@ using Program = std::vector<ProgramItem>;
 
 /// The program of every rank: its actions, with exchanges between them.
 ///
-/// Neighbouring stages on one rank need no transfer. Every other transfer happens at the time at which
-/// the action that computes the tensor ends in the simulation. All transfers of a rank at one time are one exchange,
-/// which stands before the first action of that rank that starts then or later. A sender thus sends right after the
-/// action that computes the tensor, and a receiver has the tensor before the action that needs it.
+/// Neighbouring stages on one rank need no transfer. Every other transfer happens at the time at which the
+/// action that computes the tensor ends in the simulation. All transfers of a rank at one time are one
+/// exchange, which stands before the first action of that rank that starts then or later. A sender thus sends
+/// right after the action that computes the tensor, and a receiver has the tensor before the action that
+/// needs it.
 ///
-/// Exchanges may block until every partner has come to its own (rendezvous): all ranks go through the exchanges
-/// in the order of one clock, so none waits for one that waits for it.
+/// Exchanges may block until every partner has come to its own (rendezvous): all ranks go through the
+/// exchanges in the order of one clock, so none waits for one that waits for it.
 ///
 /// pre: `simulation` is of `schedule`
 std::vector<Program> make_programs(const Schedule& schedule, const Simulation& simulation);
 
 /// Executes the programs of all ranks in thought. An exchange ends when each of its transfers has both of its
-/// ranks in an exchange that lists it. Error when an action lacks an input that is computed on another rank, and for
-/// a deadlock: the item at which every rank waits.
+/// ranks in an exchange that lists it. Error when an action lacks an input that is computed on another rank,
+/// and for a deadlock: the item at which every rank waits.
 void check_rendezvous(const std::vector<Program>& programs);
 
 }  // namespace nemocube

@@ -21,7 +21,8 @@ std::vector<Program> programs_of(ScheduleKind kind, std::int64_t pp, std::int64_
   return make_programs(schedule, simulate(schedule));
 }
 
-/// "0F0 [f0.0>1 g1.0<1]": actions, and exchanges of f (activation) or g (gradient) STAGE.MICROBATCH > to or < from RANK.
+/// "0F0 [f0.0>1 g1.0<1]": actions, and exchanges of f (activation) or g (gradient) STAGE.MICROBATCH > to or <
+/// from RANK.
 std::string text_of(const Program& program, std::int64_t rank) {
   std::string text;
   for (const ProgramItem& item : program) {
@@ -85,6 +86,16 @@ TEST_CASE("transfers: sender and receiver list the transfers between them in the
         // Every edge between stages is crossed forth and back, except the one inside the last rank of a V.
         CHECK(count == static_cast<std::size_t>(2 * m * (2 * pp - 1 - (kind == ScheduleKind::zbv))));
       }
+}
+
+TEST_CASE("transfers: programs end whatever the stages cost") {
+  for (const auto kind :
+       {ScheduleKind::interleaved_1f1b, ScheduleKind::interleaved_zero_bubble, ScheduleKind::zbv}) {
+    const Schedule schedule = make_schedule(kind, 3, 2, 7);
+    const Simulation simulation =
+        simulate(schedule, {.forward = 0.1, .backward = 0.3, .stages = {1, 0.3, 2.7, 1.0 / 3, 1, 5}});
+    CHECK_NOTHROW(check_rendezvous(make_programs(schedule, simulation)));
+  }
 }
 
 TEST_CASE("transfers: programs that wait for each other, or use what has not come, are found") {

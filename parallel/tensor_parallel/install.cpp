@@ -21,6 +21,15 @@ class GroupReduction final : public RankReduction {
 
 }  // namespace
 
+Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int64_t rank) {
+  const std::vector<std::int64_t> counts = even_rows(rows.tokens(), ranks);
+  const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+  Sequences part = rows;
+  for (std::int64_t& offset : part.offsets)
+    offset = std::clamp<std::int64_t>(offset - begin, 0, counts[static_cast<std::size_t>(rank)]);
+  return part;
+}
+
 TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,
                                RowCut group_rows)
     : tp_(groups["tp"]),
@@ -30,7 +39,9 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const P
   if (tp_.size() == 1) return;
   for (const auto& [point, transform] : model.transform_points()) *transform = transform_at(plan, point);
   for (MoeMixer* moe : model.moe_layers())
-    moe->set_rows([this](const Sequences& whole) { return own_part(whole); });
+    moe->set_rows([this](const Sequences& whole) {
+      return even_part_of_rows(rows_of_group(whole), tp_.size(), tp_.rank());
+    });
   const std::int64_t vocabulary = model.config().vocab_size;
   reductions_.push_back(std::make_unique<GroupReduction>(tp_));
   const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,
@@ -38,12 +49,16 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const P
   if (cuts_head_) model.vocabulary_part = own_tokens;
 }
 
+Sequences TensorParallel::rows_of_group(const Sequences& whole) const {
+  return group_rows_ ? group_rows_(whole) : whole;
+}
+
 std::vector<std::int64_t> TensorParallel::rows_of_ranks(const Sequences& whole) const {
-  return even_rows((group_rows_ ? group_rows_(whole) : whole).tokens(), tp_.size());
+  return even_rows(rows_of_group(whole).tokens(), tp_.size());
 }
 
 std::int64_t TensorParallel::residual_rows(const Sequences& whole) const {
-  if (!sequence_parallel_ || tp_.size() == 1) return (group_rows_ ? group_rows_(whole) : whole).tokens();
+  if (!sequence_parallel_ || tp_.size() == 1) return rows_of_group(whole).tokens();
   return rows_of_ranks(whole)[static_cast<std::size_t>(tp_.rank())];
 }
 
@@ -63,15 +78,6 @@ void TensorParallel::gather_vocabulary(const Tensor& logits, const Tensor& own) 
     at += counts[rank];
     column += tokens[rank];
   }
-}
-
-Sequences TensorParallel::own_part(const Sequences& whole) const {
-  Sequences part = group_rows_ ? group_rows_(whole) : whole;
-  const std::vector<std::int64_t> rows = even_rows(part.tokens(), tp_.size());
-  const std::int64_t begin = std::accumulate(rows.begin(), rows.begin() + tp_.rank(), std::int64_t{0}),
-                     count = rows[static_cast<std::size_t>(tp_.rank())];
-  for (std::int64_t& offset : part.offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
-  return part;
 }
 
 Transform TensorParallel::to_own_rows() const {

@@ -51,14 +51,17 @@ class TensorParallel {
   Transform way_out(TensorStyle style) const;  ///< out of it
   Transform to_own_rows() const;
   Transform to_all_rows(Consumer consumer) const;
-  /// How many of the group's rows each rank has, where rows are cut.
+  Sequences rows_of_group(const Sequences& whole) const;
+  /// How many of them each rank has, where rows are cut.
   std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;
-  Sequences own_part(const Sequences& whole) const;
 
   Communicator& tp_;
   bool sequence_parallel_, cuts_head_;
   RowCut group_rows_;
   std::vector<std::unique_ptr<RankReduction>> reductions_;  // that the model calls
 };
+
+/// The rows of each sequence that rank `rank` has when all rows, one sequence after another, are cut into even_rows.
+Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int64_t rank);
 
 }  // namespace nemocube

@@ -25,5 +25,6 @@ void add_tokenize_command(Command& app);
 void add_inspect_command(Command& app);
 void add_bench_command(Command& app);
 void add_grid_command(Command& app);
+void add_plan_command(Command& app);
 
 }  // namespace nemocube

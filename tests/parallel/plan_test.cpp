@@ -1,0 +1,56 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "parallel/schedule/csv.h"
+#include "parallel/schedule/schedules.h"
+#include "tests/bad_input/refused.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+ProcessResult plan(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {NEMOCUBE_BINARY, "plan"});
+  return run_process(arguments);
+}
+
+}  // namespace
+
+TEST_CASE("plan: one row for each pipeline rank on standard output, the summary on standard error") {
+  const auto run =
+      plan({"--schedule", "interleaved1f1b", "--pp", "4", "--chunks", "2", "--microbatches", "8"});
+  REQUIRE(run.exit_code == 0);
+  CHECK(std::ranges::count(run.out, '\n') == 4);
+  CHECK(parse_schedule_csv(run.out, "output") == make_schedule(ScheduleKind::interleaved_1f1b, 4, 2, 8));
+  CHECK(run.err ==
+        "interleaved1f1b on 4 ranks of 2 stages, 8 microbatches: 57 time units (F 1, B 2, I 1, W 1), "
+        "ranks "
+        "idle for 15.8 % of them (bubble); at most 11 live activations on one rank\n");
+}
+
+TEST_CASE("plan: PyTorch's class names; the number of chunks follows from the schedule") {
+  const auto run = plan({"--schedule", "Schedule1F1B", "--pp", "2", "--microbatches", "2"});
+  CHECK(run.out == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n");
+  CHECK(plan({"--schedule", "ScheduleZBVZeroBubble", "--pp", "1", "--microbatches", "1"}).out ==
+        "0F0,1F0,1I0,1W0,0I0,0W0\n");
+}
+
+TEST_CASE("plan: mistakes end with exit code 2 and what is wrong") {
+  const TestDir dir;
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases{
+      {{}, {"--schedule is required"}},
+      {{"--schedule", "1f1b", "--pp", "2"}, {"--microbatches is required"}},
+      {{"--schedule", "zigzag", "--pp", "2", "--microbatches", "4"}, {"'zigzag'", "interleavedzerobubble"}},
+      {{"--schedule", "zbv", "--pp", "2", "--chunks", "3", "--microbatches", "4"}, {"3 stages", "exactly 2"}},
+      {{"--schedule", "gpipe", "--pp", "0", "--microbatches", "4"}, {"pp is 0"}},
+      {{"--schedule", "gpipe", "--pp", "2", "--microbatches", "-1"}, {"-1 microbatches"}},
+      {{"--schedule", "gpipe", "--pp", "2", "--microbatches", "999999999"}, {"more than 16777216"}},
+  };
+  for (auto [arguments, parts] : cases) {
+    CAPTURE(parts.front());
+    arguments.insert(arguments.begin(), "plan");
+    check_refused(dir.path(), arguments, parts);
+  }
+}
