@@ -25,7 +25,7 @@ TEST_CASE("make_dispatcher: the kind that was asked for, local where there is no
             cat("dispatcher local wants all experts on each rank; distributed.ep_size is ", groups.ep.size(),
                 ", distributed.expert_tp_size is ", groups.expt_tp.size(),
                 "; want allgather or alltoall, or both sizes 1"));
-      CHECK_THROWS_AS(ExpertGroups(groups.tp_ep, groups.expt_tp, groups.ep), std::logic_error);
+      CHECK_THROWS_AS(ExpertGroups(groups.tp_ep, groups.tp_ep, groups.tp_ep), std::logic_error);
     }
     if (groups.ep.size() > 1)
       CHECK_THROWS_AS(make_dispatcher(DispatcherKind::alltoall, experts + 1, groups), Error);

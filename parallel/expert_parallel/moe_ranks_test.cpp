@@ -1,11 +1,8 @@
 #include <doctest/doctest.h>
 
-#include <numeric>
-
 #include "model/test_models.h"
 #include "parallel/expert_parallel/make_dispatcher.h"
 #include "parallel/expert_parallel/test_grids.h"
-#include "parallel/mappings/mappings.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -27,9 +24,7 @@ ModelPart one_block() { return {{{0, 1, false, false}}, {}}; }
 ModelPart block_of_rank(const NemotronHConfig& config, const ExpertGrid& grid) {
   const ExpertGroups groups = grid.groups();
   const Range here = experts_of(config.n_routed_experts, groups.ep.size(), groups.ep.rank());
-  const std::vector<std::int64_t> slices = even_rows(config.moe_intermediate_size, groups.expt_tp.size());
-  const auto begin = std::accumulate(slices.begin(), slices.begin() + groups.expt_tp.rank(), std::int64_t{0});
-  const Range slice{begin, begin + slices[static_cast<std::size_t>(groups.expt_tp.rank())]};
+  const Range slice = slice_of(config.moe_intermediate_size, groups.expt_tp);
   ModelPart part = one_block();
   part.shard = [here, slice](const TensorSpec& spec) {
     const Shard whole(spec.shape);
@@ -87,35 +82,35 @@ void compare_grid(NemotronH& whole, const Pass& want, const Tensor& rows, const 
 }  // namespace
 
 TEST_CASE("expert parallel: an MoE block equals that of one device with all tokens") {
-  const World& world = test_world();
   std::int64_t tokens = 0;
-  for (int r = 0; r < world.size(); ++r) tokens += tokens_of(r);
-  for (const bool latent : {false, true})
-    for (const bool crowded : {false, true}) {
-      CAPTURE(latent);
-      CAPTURE(crowded);
-      const NemotronHConfig config = moe_config(latent);
-      NemotronH whole(config, DType::f64, Device::cpu, one_block());
-      randomise(whole, 61);
-      if (crowded) {  // all tokens choose the same experts, the others get nothing
-        const Tensor& bias =
-            whole.parameters().get("backbone.layers.0.mixer.gate.e_score_correction_bias").value;
-        for (std::int64_t j = 0; j < config.num_experts_per_tok; ++j) bias.data<double>()[1 + j] = 9;
-      }
-      const Tensor rows = random_tensor({tokens, config.hidden_size}, DType::f64, 62),
-                   dy = random_tensor({tokens, config.hidden_size}, DType::f64, 63);
-      const Pass want = forward_backward(whole, rows, dy);
-      on_expert_grids([&](const ExpertGrid& grid) {
-        CAPTURE(grid.text());
-        const bool alone = grid.sizes.ep * grid.sizes.expt_tp == 1;
-        for (const DispatcherKind kind :
-             {DispatcherKind::local, DispatcherKind::allgather, DispatcherKind::alltoall})
-          for (const bool checkpointing : {false, true}) {
-            if (kind == DispatcherKind::local && !alone) continue;
-            CAPTURE(static_cast<int>(kind));
-            CAPTURE(checkpointing);
-            compare_grid(whole, want, rows, dy, grid, kind, checkpointing);
-          }
-      });
+  for (int r = 0; r < test_world().size(); ++r) tokens += tokens_of(r);
+  struct Case {
+    bool latent, crowded, checkpointing;
+    NemotronH whole{moe_config(latent), DType::f64, Device::cpu, one_block()};
+    Pass want{};
+  };
+  Case cases[] = {{false, false, false}, {true, true, true}};
+  const std::int64_t hidden = cases[0].whole.config().hidden_size;
+  const Tensor rows = random_tensor({tokens, hidden}, DType::f64, 62),
+               dy = random_tensor({tokens, hidden}, DType::f64, 63);
+  for (Case& c : cases) {
+    randomise(c.whole, 61);
+    if (c.crowded) {  // all tokens choose the same experts, the others get nothing
+      const Tensor& bias =
+          c.whole.parameters().get("backbone.layers.0.mixer.gate.e_score_correction_bias").value;
+      for (std::int64_t j = 0; j < c.whole.config().num_experts_per_tok; ++j) bias.data<double>()[j] = 9;
     }
+    c.want = forward_backward(c.whole, rows, dy);
+  }
+  on_expert_grids([&](const ExpertGrid& grid) {
+    CAPTURE(grid.text());
+    for (Case& c : cases)
+      for (const DispatcherKind kind :
+           {DispatcherKind::local, DispatcherKind::allgather, DispatcherKind::alltoall}) {
+        if (kind == DispatcherKind::local && grid.sizes.ep * grid.sizes.expt_tp > 1) continue;
+        CAPTURE(c.latent);
+        CAPTURE(static_cast<int>(kind));
+        compare_grid(c.whole, c.want, rows, dy, grid, kind, c.checkpointing);
+      }
+  });
 }

@@ -1,11 +1,14 @@
 #pragma once
+#include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "core/shard.h"
 #include "parallel/expert_parallel/expert_groups.h"
 #include "parallel/grid/grid_sizes.h"
+#include "parallel/mappings/mappings.h"
 #include "tests/support/ranks.h"
 
 /// What the tests of expert parallelism share.
@@ -52,6 +55,13 @@ void on_expert_grids(Fn&& fn) {
 inline std::int64_t tokens_of(int rank) {
   constexpr std::int64_t tokens[] = {5, 0, 7, 1, 3, 0, 2, 4};
   return tokens[rank % 8];
+}
+
+/// This rank's slice of the experts' inner width, as even as possible.
+inline Range slice_of(std::int64_t inner, const Communicator& expt_tp) {
+  const std::vector<std::int64_t> widths = even_rows(inner, expt_tp.size());
+  const auto begin = std::accumulate(widths.begin(), widths.begin() + expt_tp.rank(), std::int64_t{0});
+  return {begin, begin + widths[static_cast<std::size_t>(expt_tp.rank())]};
 }
 
 /// The elements of a global tensor that a shard keeps.
