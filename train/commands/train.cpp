@@ -22,6 +22,7 @@ struct TrainArguments {
 
 /// Keys of one section in one word, so that the list stays short: `compile (3 keys)`.
 void report_no_effect(const Recipe& recipe) {
+  for (const std::string& warning : recipe.warnings) log_warning(warning);
   std::vector<std::pair<std::string, int>> sections;
   std::map<std::string, std::string> only_key;
   for (const std::string& path : recipe.no_effect) {

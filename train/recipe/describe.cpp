@@ -45,6 +45,8 @@ class Writer {
     if (contents) section(key, *contents);
   }
   template <class S>
+  void alias_section(const char*, const S&, const std::string&) {}
+  template <class S>
   void sections(const std::string& prefix, const std::map<std::string, S>& sections, const char*) {
     for (const auto& [name, contents] : sections)
       section(name == "default" ? prefix : cat(prefix, "_", name), contents);

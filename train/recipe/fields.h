@@ -1,14 +1,12 @@
 #pragma once
 #include <concepts>
-#include <type_traits>
 
-#include "train/recipe/names.h"
+#include "train/recipe/distributed_fields.h"
 #include "train/recipe/recipe.h"
-#include "train/recipe/types.h"
 
 /// Every key with an effect: name, variable, meaning, and range where the type has more values. Three classes
 /// visit these declarations: Reader, Writer (describe.cpp) and KeyList. apply_rules() handles rules over
-/// several keys.
+/// several keys. distributed_fields.h has the sections about ranks.
 namespace nemocube::recipe {
 
 // Bounds beyond which no run makes sense: an update would overflow, or divide by what rounds to zero.
@@ -18,23 +16,6 @@ inline constexpr Range multiplier{.low = 0, .high = 1e4};
 inline constexpr Range coefficient{.low = 0, .high = 100};
 inline constexpr Range bias_rate{.low = 0, .high = 1};
 inline constexpr Range epsilon{.low = 1e-30, .high = 1};
-/// At most a week.
-inline constexpr Range wait_minutes{.low = 0, .high = 10080, .above_low = true, .null_is_default = true};
-
-/// A section, to be written or only to be looked at.
-template <class S, class Section>
-concept Like = std::same_as<std::remove_const_t<S>, Section>;
-
-/// The contents of a section whose keys have no effect: inert_keys() lists them.
-inline constexpr auto nothing = [](auto&) {};
-
-/// A switch with more words than true and false.
-template <class Word>
-void switch_field(auto& io, const char* key, auto& out, const char* meaning) {
-  Word word = out ? Word::on : Word::off;
-  io.field(key, word, meaning, or_default);
-  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(out)>>) out = word == Word::on;
-}
 
 void fields(auto& io, Like<StepSchedulerSection> auto& s) {
   io.field("global_batch_size", s.global_batch_size, "rows of an optimizer step, on all ranks", token_count);
@@ -63,6 +44,17 @@ void fields(auto& io, Like<MoeSection> auto& s) {
            "step of the router's correction bias, once an optimizer step (own)", bias_rate);
 }
 
+void fields(auto& io, Like<BackendSection> auto& s) {
+  io.field(
+      "dispatcher", s.dispatcher,
+      "how tokens reach experts of other ranks; deepep and hybridep are alltoall, torch is allgather; null: "
+      "alltoall");
+  io.field("use_deepep", s.use_deepep, "true: dispatcher alltoall; false: dispatcher allgather");
+  io.alias("enable_deepep", s.use_deepep, "model.backend.use_deepep");
+  io.field("fake_balanced_gate", s.fake_balanced_gate,
+           "spread tokens evenly over the experts, whatever the router says");
+}
+
 void fields(auto& io, Like<ModelSection> auto& s) {
   io.target(s.source, "weights from the folder, or fresh ones");
   io.field("pretrained_model_name_or_path", s.path,
@@ -71,7 +63,7 @@ void fields(auto& io, Like<ModelSection> auto& s) {
   io.field("torch_dtype", s.dtype, "dtype of the weights; auto: as stored");
   io.field("initialisation", s.initialisation, "from_config: law of the fresh weights, hf if null (own)");
   io.section("moe", s.moe);
-  io.section("backend", nothing);
+  io.section("backend", s.backend);
 }
 
 void fields(auto& io, Like<CheckpointSection> auto& s) {
@@ -82,47 +74,6 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, "older ones are removed; null: none is",
            positive);
   io.field("best_metric_key", s.best_metric_key, "name of the validation set that LOWEST_VAL is about");
-}
-
-void fields(auto& io, Like<PrecisionSection> auto& s) {
-  io.field("param_dtype", s.param_dtype, "dtype of the computation; want that of the weights");
-  io.field("reduce_dtype", s.reduce_dtype,
-           "dtype of the sums of gradients; want float32, for float64 weights float64");
-}
-
-void fields(auto& io, Like<DistributedSection> auto& s) {
-  io.template named_target<StrategyClass>("strategy", s.strategy,
-                                          "what data-parallel ranks divide among them");
-  io.field("dp_size", s.dp_size, "data-parallel ranks; null: all ranks", positive);
-  io.field("dp_replicate_size", s.dp_replicate_size,
-           "fsdp2: groups of ranks that each hold the whole model (HSDP); null: 1", positive);
-  io.field("tp_size", s.tp_size, "tensor-parallel ranks; this version runs 1", positive);
-  io.field("pp_size", s.pp_size, "pipeline stages; this version runs 1", positive);
-  io.field("cp_size", s.cp_size, "context-parallel ranks; this version runs 1", positive);
-  io.field("ep_size", s.ep_size, "expert-parallel ranks; this version runs 1", positive);
-  switch_field<Recomputation>(io, "activation_checkpointing", s.activation_checkpointing,
-                              "compute activations again in the backward pass; full and selective are true");
-  io.section("pipeline", nothing);
-  io.section("moe", nothing);
-  io.classes("fsdp2");
-  io.field("reshard_after_forward", s.reshard_after_forward,
-           "free gathered weights of a block until its backward pass; never the last block's; null: true");
-  io.field("defer_fsdp_grad_sync", s.defer_fsdp_grad_sync,
-           "reduce gradients after the last microbatch of a step only");
-  io.section("mp_policy", s.mp_policy);
-  io.classes("megatron_fsdp");
-  io.field("zero_dp_strategy", s.zero_dp_strategy,
-           "what ranks divide: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too", or_default);
-  io.alias("data_parallel_sharding_strategy", s.zero_dp_strategy, "distributed.zero_dp_strategy", or_default);
-  io.field("overlap_grad_reduce", s.overlap_grad_reduce, "reduce gradients during the backward pass");
-  io.field("overlap_param_gather", s.overlap_param_gather,
-           "gather weights ahead of their use; must equal overlap_grad_reduce");
-  io.classes("");
-}
-
-void fields(auto& io, Like<DistEnvSection> auto& s) {
-  io.field("timeout_minutes", s.timeout_minutes, "the run ends when a rank waits longer for the others",
-           wait_minutes);
 }
 
 void fields(auto& io, Like<DebugSection> auto& s) {
@@ -257,6 +208,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
                      "folder with tokenizer.json, or that file; null: the model's (own)");
   io.section("checkpoint", r.checkpoint);
   io.section("distributed", r.distributed);
+  io.alias_section("autopipeline", r.distributed.pipeline, "distributed.pipeline");
   io.section("dist_env", r.dist_env);
   io.section("debug", r.debug);
   io.section("loss_fn", r.loss);

@@ -51,7 +51,6 @@ constexpr Form whole{"a nonnegative integer", check_as<std::int64_t, nonnegative
 constexpr Form count{"a positive integer", check_as<std::int64_t, positive>};
 constexpr Form number{"a nonnegative number", check_as<double, nonnegative>};
 constexpr Form above_zero{"a positive number", check_as<double, positive>};
-constexpr Form section{"a section", [](const Place& at, const InertKeys&) { as_section(at); }};
 constexpr Form choice{"one of ",
                       [](const Place& at, const InertKeys& row) { read_choice(at, words_of(row.values)); }};
 constexpr Form class_name{
@@ -76,15 +75,14 @@ constexpr auto table = std::to_array<InertKeys>({
     {"model", "use_liger_kernel use_sdpa_patching", flag, "kernels of PyTorch"},
     {"model", "attn_implementation", anything, "kernels of PyTorch"},
     {"model.backend",
-     "_target_ attn linear rms_norm experts dispatcher dispatcher_num_sms gate_precision rope "
+     "_target_ attn linear rms_norm experts dispatcher_num_sms gate_precision rope "
      "cuda_graph",
      anything, "kernels of PyTorch"},
     {"model.backend",
-     "enable_hf_state_dict_adapter enable_fsdp_optimizations enable_deepep rope_fusion "
+     "enable_hf_state_dict_adapter enable_fsdp_optimizations rope_fusion "
      "compile_attn dispatcher_share_token_dispatcher dispatcher_async_dispatch",
      flag, "kernels of PyTorch"},
-    {"model.backend", "fake_balanced_gate", only, "routing that does not look at the tokens", "false"},
-    {"model.backend", "fake_gate_noise", only, "routing that does not look at the tokens", "0"},
+    {"model.backend", "fake_gate_noise", only, "noise in the balanced gate", "0"},
     {"model.backend", "te_fp8", only, "FP8"},
     // A section, or a path alone, that names a folder: tokenizer, dataset.tokenizer, model.config.
     {"tokenizer", "_target_ trust_remote_code torch_dtype attn_implementation", anything,
@@ -101,11 +99,9 @@ constexpr auto table = std::to_array<InertKeys>({
      "_target_ model_save_format staging_dir skip_task_head_prefixes_for_base_model "
      "model_cache_dir model_repo_id",
      anything, "checkpoints of PyTorch"},
-    {"distributed", "sequence_parallel", flag, "tensor parallelism"},
-    {"distributed", "tp_plan", anything, "tensor parallelism"},
     {"distributed", "world_size", whole, "the launcher says how many ranks there are"},
     {"distributed", "backend", anything, "ranks exchange data over MPI"},
-    {"distributed", "enable_async_tensor_parallel", flag, "tensor parallelism", {}, "fsdp2"},
+    {"distributed", "enable_async_tensor_parallel", flag, "overlap by PyTorch's compiler", {}, "fsdp2"},
     {"distributed", "enable_compile", flag, "PyTorch's compiler", {}, "fsdp2"},
     {"distributed", "enable_fsdp2_prefetch", flag, "the next block is always gathered ahead", {}, "fsdp2"},
     {"distributed",
@@ -169,32 +165,31 @@ constexpr auto table = std::to_array<InertKeys>({
      "buffers of GPUs",
      {},
      "megatron_fsdp"},
-    {"distributed", "tp_shard_plan", anything, "tensor parallelism", {}, "megatron_fsdp"},
     {"distributed",
      "dp_mesh_name cp_mesh_name tp_mesh_name",
      anything,
      "device mesh of PyTorch",
      {},
      "megatron_fsdp"},
-    {"distributed.pipeline", "pp_microbatch_size pp_batch_size pp_seq_len layers_per_stage", count,
-     "pipeline of several ranks"},
-    {"distributed.pipeline",
-     "scale_grads_in_schedule patch_inner_model patch_causal_lm_model "
-     "patch_stage_backward_maybe_with_nosync",
-     flag, "pipeline of several ranks"},
-    {"distributed.pipeline",
-     "_target_ pp_schedule pp_schedule_csv round_virtual_stages_to_pp_multiple "
-     "module_fqns_per_model_part dtype",
-     anything, "pipeline of several ranks"},
-    {"distributed.moe", "ignore_router_for_ac reshard_after_forward wrap_outer_model", flag,
-     "experts on several ranks"},
-    {"distributed.moe", "_target_ lm_head_precision mp_policy", anything, "experts on several ranks"},
+    {"distributed.pipeline", "pp_batch_size", count, "step_scheduler.local_batch_size says it"},
+    {"distributed.pipeline", "pp_seq_len", count, "stages tell each other the lengths of rows"},
+    {"distributed.pipeline", "dtype", anything, "stages exchange activations in the dtype of the weights"},
+    {"distributed.pipeline", "scale_grads_in_schedule", only,
+     "dividing gradients by the number of microbatches, where each label of a step counts alike,", "false"},
+    {"distributed.pipeline", "patch_inner_model patch_causal_lm_model patch_stage_backward_maybe_with_nosync",
+     flag, "how PyTorch runs a part of a model"},
+    {"distributed.pipeline", "_target_", class_name, "class of the pipeline", "AutoPipeline PipelineConfig"},
+    {"distributed.moe", "ignore_router_for_ac", flag, "what is computed again is routed as the first time"},
+    {"distributed.moe", "wrap_outer_model", flag, "all parameters are divided"},
+    {"distributed.moe", "lm_head_precision mp_policy", anything,
+     "the dtype of the weights is that of the computation"},
+    {"distributed.moe", "_target_", class_name, "class of the settings", "MoEParallelizerConfig"},
     {"loss_fn", "ignore_index", only, "another label that is ignored", "-100"},
     {"loss_fn", "reduction", only,
      "another reduction of the loss than the sum divided by the number of labels", "sum"},
     {"loss_fn", "logit_softcapping", only, "soft-capping of logits", "0"},
     {"loss_fn", "fp32_upcast compile", flag, "the loss is computed in f32"},
-    {"loss_fn", "tp_group", anything, "tensor parallelism"},
+    {"loss_fn", "tp_group", anything, "distributed.tp_size says it"},
     {"dataset", "fp8", anything, "padding for FP8", {}, "squad"},
     {"dataset", "unshifted", only, "an unshifted row", "false", "messages"},
     {"dataset", "start_of_turn_token", only, "a mask by start-of-turn token", {}, "messages"},
@@ -228,13 +223,6 @@ constexpr auto table = std::to_array<InertKeys>({
     {"rng", "ranked", anything, "another seed for each rank"},
     {"benchmark", "warmup_steps nsys_start nsys_end num_nodes", whole, "AutoModel's benchmark"},
     {"benchmark", "json_output_path nsys_ranks", anything, "AutoModel's benchmark"},
-    {"dist_env", "backend", choice, "ranks exchange data over MPI", "nccl gloo mpi cpu:gloo,cuda:nccl"},
-    {"dist_env", "runtime_env", section, "environment variables to set"},
-    {"dist_env",
-     "torch_nccl_use_comm_nonblocking pytorch_alloc_conf nemotronh_ep_use_deepep_dispatch "
-     "nemotronh_ep_require_deepep nemotronh_ep_physical_partition nemotronh_ep_sync_inactive_experts "
-     "nemotronh_ep_expert_reshard_after_forward nemoautomodel_pp_skip_output_merge",
-     anything, "environment variables to set"},
     {"compile", "enabled fullgraph dynamic", flag, "PyTorch's compiler"},
     {"compile", "dynamo_cache_size_limit", count, "PyTorch's compiler"},
     {"compile", "_target_ mode backend options", anything, "PyTorch's compiler"},
@@ -247,7 +235,7 @@ constexpr auto table = std::to_array<InertKeys>({
     {"", "wandb mlflow comet", anything, "experiment tracker: nothing is sent to it"},
     {"", "recipe", anything, "class of AutoModel's recipe"},
     {"", "ci", anything, "AutoModel's tests"},
-    {"", "autopipeline parallelizer", anything, "parallelism of AutoModel"},
+    {"", "parallelizer", anything, "parallelism of AutoModel"},
     {"", "moe_metrics nvtx", anything, "measurements of AutoModel"},
     {"", "prewarm sdpa_method", anything, "kernels of PyTorch"},
     {"", "tool_call_eval", anything, "evaluation of tool calls"},

@@ -54,6 +54,10 @@ class KeyList {
     section(key, S{});
   }
   template <class S>
+  void alias_section(const char* key, const S&, const std::string& path) {
+    add(key, "a section", "", cat("another name of `", path, "`"));
+  }
+  template <class S>
   void sections(const std::string& prefix, const std::map<std::string, S>&, const char* kind) {
     add(prefix, "a section", "", cat("the keys of `", kind, "`; more sets are ", prefix, "_NAME"));
   }

@@ -27,7 +27,7 @@ template <>
 inline constexpr std::array names_of<LossKind>{
     Name{"MaskedCrossEntropy", LossKind::masked}, Name{"ChunkedCrossEntropy", LossKind::chunked},
     Name{"FusedLinearCrossEntropy", LossKind::fused_linear},
-    Name{"TEParallelCrossEntropy", LossKind::masked}};  // one rank has nothing to be parallel with
+    Name{"TEParallelCrossEntropy", LossKind::masked}};  // distributed.tp_cross_entropy says what is parallel
 template <>
 inline constexpr std::array names_of<DatasetKind>{Name{"squad", DatasetKind::squad},
                                                   Name{"make_squad_dataset", DatasetKind::squad},
@@ -105,6 +105,27 @@ template <>
 inline constexpr std::array names_of<Recomputation>{
     Name{"false", Recomputation::off}, Name{"true", Recomputation::on}, Name{"full", Recomputation::on},
     Name{"selective", Recomputation::on}};
+
+template <>
+inline constexpr std::array names_of<TpCrossEntropy>{
+    Name{"auto", TpCrossEntropy::automatic}, Name{"native", TpCrossEntropy::native},
+    Name{"fused", TpCrossEntropy::fused},    Name{"te", TpCrossEntropy::fused},
+    Name{"off", TpCrossEntropy::off},        Name{"false", TpCrossEntropy::off}};  // YAML: off is false
+template <>
+inline constexpr std::array names_of<CpCommType>{Name{"p2p", CpCommType::p2p},
+                                                 Name{"all_gather", CpCommType::all_gather}};
+template <>
+inline constexpr std::array names_of<DispatcherKind>{
+    Name{"alltoall", DispatcherKind::alltoall}, Name{"allgather", DispatcherKind::allgather},
+    Name{"local", DispatcherKind::local},       Name{"deepep", DispatcherKind::alltoall},
+    Name{"hybridep", DispatcherKind::alltoall}, Name{"uccl_ep", DispatcherKind::alltoall},
+    Name{"torch", DispatcherKind::allgather}};
+template <>
+inline constexpr std::array names_of<Round>{Name{"up", Round::up}, Name{"down", Round::down}};
+template <>
+inline constexpr std::array names_of<CommBackend>{
+    Name{"nccl", CommBackend::nccl}, Name{"gloo", CommBackend::gloo}, Name{"mpi", CommBackend::mpi},
+    Name{"cpu:gloo,cuda:nccl", CommBackend::gloo_and_nccl}};
 
 template <class E>
 const char* name_of_choice(E value) {

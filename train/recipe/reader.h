@@ -87,6 +87,17 @@ class Reader {
   void section(const char* key, S&& contents, const char* kind = nullptr) {
     if (const Value* value = take(key)) open(key, *value, kind != nullptr ? kind : kind_of(key), contents);
   }
+  /// A second place of the section at `path`, counted from the root: only one of them may be given.
+  template <class S>
+  void alias_section(const char* key, S& contents, const std::string& path) {
+    const Value* value = take(key);
+    if (value == nullptr) return;
+    reading_.attempt(value, path_of(key), [&] {
+      const bool both = as_section(place(key, *value)) != nullptr && reading_.given(path);
+      require(!both, where(key), ": is another name of ", path, ", which is given as well; want one of them");
+      open(key, *value, path, contents);
+    });
+  }
   /// All sections whose key begins with `prefix`; the rest of the key names them.
   template <class S>
   void sections(std::string_view prefix, std::map<std::string, S>& out, const char* kind) {

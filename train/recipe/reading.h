@@ -44,7 +44,7 @@ class Reading {
 
   const std::string& file() const { return file_; }
 
-  std::vector<std::string> no_effect;
+  std::vector<std::string> no_effect, warnings;  ///< of the recipe
 
  private:
   struct Problem {

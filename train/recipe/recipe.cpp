@@ -39,6 +39,7 @@ Recipe read_recipe(recipe::Value root, const std::string& name, const std::vecto
   recipe::apply_rules(result, reading, use);
   reading.throw_problems();
   result.no_effect = std::move(reading.no_effect);
+  result.warnings = std::move(reading.warnings);
   return result;
 }
 
@@ -66,6 +67,17 @@ std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp) {
   fail(recipe.file, ": step_scheduler.global_batch_size = ", global,
        " must be a multiple of local_batch_size = ", local, ranks,
        "; the nearest that is: ", std::max(global / unit, std::int64_t{1}) * unit);
+}
+
+std::int64_t microbatches_of_step(const Recipe& recipe, std::int64_t dp) {
+  const std::int64_t passes = grad_accumulation_steps(recipe, dp);
+  if (!recipe.distributed.pipeline) return passes;
+  const std::int64_t rows = recipe.step_scheduler.local_batch_size;
+  const std::int64_t unit = recipe.distributed.pipeline->pp_microbatch_size;
+  require(rows % unit == 0, recipe.file, ": step_scheduler.local_batch_size = ", rows,
+          " must be a multiple of distributed.pipeline.pp_microbatch_size = ", unit,
+          "; the nearest that is: ", std::max(rows / unit, std::int64_t{1}) * unit);
+  return passes * (rows / unit);
 }
 
 }  // namespace nemocube

@@ -13,8 +13,8 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
 #include "model/initialise.h"
-#include "parallel/data_parallel/flat_unit.h"
 #include "train/optimizer/optimizer.h"
+#include "train/recipe/distributed.h"
 
 /// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
 /// NeMo AutoModel's recipes. Steps are optimizer steps counted from 0. Relative paths start from the working
@@ -25,10 +25,13 @@
 ///   2. Reader walks the tree along fields.h, which declares every key: its name, variable, meaning and range.
 ///      types.h reads a value of each C++ type; names.h has the words for enumerations. Reader then looks at
 ///      the keys left over: inert_keys.h lists AutoModel's keys without effect, all others are unknown.
-///   3. rules.cpp checks what involves several keys, and fills in defaults that depend on other keys.
+///   3. rules.cpp and distributed_rules.cpp check what involves several keys, and fill in defaults that depend
+///      on other keys.
 ///   4. Reading collects the problems of all steps and throws them as one Error.
 /// Two more visitors of fields.h go the other way: describe.cpp writes a recipe as YAML, and key_list.cpp makes
 /// the table of docs/recipe.md. A new key is a variable here, a line in fields.h, and the table made anew.
+/// The sections about ranks are in distributed.h and distributed_fields.h. environment.h adds what environment
+/// variables say, which is no part of a recipe.
 namespace nemocube {
 
 struct StepSchedulerSection {
@@ -52,6 +55,13 @@ struct MoeSection {
   double expert_bias_update_rate = 0;
 };
 
+/// How the model runs here. Names are those of AutoModel's section model.backend.
+struct BackendSection {
+  std::optional<DispatcherKind> dispatcher;  ///< see ParallelSettings::dispatcher
+  std::optional<bool> use_deepep;            ///< absent once loaded: moved to `dispatcher`
+  bool fake_balanced_gate = false;           ///< tokens go to the experts in turn, whatever the router says
+};
+
 enum class ModelSource { pretrained, config };  ///< weights from the folder, or fresh ones
 struct ModelSection {
   ModelSource source = ModelSource::pretrained;
@@ -60,6 +70,7 @@ struct ModelSection {
   std::optional<DType> dtype;                    ///< key torch_dtype
   std::optional<Initialisation> initialisation;  ///< absent for pretrained
   MoeSection moe;
+  BackendSection backend;
 };
 
 struct CheckpointSection {
@@ -68,31 +79,6 @@ struct CheckpointSection {
   std::optional<std::string> restore_from;
   std::optional<std::int64_t> max_recent_checkpoints;
   std::string best_metric_key = "default";
-};
-
-/// The dtypes of FSDP2's mixed precision. They describe what the program does anyway: check_precision().
-struct PrecisionSection {
-  std::optional<DType> param_dtype, reduce_dtype;
-};
-
-enum class Strategy { fsdp2, megatron_fsdp, ddp };
-/// plan_ranks() (train/loop/rank_plan.h) says what the sizes and the strategy mean on a number of ranks.
-struct DistributedSection {
-  Strategy strategy = Strategy::fsdp2;
-  std::optional<std::int64_t> dp_size, dp_replicate_size;
-  std::int64_t tp_size = 1, pp_size = 1, cp_size = 1, ep_size = 1;
-  bool activation_checkpointing = false;
-  // fsdp2 only
-  std::optional<bool> reshard_after_forward;
-  bool defer_fsdp_grad_sync = true;
-  PrecisionSection mp_policy;
-  // megatron_fsdp only
-  ZeroLevel zero_dp_strategy = ZeroLevel::parameters;
-  bool overlap_grad_reduce = true, overlap_param_gather = true;
-};
-
-struct DistEnvSection {
-  double timeout_minutes = 10;  ///< CommOptions::timeout_seconds / 60
 };
 
 struct DebugSection {
@@ -215,12 +201,14 @@ struct Recipe {
   MfuSection mfu;        ///< key peak_tflops, also of section benchmark
   EvaluationSection evaluation;
   std::vector<std::string> no_effect;  ///< key paths that were given and have no effect in this build
+  std::vector<std::string> warnings;   ///< messages about keys that this recipe makes pointless
 };
 
 /// The use of a recipe, which decides which sections it must have.
 enum class RecipeUse {
-  train,     ///< model, dataset, optimizer; only data parallelism; batch sizes that divide; the model exists
-  evaluate,  ///< model and a validation dataset; only data parallelism; the model exists
+  train,     ///< model, dataset, optimizer; a pipeline section for pp_size > 1; batch sizes that divide; the
+             ///< model exists
+  evaluate,  ///< model and a validation dataset; a pipeline section for pp_size > 1; the model exists
   data,      ///< dataset or a validation dataset
   ranks,     ///< nothing but how ranks share the work: distributed, dist_env, debug
   schedule,  ///< step_scheduler.max_steps; sections other than that, optimizer and lr_scheduler are not read
@@ -242,5 +230,10 @@ std::string describe(const Recipe& recipe);
 /// The number of forward passes per step on each of `dp` data-parallel ranks. Throws Error when the global
 /// batch does not divide into whole forward passes.
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
+
+/// Microbatches of a step on each of `dp` data-parallel ranks: local_batch_size / pp_microbatch_size for each of
+/// grad_accumulation_steps(); without a pipeline a forward pass is one microbatch. Throws Error when they are not
+/// whole.
+std::int64_t microbatches_of_step(const Recipe& recipe, std::int64_t dp);
 
 }  // namespace nemocube

@@ -7,6 +7,7 @@
 #include "core/quote.h"
 #include "data/datasets/split.h"
 #include "train/model_io/find_model.h"
+#include "train/recipe/distributed_rules.h"
 #include "train/recipe/files.h"
 
 namespace nemocube::recipe {
@@ -33,6 +34,19 @@ void model_rules(ModelSection& model, Reading& reading) {
                {"model.initialisation", "model._target_", "model.config"},
                "from_pretrained reads its weights; want from_config");
   if (model.source == ModelSource::config && !model.initialisation) model.initialisation = Initialisation::hf;
+}
+
+void backend_rules(BackendSection& backend, Reading& reading) {
+  if (!backend.use_deepep) return;
+  const bool use = *std::exchange(backend.use_deepep, std::nullopt);
+  const auto kind = use ? DispatcherKind::alltoall : DispatcherKind::allgather;
+  const char* key =
+      reading.given("model.backend.use_deepep") ? "model.backend.use_deepep" : "model.backend.enable_deepep";
+  reading.rule(!backend.dispatcher || backend.dispatcher == kind, {key, "model.backend.dispatcher"}, "is ",
+               use ? "true" : "false", ", which is the dispatcher ", name_of_choice(kind),
+               ", but dispatcher is ", name_of_choice(backend.dispatcher.value_or(kind)),
+               "; want one of them, or values that agree");
+  backend.dispatcher = kind;
 }
 
 void dataset_rules(const DatasetSection& s, Reading& reading) {
@@ -101,36 +115,9 @@ void want_model(Recipe& recipe, Reading& reading) {
   reading.rule(false, {key}, does_not_exist(path), "; want a folder with config.json and *.safetensors");
 }
 
-void distributed_rules(const DistributedSection& s, Reading& reading) {
-  const char *replicas = "distributed.dp_replicate_size", *strategy = "distributed.strategy";
-  reading.rule(s.strategy == Strategy::fsdp2 || s.dp_replicate_size.value_or(1) == 1, {replicas, strategy},
-               "is ", s.dp_replicate_size.value_or(1), ", but only fsdp2 has replicas of sharded groups; ",
-               strategy, " is ", name_of_choice(s.strategy), "; want 1 (or absent)");
-  reading.rule(s.overlap_grad_reduce == s.overlap_param_gather,
-               {"distributed.overlap_param_gather", "distributed.overlap_grad_reduce"}, "is ",
-               s.overlap_param_gather ? "true" : "false",
-               ", but overlap_grad_reduce is not; this version overlaps both or neither");
-}
-
-/// The only dimension of the process grid is data parallelism.
-void want_data_parallelism_only(const DistributedSection& grid, Reading& reading) {
-  const auto want_one = [&](const std::string& key, std::int64_t size, const char* parallelism) {
-    reading.rule(
-        size == 1, {"distributed." + key}, "is ", size, ", but ", parallelism,
-        " parallelism is not in this version, so the size must be 1 (or absent); override with --set "
-        "distributed.",
-        key, "=1");
-  };
-  want_one("tp_size", grid.tp_size, "tensor");
-  want_one("pp_size", grid.pp_size, "pipeline");
-  want_one("cp_size", grid.cp_size, "context");
-  want_one("ep_size", grid.ep_size, "expert");
-}
-
 void want_whole_batches(const Recipe& recipe, Reading& reading) {
   const std::string global = "step_scheduler.global_batch_size", local = "step_scheduler.local_batch_size";
-  if (!reading.any_faulty({global, local}))
-    reading.attempt(global, [&] { grad_accumulation_steps(recipe, 1); });
+  if (!reading.any_faulty({global, local})) reading.attempt(global, [&] { microbatches_of_step(recipe, 1); });
   const auto& batch = recipe.dataloader.batch_size;
   reading.rule(!batch || *batch == recipe.step_scheduler.local_batch_size, {"dataloader.batch_size", local},
                "is ", batch.value_or(0), ", which differs from ", local, " = ",
@@ -187,10 +174,14 @@ void want_training(const Recipe& recipe, Reading& reading) {
 
 void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   if (!recipe.deterministic) reading.no_effect.push_back("deterministic");
-  if (recipe.model) model_rules(*recipe.model, reading);
+  if (recipe.model) {
+    model_rules(*recipe.model, reading);
+    backend_rules(recipe.model->backend, reading);
+  }
   reading.rule(!recipe.checkpoint.checkpoint_dir.empty(), {"checkpoint.checkpoint_dir"},
                "is empty; want a folder");
   distributed_rules(recipe.distributed, reading);
+  dist_env_rules(recipe.dist_env, reading);
   if (recipe.dataset) dataset_rules(*recipe.dataset, reading);
   for (const auto& [name, section] : recipe.validation_datasets) dataset_rules(section, reading);
   if (recipe.dataset && recipe.dataset->kind == DatasetKind::tokens && !reading.given("dataloader.shuffle"))
@@ -208,14 +199,14 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
 
   switch (use) {
     case RecipeUse::train:
-      want_data_parallelism_only(recipe.distributed, reading);
+      want_pipeline(recipe.distributed, reading);
       want_training(recipe, reading);
       want_model(recipe, reading);
       want_validation_files(recipe, reading);
       want_kernels(recipe, reading);
       break;
     case RecipeUse::evaluate:
-      want_data_parallelism_only(recipe.distributed, reading);
+      want_pipeline(recipe.distributed, reading);
       want_model(recipe, reading);
       want_section(!recipe.validation_datasets.empty(), "validation_dataset", reading);
       want_validation_files(recipe, reading);
@@ -225,7 +216,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
       want_section(recipe.dataset || !recipe.validation_datasets.empty(), "dataset", reading);
       break;
     case RecipeUse::ranks:
-      want_data_parallelism_only(recipe.distributed, reading);
+      want_pipeline(recipe.distributed, reading);
       break;
     case RecipeUse::schedule:
       reading.rule(recipe.step_scheduler.max_steps.has_value(), {"step_scheduler.max_steps"},

@@ -60,6 +60,16 @@ std::string text_of_real(double value) {
   return text.insert(std::min(text.find('e'), text.size()), ".0");
 }
 
+template <class T>
+void read_as(const Place& at, T& out, Range range, std::optional<T> (*parse)(std::string_view)) {
+  const auto scalar = scalar_of(at);
+  const auto value = scalar ? parse(scalar->text) : std::nullopt;
+  if (!value || !holds(range, static_cast<double>(*value))) wrong(at, show(out, range).wish);
+  out = *value;
+}
+
+}  // namespace
+
 std::string in_quotes(const std::string& value) {
   std::string out = "\"";
   for (const char c : escape_variables(value)) {
@@ -79,16 +89,6 @@ std::string in_quotes(const std::string& value) {
   }
   return out + '"';
 }
-
-template <class T>
-void read_as(const Place& at, T& out, Range range, std::optional<T> (*parse)(std::string_view)) {
-  const auto scalar = scalar_of(at);
-  const auto value = scalar ? parse(scalar->text) : std::nullopt;
-  if (!value || !holds(range, static_cast<double>(*value))) wrong(at, show(out, range).wish);
-  out = *value;
-}
-
-}  // namespace
 
 bool is_null(const Place& at) {
   return at.value.kind == Value::Kind::null ||
@@ -181,6 +181,31 @@ void read(const Place& at, std::map<std::string, std::string, std::less<>>& out,
     read(Place{word, cat(at.path, ".", name), cat(at.where, ".", name)}, out[name], range);
 }
 
+void read(const Place& at, std::vector<std::vector<std::string>>& out, Range range) {
+  out.clear();
+  if (is_null(at)) return;
+  const auto items_of = [&](const Place& place) {
+    if (place.value.kind != Value::Kind::list) wrong(place, show(out, range).wish);
+    return std::span(place.value.items);
+  };
+  const auto item_of = [](const Place& list, std::size_t i) {
+    return Place{list.value.items[i], cat(list.path, ".", i), cat(list.where, ".", i)};
+  };
+  for (std::size_t i = 0; i < items_of(at).size(); ++i) {
+    const Place inner = item_of(at, i);
+    auto& texts = out.emplace_back();
+    for (std::size_t j = 0; j < items_of(inner).size(); ++j)
+      read(item_of(inner, j), texts.emplace_back(), any);
+  }
+}
+
+void read(const Place& at, VariableText& out, Range range) {
+  const auto scalar = scalar_of(at);
+  if (!scalar) wrong(at, show(out, range).wish);
+  const auto flag = scalar->plain ? parse_flag(scalar->text) : std::nullopt;
+  out.text = flag ? (*flag ? "1" : "0") : scalar->text;
+}
+
 std::size_t read_choice(const Place& at, const std::vector<std::string>& names, const char* class_noun) {
   const auto scalar = scalar_of(at);
   if (!scalar) wrong(at, "one of " + joined(names));
@@ -226,6 +251,20 @@ Shown show(const std::map<std::string, std::string, std::less<>>& value, Range) 
   std::vector<std::string> entries;
   for (const auto& [name, word] : value) entries.push_back(cat(in_quotes(name), ": ", in_quotes(word)));
   return {"a section of words", cat("{", joined(entries), "}")};
+}
+
+Shown show(const std::vector<std::vector<std::string>>& value, Range) {
+  std::vector<std::string> lists;
+  for (const auto& texts : value) {
+    std::vector<std::string> items;
+    for (const std::string& text : texts) items.push_back(in_quotes(text));
+    lists.push_back(cat("[", joined(items), "]"));
+  }
+  return {"a list of lists of text or null", value.empty() ? "null" : cat("[", joined(lists), "]")};
+}
+
+Shown show(const VariableText& value, Range) {
+  return {"text, a number, or true or false", in_quotes(value.text)};
 }
 
 }  // namespace nemocube::recipe

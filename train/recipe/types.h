@@ -6,9 +6,12 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/error.h"
+#include "train/recipe/distributed.h"
 #include "train/recipe/names.h"
 #include "train/recipe/value.h"
 #include "train/recipe/words.h"
@@ -57,6 +60,8 @@ void read(const Place& at, std::optional<DType>& out, Range range);  ///< nothin
 void read(const Place& at, std::array<double, 2>& out, Range range);
 void read(const Place& at, std::vector<int>& out, Range range);  ///< signals
 void read(const Place& at, std::map<std::string, std::string, std::less<>>& out, Range range);
+void read(const Place& at, std::vector<std::vector<std::string>>& out, Range range);
+void read(const Place& at, VariableText& out, Range range);
 
 Shown show(bool value, Range range);
 Shown show(std::int64_t value, Range range);
@@ -66,6 +71,9 @@ Shown show(const std::optional<DType>& value, Range range);
 Shown show(const std::array<double, 2>& value, Range range);
 Shown show(const std::vector<int>& value, Range range);
 Shown show(const std::map<std::string, std::string, std::less<>>& value, Range range);
+Shown show(const std::vector<std::vector<std::string>>& value, Range range);
+Shown show(const VariableText& value, Range range);
+std::string in_quotes(const std::string& value);  ///< text in YAML
 
 template <class T>
 std::string text_of(const T& value) {
@@ -105,6 +113,26 @@ Shown show(const std::optional<T>& value, Range range) {
   return {show(T{}, range).wish + " or null", value ? text_of(*value) : "null"};
 }
 
+/// Values by name, in the order of the file. An entry that is null on the command line is left out.
+template <class T>
+using Named = std::vector<std::pair<std::string, T>>;
+template <class T>
+void read(const Place& at, Named<T>& out, Range range) {
+  const Value* map = as_section(at);
+  out.clear();
+  if (map == nullptr) return;
+  for (const auto& [name, value] : map->entries) {
+    const Place place{value, cat(at.path, ".", name), cat(at.where, ".", name)};
+    if (value.line > 0 || !is_null(place)) read(place, out.emplace_back(name, T{}).second, range);
+  }
+}
+template <class T>
+Shown show(const Named<T>& values, Range range) {
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : values) entries.push_back(cat(in_quotes(name), ": ", text_of(value)));
+  return {cat("a section; each entry is ", show(T{}, range).wish), cat("{", joined(entries), "}")};
+}
+
 /// Tells an absent key, null and a value apart.
 template <class T>
 using MaybeAbsent = std::optional<std::optional<T>>;
@@ -124,6 +152,10 @@ template <class T>
 inline constexpr bool takes_null<std::optional<T>> = true;
 template <>
 inline constexpr bool takes_null<std::vector<int>> = true;
+template <>
+inline constexpr bool takes_null<std::vector<std::vector<std::string>>> = true;
+template <class T>
+inline constexpr bool takes_null<Named<T>> = true;
 template <class K, class V, class C>
 inline constexpr bool takes_null<std::map<K, V, C>> = true;
 

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/quote.h"
 #include "train/recipe/scalar.h"
+#include "train/recipe/words.h"
 
 namespace nemocube::recipe {
 namespace {
@@ -14,12 +15,6 @@ constexpr std::size_t max_expanded_bytes = 1u << 20;
 
 bool starts_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool in_name(char c) { return starts_name(c) || (c >= '0' && c <= '9'); }
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 std::string environment(std::string_view name, const std::optional<std::string>& fallback,
                         std::string_view reference, const std::string& where) {

@@ -19,6 +19,18 @@ std::string joined(std::span<const std::string> words) {
   return out;
 }
 
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+std::string lower_case(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
 std::string last_component(const std::string& dotted_path) {
   return dotted_path.substr(dotted_path.find_last_of(".:") + 1);  // npos + 1 is 0
 }

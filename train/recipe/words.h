@@ -10,6 +10,8 @@ namespace nemocube::recipe {
 
 std::vector<std::string> words_of(std::string_view separated_by_blanks);
 std::string joined(std::span<const std::string> words);  ///< with commas
+std::string_view trimmed(std::string_view text);         ///< without blanks and tabs around it
+std::string lower_case(std::string_view text);           ///< ASCII letters only
 
 /// The class that a dotted path names: `AdamW` for `torch.optim.AdamW`.
 std::string last_component(const std::string& dotted_path);
