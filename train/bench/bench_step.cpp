@@ -48,7 +48,7 @@ std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, co
                                                        const CommStats& before, double steps) {
   if (!ranks.several()) return {};
   const CommStats now = all_stats(ranks);
-  const auto blocked = own.zones.find("data_parallel/wait");
+  const auto blocked = own.zones.find("comm/blocked");
   const double waiting = (now.waiting_seconds - before.waiting_seconds) / steps;
   const Tensor mine = Tensor::from<double>(
       {own.median_seconds - (blocked == own.zones.end() ? 0 : blocked->second.seconds),
@@ -91,16 +91,21 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   constexpr std::int64_t most_tokens = std::int64_t{1} << 31;
   require(o.batch <= most_tokens / o.seq, "bench step: want at most ", most_tokens,
           " tokens in a batch, got ", o.batch, " x ", o.seq);
-  require(o.batch >= world.size(), "bench step: want a sequence for each of ", world.size(),
-          " ranks, batch is ", o.batch);
+  require(o.microbatches >= 1, "bench step: microbatches must be at least 1, got ", o.microbatches);
   const auto start = std::chrono::steady_clock::now();
-  RunRanks ranks(world, o.distributed);
+  RunRanks ranks(world, o.distributed, o.settings);
+  const std::int64_t parts = ranks.dp_size() * o.microbatches;
+  require(o.batch >= parts, "bench step: want a sequence for each of ", parts, " microbatches (of ",
+          ranks.dp_size(), " replicas), batch is ", o.batch);
   LoadedModel made = make_model(o.config, o.dtype, 1234, Initialisation::hf, ranks.divide());
   if (ranks.parallel()) ranks.parallel()->data().spread_values();
   NemotronH& model = *made.model;
   model.activation_checkpointing = o.activation_checkpointing;
   Optimizer optimizer(model.parameters(), {});
-  const TokenBatch batch = random_batch(o, model.config().vocab_size, ranks.dp_rank(), ranks.dp_size());
+  std::vector<TokenBatch> batches;
+  for (std::int64_t m = 0; m < o.microbatches; ++m)
+    batches.push_back(
+        random_batch(o, model.config().vocab_size, ranks.dp_rank() * o.microbatches + m, parts));
   StepOptions step;
   step.parallel = ranks.parallel();
   step.lr = 1e-4;
@@ -115,7 +120,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
       before = all_stats(ranks);
     }
     StepResult r;
-    result.step_seconds.push_back(seconds_of([&] { r = train_step(model, optimizer, {&batch, 1}, step); }));
+    result.step_seconds.push_back(seconds_of([&] { r = train_step(model, optimizer, batches, step); }));
     if (i == 0) result.loss_first = r.loss;
     result.loss_last = r.loss;
     if (o.on_step) o.on_step(i, result.step_seconds.back());

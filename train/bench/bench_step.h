@@ -9,7 +9,7 @@
 #include "core/dtype.h"
 #include "core/profile.h"
 #include "parallel/comm/world.h"
-#include "train/recipe/recipe.h"
+#include "train/recipe/environment.h"
 
 namespace nemocube {
 
@@ -18,7 +18,9 @@ struct BenchStepOptions {
   std::int64_t batch = 4, seq = 512, steps = 6;
   DType dtype = DType::f32;
   bool activation_checkpointing = false;
-  DistributedSection distributed;  ///< of several ranks, which share the sequences of the batch
+  std::int64_t microbatches = 1;   ///< of a step, on each replica
+  DistributedSection distributed;  ///< of several ranks, whose replicas share the sequences of the batch
+  ParallelSettings settings;
   /// Called after every step with its number, from 0, and its seconds.
   std::function<void(std::int64_t, double)> on_step;
 };
@@ -48,7 +50,7 @@ struct BenchStepResult {
   double gemm_seconds() const;  ///< spent in matrix products, per step
 };
 
-/// Whole training steps on random tokens: forward, backward, clip, AdamW; one microbatch on each rank. All ranks
+/// Whole training steps on random tokens: forward, backward, clip, AdamW. All ranks
 /// call it and get the result; times of steps and zones are those of rank 0.
 BenchStepResult bench_step(const BenchStepOptions& options, World& world);
 

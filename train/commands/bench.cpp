@@ -111,6 +111,8 @@ void add_step(Command& bench) {
   command->add_option("--config", o->step.config, "directory with the config.json of a model")->required();
   command->add_option("--batch", o->step.batch, "sequences in a step, on all ranks")->capture_default_str();
   command->add_option("--seq", o->step.seq, "tokens in a sequence")->capture_default_str();
+  command->add_option("--microbatches", o->step.microbatches, "into which each replica cuts its sequences")
+      ->capture_default_str();
   command->add_option("--steps", o->step.steps, "steps to run; the first is left out of the median")
       ->capture_default_str();
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of weights and activations")
@@ -123,7 +125,8 @@ void add_step(Command& bench) {
       ->allow_extra_args(false);
   command->add_flag("--json", o->json, "print one JSON line last, with times of every step and the machine");
   command->callback_of_ranks([o](const Launch& launch) {
-    const Recipe recipe = parse_recipe("", "bench step", o->overrides, RecipeUse::ranks);
+    Recipe recipe = parse_recipe("", "bench step", o->overrides, RecipeUse::ranks);
+    o->step.settings = settle(recipe);
     o->step.distributed = recipe.distributed;
     o->step.activation_checkpointing |= recipe.distributed.activation_checkpointing;
     World world(launch, comm_options(recipe));

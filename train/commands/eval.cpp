@@ -50,11 +50,12 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
 void run(const EvalArguments& options, const Launch& launch) {
   std::vector<std::string> overrides = options.overrides;
   if (!options.model.empty()) use_model(overrides, find_model(options.model));
-  const Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
+  Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
+  const ParallelSettings settings = settle(recipe);
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
-  RunRanks ranks(world, recipe.distributed);
+  RunRanks ranks(world, recipe.distributed, settings);
   LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, ranks.divide());
   ParallelModel* parallel = ranks.parallel();
   if (parallel) parallel->data().spread_values();

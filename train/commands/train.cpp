@@ -71,7 +71,7 @@ void report(const TrainArguments& options, const Recipe& recipe, const RunResult
 }
 
 void run(const TrainArguments& options, const Launch& launch) {
-  const Recipe recipe = load_recipe(options.recipe, options.overrides);
+  Recipe recipe = load_recipe(options.recipe, options.overrides);
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
     if (launch.rank > 0) return;
@@ -79,10 +79,11 @@ void run(const TrainArguments& options, const Launch& launch) {
     std::cout << describe(recipe);
     return;
   }
+  const ParallelSettings settings = settle(recipe);
   RunResult result;
   {
     World world(launch, comm_options(recipe));
-    result = run_training(recipe, world);
+    result = run_training(recipe, settings, world);
   }
   if (launch.rank == 0) report(options, recipe, result);
   // The shell's convention for a process that a signal ended, so that launchers know the run is not complete.

@@ -21,8 +21,8 @@ std::vector<std::int64_t> last_rows(const Sequences& sequences) {
 }
 
 // Of each row, [rows, vocabulary].
-Tensor logits_of(NemotronH& model, const GenerateOptions& options, const Tensor& ids, const Sequences& sequences,
-                 DecodeState& state) {
+Tensor logits_of(NemotronH& model, const GenerateOptions& options, const Tensor& ids,
+                 const Sequences& sequences, DecodeState& state) {
   Context ctx;
   ctx.kernels = options.kernels;
   const std::vector<std::int64_t> rows = last_rows(sequences);
@@ -141,7 +141,8 @@ std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
     require(!prompts[i].empty(), "generate: prompt ", i, " has no tokens (start it with BOS or any text)");
   std::vector<std::vector<std::int64_t>> result(prompts.size());
   const std::int64_t prompts_somewhere = most(options, std::ssize(prompts));
-  for (std::size_t begin = 0; static_cast<std::int64_t>(begin) < prompts_somewhere; begin += prompts_at_once) {
+  for (std::size_t begin = 0; static_cast<std::int64_t>(begin) < prompts_somewhere;
+       begin += prompts_at_once) {
     const std::size_t first = std::min(prompts.size(), begin);
     generate_group(model, prompts, first, std::min(prompts.size(), first + prompts_at_once), options,
                    on_token, progress, result);

@@ -1,5 +1,7 @@
 #include "train/loop/from_recipe.h"
 
+#include "core/log.h"
+
 namespace nemocube {
 
 CommOptions comm_options(const Recipe& recipe) {
@@ -7,6 +9,17 @@ CommOptions comm_options(const Recipe& recipe) {
   o.timeout_seconds = recipe.dist_env.timeout_minutes * 60;
   o.check_collectives = recipe.debug.check_collectives;
   return o;
+}
+
+ParallelSettings settle(Recipe& recipe) {
+  const Environment environment = resolve_environment(recipe);
+  for (const std::string& note : environment.notes) log_info(note);
+  set_variables(environment);
+  if (recipe.distributed.tp_size > 1 && environment.settings.tp_cross_entropy == TpCrossEntropy::native)
+    recipe.kernels.by_op["cross_entropy"] = "plain";
+  if (recipe.distributed.tp_size > 1 && environment.settings.tp_cross_entropy == TpCrossEntropy::fused)
+    recipe.kernels.by_op["cross_entropy"] = "fused";
+  return environment.settings;
 }
 
 OptimizerOptions optimizer_options(const OptimizerSection& section) {
@@ -46,6 +59,7 @@ LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;
   if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
   for (MoeMixer* moe : model.moe_layers()) {
+    moe->router().balanced = section.backend.fake_balanced_gate;
     moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
     moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;
     moe->router().global_aux_loss_coef = section.moe.global_aux_loss_coeff;
@@ -56,7 +70,8 @@ LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
 
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size) {
   LoaderOptions o;
-  o.batch_size = recipe.step_scheduler.local_batch_size;
+  o.batch_size = recipe.distributed.pipeline ? recipe.distributed.pipeline->pp_microbatch_size
+                                             : recipe.step_scheduler.local_batch_size;
   o.shuffle = recipe.dataloader.shuffle;
   o.drop_last = recipe.dataloader.drop_last;
   o.seed = static_cast<std::uint64_t>(recipe.seed);

@@ -3,12 +3,16 @@
 #include "train/loop/run_ranks.h"
 #include "train/model_io/model_io.h"
 #include "train/optimizer/optimizer.h"
-#include "train/recipe/recipe.h"
+#include "train/recipe/environment.h"
 
 /// Turns the sections of a training recipe into the objects and options of the program.
 namespace nemocube {
 
 CommOptions comm_options(const Recipe& recipe);
+/// What keys and variables together say about a run (resolve_environment()), with a line in the log for each note.
+/// Sets the variables that the recipe asks for, and in `recipe` the kernels that the settings choose. To be called
+/// before other threads run.
+ParallelSettings settle(Recipe& recipe);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
 /// The dtype that weights are stored in: from the recipe, else from config.json, else f32. Throws Error when

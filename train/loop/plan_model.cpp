@@ -13,6 +13,11 @@
 namespace nemocube {
 namespace {
 
+const char* round_of(const PipelineSection& section) {
+  if (!section.round_virtual_stages_to_pp_multiple) return "";
+  return *section.round_virtual_stages_to_pp_multiple == Round::up ? "up" : "down";
+}
+
 Schedule read_schedule(const std::string& file, std::int64_t pp) {
   std::ifstream in(file, std::ios::binary);
   require(in.good(), "distributed.pipeline.pp_schedule_csv: ", file, " cannot be read");
@@ -25,12 +30,8 @@ Schedule read_schedule(const std::string& file, std::int64_t pp) {
   return schedule;
 }
 
-std::vector<ModelChunk> stages_of(const PipelineSection& section, const NemotronHConfig& config, std::int64_t count) {
-  if (section.block_weights) return weighted_stages(config.blocks, count, *section.block_weights);
-  return even_stages(config.num_layers(), count);
-}
-
-PipelinePlan plan_pipeline(const PipelineSection& section, const NemotronHConfig& config, std::int64_t pp) {
+PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSettings& settings,
+                           const NemotronHConfig& config, std::int64_t pp) {
   PipelinePlan plan;
   plan.kind = parse_schedule_kind(section.pp_schedule);
   if (section.pp_schedule_csv) {
@@ -41,17 +42,20 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const NemotronHConfig
     ManualStages manual = manual_stages(section.module_fqns_per_model_part, config.num_layers());
     plan.stages = std::move(manual.stages);
     for (const std::string& name : manual.skipped)
-      log_info("distributed.pipeline.module_fqns_per_model_part: ", name, " has no parameters and is skipped");
+      log_info("distributed.pipeline.module_fqns_per_model_part: ", name,
+               " has no parameters and is skipped");
   } else {
     const std::int64_t count = plan.custom ? std::ssize(plan.rank_of_stage)
-                                           : count_stages(plan.kind, pp, config.num_layers(), section.layers_per_stage,
-                                                          section.round_virtual_stages_to_pp_multiple);
-    plan.stages = stages_of(section, config, count);
+                                           : count_stages(plan.kind, pp, config.num_layers(),
+                                                          section.layers_per_stage, round_of(section));
+    plan.stages = settings.block_weights ? weighted_stages(config.blocks, count, *settings.block_weights)
+                                         : even_stages(config.num_layers(), count);
   }
   const std::int64_t count = std::ssize(plan.stages);
   if (plan.custom) {
     require(std::ssize(plan.rank_of_stage) == count, *section.pp_schedule_csv, ": the schedule has ",
-            plan.rank_of_stage.size(), " stages, but distributed.pipeline.module_fqns_per_model_part has ", count);
+            plan.rank_of_stage.size(), " stages, but distributed.pipeline.module_fqns_per_model_part has ",
+            count);
     return plan;
   }
   plan.rank_of_stage.resize(static_cast<std::size_t>(count));
@@ -62,30 +66,34 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const NemotronHConfig
   return plan;
 }
 
-std::vector<TensorParallelRule> tensor_rules(const DistributedSection& section) {
+std::vector<TensorParallelRule> tensor_rules(const DistributedSection& section,
+                                             const ParallelSettings& settings) {
   std::vector<TensorParallelRule> rules;
   for (const auto& [pattern, style] : section.tp_plan) rules.push_back({pattern, style});
-  if (section.tp_cross_entropy == TpCrossEntropy::off) rules.push_back({"lm_head", "replicated"});
+  if (settings.tp_cross_entropy == TpCrossEntropy::off) rules.push_back({"lm_head", "replicated"});
   return rules;
 }
 
 }  // namespace
 
-ParallelPlan plan_model(const DistributedSection& section, const RankPlan& ranks, const NemotronHConfig& config) {
+ParallelPlan plan_model(const DistributedSection& section, const ParallelSettings& settings,
+                        const RankPlan& ranks, const NemotronHConfig& config) {
   ParallelPlan plan;
   plan.grid = ranks.grid;
   plan.sequence_parallel = section.sequence_parallel;
-  plan.tensor_rules = tensor_rules(section);
-  plan.dispatcher = section.dispatcher;
+  plan.tensor_rules = tensor_rules(section, settings);
+  plan.dispatcher = settings.dispatcher;
   plan.context_attention = section.cp_comm_type;
   plan.data = ranks.options;
+  plan.data.reshard_experts_after_forward =
+      settings.expert_reshard_after_forward.value_or(plan.data.reshard_after_forward);
   const TensorPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
   const HeadReplicas replicas = head_replicas(config, tensor, plan.grid.tp);
   plan.grid.kv_replicas = replicas.kv;
   plan.grid.state_replicas = replicas.state;
   (void)TensorCuts(config, tensor, plan.grid);  // throws where sizes do not divide
   check_context_parallel(config, plan.grid.tp, plan.grid.cp);
-  if (plan.grid.pp > 1) plan.pipeline = plan_pipeline(*section.pipeline, config, plan.grid.pp);
+  if (plan.grid.pp > 1) plan.pipeline = plan_pipeline(*section.pipeline, settings, config, plan.grid.pp);
   return plan;
 }
 

@@ -37,9 +37,9 @@ using Clock = std::chrono::steady_clock;
 /// One run: everything that lives from the first step to the last.
 class Run {
  public:
-  Run(const Recipe& recipe, World& world)
+  Run(const Recipe& recipe, const ParallelSettings& settings, World& world)
       : recipe_(recipe),
-        ranks_(world, recipe.distributed),
+        ranks_(world, recipe.distributed, settings),
         lock_(lock_directory()),  // before the directory is looked at
         loaded_(recipe_model(recipe, ranks_)),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
@@ -347,10 +347,10 @@ class Run {
 
 }  // namespace
 
-RunResult run_training(const Recipe& recipe, World& world) {
+RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world) {
   check_kernel_choice(recipe.kernels);
   try {
-    return Run(recipe, world).train();
+    return Run(recipe, settings, world).train();
   } catch (const OutOfMemory& e) {
     const std::string need = explain_memory(recipe, world.size());
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));

@@ -1,7 +1,7 @@
 #pragma once
 #include "parallel/comm/world.h"
 #include "train/loop/run_summary.h"
-#include "train/recipe/recipe.h"
+#include "train/recipe/environment.h"
 
 namespace nemocube {
 
@@ -10,7 +10,7 @@ namespace nemocube {
 /// and saves nothing, when an update wrote numbers that are not finite or when too many steps in a row were
 /// not finite; the last checkpoint is good.
 /// All ranks of the world call it. Rank 0 alone writes logs and publishes checkpoints.
-RunResult run_training(const Recipe& recipe, World& world);
+RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world);
 
 /// Finds the problems that would stop run_training before its first step, without loading weights or making
 /// an optimizer. Checks the files of the model and its tokenizer, the data of all sets, the schedule, the

@@ -13,14 +13,14 @@
 
 namespace nemocube {
 
-RunRanks::RunRanks(World& world, const DistributedSection& section)
-    : world_(world), section_(section), plan_(plan_ranks(section, world.size())) {}
+RunRanks::RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings)
+    : world_(world), section_(section), settings_(settings), plan_(plan_ranks(section, world.size())) {}
 
 Divide RunRanks::divide() {
   if (!several()) return {};
   const auto plan = std::make_shared<ParallelPlan>();
   return {[this, plan](const NemotronHConfig& config) {
-            *plan = plan_model(section_, plan_, config);
+            *plan = plan_model(section_, settings_, plan_, config);
             groups_.emplace(world_, make_grid(plan->grid));
             return part_of(*plan, config, place_of(plan->grid, world_.rank()));
           },

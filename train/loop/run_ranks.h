@@ -10,7 +10,7 @@
 #include "train/checkpoint/run_state.h"
 #include "train/loop/rank_plan.h"
 #include "train/model_io/model_io.h"
-#include "train/recipe/recipe.h"
+#include "train/recipe/environment.h"
 
 namespace nemocube {
 
@@ -18,7 +18,7 @@ namespace nemocube {
 class RunRanks {
  public:
   /// Throws Error when the number of ranks does not fit the recipe.
-  RunRanks(World& world, const DistributedSection& section);
+  RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings = {});
   RunRanks(const RunRanks&) = delete;  // the division of a model leads here
   RunRanks& operator=(const RunRanks&) = delete;
 
@@ -56,6 +56,7 @@ class RunRanks {
  private:
   World& world_;
   const DistributedSection& section_;
+  ParallelSettings settings_;
   RankPlan plan_;
   std::optional<ProcessGroups> groups_;
   std::unique_ptr<ParallelModel> parallel_;

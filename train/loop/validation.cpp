@@ -90,10 +90,10 @@ Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop,
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
       progress.emplace("answers" + called, "questions");
-      const SquadResult squad =
-          answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
-                       moment.parallel && !moment.parallel->independent_replicas() ? stop.together : stop.alone,
-                       std::ref(*progress), moment.parallel);
+      const SquadResult squad = answer_squad(
+          model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
+          moment.parallel && !moment.parallel->independent_replicas() ? stop.together : stop.alone,
+          std::ref(*progress), moment.parallel);
       progress.reset();
       if (!squad.complete) break;
       if (recipe_.evaluation.predictions_path && moment.log)

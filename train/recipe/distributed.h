@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "parallel/context_parallel/context_parallel.h"
 #include "parallel/data_parallel/flat_unit.h"
-#include "train/recipe/pipeline_words.h"
+#include "parallel/expert_parallel/make_dispatcher.h"
+#include "parallel/schedule/stages.h"
 
 /// The sections of a recipe that say how ranks share the work.
 namespace nemocube {
@@ -20,14 +22,14 @@ struct PrecisionSection {
 enum class Round { up, down };
 /// Stages and schedule of a pipeline. parallel/schedule/ says what they mean.
 struct PipelineSection {
-  std::string pp_schedule = "1f1b";            ///< as written: recipe::check_schedule_name() knows the name
+  std::string pp_schedule = "1f1b";            ///< as written: parse_schedule_kind() knows the name
   std::optional<std::string> pp_schedule_csv;  ///< a file of actions, which replaces pp_schedule
   std::int64_t pp_microbatch_size = 1;         ///< rows
   std::optional<std::int64_t> layers_per_stage;
   std::optional<Round> round_virtual_stages_to_pp_multiple;
   /// The names of the modules of each stage; empty: stages are made by the other keys.
   std::vector<std::vector<std::string>> module_fqns_per_model_part;
-  std::optional<recipe::BlockWeights> block_weights;  ///< absent: stages of equal numbers of blocks
+  std::optional<BlockWeights> block_weights;  ///< absent: stages of equal numbers of blocks
 };
 
 /// ParallelSettings of experts on several ranks.
@@ -37,10 +39,6 @@ struct MoeParallelSection {
 
 /// How vocabulary-parallel ranks compute the loss. `off`: they gather the logits.
 enum class TpCrossEntropy { automatic, native, fused, off };
-/// How keys and values reach the context-parallel ranks: around a ring, or all at once.
-enum class CpCommType { p2p, all_gather };
-/// How tokens reach their experts. `local`: they stay where they are, since every rank has all experts.
-enum class DispatcherKind { local, allgather, alltoall };
 
 enum class Strategy { fsdp2, megatron_fsdp, ddp };
 /// plan_ranks() (train/loop/rank_plan.h) says what the sizes and the strategy mean on a number of ranks.
@@ -52,7 +50,7 @@ struct DistributedSection {
   std::vector<std::pair<std::string, std::string>>
       tp_plan;  ///< pattern of parameter names to style, in order
   TpCrossEntropy tp_cross_entropy = TpCrossEntropy::automatic;  ///< see also ParallelSettings
-  CpCommType cp_comm_type = CpCommType::p2p;
+  ContextAttention cp_comm_type = ContextAttention::ring;
   bool activation_checkpointing = false;
   std::optional<PipelineSection> pipeline;  ///< present exactly where a run has several stages
   MoeParallelSection moe;

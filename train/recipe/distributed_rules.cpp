@@ -21,7 +21,7 @@ void pipeline_rules(const PipelineSection& s, const DistributedSection& grid, Re
   if (!reading.any_faulty({schedule}))
     reading.attempt(schedule, [&] {
       try {
-        check_schedule_name(s.pp_schedule);
+        parse_schedule_kind(s.pp_schedule);
       } catch (const Error& error) {
         fail(reading.where(schedule), ": ", error.what());
       }

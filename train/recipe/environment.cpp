@@ -160,14 +160,14 @@ TpCrossEntropy tp_cross_entropy_of(const Recipe& recipe, const Variables& variab
   return kind;
 }
 
-std::optional<recipe::BlockWeights> block_weights_of(const Recipe& recipe, const Variables& variables,
-                                                     std::vector<std::string>& notes) {
+std::optional<BlockWeights> block_weights_of(const Recipe& recipe, const Variables& variables,
+                                             std::vector<std::string>& notes) {
   const auto& pipeline = recipe.distributed.pipeline;
   const auto asked = pipeline ? pipeline->block_weights : std::nullopt;
   const auto found = variables.find(pp_block_weights);
   if (!found || found->text.empty()) return asked;
   try {
-    const auto weights = recipe::parse_block_weights(found->text);
+    const auto weights = parse_block_weights(found->text);
     if (asked && *asked != weights)
       notes.push_back(cat(found->source, " is ahead of distributed.pipeline.block_weights, which differs"));
     return weights;

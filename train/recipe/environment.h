@@ -64,7 +64,7 @@ struct ParallelSettings {
   std::optional<bool> expert_reshard_after_forward;  ///< absent: as the other weights
   bool skip_output_merge = false;                    ///< of a pipeline's last stage
   TpCrossEntropy tp_cross_entropy = TpCrossEntropy::automatic;
-  std::optional<recipe::BlockWeights> block_weights;  ///< absent: stages of equal numbers of blocks
+  std::optional<BlockWeights> block_weights;  ///< absent: stages of equal numbers of blocks
   bool refuse_underfill = false;  ///< fewer microbatches than stages are an Error rather than a warning
   bool filter_warnings = false;   ///< warnings are not wanted in the log
 };
@@ -86,7 +86,7 @@ using GetVariable = std::function<const char*(const char* name)>;
 ///
 ///   NEMOTRONH_TP_PARALLEL_CE        false: off; true: what the two below say, auto in place of off from the recipe
 ///   NEMOTRONH_TP_PARALLEL_CE_IMPL   native, te (or fused), auto, off; ahead of distributed.tp_cross_entropy
-///   NEMOAUTOMODEL_PP_BLOCK_WEIGHTS  recipe::parse_block_weights(); ahead of distributed.pipeline.block_weights
+///   NEMOAUTOMODEL_PP_BLOCK_WEIGHTS  parse_block_weights(); ahead of distributed.pipeline.block_weights
 ///   NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL, NEMOAUTOMODEL_PP_ALLOW_UNDERFILL
 ///                                   refuse_underfill is true where the first is and the second is not
 ///   NEMOAUTOMODEL_FILTER_WARNINGS   filter_warnings

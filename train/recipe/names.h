@@ -112,8 +112,8 @@ inline constexpr std::array names_of<TpCrossEntropy>{
     Name{"fused", TpCrossEntropy::fused},    Name{"te", TpCrossEntropy::fused},
     Name{"off", TpCrossEntropy::off},        Name{"false", TpCrossEntropy::off}};  // YAML: off is false
 template <>
-inline constexpr std::array names_of<CpCommType>{Name{"p2p", CpCommType::p2p},
-                                                 Name{"all_gather", CpCommType::all_gather}};
+inline constexpr std::array names_of<ContextAttention>{Name{"p2p", ContextAttention::ring},
+                                                       Name{"all_gather", ContextAttention::all_gather}};
 template <>
 inline constexpr std::array names_of<DispatcherKind>{
     Name{"alltoall", DispatcherKind::alltoall}, Name{"allgather", DispatcherKind::allgather},
