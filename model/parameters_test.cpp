@@ -54,10 +54,9 @@ TEST_CASE("parameters: a part has the tensors of its blocks and ends") {
     for (const Parameter& p : store.all()) all.push_back(p.name);
     return all;
   };
-  ModelPart first, middle, last;
-  first.end_block = 2, first.head = false;
-  middle.first_block = 2, middle.end_block = 11, middle.embeddings = middle.head = false;
-  last.first_block = 11, last.embeddings = false;
+  const ModelPart first{{{.end_block = 2, .head = false}}, {}};
+  const ModelPart middle{{{.first_block = 2, .end_block = 11, .embeddings = false, .head = false}}, {}};
+  const ModelPart last{{{.first_block = 11, .embeddings = false}}, {}};
   std::vector<std::string> together;
   for (const ModelPart& part : {first, middle, last})
     for (const std::string& name : names(part)) together.push_back(name);
