@@ -93,7 +93,8 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
   if (chunk.embeddings) {
     const bool cut = token_rows && !input.state;
     (cut ? token_rows(sequences) : sequences).check("model", input.ids.numel());
-    residual = apply(embeddings_output_, ctx, embedding(ctx, input.ids, embeddings_->var()), sequences);
+    const Var rows = embedding(ctx, input.ids, embeddings_->var(), embedding_part);
+    residual = apply(embeddings_output_, ctx, rows, sequences);
   }
   const Parameter* final_norm = chunk.head ? final_norm_ : nullptr;
   const auto norm_before = [&, last = end](std::size_t i) { return i < last ? blocks_[i].norm : final_norm; };

@@ -5,7 +5,7 @@
 #include "model/config.h"
 #include "model/mixers/moe.h"
 #include "model/parameters.h"
-#include "ops/cross_entropy/vocabulary_part.h"
+#include "ops/vocabulary_part.h"
 
 namespace nemocube {
 
@@ -95,7 +95,8 @@ class NemotronH {
   std::int64_t loss_chunk_rows = 0;
   /// The tokens that enter a forward pass without state, where several devices share those of a microbatch.
   RowCut token_rows;
-  VocabularyPart vocabulary_part;  ///< the rows of lm_head, where they are cut over ranks; the default is all
+  /// The rows of the embeddings and of lm_head, where they are cut over ranks; the default is all.
+  VocabularyPart embedding_part, vocabulary_part;
   BlockHooks* hooks = nullptr;
 
  private:

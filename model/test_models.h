@@ -39,6 +39,19 @@ inline void randomise(NemotronH& model, std::uint64_t seed) {
   }
 }
 
+/// Sets the local weights of `to` from those of a whole model.
+inline void copy_weights(NemotronH& to, const NemotronH& from) {
+  for (Parameter& p : to.parameters().all()) {
+    const Parameter& whole = *std::ranges::find(from.parameters().all(), p.name, &Parameter::name);
+    const auto values = whole.value.to_vector();
+    std::vector<double> own(static_cast<std::size_t>(p.shard.numel()));
+    p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
+      std::copy_n(values.begin() + global, count, own.begin() + local);
+    });
+    p.value.copy_from(Tensor::from(own, p.value.shape()));
+  }
+}
+
 /// Ids of `count` tokens.
 inline Tensor random_ids(const NemotronHConfig& config, std::int64_t count, std::uint64_t seed) {
   const RandomStream stream(seed, "ids");

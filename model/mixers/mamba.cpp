@@ -3,7 +3,6 @@
 #include <array>
 
 #include "ops/causal_conv1d/causal_conv1d.h"
-#include "ops/gated_rmsnorm/gated_rmsnorm.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
@@ -69,7 +68,7 @@ Var MambaMixer::forward(Context& ctx, const Var& u, const MixerCall& call) {
     y = inside(ctx, xbc, dt, sequences, &kept->conv, &kept->ssm);
   else
     y = run_core_ ? run_core_(ctx, inside, xbc, dt, sequences) : inside(ctx, xbc, dt, sequences);
-  return out_proj_(ctx, gated_rmsnorm(ctx, y, z, norm_->var(), scan_.groups, eps_), sequences);
+  return out_proj_(ctx, gated_rmsnorm(ctx, y, z, norm_->var(), scan_.groups, eps_, norm_part_), sequences);
 }
 
 }  // namespace nemocube

@@ -1,5 +1,6 @@
 #pragma once
 #include "model/mixers/linear.h"
+#include "ops/gated_rmsnorm/gated_rmsnorm.h"
 #include "ops/ssd_scan/ssd_scan.h"
 
 namespace nemocube {
@@ -34,6 +35,8 @@ class MambaMixer final : public Mixer {
 
   /// Replaces the call of the core, except where a state is given.
   void set_core_runner(MambaCoreRunner runner) { run_core_ = std::move(runner); }
+  /// For norm groups that span devices: the local weights then hold a share of each of their groups.
+  void set_norm_part(const NormGroupPart& part) { norm_part_ = part; }
   std::int64_t groups() const { return scan_.groups; }  ///< of the local part
 
  private:
@@ -44,6 +47,7 @@ class MambaMixer final : public Mixer {
   double eps_;
   Linear in_proj_, out_proj_;
   MambaCoreRunner run_core_;
+  NormGroupPart norm_part_;
   const Parameter *conv_weight_, *conv_bias_, *a_log_, *d_, *dt_bias_, *norm_;
 };
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "core/autograd.h"
-#include "ops/cross_entropy/vocabulary_part.h"
+#include "ops/vocabulary_part.h"
 
 /// Cross-entropy against labels that are already shifted: labels[t] is the target of logits[t]; -100 marks
 /// rows that do not count. Losses are sums over the labelled rows, not means: the caller divides by the label

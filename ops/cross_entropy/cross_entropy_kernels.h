@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "ops/cross_entropy/vocabulary_part.h"
+#include "ops/vocabulary_part.h"
 
 /// Row kernels of cross-entropy, for logits without padding. Internal to this folder and linear_cross_entropy.
 namespace nemocube::cpu {

@@ -1,14 +1,14 @@
-#include "ops/cross_entropy/vocabulary_part.h"
+#include "ops/vocabulary_part.h"
 
 #include <doctest/doctest.h>
 
 #include <limits>
 
 #include "core/kernels.h"
-#include "ops/cross_entropy/test_parts.h"
 #include "ops/cross_entropy/test_support.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "ops/test_ranks.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/message_of.h"
 

@@ -9,40 +9,48 @@ namespace {
 
 // Each thread owns a range of columns, so that one thread sums each element in token order.
 template <class To, class From>
-void scatter_add(const Tensor& to, const Tensor& ids, const Tensor& dy) {
+void scatter_add(const Tensor& to, const Tensor& ids, std::int64_t begin, const Tensor& dy) {
   const auto* id = ids.data<std::int64_t>();
   constexpr std::int64_t line = 64 / sizeof(To);
-  const std::int64_t cols = dy.cols(), lines = (cols + line - 1) / line;
+  const std::int64_t cols = dy.cols(), lines = (cols + line - 1) / line, rows = to.rows();
   parallel_for(lines, 1 + 16384 / (line * dy.rows()), [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * line, end = std::min(last * line, cols);
+    const std::int64_t c0 = first * line, end = std::min(last * line, cols);
     for (std::int64_t t = 0; t < dy.rows(); ++t) {
-      To* __restrict sum = to.row<To>(id[t]);
+      const std::int64_t row = id[t] - begin;
+      if (row < 0 || row >= rows) continue;
+      To* __restrict sum = to.row<To>(row);
       const From* __restrict g = dy.row<From>(t);
-      for (std::int64_t c = begin; c < end; ++c) sum[c] += static_cast<To>(g[c]);
+      for (std::int64_t c = c0; c < end; ++c) sum[c] += static_cast<To>(g[c]);
     }
   });
 }
 
 }  // namespace
 
-void embedding_forward(const Tensor& y, const Tensor& ids, const Tensor& weight) {
+void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight) {
   if (y.numel() == 0) return;
   const auto* id = ids.data<std::int64_t>();
-  const std::int64_t element = size_of(weight.dtype());
+  const std::int64_t element = size_of(weight.dtype()), rows = weight.rows();
   const std::int64_t row_bytes = y.cols() * element, stride = weight.row_stride() * element;
   auto* to = static_cast<std::byte*>(y.raw());
   const auto* from = static_cast<const std::byte*>(weight.raw());
-  parallel_for(y.rows(), 1 + 65536 / row_bytes, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t)
-      std::memcpy(to + t * row_bytes, from + id[t] * stride, static_cast<std::size_t>(row_bytes));
+  const auto length = static_cast<std::size_t>(row_bytes);
+  parallel_for(y.rows(), 1 + 65536 / row_bytes, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const std::int64_t row = id[t] - begin;
+      if (row >= 0 && row < rows)
+        std::memcpy(to + t * row_bytes, from + row * stride, length);
+      else
+        std::memset(to + t * row_bytes, 0, length);
+    }
   });
 }
 
-void embedding_backward(const Output& dweight, const Tensor& ids, const Tensor& dy) {
+void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy) {
   if (dweight.how == Into::set) dweight.to.zero();
   if (dy.numel() == 0) return;
   visit_float("embedding", dy.dtype(),
-              [&]<class From>(TypeTag<From>) { scatter_add<acc_t<From>, From>(dweight.to, ids, dy); });
+              [&]<class From>(TypeTag<From>) { scatter_add<acc_t<From>, From>(dweight.to, ids, begin, dy); });
 }
 
 }  // namespace nemocube::cpu

@@ -1,14 +1,15 @@
 #pragma once
 #include "core/autograd.h"
 
-/// Kernels behind ops/embedding/embedding.h: arguments checked by the caller.
+/// Kernels behind ops/embedding/embedding.h: arguments checked by the caller. Row i of weight and dweight is token
+/// begin + i.
 namespace nemocube::cpu {
 
-/// y[t, :] = weight[ids[t], :]; y is contiguous.
-void embedding_forward(const Tensor& y, const Tensor& ids, const Tensor& weight);
+/// y[t, :] = weight[ids[t] - begin, :], 0 for ids without a row; y is contiguous.
+void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight);
 
-/// dweight[ids[t], :] += dy[t, :] in ascending t, after zeroing with Into::set. dweight in the accumulation
-/// dtype of dy.
-void embedding_backward(const Output& dweight, const Tensor& ids, const Tensor& dy);
+/// dweight[ids[t] - begin, :] += dy[t, :] in ascending t for the ids with a row, after zeroing with Into::set. dweight
+/// in the accumulation dtype of dy.
+void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy);
 
 }  // namespace nemocube::cpu

@@ -6,8 +6,24 @@
 #include "ops/reduce.h"
 
 namespace nemocube {
+namespace {
+
+// The sums over whole groups, from sums over this rank's shares that `write` sets; undefined where groups are whole.
+template <class Write>
+cpu::GroupSums sums_over_ranks(const NormGroupPart& part, const Tensor& like, Write&& write) {
+  if (!part.reduction) return {};
+  const Tensor sums = Tensor::empty(like.shape(), like.dtype(), like.device());
+  if (sums.numel() > 0) {
+    write(sums);
+    part.reduction->sum(sums);
+  }
+  return {sums, part.ranks};
+}
+
+}  // namespace
+
 Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, std::int64_t groups,
-                  double eps) {
+                  double eps, const NormGroupPart& part) {
   static Zone forward_zone("gated_rmsnorm/forward"), backward_zone("gated_rmsnorm/backward");
   const ZoneTimer timer(forward_zone);
   const DType dtype = y.value().dtype(), acc = accumulate_dtype(dtype);
@@ -24,10 +40,12 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
 
   Var out = make_result(Tensor::empty(y.shape(), dtype, y.value().device()), ctx.records({&y, &z, &weight}));
   const Tensor inv_rms = Tensor::empty({tokens, groups}, acc, y.value().device());
-  cpu::gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps);
+  const cpu::GroupSums squares = sums_over_ranks(
+      part, inv_rms, [&](const Tensor& sums) { cpu::gated_rmsnorm_squares(sums, y.value(), z.value()); });
+  cpu::gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps, squares);
   if (!out.needs_grad()) return out;
 
-  ctx.tape->record("gated_rmsnorm", [inv_rms, vy = y.value(), vz = z.value(), vw = weight.value(),
+  ctx.tape->record("gated_rmsnorm", [part, inv_rms, vy = y.value(), vz = z.value(), vw = weight.value(),
                                      ny = y.node(), nz = z.node(), nw = weight.node(), no = out.node()] {
     if (!no->filled()) return;
     const ZoneTimer backward_timer(backward_zone);
@@ -36,7 +54,9 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
     const Tensor dz = nz ? contribution(*nz, vz.dtype()) : Tensor();
     const Tensor dw =
         nw ? Tensor::empty({segments_of(vy.rows()), vy.cols()}, inv_rms.dtype(), inv_rms.device()) : Tensor();
-    cpu::gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms);
+    const cpu::GroupSums dots = sums_over_ranks(
+        part, inv_rms, [&](const Tensor& sums) { cpu::gated_rmsnorm_dots(sums, dout, vy, vz, vw, inv_rms); });
+    cpu::gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms, dots);
     if (ny) ny->add(dy);
     if (nz) nz->add(dz);
     if (nw) contribute_sum(*nw, dw, vw.dtype());

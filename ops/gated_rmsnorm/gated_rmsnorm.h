@@ -2,22 +2,34 @@
 #include <cstdint>
 
 #include "core/autograd.h"
+#include "ops/rank_reduction.h"
 
 namespace nemocube {
+
+/// How norm groups span ranks: each of `ranks` ranks holds an equal share of the channels of each of its groups. The
+/// reduction runs over these ranks and must live until the backward pass.
+struct NormGroupPart {
+  RankReduction* reduction = nullptr;  ///< null: each group is whole, `ranks` stays 1
+  std::int64_t ranks = 1;
+};
 
 /// RMS norm of a gated value within groups of consecutive channels (gate first, then norm):
 ///   g = y silu(z),   r = 1 / sqrt(mean_group(g^2) + eps),   out = weight g r
 /// Backward, with u = weight dout and dg = r (u - g r mean_group(u g r)):
 ///   dy = dg silu(z),   dz = dg y silu'(z),   dweight = sum over tokens of dout g r
+/// Where groups span ranks (NormGroupPart), both means run over the channels of all these ranks.
 ///
-/// shapes     y, z, out [T, d]; weight [d]; d a multiple of groups; T may be 0
+/// shapes     y, z, out [T, d]; weight [d]; d a multiple of groups; T may be 0. With a part, d are the channels that
+///            this rank holds, and groups the groups that it has a share of.
 /// layout     y and z may be views of wider rows
 /// dtypes     y, z and out alike: f32, f64 or bf16; weight: the dtype of y or its accumulation dtype
 /// arithmetic f32 (f64 for f64), rounded once at the end; each group is summed in a fixed order
 /// keeps      y, z, weight and r [T, groups]
+/// messages   with a part: one sum [T, groups] in the dtype of the arithmetic in forward, one in backward; none when
+///            T is 0
 /// errors     Error on shapes, dtypes and groups that do not fit
 /// source     Mamba-2, state-spaces/mamba: RMSNormGated with norm_before_gate = false and a group size
 Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, std::int64_t groups,
-                  double eps);
+                  double eps, const NormGroupPart& part = {});
 
 }  // namespace nemocube

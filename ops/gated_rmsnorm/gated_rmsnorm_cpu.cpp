@@ -14,43 +14,83 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-template <class T>
-void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z, const Tensor& weight,
-             double eps) {
-  using A = acc_t<T>;
-  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), group_size = channels / groups;
-  const Tensor weights = weight.to(dtype_of<A>());
-  const A* w = weights.template data<A>();
-  parallel_for(y.rows(), 1 + 4096 / channels, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<A> gated(at(group_size));
-    A* __restrict g = gated.data();
+// Calls fn(mean): mean(t, group, own) is the mean over a group of token t, `own` the sum over the channels of y.
+template <class A, class Fn>
+void with_means(const GroupSums& sums, std::int64_t group_size, Fn&& fn) {
+  if (!sums.values.defined())
+    return fn([n = static_cast<A>(group_size)](std::int64_t, std::int64_t, A own) { return own / n; });
+  fn([&sums, n = static_cast<A>(group_size * sums.ranks)](std::int64_t t, std::int64_t group, A) {
+    return sums.values.row<A>(t)[group] / n;
+  });
+}
+
+// Sets g = y silu(z) for n channels and returns the sum of g^2.
+template <class T, class A = acc_t<T>>
+A gate_channels(A* __restrict g, const T* __restrict y, const T* __restrict z, std::int64_t n) {
+  A sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < n; ++c) {
+    g[c] = static_cast<A>(y[c]) * silu(static_cast<A>(z[c]));
+    sum += g[c] * g[c];
+  }
+  return sum;
+}
+
+// Calls fn(t, group, g, sum of g^2) for each group of each token, with the g of its channels.
+template <class T, class Fn>
+void for_gated_groups(const Tensor& y, const Tensor& z, std::int64_t groups, Fn&& fn) {
+  const std::int64_t group_size = y.cols() / groups;
+  parallel_for(y.rows(), 1 + 4096 / y.cols(), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<acc_t<T>> gated(at(group_size));
+    acc_t<T>* __restrict g = gated.data();
     for (std::int64_t t = begin; t < end; ++t) {
       const T *y_row = y.row<T>(t), *z_row = z.row<T>(t);
-      T* out_row = out.row<T>(t);
-      A* r_row = inv_rms.row<A>(t);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t c0 = group * group_size;
-        const T* __restrict yr = y_row + c0;
-        const T* __restrict zr = z_row + c0;
-        const A* __restrict wr = w + c0;
-        T* __restrict to = out_row + c0;
-        A sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (std::int64_t c = 0; c < group_size; ++c) {
-          g[c] = static_cast<A>(yr[c]) * silu(static_cast<A>(zr[c]));
-          sum += g[c] * g[c];
-        }
-        const A r = A(1) / std::sqrt(sum / static_cast<A>(group_size) + static_cast<A>(eps));
-        r_row[group] = r;
-        for (std::int64_t c = 0; c < group_size; ++c) to[c] = static_cast<T>(wr[c] * (g[c] * r));
+        fn(t, group, g, gate_channels(g, y_row + c0, z_row + c0, group_size));
       }
     }
   });
 }
 
 template <class T>
+void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z, const Tensor& weight,
+             double eps, const auto& mean) {
+  using A = acc_t<T>;
+  const std::int64_t channels = y.cols(), groups = inv_rms.cols(), group_size = channels / groups;
+  const Tensor weights = weight.to(dtype_of<A>());
+  const A* w = weights.template data<A>();
+  A* r_of = inv_rms.data<A>();
+  T* out_of = out.data<T>();
+  for_gated_groups<T>(y, z, groups, [&](std::int64_t t, std::int64_t group, const A* __restrict g, A own) {
+    const A r = A(1) / std::sqrt(mean(t, group, own) + static_cast<A>(eps));
+    r_of[t * groups + group] = r;
+    const A* __restrict wr = w + group * group_size;
+    T* __restrict to = out_of + t * channels + group * group_size;
+    for (std::int64_t c = 0; c < group_size; ++c) to[c] = static_cast<T>(wr[c] * (g[c] * r));
+  });
+}
+
+template <class T>
+void sum_dots(const Tensor& dots, const Tensor& dout, const Tensor& y, const Tensor& z, const Tensor& weight,
+              const Tensor& inv_rms) {
+  using A = acc_t<T>;
+  const std::int64_t groups = inv_rms.cols(), group_size = y.cols() / groups;
+  const Tensor weights = weight.to(dtype_of<A>());
+  const A* w = weights.template data<A>();
+  for_gated_groups<T>(y, z, groups, [&](std::int64_t t, std::int64_t group, const A* __restrict g, A) {
+    const A* __restrict wr = w + group * group_size;
+    const T* __restrict up = dout.row<T>(t) + group * group_size;
+    A dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (std::int64_t c = 0; c < group_size; ++c) dot += wr[c] * static_cast<A>(up[c]) * g[c];
+    dots.row<A>(t)[group] = dot * inv_rms.row<A>(t)[group];
+  });
+}
+
+template <class T>
 void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout, const Tensor& y,
-              const Tensor& z, const Tensor& weight, const Tensor& inv_rms) {
+              const Tensor& z, const Tensor& weight, const Tensor& inv_rms, const auto& mean_of) {
   using A = acc_t<T>;
   const std::int64_t channels = y.cols(), groups = inv_rms.cols(), group_size = channels / groups;
   const Tensor weights = weight.to(dtype_of<A>());
@@ -85,7 +125,7 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
           sr[c] += up * normed[c];
           dot += wr[c] * up * normed[c];
         }
-        const A mean = dot / static_cast<A>(group_size);
+        const A mean = mean_of(t, group, dot);
         T* to_y = dy.defined() ? dy.row<T>(t) + c0 : unwanted.data();
         T* to_z = dz.defined() ? dz.row<T>(t) + c0 : unwanted.data();
 #pragma GCC ivdep
@@ -102,16 +142,37 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
 
 }  // namespace
 
+void gated_rmsnorm_squares(const Tensor& squares, const Tensor& y, const Tensor& z) {
+  visit_float("gated_rmsnorm", y.dtype(), [&]<class T>(TypeTag<T>) {
+    using A = acc_t<T>;
+    for_gated_groups<T>(y, z, squares.cols(), [&](std::int64_t t, std::int64_t group, const A*, A sum) {
+      squares.row<A>(t)[group] = sum;
+    });
+  });
+}
+
 void gated_rmsnorm_forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z,
-                           const Tensor& weight, double eps) {
+                           const Tensor& weight, double eps, const GroupSums& squares) {
+  visit_float("gated_rmsnorm", y.dtype(), [&]<class T>(TypeTag<T>) {
+    with_means<acc_t<T>>(squares, y.cols() / inv_rms.cols(),
+                         [&](const auto& mean) { forward<T>(out, inv_rms, y, z, weight, eps, mean); });
+  });
+}
+
+void gated_rmsnorm_dots(const Tensor& dots, const Tensor& dout, const Tensor& y, const Tensor& z,
+                        const Tensor& weight, const Tensor& inv_rms) {
   visit_float("gated_rmsnorm", y.dtype(),
-              [&]<class T>(TypeTag<T>) { forward<T>(out, inv_rms, y, z, weight, eps); });
+              [&]<class T>(TypeTag<T>) { sum_dots<T>(dots, dout, y, z, weight, inv_rms); });
 }
 
 void gated_rmsnorm_backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout,
-                            const Tensor& y, const Tensor& z, const Tensor& weight, const Tensor& inv_rms) {
-  visit_float("gated_rmsnorm", y.dtype(),
-              [&]<class T>(TypeTag<T>) { backward<T>(dy, dz, dweight, dout, y, z, weight, inv_rms); });
+                            const Tensor& y, const Tensor& z, const Tensor& weight, const Tensor& inv_rms,
+                            const GroupSums& dots) {
+  visit_float("gated_rmsnorm", y.dtype(), [&]<class T>(TypeTag<T>) {
+    with_means<acc_t<T>>(dots, y.cols() / inv_rms.cols(), [&](const auto& mean) {
+      backward<T>(dy, dz, dweight, dout, y, z, weight, inv_rms, mean);
+    });
+  });
 }
 
 }  // namespace nemocube::cpu
