@@ -73,16 +73,16 @@ class Forward {
     else
       copy_block<A>(rows_, out_.o, g_, span, block, A(1));
     transpose(o_t_, columns, rows_, hd, columns, hd);
-    for (std::int64_t c = 0; c < block.columns; ++c) {
-      const A lse = *lse_of(span, block, c);
-      most_[c] = lse * static_cast<A>(log2_e);
-      total_[c] = lse == minus_infinity ? A(0) : A(1);
-    }
+    for (std::int64_t i = 0; i < block.count; ++i)
+      for (std::int64_t h = 0; h < g_.group; ++h) {
+        const A lse = lse_row(span, block, i)[h];
+        most_[i * g_.group + h] = lse * static_cast<A>(log2_e);
+        total_[i * g_.group + h] = lse == minus_infinity ? A(0) : A(1);
+      }
   }
 
-  A* lse_of(const Span& span, const Block& block, std::int64_t column) const {
-    return out_.lse.row<A>(span.q_begin + block.first + column / g_.group) + span.kv_head * g_.group +
-           column % g_.group;
+  A* lse_row(const Span& span, const Block& block, std::int64_t query) const {
+    return out_.lse.row<A>(span.q_begin + block.first + query) + span.kv_head * g_.group;
   }
 
   /// Turns the scores of n keys into weights relative to the largest score so far, and rescales the sums of
@@ -129,11 +129,15 @@ class Forward {
     scale_columns(columns);
     transpose(rows_, hd, o_t_, columns, hd, columns);
     const std::int64_t channels = g_.group * hd;
-    for (std::int64_t i = 0; i < block.count; ++i)
+    for (std::int64_t i = 0; i < block.count; ++i) {
       store_row<T>(out_.o, span.q_begin + block.first + i, span.kv_head * channels, rows_ + i * channels,
                    channels, A(1), Into::set);
-    for (std::int64_t c = 0; c < block.columns; ++c)
-      *lse_of(span, block, c) = static_cast<A>(ln_2) * (most_[c] + std::log2(total_[c]));
+      A* lse = lse_row(span, block, i);
+      for (std::int64_t h = 0; h < g_.group; ++h) {
+        const std::int64_t c = i * g_.group + h;
+        lse[h] = static_cast<A>(ln_2) * (most_[c] + std::log2(total_[c]));
+      }
+    }
   }
 
   const AttentionResult& out_;

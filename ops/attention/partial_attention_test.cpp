@@ -2,7 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
+#include <algorithm>
+#include <limits>
 
 #include "core/kernels.h"
 #include "tests/support/compare.h"
@@ -23,6 +24,10 @@ struct Whole {
 };
 
 Tensor empty_like(const Tensor& t, DType dtype) { return Tensor::empty(t.shape(), dtype, Device::cpu); }
+
+bool all_are(double value, const Tensor& t) {
+  return std::ranges::all_of(t.to_vector(), [&](double x) { return x == value; });
+}
 
 /// In one call, with o and gradients in the dtype of q.
 Whole whole(const char* variant, DType dtype, bool causal) {
@@ -106,7 +111,7 @@ TEST_CASE(
       partial_attention_backward(w.grads, w.d_o, w.out, w.in, how);
       partial_attention_backward({}, w.d_o, w.out, w.in, how);
       const auto stays = [](const Tensor& t, std::int64_t begin, std::int64_t end) {
-        for (const double x : t.narrow(0, begin, end - begin).to_vector()) CHECK(x == 7);
+        CHECK(all_are(7, t.narrow(0, begin, end - begin)));
       };
       for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq}) {
         stays(t, 0, 10);
@@ -128,8 +133,8 @@ TEST_CASE("partial attention: queries that have seen no key yet take the next on
     none.pairs = {{{0, queries}, {0, 0}}};
     const AttentionResult out{empty_like(w.out.o, DType::f64), empty_like(w.out.lse, DType::f64)};
     partial_attention(out, none, Into::set);
-    for (const double x : out.o.to_vector()) CHECK(x == 0);
-    for (const double x : out.lse.to_vector()) CHECK(x == -std::numeric_limits<double>::infinity());
+    CHECK(all_are(0, out.o));
+    CHECK(all_are(-std::numeric_limits<double>::infinity(), out.lse));
     partial_attention(out, none, Into::add);
     partial_attention(out, w.in, Into::add);
     CHECK_BITS(out.o, w.out.o);
