@@ -37,7 +37,7 @@ class MambaMixer final : public Mixer {
   void set_core_runner(MambaCoreRunner runner) { run_core_ = std::move(runner); }
   /// For norm groups that span devices: the local weights then hold a share of each of their groups.
   void set_norm_part(const NormGroupPart& part) { norm_part_ = part; }
-  std::int64_t groups() const { return scan_.groups; }  ///< of the local part
+  std::int64_t heads() const { return scan_.heads; }  ///< of the local part
 
  private:
   struct State;

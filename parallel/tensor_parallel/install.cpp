@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "model/mixers/mamba.h"
 #include "parallel/tensor_parallel/cuts.h"
 
 namespace nemocube {
@@ -47,6 +48,16 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const P
   const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,
                                   reductions_.back().get()};
   if (cuts_head_) model.vocabulary_part = own_tokens;
+  if (plan.style("backbone.embeddings") == TensorStyle::vocab_parallel) model.embedding_part = own_tokens;
+  share_norm_groups(model, groups["state_replicas"]);
+}
+
+void TensorParallel::share_norm_groups(NemotronH& model, Communicator& sharers) {
+  if (sharers.size() == 1) return;
+  reductions_.push_back(std::make_unique<GroupReduction>(sharers));
+  for (MambaMixer* mamba : model.mixers<MambaMixer>())
+    if (mamba->heads() < model.config().mamba_num_heads)  // others are not cut
+      mamba->set_norm_part({reductions_.back().get(), sharers.size()});
 }
 
 Sequences TensorParallel::rows_of_group(const Sequences& whole) const {

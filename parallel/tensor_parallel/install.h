@@ -51,6 +51,8 @@ class TensorParallel {
   Transform way_out(TensorStyle style) const;  ///< out of it
   Transform to_own_rows() const;
   Transform to_all_rows(Consumer consumer) const;
+  /// Where the ranks `sharers` hold parts of the same groups of channels, their norms run over all of them.
+  void share_norm_groups(NemotronH& model, Communicator& sharers);
   Sequences rows_of_group(const Sequences& whole) const;
   /// How many of them each rank has, where rows are cut.
   std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;
