@@ -78,8 +78,11 @@ class Variables {
     return value;
   }
   bool is_on(const char* name) const { return find_switch(name).value_or(false); }
-  /// The name of a variable that is set, for messages.
-  std::string source_of(const char* name) const { return find(name)->source; }
+  /// Where the value of a variable comes from, for messages; empty where there is none.
+  std::string source_of(const char* name) const {
+    const auto found = find(name);
+    return found ? found->source : "";
+  }
 
  private:
   void set(const std::string& name, Found value) {
