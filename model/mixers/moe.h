@@ -11,7 +11,7 @@ namespace nemocube {
 struct MoeRecord final : MixerRecord {
   std::optional<RouterChoice> choice;  ///< absent before the forward pass
   Tensor counts;                       ///< tokens sent to each expert [E] i64
-  Tensor losses;                       ///< the auxiliary losses [4] f64, see Routing::losses
+  Tensor losses;  ///< the auxiliary losses [4] f64, or a share of them, see Routing::losses
 };
 
 /// Mixture of experts (docs/moe.md). A sigmoid router chooses k of E squared-ReLU experts for every token;
@@ -38,7 +38,8 @@ class MoeMixer final : public Mixer {
     totals_.sum_over_devices = std::move(sum);
   }
   /// The rows that this device routes, where several devices share those of a microbatch. The transform points
-  /// "<moe>.routed.input" and "<moe>.routed.output" then cut and join them.
+  /// "<moe>.routed.input" and "<moe>.routed.output" then cut and join them, and RouterOptions::sum_over_peers sums over
+  /// these devices.
   void set_rows(RowCut rows) { rows_ = std::move(rows); }
   void set_dispatcher(std::unique_ptr<ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 

@@ -17,6 +17,11 @@ struct RouterOptions {
   double scaling = 1;           ///< routed_scaling_factor
   double aux_loss_coef = 0, seq_aux_loss_coef = 0, global_aux_loss_coef = 0, z_loss_coef = 0;
   double aux_grad_scale = 1;  ///< factor on the gradient of the auxiliary losses, not on their values
+  /// Tokens are spread evenly whatever their scores are, for measurements of speed (fake_balanced_gate of NVIDIA
+  /// NeMo AutoModel): choice j of token t goes to expert (t k + j) mod E. t counts the rows of this call from 0.
+  bool balanced = false;
+  /// Sums an i64 tensor in place over the ranks that share the tokens of a microbatch; absent: this rank has all.
+  std::function<void(const Tensor&)> sum_over_peers = {};
 };
 
 /// An auxiliary loss: its name and its coefficient.
@@ -36,8 +41,8 @@ inline constexpr std::array<RouterLoss, 4> router_losses{{
 struct RouterTotals {
   Tensor counts;            ///< [E] i64: sum of the c below; undefined before the first microbatch
   std::int64_t tokens = 0;  ///< sum of T
-  /// Sums [E + 1] i64, the c and T of a microbatch, over the devices that hold microbatches of the same step, in
-  /// place; absent: this device alone.
+  /// Sums [E + 1] i64, the c and T of the rows of a call, in place over the devices that hold tokens of the same
+  /// step, those that share a microbatch included; absent: this device alone. Called also where there are no rows.
   std::function<void(const Tensor&)> sum_over_devices = {};
 };
 
@@ -47,6 +52,7 @@ struct RouterChoice {
   /// [sequences, E] f32 (f64): d(auxiliary losses but z_loss) / dp_ti times aux_grad_scale, for the tokens t of
   /// each sequence; undefined when there are none.
   Tensor balance_factors;
+  std::int64_t tokens = 0;  ///< T of the microbatch, for z-loss
 };
 
 struct Routing {
@@ -54,7 +60,7 @@ struct Routing {
   RouterChoice choice;
   Tensor counts;  ///< [E] i64: tokens that chose each expert; undefined in a replay
   /// The auxiliary losses times their coefficients [4] f64, in the order of router_losses; a loss whose coefficient
-  /// is 0 is 0. Undefined in a replay.
+  /// is 0 is 0. Where ranks share a microbatch, its losses are the sums over these ranks. Undefined in a replay.
   Tensor losses;
 };
 
@@ -65,6 +71,7 @@ struct Routing {
 ///            its one t where it has one expert); the top_groups best groups stay, others count as -inf
 ///   experts: the top_k largest t that stay; ties, there and among groups, go to the lowest index
 ///   weights: w_j = s_j scaling, with normalise w_j = s_j / (sum over the chosen s + 1e-20) scaling
+/// With `balanced` the experts of a token come from its place alone, and nothing else changes.
 ///
 /// shapes     x [T, h], gate [E, h], correction_bias [E] or undefined (none); T, h >= 0
 /// layout     row strides free
@@ -89,6 +96,18 @@ struct Routing {
 /// The backward pass always adds the gradient of the auxiliary losses times aux_grad_scale, even when no
 /// gradient reaches the weights: once for each recorded forward. Under an activation checkpoint the recorded
 /// forward is the replay.
+///
+/// The tokens of a microbatch may be divided over ranks (`sum_over_peers`). Each rank then routes its own rows, and
+/// `sequences` has all sequences of the microbatch, in each the rows of this rank, perhaps none. c and T, and which
+/// sequences count as empty, are those of the whole microbatch. Sums over t run over the rank's rows: the returned
+/// losses are its share of the microbatch's losses, the gradients those of the microbatch's losses by its rows. All
+/// ranks make the same calls, also those without rows.
+/// messages   for a microbatch one sum i64 over the ranks that share it, none where all coefficients are 0
+///            (that of global_aux_loss counts as 0 without `totals`):
+///              [sequences, E + 1]  with seq_aux_loss: c and T of each sequence
+///              [1, E + 1]          with aux_loss and without seq_aux_loss
+///              [1, 1]              otherwise: T
+///            then that of `totals` for global_aux_loss; none in a replay or in backward
 ///
 /// With `replay`, the choice of an earlier call with the same operands, nothing is selected or counted again:
 /// the result has the same bits of weights and gradients, whatever `totals` have become since.

@@ -98,6 +98,16 @@ void select_rows(const Tensor& experts, const Tensor& scores, const Tensor& bias
   });
 }
 
+// Choice j of token t is expert (t k + j) mod E.
+void spread_rows(const Tensor& experts, std::int64_t count) {
+  const std::int64_t k = experts.cols();
+  for (std::int64_t t = 0; t < experts.rows(); ++t) {
+    auto* to = experts.row<std::int32_t>(t);
+    for (std::int64_t j = 0; j < k; ++j) to[j] = static_cast<std::int32_t>((t * k + j) % count);
+    std::sort(to, to + k);
+  }
+}
+
 template <class T>
 T sum_of(const T* s, std::int64_t n) {
   T sum = 0;
@@ -190,6 +200,7 @@ void router_scores(const Tensor& scores, const Tensor& logits) {
 
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options) {
+  if (options.balanced) return spread_rows(experts, options.experts);
   visit_accumulate("router", scores.dtype(),
                    [&]<class T>(TypeTag<T>) { select_rows<T>(experts, scores, bias, options); });
 }

@@ -11,7 +11,7 @@ namespace nemocube::cpu {
 void router_scores(const Tensor& scores, const Tensor& logits);
 
 /// Sets `experts` [T, k] i32 to the choices, ascending: the largest scores + bias (scores alone when `bias`
-/// is undefined) within the best groups.
+/// is undefined) within the best groups; or, with options.balanced, experts in turn.
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options);
 
@@ -40,8 +40,8 @@ struct AuxGradient {
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
                      const Tensor& experts, const RouterOptions& options, const AuxGradient& aux);
 
-/// Sets the losses of `routing`, whose experts are chosen, as route() defines them; returns what
-/// the backward pass adds for them. logits and scores [T, E].
+/// Sets the losses of `routing`, whose experts are chosen, and what a replay needs, as route() defines them;
+/// returns what the backward pass adds for them. logits and scores [T, E].
 AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals);
 /// The same gradient in a replay, from the factors of the first pass.

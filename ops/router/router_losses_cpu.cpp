@@ -38,17 +38,50 @@ double microbatch_loss(const Tensor& factors, const Tensor& scores, const Tensor
   return balance_loss(scores, own, Sequences::uniform(1, scores.rows()));
 }
 
+// What the auxiliary losses count of a microbatch, over all ranks that share it.
+class Microbatch {
+ public:
+  // `parts`: the rank's rows of each sequence, or all its rows as one part. Without an unbiased choice only tokens
+  // are counted.
+  Microbatch(const Tensor& unbiased, const Sequences& parts, const RouterOptions& o)
+      : experts_(unbiased.defined() ? o.experts : 0),
+        table_(Tensor::zeros({parts.count(), experts_ + 1}, DType::i64, Device::cpu)) {
+    for (std::int64_t q = 0; q < parts.count(); ++q) {
+      if (experts_ > 0) counts(q).copy_from(router_counts(unbiased, experts_, parts.begin(q), parts.end(q)));
+      table_.row<std::int64_t>(q)[experts_] = parts.length(q);
+    }
+    if (o.sum_over_peers && table_.numel() > 0) o.sum_over_peers(table_);
+  }
+  // Of part q: the tokens, and how many of them chose each expert [E].
+  std::int64_t tokens(std::int64_t q) const { return table_.row<std::int64_t>(q)[experts_]; }
+  Tensor counts(std::int64_t q) const { return table_.select(q).narrow(0, 0, experts_); }
+
+  std::int64_t tokens() const {
+    std::int64_t sum = 0;
+    for (std::int64_t q = 0; q < table_.rows(); ++q) sum += tokens(q);
+    return sum;
+  }
+  Tensor counts() const {
+    const Tensor sum = Tensor::zeros({experts_}, DType::i64, Device::cpu);
+    for (std::int64_t q = 0; q < table_.rows(); ++q) add_counts(sum, counts(q));
+    return sum;
+  }
+
+ private:
+  std::int64_t experts_;
+  Tensor table_;  // [parts, experts + 1]
+};
+
 // The sum of the losses of all sequences; adds the factors of sequence q to row q of `factors`.
-double sequence_loss(const Tensor& factors, const Tensor& scores, const Tensor& unbiased,
+double sequence_loss(const Tensor& factors, const Tensor& scores, const Microbatch& whole,
                      const Sequences& sequences, const RouterOptions& o) {
   std::int64_t filled = 0;
-  for (std::int64_t q = 0; q < sequences.count(); ++q) filled += sequences.length(q) > 0 ? 1 : 0;
+  for (std::int64_t q = 0; q < sequences.count(); ++q) filled += whole.tokens(q) > 0 ? 1 : 0;
   for (std::int64_t q = 0; q < sequences.count(); ++q) {
-    const std::int64_t tokens = sequences.length(q);
+    const std::int64_t tokens = whole.tokens(q);
     if (tokens == 0) continue;
     const double coef = o.seq_aux_loss_coef / static_cast<double>(filled);
-    add_factors(factors, q, router_counts(unbiased, o.experts, sequences.begin(q), sequences.end(q)),
-                count_factor(coef, tokens, tokens, o));
+    add_factors(factors, q, whole.counts(q), count_factor(coef, tokens, tokens, o));
   }
   return balance_loss(scores, factors, sequences);
 }
@@ -71,27 +104,34 @@ struct Losses {
 };
 
 // Sets the balancing losses and returns the sum of their factors.
-Tensor balance(Losses& losses, const Tensor& scores, const Tensor& unbiased, const RouterOptions& o,
-               const Sequences& sequences, RouterTotals* totals) {
-  const std::int64_t tokens = scores.rows();
+Tensor balance(Losses& losses, const Tensor& scores, const Microbatch& whole, const RouterOptions& o,
+               const Sequences& sequences, const RouterTotals* totals) {
   const Tensor factors = Tensor::zeros({sequences.count(), o.experts}, scores.dtype(), Device::cpu);
-  if (o.seq_aux_loss_coef != 0) losses.seq_aux = sequence_loss(factors, scores, unbiased, sequences, o);
-  const Tensor counts = router_counts(unbiased, o.experts, 0, tokens);
+  const std::int64_t tokens = whole.tokens();
+  if (o.seq_aux_loss_coef != 0) losses.seq_aux = sequence_loss(factors, scores, whole, sequences, o);
   if (o.aux_loss_coef != 0)
-    losses.aux = microbatch_loss(factors, scores, counts, count_factor(o.aux_loss_coef, tokens, tokens, o));
-  if (totals) {
-    add_to_totals(*totals, counts, tokens);
+    losses.aux =
+        microbatch_loss(factors, scores, whole.counts(), count_factor(o.aux_loss_coef, tokens, tokens, o));
+  if (totals)
     losses.global_aux = microbatch_loss(factors, scores, totals->counts,
                                         count_factor(o.global_aux_loss_coef, totals->tokens, tokens, o));
-  }
   scale_factors(factors, o.aux_grad_scale);
   return factors;
 }
 
-void add_z_gradient(AuxGradient& aux, const Tensor& logits, const RouterOptions& o) {
+// The choice that the balancing losses count.
+Tensor unbiased_choice(const Tensor& experts, const Tensor& scores, const Tensor& bias,
+                       const RouterOptions& o) {
+  if (!bias.defined() && o.groups == 1 && !o.balanced) return experts;
+  const Tensor unbiased = Tensor::empty(experts.shape(), DType::i32, Device::cpu);
+  router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
+  return unbiased;
+}
+
+void add_z_gradient(AuxGradient& aux, const Tensor& logits, std::int64_t tokens, const RouterOptions& o) {
   if (o.z_loss_coef == 0) return;
   aux.logits = logits;
-  aux.z_factor = o.aux_grad_scale * o.z_loss_coef * 2 / static_cast<double>(logits.rows());
+  aux.z_factor = o.aux_grad_scale * o.z_loss_coef * 2 / static_cast<double>(tokens);
 }
 
 }  // namespace
@@ -102,36 +142,40 @@ AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, 
   if (logits.rows() == 0) return aux;
   aux.factors = choice.balance_factors;
   aux.sequences = sequences;
-  add_z_gradient(aux, logits, o);
+  add_z_gradient(aux, logits, choice.tokens, o);
   return aux;
 }
 
 AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                              const RouterOptions& o, const Sequences& sequences, RouterTotals* totals) {
   AuxGradient aux;
-  const std::int64_t tokens = scores.rows();
   routing.losses = Tensor::zeros({std::ssize(router_losses)}, DType::f64, Device::cpu);
-  if (tokens == 0) return aux;
-  Losses losses;
   if (o.global_aux_loss_coef == 0) totals = nullptr;
-  if (o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0 || totals) {
-    Tensor unbiased = routing.choice.experts;
-    if (bias.defined() || o.groups > 1) {
-      unbiased = Tensor::empty(unbiased.shape(), DType::i32, Device::cpu);
-      router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
-    }
+  const bool counted = o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0, balancing = counted || totals;
+  if (!balancing && o.z_loss_coef == 0) return aux;
+
+  // Ranks without rows send messages too.
+  const Sequences all_rows = Sequences::uniform(1, scores.rows());
+  const Tensor unbiased = balancing ? unbiased_choice(routing.choice.experts, scores, bias, o) : Tensor();
+  const Microbatch whole(counted ? unbiased : Tensor(), o.seq_aux_loss_coef != 0 ? sequences : all_rows, o);
+  if (totals) add_to_totals(*totals, router_counts(unbiased, o.experts, 0, scores.rows()), scores.rows());
+  if (scores.rows() == 0) return aux;
+
+  Losses losses;
+  routing.choice.tokens = whole.tokens();
+  if (balancing) {
     aux.sequences = sequences;
-    aux.factors = balance(losses, scores, unbiased, o, sequences, totals);
+    aux.factors = balance(losses, scores, whole, o, sequences, totals);
     routing.choice.balance_factors = aux.factors;
   }
   if (o.z_loss_coef != 0) {
     double sum = 0;
     for (const double lse : log_sums(logits)) sum += lse * lse;
-    losses.z = o.z_loss_coef * sum / static_cast<double>(tokens);
+    losses.z = o.z_loss_coef * sum / static_cast<double>(routing.choice.tokens);
   }
   const std::array values{losses.aux, losses.seq_aux, losses.global_aux, losses.z};
   std::ranges::copy(values, routing.losses.data<double>());
-  add_z_gradient(aux, logits, o);
+  add_z_gradient(aux, logits, routing.choice.tokens, o);
   return aux;
 }
 

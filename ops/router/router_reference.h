@@ -78,6 +78,9 @@ inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, con
       std::copy_n(biased.begin() + static_cast<std::ptrdiff_t>(g * group_size), group_size,
                   masked.begin() + static_cast<std::ptrdiff_t>(g * group_size));
     r.experts.push_back(top(masked, o.top_k));
+    for (std::size_t j = 0, k = r.experts.back().size(); o.balanced && j < k; ++j)
+      r.experts.back()[j] = (static_cast<std::size_t>(t) * k + j) % n;
+    std::ranges::sort(r.experts.back());
     std::vector<double> w;
     for (const std::size_t e : r.experts.back()) {
       w.push_back(s[e]);

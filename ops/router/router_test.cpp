@@ -147,6 +147,33 @@ TEST_CASE("router: against the definition") {
       }
 }
 
+TEST_CASE("router: balanced experts come from the place of a token, weights and losses from its scores") {
+  for (const std::int64_t top_k : {1, 3, 5})
+    for (const std::int64_t tokens : {0, 1, 11}) {
+      CAPTURE(top_k);
+      CAPTURE(tokens);
+      Case c(tokens, 6, {.experts = 5, .top_k = top_k, .scaling = 2.5, .aux_loss_coef = 0.3}, DType::f64);
+      c.bias = Tensor();
+      Context ctx;
+      const Tensor losses = c.run(ctx).losses;
+      c.options.balanced = true;
+      const Routing r = c.run(ctx);
+      check_against_reference(r, c.reference(), 1e-14);
+      CHECK_BITS(r.losses, losses);
+      const auto counts = r.counts.to_vector();
+      CHECK(*std::ranges::max_element(counts) - *std::ranges::min_element(counts) <= 1);
+      const DiffFn fn = [&](Context& inner, const std::vector<Var>& in) {
+        c.options.aux_loss_coef = 0;
+        return std::vector{route(inner, in[0], in[1], c.bias, c.options, c.sequences).weights};
+      };
+      CHECK_GRADIENTS(fn, {c.x, c.gate});
+    }
+  const Case grouped(4, 3, {.experts = 6, .top_k = 4, .groups = 3, .top_groups = 2, .balanced = true},
+                     DType::f32);
+  Context ctx;
+  CHECK(chosen(grouped.run(ctx)) == std::vector<double>{0, 1, 2, 3, 0, 1, 4, 5, 2, 3, 4, 5, 0, 1, 2, 3});
+}
+
 TEST_CASE("router: no bias is a zero bias; a strided, mixed-dtype input is the same input") {
   Case c(19, 24, {.experts = 16, .top_k = 4}, DType::bf16);
   Context ctx;
