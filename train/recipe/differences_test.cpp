@@ -60,6 +60,9 @@ TEST_CASE("recipe differences: a section that came or went is one entry") {
 TEST_CASE("recipe differences: a key that the older program did not know counts when it is not the default") {
   const std::string old = without_line(resolved({}), "max_nonfinite_steps");
   CHECK(told(old, resolved({})) == "");
+  CHECK(told(without_line(resolved({}), "expert_tp_size"), resolved({})) == "");
+  CHECK(told(resolved({}), resolved({"distributed.pp_size=2", "distributed.pipeline.pp_schedule=zbv"}))
+            .starts_with("distributed.pipeline:  -> {pp_schedule: zbv, "));
   const std::string told_of = told(old, resolved({"step_scheduler.max_nonfinite_steps=3"}));
   CHECK(told_of == "step_scheduler.max_nonfinite_steps: 10 -> 3\n");
   // An older recipe that this program refuses is compared as written, without defaults.

@@ -107,8 +107,9 @@ DispatcherKind dispatcher_of(const Recipe& recipe, const Variables& variables,
                              std::vector<std::string>& notes) {
   const auto use = variables.find_switch(use_deepep);
   const bool required = variables.is_on(require_deepep);
-  require(!required || use.value_or(true), variables.source_of(require_deepep), " is on, but ",
-          use ? variables.source_of(use_deepep) : "", " is off; want both on, or the first one off");
+  if (required && use == false)
+    fail(variables.source_of(require_deepep), " is on, but ", variables.source_of(use_deepep),
+         " is off; want both on, or the first one off");
   const auto& s = recipe.distributed;
   if (s.ep_size == 1 && s.expert_tp_size == 1) return DispatcherKind::local;
 
@@ -123,8 +124,9 @@ DispatcherKind dispatcher_of(const Recipe& recipe, const Variables& variables,
   require(kind != DispatcherKind::local, source,
           " is local, which moves no tokens, but ep_size * expert_tp_size is ", s.ep_size, " * ",
           s.expert_tp_size, "; want alltoall or allgather");
-  require(!required || kind == DispatcherKind::alltoall, variables.source_of(require_deepep), " is on, but ",
-          source, " is ", name_of_choice(kind), "; want alltoall, which is deepep here");
+  if (required && kind != DispatcherKind::alltoall)
+    fail(variables.source_of(require_deepep), " is on, but ", source, " is ", name_of_choice(kind),
+         "; want alltoall, which is deepep here");
   return kind;
 }
 

@@ -175,7 +175,7 @@ constexpr auto table = std::to_array<InertKeys>({
     {"distributed.pipeline", "pp_seq_len", count, "stages tell each other the lengths of rows"},
     {"distributed.pipeline", "dtype", anything, "stages exchange activations in the dtype of the weights"},
     {"distributed.pipeline", "scale_grads_in_schedule", only,
-     "dividing gradients by the number of microbatches, where each label of a step counts alike,", "false"},
+     "a schedule that divides gradients (each label of a step counts alike)", "false"},
     {"distributed.pipeline", "patch_inner_model patch_causal_lm_model patch_stage_backward_maybe_with_nosync",
      flag, "how PyTorch runs a part of a model"},
     {"distributed.pipeline", "_target_", class_name, "class of the pipeline", "AutoPipeline PipelineConfig"},

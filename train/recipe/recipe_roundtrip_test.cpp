@@ -44,8 +44,20 @@ TEST_CASE("describe() reads back as the same recipe") {
            "dist_env: {timeout_minutes: 0.25}\ndebug: {check_collectives: true}\n"),
       with("distributed: {dp_replicate_size: 2, reshard_after_forward: false, mp_policy: {reduce_dtype: "
            "float32}}\n"),
-      with("distributed: {strategy: ddp}\n")};
+      with("distributed: {strategy: ddp}\n"),
+      with("distributed: {tp_size: 2, pp_size: 2, cp_size: 2, ep_size: 4, expert_tp_size: 2, "
+           "sequence_parallel: "
+           "true, tp_cross_entropy: off, cp_comm_type: all_gather, tp_plan: {'*.up_proj': colwise, a$b: "
+           "rowwise}, "
+           "moe: {reshard_after_forward: false}, pipeline: {pp_schedule: ScheduleGPipe, pp_microbatch_size: "
+           "1, "
+           "layers_per_stage: 3, round_virtual_stages_to_pp_multiple: down, block_weights: {head: 2.5}}}\n"
+           "dist_env: {backend: 'cpu:gloo,cuda:nccl', nemotronh_ep_require_deepep: on, pytorch_alloc_conf: "
+           "'a:True', runtime_env: {A: 1, B: false, C: 'a \"b\"'}}\n"),
+      "dataset: {_target_: mock}\nmodel: {config: x, backend: {enable_deepep: false, fake_balanced_gate: "
+      "true}}\ndistributed: {pp_size: 2}\nautopipeline: {module_fqns_per_model_part: [[a, b], [c]]}\n"};
   ::setenv("x", "value of x", 1);
+  ::setenv("b", "x", 1);
   for (const std::string& yaml : yamls) {
     const std::string once = describe(parse(yaml));
     CAPTURE(once);

@@ -70,9 +70,9 @@ void read_as(const Place& at, T& out, Range range, std::optional<T> (*parse)(std
 
 }  // namespace
 
-std::string in_quotes(const std::string& value) {
+std::string key_in_quotes(const std::string& key) {
   std::string out = "\"";
-  for (const char c : escape_variables(value)) {
+  for (const char c : key) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
@@ -89,6 +89,8 @@ std::string in_quotes(const std::string& value) {
   }
   return out + '"';
 }
+
+static std::string in_quotes(const std::string& value) { return key_in_quotes(escape_variables(value)); }
 
 bool is_null(const Place& at) {
   return at.value.kind == Value::Kind::null ||
@@ -249,7 +251,7 @@ Shown show(const std::vector<int>& value, Range) {
 
 Shown show(const std::map<std::string, std::string, std::less<>>& value, Range) {
   std::vector<std::string> entries;
-  for (const auto& [name, word] : value) entries.push_back(cat(in_quotes(name), ": ", in_quotes(word)));
+  for (const auto& [name, word] : value) entries.push_back(cat(key_in_quotes(name), ": ", in_quotes(word)));
   return {"a section of words", cat("{", joined(entries), "}")};
 }
 

@@ -73,7 +73,7 @@ Shown show(const std::vector<int>& value, Range range);
 Shown show(const std::map<std::string, std::string, std::less<>>& value, Range range);
 Shown show(const std::vector<std::vector<std::string>>& value, Range range);
 Shown show(const VariableText& value, Range range);
-std::string in_quotes(const std::string& value);  ///< text in YAML
+std::string key_in_quotes(const std::string& key);
 
 template <class T>
 std::string text_of(const T& value) {
@@ -129,7 +129,7 @@ void read(const Place& at, Named<T>& out, Range range) {
 template <class T>
 Shown show(const Named<T>& values, Range range) {
   std::vector<std::string> entries;
-  for (const auto& [name, value] : values) entries.push_back(cat(in_quotes(name), ": ", text_of(value)));
+  for (const auto& [name, value] : values) entries.push_back(cat(key_in_quotes(name), ": ", text_of(value)));
   return {cat("a section; each entry is ", show(T{}, range).wish), cat("{", joined(entries), "}")};
 }
 
