@@ -69,8 +69,8 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
   for (MoeMixer* moe : model.moe_layers()) {
     moe->set_dispatcher(make_dispatcher(plan.dispatcher, model.config().n_routed_experts, experts));
     moe->sum_totals_over_devices([&all = groups["tp_dp_cp"]](const Tensor& t) { all.all_reduce(t); });
-    /*ROUTER if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
-      moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); }; */
+    if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
+      moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); };
   }
 }
 

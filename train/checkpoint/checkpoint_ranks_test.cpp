@@ -40,17 +40,16 @@ struct Training {
   Training(const RankLayout& ranks, DType dtype, std::uint64_t seed,
            OptimizerKind kind = OptimizerKind::adamw)
       : layout(ranks),
-        groups(test_world(),
-               HypercubeGrid({{"dp_shard", layout.dp_shard}, {"dp_replicate", layout.dp_replicate}}, 0,
-                             layout.ranks)) {
+        groups(test_world(), make_grid({.dp_shard = layout.dp_shard, .dp_replicate = layout.dp_replicate})) {
     const NemotronHConfig config = config_of(dtype);
     loaded.model = std::make_unique<NemotronH>(config, dtype, Device::meta);
     loaded.files = default_weight_files(config);
-    DataParallelOptions options;
-    options.level = layout.zero;
-    parallel.emplace(*loaded.model, groups, options, Device::cpu);
+    ParallelPlan plan;
+    plan.grid = {.dp_shard = layout.dp_shard, .dp_replicate = layout.dp_replicate};
+    plan.data.level = layout.zero;
+    parallel.emplace(*loaded.model, plan, groups, Device::cpu);
     initialise(*loaded.model, seed);
-    parallel->spread_values();
+    parallel->data().spread_values();
     OptimizerOptions o;
     o.kind = kind;
     o.momentum = 0.5;
@@ -97,17 +96,17 @@ struct Training {
     LoadedModel one;
     one.model = std::make_unique<NemotronH>(loaded.model->config(), loaded.model->dtype(), Device::cpu);
     one.files = loaded.files;
-    parallel->hold(DataParallel::Held::everything);
+    parallel->data().hold(DataParallel::Held::everything);
     for (const Parameter& p : loaded.model->parameters().all())
       one.model->parameters().get(p.name).value.copy_from(p.value);
-    parallel->let_go();
+    parallel->data().let_go();
     return one;
   }
 
   RankLayout layout;
   ProcessGroups groups;
   LoadedModel loaded;
-  std::optional<DataParallel> parallel;
+  std::optional<ParallelModel> parallel;
   std::optional<Optimizer> optimizer;
   StepResult last;
 };

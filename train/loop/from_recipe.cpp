@@ -59,7 +59,7 @@ LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;
   if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
   for (MoeMixer* moe : model.moe_layers()) {
-
+    moe->router().balanced = section.backend.fake_balanced_gate;
     moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
     moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;
     moe->router().global_aux_loss_coef = section.moe.global_aux_loss_coeff;

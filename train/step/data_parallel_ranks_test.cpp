@@ -57,7 +57,7 @@ TokenBatch microbatch(const Task& task, int step, int m) {
   return {batch.ids, batch.labels, batch.sequences};
 }
 
-StepOptions step_options(DataParallel* parallel, int step) {
+StepOptions step_options(ParallelModel* parallel, int step) {
   StepOptions o;
   o.lr = 0.01 / (1 + step);
   o.weight_decay = 0.02;
@@ -65,6 +65,14 @@ StepOptions step_options(DataParallel* parallel, int step) {
   o.expert_bias_rate = 0.001;
   o.parallel = parallel;
   return o;
+}
+
+/// All ranks shard what `level` says.
+ParallelPlan sharded(ZeroLevel level) {
+  ParallelPlan plan;
+  plan.grid.dp_shard = test_world().size();
+  plan.data.level = level;
+  return plan;
 }
 
 void add_auxiliary_losses(NemotronH& model) {
@@ -105,13 +113,15 @@ History one_rank(const Task& task, int ranks, bool checkpointing, double shake =
 History all_ranks(const Task& task, const Layout& layout) {
   World& world = test_world();
   const std::int64_t shards = world.size() / layout.replicas;
-  const HypercubeGrid grid({{"dp_shard", shards}, {"dp_replicate", layout.replicas}}, 0, world.size());
-  const ProcessGroups groups(world, grid);
+  ParallelPlan plan;
+  plan.grid = {.dp_shard = shards, .dp_replicate = layout.replicas};
+  plan.data = layout.options;
+  const ProcessGroups groups(world, make_grid(plan.grid));
   NemotronH model(config_of(task), task.dtype, Device::meta);
   model.activation_checkpointing = layout.checkpointing;
-  DataParallel parallel(model, groups, layout.options, Device::cpu);
+  ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 3);
-  parallel.spread_values();
+  parallel.data().spread_values();
   add_auxiliary_losses(model);
   Optimizer optimizer(model.parameters(), task.optimizer);
   History history;
@@ -121,9 +131,9 @@ History all_ranks(const Task& task, const Layout& layout) {
       batches.push_back(microbatch(task, s, m * world.size() + world.rank()));
     history.steps.push_back(train_step(model, optimizer, batches, step_options(&parallel, s)));
   }
-  parallel.hold(DataParallel::Held::everything);
+  parallel.data().hold(DataParallel::Held::everything);
   keep_weights(history, model);
-  parallel.let_go();
+  parallel.data().let_go();
   return history;
 }
 
@@ -229,11 +239,12 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
   const Task task;
   World& world = test_world();
   for (const ZeroLevel level : {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::parameters}) {
-    const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+    const ParallelPlan plan = sharded(level);
+    const ProcessGroups groups(world, make_grid(plan.grid));
     NemotronH model(config_of(task), task.dtype, Device::meta);
-    DataParallel parallel(model, groups, {.level = level}, Device::cpu);
+    ParallelModel parallel(model, plan, groups, Device::cpu);
     initialise(model, 3);
-    parallel.spread_values();
+    parallel.data().spread_values();
     Optimizer optimizer(model.parameters(), {});
     const auto kept = [&] {
       std::vector<Tensor> all;
@@ -266,9 +277,10 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
 TEST_CASE("data parallel: all ranks name the parameter that one rank's update made not finite") {
   const Task task;
   World& world = test_world();
-  const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+  const ParallelPlan plan = sharded(ZeroLevel::none);
+  const ProcessGroups groups(world, make_grid(plan.grid));
   NemotronH model(config_of(task), task.dtype, Device::meta);
-  DataParallel parallel(model, groups, {.level = ZeroLevel::none}, Device::cpu);
+  ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 3);
   Optimizer optimizer(model.parameters(), {});
   if (world.rank() == world.size() - 1)
@@ -285,21 +297,22 @@ TEST_CASE("data parallel: activation checkpointing gathers no weights more often
   const Task task;
   std::vector<CommStats> gathers, reductions;
   for (const bool checkpointing : {false, true}) {
-    const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+    const ParallelPlan plan = sharded(ZeroLevel::parameters);
+    const ProcessGroups groups(world, make_grid(plan.grid));
     NemotronH model(config_of(task), task.dtype, Device::meta);
     model.activation_checkpointing = checkpointing;
-    DataParallel parallel(model, groups, {.level = ZeroLevel::parameters}, Device::cpu);
+    ParallelModel parallel(model, plan, groups, Device::cpu);
     initialise(model, 3);
     Optimizer optimizer(model.parameters(), {});
     const std::vector<TokenBatch> batches{microbatch(task, 0, world.rank())};
     train_step(model, optimizer, batches, step_options(&parallel, 0));
-    gathers.push_back(groups["dp_shard"].stats(Operation::all_gather));
-    reductions.push_back(groups["dp_shard"].stats(Operation::reduce_scatter));
+    gathers.push_back(groups["dp_shard_cp"].stats(Operation::all_gather));
+    reductions.push_back(groups["dp_shard_cp"].stats(Operation::reduce_scatter));
   }
   CHECK(gathers[0].calls == gathers[1].calls);
   CHECK(gathers[0].bytes_sent == gathers[1].bytes_sent);
   CHECK(reductions[0].calls == reductions[1].calls);
-  // The root once, the last block once, every other block for each pass; and the norm.
+  // The root once, the last block once, every other block for each pass.
   const auto blocks = static_cast<std::int64_t>(model_blocks(task));
-  if (world.size() > 1) CHECK(gathers[0].calls == 1 + 1 + 2 * (blocks - 1) + 1);
+  if (world.size() > 1) CHECK(gathers[0].calls == 1 + 1 + 2 * (blocks - 1));
 }
