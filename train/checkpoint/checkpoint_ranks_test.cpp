@@ -193,7 +193,7 @@ TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every l
       Checkpoints later(section_in(dir.path()), "", world(), layout);
       REQUIRE(later.find() == at);
       const RunState state = later.load(at, *again.loaded.model, *again.optimizer);
-      again.parallel->spread_values();
+      again.parallel->data().spread_values();
       CHECK(state.step == 2);
       CHECK(again.optimizer->steps() == 2);
       check_same(again.values(), saved);
