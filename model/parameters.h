@@ -51,6 +51,7 @@ struct ModelChunk {
   bool head = true;  ///< the final norm and lm_head
 
   bool has_block(std::int64_t block) const { return block >= first_block && block < end_block; }
+  bool operator==(const ModelChunk&) const = default;
 };
 
 /// The part of a model that a process holds. The default is all of it.
