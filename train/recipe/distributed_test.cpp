@@ -35,7 +35,7 @@ TEST_CASE("sizes and choices of parallelism: defaults and values") {
   CHECK_FALSE(none.sequence_parallel);
   CHECK(none.tp_plan.empty());
   CHECK(none.tp_cross_entropy == TpCrossEntropy::automatic);
-  CHECK(none.cp_comm_type == CpCommType::p2p);
+  CHECK(none.cp_comm_type == ContextAttention::ring);
   CHECK_FALSE(none.pipeline);
   CHECK_FALSE(none.moe.reshard_after_forward);
 
@@ -49,7 +49,7 @@ TEST_CASE("sizes and choices of parallelism: defaults and values") {
   CHECK(s.ep_size == 2);
   CHECK(s.expert_tp_size == 2);
   CHECK(s.sequence_parallel);
-  CHECK(s.cp_comm_type == CpCommType::all_gather);
+  CHECK(s.cp_comm_type == ContextAttention::all_gather);
   CHECK(s.moe.reshard_after_forward == false);
 
   const auto loss = [](const std::string& word) {
@@ -117,7 +117,7 @@ TEST_CASE("pipelines: defaults, values and AutoModel's older section") {
     CHECK(s.pp_microbatch_size == 2);
     CHECK(s.layers_per_stage == 3);
     CHECK(s.round_virtual_stages_to_pp_multiple == Round::up);
-    CHECK(s.block_weights == recipe::BlockWeights{.moe = 4, .head = 2});
+    CHECK(s.block_weights == BlockWeights{.moe = 4, .head = 2});
     CHECK(r.no_effect == std::vector<std::string>{section + ".pp_batch_size", section + ".pp_seq_len",
                                                   section + ".dtype", section + ".patch_inner_model"});
     CHECK(r.warnings.empty());
