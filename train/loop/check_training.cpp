@@ -7,6 +7,7 @@
 #include "train/loop/from_recipe.h"
 #include "train/loop/group_rule.h"
 #include "train/loop/memory_report.h"
+#include "train/loop/plan_model.h"
 #include "train/loop/run.h"
 #include "train/loop/run_directory.h"
 #include "train/loop/validation.h"
@@ -68,7 +69,10 @@ void check_training(const Recipe& recipe, std::int64_t ranks) {
     if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
   }
   RankPlan plan;  // one rank, where the recipe does not fit the number of ranks
-  problems.collect([&] { plan = plan_ranks(recipe.distributed, ranks); });
+  problems.collect([&] {
+    plan = plan_ranks(recipe.distributed, ranks);
+    if (config && ranks > 1) plan_model(recipe.distributed, resolve_environment(recipe).settings, plan, *config);
+  });
   std::optional<Tokenizer> tokenizer;
   std::optional<Loader> loader;
   problems.collect([&] {
