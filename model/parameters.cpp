@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace nemocube {
 
@@ -60,9 +61,13 @@ ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Devic
   }
 }
 
-Parameter* ParameterStore::find(std::string_view name) {
+const Parameter* ParameterStore::find(std::string_view name) const {
   const auto it = index_.find(std::string(name));
   return it == index_.end() ? nullptr : &parameters_[it->second];
+}
+
+Parameter* ParameterStore::find(std::string_view name) {
+  return const_cast<Parameter*>(std::as_const(*this).find(name));
 }
 
 Parameter& ParameterStore::get(std::string_view name) {

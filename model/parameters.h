@@ -27,7 +27,7 @@ struct Parameter {
   Tensor own;
   Shard shard;         ///< of the global tensor: where the elements of `own` lie in it
   bool counts = true;  ///< norms and checkpoints take the elements of `own` from this process
-  /// Elements of `own` that norms take from another process, ascending; usually none.
+  /// Elements of `own` that norms and checkpoints take from another process, ascending; usually none.
   std::vector<Range> counted_elsewhere;
   /// The gradient of `own`, where that is not the gradient of `value`; see gradient().
   Tensor own_gradient;
@@ -77,6 +77,7 @@ class ParameterStore {
   /// Throws std::logic_error when there is no such name, since all names come from tensor_specs.
   Parameter& get(std::string_view name);
   Parameter* find(std::string_view name);  ///< null when there is none
+  const Parameter* find(std::string_view name) const;
   std::vector<Parameter>& all() { return parameters_; }
   const std::vector<Parameter>& all() const { return parameters_; }
   Device device() const;                 ///< of the values

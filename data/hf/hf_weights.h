@@ -23,10 +23,12 @@ namespace nemocube {
 
 struct NamedTensor {
   std::string name;  ///< canonical
-  Tensor value;
+  Tensor value;       ///< a meta tensor where only other ranks have elements: neither read nor saved here
   /// Where the elements of `value` lie in the tensor of this name; absent: `value` is all of it.
   std::optional<Shard> shard = {};
-  bool counts = true;  ///< false: another rank has the same elements and saves them
+  bool counts = true;  ///< false: other ranks have the same elements and save them
+  /// Elements of `value` that other ranks save, ascending; usually none.
+  std::vector<Range> counted_elsewhere = {};
   const Shape& global_shape() const { return shard ? shard->global_shape() : value.shape(); }
 };
 
@@ -126,8 +128,9 @@ struct SaveOptions {
 ///
 /// The ranks of `group` write one directory, which all must see: all call this function with the same files,
 /// options and names, and each with the elements that it holds. The `value` of a tensor then has the elements of
-/// NamedTensor::shard, of which the ranks that count together hold every one once. The bytes are those that one
-/// rank would write. Where one rank fails, all throw (parallel/comm/together.h).
+/// NamedTensor::shard, or is meta; every element counts on exactly one rank (NamedTensor::counts,
+/// counted_elsewhere). The bytes are those that one rank would write. Where one rank fails, all throw
+/// (parallel/comm/together.h).
 FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
                          const WeightFiles& files, const SaveOptions& options = {},
                          Communicator* group = nullptr);

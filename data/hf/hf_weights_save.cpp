@@ -46,17 +46,35 @@ Shape part_shape(const NamedTensor& tensor, const WeightForm& form) {
   return form.per_expert ? Shape(shape.dims().subspan(1)) : shape;
 }
 
+/// The elements of NamedTensor::value that this process has to save, in ranges.
+std::vector<Range> counted_here(const NamedTensor& tensor) {
+  std::vector<Range> counted;
+  if (!tensor.counts || tensor.value.is_meta()) return counted;
+  std::int64_t at = 0;
+  for (const Range& elsewhere : tensor.counted_elsewhere) {
+    if (at < elsewhere.begin) counted.push_back({at, elsewhere.begin});
+    at = elsewhere.end;
+  }
+  if (at < tensor.value.numel()) counted.push_back({at, tensor.value.numel()});
+  return counted;
+}
+
 /// Of the elements `part` of a tensor, those that this process has to save.
 std::vector<TensorPiece> pieces_of(const NamedTensor& tensor, Range part, DType stored) {
   std::vector<TensorPiece> pieces;
-  if (!tensor.counts || tensor.value.numel() == 0) return pieces;
+  const std::vector<Range> counted = counted_here(tensor);
+  if (counted.empty()) return pieces;
   const Tensor held = tensor.value.as_contiguous().reshape({-1});
   tensor.shard.value_or(Shard(tensor.value.shape()))
       .for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
-        const std::int64_t begin = std::max(global, part.begin), end = std::min(global + count, part.end);
-        if (begin >= end) return;
-        pieces.push_back(
-            piece_of(held.narrow(0, local + begin - global, end - begin), stored, begin - part.begin));
+        const std::int64_t to_global = global - local;
+        for (const Range& range : counted) {
+          const std::int64_t begin = std::max({global, part.begin, range.begin + to_global}),
+                             end = std::min({global + count, part.end, range.end + to_global});
+          if (begin >= end) continue;
+          pieces.push_back(
+              piece_of(held.narrow(0, begin - to_global, end - begin), stored, begin - part.begin));
+        }
       });
   return pieces;
 }

@@ -10,18 +10,26 @@ std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DT
   divide.install(*model);
   return model;
 }
+
+/// A tensor of which this process has nothing.
+NamedTensor elsewhere(const TensorSpec& spec) {
+  return {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32)};
+}
 }  // namespace
 
 void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& config) {
   std::vector<NamedTensor> wanted;
-  for (const TensorSpec& spec : tensor_specs(config))
-    wanted.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
+  for (const TensorSpec& spec : tensor_specs(config)) wanted.push_back(elsewhere(spec));
   HfWeights(dir).check(wanted);
 }
 
 std::vector<NamedTensor> named_tensors(const NemotronH& model) {
   std::vector<NamedTensor> tensors;
-  for (const Parameter& p : model.parameters().all()) tensors.push_back({p.name, p.own, p.shard, p.counts});
+  for (const TensorSpec& spec : tensor_specs(model.config())) {
+    const Parameter* p = model.parameters().find(spec.name);
+    tensors.push_back(p ? NamedTensor{p->name, p->own, p->shard, p->counts, p->counted_elsewhere}
+                        : elsewhere(spec));
+  }
   return tensors;
 }
 

@@ -39,7 +39,8 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
                        Initialisation law = Initialisation::hf, const Divide& divide = {});
 
-/// Every tensor of the model under its canonical name: what this process owns of it (shared memory).
+/// Every tensor of the whole model under its canonical name, in canonical order: what this process owns of it (shared
+/// memory), or a meta tensor where this part of the model has none of it.
 std::vector<NamedTensor> named_tensors(const NemotronH& model);
 
 }  // namespace nemocube
