@@ -23,7 +23,7 @@ namespace nemocube {
 
 struct NamedTensor {
   std::string name;  ///< canonical
-  Tensor value;       ///< a meta tensor where only other ranks have elements: neither read nor saved here
+  Tensor value;      ///< a meta tensor where only other ranks have elements: neither read nor saved here
   /// Where the elements of `value` lie in the tensor of this name; absent: `value` is all of it.
   std::optional<Shard> shard = {};
   bool counts = true;  ///< false: other ranks have the same elements and save them

@@ -37,7 +37,7 @@ Range share(std::int64_t count) {
 
 }  // namespace
 
-TEST_CASE("hf weights of ranks: flat parts, cuts and copies of a model give the directory of one rank") {
+TEST_CASE("hf weights of ranks: parts, cuts, copies and stages of a model give the directory of one rank") {
   const NemotronHConfig config = tiny_config("ME*-");
   const std::vector<NamedTensor> whole = whole_model(config);
   WeightFiles files = default_weight_files(config);
@@ -46,13 +46,22 @@ TEST_CASE("hf weights of ranks: flat parts, cuts and copies of a model give the 
   half.dtype = DType::bf16;
   small.most_shard_bytes = 3000;
 
-  std::vector<NamedTensor> flat, columns, copies;
+  std::vector<NamedTensor> flat, columns, copies, shared, stages;
   for (const NamedTensor& t : whole) {
     const Shard shard(t.value.shape());
     flat.push_back(part_of(t, shard.flat(share(t.value.numel())), true));
     const int dim = t.value.ndim() - 1;
     columns.push_back(part_of(t, shard.cut(dim, share(t.value.dim(dim))), true));
     copies.push_back({t.name, t.value, shard, test_world().rank() == test_world().size() - 1});
+    // A flat part of all but the first element, of which this rank saves its share.
+    const std::int64_t edge = test_world().rank() > 0;
+    const Range own = share(t.value.numel()), kept{std::min(edge, own.begin), t.value.numel()};
+    shared.push_back(part_of(t, shard.flat(kept), true));
+    for (const Range& other : {Range{kept.begin, own.begin}, Range{own.end, kept.end}})
+      if (other.begin < other.end)
+        shared.back().counted_elsewhere.push_back({other.begin - kept.begin, other.end - kept.begin});
+    const bool here = std::ssize(stages) % test_world().size() == test_world().rank();
+    stages.push_back(here ? t : NamedTensor{t.name, Tensor::meta(t.value.shape(), DType::f32)});
   }
   for (const SaveOptions& options : {SaveOptions{}, half, small}) {
     std::map<std::string, std::string> want;
@@ -62,7 +71,7 @@ TEST_CASE("hf weights of ranks: flat parts, cuts and copies of a model give the 
       want_sums = save_hf_weights(alone / "m", whole, files, options);
       want = files_below(alone / "m");
     }
-    for (const auto* own : {&flat, &columns, &copies}) {
+    for (const auto* own : {&flat, &columns, &copies, &shared, &stages}) {
       const SharedDir dir;
       const FileSums sums = save_hf_weights(dir / "m", *own, files, options, world());
       CHECK(sums == want_sums);

@@ -1,6 +1,9 @@
 #include "tests/grids/grid_cases.h"
 
 #include "core/error.h"
+#include "model/test_configs.h"
+#include "parallel/schedule/stages.h"
+#include "parallel/tensor_parallel/cuts.h"
 
 namespace nemocube::testing {
 namespace {
@@ -87,6 +90,43 @@ std::string name_of(const GridCase& c) {
   name += c.checkpointing ? ", checkpointing" : "";
   name += c.whole_head ? ", whole head" : "";
   return name;
+}
+
+NemotronHConfig grid_model() {
+  NemotronHConfig c = with_experts({"ME*-E*M-", 16, 4, 2, 12, 8, 2, 4, 4}, {8, 3, 8, 8});
+  c.vocab_size = 23;
+  c.head_dim = 4;
+  c.n_groups = 2;
+  c.routed_scaling_factor = 1.5;
+  c.use_bias = c.mlp_bias = true;
+  c.moe_latent_size = 6;
+  return c;
+}
+
+ParallelPlan plan_of(const GridCase& c, const NemotronHConfig& config) {
+  ParallelPlan plan;
+  plan.grid = c.grid;
+  plan.sequence_parallel = c.sequence_parallel;
+  plan.dispatcher = c.dispatcher;
+  plan.context_attention = c.attention;
+  plan.data.level = c.level;
+  plan.data.reshard_after_forward = c.grid.pp == 1;
+  plan.data.reshard_experts_after_forward = c.checkpointing && c.grid.pp == 1;
+  plan.data.reduce_last_only = c.level < ZeroLevel::gradients || c.grid.pp > 1 || c.checkpointing;
+  if (c.whole_head) plan.tensor_rules.push_back({"lm_head", "replicated"});
+  const HeadReplicas replicas =
+      head_replicas(config, TensorPlan(config, c.sequence_parallel, plan.tensor_rules), c.grid.tp);
+  plan.grid.kv_replicas = replicas.kv;
+  plan.grid.state_replicas = replicas.state;
+  if (c.grid.pp == 1) return plan;
+  const std::int64_t stages = c.grid.pp * c.chunks;
+  plan.pipeline.kind = c.schedule;
+  plan.pipeline.stages = even_stages(config.num_layers(), stages);
+  plan.pipeline.rank_of_stage.resize(static_cast<std::size_t>(stages));
+  for (std::int64_t rank = 0; rank < c.grid.pp; ++rank)
+    for (const std::int64_t s : stages_of_rank(placement_of(c.schedule), rank, c.grid.pp, stages))
+      plan.pipeline.rank_of_stage[static_cast<std::size_t>(s)] = rank;
+  return plan;
 }
 
 std::vector<GridCase> grid_cases(std::int64_t ranks, const std::string& wish) {

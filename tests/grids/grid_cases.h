@@ -4,7 +4,7 @@
 
 #include "parallel/parallel_model/parallel_plan.h"
 
-/// The process grids on which training is compared with one rank.
+/// Process grids for tests, and the small model that is divided on them.
 namespace nemocube::testing {
 
 struct GridCase {
@@ -21,6 +21,10 @@ struct GridCase {
   bool always = false;         ///< among the cases that every test run tries
 };
 std::string name_of(const GridCase& grid);
+
+/// A model of eight blocks that every case divides. Its two key-value heads and groups are fewer than four tp ranks.
+NemotronHConfig grid_model();
+ParallelPlan plan_of(const GridCase& grid, const NemotronHConfig& config);
 
 /// The cases for this number of ranks that `wish` asks for: "" those with `always`, "all" every one, any other text
 /// those whose names contain the text.

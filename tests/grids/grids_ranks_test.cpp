@@ -7,8 +7,6 @@
 
 #include "core/log.h"
 #include "model/test_models.h"
-#include "parallel/schedule/stages.h"
-#include "parallel/tensor_parallel/cuts.h"
 #include "tests/grids/grid_cases.h"
 #include "tests/support/ranks.h"
 #include "train/step/train_step.h"
@@ -22,23 +20,12 @@ namespace {
 
 constexpr int steps = 10, microbatches = 8;  // of a step, over all replicas
 
-NemotronHConfig config_of_test() {
-  NemotronHConfig c = with_experts({"ME*-E*M-", 16, 4, 2, 12, 8, 2, 4, 4}, {8, 3, 8, 8});
-  c.vocab_size = 23;
-  c.head_dim = 4;
-  c.n_groups = 2;
-  c.routed_scaling_factor = 1.5;
-  c.use_bias = c.mlp_bias = true;
-  c.moe_latent_size = 6;
-  return c;
-}
-
 // Microbatch m of a step. One has labels for a single token only.
 TokenBatch microbatch(int step, int m, bool packed) {
   const auto seed = static_cast<std::uint64_t>(1000 * step + m);
   const std::vector<std::int64_t> lengths =
       packed ? std::vector<std::int64_t>{9 + m % 3, 1, 4} : std::vector<std::int64_t>{13 + m % 2};
-  const TestBatch batch = random_batch(config_of_test(), lengths, seed);
+  const TestBatch batch = random_batch(grid_model(), lengths, seed);
   if (m == step % microbatches)
     for (std::int64_t t = 1; t < batch.labels.numel(); ++t) batch.labels.data<std::int64_t>()[t] = -100;
   return {batch.ids, batch.labels, batch.sequences};
@@ -78,7 +65,7 @@ struct Task {
 };
 
 History on_one_rank(const Task& task) {
-  NemotronH model(config_of_test(), task.dtype, Device::cpu);
+  NemotronH model(grid_model(), task.dtype, Device::cpu);
   initialise(model, 3);
   add_auxiliary_losses(model, task.global_loss);
   Optimizer optimizer(model.parameters(), optimizer_options());
@@ -97,33 +84,6 @@ const History& reference(const Task& task) {
   static std::map<Task, History> known;
   const auto found = known.find(task);
   return found != known.end() ? found->second : known.emplace(task, on_one_rank(task)).first->second;
-}
-
-ParallelPlan plan_of(const GridCase& c) {
-  const NemotronHConfig config = config_of_test();
-  ParallelPlan plan;
-  plan.grid = c.grid;
-  plan.sequence_parallel = c.sequence_parallel;
-  plan.dispatcher = c.dispatcher;
-  plan.context_attention = c.attention;
-  plan.data.level = c.level;
-  plan.data.reshard_after_forward = c.grid.pp == 1;
-  plan.data.reshard_experts_after_forward = c.checkpointing && c.grid.pp == 1;
-  plan.data.reduce_last_only = c.level < ZeroLevel::gradients || c.grid.pp > 1 || c.checkpointing;
-  if (c.whole_head) plan.tensor_rules.push_back({"lm_head", "replicated"});
-  const HeadReplicas replicas =
-      head_replicas(config, TensorPlan(config, c.sequence_parallel, plan.tensor_rules), c.grid.tp);
-  plan.grid.kv_replicas = replicas.kv;
-  plan.grid.state_replicas = replicas.state;
-  if (c.grid.pp == 1) return plan;
-  const std::int64_t stages = c.grid.pp * c.chunks;
-  plan.pipeline.kind = c.schedule;
-  plan.pipeline.stages = even_stages(config.num_layers(), stages);
-  plan.pipeline.rank_of_stage.resize(static_cast<std::size_t>(stages));
-  for (std::int64_t rank = 0; rank < c.grid.pp; ++rank)
-    for (const std::int64_t s : stages_of_rank(placement_of(c.schedule), rank, c.grid.pp, stages))
-      plan.pipeline.rank_of_stage[static_cast<std::size_t>(s)] = rank;
-  return plan;
 }
 
 /// The largest difference between what this rank owns and the weights of one rank.
@@ -147,10 +107,10 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance) {
   const Task task{dtype, c.packed, c.grid.dp() == 1};
   const History& want = reference(task);
   World& world = test_world();
-  const ParallelPlan plan = plan_of(c);
+  const ParallelPlan plan = plan_of(c, grid_model());
   const GridPlace place = place_of(plan.grid, world.rank());
   const ProcessGroups groups(world, make_grid(plan.grid));
-  NemotronH model(config_of_test(), dtype, Device::meta, part_of(plan, config_of_test(), place));
+  NemotronH model(grid_model(), dtype, Device::meta, part_of(plan, grid_model(), place));
   ParallelModel parallel(model, plan, groups, Device::cpu);
   model.activation_checkpointing = c.checkpointing;
   initialise(model, 3);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "data/safetensors/reader.h"
+#include "tests/parallel/rank_runs.h"
 #include "tests/support/compare.h"
 #include "tests/support/mpirun.h"
 #include "tests/training/run_support.h"
@@ -18,13 +19,6 @@ using namespace nemocube::testing;
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-Words plus(Words base, const Words& more) {
-  base.insert(base.end(), more.begin(), more.end());
-  return base;
-}
-
 // Microbatches of one row, so that they are the same rows however many ranks share them.
 Words train_words(const std::string& directory, const Words& overrides) {
   return RunDir::train_command(plus({"step_scheduler.local_batch_size=1", "step_scheduler.max_steps=10",
@@ -57,34 +51,6 @@ int lines_with(const std::string& text, const std::string& part) {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-struct ProcessState {
-  char state = 'X';  // of /proc/PID/stat; X: there is no such process
-  int parent = 0;
-};
-ProcessState state_of(const std::string& pid) {
-  std::ifstream stat(fs::path("/proc") / pid / "stat");
-  std::string text;
-  std::getline(stat, text);
-  ProcessState state;
-  const auto name_end = text.rfind(')');  // the name before may hold anything
-  if (name_end != text.npos) std::sscanf(text.c_str() + name_end + 2, "%c %d", &state.state, &state.parent);
-  return state;
-}
-bool is_alive(int pid) {
-  const char state = state_of(std::to_string(pid)).state;
-  return state != 'X' && state != 'Z';
-}
-
-std::vector<int> children_of(int parent) {
-  std::vector<int> children;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") == name.npos && state_of(name).parent == parent)
-      children.push_back(std::stoi(name));
-  }
-  return children;
 }
 
 }  // namespace
@@ -177,8 +143,7 @@ TEST_CASE("ranks: a run that is stopped or killed and resumed gives the bits of 
     REQUIRE(straight.exit_code == 0);
     {
       Process killed(mpirun(2, RunDir::train_command(resumed)), dir.path());
-      for (int i = 0; i < 3000 && !fs::exists(dir / "resumed" / "LATEST"); ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      wait_for(dir / "resumed" / "LATEST");
       for (const int rank : children_of(killed.pid())) ::kill(rank, SIGKILL);
       CHECK(killed.wait().exit_code != 0);
     }
@@ -216,8 +181,7 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
                      "step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
                      "step_scheduler.ckpt_every_steps=100000", "step_scheduler.val_every_steps=null"})),
       dir.path());
-  for (int i = 0; i < 3000 && !fs::exists(dir / "straight" / "training.jsonl"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  wait_for(dir / "straight" / "training.jsonl");
   const std::vector<int> ranks = children_of(job.pid());
   REQUIRE(ranks.size() == 3);
   ::kill(ranks[2], SIGTERM);
@@ -300,8 +264,7 @@ TEST_CASE("ranks: when one is killed, all end soon, and none is left behind") {
                             {"step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
                              "step_scheduler.val_every_steps=null", "step_scheduler.global_batch_size=3"})),
       dir.path());
-  for (int i = 0; i < 3000 && !fs::exists(dir / "killed" / "training.jsonl"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  wait_for(dir / "killed" / "training.jsonl");
   const std::vector<int> ranks = children_of(job.pid());
   REQUIRE(ranks.size() == 3);
   const auto start = std::chrono::steady_clock::now();

@@ -39,8 +39,8 @@ Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_
       folder_(section.checkpoint_dir, section.best_metric_key),
       resolved_recipe_(std::move(resolved_recipe)),
       ranks_(ranks),
-      layout_(layout.ranks > 1 ? layout : RankLayout{}) {
-  expect(layout_.ranks == (ranks ? ranks->size() : 1), "checkpoints of ", layout_.ranks, " ranks on ",
+      layout_(layout.ranks() > 1 ? layout : RankLayout{}) {
+  expect(layout_.ranks() == (ranks ? ranks->size() : 1), "checkpoints of ", layout_.ranks(), " ranks on ",
          ranks ? ranks->size() : 1);
 }
 

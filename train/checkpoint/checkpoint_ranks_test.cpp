@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,7 +9,8 @@
 #include "data/json/json.h"
 #include "model/test_models.h"
 #include "parallel/comm/process_groups.h"
-#include "parallel/data_parallel/data_parallel.h"
+#include "parallel/parallel_model/parallel_model.h"
+#include "tests/grids/grid_cases.h"
 #include "tests/support/message_of.h"
 #include "tests/support/shared_dir.h"
 #include "train/checkpoint/checkpoint.h"
@@ -27,26 +29,24 @@ Communicator* world() { return &test_world().communicator(); }
 bool first() { return test_world().rank() == 0; }
 
 NemotronHConfig config_of(DType dtype) {
-  NemotronHConfig config = tiny_config("ME*-");
+  NemotronHConfig config = grid_model();
   config.dtype = dtype;
   return config;
 }
 
-RankLayout layout_of(ZeroLevel level, std::int64_t replicas = 1) {
-  return {test_world().size(), test_world().size() / replicas, replicas, level};
+GridCase data_parallel(ZeroLevel level, std::int64_t replicas = 1) {
+  return {.grid = {.dp_shard = test_world().size() / replicas, .dp_replicate = replicas}, .level = level};
 }
 
 struct Training {
-  Training(const RankLayout& ranks, DType dtype, std::uint64_t seed,
-           OptimizerKind kind = OptimizerKind::adamw)
-      : layout(ranks),
-        groups(test_world(), make_grid({.dp_shard = layout.dp_shard, .dp_replicate = layout.dp_replicate})) {
+  Training(const GridCase& grid, DType dtype, std::uint64_t seed, OptimizerKind kind = OptimizerKind::adamw)
+      : plan(plan_of(grid, config_of(dtype))),
+        layout{grid.grid, grid.level, describe_stages(plan.pipeline)},
+        place(place_of(plan.grid, test_world().rank())),
+        groups(test_world(), make_grid(plan.grid)) {
     const NemotronHConfig config = config_of(dtype);
-    loaded.model = std::make_unique<NemotronH>(config, dtype, Device::meta);
+    loaded.model = std::make_unique<NemotronH>(config, dtype, Device::meta, part_of(plan, config, place));
     loaded.files = default_weight_files(config);
-    ParallelPlan plan;
-    plan.grid = {.dp_shard = layout.dp_shard, .dp_replicate = layout.dp_replicate};
-    plan.data.level = layout.zero;
     parallel.emplace(*loaded.model, plan, groups, Device::cpu);
     initialise(*loaded.model, seed);
     parallel->data().spread_values();
@@ -58,15 +58,18 @@ struct Training {
 
   void train(int begin, int end) {
     for (int s = begin; s < end; ++s) {
-      const TestBatch batch = random_batch(loaded.model->config(), {5, 4 + s},
-                                           static_cast<std::uint64_t>(100 * s + test_world().rank()));
       StepOptions options;
       options.lr = 0.01;
       options.weight_decay = 0.02;
       options.max_norm = 0.5;
       options.expert_bias_rate = 0.001;
       options.parallel = &*parallel;
-      const std::vector<TokenBatch> batches{{batch.ids, batch.labels, batch.sequences}};
+      std::vector<TokenBatch> batches;
+      for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        const auto seed = static_cast<std::uint64_t>(100 * s + 50 * microbatch + place.dp(plan.grid));
+        const TestBatch batch = random_batch(loaded.model->config(), {5, 4 + s}, seed);
+        batches.push_back({batch.ids, batch.labels, batch.sequences});
+      }
       last = train_step(*loaded.model, *optimizer, batches, options);
       REQUIRE(last.outcome == StepOutcome::updated);
     }
@@ -91,25 +94,28 @@ struct Training {
     return all;
   }
 
-  /// The same model on one rank, with the values of all.
-  LoadedModel whole() {
-    LoadedModel one;
-    one.model = std::make_unique<NemotronH>(loaded.model->config(), loaded.model->dtype(), Device::cpu);
-    one.files = loaded.files;
-    parallel->data().hold(DataParallel::Held::everything);
-    for (const Parameter& p : loaded.model->parameters().all())
-      one.model->parameters().get(p.name).value.copy_from(p.value);
-    parallel->data().let_go();
-    return one;
-  }
-
+  ParallelPlan plan;
   RankLayout layout;
+  GridPlace place;
   ProcessGroups groups;
   LoadedModel loaded;
   std::optional<ParallelModel> parallel;
   std::optional<Optimizer> optimizer;
   StepResult last;
 };
+
+/// Whether this rank owns, bit for bit, a part of a whole model.
+bool is_part_of(const NemotronH& part, NemotronH& whole) {
+  bool same = true;
+  for (const Parameter& p : part.parameters().all()) {
+    const Tensor own = p.own.reshape({-1}), all = whole.parameters().get(p.name).value.reshape({-1});
+    p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
+      same = same && std::memcmp(own.narrow(0, local, count).raw(), all.narrow(0, global, count).raw(),
+                                 static_cast<std::size_t>(count * size_of(own.dtype()))) == 0;
+    });
+  }
+  return same;
+}
 
 void check_same(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
   REQUIRE(got.size() == want.size());
@@ -128,13 +134,31 @@ CheckpointSection section_in(const fs::path& dir) {
   return s;
 }
 
-std::vector<RankLayout> layouts() {
-  std::vector<RankLayout> all;
+std::vector<GridCase> grids() {
+  const std::int64_t ranks = test_world().size();
+  std::vector<GridCase> all;
   for (const ZeroLevel level :
        {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::gradients, ZeroLevel::parameters}) {
-    all.push_back(layout_of(level));
-    if (test_world().size() % 2 == 0 && level != ZeroLevel::none) all.push_back(layout_of(level, 2));
+    all.push_back(data_parallel(level));
+    if (ranks % 2 == 0 && level != ZeroLevel::none) all.push_back(data_parallel(level, 2));
   }
+  using enum ScheduleKind;
+  const GridCase cases[] = {
+      {.grid = {.tp = 2}, .sequence_parallel = true, .level = ZeroLevel::none},
+      {.grid = {.tp = 2, .expt_tp = 2}},
+      {.grid = {.cp = 2}},
+      {.grid = {.pp = 2}, .schedule = zbv, .chunks = 2},
+      {.grid = {.dp_shard = 2, .ep = 2}, .level = ZeroLevel::none},
+      {.grid = {.tp = 4}, .sequence_parallel = true},  // more ranks than key-value heads
+      {.grid = {.tp = 4, .expt_tp = 2, .ep = 2}, .level = ZeroLevel::none},
+      {.grid = {.dp_shard = 2, .pp = 2, .ep = 2}, .schedule = interleaved_1f1b, .chunks = 2},
+      {.grid = {.tp = 2, .cp = 2, .ep = 2}, .sequence_parallel = true, .level = ZeroLevel::optimizer},
+      {.grid = {.tp = 4, .dp_shard = 2, .expt_tp = 2, .ep = 2}, .level = ZeroLevel::gradients},
+      {.grid = {.tp = 2, .cp = 2, .pp = 2, .ep = 2}, .schedule = zbv, .chunks = 2},
+      {.grid = {.dp_shard = 2, .dp_replicate = 2, .pp = 2, .ep = 2}},
+  };
+  for (const GridCase& c : cases)
+    if (c.grid.ranks() == ranks) all.push_back(c);
   return all;
 }
 
@@ -162,35 +186,38 @@ std::string part_name(int rank) {
 
 }  // namespace
 
-TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every level") {
-  for (const RankLayout& layout : layouts())
+TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every grid and level") {
+  for (const GridCase& grid : grids())
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      CAPTURE(to_string(layout));
+      CAPTURE(name_of(grid));
       CAPTURE(dtype);
       const SharedDir dir;
-      Checkpoints checkpoints(section_in(dir.path()), "seed: 1\n", world(), layout);
-      Training run(layout, dtype, 3);
+      Training run(grid, dtype, 3);
+      Checkpoints checkpoints(section_in(dir.path()), "seed: 1\n", world(), run.layout);
       run.train(0, 2);
       const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(2));
       CHECK(at == dir / "runs" / "epoch_0_step_1");
       const std::vector<Tensor> saved = copies(run.values());
-      const LoadedModel whole = run.whole();
-      run.train(2, 4);
 
       // The model is what one rank would have written, and every file has its sum.
+      const LoadedModel whole = load_model(at / "model", std::nullopt);
+      CHECK(whole.model->dtype() == dtype);
+      CHECK(is_part_of(*run.loaded.model, *whole.model));
       if (first()) {
         const TestDir alone;
         SaveOptions options;
         options.dtype = dtype;
-        save_hf_weights(alone / "model", named_tensors(*whole.model), whole.files, options);
+        save_hf_weights(alone / "model", named_tensors(*whole.model), run.loaded.files, options);
         CHECK(files_below(at / "model") == files_below(alone / "model"));
         const auto sums = read_checksums(at);
         REQUIRE(sums);
         CHECK(sums->size() + 1 == files_below(at).size());
         CHECK_NOTHROW(check_sums(at, *sums));
       }
-      Training again(layout, dtype, 4);
-      Checkpoints later(section_in(dir.path()), "", world(), layout);
+      run.train(2, 4);
+
+      Training again(grid, dtype, 4);
+      Checkpoints later(section_in(dir.path()), "", world(), again.layout);
       REQUIRE(later.find() == at);
       const RunState state = later.load(at, *again.loaded.model, *again.optimizer);
       again.parallel->data().spread_values();
@@ -205,29 +232,25 @@ TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every l
 }
 
 TEST_CASE("checkpoints of ranks: the optimizer's files hold every element once") {
-  for (const RankLayout& layout : layouts()) {
-    CAPTURE(to_string(layout));
+  for (const GridCase& grid : grids()) {
+    if (grid.grid.tp > 1) continue;  // ranks may own different parts of which some elements are the same
+    CAPTURE(name_of(grid));
     const SharedDir dir;
-    Checkpoints checkpoints(section_in(dir.path()), "", world(), layout);
-    Training run(layout, DType::bf16, 3);
+    Training run(grid, DType::bf16, 3);
+    Checkpoints checkpoints(section_in(dir.path()), "", world(), run.layout);
     run.train(0, 1);
     const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(1));
-    if (!first()) continue;
     std::map<std::string, std::int64_t> elements;
     std::size_t files = 0;
     for (const auto& entry : fs::directory_iterator(at / "optim")) {
       const SafetensorsFile file(entry.path());
       for (const StoredTensor& t : file.tensors()) elements[t.name] += file.tensor(t).numel();
-      CHECK(file.metadata().contains("shards") == (layout.ranks > 1));
+      CHECK(file.metadata().contains("shards") == (test_world().size() > 1));
       ++files;
     }
-    std::map<std::string, std::int64_t> want;
-    for (const StateTensor& t : run.optimizer->state()) want[t.name] = t.shard.global_shape().numel();
-    CHECK(elements == want);
-    if (layout.zero == ZeroLevel::none)
-      CHECK(files == 1);
-    else if (layout.dp_shard == 2)
-      CHECK(files == 2);
+    for (const StateTensor& t : run.optimizer->state())
+      CHECK(elements[t.name] == t.shard.global_shape().numel());
+    if (grid.level == ZeroLevel::none && grid.grid.ep == 1) CHECK(files == 1);
   }
 }
 
@@ -235,21 +258,29 @@ TEST_CASE("checkpoints of ranks: another layout is refused, with one message on 
   const int ranks = test_world().size();
   const SharedDir dir;
   const CheckpointSection section = section_in(dir.path());
-  const RankLayout layout = layout_of(ZeroLevel::parameters);
-  Training run(layout, DType::f32, 3);
+  Training run(data_parallel(ZeroLevel::parameters), DType::f32, 3);
   const fs::path at =
-      Checkpoints(section, "", world(), layout).save(run.loaded, *run.optimizer, run.state(1));
-  if (ranks > 1) {
-    const RankLayout plain = layout_of(ZeroLevel::optimizer);
-    Training other(plain, DType::f32, 3);
+      Checkpoints(section, "", world(), run.layout).save(run.loaded, *run.optimizer, run.state(1));
+  const auto refused_by = [&](const GridCase& grid, const std::string& name) {
+    Training other(grid, DType::f32, 3);
     for (const std::string& text : messages_of([&] {
-           Checkpoints(section, "", world(), plain).load(at, *other.loaded.model, *other.optimizer);
+           Checkpoints(section, "", world(), other.layout).load(at, *other.loaded.model, *other.optimizer);
          }))
       CHECK(text == cat((at / "state.json").string(), ": the checkpoint was written by ", ranks,
                         " ranks (dp_shard ", ranks, ", dp_replicate 1, ZeRO level 3), this run has ", ranks,
-                        " ranks (dp_shard ", ranks,
-                        ", dp_replicate 1, ZeRO level 1); want the same number of ranks and the same "
-                        "distributed section of the recipe"));
+                        " ranks (", name,
+                        "); want the same number of ranks and the same distributed section of the recipe"));
+  };
+  if (ranks > 1)
+    refused_by(data_parallel(ZeroLevel::optimizer),
+               cat("dp_shard ", ranks, ", dp_replicate 1, ZeRO level 1"));
+  if (ranks == 2) {
+    refused_by({.grid = {.tp = 2}}, "tp 2, dp_shard 1, dp_replicate 1, ZeRO level 3");
+    refused_by({.grid = {.dp_shard = 2, .ep = 2}}, "ep 2, dp_shard 2, dp_replicate 1, ZeRO level 3");
+    refused_by(
+        {.grid = {.pp = 2}, .schedule = ScheduleKind::zbv, .chunks = 2},
+        "pp 2, dp_shard 1, dp_replicate 1, ZeRO level 3; rank 0: blocks 0 to 1; rank 1: blocks 2 to 3; "
+        "rank 1: blocks 4 to 5; rank 0: blocks 6 to 7");
   }
   // One rank writes no layout, and refuses that of several.
   if (first()) {
@@ -269,9 +300,8 @@ TEST_CASE("checkpoints of ranks: a part of the optimizer that is missing, damage
   for (const ZeroLevel level : {ZeroLevel::none, ZeroLevel::parameters}) {
     CAPTURE(static_cast<int>(level));
     const SharedDir dir;
-    const RankLayout layout = layout_of(level);
-    Checkpoints checkpoints(section_in(dir.path()), "", world(), layout);
-    Training run(layout, DType::f32, 3);
+    Training run(data_parallel(level), DType::f32, 3);
+    Checkpoints checkpoints(section_in(dir.path()), "", world(), run.layout);
     run.train(0, 1);
     const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(1));
     const int last = level == ZeroLevel::none ? 0 : std::min(ranks - 1, 1);
@@ -309,7 +339,7 @@ TEST_CASE("checkpoints of ranks: a part of the optimizer that is missing, damage
     barrier();
     CHECK(checkpoints.load(at, *run.loaded.model, *run.optimizer).step == 1);
     // Another optimizer.
-    Training other(layout, DType::f32, 3, OptimizerKind::sgd);
+    Training other(data_parallel(level), DType::f32, 3, OptimizerKind::sgd);
     for (const std::string& text :
          messages_of([&] { checkpoints.load(at, *other.loaded.model, *other.optimizer); }))
       CHECK_MESSAGE(contains(text, "another optimizer"), text);
@@ -320,10 +350,10 @@ TEST_CASE("checkpoints of ranks: rank 0 finds, notes, recovers and prunes for al
   const SharedDir dir;
   CheckpointSection section = section_in(dir.path());
   section.max_recent_checkpoints = 2;
-  const RankLayout layout = layout_of(ZeroLevel::none);
+  Training run(data_parallel(ZeroLevel::none), DType::f32, 3);
+  const RankLayout& layout = run.layout;
   Checkpoints checkpoints(section, "", world(), layout);
   CHECK_FALSE(checkpoints.find());
-  Training run(layout, DType::f32, 3);
   const fs::path runs = dir / "runs";
   for (const std::int64_t step : {1, 2, 3, 4}) {
     const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(step));
@@ -350,10 +380,9 @@ TEST_CASE("checkpoints of ranks: rank 0 finds, notes, recovers and prunes for al
 TEST_CASE("checkpoints of ranks: a directory that cannot be written is named by all ranks") {
   const SharedDir dir;
   if (first()) spit(dir / "runs", "a file");
-  const RankLayout layout = layout_of(ZeroLevel::optimizer);
-  Training run(layout, DType::f32, 3);
+  Training run(data_parallel(ZeroLevel::optimizer), DType::f32, 3);
   for (const std::string& text : messages_of([&] {
-         Checkpoints(section_in(dir.path()), "", world(), layout)
+         Checkpoints(section_in(dir.path()), "", world(), run.layout)
              .save(run.loaded, *run.optimizer, run.state(1));
        }))
     CHECK_MESSAGE(contains(text, "epoch_0_step_0"), text);

@@ -1,10 +1,12 @@
 #include "train/checkpoint/optimizer_files.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
+#include "core/rng.h"
 #include "data/json/json.h"
 #include "data/safetensors/reader.h"
 #include "data/safetensors/writer.h"
@@ -57,16 +59,30 @@ std::string describe(const std::vector<StateTensor>& state) {
   return dump_json(shards, -1);
 }
 
-// The rank whose file holds `kept`; -1 where a rank keeps nothing. All ranks call together.
-int writer_of(const std::vector<StateTensor>& kept, Communicator* ranks) {
-  if (!several(ranks)) return 0;
-  const bool counts = std::ranges::any_of(kept, &StateTensor::counts);
-  const std::string same = cat(' ', sum_of(describe(kept)).crc32c);
-  const auto of_ranks = gather_texts(ranks, kept.empty() ? "" : (counts ? "counts" : "copy") + same);
-  if (kept.empty()) return -1;
-  const auto found = std::ranges::find(of_ranks, "counts" + same);
-  expect(found != of_ranks.end(), "no rank that counts has the optimizer's state of rank ", ranks->rank());
-  return static_cast<int>(found - of_ranks.begin());
+// What this rank keeps, by the rank whose file holds it: the lowest that keeps the same part of a tensor. All ranks
+// call together.
+std::map<int, std::vector<StateTensor>> state_by_writer(const Optimizer& optimizer, Communicator* ranks) {
+  std::vector<StateTensor> kept = kept_state(optimizer);
+  std::map<int, std::vector<StateTensor>> by_writer;
+  if (!several(ranks)) {
+    by_writer[0] = std::move(kept);
+    return by_writer;
+  }
+  std::vector<std::uint64_t> own;
+  for (const StateTensor& t : kept) own.push_back(hash_name(t.name + dump_json(describe(t.shard), -1)));
+  const std::string_view bytes(reinterpret_cast<const char*>(own.data()), own.size() * sizeof own[0]);
+  std::unordered_map<std::uint64_t, int> lowest;
+  int rank = 0;
+  for (const std::string& text : gather_texts(ranks, bytes)) {
+    for (std::size_t at = 0; at < text.size(); at += sizeof own[0]) {
+      std::uint64_t part = 0;
+      std::memcpy(&part, text.data() + at, sizeof part);
+      lowest.emplace(part, rank);
+    }
+    ++rank;
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) by_writer[lowest.at(own[i])].push_back(std::move(kept[i]));
+  return by_writer;
 }
 
 void check_part(const SafetensorsFile& file, const Json& shards, const StateTensor& want) {
@@ -76,7 +92,8 @@ void check_part(const SafetensorsFile& file, const Json& shards, const StateTens
           dump_json(part, -1), ", got ", entry == shards.end() ? "none" : dump_json(*entry, -1));
 }
 
-void load_file(const fs::path& path, const std::vector<StateTensor>& into, bool parts) {
+// `parts`: the file is that of one of several ranks; `all`: and holds nothing else.
+void load_file(const fs::path& path, const std::vector<StateTensor>& into, bool parts, bool all) {
   const SafetensorsFile file(path);
   Json shards;
   if (parts) {
@@ -102,7 +119,7 @@ void load_file(const fs::path& path, const std::vector<StateTensor>& into, bool 
   require(missing.empty(), path.string(), ": ", missing.size(), " tensors are missing, the first is '",
           missing.empty() ? "" : missing[0],
           "'; was it written with another optimizer or model.torch_dtype?");
-  require(used == file.tensors().size(), path.string(), ": holds ", file.tensors().size(),
+  require(!all || used == file.tensors().size(), path.string(), ": holds ", file.tensors().size(),
           " tensors, the optimizer has ", used,
           "; was it written with another optimizer or model.torch_dtype?");
 }
@@ -110,16 +127,18 @@ void load_file(const fs::path& path, const std::vector<StateTensor>& into, bool 
 }  // namespace
 
 FileSums save_optimizer(const fs::path& directory, const Optimizer& optimizer, Communicator* ranks) {
-  const std::vector<StateTensor> kept = kept_state(optimizer);
   const int rank = ranks ? ranks->rank() : 0;
-  const bool writes = writer_of(kept, ranks) == rank;
+  const auto by_writer = state_by_writer(optimizer, ranks);
+  const auto written = by_writer.find(rank);
+  const bool writes = written != by_writer.end();
   FileSum own;
   together(ranks, [&] {
     if (!writes) return;
     std::vector<TensorSource> tensors;
-    for (const StateTensor& t : kept) tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
+    for (const StateTensor& t : written->second)
+      tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
     SafetensorsMetadata metadata = pytorch_metadata;
-    if (several(ranks)) metadata[shards_key] = describe(kept);
+    if (several(ranks)) metadata[shards_key] = describe(written->second);
     own = write_safetensors(directory / file_name(ranks, rank), std::move(tensors), metadata);
   });
   const std::string_view bytes(reinterpret_cast<const char*>(&own), sizeof own);
@@ -132,10 +151,11 @@ FileSums save_optimizer(const fs::path& directory, const Optimizer& optimizer, C
 }
 
 void load_optimizer(const fs::path& directory, Optimizer& optimizer, Communicator* ranks) {
-  const std::vector<StateTensor> kept = kept_state(optimizer);
-  const int writer = writer_of(kept, ranks);
+  const int rank = ranks ? ranks->rank() : 0;
+  const auto by_writer = state_by_writer(optimizer, ranks);
   together(ranks, [&] {
-    if (writer >= 0) load_file(directory / file_name(ranks, writer), kept, several(ranks));
+    for (const auto& [writer, state] : by_writer)
+      load_file(directory / file_name(ranks, writer), state, several(ranks), writer == rank);
   });
 }
 

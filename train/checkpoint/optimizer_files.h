@@ -13,8 +13,8 @@
 /// "shape" is that of the global tensor. "ranges" are Shard::ranges(), absent where no dimension is cut; "flat" is
 /// Shard::flat_range(), absent where there is none. A whole tensor has its global shape.
 ///
-/// A rank that owns nothing writes no file. Of ranks that own the same (DDP, replicas of HSDP) the lowest of those
-/// that count (StateTensor::counts) writes, and the others read its file.
+/// Of ranks that own the same part of a tensor (DDP, replicas of HSDP, norms under tensor parallelism) the lowest
+/// writes that part, and the others read it from its file. A rank that has nothing to write makes no file.
 namespace nemocube {
 
 /// Writes the files, in an existing directory. All ranks call together; returns the sums of all files by name,

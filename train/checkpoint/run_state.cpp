@@ -1,6 +1,9 @@
 #include "train/checkpoint/run_state.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+
 #include "core/error.h"
 #include "data/json/json.h"
 
@@ -9,6 +12,14 @@ namespace {
 
 // More than any run counts, and small enough that products with batch sizes stay within 64 bits.
 constexpr std::int64_t highest_count = std::int64_t{1} << 48;
+
+// Sizes of the grid that divide the model.
+constexpr std::array<std::pair<const char*, std::int64_t GridSizes::*>, 5> model_sizes{
+    {{"tp", &GridSizes::tp},
+     {"cp", &GridSizes::cp},
+     {"pp", &GridSizes::pp},
+     {"expt_tp", &GridSizes::expt_tp},
+     {"ep", &GridSizes::ep}}};
 
 std::int64_t count(const JsonView& json, const char* name) {
   const JsonView value = json.at(name);
@@ -34,9 +45,25 @@ void check_possible(const std::string& file, const RunState& s) {
 }  // namespace
 
 std::string to_string(const RankLayout& layout) {
-  if (layout.ranks == 1) return "1 rank";
-  return cat(layout.ranks, " ranks (dp_shard ", layout.dp_shard, ", dp_replicate ", layout.dp_replicate,
-             ", ZeRO level ", static_cast<int>(layout.zero), ")");
+  const GridSizes& grid = layout.grid;
+  if (grid.ranks() == 1) return "1 rank";
+  std::string text = cat(grid.ranks(), " ranks (");
+  for (const auto& [name, size] : model_sizes)
+    if (grid.*size > 1) text += cat(name, ' ', grid.*size, ", ");
+  text += cat("dp_shard ", grid.dp_shard, ", dp_replicate ", grid.dp_replicate, ", ZeRO level ",
+              static_cast<int>(layout.zero));
+  return text + (layout.stages.empty() ? ")" : cat("; ", layout.stages, ")"));
+}
+
+std::string describe_stages(const PipelinePlan& pipeline) {
+  if (pipeline.stages.size() == 1) return "";
+  std::string text;
+  for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
+    const auto& [first, end, embeddings, head] = pipeline.stages[s];
+    text += cat(s > 0 ? "; " : "", "rank ", pipeline.rank_of_stage[s], ": ",
+                first < end ? cat("blocks ", first, " to ", end - 1) : "no blocks");
+  }
+  return text;
 }
 
 FileSum write_run_state(const std::filesystem::path& file, const RunState& s, const Origin& origin,
@@ -53,11 +80,14 @@ FileSum write_run_state(const std::filesystem::path& file, const RunState& s, co
               {"serial", origin.serial},
               {"parent", origin.parent},
               {"parent_steps", origin.parent_steps}}}};
-  if (layout.ranks > 1)
-    json["layout"] = {{"ranks", layout.ranks},
-                      {"dp_shard", layout.dp_shard},
-                      {"dp_replicate", layout.dp_replicate},
-                      {"zero", static_cast<int>(layout.zero)}};
+  if (layout.ranks() > 1) {
+    Json& ranks = json["layout"] = {{"ranks", layout.ranks()},
+                                    {"dp_shard", layout.grid.dp_shard},
+                                    {"dp_replicate", layout.grid.dp_replicate},
+                                    {"zero", static_cast<int>(layout.zero)}};
+    for (const auto& [name, size] : model_sizes) ranks[name] = layout.grid.*size;
+    if (!layout.stages.empty()) ranks["stages"] = layout.stages;
+  }
   return write_file_atomically(file, dump_json(json) + "\n");
 }
 
@@ -91,8 +121,19 @@ RankLayout read_rank_layout(const std::filesystem::path& file) {
   const JsonView zero = layout->at("zero");
   if (zero.integer() < 0 || zero.integer() > static_cast<int>(ZeroLevel::parameters))
     zero.refuse("an integer from 0 to 3");
-  return {count(*layout, "ranks"), count(*layout, "dp_shard"), count(*layout, "dp_replicate"),
-          static_cast<ZeroLevel>(zero.integer())};
+  RankLayout read;
+  read.zero = static_cast<ZeroLevel>(zero.integer());
+  GridSizes& grid = read.grid;
+  grid.dp_shard = count(*layout, "dp_shard");
+  grid.dp_replicate = count(*layout, "dp_replicate");
+  for (const auto& [name, size] : model_sizes)
+    if (layout->find(name)) grid.*size = count(*layout, name);
+  if (const auto stages = layout->find("stages")) read.stages = stages->string();
+  std::int64_t rest = count(*layout, "ranks");
+  for (const std::int64_t size : {grid.tp, grid.cp, grid.dp_shard, grid.dp_replicate, grid.pp})
+    rest = size > 0 && rest % size == 0 ? rest / size : 0;
+  if (rest != 1) layout->at("ranks").refuse("the product of tp, cp, dp_shard, dp_replicate and pp");
+  return read;
 }
 
 }  // namespace nemocube

@@ -7,6 +7,8 @@
 #include "data/json/atomic_file.h"
 #include "data/loader/loader.h"
 #include "parallel/data_parallel/flat_unit.h"
+#include "parallel/grid/grid_sizes.h"
+#include "parallel/parallel_model/pipeline_plan.h"
 
 namespace nemocube {
 
@@ -31,14 +33,21 @@ struct Origin {
 
 /// How the ranks of a run divide model and optimizer.
 struct RankLayout {
-  std::int64_t ranks = 1, dp_shard = 1, dp_replicate = 1;
+  GridSizes grid;  ///< kv_replicas and state_replicas are 1: they follow from the model
   ZeroLevel zero = ZeroLevel::none;
+  std::string stages;  ///< describe_stages()
+  std::int64_t ranks() const { return grid.ranks(); }
   friend bool operator==(const RankLayout&, const RankLayout&) = default;
 };
-/// "4 ranks (dp_shard 2, dp_replicate 2, ZeRO level 3)", "1 rank"
+/// "1 rank", "4 ranks (dp_shard 2, dp_replicate 2, ZeRO level 3)", "4 ranks (pp 2, ep 2, dp_shard 2, dp_replicate 1,
+/// ZeRO level 3; STAGES)"; of tp, cp, pp, expt_tp and ep those above 1.
 std::string to_string(const RankLayout& layout);
+/// "rank 0: blocks 0 to 3; rank 1: blocks 4 to 7": the stages in their order, by pipeline rank. Empty where there is
+/// one stage.
+std::string describe_stages(const PipelinePlan& pipeline);
 
-/// The file state.json of a checkpoint. That of one rank does not name the layout.
+/// The file state.json of a checkpoint. That of one rank does not name the layout. Sizes of the grid that the layout
+/// of an older program does not name are 1.
 FileSum write_run_state(const std::filesystem::path& file, const RunState& state, const Origin& origin,
                         const RankLayout& layout = {});
 /// Throws Error naming the file and the field when a field is missing, is not an integer or has an impossible

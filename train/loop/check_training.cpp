@@ -49,8 +49,9 @@ void report_memory(const std::vector<MemoryItem>& items, const RankPlan& plan) {
     log_warning("that is more than there is: ", bytes_text(limit.bytes), " (", limit.name,
                 "). Lower step_scheduler.local_batch_size, or set distributed.activation_checkpointing or "
                 "model.torch_dtype: bf16");
-  else if (plan.dp > 1 && total_bytes(items) * plan.dp > limit.bytes)
-    log_warning("that is more than there is here for ", plan.dp, " ranks: ", bytes_text(limit.bytes), " (",
+  else if (const std::int64_t ranks = plan.grid.ranks();
+           ranks > 1 && total_bytes(items) * ranks > limit.bytes)
+    log_warning("that is more than there is here for ", ranks, " ranks: ", bytes_text(limit.bytes), " (",
                 limit.name, "), so they need several machines");
 }
 
@@ -69,10 +70,10 @@ void check_training(const Recipe& recipe, std::int64_t ranks) {
     if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
   }
   RankPlan plan;  // one rank, where the recipe does not fit the number of ranks
-  problems.collect([&] {
-    plan = plan_ranks(recipe.distributed, ranks);
-    if (config && ranks > 1) plan_model(recipe.distributed, resolve_environment(recipe).settings, plan, *config);
-  });
+  problems.collect([&] { plan = plan_ranks(recipe.distributed, ranks); });
+  if (config)
+    problems.collect(
+        [&] { plan_model(recipe.distributed, resolve_environment(recipe).settings, plan, *config); });
   std::optional<Tokenizer> tokenizer;
   std::optional<Loader> loader;
   problems.collect([&] {

@@ -29,6 +29,12 @@ Divide RunRanks::divide() {
           }};
 }
 
+RankLayout RunRanks::layout() const {
+  if (!several()) return {};
+  expect(parallel_ != nullptr, "the layout of ranks that have no model yet");
+  return {plan_.grid, plan_.options.level, describe_stages(parallel_->plan().pipeline)};
+}
+
 std::string RunRanks::text(const KernelChoice& kernels) const {
   const dnnl_version_t* dnn = dnnl_version();
   std::string variants;

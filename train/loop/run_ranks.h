@@ -26,10 +26,8 @@ class RunRanks {
   bool first() const { return world_.rank() == 0; }
   World& world() const { return world_; }
   const RankPlan& plan() const { return plan_; }
-  RankLayout layout() const {
-    return {world_.size(), plan_.dp_shard, plan_.dp_replicate,
-            several() ? plan_.options.level : ZeroLevel::none};
-  }
+  /// Once the model is divided.
+  RankLayout layout() const;
   std::int64_t dp_rank() const { return place_of(plan_.grid, world_.rank()).dp(plan_.grid); }
   std::int64_t dp_size() const { return plan_.dp; }
   /// For logs: ranks, strategy, threads, libraries and kernel variants.

@@ -62,7 +62,7 @@ std::vector<StateTensor> Optimizer::state() const {
   for (const Slot& slot : slots_) {
     const Parameter& p = *slot.parameter;
     const auto add = [&](const char* kind, const Tensor& value) {
-      all.push_back({kind + p.name, value, p.shard, p.counts});
+      all.push_back({kind + p.name, value, p.shard});
     };
     if (slot.first) add(sgd ? "momentum." : "exp_avg.", slot.first);
     if (slot.second) add("exp_avg_sq.", slot.second);

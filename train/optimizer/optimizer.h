@@ -29,8 +29,7 @@ struct StateTensor {
   std::string name;  ///< "exp_avg.<parameter>", "exp_avg_sq.<parameter>", "momentum.<parameter>",
                      ///< "master.<parameter>"
   Tensor value;
-  Shard shard;         ///< of the state of the global parameter
-  bool counts = true;  ///< checkpoints take the state from this process; see Parameter
+  Shard shard;  ///< of the state of the global parameter
 };
 
 /// Updates what this process owns of every trainable parameter from its accumulated gradient. Moments and masters
