@@ -21,7 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr std::int64_t small_bytes = 4096;  // up to here latency counts more than bytes
 constexpr const char* ending_text = "another failure ends the job";
 constexpr int exchange_tag = 0, check_tag = 1, first_tag = 2;
 
@@ -190,7 +189,7 @@ void Execution::run() {
 
 void Execution::all_reduce() {
   const std::int64_t bytes = call_.out.bytes();
-  if (bytes > small_bytes) {
+  if (bytes > latency_bound_bytes) {
     const auto offsets = byte_offsets(even_counts(call_.out.numel(), size_), call_.dtype);
     return reduce_parts(offsets, out() + offsets[static_cast<std::size_t>(rank_)], true);
   }
@@ -281,7 +280,7 @@ void Execution::broadcast() {
   const int root = call_.root;
   // Phase 0 brings each rank its part from the root. In phase 1 its part goes from there to the others.
   std::vector<std::int64_t> offsets;
-  if (bytes > small_bytes) {
+  if (bytes > latency_bound_bytes) {
     offsets = byte_offsets(even_counts(bytes, size_), DType::u8);
   } else {  // one part, the root's
     offsets.assign(static_cast<std::size_t>(size_) + 1, 0);

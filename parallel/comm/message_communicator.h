@@ -24,6 +24,9 @@ struct CommOptions {
   std::int64_t message_bytes = std::int64_t{1} << 20;
 };
 
+/// Up to here latency counts more than bytes in all_reduce and broadcast.
+constexpr std::int64_t latency_bound_bytes = 4096;
+
 /// What all communicators of the process share.
 struct CommEngine {
   CommOptions options;

@@ -51,27 +51,37 @@ std::vector<std::string> those_of(const HypercubeGrid& grid, const Row& row) {
 
 }  // namespace
 
-ProcessGroups::ProcessGroups(World& world, const HypercubeGrid& grid) : world_(world) {
-  const bool inside = grid.contains(world.rank());
+std::vector<NamedGroups> named_groups(const HypercubeGrid& grid) {
+  std::vector<NamedGroups> all;
   for (const Row& row : rows()) {
     if (!grid.has_view(row.view)) continue;
-    std::unique_ptr<Communicator> group;
     const auto dimensions = those_of(grid, row);
-    const auto ranks = dimensions.empty() ? std::nullopt : std::optional(grid.groups(dimensions, row.view));
-    if (ranks && ranks->size() > 1) {
+    NamedGroups named{row.name, {}, row.ends_only};
+    if (!dimensions.empty()) named.groups = grid.groups(dimensions, row.view);
+    if (named.groups && named.groups->size() == 1) named.groups.reset();
+    all.push_back(std::move(named));
+  }
+  return all;
+}
+
+ProcessGroups::ProcessGroups(World& world, const HypercubeGrid& grid) : world_(world) {
+  const bool inside = grid.contains(world.rank());
+  for (const auto& [name, ranks, ends_only] : named_groups(grid)) {
+    std::unique_ptr<Communicator> group;
+    if (ranks) {
       int colour = -1, key = 0;
       if (inside) {
         key = static_cast<int>(ranks->position_of(world.rank()));
         const bool end = key == 0 || key == ranks->size() - 1;
-        if (end || !row.ends_only) colour = static_cast<int>(ranks->group_of(world.rank()));
+        if (end || !ends_only) colour = static_cast<int>(ranks->group_of(world.rank()));
       }
-      group = world.split(row.name, colour, key);
+      group = world.split(name, colour, key);
     } else if (inside) {
-      group = self_communicator(row.name, world.rank());
+      group = self_communicator(name, world.rank());
     }
     if (!group) continue;
-    names_.emplace_back(row.name);
-    groups_.emplace(row.name, std::move(group));
+    names_.emplace_back(name);
+    groups_.emplace(name, std::move(group));
   }
 }
 

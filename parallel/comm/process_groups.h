@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,15 @@
 #include "parallel/grid/hypercube_grid.h"
 
 namespace nemocube {
+
+/// All groups of one name in a grid.
+struct NamedGroups {
+  std::string name;
+  std::optional<RankGroups> groups;  ///< absent: each rank is a group of its own
+  bool ends_only = false;            ///< of each group, only the first and the last rank
+};
+/// The table of ProcessGroups for a grid of any number of ranks, in the order in which the groups are made.
+std::vector<NamedGroups> named_groups(const HypercubeGrid& grid);
 
 /// The communicators of this rank, one for each group that a dense or MoE model needs. All are made at the
 /// start, by all ranks of the world in one fixed order.

@@ -30,7 +30,7 @@ DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const 
       p.counts = p.counts && groups["dp_cp"].rank() == 0;
       continue;
     }
-    const auto block = unit_of(p);
+    const auto block = unit_of(p.name);
     (block ? of_block[*block] : root).push_back(&p);
   }
   const GradientSourceOf sources = source_of ? source_of : [](const Parameter&) { return GradientSource{}; };

@@ -19,23 +19,32 @@ std::vector<Range> within(const std::vector<Range>& ranges, const Range& part) {
 
 }  // namespace
 
-std::optional<std::int64_t> unit_of(const Parameter& parameter) {
-  return parameter.name.find(".mixer.") == parameter.name.npos ? std::nullopt : block_of(parameter.name);
+std::optional<std::int64_t> unit_of(std::string_view parameter) {
+  return parameter.find(".mixer.") == parameter.npos ? std::nullopt : block_of(parameter);
+}
+
+FlatLayout::FlatLayout(std::span<const std::int64_t> counts, std::int64_t ranks) {
+  std::int64_t end = 0;
+  for (const std::int64_t count : counts) {
+    starts.push_back(end);
+    end += aligned(count, alignment);
+  }
+  size = aligned(end, alignment * ranks);
+  shard = size / ranks;
 }
 
 FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device)
     : parameters_(std::move(parameters)) {
   expect(!parameters_.empty(), "flat unit without parameters");
   const DType dtype = parameters_[0]->value.dtype();
-  std::vector<std::int64_t> starts;
-  std::int64_t end = 0;
+  std::vector<std::int64_t> counts;
   for (const Parameter* p : parameters_) {
     expect(p->value.dtype() == dtype && p->value.is_meta(), "flat unit: ", p->name, " is ", p->value.dtype(),
            " on ", p->value.device());
-    starts.push_back(end);
-    end += aligned(p->value.numel(), alignment);
+    counts.push_back(p->value.numel());
   }
-  const std::int64_t size = aligned(end, alignment * ranks), shard = size / ranks, first = rank * shard;
+  const FlatLayout layout(counts, ranks);
+  const std::int64_t size = layout.size, shard = layout.shard, first = rank * shard;
   values_ = Tensor::zeros({size}, dtype, device);
   gradients_ = Tensor::zeros({size}, accumulate_dtype(dtype), device);
   own_values_ = level == ZeroLevel::none         ? values_
@@ -46,7 +55,7 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
                                                   : Tensor::zeros({shard}, gradients_.dtype(), device);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& p = *parameters_[i];
-    const std::int64_t start = starts[i], count = p.value.numel();
+    const std::int64_t start = layout.starts[i], count = counts[i];
     const Shape shape = p.value.shape();
     p.value = values_.narrow(0, start, count).reshape(shape);
     p.node->set_place(gradients_.narrow(0, start, count).reshape(shape));

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "model/parameters.h"
@@ -17,20 +19,27 @@ enum class ZeroLevel : std::uint8_t {
 
 /// The block whose unit a parameter belongs to: that of its mixer. Nothing for the root unit (embeddings, norms,
 /// head). Norms of blocks are in the root, because one operation adds up a block and applies the norm of the next.
-std::optional<std::int64_t> unit_of(const Parameter& parameter);
+std::optional<std::int64_t> unit_of(std::string_view parameter);
+
+/// Where parameters start in a flat buffer: at multiples of `alignment` elements, as does each rank's part.
+struct FlatLayout {
+  static constexpr std::int64_t alignment = 64;  ///< elements: whole cache lines in every dtype
+  /// `counts`: elements of each parameter.
+  FlatLayout(std::span<const std::int64_t> counts, std::int64_t ranks);
+  std::vector<std::int64_t> starts;
+  std::int64_t size = 0, shard = 0;  ///< elements of the buffer, and of each rank's part
+};
 
 /// Some parameters of one dtype, one after another in flat buffers, so that one collective moves all of them.
 ///
 ///     values      [n shard]   dtype of the parameters: Parameter::value are views
 ///     gradients   [n shard]   accumulation dtype: the gradients of the leaves are views
 ///
-/// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. Parameters start
-/// at multiples of `alignment` elements, as does each rank's part. Nothing reads the gaps.
+/// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. Nothing reads the
+/// gaps between parameters (FlatLayout).
 /// Source: Megatron-LM, param_and_grad_buffer.py (without its buckets: a unit is one block).
 class FlatUnit {
  public:
-  static constexpr std::int64_t alignment = 64;  ///< elements: whole cache lines in every dtype
-
   /// Takes over the parameters, which have no memory yet (meta): gives them values and gradients here, and what
   /// rank `rank` of `ranks` owns. With ZeroLevel::none that is everything. Throws std::logic_error for
   /// parameters of several dtypes, or with memory of their own.

@@ -170,6 +170,22 @@ std::vector<Program> make_programs(const Schedule& schedule, const Simulation& s
   return programs;
 }
 
+std::vector<bool> last_backward_passes(const Program& program) {
+  std::set<std::int64_t> uses, writings;  // stages of later items that end them
+  std::vector<bool> last(program.size());
+  for (std::size_t i = program.size(); i-- > 0;) {
+    const auto* action = std::get_if<Action>(&program[i]);
+    if (!action || action->kind == Kind::forward) continue;
+    const bool uses_weights = action->kind != Kind::backward_weight,
+               writes_gradients = action->kind != Kind::backward_input;
+    last[i] = !(uses_weights && uses.contains(action->stage)) &&
+              !(writes_gradients && writings.contains(action->stage));
+    if (uses_weights) uses.insert(action->stage);
+    if (writes_gradients) writings.insert(action->stage);
+  }
+  return last;
+}
+
 void check_rendezvous(const std::vector<Program>& programs) { Rendezvous(programs).run(); }
 
 }  // namespace nemocube

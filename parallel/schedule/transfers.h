@@ -47,6 +47,10 @@ using Program = std::vector<ProgramItem>;
 /// pre: `simulation` is of `schedule`
 std::vector<Program> make_programs(const Schedule& schedule, const Simulation& simulation);
 
+/// For each item: whether it is a backward pass after which no later item ends the same for its stage, the use of
+/// weights in backward (B and I) or the writing of gradients (B and W).
+std::vector<bool> last_backward_passes(const Program& program);
+
 /// Executes the programs of all ranks in thought. An exchange ends when each of its transfers has both of its
 /// ranks in an exchange that lists it. Error when an action lacks an input that is computed on another rank,
 /// and for a deadlock: the item at which every rank waits.

@@ -67,7 +67,7 @@ class Units {
         frozen_ += p.value.bytes();
         continue;
       }
-      elements[{unit_of(p).value_or(-1), p.value.dtype()}] += aligned(p.value.numel(), alignment);
+      elements[{unit_of(p.name).value_or(-1), p.value.dtype()}] += aligned(p.value.numel(), alignment);
     }
     for (const auto& [key, count] : elements) {
       const auto [block, dtype] = key;
@@ -108,7 +108,7 @@ class Units {
   }
 
  private:
-  static constexpr std::int64_t alignment = FlatUnit::alignment;
+  static constexpr std::int64_t alignment = FlatLayout::alignment;
   std::int64_t frozen_ = 0;
   Bytes root_;
   std::map<std::int64_t, Bytes> blocks_;

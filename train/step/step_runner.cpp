@@ -11,12 +11,6 @@ namespace {
 using Kind = Action::Kind;
 using Payload = Transfer::Payload;
 
-/// Whether both kinds end the same thing: the use of weights in backward (B and I), or the writing of gradients
-/// (B and W).
-bool ends_alike(Kind a, Kind b) {
-  return a != Kind::forward && b != Kind::forward && (a == b || a == Kind::backward || b == Kind::backward);
-}
-
 Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), t.device()); }
 
 }  // namespace
@@ -29,6 +23,7 @@ StepRunner::StepRunner(NemotronH& model, std::span<const TokenBatch> microbatche
 }
 
 void StepRunner::run(const Program& program, StepTensors& sums) {
+  const std::vector<bool> last = last_backward_passes(program);
   for (std::size_t i = 0; i < program.size(); ++i) {
     if (const auto* transfers = std::get_if<Exchange>(&program[i])) {
       exchange(*transfers);
@@ -38,20 +33,11 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
     if (action.kind == Kind::forward)
       forward(action);
     else
-      backward(action, is_last(program, i), sums);
+      backward(action, last[i], sums);
   }
   for (const auto& work : transfers_) work->wait();
   expect(live_.empty() && arrivals_.empty() && outgoing_.empty(), "a step ends with ", live_.size(),
          " unfinished microbatches");
-}
-
-bool StepRunner::is_last(const Program& program, std::size_t item) const {
-  const Action& action = std::get<Action>(program[item]);
-  return std::none_of(program.begin() + static_cast<std::ptrdiff_t>(item) + 1, program.end(),
-                      [&](const ProgramItem& later) {
-                        const auto* a = std::get_if<Action>(&later);
-                        return a && a->stage == action.stage && ends_alike(a->kind, action.kind);
-                      });
 }
 
 void StepRunner::forward(const Action& action) {

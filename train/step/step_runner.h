@@ -39,7 +39,6 @@ class StepRunner {
   void forward(const Action& action);
   void backward(const Action& action, bool last, StepTensors& sums);
   void exchange(const Exchange& transfers);
-  bool is_last(const Program& program, std::size_t item) const;
   void hand_over(const Key& key, Tensor tensor, std::int64_t to_stage);
   Tensor arrived(const Key& key);
   Var start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums);

@@ -1,0 +1,275 @@
+#include "parallel/planner/model_traffic.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "parallel/context_parallel/mamba_core.h"
+#include "parallel/context_parallel/sequence_cut.h"
+#include "parallel/expert_parallel/expert_groups.h"
+#include "parallel/mappings/mappings.h"
+
+namespace nemocube {
+namespace {
+
+constexpr std::int64_t loss_padding = 32;  // rows; linear_cross_entropy
+
+std::int64_t sum(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+/// Rows of a context-parallel rank that have a label.
+std::int64_t labelled_rows(const SequenceCut& cut, std::int64_t rank, std::int64_t unlabelled) {
+  std::int64_t labels = 0;
+  for (std::int64_t i = 0; i < cut.whole().count(); ++i)
+    for (const Range& chunk : cut.chunks(i, rank))
+      labels += std::clamp<std::int64_t>(cut.whole().length(i) - unlabelled - chunk.begin, 0, chunk.size());
+  return labels;
+}
+
+}  // namespace
+
+ModelTraffic::ModelTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load)
+    : config_(config), plan_(plan), load_(load) {
+  const TensorPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
+  const auto cut = [&](const std::string& module) { return tensor.style(module) != TensorStyle::replicated; };
+  cuts_embeddings_ = cut("backbone.embeddings");
+  cuts_head_ = cut("lm_head");
+  for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+    Block block{config.blocks[static_cast<std::size_t>(i)]};
+    const std::string mixer = cat("backbone.layers.", i, ".mixer.");
+    switch (block.kind) {
+      case BlockKind::mamba:
+        block.cut = cut(mixer + "in_proj");
+        break;
+      case BlockKind::attention:
+        block.cut = cut(mixer + "q_proj");
+        break;
+      case BlockKind::mlp:
+        block.cut = cut(mixer + "up_proj");
+        break;
+      case BlockKind::moe:
+        block.shared_cut = cut(mixer + "shared_experts.up_proj");
+        break;
+    }
+    blocks_.push_back(block);
+  }
+  for (std::int64_t rank = 0; rank < plan.grid.cp; ++rank) {
+    const SequenceCut part(load.microbatch, plan.grid.cp, rank);
+    rows_of_cp_.push_back(part.local().tokens());
+    labels_of_cp_.push_back(labelled_rows(part, rank, load.unlabelled));
+  }
+}
+
+std::int64_t ModelTraffic::routed_rows(std::int64_t tp, std::int64_t cp) const {
+  return even_rows(rows(cp), plan_.grid.tp)[static_cast<std::size_t>(tp)];
+}
+
+std::int64_t ModelTraffic::residual_rows(const GridPlace& place) const {
+  return plan_.sequence_parallel ? routed_rows(place.tp, place.cp) : rows(place.cp);
+}
+
+void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Program& program) const {
+  const std::int64_t m = load_.microbatches;
+  const Times once{m, m}, in_blocks{load_.checkpointing ? 2 * m : m, m};  // forward again before backward
+  for (const ModelChunk& chunk : plan_.pipeline.chunks_of(place.pp)) {
+    if (chunk.embeddings) add_way_out(traffic, place, cuts_embeddings_, once);
+    for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config_.num_layers()); ++i) {
+      const Block& block = blocks_[static_cast<std::size_t>(i)];
+      const bool moe = block.kind == BlockKind::moe, cut = moe ? block.shared_cut : block.cut;
+      add_way_in(traffic, place, cut, in_blocks);
+      if (block.kind == BlockKind::attention) add_attention(traffic, place, block, in_blocks);
+      if (block.kind == BlockKind::mamba) add_mamba(traffic, place, block, in_blocks);
+      if (moe) add_experts(traffic, place, in_blocks);
+      add_way_out(traffic, place, cut, in_blocks);
+    }
+    if (!chunk.head) continue;
+    add_way_in(traffic, place, cuts_head_, once);
+    add_loss(traffic, place);
+  }
+  add_exchanges(traffic, place, program);
+}
+
+/// Sequence parallel gathers rows before a layer, and adds or cuts their gradients. Otherwise all rows are there, and
+/// the gradients of a layer that is cut are added.
+void ModelTraffic::add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
+  const std::int64_t own = residual_rows(place) * config_.hidden_size,
+                     all = rows(place.cp) * config_.hidden_size;
+  if (plan_.sequence_parallel) traffic.all_gather("tp", own, load_.dtype, times.forward);
+  if (!cut) return;
+  if (plan_.sequence_parallel)
+    traffic.reduce_scatter("tp", own, all, load_.dtype, times.backward);
+  else
+    traffic.all_reduce("tp", all, load_.dtype, times.backward);
+}
+
+/// The parts of a layer that is cut are added: to the own rows with sequence parallel, whose gradients are gathered.
+void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
+  const std::int64_t own = residual_rows(place) * config_.hidden_size,
+                     all = rows(place.cp) * config_.hidden_size;
+  if (plan_.sequence_parallel) {
+    if (cut) traffic.reduce_scatter("tp", own, all, load_.dtype, times.forward);
+    traffic.all_gather("tp", own, load_.dtype, times.backward);
+  } else if (cut) {
+    traffic.all_reduce("tp", all, load_.dtype, times.forward);
+  }
+}
+
+/// Every rank sees the keys and values of all, forward and again in backward, and their gradients are added at the
+/// owner.
+void ModelTraffic::add_attention(RankTraffic& traffic, const GridPlace& place, const Block& block,
+                                 Times times) const {
+  const std::int64_t c = plan_.grid.cp;
+  if (c == 1) return;
+  const std::int64_t heads = block.cut
+                                 ? std::max<std::int64_t>(1, config_.num_key_value_heads / plan_.grid.tp)
+                                 : config_.num_key_value_heads;
+  const std::int64_t width = heads * config_.head_dim;
+  const DType sums = accumulate_dtype(load_.dtype);
+  const std::int64_t own = rows(place.cp) * width, all = sum(rows_of_cp_) * width,
+                     walks = times.forward + times.backward;
+  if (plan_.context_attention == ContextAttention::all_gather) {
+    traffic.all_gather("cp", own, load_.dtype, 2 * walks);
+    traffic.reduce_scatter("cp", own, all, sums, 2 * times.backward);
+    return;
+  }
+  // In a ring, a rank passes on the blocks of all but the next one, and the gradients of all but its own.
+  for (std::int64_t step = 0; step < c; ++step) {
+    const std::int64_t block_size = 2 * width * rows((place.cp - step + c) % c);
+    if (step + 1 < c) traffic.exchange("cp", block_size, load_.dtype, walks);
+    if (step > 0) traffic.exchange("cp", block_size, sums, times.backward);
+  }
+}
+
+/// Each rank gets its heads' columns of all rows and returns their results; gradients go the other way.
+void ModelTraffic::add_mamba(RankTraffic& traffic, const GridPlace& place, const Block& block,
+                             Times times) const {
+  const std::int64_t c = plan_.grid.cp, t = block.cut ? plan_.grid.tp : 1;
+  const std::int64_t heads = config_.mamba_num_heads / t,
+                     groups = std::max<std::int64_t>(1, config_.n_groups / t), own = rows(place.cp);
+  // A norm group that several tp ranks share is normalised by one sum over them, forward and backward.
+  if (block.cut && own > 0)
+    traffic.all_reduce("state_replicas", own * groups, accumulate_dtype(load_.dtype),
+                       times.forward + times.backward);
+  if (c == 1) return;
+  const MambaHeadCut cut = cut_mamba_heads(heads, groups, c);
+  const std::int64_t results = cut.heads * config_.mamba_head_dim,
+                     inputs = results + 2 * cut.groups * config_.ssm_state_size + cut.heads,
+                     own_to_all = (c - 1) * own, all_to_own = sum(rows_of_cp_) - own;
+  traffic.all_to_all("cp", own_to_all * inputs, load_.dtype, times.forward);
+  traffic.all_to_all("cp", all_to_own * results, load_.dtype, times.forward);
+  traffic.all_to_all("cp", own_to_all * results, load_.dtype, times.backward);
+  traffic.all_to_all("cp", all_to_own * inputs, load_.dtype, times.backward);
+}
+
+void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, Times times) const {
+  if (!plan_.sequence_parallel) {  // each tp rank routes its part of the rows, and all get all results
+    const std::int64_t own = routed_rows(place.tp, place.cp) * config_.hidden_size;
+    traffic.all_gather("tp", own, load_.dtype, times.forward + times.backward);
+  }
+  add_router_losses(traffic);
+  if (plan_.grid.ep * plan_.grid.expt_tp == 1) return;
+  if (plan_.dispatcher == DispatcherKind::alltoall)
+    add_alltoall(traffic, place, times);
+  else
+    add_allgather(traffic, place, times);
+}
+
+/// What the losses count of a microbatch, see route(): of each sequence, of the whole, or its tokens alone. No replay
+/// counts again.
+void ModelTraffic::add_router_losses(RankTraffic& traffic) const {
+  const RouterLosses& losses = load_.router_losses;
+  const std::int64_t counts = config_.n_routed_experts + 1;
+  const std::int64_t table = losses.seq_aux                  ? load_.microbatch.count() * counts
+                             : losses.aux                    ? counts
+                             : losses.global_aux || losses.z ? 1
+                                                             : 0;
+  if (table > 0) traffic.all_reduce("tp_cp", table, DType::i64, load_.microbatches);
+  if (losses.global_aux) traffic.all_reduce("tp_dp_cp", counts, DType::i64, load_.microbatches);
+}
+
+/// Of a device's `tokens`, how many choices fall on some experts: the choices of all tokens go around the experts.
+std::int64_t ModelTraffic::choices_for(std::int64_t tokens, Range experts) const {
+  const std::int64_t choices = tokens * config_.num_experts_per_tok, count = config_.n_routed_experts;
+  const auto before = [&](std::int64_t expert) {
+    return expert * (choices / count) + std::min(expert, choices % count);
+  };
+  return before(experts.end) - before(experts.begin);
+}
+
+/// The tokens of a member of the place's group tp_ep.
+std::int64_t ModelTraffic::tokens_at(const GridPlace& place, std::int64_t member) const {
+  const GridSizes& g = plan_.grid;
+  const std::int64_t index = place.expt_dp * g.expt_tp * g.ep + member;  // among the ranks of the stage
+  return routed_rows(index % g.tp, index / g.tp % g.cp);
+}
+
+void ModelTraffic::add_alltoall(RankTraffic& traffic, const GridPlace& place, Times times) const {
+  const GridSizes& g = plan_.grid;
+  const std::int64_t experts = config_.n_routed_experts, passes = times.forward + times.backward;
+  const auto tokens = [&](std::int64_t slice, std::int64_t ep) {
+    return tokens_at(place, slice + g.expt_tp * ep);
+  };
+  const Range here = experts_of(experts, g.ep, place.ep);
+  const std::int64_t own_tokens = tokens(place.expt_tp, place.ep);
+  std::int64_t own_slice = 0, all_slices = 0;  // rows after the exchange over ep
+  for (std::int64_t slice = 0; slice < g.expt_tp; ++slice) {
+    std::int64_t rows_of_slice = 0;
+    for (std::int64_t ep = 0; ep < g.ep; ++ep) rows_of_slice += choices_for(tokens(slice, ep), here);
+    all_slices += rows_of_slice;
+    if (slice == place.expt_tp) own_slice = rows_of_slice;
+  }
+  const std::int64_t kept = choices_for(own_tokens, here), arriving = own_slice - kept,
+                     leaving = own_tokens * config_.num_experts_per_tok - kept,
+                     width = config_.expert_width();
+  traffic.all_gather("tp_ep", experts, DType::i64, times.forward);  // rows for each expert
+  // Rows go to their experts and results come back; gradients the other way.
+  traffic.all_to_all("ep", leaving * width, load_.dtype, passes);
+  traffic.all_to_all("ep", arriving * width, load_.dtype, passes);
+  // Every slice of an expert sees the rows of all, and the results of slices are added; gradients alike.
+  traffic.all_gather("expt_tp", own_slice * width, load_.dtype, passes);
+  traffic.reduce_scatter("expt_tp", own_slice * width, all_slices * width, load_.dtype, passes);
+}
+
+void ModelTraffic::add_allgather(RankTraffic& traffic, const GridPlace& place, Times times) const {
+  const GridSizes& g = plan_.grid;
+  const std::int64_t k = config_.num_experts_per_tok, width = config_.expert_width();
+  const DType sums = accumulate_dtype(load_.dtype);
+  std::int64_t all = 0;
+  for (std::int64_t member = 0; member < g.expt_tp * g.ep; ++member) all += tokens_at(place, member);
+  const std::int64_t own = tokens_at(place, place.expt_tp + g.expt_tp * place.ep);
+  traffic.all_gather("tp_ep", 1, DType::i64, times.forward);  // number of tokens
+  traffic.all_gather("tp_ep", own * k, DType::i32, times.forward);
+  // Every rank sees all rows and weights, and the results of all experts are added; gradients alike.
+  traffic.all_gather("tp_ep", own * width, load_.dtype, times.forward + times.backward);
+  traffic.reduce_scatter("tp_ep", own * width, all * width, load_.dtype, times.forward + times.backward);
+  traffic.all_gather("tp_ep", own * k, sums, times.forward);
+  traffic.reduce_scatter("tp_ep", own * k, all * k, sums, times.backward);
+}
+
+/// For each labelled row of a cut vocabulary the maximum, then the sum of exponentials and the label's logit. See
+/// linear_cross_entropy for the rows that are computed together, cross_entropy where it is all of them.
+void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place) const {
+  if (!cuts_head_) return;
+  const std::int64_t rows_here = rows(place.cp), labels = labels_of_cp_[static_cast<std::size_t>(place.cp)];
+  const DType sums = accumulate_dtype(load_.dtype);
+  const auto add = [&](std::int64_t count) {
+    if (count == 0) return;
+    traffic.all_reduce("tp", count, sums, load_.microbatches);
+    traffic.all_reduce("tp", 2 * count, sums, load_.microbatches);
+  };
+  if (load_.loss_rows == 0) return add(rows_here);
+  const std::int64_t padded =
+      labels == rows_here ? labels : (labels + loss_padding - 1) / loss_padding * loss_padding;
+  for (std::int64_t at = 0; at < padded; at += load_.loss_rows)
+    add(std::clamp<std::int64_t>(labels - at, 0, std::min(load_.loss_rows, padded - at)));
+}
+
+/// Each transfer is the residual stream's rows of one rank, or their gradients.
+void ModelTraffic::add_exchanges(RankTraffic& traffic, const GridPlace& place, const Program& program) const {
+  const std::int64_t size = residual_rows(place) * config_.hidden_size;
+  for (const ProgramItem& item : program)
+    if (const auto* transfers = std::get_if<Exchange>(&item))
+      traffic.exchange("pp", size * std::ranges::count(*transfers, place.pp, &Transfer::from), load_.dtype);
+}
+
+}  // namespace nemocube

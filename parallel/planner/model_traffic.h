@@ -1,0 +1,63 @@
+#pragma once
+#include <vector>
+
+#include "parallel/parallel_model/parallel_plan.h"
+#include "parallel/planner/rank_traffic.h"
+#include "parallel/planner/step_load.h"
+#include "parallel/schedule/transfers.h"
+#include "parallel/tensor_parallel/plan.h"
+
+namespace nemocube {
+
+/// What the forward and backward passes of a step send: tensor, sequence and context parallelism, experts, the loss,
+/// and the exchanges between stages.
+///
+/// Exact where all microbatches are alike, every parameter is trained, and each rank's tokens are spread evenly over
+/// the experts, the first ones getting one more where they do not divide (RouterOptions::balanced). Expert
+/// traffic of other routings differs; nothing else does.
+class ModelTraffic {
+ public:
+  ModelTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load);
+
+  /// Rows of the microbatch: of a context-parallel rank; of the residual stream; that a rank routes to experts.
+  std::int64_t rows(std::int64_t cp) const { return rows_of_cp_[static_cast<std::size_t>(cp)]; }
+  std::int64_t residual_rows(const GridPlace& place) const;
+  std::int64_t routed_rows(std::int64_t tp, std::int64_t cp) const;
+
+  /// `program`: what the pipeline rank does in the step.
+  void add(RankTraffic& traffic, const GridPlace& place, const Program& program) const;
+
+ private:
+  /// Which of a block's ends are cut over tp.
+  struct Block {
+    BlockKind kind;
+    bool cut = false, shared_cut = false;
+  };
+  /// How often something of one kind happens in a step.
+  struct Times {
+    std::int64_t forward, backward;
+  };
+
+  void add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
+  void add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
+  void add_attention(RankTraffic& traffic, const GridPlace& place, const Block& block, Times times) const;
+  void add_mamba(RankTraffic& traffic, const GridPlace& place, const Block& block, Times times) const;
+  void add_experts(RankTraffic& traffic, const GridPlace& place, Times times) const;
+  void add_router_losses(RankTraffic& traffic) const;
+  void add_alltoall(RankTraffic& traffic, const GridPlace& place, Times times) const;
+  void add_allgather(RankTraffic& traffic, const GridPlace& place, Times times) const;
+  void add_loss(RankTraffic& traffic, const GridPlace& place) const;
+  void add_exchanges(RankTraffic& traffic, const GridPlace& place, const Program& program) const;
+
+  std::int64_t choices_for(std::int64_t tokens, Range experts) const;
+  std::int64_t tokens_at(const GridPlace& place, std::int64_t member) const;
+
+  NemotronHConfig config_;
+  ParallelPlan plan_;
+  StepLoad load_;
+  std::vector<Block> blocks_;
+  bool cuts_embeddings_, cuts_head_;
+  std::vector<std::int64_t> rows_of_cp_, labels_of_cp_;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,28 @@
+#pragma once
+#include <vector>
+
+#include "parallel/planner/data_traffic.h"
+#include "parallel/planner/model_traffic.h"
+
+namespace nemocube {
+
+/// What every rank of a plan sends in one step: the passes of the model and its data parallelism. See ModelTraffic
+/// for what it assumes.
+class StepTraffic {
+ public:
+  StepTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load);
+
+  RankTraffic of(int rank);
+  ModelParts& parts() { return parts_; }
+  const PlannedGroups& groups() const { return groups_; }
+
+ private:
+  ParallelPlan plan_;
+  PlannedGroups groups_;
+  ModelParts parts_;
+  ModelTraffic model_;
+  std::vector<Program> programs_;            // of pipeline ranks
+  std::map<std::int64_t, UnitMoves> moves_;  // of pipeline ranks
+};
+
+}  // namespace nemocube
