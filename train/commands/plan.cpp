@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <numeric>
@@ -7,15 +8,24 @@
 #include <string>
 
 #include "core/log.h"
+#include "data/hf/hf_config.h"
 #include "parallel/schedule/csv.h"
 #include "parallel/schedule/schedules.h"
 #include "parallel/schedule/simulate.h"
 #include "train/commands/commands.h"
+#include "train/loop/from_recipe.h"
+#include "train/loop/plan_model.h"
+#include "train/plan/planned_load.h"
+#include "train/plan/write_plan.h"
 
 namespace nemocube {
 namespace {
 
 struct PlanArguments {
+  std::filesystem::path recipe;
+  std::vector<std::string> overrides;
+  std::int64_t ranks = 0;
+  bool json = false;
   std::string schedule;
   std::int64_t pp = 0, microbatches = 0;
   std::optional<std::int64_t> chunks;
@@ -36,28 +46,71 @@ void print_schedule(const PlanArguments& o) {
            " live activations on one rank");
 }
 
+void print_run(const PlanArguments& o) {
+  Recipe recipe = load_recipe(o.recipe, o.overrides);
+  const ParallelSettings settings = settle(recipe);
+  const RankPlan ranks = plan_ranks(recipe.distributed, o.ranks);
+  const NemotronHConfig config = read_hf_config(recipe.model->path);
+  const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
+  const StepLoad load = planned_load(recipe, model, ranks.dp);
+  RunPlan plan(config, plan_model(recipe.distributed, settings, ranks, config), load,
+               optimizer_options(*recipe.optimizer));
+  const PlanWords words{ranks.text,
+                        cat(model.parameters().element_count(), " parameters in ", load.dtype,
+                            "; a step has ", counted(load.microbatches, "microbatch", "microbatches"), " of ",
+                            counted(load.microbatch.count(), "row"), " of ", load.microbatch.longest(),
+                            " tokens on each of ", counted(ranks.dp, "replica")),
+                        assumption(recipe, config)};
+  o.json ? print_plan_json(std::cout, words, plan) : print_plan(std::cout, words, plan);
+}
+
 }  // namespace
 
 void add_plan_command(Command& app) {
   auto o = std::make_shared<PlanArguments>();
-  Command* command =
-      app.add_subcommand("plan", "The order of actions of every pipeline rank; starts no ranks");
+  Command* command = app.add_subcommand(
+      "plan",
+      "What every rank of a training run holds and sends, or the schedule of a pipeline; starts no ranks");
+  auto* recipe =
+      command->add_option("recipe", o->recipe, "recipe in YAML; its model's weights need not exist");
+  auto* ranks = command->add_option("--ranks", o->ranks, "ranks of the run")->check(in_range(1, 1'000'000));
+  ranks->needs(recipe);
+  command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
+      ->allow_extra_args(false)
+      ->needs(recipe);
+  command->add_flag("--json", o->json, "one JSON object, with every rank")->needs(recipe);
+  auto* schedule =
+      command->add_option("--schedule", o->schedule,
+                          "gpipe, 1f1b, interleaved1f1b, interleavedzerobubble or zbv, or PyTorch's "
+                          "class name");
+  schedule->excludes(recipe);
+  auto* pp = command->add_option("--pp", o->pp, "pipeline ranks")->needs(schedule);
   command
-      ->add_option("--schedule", o->schedule,
-                   "gpipe, 1f1b, interleaved1f1b, interleavedzerobubble or zbv, or PyTorch's class name")
-      ->required();
-  command->add_option("--pp", o->pp, "pipeline ranks")->required();
-  command->add_option("--chunks", o->chunks,
-                      "stages of each rank; default: 1 with gpipe and 1f1b, 2 with the others");
-  command->add_option("--microbatches", o->microbatches, "microbatches of a step")->required();
+      ->add_option("--chunks", o->chunks,
+                   "stages of each rank; default: 1 with gpipe and 1f1b, 2 with the others")
+      ->needs(schedule);
+  auto* microbatches =
+      command->add_option("--microbatches", o->microbatches, "microbatches of a step")->needs(schedule);
   command->footer(
-      "Prints a row for each rank in the notation of PyTorch's schedule files: 4B1 is stage 4, backward "
-      "pass,\n"
-      "microbatch 1. F is the forward pass, B the whole backward pass, I its input gradient and W its "
+      "With a recipe: process groups, stages, bytes that each rank holds (activations are an estimate), what "
+      "the\n"
+      "ranks send in a step by group and operation, and the share of a step in which a pipeline is idle.\n"
+      "\n"
+      "With --schedule: a row for each rank in the notation of PyTorch's schedule files: 4B1 is stage 4, "
+      "backward\n"
+      "pass, microbatch 1. F is the forward pass, B the whole backward pass, I its input gradient and W its "
       "weight\n"
       "gradients. A column is a time step, an empty cell an idle one. Duration, bubble and live activations\n"
       "(forward passes whose B or I is still to come) go to standard error.");
-  command->callback([o] { print_schedule(*o); });
+  command->callback([o, recipe, ranks, schedule, pp, microbatches] {
+    require(recipe->count() + schedule->count() == 1, "plan: give a recipe and --ranks, or --schedule");
+    if (recipe->count() == 1) {
+      require(ranks->count() == 1, "plan: --ranks is missing, the number of ranks of the run");
+      return print_run(*o);
+    }
+    require(pp->count() + microbatches->count() == 2, "plan: --schedule wants --pp and --microbatches");
+    print_schedule(*o);
+  });
 }
 
 }  // namespace nemocube

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 
 #include "core/allocator.h"
 #include "core/memory_limit.h"
 #include "data/hf/hf_config.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/loop/from_recipe.h"
+#include "train/loop/plan_model.h"
+#include "train/plan/planned_load.h"
+#include "train/plan/run_plan.h"
 
 namespace nemocube {
 
@@ -41,28 +45,31 @@ std::int64_t besides_tensors() {
 }  // namespace
 
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
-                                      const RankPlan& plan) {
+                                      const RankPlan& ranks) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < dataset.size(); ++i) lengths.push_back(dataset.content_length(i));
   const auto rows =
-      std::min(lengths.size(), static_cast<std::size_t>(recipe.step_scheduler.local_batch_size));
+      std::min(lengths.size(), static_cast<std::size_t>(loader_options(recipe, 0, 1).batch_size));
   const auto end = lengths.begin() + static_cast<std::ptrdiff_t>(rows);
   std::ranges::partial_sort(lengths, end, std::greater());
-  ActivationOptions largest;
-  for (auto length = lengths.begin(); length != end; ++length) largest.tokens += *length;
-  largest.checkpointing = recipe.distributed.activation_checkpointing;
-  largest.loss_rows = recipe.loss.kind == LossKind::chunked ? recipe.loss.chunk_len : model.loss_chunk_rows;
-  const DividedState division{plan.dp, plan.dp_shard, plan.options, grad_accumulation_steps(recipe, plan.dp)};
-  std::vector<MemoryItem> items =
-      state_memory(model.parameters(), optimizer_options(*recipe.optimizer), division);
-  items.push_back({"activations about", activation_memory(model.config(), model.dtype(), largest)});
+  const std::int64_t tokens = std::accumulate(lengths.begin(), end, std::int64_t{0});
+  StepLoad load = planned_load(recipe, model, ranks.dp);
+  load.microbatch = Sequences::uniform(1, tokens);
+  RunPlan run(model.config(),
+              plan_model(recipe.distributed, resolve_environment(recipe).settings, ranks, model.config()),
+              load, optimizer_options(*recipe.optimizer));
+  std::vector<MemoryItem> items;
+  for (std::int64_t stage = 0; stage < ranks.grid.pp; ++stage) {  // the first rank of a stage has the most
+    auto own = run.memory(static_cast<int>(stage * ranks.grid.ranks_of_stage()));
+    if (total_bytes(own) > total_bytes(items)) items = std::move(own);
+  }
   items.push_back({"libraries, data and threads about", besides_tensors()});
   return items;
 }
 
 std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan) {
   return cat("training needs about ", bytes_text(total_bytes(items)), " of memory",
-             plan.dp > 1 ? " on each rank" : "", ": ", describe(items));
+             plan.grid.ranks() > 1 ? " on each rank" : "", ": ", describe(items));
 }
 
 std::string explain_memory(const Recipe& recipe, std::int64_t ranks) noexcept try {

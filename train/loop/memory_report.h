@@ -9,11 +9,11 @@
 
 namespace nemocube {
 
-/// Peak memory of a rank of a run of this recipe: state_memory(), activation_memory() of the largest microbatch
-/// that the data can give, and what the process holds besides tensors. `model` may consist of meta tensors in the
-/// dtype of the run.
+/// Peak memory of a rank of a run of this recipe, the one that needs most: state_memory(), activation_memory() of
+/// the largest microbatch that the data can give, and what the process holds besides tensors. `model` is whole and
+/// may consist of meta tensors in the dtype of the run. Throws Error as plan_model() does.
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
-                                      const RankPlan& plan);
+                                      const RankPlan& ranks);
 
 /// One sentence: the sum, its items, and that activations are an estimate.
 std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan);

@@ -1,163 +1,186 @@
 #include "train/memory/training_memory.h"
 
 #include <algorithm>
-#include <map>
 
 #include "core/memory_limit.h"
+#include "parallel/tensor_parallel/cuts.h"
 
 namespace nemocube {
 namespace {
 
-/// Numbers that a block keeps for each token: in the dtype of the model, and in f32 (f64).
+/// Rows on a rank, in one microbatch.
+struct Rows {
+  double all = 0;       // that cut layers see
+  double residual = 0;  // of the residual stream
+  double routed = 0;    // that the rank routes to experts
+  double arriving = 0;  // for which its experts compute, each counted once for all its choices
+};
+
+/// Numbers that a block keeps: in the dtype of the model, and in f32 (f64).
 struct Kept {
   double stored = 0, wide = 0;
   double no_gradient = 0;   ///< the part of `stored` whose gradients never coexist with the other gradients
   double accumulators = 0;  ///< that backward alone needs, in f32 (f64)
 };
 
-Kept kept_by(BlockKind kind, const NemotronHConfig& c) {
+/// `c` has the sizes of the local part.
+Kept kept_by(BlockKind kind, const NemotronHConfig& c, const Rows& rows) {
   const auto n = [](std::int64_t count) { return static_cast<double>(count); };
   Kept kept;
   switch (kind) {
     case BlockKind::mamba:
       // in_proj's output, the convolution's, the scan's and the norm's; the states at the starts of chunks
-      kept.stored = n(c.in_proj_width()) + n(c.conv_dim()) + 2 * n(c.mamba_inner());
-      kept.wide = n(c.n_groups) + n(c.mamba_inner()) * n(c.ssm_state_size) / n(c.chunk_size);
+      kept.stored = rows.all * (n(c.in_proj_width()) + n(c.conv_dim()) + 2 * n(c.mamba_inner()));
+      kept.wide = rows.all * (n(c.n_groups) + n(c.mamba_inner()) * n(c.ssm_state_size) / n(c.chunk_size));
       break;
     case BlockKind::attention:
-      kept.stored = 2 * n(c.q_width()) + 2 * n(c.kv_width());  // q, the output, k and v
-      kept.wide = n(c.num_attention_heads);
-      kept.accumulators = 2 * n(c.kv_width());  // of the gradients of k and v
+      kept.stored = rows.all * (2 * n(c.q_width()) + 2 * n(c.kv_width()));  // q, the output, k and v
+      kept.wide = rows.all * n(c.num_attention_heads);
+      kept.accumulators = rows.all * 2 * n(c.kv_width());  // of the gradients of k and v
       break;
     case BlockKind::mlp:
-      kept.stored = n(c.intermediate_size);
+      kept.stored = rows.all * n(c.intermediate_size);
       break;
-    case BlockKind::moe:
+    case BlockKind::moe: {
       // for each expert of a token: input row, hidden row and output row
-      kept.stored = n(c.num_experts_per_tok) * (2 * n(c.expert_width()) + n(c.moe_intermediate_size));
-      kept.stored += n(c.moe_shared_expert_intermediate_size);
-      if (c.moe_latent_size > 0) kept.stored += n(c.moe_latent_size);
+      const double choices = rows.arriving * n(c.num_experts_per_tok),
+                   shared = rows.all * n(c.moe_shared_expert_intermediate_size);
+      kept.stored = choices * (2 * n(c.expert_width()) + n(c.moe_intermediate_size)) + shared;
+      if (c.moe_latent_size > 0) kept.stored += rows.routed * n(c.moe_latent_size);
       // Backward handles shared and routed experts one after the other. It has freed the gradient of the
       // output rows when it computes the gradient of the input rows.
-      kept.no_gradient =
-          n(c.num_experts_per_tok) * n(c.expert_width()) + n(c.moe_shared_expert_intermediate_size);
-      kept.wide = n(c.n_routed_experts) + n(c.num_experts_per_tok);
+      kept.no_gradient = choices * n(c.expert_width()) + shared;
+      kept.wide = rows.routed * (n(c.n_routed_experts) + n(c.num_experts_per_tok));
       break;
+    }
   }
   return kept;
 }
 
-struct Bytes {
-  std::int64_t values = 0, gradients = 0, masters = 0;
-};
-Bytes operator+(const Bytes& a, const Bytes& b) {
-  return {a.values + b.values, a.gradients + b.gradients, a.masters + b.masters};
+/// The sizes of the layers on one tensor-parallel rank, as the usual plan cuts them.
+NemotronHConfig local_sizes(NemotronHConfig c, const GridSizes& grid) {
+  const auto divide = [&](std::int64_t& size, std::int64_t ranks) {
+    size = std::max<std::int64_t>(1, size / ranks);
+  };
+  for (std::int64_t* size : {&c.num_attention_heads, &c.num_key_value_heads, &c.intermediate_size,
+                             &c.mamba_num_heads, &c.n_groups, &c.moe_shared_expert_intermediate_size})
+    divide(*size, grid.tp);
+  divide(c.moe_intermediate_size, grid.expt_tp);
+  c.vocab_size = vocabulary_range(c.vocab_size, grid.tp, 0).size();
+  return c;
 }
 
-/// The units of DataParallel, whole: each block's mixer, and the root, which is everything else.
-class Units {
- public:
-  Units(const ParameterStore& parameters, const DividedState& division) {
-    std::map<std::pair<std::int64_t, DType>, std::int64_t> elements;  // of each unit and dtype
-    const auto aligned = [&](std::int64_t count, std::int64_t to) {
-      return division.dp > 1 ? (count + to - 1) / to * to : count;
-    };
-    for (const Parameter& p : parameters.all()) {
-      if (!p.wants_grad()) {
-        frozen_ += p.value.bytes();
-        continue;
-      }
-      elements[{unit_of(p.name).value_or(-1), p.value.dtype()}] += aligned(p.value.numel(), alignment);
-    }
-    for (const auto& [key, count] : elements) {
-      const auto [block, dtype] = key;
-      const std::int64_t size = aligned(count, alignment * division.dp_shard);
-      const std::int64_t wide = size * size_of(accumulate_dtype(dtype));
-      const Bytes bytes{size * size_of(dtype), wide, dtype == DType::bf16 ? wide : 0};
-      Bytes& unit = block < 0 ? root_ : blocks_[block];
-      unit = unit + bytes;
-    }
-  }
-
-  std::int64_t frozen() const { return frozen_; }
-  Bytes all() const {
-    Bytes sum = root_;
-    for (const auto& [block, bytes] : blocks_) sum = sum + bytes;
-    return sum;
-  }
-  /// The most that is whole at the same time of what ranks divide.
-  Bytes whole_at_once(const DividedState& division) const {
-    const DataParallelOptions& o = division.options;
-    // Until the last microbatch nothing is reduced or released.
-    const bool waits = o.reduce_last_only && division.microbatches > 1;
-    Bytes most, before;
-    for (const auto& [block, bytes] : blocks_) {
-      // The next block is gathered, and the last one reduced, while a block computes.
-      const Bytes together = o.overlap ? before + bytes : bytes;
-      most.values = std::max(most.values, together.values);
-      most.gradients = std::max(most.gradients, together.gradients);
-      before = bytes;
-    }
-    // Reduced gradients of a later microbatch, which are then added to the sum of the earlier ones.
-    if (!o.reduce_last_only && division.microbatches > 1)
-      most.gradients += most.gradients / division.dp_shard;
-    Bytes whole = root_ + most;
-    if (waits || !o.reshard_after_forward) whole.values = all().values;
-    if (waits) whole.gradients = all().gradients;
-    return whole;
-  }
-
- private:
-  static constexpr std::int64_t alignment = FlatLayout::alignment;
-  std::int64_t frozen_ = 0;
-  Bytes root_;
-  std::map<std::int64_t, Bytes> blocks_;
+/// Bytes of whole buffers.
+struct UnitBytes {
+  std::int64_t dense_values = 0, expert_values = 0, gradients = 0;
 };
+UnitBytes operator+(const UnitBytes& a, const UnitBytes& b) {
+  return {a.dense_values + b.dense_values, a.expert_values + b.expert_values, a.gradients + b.gradients};
+}
+
+UnitBytes whole_bytes(const LocalUnit& unit) {
+  UnitBytes bytes;
+  for (const LocalFlat& flat : unit.flats) {
+    (flat.expert ? bytes.expert_values : bytes.dense_values) += flat.size * size_of(flat.dtype);
+    bytes.gradients += flat.size * size_of(accumulate_dtype(flat.dtype));
+  }
+  return bytes;
+}
+
+/// What ranks divide and is whole for a while, at most.
+UnitBytes whole_at_once(const LocalParameters& local, const StatePlan& plan) {
+  const DataParallelOptions& o = plan.parallel.data;
+  // Until the last microbatch nothing is reduced or released.
+  const bool waits = o.reduce_last_only && plan.microbatches > 1;
+  UnitBytes all, most, before;
+  for (const auto& [block, unit] : local.blocks) {
+    const UnitBytes bytes = whole_bytes(unit);
+    // The next block is gathered, and the last one reduced, while a block computes.
+    const UnitBytes together = o.overlap ? before + bytes : bytes;
+    most.dense_values = std::max(most.dense_values, together.dense_values);
+    most.expert_values = std::max(most.expert_values, together.expert_values);
+    most.gradients = std::max(most.gradients, together.gradients);
+    all = all + bytes;
+    before = bytes;
+  }
+  if (waits || !o.reshard_after_forward) most.dense_values = all.dense_values;
+  if (waits || !o.reshard_experts_after_forward) most.expert_values = all.expert_values;
+  if (waits) most.gradients = all.gradients;
+  return whole_bytes(local.root) + most;
+}
+
+std::int64_t common(const Range& a, const Range& b) {
+  return std::max<std::int64_t>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
+}
 
 }  // namespace
 
-std::vector<MemoryItem> state_memory(const ParameterStore& parameters, const OptimizerOptions& options,
-                                     const DividedState& division) {
-  const Units units(parameters, division);
-  const Bytes all = units.all(), whole = units.whole_at_once(division);
-  const ZeroLevel level = division.options.level;
-  // What a rank keeps of bytes that are divided from a level on.
-  const auto kept = [&](std::int64_t bytes, ZeroLevel from) {
-    return division.dp > 1 && level >= from ? bytes / division.dp_shard : bytes;
-  };
-  const int moments_of_each = options.kind != OptimizerKind::sgd ? 2 : options.momentum != 0 ? 1 : 0;
+std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
+                                     const StatePlan& plan) {
+  const bool alone = plan.parallel.grid.ranks() == 1;
+  const ZeroLevel level = alone ? ZeroLevel::none : plan.parallel.data.level;
+  const OptimizerOptions& o = plan.optimizer;
+  const int moments_of_each = o.kind != OptimizerKind::sgd ? 2 : o.momentum != 0 ? 1 : 0;
+  std::int64_t weights = local.buffer_bytes, gradients = 0, masters = 0, moments = 0, reduced = 0;
+  local.for_each_unit([&](const LocalUnit& unit) {
+    for (const LocalFlat& flat : unit.flats) {
+      const std::int64_t wide = size_of(accumulate_dtype(flat.dtype));
+      weights += (level == ZeroLevel::parameters ? flat.shard : flat.size) * size_of(flat.dtype);
+      gradients += (level >= ZeroLevel::gradients ? flat.shard : flat.size) * wide;
+      reduced = std::max(reduced, flat.shard * wide);
+      const Range own = flat.own(level, groups.seat(flat.shard_group(level), rank).position);
+      for (const LocalFlat::Piece& piece : flat.pieces) {
+        const std::int64_t bytes = common(own, {piece.start, piece.start + piece.count}) * wide;
+        masters += flat.dtype == DType::bf16 ? bytes : 0;
+        moments += moments_of_each * bytes;
+      }
+    }
+  });
   std::vector<MemoryItem> items{
-      {"weights", units.frozen() + kept(all.values, ZeroLevel::parameters)},
-      {"gradients", kept(all.gradients, ZeroLevel::gradients)},
-      {"masters", kept(all.masters, ZeroLevel::optimizer)},
-      {"moments", moments_of_each * kept(all.gradients, ZeroLevel::optimizer)},
-  };
-  if (division.dp == 1) return items;
-  if (level == ZeroLevel::parameters) items.push_back({"gathered weights", whole.values});
-  if (level >= ZeroLevel::gradients) items.push_back({"gradients being reduced", whole.gradients});
+      {"weights", weights}, {"gradients", gradients}, {"masters", masters}, {"moments", moments}};
+  const UnitBytes whole = whole_at_once(local, plan);
+  if (level == ZeroLevel::parameters)
+    items.push_back({"gathered weights", whole.dense_values + whole.expert_values});
+  // Reduced gradients of a later microbatch, which are then added to the sum of the earlier ones.
+  const bool adds = !plan.parallel.data.reduce_last_only && plan.microbatches > 1;
+  if (level >= ZeroLevel::gradients)
+    items.push_back({"gradients being reduced", whole.gradients + (adds ? reduced : 0)});
   return items;
 }
 
-std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options) {
+std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
+                               const ParallelPlan& plan, std::int64_t pipeline_rank) {
+  const GridSizes& grid = plan.grid;
   const auto stored_size = static_cast<double>(size_of(dtype));
   const auto wide_size = static_cast<double>(size_of(accumulate_dtype(dtype)));
-  const auto hidden = static_cast<double>(config.hidden_size);
-  double blocks = 0, recomputed = 0, gradients = 0;
-  for (const BlockKind kind : config.blocks) {
-    const Kept kept = kept_by(kind, config);
-    const double bytes = kept.stored * stored_size + kept.wide * wide_size;
-    recomputed = std::max(recomputed, bytes);
-    gradients = std::max(gradients, bytes - kept.no_gradient * stored_size + kept.accumulators * wide_size);
-    // The residual sum, its norm, and one factor of that.
-    blocks += 2 * hidden * stored_size + wide_size + (options.checkpointing ? 0 : bytes);
+  const auto hidden = static_cast<double>(config.hidden_size), tp = static_cast<double>(grid.tp);
+  const NemotronHConfig local = local_sizes(config, grid);
+  Rows rows;
+  rows.all = static_cast<double>(options.tokens) / static_cast<double>(grid.cp);
+  rows.residual = plan.sequence_parallel ? rows.all / tp : rows.all;
+  rows.routed = rows.all / tp;
+  rows.arriving = rows.routed * static_cast<double>(grid.expt_tp);
+  double most_blocks = 0, recomputed = 0, gradients = 0, logits = 0;
+  for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
+    double blocks = 0;
+    for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
+      const Kept kept = kept_by(config.blocks[static_cast<std::size_t>(i)], local, rows);
+      const double bytes = kept.stored * stored_size + kept.wide * wide_size;
+      recomputed = std::max(recomputed, bytes);
+      gradients = std::max(gradients, bytes - kept.no_gradient * stored_size + kept.accumulators * wide_size);
+      // The residual sum, its norm, and one factor of that.
+      blocks += rows.residual * (2 * hidden * stored_size + wide_size) + (options.checkpointing ? 0 : bytes);
+    }
+    most_blocks = std::max(most_blocks, blocks);
+    if (!chunk.head) continue;
+    const double chunk_rows = std::min(rows.all, static_cast<double>(options.loss_rows));
+    logits = chunk_rows * static_cast<double>(local.vocab_size) * wide_size;
   }
-  if (options.checkpointing) blocks += recomputed;
-  const auto rows = static_cast<double>(std::min(options.tokens, options.loss_rows));
-  const double logits = rows * static_cast<double>(config.vocab_size) * wide_size;
+  if (!options.checkpointing) recomputed = 0;
   // Embeddings, the hidden states for the head and the gradients of both.
-  const double ends = 4 * hidden * stored_size;
-  return static_cast<std::int64_t>(static_cast<double>(options.tokens) * (blocks + gradients + ends) +
-                                   logits);
+  const double ends = 4 * rows.residual * hidden * stored_size;
+  return static_cast<std::int64_t>(static_cast<double>(options.live) * most_blocks + recomputed + gradients +
+                                   ends + logits);
 }
 
 std::int64_t total_bytes(const std::vector<MemoryItem>& items) {

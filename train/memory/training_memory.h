@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "model/parameters.h"
-#include "parallel/data_parallel/data_parallel.h"
+#include "parallel/planner/local_parameters.h"
+#include "parallel/planner/rank_traffic.h"
 #include "train/optimizer/optimizer.h"
 
 /// How much memory a training run needs, computed before anything is allocated.
@@ -15,39 +15,42 @@ struct MemoryItem {
   std::int64_t bytes = 0;
 };
 
-/// How data-parallel ranks divide the state of a run; by default there is one rank.
-struct DividedState {
-  std::int64_t dp = 1, dp_shard = 1;
-  DataParallelOptions options = {};
-  std::int64_t microbatches = 1;  ///< of a step on each rank
+/// What decides the state of the ranks of a run. One rank without a plan has everything.
+struct StatePlan {
+  ParallelPlan parallel = {};
+  OptimizerOptions optimizer = {};
+  std::int64_t microbatches = 1;  ///< of a step on each replica
 };
 
-/// Exact bytes of the tensors that live from the first step to the last, in this order: weights (with
-/// buffers), gradients, masters, moments. `parameters` may be meta tensors.
+/// Exact bytes of the tensors that a rank keeps from the first step to the last, in this order: weights (with
+/// buffers), gradients, masters, moments.
 ///   weights    each in its own dtype
 ///   gradients  f32 (f64 for f64 weights), of trainable parameters
 ///   masters    f32, of trainable parameters stored in bf16
 ///   moments    AdamW and Adam: two of the gradients' size; SGD: one with momentum, none without
-/// Where several ranks divide the state, each item is what one rank keeps, alignment of FlatUnit included, and
-/// two more items say what is whole for a while, at most:
+/// On several ranks weights and gradients lie in buffers whose gaps count (FlatLayout); masters and moments have
+/// none. Then two more items say what is whole for a while, at most:
 ///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are kept
 ///   gradients being reduced  ZeRO-2 and 3: the same of the gradients
-std::vector<MemoryItem> state_memory(const ParameterStore& parameters, const OptimizerOptions& options,
-                                     const DividedState& division = {});
+/// `local`: what ranks of this place hold (ModelParts).
+std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
+                                     const StatePlan& plan);
 
 struct ActivationOptions {
   std::int64_t tokens = 0;     ///< of one microbatch
-  std::int64_t sequences = 1;  ///< that these tokens belong to
   bool checkpointing = false;  ///< of activations
   std::int64_t loss_rows = 0;  ///< NemotronH::loss_chunk_rows
+  std::int64_t live = 1;       ///< microbatches, of one stage each, that are alive at once on a pipeline rank
 };
 
-/// Estimated bytes that one microbatch holds at the peak of its backward pass. The estimate adds up the
+/// Estimated bytes that the microbatches of a rank hold at the peak of a backward pass, on a rank of the pipeline
+/// stages `chunks` of the plan. The estimate adds up the
 /// memory that every operation keeps (the "keeps" of its contract in ops/), the memory that the largest block
 /// keeps once more for the gradients inside that block, and one chunk of logits. It omits scratch memory of
 /// kernels and counts gradients that reuse other memory. For a step of a small model it is 0.75 to 1.55 times
-/// the actual memory.
-std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options);
+/// the actual memory. Experts are taken to get equally many tokens.
+std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
+                               const ParallelPlan& plan = {}, std::int64_t pipeline_rank = 0);
 
 std::int64_t total_bytes(const std::vector<MemoryItem>& items);
 /// "weights 1.25 GB, gradients 2.50 GB, ...", without items of 0 bytes.

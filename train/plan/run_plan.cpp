@@ -1,0 +1,110 @@
+#include "train/plan/run_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "model/flops.h"
+#include "ops/router/router.h"
+#include "parallel/schedule/simulate.h"
+
+namespace nemocube {
+namespace {
+
+std::int64_t common(const std::vector<Range>& ranges, const Range& part) {
+  std::int64_t sum = 0;
+  for (const Range& r : ranges)
+    sum += std::max<std::int64_t>(0, std::min(r.end, part.end) - std::max(r.begin, part.begin));
+  return sum;
+}
+
+/// Floating-point operations of each stage for a token.
+std::vector<double> stage_flops(const NemotronHConfig& config, const ParallelPlan& plan, double length) {
+  std::vector<double> all;
+  for (const ModelChunk& chunk : plan.pipeline.stages) {
+    NemotronHConfig part = config;
+    const auto at = [&](std::int64_t block) {
+      return config.blocks.begin() + static_cast<std::ptrdiff_t>(std::min(block, config.num_layers()));
+    };
+    part.blocks.assign(at(chunk.first_block), at(chunk.end_block));
+    const ForwardFlops flops = forward_flops_per_token(part, length);
+    all.push_back(flops.total() - (chunk.head ? 0 : flops.head));
+  }
+  return all;
+}
+
+double mean_idle(const Simulation& simulation) {
+  return std::accumulate(simulation.idle.begin(), simulation.idle.end(), 0.0) /
+         static_cast<double>(simulation.idle.size());
+}
+
+/// See train_step().
+void add_step_sums(RankTraffic& traffic, const NemotronHConfig& config, std::int64_t tensors) {
+  const std::int64_t layers = config.count(BlockKind::moe), losses = std::ssize(router_losses);
+  traffic.all_reduce("dp", 2, DType::i64);                             // labels, microbatches
+  traffic.all_reduce("world", 1 + (layers + 1) * losses, DType::f64);  // StepTensors::sums
+  if (layers > 0) traffic.all_reduce("world", layers * config.n_routed_experts, DType::i64);  // and counts
+  traffic.all_gather("world", 3, DType::f64);        // the gradient's square sum
+  traffic.all_reduce("world", tensors, DType::f64);  // which tensors are finite
+}
+
+}  // namespace
+
+RunPlan::RunPlan(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
+                 const OptimizerOptions& optimizer)
+    : config_(config),
+      load_(load),
+      plan_{plan, optimizer, load.microbatches},
+      passes_(config, plan, load),
+      tensors_(std::ssize(tensor_specs(config))) {
+  const Simulation simulation = simulate(plan.pipeline.schedule(plan.grid.pp, load.microbatches));
+  for (std::int64_t rank = 0; rank < plan.grid.pp; ++rank)
+    activations_.push_back(activation_memory(config, load.dtype,
+                                             {load.microbatch.tokens(), load.checkpointing,
+                                              load.loss_rows > 0 ? load.loss_rows : load.microbatch.tokens(),
+                                              simulation.live[static_cast<std::size_t>(rank)]},
+                                             plan, rank));
+}
+
+const LocalParameters& RunPlan::local(int rank) {
+  return passes_.parts().of(place_of(plan_.parallel.grid, rank));
+}
+
+std::int64_t RunPlan::counted_parameters(int rank) {
+  const ZeroLevel level = plan_.parallel.data.level;
+  const auto position = [&](std::string_view group) { return groups().seat(group, rank).position; };
+  const LocalParameters& parameters = local(rank);
+  std::int64_t counted = position("dp_cp") == 0 ? parameters.counted_buffers : 0;
+  parameters.for_each_unit([&](const LocalUnit& unit) {
+    for (const LocalFlat& flat : unit.flats) {
+      const std::int64_t seat = position(flat.shard_group(level));
+      if (level == ZeroLevel::none ? seat > 0 : !flat.expert && position("dp_replicate") > 0) continue;
+      const Range own = flat.own(level, seat);
+      for (const LocalFlat::Piece& piece : flat.pieces)
+        counted += common(piece.counted, {own.begin - piece.start, own.end - piece.start});
+    }
+  });
+  return counted;
+}
+
+std::vector<MemoryItem> RunPlan::memory(int rank) {
+  const GridPlace place = place_of(plan_.parallel.grid, rank);
+  std::vector<MemoryItem> items = state_memory(local(rank), groups(), rank, plan_);
+  items.push_back({"activations about", activations_[static_cast<std::size_t>(place.pp)]});
+  return items;
+}
+
+RankTraffic::Sums RunPlan::traffic(int rank) {
+  RankTraffic traffic = passes_.of(rank);
+  add_step_sums(traffic, config_, tensors_);
+  return traffic.sums();
+}
+
+Bubble RunPlan::bubble() const {
+  const ParallelPlan& plan = plan_.parallel;
+  const Schedule schedule = plan.pipeline.schedule(plan.grid.pp, load_.microbatches);
+  const auto length = static_cast<double>(load_.microbatch.longest());
+  const ActionCosts own{.stages = stage_flops(config_, plan, length)};
+  return {mean_idle(simulate(schedule)), mean_idle(simulate(schedule, own))};
+}
+
+}  // namespace nemocube

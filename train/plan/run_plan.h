@@ -1,0 +1,48 @@
+#pragma once
+#include <vector>
+
+#include "parallel/planner/step_traffic.h"
+#include "train/memory/training_memory.h"
+#include "train/optimizer/optimizer.h"
+
+namespace nemocube {
+
+/// The share of a step in which pipeline ranks have nothing to do, the mean of all: with free transfers, F = 1, B = 2,
+/// I = W = 1 in each stage, or in proportion to the floating-point operations of the stages (model/flops.h).
+struct Bubble {
+  double of_equal_stages = 0, of_own_stages = 0;
+};
+
+/// What each rank of a run holds and sends, computed from sizes alone, for any number of ranks.
+class RunPlan {
+ public:
+  /// Throws Error as TensorCuts and PipelinePlan::schedule() do.
+  RunPlan(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
+          const OptimizerOptions& optimizer);
+
+  const ParallelPlan& parallel() const { return plan_.parallel; }
+  const NemotronHConfig& config() const { return config_; }
+  const PlannedGroups& groups() const { return passes_.groups(); }
+
+  /// Elements of the tensors that a rank computes with.
+  std::int64_t parameters(int rank) { return local(rank).elements; }
+  /// Elements that norms and checkpoints take from this rank. The sum over ranks are the model's.
+  std::int64_t counted_parameters(int rank);
+  /// state_memory() and, as an estimate, activation_memory().
+  std::vector<MemoryItem> memory(int rank);
+  /// What train_step() sends: the passes (StepTraffic), and the sums that it forms over ranks.
+  RankTraffic::Sums traffic(int rank);
+  Bubble bubble() const;
+
+ private:
+  const LocalParameters& local(int rank);
+
+  NemotronHConfig config_;
+  StepLoad load_;
+  StatePlan plan_;
+  StepTraffic passes_;
+  std::int64_t tensors_;                   // of the whole model
+  std::vector<std::int64_t> activations_;  // of pipeline ranks
+};
+
+}  // namespace nemocube
