@@ -1,0 +1,138 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "core/log.h"
+#include "model/test_models.h"
+#include "tests/grids/grid_cases.h"
+#include "tests/support/ranks.h"
+#include "train/plan/run_plan.h"
+#include "train/step/train_step.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+// What ranks hold and send in a step, against what the plan says.
+
+namespace {
+
+StepLoad load_of(const GridCase& c, DType dtype) {
+  StepLoad load;
+  load.dtype = dtype;
+  const std::vector<std::int64_t> lengths =
+      c.packed ? std::vector<std::int64_t>{37, 1, 4} : std::vector<std::int64_t>{13};
+  load.microbatch = Sequences::of_lengths(lengths);
+  load.microbatches = 4;
+  load.unlabelled = c.packed ? 1 : 0;
+  load.loss_rows = 32;
+  load.checkpointing = c.checkpointing;
+  if (c.packed) load.router_losses = {.seq_aux = true, .global_aux = true};
+  if (c.checkpointing) load.router_losses = {.aux = true};
+  if (c.whole_head) load.router_losses = {.z = true};
+  return load;
+}
+
+TokenBatch microbatch(const StepLoad& load, std::uint64_t seed) {
+  const Sequences& s = load.microbatch;
+  const Tensor labels = random_ids(grid_model(), s.tokens(), seed + 1);
+  for (std::int64_t i = 0; i < s.count(); ++i)
+    for (std::int64_t t = std::max(s.begin(i), s.end(i) - load.unlabelled); t < s.end(i); ++t)
+      labels.data<std::int64_t>()[t] = -100;
+  return {random_ids(grid_model(), s.tokens(), seed), labels, s};
+}
+
+void prepare(NemotronH& model, const StepLoad& load) {
+  model.activation_checkpointing = load.checkpointing;
+  model.loss_chunk_rows = load.loss_rows;
+  for (MoeMixer* moe : model.moe_layers()) {
+    RouterOptions& o = moe->router();
+    o.balanced = true;
+    o.aux_loss_coef = load.router_losses.aux ? 0.01 : 0;
+    o.seq_aux_loss_coef = load.router_losses.seq_aux ? 0.01 : 0;
+    o.global_aux_loss_coef = load.router_losses.global_aux ? 0.01 : 0;
+    o.z_loss_coef = load.router_losses.z ? 0.01 : 0;
+  }
+}
+
+RankTraffic::Sums sent_so_far(const ProcessGroups& groups) {
+  RankTraffic::Sums sums;
+  const auto add = [&](const Communicator& group) {
+    if (group.size() == 1) return;
+    for (std::size_t i = 0; i < operation_count; ++i) {
+      const auto operation = static_cast<Operation>(i);
+      const CommStats stats = group.stats(operation);
+      sums[{group.name(), operation}] = {stats.calls, stats.bytes_sent};
+    }
+  };
+  add(groups.all());
+  for (const std::string& name : groups.names()) add(groups[name]);
+  return sums;
+}
+
+template <class TensorOf>
+std::int64_t bytes_of_storages(const NemotronH& model, TensorOf&& tensor_of) {
+  std::set<const Storage*> storages;
+  std::int64_t bytes = 0;
+  for (const Parameter& p : model.parameters().all())
+    if (const Tensor t = tensor_of(p); t.defined() && storages.insert(t.storage().get()).second)
+      bytes += t.storage()->bytes();
+  return bytes;
+}
+
+void check_memory(const NemotronH& model, const Optimizer& optimizer, const std::vector<MemoryItem>& items) {
+  std::int64_t masters = 0, moments = 0;
+  for (const StateTensor& t : optimizer.state())
+    (t.name.starts_with("master.") ? masters : moments) += t.value.bytes();
+  CHECK(items.at(0).bytes == bytes_of_storages(model, [](const Parameter& p) { return p.own; }));
+  CHECK(items.at(1).bytes == bytes_of_storages(model, [](const Parameter& p) { return p.own_gradient; }));
+  CHECK(items.at(2).bytes == masters);
+  CHECK(items.at(3).bytes == moments);
+}
+
+void compare_with_plan(const GridCase& c, DType dtype) {
+  World& world = test_world();
+  const ParallelPlan plan = plan_of(c, grid_model());
+  const StepLoad load = load_of(c, dtype);
+  const GridPlace place = place_of(plan.grid, world.rank());
+  const ProcessGroups groups(world, make_grid(plan.grid));
+  NemotronH model(grid_model(), dtype, Device::meta, part_of(plan, grid_model(), place));
+  ParallelModel parallel(model, plan, groups, Device::cpu);
+  initialise(model, 3);
+  parallel.data().spread_values();
+  prepare(model, load);
+  Optimizer optimizer(model.parameters(), {});
+  RunPlan planned(grid_model(), plan, load, {});
+
+  const auto seed = static_cast<std::uint64_t>(100 * place.dp(plan.grid));
+  std::vector<TokenBatch> batches;
+  for (std::int64_t m = 0; m < load.microbatches; ++m)
+    batches.push_back(microbatch(load, seed + static_cast<std::uint64_t>(m)));
+  StepOptions options{.lr = 0.01};
+  options.parallel = &parallel;
+  const RankTraffic::Sums before = sent_so_far(groups);
+  (void)train_step(model, optimizer, batches, options);
+  const RankTraffic::Sums after = sent_so_far(groups);
+
+  RankTraffic::Sums want = planned.traffic(world.rank());
+  for (const auto& [key, sum] : after) {
+    CAPTURE(key.first);
+    CAPTURE(name_of(key.second));
+    CHECK(sum.calls - before.at(key).calls == want[key].calls);
+    CHECK(sum.bytes - before.at(key).bytes == want[key].bytes);
+  }
+  for (const auto& [key, sum] : want) CHECK(after.contains(key));
+  check_memory(model, optimizer, planned.memory(world.rank()));
+}
+
+}  // namespace
+
+TEST_CASE("plan: a step sends and holds what the plan says, to the byte") {
+  const char* wish = std::getenv("NEMOCUBE_GRIDS");
+  for (const GridCase& c : grid_cases(test_world().size(), wish ? wish : "")) {
+    CAPTURE(name_of(c));
+    compare_with_plan(c, DType::f32);
+    compare_with_plan(c, DType::bf16);
+  }
+}

@@ -1,0 +1,90 @@
+#include <doctest/doctest.h>
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "data/json/json.h"
+#include "model/test_configs.h"
+#include "train/loop/plan_model.h"
+#include "train/plan/write_plan.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+struct Published {
+  const char* name;
+  NemotronHConfig config;
+  std::int64_t ranks, tp, pp, ep, elements;
+};
+
+std::vector<Published> published_models() {
+  return {{"30B", with_experts({nano_30b, 2688, 32, 2, 1856, 64, 64, 128}, {128, 6, 1856, 3712}), 1024, 2, 4,
+           32, 31577940288},
+          {"120B", with_experts({super, 4096, 32, 2, 2688, 128, 64, 128}, {512, 22, 2688, 5376, 1024}), 2048,
+           4, 8, 64, 120668707840},
+          {"550B", with_experts({ultra, 8192, 64, 2, 5120, 256, 64, 128}, {512, 22, 5120, 10240, 2048}), 4096,
+           8, 4, 64, 549308993536}};
+}
+
+RunPlan plan_of(const Published& m) {
+  DistributedSection section;
+  section.tp_size = m.tp;
+  section.sequence_parallel = true;
+  section.pp_size = m.pp;
+  section.ep_size = m.ep;
+  section.pipeline = PipelineSection{};
+  StepLoad load;
+  load.dtype = DType::bf16;
+  load.microbatch = Sequences::uniform(1, 4096);
+  load.microbatches = 16;
+  const ParallelSettings settings{.dispatcher = DispatcherKind::alltoall};
+  return {m.config, plan_model(section, settings, plan_ranks(section, m.ranks), m.config), load, {}};
+}
+
+}  // namespace
+
+TEST_CASE("plan: published models on thousands of ranks add up, in seconds") {
+  for (const Published& m : published_models()) {
+    CAPTURE(m.name);
+    const std::clock_t start = std::clock();
+    RunPlan plan = plan_of(m);
+    std::int64_t counted = 0, moments = 0;
+    for (int rank = 0; rank < m.ranks; ++rank) {
+      counted += plan.counted_parameters(rank);
+      moments += plan.memory(rank).at(3).bytes;
+      CHECK(plan.traffic(rank).at({"pp", Operation::exchange}).calls > 0);
+    }
+    CHECK(counted == m.elements);
+    // Two f32 numbers for each parameter; a few parameters are on all tensor-parallel ranks.
+    CHECK(moments > 8 * (m.elements - m.elements / 1000));
+    CHECK(moments < 8 * (m.elements + m.elements / 20));
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    MESSAGE(m.name, " on ", m.ranks, " ranks: ", seconds, " s");
+    CHECK(seconds < 20);
+  }
+}
+
+TEST_CASE("plan: as text and as JSON") {
+  const Published m = published_models().front();
+  RunPlan plan = plan_of(m);
+  const PlanWords words{"1024 ranks", "a step", "tokens are spread evenly over the experts"};
+  std::ostringstream text, json;
+  print_plan(text, words, plan);
+  CHECK(text.str().find("provided that tokens are spread evenly over the experts") != std::string::npos);
+  CHECK(text.str().find("0-255") != std::string::npos);
+  print_plan_json(json, words, plan);
+  const Json object = parse_json(json.str(), "plan");
+  CHECK(object["parameters"] == m.elements);
+  CHECK(object["class_of_rank"].size() == 1024);
+  const Json& last = object["classes"].at(object["class_of_rank"].back().get<std::size_t>());
+  CHECK(last["pipeline_rank"] == 3);
+  std::int64_t bytes = 0;
+  for (const Json& item : last["traffic"]) bytes += item["bytes"].get<std::int64_t>();
+  for (const auto& [key, sum] : plan.traffic(1023)) bytes -= sum.bytes;
+  CHECK(bytes == 0);
+  CHECK(object["bubble"]["of_equal_stages"].get<double>() ==
+        doctest::Approx(3.0 / 19));  // (pp - 1) / (M + pp - 1)
+}
