@@ -61,10 +61,10 @@ inline constexpr const char* switch_words = "1, true, yes or on, or 0, false, no
 struct ParallelSettings {
   /// `local` exactly where no token leaves its rank: ep_size and expert_tp_size are 1.
   DispatcherKind dispatcher = DispatcherKind::local;
-  std::optional<bool> expert_reshard_after_forward;  ///< absent: as the other weights
+  std::optional<bool> expert_reshard_after_forward = {};  ///< absent: as the other weights
   bool skip_output_merge = false;                    ///< of a pipeline's last stage
   TpCrossEntropy tp_cross_entropy = TpCrossEntropy::automatic;
-  std::optional<BlockWeights> block_weights;  ///< absent: stages of equal numbers of blocks
+  std::optional<BlockWeights> block_weights = {};  ///< absent: stages of equal numbers of blocks
   bool refuse_underfill = false;  ///< fewer microbatches than stages are an Error rather than a warning
   bool filter_warnings = false;   ///< warnings are not wanted in the log
 };
