@@ -78,7 +78,8 @@ TEST_CASE("grid runs: one that is stopped or killed and resumed gives the bits o
           doctest::Approx(validation.back()["val_loss"].get<double>()).epsilon(1e-5));
 
     // Another grid of as many ranks is refused.
-    const auto other = run_process(mpirun(c.ranks, RunDir::train_command({})), dir.path());
+    const auto other = run_process(
+        mpirun(c.ranks, RunDir::train_command({"step_scheduler.local_batch_size=1"})), dir.path());
     CAPTURE(other.err);
     CHECK(other.exit_code == 2);
     CHECK(other.err.find(cat("was written by ", c.ranks, " ranks (")) != std::string::npos);

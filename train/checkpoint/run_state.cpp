@@ -61,7 +61,9 @@ std::string describe_stages(const PipelinePlan& pipeline) {
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
     const auto& [first, end, embeddings, head] = pipeline.stages[s];
     text += cat(s > 0 ? "; " : "", "rank ", pipeline.rank_of_stage[s], ": ",
-                first < end ? cat("blocks ", first, " to ", end - 1) : "no blocks");
+                first == end       ? "no blocks"
+                : first + 1 == end ? cat("block ", first)
+                                   : cat("blocks ", first, " to ", end - 1));
   }
   return text;
 }
