@@ -3,22 +3,26 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
-RUN ?= runs/make_train
 UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train test_comm
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
 
+# Ranks on this machine, as any user, more of them than cores where need be.
+mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none
+
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
-.PHONY: all build setup train test bench install asan asan-all format check-format check-headers tidy clean help
+.PHONY: all build setup train train-grid test test-grids bench install asan asan-all format check-format check-headers tidy clean help
 
 all: build
 
 help:
 	@echo "make                build $(BUILD)/nemocube"
 	@echo "make train          fine-tune the bundled small model on the bundled questions, then evaluate it"
+	@echo "make train-grid     the same job on 4 ranks under mpirun: a pipeline of 2 stages, experts on 2 ranks"
 	@echo "make test           build and run every test"
+	@echo "make test-grids     train on every process grid of 2, 4, 8 and 16 ranks, compared with one rank"
 	@echo "make bench          operations against their floors, then whole steps of the small model"
 	@echo "make install        program, documentation, sample recipe and data under PREFIX; DESTDIR is honoured"
 	@echo "make asan           the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -26,7 +30,7 @@ help:
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
-	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) RUN=$(RUN) CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON'"
+	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) RUN=FOLDER CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON'"
 
 setup:
 	@tools/setup.sh
@@ -35,10 +39,20 @@ build: setup
 	@$(call configure,$(BUILD))
 	@cmake --build $(BUILD) -j $(JOBS) --target nemocube
 
-# Starts afresh every time in its own directory; in one given with RUN= it goes on from what is there.
+# Both start afresh every time in their own directories; in one given with RUN= they go on from what is there.
+train: RUN ?= runs/make_train
 train: build
 	$(if $(filter $(RUN),runs/make_train),rm -rf runs/make_train)
 	$(BUILD)/nemocube train configs/squad_tiny.yaml --set checkpoint.checkpoint_dir=$(RUN)
+	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
+
+# Two replicas of 8 rows, each a pipeline of two ranks that works on 4 microbatches of 2 rows.
+grid = --set distributed.pp_size=2 --set distributed.ep_size=2 --set step_scheduler.local_batch_size=8 \
+	--set distributed.pipeline.pp_microbatch_size=2
+train-grid: RUN ?= runs/make_train_grid
+train-grid: build
+	$(if $(filter $(RUN),runs/make_train_grid),rm -rf runs/make_train_grid)
+	$(mpirun) -np 4 $(BUILD)/nemocube train configs/squad_tiny.yaml $(grid) --set checkpoint.checkpoint_dir=$(RUN)
 	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
 
 test: setup
@@ -46,6 +60,16 @@ test: setup
 	@cmake --build $(BUILD) -j $(JOBS)
 	ctest --test-dir $(BUILD) --output-on-failure
 	@tools/test_summary.sh $(BUILD)/Testing/Temporary/LastTest.log
+
+# All grids that the test knows; `make test` runs a part of them. One thread a rank, because all share the cores.
+test-grids: setup
+	@$(call configure,$(BUILD))
+	@cmake --build $(BUILD) -j $(JOBS) --target test_grids nemocube
+	@failed=; for ranks in 2 4 8 16; do \
+		OMP_NUM_THREADS=1 NEMOCUBE_GRIDS=all $(mpirun) -np $$ranks $(BUILD)/test_grids || failed="$$failed $$ranks"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "grids: failed on$$failed ranks"; exit 1; fi; \
+	echo "grids: every grid of 2, 4, 8 and 16 ranks trains like one rank"
 
 bench: build
 	$(BUILD)/nemocube bench op

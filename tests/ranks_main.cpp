@@ -8,8 +8,11 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "model/test_models.h"
 #include "parallel/comm/failure.h"
 #include "tests/support/ranks.h"
+#include "train/loop/plan_model.h"
+#include "train/step/train_step.h"
 
 // test_comm: tests that run on several ranks, under mpirun; without it, on one. `test_comm --fault NAME` instead
 // lets one rank fail, for parallel/comm/failure_test.cpp.
@@ -28,6 +31,33 @@ void run_tests(World& ranks, int argc, char** argv) {
   context.setOption("no-colors", true);
   if (ranks.rank() > 0) context.setOption("minimal", true);  // rank 0 writes the summary, others what failed
   require(context.run() == 0, "a test failed");
+}
+
+// The last of four ranks, in the second stage of a pipeline with experts on two ranks, does not know the kernel that it
+// is to run for attention. It finds out in the middle of the second step.
+void throw_in_step(World& ranks) {
+  const NemotronHConfig config = nemocube::testing::tiny_config();
+  DistributedSection section;
+  section.pp_size = section.ep_size = 2;
+  section.pipeline.emplace();
+  const ParallelPlan plan = plan_model(section, {.dispatcher = DispatcherKind::alltoall},
+                                       plan_ranks(section, ranks.size()), config);
+  const ProcessGroups groups(ranks, make_grid(plan.grid));
+  NemotronH model(config, DType::f32, Device::meta, part_of(plan, config, place_of(plan.grid, ranks.rank())));
+  ParallelModel parallel(model, plan, groups, Device::cpu);
+  initialise(model, 1);
+  parallel.data().spread_values();
+  Optimizer optimizer(model.parameters(), {.kind = OptimizerKind::sgd});
+  const auto batch = nemocube::testing::random_batch(config, {9, 4}, 2);
+  const std::vector<TokenBatch> microbatches(4, TokenBatch{batch.ids, batch.labels, batch.sequences});
+  KernelChoice kernels;
+  for (int step = 0; step < 2; ++step) {
+    if (step == 1 && ranks.rank() == ranks.size() - 1) kernels.by_op["attention"] = "unknown";
+    StepOptions options;
+    options.kernels = &kernels;
+    options.parallel = &parallel;
+    train_step(model, optimizer, microbatches, options);
+  }
 }
 
 void fail_on_purpose(World& ranks, std::string_view fault) {
@@ -73,6 +103,8 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     const WatchdogPause pause(ranks);
     if (ranks.rank() == 0) std::this_thread::sleep_for(600ms);
     all.barrier();
+  } else if (fault == "throw in step") {
+    throw_in_step(ranks);
   } else {
     fail("unknown fault '", fault, "'");
   }

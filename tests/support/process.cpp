@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -21,7 +23,37 @@ std::string read_and_remove(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
+struct ProcessState {
+  char state = 'X';  // of /proc/PID/stat; X: there is no such process
+  int parent = 0;
+};
+ProcessState state_of(const std::string& pid) {
+  std::ifstream stat(std::filesystem::path("/proc") / pid / "stat");
+  std::string text;
+  std::getline(stat, text);
+  ProcessState state;
+  const auto name_end = text.rfind(')');  // the name before may hold anything
+  if (name_end != text.npos) std::sscanf(text.c_str() + name_end + 2, "%c %d", &state.state, &state.parent);
+  return state;
+}
+
 }  // namespace
+
+bool is_alive(int pid) {
+  const char state = state_of(std::to_string(pid)).state;
+  return state != 'X' && state != 'Z';
+}
+
+std::vector<int> children_of(int parent) {
+  std::vector<int> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") == name.npos && state_of(name).parent == parent)
+      children.push_back(std::stoi(name));
+  }
+  std::ranges::sort(children);
+  return children;
+}
 
 Process::Process(const std::vector<std::string>& arguments, const std::filesystem::path& directory) {
   static std::atomic<int> counter{0};

@@ -13,6 +13,9 @@ struct ProcessResult {
 ProcessResult run_process(const std::vector<std::string>& arguments,
                           const std::filesystem::path& directory = {});
 
+bool is_alive(int pid);  ///< false for a process that has ended and for which nobody has waited yet
+std::vector<int> children_of(int parent);  ///< processes, in the order of their ids
+
 /// A program that is still running.
 class Process {
  public:

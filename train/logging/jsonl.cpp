@@ -32,6 +32,19 @@ void write_all(int file, std::string_view text, const std::filesystem::path& pat
   }
 }
 
+std::string json_number(double value) {
+  if (std::isnan(value)) return quoted("NaN");
+  if (std::isinf(value)) return quoted(value > 0 ? "Infinity" : "-Infinity");
+  std::array<char, 40> buffer;
+  return {buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr};
+}
+
+std::string json_list(const auto& values, auto text_of) {
+  std::string text = "[";
+  for (const auto& value : values) text += (text.size() > 1 ? ", " : "") + text_of(value);
+  return text + "]";
+}
+
 // The results of a step, without its clocks and rates.
 nlohmann::json results(const std::string& line) {
   const auto record = nlohmann::json::parse(line, nullptr, false);
@@ -59,12 +72,8 @@ void JsonLine::key(std::string_view name) {
 }
 
 JsonLine& JsonLine::add(std::string_view name, double value) {
-  if (std::isnan(value)) return add(name, "NaN");
-  if (std::isinf(value)) return add(name, value > 0 ? "Infinity" : "-Infinity");
   key(name);
-  std::array<char, 40> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
-  text_.append(buffer.data(), end);
+  text_ += json_number(value);
   return *this;
 }
 
@@ -90,6 +99,20 @@ JsonLine& JsonLine::add(std::string_view name, const std::optional<double>& valu
   if (value) return add(name, *value);
   key(name);
   text_ += "null";
+  return *this;
+}
+
+JsonLine& JsonLine::add(std::string_view name, std::span<const double> values) {
+  key(name);
+  text_ += json_list(values, json_number);
+  return *this;
+}
+
+JsonLine& JsonLine::add(std::string_view name, std::span<const std::vector<std::int64_t>> rows) {
+  key(name);
+  text_ += json_list(rows, [](const std::vector<std::int64_t>& row) {
+    return json_list(row, [](std::int64_t value) { return std::to_string(value); });
+  });
   return *this;
 }
 

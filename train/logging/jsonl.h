@@ -2,8 +2,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// Logs of one JSON object per line.
 namespace nemocube {
@@ -19,7 +21,9 @@ class JsonLine {
   JsonLine& add(std::string_view key, std::string_view text);
   JsonLine& add(std::string_view key, const char* text) { return add(key, std::string_view(text)); }
   JsonLine& add(std::string_view key, const std::optional<double>& value);  ///< null when absent
-  std::string text() const { return text_ + "}"; }                          ///< without a line end
+  JsonLine& add(std::string_view key, std::span<const double> values);
+  JsonLine& add(std::string_view key, std::span<const std::vector<std::int64_t>> rows);
+  std::string text() const { return text_ + "}"; }  ///< without a line end
 
  private:
   void key(std::string_view name);

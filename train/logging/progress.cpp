@@ -115,7 +115,9 @@ std::string StepProgress::describe(const ProgressStep& now) const {
   text += cat("  loss ", formatted("%.4f", now.loss));
   if (seconds > 0)
     text += cat("  ", short_count(static_cast<double>(to.tokens - from.tokens) / seconds), " tokens/s");
-  return text + cat("  lr ", formatted("%.3g", now.lr), "  grad norm ", formatted("%.3g", now.grad_norm));
+  text += cat("  lr ", formatted("%.3g", now.lr), "  grad norm ", formatted("%.3g", now.grad_norm));
+  if (now.imbalance > 0) text += cat("  busiest expert ", formatted("%.2f", now.imbalance), " x mean");
+  return text;
 }
 
 TaskProgress::TaskProgress(std::string what, std::string unit, ProgressDisplay display)

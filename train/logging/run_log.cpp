@@ -78,6 +78,8 @@ JsonLine training_line(const TrainingRecord& r, std::chrono::system_clock::time_
   line.add("samples_per_second", rate(r.samples, r.seconds));
   line.add("skipped", r.skipped).add("skipped_steps", r.skipped_steps);
   for (const auto& [field, value] : r.auxiliary_losses) line.add(field, value);
+  if (!r.experts.tokens.empty())
+    line.add("expert_tokens", r.experts.tokens).add("expert_imbalance", r.experts.imbalance);
   return line;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "train/logging/expert_record.h"
 #include "train/logging/jsonl.h"
 
 /// The files `training.jsonl` and `validation.jsonl` (`validation_NAME.jsonl` for further validation sets),
@@ -36,6 +37,7 @@ struct TrainingRecord {
   bool skipped = false;            ///< loss or gradient was not finite: the weights did not move
   std::int64_t skipped_steps = 0;  ///< of the run so far
   std::vector<std::pair<std::string, double>> auxiliary_losses;  ///< by name of the field; not part of `loss`
+  ExpertRecord experts = {};                                     ///< without layers: not logged
 };
 
 struct ValidationRecord {
@@ -50,7 +52,7 @@ struct ValidationRecord {
 /// training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
 /// num_tokens_per_step, num_label_tokens, then positions_per_second, content_tokens_per_second,
 /// label_tokens_per_second, samples_per_second, skipped, skipped_steps, and those of aux_loss, seq_aux_loss,
-/// global_aux_loss and z_loss that the recipe turns on. mem is in GiB; tps is tokens per second. tps_per_gpu
+/// global_aux_loss and z_loss that the recipe turns on, then expert_tokens and expert_imbalance. mem is in GiB; tps is tokens per second. tps_per_gpu
 /// is tps / ranks and counts all ranks; AutoModel leaves out the ranks of tp and pp. Rates are null when no
 /// time has passed.
 JsonLine training_line(const TrainingRecord& record, std::chrono::system_clock::time_point time);

@@ -81,6 +81,9 @@ TEST_CASE("a training line has the fields of AutoModel's log, then honest rates"
   r.auxiliary_losses = {{"seq_aux_loss", 0.5}, {"z_loss", 0.25}};
   CHECK(training_line(r, Time{}).text().ends_with(
       R"("skipped_steps": 2, "seq_aux_loss": 0.5, "z_loss": 0.25})"));
+  r.experts = {.tokens = {{3, 1}, {0, 4}}, .imbalance = {1.5, 2}};
+  CHECK(training_line(r, Time{}).text().ends_with(
+      R"("z_loss": 0.25, "expert_tokens": [[3, 1], [0, 4]], "expert_imbalance": [1.5, 2]})"));
   r.seconds = 0;
   r.loss = std::nan("");
   r.grad_norm.reset();

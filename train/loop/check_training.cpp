@@ -70,10 +70,11 @@ void check_training(const Recipe& recipe, std::int64_t ranks) {
     if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
   }
   RankPlan plan;  // one rank, where the recipe does not fit the number of ranks
-  problems.collect([&] { plan = plan_ranks(recipe.distributed, ranks); });
-  if (config)
-    problems.collect(
-        [&] { plan_model(recipe.distributed, resolve_environment(recipe).settings, plan, *config); });
+  problems.collect([&] {
+    plan = plan_ranks(recipe.distributed, ranks);
+    if (ranks > 1 && config)
+      plan_model(recipe.distributed, resolve_environment(recipe).settings, plan, *config);
+  });
   std::optional<Tokenizer> tokenizer;
   std::optional<Loader> loader;
   problems.collect([&] {

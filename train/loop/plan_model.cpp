@@ -1,6 +1,7 @@
 #include "train/loop/plan_model.h"
 
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "core/log.h"
@@ -41,7 +42,7 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSetting
   if (!section.module_fqns_per_model_part.empty()) {
     ManualStages manual = manual_stages(section.module_fqns_per_model_part, config.num_layers());
     plan.stages = std::move(manual.stages);
-    for (const std::string& name : manual.skipped)
+    for (const std::string& name : std::set(manual.skipped.begin(), manual.skipped.end()))
       log_info("distributed.pipeline.module_fqns_per_model_part: ", name,
                " has no parameters and is skipped");
   } else {

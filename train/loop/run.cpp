@@ -56,6 +56,7 @@ class Run {
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
+    ranks_.check_pipeline_fill(plan_.microbatches);
     if (!ranks_.first()) return;
     std::vector<std::string> validation_sets;
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
@@ -72,9 +73,8 @@ class Run {
       log_info("nothing to train: ", counted(state_.step, "step"), " done, the recipe asks for ",
                plan_.total_steps);
     else
-      log_info("training ", loaded_.model->parameters().trainable_count(), " parameters in ",
-               loaded_.model->dtype(), ": from step ", state_.step, " of ", plan_.total_steps,
-               " (the last is step ", plan_.total_steps - 1, ")");
+      log_info("training ", trainable_parameters(), " parameters in ", loaded_.model->dtype(), ": from step ",
+               state_.step, " of ", plan_.total_steps, " (the last is step ", plan_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
     // A signal that some rank has received is one for all: they stop after the same step.
     const auto asked = [&] {
@@ -91,7 +91,7 @@ class Run {
       if (ranks_.first()) signals.set_second_text(second_signal_text(true));
       const TrainingRecord record = one_step();
       progress.step({step, plan_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
-                     record.tokens, record.skipped});
+                     record.tokens, record.skipped, record.experts.worst()});
       stop_when_hopeless();
       stopped = asked();
       const bool validates = validation_.sets() > 0 && is_validation_step(plan_, step, stopped);
@@ -131,6 +131,13 @@ class Run {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
     signals.push_back(SIGINT);
     return signals;
+  }
+
+  /// Of the whole model.
+  std::int64_t trainable_parameters() const {
+    std::vector<TensorSpec> specs = tensor_specs(loaded_.model->config());
+    std::erase_if(specs, [](const TensorSpec& t) { return t.buffer; });
+    return count_tensors(specs).elements;
   }
 
   std::string first_signal_text() const {
@@ -280,6 +287,7 @@ class Run {
     result_.last_loss = result.loss;
     result_.tokens += record.tokens;
     record.auxiliary_losses = result.auxiliary_losses;
+    if (logs_experts()) record.experts = expert_record(result.expert_counts);
     const auto now = Clock::now();
     record.seconds = std::chrono::duration<double>(now - last_record_).count();
     result_.seconds += record.seconds;
@@ -292,6 +300,11 @@ class Run {
     if (log_) log_->training(record);
     if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
     return record;
+  }
+
+  bool logs_experts() const {
+    const DistributedSection& d = recipe_.distributed;
+    return recipe_.moe_metrics.enabled.value_or(d.ep_size * d.expert_tp_size > 1);
   }
 
   // The ranks of a replica get the same batches, which count once.

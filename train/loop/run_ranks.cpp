@@ -35,6 +35,13 @@ RankLayout RunRanks::layout() const {
   return {plan_.grid, plan_.options.level, describe_stages(parallel_->plan().pipeline)};
 }
 
+void RunRanks::check_pipeline_fill(std::int64_t microbatches) const {
+  if (!parallel_) return;
+  const std::string warning = underfill_warning(microbatches, std::ssize(parallel_->plan().pipeline.stages),
+                                                settings_.refuse_underfill);
+  if (!warning.empty() && first()) log_warning(warning);
+}
+
 std::string RunRanks::text(const KernelChoice& kernels) const {
   const dnnl_version_t* dnn = dnnl_version();
   std::string variants;

@@ -40,6 +40,9 @@ class RunRanks {
   /// Null for one rank.
   ParallelModel* parallel() const { return parallel_.get(); }
 
+  /// underfill_warning() in the log, once, for the pipeline of the divided model; or its Error.
+  void check_pipeline_fill(std::int64_t microbatches) const;
+
   /// The largest value of all ranks.
   std::int64_t largest(std::int64_t value) const;
   /// Sums of all ranks, in place.

@@ -138,6 +138,8 @@ void note_what_always_holds(const Variables& variables, std::vector<std::string>
   note("NEMOTRONH_EP_PHYSICAL_PARTITION", "a rank of this build always holds its own experts alone");
   note("NEMOTRONH_EP_SYNC_INACTIVE_EXPERTS",
        "ranks of this build take part in every exchange, with or without tokens");
+  note("NEMOAUTOMODEL_PP_SKIP_OUTPUT_MERGE",
+       "the last stage of this build never puts the logits of its microbatches together");
 }
 
 TpCrossEntropy implementation_named(const Found& found) {
@@ -192,12 +194,10 @@ Environment resolve_environment(const Recipe& recipe, const GetVariable& get_var
   s.expert_reshard_after_forward = variables.find_switch("NEMOTRONH_EP_EXPERT_RESHARD_AFTER_FORWARD");
   if (!s.expert_reshard_after_forward)
     s.expert_reshard_after_forward = recipe.distributed.moe.reshard_after_forward;
-  s.skip_output_merge = variables.is_on("NEMOAUTOMODEL_PP_SKIP_OUTPUT_MERGE");
   s.tp_cross_entropy = tp_cross_entropy_of(recipe, variables, out.notes);
   s.block_weights = block_weights_of(recipe, variables, out.notes);
   s.refuse_underfill = variables.is_on("NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL") &&
                        !variables.is_on("NEMOAUTOMODEL_PP_ALLOW_UNDERFILL");
-  s.filter_warnings = variables.is_on("NEMOAUTOMODEL_FILTER_WARNINGS");
   if (recipe.dist_env.backend && recipe.dist_env.backend != CommBackend::mpi)
     out.notes.push_back(cat(recipe.file, ": dist_env.backend is ", name_of_choice(*recipe.dist_env.backend),
                             "; the ranks of this build compute on CPUs and exchange data over MPI"));

@@ -46,7 +46,7 @@ inline constexpr std::array named_variables{
                   &DistEnvSection::nemotronh_ep_expert_reshard_after_forward,
                   "as distributed.moe.reshard_after_forward, and ahead of it"},
     NamedVariable{"nemoautomodel_pp_skip_output_merge", &DistEnvSection::nemoautomodel_pp_skip_output_merge,
-                  "the last stage does not put the logits of its microbatches together"}};
+                  "the last stage does not put the logits of its microbatches together; here it never does"}};
 std::string variable_of(std::string_view key);  ///< "PYTORCH_ALLOC_CONF" for "pytorch_alloc_conf"
 
 /// Whether a name can be that of a variable: letters, digits and '_', no digit in front.
@@ -62,11 +62,9 @@ struct ParallelSettings {
   /// `local` exactly where no token leaves its rank: ep_size and expert_tp_size are 1.
   DispatcherKind dispatcher = DispatcherKind::local;
   std::optional<bool> expert_reshard_after_forward = {};  ///< absent: as the other weights
-  bool skip_output_merge = false;                    ///< of a pipeline's last stage
   TpCrossEntropy tp_cross_entropy = TpCrossEntropy::automatic;
   std::optional<BlockWeights> block_weights = {};  ///< absent: stages of equal numbers of blocks
   bool refuse_underfill = false;  ///< fewer microbatches than stages are an Error rather than a warning
-  bool filter_warnings = false;   ///< warnings are not wanted in the log
 };
 
 struct Environment {
@@ -89,7 +87,7 @@ using GetVariable = std::function<const char*(const char* name)>;
 ///   NEMOAUTOMODEL_PP_BLOCK_WEIGHTS  parse_block_weights(); ahead of distributed.pipeline.block_weights
 ///   NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL, NEMOAUTOMODEL_PP_ALLOW_UNDERFILL
 ///                                   refuse_underfill is true where the first is and the second is not
-///   NEMOAUTOMODEL_FILTER_WARNINGS   filter_warnings
+/// NEMOAUTOMODEL_FILTER_WARNINGS, which silences Python's warnings, has no effect.
 Environment resolve_environment(const Recipe& recipe, const GetVariable& get_variable);
 /// The same with the environment of this process.
 Environment resolve_environment(const Recipe& recipe);

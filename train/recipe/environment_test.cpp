@@ -43,11 +43,9 @@ TEST_CASE("environment: defaults") {
   CHECK(e.notes.empty());
   CHECK(e.settings.dispatcher == DispatcherKind::local);
   CHECK_FALSE(e.settings.expert_reshard_after_forward);
-  CHECK_FALSE(e.settings.skip_output_merge);
   CHECK(e.settings.tp_cross_entropy == TpCrossEntropy::automatic);
   CHECK_FALSE(e.settings.block_weights);
   CHECK_FALSE(e.settings.refuse_underfill);
-  CHECK_FALSE(e.settings.filter_warnings);
 }
 
 TEST_CASE("environment: variables outside are kept and noted, runtime_env is ahead of the named keys") {
@@ -64,7 +62,6 @@ TEST_CASE("environment: variables outside are kept and noted, runtime_env is ahe
               "r.yaml: dist_env.nemoautomodel_pp_skip_output_merge is '0'",
               "the environment variable OTHER is 'y' and stays so; r.yaml: dist_env.runtime_env.OTHER "
               "is 'x'"});
-  CHECK(e.settings.skip_output_merge);
 }
 
 TEST_CASE("environment: four places of one setting") {
@@ -79,15 +76,14 @@ TEST_CASE("environment: four places of one setting") {
 }
 
 TEST_CASE("environment: spellings of switches") {
-  const auto merges = [](const std::string& word) {
-    return settings("", {{"NEMOAUTOMODEL_PP_SKIP_OUTPUT_MERGE", word}}).skip_output_merge;
+  const auto refuses = [](const std::string& word) {
+    return settings("", {{"NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL", word}}).refuse_underfill;
   };
-  for (const char* yes : {"1", "true", "True", "YES", "on"}) CHECK(merges(yes));
-  for (const char* no : {"0", "false", "No", "off", ""}) CHECK_FALSE(merges(no));
-  CHECK(message_of([&] { merges("2"); }) ==
-        "the environment variable NEMOAUTOMODEL_PP_SKIP_OUTPUT_MERGE is '2'; want 1, true, yes or on, or 0, "
-        "false, no "
-        "or off");
+  for (const char* yes : {"1", "true", "True", "YES", "on"}) CHECK(refuses(yes));
+  for (const char* no : {"0", "false", "No", "off", ""}) CHECK_FALSE(refuses(no));
+  CHECK(message_of([&] { refuses("2"); }) ==
+        "the environment variable NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL is '2'; want 1, true, yes or on, "
+        "or 0, false, no or off");
 }
 
 TEST_CASE("environment: the dispatcher") {
@@ -193,7 +189,6 @@ TEST_CASE("environment: weights of blocks, underfill and warnings") {
   CHECK(settings("", {{strict, "1"}}).refuse_underfill);
   CHECK_FALSE(settings("", {{strict, "1"}, {allow, "1"}}).refuse_underfill);
   CHECK_FALSE(settings("", {{allow, "1"}}).refuse_underfill);
-  CHECK(settings("", {{"NEMOAUTOMODEL_FILTER_WARNINGS", "1"}}).filter_warnings);
 }
 
 TEST_CASE("environment: set variables are there, once") {

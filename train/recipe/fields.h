@@ -198,6 +198,11 @@ void fields(auto& io, Like<MfuSection> auto& s) {
            positive);
 }
 
+void fields(auto& io, Like<MoeMetricsSection> auto& s) {
+  io.field("enabled", s.enabled,
+           "log the tokens of each expert; null: where ep_size * expert_tp_size is above 1");
+}
+
 void fields(auto& io, Like<Recipe> auto& r) {
   io.field("seed", r.seed, "order of rows, fresh weights", nonnegative);
   io.section("rng", [&](auto& sub) { sub.alias("seed", r.seed, "seed", nonnegative); });
@@ -224,6 +229,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.section("mfu", r.mfu);
   io.section("benchmark",
              [&](auto& sub) { sub.alias("peak_tflops", r.mfu.peak_tflops, "mfu.peak_tflops", positive); });
+  io.section("moe_metrics", r.moe_metrics);
   io.section("evaluation", r.evaluation);
   io.section("compile", nothing);
 }

@@ -236,7 +236,9 @@ constexpr auto table = std::to_array<InertKeys>({
     {"", "recipe", anything, "class of AutoModel's recipe"},
     {"", "ci", anything, "AutoModel's tests"},
     {"", "parallelizer", anything, "parallelism of AutoModel"},
-    {"", "moe_metrics nvtx", anything, "measurements of AutoModel"},
+    {"", "nvtx", anything, "measurements of AutoModel"},
+    {"moe_metrics", "mode detailed_every_steps top_k_experts", anything,
+     "for experiment trackers; the log has every expert of every layer"},
     {"", "prewarm sdpa_method", anything, "kernels of PyTorch"},
     {"", "tool_call_eval", anything, "evaluation of tool calls"},
 });

@@ -86,7 +86,6 @@ TEST_CASE("configs/recipes/nemotron_nano_v3_pp_ep_squad.yaml: every setting arri
                                                          {"NEMOAUTOMODEL_PP_SKIP_OUTPUT_MERGE", "1"}});
   CHECK(e.settings.dispatcher == DispatcherKind::alltoall);
   CHECK(e.settings.expert_reshard_after_forward == false);
-  CHECK(e.settings.skip_output_merge);
 
   const RankPlan plan = plan_ranks(d, 8);
   CHECK(plan.grid == GridSizes{.dp_shard = 2, .pp = 4, .ep = 2});

@@ -168,6 +168,11 @@ struct MfuSection {
   std::optional<double> peak_tflops;
 };
 
+/// The fields of the log about tokens of experts: ExpertRecord (train/logging/expert_record.h).
+struct MoeMetricsSection {
+  std::optional<bool> enabled;  ///< absent: with experts on several ranks
+};
+
 /// Generation during validation: SQuAD exact match and F1.
 struct EvaluationSection {
   bool squad_metrics = false;
@@ -199,6 +204,7 @@ struct Recipe {
   ClipSection clip_grad_norm;
   KernelChoice kernels;  ///< checked for use in training and evaluation
   MfuSection mfu;        ///< key peak_tflops, also of section benchmark
+  MoeMetricsSection moe_metrics;
   EvaluationSection evaluation;
   std::vector<std::string> no_effect;  ///< key paths that were given and have no effect in this build
   std::vector<std::string> warnings;   ///< messages about keys that this recipe makes pointless
