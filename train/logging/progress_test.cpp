@@ -118,6 +118,15 @@ TEST_CASE("steps: numbers that are not finite, and time that stands still, are s
   CHECK(screen.out[0] == "step 0 of 2 (50 %)  epoch 0  skipped  loss nan  lr 9.5e-05  grad norm inf");
 }
 
+TEST_CASE("steps: how uneven experts are used, where that is known") {
+  Screen screen;
+  StepProgress progress(screen.display(false, 30));
+  ProgressStep now = at(0, 2);
+  now.imbalance = 1.828;
+  progress.step(now);
+  CHECK(screen.out[0].ends_with("  grad norm 1.23  busiest expert 1.83 x mean"));
+}
+
 TEST_CASE("tasks in a terminal: the line that was there before comes back") {
   Screen screen;
   screen.line = "step 3 of 9";

@@ -35,7 +35,8 @@ TEST_CASE("describe() reads back as the same recipe") {
       "model: {config: x, initialisation: megatron}\ndataset: {_target_: mock, seq_len: 16}\noptimizer: "
       "{_target_: SGD, momentum: 0.5, "
       "param_group_overrides: [{pattern: 'a\\.b$', lr_mult: 0.1}, {pattern: c}]}\nloss_fn: {_target_: "
-      "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100, peak_tflops: 0.5}\n"
+      "ChunkedCrossEntropy}\nevaluation: {squad_metrics: on}\nmfu: {device: h100, peak_tflops: "
+      "0.5}\nmoe_metrics: {enabled: false, mode: brief}\n"
       "validation_dataloader: {shuffle: false, batch_size: 3}\n",
       "dataset: {_target_: messages, path: p, chat_template: null}\noptimizer: {_target_: FusedAdam, "
       "adam_w_mode: "
