@@ -14,7 +14,8 @@ ContextParallel::ContextParallel(NemotronH& model, Communicator& group, ContextA
   const RowCut rows = [this](const Sequences& whole) { return own(whole); };
   model.token_rows = rows;
   for (AttentionMixer* mixer : model.mixers<AttentionMixer>())
-    mixer->set_core(attention == ContextAttention::ring ? ring_attention(group) : all_gather_attention(group));
+    mixer->set_core(attention == ContextAttention::ring ? ring_attention(group)
+                                                        : all_gather_attention(group));
   for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(group));
   for (MoeMixer* mixer : model.moe_layers()) mixer->set_rows(rows);
 }

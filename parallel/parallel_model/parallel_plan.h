@@ -10,7 +10,6 @@
 
 namespace nemocube {
 
-
 /// How a model is divided among ranks: data alone. By default one rank has everything.
 struct ParallelPlan {
   GridSizes grid;

@@ -141,7 +141,8 @@ TEST_CASE("pipelines: defaults, values and AutoModel's older section") {
 TEST_CASE("pipelines: what does not fit") {
   const std::vector<std::pair<const char*, const char*>> cases{
       {"pp_schedule: fifo",
-       "distributed.pipeline.pp_schedule: no pipeline schedule 'fifo'; there are: gpipe (ScheduleGPipe), 1f1b"},
+       "distributed.pipeline.pp_schedule: no pipeline schedule 'fifo'; there are: gpipe (ScheduleGPipe), "
+       "1f1b"},
       {"pp_microbatch_size: 3",
        "step_scheduler.local_batch_size = 4 must be a multiple of distributed.pipeline.pp_microbatch_size = "
        "3; the "

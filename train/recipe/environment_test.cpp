@@ -182,7 +182,8 @@ TEST_CASE("environment: weights of blocks, underfill and warnings") {
   CHECK(e.settings.block_weights == BlockWeights{.mlp = 7});
   CHECK(e.notes.size() == 1);
   CHECK(error_of("", {{variable, "moe=x"}})
-            .starts_with("the environment variable NEMOAUTOMODEL_PP_BLOCK_WEIGHTS: block weights: the weight of moe is 'x'"));
+            .starts_with("the environment variable NEMOAUTOMODEL_PP_BLOCK_WEIGHTS: block weights: the weight "
+                         "of moe is 'x'"));
 
   const std::string strict = "NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL",
                     allow = "NEMOAUTOMODEL_PP_ALLOW_UNDERFILL";
