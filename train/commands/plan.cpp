@@ -47,7 +47,7 @@ void print_schedule(const PlanArguments& o) {
 }
 
 void print_run(const PlanArguments& o) {
-  Recipe recipe = load_recipe(o.recipe, o.overrides);
+  Recipe recipe = load_recipe(o.recipe, o.overrides, RecipeUse::plan);
   const ParallelSettings settings = settle(recipe);
   const RankPlan ranks = plan_ranks(recipe.distributed, o.ranks);
   const NemotronHConfig config = read_hf_config(recipe.model->path);
@@ -71,8 +71,8 @@ void add_plan_command(Command& app) {
   Command* command = app.add_subcommand(
       "plan",
       "What every rank of a training run holds and sends, or the schedule of a pipeline; starts no ranks");
-  auto* recipe =
-      command->add_option("recipe", o->recipe, "recipe in YAML; its model's weights need not exist");
+  auto* recipe = command->add_option("recipe", o->recipe,
+                                     "recipe in YAML; of its files only the model's config.json is read");
   auto* ranks = command->add_option("--ranks", o->ranks, "ranks of the run")->check(in_range(1, 1'000'000));
   ranks->needs(recipe);
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")

@@ -72,41 +72,46 @@ NemotronHConfig local_sizes(NemotronHConfig c, const GridSizes& grid) {
 
 /// Bytes of whole buffers.
 struct UnitBytes {
-  std::int64_t dense_values = 0, expert_values = 0, gradients = 0;
+  std::int64_t dense = 0, experts = 0;  // values
+  std::int64_t gradients = 0;
 };
 UnitBytes operator+(const UnitBytes& a, const UnitBytes& b) {
-  return {a.dense_values + b.dense_values, a.expert_values + b.expert_values, a.gradients + b.gradients};
+  return {a.dense + b.dense, a.experts + b.experts, a.gradients + b.gradients};
 }
 
 UnitBytes whole_bytes(const LocalUnit& unit) {
   UnitBytes bytes;
   for (const LocalFlat& flat : unit.flats) {
-    (flat.expert ? bytes.expert_values : bytes.dense_values) += flat.size * size_of(flat.dtype);
+    (flat.expert ? bytes.experts : bytes.dense) += flat.size * size_of(flat.dtype);
     bytes.gradients += flat.size * size_of(accumulate_dtype(flat.dtype));
   }
   return bytes;
 }
 
 /// What ranks divide and is whole for a while, at most.
-UnitBytes whole_at_once(const LocalParameters& local, const StatePlan& plan) {
+struct WholeAtOnce {
+  std::int64_t values = 0, gradients = 0;
+};
+
+WholeAtOnce whole_at_once(const LocalParameters& local, const StatePlan& plan) {
   const DataParallelOptions& o = plan.parallel.data;
   // Until the last microbatch nothing is reduced or released.
   const bool waits = o.reduce_last_only && plan.microbatches > 1;
-  UnitBytes all, most, before;
+  UnitBytes all, before;
+  for (const auto& [block, unit] : local.blocks) all = all + whole_bytes(unit);
+  WholeAtOnce most;
   for (const auto& [block, unit] : local.blocks) {
     const UnitBytes bytes = whole_bytes(unit);
     // The next block is gathered, and the last one reduced, while a block computes.
     const UnitBytes together = o.overlap ? before + bytes : bytes;
-    most.dense_values = std::max(most.dense_values, together.dense_values);
-    most.expert_values = std::max(most.expert_values, together.expert_values);
-    most.gradients = std::max(most.gradients, together.gradients);
-    all = all + bytes;
     before = bytes;
+    const std::int64_t dense = waits || !o.reshard_after_forward ? all.dense : together.dense;
+    const std::int64_t experts = waits || !o.reshard_experts_after_forward ? all.experts : together.experts;
+    most.values = std::max(most.values, dense + experts);
+    most.gradients = std::max(most.gradients, waits ? all.gradients : together.gradients);
   }
-  if (waits || !o.reshard_after_forward) most.dense_values = all.dense_values;
-  if (waits || !o.reshard_experts_after_forward) most.expert_values = all.expert_values;
-  if (waits) most.gradients = all.gradients;
-  return whole_bytes(local.root) + most;
+  const UnitBytes root = whole_bytes(local.root);
+  return {most.values + root.dense + root.experts, most.gradients + root.gradients};
 }
 
 std::int64_t common(const Range& a, const Range& b) {
@@ -138,9 +143,8 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
   });
   std::vector<MemoryItem> items{
       {"weights", weights}, {"gradients", gradients}, {"masters", masters}, {"moments", moments}};
-  const UnitBytes whole = whole_at_once(local, plan);
-  if (level == ZeroLevel::parameters)
-    items.push_back({"gathered weights", whole.dense_values + whole.expert_values});
+  const WholeAtOnce whole = whole_at_once(local, plan);
+  if (level == ZeroLevel::parameters) items.push_back({"gathered weights", whole.values});
   // Reduced gradients of a later microbatch, which are then added to the sum of the earlier ones.
   const bool adds = !plan.parallel.data.reduce_last_only && plan.microbatches > 1;
   if (level >= ZeroLevel::gradients)

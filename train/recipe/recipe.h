@@ -214,6 +214,7 @@ struct Recipe {
 enum class RecipeUse {
   train,     ///< model, dataset, optimizer; a pipeline section for pp_size > 1; batch sizes that divide; the
              ///< model exists
+  plan,      ///< as train, but the files of the data need not exist
   evaluate,  ///< model and a validation dataset; a pipeline section for pp_size > 1; the model exists
   data,      ///< dataset or a validation dataset
   ranks,     ///< nothing but how ranks share the work: distributed, dist_env, debug

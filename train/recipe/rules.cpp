@@ -159,10 +159,11 @@ void want_validation_files(const Recipe& recipe, Reading& reading) {
   for (const auto& [name, section] : recipe.validation_datasets) want_files(recipe, section, reading);
 }
 
-void want_training(const Recipe& recipe, Reading& reading) {
+/// `data`: whether the files of the data are wanted too.
+void want_training(const Recipe& recipe, Reading& reading, bool data) {
   want_section(recipe.dataset.has_value(), "dataset", reading);
   want_section(recipe.optimizer.has_value(), "optimizer", reading);
-  if (recipe.dataset) want_files(recipe, *recipe.dataset, reading);
+  if (recipe.dataset && data) want_files(recipe, *recipe.dataset, reading);
   want_whole_batches(recipe, reading);
   const std::string& best = recipe.checkpoint.best_metric_key;
   reading.rule(best == "default" || recipe.validation_datasets.contains(best),
@@ -199,10 +200,11 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
 
   switch (use) {
     case RecipeUse::train:
+    case RecipeUse::plan:
       want_pipeline(recipe.distributed, reading);
-      want_training(recipe, reading);
+      want_training(recipe, reading, use == RecipeUse::train);
       want_model(recipe, reading);
-      want_validation_files(recipe, reading);
+      if (use == RecipeUse::train) want_validation_files(recipe, reading);
       want_kernels(recipe, reading);
       break;
     case RecipeUse::evaluate:
