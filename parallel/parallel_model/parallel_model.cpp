@@ -146,6 +146,7 @@ Tensor ParallelModel::logits(const Var& hidden, const std::vector<std::int64_t>&
   const std::int64_t count = std::ssize(rows), vocabulary = model_.config().vocab_size;
   const Tensor all = Tensor::empty({count, vocabulary}, accumulate_dtype(model_.dtype()), model_.device());
   if (hidden.defined()) {
+    const ContextParallel::Whole whole(installed_->context.get());
     Context ctx;
     const Tensor states =
         apply(*model_.transform_points().at("lm_head.input"), ctx, hidden, sequences).value();

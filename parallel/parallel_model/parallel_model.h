@@ -52,7 +52,8 @@ class ParallelModel {
   /// states are on the ranks of the last stage, elsewhere they are undefined. With a state, no sequence is cut over
   /// cp: the ranks of a cp group compute the same.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
-  /// Logits of these rows of hidden() over the whole vocabulary, on every rank of the replica: [rows, vocabulary].
+  /// Logits of these rows of hidden() with a state, over the whole vocabulary, on every rank of the replica:
+  /// [rows, vocabulary].
   Tensor logits(const Var& hidden, const std::vector<std::int64_t>& rows, const Sequences& sequences);
 
  private:

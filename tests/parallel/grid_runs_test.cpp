@@ -28,6 +28,7 @@ const Words zero_bubble{"distributed.pp_size=2", "distributed.pipeline.pp_schedu
 const Words more_ranks_than_heads{"distributed.tp_size=4", "distributed.sequence_parallel=true",
                                   "distributed.ep_size=2", "distributed.expert_tp_size=2"};
 const Words sequences_and_experts{"distributed.tp_size=2", "distributed.cp_size=2", "distributed.ep_size=2"};
+const Words cut_rows_and_sequences = plus(sequences_and_experts, {"distributed.sequence_parallel=true"});
 const Words experts{"distributed.ep_size=2"};
 
 }  // namespace
@@ -107,8 +108,9 @@ TEST_CASE("grid runs: eval gives the numbers and answers of one rank") {
   Json want = parse_json(one.out, "one");
   const double want_loss = want["val_loss"].get<double>();
   want.erase("val_loss");
-  for (const Grid& grid : {Grid{4, pipeline_of_experts}, Grid{2, zero_bubble}, Grid{4, more_ranks_than_heads},
-                           Grid{4, sequences_and_experts}, Grid{2, experts}}) {
+  for (const Grid& grid :
+       {Grid{4, pipeline_of_experts}, Grid{2, zero_bubble}, Grid{4, more_ranks_than_heads},
+        Grid{4, sequences_and_experts}, Grid{4, cut_rows_and_sequences}, Grid{2, experts}}) {
     CAPTURE(grid.overrides[0]);
     const auto run = run_process(mpirun(grid.ranks, eval("grid.json", grid.overrides)), dir.path());
     CAPTURE(run.err);
