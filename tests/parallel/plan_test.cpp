@@ -40,8 +40,8 @@ TEST_CASE("plan: PyTorch's class names; the number of chunks follows from the sc
 TEST_CASE("plan: mistakes end with exit code 2 and what is wrong") {
   const TestDir dir;
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases{
-      {{}, {"--schedule is required"}},
-      {{"--schedule", "1f1b", "--pp", "2"}, {"--microbatches is required"}},
+      {{}, {"plan: give a recipe and --ranks, or --schedule"}},
+      {{"--schedule", "1f1b", "--pp", "2"}, {"plan: --schedule wants --pp and --microbatches"}},
       {{"--schedule", "zigzag", "--pp", "2", "--microbatches", "4"}, {"'zigzag'", "interleavedzerobubble"}},
       {{"--schedule", "zbv", "--pp", "2", "--chunks", "3", "--microbatches", "4"}, {"3 stages", "exactly 2"}},
       {{"--schedule", "gpipe", "--pp", "0", "--microbatches", "4"}, {"pp is 0"}},
