@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
-UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train test_comm
+UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train test_comm test_grids
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
 
