@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/profile.h"
 #include "parallel/comm/collective.h"
 
 namespace nemocube {
@@ -93,6 +94,8 @@ Work::~Work() {
 }
 
 void Work::wait() {
+  static Zone zone("comm/blocked");
+  const ZoneTimer timer(zone);
   if (const auto state = std::exchange(state_, nullptr)) state->wait();
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/profile.h"
 #include "parallel/comm/collective.h"
 #include "parallel/comm/reduce_in_order.h"
 
@@ -410,6 +411,8 @@ void MessageCommunicator::execute(const Collective& call) {
 }
 
 void MessageCommunicator::run(Collective call) {
+  static Zone zone("comm/blocked");
+  const ZoneTimer timer(zone);
   engine_->queue.run([&] {
     const std::lock_guard lock(engine_->transport_mutex);
     execute(call);
