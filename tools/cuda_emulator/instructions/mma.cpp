@@ -1,0 +1,209 @@
+#include "instructions/decoders.h"
+#include "instructions/matrix_types.h"
+#include "instructions/meeting.h"
+
+// mma.sync: D = A B + C of a warp, with the fragments that PTX documents (PTX ISA 9.7.14.5).
+namespace emulator {
+namespace {
+
+using namespace matrix;
+
+/// Shape and types of an mma. A is m x k and row-major, B is k x n and column-major; n is always 8.
+template <int rows, int steps, class TypeA, class TypeB, class TypeC, class TypeD>
+struct Mma {
+  static constexpr int m = rows, n = 8, k = steps;
+  using A = TypeA;
+  using B = TypeB;
+  using C = TypeC;
+  using D = TypeD;
+  // Registers of a lane, in the order of the operands.
+  static constexpr int d_registers = m * n / warp_size / D::packed,
+                       a_registers = m * k / warp_size / A::packed,
+                       b_registers = k * n / warp_size / B::packed,
+                       c_registers = m * n / warp_size / C::packed;
+  static constexpr int a_first = d_registers, b_first = a_first + a_registers,
+                       c_first = b_first + b_registers;
+};
+
+struct Cell {
+  int row, column;
+};
+
+// All documented layouts are instances of three formulas. Lane l holds rows l / 4 of A, C and D and column l / 4 of
+// B; within these, lanes l % 4 share out runs of neighbouring elements. For A, registers alternate between a row
+// and the row 8 below it.
+template <class M>
+Cell cell_of_a(int lane, int r, int e) {
+  constexpr int packed = M::A::packed, halves = M::m / 8;
+  return {lane / 4 + 8 * (r % halves), packed * (lane % 4) + e + 4 * packed * (r / halves)};
+}
+template <class M>
+Cell cell_of_b(int lane, int r, int e) {
+  constexpr int packed = M::B::packed;
+  return {packed * (lane % 4) + e + 4 * packed * r, lane / 4};
+}
+/// `number` counts the lane's elements over all registers.
+Cell cell_of_accumulator(int lane, int number) {
+  return {lane / 4 + 8 * (number / 2), 2 * (lane % 4) + number % 2};
+}
+
+template <class M>
+void multiply(Warp& warp, std::span<const Participant> participants, LaneMask lanes) {
+  using A = typename M::A;
+  using B = typename M::B;
+  using C = typename M::C;
+  using D = typename M::D;
+  using Number = typename D::Number;
+  expect_whole_warp(warp, participants, lanes);
+  const Fit fit = static_cast<Fit>(participants[0].instruction->detail);
+
+  Number a[M::m][M::k], b[M::k][M::n], c[M::m][M::n];
+  for (int r = 0; r < M::a_registers; ++r) {
+    const auto rows = gather<typename A::Row>(participants, M::a_first + r);
+    for (int lane = 0; lane < warp_size; ++lane)
+      for (int e = 0; e < A::packed; ++e) {
+        const Cell cell = cell_of_a<M>(lane, r, e);
+        a[cell.row][cell.column] = A::number(element<A>(rows[lane], e));
+      }
+  }
+  for (int r = 0; r < M::b_registers; ++r) {
+    const auto rows = gather<typename B::Row>(participants, M::b_first + r);
+    for (int lane = 0; lane < warp_size; ++lane)
+      for (int e = 0; e < B::packed; ++e) {
+        const Cell cell = cell_of_b<M>(lane, r, e);
+        b[cell.row][cell.column] = B::number(element<B>(rows[lane], e));
+      }
+  }
+  for (int r = 0; r < M::c_registers; ++r) {
+    const auto rows = gather<typename C::Row>(participants, M::c_first + r);
+    for (int lane = 0; lane < warp_size; ++lane)
+      for (int e = 0; e < C::packed; ++e) {
+        const Cell cell = cell_of_accumulator(lane, r * C::packed + e);
+        c[cell.row][cell.column] = C::number(element<C>(rows[lane], e));
+      }
+  }
+  multiply_add(a, b, c);
+  for (int r = 0; r < M::d_registers; ++r) {
+    Values<typename D::Row> rows{};
+    for (int lane = 0; lane < warp_size; ++lane)
+      for (int e = 0; e < D::packed; ++e) {
+        const Cell cell = cell_of_accumulator(lane, r * D::packed + e);
+        rows[lane] = with_element<D>(rows[lane], e, D::bits(c[cell.row][cell.column], fit));
+      }
+    scatter(participants, r, rows);
+  }
+}
+
+template <class T>
+constexpr ptx::Type register_type = sizeof(typename T::Row) == 8 ? ptx::Type::b64 : ptx::Type::b32;
+
+template <class M>
+Execute decode_operands(Form& form) {
+  const auto expect = [&](std::size_t found, int wanted) {
+    if (found != static_cast<std::size_t>(wanted)) form.unknown("wrong number of registers in a fragment");
+  };
+  expect(form.results(0, register_type<typename M::D>), M::d_registers);
+  expect(form.sources(1, register_type<typename M::A>), M::a_registers);
+  expect(form.sources(2, register_type<typename M::B>), M::b_registers);
+  expect(form.sources(3, register_type<typename M::C>), M::c_registers);
+  form.instruction().multiply_adds_of_warp = M::m * M::n * M::k;
+  return meet_warp<multiply<M>>;
+}
+
+struct Types {
+  ptx::Type d, a, b, c;
+};
+
+/// For products of f16 and 8-bit floats, whose accumulators are f16 or f32.
+template <int m, int k, class A, class B>
+Execute by_accumulators(Form& form, const Types& types) {
+  using enum ptx::Type;
+  if (types.d == f32 && types.c == f32) return decode_operands<Mma<m, k, A, B, F32, F32>>(form);
+  if (types.d == f16 && types.c == f16) return decode_operands<Mma<m, k, A, B, F16, F16>>(form);
+  form.unknown("accumulators are both .f16 or both .f32");
+}
+
+template <int m, int k, class A, class B>
+Execute with_accumulator_f32(Form& form, const Types& types) {
+  if (types.d != ptx::Type::f32 || types.c != ptx::Type::f32) form.unknown("accumulators are .f32");
+  return decode_operands<Mma<m, k, A, B, F32, F32>>(form);
+}
+
+template <int m, int k>
+Execute decode_8_bit_floats(Form& form, const Types& types) {
+  using enum ptx::Type;
+  if (types.a == e4m3 && types.b == e4m3) return by_accumulators<m, k, E4m3, E4m3>(form, types);
+  if (types.a == e4m3 && types.b == e5m2) return by_accumulators<m, k, E4m3, E5m2>(form, types);
+  if (types.a == e5m2 && types.b == e4m3) return by_accumulators<m, k, E5m2, E4m3>(form, types);
+  if (types.a == e5m2 && types.b == e5m2) return by_accumulators<m, k, E5m2, E5m2>(form, types);
+  form.unknown("both factors are .e4m3 or .e5m2");
+}
+
+template <int m, int k>
+Execute decode_integers(Form& form, const Types& types) {
+  using enum ptx::Type;
+  if (types.d != s32 || types.c != s32) form.unknown("accumulators of integers are .s32");
+  form.instruction().detail = static_cast<std::uint64_t>(form.take("satfinite") ? Fit::clamp : Fit::wrap);
+  if (types.a == s8 && types.b == s8) return decode_operands<Mma<m, k, S8, S8, S32, S32>>(form);
+  if (types.a == s8 && types.b == u8) return decode_operands<Mma<m, k, S8, U8, S32, S32>>(form);
+  if (types.a == u8 && types.b == s8) return decode_operands<Mma<m, k, U8, S8, S32, S32>>(form);
+  if (types.a == u8 && types.b == u8) return decode_operands<Mma<m, k, U8, U8, S32, S32>>(form);
+  form.unknown("both factors are .s8 or .u8");
+}
+
+template <int m, int k>
+Execute decode_doubles(Form& form, const Types& types) {
+  using enum ptx::Type;
+  if (types.d != f64 || types.b != f64 || types.c != f64) form.unknown("all types are .f64");
+  form.take("rn");
+  return decode_operands<Mma<m, k, F64, F64, F64, F64>>(form);
+}
+
+}  // namespace
+
+Execute decode_mma(Form& form) {
+  using enum ptx::Type;
+  form.instruction().kind = InstructionClass::matrix;
+  if (!form.take("sync") || !form.take("aligned")) form.unknown("mma needs .sync.aligned");
+  const auto shape = form.take_one_of({"m8n8k4", "m8n8k16", "m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32"});
+  if (!form.take("row") || !form.take("col")) form.unknown("A is .row and B is .col");
+  Types types;
+  for (ptx::Type* type : {&types.d, &types.a, &types.b, &types.c}) *type = form.take_type();
+
+  switch (types.a) {
+    case f16:
+    case bf16:
+    case tf32:
+      if (types.b != types.a) break;
+      if (types.a == f16 && shape == "m16n8k8") return by_accumulators<16, 8, F16, F16>(form, types);
+      if (types.a == f16 && shape == "m16n8k16") return by_accumulators<16, 16, F16, F16>(form, types);
+      if (types.a == bf16 && shape == "m16n8k8") return with_accumulator_f32<16, 8, Bf16, Bf16>(form, types);
+      if (types.a == bf16 && shape == "m16n8k16")
+        return with_accumulator_f32<16, 16, Bf16, Bf16>(form, types);
+      if (types.a == tf32 && shape == "m16n8k4") return with_accumulator_f32<16, 4, Tf32, Tf32>(form, types);
+      if (types.a == tf32 && shape == "m16n8k8") return with_accumulator_f32<16, 8, Tf32, Tf32>(form, types);
+      break;
+    case e4m3:
+    case e5m2:
+      if (shape == "m16n8k16") return decode_8_bit_floats<16, 16>(form, types);
+      if (shape == "m16n8k32") return decode_8_bit_floats<16, 32>(form, types);
+      break;
+    case f64:
+      if (shape == "m8n8k4") return decode_doubles<8, 4>(form, types);
+      if (shape == "m16n8k4") return decode_doubles<16, 4>(form, types);
+      if (shape == "m16n8k8") return decode_doubles<16, 8>(form, types);
+      if (shape == "m16n8k16") return decode_doubles<16, 16>(form, types);
+      break;
+    case s8:
+    case u8:
+      if (shape == "m8n8k16") return decode_integers<8, 16>(form, types);
+      if (shape == "m16n8k16") return decode_integers<16, 16>(form, types);
+      if (shape == "m16n8k32") return decode_integers<16, 32>(form, types);
+      break;
+    default:
+      break;
+  }
+  form.unknown("no such shape for these types");
+}
+
+}  // namespace emulator
