@@ -1,0 +1,115 @@
+#include "counters/resources.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "machine/program.h"
+
+namespace emulator {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string find_ptxas() {
+  std::string folders = std::getenv("PATH") ? std::getenv("PATH") : "";
+  if (const char* cuda = std::getenv("CUDA_PATH")) folders += ":" + std::string(cuda) + "/bin";
+  folders += ":/usr/local/cuda/bin";
+  std::istringstream list(folders);
+  for (std::string folder; std::getline(list, folder, ':');)
+    if (const std::string path = folder + "/ptxas"; access(path.c_str(), X_OK) == 0) return path;
+  return {};
+}
+
+using UnitResources = std::map<std::string, KernelResources>;
+
+/// Parses what ptxas -v says of each entry:
+///     ptxas info    : Compiling entry function 'k' for 'sm_90'
+///     ptxas info    : Function properties for k
+///         8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+///     ptxas info    : Used 30 registers, used 1 barriers, 1024 bytes smem
+UnitResources parse(std::istream& lines) {
+  UnitResources found;
+  std::string entry, properties;
+  for (std::string line; std::getline(lines, line);) {
+    if (const std::size_t at = line.find("Compiling entry function '"); at != std::string::npos) {
+      const std::size_t begin = at + 26;
+      entry = line.substr(begin, line.find('\'', begin) - begin);
+    } else if (const std::size_t at_properties = line.find("Function properties for ");
+               at_properties != std::string::npos) {
+      properties = line.substr(at_properties + 24);
+    } else if (line.find("bytes stack frame") != std::string::npos && properties == entry) {
+      KernelResources& r = found[entry];
+      std::sscanf(line.c_str(), " %u bytes stack frame, %u bytes spill stores, %u bytes spill loads",
+                  &r.stack_bytes, &r.spill_store_bytes, &r.spill_load_bytes);
+    } else if (const std::size_t at_used = line.find("Used "); at_used != std::string::npos) {
+      KernelResources& r = found[entry];
+      r.known = std::sscanf(line.c_str() + at_used, "Used %u registers", &r.registers) == 1;
+    }
+  }
+  return found;
+}
+
+UnitResources run_ptxas(const std::string& text, const std::string& kernel) {
+  static const std::string ptxas = find_ptxas();
+  if (ptxas.empty()) return {};
+  std::string folder = (fs::temp_directory_path() / "cuda_emulator_XXXXXX").string();
+  if (!mkdtemp(folder.data())) return {};
+  UnitResources found;
+  {
+    std::ofstream(folder + "/unit.ptx") << text;
+    // compute_90a texts need their own target.
+    const char* target = text.find(".target sm_90a") != std::string::npos ? "sm_90a" : "sm_90";
+    // Only the asked kernel: units of CUB hold hundreds. --compile-only: names of other units stay open.
+    const std::string command = "'" + ptxas + "' -arch=" + target + " -v --compile-only --entry '" + kernel +
+                                "' '" + folder + "/unit.ptx' -o '" + folder + "/unit.cubin' >'" + folder +
+                                "/log' 2>&1";
+    // The child must not run on this process's emulated libraries.
+    if (std::system(("env -u LD_LIBRARY_PATH " + command).c_str()) == 0) {
+      std::ifstream log(folder + "/log");
+      found = parse(log);
+    }
+  }
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  return found;
+}
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+const KernelResources& resources_of(const Kernel& kernel) {
+  static std::mutex mutex;
+  static std::map<const Kernel*, KernelResources> kernels;
+  const std::lock_guard lock(mutex);
+  auto found = kernels.find(&kernel);
+  if (found == kernels.end()) {
+    KernelResources resources;
+    if (kernel.unit_text) resources = run_ptxas(*kernel.unit_text, kernel.name)[kernel.name];
+    found = kernels.emplace(&kernel, resources).first;
+  }
+  return found->second;
+}
+
+std::uint32_t blocks_per_multiprocessor(std::uint32_t threads, std::uint32_t registers,
+                                        std::uint64_t shared_bytes) {
+  const std::uint32_t warps = (std::max(threads, 1u) + 31) / 32;
+  std::uint32_t blocks = std::min(32u, 64u / warps);
+  const std::uint64_t warp_registers = round_up(std::uint64_t{std::max(registers, 1u)} * 32, 256);
+  if (registers > 255) return 0;
+  const std::uint64_t warps_by_registers = 4 * (16384 / warp_registers);
+  blocks = std::min<std::uint32_t>(blocks, static_cast<std::uint32_t>(warps_by_registers / warps));
+  const std::uint64_t shared = round_up(shared_bytes + 1024, 128);
+  if (shared > 228u << 10) return 0;
+  return std::min<std::uint32_t>(blocks, static_cast<std::uint32_t>((228u << 10) / shared));
+}
+
+}  // namespace emulator

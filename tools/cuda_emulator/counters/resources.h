@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace emulator {
+
+struct Kernel;
+
+/// What a kernel needs on the hardware, as ptxas says.
+struct KernelResources {
+  bool known = false;  ///< false: no ptxas was found, or it refused the text; registers is then an assumption
+  std::uint32_t registers = 32;  ///< a thread
+  std::uint32_t spill_store_bytes = 0, spill_load_bytes = 0, stack_bytes = 0;
+};
+
+/// Runs `ptxas -arch=sm_90 -v` on the kernel, when it is first asked. ptxas is looked for in PATH, in $CUDA_PATH/bin
+/// and in /usr/local/cuda/bin. Thread-safe.
+const KernelResources& resources_of(const Kernel& kernel);
+
+/// Blocks that one SM of compute capability 9.0 holds at once: by warps (64), blocks (32), registers (64 Ki, in units of 256 a warp, in four
+/// parts) and shared memory (228 KiB with the block's reserved 1 KiB, in units of 128 bytes). Source: cuda_occupancy.h.
+std::uint32_t blocks_per_multiprocessor(std::uint32_t threads, std::uint32_t registers,
+                                        std::uint64_t shared_bytes);
+
+}  // namespace emulator
