@@ -1,0 +1,180 @@
+#include "runtime/launch.h"
+
+#include <cstring>
+
+#include "checks/report.h"
+#include "counters/resources.h"
+#include "runtime/api.h"
+#include "runtime/device.h"
+#include "runtime/occupancy.h"
+
+namespace emulator {
+namespace {
+
+[[noreturn]] void refuse(const Kernel& kernel, cudaError_t error, const std::string& why) {
+  report(Severity::warning, "launch", "launch of " + kernel.readable + " refused: " + why);
+  throw ApiError{error};
+}
+
+std::string text(dim3 d) {
+  return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
+}
+
+void check_shape(const Kernel& kernel, dim3 grid, dim3 block) {
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > h100::threads_per_block || block.x > 1024 || block.y > 1024 || block.z > 64) {
+    refuse(kernel, cudaErrorInvalidConfiguration, "block " + text(block));
+  }
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fff'ffff || grid.y > 65535 || grid.z > 65535) {
+    refuse(kernel, cudaErrorInvalidConfiguration, "grid " + text(grid));
+  }
+  const ptx::Dim3 required = kernel.required_threads, most = kernel.max_threads;
+  if (required.x && (block.x != required.x || block.y != required.y || block.z != required.z)) {
+    refuse(kernel, cudaErrorInvalidConfiguration, "block " + text(block) + " is not the one of .reqntid");
+  }
+  if (most.x && threads > std::uint64_t{most.x} * most.y * most.z) {
+    refuse(kernel, cudaErrorLaunchOutOfResources,
+           std::to_string(threads) + " threads a block, __launch_bounds__ allows " +
+               std::to_string(std::uint64_t{most.x} * most.y * most.z));
+  }
+  // ptxas keeps to 65,536 registers a block only where it knows the block's size. 255 is the most that a thread can have.
+  if (!most.x && !required.x && threads * 255 > h100::registers_per_block) {
+    const std::uint64_t registers = resources_of(kernel).registers;
+    if (registers * threads > h100::registers_per_block) {
+      refuse(kernel, cudaErrorLaunchOutOfResources,
+             std::to_string(threads) + " threads of " + std::to_string(registers) + " registers");
+    }
+  }
+}
+
+void check_shared(const Kernel& kernel, const RegisteredKernel& registered, std::size_t dynamic_shared) {
+  const std::size_t allowed =
+      registered.max_dynamic_shared ? static_cast<std::size_t>(*registered.max_dynamic_shared)
+      : kernel.static_shared < h100::shared_per_block ? h100::shared_per_block - kernel.static_shared
+                                                      : 0;
+  if (dynamic_shared <= allowed) return;
+  refuse(kernel, cudaErrorInvalidValue,
+         std::to_string(dynamic_shared) + " bytes of dynamic shared memory, " + std::to_string(allowed) +
+             " allowed (cudaFuncAttributeMaxDynamicSharedMemorySize)");
+}
+
+void apply(const cudaLaunchAttribute& attribute, const Kernel& kernel, LaunchShape& shape) {
+  switch (attribute.id) {
+    case cudaLaunchAttributeCooperative:
+      shape.cooperative = attribute.val.cooperative != 0;
+      return;
+    case cudaLaunchAttributeClusterDimension:
+    case cudaLaunchAttributePreferredClusterDimension: {
+      const auto& cluster = attribute.val.clusterDim;
+      if (std::uint64_t{cluster.x} * cluster.y * cluster.z <= 1) return;
+      report(Severity::error, "not-supported",
+             "launch of " + kernel.readable + " with a cluster of several blocks");
+      throw ApiError{cudaErrorNotSupported};
+    }
+    default:
+      return;  // hints: running the grid after its predecessor is always right
+  }
+}
+
+}  // namespace
+
+int KernelWork::run(OperationId operation) {
+  try {
+    Launch launch(*kernel, shape, parameters, device, operation,
+                  base_seed() * 0x9e3779b97f4a7c15 + operation);
+    return launch.run();
+  } catch (const KernelFault& fault) {
+    return fault.error;
+  } catch (const std::exception& e) {
+    report(Severity::error, "launch", kernel->readable + ": " + e.what());
+    return cudaErrorLaunchFailure;
+  }
+}
+
+std::shared_ptr<KernelWork> make_kernel_work(const void* function, dim3 grid, dim3 block, void** arguments,
+                                             std::size_t dynamic_shared,
+                                             std::span<const cudaLaunchAttribute> attributes, int device) {
+  RegisteredKernel* const registered = find_kernel(function);
+  require(registered, cudaErrorInvalidDeviceFunction);
+  const Kernel* const kernel = registered->on(device);
+  if (!kernel) {
+    report(Severity::error, "no-kernel", "no PTX of kernel " + registered->name);
+    throw ApiError{cudaErrorInvalidDeviceFunction};
+  }
+  auto work = std::make_shared<KernelWork>();
+  work->registered = registered;
+  work->kernel = kernel;
+  work->device = device;
+  work->shape.grid = {grid.x, grid.y, grid.z};
+  work->shape.block = {block.x, block.y, block.z};
+  check_shape(*kernel, grid, block);
+  check_shared(*kernel, *registered, dynamic_shared);
+  work->shape.dynamic_shared = static_cast<std::uint32_t>(dynamic_shared);
+  for (const cudaLaunchAttribute& attribute : attributes) apply(attribute, *kernel, work->shape);
+  if (work->shape.cooperative) {
+    const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
+    const std::uint64_t resident =
+        std::uint64_t{h100::multiprocessors} *
+        static_cast<std::uint64_t>(active_blocks(
+            *registered, *kernel, static_cast<int>(block.x * block.y * block.z), dynamic_shared));
+    if (blocks > resident) {
+      refuse(*kernel, cudaErrorCooperativeLaunchTooLarge,
+             std::to_string(blocks) + " blocks, " + std::to_string(resident) + " can be resident");
+    }
+  }
+  work->parameters.resize(kernel->parameter_bytes);
+  require(arguments || kernel->parameters.empty());
+  for (std::size_t i = 0; i < kernel->parameters.size(); ++i) {
+    const ParameterPlace place = kernel->parameters[i];
+    require(arguments[i]);
+    std::memcpy(work->parameters.data() + place.offset, arguments[i], place.bytes);
+    work->argument_pointers.push_back(work->parameters.data() + place.offset);
+  }
+  return work;
+}
+
+}  // namespace emulator
+
+using namespace emulator;
+
+namespace {
+
+void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t dynamic_shared,
+            cudaStream_t handle, std::span<const cudaLaunchAttribute> attributes) {
+  Stream& stream = stream_of(handle);
+  submit(stream,
+         make_kernel_work(function, grid, block, arguments, dynamic_shared, attributes, stream.device));
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                             std::size_t shared, cudaStream_t stream) {
+  return api("cudaLaunchKernel", [&] { launch(function, grid, block, arguments, shared, stream, {}); });
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                               std::size_t shared, cudaStream_t stream) {
+  return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                        std::size_t shared, cudaStream_t stream) {
+  return api("cudaLaunchCooperativeKernel", [&] {
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    launch(function, grid, block, arguments, shared, stream, {&cooperative, 1});
+  });
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  return api("cudaLaunchKernelExC", [&] {
+    require(config);
+    launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream,
+           {config->attrs, config->numAttrs});
+  });
+}
+}
