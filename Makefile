@@ -5,7 +5,8 @@ CMAKE_FLAGS ?=
 PREFIX ?= /usr/local
 UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train test_comm test_grids
 
-SOURCES = $(shell git ls-files '*.h' '*.cpp' 2>/dev/null || find core ops model parallel data train tests -name '*.h' -o -name '*.cpp')
+SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' 2>/dev/null || \
+	find core ops model parallel data train tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 # Ranks on this machine, as any user, more of them than cores where need be.
 mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none
@@ -13,7 +14,7 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
-.PHONY: all build setup train train-grid test test-grids bench install asan asan-all format check-format check-headers tidy clean help
+.PHONY: all build setup train train-grid test test-cuda test-grids bench install asan asan-all format check-format check-headers tidy clean help
 
 all: build
 
@@ -22,6 +23,7 @@ help:
 	@echo "make train          fine-tune the bundled small model on the bundled questions, then evaluate it"
 	@echo "make train-grid     the same job on 4 ranks under mpirun: a pipeline of 2 stages, experts on 2 ranks"
 	@echo "make test           build and run every test"
+	@echo "make test-cuda      the tests that run on every device, and bench op, on the software GPU; needs nvcc and no GPU"
 	@echo "make test-grids     train on every process grid of 2, 4, 8 and 16 ranks, compared with one rank"
 	@echo "make bench          operations against their floors, then whole steps of the small model"
 	@echo "make install        program, documentation, sample recipe and data under PREFIX; DESTDIR is honoured"
@@ -37,7 +39,7 @@ setup:
 
 build: setup
 	@$(call configure,$(BUILD))
-	@cmake --build $(BUILD) -j $(JOBS) --target nemocube
+	@cmake --build $(BUILD) -j $(JOBS) --target program
 
 # Both start afresh every time in their own directories; in one given with RUN= they go on from what is there.
 train: RUN ?= runs/make_train
@@ -58,8 +60,25 @@ train-grid: build
 test: setup
 	@$(call configure,$(BUILD))
 	@cmake --build $(BUILD) -j $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure
+	ctest --test-dir $(BUILD) --output-on-failure -LE cuda-emulator
 	@tools/test_summary.sh $(BUILD)/Testing/Temporary/LastTest.log
+
+# The tests of doctest's suite "cuda": those of core and ops on tools/cuda_emulator, and whole runs of bench op, which
+# start it themselves.
+emulate = NEMOCUBE_TEST_CUDA=required OMP_WAIT_POLICY=passive CUDA_EMULATOR_LIBRARIES=$(BUILD)/cuda_emulator \
+	tools/cuda_emulator/run
+test-cuda: setup
+	@$(call configure,$(BUILD))
+	@if grep -q '^NEMOCUBE_NVCC:.*NOTFOUND' $(BUILD)/CMakeCache.txt; then \
+		echo "test-cuda: skipped: nvcc was not found"; \
+	else \
+		cmake --build $(BUILD) -j $(JOBS) && \
+		cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_tests && \
+		ctest --test-dir $(BUILD) --output-on-failure -L cuda-emulator && \
+		$(emulate) $(BUILD)/test_core --test-suite=cuda && \
+		$(emulate) $(BUILD)/test_ops --test-suite=cuda && \
+		$(BUILD)/test_tests --test-suite=cuda; \
+	fi
 
 # All grids that the test knows; `make test` runs a part of them. One thread a rank, because all share the cores.
 test-grids: setup

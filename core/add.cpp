@@ -1,5 +1,6 @@
 #include "core/add.h"
 
+#include "core/cuda/runtime.h"
 #include "core/parallel_for.h"
 
 namespace nemocube {
@@ -23,6 +24,7 @@ void add_rows(const Tensor& y, const Tensor& a, const Tensor& b) {
 
 void add_elements(const Tensor& y, const Tensor& a, const Tensor& b) {
   if (y.numel() == 0) return;
+  if (y.device() == Device::cuda) return cuda::add_elements(y, a, b);
   visit_float("sum", y.dtype(), [&]<class T>(TypeTag<T>) {
     visit_float("sum", b.dtype(), [&]<class B>(TypeTag<B>) { add_rows<T, B>(y, a, b); });
   });

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/memory_limit.h"
 
@@ -223,7 +224,8 @@ class CpuAllocator final : public Allocator {
 
 Allocator& allocator(Device device) {
   static CpuAllocator* cpu = new CpuAllocator;  // never destroyed either
-  expect(device == Device::cpu, "memory on ", device, " is not in this build");
+  if (device == Device::cuda) return cuda::device_allocator();
+  expect(device == Device::cpu, "there is no memory on ", device);
   return *cpu;
 }
 

@@ -44,8 +44,8 @@ class Allocator {
   virtual void release_cache() = 0;  ///< returns cached free blocks to the system
 };
 
-/// The allocator of a device, for the whole life of the process; std::logic_error for a device that has none in
-/// this build.
+/// The allocator of a device, for the whole life of the process. Throws Error where the process can use no CUDA
+/// device, std::logic_error for Device::meta.
 ///
 /// Blocks of the CPU are kept by size class, so that a training step that has run once allocates nothing from
 /// the system (no page faults, no zeroing). A free block serves requests down to two thirds of its size. Cached

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/cuda/runtime.h"
 #include "core/parallel_for.h"
 
 namespace nemocube {
@@ -183,6 +184,13 @@ Tensor Tensor::to(DType dtype) const {
   return t;
 }
 
+Tensor Tensor::to(Device device) const {
+  if (device == device_) return *this;
+  Tensor t = empty(shape_, dtype_, device);
+  t.copy_from(*this);
+  return t;
+}
+
 namespace {
 template <class To, class From>
 void convert_rows(const Tensor& to, const Tensor& from) {
@@ -217,6 +225,7 @@ Tensor flat_rows(const Tensor& t) {
 void Tensor::copy_from(const Tensor& source) const {
   expect(shape_ == source.shape_, "copy of ", source.shape_, " to ", shape_);
   if (numel() == 0) return;
+  if (device_ == Device::cuda || source.device_ == Device::cuda) return cuda::copy(*this, source);
   Tensor to = *this, from = source;
   if (contiguous() && source.contiguous()) {
     if (is_uneven(to)) {
@@ -249,6 +258,7 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(double value) const {
   if (numel() == 0) return;
+  if (device_ == Device::cuda) return cuda::fill(*this, value);
   visit_any(dtype_, [&]<class T>(TypeTag<T>) {
     for (std::int64_t r = 0; r < rows(); ++r) std::fill_n(row<T>(r), cols(), static_cast<T>(value));
   });
@@ -256,6 +266,7 @@ void Tensor::fill(double value) const {
 
 void Tensor::zero() const {
   if (numel() == 0) return;
+  if (device_ == Device::cuda) return cuda::fill(*this, 0);
   const Tensor t = flat_rows(*this);
   const auto row_bytes = static_cast<std::size_t>(t.cols() * size_of(dtype_));
   auto* y = static_cast<std::byte*>(t.raw());
@@ -267,6 +278,7 @@ void Tensor::zero() const {
 }
 
 std::vector<double> Tensor::to_vector() const {
+  if (device_ == Device::cuda) return to(Device::cpu).to_vector();
   std::vector<double> out;
   out.reserve(static_cast<std::size_t>(numel()));
   if (numel() == 0) return out;

@@ -101,16 +101,17 @@ class Tensor {
   template <class T>
   T* data() const {
     expect(dtype_of<T>() == dtype_, "tensor data wanted as ", dtype_of<T>(), ", is ", dtype_);
+    expect(device_ != Device::cuda, "tensor data wanted in host memory, is on ", device_);
     return static_cast<T*>(raw());
   }
   template <class T>
   T* row(std::int64_t r) const {
     return data<T>() + r * row_stride_;
   }
-  void* raw() const;
+  void* raw() const;  ///< start of the data on the device of the tensor
   template <class T>
-  T item() const;                         ///< the value of a one-element tensor
-  std::vector<double> to_vector() const;  ///< all elements in order, as f64
+  T item() const;                         ///< the value of a one-element tensor, from any device
+  std::vector<double> to_vector() const;  ///< all elements in order, as f64, from any device
 
   /// View of `length` entries from `start` along dimension `d`. The first and the last dimension always work;
   /// std::logic_error when another one would not give a stack of equally spaced rows.
@@ -122,10 +123,12 @@ class Tensor {
   /// Views that cut the last dimension into parts: part i has columns[i] columns.
   std::vector<Tensor> split_last(std::span<const std::int64_t> columns) const;
 
-  Tensor clone() const;          ///< contiguous copy
-  Tensor as_contiguous() const;  ///< itself when contiguous, else a copy
-  Tensor to(DType dtype) const;  ///< itself when the dtype is already right, else a converted copy
-  void copy_from(const Tensor& source) const;  ///< same shape; converts between floating dtypes
+  Tensor clone() const;            ///< contiguous copy
+  Tensor as_contiguous() const;    ///< itself when contiguous, else a copy
+  Tensor to(DType dtype) const;    ///< itself when the dtype is already right, else a converted copy
+  Tensor to(Device device) const;  ///< itself when on that device already, else a contiguous copy there
+  /// Same shape; converts between floating dtypes, and copies between devices.
+  void copy_from(const Tensor& source) const;
   void fill(double value) const;
   void zero() const;
   /// True when no other tensor shares the storage and the storage is not borrowed: data may be overwritten.
@@ -161,6 +164,7 @@ Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
 template <class T>
 T Tensor::item() const {
   expect(numel() == 1, "item() of a tensor of shape ", shape_);
+  if (device_ == Device::cuda) return to(Device::cpu).item<T>();
   return *data<T>();
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 
 /// Benchmarks of single operations, listed by `nemocube bench op`. An operation's x_bench.cpp registers a
@@ -15,6 +16,9 @@ namespace nemocube {
 struct BenchOptions {
   DType dtype = DType::f32;
   bool small = false;  ///< sizes that finish in milliseconds, for tests
+  /// Cases of operations without CUDA kernels are asked for on the CPU only.
+  Device device = Device::cpu;
+  bool emulated = false;  ///< sizes of about a million elements, for a device in software
 };
 
 /// Named sizes of a case in the order to print them: {{"rows", 2048}, {"cols", 512}}.

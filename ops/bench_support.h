@@ -18,10 +18,15 @@ inline Tensor normal(const Shape& shape, DType dtype, std::string_view name, dou
   return t;
 }
 
+/// The same on the device that `o` names.
+inline Tensor normal(const BenchOptions& o, const Shape& shape, std::string_view name) {
+  return normal(shape, o.dtype, name).to(o.device);
+}
+
 /// An operand as it occurs inside a model: an intermediate value, whose gradient has the dtype of the value
 /// and is written once. Every backward pass needs a new one.
 inline Var intermediate(const Tensor& t) {
-  return {t, std::make_shared<GradNode>(t.shape(), t.dtype(), Device::cpu, false)};
+  return {t, std::make_shared<GradNode>(t.shape(), t.dtype(), t.device(), false)};
 }
 
 /// Bytes of some tensors together.

@@ -21,21 +21,20 @@ constexpr double grad_scale = 0.5;
 /// The master weight after the step, for one element, in f64.
 using OptimizerDefinition = std::function<double(double master, double grad, std::span<const double> states)>;
 
-/// One step over 50 million elements with `states` state tensors, which are all zero at first.
+/// One step over 50 million elements, fewer where the options ask for that, with `states` state tensors, which are all zero at first.
 inline std::vector<BenchCase> optimizer_cases(const BenchOptions& o, int states,
                                               const std::function<void(const OptimizerTensors&)>& step,
                                               const OptimizerDefinition& definition) {
-  const std::int64_t n = o.small ? 10000 : 50'000'000;
+  const std::int64_t n = o.small ? 10000 : o.emulated ? 1'000'000 : 50'000'000;
   const DType dtype = accumulate_dtype(o.dtype);
-  OptimizerTensors t{Tensor::zeros({n}, dtype, Device::cpu),
-                     Tensor::zeros({n}, dtype, Device::cpu),
-                     {},
-                     {},
-                     open_gate(grad_scale)};
-  for (int i = 0; i < states; ++i) t.states.push_back(Tensor::zeros({n}, dtype, Device::cpu));
-  fill_uniform(t.master, RandomStream(1, "master"), -1, 1);
-  fill_uniform(t.grad, RandomStream(1, "grad"), -1, 1);
-  if (o.dtype == DType::bf16) t.model_copy = Tensor::zeros({n}, DType::bf16, Device::cpu);
+  const auto uniform = [&](const char* name) {
+    const Tensor values = Tensor::zeros({n}, dtype, Device::cpu);
+    fill_uniform(values, RandomStream(1, name), -1, 1);
+    return values.to(o.device);
+  };
+  OptimizerTensors t{uniform("master"), uniform("grad"), {}, {}, open_gate(grad_scale, o.device)};
+  for (int i = 0; i < states; ++i) t.states.push_back(Tensor::zeros({n}, dtype, o.device));
+  if (o.dtype == DType::bf16) t.model_copy = Tensor::zeros({n}, DType::bf16, o.device);
 
   BenchCase c{t.model_copy ? "with bf16 copy" : "master only", {{"elements", n}}};
   // Master and states are read and written, the gradient is read, the copy written.

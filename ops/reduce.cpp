@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "ops/reduce_kernels.h"
+
 namespace nemocube {
 namespace {
 
@@ -24,13 +26,18 @@ void sum_columns(const Output& out, const Tensor& partial) {
 
 }  // namespace
 
-void sum_segments(const Output& out, const Tensor& partial) {
-  expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
-         " into ", out.to.shape());
+void cpu::sum_segments(const Output& out, const Tensor& partial) {
   visit_float("sum_segments", out.to.dtype(), [&]<class Out>(TypeTag<Out>) {
     visit_accumulate("sum_segments", partial.dtype(),
                      [&]<class In>(TypeTag<In>) { sum_columns<Out, In>(out, partial); });
   });
+}
+
+void sum_segments(const Output& out, const Tensor& partial) {
+  expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
+         " into ", out.to.shape());
+  if (partial.device() == Device::cuda) return cuda::sum_segments(out, partial);
+  cpu::sum_segments(out, partial);
 }
 
 void sum_rows(const Output& out, const Tensor& x) {

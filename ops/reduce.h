@@ -3,6 +3,7 @@
 
 #include "core/autograd.h"
 #include "core/parallel_for.h"
+#include "ops/segments.h"
 
 /// Sums over token rows, for gradients of norm weights, biases and conv taps. Rows are cut into segments of
 /// `segment_rows`, each segment is summed in row order, and the sums of the segments are added in ascending
@@ -10,9 +11,6 @@
 /// sums the gradients of A_log, D and dt_bias by chunks instead of segments; sum_segments adds the sums of
 /// chunks in the same way.
 namespace nemocube {
-
-constexpr std::int64_t segment_rows = 64;
-inline std::int64_t segments_of(std::int64_t rows) { return (rows + segment_rows - 1) / segment_rows; }
 
 /// out = (or +=) the column sums of `partial` [segments, cols] (f32 or f64). `out.to` has `cols` elements
 /// in any contiguous shape, dtype as partial or narrower.

@@ -10,6 +10,9 @@ foreach(file bin/nemocube lib/nemocube/nemocube_mpi.so share/doc/nemocube/README
     message(FATAL_ERROR "make install left out ${file}")
   endif()
 endforeach()
+if(EXISTS ${BUILD}/nemocube_cuda.so AND NOT EXISTS ${prefix}/lib/nemocube/nemocube_cuda.so)
+  message(FATAL_ERROR "make install left out lib/nemocube/nemocube_cuda.so")
+endif()
 execute_process(COMMAND ${prefix}/bin/nemocube train --check configs/squad_tiny.yaml
     --set checkpoint.checkpoint_dir=${stage}/run
   WORKING_DIRECTORY ${prefix}/share/nemocube OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)

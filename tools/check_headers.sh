@@ -11,4 +11,16 @@ printf "#include \"%s\"\n#include \"%s\"\n" "$header" "$header" |
   { echo "check-headers: $header does not compile alone"; exit 255; }'
 headers=$(find core ops model parallel data train tests -name '*.h' | sort)
 printf '%s\n' $headers | xargs -P "$jobs" -I{} sh -c "$check" sh {}
-echo "check-headers: $(printf '%s\n' $headers | wc -l) headers compile alone"
+count=$(printf '%s\n' $headers | wc -l)
+
+# The software GPU: a project of its own, whose headers are found from its own folder and which includes CUDA's.
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+if [ -n "$nvcc" ]; then
+  packages="-Itools/cuda_emulator -isystem $(dirname "$nvcc")/../include -fno-strict-aliasing -mavx2 -mfma -mf16c"
+  headers=$(cd tools/cuda_emulator && find . -name '*.h' ! -path './tests/programs/*' | sort)
+  printf '%s\n' $headers | xargs -P "$jobs" -I{} sh -c "$check" sh {}
+  count=$((count + $(printf '%s\n' $headers | wc -l)))
+else
+  echo "check-headers: tools/cuda_emulator skipped: nvcc was not found"
+fi
+echo "check-headers: $count headers compile alone"

@@ -30,10 +30,9 @@ std::string version_text() {
   const dnnl_version_t* dnn = dnnl_version();
   std::string text =
       nemocube::cat("nemocube ", nemocube::version(), "\n  cpu   yes (oneDNN ", dnn->major, ".", dnn->minor,
-                    ".", dnn->patch, ", ", NEMOCUBE_ARCHITECTURE, ")\n  cuda  no");
-  const std::string cuda = NEMOCUBE_CUDA_TOOLKIT;
-  text += cuda.empty() ? " (no toolkit found)"
-                       : " (toolkit " + cuda + " found; this version has no CUDA kernels)";
+                    ".", dnn->patch, ", ", NEMOCUBE_ARCHITECTURE, ")\n  cuda  ");
+  const std::string cuda = NEMOCUBE_CUDA_TOOLKIT, no_cuda = NEMOCUBE_NO_CUDA;
+  text += no_cuda.empty() ? "yes (CUDA " + cuda + "; kernels of some operations)" : "no (" + no_cuda + ")";
   return text + "\n  mpi   yes (MPI " NEMOCUBE_MPI ")";
 }
 

@@ -22,7 +22,8 @@ struct AdamWOptions {
 ///   model_copy <- w, rounded to nearest even
 ///
 /// shapes     master (w), exp_avg (m), exp_avg_sq (v), grad and model_copy alike, any shape
-/// dtypes     all f32, or all f64; model_copy bf16, or undefined when the master is the parameter
+/// devices    CPU, CUDA; all tensors, those of the gate included, on the same one
+/// dtypes     all f32, or all f64 (CPU); model_copy bf16, or undefined when the master is the parameter
 /// layout     contiguous; no two may overlap
 /// arithmetic in the dtype of the master; the factors that depend on t alone in f64
 /// errors     Error for other shapes, dtypes or layouts, step < 1, or a beta outside [0, 1)

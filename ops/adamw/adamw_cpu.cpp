@@ -13,21 +13,9 @@ namespace {
 constexpr std::int64_t block = 4096, blocks_per_thread = 8;
 
 template <class T>
-struct Factors {
-  T scale, beta1, rest1, beta2, rest2, eps, keep, l2, rate, root;
-  Factors(const AdamWOptions& o, double grad_scale) {
-    const auto t = static_cast<double>(o.step);
-    scale = static_cast<T>(grad_scale);
-    beta1 = static_cast<T>(o.beta1);
-    rest1 = static_cast<T>(1 - o.beta1);
-    beta2 = static_cast<T>(o.beta2);
-    rest2 = static_cast<T>(1 - o.beta2);
-    eps = static_cast<T>(o.eps);
-    keep = static_cast<T>(o.decoupled ? 1 - o.lr * o.weight_decay : 1);
-    l2 = static_cast<T>(o.decoupled ? 0 : o.weight_decay);
-    rate = static_cast<T>(o.lr / (1 - std::pow(o.beta1, t)));
-    root = static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, t)));
-  }
+struct Factors : AdamWFactors<T> {
+  T scale;
+  Factors(const AdamWOptions& o, double grad_scale) : AdamWFactors<T>(o), scale(static_cast<T>(grad_scale)) {}
 };
 
 template <bool with_l2, bool with_copy, class T>

@@ -5,6 +5,17 @@
 #include "ops/relu2/relu2_kernels.h"
 
 namespace nemocube {
+
+void relu2_forward(const Tensor& y, const Tensor& x) {
+  if (x.device() == Device::cuda) return cuda::relu2_forward(y, x);
+  cpu::relu2_forward(y, x);
+}
+
+void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y) {
+  if (y.device() == Device::cuda) return cuda::relu2_backward(dx, dy, y);
+  cpu::relu2_backward(dx, dy, y);
+}
+
 Var relu2(Context& ctx, Var x) {
   require(x.defined(), "relu2: x: got no tensor");
   require(is_float(x.value().dtype()), "relu2: x: want f32, f64 or bf16, got ", x.value().dtype());
@@ -16,14 +27,14 @@ Var relu2(Context& ctx, Var x) {
   x = {};  // `in` is now the only holder if the caller moved x in
   const bool in_place = in.unique() && in.contiguous() && !(node && node->leaf());
   Var y = make_result(in_place ? in : Tensor::empty(in.shape(), in.dtype(), in.device()), wants);
-  cpu::relu2_forward(y.value(), in);
+  relu2_forward(y.value(), in);
   if (y.needs_grad())
     ctx.tape->record("relu2", [value = y.value(), node, out = y.node()] {
       if (!out->filled()) return;
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
       const Tensor dx = contribution_over(node.get(), dy);
-      cpu::relu2_backward(dx, dy, value);
+      relu2_backward(dx, dy, value);
       node->add(dx);
     });
   return y;

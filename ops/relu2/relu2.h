@@ -7,7 +7,8 @@ namespace nemocube {
 ///
 /// shapes     x, y alike, any
 /// layout     rows of x may be strided; y is contiguous
-/// dtypes     f32, f64 or bf16; bf16 is computed in f32 and rounded once
+/// dtypes     f32, f64 (CPU) or bf16; bf16 is computed in f32 and rounded once
+/// devices    CPU, CUDA
 /// memory     y overwrites x when no other tensor shares the storage of x: relu2(ctx, linear(..)) allocates
 ///            nothing
 /// gradient   dx = 2 sqrt(y) dy. Keeps only y, which the projection that follows keeps anyway. sqrt(y) is

@@ -28,15 +28,16 @@ bool verify(const Work& w) {
 const RegisterBench registration("relu2", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
   using Size = std::pair<std::int64_t, std::int64_t>;
-  const std::vector<Size> sizes =
-      o.small ? std::vector<Size>{{65, 96}} : std::vector<Size>{{2048, 2048}, {8192, 8192}};
+  const std::vector<Size> sizes = o.small      ? std::vector<Size>{{65, 96}}
+                                  : o.emulated ? std::vector<Size>{{1024, 1024}}
+                                               : std::vector<Size>{{2048, 2048}, {8192, 8192}};
   for (const auto& [rows, cols] : sizes) {
     auto w = std::make_shared<Work>();
     const Shape size{rows, cols};
-    *w = {bench::normal(size, o.dtype, "x"), Tensor::empty(size, o.dtype, Device::cpu),
-          bench::normal(size, o.dtype, "dy"), Tensor::empty(size, o.dtype, Device::cpu)};
-    const auto forward = [w] { cpu::relu2_forward(w->y, w->x); };
-    const auto backward = [w] { cpu::relu2_backward(w->dx, w->dy, w->y); };
+    *w = {bench::normal(o, size, "x"), Tensor::empty(size, o.dtype, o.device), bench::normal(o, size, "dy"),
+          Tensor::empty(size, o.dtype, o.device)};
+    const auto forward = [w] { relu2_forward(w->y, w->x); };
+    const auto backward = [w] { relu2_backward(w->dx, w->dy, w->y); };
     const auto check = [w, forward, backward] {
       forward();
       backward();

@@ -7,6 +7,19 @@
 #include "ops/view/view.h"
 
 namespace nemocube {
+
+void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
+                     const Tensor& residual, const Tensor& weight, double eps) {
+  if (x.device() == Device::cuda) return cuda::rmsnorm_forward(y, inv_rms, sum, x, residual, weight, eps);
+  cpu::rmsnorm_forward(y, inv_rms, sum, x, residual, weight, eps);
+}
+
+void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
+                      const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
+  if (x.device() == Device::cuda) return cuda::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
+  cpu::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
+}
+
 namespace {
 
 enum class RmsnormVariant { fused, separate };
@@ -32,7 +45,7 @@ Normed forward(const Tensor& x, const Tensor& residual, const Tensor& weight, do
   out.y = Tensor::empty(x.shape(), x.dtype(), x.device());
   out.inv_rms = Tensor::empty({x.rows()}, accumulate_dtype(x.dtype()), x.device());
   if (residual) out.sum = Tensor::empty(x.shape(), x.dtype(), x.device());
-  cpu::rmsnorm_forward(out.y, out.inv_rms, out.sum, x, residual, weight, eps);
+  rmsnorm_forward(out.y, out.inv_rms, out.sum, x, residual, weight, eps);
   return out;
 }
 
@@ -45,7 +58,7 @@ void backward(const Tensor& dx, GradNode* weight_node, const Tensor& dy, const T
     dw = weight_node->leaf()
              ? weight_node->into()
              : Output{Tensor::empty(weight.shape(), weight.dtype(), weight.device()), Into::set};
-  cpu::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
+  rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
   if (weight_node && !weight_node->leaf()) weight_node->add(dw.to);
 }
 

@@ -7,7 +7,8 @@ namespace nemocube {
 ///
 /// shapes     x, y [..., cols], cols >= 1, any number of rows; w [cols]
 /// layout     rows of x may be strided; w and y are contiguous
-/// dtypes     x, w, y alike: f32, f64 or bf16. bf16: everything in f32 and y rounded once, as in Hugging Face
+/// devices    CPU, CUDA: both variants
+/// dtypes     x, w, y alike: f32, f64 (CPU) or bf16. bf16: everything in f32 and y rounded once, as in Hugging Face
 ///            5.23 and in fused training kernels (older Hugging Face releases round n before the weight)
 /// gradient   with u = w dy:  dx = inv_rms (u - n mean_c(u n)),  dw = sum over rows of dy n (f32, in the
 ///            fixed segments of ops/reduce.h). Keeps x, w and inv_rms

@@ -1,9 +1,11 @@
 #pragma once
 #include "core/autograd.h"
+#include "core/cuda/module.h"
 
 /// Kernels behind ops/rmsnorm/rmsnorm.h: arguments checked by the caller.
-namespace nemocube::cpu {
+namespace nemocube {
 
+namespace cpu {
 /// inv_rms [rows], f32 (f64 with f64). With `residual`, writes sum = x + residual and norms the sum. `sum`
 /// and `residual` are both undefined otherwise.
 void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
@@ -12,5 +14,17 @@ void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, 
 /// not computed. dx may be dy or extra.
 void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
                       const Tensor& x, const Tensor& weight, const Tensor& inv_rms);
+}  // namespace cpu
 
-}  // namespace nemocube::cpu
+namespace cuda {
+inline const Kernel<decltype(cpu::rmsnorm_forward)> rmsnorm_forward("rmsnorm/forward");
+inline const Kernel<decltype(cpu::rmsnorm_backward)> rmsnorm_backward("rmsnorm/backward");
+}  // namespace cuda
+
+/// The same on the device of the tensors.
+void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
+                     const Tensor& residual, const Tensor& weight, double eps);
+void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
+                      const Tensor& x, const Tensor& weight, const Tensor& inv_rms);
+
+}  // namespace nemocube

@@ -9,6 +9,7 @@
 #include "core/kernels.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -65,7 +66,7 @@ struct Recorded {
 };
 
 Var intermediate(const Tensor& t) {
-  return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), Device::cpu, false));
+  return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), t.device(), false));
 }
 
 /// bf16: y and sum are rounded; the gradient is rounded once or twice. A sum of n terms near 1 enters
@@ -98,17 +99,26 @@ Outcome run_residual(const char* variant, const Tensor& x, const Tensor& residua
 
 }  // namespace
 
-TEST_CASE("rmsnorm: against the formulas") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
-    for (const std::int64_t rows : {0, 1, 2, 63, 64, 65, 131})
-      for (const std::int64_t cols : {1, 2, 15, 16, 17, 31, 32, 33, 64, 251}) {
-        CAPTURE(dtype);
+TEST_CASE("rmsnorm: against the formulas" * doctest::test_suite("cuda")) {
+  for_dtypes([](Device device, DType dtype) {
+    // Widths on CUDA: one column, packs with and without a rest, every block size, with and without columns beyond
+    // those in registers.
+    const bool on_cpu = device == Device::cpu;
+    const std::vector<std::int64_t> all_rows =
+        on_cpu ? std::vector<std::int64_t>{0, 1, 2, 63, 64, 65, 131} : std::vector<std::int64_t>{0, 1, 65};
+    const std::vector<std::int64_t> all_cols =
+        on_cpu ? std::vector<std::int64_t>{1, 2, 15, 16, 17, 31, 32, 33, 64, 251}
+               : std::vector<std::int64_t>{1, 16, 33, 251, 1000};
+    const auto random = [&](const Shape& shape, std::uint64_t seed) {
+      return random_tensor(shape, dtype, seed).to(device);
+    };
+    for (const std::int64_t rows : all_rows)
+      for (const std::int64_t cols : all_cols) {
         CAPTURE(rows);
         CAPTURE(cols);
-        const Tensor x = random_tensor({rows, cols}, dtype, 1), w = random_tensor({cols}, dtype, 2);
-        const Tensor dy = random_tensor({rows, cols}, dtype, 3),
-                     d_sum = random_tensor({rows, cols}, dtype, 4);
-        const Tensor other = random_tensor({rows, cols}, dtype, 5);
+        const Tensor x = random({rows, cols}, 1), w = random({cols}, 2);
+        const Tensor dy = random({rows, cols}, 3), d_sum = random({rows, cols}, 4);
+        const Tensor other = random({rows, cols}, 5);
         const Tol tol = tolerance(dtype, cols);
         const Tol dw_tol = sum_tol(dtype == DType::bf16 ? DType::f32 : dtype, rows + cols, 8);
         const Outcome got = run_plain(x, w, dy), want = reference(x, {}, w, dy, {});
@@ -130,6 +140,7 @@ TEST_CASE("rmsnorm: against the formulas") {
             CHECK_CLOSE(fused.dw, ref.dw, dw_tol);
           }
       }
+  });
 }
 
 TEST_CASE("rmsnorm: against finite differences") {
@@ -172,47 +183,89 @@ TEST_CASE("rmsnorm: against finite differences") {
   }
 }
 
-TEST_CASE("rmsnorm: only the sum is used") {
-  for (const char* variant : {"fused", "separate"}) {
-    Recorded r(variant);
-    const Tensor x = random_tensor({3, 4}, DType::f32, 1), g = random_tensor({3, 4}, DType::f32, 2);
-    const Var a = Var::leaf(x), b = Var::leaf(x), w = Var::leaf(random_tensor({4}, DType::f32, 3));
-    const ResidualNorm out = residual_rmsnorm(r.ctx, a, b, w, eps);
-    r.tape.backward(out.sum, g);
-    CHECK_BITS(a.grad(), g);
-    CHECK_BITS(b.grad(), g);
-    CHECK_FALSE(w.node()->filled());
-  }
-}
-
-TEST_CASE("rmsnorm: bf16 rounds once, after the weight") {
-  const Tensor x = random_tensor({9, 40}, DType::bf16, 1), w = random_tensor({40}, DType::bf16, 2);
-  Context ctx;
-  const auto y = rmsnorm(ctx, x, w, eps).value().to_vector(), in = x.to_vector(), weight = w.to_vector();
-  int off = 0;
-  for (std::size_t r = 0; r < 9; ++r) {
-    double squares = 0;
-    for (std::size_t c = 0; c < 40; ++c) squares += in[r * 40 + c] * in[r * 40 + c];
-    const auto inv = static_cast<float>(1 / std::sqrt(squares / 40 + eps));
-    for (std::size_t c = 0; c < 40; ++c) {
-      const float n = static_cast<float>(in[r * 40 + c]) * inv;
-      off += y[r * 40 + c] != static_cast<double>(bf16(n * static_cast<float>(weight[c])));
+TEST_CASE("rmsnorm: only the sum is used" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    for (const char* variant : {"fused", "separate"}) {
+      Recorded r(variant);
+      const Tensor x = random_tensor({3, 4}, DType::f32, 1).to(device),
+                   g = random_tensor({3, 4}, DType::f32, 2).to(device);
+      const Var a = Var::leaf(x), b = Var::leaf(x),
+                w = Var::leaf(random_tensor({4}, DType::f32, 3).to(device));
+      const ResidualNorm out = residual_rmsnorm(r.ctx, a, b, w, eps);
+      r.tape.backward(out.sum, g);
+      CHECK_BITS(a.grad(), g);
+      CHECK_BITS(b.grad(), g);
+      CHECK_FALSE(w.node()->filled());
     }
   }
-  CHECK(off <= 1);  // inv is itself rounded: a tie may fall the other way
 }
 
-TEST_CASE("rmsnorm: fused and separate agree in the forward pass, bit for bit") {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
-    const Tensor x = random_tensor({70, 48}, dtype, 1), other = random_tensor({70, 48}, dtype, 2);
-    const Tensor w = random_tensor({48}, dtype, 3), dy = random_tensor({70, 48}, dtype, 4);
+TEST_CASE("rmsnorm: bf16 rounds once, after the weight" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    const Tensor x = random_tensor({9, 40}, DType::bf16, 1).to(device),
+                 w = random_tensor({40}, DType::bf16, 2).to(device);
+    Context ctx;
+    const auto y = rmsnorm(ctx, x, w, eps).value().to_vector(), in = x.to_vector(), weight = w.to_vector();
+    int off = 0;
+    for (std::size_t r = 0; r < 9; ++r) {
+      double squares = 0;
+      for (std::size_t c = 0; c < 40; ++c) squares += in[r * 40 + c] * in[r * 40 + c];
+      const auto inv = static_cast<float>(1 / std::sqrt(squares / 40 + eps));
+      for (std::size_t c = 0; c < 40; ++c) {
+        const float n = static_cast<float>(in[r * 40 + c]) * inv;
+        off += y[r * 40 + c] != static_cast<double>(bf16(n * static_cast<float>(weight[c])));
+      }
+    }
+    CHECK(off <= 1);  // inv is itself rounded: a tie may fall the other way
+  }
+}
+
+TEST_CASE("rmsnorm: fused and separate agree in the forward pass, bit for bit" *
+          doctest::test_suite("cuda")) {
+  for_dtypes([](Device device, DType dtype) {
+    const Tensor x = random_tensor({70, 48}, dtype, 1).to(device),
+                 other = random_tensor({70, 48}, dtype, 2).to(device);
+    const Tensor w = random_tensor({48}, dtype, 3).to(device),
+                 dy = random_tensor({70, 48}, dtype, 4).to(device);
     const Outcome a = run_residual("fused", x, other, w, dy, {}),
                   b = run_residual("separate", x, other, w, dy, {});
     CHECK_BITS(a.sum, b.sum);
     CHECK_BITS(a.y, b.y);
     CHECK_BITS(a.dw, b.dw);
     CHECK_BITS(a.dx, b.dx);
-  }
+  });
+}
+
+TEST_CASE("rmsnorm: rows that are wider than a block's registers, and of every alignment, on cuda" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [start, cols] :
+         {std::pair<std::int64_t, std::int64_t>{0, 17000}, {8, 8300}, {0, 4104}, {1, 2100}, {8, 27}}) {
+      CAPTURE(dtype);
+      CAPTURE(start);
+      CAPTURE(cols);
+      const Shape whole{3, 17008};
+      const auto window = [start = start, cols = cols](const Tensor& t) { return t.narrow(-1, start, cols); };
+      const Tensor x = random_tensor(whole, dtype, 1), other = random_tensor(whole, dtype, 2),
+                   dy = random_tensor(whole, dtype, 3), d_sum = random_tensor(whole, dtype, 4),
+                   w = random_tensor({17008}, dtype, 5);
+      const auto on = [](const Tensor& t) { return t.to(Device::cuda); };
+      const auto outcome = [&](const auto& move) {
+        return run_residual("fused", window(move(x)), window(move(other)), window(move(w)), window(move(dy)),
+                            window(move(d_sum)));
+      };
+      const Outcome want = reference(window(x), window(other), window(w), window(dy), window(d_sum));
+      const Outcome got = outcome(on), again = outcome(on);
+      const Tol tol = tolerance(dtype, cols);
+      CHECK_CLOSE(got.sum, want.sum, (Tol{dtype == DType::f32 ? 0x1p-24 : 0, 0}));
+      CHECK_CLOSE(got.y, want.y, tol);
+      CHECK_CLOSE(got.dx, want.dx, (Tol{tol.rel, 8 * tol.abs}));
+      CHECK_CLOSE(got.dw, want.dw, sum_tol(DType::f32, cols, 8));
+      CHECK_BITS(again.y, got.y);
+      CHECK_BITS(again.dx, got.dx);
+      CHECK_BITS(again.dw, got.dw);
+    }
 }
 
 TEST_CASE("rmsnorm: bits do not depend on the number of threads") {
@@ -232,87 +285,102 @@ TEST_CASE("rmsnorm: bits do not depend on the number of threads") {
   }
 }
 
-TEST_CASE("rmsnorm: strided rows, gradients into windows, more dimensions") {
-  const std::vector<std::int64_t> widths{24, 8};
-  const Tensor wide = random_tensor({10, 32}, DType::f32, 1), w = random_tensor({24}, DType::f32, 2);
-  const Tensor dy = random_tensor({10, 24}, DType::f32, 3), other = random_tensor({10, 24}, DType::f32, 4);
-  const Outcome want = run_plain(wide.narrow(-1, 0, 24).clone(), w, dy);
-  {
-    Recorded r;
-    const Var x = Var::leaf(wide);
-    const Var y = rmsnorm(r.ctx, split_last(r.ctx, x, widths)[0], w, eps);
-    const Tensor wide_dy = Tensor::empty({10, 30}, DType::f32, Device::cpu);
-    wide_dy.narrow(-1, 3, 24).copy_from(dy);
-    r.tape.backward(y, wide_dy.narrow(-1, 3, 24));
-    CHECK_BITS(y.value(), want.y);
-    CHECK_BITS(x.grad().narrow(-1, 0, 24), want.dx);
-    for (const double g : x.grad().narrow(-1, 24, 8).to_vector()) CHECK(g == 0);
+TEST_CASE("rmsnorm: strided rows, gradients into windows, more dimensions" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    const std::vector<std::int64_t> widths{24, 8};
+    const Tensor wide = random_tensor({10, 32}, DType::f32, 1).to(device),
+                 w = random_tensor({24}, DType::f32, 2).to(device);
+    const Tensor dy = random_tensor({10, 24}, DType::f32, 3).to(device),
+                 other = random_tensor({10, 24}, DType::f32, 4).to(device);
+    const Outcome want = run_plain(wide.narrow(-1, 0, 24).clone(), w, dy);
+    {
+      Recorded r;
+      const Var x = Var::leaf(wide);
+      const Var y = rmsnorm(r.ctx, split_last(r.ctx, x, widths)[0], w, eps);
+      const Tensor wide_dy = Tensor::empty({10, 30}, DType::f32, device);
+      wide_dy.narrow(-1, 3, 24).copy_from(dy);
+      r.tape.backward(y, wide_dy.narrow(-1, 3, 24));
+      CHECK_BITS(y.value(), want.y);
+      CHECK_BITS(x.grad().narrow(-1, 0, 24), want.dx);
+      for (const double g : x.grad().narrow(-1, 24, 8).to_vector()) CHECK(g == 0);
+    }
+    const Outcome fused = run_residual("fused", wide.narrow(-1, 0, 24).clone(), other, w, dy, dy);
+    for (const bool residual_wants : {false, true}) {
+      // The windowed part is used twice: its gradient grows after the norm has added to it. The residual's
+      // gradient must not grow.
+      Recorded r;
+      const Var x = Var::leaf(wide);
+      const Var part = split_last(r.ctx, x, widths)[0];
+      const Var again = reshape(r.ctx, part, {10, 24});
+      const Var res = residual_wants ? intermediate(other) : Var(other);
+      const ResidualNorm out = residual_rmsnorm(r.ctx, part, res, w, eps);
+      const std::vector<Var> outputs{out.normed, out.sum, again};
+      const std::vector<Tensor> gradients{dy, dy, dy};
+      r.tape.backward(outputs, gradients);
+      if (residual_wants) CHECK_BITS(res.node()->grad(), fused.dx);
+      CHECK_CLOSE(x.grad().narrow(-1, 0, 24), add(r.ctx, fused.dx, dy).value(), (Tol{0x1p-24, 1e-7}));
+    }
+    const Outcome deep =
+        run_plain(wide.narrow(-1, 0, 24).clone().reshape({2, 5, 24}), w, dy.reshape({2, 5, 24}));
+    CHECK(deep.y.shape() == Shape{2, 5, 24});
+    CHECK_BITS(deep.dx.reshape({10, 24}), want.dx);
   }
-  const Outcome fused = run_residual("fused", wide.narrow(-1, 0, 24).clone(), other, w, dy, dy);
-  for (const bool residual_wants : {false, true}) {
-    // The windowed part is used twice: its gradient grows after the norm has added to it. The residual's
-    // gradient must not grow.
+}
+
+TEST_CASE("rmsnorm: a gradient that others hold is not overwritten" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    const Tensor x = random_tensor({4, 8}, DType::f32, 1).to(device),
+                 w = random_tensor({8}, DType::f32, 2).to(device);
+    const Tensor dy = random_tensor({4, 8}, DType::f32, 3).to(device), keep = dy.clone();
+    run_residual("fused", x, x, w, dy, dy);
+    CHECK_BITS(dy, keep);
+    // A gradient that nobody else holds is overwritten; the values are the same.
     Recorded r;
-    const Var x = Var::leaf(wide);
-    const Var part = split_last(r.ctx, x, widths)[0];
-    const Var again = reshape(r.ctx, part, {10, 24});
-    const Var res = residual_wants ? intermediate(other) : Var(other);
-    const ResidualNorm out = residual_rmsnorm(r.ctx, part, res, w, eps);
-    const std::vector<Var> outputs{out.normed, out.sum, again};
-    const std::vector<Tensor> gradients{dy, dy, dy};
-    r.tape.backward(outputs, gradients);
-    if (residual_wants) CHECK_BITS(res.node()->grad(), fused.dx);
-    CHECK_CLOSE(x.grad().narrow(-1, 0, 24), add(r.ctx, fused.dx, dy).value(), (Tol{0x1p-24, 1e-7}));
+    const Var in = intermediate(x);
+    const Var y = rmsnorm(r.ctx, in, w, eps);
+    r.tape.backward(y, dy.clone());
+    CHECK_BITS(in.node()->grad(), run_plain(x, w, dy).dx);
   }
-  const Outcome deep =
-      run_plain(wide.narrow(-1, 0, 24).clone().reshape({2, 5, 24}), w, dy.reshape({2, 5, 24}));
-  CHECK(deep.y.shape() == Shape{2, 5, 24});
-  CHECK_BITS(deep.dx.reshape({10, 24}), want.dx);
 }
 
-TEST_CASE("rmsnorm: a gradient that others hold is not overwritten") {
-  const Tensor x = random_tensor({4, 8}, DType::f32, 1), w = random_tensor({8}, DType::f32, 2);
-  const Tensor dy = random_tensor({4, 8}, DType::f32, 3), keep = dy.clone();
-  run_residual("fused", x, x, w, dy, dy);
-  CHECK_BITS(dy, keep);
-  // A gradient that nobody else holds is overwritten; the values are the same.
-  Recorded r;
-  const Var in = intermediate(x);
-  const Var y = rmsnorm(r.ctx, in, w, eps);
-  r.tape.backward(y, dy.clone());
-  CHECK_BITS(in.node()->grad(), run_plain(x, w, dy).dx);
+TEST_CASE("rmsnorm: the gradient of the sum gives its place to the result when nobody else holds it" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    const Tensor x = random_tensor({4, 8}, DType::f32, 1).to(device),
+                 w = random_tensor({8}, DType::f32, 2).to(device);
+    const Tensor dy = random_tensor({4, 8}, DType::f32, 3).to(device),
+                 d_sum = random_tensor({4, 8}, DType::f32, 4).to(device);
+    Recorded r;
+    const Var in = intermediate(x), other = intermediate(x);
+    const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps);
+    out.sum.node()->add(d_sum.clone());
+    const void* place = out.sum.node()->grad().raw();
+    out.normed.node()->add(dy);  // dy is held here, so it must not be overwritten
+    const Tensor keep = dy.clone();
+    r.tape.backward(Var(x), x);
+    CHECK(in.node()->grad().raw() == place);
+    CHECK_BITS(in.node()->grad(), run_residual("fused", x, x, w, dy, d_sum).dx);
+    CHECK_BITS(other.node()->grad(), in.node()->grad());
+    CHECK_BITS(dy, keep);
+  }
 }
 
-TEST_CASE("rmsnorm: the gradient of the sum gives its place to the result when nobody else holds it") {
-  const Tensor x = random_tensor({4, 8}, DType::f32, 1), w = random_tensor({8}, DType::f32, 2);
-  const Tensor dy = random_tensor({4, 8}, DType::f32, 3), d_sum = random_tensor({4, 8}, DType::f32, 4);
-  Recorded r;
-  const Var in = intermediate(x), other = intermediate(x);
-  const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps);
-  out.sum.node()->add(d_sum.clone());
-  const void* place = out.sum.node()->grad().raw();
-  out.normed.node()->add(dy);  // dy is held here, so it must not be overwritten
-  const Tensor keep = dy.clone();
-  r.tape.backward(Var(x), x);
-  CHECK(in.node()->grad().raw() == place);
-  CHECK_BITS(in.node()->grad(), run_residual("fused", x, x, w, dy, d_sum).dx);
-  CHECK_BITS(other.node()->grad(), in.node()->grad());
-  CHECK_BITS(dy, keep);
-}
-
-TEST_CASE("rmsnorm: zero rows of x, NaN, a weight that is not a leaf") {
-  Context ctx;
-  const Tensor x = Tensor::zeros({2, 4}, DType::f32, Device::cpu), w = random_tensor({4}, DType::f32, 1);
-  for (const double v : rmsnorm(ctx, x, w, eps).value().to_vector()) CHECK(v == 0);
-  x.data<float>()[1] = std::numeric_limits<float>::quiet_NaN();
-  const auto y = rmsnorm(ctx, x, w, eps).value().to_vector();
-  CHECK(std::isnan(y[0]));
-  CHECK(y[4] == 0);
-  Recorded r;
-  const Var weight = intermediate(w);
-  const Tensor ones = random_tensor({2, 4}, DType::f32, 2);
-  r.tape.backward(rmsnorm(r.ctx, ones, weight, eps), ones);
-  CHECK_BITS(weight.node()->grad(), run_plain(ones, w, ones).dw);
+TEST_CASE("rmsnorm: zero rows of x, NaN, a weight that is not a leaf" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    Context ctx;
+    const Tensor x = Tensor::zeros({2, 4}, DType::f32, device),
+                 w = random_tensor({4}, DType::f32, 1).to(device);
+    for (const double v : rmsnorm(ctx, x, w, eps).value().to_vector()) CHECK(v == 0);
+    x.narrow(0, 0, 1).narrow(1, 1, 1).fill(std::nan(""));
+    const auto y = rmsnorm(ctx, x, w, eps).value().to_vector();
+    CHECK(std::isnan(y[0]));
+    CHECK(y[4] == 0);
+    Recorded r;
+    const Var weight = intermediate(w);
+    const Tensor ones = random_tensor({2, 4}, DType::f32, 2).to(device);
+    r.tape.backward(rmsnorm(r.ctx, ones, weight, eps), ones);
+    CHECK_BITS(weight.node()->grad(), run_plain(ones, w, ones).dw);
+  }
 }
 
 TEST_CASE("rmsnorm: errors") {

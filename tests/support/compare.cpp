@@ -45,7 +45,7 @@ Verdict compare(const Tensor& got, const Tensor& want, Tol tol) {
 Verdict compare_bits(const Tensor& got, const Tensor& want) {
   if (got.shape() != want.shape() || got.dtype() != want.dtype())
     return {false, cat(got.dtype(), got.shape(), ", want ", want.dtype(), want.shape())};
-  const Tensor a = got.as_contiguous(), b = want.as_contiguous();
+  const Tensor a = got.as_contiguous().to(Device::cpu), b = want.as_contiguous().to(Device::cpu);
   const auto* p = static_cast<const unsigned char*>(a.raw());
   const auto* q = static_cast<const unsigned char*>(b.raw());
   for (std::int64_t i = 0; i < a.bytes(); ++i)

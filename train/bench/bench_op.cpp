@@ -10,9 +10,12 @@
 #include <sstream>
 #include <vector>
 
+#include "core/cuda/module.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "core/tensor.h"
+#include "train/bench/bench_cuda.h"
+#include "train/bench/kernel_counters.h"
 #include "train/bench/timing.h"
 
 namespace nemocube {
@@ -165,6 +168,7 @@ std::vector<const BenchEntry*> select(const BenchOpOptions& options) {
     ops.push_back(entry.op);
     if (!options.op.empty() && entry.op != options.op) continue;
     bool some = false;
+    if (options.sizes.device == Device::cuda && !cuda::has_kernels(entry.op)) continue;
     for (const BenchCase& c : entry.make({options.sizes.dtype, true})) {
       some = some || selected(c.variant, options);
       const std::string name = options.op.empty() ? entry.op + ": " + c.variant : c.variant;
@@ -203,8 +207,32 @@ Floor floor_of(double bytes, double flops, const Rates& rates, const Machine& ma
   return {memory, cold ? "DRAM" : machine.level_of(moved)};
 }
 
+std::vector<std::string_view> benched_operations(const std::string& op) {
+  if (!op.empty()) return {op};
+  std::vector<std::string_view> all;
+  for (const BenchEntry& entry : bench_entries()) all.push_back(entry.op);
+  return all;
+}
+
+namespace {
+
+bool bench_on_cuda(const BenchOpOptions& options, const std::vector<const BenchEntry*>& entries,
+                   std::ostream& out) {
+  require(!options.cold, "bench op: --cold is for the CPU");
+  BenchCudaOptions cuda_options{options.sizes, options.repeats, options.json};
+  cuda_options.sizes.emulated = kernel_counters_file().has_value();
+  BenchCuda bench(cuda_options, out);
+  for (const BenchEntry* entry : entries)
+    for (const BenchCase& c : entry->make(cuda_options.sizes))
+      if (selected(c.variant, options)) bench.run({entry->op, c});
+  return bench.all_ok();
+}
+
+}  // namespace
+
 bool bench_op(const BenchOpOptions& options, std::ostream& out) {
   const std::vector<const BenchEntry*> entries = select(options);
+  if (options.sizes.device == Device::cuda) return bench_on_cuda(options, entries, out);
   const Machine machine = describe_machine();
   log_info("bench op: measuring bandwidth and products");
   const Rates rates = measure_rates(machine, options.sizes.dtype, options.sizes.small);

@@ -3,6 +3,7 @@
 #include <iosfwd>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ops/bench.h"
 #include "train/bench/rates.h"
@@ -27,7 +28,10 @@ struct BenchOpOptions {
 /// first, then {"op": .., ..} for each case. Returns false when a case failed its verification. Throws Error
 /// when no case matches `op` and `variant`; the message lists the operations, or the variants of the
 /// operation.
+/// On Device::cuda only the operations with CUDA kernels are benched; see BenchCuda for what is measured then.
 bool bench_op(const BenchOpOptions& options, std::ostream& out);
+/// The operations that `op` stands for: itself, or all that have benchmarks when empty.
+std::vector<std::string_view> benched_operations(const std::string& op);
 
 /// What each column of the table and each field of the JSON lines means.
 std::string_view bench_op_legend();

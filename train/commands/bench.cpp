@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "train/bench/bench_comm.h"
+#include "train/bench/bench_cuda.h"
 #include "train/bench/bench_op.h"
 #include "train/bench/bench_step.h"
 #include "train/bench/machine.h"
@@ -146,12 +147,12 @@ void add_step(Command& bench) {
 void add_op(Command& bench) {
   struct Options {
     BenchOpOptions op;
-    std::string dtype = "f32";
+    std::string dtype = "f32", device = "cpu";
   };
   auto o = std::make_shared<Options>();
   Command* command =
       bench.add_subcommand("op", "Single operations: correctness, time and distance to the floor");
-  command->footer("Columns:\n" + std::string(bench_op_legend()));
+  command->footer("Columns:\n" + std::string(bench_op_legend()) + "\n" + std::string(bench_cuda_legend()));
   command->add_option("--op", o->op.op, "one operation; default: all");
   command->add_option("--variant", o->op.variant, "cases whose variant contains this")->capture_default_str();
   command
@@ -160,6 +161,12 @@ void add_op(Command& bench) {
   command->add_option("--repeats", o->op.repeats, "timed calls of each case")
       ->capture_default_str()
       ->check(in_range(1, 1'000'000));
+  command
+      ->add_option(
+          "--device", o->device,
+          "cpu, cuda (the operations that have CUDA kernels), or auto (cuda if there is a device and "
+          "every operation named has CUDA kernels, else cpu)")
+      ->capture_default_str();
   command->add_flag("--cold", o->op.cold, "empty the caches before every repeat");
   command->add_flag("--small", o->op.sizes.small,
                     "sizes that finish in milliseconds, to see that everything works");
@@ -167,6 +174,11 @@ void add_op(Command& bench) {
                     "one JSON object a line: the machine and its rates, then each case");
   command->callback([o] {
     o->op.sizes.dtype = parse_weight_dtype(o->dtype);
+    const DeviceChoice choice = parse_device(o->device);
+    const bool those_there_are = choice == DeviceChoice::cuda && o->op.op.empty();
+    o->op.sizes.device = choose_device(
+        choice, those_there_are ? std::vector<std::string_view>{} : benched_operations(o->op.op),
+        "--device " + o->device);
     require(bench_op(o->op, std::cout), "bench op: a case failed its verification (not ok above)");
   });
 }

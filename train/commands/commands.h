@@ -4,15 +4,27 @@
 
 #include "core/dtype.h"
 #include "train/commands/command_line.h"
+#include "train/device/device_choice.h"
 
 /// The subcommands of `nemocube`. Each function adds one to the application, with its options and its work as
 /// callback.
 namespace nemocube {
 
 struct GridDimension;  // parallel/grid/hypercube_grid.h
+struct Recipe;         // train/recipe/recipe.h
 
 /// The dtype an option --dtype names; Error unless it is f32, bf16 or f64.
 DType parse_weight_dtype(const std::string& name);
+
+/// Option --device. `otherwise` says where to compute without it.
+void add_device_option(Command& command, std::string& target, const std::string& otherwise);
+/// For commands with a model and no recipe: settle_model_device() with the value of --device, "" being cpu.
+void settle_model_device(const std::string& option, const std::vector<std::string_view>& operations);
+/// For commands with a recipe: --device is an override of the key `device`, "" being none.
+void override_device(std::vector<std::string>& overrides, const std::string& option);
+/// What asked for the recipe's device, for messages.
+std::string asked_device(const Recipe& recipe, const std::string& option);
+
 /// Dimensions of a process grid, "tp=2,dp=4"; Error for another form.
 std::vector<GridDimension> parse_dimensions(const std::string& text);
 

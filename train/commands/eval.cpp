@@ -21,6 +21,7 @@ namespace {
 struct EvalArguments {
   std::filesystem::path recipe, model;
   std::vector<std::string> overrides;
+  std::string device;
   std::int64_t show = 0;
   bool json = false;
 };
@@ -50,7 +51,9 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
 void run(const EvalArguments& options, const Launch& launch) {
   std::vector<std::string> overrides = options.overrides;
   if (!options.model.empty()) use_model(overrides, find_model(options.model));
+  override_device(overrides, options.device);
   Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
+  settle_model_device(recipe.device, model_operations(), asked_device(recipe, options.device));
   const ParallelSettings settings = settle(recipe);
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
@@ -109,6 +112,7 @@ void add_eval_command(Command& app) {
   command->add_option("recipe", o->recipe, "recipe with model and validation_dataset")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
+  add_device_option(*command, o->device, "the recipe's key device");
   command->add_option("--model", o->model,
                       "evaluate this model (Hugging Face directory, checkpoint or directory of a run) "
                       "instead of the recipe's");

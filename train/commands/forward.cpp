@@ -16,7 +16,7 @@ namespace {
 
 struct ForwardArguments {
   std::filesystem::path model, input, output;
-  std::string dtype = "f32";
+  std::string dtype = "f32", device;
   bool grads = false;
 };
 
@@ -52,6 +52,7 @@ Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
 }
 
 void run(const ForwardArguments& options, const Launch& launch) {
+  settle_model_device(options.device, model_operations());
   if (launch.rank == 0) check_output_place(options.output);
   World world(launch);
   const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
@@ -138,6 +139,7 @@ void add_forward_command(Command& app) {
   command->add_option("--output", o->output, "safetensors to write: logits, loss, grad.<name>")->required();
   command->add_flag("--grads", o->grads, "also write the gradient of the mean loss for every parameter");
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of the weights")->capture_default_str();
+  add_device_option(*command, o->device, "cpu");
   command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 

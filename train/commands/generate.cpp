@@ -16,7 +16,7 @@ namespace {
 
 struct GenerateArguments {
   std::filesystem::path model, tokenizer, prompt_file;
-  std::string prompt, dtype;
+  std::string prompt, dtype, device;
   bool json = false, ignore_eos = false, special = false;
   GenerateOptions generate;
 };
@@ -49,6 +49,7 @@ Prompts read_prompts(const GenerateArguments& options, const Tokenizer& tokenize
 void run(GenerateArguments options) {
   const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
   check_generate_options(options.generate);
+  settle_model_device(options.device, model_operations());
   const std::filesystem::path model = find_model(options.model);
   const Tokenizer tokenizer =
       Tokenizer::load(options.tokenizer.empty() ? model : find_tokenizer(options.tokenizer));
@@ -120,6 +121,7 @@ void add_generate_command(Command& app) {
       ->capture_default_str()
       ->check(whole_number());
   command->add_option("--dtype", o->dtype, "compute in f32, bf16 or f64; default: as config.json says");
+  add_device_option(*command, o->device, "cpu");
   command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");
   command->add_flag("--special", o->special, "show special tokens, such as <|im_end|>, in the text");
   command->add_flag("--json", o->json,

@@ -1,5 +1,6 @@
 #include "core/error.h"
 #include "train/commands/commands.h"
+#include "train/recipe/names.h"
 
 namespace nemocube {
 
@@ -7,6 +8,30 @@ DType parse_weight_dtype(const std::string& name) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
     if (cat(dtype) == name) return dtype;
   fail("--dtype: want f32, bf16 or f64, got '", name, "'");
+}
+
+void add_device_option(Command& command, std::string& target, const std::string& otherwise) {
+  command.add_option(
+      "--device", target,
+      "cpu, cuda or auto (cuda if there is a device and every operation has CUDA kernels, else "
+      "cpu); default: " +
+          otherwise);
+}
+
+void settle_model_device(const std::string& option, const std::vector<std::string_view>& operations) {
+  settle_model_device(option.empty() ? DeviceChoice::cpu : parse_device(option), operations,
+                      "--device " + option);
+}
+
+void override_device(std::vector<std::string>& overrides, const std::string& option) {
+  if (option.empty()) return;
+  parse_device(option);
+  overrides.push_back("device=" + option);
+}
+
+std::string asked_device(const Recipe& recipe, const std::string& option) {
+  const std::string word = recipe::name_of_choice(recipe.device);
+  return option.empty() ? cat(recipe.file, ": device: ", word) : "--device " + word;
 }
 
 }  // namespace nemocube

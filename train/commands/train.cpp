@@ -16,6 +16,7 @@ namespace {
 struct TrainArguments {
   std::filesystem::path recipe;
   std::vector<std::string> overrides;
+  std::string device;
   bool check = false;
   std::optional<std::int64_t> ranks;
 };
@@ -70,8 +71,12 @@ void report(const TrainArguments& options, const Recipe& recipe, const RunResult
   log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));
 }
 
-void run(const TrainArguments& options, const Launch& launch) {
+void run(TrainArguments options, const Launch& launch) {
+  override_device(options.overrides, options.device);
   Recipe recipe = load_recipe(options.recipe, options.overrides);
+  const bool sgd = recipe.optimizer->kind == OptimizerKind::sgd;
+  settle_model_device(recipe.device, training_operations(sgd ? "sgd" : "adamw"),
+                      asked_device(recipe, options.device));
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
     if (launch.rank > 0) return;
@@ -98,6 +103,7 @@ void add_train_command(Command& app) {
   command->add_option("recipe", o->recipe, "recipe in YAML (keys of NeMo AutoModel)")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
+  add_device_option(*command, o->device, "the recipe's key device");
   Option* check = command->add_flag(
       "--check", o->check, "validate the recipe and the files it names, print it resolved, and run nothing");
   command

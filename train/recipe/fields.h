@@ -207,6 +207,9 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.field("seed", r.seed, "order of rows, fresh weights", nonnegative);
   io.section("rng", [&](auto& sub) { sub.alias("seed", r.seed, "seed", nonnegative); });
   io.field("deterministic", r.deterministic, "what the CPU computes is deterministic either way (own)");
+  io.field("device", r.device,
+           "where to compute; auto: cuda if there is a device and every operation has CUDA kernels, else cpu "
+           "(own)");
   io.section("step_scheduler", r.step_scheduler);
   io.section("model", r.model);
   io.path_or_section("tokenizer", r.tokenizer,

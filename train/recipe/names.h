@@ -18,6 +18,9 @@ template <class E>
 inline constexpr std::array<Name<E>, 0> names_of{};
 
 template <>
+inline constexpr std::array names_of<DeviceChoice>{
+    Name{"cpu", DeviceChoice::cpu}, Name{"cuda", DeviceChoice::cuda}, Name{"auto", DeviceChoice::automatic}};
+template <>
 inline constexpr std::array names_of<ModelSource>{Name{"from_pretrained", ModelSource::pretrained},
                                                   Name{"from_config", ModelSource::config}};
 template <>

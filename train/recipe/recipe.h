@@ -13,6 +13,7 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
 #include "model/initialise.h"
+#include "train/device/device_choice.h"
 #include "train/optimizer/optimizer.h"
 #include "train/recipe/distributed.h"
 
@@ -186,6 +187,7 @@ struct Recipe {
   std::string file;        ///< where it was read, for messages
   std::int64_t seed = 42;  ///< from `seed` or `rng.seed`
   bool deterministic = true;
+  DeviceChoice device = DeviceChoice::cpu;
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path

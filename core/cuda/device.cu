@@ -1,0 +1,84 @@
+#include "core/cuda/device.cuh"
+
+#include <cuda_profiler_api.h>
+
+#include <mutex>
+
+#include "core/cuda/runtime.h"
+
+namespace nemocube::cuda {
+namespace {
+
+thread_local const char* last_launch = nullptr;
+
+struct Chosen {
+  std::mutex mutex;
+  int index = 0;
+  cudaStream_t stream = nullptr;  // made with the first use; lives as long as the process
+};
+Chosen& chosen() {
+  static auto* device = new Chosen;
+  return *device;
+}
+
+std::string problem() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) return cat("no CUDA device: ", cudaGetErrorString(error));
+  return count > 0 ? "" : "no CUDA device: CUDA finds none";
+}
+
+void use(int index) {
+  int count = 0;
+  NEMOCUBE_CUDA(cudaGetDeviceCount(&count));
+  require(index >= 0 && index < count, "no CUDA device ", index, ": there are ", count, ", counted from 0");
+  Chosen& device = chosen();
+  const std::lock_guard lock(device.mutex);
+  expect(!device.stream || device.index == index, "CUDA device ", index, " chosen while device ",
+         device.index, " is in use");
+  device.index = index;
+}
+
+DeviceDescription describe() {
+  stream();  // chooses the device
+  cudaDeviceProp properties{};
+  NEMOCUBE_CUDA(cudaGetDeviceProperties(&properties, chosen().index));
+  return {.name = properties.name,
+          .major = properties.major,
+          .minor = properties.minor,
+          .multiprocessors = properties.multiProcessorCount,
+          .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+          .l2_bytes = properties.l2CacheSize};
+}
+
+void wait() { NEMOCUBE_CUDA(cudaStreamSynchronize(stream())); }
+void profiler_start() { NEMOCUBE_CUDA(cudaProfilerStart()); }
+void profiler_stop() { NEMOCUBE_CUDA(cudaProfilerStop()); }
+
+const Provide provided[] = {{device_problem, problem},        {use_device, use},
+                            {describe_device, describe},      {synchronize, wait},
+                            {start_profiler, profiler_start}, {stop_profiler, profiler_stop}};
+
+}  // namespace
+
+void note_launch(const char* name) { last_launch = name; }
+
+void check(cudaError_t error, const char* call, std::source_location where) {
+  if (error == cudaSuccess) return;
+  fail("CUDA: ", call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ", at ",
+       where.file_name(), ":", where.line(), last_launch ? cat("; last kernel launched: ", last_launch) : "",
+       ")");
+}
+
+cudaStream_t stream() {
+  Chosen& device = chosen();
+  thread_local bool entered = false;
+  if (entered) return device.stream;
+  const std::lock_guard lock(device.mutex);
+  NEMOCUBE_CUDA(cudaSetDevice(device.index));
+  if (!device.stream) NEMOCUBE_CUDA(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
+  entered = true;
+  return device.stream;
+}
+
+}  // namespace nemocube::cuda

@@ -1,0 +1,127 @@
+#include <cstring>
+
+#include "core/cuda/elementwise.cuh"
+#include "core/cuda/runtime.h"
+
+namespace nemocube::cuda {
+namespace {
+
+template <class To, class From>
+__device__ To converted(From x) {
+  if constexpr (std::is_same_v<To, __nv_bfloat16>)
+    return __float2bfloat16_rn(static_cast<float>(x));
+  else
+    return static_cast<To>(static_cast<float>(x));
+}
+
+template <class To, class From>
+__global__ void convert_kernel(RowBlocks grid, Rows<To> to, Rows<From> from) {
+  for_own_pack<1>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t) {
+    to.row(r)[c] = converted<To>(from.row(r)[c]);
+  });
+}
+
+template <class T>
+__global__ void fill_kernel(RowBlocks grid, Rows<T> to, T value) {
+  for_own_pack<1>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t) { to.row(r)[c] = value; });
+}
+
+// y may be a, so that no pointer is restricted.
+template <class T, class B, int N>
+__global__ void add_kernel(RowBlocks grid, Rows<T> y, Rows<T> a, Rows<B> b) {
+  for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
+    float first[N], second[N];
+    Pack<T, N>::load(a.row(r) + c, count).read(first);
+    Pack<B, N>::load(b.row(r) + c, count).read(second);
+#pragma unroll
+    for (int i = 0; i < N; ++i) first[i] += second[i];
+    Pack<T, N>::of(first).store(y.row(r) + c, count);
+  });
+}
+
+void copy_bytes(const Tensor& to, const Tensor& from) {
+  const auto width = static_cast<std::size_t>(to.cols() * size_of(to.dtype()));
+  const auto pitch = [width](const Tensor& t) {
+    return t.rows() > 1 ? static_cast<std::size_t>(t.row_stride() * size_of(t.dtype())) : width;
+  };
+  const auto kind = from.device() == Device::cpu ? cudaMemcpyHostToDevice
+                    : to.device() == Device::cpu ? cudaMemcpyDeviceToHost
+                                                 : cudaMemcpyDeviceToDevice;
+  if (to.rows() == 1)
+    NEMOCUBE_CUDA(cudaMemcpyAsync(to.raw(), from.raw(), width, kind, stream()));
+  else
+    NEMOCUBE_CUDA(cudaMemcpy2DAsync(to.raw(), pitch(to), from.raw(), pitch(from), width,
+                                    static_cast<std::size_t>(to.rows()), kind, stream()));
+  // Host memory of tensors is pageable: CUDA has taken the values of a copy to the device when the call returns.
+  if (kind == cudaMemcpyDeviceToHost) NEMOCUBE_CUDA(cudaStreamSynchronize(stream()));
+}
+
+void convert(const Tensor& to, const Tensor& from) {
+  visit_float("copy on cuda", to.dtype(), [&]<class To>(TypeTag<To>) {
+    visit_float("copy on cuda", from.dtype(), [&]<class From>(TypeTag<From>) {
+      launch_elementwise<1>("copy", convert_kernel<device_t<To>, device_t<From>>, to.rows(), to.cols(),
+                            rows_of<device_t<To>>(to), rows_of<device_t<From>>(from));
+    });
+  });
+}
+
+void copy_tensor(const Tensor& to_any, const Tensor& from_any) {
+  const bool one_row = all_contiguous(to_any, from_any);
+  const Tensor to = as_one_row(to_any, one_row), from = as_one_row(from_any, one_row);
+  if (to.dtype() == from.dtype())
+    copy_bytes(to, from);
+  else if (to.device() == from.device())
+    convert(to, from);
+  else if (from.device() == Device::cpu)
+    copy_bytes(to, from.to(to.dtype()));
+  else
+    to.copy_from(from.to(Device::cpu));
+}
+
+template <class Bits>
+void fill_bits(const Tensor& t, const void* value) {
+  Bits bits;
+  std::memcpy(&bits, value, sizeof bits);
+  const Rows<Bits> rows{static_cast<Bits*>(t.raw()), t.row_stride()};
+  launch_elementwise<1>("fill", fill_kernel<Bits>, t.rows(), t.cols(), rows, bits);
+}
+
+void fill_tensor(const Tensor& any, double value) {
+  const Tensor t = as_one_row(any, any.contiguous());
+  visit_any(t.dtype(), [&]<class T>(TypeTag<T>) {
+    const T element = static_cast<T>(value);
+    if constexpr (sizeof(T) == 1)
+      fill_bits<std::uint8_t>(t, &element);
+    else if constexpr (sizeof(T) == 2)
+      fill_bits<std::uint16_t>(t, &element);
+    else if constexpr (sizeof(T) == 4)
+      fill_bits<std::uint32_t>(t, &element);
+    else
+      fill_bits<std::uint64_t>(t, &element);
+  });
+}
+
+template <class T, class B, int N>
+void add_packs(const Tensor& y, const Tensor& a, const Tensor& b) {
+  launch_elementwise<N>("sum", add_kernel<T, B, N>, y.rows(), y.cols(), rows_of<T>(y), rows_of<T>(a),
+                        rows_of<B>(b));
+}
+
+void add(const Tensor& y_any, const Tensor& a_any, const Tensor& b_any) {
+  const bool one_row = all_contiguous(y_any, a_any, b_any);
+  const Tensor y = as_one_row(y_any, one_row), a = as_one_row(a_any, one_row), b = as_one_row(b_any, one_row);
+  visit_storage("sum", y.dtype(), [&]<class T>(TypeTag<T>) {
+    visit_storage("sum", b.dtype(), [&]<class B>(TypeTag<B>) {
+      constexpr int whole = std::min(whole_pack<T>, whole_pack<B>);
+      if (rows_aligned(y, a, b))
+        add_packs<T, B, whole>(y, a, b);
+      else
+        add_packs<T, B, 1>(y, a, b);
+    });
+  });
+}
+
+const Provide provided[] = {{copy, copy_tensor}, {fill, fill_tensor}, {add_elements, add}};
+
+}  // namespace
+}  // namespace nemocube::cuda

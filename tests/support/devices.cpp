@@ -1,0 +1,35 @@
+#include "tests/support/devices.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <string_view>
+
+#include "core/cuda/module.h"
+
+namespace nemocube::testing {
+
+bool has_cuda() {
+  static const bool available = [] {
+    const std::string& reason = cuda::unavailable();
+    if (reason.empty()) return true;
+    const char* wanted = std::getenv("NEMOCUBE_TEST_CUDA");
+    const bool required = wanted && std::string_view(wanted) == "required";
+    std::cout << (required ? "tests on cuda cannot run: " : "skipped: tests on cuda: ") << reason
+              << std::endl;
+    if (required) std::exit(1);
+    return false;
+  }();
+  return available;
+}
+
+std::vector<Device> test_devices() {
+  if (has_cuda()) return {Device::cpu, Device::cuda};
+  return {Device::cpu};
+}
+
+std::vector<DType> test_dtypes(Device device) {
+  if (device == Device::cpu) return {DType::f64, DType::f32, DType::bf16};
+  return {DType::f32, DType::bf16};
+}
+
+}  // namespace nemocube::testing

@@ -1,0 +1,45 @@
+#pragma once
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/bench.h"
+
+namespace nemocube {
+
+struct BenchCudaOptions {
+  BenchOptions sizes;
+  int repeats = 15;
+  bool json = false;
+};
+
+/// A case of an operation that is to be benched.
+struct NamedCase {
+  std::string op;
+  BenchCase work;
+};
+
+/// Runs cases on the CUDA device: each is called once to warm up, verified, and measured. On a device a measurement
+/// is the time of a call; under tools/cuda_emulator, whose times say nothing, it is what the emulator counted in one
+/// call. Prints a table, or with `json` one object a line: the device, then each case. Returns whether all cases
+/// verified.
+class BenchCuda {
+ public:
+  BenchCuda(const BenchCudaOptions& options, std::ostream& out);
+  void run(const NamedCase& c);
+  bool all_ok() const { return all_ok_; }
+
+ private:
+  void count(const NamedCase& c, bool ok);
+  void time(const NamedCase& c, bool ok);
+
+  BenchCudaOptions options_;
+  std::ostream& out_;
+  bool all_ok_ = true;
+};
+
+/// What each column and field means.
+std::string_view bench_cuda_legend();
+
+}  // namespace nemocube

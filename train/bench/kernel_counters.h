@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+namespace nemocube {
+
+/// What tools/cuda_emulator counted between cudaProfilerStart and cudaProfilerStop, for all kernels together.
+struct KernelCounters {
+  std::int64_t launches = 0;
+  std::int64_t dram_bytes = 0;      ///< between a modelled L2 and memory
+  std::int64_t global_bytes = 0;    ///< asked for by the threads
+  std::int64_t sectors = 0;         ///< of 32 bytes that the requests touched
+  std::int64_t bank_conflicts = 0;  ///< wavefronts of shared memory beyond the ideal
+  /// Both absent where the emulator finds no ptxas, which allots registers.
+  std::optional<std::int64_t> spill_bytes = 0;  ///< of a thread, the sum over kernels
+  std::optional<std::int64_t> registers = 0;    ///< of a thread, the largest of the kernels
+  double occupancy = 1;  ///< warps of a multiprocessor over the most it can have, the least of the kernels
+};
+
+/// The file that the emulator writes its counters to: environment variable CUDA_EMULATOR_COUNTERS; absent on a device.
+std::optional<std::filesystem::path> kernel_counters_file();
+
+/// Reads the emulator's JSON. Throws Error naming the file when it is not what the emulator writes.
+KernelCounters read_kernel_counters(const std::filesystem::path& file);
+/// The same for text; `name` stands for the file in messages.
+KernelCounters parse_kernel_counters(std::string_view text, const std::string& name);
+
+}  // namespace nemocube

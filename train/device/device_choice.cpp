@@ -1,0 +1,59 @@
+#include "train/device/device_choice.h"
+
+#include "core/cuda/module.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace nemocube {
+namespace {
+
+/// Why the operations cannot run on a CUDA device; empty when they can.
+std::string obstacle(std::span<const std::string_view> operations) {
+  if (!cuda::backend_missing().empty()) return cuda::backend_missing();
+  std::string missing;
+  for (const std::string_view op : operations)
+    if (!cuda::has_kernels(op)) missing += cat(missing.empty() ? "" : ", ", op);
+  return missing.empty() ? cuda::unavailable() : "no CUDA kernels yet for " + missing;
+}
+
+}  // namespace
+
+DeviceChoice parse_device(const std::string& text) {
+  if (text == "cpu") return DeviceChoice::cpu;
+  if (text == "cuda") return DeviceChoice::cuda;
+  if (text == "auto") return DeviceChoice::automatic;
+  fail("--device: want cpu, cuda or auto, got '", text, "'");
+}
+
+Device choose_device(DeviceChoice choice, std::span<const std::string_view> operations,
+                     std::string_view asked) {
+  if (choice == DeviceChoice::cpu) return Device::cpu;
+  const std::string reason = obstacle(operations);
+  if (choice == DeviceChoice::cuda) {
+    require(reason.empty(), asked, ": ", reason);
+    return Device::cuda;
+  }
+  log_info("device auto: ", reason.empty() ? "cuda" : "cpu, because of: " + reason);
+  return reason.empty() ? Device::cuda : Device::cpu;
+}
+
+std::vector<std::string_view> model_operations() {
+  return {"attention", "causal_conv1d",        "embedding", "gated_rmsnorm", "grouped_linear",
+          "linear",    "linear_cross_entropy", "permute",   "relu2",         "rmsnorm",
+          "router",    "select_rows",          "ssd_scan"};
+}
+
+std::vector<std::string_view> training_operations(std::string_view optimizer) {
+  std::vector<std::string_view> operations = model_operations();
+  operations.push_back("global_norm");
+  operations.push_back(optimizer);
+  return operations;
+}
+
+void settle_model_device(DeviceChoice choice, std::span<const std::string_view> operations,
+                         std::string_view asked) {
+  const Device device = choose_device(choice, operations, asked);
+  expect(device == Device::cpu, "a model on ", device);
+}
+
+}  // namespace nemocube

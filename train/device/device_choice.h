@@ -1,0 +1,39 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/device.h"
+
+namespace nemocube {
+
+/// Where a command computes: option --device, key `device` of a recipe.
+enum class DeviceChoice {
+  cpu,
+  cuda,
+  automatic,  ///< cuda if there is a device and every operation of the command has CUDA kernels, else cpu
+};
+
+/// "cpu", "cuda" or "auto"; Error naming --device for another text.
+DeviceChoice parse_device(const std::string& text);
+
+/// The device for a command that needs `operations` (folders of ops/). `asked` stands for the option or key in
+/// messages: "--device cuda". For `automatic` a message says what was chosen, and why not cuda. CUDA libraries are
+/// loaded unless `cpu` is asked for.
+/// errors  Error for `cuda` where the build has no CUDA backend, where some of the operations have no CUDA kernels
+///         (the text names them), or where no device can be used
+Device choose_device(DeviceChoice choice, std::span<const std::string_view> operations,
+                     std::string_view asked);
+
+/// The operations of NemotronH: of a forward pass with a loss, and those that training adds with an optimizer of
+/// this name ("adamw", "sgd").
+std::vector<std::string_view> model_operations();
+std::vector<std::string_view> training_operations(std::string_view optimizer);
+
+/// For commands with a model, before they read it. Models are computed on the CPU in this version, so this returns
+/// only when that is what choose_device() says.
+void settle_model_device(DeviceChoice choice, std::span<const std::string_view> operations,
+                         std::string_view asked);
+
+}  // namespace nemocube
