@@ -74,7 +74,7 @@ test-cuda: setup
 	else \
 		cmake --build $(BUILD) -j $(JOBS) && \
 		cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_tests && \
-		ctest --test-dir $(BUILD) --output-on-failure -L cuda-emulator && \
+		ctest --test-dir $(BUILD) --output-on-failure -L '^cuda-emulator$$' && \
 		$(emulate) $(BUILD)/test_core --test-suite=cuda && \
 		$(emulate) $(BUILD)/test_ops --test-suite=cuda && \
 		$(BUILD)/test_tests --test-suite=cuda; \

@@ -288,15 +288,15 @@ bool Scheduler::query(const Mark& mark) {
 }
 
 bool Scheduler::ask(Lock& lock, const std::vector<OperationPtr>& operations) {
-  driven_ = steady_clock::now();
+  // A query of what is done drives nothing: other work must not wait because a program asks again and again.
   if (!all_done(operations)) {
     if (!running_) {
       step(lock, Choice::any);
     } else {
       changed_.wait_for(lock, milliseconds(1));
     }
+    driven_ = steady_clock::now();
   }
-  driven_ = steady_clock::now();
   if (!all_done(operations)) return false;
   learn(operations);
   flush_printf();
