@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <chrono>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "checks/report.h"
 #include "checks/word_history.h"
+#include "instructions/host_access.h"
 #include "machine/block.h"
 #include "machine/launch.h"
 #include "memory/address_space.h"
@@ -226,6 +228,7 @@ class GlobalCheck {
  private:
   /// Hands over what the block has done at the words of the access; returns the epoch handed over.
   std::uint16_t hand_over() {
+    const std::uint64_t before = state_.handovers.load(std::memory_order_acquire);
     std::uint16_t epoch = order_.epoch;
     if (order_.pending == BlockOrder::Pending::nothing) {
       --epoch;
@@ -253,7 +256,9 @@ class GlobalCheck {
       order_.fenced = epoch;
       hand_over_at(fenced);
     }
-    order_.handovers_seen = state_.handovers.fetch_add(1, std::memory_order_acq_rel) + 1;
+    // Whether another block has handed over meanwhile, which the exchanges may have missed.
+    const bool alone = state_.handovers.fetch_add(1, std::memory_order_acq_rel) == before;
+    order_.handovers_seen = alone ? before + 1 : 0;
     return epoch;
   }
 
@@ -394,14 +399,29 @@ class GlobalCheck {
     return place;
   }
 
-  /// Whether the lane stores the bytes that memory holds already.
-  bool stores_equal(std::uint64_t address, std::uint64_t bytes, int lane) const {
-    if (access_.kind != AccessKind::store || !access_.stored || lane < 0) return false;
+  /// Whether the lane stores the bytes that memory holds already. The other write was judged, but may not have happened yet: its
+  /// host thread gets some time.
+  bool stores_equal(std::uint64_t address, std::uint64_t bytes, const ReportPlace& place) const {
+    if (access_.kind != AccessKind::store || !access_.stored || place.lane < 0) return false;
     const std::byte* host = AddressSpace::instance().translate(address, bytes).host;
-    const auto l = static_cast<std::size_t>(lane);
+    const auto l = static_cast<std::size_t>(place.lane);
     const std::uint64_t offset = address - access_.address[l];
-    return host && offset + bytes <= access_.bytes &&
-           std::memcmp(host, access_.stored + l * access_.stored_stride + offset, bytes) == 0;
+    if (!host || offset + bytes > access_.bytes) return false;
+    const std::byte* mine = access_.stored + l * access_.stored_stride + offset;
+    const auto equal = [&] {
+      for (std::uint64_t i = 0; i < bytes; ++i) {
+        if (load_relaxed<std::byte>(host + i) != mine[i]) return false;
+      }
+      return true;
+    };
+    constexpr auto patience = std::chrono::milliseconds(20);
+    const auto start = std::chrono::steady_clock::now();
+    while (!equal()) {
+      if (was_reported("global-race", place) || std::chrono::steady_clock::now() - start > patience)
+        return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return true;
   }
 
   std::string describe_block(std::uint32_t block) const {
@@ -429,7 +449,7 @@ class GlobalCheck {
       case Conflict::none:
         return;
       case Conflict::blocks:
-        if (finding.other_wrote && !(finding.other & P::strong) && stores_equal(address, bytes, place.lane)) {
+        if (finding.other_wrote && !(finding.other & P::strong) && stores_equal(address, bytes, place)) {
           severity = Severity::note;
           kind = "global-race-equal";
         }

@@ -36,7 +36,7 @@ struct BlockOrder {
     epoch,    ///< the next handover begins a new epoch
   };
   GridClocks::Clock clock = nullptr;
-  std::uint64_t handovers_seen = 0;  ///< of the launch, when this block handed over last
+  std::uint64_t handovers_seen = 0;  ///< of the launch, right after this block's last; 0: unknown
   std::uint16_t epoch = 1;           ///< of accesses made now; rises with handovers
   std::uint16_t fenced = 0;          ///< last epoch handed over behind a fence
   Pending pending = Pending::epoch;

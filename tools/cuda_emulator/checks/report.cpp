@@ -128,6 +128,13 @@ bool repeated(std::string_view kind, const ReportPlace& place) {
   return true;
 }
 
+bool was_reported(std::string_view kind, const ReportPlace& place) {
+  const std::string key = key_of(kind, place);
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  return !key.empty() && s.seen.contains(key);
+}
+
 std::uint64_t reported_errors() {
   State& s = state();
   std::lock_guard lock(s.mutex);

@@ -33,6 +33,8 @@ void report(Severity severity, std::string_view kind, std::string_view message,
 /// that find one fault a million times need not build a million messages:
 ///     if (!repeated(kind, place)) report(severity, kind, message(), place);
 bool repeated(std::string_view kind, const ReportPlace& place);
+/// The same question without counting.
+bool was_reported(std::string_view kind, const ReportPlace& place);
 
 std::uint64_t reported_errors();
 /// Prints how often repeated reports were seen, and one line with the numbers of errors, warnings and notes if there were any.
