@@ -79,6 +79,13 @@ std::string broadcast_text(Communicator* group, std::string_view text) {
   return text_of(bytes);
 }
 
+std::int64_t largest(Communicator* group, std::int64_t value) {
+  if (alone(group)) return value;
+  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
+  group->all_reduce(t, Reduction::max);
+  return t.item<std::int64_t>();
+}
+
 void together(Communicator* group, const std::function<void()>& work) {
   if (alone(group)) return work();
   const Attempt own = attempt(work);

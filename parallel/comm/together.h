@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@ namespace nemocube {
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text);
 /// The text of rank 0, on every rank.
 std::string broadcast_text(Communicator* group, std::string_view text);
+/// The largest value of all ranks, on every rank.
+std::int64_t largest(Communicator* group, std::int64_t value);
 
 /// Runs `work` on every rank, and returns when it is done on all. `work` must not call operations of a group
 /// after which it can fail on some ranks only. Where it throws, every rank throws: a rank that failed its own

@@ -41,6 +41,8 @@ TEST_CASE("together: texts of all ranks") {
   CHECK(gather_texts(world(), "") == std::vector<std::string>(static_cast<std::size_t>(ranks)));
   for (const std::string& sent : {std::string(), std::string("a\0b", 3), std::string(10000, 'x')})
     CHECK(broadcast_text(world(), rank == 0 ? sent : "another") == sent);
+  CHECK(largest(world(), rank == ranks - 1 ? -3 : -5) == -3);
+  CHECK(largest(nullptr, 7) == 7);
   CHECK(gather_texts(nullptr, "alone") == std::vector<std::string>{"alone"});
   CHECK(broadcast_text(nullptr, "alone") == "alone");
 }

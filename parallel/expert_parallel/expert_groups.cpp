@@ -1,17 +1,13 @@
 #include "parallel/expert_parallel/expert_groups.h"
 
 namespace nemocube {
-namespace {
 
-/// "1, 2, 3 or 6"
 std::string divisors_of(std::int64_t n) {
   std::string text = "1";
   for (std::int64_t d = 2; d <= n; ++d)
     if (n % d == 0) text += cat(d == n ? " or " : ", ", d);
   return text;
 }
-
-}  // namespace
 
 ExpertGroups::ExpertGroups(Communicator& ep_group, Communicator& expt_tp_group, Communicator& tp_ep_group)
     : ep(ep_group), expt_tp(expt_tp_group), tp_ep(tp_ep_group) {

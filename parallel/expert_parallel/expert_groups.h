@@ -1,4 +1,6 @@
 #pragma once
+#include <string>
+
 #include "core/shard.h"
 #include "parallel/comm/communicator.h"
 
@@ -14,6 +16,9 @@ struct ExpertGroups {
   /// std::logic_error unless tp_ep is the product of the other two, and this rank has the same place in both.
   ExpertGroups(Communicator& ep_group, Communicator& expt_tp_group, Communicator& tp_ep_group);
 };
+
+/// The divisors of n > 0 for a message: "1, 2, 3 or 6".
+std::string divisors_of(std::int64_t n);
 
 /// The experts of one ep rank: [rank E / ep, (rank + 1) E / ep). Error unless ep divides E.
 Range experts_of(std::int64_t experts, std::int64_t ep_size, std::int64_t ep_rank);

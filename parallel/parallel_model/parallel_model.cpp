@@ -1,9 +1,8 @@
 #include "parallel/parallel_model/parallel_model.h"
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 
+#include "parallel/comm/together.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "parallel/tensor_parallel/cuts.h"
 #include "parallel/tensor_parallel/install.h"
@@ -81,11 +80,7 @@ bool ParallelModel::independent_replicas() const {
   return g.tp * g.cp * g.pp * g.ep * g.expt_tp == 1;
 }
 
-std::int64_t ParallelModel::largest(std::int64_t value) const {
-  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
-  all().all_reduce(t, Reduction::max);
-  return t.item<std::int64_t>();
-}
+std::int64_t ParallelModel::largest(std::int64_t value) const { return nemocube::largest(&all(), value); }
 
 Tensor ParallelModel::own_tokens(const Tensor& per_token, const Sequences& whole) const {
   return installed_->context->own_tokens(per_token, whole);
@@ -116,26 +111,26 @@ std::size_t ParallelModel::chunk_of(std::int64_t stage) const {
 
 Var ParallelModel::hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state) {
   const ContextParallel::Whole whole(state ? installed_->context.get() : nullptr);
-  const PipelinePlan& pipeline = plan_.pipeline;
+  const PipelinePlan& plan = plan_.pipeline;
   const auto rank_of = [&](std::int64_t stage) {
-    return static_cast<int>(pipeline.rank_of_stage[static_cast<std::size_t>(stage)]);
+    return static_cast<int>(plan.rank_of_stage[static_cast<std::size_t>(stage)]);
   };
   Var out;
-  for (const std::int64_t stage : pipeline.stages_of(place_.pp)) {
+  for (const std::int64_t stage : plan.stages_of(place_.pp)) {
     Var in = std::exchange(out, {});
     if (stage > 0 && rank_of(stage - 1) != place_.pp) {
       in = Tensor::empty({residual_rows(sequences), model_.config().hidden_size}, model_.dtype(),
                          model_.device());
-      this->pipeline().exchange({}, {{in.value(), rank_of(stage - 1)}});
+      pipeline().exchange({}, {{in.value(), rank_of(stage - 1)}});
     }
     out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(ids, sequences) : Tensor(),
                                .residual = in,
                                .sequences = sequences,
                                .state = state,
                                .chunk = chunk_of(stage)});
-    if (stage == pipeline.last_stage() || rank_of(stage + 1) == place_.pp) continue;
+    if (stage == plan.last_stage() || rank_of(stage + 1) == place_.pp) continue;
     std::erase_if(sends_, [](const Work& work) { return work.done(); });
-    sends_.push_back(this->pipeline().start_exchange(
+    sends_.push_back(pipeline().start_exchange(
         {{std::exchange(out, {}).value().as_contiguous(), rank_of(stage + 1)}}, {}));
   }
   return out;

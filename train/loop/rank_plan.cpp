@@ -1,8 +1,8 @@
 #include "train/loop/rank_plan.h"
 
 #include "core/error.h"
+#include "parallel/expert_parallel/expert_groups.h"
 #include "train/recipe/names.h"
-#include "train/recipe/words.h"
 
 namespace nemocube {
 namespace {
@@ -21,16 +21,6 @@ std::int64_t data_parallel_ranks(const DistributedSection& s, std::int64_t ranks
   return dp;
 }
 
-/// "1, 2 or 4": the divisors of a size.
-std::string divisors(std::int64_t n) {
-  std::vector<std::string> found;
-  for (std::int64_t i = 1; i <= n; ++i)
-    if (n % i == 0) found.push_back(std::to_string(i));
-  const std::string last = found.back();
-  found.pop_back();
-  return found.empty() ? last : cat(recipe::joined(found), " or ", last);
-}
-
 void check_experts(const DistributedSection& s, std::int64_t ranks_of_stage) {
   const std::int64_t experts = s.ep_size * s.expert_tp_size;
   if (ranks_of_stage % experts == 0) return;
@@ -39,7 +29,7 @@ void check_experts(const DistributedSection& s, std::int64_t ranks_of_stage) {
        " * ", ranks_of_stage / (s.tp_size * s.cp_size), " = ", ranks_of_stage,
        "), must be a multiple of ep_size * expert_tp_size (", s.ep_size, " * ", s.expert_tp_size, " = ",
        experts, "); want ", tp_fits ? "an ep_size" : "an expert_tp_size", " of ",
-       divisors(tp_fits ? ranks_of_stage / s.expert_tp_size : ranks_of_stage));
+       divisors_of(tp_fits ? ranks_of_stage / s.expert_tp_size : ranks_of_stage));
 }
 
 std::int64_t replicas(const DistributedSection& s, std::int64_t dp) {

@@ -64,12 +64,7 @@ std::vector<CommStats> RunRanks::stats() const {
   return all;
 }
 
-std::int64_t RunRanks::largest(std::int64_t value) const {
-  if (!several()) return value;
-  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
-  group()->all_reduce(t, Reduction::max);
-  return t.item<std::int64_t>();
-}
+std::int64_t RunRanks::largest(std::int64_t value) const { return nemocube::largest(group(), value); }
 
 void RunRanks::sum(std::span<std::int64_t> values) const {
   if (!several()) return;
