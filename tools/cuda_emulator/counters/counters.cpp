@@ -239,6 +239,7 @@ void write_counters() {
   const std::lock_guard lock(book().mutex);
   // Readers never see half a file.
   const std::string name = counter_file(), draft = name + ".part";
+  bool written = false;
   {
     std::ofstream out(draft);
     out << "{\"kernels\":[";
@@ -273,9 +274,10 @@ void write_counters() {
       comma = true;
     }
     out << "\n]}\n";
-    if (!out) std::fprintf(stderr, "cuda_emulator: cannot write counters to %s\n", draft.c_str());
+    out.close();
+    written = out.good();
   }
-  if (std::rename(draft.c_str(), name.c_str()) != 0)
+  if (!written || std::rename(draft.c_str(), name.c_str()) != 0)
     std::fprintf(stderr, "cuda_emulator: cannot write counters to %s\n", name.c_str());
 }
 
