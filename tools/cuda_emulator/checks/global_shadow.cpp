@@ -7,10 +7,10 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "checks/report.h"
+#include "checks/word_clocks.h"
 #include "checks/word_history.h"
 #include "instructions/host_access.h"
 #include "machine/block.h"
@@ -21,37 +21,11 @@ namespace emulator {
 
 struct LaunchOrder::State {
   explicit State(std::uint64_t blocks)
-      : clocks(std::min<std::uint64_t>(blocks, PackedAccess::block_mask + 1)) {}
+      : clocks(std::min<std::uint64_t>(blocks, PackedAccess::block_mask + 1)), words(clocks) {}
 
-  /// What strong writes have handed over, by word.
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<std::uint64_t, GridClocks::Clock> words;
-  };
   GridClocks clocks;
-  std::atomic<std::uint64_t> handovers{0};  ///< counts the accesses that changed `shards`
-  std::array<Shard, 32> shards;
-
-  Shard& shard_of(std::uint64_t word) { return shards[word % shards.size()]; }
-  void release(std::uint64_t word, GridClocks::Clock clock) {
-    Shard& shard = shard_of(word);
-    std::lock_guard lock(shard.mutex);
-    GridClocks::Clock& there = shard.words[word];
-    if (there != clock) there = clocks.join(there, clock);
-  }
-  /// Both ways: what an atomic does.
-  void exchange(std::uint64_t word, GridClocks::Clock& clock) {
-    Shard& shard = shard_of(word);
-    std::lock_guard lock(shard.mutex);
-    GridClocks::Clock& there = shard.words[word];
-    if (there != clock) there = clock = clocks.join(clock, there);
-  }
-  GridClocks::Clock acquire(std::uint64_t word) {
-    Shard& shard = shard_of(word);
-    std::lock_guard lock(shard.mutex);
-    const auto found = shard.words.find(word);
-    return found == shard.words.end() ? nullptr : found->second;
-  }
+  std::atomic<std::uint64_t> handovers{0};  ///< counts the accesses that changed `words`
+  WordClocks words;                         ///< what strong writes have handed over
 };
 
 LaunchOrder::LaunchOrder(std::uint64_t blocks) : state_(std::make_unique<State>(blocks)) {}
@@ -196,7 +170,8 @@ class GlobalCheck {
         operation_(launch_.operation()),
         races_(operation_ < P::operation_limit) {}
 
-  void run() {
+  /// Returns whether the access carries bytes never written.
+  bool run() {
     const bool strong = is_strong(access_), writes = access_.kind != AccessKind::load;
     std::uint16_t epoch = order_.epoch;
     if (strong && writes) {
@@ -223,6 +198,7 @@ class GlobalCheck {
       judge_runs();
     else
       judge_used_bytes(all & access_.used);
+    return unwritten_;
   }
 
  private:
@@ -244,11 +220,12 @@ class GlobalCheck {
     const std::uint32_t block = static_cast<std::uint32_t>(warp_.block().index() & P::block_mask);
     const auto hand_over_at = [&](LaneMask lanes) {
       order_.clock = state_.clocks.with(order_.clock, block, {epoch, order_.fenced});
+      GridClocks::Clock included = nullptr;
       for_words(access_, lanes, [&](std::uint64_t word) {
         if (access_.kind == AccessKind::atomic)
-          state_.exchange(word, order_.clock);
+          state_.words.exchange(word, order_.clock, included);
         else
-          state_.release(word, order_.clock);
+          state_.words.release(word, order_.clock);
       });
     };
     if (const LaneMask unfenced = access_.lanes & ~fenced) hand_over_at(unfenced);
@@ -293,6 +270,9 @@ class GlobalCheck {
   void judge_used_bytes(std::uint32_t used) {
     for_lanes(access_.lanes, [&](int lane) {
       const std::uint64_t address = access_.address[static_cast<std::size_t>(lane)];
+      // Unused bytes may be padding that is stored elsewhere.
+      if (access_.carries && !unwritten_)
+        unwritten_ = AddressSpace::instance().first_uninitialised(address, access_.bytes).has_value();
       for (std::uint32_t rest = used; rest;) {
         const int first = std::countr_zero(rest), count = std::countr_one(rest >> first);
         rest &= ~static_cast<std::uint32_t>(
@@ -306,6 +286,8 @@ class GlobalCheck {
   void judge_range(std::uint64_t begin, std::uint64_t end) {
     const Allocation* allocation = allocation_of(begin, operation_, name_of(access_.kind), place_at(begin));
     if (!allocation || is_host(*allocation)) return;
+    if (allocation->device != launch_.device()) [[unlikely]]
+      judge_reach(*allocation, begin);
     if (allocation->read_only && me_.write) {
       report(
           Severity::error, "read-only",
@@ -321,13 +303,31 @@ class GlobalCheck {
     }
   }
 
+  void judge_reach(const Allocation& allocation, std::uint64_t address) const {
+    if (AddressSpace::instance().reaches(launch_.device(), allocation)) return;
+    report(Severity::error, "peer-access",
+           std::string(name_of(access_.kind)) + " of " + std::to_string(access_.bytes) + " bytes on device " +
+               std::to_string(allocation.device) + " by device " + std::to_string(launch_.device()) +
+               ", which was not given access (" +
+               (allocation.kind == AllocationKind::stream_ordered ? "cudaMemPoolSetAccess"
+                                                                  : "cudaDeviceEnablePeerAccess") +
+               "): " + describe_word(address, access_.bytes),
+           place_at(address));
+    throw KernelFault{700};
+  }
+
   void judge_marks(Granule& granule, std::uint64_t begin, std::uint64_t end) {
     while (begin < end) {
       const std::uint64_t count = std::min(end - begin, 64 - begin % 64), wanted = bits(begin % 64, count);
       std::atomic<std::uint64_t>& marks = granule.initialised[begin % Granule::bytes / 64];
       const std::uint64_t missing = wanted & ~marks.load(std::memory_order_relaxed);
       if (missing) [[unlikely]] {
-        if (access_.kind != AccessKind::store)
+        if (access_.carries) {
+          unwritten_ = true;
+          begin += count;
+          continue;
+        }
+        if (access_.kind != AccessKind::store && !access_.replaces)
           report_unwritten(begin - begin % 64 + static_cast<std::uint64_t>(std::countr_zero(missing)));
         // A byte is reported once.
         marks.fetch_or(wanted, std::memory_order_relaxed);
@@ -503,25 +503,31 @@ class GlobalCheck {
   BlockOrder& order_;
   LaunchOrder::State& state_;
   OperationId operation_;
-  bool races_;
+  bool races_, unwritten_ = false;
   Accessor me_;
 };
 
 }  // namespace
 
-void check_global(Warp& warp, const Instruction& i, const Access& access) {
-  if (access.lanes) GlobalCheck(warp, i, access).run();
+bool check_global(Warp& warp, const Instruction& i, const Access& access) {
+  if (!access.lanes) return false;
+  const bool undefined = GlobalCheck(warp, i, access).run();
+  if (access.kind == AccessKind::atomic || (access.kind == AccessKind::store && access.order != Order::weak))
+    warp.block().shared_shadow().global_write(warp, access);
+  return undefined;
 }
 
 void synchronise_global(Warp& warp, const Instruction&, const Access& access) {
-  if (access.kind == AccessKind::store || !is_strong(access)) return;
+  if (access.kind == AccessKind::store) return;
+  warp.block().shared_shadow().global_read(warp, access);
+  if (!is_strong(access)) return;
   LaunchOrder::State& state = warp.block().launch().order().state();
   BlockOrder& order = warp.block().order;
   const std::uint64_t handovers = state.handovers.load(std::memory_order_acquire);
   if (handovers == 0 || (access.kind == AccessKind::atomic && handovers == order.handovers_seen)) return;
   GridClocks::Clock& clock = order.clock;
   for_words(access, access.lanes, [&](std::uint64_t word) {
-    const GridClocks::Clock there = state.acquire(word);
+    const GridClocks::Clock there = state.words.acquire(word);
     if (there != clock) clock = state.clocks.join(clock, there);
   });
 }
@@ -609,7 +615,7 @@ void check_range(OperationId operation, std::uint64_t address, std::uint64_t byt
              ", with no event or synchronisation between it and " + order.describe(operation));
 }
 
-void check_free(Allocation& allocation, OperationId operation, const char* what) {
+void check_free(Allocation& allocation, OperationId operation) {
   std::vector<OperationId> users;
   {
     std::lock_guard lock(allocation.touched_mutex);
@@ -619,9 +625,9 @@ void check_free(Allocation& allocation, OperationId operation, const char* what)
   for (const OperationId user : users) {
     if (order.before(user, operation)) continue;
     report(Severity::error, "use-after-free",
-           std::string(what) + " frees memory that " + order.describe(user) +
-               " uses, with nothing that orders " + order.describe(operation) +
-               " after it: " + AddressSpace::instance().describe(allocation.begin));
+           order.describe(operation) + " frees memory that " + order.describe(user) +
+               " uses, with nothing that orders the free after it: " +
+               AddressSpace::instance().describe(allocation.begin));
   }
 }
 

@@ -44,9 +44,10 @@ struct BlockOrder {
 };
 
 /// Judges an access of a kernel to global memory before it happens (bounds and alignment are right already): bytes never
-/// written; conflicts with other blocks of the launch and with operations of other streams. Reports and records. A strong write hands over
+/// written; conflicts with other blocks of the launch and with operations of other streams. Reports and records. Returns whether the
+/// access carries bytes that were never written (Access::carries). A strong write hands over
 /// what its block has done: before it can be seen.
-void check_global(Warp& warp, const Instruction& i, const Access& access);
+bool check_global(Warp& warp, const Instruction& i, const Access& access);
 /// After an atomic or strong access has happened at these addresses: takes what others have handed over there. Call right after the
 /// access.
 void synchronise_global(Warp& warp, const Instruction& i, const Access& access);
@@ -59,7 +60,7 @@ void block_barrier_global(Block& block);
 /// names the access in messages ("cudaMemcpyAsync"). Does not touch the marks of written bytes. Nothing is kept of host memory.
 void check_range(OperationId operation, std::uint64_t address, std::uint64_t bytes, bool write,
                  const char* what);
-/// The operation frees the allocation: all operations that used it must come before.
-void check_free(Allocation& allocation, OperationId operation, const char* what);
+/// The operation frees the allocation: all operations that used it must come before by the order of the program, not by chance.
+void check_free(Allocation& allocation, OperationId operation);
 
 }  // namespace emulator

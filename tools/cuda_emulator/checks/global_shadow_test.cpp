@@ -255,19 +255,25 @@ TEST_CASE("a histogram by atomics") {
 TEST_CASE("loads of memory never written") {
   const Setup unwritten{.blocks = 2, .written = false};
   const std::string address = "add.s64 %rd1, %p0, %rd91;\n";
-  CHECK(reports_of(address + "ld.global.u32 %r1, [%rd1];\n", unwritten) == Kinds{"uninitialised-global"});
+  const std::string use = "setp.eq.u32 %q9, %r1, 0;\n@%q9 bra used;\nused:\n";
+  CHECK(reports_of(address + "ld.global.u32 %r1, [%rd1];\n", unwritten) == silent);
+  CHECK(reports_of(address + "ld.global.u32 %r1, [%rd1];\n" + use, unwritten) ==
+        Kinds{"uninitialised-global"});
   CHECK(reports_of(address + "atom.global.add.u32 %r1, [%rd1], 1;\n", unwritten) ==
         Kinds{"uninitialised-global"});
-  CHECK(reports_of(address + "st.global.u32 [%rd1], %r90;\nld.global.u32 %r1, [%rd1];\n", unwritten) ==
+  CHECK(reports_of(address + "st.global.u32 [%rd1], %r90;\nld.global.u32 %r1, [%rd1];\n" + use, unwritten) ==
         silent);
-  CHECK(reports_of(address + "st.global.u8 [%rd1+1], %r90;\nld.global.u16 %h1, [%rd1];\n", unwritten) ==
+  CHECK(reports_of(address + "st.global.u8 [%rd1+1], %r90;\nld.global.u16 %r1, [%rd1];\n" + use, unwritten) ==
         Kinds{"uninitialised-global"});
   // Bytes of a vector that are not used.
   const std::string vectors =
       "mul.wide.u32 %rd1, %t, 16;\nadd.s64 %rd1, %p0, %rd1;\nst.global.u32 [%rd1], %r90;\n"
       "st.global.u32 [%rd1+8], %r90;\n";
-  const std::string load = "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];\n";
-  CHECK(reports_of(vectors + ".pragma \"used_bytes_mask 3855\";\n" + load, unwritten) == silent);
+  const std::string load = "ld.global.v4.u32 {%r3, %r1, %r2, %r4}, [%rd1];\n" + use;
+  CHECK(reports_of(vectors +
+                       ".pragma \"used_bytes_mask 3855\";\nld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];\n" +
+                       use,
+                   unwritten) == silent);
   CHECK(reports_of(vectors + ".pragma \"used_bytes_mask 3871\";\n" + load, unwritten) ==
         Kinds{"uninitialised-global"});
   CHECK(reports_of(vectors + load, unwritten) == Kinds{"uninitialised-global"});
@@ -419,7 +425,7 @@ TEST_CASE("stream-ordered memory is used between its allocation and its free") {
     s.run_kernel(1, *buffer, false);
     CHECK(take_kinds() == (ordered ? silent : Kinds{"use-before-allocation"}));
     if (ordered) s.wait(0, 1);
-    check_free(allocation, s.add(0), "cudaFreeAsync");
+    check_free(allocation, s.add(0));
     CHECK(take_kinds() == (ordered ? silent : Kinds{"use-after-free"}));
   }
 }

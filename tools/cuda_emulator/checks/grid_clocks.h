@@ -1,8 +1,8 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace emulator {
@@ -13,8 +13,9 @@ struct KnownEpochs {
   bool operator==(const KnownEpochs&) const = default;
 };
 
-/// Vector clocks over the blocks of one launch: immutable trees of 16 branches, whose equal parts are shared. Adding an entry
-/// copies one path; joining two clocks visits only the parts in which they differ. Memory is given back with the object. When
+/// Vector clocks over the blocks of one launch: immutable trees of 16 branches. Trees that are equal are one object, whichever way they
+/// were made (hash consing), so that clocks that have heard the same things share nearly all of their memory. Adding an entry
+/// makes one path anew; joining two clocks visits only the parts in which they differ. Memory is given back with the object. When
 /// `memory_limit` is used up, new clocks know everything: races may be missed then, but none is made up. Thread-safe.
 class GridClocks {
  public:
@@ -35,18 +36,19 @@ class GridClocks {
  private:
   static constexpr int bits = 4;
   static constexpr std::uint32_t width = 1u << bits;
+  struct Shard;
+  /// The node of these contents, made when there is none yet; nullptr when the memory is used up.
   template <class T>
-  T* make();
+  const T* unique(const T& contents);
   const Node* with(const Node* node, int level, std::uint32_t block, KnownEpochs epochs);
   const Node* join(const Node* a, const Node* b, int level);
   bool knows_other(const Node* node, int level, std::uint32_t but, std::uint32_t first,
                    std::uint16_t epoch) const;
 
   int levels_ = 1;  ///< of the trees; level 0 holds entries
-  std::size_t limit_, used_ = 0;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<std::byte[]>> chunks_;
-  std::size_t chunk_left_ = 0;
+  std::size_t limit_;
+  std::atomic<std::size_t> used_{0};
+  std::vector<std::unique_ptr<Shard>> shards_;  ///< of the nodes, by hash
 };
 
 }  // namespace emulator

@@ -49,6 +49,19 @@ TEST_CASE("clocks of blocks against plain maps") {
   }
 }
 
+TEST_CASE("equal clocks are one, whichever way they were made") {
+  GridClocks clocks(1000);
+  GridClocks::Clock up = nullptr, down = nullptr, joined = nullptr;
+  for (std::uint32_t block = 0; block < 1000; ++block) {
+    up = clocks.with(up, block, {2, 1});
+    down = clocks.with(down, 999 - block, {2, 1});
+    joined = clocks.join(joined, clocks.with(nullptr, block, {2, 1}));
+  }
+  CHECK(up == down);
+  CHECK(up == joined);
+  CHECK(clocks.with(up, 5, {3, 1}) != up);
+}
+
 TEST_CASE("clocks without memory know everything") {
   GridClocks clocks(1000, 1000);
   GridClocks::Clock clock = nullptr;

@@ -7,7 +7,6 @@
 #include "machine/block.h"
 #include "machine/launch.h"
 #include "machine/warp.h"
-#include "ptx/syntax.h"
 
 namespace emulator {
 namespace {
@@ -70,10 +69,8 @@ std::string describe_statement(const ReportPlace& place) {
   std::string text;
   const ptx::Module* module = nullptr;
   if (place.warp) module = place.warp->block().launch().kernel().function->module;
-  if (module && s.place.source_line && s.place.file < module->files.size()) {
-    const std::string& file = module->files[s.place.file];
-    text = file + ":" + std::to_string(s.place.source_line) + "  ";
-  }
+  if (module) text = describe_source(*module, s.place);
+  if (!text.empty()) text += "  ";
   return text + s.text + "  (PTX line " + std::to_string(s.place.line) + ")";
 }
 
@@ -88,6 +85,17 @@ std::string key_of(std::string_view kind, const ReportPlace& place) {
 }
 
 }  // namespace
+
+std::string describe_source(const ptx::Module& module, const ptx::Place& place) {
+  const auto line = [&](std::uint32_t file, std::uint32_t number) {
+    return number && file < module.files.size() ? module.files[file] + ":" + std::to_string(number) : "";
+  };
+  std::string text = line(place.file, place.source_line);
+  if (text.empty() || !place.inlining) return text;
+  const ptx::Inlining* outermost = &module.inlinings.at(place.inlining);
+  while (outermost->inlining) outermost = &module.inlinings.at(outermost->inlining);
+  return text + ", called from " + line(outermost->file, outermost->source_line);
+}
 
 void report(Severity severity, std::string_view kind, std::string_view message, const ReportPlace& place) {
   std::string key = key_of(kind, place);

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ptx/syntax.h"
+
 namespace emulator {
 
 class Warp;
@@ -22,6 +24,7 @@ struct ReportPlace {
 ///     cuda_emulator: error: out-of-bounds read of 4 bytes at 0x7f..: 12 bytes past the end of allocation 3 (cudaMalloc, 1024 bytes) [out-of-bounds]
 ///         kernel saxpy(int, float*) block (3,0,0) thread (17,0,0)
 ///         saxpy.cu:14  ld.global.f32 %f1, [%rd4];  (PTX line 57)
+/// Code of an inlined function is named with the outermost call of it: "block_scan.cuh:345, called from saxpy.cu:14".
 /// The same kind at the same instruction of the same kernel (without an instruction: the same message) is printed once and counted; the
 /// total appears at exit. At most 200 reports are printed. `kind` is a short stable name ("out-of-bounds", "shared-race").
 /// Any error makes the process exit with status 99 unless its own status is not 0: see exit_status. Thread-safe; calls nothing
@@ -35,6 +38,9 @@ void report(Severity severity, std::string_view kind, std::string_view message,
 bool repeated(std::string_view kind, const ReportPlace& place);
 /// The same question without counting.
 bool was_reported(std::string_view kind, const ReportPlace& place);
+
+/// "saxpy.cu:14", or "block_scan.cuh:345, called from saxpy.cu:14" for code of inlined functions. "" without a source line.
+std::string describe_source(const ptx::Module& module, const ptx::Place& place);
 
 std::uint64_t reported_errors();
 /// Prints how often repeated reports were seen, and one line with the numbers of errors, warnings and notes if there were any.

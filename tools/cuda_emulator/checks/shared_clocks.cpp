@@ -146,7 +146,7 @@ void SharedClocks::exited(std::uint32_t index, LaneMask lanes) {
   if (warp.gone == warp.exists) ended_.warps[index] = warp.now;
 }
 
-void SharedClocks::release(std::uint32_t object, std::uint32_t thread) {
+void SharedClocks::release(std::uint64_t object, std::uint32_t thread) {
   const std::uint32_t index = thread / warp_size, lane = thread % warp_size;
   WarpClock& warp = warps_[index];
   ThreadClock& clock = objects_[object];
@@ -159,7 +159,7 @@ void SharedClocks::release(std::uint32_t object, std::uint32_t thread) {
   advance(warp);
 }
 
-void SharedClocks::acquire(std::uint32_t object, std::uint32_t thread) {
+void SharedClocks::acquire(std::uint64_t object, std::uint32_t thread) {
   const auto found = objects_.find(object);
   if (found == objects_.end()) return;
   WarpClock& warp = warps_[thread / warp_size];

@@ -50,10 +50,10 @@ class SharedClocks {
   void arrive(std::uint32_t barrier, std::uint32_t warp);
   void complete(std::uint32_t barrier, std::uint32_t waiting, bool all);
   void exited(std::uint32_t warp, LaneMask lanes);
-  /// Objects are named by any number: an address.
-  void release(std::uint32_t object, std::uint32_t thread);
-  void acquire(std::uint32_t object, std::uint32_t thread);
-  bool released(std::uint32_t object) const { return !objects_.empty() && objects_.contains(object); }
+  /// Objects are named by any number: an offset in shared memory, an address of global memory.
+  void release(std::uint64_t object, std::uint32_t thread);
+  void acquire(std::uint64_t object, std::uint32_t thread);
+  bool released(std::uint64_t object) const { return !objects_.empty() && objects_.contains(object); }
 
   /// Whether some warp's time is about to pass the limit; then the owner of the times calls restart and forgets them all.
   bool exhausted() const { return exhausted_; }
@@ -75,7 +75,7 @@ class SharedClocks {
   std::vector<WarpClock> warps_;
   std::array<ThreadClock, 16> barriers_;  ///< what those that have arrived know
   ThreadClock ended_;                     ///< what warps did that have ended
-  std::unordered_map<std::uint32_t, ThreadClock> objects_;
+  std::unordered_map<std::uint64_t, ThreadClock> objects_;
   bool exhausted_ = false;
 };
 

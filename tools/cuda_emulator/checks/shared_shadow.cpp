@@ -1,6 +1,7 @@
 #include "checks/shared_shadow.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@ class Write {
   void set_copying(std::uint32_t mask) { bits_ |= std::uint64_t{mask} << 56; }
   void clear_copying(std::uint32_t mask) { bits_ &= ~(std::uint64_t{mask} << 56); }
   void set_written(std::uint32_t mask) { bits_ |= std::uint64_t{mask} << 60; }
+  void clear_written(std::uint32_t mask) { bits_ &= ~(std::uint64_t{mask} << 60); }
   /// The last write changes, what is known of the word's bytes stays.
   void replace(Write other) { bits_ = (bits_ & upper) | (other.bits_ & ~upper); }
   void forget() { bits_ &= upper; }
@@ -102,9 +104,8 @@ std::string describe_line(const Function& function, std::uint32_t line) {
   for (const ptx::Function& f : function.module->functions)
     for (const ptx::Statement& s : f.statements)
       if (s.place.line == line) {
-        if (s.place.source_line && s.place.file < function.module->files.size())
-          text =
-              function.module->files[s.place.file] + ":" + std::to_string(s.place.source_line) + ", " + text;
+        if (const std::string source = describe_source(*function.module, s.place); !source.empty())
+          text = source + ", " + text;
         return text + ", '" + s.text + "'";
       }
   return text;
@@ -131,7 +132,8 @@ struct SharedShadow::State {
   };
   std::vector<WarpReads> readers;  ///< `warps` entries a set
   std::vector<std::uint32_t> free_readers;
-  std::vector<LaneMask> fenced;  ///< by warp: lanes with a fence after their last plain write
+  bool carried_unwritten = false;  ///< the access that is judged takes bytes never written along
+  std::vector<LaneMask> fenced;    ///< by warp: lanes with a fence after their last plain write
 
   /// One lane's access while it is judged.
   struct Turn {
@@ -258,10 +260,14 @@ struct SharedShadow::State {
   void touch_word(const Turn& turn, std::uint32_t word, std::uint32_t mask) {
     Cell& cell = cells[word];
     const std::uint32_t at = reserved_shared + word * 4, line = turn.instruction.statement->place.line;
-    if (cell.write.copying() & mask) [[unlikely]]
+    if (cell.write.copying() & mask) [[unlikely]] {
       report_copying(turn, at, cell);
-    else if (turn.reads && (cell.write.written() & mask) != mask) [[unlikely]]
-      report_unwritten(turn, at, mask & ~cell.write.written());
+    } else if (turn.reads && !turn.access.replaces && (cell.write.written() & mask) != mask) [[unlikely]] {
+      if (turn.access.carries)
+        carried_unwritten = true;
+      else
+        report_unwritten(turn, at, mask & ~cell.write.written());
+    }
     if (turn.writes && !turn.access.copy) cell.write.set_written(mask);
     if (mask == whole_word && !cell.write.split()) [[likely]]
       return touch(cell, turn, at, 4, line);
@@ -381,9 +387,10 @@ SharedShadow::SharedShadow(std::uint32_t bytes, std::uint32_t threads)
     : state_(checks_enabled() ? std::make_unique<State>(bytes, threads) : nullptr) {}
 SharedShadow::~SharedShadow() = default;
 
-void SharedShadow::access(Warp& warp, const Instruction& i, const Access& access) {
-  if (!state_) return;
+bool SharedShadow::access(Warp& warp, const Instruction& i, const Access& access) {
+  if (!state_) return false;
   State& s = *state_;
+  s.carried_unwritten = false;
   if (s.clocks.exhausted()) [[unlikely]]
     s.restart();
   const bool strong = access.kind == AccessKind::atomic || access.order != Order::weak;
@@ -394,9 +401,13 @@ void SharedShadow::access(Warp& warp, const Instruction& i, const Access& access
   const ThreadTime* const known = s.clocks.known(w);
   for_lanes(access.lanes, [&](int lane) {
     const auto address = static_cast<std::uint32_t>(access.address[static_cast<std::size_t>(lane)]);
-    if (address < reserved_shared) return;
     const std::uint32_t thread = warp.thread(lane);
     if (strong && reads && s.clocks.released(address)) s.clocks.acquire(address, thread);
+    const bool hands_over = strong && writes && (releases || (s.fenced[w] >> lane & 1));
+    if (address < reserved_shared) {  // barriers of cooperative groups
+      if (hands_over) s.clocks.release(address, thread);
+      return;
+    }
     const ThreadTime now = s.clocks.now(w);
     const std::uint32_t word = (address - reserved_shared) / 4;
     const std::uint32_t words = access.bytes / 4;
@@ -411,15 +422,36 @@ void SharedShadow::access(Warp& warp, const Instruction& i, const Access& access
       return;
     }
     const State::Turn turn{warp, i, access, lane, thread, now, reads, writes, strong};
+    // Unused bytes may be padding that is stored elsewhere.
+    if (access.carries && access.used != ~0u && !s.carried_unwritten)
+      s.carried_unwritten = unwritten(address, access.bytes) != 0;
     if (access.bytes >= 4) {
       for (std::uint32_t k = 0; k < access.bytes / 4; ++k)
         if (const std::uint32_t mask = access.used >> 4 * k & whole_word) s.touch_word(turn, word + k, mask);
     } else {
       s.touch_word(turn, word, (access.used & ((1u << access.bytes) - 1)) << address % 4);
     }
-    if (strong && writes && (releases || (s.fenced[w] >> lane & 1))) s.clocks.release(address, thread);
+    if (hands_over) s.clocks.release(address, thread);
   });
   if (writes && !strong) s.fenced[w] &= ~access.lanes;
+  return s.carried_unwritten;
+}
+
+std::uint32_t SharedShadow::unwritten(std::uint32_t address, std::uint32_t bytes) const {
+  std::uint32_t mask = 0;
+  for (std::uint32_t k = 0; state_ && k < bytes; ++k)
+    if (const std::uint32_t at = address + k;
+        at >= reserved_shared && (at - reserved_shared) / 4 < state_->cells.size())
+      mask |= (~state_->cells[(at - reserved_shared) / 4].write.written() >> at % 4 & 1) << k;
+  return mask;
+}
+
+void SharedShadow::forget_written(std::uint32_t address, std::uint32_t mask) {
+  if (!state_) return;
+  for (; mask; mask &= mask - 1)
+    if (const std::uint32_t at = address + static_cast<std::uint32_t>(std::countr_zero(mask));
+        at >= reserved_shared)
+      state_->cells[(at - reserved_shared) / 4].write.clear_written(1u << at % 4);
 }
 
 void SharedShadow::warp_sync(std::uint32_t warp, LaneMask lanes) {
@@ -442,6 +474,22 @@ void SharedShadow::release(std::uint32_t warp, int lane, std::uint32_t address) 
 }
 void SharedShadow::acquire(std::uint32_t warp, int lane, std::uint32_t address) {
   if (state_) state_->clocks.acquire(address, warp * warp_size + static_cast<std::uint32_t>(lane));
+}
+
+void SharedShadow::global_write(const Warp& warp, const Access& access) {
+  if (!state_ || state_->cells.empty()) return;
+  const bool releases = access.order == Order::release || access.order == Order::acquire_release ||
+                        access.order == Order::sequential;
+  for_lanes(releases ? access.lanes : access.lanes & state_->fenced[warp.index()], [&](int lane) {
+    state_->clocks.release(access.address[static_cast<std::size_t>(lane)], warp.thread(lane));
+  });
+}
+void SharedShadow::global_read(const Warp& warp, const Access& access) {
+  if (!state_) return;
+  for_lanes(access.lanes, [&](int lane) {
+    const std::uint64_t address = access.address[static_cast<std::size_t>(lane)];
+    if (state_->clocks.released(address)) state_->clocks.acquire(address, warp.thread(lane));
+  });
 }
 
 void SharedShadow::copy_started(Warp& warp, const Instruction& i, int lane, std::uint32_t address,

@@ -27,8 +27,14 @@ class SharedShadow {
   SharedShadow(std::uint32_t bytes, std::uint32_t threads);
   ~SharedShadow();
 
-  /// Judges an access before it happens, reports what is wrong and records it.
-  void access(Warp& warp, const Instruction& i, const Access& access);
+  /// Judges an access before it happens, reports what is wrong and records it. Returns whether the access carries bytes that
+  /// were never written (Access::carries); others that read such bytes are reported.
+  bool access(Warp& warp, const Instruction& i, const Access& access);
+
+  /// Of the `bytes` (at most 32) from an offset on: bit i: byte i was never written.
+  std::uint32_t unwritten(std::uint32_t address, std::uint32_t bytes) const;
+  /// The same bytes count as never written again: a store or copy has put undefined values there.
+  void forget_written(std::uint32_t address, std::uint32_t mask);
 
   /// Lanes of the warp have synchronised with each other (bar.warp.sync).
   void warp_sync(std::uint32_t warp, LaneMask lanes);
@@ -45,6 +51,11 @@ class SharedShadow {
   /// A handover through an object in shared memory (mbarrier): what the lane did before, to those who acquire later.
   void release(std::uint32_t warp, int lane, std::uint32_t address);
   void acquire(std::uint32_t warp, int lane, std::uint32_t address);
+
+  /// Strong accesses to global memory hand over shared memory too, among the threads of the block: a write, before it can be seen,
+  /// what its lanes have done before a fence (or by its own .release); a read, after it, takes what was handed over there.
+  void global_write(const Warp& warp, const Access& access);
+  void global_read(const Warp& warp, const Access& access);
 
   /// cp.async: the bytes will be written by the thread at some time before it has waited ...
   void copy_started(Warp& warp, const Instruction& i, int lane, std::uint32_t address, std::uint32_t bytes);

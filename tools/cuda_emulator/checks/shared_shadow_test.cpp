@@ -13,6 +13,7 @@ namespace {
 /// thread's number, %r9 = s + 4 %r0 for an array s of 8192 bytes.
 std::string reports_of(const std::string& body, std::uint32_t threads, std::uint64_t seed = 1) {
   Buffer buffer(4096);
+  buffer.write(std::vector<std::byte>(4096).data(), 4096);
   take_reports();
   Module module(
       {kernel_text(
@@ -40,13 +41,17 @@ void check_all_seeds(const std::string& body, std::uint32_t threads, const std::
 
 const std::string clean, race = "shared-race ", unwritten = "uninitialised-shared ";
 
+/// A branch on a 32-bit register.
+std::string use(const std::string& name) { return "setp.lt.u32 %q9, " + name + ", 7; @%q9 bra used; used:"; }
+
 }  // namespace
 
 TEST_CASE("a read of another thread's word needs a barrier") {
   const std::string write = "st.shared.u32 [%r9], %r0;", barrier = "bar.sync 0;",
                     read = "xor.b32 %r1, %r0, 33; mad.lo.u32 %r2, %r1, 4, %r8; ld.shared.u32 %r3, [%r2];";
   check_all_seeds(write + barrier + read, 128, clean);
-  CHECK(reports_of(write + read, 128) != clean);  // a race, or unwritten memory, by the order of warps
+  CHECK(reports_of(write + read + use("%r3"), 128) !=
+        clean);  // a race, or unwritten memory, by the order of warps
   check_all_seeds(write + barrier + read + write, 128, race);
   check_all_seeds(write + barrier + read + barrier + write, 128, clean);
 }
@@ -64,6 +69,23 @@ TEST_CASE("lanes of one warp are ordered by bar.warp.sync, not by running togeth
   check_all_seeds(halves + read, 32, clean);
   check_all_seeds(halves + "xor.b32 %r1, %r0, 16; mad.lo.u32 %r2, %r1, 4, %r8; ld.shared.u32 %r3, [%r2];", 32,
                   race);
+}
+
+TEST_CASE("a flag in global memory hands over shared memory to the threads of its block") {
+  const auto handover = [](const std::string& fence, const std::string& store, const std::string& load) {
+    return "mov.u32 %r1, 0; setp.eq.u32 %q1, %r0, 40; setp.eq.u32 %q2, %r0, 0; @%q1 st.shared.u32 [%r8], 5; "
+           "@%q1 " +
+           fence + " @%q1 " + store + " [%p0], 1; @!%q2 bra END; SPIN: " + load +
+           " %r1, [%p0]; setp.eq.u32 %q3, %r1, 0; @%q3 bra SPIN; membar.cta; ld.shared.u32 %r2, [%r8]; END:";
+  };
+  const std::string fence = "membar.gl;", none = "mov.u32 %r7, 0;";
+  check_all_seeds(handover(fence, "st.volatile.global.u32", "ld.volatile.global.u32"), 64, clean);
+  check_all_seeds(handover("fence.acq_rel.cta;", "st.relaxed.cta.global.u32", "ld.relaxed.cta.global.u32"),
+                  64, clean);
+  check_all_seeds(handover(none, "st.release.gpu.global.u32", "ld.acquire.gpu.global.u32"), 64, clean);
+  check_all_seeds(handover(fence, "red.global.add.u32", "ld.volatile.global.u32"), 64, clean);
+  check_all_seeds(handover(none, "st.volatile.global.u32", "ld.volatile.global.u32"), 64, race);
+  check_all_seeds(handover(none, "red.global.add.u32", "ld.volatile.global.u32"), 64, race);
 }
 
 TEST_CASE("a reduction tree with and without its barriers") {
@@ -130,14 +152,15 @@ TEST_CASE("many readers of several warps, then a writer") {
 }
 
 TEST_CASE("shared memory must be written before it is read") {
-  check_all_seeds("ld.shared.u32 %r1, [%r9];", 32, unwritten);
+  check_all_seeds("ld.shared.u32 %r1, [%r9];" + use("%r1"), 32, unwritten);
   check_all_seeds("atom.shared.add.u32 %r1, [%r9], 1;", 32, unwritten);
-  check_all_seeds("st.shared.u16 [%r9], %h1; ld.shared.u32 %r1, [%r9];", 32, unwritten);
-  check_all_seeds("st.shared.u16 [%r9], %h1; ld.shared.u16 %h2, [%r9];", 32, clean);
+  check_all_seeds("st.shared.u16 [%r9], %h1; ld.shared.u32 %r1, [%r9];" + use("%r1"), 32, unwritten);
+  check_all_seeds("st.shared.u16 [%r9], %h1; ld.shared.u16 %r1, [%r9];" + use("%r1"), 32, clean);
   const std::string vector =
       "mad.lo.u32 %r7, %r0, 16, %r8; st.shared.u32 [%r7], 1; st.shared.u8 [%r7+4], 1; st.shared.u64 [%r7+8], "
       "1;";
-  check_all_seeds(vector + "ld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [%r7];", 32, unwritten);
+  check_all_seeds(vector + "ld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [%r7];" + use("%r2"), 32, unwritten);
+  check_all_seeds(vector + "ld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [%r7];" + use("%r4"), 32, clean);
   check_all_seeds(
       vector + ".pragma \"used_bytes_mask 65311\";\nld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [%r7];", 32,
       clean);

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 
 #include "machine/program.h"
 
@@ -67,7 +68,7 @@ UnitResources run_ptxas(const std::string& text, const std::string& kernel) {
     std::ofstream(folder + "/unit.ptx") << text;
     // compute_90a texts need their own target.
     const char* target = text.find(".target sm_90a") != std::string::npos ? "sm_90a" : "sm_90";
-    // Only the asked kernel: units of CUB hold hundreds. --compile-only: names of other units stay open.
+    // --compile-only: names of other units stay open.
     const std::string command = "'" + ptxas + "' -arch=" + target + " -v --compile-only --entry '" + kernel +
                                 "' '" + folder + "/unit.ptx' -o '" + folder + "/unit.cubin' >'" + folder +
                                 "/log' 2>&1";
@@ -82,9 +83,50 @@ UnitResources run_ptxas(const std::string& text, const std::string& kernel) {
   return found;
 }
 
+/// Behind the closing brace of the first { ... } after `at`, or behind the ';' of a declaration; the text's end when there is none.
+std::size_t end_of_body(std::string_view text, std::size_t at) {
+  std::size_t depth = 0;
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"') {
+      at = std::min(text.find('"', at + 1), text.size() - 1);
+    } else if (c == '/' && text.substr(at, 2) == "//") {
+      at = std::min(text.find('\n', at), text.size() - 1);
+    } else if (c == '/' && text.substr(at, 2) == "/*") {
+      at = std::min(text.find("*/", at + 2), text.size() - 2) + 1;
+    } else if (c == '{') {
+      ++depth;
+    } else if ((c == ';' && depth == 0) || (c == '}' && --depth == 0)) {
+      return at + 1;
+    }
+  }
+  return text.size();
+}
+
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
+
+std::string without_other_entries(std::string_view text, std::string_view kernel) {
+  constexpr std::string_view word = ".entry";
+  const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
+  std::string kept;
+  std::size_t copied = 0;
+  for (std::size_t at = 0; (at = text.find(word, at)) != std::string_view::npos;) {
+    std::size_t name = at + word.size();
+    while (name < text.size() && is_space(text[name])) ++name;
+    std::size_t name_end = name;
+    while (name_end < text.size() && text[name_end] != '(' && !is_space(text[name_end])) ++name_end;
+    const std::size_t line = text.rfind('\n', at) + 1, end = end_of_body(text, name_end);
+    if (name > at + word.size() && text.substr(name, name_end - name) != kernel) {
+      kept += text.substr(copied, line - copied);
+      copied = end;
+    }
+    at = end;
+  }
+  kept += text.substr(copied);
+  return kept;
+}
 
 const KernelResources& resources_of(const Kernel& kernel) {
   static std::mutex mutex;
@@ -93,7 +135,11 @@ const KernelResources& resources_of(const Kernel& kernel) {
   auto found = kernels.find(&kernel);
   if (found == kernels.end()) {
     KernelResources resources;
-    if (kernel.unit_text) resources = run_ptxas(*kernel.unit_text, kernel.name)[kernel.name];
+    if (kernel.unit_text) {
+      // Units of CUB hold hundreds of entries, and most of ptxas's time goes into reading them.
+      resources = run_ptxas(without_other_entries(*kernel.unit_text, kernel.name), kernel.name)[kernel.name];
+      if (!resources.known) resources = run_ptxas(*kernel.unit_text, kernel.name)[kernel.name];
+    }
     found = kernels.emplace(&kernel, resources).first;
   }
   return found->second;

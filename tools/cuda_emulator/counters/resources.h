@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace emulator {
 
@@ -16,6 +17,9 @@ struct KernelResources {
 /// Runs `ptxas -arch=sm_90 -v` on the kernel, when it is first asked. ptxas is looked for in PATH, in $CUDA_PATH/bin
 /// and in /usr/local/cuda/bin. Thread-safe.
 const KernelResources& resources_of(const Kernel& kernel);
+
+/// The PTX text of a unit without the kernels (.entry) of other names. Functions, variables and directives stay.
+std::string without_other_entries(std::string_view text, std::string_view kernel);
 
 /// Blocks that one SM of compute capability 9.0 holds at once: by warps (64), blocks (32), registers (64 Ki, in units of 256 a warp, in four
 /// parts) and shared memory (228 KiB with the block's reserved 1 KiB, in units of 128 bytes). Source: cuda_occupancy.h.

@@ -6,6 +6,7 @@
 
 #include "checks/report.h"
 #include "checks/shared_shadow.h"
+#include "checks/undefined.h"
 #include "instructions/decoders.h"
 #include "instructions/form.h"
 #include "instructions/mbarrier.h"
@@ -49,6 +50,7 @@ void land(Warp& warp, const AsyncCopy& copy) {
   Block& block = warp.block();
   std::memcpy(block.shared() + copy.shared, value.data(), copy.bytes);
   block.shared_shadow().copy_landed(warp, *copy.instruction, copy.lane, copy.shared, copy.bytes);
+  block.shared_shadow().forget_written(copy.shared, copy.unwritten);
 }
 
 /// Lands the copies of the lanes for which `due(copy)` holds, in order of issue.
@@ -99,6 +101,7 @@ void execute_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
 
   // Lanes that read equally many bytes read together.
   std::array<const std::byte*, warp_size> from{};
+  std::array<std::uint32_t, warp_size> unwritten{};
   for (LaneMask rest = lanes; rest;) {
     const std::uint32_t size = source_bytes[static_cast<std::size_t>(std::countr_zero(rest))];
     LaneMask same = 0;
@@ -109,12 +112,14 @@ void execute_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
     if (size == 0) continue;
     MemoryAccess source(AccessKind::load, i, same);
     source.access.bytes = size;
-    source.access.copy = true;
+    source.access.copy = source.access.carries = true;
     source.alignment = detail.bytes;
     warp.addresses(i, source_operand, detail.source_register, same, source.access.address);
     source.open(warp, i, ptx::Space::global);
     for_lanes(same, [&](int lane) {
-      from[static_cast<std::size_t>(lane)] = source.host[static_cast<std::size_t>(lane)];
+      const auto l = static_cast<std::size_t>(lane);
+      from[l] = source.host[l];
+      if (source.unwritten) unwritten[l] = unwritten_global(source.access.address[l], size);
     });
     source.close(warp, i);
   }
@@ -129,7 +134,8 @@ void execute_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
                    from[l] ? source_bytes[l] : 0,
                    from[l],
                    {},
-                   &i};
+                   &i,
+                   unwritten[l]};
     for (std::uint32_t k = 0; k < copy.source_bytes; ++k)
       copy.seen[k] = load_relaxed<std::byte>(copy.source + k);
     warp.block().shared_shadow().copy_started(warp, i, lane, shared, detail.bytes);
@@ -175,6 +181,7 @@ Execute decode_copy(Form& form) {
     form.unknown("size " + std::to_string(bytes));
   detail.bytes = static_cast<std::uint8_t>(bytes);
   const std::size_t operands = form.operand_count() - policy;
+  if (policy) form.ignore(operands);
   if (operands == 4 && form.is_register(3) && form.register_type(3) == ptx::Type::pred) {
     bool negated = false;
     form.source_predicate(3, negated);

@@ -165,6 +165,7 @@ void execute_atomic(Warp& warp, const Instruction& i, LaneMask lanes, int addres
                     F&& lane_operation) {
   MemoryAccess m(AccessKind::atomic, i, lanes);
   warp.addresses(i, address_operand, static_cast<std::uint32_t>(i.detail), lanes, m.access.address);
+  m.access.replaces = i.memory.exchange && i.results_unused;
   m.open(warp, i, i.memory.space);
   if (lanes & ~(m.global | m.shared)) [[unlikely]] {
     report(Severity::error, "wrong-window", "atomic access to local memory or parameters",
@@ -336,6 +337,7 @@ Execute decode_atomic(Form& form, bool has_result) {
   const std::string_view operation =
       form.take_one_of({"add", "and", "or", "xor", "inc", "dec", "min", "max", "exch", "cas"});
   if (operation.empty()) form.unknown("no operation");
+  i.memory.exchange = operation == "exch";
   const bool noftz = form.take("noftz");
   const bool policy = form.take("L2::cache_hint");
   const std::string_view vector = form.take_one_of({"v2", "v4", "v8"});
@@ -360,7 +362,7 @@ Execute decode_atomic(Form& form, bool has_result) {
   i.detail = form.address_bytes();
   if (form.sources(next++, type) != i.memory.vector) form.unknown("number of elements");
   if (operation == "cas") form.source(next++, type);
-  if (form.operand_count() != next + policy) form.unknown("number of operands");
+  if (policy) form.ignore(next);
   return choose(form, operation, type);
 }
 
@@ -399,6 +401,7 @@ Execute decode_fence(Form& form) {
     form.take_one_of({"global", "shared::cta", "shared::cluster"});
     form.take_one_of({"cta", "cluster", "gpu", "sys"});
     form.finish();
+    for (std::size_t k = 0; k < form.operand_count(); ++k) form.ignore(k);  // the tensor map that it is about
     i.detail = 0;
     return execute_fence;
   }

@@ -255,6 +255,25 @@ TEST_CASE("atomics of other spaces and types are unknown or errors") {
   take_reports();
 }
 
+TEST_CASE("an exchange may begin a place when nobody uses the old value") {
+  const std::string place = ".shared .align 4 .b32 s;";
+  for (const std::string at : {"[%p0]", "[s]"}) {
+    const std::string space = at == "[s]" ? "shared" : "global";
+    const std::string exchange = place + "atom." + space + ".exch.b32 %r1, " + at + ", 7;";
+    Buffer never_written(4), out(4);
+    CHECK(run_text(exchange + "ld." + space + ".u32 %r2, " + at + "; st.global.u32 [%p1], %r2;",
+                   {&never_written, &out}, 1) == 0);
+    CHECK(take_reports().empty());
+    CHECK(out.values<std::uint32_t>(1)[0] == 7);
+    Buffer another(4);
+    CHECK(run_text(exchange + "st.global.u32 [%p1], %r1;", {&another, &out}, 1) == 0);
+    CHECK(take_reports() == std::vector<std::string>{"uninitialised-" + space});
+    Buffer third(4);
+    CHECK(run_text(place + "atom." + space + ".add.u32 %r1, " + at + ", 7;", {&third, &out}, 1) == 0);
+    CHECK(take_reports() == std::vector<std::string>{"uninitialised-" + space});
+  }
+}
+
 TEST_CASE("fences of all kinds execute") {
   Buffer at(64);
   CHECK(run_text("membar.cta; membar.gl; membar.sys; fence.sc.gpu; fence.acq_rel.cta; fence.acq_rel.sys; "

@@ -226,6 +226,27 @@ TEST_CASE("bar.warp.sync of parts of a warp, from several places") {
   for (std::uint32_t t = 0; t < 32; ++t) CHECK(got.rows[0][t] == (t ^ 2));
 }
 
+TEST_CASE("warps at different calls of __syncthreads() are a warning") {
+  const std::string bodies[] = {
+      warp_in_r40 +
+          "setp.eq.u32 %q0, %r40, 0;\n@%q0 bra ZERO;\nbar.sync 0;\nbra END;\nZERO:\nbar.sync 0;\nEND:",
+      warp_in_r40 + "setp.eq.u32 %q0, %r40, 0;\n@%q0 bar.sync 0;\n@!%q0 bar.sync 0;"};
+  for (const std::string& body : bodies) {
+    const LaneOutcome got = run_lanes(body, {}, 0, 96);
+    CHECK(got.error == 0);
+    CHECK(!got.reports.empty());
+    for (const std::string& kind : got.reports) CHECK(kind == "barrier-place");
+  }
+  // Warps may wait at different places when they say how many they are, and where no single call is asked for.
+  for (const char* const barrier : {"bar.sync 0, 96;", "barrier.sync 0;"}) {
+    std::string body = bodies[0];
+    for (std::size_t at; (at = body.find("bar.sync 0;")) != std::string::npos;) body.replace(at, 11, barrier);
+    const LaneOutcome got = run_lanes(body, {}, 0, 96);
+    CHECK(got.error == 0);
+    CHECK(got.reports.empty());
+  }
+}
+
 struct Fault {
   std::string what, body, kind;
   std::uint32_t threads = 64;

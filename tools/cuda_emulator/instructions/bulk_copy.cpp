@@ -1,6 +1,7 @@
 #include <array>
 
 #include "checks/report.h"
+#include "checks/undefined.h"
 #include "instructions/async_copy.h"
 #include "instructions/mbarrier.h"
 #include "instructions/memory_unit.h"
@@ -47,10 +48,26 @@ struct Chunk : MemoryAccess {
   Chunk(Warp& warp, const Instruction& i, int lane, AccessKind kind, std::uint64_t address, ptx::Space space)
       : MemoryAccess(kind, i, LaneMask{1} << lane) {
     access.bytes = chunk_bytes;
+    access.carries = kind == AccessKind::load;
     access.address[static_cast<std::size_t>(lane)] = address;
     open(warp, i, space);
   }
 };
+
+/// Bytes that were never written stay so; global memory may take them as padding beside others.
+void carry_unwritten(Warp& warp, const Instruction& i, int lane, const Chunk& from, const Chunk& to) {
+  const auto l = static_cast<std::size_t>(lane);
+  const std::uint64_t source = from.access.address[l], destination = to.access.address[l];
+  if (to.shared)
+    return warp.block().shared_shadow().forget_written(static_cast<std::uint32_t>(destination),
+                                                       unwritten_global(source, chunk_bytes));
+  const std::uint32_t unwritten =
+      warp.block().shared_shadow().unwritten(static_cast<std::uint32_t>(source), chunk_bytes);
+  if (unwritten == (1u << chunk_bytes) - 1)
+    return UndefinedValues::report_use(warp, i, lane, {&i, source, static_cast<std::int8_t>(lane), true});
+  for (std::uint32_t k = 0; k < chunk_bytes; ++k)
+    if (unwritten >> k & 1) AddressSpace::instance().mark_uninitialised(destination + k, 1);
+}
 
 void execute_bulk_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
   const BulkCopy& copy = copy_of(i);
@@ -73,6 +90,7 @@ void execute_bulk_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
       from.close(warp, i);
       Chunk to(warp, i, lane, AccessKind::store, destination[l] + at, copy.to_shared ? shared : global);
       store_16(to.host[l], value.data());
+      if (from.unwritten) carry_unwritten(warp, i, lane, from, to);
       to.close(warp, i);
     }
     if (copy.to_shared)
@@ -103,12 +121,13 @@ Execute decode_bulk_copy(Form& form) {
   if (!to_shared && !form.take("bulk_group")) form.unknown("want mbarrier::complete_tx::bytes or bulk_group");
   if (!form.take("global") || form.take_one_of({"shared::cluster", "shared::cta"}).empty())
     form.unknown("want .global and .shared");
-  form.take("L2::cache_hint");
+  const bool policy = form.take("L2::cache_hint");
   copy.to_shared = to_shared;
   copy.destination = take_place(form, 0, 0);
   copy.source = take_place(form, 1, 1);
   form.source(2, ptx::Type::u32);
   if (to_shared) copy.barrier = take_place(form, 3, 3);
+  if (policy) form.ignore(to_shared ? 4 : 3);
   static_cast<StatementForm&>(form).keep(std::make_shared<BulkCopy>(copy));
   return execute_bulk_copy;
 }

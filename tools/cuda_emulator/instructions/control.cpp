@@ -146,9 +146,9 @@ void execute_trap(Warp& warp, const Instruction& i, LaneMask lanes) {
 void execute_yield(Warp& warp, const Instruction&, LaneMask) { warp.yield(); }
 void execute_nothing(Warp&, const Instruction&, LaneMask) {}
 
-std::vector<CallSite::Copy> parameters_of(const StatementForm& form, std::size_t operand) {
+std::vector<CallSite::Copy> parameters_of(StatementForm& form, std::size_t operand) {
   std::vector<CallSite::Copy> places;
-  const auto* list = std::get_if<ptx::List>(&form.statement().operands.at(operand));
+  const auto* list = std::get_if<ptx::List>(&form.operand(operand));
   if (!list) form.unknown("no list of parameters");
   for (const ptx::Scalar& element : list->elements) {
     const auto* use = std::get_if<ptx::SymbolUse>(&element);
@@ -176,8 +176,7 @@ Execute decode_brx(Form& form) {
   form.instruction().kind = InstructionClass::control;
   auto& statement = static_cast<StatementForm&>(form);
   form.source(0, ptx::Type::u32);
-  const auto* scalar =
-      form.operand_count() > 1 ? std::get_if<ptx::Scalar>(&form.statement().operands[1]) : nullptr;
+  const auto* scalar = std::get_if<ptx::Scalar>(&form.operand(1));
   const auto* list = scalar ? std::get_if<ptx::SymbolUse>(scalar) : nullptr;
   if (!list) form.unknown("no list of targets");
   const ptx::Function& function = statement.source_function();
@@ -203,7 +202,7 @@ Execute decode_call(Form& form) {
   site->results = parameters_of(statement, 0);
   site->arguments = parameters_of(statement, 2);
   Execute execute = execute_call;
-  const auto* callee = std::get_if<ptx::Scalar>(&form.statement().operands[1]);
+  const auto* callee = std::get_if<ptx::Scalar>(&form.operand(1));
   if (const auto* use = callee ? std::get_if<ptx::SymbolUse>(callee) : nullptr) {
     site->name = use->name;
     site->function = statement.names().function(use->name);
@@ -214,6 +213,7 @@ Execute decode_call(Form& form) {
     }
   } else {
     form.source(1, ptx::Type::u64);
+    if (form.operand_count() > 3) form.ignore(3);  // the prototype: the function itself says what it takes
     execute = execute_indirect_call;
   }
   statement.keep(site);
@@ -240,12 +240,14 @@ Execute decode_brkpt(Form& form) { return decode_trap(form); }
 
 Execute decode_nanosleep(Form& form) {
   form.take("u32");
+  form.ignore(0);  // any time may pass
   form.instruction().kind = InstructionClass::control;
   return execute_yield;
 }
 
 Execute decode_nothing(Form& form) {
   form.take("mask");
+  form.ignore(0);
   form.instruction().kind = InstructionClass::other;
   return execute_nothing;
 }

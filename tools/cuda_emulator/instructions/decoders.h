@@ -23,6 +23,7 @@ Execute decode_dp2a(Form& form);
 Execute decode_addc(Form& form);
 Execute decode_subc(Form& form);
 Execute decode_madc(Form& form);
+Execute decode_vabsdiff2(Form& form);
 Execute decode_vabsdiff4(Form& form);
 
 // Bits: bits.cpp
@@ -113,6 +114,8 @@ Execute decode_ld(Form& form);
 Execute decode_ldu(Form& form);
 Execute decode_st(Form& form);
 Execute decode_prefetch(Form& form);
+Execute decode_applypriority(Form& form);
+Execute decode_discard(Form& form);
 
 // Atomics and fences: atomic.cpp
 Execute decode_atom(Form& form);

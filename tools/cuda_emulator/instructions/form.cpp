@@ -43,7 +43,8 @@ TypeGroup group_of(const ptx::Statement& statement) {
 Form::Form(const ptx::Statement& statement, Instruction& instruction)
     : statement_(statement),
       instruction_(instruction),
-      modifiers_(statement.modifiers.begin(), statement.modifiers.end()) {}
+      modifiers_(statement.modifiers.begin(), statement.modifiers.end()),
+      taken_(statement.operands.size()) {}
 
 bool Form::take(std::string_view modifier) {
   const auto found = std::find(modifiers_.begin(), modifiers_.end(), modifier);
@@ -78,21 +79,27 @@ bool Form::has(std::string_view modifier) const {
   return std::find(modifiers_.begin(), modifiers_.end(), modifier) != modifiers_.end();
 }
 
-void Form::source(std::size_t operand, ptx::Type type) {
-  const ptx::Scalar* scalar = operand < operand_count() ? scalar_of(statement_.operands[operand]) : nullptr;
-  if (!scalar) unknown("operand " + std::to_string(operand) + " is no single value");
+const ptx::Operand& Form::operand(std::size_t number) {
+  if (number >= operand_count()) unknown("too few operands");
+  taken_[number] = true;
+  return statement_.operands[number];
+}
+
+void Form::source(std::size_t number, ptx::Type type) {
+  const ptx::Scalar* scalar = scalar_of(operand(number));
+  if (!scalar) unknown("operand " + std::to_string(number) + " is no single value");
   append(slot_of(*scalar, type, false, false, nullptr));
 }
 
-void Form::result(std::size_t operand, ptx::Type type) {
-  const ptx::Scalar* scalar = operand < operand_count() ? scalar_of(statement_.operands[operand]) : nullptr;
-  if (!scalar) unknown("operand " + std::to_string(operand) + " is no single register");
+void Form::result(std::size_t number, ptx::Type type) {
+  const ptx::Scalar* scalar = scalar_of(operand(number));
+  if (!scalar) unknown("operand " + std::to_string(number) + " is no single register");
   append(slot_of(*scalar, type, true, false, nullptr));
 }
 
-void Form::source_predicate(std::size_t operand, bool& negated) {
-  const ptx::Scalar* scalar = operand < operand_count() ? scalar_of(statement_.operands[operand]) : nullptr;
-  if (!scalar) unknown("operand " + std::to_string(operand) + " is no predicate");
+void Form::source_predicate(std::size_t number, bool& negated) {
+  const ptx::Scalar* scalar = scalar_of(operand(number));
+  if (!scalar) unknown("operand " + std::to_string(number) + " is no predicate");
   negated = false;
   if (const auto* use = std::get_if<ptx::RegisterUse>(scalar)) {
     negated = use->negated;
@@ -102,16 +109,15 @@ void Form::source_predicate(std::size_t operand, bool& negated) {
   append(slot_of(*scalar, ptx::Type::pred, false, false, nullptr));
 }
 
-void Form::result_predicate(std::size_t operand) { result(operand, ptx::Type::pred); }
+void Form::result_predicate(std::size_t number) { result(number, ptx::Type::pred); }
 
-void Form::result_pair(std::size_t operand, ptx::Type first, ptx::Type second) {
-  if (operand < operand_count())
-    if (const auto* pair = std::get_if<ptx::Pair>(&statement_.operands[operand])) {
-      append(slot_of(pair->first, first, true, false, nullptr));
-      append(slot_of(pair->second, second, true, false, nullptr));
-      return;
-    }
-  result(operand, first);
+void Form::result_pair(std::size_t number, ptx::Type first, ptx::Type second) {
+  if (const auto* pair = std::get_if<ptx::Pair>(&operand(number))) {
+    append(slot_of(pair->first, first, true, false, nullptr));
+    append(slot_of(pair->second, second, true, false, nullptr));
+    return;
+  }
+  result(number, first);
   sink();
 }
 
@@ -123,29 +129,27 @@ std::vector<ptx::Scalar> elements_of(const ptx::Operand& operand) {
 }
 }  // namespace
 
-std::size_t Form::sources(std::size_t operand, ptx::Type type) {
-  if (operand >= operand_count()) unknown("too few operands");
-  const std::vector<ptx::Scalar> elements = elements_of(statement_.operands[operand]);
+std::size_t Form::sources(std::size_t number, ptx::Type type) {
+  const std::vector<ptx::Scalar> elements = elements_of(operand(number));
   for (const ptx::Scalar& element : elements) append(slot_of(element, type, false, false, nullptr));
   return elements.size();
 }
 
-std::size_t Form::results(std::size_t operand, ptx::Type type) {
-  if (operand >= operand_count()) unknown("too few operands");
-  const std::vector<ptx::Scalar> elements = elements_of(statement_.operands[operand]);
+std::size_t Form::results(std::size_t number, ptx::Type type) {
+  const std::vector<ptx::Scalar> elements = elements_of(operand(number));
   for (const ptx::Scalar& element : elements) append(slot_of(element, type, true, false, nullptr));
   return elements.size();
 }
 
-std::uint32_t Form::wide_result(std::size_t operand, ptx::Type type) {
+std::uint32_t Form::wide_result(std::size_t number, ptx::Type type) {
   std::uint32_t width = 0;
-  if (wide_results(operand, type, width) != 1) unknown("want one register");
+  if (wide_results(number, type, width) != 1) unknown("want one register");
   return width;
 }
 
-std::uint32_t Form::wide_source(std::size_t operand, ptx::Type type) {
+std::uint32_t Form::wide_source(std::size_t number, ptx::Type type) {
   std::uint32_t width = 0;
-  if (wide_sources(operand, type, width) != 1) unknown("want one value");
+  if (wide_sources(number, type, width) != 1) unknown("want one value");
   return width;
 }
 
@@ -153,10 +157,9 @@ namespace {
 bool is_sink(const ptx::Scalar& scalar) { return std::holds_alternative<ptx::Sink>(scalar); }
 }  // namespace
 
-std::size_t Form::wide_results(std::size_t operand, ptx::Type type, std::uint32_t& register_bytes) {
-  if (operand >= operand_count()) unknown("too few operands");
+std::size_t Form::wide_results(std::size_t number, ptx::Type type, std::uint32_t& register_bytes) {
   register_bytes = 0;
-  const std::vector<ptx::Scalar> elements = elements_of(statement_.operands[operand]);
+  const std::vector<ptx::Scalar> elements = elements_of(operand(number));
   for (const ptx::Scalar& element : elements) {
     std::uint32_t width = 0;
     append(slot_of(element, type, true, true, &width));
@@ -168,10 +171,9 @@ std::size_t Form::wide_results(std::size_t operand, ptx::Type type, std::uint32_
   return elements.size();
 }
 
-std::size_t Form::wide_sources(std::size_t operand, ptx::Type type, std::uint32_t& register_bytes) {
-  if (operand >= operand_count()) unknown("too few operands");
+std::size_t Form::wide_sources(std::size_t number, ptx::Type type, std::uint32_t& register_bytes) {
   register_bytes = 0;
-  const std::vector<ptx::Scalar> elements = elements_of(statement_.operands[operand]);
+  const std::vector<ptx::Scalar> elements = elements_of(operand(number));
   // Immediates take the width of the registers beside them.
   for (const ptx::Scalar& element : elements)
     if (const auto* use = std::get_if<ptx::RegisterUse>(&element)) {
@@ -189,10 +191,9 @@ std::size_t Form::wide_sources(std::size_t operand, ptx::Type type, std::uint32_
 
 void Form::sink() { append(sink_slot()); }
 
-void Form::address(std::size_t operand) {
-  const auto* address =
-      operand < operand_count() ? std::get_if<ptx::Address>(&statement_.operands[operand]) : nullptr;
-  if (!address) unknown("operand " + std::to_string(operand) + " is no address");
+void Form::address(std::size_t number) {
+  const auto* address = std::get_if<ptx::Address>(&operand(number));
+  if (!address) unknown("operand " + std::to_string(number) + " is no address");
   if (!address->coordinates.empty()) unknown("tensor coordinates");
   std::uint32_t width = 8;
   ptx::Type type = ptx::Type::u64;
@@ -214,9 +215,9 @@ bool Form::is_literal(std::size_t operand) const {
   return scalar && std::holds_alternative<ptx::Immediate>(*scalar);
 }
 
-std::uint64_t Form::literal(std::size_t operand) const {
-  if (!is_literal(operand)) unknown("operand " + std::to_string(operand) + " is no literal");
-  return std::get<ptx::Immediate>(*scalar_of(statement_.operands[operand])).bits;
+std::uint64_t Form::literal(std::size_t number) {
+  if (!is_literal(number)) unknown("operand " + std::to_string(number) + " is no literal");
+  return std::get<ptx::Immediate>(*scalar_of(operand(number))).bits;
 }
 
 bool Form::is_register(std::size_t operand) const {
@@ -243,6 +244,12 @@ void Form::finish() const {
   std::string rest;
   for (const std::string_view modifier : modifiers_) rest += " ." + std::string(modifier);
   unknown("not understood:" + rest);
+}
+
+void Form::finish_operands() const {
+  const auto left = std::find(taken_.begin(), taken_.end(), false);
+  if (left != taken_.end())
+    unknown("operand " + std::to_string(left - taken_.begin()) + " is not understood");
 }
 
 }  // namespace emulator

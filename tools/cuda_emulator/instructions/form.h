@@ -19,8 +19,8 @@ class UnknownInstruction : public std::runtime_error {
 };
 
 /// One statement while it is being decoded. An entry of the instruction table takes modifiers and operands from the Form and
-/// returns what executes them. Whatever stays untaken makes the statement an UnknownInstruction, so that no modifier is ever
-/// ignored by accident.
+/// returns what executes them. Whatever stays untaken makes the statement an UnknownInstruction, so that no modifier and no operand
+/// is ever ignored by accident.
 class Form {
  public:
   virtual ~Form() = default;
@@ -38,31 +38,35 @@ class Form {
   /// Whether a modifier is (still) there.
   bool has(std::string_view modifier) const;
 
-  // Operands: each call appends one Slot to the instruction, in order of the calls. `operand` counts the statement's operands
+  // Operands: each call appends one Slot to the instruction, in order of the calls. `number` counts the statement's operands
   // from 0. Widths are checked: a register must be as wide as the type; UnknownInstruction otherwise.
   std::size_t operand_count() const { return statement_.operands.size(); }
+  /// The operand as written, for decoders that read it themselves. Appends nothing.
+  const ptx::Operand& operand(std::size_t number);
+  /// Takes an operand that means nothing to the emulator (cache policies ...). Appends nothing.
+  void ignore(std::size_t number) { operand(number); }
   /// A value that is read: register (not negated), immediate (converted to the type: an integer literal in a floating operand keeps
   /// its bits, a 0d literal in an f32 operand is rounded), address of a variable, special register.
-  void source(std::size_t operand, ptx::Type type);
+  void source(std::size_t number, ptx::Type type);
   /// A register that is written, or a sink.
-  void result(std::size_t operand, ptx::Type type);
+  void result(std::size_t number, ptx::Type type);
   /// Predicates: `negated` returns whether "!" stands before the register.
-  void source_predicate(std::size_t operand, bool& negated);
-  void result_predicate(std::size_t operand);
+  void source_predicate(std::size_t number, bool& negated);
+  void result_predicate(std::size_t number);
   /// Both parts of "d|p"; without "|p" the second slot is the sink.
-  void result_pair(std::size_t operand, ptx::Type first, ptx::Type second);
+  void result_pair(std::size_t number, ptx::Type first, ptx::Type second);
   /// Elements of {...}, or a scalar for a vector of one; appends all. Returns their number.
-  std::size_t sources(std::size_t operand, ptx::Type type);
-  std::size_t results(std::size_t operand, ptx::Type type);
+  std::size_t sources(std::size_t number, ptx::Type type);
+  std::size_t results(std::size_t number, ptx::Type type);
   /// A register that may be wider than the type (ld, cvt destinations) or, as a source, wider (st, cvt sources): appends the slot and
   /// returns the register's width in bytes (the immediate takes the type's own).
-  std::uint32_t wide_result(std::size_t operand, ptx::Type type);
-  std::uint32_t wide_source(std::size_t operand, ptx::Type type);
+  std::uint32_t wide_result(std::size_t number, ptx::Type type);
+  std::uint32_t wide_source(std::size_t number, ptx::Type type);
   /// The same for the elements of {...}: all of one width. Returns their number and sets the width.
-  std::size_t wide_results(std::size_t operand, ptx::Type type, std::uint32_t& register_bytes);
-  std::size_t wide_sources(std::size_t operand, ptx::Type type, std::uint32_t& register_bytes);
+  std::size_t wide_results(std::size_t number, ptx::Type type, std::uint32_t& register_bytes);
+  std::size_t wide_sources(std::size_t number, ptx::Type type, std::uint32_t& register_bytes);
   /// "[base+offset]": appends a slot of addresses, 4 or 8 bytes wide (address_bytes), and sets Instruction::displacement.
-  void address(std::size_t operand);
+  void address(std::size_t number);
   /// Width in bytes (4 or 8) of the address slot that `address` appended last.
   std::uint32_t address_bytes() const { return address_bytes_; }
   /// A slot that nobody reads (as wide as the widest row), for a result the statement leaves out.
@@ -71,7 +75,7 @@ class Form {
   virtual void constant(ptx::Type type, std::uint64_t bits) = 0;
 
   /// The value of an operand that must be an integer literal; UnknownInstruction otherwise. Appends nothing.
-  std::uint64_t literal(std::size_t operand) const;
+  std::uint64_t literal(std::size_t number);
   bool is_literal(std::size_t operand) const;
   bool is_register(std::size_t operand) const;
   bool is_vector(std::size_t operand) const;
@@ -83,6 +87,8 @@ class Form {
   [[noreturn]] void unknown(const std::string& why) const;
   /// Throws unless all modifiers were taken.
   void finish() const;
+  /// Throws unless all operands were taken.
+  void finish_operands() const;
 
  protected:
   // What the decoder supplies.
@@ -94,6 +100,7 @@ class Form {
   const ptx::Statement& statement_;
   Instruction& instruction_;
   std::vector<std::string_view> modifiers_;  ///< not yet taken
+  std::vector<bool> taken_;                  ///< which operands are taken
   std::uint32_t address_bytes_ = 8;
 };
 

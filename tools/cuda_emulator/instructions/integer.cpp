@@ -477,37 +477,47 @@ Execute decode_dp2a(Form& form) {
 
 namespace {
 
-/// Sum of c and the four differences, or (`adds` false) the differences clamped to `limit` in the four
-/// bytes of a word.
-template <class A, class B, bool adds, int limit>
+/// Sum of c and the differences of the parts of `width` bits, or (`adds` false) the differences clamped to `limit` in
+/// the parts of a word.
+template <class A, class B, int width, bool adds, std::uint32_t limit>
 Execute absolute_differences() {
   return elementwise<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>(
       [](std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-        std::uint32_t bytes = 0;
-        for (int k = 0; k < 4; ++k) {
-          const int x = static_cast<int>(byte<A>(a, k)), y = static_cast<int>(byte<B>(b, k));
+        constexpr std::uint32_t mask = (1u << width) - 1;
+        const auto part = []<class T>(T, std::uint32_t word, int k) {
+          using Half16 = std::conditional_t<std::is_signed_v<T>, std::int16_t, std::uint16_t>;
+          if constexpr (width == 8) return static_cast<int>(byte<T>(word, k));
+          return static_cast<int>(half<Half16>(word, k));
+        };
+        std::uint32_t parts = 0;
+        for (int k = 0; k < 32 / width; ++k) {
+          const int x = part(A{}, a, k), y = part(B{}, b, k);
           const auto difference = static_cast<std::uint32_t>(x < y ? y - x : x - y);
           c += difference;
-          bytes |= (std::min<std::uint32_t>(difference, limit) & 0xff) << (8 * k);
+          parts |= (std::min(difference, limit) & mask) << (width * k);
         }
-        return adds ? c : bytes;
+        return adds ? c : parts;
       });
+}
+
+/// Without masks and selections on its operands, as the intrinsics of CUDA's headers use it (PTX ISA 9.7.17): all parts
+/// of the result come from differences.
+template <int width>
+Execute decode_vabsdiff(Form& form) {
+  constexpr std::uint32_t most = (1u << width) - 1;
+  const bool signed_result = ptx::is_signed(form.take_type(words));
+  const bool adds = form.take("add"), saturates = !adds && form.take("sat");
+  return for_both_signs(form, [&]<class A, class B>() {
+    if (adds) return absolute_differences<A, B, width, true, 0>();
+    if (!saturates) return absolute_differences<A, B, width, false, 2 * most>();
+    return signed_result ? absolute_differences<A, B, width, false, most / 2>()
+                         : absolute_differences<A, B, width, false, most>();
+  });
 }
 
 }  // namespace
 
-// Without masks and byte selections on its operands, as the intrinsics of CUDA's headers use it (PTX ISA
-// 9.7.17): all four bytes
-// of the result come from differences.
-Execute decode_vabsdiff4(Form& form) {
-  const bool signed_result = ptx::is_signed(form.take_type(words));
-  const bool adds = form.take("add"), saturates = !adds && form.take("sat");
-  return for_both_signs(form, [&]<class A, class B>() {
-    if (adds) return absolute_differences<A, B, true, 0>();
-    if (!saturates) return absolute_differences<A, B, false, 0xffff>();
-    return signed_result ? absolute_differences<A, B, false, 127>()
-                         : absolute_differences<A, B, false, 255>();
-  });
-}
+Execute decode_vabsdiff2(Form& form) { return decode_vabsdiff<16>(form); }
+Execute decode_vabsdiff4(Form& form) { return decode_vabsdiff<8>(form); }
 
 }  // namespace emulator

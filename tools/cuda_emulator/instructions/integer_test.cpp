@@ -176,26 +176,30 @@ TEST_CASE("dot products and absolute differences of bytes") {
               return wide{c} + wide{part(a, 0, 16, a_signed)} * part(b, 16 * half, 8, b_signed) +
                      wide{part(a, 16, 16, a_signed)} * part(b, 16 * half + 8, 8, b_signed);
             });
-      const auto difference = [&](u32 a, u32 b, int at) {
-        return std::abs(part(a, at, 8, a_signed) - part(b, at, 8, b_signed));
-      };
-      check_lanes<u32, u32, u32, u32>("vabsdiff4.u32" + types + ".add %d, %s0, %s1, %s2;",
-                                      [&](u32 a, u32 b, u32 c) {
-                                        for (int k = 0; k < 32; k += 8)
-                                          c += static_cast<u32>(difference(a, b, k));
-                                        return c;
-                                      });
-      const auto bytes = [&](int limit) {
-        return [&difference, limit](u32 a, u32 b, u32) {
-          u32 word = 0;
-          for (int k = 0; k < 32; k += 8)
-            word += static_cast<u32>(std::min(limit, difference(a, b, k)) % 256) << k;
-          return word;
+      for (const int width : {8, 16}) {
+        const std::string opcode = "vabsdiff" + std::to_string(32 / width);
+        const auto difference = [&](u32 a, u32 b, int at) {
+          return std::abs(part(a, at, width, a_signed) - part(b, at, width, b_signed));
         };
-      };
-      check_lanes<u32, u32, u32, u32>("vabsdiff4.u32" + types + " %d, %s0, %s1, %s2;", bytes(511));
-      check_lanes<u32, u32, u32, u32>("vabsdiff4.u32" + types + ".sat %d, %s0, %s1, %s2;", bytes(255));
-      check_lanes<u32, u32, u32, u32>("vabsdiff4.s32" + types + ".sat %d, %s0, %s1, %s2;", bytes(127));
+        check_lanes<u32, u32, u32, u32>(opcode + ".u32" + types + ".add %d, %s0, %s1, %s2;",
+                                        [&](u32 a, u32 b, u32 c) {
+                                          for (int k = 0; k < 32; k += width)
+                                            c += static_cast<u32>(difference(a, b, k));
+                                          return c;
+                                        });
+        const auto parts = [&](int limit) {
+          return [&difference, width, limit](u32 a, u32 b, u32) {
+            u32 word = 0;
+            for (int k = 0; k < 32; k += width)
+              word += static_cast<u32>(std::min(limit, difference(a, b, k)) % (1 << width)) << k;
+            return word;
+          };
+        };
+        const int most = (1 << width) - 1;
+        check_lanes<u32, u32, u32, u32>(opcode + ".u32" + types + " %d, %s0, %s1, %s2;", parts(2 * most));
+        check_lanes<u32, u32, u32, u32>(opcode + ".u32" + types + ".sat %d, %s0, %s1, %s2;", parts(most));
+        check_lanes<u32, u32, u32, u32>(opcode + ".s32" + types + ".sat %d, %s0, %s1, %s2;", parts(most / 2));
+      }
     }
 }
 

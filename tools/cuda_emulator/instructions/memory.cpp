@@ -3,13 +3,15 @@
 #include <cstring>
 #include <type_traits>
 
+#include "checks/undefined.h"
 #include "instructions/decoders.h"
 #include "instructions/form.h"
 #include "instructions/memory_unit.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "memory/address_space.h"
 
-// Loads and stores (PTX ISA 9.7.9.8 ld, 9.7.9.10 ldu, 9.7.9.11 st, 9.7.9.15 prefetch).
+// Loads and stores (PTX ISA 9.7.9.8 ld, 9.7.9.10 ldu, 9.7.9.11 st, 9.7.9.15 prefetch, 9.7.9.16 applypriority, 9.7.9.17 discard).
 //
 // Operands of a load: results, then the address; of a store: the address, then sources. Instruction.detail: width of the
 // address register in bytes.
@@ -49,6 +51,7 @@ template <class Element, class Register>
 void load(Warp& warp, const Instruction& i, LaneMask lanes) {
   const int elements = i.memory.vector;
   MemoryAccess m(AccessKind::load, i, lanes);
+  m.access.carries = true;
   warp.addresses(i, elements, static_cast<std::uint32_t>(i.detail), lanes, m.access.address);
   m.open(warp, i, i.memory.space);
   if (elements == 1) {
@@ -71,6 +74,8 @@ void load(Warp& warp, const Instruction& i, LaneMask lanes) {
         d[k][lane] = to_register<Register>(values[k]);
     });
   }
+  if (m.unwritten || warp.undefined()) [[unlikely]]
+    warp.track_undefined().load(warp, i, m, std::is_signed_v<Element>, sizeof(Register));
   m.close(warp, i);
   if (i.memory.order != Order::weak) notice_spinning(warp, i, digest_of_load<Register>(warp, i, m));
 }
@@ -109,6 +114,8 @@ void store(Warp& warp, const Instruction& i, LaneMask lanes) {
       write_bytes(m.host[l], values[l].data(), m.access.bytes);
     });
   }
+  if (warp.undefined()) [[unlikely]]
+    warp.undefined()->store(warp, i, m);
   m.close(warp, i);
 }
 
@@ -212,6 +219,7 @@ Execute decode_move(Form& form) {
   if (form.statement().used_bytes_mask) i.memory.used_bytes = *form.statement().used_bytes_mask;
   form.finish();
   if (form.operand_count() != (policy ? 3u : 2u)) form.unknown("number of operands");
+  if (policy) form.ignore(2);
 
   std::uint32_t register_bytes = 0;
   std::size_t elements;
@@ -249,6 +257,39 @@ Execute decode_prefetch(Form& form) {
   form.address(0);
   form.instruction().kind = InstructionClass::other;
   return [](Warp&, const Instruction&, LaneMask) {};
+}
+
+namespace {
+
+/// "[a], 128": a cache line.
+void take_line(Form& form) {
+  form.take_one_of({"global"});
+  form.address(0);
+  form.instruction().detail = form.address_bytes();
+  if (form.literal(1) != 128) form.unknown("want 128 bytes");
+  form.instruction().kind = InstructionClass::other;
+}
+
+}  // namespace
+
+Execute decode_applypriority(Form& form) {
+  if (form.take_one_of({"L2::evict_normal"}).empty()) form.unknown("cache level");
+  take_line(form);
+  return [](Warp&, const Instruction&, LaneMask) {};
+}
+
+/// The line's contents are gone: nobody has written them any more.
+Execute decode_discard(Form& form) {
+  if (form.take_one_of({"L2"}).empty()) form.unknown("cache level");
+  take_line(form);
+  return [](Warp& warp, const Instruction& i, LaneMask lanes) {
+    std::array<std::uint64_t, warp_size> address;
+    warp.addresses(i, 0, static_cast<std::uint32_t>(i.detail), lanes, address);
+    for_lanes(lanes, [&](int lane) {
+      const std::uint64_t line = address[static_cast<std::size_t>(lane)];
+      if (generic_memory(warp, lane, line, 128)) AddressSpace::instance().mark_uninitialised(line, 128);
+    });
+  };
 }
 
 }  // namespace emulator

@@ -240,6 +240,19 @@ TEST_CASE("a thread that spins on a flag lets the others go first") {
   CHECK(flags.values<std::uint32_t>(2) == std::vector<std::uint32_t>{1, 7});
 }
 
+TEST_CASE("a discarded line counts as never written") {
+  Buffer buffer(256), out(128);
+  const std::string discard =
+      "applypriority.global.L2::evict_normal [%p0], 128; discard.global.L2 [%p0], 128;";
+  CHECK(run_text("st.global.u32 [%p0+128], 5;" + discard +
+                     "ld.global.u32 %r0, [%p0+128]; st.global.u32 [%p1], %r0;",
+                 {&buffer, &out}, threads(1)) == 0);
+  CHECK(take_reports().empty());
+  CHECK(run_text("st.global.u32 [%p0], 5;" + discard + "ld.global.u32 %r0, [%p0]; st.global.u32 [%p1], %r0;",
+                 {&buffer, &out}, threads(1)) == 0);
+  CHECK(take_reports().size() == 1);
+}
+
 TEST_CASE("prefetches change nothing") {
   Buffer buffer(64);
   CHECK(run_text("prefetch.global.L2 [%p0]; prefetch.L1 [%p0+4096]; prefetchu.L1 [%p0];", {&buffer},

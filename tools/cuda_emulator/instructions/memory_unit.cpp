@@ -16,10 +16,6 @@ namespace {
 
 enum CudaError { illegal_address = 700, misaligned_address = 716, invalid_address_space = 717 };
 
-/// Bytes at the start of shared memory that cooperative groups may use (cooperative_groups/details/memory.h: at most
-/// 288). The rest of the reserved part catches small negative offsets.
-constexpr std::uint32_t usable_reserved = 512;
-
 /// Lanes that span more than this are translated one by one, so that memory between them stays untouched.
 constexpr std::uint64_t translated_together = 1 << 16;
 
@@ -129,7 +125,7 @@ void open_global(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
         end_global({warp, i, access, lane});
     });
   }
-  if (checks_enabled()) check_global(warp, i, access);
+  if (checks_enabled()) m.unwritten |= check_global(warp, i, access);
   if (!constant) block.tally().global(access);
 }
 
@@ -142,7 +138,7 @@ void open_shared(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
     for_lanes(access.lanes, [&](int lane) {
       const Fault fault{warp, i, access, lane};
       const std::uint64_t at = fault.address();
-      if (at < usable_reserved && usable_reserved - at >= access.bytes) return;
+      if (at < reserved_for_groups && reserved_for_groups - at >= access.bytes) return;
       if (at >= reserved_shared && at <= end && end - at >= access.bytes) return;
       if ((at & window_mask) != 0)
         fault.end(invalid_address_space, "wrong-window",
@@ -159,7 +155,8 @@ void open_shared(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
     const auto l = static_cast<std::size_t>(lane);
     m.host[l] = block.shared() + access.address[l];
   });
-  if (!(access.copy && access.kind == AccessKind::store)) block.shared_shadow().access(warp, i, access);
+  if (!(access.copy && access.kind == AccessKind::store))
+    m.unwritten |= block.shared_shadow().access(warp, i, access);
   block.tally().shared(access, m.matrix_rows);
 }
 
@@ -183,7 +180,14 @@ void open_parameters(MemoryAccess& m, Warp& warp, const Instruction& i, const Ac
   const Launch& launch = warp.block().launch();
   Frame& frame = warp.frame();
   const std::uint32_t frame_bytes = frame.function->parameter_bytes;
-  extent_of(warp, i, access, m.alignment);
+  const Extent extent = extent_of(warp, i, access, m.alignment);
+  // Mostly all lanes read one parameter of the kernel.
+  if (const std::uint64_t at = extent.lowest - parameter_window;
+      extent.lowest == extent.highest && access.kind == AccessKind::load && at <= launch.parameter_bytes() &&
+      launch.parameter_bytes() - at >= access.bytes) {
+    m.host.fill(const_cast<std::byte*>(launch.parameters()) + at);
+    return;
+  }
   for_lanes(access.lanes, [&](int lane) {
     const auto l = static_cast<std::size_t>(lane);
     const std::uint64_t address = access.address[l], at = address & ~window_mask;

@@ -41,6 +41,8 @@ struct MemoryAccess {
   std::uint32_t alignment = 0;
   /// ldmatrix and stmatrix: the counters take each lane's 16 bytes as a row of an 8x8 matrix.
   bool matrix_rows = false;
+  /// After open(), if access.carries: some bytes that the lanes read were never written.
+  bool unwritten = false;
 
   MemoryAccess(AccessKind kind, const Instruction& i, LaneMask lanes);
 

@@ -103,7 +103,7 @@ constexpr SpecialRegister table[] = {
     {"%reserved_smem_offset_cap", Type::u32, true,
      [](Warp&, std::uint32_t) -> std::uint64_t { return reserved_shared; }},
     {"%reserved_smem_offset_0", Type::u32, true, [](Warp&, std::uint32_t) -> std::uint64_t { return 0; }},
-    {"%reserved_smem_offset_1", Type::u32, true, [](Warp&, std::uint32_t) -> std::uint64_t { return 512; }},
+    {"%reserved_smem_offset_1", Type::u32, true, [](Warp&, std::uint32_t) -> std::uint64_t { return 0; }},
 };
 
 template <class T>

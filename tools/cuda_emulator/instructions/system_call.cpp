@@ -9,6 +9,7 @@
 #include <string>
 
 #include "checks/report.h"
+#include "checks/undefined.h"
 #include "instructions/memory_unit.h"
 #include "instructions/printf_format.h"
 #include "machine/block.h"
@@ -66,6 +67,10 @@ void print(Warp& warp, const Instruction& i, LaneMask lanes, CallArea arguments,
           const std::byte* from =
               buffer_address ? generic_memory(warp, lane, buffer_address + offset, bytes) : nullptr;
           if (from) std::memcpy(to, from, bytes);
+          if (from && warp.undefined() && space_of(buffer_address) == ptx::Space::local)
+            warp.undefined()->use_local(warp, i, lane,
+                                        static_cast<std::uint32_t>((buffer_address & ~window_mask) + offset),
+                                        static_cast<std::uint32_t>(bytes));
           return from != nullptr;
         },
         [&](std::uint64_t address) {

@@ -27,6 +27,7 @@ constexpr InstructionEntry table[] = {
     {"addc", any, decode_addc, "9.7.2.2"},
     {"subc", any, decode_subc, "9.7.2.4"},
     {"madc", any, decode_madc, "9.7.2.6"},
+    {"vabsdiff2", any, decode_vabsdiff2, "9.7.17"},
     {"vabsdiff4", any, decode_vabsdiff4, "9.7.17"},
     // Bits: bits.cpp
     {"popc", any, decode_popc, "9.7.1.14"},
@@ -111,6 +112,8 @@ constexpr InstructionEntry table[] = {
     {"st", any, decode_st, "9.7.9.11"},
     {"prefetch", any, decode_prefetch, "9.7.9.15"},
     {"prefetchu", any, decode_prefetch, "9.7.9.15"},
+    {"applypriority", any, decode_applypriority, "9.7.9.16"},
+    {"discard", any, decode_discard, "9.7.9.17"},
     // Atomics and fences: atomic.cpp
     {"atom", any, decode_atom, "9.7.13.6"},
     {"red", any, decode_red, "9.7.13.7"},

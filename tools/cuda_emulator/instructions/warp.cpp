@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "checks/undefined.h"
 #include "instructions/decoders.h"
 #include "instructions/meeting.h"
 #include "memory/address_space.h"
@@ -16,6 +17,7 @@ enum class Shuffle : std::uint8_t { up, down, butterfly, index };
 template <Shuffle mode>
 void shuffle(Warp& warp, std::span<const Participant> participants, LaneMask lanes) {
   const auto a = gather<std::uint32_t>(participants, 2);
+  const UndefinedShuffle undefined_bits(warp, participants, 2);
   for (const Participant& p : participants) {
     const std::uint32_t* b_row = p.source<std::uint32_t>(3);
     const std::uint32_t* c_row = p.source<std::uint32_t>(4);
@@ -53,6 +55,7 @@ void shuffle(Warp& warp, std::span<const Participant> participants, LaneMask lan
               (exited ? ", which has exited or does not exist" : ", which does not take part in the shuffle"),
           place);
     });
+    undefined_bits.scatter(p, 0, sources, undefined);
     LaneMask& row = *p.result<LaneMask>(1);
     row = (row & ~p.lanes) | in_range;
   }

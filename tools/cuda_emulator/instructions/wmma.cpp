@@ -39,15 +39,13 @@ struct Fragment {
   /// bits_of(element's number) gives the bits.
   template <class F>
   static void write(std::span<const Participant> participants, int first, F&& bits_of) {
-    for (int r = 0; r < registers; ++r) {
-      Values<typename T::Row> values{};
+    constexpr int distinct = per_lane / T::packed;
+    std::array<Values<typename T::Row>, distinct> values{};
+    for (int r = 0; r < distinct; ++r)
       for (int lane = 0; lane < warp_size; ++lane)
-        for (int e = 0; e < T::packed; ++e) {
-          const int number = lane * per_lane + (r * T::packed + e) % per_lane;
-          values[lane] = with_element<T>(values[lane], e, bits_of(number));
-        }
-      scatter(participants, first + r, values);
-    }
+        for (int e = 0; e < T::packed; ++e)
+          values[r][lane] = with_element<T>(values[r][lane], e, bits_of(lane * per_lane + r * T::packed + e));
+    for (int r = 0; r < registers; ++r) scatter(participants, first + r, values[r % distinct]);
   }
 };
 

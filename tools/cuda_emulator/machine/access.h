@@ -15,8 +15,11 @@ struct Access {
   AccessKind kind = AccessKind::load;
   Order order = Order::weak;
   Scope scope = Scope::thread;
-  bool read_only = false;    ///< ld.nc
-  bool copy = false;         ///< cp.async
+  bool read_only = false;  ///< ld.nc
+  bool copy = false;       ///< cp.async
+  bool carries =
+      false;  ///< a load that takes bytes never written along (checks/undefined.h) instead of a report
+  bool replaces = false;     ///< an atomic whose old value nobody uses: the bytes may never have been written
   std::uint32_t bytes = 0;   ///< a lane, vector included
   std::uint32_t used = ~0u;  ///< bit i: byte i of a lane's access matters
   /// Values to be stored: lane l's bytes begin at stored + l * stored_stride. nullptr when they are not at hand.

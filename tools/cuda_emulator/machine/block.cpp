@@ -92,7 +92,7 @@ void Block::arrive(Warp& warp, std::uint32_t barrier, std::uint32_t threads, Bar
   const ReportPlace place{&warp, -1, &i};
   const std::uint32_t bit = 1u << warp.index();
   if (b.expected == 0 && b.arrived_warps == 0) {
-    b = Barrier{.expected = threads, .use = use, .all = threads == 0, .result = b.result};
+    b = Barrier{.expected = threads, .use = use, .all = threads == 0, .first = &i, .result = b.result};
   } else {
     const bool reduces = use != BarrierUse::sync && use != BarrierUse::arrive;
     const bool reduced = b.use != BarrierUse::sync && b.use != BarrierUse::arrive;
@@ -119,6 +119,7 @@ void Block::arrive(Warp& warp, std::uint32_t barrier, std::uint32_t threads, Bar
       throw KernelFault{719};
     }
   }
+  if (b.all && b.first != &i) check_place(barrier, warp, i);
   shadow_.arrive(barrier, warp.index());
   b.arrived_warps |= bit;
   b.arrived += warp_size;
@@ -128,6 +129,22 @@ void Block::arrive(Warp& warp, std::uint32_t barrier, std::uint32_t threads, Bar
   b.all_true = b.all_true && (predicate & alive) == alive;
   b.any_true = b.any_true || (predicate & alive) != 0;
   if (is_complete(b)) complete(barrier);
+}
+
+/// __syncthreads() wants all threads at one and the same call. PTX only asks for the same number, so that warps at
+/// different places may be meant.
+void Block::check_place(std::uint32_t barrier, const Warp& warp, const Instruction& i) const {
+  const Instruction& first = *barriers_[barrier].first;
+  if (i.statement->opcode != "bar" || first.statement->opcode != "bar") return;
+  const ReportPlace place{&warp, -1, &i};
+  if (repeated("barrier-place", place)) return;
+  const ptx::Place& other = first.statement->place;
+  const std::string source = describe_source(*launch_.kernel().function->module, other);
+  report(Severity::warning, "barrier-place",
+         "barrier " + std::to_string(barrier) + " of all threads: this warp waits here, another one at " +
+             (source.empty() ? "" : source + ", ") + "PTX line " + std::to_string(other.line) +
+             ": __syncthreads() in code that not all warps execute",
+         place);
 }
 
 /// A barrier of all threads is complete when every warp that has not ended has arrived.

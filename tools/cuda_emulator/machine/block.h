@@ -66,10 +66,12 @@ class Block {
     std::uint32_t waiting_warps = 0;
     BarrierUse use = BarrierUse::sync;
     bool all = false;
+    const Instruction* first = nullptr;  ///< of the first warp that arrived
     std::uint32_t popcount = 0;
     bool all_true = true, any_true = false;
     std::uint32_t result = 0;
   };
+  void check_place(std::uint32_t barrier, const Warp& warp, const Instruction& i) const;
   bool is_complete(const Barrier& barrier) const;
   void complete(std::uint32_t barrier);
   [[noreturn]] void report_stuck();

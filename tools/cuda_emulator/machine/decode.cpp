@@ -7,9 +7,11 @@
 #include <stdexcept>
 
 #include "checks/report.h"
+#include "checks/undefined.h"
 #include "instructions/special_registers.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/rows.h"
 
 namespace emulator {
 namespace {
@@ -21,12 +23,8 @@ std::uint32_t align(std::uint32_t value, std::uint32_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
-/// Bytes of a row: predicates have one bit a lane, 8-bit values lie in 16-bit registers.
-std::uint32_t row_bytes(std::uint32_t width) { return width == 0 ? 4 : std::max(width, 2u) * warp_size; }
+/// Bytes of a lane in a row: predicates (0) have one bit a lane, 8-bit values lie in 16-bit registers.
 std::uint32_t width_of(Type type) { return type == Type::pred ? 0 : std::max(ptx::bytes_of(type), 2u); }
-
-constexpr std::uint32_t sink_row = 0;
-constexpr std::uint32_t first_row = 16 * warp_size;  ///< behind the sink, which takes the widest values
 
 void execute_unknown(Warp& warp, const Instruction& i, LaneMask lanes) {
   report(Severity::error, "unknown-instruction", *static_cast<const std::string*>(i.extra),
@@ -61,16 +59,7 @@ class FunctionDecoder {
  public:
   FunctionDecoder(Function& function, Names& names)
       : function_(function), source_(*function.source), names_(names) {
-    rows_.resize(source_.registers.size());
-    next_row_ = first_row;
-    for (std::size_t k = 0; k < rows_.size(); ++k)
-      if (source_.registers[k].type == Type::pred) {
-        rows_[k] = next_row_;
-        next_row_ += row_bytes(0);
-      }
-    next_row_ = align(next_row_, 64);
-    for (std::size_t k = 0; k < rows_.size(); ++k)
-      if (source_.registers[k].type != Type::pred) rows_[k] = place(width_of(source_.registers[k].type));
+    for (const auto& declared : source_.registers) widths_.push_back(width_of(declared.type));
     for (const ptx::Variable& v : source_.variables) variables_.emplace(v.name, &v);
     for (const ptx::Variable& v : source_.variables)
       if (v.space == ptx::Space::local) {
@@ -128,8 +117,8 @@ class FunctionDecoder {
         i.detail = 0;
       }
     }
+    assign_rows(function_, {pool.get(), slots_.size()}, widths_);
     function_.operand_pool.push_back(std::move(pool));
-    function_.register_bytes = next_row_;
   }
 
   Slot slot_of(const ptx::Scalar& scalar, Type type, bool written, bool any_width, std::uint32_t* width,
@@ -147,11 +136,11 @@ class FunctionDecoder {
         form.unknown(source_.registers[use->index].name + " is narrower than ." +
                      std::string(ptx::name_of(type)));
       if (width) *width = have;
-      return {static_cast<std::int32_t>(rows_[use->index])};
+      return slot_of_register(use->index, have, written);
     }
     if (std::holds_alternative<ptx::Sink>(scalar)) {
       if (!written) form.unknown("_ is read");
-      return {sink_row};
+      return sink_slot;
     }
     if (written) form.unknown("result is no register");
     const std::uint32_t value_width = any_width && width && *width ? *width : width_of(type);
@@ -168,25 +157,21 @@ class FunctionDecoder {
         form.unknown(special->name + " has " + std::to_string(have) + " bytes, want " +
                      std::to_string(value_width));
       if (width) *width = have;
-      const std::uint32_t row = place(have);
       Instruction i;
       i.execute = execute_special;
       i.kind = InstructionClass::move;
       i.extra = entry;
-      emit_before(i, {Slot{static_cast<std::int32_t>(row)}});
-      return {static_cast<std::int32_t>(row)};
+      return fetch_before(i, have);
     }
     const auto& use = std::get<ptx::SymbolUse>(scalar);
     if (width) *width = value_width;
     const auto at_run_time = [&](Execute execute, std::uint64_t detail) {
-      const std::uint32_t row = place(value_width);
       Instruction i;
       i.execute = execute;
       i.kind = InstructionClass::move;
       i.detail = detail;
       i.memory.element_bytes = static_cast<std::uint8_t>(value_width);
-      emit_before(i, {Slot{static_cast<std::int32_t>(row)}});
-      return Slot{static_cast<std::int32_t>(row)};
+      return fetch_before(i, value_width);
     };
     const std::uint64_t offset = static_cast<std::uint64_t>(use.offset);
     if (const auto found = local_.find(use.name); found != local_.end())
@@ -230,13 +215,7 @@ class FunctionDecoder {
         for (std::size_t lane = 0; lane < warp_size; ++lane)
           std::memcpy(row + lane * width, &bits, std::min<std::size_t>(width, 8));
     }
-    return {~static_cast<std::int32_t>(found->second)};
-  }
-
-  std::uint32_t place(std::uint32_t width) {
-    const std::uint32_t row = next_row_;
-    next_row_ = align(next_row_ + row_bytes(width), 64);
-    return row;
+    return {~static_cast<std::int32_t>(found->second), static_cast<std::uint8_t>(width)};
   }
 
   void append(Slot slot) { current_.push_back(slot); }
@@ -250,8 +229,13 @@ class FunctionDecoder {
   }
 
  private:
-  /// Adds an instruction before the one that is being decoded: it fetches what that one reads.
-  void emit_before(Instruction i, std::vector<Slot> slots) { before_.emplace_back(i, std::move(slots)); }
+  /// Adds an instruction before the one that is being decoded: it fetches what that one reads into a register of its own.
+  Slot fetch_before(const Instruction& i, std::uint32_t width) {
+    const auto number = static_cast<std::uint32_t>(widths_.size());
+    widths_.push_back(width);
+    before_.emplace_back(i, std::vector{slot_of_register(number, width, true)});
+    return slot_of_register(number, width, false);
+  }
 
   void emit(Instruction i, const std::vector<Slot>& slots, const ptx::Statement& statement) {
     i.statement = &statement;
@@ -259,7 +243,7 @@ class FunctionDecoder {
     if (statement.guard) {
       i.guarded = true;
       i.guard_negated = statement.guard->negated;
-      i.guard = {static_cast<std::int32_t>(rows_[statement.guard->index])};
+      i.guard = slot_of_register(statement.guard->index, 0, false);
     }
     first_slot_.push_back(slots_.size());
     slots_.insert(slots_.end(), slots.begin(), slots.end());
@@ -276,6 +260,8 @@ class FunctionDecoder {
       if (!entry) form.unknown("no such instruction in the table");
       i.execute = entry->decode(form);
       form.finish();
+      form.finish_operands();
+      i.undefined = undefined_rule(statement);
     } catch (const UnknownInstruction& error) {
       i = Instruction{};
       current_.clear();
@@ -290,8 +276,7 @@ class FunctionDecoder {
   Function& function_;
   const ptx::Function& source_;
   Names& names_;
-  std::vector<std::uint32_t> rows_;  ///< of each register
-  std::uint32_t next_row_ = 0;
+  std::vector<std::uint32_t> widths_;  ///< of each register of the source, then of those that fetches fill
   std::map<std::string, const ptx::Variable*> variables_;
   std::map<std::string, std::uint32_t> local_, kernel_parameters_;
   std::map<std::string, CallSite::Copy> parameters_;
@@ -314,7 +299,7 @@ Slot StatementForm::slot_of(const ptx::Scalar& scalar, ptx::Type type, bool writ
                             std::uint32_t* width) {
   return decoder_.slot_of(scalar, type, written, any_width, width, *this);
 }
-Slot StatementForm::sink_slot() { return {static_cast<std::int32_t>(sink_row)}; }
+Slot StatementForm::sink_slot() { return emulator::sink_slot; }
 ptx::Type StatementForm::type_of_register(std::uint32_t index) const {
   return decoder_.source().registers[index].type;
 }
@@ -327,9 +312,8 @@ void StatementForm::keep(std::shared_ptr<void> object) {
   instruction_.extra = object.get();
   decoder_.function().extras.push_back(std::move(object));
 }
-std::uint32_t StatementForm::label(std::size_t operand) const {
-  const auto* use =
-      operand < operand_count() ? std::get_if<ptx::LabelUse>(&statement_.operands[operand]) : nullptr;
+std::uint32_t StatementForm::label(std::size_t number) {
+  const auto* use = std::get_if<ptx::LabelUse>(&operand(number));
   if (!use) unknown("no label");
   return use->label;
 }

@@ -57,7 +57,7 @@ class StatementForm : public Form {
   void constant(ptx::Type type, std::uint64_t bits) override;
 
   /// Index into the source's labels of a label operand.
-  std::uint32_t label(std::size_t operand) const;
+  std::uint32_t label(std::size_t number);
   Names& names();
   const ptx::Function& source_function() const;
   /// Where a .param variable of the function lies in its parameter area; nullopt for other names.

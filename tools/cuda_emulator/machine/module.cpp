@@ -52,22 +52,6 @@ bool uses_special(const ptx::Statement& statement, std::string_view prefix) {
   return false;
 }
 
-/// Whether the statement is a barrier of a part of the block: another number than 0, or a count of threads.
-bool is_partial_barrier(const ptx::Statement& s) {
-  if (s.opcode == "mbarrier") return true;
-  if (s.opcode != "bar" && s.opcode != "barrier") return false;
-  const auto has = [&](std::string_view m) {
-    return std::find(s.modifiers.begin(), s.modifiers.end(), m) != s.modifiers.end();
-  };
-  if (has("warp") || has("cluster")) return false;
-  const bool reduces = has("red");
-  const std::size_t number = reduces ? 1 : 0;
-  if (s.operands.size() > (reduces ? 3u : 1u)) return true;
-  const auto* scalar = number < s.operands.size() ? std::get_if<ptx::Scalar>(&s.operands[number]) : nullptr;
-  const auto* immediate = scalar ? std::get_if<ptx::Immediate>(scalar) : nullptr;
-  return !immediate || immediate->bits != 0;
-}
-
 /// Functions whose address some program takes, by token; one list for the process.
 struct Tokens {
   std::mutex mutex;
@@ -353,10 +337,8 @@ const Kernel* Module::kernel(std::string_view name) {
   state_->collect(*source, reached);
   state_->lay_out_shared(*source, reached, *kernel);
   for (const ptx::Function* f : reached)
-    for (const ptx::Statement& s : f->statements) {
-      kernel->uses_partial_barriers = kernel->uses_partial_barriers || is_partial_barrier(s);
+    for (const ptx::Statement& s : f->statements)
       kernel->uses_grid_sync = kernel->uses_grid_sync || uses_special(s, "%envreg");
-    }
   const Function& function = state_->decode_all(*source);
   kernel->function = &function;
   kernel->parameters = function.parameters;

@@ -14,6 +14,7 @@ namespace emulator {
 class Warp;
 struct Instruction;
 struct Function;
+struct UndefinedRule;
 
 /// Executes one instruction for the lanes of the mask: the lanes of the running group whose guard holds (never none, except
 /// for control flow and instructions of a group of lanes, which want to be called anyway: see Instruction::always).
@@ -25,6 +26,8 @@ using Execute = void (*)(Warp&, const Instruction&, LaneMask);
 struct Slot {
   std::int32_t where =
       0;  ///< >= 0: byte offset in the registers; < 0: ~where is a byte offset in the constants
+  std::uint8_t width = 0;  ///< bytes of a lane's value; 0: a predicate
+  bool written = false;    ///< a result
 };
 
 /// What an instruction counts as (counters/counters.h).
@@ -69,6 +72,7 @@ struct MemoryModifiers {
   Order order = Order::weak;
   Scope scope = Scope::thread;
   bool read_only = false;   ///< .nc
+  bool exchange = false;    ///< atom.exch
   std::uint8_t vector = 1;  ///< elements
   std::uint8_t element_bytes = 0;
   std::uint32_t used_bytes = ~0u;  ///< of a vector load: bit i: byte i is used
@@ -80,7 +84,8 @@ struct Instruction {
   std::uint16_t operand_count = 0;
   InstructionClass kind = InstructionClass::other;
   bool guarded = false, guard_negated = false;
-  bool always = false;  ///< execute is called even if the guard holds for no lane
+  bool always = false;          ///< execute is called even if the guard holds for no lane
+  bool results_unused = false;  ///< no instruction reads what this one writes to registers
   Slot guard;
   std::uint32_t index = 0;         ///< of this instruction in Function::code
   std::uint32_t target = 0;        ///< of a branch: index in Function::code
@@ -91,6 +96,8 @@ struct Instruction {
   MemoryModifiers memory;
   const void* extra = nullptr;  ///< free: a Function* to call, a CallSite* ...; owned by the Function
   const ptx::Statement* statement = nullptr;
+  const UndefinedRule* undefined =
+      nullptr;  ///< what becomes of undefined bits (checks/undefined.h); nullptr: none may come in
 };
 
 /// Where a parameter lies in a function's parameter area.
@@ -108,6 +115,11 @@ struct Function {
   std::vector<std::byte> constants;           ///< rows; 64-byte aligned offsets
   std::vector<std::shared_ptr<void>> extras;  ///< owners of Instruction::extra
   std::uint32_t register_bytes = 0;
+  /// Rows of registers that may be read before they are written, which are zero when a frame begins. Others hold anything.
+  struct RowRange {
+    std::uint32_t offset, bytes;
+  };
+  std::vector<RowRange> read_first;
   std::uint32_t parameter_bytes = 0;  ///< a lane: parameters, results, and .param variables of call scopes
   std::vector<ParameterPlace> parameters, results;
   std::uint32_t local_bytes = 0;  ///< .local variables of one call
@@ -125,8 +137,7 @@ struct Kernel {
   std::uint32_t dynamic_shared_offset =
       0;  ///< where extern shared arrays begin: >= static_shared, aligned for all
   ptx::Dim3 max_threads, required_threads;
-  bool uses_partial_barriers = false;  ///< barriers other than 0, with thread counts, or mbarriers
-  bool uses_grid_sync = false;         ///< reads %envreg1 or %envreg2
+  bool uses_grid_sync = false;  ///< reads %envreg1 or %envreg2
 };
 
 /// Address windows. Generic addresses of shared, local and parameter memory lie where no host or device memory can
@@ -151,5 +162,8 @@ inline ptx::Space space_of(std::uint64_t generic) {
 }
 /// Shared memory of a block begins with 1 KiB that belongs to the system (cooperative groups keep barriers there).
 constexpr std::uint32_t reserved_shared = 1024;
+/// Bytes at its start that programs may use (cooperative_groups/details/memory.h needs at most 288, from
+/// %reserved_smem_offset_1 on). The rest catches small negative offsets.
+constexpr std::uint32_t reserved_for_groups = 512;
 
 }  // namespace emulator

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "checks/report.h"
+#include "checks/undefined.h"
 #include "instructions/async_copy.h"
 #include "machine/block.h"
 #include "machine/launch.h"
@@ -19,46 +20,75 @@ constexpr std::uint32_t local_limit = 512u
 
 }  // namespace
 
+void Frame::begin(const Function& begun) {
+  function = &begun;
+  if (registers.size() < begun.register_bytes) registers = RowMemory(begun.register_bytes);
+  for (const Function::RowRange& rows : begun.read_first)
+    std::memset(registers.data() + rows.offset, 0, rows.bytes);
+  parameters.assign(std::size_t{begun.parameter_bytes} * warp_size, std::byte{0});
+}
+
 Warp::Warp(Block& block, std::uint32_t index, LaneMask lanes) : block_(block), index_(index), alive_(lanes) {
   const Function& function = *block.launch().kernel().function;
   auto frame = std::make_unique<Frame>();
-  frame->function = &function;
+  frame->begin(function);
   frame->lanes = lanes;
-  frame->registers.resize(function.register_bytes);
-  frame->parameters.resize(std::size_t{function.parameter_bytes} * warp_size);
   frame->local_top = function.local_bytes;
   local_reserve(frame->local_top);
   set_running({lanes, frame.get(), 0});
   frames_.push_back(std::move(frame));
 }
 
+Warp::~Warp() = default;
+
+UndefinedValues& Warp::track_undefined() {
+  if (!undefined_) {
+    undefined_ = std::make_unique<UndefinedValues>();
+    reschedule_ = true;  // leaves the loop that does not track them
+  }
+  return *undefined_;
+}
+
 std::uint64_t Warp::run(std::uint64_t budget) {
   if (!running_.lanes) switch_group();
   Tally& tally = block_.tally();
   std::uint64_t executed = 0;
-  while (running_.lanes && executed < budget) {
-    const Instruction& i = running_.frame->function->code[running_.next];
-    LaneMask lanes = running_.lanes;
-    if (i.guarded) {
-      LaneMask holds;
-      std::memcpy(&holds, registers_ + i.guard.where, sizeof holds);
-      lanes &= i.guard_negated ? ~holds : holds;
-    }
-    ++running_.next;
-    ++executed;
-    tally.executed(i, lanes);
-    if (lanes || i.always) i.execute(*this, i, lanes);
-    if (wants_yield_) {
-      wants_yield_ = false;
-      if (ready_.empty()) {
-        yielded_ = true;
-        break;
+  // Runs until values begin or cease to be undefined: the usual loop does not ask for them.
+  const auto run_groups = [&]<bool tracks>() {
+    while (running_.lanes && executed < budget) {
+      const Instruction& i = running_.frame->function->code[running_.next];
+      LaneMask lanes = running_.lanes;
+      if (i.guarded) {
+        LaneMask holds;
+        std::memcpy(&holds, registers_ + i.guard.where, sizeof holds);
+        lanes &= i.guard_negated ? ~holds : holds;
       }
-      rotate();
-    } else if (reschedule_ || running_.next >= limit_) {
-      switch_group();
+      ++running_.next;
+      ++executed;
+      tally.executed(i, lanes);
+      if constexpr (tracks) {
+        undefined_->execute(*this, i, lanes);
+        if (undefined_->empty()) undefined_.reset();
+      } else if (lanes || i.always) {
+        i.execute(*this, i, lanes);
+      }
+      if (wants_yield_) {
+        wants_yield_ = false;
+        if (ready_.empty()) {
+          yielded_ = true;
+          return;
+        }
+        rotate();
+      } else if (reschedule_ || running_.next >= limit_) {
+        switch_group();
+      } else if constexpr (!tracks) {
+        continue;
+      }
+      if (tracks != (undefined_ != nullptr)) return;
     }
-  }
+  };
+  while (running_.lanes && executed < budget && !yielded_)
+    undefined_ ? run_groups.template operator()<true>() : run_groups.template operator()<false>();
   if (!can_run() && !finished()) report_stuck();
   return executed;
 }
@@ -153,14 +183,12 @@ Frame& Warp::call(const Instruction& i, const Function& function, LaneMask lanes
     free_frames_.pop_back();
   }
   Frame& caller = *running_.frame;
-  frame->function = &function;
+  frame->begin(function);
   frame->caller = &caller;
   frame->depth = caller.depth + 1;
   frame->return_to = running_.next;
   frame->call = &i;
   frame->lanes = lanes;
-  frame->registers.resize(function.register_bytes);
-  frame->parameters.resize(std::size_t{function.parameter_bytes} * warp_size);
   frame->local_base = (caller.local_top + 15) / 16 * 16;
   frame->local_top = frame->local_base + function.local_bytes;
   if (frame->local_top > local_limit) {
@@ -192,6 +220,7 @@ void Warp::leave(LaneMask lanes) {
     exit(lanes);
     return;
   }
+  if (undefined_) undefined_->leave(*frame, lanes);
   running_.lanes &= ~lanes;
   frame->lanes &= ~lanes;
   merge({lanes, frame->caller, frame->return_to});
@@ -201,6 +230,7 @@ void Warp::leave(LaneMask lanes) {
 
 void Warp::exit(LaneMask lanes) {
   if (!copies.pending.empty()) land_copies(*this, lanes);
+  if (undefined_) undefined_->exit(lanes);
   block_.shared_shadow().exited(index_, lanes);
   alive_ &= ~lanes;
   running_.lanes &= ~lanes;
@@ -323,12 +353,19 @@ void Warp::report_stuck() {
     return "lanes " + std::string(lanes) + " wait at '" + s.text + "' (PTX line " +
            std::to_string(s.place.line) + ")";
   };
-  const bool barrier = first->instruction->kind == InstructionClass::barrier;
+  const auto is_barrier = [](const Waiting& w) { return w.instruction->kind == InstructionClass::barrier; };
+  // Barriers of the block have no member mask.
+  const auto has_members = [&](const Waiting& w) {
+    const std::vector<std::string>& modifiers = w.instruction->statement->modifiers;
+    return w.what == Waiting::For::warp &&
+           (!is_barrier(w) || (!modifiers.empty() && modifiers.front() == "warp"));
+  };
+  const bool barrier = is_barrier(*first);
   std::string text = barrier ? "divergent barrier: " : "a warp operation waits for lanes that never come: ";
   bool comma = false;
   for (const Waiting& w : waiting_) {
     text += (comma ? "; " : "") + place(w);
-    if (w.what == Waiting::For::warp && !(w.instruction->kind == InstructionClass::barrier)) {
+    if (has_members(w)) {
       char members[16];
       std::snprintf(members, sizeof members, "0x%08x", w.members);
       text += " for lanes " + std::string(members);

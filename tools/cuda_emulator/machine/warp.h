@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "machine/program.h"
+#include "machine/rows.h"
 
 namespace emulator {
 
 class Block;
 class Tally;
+class UndefinedValues;
 
 /// One activation of a function for the lanes that called it together.
 struct Frame {
@@ -25,8 +27,11 @@ struct Frame {
   LaneMask lanes = 0;                 ///< that have not returned yet
   std::uint32_t local_base = 0;       ///< of the function's .local variables in each lane's local memory
   std::uint32_t local_top = 0;        ///< end of what this frame and its callers may touch
-  std::vector<std::byte> registers;
+  RowMemory registers;
   std::vector<std::byte> parameters;  ///< lane after lane, function->parameter_bytes each
+
+  /// The function's memory as every frame of it begins, so that runs are alike: zeros where a read may come before a write.
+  void begin(const Function& begun);
 };
 
 /// Lanes that stand at one place and run together.
@@ -82,6 +87,7 @@ struct AsyncCopy {
   const std::byte* source;            ///< on the host; nullptr when source_bytes is 0
   std::array<std::byte, 16> seen;     ///< the source's contents when the copy was issued
   const Instruction* instruction;
+  std::uint32_t unwritten = 0;  ///< bit i: byte i of the source was never written
 };
 struct AsyncCopies {
   std::vector<AsyncCopy> pending;                           ///< in order of issue
@@ -100,6 +106,7 @@ struct Spin {
 class Warp {
  public:
   Warp(Block& block, std::uint32_t index, LaneMask lanes);
+  ~Warp();
 
   /// Runs groups until no group can run (all lanes wait or have exited) or about `budget` instructions are executed.
   /// Returns the instructions executed.
@@ -168,12 +175,17 @@ class Warp {
   std::array<Spin, 4> spins;  ///< by index of the instruction
   AsyncCopies copies;         ///< Warp::exit calls land_copies (instructions/async_copy.h) when there are any
 
+  /// Undefined bits of the lanes' values (checks/undefined.h); nullptr while there are none.
+  UndefinedValues* undefined() const { return undefined_.get(); }
+  UndefinedValues& track_undefined();
+
   /// State of memory ordering, kept here for the checks (checks/shared_shadow.h, checks/global_shadow.h).
   LaneMask dirty = 0;   ///< lanes with plain global stores since their last fence
   LaneMask fenced = 0;  ///< lanes whose last fence came after their last plain store and their last barrier
 
  private:
   friend class Block;
+  friend class UndefinedValues;
   void switch_group();
   void rotate();
   void merge(Group group);
@@ -198,6 +210,7 @@ class Warp {
   std::span<const Participant> firing_;  ///< while a Fire runs
   bool held_ = false;                    ///< the last Fire called hold_at_barrier
   std::vector<std::unique_ptr<Frame>> frames_, free_frames_;
+  std::unique_ptr<UndefinedValues> undefined_;
   std::vector<std::byte> local_;  ///< lane after lane
   std::uint32_t local_capacity_ = 0;
 };

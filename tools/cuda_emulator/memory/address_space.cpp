@@ -20,6 +20,15 @@ std::uint64_t device_capacity() {
   return bytes ? bytes : std::uint64_t{80} << 30;
 }
 
+/// What an allocation takes from its arena, the gap behind it included.
+Arena::Range slot_of(const Allocation& a) {
+  const auto up = [](std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; };
+  if (a.kind != AllocationKind::imported) return {a.begin, up(a.bytes, Arena::alignment) + Arena::gap};
+  // Imported memory begins anywhere in the first page of its own granules.
+  const std::uint64_t begin = a.begin / Granule::bytes * Granule::bytes;
+  return {begin, up(a.begin + a.bytes - begin, Granule::bytes) + Arena::gap};
+}
+
 bool is_host(AllocationKind kind) {
   return kind == AllocationKind::pinned_host || kind == AllocationKind::registered_host;
 }
@@ -31,6 +40,8 @@ struct AddressSpace::State {
   std::map<std::uint64_t, std::unique_ptr<Allocation>>
       allocations;  ///< by first address; live ones and freed ones in quarantine
   std::uint32_t count = 0;
+  std::array<std::atomic<std::uint64_t>, max_devices>
+      peers{};  ///< by device: whose memory it reaches, a bit each
   std::array<std::atomic<Arena*>, max_devices + 1> arenas{};  ///< by device; then that of managed memory
   std::atomic<int> first_unused{0};  ///< arenas[i] is null for i >= first_unused, but for the last one
 
@@ -52,6 +63,13 @@ struct AddressSpace::State {
       if (!managed && first_unused <= index) first_unused = index + 1;
     }
     return arenas[index];
+  }
+  /// The range may have belonged to others before: their records go. The caller holds the mutex.
+  void forget(const Arena::Range& range) {
+    auto old = allocations.lower_bound(range.begin);
+    if (old != allocations.begin() && std::prev(old)->first + std::prev(old)->second->bytes > range.begin)
+      --old;
+    while (old != allocations.end() && old->first < range.begin + range.bytes) old = allocations.erase(old);
   }
   /// The allocation, live or freed, with the last first address <= address; the caller holds the mutex.
   Allocation* before(std::uint64_t address) const {
@@ -81,7 +99,8 @@ AddressSpace& AddressSpace::instance() {
 
 AddressSpace::AddressSpace() : state_(std::make_unique<State>()) {}
 
-Allocation* AddressSpace::allocate(AllocationKind kind, int device, std::uint64_t bytes, std::string label) {
+Allocation* AddressSpace::allocate(AllocationKind kind, int device, std::uint64_t bytes, std::string label,
+                                   std::uint64_t again) {
   if (device < 0 || device >= max_devices)
     throw std::invalid_argument("device number " + std::to_string(device));
   auto allocation = std::make_unique<Allocation>();
@@ -98,15 +117,9 @@ Allocation* AddressSpace::allocate(AllocationKind kind, int device, std::uint64_
                  "); CUDA_EMULATOR_MEMORY sets its size in bytes");
       return nullptr;
     }
-    const std::optional<Arena::Range> range = arena->take(bytes);
+    const std::optional<Arena::Range> range = again ? arena->take_again(again, bytes) : arena->take(bytes);
     if (!range) return nullptr;
-    // The range may have belonged to others before: their records go.
-    auto old = state_->allocations.lower_bound(range->begin);
-    if (old != state_->allocations.begin() &&
-        std::prev(old)->first + std::prev(old)->second->bytes > range->begin)
-      --old;
-    while (old != state_->allocations.end() && old->first < range->begin + range->bytes)
-      old = state_->allocations.erase(old);
+    state_->forget(*range);
     allocation->begin = range->begin;
     allocation->bytes = bytes;
     allocation->kind = kind;
@@ -143,13 +156,47 @@ void AddressSpace::free(Allocation& allocation) {
     return;
   }
   Arena& arena = *state_->arena_of(allocation.begin);
-  const std::uint64_t slot =
-      (allocation.bytes + Arena::alignment - 1) / Arena::alignment * Arena::alignment + Arena::gap;
+  const Arena::Range slot = slot_of(allocation);
   allocation.live = false;
   generation_.fetch_add(1, std::memory_order_acq_rel);
-  arena.reset(allocation.begin, slot);
+  if (allocation.kind == AllocationKind::imported)
+    arena.detach(slot.begin, allocation.begin + allocation.bytes - slot.begin);
+  arena.reset(slot.begin, slot.bytes);
   std::unique_lock lock(state_->mutex);
-  arena.give_back({allocation.begin, slot});
+  arena.give_back(slot);
+}
+
+SharedPlace AddressSpace::share(Allocation& allocation) {
+  Arena& arena = *state_->arena_of(allocation.begin);
+  const int file = arena.share(allocation.begin, allocation.bytes);
+  mark_initialised(allocation.begin, allocation.bytes);
+  return {file, allocation.begin - arena.begin()};
+}
+
+Allocation* AddressSpace::import(int device, const SharedPlace& place, std::uint64_t bytes,
+                                 std::string label) {
+  constexpr std::uint64_t page = 4096;
+  const std::uint64_t in_page = place.offset % page;
+  auto allocation = std::make_unique<Allocation>();
+  allocation->begin = in_page;
+  allocation->bytes = bytes;
+  allocation->kind = AllocationKind::imported;
+  allocation->device = device;
+  allocation->label = std::move(label);
+  std::unique_lock lock(state_->mutex);
+  Arena* const arena = state_->make_arena(AllocationKind::imported, device);
+  const std::optional<Arena::Range> range =
+      arena->take(slot_of(*allocation).bytes - Arena::gap, Granule::bytes);
+  if (!range) return nullptr;
+  state_->forget(*range);
+  arena->attach(range->begin, in_page + bytes, place.file, place.offset - in_page);
+  allocation->begin += range->begin;
+  allocation->number = ++state_->count;
+  Allocation* const result = allocation.get();
+  state_->allocations[result->begin] = std::move(allocation);
+  lock.unlock();
+  mark_initialised(result->begin, bytes);
+  return result;
 }
 
 Allocation* AddressSpace::find(std::uint64_t address) {
@@ -248,6 +295,27 @@ void AddressSpace::usage(int device, std::uint64_t& free_bytes, std::uint64_t& t
   free_bytes = total_bytes - (arena ? arena->used() : 0);
 }
 
+void AddressSpace::set_peer_access(int device, int owner, bool allowed) {
+  const std::uint64_t bit = std::uint64_t{1} << owner;
+  if (allowed)
+    state_->peers.at(static_cast<std::size_t>(device)) |= bit;
+  else
+    state_->peers.at(static_cast<std::size_t>(device)) &= ~bit;
+}
+
+bool AddressSpace::reaches(int device, const Allocation& a) const {
+  if (a.device == device) return true;
+  switch (a.kind) {
+    case AllocationKind::device:
+    case AllocationKind::variable:
+      return state_->peers[static_cast<std::size_t>(device)] >> a.device & 1;
+    case AllocationKind::stream_ordered:
+      return a.guests >> device & 1;
+    default:
+      return true;
+  }
+}
+
 void AddressSpace::mark_initialised(std::uint64_t address, std::uint64_t bytes) {
   Arena* arena = state_->arena_of(address);
   if (!arena || arena->kind() == Arena::Kind::managed) return;
@@ -263,6 +331,15 @@ void AddressSpace::mark_initialised(std::uint64_t address, std::uint64_t bytes) 
     address += part;
     bytes -= part;
   }
+}
+
+void AddressSpace::mark_uninitialised(std::uint64_t address, std::uint64_t bytes) {
+  Arena* arena = state_->arena_of(address);
+  if (!arena || arena->kind() == Arena::Kind::managed) return;
+  for (; bytes; ++address, --bytes)
+    arena->granule(address, true)
+        ->initialised[address % Granule::bytes / 64]
+        .fetch_and(~(std::uint64_t{1} << address % 64), std::memory_order_relaxed);
 }
 
 namespace {

@@ -23,7 +23,8 @@ enum class AllocationKind : std::uint8_t {
   pinned_host,
   registered_host,
   variable,
-  system
+  system,
+  imported  ///< device memory of another process
 };
 
 struct Allocation {
@@ -34,10 +35,18 @@ struct Allocation {
   std::string label;             ///< "cudaMalloc", "cudaMallocAsync", "variable counter", "cudaHostAlloc"
   std::atomic<bool> live{true};  ///< false: freed, address kept out of use for a while (quarantine)
   bool read_only = false;        ///< .const variables
+  std::atomic<std::uint64_t> guests{
+      0};  ///< stream-ordered: other devices that may use it (cudaMemPoolSetAccess), a bit each
   OperationId allocated = 0, freed = 0;  ///< stream-ordered: the operations that allocate and free; 0: none
   /// Last operation of each stream that touched the allocation, for the check that a free comes after all uses.
   std::map<StreamKey, OperationId> touched;
   std::mutex touched_mutex;
+};
+
+/// Where an allocation lies in a file that other processes can map.
+struct SharedPlace {
+  int file = -1;             ///< descriptor, open as long as the process lives
+  std::uint64_t offset = 0;  ///< of the allocation's first byte
 };
 
 /// Where an address of the device program lies on the host.
@@ -59,10 +68,18 @@ class AddressSpace {
   static AddressSpace& instance();
 
   /// nullptr when the device's memory (CUDA_EMULATOR_MEMORY bytes, default 80 GiB as an H100) is used up. Alignment 512.
-  /// A gap of at least 512 bytes lies behind every allocation. Freed ranges are reused as late as possible.
-  Allocation* allocate(AllocationKind kind, int device, std::uint64_t bytes, std::string label);
+  /// A gap of at least 512 bytes lies behind every allocation. Freed ranges are reused as late as possible; `again`: but for the freed
+  /// one that began at this address and was of the same size, if it still rests (nullptr if not).
+  Allocation* allocate(AllocationKind kind, int device, std::uint64_t bytes, std::string label,
+                       std::uint64_t again = 0);
   /// Host memory that the program may use in kernels at its own address (pinned, registered).
   Allocation* add_host(AllocationKind kind, void* begin, std::uint64_t bytes, std::string label);
+  /// Moves device memory into a file that other processes can map. What they write cannot be seen, so all of it counts as written from
+  /// now on. Nothing may use the memory during the call. Throws std::runtime_error.
+  SharedPlace share(Allocation& allocation);
+  /// Device memory that lies in another process's file. Counts as written. nullptr when the device has no room for its addresses. Throws
+  /// std::runtime_error.
+  Allocation* import(int device, const SharedPlace& place, std::uint64_t bytes, std::string label);
   /// Marks the allocation freed: contents become NaN patterns, the range is kept out of use (quarantine). Host ranges are
   /// forgotten at once: the object is gone. The object of other ranges lives until the range is used again.
   void free(Allocation& allocation);
@@ -88,9 +105,16 @@ class AddressSpace {
   /// Bytes free and in all on a device (cudaMemGetInfo).
   void usage(int device, std::uint64_t& free_bytes, std::uint64_t& total_bytes) const;
 
+  /// Lets kernels of a device use what cudaMalloc gave on another one, and its variables, or ends that.
+  void set_peer_access(int device, int owner, bool allowed);
+  /// Whether kernels of the device may use the allocation.
+  bool reaches(int device, const Allocation& allocation) const;
+
   // Marks of written bytes, for copies and fills of the host's side of the runtime. Managed and host memory counts as written, since
   // writes by host code cannot be seen.
   void mark_initialised(std::uint64_t address, std::uint64_t bytes);
+  /// Removes the marks: values that nobody has defined were stored there.
+  void mark_uninitialised(std::uint64_t address, std::uint64_t bytes);
   /// Carries the marks over (copy between device ranges).
   void copy_initialised(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
   /// First byte of the range that was never written, if any.

@@ -210,3 +210,45 @@ TEST_CASE("threads that touch one granule first all see the pattern") {
   CHECK(wrong == 0);
   space().free(a);
 }
+
+TEST_CASE("memory in a file is the same at its own address and where it is imported") {
+  // Several small allocations lie in one page, which goes into the file once.
+  Allocation& first = allocate(700);
+  Allocation& second = allocate(300000);
+  Allocation& other = allocate(700);
+  std::memset(space().translate(first.begin, 4).host, 1, 4);
+  std::memset(space().translate(other.begin, 4).host, 3, 4);
+  const SharedPlace place = space().share(second), place_of_first = space().share(first);
+  CHECK(place.file == place_of_first.file);
+  CHECK(place.offset - place_of_first.offset == second.begin - first.begin);
+  CHECK(word_at(first.begin) == 0x01010101);
+  CHECK(word_at(other.begin) == 0x03030303);
+  CHECK(word_at(second.begin + 299996) == AddressSpace::fill_pattern);
+  CHECK_FALSE(space().first_uninitialised(second.begin, 300000));
+  CHECK(space().first_uninitialised(other.begin, 700));
+
+  Allocation* const import = space().import(0, place, 300000, "import");
+  Allocation* const import_of_first = space().import(0, place_of_first, 700, "import");
+  REQUIRE(import);
+  REQUIRE(import_of_first);
+  CHECK(word_at(import_of_first->begin) == 0x01010101);
+  CHECK_FALSE(space().first_uninitialised(import->begin, 300000));
+  CHECK(space().translate(import->begin, 300001).host == nullptr);
+  for (const std::uint64_t offset : {0, 4096, 70000, 299996}) {
+    std::memset(space().translate(import->begin + offset, 4).host, 5, 4);
+    CHECK(word_at(second.begin + offset) == 0x05050505);
+    std::memset(space().translate(second.begin + offset, 4).host, 6, 4);
+    CHECK(word_at(import->begin + offset) == 0x06060606);
+  }
+
+  // The importer's memory becomes its own again, and the contents stay with the owner.
+  const std::uint64_t freed = import->begin;
+  space().free(*import);
+  space().free(*import_of_first);
+  CHECK(space().translate(freed, 4).after_free);
+  CHECK(word_at(second.begin) == 0x06060606);
+  space().free(second);
+  CHECK(word_at(first.begin) == 0x01010101);
+  space().free(first);
+  space().free(other);
+}

@@ -1,9 +1,12 @@
 #include "memory/arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 
@@ -19,6 +22,21 @@ std::byte* map(std::uint64_t bytes, int protection) {
     throw std::runtime_error("no address space for " + std::to_string(bytes >> 20) + " MiB");
   madvise(p, bytes, MADV_DONTDUMP);
   return static_cast<std::byte*>(p);
+}
+
+constexpr std::uint64_t page = 4096;
+
+[[noreturn]] void fail(const char* call) {
+  throw std::runtime_error(std::string(call) + " of memory between processes: " + std::strerror(errno));
+}
+
+/// Replaces pages that are mapped already.
+void map_over(std::uint64_t address, std::uint64_t bytes, int flags, int file, std::uint64_t offset) {
+  void* const place = reinterpret_cast<void*>(address);
+  if (mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | flags, file, static_cast<off_t>(offset)) ==
+      MAP_FAILED)
+    fail("mmap");
+  madvise(place, bytes, MADV_DONTDUMP);
 }
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
@@ -62,23 +80,25 @@ Arena::Arena(Kind kind, std::uint64_t capacity) : kind_(kind), capacity_(capacit
   never_used_ = begin_ + alignment;
 }
 
-std::optional<Arena::Range> Arena::take(std::uint64_t bytes) {
+std::optional<Arena::Range> Arena::take(std::uint64_t bytes, std::uint64_t align) {
   if (bytes > capacity_ || used_ + round_up(bytes, alignment) > capacity_) return std::nullopt;
   const std::uint64_t slot = round_up(bytes, alignment) + gap;
-  if (slot <= begin_ + size_ - never_used_) {
-    const Range range{never_used_, slot};
-    never_used_ += slot;
+  const std::uint64_t next_unused = round_up(never_used_, align);
+  if (next_unused + slot <= begin_ + size_) {
+    if (next_unused > never_used_) free_[never_used_] = next_unused - never_used_;
+    never_used_ = next_unused + slot;
     used_ += slot - gap;
-    return range;
+    return Range{next_unused, slot};
   }
   for (;;) {
     for (auto it = free_.begin(); it != free_.end(); ++it) {
-      if (it->second < slot) continue;
-      const Range range{it->first, slot};
-      if (it->second > slot) free_[it->first + slot] = it->second - slot;
+      const std::uint64_t first = it->first, end = first + it->second, begin = round_up(first, align);
+      if (begin + slot > end) continue;
       free_.erase(it);
+      if (begin > first) free_[first] = begin - first;
+      if (end > begin + slot) free_[begin + slot] = end - begin - slot;
       used_ += slot - gap;
-      return range;
+      return Range{begin, slot};
     }
     if (quarantine_.empty()) return std::nullopt;
     Range range = quarantine_.front();
@@ -94,6 +114,17 @@ std::optional<Arena::Range> Arena::take(std::uint64_t bytes) {
       free_[range.begin] = range.bytes;
     }
   }
+}
+
+std::optional<Arena::Range> Arena::take_again(std::uint64_t begin, std::uint64_t bytes) {
+  const std::uint64_t slot = round_up(bytes, alignment) + gap;
+  const auto found = std::ranges::find_if(
+      quarantine_, [&](const Range& range) { return range.begin == begin && range.bytes == slot; });
+  if (found == quarantine_.end() || used_ + slot - gap > capacity_) return std::nullopt;
+  const Range range = *found;
+  quarantine_.erase(found);
+  used_ += slot - gap;
+  return range;
 }
 
 void Arena::give_back(Range range) {
@@ -168,6 +199,9 @@ void Arena::reset(std::uint64_t address, std::uint64_t bytes) {
         std::lock_guard lock(fill_mutexes_[index % fill_mutexes_.size()]);
         touched_[index / 64].fetch_and(~(std::uint64_t{1} << (index % 64)), std::memory_order_acq_rel);
         madvise(contents, part, MADV_DONTNEED);
+        if (const int file = shared_file_; file >= 0)
+          fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(address - begin_),
+                    static_cast<off_t>(part));
       } else {
         fill_with_pattern(contents, part);
       }
@@ -201,6 +235,48 @@ void Arena::reset(std::uint64_t address, std::uint64_t bytes) {
     }
     address += part;
   }
+}
+
+int Arena::share(std::uint64_t address, std::uint64_t bytes) {
+  // Granules that nobody has touched would be filled with the pattern later, over what other processes have written.
+  touch(address, bytes, false);
+  const std::lock_guard lock(share_mutex_);
+  if (shared_file_ < 0) {
+    const int file = memfd_create("cuda_emulator device memory", MFD_CLOEXEC);
+    if (file < 0) fail("memfd_create");
+    if (ftruncate(file, static_cast<off_t>(size_)) != 0) {
+      close(file);
+      fail("ftruncate");
+    }
+    shared_.resize(size_ / page);
+    shared_file_ = file;
+  }
+  const std::uint64_t end = (address + bytes - 1 - begin_) / page + 1;
+  for (std::uint64_t first = (address - begin_) / page; first < end; ++first) {
+    if (shared_[first]) continue;
+    std::uint64_t last = first;
+    while (last < end && !shared_[last]) shared_[last++] = true;
+    const std::uint64_t offset = first * page, part = (last - first) * page;
+    const std::uint64_t contents = begin_ + distance_ + offset;
+    for (std::uint64_t written = 0; written < part;) {
+      const ssize_t n = pwrite(shared_file_, reinterpret_cast<const void*>(contents + written),
+                               part - written, static_cast<off_t>(offset + written));
+      if (n < 0) fail("pwrite");
+      written += static_cast<std::uint64_t>(n);
+    }
+    map_over(contents, part, MAP_SHARED, shared_file_, offset);
+    first = last - 1;
+  }
+  return shared_file_;
+}
+
+void Arena::attach(std::uint64_t address, std::uint64_t bytes, int file, std::uint64_t offset) {
+  map_over(address + distance_, round_up(bytes, page), MAP_SHARED, file, offset);
+  touch(address, round_up(bytes, Granule::bytes), true);
+}
+
+void Arena::detach(std::uint64_t address, std::uint64_t bytes) {
+  map_over(address + distance_, round_up(bytes, page), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
 Granule* Arena::make_chunk(std::uint64_t chunk) {

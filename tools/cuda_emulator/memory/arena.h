@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "memory/granule.h"
 
@@ -22,6 +23,7 @@ class Arena {
   Arena(Kind kind, std::uint64_t capacity);
   Arena(const Arena&) = delete;  // arenas live as long as the process
 
+  std::uint64_t begin() const { return begin_; }
   bool holds(std::uint64_t address) const { return address - begin_ < size_; }
   Kind kind() const { return kind_; }
   /// What to add to an address for the host address of its contents.
@@ -31,10 +33,12 @@ class Arena {
   struct Range {
     std::uint64_t begin, bytes;
   };
-  // The caller holds a lock for these three.
+  // The caller holds a lock for these four.
   /// A range of at least `bytes` bytes and the gap behind; nothing when the arena is full. Addresses never used before come first,
-  /// then those that were given back longest ago.
-  std::optional<Range> take(std::uint64_t bytes);
+  /// then those that were given back longest ago. `align`: a power of two, at least `alignment`.
+  std::optional<Range> take(std::uint64_t bytes, std::uint64_t align = alignment);
+  /// The range that begins at `begin` and was taken for as many bytes before; nothing when it has been taken again since.
+  std::optional<Range> take_again(std::uint64_t begin, std::uint64_t bytes);
   void give_back(Range range);
   /// Bytes in use, each range rounded up to the alignment.
   std::uint64_t used() const { return used_; }
@@ -46,6 +50,15 @@ class Arena {
   Range touched_around(std::uint64_t address, std::uint64_t low, std::uint64_t high) const;
   /// Contents become the pattern, marks and histories are forgotten, memory goes back to the system.
   void reset(std::uint64_t address, std::uint64_t bytes);
+
+  // Memory that processes have in common. Nothing may use the range during these calls. They throw std::runtime_error.
+  /// Moves the pages of the range into a file that other processes can map. The address stands in the file at its distance from
+  /// begin(). Returns the descriptor of the file, which is open as long as the process lives.
+  int share(std::uint64_t address, std::uint64_t bytes);
+  /// Puts pages of another process's file in the place of this range's, which begins at a multiple of Granule::bytes.
+  void attach(std::uint64_t address, std::uint64_t bytes, int file, std::uint64_t offset);
+  /// Undoes attach(). The contents are lost.
+  void detach(std::uint64_t address, std::uint64_t bytes);
 
   /// Of a touched or untouched address; nullptr when no granule nearby was made and `make` is false.
   Granule* granule(std::uint64_t address, bool make);
@@ -64,6 +77,9 @@ class Arena {
   std::atomic<Granule*>* chunks_ = nullptr;
   std::mutex chunk_mutex_;
   std::array<std::mutex, 64> fill_mutexes_;
+  std::mutex share_mutex_;
+  std::atomic<int> shared_file_{-1};  ///< made with the first shared range
+  std::vector<bool> shared_;          ///< a bit for each page: it lies in the file
 
   std::uint64_t never_used_ = 0;  ///< addresses from here on were never given out
   std::uint64_t used_ = 0;

@@ -314,9 +314,22 @@ class FunctionParser {
   Operand operand() {
     if (lexer_.peek().is('[')) return address();
     if (lexer_.peek().is('{')) return Vector{elements()};
+    const bool negative = minus_of_register();
     Scalar first = scalar();
     if (lexer_.accept('|')) return Pair{std::move(first), scalar()};
-    return first;
+    const bool selected = lexer_.peek().kind == TokenKind::dotted;
+    if (!negative && !selected) return first;
+    return Part{std::move(first), std::string(selected ? lexer_.next().text.substr(1) : ""), negative};
+  }
+
+  /// Takes the '-' of "-%r1"; that of a number stays.
+  bool minus_of_register() {
+    if (!lexer_.peek().is('-')) return false;
+    Lexer ahead = lexer_;
+    ahead.next();
+    if (ahead.peek().kind != TokenKind::name || !scopes_.find_register(ahead.peek().text)) return false;
+    lexer_ = ahead;
+    return true;
   }
 
   Address address() {

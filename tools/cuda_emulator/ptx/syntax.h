@@ -124,7 +124,13 @@ struct LabelUse {
 struct List {
   std::vector<Scalar> elements;
 };
-using Operand = std::variant<Scalar, Address, Vector, Pair, LabelUse, List>;
+/// "%r1.b0", "-%r2", "-%r2.h1": a part of a register, or its negative, as video instructions take them.
+struct Part {
+  Scalar value;
+  std::string selector;  ///< without its dot, empty for the whole register
+  bool negative = false;
+};
+using Operand = std::variant<Scalar, Address, Vector, Pair, LabelUse, List, Part>;
 
 /// Operands of call, whatever the statement leaves out: List of results, callee (SymbolUse or RegisterUse),
 /// List of arguments, and for an indirect call the SymbolUse of its .callprototype or .calltargets.
