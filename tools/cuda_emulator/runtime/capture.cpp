@@ -181,6 +181,18 @@ bool capture_wait(Stream& stream, Event& event, bool external) {
   return true;
 }
 
+void leave_capture(Stream& stream) {
+  if (active_count == 0) return;
+  const Lock lock(mutex());
+  if (!stream.capture) return;
+  StreamCapture& capture = *stream.capture;
+  if (capture.origin == &stream) invalidate(capture, cudaErrorStreamCaptureUnsupported);
+  const std::vector<GraphNode*>& tips = capture.tips[&stream];
+  capture.departed.insert(capture.departed.end(), tips.begin(), tips.end());
+  capture.tips.erase(&stream);
+  stream.capture.reset();
+}
+
 void forbid_captured(const Event& event) {
   if (active_count == 0) return;
   const Lock lock(mutex());
@@ -223,6 +235,7 @@ Graph* end_capture(Stream& stream) {
   active().erase(capture.get());
   --active_count;
   cudaError_t error = capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+  if (!error && !joined(capture->departed, capture->tips[&stream])) error = cudaErrorStreamCaptureUnjoined;
   for (const auto& [member, tips] : capture->tips) {
     member->capture.reset();
     if (!error && !joined(tips, capture->tips[&stream])) error = cudaErrorStreamCaptureUnjoined;

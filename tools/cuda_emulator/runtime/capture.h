@@ -23,6 +23,7 @@ struct StreamCapture {
   Stream* origin = nullptr;
   bool invalid = false;
   std::map<Stream*, std::vector<GraphNode*>> tips;
+  std::vector<GraphNode*> departed;     ///< tips of streams that were destroyed meanwhile
   std::vector<cudaGraphNode_t> listed;  ///< what cudaStreamGetCaptureInfo gave out last
 };
 
@@ -39,6 +40,9 @@ void follow(Stream& stream, GraphNode& node);
 /// node. Returns false when nothing is captured: the caller goes on.
 bool capture_record(Stream& stream, Event& event, bool external);
 bool capture_wait(Stream& stream, Event& event, bool external);
+/// Takes a stream that is about to be destroyed out of its capture, which goes on without it; what the stream captured must be joined
+/// all the same. Fails for the stream that began the capture.
+void leave_capture(Stream& stream);
 /// Fails with cudaErrorCapturedEvent when the last record of the event was captured.
 void forbid_captured(const Event& event);
 

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -87,10 +88,12 @@ cudaDeviceProp properties(int device) {
   p.cooperativeLaunch = 1;
   p.sharedMemPerBlockOptin = h100::shared_per_block_optin;
   p.maxBlocksPerMultiProcessor = h100::blocks_per_multiprocessor;
-  p.accessPolicyMaxWindowSize = 128 << 20;
+  p.accessPolicyMaxWindowSize = static_cast<int>(h100::access_window_bytes);
   p.reservedSharedMemPerBlock = h100::reserved_shared_per_block;
   p.hostRegisterSupported = 1;
   p.memoryPoolsSupported = 1;
+  p.memoryPoolSupportedHandleTypes = cudaMemHandleTypePosixFileDescriptor;
+  p.ipcEventSupported = 1;
   p.unifiedFunctionPointers = 1;
   p.deviceNumaId = -1;
   p.hostNumaId = -1;
@@ -201,13 +204,17 @@ int attribute(cudaDeviceAttr which, int device) {
       return static_cast<int>(p.reservedSharedMemPerBlock);
     case cudaDevAttrMemoryPoolsSupported:
       return p.memoryPoolsSupported;
+    case cudaDevAttrMemoryPoolSupportedHandleTypes:
+      return static_cast<int>(p.memoryPoolSupportedHandleTypes);
+    case cudaDevAttrIpcEventSupport:
+      return p.ipcEventSupported;
     case cudaDevAttrMemSyncDomainCount:
       return 4;
     case cudaDevAttrNumaId:
     case cudaDevAttrHostNumaId:
       return -1;
     default:
-      return 0;  // what the virtual device does not have: textures, clusters, interprocess memory ...
+      return 0;  // what the virtual device does not have: textures, clusters ...
   }
 }
 
@@ -218,6 +225,12 @@ std::set<std::pair<int, int>>& peers() {
 std::mutex& peers_mutex() {
   static auto* const mutex = new std::mutex;
   return *mutex;
+}
+
+/// Flags of cudaSetDeviceFlags, which have no effect here: how the host waits, and mapped memory, which there always is.
+std::atomic<unsigned>& kept_flags(int device) {
+  static std::atomic<unsigned> flags[64];
+  return flags[device];
 }
 
 /// Limits that have no effect here, by number of cudaLimit: what was set is given back.
@@ -244,8 +257,12 @@ cudaError_t cudaSetDevice(int device) {
   return remember(entry_error());
 }
 
-cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
-  return api("cudaInitDevice", [&] { check_device(device); });
+cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned flags) {
+  return api("cudaInitDevice", [&] {
+    check_device(device);
+    require((flags & ~cudaInitDeviceFlagsAreValid) == 0 && (device_flags & ~cudaDeviceMask) == 0);
+    if (flags & cudaInitDeviceFlagsAreValid) kept_flags(device) = device_flags;
+  });
 }
 
 cudaError_t cudaGetDevice(int* device) {
@@ -255,11 +272,17 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaSetValidDevices(int*, int) { return cudaSuccess; }
-cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  return api("cudaSetDeviceFlags", [&] {
+    require((flags & ~cudaDeviceMask) == 0);
+    kept_flags(current_device()) = flags;
+  });
+}
 cudaError_t cudaGetDeviceFlags(unsigned* flags) {
-  if (!flags) return remember(cudaErrorInvalidValue);
-  *flags = cudaDeviceMapHost;
-  return cudaSuccess;
+  return api("cudaGetDeviceFlags", [&] {
+    require(flags);
+    *flags = kept_flags(current_device()) | cudaDeviceMapHost;
+  });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
@@ -383,7 +406,7 @@ cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
   });
 }
 
-// Peers: every device reaches every other one.
+// Peers: every device can be given access to every other one.
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return api("cudaDeviceCanAccessPeer", [&] {
@@ -401,6 +424,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     require(peer != current_device(), cudaErrorInvalidDevice);
     const std::lock_guard lock(peers_mutex());
     require(peers().emplace(current_device(), peer).second, cudaErrorPeerAccessAlreadyEnabled);
+    AddressSpace::instance().set_peer_access(current_device(), peer, true);
   });
 }
 
@@ -408,7 +432,11 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
   return api("cudaDeviceDisablePeerAccess", [&] {
     check_device(peer);
     const std::lock_guard lock(peers_mutex());
-    require(peers().erase({current_device(), peer}) == 1, cudaErrorPeerAccessNotEnabled);
+    require(peers().contains({current_device(), peer}), cudaErrorPeerAccessNotEnabled);
+    Scheduler::instance().wait_device(current_device(),
+                                      false);  // kernels that were launched before may still reach the peer
+    peers().erase({current_device(), peer});
+    AddressSpace::instance().set_peer_access(current_device(), peer, false);
   });
 }
 

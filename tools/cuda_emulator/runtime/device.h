@@ -15,6 +15,7 @@ constexpr std::size_t shared_per_block_optin = 232448;
 constexpr std::size_t shared_per_multiprocessor = 233472;
 constexpr std::size_t reserved_shared_per_block = 1024;
 constexpr int l2_bytes = 52428800;
+constexpr std::size_t access_window_bytes = 128 << 20;
 constexpr int clock_khz = 1980000, memory_clock_khz = 2619000;
 
 }  // namespace emulator::h100

@@ -16,8 +16,6 @@
 namespace emulator {
 namespace {
 
-constexpr int status_of_errors = 99;
-
 int program_status = -1;  // -1: the program has not called exit() or returned from main
 std::atomic<bool> used{false};
 
@@ -50,10 +48,11 @@ __attribute__((destructor)) void end() {
   if (program_status == 0) note_leaks();
   if (counters_enabled()) write_counters();
   print_report_summary();
-  if (program_status != 0 || reported_errors() == 0) return;
+  const int status = exit_status(program_status);
+  if (status == program_status) return;
   std::cout.flush();
   std::fflush(nullptr);
-  _exit(status_of_errors);
+  _exit(status);
 }
 
 }  // namespace

@@ -174,10 +174,11 @@ GraphMemory::~GraphMemory() {
   AddressSpace::instance().free(*allocation);
 }
 
-std::shared_ptr<GraphMemory> allocate_graph_memory(std::size_t bytes) {
-  Allocation* const allocation = AddressSpace::instance().allocate(
-      AllocationKind::stream_ordered, current_device(), bytes, "memory of a graph");
+std::shared_ptr<GraphMemory> allocate_graph_memory(std::size_t bytes, int device, std::uint64_t guests) {
+  Allocation* const allocation =
+      AddressSpace::instance().allocate(AllocationKind::stream_ordered, device, bytes, "memory of a graph");
   require(allocation, cudaErrorMemoryAllocation);
+  allocation->guests = guests;
   auto memory = std::make_shared<GraphMemory>();
   memory->allocation = allocation;
   const std::lock_guard lock(memories().mutex);
@@ -194,8 +195,9 @@ bool free_graph_memory(void* pointer) {
   return true;
 }
 
-GraphNode& add_alloc_node(Graph& graph, const std::vector<GraphNode*>& dependencies, std::size_t bytes) {
-  const std::shared_ptr<GraphMemory> memory = allocate_graph_memory(bytes);
+GraphNode& add_alloc_node(Graph& graph, const std::vector<GraphNode*>& dependencies, std::size_t bytes,
+                          int device, std::uint64_t guests) {
+  const std::shared_ptr<GraphMemory> memory = allocate_graph_memory(bytes, device, guests);
   GraphNode& node = graph.add(cudaGraphNodeTypeMemAlloc, dependencies);
   node.memory = memory;
   memory->params.bytesize = bytes;

@@ -84,12 +84,13 @@ inline cudaGraph_t handle_of(Graph& graph) { return reinterpret_cast<cudaGraph_t
 inline cudaGraphNode_t handle_of(GraphNode& node) { return reinterpret_cast<cudaGraphNode_t>(&node); }
 std::vector<GraphNode*> nodes_of(const cudaGraphNode_t* handles, std::size_t count);
 
-/// Memory for an allocation node. Throws ApiError when the device is full.
-std::shared_ptr<GraphMemory> allocate_graph_memory(std::size_t bytes);
+/// Memory for an allocation node. `guests`: other devices that may use it, a bit each. Throws ApiError when the device is full.
+std::shared_ptr<GraphMemory> allocate_graph_memory(std::size_t bytes, int device, std::uint64_t guests);
 /// Whether the pointer is memory of a graph; then what a launch has left allocated counts as freed.
 bool free_graph_memory(void* pointer);
 /// Adds nodes that allocate and free.
-GraphNode& add_alloc_node(Graph& graph, const std::vector<GraphNode*>& dependencies, std::size_t bytes);
+GraphNode& add_alloc_node(Graph& graph, const std::vector<GraphNode*>& dependencies, std::size_t bytes,
+                          int device, std::uint64_t guests);
 GraphNode& add_free_node(Graph& graph, const std::vector<GraphNode*>& dependencies, void* pointer);
 
 /// Appends one launch to the stream. Throws ApiError.

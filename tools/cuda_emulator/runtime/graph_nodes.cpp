@@ -180,6 +180,22 @@ void set_params(GraphNode& node, const cudaGraphNodeParams& p) {
   }
 }
 
+/// An allocation node of the parameters of either call.
+template <class Parameters>
+GraphNode& add_memory_node(const Parameters& p, cudaGraph_t graph, const std::vector<GraphNode*>& after) {
+  const cudaMemLocation& place = p.poolProps.location;
+  const int device = place.type == cudaMemLocationTypeDevice ? place.id : current_device();
+  require(device >= 0 && device < device_count(), cudaErrorInvalidDevice);
+  std::uint64_t guests = 0;
+  for (std::size_t k = 0; k < p.accessDescCount; ++k) {
+    const cudaMemAccessDesc& access = p.accessDescs[k];
+    require(access.location.type == cudaMemLocationTypeDevice && access.location.id >= 0 &&
+            access.location.id < device_count());
+    if (access.flags == cudaMemAccessFlagsProtReadWrite) guests |= std::uint64_t{1} << access.location.id;
+  }
+  return add_alloc_node(graph_of(graph), after, p.bytesize, device, guests);
+}
+
 }  // namespace
 
 extern "C" {
@@ -278,7 +294,7 @@ cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t graph, c
                                      std::size_t count, cudaMemAllocNodeParams* p) {
   return api("cudaGraphAddMemAllocNode", [&] {
     require(node && p && p->bytesize);
-    GraphNode& made = add_alloc_node(graph_of(graph), nodes_of(after, count), p->bytesize);
+    GraphNode& made = add_memory_node(*p, graph, nodes_of(after, count));
     p->dptr = made.memory->params.dptr;
     made.memory->params = *p;
     *node = handle_of(made);
@@ -299,7 +315,7 @@ cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph, const cud
     require(node && p);
     const std::vector<GraphNode*> before = nodes_of(after, count);
     if (p->type == cudaGraphNodeTypeMemAlloc) {
-      GraphNode& made = add_alloc_node(graph_of(graph), before, p->alloc.bytesize);
+      GraphNode& made = add_memory_node(p->alloc, graph, before);
       p->alloc.dptr = made.memory->params.dptr;
       *node = handle_of(made);
     } else if (p->type == cudaGraphNodeTypeMemFree) {

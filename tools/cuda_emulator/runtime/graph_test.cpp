@@ -113,6 +113,32 @@ TEST_CASE("capture of a fork and a join") {
   CHECK_OK(cudaGraphDestroy(graph));
 }
 
+TEST_CASE("a stream is destroyed while it is captured") {
+  Ints x(4);
+  TestStream main;
+  TestEvent fork, join;
+  cudaStream_t side;
+  cudaGraph_t graph;
+  for (const bool joins : {true, false}) {
+    REQUIRE_OK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    REQUIRE_OK(cudaStreamBeginCapture(main, cudaStreamCaptureModeGlobal));
+    REQUIRE_OK(cudaEventRecord(fork, main));
+    REQUIRE_OK(cudaStreamWaitEvent(side, fork, 0));
+    REQUIRE_OK(cudaMemsetAsync(x, 2, 16, side));
+    REQUIRE_OK(cudaEventRecord(join, side));
+    if (joins) REQUIRE_OK(cudaStreamWaitEvent(main, join, 0));
+    REQUIRE_OK(cudaStreamDestroy(side));
+    if (joins) {
+      REQUIRE_OK(cudaStreamEndCapture(main, &graph));
+      CHECK(node_count(graph) == 1);
+      CHECK_OK(cudaGraphDestroy(graph));
+    } else {
+      CHECK(cudaStreamEndCapture(main, &graph) == cudaErrorStreamCaptureUnjoined);
+    }
+  }
+  cudaGetLastError();
+}
+
 TEST_CASE("mistakes in captures") {
   TestStream stream, side;
   TestEvent event;

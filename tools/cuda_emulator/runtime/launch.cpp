@@ -6,6 +6,7 @@
 #include "counters/resources.h"
 #include "runtime/api.h"
 #include "runtime/device.h"
+#include "runtime/event.h"
 #include "runtime/occupancy.h"
 
 namespace emulator {
@@ -144,6 +145,13 @@ void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::
   Stream& stream = stream_of(handle);
   submit(stream,
          make_kernel_work(function, grid, block, arguments, dynamic_shared, attributes, stream.device));
+  // Events that the grid may trigger before it ends: its end is always late enough.
+  for (const cudaLaunchAttribute& attribute : attributes) {
+    if (attribute.id == cudaLaunchAttributeProgrammaticEvent)
+      record_event(attribute.val.programmaticEvent.event, stream, cudaEventRecordDefault);
+    if (attribute.id == cudaLaunchAttributeLaunchCompletionEvent)
+      record_event(attribute.val.launchCompletionEvent.event, stream, cudaEventRecordDefault);
+  }
 }
 
 }  // namespace

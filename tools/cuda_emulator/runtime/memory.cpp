@@ -1,12 +1,15 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
+#include <map>
+#include <mutex>
 
 #include "checks/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
 #include "runtime/copy.h"
 #include "runtime/graph.h"
+#include "runtime/ipc.h"
 #include "runtime/pool.h"
 #include "runtime/registration.h"
 
@@ -25,12 +28,24 @@ void* allocate(AllocationKind kind, std::size_t bytes, const char* label) {
   return reinterpret_cast<void*>(allocation->begin);
 }
 
-void* allocate_pinned(std::size_t bytes, const char* label) {
+/// Flags of cudaHostAlloc by address. They have no effect: all pinned memory is mapped and belongs to all devices.
+struct PinnedFlags {
+  std::mutex mutex;
+  std::map<std::uint64_t, unsigned> by_address;
+};
+PinnedFlags& pinned_flags() {
+  static auto* const instance = new PinnedFlags;
+  return *instance;
+}
+
+void* allocate_pinned(std::size_t bytes, const char* label, unsigned flags = cudaHostAllocDefault) {
   forbid_in_capture();
   if (bytes == 0) return nullptr;
   void* const memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   require(memory, cudaErrorMemoryAllocation);
   AddressSpace::instance().add_host(AllocationKind::pinned_host, memory, bytes, label);
+  const std::lock_guard lock(pinned_flags().mutex);
+  pinned_flags().by_address[address_of(memory)] = flags;
   return memory;
 }
 
@@ -52,6 +67,10 @@ void free_device(void* pointer) {
     report(Severity::error, "invalid-free",
            freed_device_memory(address_of(pointer)) ? "cudaFree: " + space.describe(address_of(pointer))
                                                     : "cudaFree of a pointer that no allocation begins at");
+    throw ApiError{cudaErrorInvalidValue};
+  }
+  if (opened_by_handle(allocation->begin)) {
+    report(Severity::error, "invalid-free", "cudaFree of memory that cudaIpcOpenMemHandle gave");
     throw ApiError{cudaErrorInvalidValue};
   }
   forget_pooled(*allocation);
@@ -108,9 +127,9 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
   });
 }
 
-cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned) {
+cudaError_t cudaMallocManaged(void** pointer, std::size_t bytes, unsigned flags) {
   return api("cudaMallocManaged", [&] {
-    require(pointer && bytes);
+    require(pointer && bytes && (flags == cudaMemAttachGlobal || flags == cudaMemAttachHost));
     *pointer = allocate(AllocationKind::managed, bytes, "cudaMallocManaged");
   });
 }
@@ -139,10 +158,10 @@ cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
   });
 }
 
-cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
   return api("cudaHostAlloc", [&] {
-    require(pointer);
-    *pointer = allocate_pinned(bytes, "cudaHostAlloc");
+    require(pointer && flags <= (cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined));
+    *pointer = allocate_pinned(bytes, "cudaHostAlloc", flags);
   });
 }
 
@@ -181,8 +200,11 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer, unsig
 
 cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {
   return api("cudaHostGetFlags", [&] {
-    require(flags && locate(pointer).side == Side::pinned);
-    *flags = cudaHostAllocMapped;
+    require(flags);
+    const Allocation* const allocation = AddressSpace::instance().find(address_of(pointer));
+    require(allocation && allocation->kind == AllocationKind::pinned_host);
+    const std::lock_guard lock(pinned_flags().mutex);
+    *flags = pinned_flags().by_address[allocation->begin] | cudaHostAllocMapped;
   });
 }
 
@@ -221,27 +243,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
         attributes->devicePointer = plain;
         break;
     }
-  });
-}
-
-// Hints for managed memory: all of it is always in place.
-
-cudaError_t cudaMemPrefetchAsync(const void* pointer, std::size_t, cudaMemLocation, unsigned,
-                                 cudaStream_t stream) {
-  return api("cudaMemPrefetchAsync", [&] {
-    stream_of(stream);
-    require(locate(pointer).side == Side::managed);
-  });
-}
-
-cudaError_t cudaMemAdvise(const void* pointer, std::size_t, cudaMemoryAdvise, cudaMemLocation) {
-  return api("cudaMemAdvise", [&] { require(locate(pointer).side == Side::managed); });
-}
-
-cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, std::size_t, unsigned) {
-  return api("cudaStreamAttachMemAsync", [&] {
-    stream_of(stream);
-    require(locate(pointer).side == Side::managed);
   });
 }
 
@@ -415,14 +416,6 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
       copy(stream_of(stream), linear(to[i]), linear(from[i]), {bytes[i]}, cudaMemcpyDefault, false,
            "cudaMemcpyBatchAsync");
     }
-  });
-}
-
-cudaError_t cudaMemRangeGetAttribute(void* data, std::size_t data_bytes, cudaMemRangeAttribute which,
-                                     const void* pointer, std::size_t) {
-  return api("cudaMemRangeGetAttribute", [&] {
-    require(data && data_bytes >= sizeof(int) && locate(pointer).side == Side::managed);
-    *static_cast<int*>(data) = which == cudaMemRangeAttributeReadMostly ? 0 : cudaInvalidDeviceId;
   });
 }
 }

@@ -176,7 +176,10 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(std::size_t* bytes, const 
     require(bytes && blocks > 0 && threads > 0);
     const Found found = find(function);
     const cudaOccDeviceProp device = occupancy_device();
-    const cudaOccFuncAttributes attributes = occupancy_kernel(*found.registered, *found.kernel, 0);
+    // Without cudaFuncAttributeMaxDynamicSharedMemorySize a kernel may have 48 KiB in all.
+    const std::size_t allowed =
+        h100::shared_per_block - std::min<std::size_t>(h100::shared_per_block, found.kernel->static_shared);
+    const cudaOccFuncAttributes attributes = occupancy_kernel(*found.registered, *found.kernel, allowed);
     cudaOccDeviceState state{};
     state.carveoutConfig = found.registered->carveout;
     require(cudaOccAvailableDynamicSMemPerBlock(bytes, &device, &attributes, &state, blocks, threads) ==

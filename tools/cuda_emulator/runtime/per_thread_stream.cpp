@@ -47,6 +47,11 @@ PER_THREAD(cudaMallocAsync_ptsz, cudaMallocAsync, (void** pointer, std::size_t s
 PER_THREAD(cudaMallocFromPoolAsync_ptsz, cudaMallocFromPoolAsync,
            (void** pointer, std::size_t size, cudaMemPool_t pool, cudaStream_t stream),
            (pointer, size, pool, stream))
+PER_THREAD(cudaMemPrefetchBatchAsync_ptsz, cudaMemPrefetchBatchAsync,
+           (void** pointers, std::size_t* bytes, std::size_t count, cudaMemLocation* places,
+            std::size_t* first_of_place, std::size_t place_count, unsigned long long flags,
+            cudaStream_t stream),
+           (pointers, bytes, count, places, first_of_place, place_count, flags, stream))
 PER_THREAD(cudaMemPrefetchAsync_ptsz, cudaMemPrefetchAsync,
            (const void* pointer, std::size_t bytes, cudaMemLocation location, unsigned flags,
             cudaStream_t stream),

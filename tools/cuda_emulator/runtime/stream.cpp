@@ -1,7 +1,12 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <map>
+#include <mutex>
+
 #include "runtime/api.h"
 #include "runtime/capture.h"
+#include "runtime/device.h"
 #include "runtime/host_work.h"
 
 namespace emulator {
@@ -29,9 +34,27 @@ namespace {
 
 constexpr int least_priority = 0, greatest_priority = -5;
 
+int clamped_priority(int priority) { return std::min(least_priority, std::max(greatest_priority, priority)); }
+
+/// What programs have set, by the stream's key, which no other stream gets.
+struct Attributes {
+  std::mutex mutex;
+  std::map<StreamKey, std::map<cudaLaunchAttributeID, cudaLaunchAttributeValue>> of_stream;
+};
+Attributes& attributes() {
+  static auto* const instance = new Attributes;
+  return *instance;
+}
+
+bool is_stream_attribute(cudaLaunchAttributeID id) {
+  return id == cudaLaunchAttributeAccessPolicyWindow || id == cudaLaunchAttributeSynchronizationPolicy ||
+         id == cudaLaunchAttributePriority || id == cudaLaunchAttributeMemSyncDomainMap ||
+         id == cudaLaunchAttributeMemSyncDomain || id == cudaLaunchAttributeNvlinkUtilCentricScheduling;
+}
+
 void create(cudaStream_t* stream, unsigned flags, int priority) {
   require(stream && flags <= cudaStreamNonBlocking);
-  const int clamped = std::min(least_priority, std::max(greatest_priority, priority));
+  const int clamped = clamped_priority(priority);
   Stream& made =
       Scheduler::instance().create_stream(current_device(), !(flags & cudaStreamNonBlocking), clamped);
   made.flags = flags;
@@ -66,7 +89,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     Stream& stream = stream_of(handle);
     require(handle && handle != cudaStreamLegacy && handle != cudaStreamPerThread,
             cudaErrorInvalidResourceHandle);
-    forbid_in_capture(stream);
+    leave_capture(stream);
     Scheduler::instance().destroy_stream(stream);
   });
 }
@@ -115,29 +138,59 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   });
 }
 
-// Attributes of streams are hints, and none is kept.
+// Attributes of streams are hints: kept, without effect.
 
-cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
+cudaError_t cudaStreamCopyAttributes(cudaStream_t to_handle, cudaStream_t from_handle) {
   return api("cudaStreamCopyAttributes", [&] {
-    stream_of(to);
-    stream_of(from);
+    Stream& to = stream_of(to_handle);
+    const Stream& from = stream_of(from_handle);
+    to.priority = from.priority;
+    Attributes& all = attributes();
+    const std::lock_guard lock(all.mutex);
+    all.of_stream[to.key] = all.of_stream[from.key];
   });
 }
 
-cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaLaunchAttributeID id,
+cudaError_t cudaStreamGetAttribute(cudaStream_t handle, cudaLaunchAttributeID id,
                                    cudaLaunchAttributeValue* value) {
   return api("cudaStreamGetAttribute", [&] {
-    require(value);
+    require(value && is_stream_attribute(id));
+    const Stream& stream = stream_of(handle);
     *value = {};
-    if (id == cudaLaunchAttributePriority) value->priority = stream_of(stream).priority;
+    if (id == cudaLaunchAttributePriority) {
+      value->priority = stream.priority;
+      return;
+    }
+    Attributes& all = attributes();
+    const std::lock_guard lock(all.mutex);
+    const auto& known = all.of_stream[stream.key];
+    const auto found = known.find(id);
+    if (found != known.end()) {
+      *value = found->second;
+    } else if (id == cudaLaunchAttributeSynchronizationPolicy) {
+      value->syncPolicy = cudaSyncPolicyAuto;
+    } else if (id == cudaLaunchAttributeMemSyncDomainMap) {
+      value->memSyncDomainMap = {0, 1};
+    }
   });
 }
 
-cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttributeID,
+cudaError_t cudaStreamSetAttribute(cudaStream_t handle, cudaLaunchAttributeID id,
                                    const cudaLaunchAttributeValue* value) {
   return api("cudaStreamSetAttribute", [&] {
-    stream_of(stream);
-    require(value);
+    Stream& stream = stream_of(handle);
+    require(value && is_stream_attribute(id));
+    if (id == cudaLaunchAttributePriority) {
+      stream.priority = clamped_priority(value->priority);
+      return;
+    }
+    if (id == cudaLaunchAttributeAccessPolicyWindow) {
+      const cudaAccessPolicyWindow& window = value->accessPolicyWindow;
+      require(window.hitRatio >= 0 && window.hitRatio <= 1 && window.num_bytes <= h100::access_window_bytes);
+    }
+    Attributes& all = attributes();
+    const std::lock_guard lock(all.mutex);
+    all.of_stream[stream.key][id] = *value;
   });
 }
 

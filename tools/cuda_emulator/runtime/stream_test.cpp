@@ -201,3 +201,35 @@ TEST_CASE("handles that are no streams or events are refused") {
   CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
   CHECK(cudaGetLastError() == cudaSuccess);
 }
+
+TEST_CASE("attributes of a stream are kept") {
+  TestStream stream, other;
+  cudaLaunchAttributeValue value{};
+  REQUIRE_OK(cudaStreamGetAttribute(stream, cudaLaunchAttributeSynchronizationPolicy, &value));
+  CHECK(value.syncPolicy == cudaSyncPolicyAuto);
+  Ints window(1000);
+  value = {};
+  value.accessPolicyWindow = {window.data, 4000, 0.5f, cudaAccessPropertyPersisting,
+                              cudaAccessPropertyStreaming};
+  REQUIRE_OK(cudaStreamSetAttribute(stream, cudaLaunchAttributeAccessPolicyWindow, &value));
+  value.accessPolicyWindow.hitRatio = 2;
+  CHECK(cudaStreamSetAttribute(stream, cudaLaunchAttributeAccessPolicyWindow, &value) ==
+        cudaErrorInvalidValue);
+  value = {};
+  value.priority = -3;
+  REQUIRE_OK(cudaStreamSetAttribute(stream, cudaLaunchAttributePriority, &value));
+  int priority = 0;
+  REQUIRE_OK(cudaStreamGetPriority(stream, &priority));
+  CHECK(priority == -3);
+
+  REQUIRE_OK(cudaStreamGetAttribute(other, cudaLaunchAttributeAccessPolicyWindow, &value));
+  CHECK(value.accessPolicyWindow.num_bytes == 0);
+  REQUIRE_OK(cudaStreamCopyAttributes(other, stream));
+  REQUIRE_OK(cudaStreamGetAttribute(other, cudaLaunchAttributeAccessPolicyWindow, &value));
+  CHECK(value.accessPolicyWindow.base_ptr == window.data);
+  CHECK(value.accessPolicyWindow.hitProp == cudaAccessPropertyPersisting);
+  REQUIRE_OK(cudaStreamGetAttribute(other, cudaLaunchAttributePriority, &value));
+  CHECK(value.priority == -3);
+  CHECK(cudaStreamGetAttribute(stream, cudaLaunchAttributeCooperative, &value) == cudaErrorInvalidValue);
+  cudaGetLastError();
+}
