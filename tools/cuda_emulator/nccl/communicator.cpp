@@ -7,6 +7,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "runtime/library.h"
+
 namespace emulator::nccl {
 namespace {
 
@@ -209,16 +211,48 @@ void Communicator::take_over_error() {
 }
 
 void Communicator::fail(ncclResult_t result, const std::string& text) {
-  Header& header = segment_->header();
   int unclaimed = 0;
-  if (header.error_claimed.compare_exchange_strong(unclaimed, 1)) {
-    const std::size_t size = std::min(text.size(), sizeof header.message - 1);
-    std::memcpy(header.message, text.data(), size);
-    header.error = result;
+  if (segment_->header().error_claimed.compare_exchange_strong(unclaimed, 1)) publish_error(result, text);
+  wait_for_error(result, text);
+}
+
+void Communicator::fail(const std::vector<std::shared_ptr<Communicator>>& communicators, ncclResult_t result,
+                        const std::string& text) {
+  // All are claimed before any rank can see one of the errors.
+  std::vector<Communicator*> claimed;
+  for (const auto& communicator : communicators) {
+    int unclaimed = 0;
+    if (communicator->segment_->header().error_claimed.compare_exchange_strong(unclaimed, 1))
+      claimed.push_back(communicator.get());
   }
-  // When another rank was first its message is taken over as soon as it is complete.
-  for (int i = 0; i < 1000 && header.error == ncclSuccess; ++i) usleep(1000);
+  for (Communicator* const communicator : claimed) communicator->publish_error(result, text);
+  for (const auto& communicator : communicators) communicator->wait_for_error(result, text);
+}
+
+/// The caller has claimed the error.
+void Communicator::publish_error(ncclResult_t result, const std::string& text) {
+  Header& header = segment_->header();
+  const std::size_t size = std::min(text.size(), sizeof header.message - 1);
+  std::memcpy(header.message, text.data(), size);
+  header.error = result;
+}
+
+/// Takes over the error of the rank that was first, as soon as its message is complete; its own if that rank ended before.
+void Communicator::wait_for_error(ncclResult_t result, const std::string& text) {
+  for (int i = 0; i < 1000 && segment_->header().error == ncclSuccess; ++i) usleep(1000);
   take_over_error();
+  if (error_ != ncclSuccess) return;
+  int none = ncclSuccess;
+  set_message(text);
+  error_.compare_exchange_strong(none, result);
+}
+
+void Communicator::report_error() {
+  const ncclResult_t result = error();
+  if (result == ncclSuccess || error_reported_.exchange(true)) return;
+  const bool remote = result == ncclRemoteError;
+  cuda_emulator_report(remote ? 1 : 0, remote ? "nccl-remote" : "nccl-usage",
+                       (message() + " (seen by rank " + std::to_string(rank_) + ")").c_str());
 }
 
 std::string Communicator::message() const {
@@ -263,6 +297,7 @@ void Communicator::watch_all() {
 }
 
 void Communicator::abort() {
+  if (ready()) report_error();
   aborted_ = true;
   leave(RankState::aborted);
 }

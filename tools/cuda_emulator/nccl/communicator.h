@@ -56,6 +56,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ncclResult_t error();
   /// Sets an error on this rank and, with the message, on all others.
   void fail(ncclResult_t result, const std::string& message);
+  /// The same for several communicators with one mistake in common: no other error of theirs comes before it.
+  static void fail(const std::vector<std::shared_ptr<Communicator>>& communicators, ncclResult_t result,
+                   const std::string& message);
+  /// Reports this rank's error, once: what the program did wrong as an error, a rank that is gone as a warning.
+  void report_error();
   std::string message() const;
   void set_message(const std::string& message);
   /// Ends with an error if a rank that this one waits for is gone. At most every 100 ms.
@@ -63,6 +68,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// The same for all ranks whose process has not said that it leaves.
   void watch_all();
 
+  /// Reports the error that this rank has, if any: units of an aborted communicator end without a word.
   void abort();
   bool aborted() const { return aborted_; }
   /// The program will not use the communicator any more.
@@ -70,7 +76,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::atomic<int> outstanding{0};  ///< units that are not complete
   std::atomic<bool> finalized{false};
-  std::atomic<bool> failure_reported{false};
   std::vector<PreMultiplied> operators;
 
   Turnstile turnstile;
@@ -85,6 +90,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool all_split(std::uint32_t generation, std::vector<int>& missing) const;
   void check_devices() const;
   void take_over_error();
+  void publish_error(ncclResult_t result, const std::string& message);
+  void wait_for_error(ncclResult_t result, const std::string& message);
 
   int rank_ = 0, ranks_ = 0;
   const int device_;
@@ -98,6 +105,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::uint32_t generation_ = 0;  ///< of the split that makes this communicator
   std::atomic<std::uint32_t> splits_{0};
   std::atomic<int> error_{ncclSuccess};
+  std::atomic<bool> error_reported_{false};
   std::atomic<bool> aborted_{false};
   std::atomic<std::int64_t> watched_{0};
   mutable std::mutex message_mutex_;

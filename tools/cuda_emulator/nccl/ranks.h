@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,27 @@ namespace emulator::nccl {
     }                                                                                    \
   } while (false)
 
+/// A number that the process of the tests and all ranks share.
+class SharedCounter {
+ public:
+  SharedCounter() {
+    void* const memory =
+        mmap(nullptr, sizeof *count_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    count_ = new (memory) std::atomic<int>(0);
+  }
+  ~SharedCounter() { munmap(count_, sizeof *count_); }
+  SharedCounter(const SharedCounter&) = delete;
+  SharedCounter& operator=(const SharedCounter&) = delete;
+  void add() const { ++*count_; }
+  void wait_for(int count) const {
+    while (*count_ < count) usleep(1000);
+  }
+
+ private:
+  std::atomic<int>* count_ = nullptr;
+};
+
 /// Exit statuses of `ranks` processes that run body(rank, id); 128 + signal for one that was killed.
 inline std::vector<int> run_ranks(int ranks, const std::function<void(int, ncclUniqueId)>& body) {
   auto* const id = static_cast<ncclUniqueId*>(
@@ -37,7 +60,7 @@ inline std::vector<int> run_ranks(int ranks, const std::function<void(int, ncclU
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);
+      alarm(300);  // ends a rank that hangs
       body(rank, *id);
       std::exit(0);
     }

@@ -283,7 +283,7 @@ void Unit::publish_wait(const std::vector<Member>& targets) {
 }
 
 /// Every rank needs all that it waits for. So ranks that wait in a circle wait for ever, once each of them has looked again and found
-/// nothing new.
+/// nothing new. All communicators of the circle fail: each rank may be at work on another one of them.
 void Unit::look_for_deadlock() {
   std::vector<Seen> path;
   std::vector<Member> visited;
@@ -337,7 +337,14 @@ void Unit::look_for_deadlock() {
     if (waiter.communicator != target.communicator) text += " of another communicator";
   }
   text += ". The ranks call in different orders, or calls that need one another are not in one group";
-  communicator_->fail(ncclInvalidUsage, text);
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  for (const Seen& seen : path) {
+    auto communicator = find_communicator(seen.member.communicator);
+    const bool fresh =
+        std::find(communicators.begin(), communicators.end(), communicator) == communicators.end();
+    if (communicator && fresh) communicators.push_back(std::move(communicator));
+  }
+  Communicator::fail(communicators, ncclInvalidUsage, text);
 }
 
 std::string Unit::what_is_done() const {
@@ -367,12 +374,8 @@ void Unit::finish() {
 /// A rank that is gone leaves the program time to abort the communicator. What the program did wrong ends the device's work at once.
 int Unit::end_with_error(ncclResult_t error) {
   const std::string text = communicator_->message();
-  const bool remote = error == ncclRemoteError;
-  if (!communicator_->failure_reported.exchange(true)) {
-    cuda_emulator_report(remote ? 1 : 0, remote ? "nccl-remote" : "nccl-usage",
-                         (text + " (seen by rank " + std::to_string(communicator_->rank()) + ")").c_str());
-  }
-  if (remote) {
+  communicator_->report_error();
+  if (error == ncclRemoteError) {
     const auto now = steady_clock::now();
     if (error_seen_ == steady_clock::time_point{}) error_seen_ = now;
     if (now - error_seen_ < time_to_abort) return cuda_emulator_again;
