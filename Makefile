@@ -14,7 +14,7 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
-.PHONY: all build setup train train-grid test test-cuda test-grids bench install asan asan-all format check-format check-headers tidy clean help
+.PHONY: all build setup train train-grid test test-cuda test-grids bench install asan asan-all sanitize-emulator format check-format check-headers tidy clean help
 
 all: build
 
@@ -29,6 +29,8 @@ help:
 	@echo "make install        program, documentation, sample recipe and data under PREFIX; DESTDIR is honoured"
 	@echo "make asan           the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make asan-all       every test under them, whole runs of the program too"
+	@echo "make sanitize-emulator"
+	@echo "                    the software GPU and its tests under ThreadSanitizer, then AddressSanitizer and UBSan; needs nvcc"
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
@@ -109,6 +111,22 @@ asan-all: setup
 	ctest --test-dir $(BUILD)-asan --output-on-failure
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
+# The CUDA programs of the emulator's tests are built once, in BUILD: nothing of them is sanitized.
+sanitize-emulator: setup
+	@$(call configure,$(BUILD))
+	@if grep -q '^NEMOCUBE_NVCC:.*NOTFOUND' $(BUILD)/CMakeCache.txt; then \
+		echo "sanitize-emulator: skipped: nvcc was not found"; \
+	else \
+		cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_programs && \
+		for sanitizer in thread address; do \
+			folder=$(BUILD)-emulator-$$sanitizer && \
+			cmake -S tools/cuda_emulator -B $$folder -G Ninja -DCUDA_EMULATOR_SANITIZE=$$sanitizer \
+				-DCUDA_EMULATOR_PROGRAMS=$(abspath $(BUILD))/tools/cuda_emulator/tests $(CMAKE_FLAGS) >/dev/null && \
+			cmake --build $$folder -j $(JOBS) --target cuda_emulator_tests && \
+			ctest --test-dir $$folder --output-on-failure -j $(JOBS) -L '^cuda-emulator$$' || exit 1; \
+		done; \
+	fi
+
 format: setup
 	@tools/setup.sh clang-format
 	clang-format -i $(SOURCES)
@@ -127,4 +145,4 @@ tidy: setup
 	tools/tidy.sh $(BUILD)-tidy $(JOBS)
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tidy
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tidy $(BUILD)-emulator-thread $(BUILD)-emulator-address

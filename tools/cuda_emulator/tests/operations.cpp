@@ -107,13 +107,17 @@ class Operations {
  public:
   template <class F>
   Operation& add(std::string text, F function) {
-    return add_function(std::move(text), function, &F::operator());
+    // Functions without captures become pointers: fewer types to compile.
+    if constexpr (requires { +function; })
+      return add_function(std::move(text), std::function(+function));
+    else
+      return add_function(std::move(text), std::function(function));
   }
   std::vector<Operation> list;
 
  private:
-  template <class F, class R, class... A>
-  Operation& add_function(std::string text, F function, R (F::*)(A...) const) {
+  template <class R, class... A>
+  Operation& add_function(std::string text, std::function<R(A...)> function) {
     Operation operation;
     operation.text = std::move(text);
     operation.results = result_banks(static_cast<R*>(nullptr));

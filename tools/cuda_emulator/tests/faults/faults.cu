@@ -127,6 +127,37 @@ void free_before_other_stream() {
   check(cudaStreamDestroy(t));
 }
 
+void other_device_without_peer_access() {  // with two devices
+  check(cudaSetDevice(1));
+  Array<int> there(32);
+  finish();
+  check(cudaSetDevice(0));
+  if (clean) check(cudaDeviceEnablePeerAccess(1, 0));
+  Array<int> here(32);
+  check(cudaMemcpyPeer(here.data, 0, there.data, 1, 128));  // needs no access
+  fill<<<1, 32>>>(there.data, 32, 1);
+  finish();
+}
+void pool_of_another_device() {  // with two devices
+  check(cudaSetDevice(1));
+  cudaMemPool_t pool;
+  check(cudaDeviceGetDefaultMemPool(&pool, 1));
+  cudaMemAccessDesc access{};
+  access.location = {cudaMemLocationTypeDevice, 0};
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  if (clean) check(cudaMemPoolSetAccess(pool, &access, 1));
+  int* there = nullptr;
+  check(cudaMallocAsync(&there, 128, cudaStreamLegacy));
+  finish();
+  check(cudaSetDevice(0));
+  check(cudaDeviceEnablePeerAccess(1, 0));  // does not hold for pools
+  fill<<<1, 32>>>(there, 32, 1);
+  finish();
+  check(cudaSetDevice(1));
+  check(cudaFreeAsync(there, cudaStreamLegacy));
+  finish();
+}
+
 // Memory that nobody has written
 
 void global_never_written() {
@@ -143,6 +174,120 @@ __global__ void partly_written(int* out, int from) {
 void shared_never_written() {
   Array<int> a(64);
   partly_written<<<1, 64>>>(a.data, clean ? 0 : 5);
+  finish();
+}
+// A loop that loads one item further than it needs, as merges do. The twin drops the item.
+__global__ void one_behind(int* out, bool drop) {
+  __shared__ int s[64];
+  if (threadIdx.x < 63) s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  const int next = *static_cast<volatile int*>(&s[threadIdx.x]);
+  out[threadIdx.x] = drop && threadIdx.x == 63 ? -1 : next;
+}
+void unwritten_item_used() {
+  Array<int> a(64);
+  one_behind<<<1, 64>>>(a.data, clean);
+  finish();
+}
+__global__ void branch_on_item(int* out, bool compare) {
+  __shared__ int s[64];
+  if (threadIdx.x < 32) s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  const int item = *static_cast<volatile int*>(&s[threadIdx.x]);
+  if (compare && item > 5) atomicAdd(out, 1);
+}
+void unwritten_branch() {
+  Array<int> a(1);
+  branch_on_item<<<1, 64>>>(a.data, !clean);
+  finish();
+}
+__global__ void index_by_item(int* out, bool own) {
+  __shared__ int s[64];
+  if (own) s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[s[threadIdx.x] & 63] = 1;
+}
+void unwritten_index() {
+  Array<int> a(64);
+  index_by_item<<<1, 64>>>(a.data, clean);
+  finish();
+}
+__global__ void masked_item(int* out, int mask) {
+  __shared__ alignas(4) unsigned char s[64 * 4];
+  s[threadIdx.x * 4] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = (reinterpret_cast<const int*>(s)[threadIdx.x] & mask) + 1;
+}
+void unwritten_mask() {
+  Array<int> a(64);
+  masked_item<<<1, 64>>>(a.data, clean ? 0xff : 0xfff);
+  finish();
+}
+__global__ void local_array(int* out, int at) {
+  __shared__ int s[64];
+  if (threadIdx.x % 2) s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  int kept[8] = {};
+  kept[threadIdx.x % 2] = s[threadIdx.x / 2 * 2];
+  kept[2 + threadIdx.x % 2] = s[threadIdx.x / 2 * 2 + 1];
+  out[threadIdx.x] = kept[at + threadIdx.x % 2] * 3;
+}
+void unwritten_through_local_array() {
+  Array<int> a(64);
+  local_array<<<1, 64>>>(a.data, clean ? 2 : 0);
+  finish();
+}
+struct Items {
+  int first, second;
+};
+__device__ __noinline__ Items exchanged(Items items, int* count) {
+  ++*count;
+  return {items.second, items.first};
+}
+__global__ void through_function(int* out, int* count, bool second) {
+  __shared__ int s[32], t[32];
+  s[threadIdx.x] = threadIdx.x;
+  __syncwarp();
+  const Items items =
+      exchanged({s[threadIdx.x], *static_cast<volatile int*>(&t[threadIdx.x])}, count + threadIdx.x);
+  out[threadIdx.x] = (second ? items.second : items.first) + 1;
+}
+void unwritten_through_function() {
+  Array<int> a(32), count(32);
+  through_function<<<1, 32>>>(a.data, count.data, clean);
+  finish();
+}
+__global__ void print_item(bool print) {
+  __shared__ int s[32];
+  const int item = *static_cast<volatile int*>(&s[threadIdx.x]);
+  if (print) printf("%d", item);
+}
+void unwritten_printed() {
+  print_item<<<1, 32>>>(!clean);
+  finish();
+}
+// A struct with padding may be copied; its bytes may not be used.
+struct Padded {
+  int number;
+  double value;
+};
+__global__ void fill_padded(Padded* p) {
+  p[threadIdx.x].number = threadIdx.x;
+  p[threadIdx.x].value = 1;
+}
+__global__ void copy_padded(const Padded* p, Padded* q) {
+  __shared__ Padded s[32];
+  s[threadIdx.x] = p[threadIdx.x];
+  __syncthreads();
+  q[threadIdx.x] = s[31 - threadIdx.x];
+}
+__global__ void sum_words(const int* p, int* sum, int step) { atomicAdd(sum, p[threadIdx.x * step]); }
+void unwritten_padding_read() {
+  Array<Padded> a(32, false), b(32, false);
+  Array<int> sum(1);
+  fill_padded<<<1, 32>>>(a.data);
+  copy_padded<<<1, 32>>>(a.data, b.data);
+  sum_words<<<1, 32>>>(reinterpret_cast<const int*>(b.data), sum.data, clean ? 4 : 1);
   finish();
 }
 void unwritten_copy() {  // a note: the host may copy padding on purpose
@@ -197,6 +342,96 @@ __global__ void warp_sum(int* out, bool wait) {
 void missing_syncwarp() {
   Array<int> a(32);
   warp_sum<<<1, 32>>>(a.data, clean);
+  finish();
+}
+__global__ void shuffled_sum(int* out, bool wait) {
+  __shared__ int s[32];
+  int own = threadIdx.x;
+  for (int step = 16; step > 0; step /= 2) {
+    s[threadIdx.x] = own;
+    __syncwarp();
+    own += s[threadIdx.x ^ step];
+    own = __shfl_sync(~0u, own, threadIdx.x);  // the lanes meet, but their accesses to memory are not ordered
+    if (wait) __syncwarp();
+  }
+  out[threadIdx.x] = own;
+}
+void only_a_shuffle_between() {
+  Array<int> a(32);
+  shuffled_sum<<<1, 32>>>(a.data, clean);
+  finish();
+}
+__global__ void double_buffer(const float* in, float* out, int n, bool wait) {
+  __shared__ float s[2][64];
+  float sum = 0;
+  s[0][threadIdx.x] = in[threadIdx.x];
+  __syncthreads();
+  for (int k = 0; k < n; ++k) {
+    if (k + 1 < n) s[(k + 1) % 2][threadIdx.x] = in[(k + 1) * 64 + threadIdx.x];
+    sum += s[k % 2][63 - threadIdx.x];
+    if (wait) __syncthreads();
+  }
+  out[threadIdx.x] = sum;
+}
+void double_buffer_without_barrier() {
+  Array<float> in(4 * 64), out(64);
+  double_buffer<<<1, 64>>>(in.data, out.data, 4, clean);
+  finish();
+}
+__device__ void wait_at(int barrier) { asm volatile("bar.sync %0, 64;" ::"r"(barrier) : "memory"); }
+__device__ void arrive_at(int barrier) { asm volatile("bar.arrive %0, 64;" ::"r"(barrier) : "memory"); }
+__global__ void producer_and_consumer(int* out, int rounds, bool wait) {
+  __shared__ int buffer[32];
+  const int lane = threadIdx.x % 32;
+  int sum = 0;
+  for (int r = 0; r < rounds; ++r) {
+    if (threadIdx.x < 32) {
+      if (wait && r > 0) wait_at(2);
+      buffer[lane] = r + lane;
+      wait_at(1);
+    } else {
+      wait_at(1);
+      sum += buffer[31 - lane];
+      if (wait && r + 1 < rounds) arrive_at(2);
+    }
+  }
+  out[threadIdx.x] = sum;
+}
+void buffer_filled_again_too_early() {
+  Array<int> out(64);
+  producer_and_consumer<<<1, 64>>>(out.data, 4, clean);
+  finish();
+}
+__global__ void shared_behind_global_flag(volatile int* flag, int* out, bool fence) {
+  __shared__ int value;
+  if (threadIdx.x == 32) {
+    value = blockDim.x;
+    if (fence) __threadfence();
+    *flag = 1;
+  } else if (threadIdx.x == 0) {
+    while (*flag == 0) {
+    }
+    __threadfence();
+    *out = value;
+  }
+}
+void flag_without_fence() {
+  Array<int> flag(1), out(1);
+  shared_behind_global_flag<<<1, 64>>>(flag.data, out.data, clean);
+  finish();
+}
+__device__ __forceinline__ int reversed_by_a_library(int* s, bool wait) {
+  s[threadIdx.x] = threadIdx.x;
+  if (wait) __syncthreads();
+  return s[63 - threadIdx.x];
+}
+__global__ void uses_a_library(int* out, bool wait) {
+  __shared__ int s[64];
+  out[threadIdx.x] = reversed_by_a_library(s, wait);
+}
+void race_in_inlined_code() {
+  Array<int> out(64);
+  uses_a_library<<<1, 64>>>(out.data, clean);
   finish();
 }
 __global__ void shared_histogram(const int* values, int* out, bool atomically) {
@@ -458,6 +693,22 @@ void divergent_barrier() {
   half_a_barrier<<<1, 32>>>(a.data, clean);
   finish();
 }
+__global__ void barriers_in_branches(int* out, bool together) {
+  __shared__ int s[64];
+  s[threadIdx.x] = threadIdx.x;
+  if (together || threadIdx.x < 32) {
+    __syncthreads();
+    out[threadIdx.x] = s[63 - threadIdx.x];
+  } else {
+    __syncthreads();
+    out[threadIdx.x] = -s[63 - threadIdx.x];
+  }
+}
+void warps_at_different_barriers() {  // a warning: it works on GPUs, but __syncthreads() does not promise it
+  Array<int> a(64);
+  barriers_in_branches<<<1, 64>>>(a.data, clean);
+  finish();
+}
 __global__ void two_barriers(int* out, bool first_only) {
   if (first_only || threadIdx.x < 32)
     asm volatile("bar.sync 1, 64;" ::: "memory");
@@ -502,6 +753,18 @@ void shuffle_waits_for_ever() {
 void shuffle_from_outside() {
   Array<int> a(32);
   shuffle_from_exited<<<1, 32>>>(a.data, clean);
+  finish();
+}
+__global__ void warp_barrier(int* out, bool all) {
+  if (all || threadIdx.x < 16)
+    __syncwarp();
+  else
+    __syncthreads();
+  out[threadIdx.x] = 1;
+}
+void syncwarp_waits_for_ever() {
+  Array<int> a(32);
+  warp_barrier<<<1, 32>>>(a.data, clean);
   finish();
 }
 __global__ void shuffle_mask(int* out, unsigned mask) {
@@ -585,12 +848,27 @@ constexpr struct {
     PROGRAM(use_after_free),
     PROGRAM(use_after_stream_free),
     PROGRAM(free_before_other_stream),
+    PROGRAM(other_device_without_peer_access),
+    PROGRAM(pool_of_another_device),
     PROGRAM(global_never_written),
     PROGRAM(shared_never_written),
+    PROGRAM(unwritten_item_used),
+    PROGRAM(unwritten_branch),
+    PROGRAM(unwritten_index),
+    PROGRAM(unwritten_mask),
+    PROGRAM(unwritten_through_local_array),
+    PROGRAM(unwritten_through_function),
+    PROGRAM(unwritten_printed),
+    PROGRAM(unwritten_padding_read),
     PROGRAM(unwritten_copy),
     PROGRAM(missing_syncthreads),
     PROGRAM(tile_overwritten),
     PROGRAM(missing_syncwarp),
+    PROGRAM(only_a_shuffle_between),
+    PROGRAM(double_buffer_without_barrier),
+    PROGRAM(buffer_filled_again_too_early),
+    PROGRAM(flag_without_fence),
+    PROGRAM(race_in_inlined_code),
     PROGRAM(histogram_without_atomics),
     PROGRAM(neighbours_in_a_word),
     PROGRAM(equal_values),
@@ -608,9 +886,11 @@ constexpr struct {
     PROGRAM(copy_in_another_stream),
     PROGRAM(memset_beside_non_blocking_stream),
     PROGRAM(divergent_barrier),
+    PROGRAM(warps_at_different_barriers),
     PROGRAM(barrier_never_complete),
     PROGRAM(barrier_counts_differ),
     PROGRAM(shuffle_waits_for_ever),
+    PROGRAM(syncwarp_waits_for_ever),
     PROGRAM(shuffle_from_outside),
     PROGRAM(shuffle_outside_its_mask),
     PROGRAM(stack_overflow),

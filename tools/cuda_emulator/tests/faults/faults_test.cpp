@@ -34,6 +34,7 @@ struct Fault {
   const char* name;
   const char* severity;            ///< "error", "warning", "note"
   std::vector<const char*> texts;  ///< what the report has to say
+  const char* options = "";        ///< of `run`
 };
 
 const Fault faults[] = {
@@ -53,14 +54,36 @@ const Fault faults[] = {
     {"use_after_free", "error", {"[use-after-free]", "cudaMalloc, 128 bytes"}},
     {"use_after_stream_free", "error", {"[use-after-free]"}},
     {"free_before_other_stream", "error", {"cudaMallocAsync, 128 bytes"}},
+    {"other_device_without_peer_access",
+     "error",
+     {"[peer-access]", "write of 4 bytes on device 1 by device 0", "cudaDeviceEnablePeerAccess",
+      "cudaErrorIllegalAddress"},
+     "--devices 2"},
+    {"pool_of_another_device", "error", {"[peer-access]", "cudaMemPoolSetAccess"}, "--devices 2"},
     {"global_never_written",
      "error",
      {"[uninitialised-global]", "never written", "cudaMalloc, 256 bytes", "add_up"}},
     {"shared_never_written", "error", {"[uninitialised-shared]", "never written", "partly_written"}},
+    {"unwritten_item_used",
+     "error",
+     {"[uninitialised-shared]", "never written: offset 252, by thread (63,0,0) at",
+      "faults.cu:", "the value is used here", "one_behind", "st.global"}},
+    {"unwritten_branch", "error", {"[uninitialised-shared]", "branch_on_item", "used here"}},
+    {"unwritten_index", "error", {"[uninitialised-shared]", "index_by_item"}},
+    {"unwritten_mask", "error", {"[uninitialised-shared]", "masked_item"}},
+    {"unwritten_through_local_array", "error", {"[uninitialised-shared]", "local_array"}},
+    {"unwritten_through_function", "error", {"[uninitialised-shared]", "through_function"}},
+    {"unwritten_printed", "error", {"[uninitialised-shared]", "print_item"}},
+    {"unwritten_padding_read", "error", {"[uninitialised-global]", "sum_words", "cudaMalloc, 512 bytes"}},
     {"unwritten_copy", "note", {"[host-copy-of-unwritten]"}},
     {"missing_syncthreads", "error", {"[shared-race]", "reversed"}},
     {"tile_overwritten", "error", {"[shared-race]", "tiles"}},
     {"missing_syncwarp", "error", {"[shared-race]", "warp_sum"}},
+    {"only_a_shuffle_between", "error", {"[shared-race]", "shuffled_sum"}},
+    {"double_buffer_without_barrier", "error", {"[shared-race]", "double_buffer"}},
+    {"buffer_filled_again_too_early", "error", {"[shared-race]", "producer_and_consumer"}},
+    {"flag_without_fence", "error", {"[shared-race]", "shared_behind_global_flag"}},
+    {"race_in_inlined_code", "error", {"[shared-race]", "uses_a_library", ", called from ", "faults.cu:"}},
     {"histogram_without_atomics", "error", {"[shared-race]"}},
     {"neighbours_in_a_word", "error", {"[shared-race]", "halves"}},
     {"equal_values", "note", {"[shared-race-equal]"}},
@@ -78,9 +101,13 @@ const Fault faults[] = {
     {"copy_in_another_stream", "error", {"[stream-race]"}},
     {"memset_beside_non_blocking_stream", "error", {"[stream-race]"}},
     {"divergent_barrier", "error", {"[divergent-barrier]", "half_a_barrier"}},
+    {"warps_at_different_barriers",
+     "warning",
+     {"[barrier-place]", "barriers_in_branches", "this warp waits here, another one at ", "faults.cu:"}},
     {"barrier_never_complete", "error", {"[unmatched-barrier]"}},
     {"barrier_counts_differ", "error", {"[barrier-count]"}},
     {"shuffle_waits_for_ever", "error", {"[divergent-warp-operation]", "0xffffffff"}},
+    {"syncwarp_waits_for_ever", "error", {"[divergent-barrier]", "bar.warp.sync", "for lanes 0xffffffff"}},
     {"shuffle_from_outside", "error", {"[shuffle-source]"}},
     {"shuffle_outside_its_mask", "error", {"[member-mask]"}},
     {"stack_overflow", "error", {"[stack-overflow]"}},
@@ -95,7 +122,7 @@ TEST_CASE("planted faults are reported, their clean twins are not") {
     CAPTURE(name);
     for (const int seed : {1, 2, 3}) {
       CAPTURE(seed);
-      const Outcome faulty = run(name, seed);
+      const Outcome faulty = run(name, seed, fault.options);
       CAPTURE(faulty.text);
       CHECK(faulty.text.find("cuda_emulator: " + std::string(fault.severity)) != std::string::npos);
       for (const std::string text : fault.texts) {
@@ -103,7 +130,7 @@ TEST_CASE("planted faults are reported, their clean twins are not") {
         CHECK(faulty.text.find(text) != std::string::npos);
       }
       CHECK(faulty.status == (fault.severity == std::string("error") ? 99 : 0));
-      const Outcome twin = run(name + " clean", seed);
+      const Outcome twin = run(name + " clean", seed, fault.options);
       CAPTURE(twin.text);
       CHECK(twin.text == "");
       CHECK(twin.status == 0);

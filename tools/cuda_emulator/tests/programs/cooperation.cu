@@ -70,6 +70,33 @@ bool tiles_and_coalesced_groups() {
          odd.host()[0] == std::count_if(values.begin(), values.end(), [](int v) { return v % 2; });
 }
 
+/// Tiles of several warps meet and pass values through scratch memory that cooperative groups have in the reserved part
+/// of shared memory.
+__global__ void large_tiles(const int* in, int* sums, int* scans, int* from_lane_5) {
+  __shared__ cg::block_tile_memory<256> scratch;
+  const cg::thread_block block = cg::this_thread_block(scratch);
+  const auto tile = cg::tiled_partition<128>(block);
+  const int i = cg::this_grid().thread_rank();
+  sums[i] = cg::reduce(tile, in[i], cg::plus<int>());
+  tile.sync();
+  scans[i] = cg::exclusive_scan(tile, in[i]);
+  from_lane_5[i] = tile.shfl(in[i], 5) + 1000 * tile.any(in[i] == 22);
+}
+bool tiles_of_several_warps() {
+  const int n = 768, tile = 128;
+  std::vector<int> values(n), wanted(n), wanted_scans(n), wanted_lane_5(n);
+  for (int i = 0; i < n; ++i) values[i] = i * i % 23;
+  for (int t = 0; t < n; t += tile) {
+    const auto first = values.begin() + t, last = first + tile;
+    std::fill_n(wanted.begin() + t, tile, std::accumulate(first, last, 0));
+    std::exclusive_scan(first, last, wanted_scans.begin() + t, 0);
+    std::fill_n(wanted_lane_5.begin() + t, tile, first[5] + 1000 * (std::find(first, last, 22) != last));
+  }
+  DeviceVector<int> in(values), sums(n), scans(n), lane_5(n);
+  large_tiles<<<3, 256>>>(in.data(), sums.data(), scans.data(), lane_5.data());
+  return sums.host() == wanted && scans.host() == wanted_scans && lane_5.host() == wanted_lane_5;
+}
+
 __global__ void sum_in_one_pass(const int* values, int n, int* partial, unsigned* ticket, int* sum) {
   __shared__ int s[256];
   __shared__ bool last;
@@ -221,9 +248,45 @@ bool histogram_by_atomics() {
   return bins.host() == wanted;
 }
 
+/// Each tile of 64 or 128 threads turns its values round and adds them up. What its warps exchange is ordered by the tile alone.
+template <int size>
+__global__ void in_tiles(const int* in, int* turned, int* sums) {
+  __shared__ int values[512];
+  const auto tile = cg::tiled_partition<size>(cg::this_thread_block());
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  int* const mine = values + tile.meta_group_rank() * size;
+  for (int round = 0; round < 3; ++round) {
+    mine[tile.thread_rank()] = in[i] + round;
+    tile.sync();
+    turned[i] = mine[size - 1 - tile.thread_rank()];
+    tile.sync();
+  }
+  const int sum = cg::reduce(tile, in[i], cg::plus<int>());
+  if (tile.thread_rank() == 0) sums[i / size] = sum;
+}
+template <int size>
+bool right_in_tiles(const std::vector<int>& values) {
+  const int n = static_cast<int>(values.size());
+  DeviceVector<int> in(values), turned(n), sums(n / size);
+  in_tiles<size><<<n / 512, 512>>>(in.data(), turned.data(), sums.data());
+  const std::vector<int> out = turned.host(), found = sums.host();
+  bool right = true;
+  for (int i = 0; i < n; ++i) right &= out[i] == values[i / size * size + size - 1 - i % size] + 2;
+  for (int t = 0; t < n / size; ++t)
+    right &= found[t] == std::accumulate(values.begin() + t * size, values.begin() + (t + 1) * size, 0);
+  return right;
+}
+bool tiles_order_shared_memory() {
+  std::vector<int> values(2048);
+  std::iota(values.begin(), values.end(), 5);
+  return right_in_tiles<64>(values) && right_in_tiles<128>(values);
+}
+
 int main(int argc, char** argv) {
   return run_programs({{"grid_synchronisation", grid_synchronisation},
                        {"tiles_and_coalesced_groups", tiles_and_coalesced_groups},
+                       {"tiles_of_several_warps", tiles_of_several_warps},
+                       {"tiles_order_shared_memory", tiles_order_shared_memory},
                        {"last_block_reduction", last_block_reduction},
                        {"warp_aggregated_atomics", warp_aggregated_atomics},
                        {"sorting_network", sorting_network},

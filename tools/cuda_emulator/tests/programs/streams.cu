@@ -76,6 +76,33 @@ bool two_streams_with_events() {
   return right;
 }
 
+bool event_of_a_launch() {
+  // The launch itself records the event, which is all that orders the two streams.
+  const int n = 5000;
+  DeviceVector<int> values(n), result(n);
+  Stream first, second;
+  Event triggered;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticEvent;
+  attribute.val.programmaticEvent.event = triggered;
+  cudaLaunchConfig_t config{};
+  config.gridDim = 10;
+  config.blockDim = 128;
+  config.stream = first;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  CHECK_CUDA(cudaLaunchKernelEx(&config, fill, values.data(), n, 7));
+  CHECK_CUDA(cudaStreamWaitEvent(second, triggered));
+  scale_and_shift<<<(n + 127) / 128, 128, 0, second>>>(values.data(), result.data(), n, 2, 1);
+  second.wait();
+  const std::vector<int> host = result.host();
+  for (int i = 0; i < n; ++i) {
+    if (host[i] != 2 * (7 + i) + 1) return false;
+  }
+  first.wait();
+  return true;
+}
+
 bool default_stream_waits_for_all() {
   const int n = 300;
   DeviceVector<int> a(n), b(n), c(n);
@@ -419,6 +446,12 @@ bool priorities_and_occupancy() {
   right = right && blocks == 6 && block == 256 && grid == 8 * properties.multiProcessorCount &&
           attributes.sharedSizeBytes == 4096 * sizeof(int) && attributes.maxThreadsPerBlock == 256 &&
           attributes.numRegs > 0;
+  // Two blocks can have 48 KiB each, less the static part. Eight blocks must share 228 KiB.
+  std::size_t available = 0;
+  CHECK_CUDA(cudaOccupancyAvailableDynamicSMemPerBlock(&available, with_static_memory, 2, 256));
+  right = right && available == 32 << 10;
+  CHECK_CUDA(cudaOccupancyAvailableDynamicSMemPerBlock(&available, with_static_memory, 8, 256));
+  right = right && available > 0 && available <= (228 << 10) / 8 - (16 << 10);
   DeviceVector<int> out(2 * 256);
   with_static_memory<<<2, 256, 0, urgent>>>(out.data());
   CHECK_CUDA(cudaStreamSynchronize(urgent));
@@ -481,6 +514,7 @@ bool two_devices() {
 
 int main(int argc, char** argv) {
   return run_programs({{"two_streams_with_events", two_streams_with_events},
+                       {"event_of_a_launch", event_of_a_launch},
                        {"default_stream_waits_for_all", default_stream_waits_for_all},
                        {"graph_by_capture", graph_by_capture},
                        {"graph_by_nodes", graph_by_nodes},

@@ -6,6 +6,7 @@
 #include <thrust/scan.h>
 #include <thrust/sort.h>
 #include <thrust/transform_reduce.h>
+#include <cub/device/device_merge_sort.cuh>
 
 #include <algorithm>
 #include <map>
@@ -60,9 +61,56 @@ bool sums_by_key() {
   return found == wanted;
 }
 
+// Comparison sorts: merges that read one item beyond their tile and drop it.
+
+struct Record {
+  int key;
+  double weight;
+};
+
+bool comparison_sorts() {
+  for (const int size : {1, 100, 5000, 100'003}) {
+    const std::vector<unsigned> words = random_words(size);
+    const auto less = [] __host__ __device__(unsigned a, unsigned b) { return a % 1000 < b % 1000; };
+    const auto greater = [] __host__ __device__(unsigned a, unsigned b) { return a > b; };
+
+    thrust::device_vector<unsigned> device(words.begin(), words.end());
+    thrust::sort(device.begin(), device.end(), greater);
+    std::vector<unsigned> found(size), wanted = words;
+    thrust::copy(device.begin(), device.end(), found.begin());
+    std::sort(wanted.begin(), wanted.end(), greater);
+    if (found != wanted) return false;
+
+    thrust::device_vector<unsigned> keys(words.begin(), words.end()), values(size);
+    thrust::sequence(values.begin(), values.end());
+    thrust::stable_sort_by_key(keys.begin(), keys.end(), values.begin(), less);
+    std::vector<unsigned> order(size);
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](unsigned a, unsigned b) { return less(words[a], words[b]); });
+    thrust::copy(values.begin(), values.end(), found.begin());
+    if (found != order) return false;
+
+    std::vector<Record> records(size);
+    for (int i = 0; i < size; ++i) records[i] = {static_cast<int>(words[i] % 5000), i * 0.5};
+    DeviceVector<Record> device_records(records);
+    const auto by_key = [] __host__ __device__(const Record& a, const Record& b) { return a.key < b.key; };
+    std::size_t bytes = 0;
+    CHECK_CUDA(cub::DeviceMergeSort::StableSortKeys(nullptr, bytes, device_records.data(), size, by_key));
+    DeviceVector<char> room(bytes);
+    CHECK_CUDA(cub::DeviceMergeSort::StableSortKeys(room.data(), bytes, device_records.data(), size, by_key));
+    std::stable_sort(records.begin(), records.end(), by_key);
+    const std::vector<Record> sorted = device_records.host();
+    for (int i = 0; i < size; ++i)
+      if (sorted[i].key != records[i].key || sorted[i].weight != records[i].weight) return false;
+  }
+  return true;
+}
+
 int main(int argc, char** argv) {
   return run_programs({{"sort_and_transform", sort_and_transform},
                        {"reduce_and_scan", reduce_and_scan},
-                       {"sums_by_key", sums_by_key}},
+                       {"sums_by_key", sums_by_key},
+                       {"comparison_sorts", comparison_sorts}},
                       argc, argv);
 }
