@@ -123,6 +123,7 @@ sanitize-emulator: setup
 			cmake -S tools/cuda_emulator -B $$folder -G Ninja -DCUDA_EMULATOR_SANITIZE=$$sanitizer \
 				-DCUDA_EMULATOR_PROGRAMS=$(abspath $(BUILD))/tools/cuda_emulator/tests $(CMAKE_FLAGS) >/dev/null && \
 			cmake --build $$folder -j $(JOBS) --target cuda_emulator_tests && \
+			TSAN_OPTIONS=atexit_sleep_ms=0 \
 			ctest --test-dir $$folder --output-on-failure -j $(JOBS) -L '^cuda-emulator$$' || exit 1; \
 		done; \
 	fi
