@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <vector>
@@ -24,11 +23,8 @@ struct Side {
 struct Word {
   GridClocks clocks{64};
   EarlierOperations earlier;
-  std::unique_ptr<Granule, void (*)(Granule*)> granule{static_cast<Granule*>(std::calloc(2, sizeof(Granule))),
-                                                       [](Granule* g) {
-                                                         delete g->split.load();
-                                                         std::free(g);
-                                                       }};
+  std::unique_ptr<Granule> granule = std::make_unique<Granule>();
+  ~Word() { delete granule->split.load(); }
 
   Finding access(const Side& s, unsigned mask = 15) {
     Accessor me;
