@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "blas/refuse.h"
+
 /// Copies between host and device: vectors with increments, matrices with leading dimensions.
 namespace {
 
@@ -15,9 +17,9 @@ cublasStatus_t copy(std::int64_t count, std::int64_t width, std::int64_t element
                     std::int64_t from_pitch, void* to, std::int64_t to_pitch, cudaMemcpyKind kind, bool wait,
                     cudaStream_t stream) {
   if (count < 0 || width < 0 || element <= 0 || from_pitch < 1 || to_pitch < 1 || from_pitch < width ||
-      to_pitch < width) {
-    return CUBLAS_STATUS_INVALID_VALUE;
-  }
+      to_pitch < width)
+    return emulator::blas::invalid(
+        "copy of a vector or matrix: a size below 0, or a leading dimension too small");
   if (count == 0 || width == 0) return CUBLAS_STATUS_SUCCESS;
   const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements * element); };
   const auto lines = static_cast<std::size_t>(count);

@@ -16,16 +16,16 @@ struct Types {
 cublasStatus_t describe(cublasOperation_t transa, cublasOperation_t transb, std::int64_t m, std::int64_t n,
                         std::int64_t k, std::int64_t lda, std::int64_t ldb, std::int64_t ldc,
                         const Types& types, Gemm& gemm) {
-  if (!is_operation(transa) || !is_operation(transb) || m < 0 || n < 0 || k < 0) {
-    return CUBLAS_STATUS_INVALID_VALUE;
-  }
+  if (!is_operation(transa) || !is_operation(transb) || m < 0 || n < 0 || k < 0)
+    return invalid("product: unknown operation, or m, n or k below 0");
   gemm.transpose_a = transa != CUBLAS_OP_N;
   gemm.transpose_b = transb != CUBLAS_OP_N;
   const std::int64_t rows_a = gemm.transpose_a ? k : m, rows_b = gemm.transpose_b ? n : k;
   const auto short_of = [](std::int64_t ld, std::int64_t rows) {
     return ld < std::max<std::int64_t>(1, rows);
   };
-  if (short_of(lda, rows_a) || short_of(ldb, rows_b) || short_of(ldc, m)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (short_of(lda, rows_a) || short_of(ldb, rows_b) || short_of(ldc, m))
+    return invalid("product: lda, ldb or ldc is less than the rows of its matrix");
   const auto size = [](std::int64_t x) { return static_cast<std::size_t>(x); };
   gemm.m = size(m);
   gemm.n = size(n);
@@ -44,14 +44,14 @@ cublasStatus_t strided(cublasHandle_t handle, const char* what, const std::optio
                        const void* b, cudaDataType type_b, Int ldb, long long stride_b, const void* beta,
                        void* c, cudaDataType type_c, Int ldc, long long stride_c, Int count) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!compute) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (count < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!compute) return CUBLAS_STATUS_NOT_SUPPORTED;  // ex_compute has said why
+  if (count < 0) return invalid("product: batch count below 0");
   Gemm gemm;
   const cublasStatus_t status =
       describe(transa, transb, m, n, k, lda, ldb, ldc, {type_a, type_b, type_c, *compute}, gemm);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   if (m == 0 || n == 0 || count == 0) return CUBLAS_STATUS_SUCCESS;
-  if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!alpha || !beta) return invalid("product: alpha or beta is null");
   gemm.alpha = handle->scalar(alpha, compute->scale);
   gemm.beta = handle->scalar(beta, compute->scale);
   gemm.a.data = a;
@@ -74,14 +74,14 @@ cublasStatus_t batched(cublasHandle_t handle, const char* what, const std::optio
                        const void* const* b, cudaDataType type_b, Int ldb, const void* beta,
                        const void* const* c, cudaDataType type_c, Int ldc, Int count) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!compute) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (count < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!compute) return CUBLAS_STATUS_NOT_SUPPORTED;  // ex_compute has said why
+  if (count < 0) return invalid("product: batch count below 0");
   Gemm gemm;
   const cublasStatus_t status =
       describe(transa, transb, m, n, k, lda, ldb, ldc, {type_a, type_b, type_c, *compute}, gemm);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   if (m == 0 || n == 0 || count == 0) return CUBLAS_STATUS_SUCCESS;
-  if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!alpha || !beta) return invalid("product: alpha or beta is null");
   gemm.alpha = handle->scalar(alpha, compute->scale);
   gemm.beta = handle->scalar(beta, compute->scale);
   return enqueue_gemms(handle, what, std::vector<Gemm>(static_cast<std::size_t>(count), gemm), *compute, a, b,
@@ -96,13 +96,13 @@ cublasStatus_t grouped(cublasHandle_t handle, const char* what, const std::optio
                        const Int* ldb, const void* beta, const void* const* c, cudaDataType type_c,
                        const Int* ldc, Int group_count, const Int* group_size) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!compute) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (group_count < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!compute) return CUBLAS_STATUS_NOT_SUPPORTED;  // ex_compute has said why
+  if (group_count < 0) return invalid("product: group count below 0");
   const std::size_t scalar_bytes = element_bytes(compute->scale);
   std::vector<Gemm> gemms;
   for (Int g = 0; g < group_count; ++g) {
     Gemm gemm;
-    if (group_size[g] < 0) return CUBLAS_STATUS_INVALID_VALUE;
+    if (group_size[g] < 0) return invalid("product: group size below 0");
     const cublasStatus_t status = describe(transa[g], transb[g], m[g], n[g], k[g], lda[g], ldb[g], ldc[g],
                                            {type_a, type_b, type_c, *compute}, gemm);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -121,6 +121,7 @@ cublasStatus_t grouped(cublasHandle_t handle, const char* what, const std::optio
 std::optional<Compute> ex_compute(cublasHandle_t handle, cublasComputeType_t type, cudaDataType a,
                                   cudaDataType b, cudaDataType c) {
   std::optional<Compute> compute = compute_of(type, a, b, c);
+  if (!compute) refuse_types(type, a, b, c);
   if (compute && handle && type == CUBLAS_COMPUTE_32F && a == CUDA_R_32F) {
     compute->rounding = plain_compute<float>(handle)->rounding;
   }

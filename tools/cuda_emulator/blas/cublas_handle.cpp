@@ -13,7 +13,7 @@ cublasLogCallback log_callback = nullptr;
 template <class T, class Value>
 cublasStatus_t get(const cublasContext* handle, Value cublasContext::*member, T* to) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!to) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!to) return emulator::blas::invalid("handle: the place for the property is null");
   *to = handle->*member;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -30,7 +30,7 @@ cublasStatus_t set(cublasContext* handle, Value cublasContext::*member, Value va
 extern "C" {
 
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
-  if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!handle) return emulator::blas::invalid("cublasCreate: the handle is null");
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   *handle = new cublasContext;
@@ -47,13 +47,13 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
 
 cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int* version) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!version) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!version) return emulator::blas::invalid("cublasGetVersion: the version is null");
   *version = CUBLAS_VERSION;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasGetProperty(libraryPropertyType type, int* value) {
-  if (!value) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!value) return emulator::blas::invalid("cublasGetProperty: the value is null");
   switch (type) {
     case MAJOR_VERSION:
       *value = CUBLAS_VER_MAJOR;
@@ -65,14 +65,15 @@ cublasStatus_t cublasGetProperty(libraryPropertyType type, int* value) {
       *value = CUBLAS_VER_PATCH;
       return CUBLAS_STATUS_SUCCESS;
   }
-  return CUBLAS_STATUS_INVALID_VALUE;
+  return emulator::blas::invalid("cublasGetProperty: unknown property");
 }
 
 size_t cublasGetCudartVersion(void) { return CUDART_VERSION; }
 
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void* workspace, size_t bytes) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0)
+    return emulator::blas::invalid("cublasSetWorkspace: the workspace is no multiple of 256");
   handle->workspace = bytes ? workspace : nullptr;
   handle->workspace_bytes = bytes;
   return CUBLAS_STATUS_SUCCESS;
@@ -93,7 +94,7 @@ cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_
 }
 cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
   if (mode != CUBLAS_POINTER_MODE_HOST && mode != CUBLAS_POINTER_MODE_DEVICE)
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return emulator::blas::invalid("cublasSetPointerMode: unknown mode");
   return set(handle, &cublasContext::pointer_mode, mode);
 }
 cublasStatus_t cublasGetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t* mode) {
@@ -112,7 +113,7 @@ cublasStatus_t cublasGetSmCountTarget(cublasHandle_t handle, int* count) {
   return get(handle, &cublasContext::sm_count_target, count);
 }
 cublasStatus_t cublasSetSmCountTarget(cublasHandle_t handle, int count) {
-  if (count < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (count < 0) return emulator::blas::invalid("cublasSetSmCountTarget: a count below 0");
   return set(handle, &cublasContext::sm_count_target, count);
 }
 
@@ -125,7 +126,7 @@ cublasStatus_t cublasSetLoggerCallback(cublasLogCallback callback) {
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasGetLoggerCallback(cublasLogCallback* callback) {
-  if (!callback) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!callback) return emulator::blas::invalid("cublasGetLoggerCallback: the callback is null");
   *callback = log_callback;
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -15,10 +15,9 @@ cublasStatus_t describe_gemv(cublasHandle_t handle, cublasOperation_t transpose,
                              const T* beta, std::int64_t incy, Gemm& gemm) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!is_operation(transpose) || m < 0 || n < 0 || lda < std::max<std::int64_t>(1, m) || incx == 0 ||
-      incy == 0) {
-    return CUBLAS_STATUS_INVALID_VALUE;
-  }
-  if (incx < 0 || incy < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+      incy == 0)
+    return invalid("gemv: unknown operation, m or n below 0, lda less than m, or an increment of 0");
+  if (incx < 0 || incy < 0) return not_supported("gemv, ger: an increment below 0");
   gemm.transpose_a = transpose != CUBLAS_OP_N;
   gemm.m = size(gemm.transpose_a ? n : m);
   gemm.n = 1;
@@ -27,7 +26,7 @@ cublasStatus_t describe_gemv(cublasHandle_t handle, cublasOperation_t transpose,
   gemm.b = {nullptr, data_type<T>, gemm.k, 1, incx, true};
   gemm.c = {nullptr, data_type<T>, gemm.m, 1, incy, true};
   if (gemm.m == 0) return CUBLAS_STATUS_SUCCESS;
-  if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!alpha || !beta) return invalid("gemv, geam: alpha or beta is null");
   gemm.alpha = handle->scalar(alpha, data_type<T>);
   gemm.beta = handle->scalar(beta, data_type<T>);
   return CUBLAS_STATUS_SUCCESS;
@@ -70,8 +69,8 @@ cublasStatus_t ger(cublasHandle_t handle, const char* what, std::int64_t m, std:
                    const T* x, std::int64_t incx, const T* y, std::int64_t incy, T* a, std::int64_t lda) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (m < 0 || n < 0 || incx == 0 || incy == 0 || lda < std::max<std::int64_t>(1, m))
-    return CUBLAS_STATUS_INVALID_VALUE;
-  if (incx < 0 || incy < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return invalid("ger: m or n below 0, lda less than m, or an increment of 0");
+  if (incx < 0 || incy < 0) return not_supported("gemv, ger: an increment below 0");
   if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
   Gemm gemm;
   gemm.m = size(m);
@@ -95,11 +94,11 @@ cublasStatus_t geam(cublasHandle_t handle, const char* what, cublasOperation_t t
   const bool ta = transa != CUBLAS_OP_N, tb = transb != CUBLAS_OP_N;
   const auto least = [](std::int64_t rows) { return std::max<std::int64_t>(1, rows); };
   if (!is_operation(transa) || !is_operation(transb) || m < 0 || n < 0 || lda < least(ta ? n : m) ||
-      ldb < least(tb ? n : m) || ldc < least(m) || (c == a && ta) || (c == b && tb)) {
-    return CUBLAS_STATUS_INVALID_VALUE;
-  }
+      ldb < least(tb ? n : m) || ldc < least(m) || (c == a && ta) || (c == b && tb))
+    return invalid(
+        "geam: unknown operation, m or n below 0, a leading dimension too small, or C is a transposed input");
   if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
-  if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!alpha || !beta) return invalid("gemv, geam: alpha or beta is null");
   const cudaDataType type = data_type<T>;
   const Scalar alpha_scalar = handle->scalar(alpha, type), beta_scalar = handle->scalar(beta, type);
   const Matrix in_a{a, type, size(ta ? n : m), size(ta ? m : n), lda, false},
@@ -139,8 +138,9 @@ cublasStatus_t dgmm(cublasHandle_t handle, const char* what, cublasSideMode_t si
                     std::int64_t ldc) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   const std::int64_t least = std::max<std::int64_t>(1, m);
-  if (m < 0 || n < 0 || lda < least || ldc < least) return CUBLAS_STATUS_INVALID_VALUE;
-  if (incx <= 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (m < 0 || n < 0 || lda < least || ldc < least)
+    return invalid("dgmm: m or n below 0, or lda or ldc less than m");
+  if (incx <= 0) return not_supported("dgmm: an increment of 0 or below");
   if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
   const bool left = side == CUBLAS_SIDE_LEFT;
   const Matrix in{a, data_type<T>, size(m), size(n), lda, false},

@@ -50,7 +50,7 @@ cublasStatus_t axpy(cublasHandle_t handle, const char* what, const void* alpha, 
                     Vector x, Vector y) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (x.n <= 0) return CUBLAS_STATUS_SUCCESS;
-  if (!alpha) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!alpha) return invalid("axpy, scal: alpha is null");
   return enqueue(handle->stream, what, [=, scale = handle->scalar(alpha, alpha_type)](unsigned operation) {
     const Access access{operation, what};
     const std::optional<double> factor = scale.value(access);
@@ -68,7 +68,7 @@ cublasStatus_t scal(cublasHandle_t handle, const char* what, const void* alpha, 
                     Vector x) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (x.n <= 0 || x.increment <= 0) return CUBLAS_STATUS_SUCCESS;
-  if (!alpha) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!alpha) return invalid("axpy, scal: alpha is null");
   return enqueue(handle->stream, what, [=, scale = handle->scalar(alpha, alpha_type)](unsigned operation) {
     const Access access{operation, what};
     const std::optional<double> factor = scale.value(access);
@@ -104,7 +104,7 @@ cublasStatus_t rot(cublasHandle_t handle, const char* what, Vector x, Vector y, 
                    cudaDataType type) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (x.n <= 0) return CUBLAS_STATUS_SUCCESS;
-  if (!c || !s) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!c || !s) return invalid("rot: c or s is null");
   const Scalar cosine_scalar = handle->scalar(c, type), sine_scalar = handle->scalar(s, type);
   return enqueue(handle->stream, what, [=](unsigned operation) {
     const Access access{operation, what};
@@ -125,7 +125,7 @@ cublasStatus_t rot(cublasHandle_t handle, const char* what, Vector x, Vector y, 
 template <class F>
 cublasStatus_t reduce(cublasHandle_t handle, const char* what, void* result, cudaDataType type, F compute) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!result) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!result) return invalid("reduction: the result is null");
   const bool on_device = handle->scalars_on_device();
   const cublasStatus_t status = enqueue(handle->stream, what, [=](unsigned operation) {
     const Access access{operation, what};
@@ -255,30 +255,35 @@ using emulator::blas::data_type;
   cublasStatus_t cublasAxpyEx##SUFFIX(cublasHandle_t handle, Int n, const void* alpha,                       \
                                       cudaDataType alpha_type, const void* x, cudaDataType x_type, Int incx, \
                                       void* y, cudaDataType y_type, Int incy, cudaDataType) {                \
-    if (!known(alpha_type) || !known(x_type) || !known(y_type)) return CUBLAS_STATUS_NOT_SUPPORTED;          \
+    if (!known(alpha_type) || !known(x_type) || !known(y_type))                                              \
+      return not_supported("cublasAxpyEx: a type other than R_16F, R_16BF, R_32F, R_64F");                   \
     return emulator::blas::axpy(handle, "cublasAxpyEx", alpha, alpha_type, {x, x_type, n, incx},             \
                                 {y, y_type, n, incy});                                                       \
   }                                                                                                          \
   cublasStatus_t cublasScalEx##SUFFIX(cublasHandle_t handle, Int n, const void* alpha,                       \
                                       cudaDataType alpha_type, void* x, cudaDataType x_type, Int incx,       \
                                       cudaDataType) {                                                        \
-    if (!known(alpha_type) || !known(x_type)) return CUBLAS_STATUS_NOT_SUPPORTED;                            \
+    if (!known(alpha_type) || !known(x_type))                                                                \
+      return not_supported("cublasScalEx: a type other than R_16F, R_16BF, R_32F, R_64F");                   \
     return emulator::blas::scal(handle, "cublasScalEx", alpha, alpha_type, {x, x_type, n, incx});            \
   }                                                                                                          \
   cublasStatus_t cublasDotEx##SUFFIX(cublasHandle_t handle, Int n, const void* x, cudaDataType x_type,       \
                                      Int incx, const void* y, cudaDataType y_type, Int incy, void* result,   \
                                      cudaDataType result_type, cudaDataType) {                               \
-    if (!known(x_type) || !known(y_type) || !known(result_type)) return CUBLAS_STATUS_NOT_SUPPORTED;         \
+    if (!known(x_type) || !known(y_type) || !known(result_type))                                             \
+      return not_supported("cublasDotEx: a type other than R_16F, R_16BF, R_32F, R_64F");                    \
     return emulator::blas::dot(handle, "cublasDotEx", {x, x_type, n, incx}, {y, y_type, n, incy}, result,    \
                                result_type);                                                                 \
   }                                                                                                          \
   cublasStatus_t cublasNrm2Ex##SUFFIX(cublasHandle_t handle, Int n, const void* x, cudaDataType x_type,      \
                                       Int incx, void* result, cudaDataType result_type, cudaDataType) {      \
-    if (!known(x_type) || !known(result_type)) return CUBLAS_STATUS_NOT_SUPPORTED;                           \
+    if (!known(x_type) || !known(result_type))                                                               \
+      return not_supported("cublasNrm2Ex: a type other than R_16F, R_16BF, R_32F, R_64F");                   \
     return emulator::blas::nrm2(handle, "cublasNrm2Ex", {x, x_type, n, incx}, result, result_type);          \
   }
 
 using emulator::blas::known;
+using emulator::blas::not_supported;
 
 extern "C" {
 EMULATOR_VECTOR(float, S, s, , int)

@@ -8,6 +8,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "instructions/float8.h"
 #include "instructions/half.h"
 
 /// Numbers as matrices hold them, and as products compute with them: every value is a double in between.
@@ -20,10 +21,19 @@ struct Bfloat16 {
   std::uint16_t bits;
 };
 
+struct E4m3 {
+  std::uint8_t bits;
+};
+struct E5m2 {
+  std::uint8_t bits;
+};
+
 /// Bytes of an element; 0 for types that no function here takes.
 constexpr std::size_t element_bytes(cudaDataType type) {
   switch (type) {
     case CUDA_R_8I:
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2:
       return 1;
     case CUDA_R_16F:
     case CUDA_R_16BF:
@@ -47,13 +57,20 @@ inline double to_double(std::int64_t x) { return static_cast<double>(x); }
 inline double to_double(Half x) { return half_to_float(x.bits); }
 inline double to_double(Bfloat16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
 
-/// Nearest value of the type, ties to even. Integers: modulo 2^32 from the exact value, as sums of products wrap.
+inline double to_double(E4m3 x) { return half_to_float(e4m3_to_half(x.bits)); }
+inline double to_double(E5m2 x) { return half_to_float(e5m2_to_half(x.bits)); }
+
+/// Nearest value of the type, ties to even. 8-bit floats: at most the largest finite value. Integers: modulo 2^32 from the exact value, as sums of products wrap.
 template <class T>
 T from_double(double x) {
   if constexpr (std::is_same_v<T, Half>) {
     return {float_to_half(to_odd(x))};
   } else if constexpr (std::is_same_v<T, Bfloat16>) {
     return {float_to_bfloat(to_odd(x))};
+  } else if constexpr (std::is_same_v<T, E4m3>) {
+    return {float_to_e4m3(x)};
+  } else if constexpr (std::is_same_v<T, E5m2>) {
+    return {float_to_e5m2(x)};
   } else if constexpr (std::is_integral_v<T>) {
     if (!(std::fabs(x) < 9e18)) return 0;
     return static_cast<T>(static_cast<std::int64_t>(x));
@@ -76,6 +93,10 @@ auto with_type(cudaDataType type, F&& f) {
       return f(static_cast<Half*>(nullptr));
     case CUDA_R_16BF:
       return f(static_cast<Bfloat16*>(nullptr));
+    case CUDA_R_8F_E4M3:
+      return f(static_cast<E4m3*>(nullptr));
+    case CUDA_R_8F_E5M2:
+      return f(static_cast<E5m2*>(nullptr));
     case CUDA_R_64F:
       return f(static_cast<double*>(nullptr));
     default:

@@ -83,6 +83,38 @@ std::optional<Compute> compute_of(cublasComputeType_t type, cudaDataType a, cuda
   return std::nullopt;
 }
 
+namespace {
+
+std::string name_of(cudaDataType type) {
+  switch (type) {
+    case CUDA_R_8I:
+      return "R_8I";
+    case CUDA_R_32I:
+      return "R_32I";
+    case CUDA_R_16F:
+      return "R_16F";
+    case CUDA_R_16BF:
+      return "R_16BF";
+    case CUDA_R_32F:
+      return "R_32F";
+    case CUDA_R_64F:
+      return "R_64F";
+    case CUDA_R_8F_E4M3:
+      return "R_8F_E4M3";
+    case CUDA_R_8F_E5M2:
+      return "R_8F_E5M2";
+    default:
+      return "cudaDataType " + std::to_string(type);
+  }
+}
+
+}  // namespace
+
+cublasStatus_t refuse_types(cublasComputeType_t type, cudaDataType a, cudaDataType b, cudaDataType c) {
+  return not_supported("product of A " + name_of(a) + " and B " + name_of(b) + " into " + name_of(c) +
+                       " with cublasComputeType_t " + std::to_string(type));
+}
+
 const char* status_name(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS:

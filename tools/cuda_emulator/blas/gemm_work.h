@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blas/gemm.h"
+#include "blas/refuse.h"
 #include "runtime/library.h"
 
 /// How the libraries' calls become work of a stream, and how work gets at matrices in device memory.
@@ -102,6 +103,8 @@ struct Compute {
 };
 /// Empty for combinations of types that cuBLAS does not support.
 std::optional<Compute> compute_of(cublasComputeType_t type, cudaDataType a, cudaDataType b, cudaDataType c);
+/// refuse() for what compute_of does not take.
+cublasStatus_t refuse_types(cublasComputeType_t type, cudaDataType a, cudaDataType b, cudaDataType c);
 
 /// "CUBLAS_STATUS_SUCCESS" and a sentence.
 const char* status_name(cublasStatus_t status);

@@ -3,6 +3,9 @@
 #include <cstring>
 #include <new>
 #include <span>
+#include <string>
+
+#include "blas/refuse.h"
 
 using namespace emulator::blas;
 
@@ -107,7 +110,11 @@ const Attribute* find(std::span<const Attribute> attributes, int number) {
 cublasStatus_t set(std::span<const Attribute> attributes, void* descriptor, int number, const void* value,
                    std::size_t bytes) {
   const Attribute* const attribute = find(attributes, number);
-  if (!descriptor || !value || !attribute || attribute->bytes != bytes) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!attribute) return invalid("set: unknown attribute " + std::to_string(number));
+  if (attribute->bytes != bytes)
+    return invalid("set: attribute " + std::to_string(number) + " has " + std::to_string(attribute->bytes) +
+                   " bytes, not " + std::to_string(bytes));
+  if (!descriptor || !value) return invalid("set: the descriptor or the value is null");
   std::memcpy(static_cast<std::byte*>(descriptor) + attribute->offset, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -116,10 +123,14 @@ cublasStatus_t set(std::span<const Attribute> attributes, void* descriptor, int 
 cublasStatus_t get(std::span<const Attribute> attributes, const void* descriptor, int number, void* value,
                    std::size_t bytes, std::size_t* written) {
   const Attribute* const attribute = find(attributes, number);
-  if (!descriptor || !attribute || (bytes == 0 && !written)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!attribute) return invalid("get: unknown attribute " + std::to_string(number));
+  if (!descriptor || (bytes == 0 && !written))
+    return invalid("get: the descriptor is null, or neither value nor size is wanted");
   if (written) *written = attribute->bytes;
   if (bytes == 0) return CUBLAS_STATUS_SUCCESS;
-  if (!value || bytes < attribute->bytes) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!value || bytes < attribute->bytes)
+    return invalid("get: attribute " + std::to_string(number) + " needs " + std::to_string(attribute->bytes) +
+                   " bytes");
   std::memcpy(value, static_cast<const std::byte*>(descriptor) + attribute->offset, attribute->bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -127,14 +138,14 @@ cublasStatus_t get(std::span<const Attribute> attributes, const void* descriptor
 /// Puts a descriptor into memory that the program gives.
 template <class D, class Opaque>
 cublasStatus_t init(Opaque* opaque, std::size_t bytes, const D& descriptor) {
-  if (!opaque || bytes < sizeof(D)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!opaque || bytes < sizeof(D)) return invalid("init: the descriptor is null or too small");
   new (opaque) D(descriptor);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 template <class D, class Opaque>
 cublasStatus_t create(Opaque** handle, const D& descriptor) {
-  if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!handle) return invalid("create: the descriptor is null");
   *handle = new Opaque{};
   return init(*handle, sizeof(Opaque), descriptor);
 }

@@ -11,7 +11,7 @@ struct cublasLtContext {
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!handle) return emulator::blas::invalid("cublasLtCreate: the handle is null");
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   *handle = new cublasLtContext{device};
@@ -30,7 +30,7 @@ size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
 size_t cublasLtGetCudartVersion(void) { return CUDART_VERSION; }
 
 cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int* value) {
-  if (!value) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!value) return emulator::blas::invalid("cublasLtGetProperty: the value is null");
   switch (type) {
     case MAJOR_VERSION:
       *value = CUBLAS_VER_MAJOR;
@@ -42,11 +42,11 @@ cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int* value) {
       *value = CUBLAS_VER_PATCH;
       return CUBLAS_STATUS_SUCCESS;
   }
-  return CUBLAS_STATUS_INVALID_VALUE;
+  return emulator::blas::invalid("cublasLtGetProperty: unknown property");
 }
 
 cublasStatus_t cublasLtHeuristicsCacheGetCapacity(size_t* capacity) {
-  if (!capacity) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!capacity) return emulator::blas::invalid("cublasLtHeuristicsCacheGetCapacity: the capacity is null");
   *capacity = 0;
   return CUBLAS_STATUS_SUCCESS;
 }

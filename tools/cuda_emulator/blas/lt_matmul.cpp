@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "blas/gemm_work.h"
 #include "blas/lt_descriptors.h"
@@ -68,18 +69,51 @@ bool known_epilogue(unsigned epilogue) {
 
 cublasStatus_t check_layout(const LayoutDescriptor& layout) {
   if (layout.order != CUBLASLT_ORDER_COL && layout.order != CUBLASLT_ORDER_ROW)
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (layout.batch_mode != CUBLASLT_BATCH_MODE_STRIDED) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return not_supported("order " + std::to_string(layout.order) + " of a matrix: only rows and columns");
+  if (layout.batch_mode != CUBLASLT_BATCH_MODE_STRIDED)
+    return not_supported("batches of a matrix other than strided ones");
   const std::uint64_t length = layout.order == CUBLASLT_ORDER_ROW ? layout.columns : layout.rows;
   if (layout.ld < static_cast<std::int64_t>(length) || layout.batch_count < 1)
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return invalid("a matrix whose leading dimension is less than its rows, or whose batch count is below 1");
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+bool is_float8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+
+/// Products of 8-bit floats (cublasLtMatmul, "FP8 data types"): not of two e5m2; C is of 16 bits where D is of 8.
+bool float8_types(cudaDataType a, cudaDataType b, cudaDataType c, cudaDataType d) {
+  const bool halves = c == CUDA_R_16F || c == CUDA_R_16BF;
+  return is_float8(a) && is_float8(b) && (a == CUDA_R_8F_E4M3 || b == CUDA_R_8F_E4M3) &&
+         (is_float8(d) ? halves : c == d && (halves || c == CUDA_R_32F));
+}
+
+/// Refuses what 8-bit floats do not allow, and scales where nothing is scaled.
+cublasStatus_t check_scales(const Plan& plan, bool float8) {
+  const MatmulDescriptor& description = plan.description;
+  if (description.amax_d || description.auxiliary_scale || description.auxiliary_amax ||
+      description.d_out_scale)
+    return not_supported("AMAX_D, D_OUT_SCALE, and scale or AMAX of the auxiliary matrix");
+  if (description.a_scale_mode || description.b_scale_mode || description.c_scale_mode ||
+      description.d_scale_mode)
+    return not_supported("scale modes other than CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F");
+  if (!float8 && (description.a_scale || description.b_scale))
+    return not_supported("A_SCALE and B_SCALE of factors that are no 8-bit floats");
+  if (description.c_scale) return not_supported("C_SCALE, which is for a C of 8-bit floats");
+  if (description.d_scale && !is_float8(static_cast<cudaDataType>(plan.layout_d.type)))
+    return not_supported("D_SCALE of a D that is no 8-bit float");
+  if (!float8) return CUBLAS_STATUS_SUCCESS;
+  if (description.transa != CUBLAS_OP_T || description.transb != CUBLAS_OP_N)
+    return not_supported("8-bit floats but for A transposed and B not");
+  for (const LayoutDescriptor* layout : {&plan.layout_a, &plan.layout_b, &plan.layout_d})
+    if (layout->rows % 16 || layout->columns % 16 || layout->order != CUBLASLT_ORDER_COL)
+      return not_supported("8-bit floats but for dimensions that are multiples of 16, in column order");
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t make_plan(const cublasLtMatmulDesc_t desc, const cublasLtMatrixLayout_t a,
                          const cublasLtMatrixLayout_t b, const cublasLtMatrixLayout_t c,
                          const cublasLtMatrixLayout_t d, Plan& plan) {
-  if (!desc || !a || !b || !c || !d) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!desc || !a || !b || !c || !d) return invalid("product: a descriptor is null");
   MatmulDescriptor& description = plan.description = inside<MatmulDescriptor>(desc);
   plan.layout_a = inside<LayoutDescriptor>(a);
   plan.layout_b = inside<LayoutDescriptor>(b);
@@ -90,22 +124,32 @@ cublasStatus_t make_plan(const cublasLtMatmulDesc_t desc, const cublasLtMatrixLa
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
   const auto type = [](const LayoutDescriptor& layout) { return static_cast<cudaDataType>(layout.type); };
+  const auto compute_type = static_cast<cublasComputeType_t>(description.compute_type);
+  const bool float8 =
+      float8_types(type(plan.layout_a), type(plan.layout_b), type(plan.layout_c), type(plan.layout_d)) &&
+      compute_type == CUBLAS_COMPUTE_32F;
   const std::optional<Compute> compute =
-      compute_of(static_cast<cublasComputeType_t>(description.compute_type), type(plan.layout_a),
-                 type(plan.layout_b), type(plan.layout_d));
-  if (!compute || plan.layout_c.type != plan.layout_d.type || compute->scale != description.scale_type) {
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-  }
+      float8 ? Compute{CUDA_R_32F, InputRounding::none}
+             : compute_of(compute_type, type(plan.layout_a), type(plan.layout_b), type(plan.layout_d));
+  if (!compute)
+    return refuse_types(compute_type, type(plan.layout_a), type(plan.layout_b), type(plan.layout_d));
+  if (!float8 && plan.layout_c.type != plan.layout_d.type)
+    return not_supported("a C whose type is not that of D");
+  if (compute->scale != description.scale_type)
+    return not_supported("scale type " + std::to_string(description.scale_type) +
+                         ": the compute type wants cudaDataType " + std::to_string(compute->scale));
   plan.compute = *compute;
-  const bool scaled = description.a_scale || description.b_scale || description.c_scale ||
-                      description.d_scale || description.amax_d || description.auxiliary_scale ||
-                      description.auxiliary_amax || description.d_out_scale;
-  if (scaled || description.fill_mode != CUBLAS_FILL_MODE_FULL || description.transc != CUBLAS_OP_N ||
-      description.transa > CUBLAS_OP_C || description.transb > CUBLAS_OP_C || description.pointer_mode < 0 ||
-      description.pointer_mode > CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST ||
-      !known_epilogue(description.epilogue)) {
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-  }
+  if (const cublasStatus_t status = check_scales(plan, float8); status != CUBLAS_STATUS_SUCCESS)
+    return status;
+  if (description.fill_mode != CUBLAS_FILL_MODE_FULL) return not_supported("FILL_MODE other than full");
+  if (description.transc != CUBLAS_OP_N) return not_supported("TRANSC");
+  if (description.transa > CUBLAS_OP_C || description.transb > CUBLAS_OP_C)
+    return not_supported("unknown TRANSA or TRANSB");
+  if (description.pointer_mode < 0 ||
+      description.pointer_mode > CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST)
+    return not_supported("pointer mode " + std::to_string(description.pointer_mode));
+  if (!known_epilogue(description.epilogue))
+    return not_supported("epilogue " + std::to_string(description.epilogue));
   plan.transpose_a = description.transa != CUBLAS_OP_N;
   plan.transpose_b = description.transb != CUBLAS_OP_N;
   plan.m = plan.layout_d.rows;
@@ -119,22 +163,28 @@ cublasStatus_t make_plan(const cublasLtMatmulDesc_t desc, const cublasLtMatrixLa
       plan.layout_a.batch_count != plan.layout_d.batch_count ||
       plan.layout_b.batch_count != plan.layout_d.batch_count ||
       plan.layout_c.batch_count != plan.layout_d.batch_count) {
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return invalid("product: rows, columns or batch counts of A, B, C and D do not fit together");
   }
   const cudaDataType d_type = type(plan.layout_d);
-  plan.bias_type = description.bias_type < 0 ? d_type : static_cast<cudaDataType>(description.bias_type);
+  // Biases of products of 8-bit floats have 16 bits (cublasLtMatmul, "FP8 data types").
+  const cudaDataType bias_type = !float8                            ? d_type
+                                 : plan.layout_c.type == CUDA_R_16F ? CUDA_R_16F
+                                                                    : CUDA_R_16BF;
+  plan.bias_type = description.bias_type < 0 ? bias_type : static_cast<cudaDataType>(description.bias_type);
   plan.auxiliary_type =
       description.auxiliary_type < 0 ? d_type : static_cast<cudaDataType>(description.auxiliary_type);
   if (element_bytes(plan.bias_type) == 0 || element_bytes(plan.auxiliary_type) == 0)
-    return CUBLAS_STATUS_NOT_SUPPORTED;
+    return not_supported("this type of the bias or the auxiliary matrix");
   if (plan.has(epilogue_bias | epilogue_bgrad | epilogue_bgrada | epilogue_bgradb) && !description.bias) {
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return invalid("the epilogue needs BIAS_POINTER");
   }
   if (plan.has(epilogue_auxiliary)) {
-    if (plan.layout_d.order != CUBLASLT_ORDER_COL) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (plan.layout_d.order != CUBLASLT_ORDER_COL)
+      return not_supported("an auxiliary matrix where D is in row order");
     if (!description.auxiliary || description.auxiliary_ld < static_cast<std::int64_t>(plan.m) ||
         description.auxiliary_ld % (plan.relu_mask() ? 128 : 8) != 0) {
-      return CUBLAS_STATUS_INVALID_VALUE;
+      return invalid(
+          "EPILOGUE_AUX_POINTER is null, or EPILOGUE_AUX_LD too small or no multiple of 8 (128 for a mask)");
     }
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -174,6 +224,7 @@ class RowScalars {
 /// One product of a batch, with the host addresses of all that it uses.
 struct Batch {
   std::vector<double> alpha, beta;
+  double scale_d = 1;  ///< of the result, for 8-bit floats
   bool any_beta = false;
   View c, d;
   const void* bias_in = nullptr;
@@ -211,6 +262,12 @@ class Matmul {
         !beta.read(access_, plan_.m, offset, batch.beta)) {
       return false;
     }
+    const MatmulDescriptor& description = plan_.description;
+    const std::optional<double> scale_a = scale(description.a_scale), scale_b = scale(description.b_scale),
+                                scale_d = scale(description.d_scale);
+    if (!scale_a || !scale_b || !scale_d) return false;
+    for (double& x : batch.alpha) x *= *scale_a * *scale_b;
+    batch.scale_d = *scale_d;
     const auto used = [](const std::vector<double>& values) {
       return std::any_of(values.begin(), values.end(), [](double x) { return x != 0; });
     };
@@ -237,6 +294,11 @@ class Matmul {
     products_.push_back(product);
     batches_.push_back(std::move(batch));
     return true;
+  }
+
+  /// A factor in device memory; 1 where the descriptor names none. Nothing after a report.
+  std::optional<double> scale(const void* pointer) const {
+    return pointer ? Scalar(pointer, CUDA_R_32F, true).value(access_) : 1.0;
   }
 
   bool prepare_epilogue(Batch& batch, std::size_t index) {
@@ -307,7 +369,7 @@ class Matmul {
           x += batch.beta[i] * load(batch.c.type, batch.c.data, place(batch.c, i, j));
         x = epilogue(batch, i, j, x);
         if (gradient) gradient[i] += x;
-        store(batch.d.type, const_cast<void*>(batch.d.data), place(batch.d, i, j), x);
+        store(batch.d.type, const_cast<void*>(batch.d.data), place(batch.d, i, j), batch.scale_d * x);
       }
     }
   }
@@ -358,11 +420,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const cublasStatus_t status = make_plan(desc, a_desc, b_desc, c_desc, d_desc, plan);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   if (plan.m == 0 || plan.n == 0) return CUBLAS_STATUS_SUCCESS;
-  if (!alpha || !a || !b || !d) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!alpha || !a || !b || !d) return invalid("product: alpha, A, B or D is null");
   const int mode = plan.description.pointer_mode;
   const cudaDataType type = plan.compute.scale;
   const bool beta_zero = mode == CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO;
-  if (!beta_zero && !beta) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!beta_zero && !beta) return invalid("product: beta is null");
   const RowScalars alphas(alpha, type, mode == CUBLASLT_POINTER_MODE_DEVICE,
                           mode >= CUBLASLT_POINTER_MODE_DEVICE_VECTOR);
   const RowScalars betas(beta_zero ? nullptr : beta, type, mode == CUBLASLT_POINTER_MODE_DEVICE,
@@ -383,7 +445,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int* found) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!found || !preference || wanted < 1 || !results) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!found || !preference || wanted < 1 || !results)
+    return invalid("heuristic: an argument is null, or no result is wanted");
   *found = 0;
   Plan plan;
   const cublasStatus_t status = make_plan(desc, a, b, c, d, plan);
@@ -402,7 +465,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!algorithm || !result) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!algorithm || !result) return invalid("algorithm check: an argument is null");
   Plan plan;
   const cublasStatus_t status = make_plan(desc, a, b, c, d, plan);
   *result = {};
@@ -413,22 +476,22 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t,
-                                        cudaDataType_t a, cudaDataType_t b, cudaDataType_t, cudaDataType_t d,
-                                        int wanted, int ids[], int* found) {
+                                        cudaDataType_t a, cudaDataType_t b, cudaDataType_t c,
+                                        cudaDataType_t d, int wanted, int ids[], int* found) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!ids || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!compute_of(compute, a, b, d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!ids || wanted < 1) return invalid("algorithm ids: none are wanted");
+  if (!compute_of(compute, a, b, d) && !float8_types(a, b, c, d)) return refuse_types(compute, a, b, d);
   ids[0] = 0;
   if (found) *found = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t,
-                                      cudaDataType_t a, cudaDataType_t b, cudaDataType_t, cudaDataType_t d,
+                                      cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d,
                                       int id, cublasLtMatmulAlgo_t* algorithm) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!algorithm || id != 0) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!compute_of(compute, a, b, d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!algorithm || id != 0) return invalid("algorithm: null, or an id that is not 0");
+  if (!compute_of(compute, a, b, d) && !float8_types(a, b, c, d)) return refuse_types(compute, a, b, d);
   *algorithm = {};
   inside<Algorithm>(algorithm) = {};
   return CUBLAS_STATUS_SUCCESS;
@@ -441,25 +504,29 @@ cublasStatus_t cublasLtMatrixTransform(cublasLtHandle_t handle, cublasLtMatrixTr
                                        void* c, cublasLtMatrixLayout_t c_desc, cudaStream_t stream) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!desc || !alpha || !a || !a_desc || !c || !c_desc || (b && (!b_desc || !beta)))
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return invalid("transform: an argument is null");
   const TransformDescriptor description = inside<TransformDescriptor>(desc);
   const LayoutDescriptor from_a = inside<LayoutDescriptor>(a_desc), to = inside<LayoutDescriptor>(c_desc),
                          from_b = b ? inside<LayoutDescriptor>(b_desc) : to;
-  if (description.pointer_mode > CUBLASLT_POINTER_MODE_DEVICE) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (description.pointer_mode > CUBLASLT_POINTER_MODE_DEVICE)
+    return not_supported("transform: pointer mode " + std::to_string(description.pointer_mode));
   for (const LayoutDescriptor* layout : {&from_a, &from_b, &to}) {
     const cublasStatus_t status = check_layout(*layout);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (element_bytes(static_cast<cudaDataType>(layout->type)) == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (layout->batch_count != to.batch_count) return CUBLAS_STATUS_INVALID_VALUE;
+    if (element_bytes(static_cast<cudaDataType>(layout->type)) == 0)
+      return not_supported("transform: a matrix of cudaDataType " + std::to_string(layout->type));
+    if (layout->batch_count != to.batch_count) return invalid("transform: batch counts differ");
   }
   const bool ta = description.transa != CUBLAS_OP_N, tb = description.transb != CUBLAS_OP_N;
   const auto fits = [&](const LayoutDescriptor& layout, bool transposed) {
     return (transposed ? layout.columns : layout.rows) == to.rows &&
            (transposed ? layout.rows : layout.columns) == to.columns;
   };
-  if (!fits(from_a, ta) || (b && !fits(from_b, tb))) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!fits(from_a, ta) || (b && !fits(from_b, tb)))
+    return invalid("transform: rows or columns do not fit together");
   const auto scale_type = static_cast<cudaDataType>(description.scale_type);
-  if (element_bytes(scale_type) == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (element_bytes(scale_type) == 0)
+    return not_supported("transform: scale type " + std::to_string(scale_type));
   const bool on_device = description.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
   const Scalar scale_a(alpha, scale_type, on_device),
       scale_b = b ? Scalar(beta, scale_type, on_device) : Scalar(0.0);

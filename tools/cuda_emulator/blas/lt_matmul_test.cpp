@@ -1,9 +1,13 @@
 #include <cublasLt.h>
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "blas/test_matrix.h"
@@ -73,6 +77,24 @@ void check_close(const TestMatrix& got, const std::function<double(std::size_t, 
     }
   }
   CHECK(wrong == 0);
+}
+
+/// What a call prints to standard error.
+std::string error_output_of(const std::function<void()>& call) {
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file);
+  std::fflush(stderr);
+  const int before = dup(2);
+  dup2(fileno(file), 2);
+  call();
+  std::fflush(stderr);
+  dup2(before, 2);
+  close(before);
+  std::rewind(file);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
 }
 
 }  // namespace
@@ -263,6 +285,74 @@ TEST_CASE("Heuristics, attributes, and what is not supported") {
   CHECK(cublasLtMatmulAlgoGetHeuristic(lt.handle, lt.desc, la, lb, lc, lc, preference, 3, results, &found) ==
         CUBLAS_STATUS_NOT_SUPPORTED);
   cublasLtMatmulPreferenceDestroy(preference);
+}
+
+TEST_CASE("A refusal names its reason, once") {
+  const Lt lt;
+  const Layout a(CUDA_R_8F_E5M2, 32, 16, 32), b(CUDA_R_8F_E5M2, 32, 16, 32), d(CUDA_R_16BF, 16, 16, 16);
+  const float one = 1, zero = 0;
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  const auto call = [&] {
+    status = cublasLtMatmul(lt.handle, lt.desc, &one, &one, a, &one, b, &zero, nullptr, d, nullptr, d,
+                            nullptr, nullptr, 0, nullptr);
+  };
+  CHECK(
+      error_output_of(call) ==
+      "cuda_emulator: note: CUBLAS_STATUS_NOT_SUPPORTED: product of A R_8F_E5M2 and B R_8F_E5M2 into R_16BF "
+      "with cublasComputeType_t 68\n");
+  CHECK(status == CUBLAS_STATUS_NOT_SUPPORTED);
+  CHECK(error_output_of(call) == "");
+  const std::string attribute = error_output_of(
+      [&] { status = cublasLtMatmulDescSetAttribute(lt.desc, CUBLASLT_MATMUL_DESC_TRANSA, &one, 3); });
+  CHECK(status == CUBLAS_STATUS_INVALID_VALUE);
+  CHECK(attribute ==
+        "cuda_emulator: note: CUBLAS_STATUS_INVALID_VALUE: set: attribute 3 has 4 bytes, not 3\n");
+}
+
+TEST_CASE("Products of 8-bit floats with scales") {
+  constexpr std::size_t rows = 48, columns = 32, depth = 64;
+  TestMatrix scales(CUDA_R_32F, 3, 1);
+  scales.set(0, 0, 0.5);
+  scales.set(1, 0, 4);
+  scales.set(2, 0, 0.25);
+  const DeviceMatrix device_scales(scales);
+  float* const scale = static_cast<float*>(device_scales.data);
+  for (const auto& [type_a, type_b] :
+       {std::pair(CUDA_R_8F_E4M3, CUDA_R_8F_E5M2), std::pair(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3),
+        std::pair(CUDA_R_8F_E5M2, CUDA_R_8F_E4M3)})
+    for (const cudaDataType type_d : {CUDA_R_16BF, CUDA_R_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2}) {
+      CAPTURE(type_a);
+      CAPTURE(type_b);
+      CAPTURE(type_d);
+      const bool scaled_d = type_d == CUDA_R_8F_E4M3 || type_d == CUDA_R_8F_E5M2;
+      const cudaDataType type_c = scaled_d ? CUDA_R_16BF : type_d;
+      const TestMatrix a = TestMatrix::random(type_a, depth, rows, 0, 1),
+                       b = TestMatrix::random(type_b, depth, columns, 0, 2),
+                       c = TestMatrix::random(type_c, rows, columns, 0, 3);
+      const DeviceMatrix da(a), db(b), dc(c), dd(TestMatrix(type_d, rows, columns));
+      const Lt lt;
+      lt.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+      lt.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<void*>(scale));
+      lt.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<void*>(scale + 1));
+      if (scaled_d) lt.set(CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, static_cast<void*>(scale + 2));
+      const Layout la(type_a, depth, rows, depth), lb(type_b, depth, columns, depth),
+          lc(type_c, rows, columns, rows), ld(type_d, rows, columns, rows);
+      const float alpha = 3, beta = -1;
+      REQUIRE(cublasLtMatmul(lt.handle, lt.desc, &alpha, da.data, la, db.data, lb, &beta, dc.data, lc,
+                             dd.data, ld, nullptr, nullptr, 0, nullptr) == CUBLAS_STATUS_SUCCESS);
+      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      const TestMatrix got = dd.get();
+      TestMatrix wanted(type_d, rows, columns);
+      std::size_t wrong = 0;
+      for (std::size_t j = 0; j < columns; ++j)
+        for (std::size_t i = 0; i < rows; ++i) {
+          double sum = 0;
+          for (std::size_t l = 0; l < depth; ++l) sum = std::fma(a.at(l, i), b.at(l, j), sum);
+          wanted.set(i, j, (scaled_d ? 0.25 : 1) * (3 * 0.5 * 4 * sum - c.at(i, j)));
+          wrong += got.at(i, j) != wanted.at(i, j);
+        }
+      CHECK(wrong == 0);
+    }
 }
 
 TEST_CASE("Transforms change order and type") {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checks/report.h"
+#include "checks/thread_history.h"
 #include "checks/word_clocks.h"
 #include "checks/word_history.h"
 #include "instructions/host_access.h"
@@ -67,6 +68,8 @@ struct Recent {
   }
 };
 thread_local Recent recent;
+/// Of one access, while it is judged.
+thread_local std::vector<ThreadConflict> thread_conflicts;
 
 bool is_host(const Allocation& a) {
   return a.kind == AllocationKind::pinned_host || a.kind == AllocationKind::registered_host;
@@ -167,8 +170,11 @@ class GlobalCheck {
         launch_(warp.block().launch()),
         order_(warp.block().order),
         state_(launch_.order().state()),
+        threads_(warp.block().shared_shadow().global_threads()),
+        turn_{access, warp.index(), i.statement->place.line, access.kind != AccessKind::load,
+              access.kind == AccessKind::atomic || access.order != Order::weak},
         operation_(launch_.operation()),
-        races_(operation_ < P::operation_limit) {}
+        races_(fits_history(operation_)) {}
 
   /// Returns whether the access carries bytes never written.
   bool run() {
@@ -177,10 +183,7 @@ class GlobalCheck {
     if (strong && writes) {
       epoch = hand_over();
     } else {
-      if (access_.kind == AccessKind::store) {
-        warp_.dirty |= access_.lanes;
-        warp_.fenced &= ~access_.lanes;
-      }
+      if (writes) note_write();
       const auto pending =
           writes || epoch < epochs_for_reads ? BlockOrder::Pending::epoch : BlockOrder::Pending::covered;
       order_.pending = std::max(order_.pending, pending);
@@ -198,24 +201,34 @@ class GlobalCheck {
       judge_runs();
     else
       judge_used_bytes(all & access_.used);
+    report_threads();
     return unwritten_;
   }
 
  private:
+  /// What the lanes have written stands behind no fence.
+  void note_write() {
+    warp_.dirty |= access_.lanes;
+    warp_.fenced &= ~access_.lanes;
+  }
+
   /// Hands over what the block has done at the words of the access; returns the epoch handed over.
   std::uint16_t hand_over() {
     const std::uint64_t before = state_.handovers.load(std::memory_order_acquire);
+    LaneMask fenced = access_.lanes;
+    if (!orders_release(access_.order)) {
+      fenced &= ~warp_.dirty;
+      if (order_.unfenced_stores) fenced &= warp_.fenced;
+    }
+    // Behind a fence, earlier strong writes are handed over too.
+    if (fenced && order_.strong_writes) order_.pending = BlockOrder::Pending::epoch;
+    order_.strong_writes = true;
     std::uint16_t epoch = order_.epoch;
     if (order_.pending == BlockOrder::Pending::nothing) {
       --epoch;
     } else if (order_.pending == BlockOrder::Pending::epoch && epoch < P::last_epoch) {
       ++order_.epoch;
       order_.pending = BlockOrder::Pending::nothing;
-    }
-    LaneMask fenced = access_.lanes;
-    if (!orders_release(access_.order)) {
-      fenced &= ~warp_.dirty;
-      if (order_.unfenced_stores) fenced &= warp_.fenced;
     }
     const std::uint32_t block = static_cast<std::uint32_t>(warp_.block().index() & P::block_mask);
     const auto hand_over_at = [&](LaneMask lanes) {
@@ -236,6 +249,7 @@ class GlobalCheck {
     // Whether another block has handed over meanwhile, which the exchanges may have missed.
     const bool alone = state_.handovers.fetch_add(1, std::memory_order_acq_rel) == before;
     order_.handovers_seen = alone ? before + 1 : 0;
+    note_write();
     return epoch;
   }
 
@@ -243,6 +257,7 @@ class GlobalCheck {
   void judge_runs() {
     struct Run {
       std::uint64_t begin, end;
+      LaneMask lanes;
     };
     std::array<Run, warp_size> runs;
     std::size_t count = 0;
@@ -252,7 +267,8 @@ class GlobalCheck {
       if (count && runs[count - 1].end == begin)
         runs[count - 1].end = end;
       else if (!count || runs[count - 1].end != end)
-        runs[count++] = {begin, end};
+        runs[count++] = {begin, end, 0};
+      runs[count - 1].lanes |= LaneMask{1} << lane;
     });
     if (count > 2) {
       // Scattered lanes: their histories are fetched together.
@@ -264,7 +280,7 @@ class GlobalCheck {
         }
       }
     }
-    for (std::size_t r = 0; r < count; ++r) judge_range(runs[r].begin, runs[r].end);
+    for (std::size_t r = 0; r < count; ++r) judge_range(runs[r].begin, runs[r].end, runs[r].lanes);
   }
 
   void judge_used_bytes(std::uint32_t used) {
@@ -278,12 +294,12 @@ class GlobalCheck {
         rest &= ~static_cast<std::uint32_t>(
             bits(static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(count)));
         judge_range(address + static_cast<std::uint64_t>(first),
-                    address + static_cast<std::uint64_t>(first + count));
+                    address + static_cast<std::uint64_t>(first + count), LaneMask{1} << lane);
       }
     });
   }
 
-  void judge_range(std::uint64_t begin, std::uint64_t end) {
+  void judge_range(std::uint64_t begin, std::uint64_t end, LaneMask lanes) {
     const Allocation* allocation = allocation_of(begin, operation_, name_of(access_.kind), place_at(begin));
     if (!allocation || is_host(*allocation)) return;
     if (allocation->device != launch_.device()) [[unlikely]]
@@ -294,6 +310,8 @@ class GlobalCheck {
           std::string(name_of(access_.kind)) + " of constant memory: " + describe_word(begin, access_.bytes),
           place_at(begin));
     }
+    // Who writes what is read by ld.nc is found below.
+    if (!access_.read_only) threads_.record(turn_, begin, end, lanes, thread_conflicts);
     while (begin < end) {
       const std::uint64_t part_end = std::min(end, (begin / Granule::bytes + 1) * Granule::bytes);
       Granule& granule = recent.granule(begin);
@@ -401,7 +419,8 @@ class GlobalCheck {
 
   /// Whether the lane stores the bytes that memory holds already. The other write was judged, but may not have happened yet: its
   /// host thread gets some time.
-  bool stores_equal(std::uint64_t address, std::uint64_t bytes, const ReportPlace& place) const {
+  bool stores_equal(std::uint64_t address, std::uint64_t bytes, const ReportPlace& place,
+                    std::chrono::milliseconds patience) const {
     if (access_.kind != AccessKind::store || !access_.stored || place.lane < 0) return false;
     const std::byte* host = AddressSpace::instance().translate(address, bytes).host;
     const auto l = static_cast<std::size_t>(place.lane);
@@ -414,7 +433,6 @@ class GlobalCheck {
       }
       return true;
     };
-    constexpr auto patience = std::chrono::milliseconds(20);
     const auto start = std::chrono::steady_clock::now();
     while (!equal()) {
       if (was_reported("global-race", place) || std::chrono::steady_clock::now() - start > patience)
@@ -449,13 +467,13 @@ class GlobalCheck {
       case Conflict::none:
         return;
       case Conflict::blocks:
-        if (finding.other_wrote && !(finding.other & P::strong) && stores_equal(address, bytes, place)) {
+        if (finding.other_wrote && !(finding.other & P::strong) &&
+            stores_equal(address, bytes, place, std::chrono::milliseconds(20))) {
           severity = Severity::note;
           kind = "global-race-equal";
         }
         break;
       case Conflict::missing_fence:
-        severity = Severity::warning;
         kind = "missing-fence";
         break;
       case Conflict::operations:
@@ -496,12 +514,35 @@ class GlobalCheck {
     report(severity, kind, text, place);
   }
 
+  void report_threads() const {
+    for (const ThreadConflict& c : thread_conflicts) {
+      const ReportPlace place{&warp_, c.lane, &instruction_};
+      const bool equal = c.other_wrote && !c.one_store &&
+                         stores_equal(c.address, c.bytes, place, std::chrono::milliseconds(0));
+      const char* const kind = equal ? "global-race-equal" : "global-race";
+      if (repeated(kind, place)) continue;
+      const ptx::Dim3& size = launch_.shape().block;
+      std::string text = std::string(name_of(access_.kind)) + " of " + std::to_string(access_.bytes) +
+                         " bytes: " + describe_word(c.address, 1) + ", which thread (" +
+                         std::to_string(c.other % size.x) + "," + std::to_string(c.other / size.x % size.y) +
+                         "," + std::to_string(c.other / size.x / size.y) + ") of the same block " +
+                         (c.other_wrote ? "wrote" : "read");
+      if (c.line) text += " (" + describe_line(*launch_.kernel().function, c.line) + ")";
+      text += ", and nothing orders the two";
+      if (equal) text += "; both write the same value";
+      report(equal ? Severity::note : Severity::error, kind, text, place);
+    }
+    thread_conflicts.clear();
+  }
+
   Warp& warp_;
   const Instruction& instruction_;
   const Access& access_;
   Launch& launch_;
   BlockOrder& order_;
   LaunchOrder::State& state_;
+  ThreadHistory& threads_;
+  const ThreadHistory::Turn turn_;
   OperationId operation_;
   bool races_, unwritten_ = false;
   Accessor me_;
@@ -517,6 +558,27 @@ bool check_global(Warp& warp, const Instruction& i, const Access& access) {
   return undefined;
 }
 
+namespace {
+
+/// Records that a strong access has seen the word. It was judged before it happened, perhaps before the write that it saw.
+void note_seen(Warp& warp, const Access& access, std::uint64_t word, GridClocks::Clock clock) {
+  Launch& launch = warp.block().launch();
+  const OperationId operation = launch.operation();
+  const Allocation* allocation = allocation_of(4 * word, operation, name_of(access.kind), {});
+  if (!allocation || is_host(*allocation) || !fits_history(operation)) return;
+  Accessor me;
+  me.packed = P::pack(operation, static_cast<std::uint32_t>(warp.block().index() & P::block_mask),
+                      warp.block().order.epoch, 15) |
+              P::strong;
+  me.clocks = &launch.order().state().clocks;
+  me.clock = clock;
+  me.earlier = &recent.earlier;
+  recent.earlier.set(operation);
+  record(recent.granule(4 * word), static_cast<std::uint32_t>(word % (Granule::bytes / 4)), 15, me);
+}
+
+}  // namespace
+
 void synchronise_global(Warp& warp, const Instruction&, const Access& access) {
   if (access.kind == AccessKind::store) return;
   warp.block().shared_shadow().global_read(warp, access);
@@ -524,12 +586,21 @@ void synchronise_global(Warp& warp, const Instruction&, const Access& access) {
   LaunchOrder::State& state = warp.block().launch().order().state();
   BlockOrder& order = warp.block().order;
   const std::uint64_t handovers = state.handovers.load(std::memory_order_acquire);
-  if (handovers == 0 || (access.kind == AccessKind::atomic && handovers == order.handovers_seen)) return;
+  SharedShadow& threads = warp.block().shared_shadow();
+  const bool releases = threads.has_releases();
+  if (handovers == 0 || (access.kind == AccessKind::atomic && handovers == order.handovers_seen && !releases))
+    return;
   GridClocks::Clock& clock = order.clock;
+  const std::uint32_t block = static_cast<std::uint32_t>(warp.block().index() & P::block_mask);
+  bool of_others = false;
   for_words(access, access.lanes, [&](std::uint64_t word) {
     const GridClocks::Clock there = state.words.acquire(word);
-    if (there != clock) clock = state.clocks.join(clock, there);
+    of_others = of_others || (there && releases && state.clocks.knows_other(there, block, 1));
+    if (there == clock) return;
+    clock = state.clocks.join(clock, there);
+    if (there) note_seen(warp, access, word, clock);
   });
+  if (of_others) threads.acquire_releases(warp, access.lanes);
 }
 
 void fence_global(Warp& warp, LaneMask lanes) {
@@ -551,7 +622,7 @@ void check_range(OperationId operation, std::uint64_t address, std::uint64_t byt
                  const char* what) {
   if (bytes == 0) return;
   const Allocation* allocation = allocation_of(address, operation, what, {});
-  if (!allocation || is_host(*allocation) || operation >= P::operation_limit) return;
+  if (!allocation || is_host(*allocation) || !fits_history(operation)) return;
   recent.earlier.set(operation);
   Accessor me;
   me.packed = P::pack(operation, 0, 0, 15);

@@ -40,6 +40,7 @@ struct BlockOrder {
   std::uint16_t epoch = 1;           ///< of accesses made now; rises with handovers
   std::uint16_t fenced = 0;          ///< last epoch handed over behind a fence
   Pending pending = Pending::epoch;
+  bool strong_writes = false;    ///< in the last epoch that was handed over, after its handover
   bool unfenced_stores = false;  ///< stores from before the last block barrier stand behind no fence
 };
 

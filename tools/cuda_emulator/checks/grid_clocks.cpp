@@ -5,6 +5,9 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <string>
+
+#include "checks/report.h"
 
 namespace emulator {
 
@@ -110,6 +113,11 @@ const T* GridClocks::unique(const T& contents) {
   constexpr std::size_t chunk_bytes = 1 << 14, bytes = sizeof(T);
   if (used_.fetch_add(bytes, std::memory_order_relaxed) + bytes > limit_) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
+    if (!exhausted_.exchange(true, std::memory_order_relaxed))
+      report(Severity::error, "check-limit",
+             "a launch's handovers between blocks need more than " + std::to_string(limit_ >> 20) +
+                 " MiB of clocks: races between its blocks may be missed from here on; let it do less, or "
+                 "use --no-check");
     return nullptr;
   }
   if (shard.chunk_left < bytes) {

@@ -16,14 +16,14 @@ struct KnownEpochs {
 /// Vector clocks over the blocks of one launch: immutable trees of 16 branches. Trees that are equal are one object, whichever way they
 /// were made (hash consing), so that clocks that have heard the same things share nearly all of their memory. Adding an entry
 /// makes one path anew; joining two clocks visits only the parts in which they differ. Memory is given back with the object. When
-/// `memory_limit` is used up, new clocks know everything: races may be missed then, but none is made up. Thread-safe.
+/// `memory_limit` is used up, new clocks know everything: races may be missed then, which is reported as an error. Thread-safe.
 class GridClocks {
  public:
   struct Node;
   using Clock = const Node*;  ///< nullptr: knows nothing
 
   /// Blocks are numbered from 0 to blocks - 1.
-  explicit GridClocks(std::uint64_t blocks, std::size_t memory_limit = std::size_t{128} << 20);
+  explicit GridClocks(std::uint64_t blocks, std::size_t memory_limit = std::size_t{1} << 30);
   ~GridClocks();
 
   KnownEpochs known(Clock clock, std::uint32_t block) const;
@@ -48,6 +48,7 @@ class GridClocks {
   int levels_ = 1;  ///< of the trees; level 0 holds entries
   std::size_t limit_;
   std::atomic<std::size_t> used_{0};
+  std::atomic<bool> exhausted_{false};
   std::vector<std::unique_ptr<Shard>> shards_;  ///< of the nodes, by hash
 };
 

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "checks/report.h"
+
 using namespace emulator;
 
 TEST_CASE("clocks of blocks against plain maps") {
@@ -62,11 +64,13 @@ TEST_CASE("equal clocks are one, whichever way they were made") {
   CHECK(clocks.with(up, 5, {3, 1}) != up);
 }
 
-TEST_CASE("clocks without memory know everything") {
+TEST_CASE("clocks without memory know everything, and the limit is reported once") {
+  take_report_kinds();
   GridClocks clocks(1000, 1000);
   GridClocks::Clock clock = nullptr;
   for (std::uint32_t block = 0; block < 100; ++block) clock = clocks.with(clock, block, {1, 1});
   CHECK(clocks.known(clock, 999) == KnownEpochs{0xffff, 0xffff});
   CHECK(clocks.knows_other(clock, 3, 4000));
   CHECK(clocks.known(clocks.join(nullptr, clock), 7).any == 0xffff);
+  CHECK(take_report_kinds() == std::vector<std::string>{"check-limit"});
 }

@@ -20,6 +20,7 @@ constexpr StreamKey several = ~StreamKey{0};  ///< in Operation::stream: the ope
 
 struct Operation {
   StreamKey stream = 0;
+  StreamKey shown = 0;  ///< in messages
   std::uint32_t tick = 0;
   std::shared_ptr<const Times>
       known;  ///< ticks of the other streams; shared by operations that know the same
@@ -67,12 +68,13 @@ OperationOrder& OperationOrder::instance() {
 
 OperationOrder::OperationOrder() : state_(std::make_unique<State>()) { state_->make(); }
 
-OperationId OperationOrder::add(StreamKey stream, Clock& clock, const char* what) {
+OperationId OperationOrder::add(StreamKey stream, Clock& clock, const char* what, StreamKey shown) {
   std::lock_guard lock(state_->mutex);
   const OperationId id = state_->make();
   Operation& o = state_->at(id);
   auto& [last, known] = state_->streams[stream];
   o.stream = stream;
+  o.shown = shown ? shown : stream;
   o.tick = ++last;
   clock[stream] = o.tick;
   Times times;
@@ -132,7 +134,7 @@ std::string OperationOrder::describe(OperationId id) const {
     for (const OperationId member : *o.members) text += (text.empty() ? "" : " and ") + describe(member);
     return text;
   }
-  return *o.text.load() + (o.stream == 0 ? " by the host" : " in stream " + std::to_string(o.stream));
+  return *o.text.load() + (o.stream == 0 ? " by the host" : " in stream " + std::to_string(o.shown));
 }
 
 void OperationOrder::set_description(OperationId id, std::string text) {

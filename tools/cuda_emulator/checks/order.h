@@ -21,7 +21,8 @@ class OperationOrder {
   static OperationOrder& instance();
   /// A new operation of a stream, after all that the clock holds and after the stream's earlier operations. Sets the stream's tick in
   /// the clock to the new operation, so that what comes after the clock comes after the operation.
-  OperationId add(StreamKey stream, Clock& clock, const char* what);
+  /// `shown`: the stream that messages name, if not this one.
+  OperationId add(StreamKey stream, Clock& clock, const char* what, StreamKey shown = 0);
   /// Whether `first` happens before `second`, or they are the same. Takes no lock.
   bool before(OperationId first, OperationId second) const;
   /// An identifier for the readers `first` and `second` together: it happens before what both happen before. `first` may be such

@@ -1,6 +1,7 @@
 #include "checks/report.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -62,18 +63,6 @@ std::string describe_thread(const ReportPlace& place) {
   return text;
 }
 
-/// "saxpy.cu:14  ld.global.f32 %f1, [%rd4];  (PTX line 57)"
-std::string describe_statement(const ReportPlace& place) {
-  if (!place.instruction->statement) return "";
-  const ptx::Statement& s = *place.instruction->statement;
-  std::string text;
-  const ptx::Module* module = nullptr;
-  if (place.warp) module = place.warp->block().launch().kernel().function->module;
-  if (module) text = describe_source(*module, s.place);
-  if (!text.empty()) text += "  ";
-  return text + s.text + "  (PTX line " + std::to_string(s.place.line) + ")";
-}
-
 /// Empty without an instruction.
 std::string key_of(std::string_view kind, const ReportPlace& place) {
   if (!place.instruction) return "";
@@ -86,6 +75,17 @@ std::string key_of(std::string_view kind, const ReportPlace& place) {
 
 }  // namespace
 
+std::string describe_statement(const ReportPlace& place) {
+  if (!place.instruction->statement) return "";
+  const ptx::Statement& s = *place.instruction->statement;
+  std::string text;
+  const ptx::Module* module = nullptr;
+  if (place.warp) module = place.warp->block().launch().kernel().function->module;
+  if (module) text = describe_source(*module, s.place);
+  if (!text.empty()) text += "  ";
+  return text + s.text + "  (PTX line " + std::to_string(s.place.line) + ")";
+}
+
 std::string describe_source(const ptx::Module& module, const ptx::Place& place) {
   const auto line = [&](std::uint32_t file, std::uint32_t number) {
     return number && file < module.files.size() ? module.files[file] + ":" + std::to_string(number) : "";
@@ -97,7 +97,30 @@ std::string describe_source(const ptx::Module& module, const ptx::Place& place) 
   return text + ", called from " + line(outermost->file, outermost->source_line);
 }
 
-void report(Severity severity, std::string_view kind, std::string_view message, const ReportPlace& place) {
+std::string describe_line(const Function& function, std::uint32_t line) {
+  std::string text = "PTX line " + std::to_string(line);
+  if (!function.module) return text;
+  for (const ptx::Function& f : function.module->functions)
+    for (const ptx::Statement& s : f.statements)
+      if (s.place.line == line) {
+        if (const std::string source = describe_source(*function.module, s.place); !source.empty())
+          text = source + ", " + text;
+        return text + ", '" + s.text + "'";
+      }
+  return text;
+}
+
+bool strict() {
+  static const bool set = [] {
+    const char* const text = std::getenv("CUDA_EMULATOR_STRICT");
+    return text && *text && std::string_view(text) != "0";
+  }();
+  return set;
+}
+
+void report(Severity severity, std::string_view kind, std::string_view message, const ReportPlace& place,
+            std::string_view details) {
+  if (severity == Severity::warning && strict()) severity = Severity::error;
   std::string key = key_of(kind, place);
   if (key.empty()) key = std::string(kind) + '\1' + std::string(message);
   State& s = state();
@@ -118,6 +141,7 @@ void report(Severity severity, std::string_view kind, std::string_view message, 
     text += "    " + statement + "\n";
     seen.where += (seen.where.empty() ? "" : ", ") + statement;
   }
+  text += details;
   if (++s.printed > printed_at_most) return;
   if (s.printed == printed_at_most) text += "cuda_emulator: further reports are counted, but not printed\n";
   std::fwrite(text.data(), 1, text.size(), stderr);

@@ -9,9 +9,15 @@
 namespace emulator {
 
 class Warp;
+struct Function;
 struct Instruction;
 
 enum class Severity : std::uint8_t { error, warning, note };
+
+/// Whether CUDA_EMULATOR_STRICT is set and not 0: report() makes errors of warnings then.
+bool strict();
+/// Of what harms no result, as leaks: a note, or an error when strict.
+inline Severity note_unless_strict() { return strict() ? Severity::error : Severity::note; }
 
 /// Where a report comes from, as far as it is known: each part is printed when it is set.
 struct ReportPlace {
@@ -29,8 +35,9 @@ struct ReportPlace {
 /// total appears at exit. At most 200 reports are printed. `kind` is a short stable name ("out-of-bounds", "shared-race").
 /// Any error makes the process exit with status 99 unless its own status is not 0: see exit_status. Thread-safe; calls nothing
 /// that takes other locks.
-void report(Severity severity, std::string_view kind, std::string_view message,
-            const ReportPlace& place = {});
+/// `details`: whole lines that follow.
+void report(Severity severity, std::string_view kind, std::string_view message, const ReportPlace& place = {},
+            std::string_view details = {});
 
 /// Whether report() would only count: the kind was printed for the instruction before. Counts it in this case, so that callers
 /// that find one fault a million times need not build a million messages:
@@ -39,8 +46,14 @@ bool repeated(std::string_view kind, const ReportPlace& place);
 /// The same question without counting.
 bool was_reported(std::string_view kind, const ReportPlace& place);
 
+/// "saxpy.cu:14  ld.global.f32 %f1, [%rd4];  (PTX line 57)"
+std::string describe_statement(const ReportPlace& place);
+
 /// "saxpy.cu:14", or "block_scan.cuh:345, called from saxpy.cu:14" for code of inlined functions. "" without a source line.
 std::string describe_source(const ptx::Module& module, const ptx::Place& place);
+
+/// "saxpy.cu:14, PTX line 57, 'st.shared.u32 [%r1], %r2'" of a statement of the kernel or of a function that the kernel calls.
+std::string describe_line(const Function& function, std::uint32_t line);
 
 std::uint64_t reported_errors();
 /// Prints how often repeated reports were seen, and one line with the numbers of errors, warnings and notes if there were any.

@@ -146,7 +146,7 @@ void SharedClocks::exited(std::uint32_t index, LaneMask lanes) {
   if (warp.gone == warp.exists) ended_.warps[index] = warp.now;
 }
 
-void SharedClocks::release(std::uint64_t object, std::uint32_t thread) {
+void SharedClocks::release(std::uint64_t object, std::uint32_t thread, ThreadTime until) {
   const std::uint32_t index = thread / warp_size, lane = thread % warp_size;
   WarpClock& warp = warps_[index];
   ThreadClock& clock = objects_[object];
@@ -154,9 +154,9 @@ void SharedClocks::release(std::uint64_t object, std::uint32_t thread) {
   if (warp.lanes)
     for (std::uint32_t k = 0; k < warp_size; ++k) clock.raise(index * warp_size + k, (*warp.lanes)[lane][k]);
   if (warp.singles) clock.join((*warp.singles)[lane]);
-  clock.raise(thread, warp.now);
+  clock.raise(thread, until);
   clock.compact(threads_);
-  advance(warp);
+  if (until == warp.now) advance(warp);
 }
 
 void SharedClocks::acquire(std::uint64_t object, std::uint32_t thread) {

@@ -7,7 +7,8 @@
 
 #include "machine/lanes.h"
 
-/// Happens-before among the threads of one block, for the check of shared memory (checks/shared_shadow.h).
+/// Happens-before among the threads of one block, for the checks of shared memory (checks/shared_shadow.h) and of global memory
+/// (checks/thread_history.h).
 namespace emulator {
 
 using ThreadTime = std::uint32_t;
@@ -50,8 +51,11 @@ class SharedClocks {
   void arrive(std::uint32_t barrier, std::uint32_t warp);
   void complete(std::uint32_t barrier, std::uint32_t waiting, bool all);
   void exited(std::uint32_t warp, LaneMask lanes);
+  /// What the warp does from now on is later than what it did.
+  void advance(std::uint32_t warp) { advance(warps_[warp]); }
   /// Objects are named by any number: an offset in shared memory, an address of global memory.
-  void release(std::uint64_t object, std::uint32_t thread);
+  /// The thread hands on what it did up to a time and what it knows.
+  void release(std::uint64_t object, std::uint32_t thread, ThreadTime until);
   void acquire(std::uint64_t object, std::uint32_t thread);
   bool released(std::uint64_t object) const { return !objects_.empty() && objects_.contains(object); }
 

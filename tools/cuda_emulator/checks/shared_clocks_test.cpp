@@ -28,7 +28,7 @@ TEST_CASE("a block barrier orders all threads, arrival alone only one way") {
 TEST_CASE("knowledge travels along chains of barriers, releases and warp syncs") {
   SharedClocks clocks(128);
   const ThreadTime of_first = clocks.now(0);
-  clocks.release(7, 3);
+  clocks.release(7, 3, clocks.now(0));
   clocks.acquire(7, 33);
   CHECK(clocks.before(3, of_first, 33));
   CHECK_FALSE(clocks.before(4, of_first, 33));  // another lane of the releasing warp
@@ -107,7 +107,7 @@ TEST_CASE("clocks agree with full vector clocks under random synchronisation") {
         case 2: {
           const std::uint32_t t = random() % threads, object = random() % 4;
           join(objects[object], reference[t]);
-          clocks.release(object, t);
+          clocks.release(object, t, clocks.now(t / 32));
           break;
         }
         default: {

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "checks/last_access.h"
 #include "checks/report.h"
 #include "checks/shared_clocks.h"
+#include "checks/thread_history.h"
 #include "machine/block.h"
 #include "machine/launch.h"
 
@@ -15,74 +17,12 @@ namespace emulator {
 namespace {
 
 constexpr std::uint32_t whole_word = 0xf;  ///< mask of a word's bytes
-
-/// The last write of a word (or byte): 24 bits of time, 10 of thread, 20 of PTX line, whether it was strong. A word's
-/// write holds in its upper byte which bytes were ever written and which are targets of a copy under way. Time 0: never.
-class Write {
- public:
-  Write() = default;
-  Write(ThreadTime time, std::uint32_t thread, std::uint32_t line, bool strong)
-      : bits_(time | std::uint64_t{thread} << 24 | std::uint64_t{line < 1u << 20 ? line : 0} << 34 |
-              std::uint64_t{strong} << 54) {}
-  ThreadTime time() const { return static_cast<ThreadTime>(bits_ & 0xff'ffff); }
-  std::uint32_t thread() const { return static_cast<std::uint32_t>(bits_ >> 24 & 0x3ff); }
-  std::uint32_t line() const { return static_cast<std::uint32_t>(bits_ >> 34 & 0xf'ffff); }
-  bool strong() const { return bits_ >> 54 & 1; }
-
-  /// A word all of whose bytes were written, kept as one, with no copy under way.
-  bool settled() const { return bits_ >> 55 == 0x1e0; }
-  /// A word kept as one, with no copy under way.
-  bool whole() const { return (bits_ >> 55 & 0x1f) == 0; }
-
-  bool split() const { return bits_ >> 55 & 1; }  ///< the word's bytes are kept one by one, at index()
-  std::uint32_t index() const { return static_cast<std::uint32_t>(bits_); }
-  void set_split(std::uint32_t index) { bits_ = (bits_ & upper) | std::uint64_t{1} << 55 | index; }
-
-  std::uint32_t copying() const { return static_cast<std::uint32_t>(bits_ >> 56 & 0xf); }
-  std::uint32_t written() const { return static_cast<std::uint32_t>(bits_ >> 60); }
-  void set_copying(std::uint32_t mask) { bits_ |= std::uint64_t{mask} << 56; }
-  void clear_copying(std::uint32_t mask) { bits_ &= ~(std::uint64_t{mask} << 56); }
-  void set_written(std::uint32_t mask) { bits_ |= std::uint64_t{mask} << 60; }
-  void clear_written(std::uint32_t mask) { bits_ &= ~(std::uint64_t{mask} << 60); }
-  /// The last write changes, what is known of the word's bytes stays.
-  void replace(Write other) { bits_ = (bits_ & upper) | (other.bits_ & ~upper); }
-  void forget() { bits_ &= upper; }
-
- private:
-  static constexpr std::uint64_t upper = std::uint64_t{0xff} << 56;
-  std::uint64_t bits_ = 0;
-};
-
-/// The reads since the last write: none, lanes of one warp at one time, or an entry of a pool for more warps.
-class Reads {
- public:
-  Reads() = default;
-  Reads(LaneMask lanes, std::uint32_t warp, ThreadTime time, bool strong)
-      : bits_(lanes | std::uint64_t{warp} << 32 | std::uint64_t{time} << 37 | std::uint64_t{strong} << 61 |
-              std::uint64_t{1} << 62) {}
-  static Reads many(std::uint32_t index, bool strong) {
-    Reads reads;
-    reads.bits_ = index | std::uint64_t{strong} << 61 | std::uint64_t{2} << 62;
-    return reads;
-  }
-  bool none() const { return bits_ == 0; }
-  bool many() const { return bits_ >> 63; }
-  bool strong() const { return bits_ >> 61 & 1; }
-  LaneMask lanes() const { return static_cast<LaneMask>(bits_); }
-  std::uint32_t warp() const { return static_cast<std::uint32_t>(bits_ >> 32 & 0x1f); }
-  ThreadTime time() const { return static_cast<ThreadTime>(bits_ >> 37 & 0xff'ffff); }
-  std::uint32_t index() const { return static_cast<std::uint32_t>(bits_); }
-  /// Whether both are reads of one warp at one time, equally strong.
-  bool same_turn(Reads other) const { return bits_ >> 32 == other.bits_ >> 32 && !many(); }
-  void add(Reads other) { bits_ |= other.bits_; }
-
- private:
-  std::uint64_t bits_ = 0;
-};
+/// As an object of SharedClocks: what was handed over anywhere in global memory. No address is as high.
+constexpr std::uint64_t all_releases = ~std::uint64_t{0};
 
 struct Cell {
-  Write write;
-  Reads reads;
+  LastWrite write;
+  LastReads reads;
 };
 
 const char* verb(AccessKind kind) {
@@ -97,20 +37,6 @@ const char* verb(AccessKind kind) {
   return "";
 }
 
-/// "PTX line 57, 'st.shared.u32 [%r1], %r2'" of a statement of the kernel or of a function it calls.
-std::string describe_line(const Function& function, std::uint32_t line) {
-  std::string text = "PTX line " + std::to_string(line);
-  if (!function.module) return text;
-  for (const ptx::Function& f : function.module->functions)
-    for (const ptx::Statement& s : f.statements)
-      if (s.place.line == line) {
-        if (const std::string source = describe_source(*function.module, s.place); !source.empty())
-          text = source + ", " + text;
-        return text + ", '" + s.text + "'";
-      }
-  return text;
-}
-
 }  // namespace
 
 struct SharedShadow::State {
@@ -118,7 +44,8 @@ struct SharedShadow::State {
       : clocks(threads),
         cells((size - reserved_shared + 3) / 4),
         warps((threads + warp_size - 1) / warp_size),
-        fenced(warps) {}
+        fences(warps),
+        global(clocks) {}
 
   SharedClocks clocks;
   std::vector<Cell> cells;  ///< by word, from the end of the reserved part
@@ -133,7 +60,9 @@ struct SharedShadow::State {
   std::vector<WarpReads> readers;  ///< `warps` entries a set
   std::vector<std::uint32_t> free_readers;
   bool carried_unwritten = false;  ///< the access that is judged takes bytes never written along
-  std::vector<LaneMask> fenced;    ///< by warp: lanes with a fence after their last plain write
+  /// By warp: the time up to which a fence of the lane lets its next strong writes hand on what it did; 0: none.
+  std::vector<std::array<ThreadTime, warp_size>> fences;
+  ThreadHistory global;  ///< accesses to global memory
 
   /// One lane's access while it is judged.
   struct Turn {
@@ -147,14 +76,9 @@ struct SharedShadow::State {
   };
 
   /// Whether all those reads happen before what the turn's thread does next. `culprit`: a thread of which that is not so.
-  bool ordered(const Reads reads, std::uint32_t thread, std::uint32_t& culprit) const {
+  bool ordered(const LastReads reads, std::uint32_t thread, std::uint32_t& culprit) const {
     const auto lanes_ordered = [&](std::uint32_t warp, LaneMask lanes, ThreadTime time) {
-      if (time <= clocks.known(thread / warp_size)[warp]) return true;
-      for (; lanes; lanes &= lanes - 1) {
-        culprit = warp * warp_size + static_cast<std::uint32_t>(std::countr_zero(lanes));
-        if (!clocks.before(culprit, time, thread)) return false;
-      }
-      return true;
+      return reads_before(clocks, warp, lanes, time, thread, culprit);
     };
     if (reads.none()) return true;
     if (!reads.many()) return lanes_ordered(reads.warp(), reads.lanes(), reads.time());
@@ -165,13 +89,13 @@ struct SharedShadow::State {
     return true;
   }
 
-  void forget_reads(Reads& reads) {
+  void forget_reads(LastReads& reads) {
     if (reads.many()) free_readers.push_back(reads.index());
-    reads = Reads();
+    reads = LastReads();
   }
 
-  void add_read(Reads& reads, const Turn& turn) {
-    const Reads mine(1u << turn.lane, turn.warp.index(), turn.now, turn.strong);
+  void add_read(LastReads& reads, const Turn& turn) {
+    const LastReads mine(1u << turn.lane, turn.warp.index(), turn.now, turn.strong);
     if (reads.same_turn(mine)) return reads.add(mine);
     if (reads.many() && reads.strong() == turn.strong)
       if (WarpReads& of_warp = readers[reads.index() + turn.warp.index()]; of_warp.time == turn.now) {
@@ -202,7 +126,7 @@ struct SharedShadow::State {
         std::fill_n(readers.begin() + index, warps, WarpReads());
       }
       readers[index + reads.warp()] = {reads.time(), reads.lanes()};
-      reads = Reads::many(index, turn.strong);
+      reads = LastReads::many(index, turn.strong);
     }
     WarpReads& of_warp = readers[reads.index() + turn.warp.index()];
     if (of_warp.time != turn.now) of_warp = {turn.now, 0};
@@ -213,7 +137,7 @@ struct SharedShadow::State {
   /// `bytes`: 4 or 1.
   void touch(Cell& cell, const Turn& turn, std::uint32_t at, std::uint32_t bytes,
              std::uint32_t instruction_line) {
-    const Write last = cell.write;
+    const LastWrite last = cell.write;
     if (!clocks.before(last.thread(), last.time(), turn.thread) && !(turn.strong && last.strong()))
         [[unlikely]]
       report_race(turn, at, bytes, last.thread(), &last);
@@ -224,7 +148,7 @@ struct SharedShadow::State {
       if (!cell.reads.none()) forget_reads(cell.reads);
       // A plain write of the thread that nobody has been told of yet stays to be judged with its strong one.
       const bool plain_before = !last.strong() && last.thread() == turn.thread && last.time() == turn.now;
-      cell.write.replace(Write(turn.now, turn.thread, instruction_line, turn.strong && !plain_before));
+      cell.write.replace(LastWrite(turn.now, turn.thread, instruction_line, turn.strong && !plain_before));
     } else {
       add_read(cell.reads, turn);
     }
@@ -232,12 +156,12 @@ struct SharedShadow::State {
 
   /// The usual case of touch_word, and nothing else: a plain read or write of a whole word whose last accesses all lanes of
   /// the warp know, or are the thread's own. Returns whether it was that case.
-  bool touch_known(Cell& cell, const ThreadTime* known, std::uint32_t thread, bool writes, Reads read,
-                   Write write) const {
-    const Write last = cell.write;
+  bool touch_known(Cell& cell, const ThreadTime* known, std::uint32_t thread, bool writes, LastReads read,
+                   LastWrite write) const {
+    const LastWrite last = cell.write;
     if (!(writes ? last.whole() : last.settled())) return false;
     if (last.time() > known[last.thread() / warp_size] && last.thread() != thread) return false;
-    const Reads before = cell.reads;
+    const LastReads before = cell.reads;
     if (!writes && before.same_turn(read)) {
       cell.reads.add(read);
       return true;
@@ -249,7 +173,7 @@ struct SharedShadow::State {
     if (writes) {
       cell.write.replace(write);
       cell.write.set_written(whole_word);
-      cell.reads = Reads();
+      cell.reads = LastReads();
     } else {
       cell.reads = read;
     }
@@ -278,8 +202,8 @@ struct SharedShadow::State {
       if (mask >> k & 1) touch(split_words[index][k], turn, at + k, 1, line);
     if (mask == whole_word && turn.writes) {
       // One thread's write covers the word: its bytes are alike again.
-      cell.write.replace(Write(turn.now, turn.thread, line, turn.strong));
-      cell.reads = Reads();
+      cell.write.replace(LastWrite(turn.now, turn.thread, line, turn.strong));
+      cell.reads = LastReads();
       free_split_words.push_back(index);
     }
   }
@@ -301,7 +225,7 @@ struct SharedShadow::State {
         const auto copy = static_cast<std::uint32_t>(readers.size());
         readers.resize(readers.size() + warps);
         std::copy_n(readers.begin() + cell.reads.index(), warps, readers.begin() + copy);
-        byte.reads = Reads::many(copy, cell.reads.strong());
+        byte.reads = LastReads::many(copy, cell.reads.strong());
       }
     }
     forget_reads(cell.reads);
@@ -312,13 +236,16 @@ struct SharedShadow::State {
   void restart() {
     for (Cell& cell : cells) {
       cell.write.forget();
-      cell.reads = Reads();
+      cell.reads = LastReads();
     }
     split_words.clear();
     free_split_words.clear();
     readers.clear();
     free_readers.clear();
     clocks.restart();
+    global.forget();
+    for (auto& of_warp : fences)
+      for (ThreadTime& time : of_warp) time = std::min<ThreadTime>(time, 1);
   }
 
   std::string describe_thread(const Turn& turn, std::uint32_t thread) const {
@@ -333,27 +260,21 @@ struct SharedShadow::State {
   }
 
   /// Whether the write leaves in place what the write before put there.
-  static bool writes_equal(const Turn& turn, const Write& last) {
+  static bool writes_equal(const Turn& turn) {
     const Access& access = turn.access;
     if (access.kind != AccessKind::store || !access.stored) return false;
     const auto value_of = [&](std::size_t lane) { return access.stored + lane * access.stored_stride; };
     const auto mine = static_cast<std::size_t>(turn.lane);
-    const std::uint64_t begin = access.address[mine], end = begin + access.bytes;
-    if (std::memcmp(value_of(mine), turn.warp.block().shared() + begin, access.bytes) == 0) return true;
-    // A lane of this very instruction has not stored yet.
-    const std::size_t lane = last.thread() % warp_size;
-    if (last.thread() / warp_size != turn.warp.index() || last.time() != turn.now ||
-        !(access.lanes >> lane & 1) || last.line() != turn.instruction.statement->place.line)
-      return false;
-    const std::uint64_t other = access.address[lane];
-    const std::uint64_t from = std::max(begin, other), to = std::min(end, other + access.bytes);
-    return from < to &&
-           std::memcmp(value_of(mine) + (from - begin), value_of(lane) + (from - other), to - from) == 0;
+    return std::memcmp(value_of(mine), turn.warp.block().shared() + access.address[mine], access.bytes) == 0;
   }
 
   void report_race(const Turn& turn, std::uint32_t at, std::uint32_t count, std::uint32_t other,
-                   const Write* last) const {
-    const bool equal = last && writes_equal(turn, *last);
+                   const LastWrite* last) const {
+    const OneStore one = last ? one_store(turn.access, static_cast<std::size_t>(turn.lane), *last,
+                                          turn.warp.index(), turn.now, turn.instruction.statement->place.line)
+                              : OneStore::no;
+    if (one == OneStore::alike) return;
+    const bool equal = last && one == OneStore::no && writes_equal(turn);
     std::string text = "race in " + describe_place(at, count) + ": " + describe_thread(turn, other) +
                        (last ? " wrote there" : " read there");
     if (last && last->line())
@@ -403,17 +324,19 @@ bool SharedShadow::access(Warp& warp, const Instruction& i, const Access& access
     const auto address = static_cast<std::uint32_t>(access.address[static_cast<std::size_t>(lane)]);
     const std::uint32_t thread = warp.thread(lane);
     if (strong && reads && s.clocks.released(address)) s.clocks.acquire(address, thread);
-    const bool hands_over = strong && writes && (releases || (s.fenced[w] >> lane & 1));
+    const ThreadTime handed_over = !strong || !writes ? 0
+                                   : releases         ? s.clocks.now(w)
+                                                      : s.fences[w][static_cast<std::size_t>(lane)];
     if (address < reserved_shared) {  // barriers of cooperative groups
-      if (hands_over) s.clocks.release(address, thread);
+      if (handed_over) s.clocks.release(address, thread, handed_over);
       return;
     }
     const ThreadTime now = s.clocks.now(w);
     const std::uint32_t word = (address - reserved_shared) / 4;
     const std::uint32_t words = access.bytes / 4;
     if (!strong && words > 0 && access.used == ~0u) [[likely]] {
-      const Reads read(1u << lane, w, now, false);
-      const Write write(now, thread, line, false);
+      const LastReads read(1u << lane, w, now, false);
+      const LastWrite write(now, thread, line, false);
       std::uint32_t k = 0;
       while (k < words && s.touch_known(s.cells[word + k], known, thread, writes, read, write)) ++k;
       if (k == words) return;
@@ -431,9 +354,8 @@ bool SharedShadow::access(Warp& warp, const Instruction& i, const Access& access
     } else {
       s.touch_word(turn, word, (access.used & ((1u << access.bytes) - 1)) << address % 4);
     }
-    if (hands_over) s.clocks.release(address, thread);
+    if (handed_over) s.clocks.release(address, thread, handed_over);
   });
-  if (writes && !strong) s.fenced[w] &= ~access.lanes;
   return s.carried_unwritten;
 }
 
@@ -467,22 +389,44 @@ void SharedShadow::exited(std::uint32_t warp, LaneMask lanes) {
   if (state_) state_->clocks.exited(warp, lanes);
 }
 void SharedShadow::fence(std::uint32_t warp, LaneMask lanes) {
-  if (state_) state_->fenced[warp] |= lanes;
+  if (!state_) return;
+  for_lanes(lanes, [&](int lane) {
+    state_->fences[warp][static_cast<std::size_t>(lane)] = state_->clocks.now(warp);
+  });
+  state_->clocks.advance(warp);
 }
 void SharedShadow::release(std::uint32_t warp, int lane, std::uint32_t address) {
-  if (state_) state_->clocks.release(address, warp * warp_size + static_cast<std::uint32_t>(lane));
+  if (state_)
+    state_->clocks.release(address, warp * warp_size + static_cast<std::uint32_t>(lane),
+                           state_->clocks.now(warp));
 }
 void SharedShadow::acquire(std::uint32_t warp, int lane, std::uint32_t address) {
   if (state_) state_->clocks.acquire(address, warp * warp_size + static_cast<std::uint32_t>(lane));
 }
 
+ThreadHistory& SharedShadow::global_threads() {
+  if (state_->clocks.exhausted()) [[unlikely]]
+    state_->restart();
+  return state_->global;
+}
+
 void SharedShadow::global_write(const Warp& warp, const Access& access) {
-  if (!state_ || state_->cells.empty()) return;
+  if (!state_) return;
+  State& s = *state_;
   const bool releases = access.order == Order::release || access.order == Order::acquire_release ||
                         access.order == Order::sequential;
-  for_lanes(releases ? access.lanes : access.lanes & state_->fenced[warp.index()], [&](int lane) {
-    state_->clocks.release(access.address[static_cast<std::size_t>(lane)], warp.thread(lane));
+  const std::uint32_t w = warp.index();
+  for_lanes(access.lanes, [&](int lane) {
+    const auto l = static_cast<std::size_t>(lane);
+    if (const ThreadTime until = releases ? s.clocks.now(w) : s.fences[w][l]) {
+      s.clocks.release(access.address[l], warp.thread(lane), until);
+      s.clocks.release(all_releases, warp.thread(lane), until);
+    }
   });
+}
+bool SharedShadow::has_releases() const { return state_ && state_->clocks.released(all_releases); }
+void SharedShadow::acquire_releases(const Warp& warp, LaneMask lanes) {
+  for_lanes(lanes, [&](int lane) { state_->clocks.acquire(all_releases, warp.thread(lane)); });
 }
 void SharedShadow::global_read(const Warp& warp, const Access& access) {
   if (!state_) return;
@@ -509,14 +453,13 @@ void SharedShadow::copy_started(Warp& warp, const Instruction& i, int lane, std:
     s.touch_word(turn, word + k, whole_word);
     cell.write.set_copying(whole_word);
   }
-  s.fenced[warp.index()] &= ~access.lanes;
 }
 
 void SharedShadow::copy_landed(Warp& warp, const Instruction& i, int lane, std::uint32_t address,
                                std::uint32_t bytes) {
   if (!state_ || address < reserved_shared) return;
   State& s = *state_;
-  const Write write(s.clocks.now(warp.index()), warp.thread(lane), i.statement->place.line, false);
+  const LastWrite write(s.clocks.now(warp.index()), warp.thread(lane), i.statement->place.line, false);
   for (std::uint32_t word = (address - reserved_shared) / 4, k = 0; k < bytes / 4; ++k) {
     Cell& cell = s.cells[word + k];
     cell.write.clear_copying(whole_word);

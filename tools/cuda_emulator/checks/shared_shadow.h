@@ -7,6 +7,7 @@
 
 namespace emulator {
 
+class ThreadHistory;
 class Warp;
 struct Instruction;
 
@@ -46,16 +47,23 @@ class SharedShadow {
   /// The lanes end.
   void exited(std::uint32_t warp, LaneMask lanes);
 
-  /// fence or membar by the lanes: their next strong writes to shared memory hand on what they did before.
+  /// fence or membar by the lanes: their next strong writes hand on what they did before it.
   void fence(std::uint32_t warp, LaneMask lanes);
   /// A handover through an object in shared memory (mbarrier): what the lane did before, to those who acquire later.
   void release(std::uint32_t warp, int lane, std::uint32_t address);
   void acquire(std::uint32_t warp, int lane, std::uint32_t address);
 
-  /// Strong accesses to global memory hand over shared memory too, among the threads of the block: a write, before it can be seen,
+  /// The accesses of the block's threads to global memory, in the same order. Only while checks are on.
+  ThreadHistory& global_threads();
+
+  /// Strong accesses to global memory hand over too, among the threads of the block: a write, before it can be seen,
   /// what its lanes have done before a fence (or by its own .release); a read, after it, takes what was handed over there.
   void global_write(const Warp& warp, const Access& access);
   void global_read(const Warp& warp, const Access& access);
+  /// Whether threads of the block have handed over anything in global memory. Other blocks may hand it on at other places: lanes that
+  /// take over from other blocks know all of it.
+  bool has_releases() const;
+  void acquire_releases(const Warp& warp, LaneMask lanes);
 
   /// cp.async: the bytes will be written by the thread at some time before it has waited ...
   void copy_started(Warp& warp, const Instruction& i, int lane, std::uint32_t address, std::uint32_t bytes);

@@ -182,8 +182,8 @@ TEST_CASE("a lock in shared memory orders with fences, not without") {
            "@%q2 bra done; spin: atom.shared.cas.b32 %r2, [%r8], 0, 1; setp.ne.u32 %q3, %r2, 0; @%q3 bra "
            "spin;" +
            fence + "ld.shared.u32 %r3, [%r8+4]; add.u32 %r3, %r3, 1; st.shared.u32 [%r8+4], %r3;" + fence +
-           "atom.shared.exch.b32 %r2, [%r8], 0; done: bar.sync 0; ld.shared.u32 %r4, [%r8+4]; st.global.u32 "
-           "[%p0], %r4;";
+           "atom.shared.exch.b32 %r2, [%r8], 0; done: bar.sync 0; ld.shared.u32 %r4, [%r8+4]; @%q1 "
+           "st.global.u32 [%p0], %r4;";
   };
   check_all_seeds(critical("membar.cta;"), 128, clean);
   check_all_seeds(critical(""), 128, race);
@@ -192,6 +192,12 @@ TEST_CASE("a lock in shared memory orders with fences, not without") {
 TEST_CASE("races that write equal values are notes") {
   check_all_seeds("st.shared.u32 [%r8], 1;", 64, "shared-race-equal ");
   check_all_seeds("st.shared.u32 [%r8], %r0;", 64, race);
+  // Lanes of one store, and of two stores.
+  check_all_seeds("st.shared.u32 [%r8], 1;", 32, clean);
+  check_all_seeds("st.shared.u32 [%r8], %r0;", 32, race);
+  check_all_seeds(
+      "st.shared.u32 [%r8], 1; and.b32 %r1, %r0, 1; setp.eq.u32 %q1, %r1, 0; @%q1 st.shared.u32 [%r8], 1;",
+      32, "shared-race-equal ");
 }
 
 TEST_CASE("threads that have ended do not make later accesses races") {

@@ -35,13 +35,24 @@ struct Bytes {
   }
 };
 
-/// The bytes of a lane's access to shared or global memory that were never written.
+/// A bit for each byte of a lane's local memory that was never written.
+std::uint32_t unwritten_local(Warp& warp, int lane, std::uint64_t address, std::uint32_t bytes) {
+  std::uint32_t mask = 0;
+  for (std::uint32_t k = 0; k < bytes; ++k) mask |= std::uint32_t{!warp.local_written(lane, address)[k]} << k;
+  return mask;
+}
+
+/// The bytes of a lane's access to shared, global or local memory that were never written.
 void load_unwritten(Warp& warp, const Instruction& i, const MemoryAccess& m, int lane, Bytes& bytes) {
   const std::uint64_t address = m.access.address[static_cast<std::size_t>(lane)];
-  const bool shared = m.shared >> lane & 1;
+  const ptx::Space space = m.shared >> lane & 1   ? ptx::Space::shared
+                           : m.global >> lane & 1 ? ptx::Space::global
+                                                  : ptx::Space::local;
   const auto unwritten = [&](std::uint64_t from, std::uint32_t count) {
-    return shared ? warp.block().shared_shadow().unwritten(static_cast<std::uint32_t>(from), count)
-                  : unwritten_global(from, count);
+    return space == ptx::Space::shared
+               ? warp.block().shared_shadow().unwritten(static_cast<std::uint32_t>(from), count)
+           : space == ptx::Space::global ? unwritten_global(from, count)
+                                         : unwritten_local(warp, lane, from, count);
   };
   const std::uint32_t all = unwritten(address, m.access.bytes);
   const bool partial = all != static_cast<std::uint32_t>(low_bits(m.access.bytes));
@@ -51,7 +62,7 @@ void load_unwritten(Warp& warp, const Instruction& i, const MemoryAccess& m, int
     const std::uint64_t at = address + k;
     const bool padding =
         partial || !(m.access.used >> k & 1) || (debug && unwritten(at / 16 * 16, 16) != 0xffff);
-    bytes.set(k, 0xff, {&i, at, static_cast<std::int8_t>(lane), shared, padding, false});
+    bytes.set(k, 0xff, {&i, at, static_cast<std::int8_t>(lane), space, padding, false});
   }
 }
 
@@ -211,12 +222,16 @@ void UndefinedValues::use(Warp& warp, const Instruction& i, Slot slot, LaneMask 
 }
 
 void UndefinedValues::report_use(Warp& warp, const Instruction& i, int lane, const Origin& origin) {
-  const char* const kind = origin.shared ? "uninitialised-shared" : "uninitialised-global";
+  const char* const kind = origin.space == ptx::Space::shared  ? "uninitialised-shared"
+                           : origin.space == ptx::Space::local ? "uninitialised-local"
+                                                               : "uninitialised-global";
   const ReportPlace place{&warp, lane, &i};
   if (repeated(kind, place)) return;
   const std::string what =
-      origin.shared
+      origin.space == ptx::Space::shared
           ? "shared memory never written: offset " + std::to_string(origin.address - reserved_shared)
+      : origin.space == ptx::Space::local
+          ? "local memory never written: offset " + std::to_string(origin.address)
           : "global memory never written: " + AddressSpace::instance().describe(origin.address);
   report(Severity::error, kind,
          "read of " + what + ", by " + describe_load(warp, origin) + "; the value is used here", place);
@@ -234,6 +249,7 @@ void UndefinedValues::load(Warp& warp, const Instruction& i, const MemoryAccess&
     if (shared || global) {
       if (m.unwritten) load_unwritten(warp, i, m, lane, bytes);
     } else if ((address & window_mask) == 0) {  // not a parameter of the kernel
+      if (m.unwritten && !in_parameters(i)) load_unwritten(warp, i, m, lane, bytes);
       const Frame* const owner = in_parameters(i) ? frame : nullptr;
       const auto offset = static_cast<std::uint32_t>(address);
       for (auto it = memory_.lower_bound({owner, lane, offset});
@@ -291,8 +307,14 @@ void UndefinedValues::store(Warp& warp, const Instruction& i, const MemoryAccess
 
 void UndefinedValues::use_local(Warp& warp, const Instruction& i, int lane, std::uint32_t offset,
                                 std::uint32_t bytes) {
-  const auto found = memory_.lower_bound({nullptr, lane, offset});
-  if (found == memory_.end() || !(found->first < Place{nullptr, lane, offset + bytes})) return;
+  for (std::uint32_t k = 0; k < bytes && checks_enabled(); ++k)
+    if (!*warp.local_written(lane, offset + k))
+      return report_use(warp, i, lane,
+                        {&i, offset + k, static_cast<std::int8_t>(lane), ptx::Space::local, false, false});
+  if (!warp.undefined()) return;
+  const auto& memory = warp.undefined()->memory_;
+  const auto found = memory.lower_bound({nullptr, lane, offset});
+  if (found == memory.end() || !(found->first < Place{nullptr, lane, offset + bytes})) return;
   report_use(warp, i, lane, found->second.origin);
 }
 

@@ -30,9 +30,9 @@ constexpr Bits all_bits(std::uint32_t width) { return width ? low_bits(8 * width
 struct Origin {
   const Instruction* load = nullptr;
   std::uint64_t address =
-      0;  ///< of the first byte never written: an offset in shared memory, or a global address
+      0;  ///< of the first byte never written: an offset in shared or local memory, or a global address
   std::int8_t lane = 0;
-  bool shared = false;
+  ptx::Space space = ptx::Space::global;  ///< or shared, local
   /// The bytes may be padding of a struct: the load took written ones along, or used_bytes_mask leaves them out; in code for debugging,
   /// which copies words one by one, others of the same 16 aligned bytes were written.
   bool padding = false;
@@ -100,7 +100,8 @@ class UndefinedValues {
   /// they may be padding of a copied struct; else they are reported.
   void store(Warp& warp, const Instruction& i, const MemoryAccess& m);
   /// Reports undefined bytes of a lane's local memory, used by a system call.
-  void use_local(Warp& warp, const Instruction& i, int lane, std::uint32_t offset, std::uint32_t bytes);
+  static void use_local(Warp& warp, const Instruction& i, int lane, std::uint32_t offset,
+                        std::uint32_t bytes);
 
   /// The lanes leave the frame, or end.
   void leave(const Frame& frame, LaneMask lanes);

@@ -170,6 +170,7 @@ TEST_CASE("uses are reported") {
 }
 
 TEST_CASE("undefined values in shared, local and parameter memory") {
+  const std::string never_written_local = "uninitialised-local ";
   const std::string use = "setp.eq.u32 %q1, %r2, 0; @%q1 bra end; end:";
   CHECK(reports_of("st.shared.u32 [%r9+4], %r1;") == clean);
   CHECK(reports_of("st.shared.u32 [%r9+4], %r1; ld.shared.u32 %r2, [%r9+4];" + use) == shared);
@@ -199,7 +200,19 @@ TEST_CASE("undefined values in shared, local and parameter memory") {
   // The next function's variables lie where those of the last one were.
   CHECK(reports_of(
             call("%r1", "%r0") + "{ .param .b32 pr; call (pr), constant, (); ld.param.b32 %r2, [pr]; }" + use,
-            functions) == clean);
+            functions) == never_written_local);
+
+  // Local memory that nobody has written
+  CHECK(reports_of(local + "ld.local.u32 %r2, [%rd1];") == clean);
+  CHECK(reports_of(local + "ld.local.u32 %r2, [%rd1];" + use) == never_written_local);
+  CHECK(reports_of(local + "st.local.u32 [%rd1+4], 1; ld.local.u32 %r2, [%rd1];" + use) ==
+        never_written_local);
+  CHECK(reports_of(local + "st.local.u32 [%rd1], 1; ld.local.u32 %r2, [%rd1];" + use) == clean);
+  CHECK(reports_of(local + "st.local.u16 [%rd1], 1; ld.local.u32 %r2, [%rd1]; and.b32 %r2, %r2, 0xffff;" +
+                   use) == clean);
+  // The bits that are defined do not settle the comparison.
+  CHECK(reports_of(local + "st.local.u16 [%rd1], 0; ld.local.u32 %r2, [%rd1]; and.b32 %r2, %r2, 0x1ffff;" +
+                   use) == never_written_local);
 }
 
 TEST_CASE("shuffles carry undefined bits from lane to lane") {

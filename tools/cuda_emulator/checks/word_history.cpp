@@ -1,6 +1,10 @@
 #include "checks/word_history.h"
 
 #include <algorithm>
+#include <mutex>
+#include <string>
+
+#include "checks/report.h"
 
 namespace emulator {
 namespace {
@@ -20,12 +24,28 @@ bool same_block(std::uint64_t a, std::uint64_t b) {
 }
 bool same_operation(std::uint64_t a, std::uint64_t b) { return P::operation(a) == P::operation(b); }
 
-/// How the accessor's block comes after an access of another block of the launch.
-Conflict after_block(std::uint64_t other, const Accessor& me) {
+/// How the accessor's block comes after an access of another block of the launch. `fenced`: first epoch whose handover behind a fence
+/// covers the access.
+Conflict after_block(std::uint64_t other, std::uint32_t fenced, const Accessor& me) {
   const KnownEpochs known = me.clocks ? me.clocks->known(me.clock, P::block(other)) : KnownEpochs{};
-  return known.fenced >= P::epoch(other) ? Conflict::none
-         : known.any >= P::epoch(other)  ? Conflict::missing_fence
-                                         : Conflict::blocks;
+  return known.fenced >= fenced         ? Conflict::none
+         : known.any >= P::epoch(other) ? Conflict::missing_fence
+                                        : Conflict::blocks;
+}
+Conflict after_block(std::uint64_t other, const Accessor& me) {
+  return after_block(other, P::epoch(other), me);
+}
+
+/// The same for a write. A strong one comes after the handover of its own epoch: a later fence covers it, and so does a strong read of the
+/// word that saw it and comes before the accessor. `read`: the last read of the word, which is later than the write.
+Conflict after_write(std::uint64_t write, std::uint64_t read, const Accessor& me) {
+  if (!(write & P::strong)) return after_block(write, me);
+  const Conflict conflict = after_block(write, std::min(P::epoch(write) + 1, P::last_epoch), me);
+  if (conflict != Conflict::missing_fence || !(read & P::strong) || !same_operation(read, write))
+    return conflict;
+  const bool seen =
+      (read & P::many) || same_block(read, me.packed) || after_block(read, me) == Conflict::none;
+  return seen ? Conflict::none : conflict;
 }
 
 /// How it comes after all reads of a launch of which `read` is one with the highest epoch. What is not certain is no conflict.
@@ -37,7 +57,7 @@ Conflict after_many(std::uint64_t read, const Accessor& me) {
   return ordered ? Conflict::none : Conflict::blocks;
 }
 
-Finding conflict_with_write(std::uint64_t write, unsigned mask, const Accessor& me) {
+Finding conflict_with_write(std::uint64_t write, std::uint64_t read, unsigned mask, const Accessor& me) {
   Finding finding{Conflict::none, true, write};
   if (!(P::mask(write) & mask)) return finding;
   if (!same_operation(write, me.packed)) {
@@ -47,7 +67,7 @@ Finding conflict_with_write(std::uint64_t write, unsigned mask, const Accessor& 
   } else if (me.packed & P::constant) {
     finding.conflict = Conflict::read_only;
   } else if (!same_block(write, me.packed) && !(write & me.packed & P::strong)) {
-    finding.conflict = after_block(write, me);
+    finding.conflict = after_write(write, read, me);
   }
   return finding;
 }
@@ -133,6 +153,19 @@ Finding record_split(Granule& granule, std::uint32_t word, unsigned mask, const 
 
 }  // namespace
 
+bool fits_history(OperationId operation) {
+  if (operation < P::operation_limit) [[likely]]
+    return true;
+  static std::once_flag said;
+  std::call_once(said, [] {
+    report(Severity::error, "check-limit",
+           "races in global memory are looked for among the first " + std::to_string(P::operation_limit - 1) +
+               " operations (launches, copies, fills) of a program, and this one has more: let it do less, "
+               "or use --no-check");
+  });
+  return false;
+}
+
 bool EarlierOperations::before(OperationId other) {
   const auto found = std::ranges::find(known_, other);
   if (found != known_.end() && other != none_known) {
@@ -156,7 +189,7 @@ OperationId EarlierOperations::both(OperationId other) {
 
 Finding judge(std::uint64_t& write, std::uint64_t& read, unsigned mask, const Accessor& me) {
   const std::uint64_t mine = with_mask(me.packed, mask);
-  Finding finding = conflict_with_write(write, mask, me);
+  Finding finding = conflict_with_write(write, read, mask, me);
   if (me.write) {
     if (finding.conflict == Conflict::none || finding.conflict == Conflict::missing_fence) {
       const Finding other = conflict_with_read(read, mask, me);

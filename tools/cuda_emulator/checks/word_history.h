@@ -16,7 +16,7 @@ namespace emulator {
 struct PackedAccess {
   static constexpr int operation_bits = 24, block_bits = 20, epoch_bits = 12;
   static constexpr OperationId operation_limit =
-      (1u << operation_bits) - 1;  ///< identifiers from here on are not judged
+      (1u << operation_bits) - 1;  ///< identifiers from here on are not judged (fits_history)
   static constexpr std::uint32_t last_epoch = (1u << epoch_bits) - 1;  ///< epochs stay here
   static constexpr std::uint32_t block_mask =
       (1u << block_bits) - 1;  ///< blocks that differ above it count as one
@@ -51,6 +51,9 @@ struct PackedAccess {
   }
   static constexpr unsigned mask(std::uint64_t a) { return static_cast<unsigned>(a >> 56) & 15; }
 };
+
+/// Whether the operation can be judged: its identifier is below PackedAccess::operation_limit. The first that is not is an error.
+bool fits_history(OperationId operation);
 
 /// Answers of OperationOrder for one operation, remembered. One for each thread.
 class EarlierOperations {

@@ -168,7 +168,7 @@ struct LaunchCounters::State {
 };
 
 LaunchCounters::LaunchCounters() : state_(std::make_unique<State>()) {
-  if (counters_enabled()) state_->l2 = std::make_unique<L2>();
+  if (counters_enabled()) state_->l2 = std::make_unique<L2>(l2_bytes());
 }
 LaunchCounters::~LaunchCounters() = default;
 
@@ -203,8 +203,10 @@ void LaunchCounters::finish(const Kernel& kernel, const Launch& launch) {
   const LaunchShape& shape = launch.shape();
   const KernelResources& resources = resources_of(kernel);
   const std::uint32_t threads = shape.block.x * shape.block.y * shape.block.z;
-  const std::uint32_t blocks = blocks_per_multiprocessor(threads, resources.registers,
-                                                         kernel.dynamic_shared_offset + shape.dynamic_shared);
+  const std::uint64_t blocks =
+      blocks_per_multiprocessor(threads, resources.registers,
+                                kernel.dynamic_shared_offset - kernel.shared_gap_bytes + shape.dynamic_shared)
+          .blocks;
   Book& all = book();
   const std::lock_guard lock(all.mutex);
   Totals& sum = all.kernels[kernel.readable];
@@ -224,7 +226,7 @@ void LaunchCounters::finish(const Kernel& kernel, const Launch& launch) {
   sum.dram_read += state_->l2->dram_read_bytes();
   sum.dram_write += state_->l2->dram_write_bytes();
   sum.resources = resources;
-  sum.occupancy = blocks * ((threads + 31) / 32) / 64.0;
+  sum.occupancy = static_cast<double>(blocks * ((threads + 31) / 32)) / 64;
 }
 
 bool counters_enabled() { return counter_file() != nullptr; }

@@ -35,6 +35,7 @@ class Tally {
   }
   bool enabled() const { return enabled_; }
   std::uint64_t lane_instructions() const { return lane_instructions_; }
+  std::uint64_t warp_instructions() const { return warp_instructions_; }
 
  private:
   friend class LaunchCounters;

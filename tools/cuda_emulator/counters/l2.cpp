@@ -1,8 +1,19 @@
 #include "counters/l2.h"
 
+#include <algorithm>
+
+#include "machine/device.h"
+#include "machine/launch.h"
+
 namespace emulator {
 
-L2::L2() : lines_(std::size_t{ways} * sets) {}
+std::uint64_t l2_bytes() {
+  static const std::uint64_t bytes = environment_number("CUDA_EMULATOR_L2", h100::l2_bytes);
+  return bytes;
+}
+
+L2::L2(std::uint64_t bytes)
+    : sets_(std::max<std::uint64_t>(bytes / (ways * line_bytes), 1)), lines_(ways * sets_) {}
 
 void L2::evict(Line& line) {
   for (std::size_t s = 0; s < 4; ++s) {
@@ -15,9 +26,9 @@ void L2::evict(Line& line) {
 }
 
 void L2::access(std::uint64_t address, std::uint32_t bytes, Use use) {
-  const std::uint64_t number = address / 128;
+  const std::uint64_t number = address / line_bytes;
   const std::size_t sector = address / sector_bytes % 4;
-  Line* const set = lines_.data() + number % sets * ways;
+  Line* const set = lines_.data() + number % sets_ * ways;
   Line* line = nullptr;
   Line* oldest = set;
   for (Line* l = set; l != set + ways; ++l) {

@@ -12,7 +12,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "machine/program.h"
+#include "machine/device.h"
+#include "machine/launch.h"
 
 namespace emulator {
 namespace {
@@ -145,17 +146,30 @@ const KernelResources& resources_of(const Kernel& kernel) {
   return found->second;
 }
 
-std::uint32_t blocks_per_multiprocessor(std::uint32_t threads, std::uint32_t registers,
-                                        std::uint64_t shared_bytes) {
+Residency blocks_per_multiprocessor(std::uint32_t threads, std::uint32_t registers,
+                                    std::uint64_t shared_bytes) {
   const std::uint32_t warps = (std::max(threads, 1u) + 31) / 32;
-  std::uint32_t blocks = std::min(32u, 64u / warps);
+  Residency found{32, "32 blocks a multiprocessor"};
+  const auto limit = [&](std::uint64_t blocks, const std::string& what) {
+    if (blocks < found.blocks) found = {blocks, what};
+  };
+  limit(64 / warps, std::to_string(threads) + " threads a block");
   const std::uint64_t warp_registers = round_up(std::uint64_t{std::max(registers, 1u)} * 32, 256);
-  if (registers > 255) return 0;
-  const std::uint64_t warps_by_registers = 4 * (16384 / warp_registers);
-  blocks = std::min<std::uint32_t>(blocks, static_cast<std::uint32_t>(warps_by_registers / warps));
-  const std::uint64_t shared = round_up(shared_bytes + 1024, 128);
-  if (shared > 228u << 10) return 0;
-  return std::min<std::uint32_t>(blocks, static_cast<std::uint32_t>((228u << 10) / shared));
+  limit(registers > 255 ? 0 : 4 * (16384 / warp_registers) / warps,
+        std::to_string(registers) + " registers a thread");
+  limit((228u << 10) / round_up(shared_bytes + 1024, 128),
+        std::to_string(shared_bytes) + " bytes of shared memory a block");
+  return found;
+}
+
+Residency residency_of(const Launch& launch, std::uint32_t registers) {
+  const Kernel& kernel = launch.kernel();
+  const ptx::Dim3& block = launch.shape().block;
+  Residency found = blocks_per_multiprocessor(
+      block.x * block.y * block.z, registers,
+      kernel.dynamic_shared_offset - kernel.shared_gap_bytes + launch.shape().dynamic_shared);
+  found.blocks = std::max<std::uint64_t>(found.blocks, 1) * h100::multiprocessors;
+  return found;
 }
 
 }  // namespace emulator

@@ -21,9 +21,17 @@ const KernelResources& resources_of(const Kernel& kernel);
 /// The PTX text of a unit without the kernels (.entry) of other names. Functions, variables and directives stay.
 std::string without_other_entries(std::string_view text, std::string_view kernel);
 
+/// Blocks of a kernel that run at one time.
+struct Residency {
+  std::uint64_t blocks = 0;
+  std::string limit;  ///< what keeps more from running: "64 registers a thread", "1024 threads a block" ...
+};
+
 /// Blocks that one SM of compute capability 9.0 holds at once: by warps (64), blocks (32), registers (64 Ki, in units of 256 a warp, in four
 /// parts) and shared memory (228 KiB with the block's reserved 1 KiB, in units of 128 bytes). Source: cuda_occupancy.h.
-std::uint32_t blocks_per_multiprocessor(std::uint32_t threads, std::uint32_t registers,
-                                        std::uint64_t shared_bytes);
+Residency blocks_per_multiprocessor(std::uint32_t threads, std::uint32_t registers,
+                                    std::uint64_t shared_bytes);
+/// The same for the launch's kernel and shape and all multiprocessors of a device: at least one block for each.
+Residency residency_of(const class Launch& launch, std::uint32_t registers);
 
 }  // namespace emulator

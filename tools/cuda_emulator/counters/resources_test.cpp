@@ -37,5 +37,17 @@ TEST_CASE("resources: ptxas is asked for one kernel of a unit") {
   CHECK(resources.spill_store_bytes == 0);
 }
 
+TEST_CASE("resources: what limits the blocks of a multiprocessor") {
+  const auto check = [](const Residency& found, std::uint64_t blocks, const std::string& limit) {
+    CAPTURE(found.limit);
+    CHECK(found.blocks == blocks);
+    CHECK(found.limit == limit);
+  };
+  check(blocks_per_multiprocessor(1024, 32, 0), 2, "1024 threads a block");
+  check(blocks_per_multiprocessor(32, 16, 0), 32, "32 blocks a multiprocessor");
+  check(blocks_per_multiprocessor(256, 128, 0), 2, "128 registers a thread");
+  check(blocks_per_multiprocessor(256, 32, 100 << 10), 2, "102400 bytes of shared memory a block");
+}
+
 }  // namespace
 }  // namespace emulator

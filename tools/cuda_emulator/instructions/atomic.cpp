@@ -159,7 +159,8 @@ T combine(F f, T a, T b, [[maybe_unused]] bool global) {
     return f(a, b);
 }
 
-/// Runs `lane_operation(lane, host, global, digest)` for the lanes in order; it adds operands and what it read to the digest.
+/// Runs `lane_operation(lane, host, global, digest)` for the lanes in order; it adds operands and what it read to the digest, and returns
+/// whether it changed memory.
 template <class F>
 void execute_atomic(Warp& warp, const Instruction& i, LaneMask lanes, int address_operand,
                     F&& lane_operation) {
@@ -173,13 +174,14 @@ void execute_atomic(Warp& warp, const Instruction& i, LaneMask lanes, int addres
     throw KernelFault{717};
   }
   Digest digest;
+  m.changes = false;
   for_lanes(lanes, [&](int lane) {
     const auto l = static_cast<std::size_t>(lane);
     digest.add(m.access.address[l]);
-    lane_operation(lane, m.host[l], (m.global >> lane & 1) != 0, digest);
+    m.changes |= lane_operation(lane, m.host[l], (m.global >> lane & 1) != 0, digest);
   });
   m.close(warp, i);
-  notice_spinning(warp, i, digest);
+  notice_spinning(warp, i, m, digest);
 }
 
 /// d = old, place = F(old, b), for each element of a vector by itself.
@@ -191,14 +193,17 @@ void modify(Warp& warp, const Instruction& i, LaneMask lanes) {
     std::array<T, 8> operand;
     for (int k = 0; k < elements; ++k)
       operand[static_cast<std::size_t>(k)] = warp.source<T>(i, elements + 1 + k)[lane];
+    bool changed = false;
     for (int k = 0; k < elements; ++k) {
       const T b = operand[static_cast<std::size_t>(k)];
       const T old = update<T>(host + static_cast<std::size_t>(k) * sizeof(T),
                               [&](T a) { return combine(f, a, b, global); });
       warp.result<T>(i, k)[lane] = old;
-      digest.add(static_cast<std::uint64_t>(old));
+      changed |= combine(f, old, b, global) != old;
+      digest.read(static_cast<std::uint64_t>(old));
       digest.add(static_cast<std::uint64_t>(b));
     }
+    return changed;
   });
 }
 
@@ -206,10 +211,12 @@ template <class T>
 void compare_and_swap(Warp& warp, const Instruction& i, LaneMask lanes) {
   execute_atomic(warp, i, lanes, 1, [&](int lane, std::byte* host, bool, Digest& digest) {
     T old = warp.source<T>(i, 2)[lane];
-    __atomic_compare_exchange_n(reinterpret_cast<T*>(host), &old, warp.source<T>(i, 3)[lane], false,
-                                __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    const T desired = warp.source<T>(i, 3)[lane];
+    const bool exchanged = __atomic_compare_exchange_n(reinterpret_cast<T*>(host), &old, desired, false,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     warp.result<T>(i, 0)[lane] = old;
-    digest.add(static_cast<std::uint64_t>(old));
+    digest.read(static_cast<std::uint64_t>(old));
+    return exchanged && desired != old;
   });
 }
 
@@ -225,12 +232,18 @@ void exchange_128(Warp& warp, const Instruction& i, LaneMask lanes) {
   execute_atomic(warp, i, lanes, 1, [&](int lane, std::byte* host, bool, Digest& digest) {
     const Word128 b = row_128(warp.source<std::byte>(i, 2), lane);
     Word128 old = b;
-    if constexpr (compare)
-      exchange_16(host, old, row_128(warp.source<std::byte>(i, 3), lane));
-    else
+    bool changed;
+    if constexpr (compare) {
+      const Word128 desired = row_128(warp.source<std::byte>(i, 3), lane);
+      exchange_16(host, old, desired);
+      changed = old == b && desired != old;
+    } else {
       old = update_16(host, [&](Word128) { return b; });
+      changed = old != b;
+    }
     std::memcpy(warp.result<std::byte>(i, 0) + static_cast<std::size_t>(lane) * sizeof old, &old, sizeof old);
-    digest.add(static_cast<std::uint64_t>(old ^ old >> 64));
+    digest.read(static_cast<std::uint64_t>(old ^ old >> 64));
+    return changed;
   });
 }
 
@@ -366,11 +379,17 @@ Execute decode_atomic(Form& form, bool has_result) {
   return choose(form, operation, type);
 }
 
-/// Orders the lanes' accesses before it with those after it. Instruction.detail: whether for the whole device.
+/// Instruction.detail of a fence: bits.
+enum FenceDetail : std::uint64_t { for_device = 1, async_shared = 2, async_global = 4 };
+
+/// Orders the lanes' accesses before it with those after it.
 void execute_fence(Warp& warp, const Instruction& i, LaneMask lanes) {
   __builtin_ia32_mfence();
   warp.block().shared_shadow().fence(warp.index(), lanes);
-  if (i.detail && checks_enabled()) fence_global(warp, lanes);
+  if (i.detail & for_device && checks_enabled()) fence_global(warp, lanes);
+  if (i.detail & (async_shared | async_global))
+    if (AsyncProxy* const proxy = warp.block().async_proxy())
+      proxy->fence(i.detail & async_shared, i.detail & async_global);
 }
 
 }  // namespace
@@ -395,14 +414,18 @@ Execute decode_fence(Form& form) {
   Instruction& i = form.instruction();
   i.kind = InstructionClass::fence;
   if (!form.take_one_of({"proxy", "mbarrier_init"}).empty()) {
-    form.take_one_of({"async", "alias", "async::generic", "tensormap::generic"});
+    const std::string_view proxies =
+        form.take_one_of({"async", "alias", "async::generic", "tensormap::generic"});
     form.take_one_of({"acquire", "release"});
     form.take_one_of({"sync_restrict::shared::cta", "sync_restrict::shared::cluster"});
-    form.take_one_of({"global", "shared::cta", "shared::cluster"});
+    const std::string_view space = form.take_one_of({"global", "shared::cta", "shared::cluster"});
     form.take_one_of({"cta", "cluster", "gpu", "sys"});
     form.finish();
     for (std::size_t k = 0; k < form.operand_count(); ++k) form.ignore(k);  // the tensor map that it is about
-    i.detail = 0;
+    i.detail = proxies != "async"  ? 0
+               : space.empty()     ? async_shared | async_global
+               : space == "global" ? async_global
+                                   : async_shared;
     return execute_fence;
   }
   form.take_one_of({"sc", "acq_rel", "acquire", "release"});

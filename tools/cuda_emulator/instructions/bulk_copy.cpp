@@ -48,6 +48,7 @@ struct Chunk : MemoryAccess {
   Chunk(Warp& warp, const Instruction& i, int lane, AccessKind kind, std::uint64_t address, ptx::Space space)
       : MemoryAccess(kind, i, LaneMask{1} << lane) {
     access.bytes = chunk_bytes;
+    access.async_proxy = true;
     access.carries = kind == AccessKind::load;
     access.address[static_cast<std::size_t>(lane)] = address;
     open(warp, i, space);
@@ -64,7 +65,8 @@ void carry_unwritten(Warp& warp, const Instruction& i, int lane, const Chunk& fr
   const std::uint32_t unwritten =
       warp.block().shared_shadow().unwritten(static_cast<std::uint32_t>(source), chunk_bytes);
   if (unwritten == (1u << chunk_bytes) - 1)
-    return UndefinedValues::report_use(warp, i, lane, {&i, source, static_cast<std::int8_t>(lane), true});
+    return UndefinedValues::report_use(warp, i, lane,
+                                       {&i, source, static_cast<std::int8_t>(lane), ptx::Space::shared});
   for (std::uint32_t k = 0; k < chunk_bytes; ++k)
     if (unwritten >> k & 1) AddressSpace::instance().mark_uninitialised(destination + k, 1);
 }

@@ -93,6 +93,7 @@ void execute_indirect_call(Warp& warp, const Instruction& i, LaneMask lanes) {
 }
 
 void execute_system_call(Warp& warp, const Instruction& i, LaneMask lanes) {
+  warp.block().made_progress();
   const auto& site = *static_cast<const CallSite*>(i.extra);
   Frame& frame = warp.frame();
   // The system's functions take their arguments one behind the other, each at its natural alignment.
@@ -145,6 +146,9 @@ void execute_trap(Warp& warp, const Instruction& i, LaneMask lanes) {
 
 void execute_yield(Warp& warp, const Instruction&, LaneMask) { warp.yield(); }
 void execute_nothing(Warp&, const Instruction&, LaneMask) {}
+void execute_dependency_wait(Warp& warp, const Instruction& i, LaneMask) {
+  if (warp.block().launch().early()) warp.wait_at(i);
+}
 
 std::vector<CallSite::Copy> parameters_of(StatementForm& form, std::size_t operand) {
   std::vector<CallSite::Copy> places;
@@ -252,12 +256,12 @@ Execute decode_nothing(Form& form) {
   return execute_nothing;
 }
 
-/// A kernel starts after the one before it has ended, so that there is nothing to wait for.
+/// The emulator decides when a dependent kernel begins (Launch::run_early), so that .launch_dependents does nothing.
 Execute decode_griddepcontrol(Form& form) {
-  if (form.take_one_of({"wait", "launch_dependents"}).empty())
-    form.unknown("want .wait or .launch_dependents");
+  const std::string_view what = form.take_one_of({"wait", "launch_dependents"});
+  if (what.empty()) form.unknown("want .wait or .launch_dependents");
   form.instruction().kind = InstructionClass::fence;
-  return execute_nothing;
+  return what == "wait" ? execute_dependency_wait : execute_nothing;
 }
 
 }  // namespace emulator

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "instructions/float8.h"
@@ -14,7 +15,8 @@
 ///
 /// Row: C++ type of a register. packed: elements of a register, the first one in the lowest bits. Number: what is
 /// computed with. Accumulators also have `bits`, which rounds a Number to the element; `fit` says whether
-/// sums outside of the range are clamped (.satfinite).
+/// sums outside of the range are clamped (.satfinite). Where the processor has it, `eight` gives the numbers of eight
+/// neighbouring elements.
 namespace emulator::matrix {
 
 enum class Fit : std::uint8_t { wrap, clamp };
@@ -25,6 +27,9 @@ struct F16 {
   static constexpr ptx::Type type = ptx::Type::f16;
   static constexpr int packed = 2;
   static Number number(std::uint16_t bits) { return half_to_float(bits); }
+  static __m256 eight(const void* bits) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(bits)));
+  }
   static std::uint16_t bits(Number x, Fit) { return double_to_half(x); }
 };
 
@@ -34,6 +39,10 @@ struct Bf16 {
   static constexpr ptx::Type type = ptx::Type::bf16;
   static constexpr int packed = 2;
   static Number number(std::uint16_t bits) { return bfloat_to_float(bits); }
+  static __m256 eight(const void* bits) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(bits)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
 };
 
 /// The lower 13 bits of the register are ignored.
@@ -43,6 +52,10 @@ struct Tf32 {
   static constexpr ptx::Type type = ptx::Type::tf32;
   static constexpr int packed = 1;
   static Number number(std::uint32_t bits) { return std::bit_cast<float>(bits & ~0x1fffu); }
+  static __m256 eight(const void* bits) {
+    const __m256i all = _mm256_loadu_si256(static_cast<const __m256i*>(bits));
+    return _mm256_castsi256_ps(_mm256_and_si256(all, _mm256_set1_epi32(~0x1fff)));
+  }
 };
 
 struct E4m3 {
@@ -51,6 +64,16 @@ struct E4m3 {
   static constexpr ptx::Type type = ptx::Type::e4m3;
   static constexpr int packed = 4;
   static Number number(std::uint8_t bits) { return half_to_float(e4m3_to_half(bits)); }
+  /// Sign, exponent and fraction at the places of f16, whose exponents are larger by 8.
+  static __m256 eight(const void* bits) {
+    const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(bits)));
+    const __m128i magnitude = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
+    const __m128i sign = _mm_slli_epi16(_mm_xor_si128(wide, magnitude), 8);
+    const __m128i nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f));
+    const __m128i half =
+        _mm_or_si128(_mm_or_si128(sign, _mm_slli_epi16(magnitude, 7)), _mm_srli_epi16(nan, 1));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256));
+  }
 };
 
 struct E5m2 {
@@ -59,6 +82,10 @@ struct E5m2 {
   static constexpr ptx::Type type = ptx::Type::e5m2;
   static constexpr int packed = 4;
   static Number number(std::uint8_t bits) { return half_to_float(e5m2_to_half(bits)); }
+  static __m256 eight(const void* bits) {
+    const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(bits)));
+    return _mm256_cvtph_ps(_mm_slli_epi16(wide, 8));
+  }
 };
 
 struct F32 {
@@ -67,6 +94,7 @@ struct F32 {
   static constexpr ptx::Type type = ptx::Type::f32;
   static constexpr int packed = 1;
   static Number number(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+  static __m256 eight(const void* bits) { return _mm256_loadu_ps(static_cast<const float*>(bits)); }
   static std::uint32_t bits(Number x, Fit) {
     return std::bit_cast<std::uint32_t>(canonical(static_cast<float>(x)));
   }
@@ -83,7 +111,7 @@ struct F64 {
 
 struct S8 {
   using Row = std::uint32_t;
-  using Number = std::int64_t;
+  using Number = std::int32_t;
   static constexpr ptx::Type type = ptx::Type::s8;
   static constexpr int packed = 4;
   static Number number(std::uint8_t bits) { return static_cast<std::int8_t>(bits); }
@@ -91,7 +119,7 @@ struct S8 {
 
 struct U8 {
   using Row = std::uint32_t;
-  using Number = std::int64_t;
+  using Number = std::int32_t;
   static constexpr ptx::Type type = ptx::Type::u8;
   static constexpr int packed = 4;
   static Number number(std::uint8_t bits) { return bits; }
@@ -123,27 +151,69 @@ constexpr auto element(typename T::Row row, int e) {
     return row;
 }
 
-/// The register with element e set to `bits`; that element was zero.
-template <class T, class Bits>
-constexpr typename T::Row with_element(typename T::Row row, int e, Bits bits) {
-  constexpr int width = sizeof(row) * 8 / T::packed;
-  return row | static_cast<typename T::Row>(bits) << (width * e % (sizeof(row) * 8));
+/// Neighbouring elements, of which `bits` holds the bits, as numbers.
+template <class T, int count>
+void to_numbers(const void* bits, typename T::Number* numbers) {
+  using Bits = decltype(element<T>(0, 0));
+  const std::byte* const at = static_cast<const std::byte*>(bits);
+  if constexpr (requires { T::eight(bits); }) {
+    static_assert(count % 8 == 0);
+    for (int k = 0; k < count; k += 8) {
+      const __m256 eight = T::eight(at + k * sizeof(Bits));
+      _mm256_storeu_pd(numbers + k, _mm256_cvtps_pd(_mm256_castps256_ps128(eight)));
+      _mm256_storeu_pd(numbers + k + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(eight, 1)));
+    }
+  } else {
+    Bits all[count];
+    std::memcpy(all, at, sizeof all);
+    for (int k = 0; k < count; ++k) numbers[k] = T::number(all[k]);
+  }
+}
+
+/// Numbers as the bits of neighbouring elements.
+template <class T, int count>
+void to_bits(const typename T::Number* numbers, Fit fit, void* bits) {
+  decltype(element<T>(0, 0)) all[count];
+  for (int k = 0; k < count; ++k) all[k] = T::bits(numbers[k], fit);
+  std::memcpy(bits, all, sizeof all);
 }
 
 /// C += A B. Products of 8- and 16-bit and tf32 elements are exact in double and the sums of one instruction nearly so
 /// (their order and rounding are unspecified in PTX); for f64 this is the documented chain of fused multiply-adds.
+/// Tiles of 4 x 8 sums stay in registers.
 template <int m, int n, int k>
 void multiply_add(const double (&a)[m][k], const double (&b)[k][n], double (&c)[m][n]) {
-  for (int row = 0; row < m; ++row)
-    for (int step = 0; step < k; ++step)
-      for (int column = 0; column < n; ++column)
-        c[row][column] = std::fma(a[row][step], b[step][column], c[row][column]);
+  static_assert(m % 4 == 0 && n % 8 == 0);
+  for (int row = 0; row < m; row += 4)
+    for (int column = 0; column < n; column += 8) {
+      __m256d sum[4][2];
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r)
+        for (int half = 0; half < 2; ++half) sum[r][half] = _mm256_loadu_pd(&c[row + r][column + 4 * half]);
+      for (int step = 0; step < k; ++step) {
+        const __m256d left = _mm256_loadu_pd(&b[step][column]), right = _mm256_loadu_pd(&b[step][column + 4]);
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+          const __m256d factor = _mm256_broadcast_sd(&a[row + r][step]);
+          sum[r][0] = _mm256_fmadd_pd(factor, left, sum[r][0]);
+          sum[r][1] = _mm256_fmadd_pd(factor, right, sum[r][1]);
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r)
+        for (int half = 0; half < 2; ++half) _mm256_storeu_pd(&c[row + r][column + 4 * half], sum[r][half]);
+    }
 }
+/// The products of 8-bit elements of one instruction add up to less than 2^31.
 template <int m, int n, int k>
-void multiply_add(const std::int64_t (&a)[m][k], const std::int64_t (&b)[k][n], std::int64_t (&c)[m][n]) {
-  for (int row = 0; row < m; ++row)
+void multiply_add(const std::int32_t (&a)[m][k], const std::int32_t (&b)[k][n], std::int64_t (&c)[m][n]) {
+  static_assert(k <= 32);
+  for (int row = 0; row < m; ++row) {
+    std::int32_t sum[n] = {};
     for (int step = 0; step < k; ++step)
-      for (int column = 0; column < n; ++column) c[row][column] += a[row][step] * b[step][column];
+      for (int column = 0; column < n; ++column) sum[column] += a[row][step] * b[step][column];
+    for (int column = 0; column < n; ++column) c[row][column] += sum[column];
+  }
 }
 
 }  // namespace emulator::matrix

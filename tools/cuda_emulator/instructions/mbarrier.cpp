@@ -1,5 +1,6 @@
 #include "instructions/mbarrier.h"
 
+#include <bit>
 #include <cstring>
 
 #include "checks/report.h"
@@ -180,7 +181,14 @@ void execute_wait(Warp& warp, const Instruction& i, LaneMask lanes) {
   });
   m.close(warp, i);
   warp.set_predicate(i, 0, lanes, complete);
-  if (complete != lanes) warp.yield();
+  if (const LaneMask left = lanes & ~complete) {
+    const int lane = std::countr_zero(left);
+    Spin& spin = warp.spin_of(i);
+    spin.lanes = left;
+    spin.address = m.offset(lane);
+    spin.value = i.detail & parity ? warp.source<u32>(i, 2)[lane] : warp.source<u64>(i, 2)[lane];
+    warp.wait();
+  }
 }
 
 /// The thread's copies land now, so the arrival happens now. Without .noinc the barrier's pending count is raised by the same one first.
@@ -292,6 +300,24 @@ Execute decode_copy_arrival(Form& form) {
   if (form.take("noinc")) i.detail |= drops;
   address(form, 0);
   return execute_copy_arrival;
+}
+
+std::string describe_barrier_object(const std::byte* object) {
+  u64 word;
+  std::memcpy(&word, object, sizeof word);
+  const Barrier barrier = Barrier::unpack(word);
+  std::string text = "a phase of parity " + std::to_string(barrier.phase & 1) + ", where " +
+                     std::to_string(barrier.pending) + " of " + std::to_string(barrier.expected) +
+                     " arrivals are missing";
+  if (barrier.awaited > 0) text += " and " + std::to_string(barrier.awaited) + " bytes of copies";
+  if (barrier.awaited < 0)
+    text += " and " + std::to_string(-barrier.awaited) + " bytes of copies have come that nobody expected";
+  return text;
+}
+
+std::string describe_phase_wait(const Instruction& i, u64 awaited) {
+  return "the end of a phase of parity " +
+         std::to_string((i.detail & parity ? awaited : Barrier::unpack(awaited).phase) & 1);
 }
 
 void complete_transaction(Warp& warp, const Instruction& i, int lane, u32 offset, u32 bytes) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <span>
 #include <string>
 
@@ -26,7 +27,12 @@ inline int lowest(LaneMask lanes) { return std::countr_zero(lanes) % warp_size; 
 /// The source operand of all participants. Lanes that do not take part hold zero.
 template <class T>
 Values<T> gather(std::span<const Participant> participants, int operand) {
-  Values<T> values{};
+  Values<T> values;
+  if (participants[0].lanes == all_lanes) {
+    std::memcpy(values.data(), participants[0].source<T>(operand), sizeof values);
+    return values;
+  }
+  values = {};
   for (const Participant& p : participants) {
     const T* row = p.source<T>(operand);
     for_lanes(p.lanes, [&](int lane) { values[lane] = row[lane]; });
@@ -46,7 +52,10 @@ template <class T>
 void scatter(std::span<const Participant> participants, int operand, const Values<T>& values) {
   for (const Participant& p : participants) {
     T* row = p.result<T>(operand);
-    for_lanes(p.lanes, [&](int lane) { row[lane] = values[lane]; });
+    if (p.lanes == all_lanes)
+      std::memcpy(row, values.data(), sizeof values);
+    else
+      for_lanes(p.lanes, [&](int lane) { row[lane] = values[lane]; });
   }
 }
 

@@ -40,7 +40,7 @@ Digest digest_of_load(Warp& warp, const Instruction& i, const MemoryAccess& m) {
     for (int k = 0; k < i.memory.vector; ++k) {
       std::uint64_t bits = 0;
       std::memcpy(&bits, warp.result<Register>(i, k) + lane, std::min(sizeof bits, sizeof(Register)));
-      digest.add(bits);
+      digest.read(bits);
     }
   });
   return digest;
@@ -77,7 +77,7 @@ void load(Warp& warp, const Instruction& i, LaneMask lanes) {
   if (m.unwritten || warp.undefined()) [[unlikely]]
     warp.track_undefined().load(warp, i, m, std::is_signed_v<Element>, sizeof(Register));
   m.close(warp, i);
-  if (i.memory.order != Order::weak) notice_spinning(warp, i, digest_of_load<Register>(warp, i, m));
+  if (i.memory.order != Order::weak) notice_spinning(warp, i, m, digest_of_load<Register>(warp, i, m));
 }
 
 template <class Element, class Register>

@@ -195,8 +195,13 @@ TEST_CASE("bounds of shared, local and parameter memory") {
   CHECK(take_reports() == Kinds{"out-of-bounds"});
   CHECK(run_text(shared + "st.shared.u32 [%r1+-4], %r3;", {&buffer}, threads(1)) == 700);
   CHECK(take_reports() == Kinds{"out-of-bounds"});
-  CHECK(run_text(shared + "st.shared.u32 [%r1+64], %r3;", {&buffer}, threads(4, 1, 16)) == 0);
-  CHECK(run_text(shared + "st.shared.u32 [%r1+64], %r3;", {&buffer}, threads(5, 1, 16)) == 700);
+  // Dynamic shared memory begins behind a gap of 128 bytes.
+  CHECK(run_text(shared + "st.shared.u32 [%r1+64], %r3;", {&buffer}, threads(1, 1, 16)) == 700);
+  CHECK(take_reports() == Kinds{"out-of-bounds"});
+  CHECK(run_text(shared + "st.shared.u32 [%r1+188], %r3;", {&buffer}, threads(1, 1, 16)) == 700);
+  CHECK(take_reports() == Kinds{"out-of-bounds"});
+  CHECK(run_text(shared + "st.shared.u32 [%r1+192], %r3;", {&buffer}, threads(4, 1, 16)) == 0);
+  CHECK(run_text(shared + "st.shared.u32 [%r1+192], %r3;", {&buffer}, threads(5, 1, 16)) == 700);
   CHECK(take_reports() == Kinds{"out-of-bounds"});
   const std::string local = ".local .align 16 .b8 l[64]; mov.u64 %rd1, l; mov.u32 %r3, 1;";
   CHECK(run_text(local + "st.local.u32 [%rd1+60], %r3;", {&buffer}, threads(32)) == 0);

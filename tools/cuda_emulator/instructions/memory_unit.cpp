@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "checks/global_shadow.h"
@@ -99,6 +100,22 @@ Extent extent_of(const Warp& warp, const Instruction& i, const Access& access, s
             hexadecimal(address) + ": " + space.describe(address, fault.access.bytes));
 }
 
+/// Bulk copies (one lane each) are judged by what was written without a fence, others are such writes.
+void note_proxy(Warp& warp, const Instruction& i, const Access& access, ptx::Space space) {
+  AsyncProxy* const proxy = warp.block().async_proxy();
+  if (!proxy) [[likely]]
+    return;
+  const int lane = std::countr_zero(access.lanes);
+  const std::uint64_t address = access.address[static_cast<std::size_t>(lane)];
+  if (!access.async_proxy) {
+    if (access.kind != AccessKind::load) proxy->written(warp, i, access, space);
+  } else if (access.kind == AccessKind::load) {
+    proxy->copied_from(warp, i, lane, space, address, access.bytes);
+  } else {
+    proxy->copied_to(space, address, access.bytes);
+  }
+}
+
 void open_global(MemoryAccess& m, Warp& warp, const Instruction& i, const Access& access, bool constant) {
   const Extent extent = extent_of(warp, i, access, m.alignment);
   Block& block = warp.block();
@@ -126,6 +143,7 @@ void open_global(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
     });
   }
   if (checks_enabled()) m.unwritten |= check_global(warp, i, access);
+  note_proxy(warp, i, access, ptx::Space::global);
   if (!constant) block.tally().global(access);
 }
 
@@ -133,6 +151,18 @@ void open_shared(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
   const Extent extent = extent_of(warp, i, access, m.alignment);
   Block& block = warp.block();
   const std::uint64_t end = block.shared_bytes();
+  const Kernel& kernel = block.launch().kernel();
+  for (const SharedGap& gap : kernel.shared_gaps)
+    if (extent.highest + access.bytes > gap.begin && extent.lowest < gap.end) [[unlikely]]
+      for_lanes(access.lanes, [&](int lane) {
+        const Fault fault{warp, i, access, lane};
+        const std::uint64_t at = fault.address();
+        if (at >= gap.end || at + access.bytes <= gap.begin) return;
+        fault.end(illegal_address, "out-of-bounds",
+                  "shared memory: offset " + std::to_string(at + gap.bytes - gap.begin) +
+                      " of the variable " + gap.variable + ", which has " + std::to_string(gap.bytes) +
+                      " bytes");
+      });
   if (extent.lowest < reserved_shared || extent.highest > end || end - extent.highest < access.bytes)
       [[unlikely]]
     for_lanes(access.lanes, [&](int lane) {
@@ -143,8 +173,9 @@ void open_shared(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
       if ((at & window_mask) != 0)
         fault.end(invalid_address_space, "wrong-window",
                   hexadecimal(at) + ", which is no address of shared memory");
-      const std::string size =
-          " of the block's " + std::to_string(end - reserved_shared) + " bytes of shared memory";
+      const std::string size = " of the block's " +
+                               std::to_string(end - kernel.shared_gap_bytes - reserved_shared) +
+                               " bytes of shared memory";
       fault.end(
           illegal_address, "out-of-bounds",
           at < reserved_shared
@@ -157,7 +188,26 @@ void open_shared(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
   });
   if (!(access.copy && access.kind == AccessKind::store))
     m.unwritten |= block.shared_shadow().access(warp, i, access);
+  note_proxy(warp, i, access, ptx::Space::shared);
   block.tally().shared(access, m.matrix_rows);
+}
+
+/// Marks bytes of local memory as written, or asks for the marks: `Mark` covers as many bytes at once.
+template <class Mark>
+void note_local(MemoryAccess& m, Warp& warp, const Access& access) {
+  constexpr Mark all_written = static_cast<Mark>(0x0101'0101'0101'0101);
+  for_lanes(access.lanes, [&](int lane) {
+    std::uint8_t* const marks = warp.local_written(lane, access.address[static_cast<std::size_t>(lane)]);
+    for (std::uint32_t k = 0; k < access.bytes; k += sizeof(Mark)) {
+      if (access.kind != AccessKind::load) {
+        std::memcpy(marks + k, &all_written, sizeof(Mark));
+      } else {
+        Mark mark;
+        std::memcpy(&mark, marks + k, sizeof(Mark));
+        m.unwritten |= mark != all_written;
+      }
+    }
+  });
 }
 
 void open_local(MemoryAccess& m, Warp& warp, const Instruction& i, const Access& access) {
@@ -173,6 +223,18 @@ void open_local(MemoryAccess& m, Warp& warp, const Instruction& i, const Access&
       fault.end(illegal_address, "out-of-bounds", "local memory: offset " + std::to_string(fault.address()));
     }
   });
+  if (checks_enabled()) {
+    switch (access.bytes) {
+      case 4:
+        note_local<std::uint32_t>(m, warp, access);
+        break;
+      case 8:
+        note_local<std::uint64_t>(m, warp, access);
+        break;
+      default:
+        note_local<std::uint8_t>(m, warp, access);
+    }
+  }
   warp.block().tally().local(access.bytes, access.lanes);
 }
 
@@ -225,6 +287,17 @@ void open_space(MemoryAccess& m, Warp& warp, const Instruction& i, const Access&
   }
 }
 
+/// Whether the store changes a byte that other threads can see.
+bool differs(const MemoryAccess& m) {
+  for (LaneMask rest = m.global | m.shared; rest; rest &= rest - 1) {
+    const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
+    std::array<std::byte, 32> old;
+    read_bytes(m.host[lane], old.data(), m.access.bytes);
+    if (std::memcmp(old.data(), m.access.stored + lane * m.access.stored_stride, m.access.bytes)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 MemoryAccess::MemoryAccess(AccessKind kind, const Instruction& i, LaneMask lanes) {
@@ -240,6 +313,12 @@ MemoryAccess::MemoryAccess(AccessKind kind, const Instruction& i, LaneMask lanes
 void MemoryAccess::open(Warp& warp, const Instruction& i, ptx::Space space) {
   if (!access.lanes) return;
   if (!alignment) alignment = access.bytes;
+  open_spaces(warp, i, space);
+  if (access.kind == AccessKind::store && access.stored && !warp.block().progressed())
+    changes = differs(*this);
+}
+
+void MemoryAccess::open_spaces(Warp& warp, const Instruction& i, ptx::Space space) {
   if (space != ptx::Space::none) return open_space(*this, warp, i, access, space);
 
   // Generic addresses: one window at a time, mostly the only one.
@@ -262,7 +341,7 @@ void MemoryAccess::open(Warp& warp, const Instruction& i, ptx::Space space) {
 }
 
 void MemoryAccess::close(Warp& warp, const Instruction& i) {
-  if (access.kind != AccessKind::load) warp.block().made_progress();
+  if (access.kind != AccessKind::load && changes && (global | shared)) warp.block().made_progress();
   if (!global || (access.kind != AccessKind::atomic && access.order == Order::weak) || !checks_enabled())
     return;
   if (global == access.lanes) return synchronise_global(warp, i, access);
@@ -290,14 +369,23 @@ std::byte* generic_memory(Warp& warp, int lane, std::uint64_t address, std::uint
   }
 }
 
-void notice_spinning(Warp& warp, const Instruction& i, const Digest& read) {
+void notice_spinning(Warp& warp, const Instruction& i, const MemoryAccess& access, const Digest& read) {
   constexpr std::uint32_t patience = 32;
-  Spin& spin = warp.spins[i.index % warp.spins.size()];
-  if (spin.instruction != &i || spin.digest != read.value()) {
-    spin = {&i, read.value(), 0};
-  } else if (++spin.times >= patience) {
-    warp.yield();
+  Spin& spin = warp.spins.front().instruction == &i ? warp.spins.front() : warp.spin_of(i);
+  if (spin.digest != read.value()) {
+    spin.digest = read.value();
+    spin.times = 0;
+    return;
   }
+  if (++spin.times < patience) return;
+  const auto lowest = static_cast<std::size_t>(std::countr_zero(access.access.lanes));
+  spin.lanes = access.access.lanes;
+  if (spin.times == patience || spin.address != access.access.address[lowest]) {
+    spin.address = access.access.address[lowest];
+    spin.foreign = access.global && AddressSpace::instance().written_from_outside(spin.address);
+  }
+  spin.value = read.first();
+  spin.foreign ? warp.yield() : warp.wait();
 }
 
 void take_memory_modifiers(Form& form, Order unnamed) {

@@ -41,6 +41,8 @@ struct MemoryAccess {
   std::uint32_t alignment = 0;
   /// ldmatrix and stmatrix: the counters take each lane's 16 bytes as a row of an 8x8 matrix.
   bool matrix_rows = false;
+  /// A store or atomic: whether it changes memory, as far as can be seen. open() finds out for stores.
+  bool changes = true;
   /// After open(), if access.carries: some bytes that the lanes read were never written.
   bool unwritten = false;
 
@@ -51,8 +53,11 @@ struct MemoryAccess {
   /// and ends the kernel: KernelFault 700 (out of bounds, freed), 716 (misaligned), 717 (wrong window).
   /// A store of cp.async to shared memory (access.copy) is left to SharedShadow::copy_started.
   void open(Warp& warp, const Instruction& i, ptx::Space space);
-  /// Follows the movement of the bytes: strong and atomic accesses synchronise, stores and atomics count as progress.
+  /// Follows the movement of the bytes: strong and atomic accesses synchronise, stores and atomics that change memory count as progress.
   void close(Warp& warp, const Instruction& i);
+
+ private:
+  void open_spaces(Warp& warp, const Instruction& i, ptx::Space space);
 };
 
 /// The host's view of [address, address + bytes) for one lane by a generic address, without checks and counters; nullptr
@@ -63,15 +68,22 @@ std::byte* generic_memory(Warp& warp, int lane, std::uint64_t address, std::uint
 class Digest {
  public:
   void add(std::uint64_t bits) { value_ = (value_ ^ bits) * 0x9e37'79b9'7f4a'7c15 + 1; }
+  /// The same for bits that were read.
+  void read(std::uint64_t bits) {
+    if (!any_) first_ = bits, any_ = true;
+    add(bits);
+  }
   std::uint64_t value() const { return value_; }
+  std::uint64_t first() const { return first_; }  ///< that was read
 
  private:
-  std::uint64_t value_ = 0;
+  std::uint64_t value_ = 0, first_ = 0;
+  bool any_ = false;
 };
 
 /// Lets other lanes, warps and blocks go first when a strong access has read the same values at the same places many
 /// times in a row: the warp waits in a loop for what others write.
-void notice_spinning(Warp& warp, const Instruction& i, const Digest& read);
+void notice_spinning(Warp& warp, const Instruction& i, const MemoryAccess& access, const Digest& read);
 
 /// Takes the state space, the order (.weak .relaxed .acquire .release .acq_rel .volatile) and the scope of a load, store
 /// or atomic from the form into its instruction's MemoryModifiers. `unnamed`: the order when none is named.

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "instructions/decoders.h"
 #include "instructions/matrix_types.h"
 #include "instructions/meeting.h"
@@ -25,26 +27,47 @@ struct Mma {
                        c_first = b_first + b_registers;
 };
 
-struct Cell {
-  int row, column;
-};
+/// Elements of neighbouring lanes lie side by side: a register of all lanes holds 8 runs of 4 * packed elements.
+template <class T>
+using Runs = typename T::Number[8][4 * T::packed];
 
-// All documented layouts are instances of three formulas. Lane l holds rows l / 4 of A, C and D and column l / 4 of
-// B; within these, lanes l % 4 share out runs of neighbouring elements. For A, registers alternate between a row
-// and the row 8 below it.
-template <class M>
-Cell cell_of_a(int lane, int r, int e) {
-  constexpr int packed = M::A::packed, halves = M::m / 8;
-  return {lane / 4 + 8 * (r % halves), packed * (lane % 4) + e + 4 * packed * (r / halves)};
+template <class T>
+void read_runs(std::span<const Participant> participants, int operand, Runs<T>& runs) {
+  const auto registers = gather<typename T::Row>(participants, operand);
+  to_numbers<T, warp_size * T::packed>(registers.data(), runs[0]);
 }
-template <class M>
-Cell cell_of_b(int lane, int r, int e) {
-  constexpr int packed = M::B::packed;
-  return {packed * (lane % 4) + e + 4 * packed * r, lane / 4};
+
+// All documented layouts are instances of three formulas. Runs of A are pieces of rows: registers alternate between
+// rows 0 to 7 and the rows 8 below them. Runs of B are pieces of columns 0 to 7. Runs of an accumulator are rows of 8
+// elements, or two registers hold the even and the odd elements of 8 rows.
+
+template <class C, int m, int n>
+void read_accumulator(std::span<const Participant> participants, int first, typename C::Number (&c)[m][n]) {
+  constexpr int registers = 2 / C::packed, length = 4 * C::packed;  // of 8 rows
+  for (int row = 0; row < m; row += 8, first += registers) {
+    Runs<C> runs[registers];
+    for (int r = 0; r < registers; ++r) read_runs<C>(participants, first + r, runs[r]);
+    for (int run = 0; run < 8; ++run)
+      for (int e = 0; e < length; ++e)
+        for (int r = 0; r < registers; ++r) c[row + run][registers * e + r] = runs[r][run][e];
+  }
 }
-/// `number` counts the lane's elements over all registers.
-Cell cell_of_accumulator(int lane, int number) {
-  return {lane / 4 + 8 * (number / 2), 2 * (lane % 4) + number % 2};
+
+template <class D, int m, int n>
+void write_accumulator(std::span<const Participant> participants, Fit fit,
+                       const typename D::Number (&d)[m][n]) {
+  constexpr int registers = 2 / D::packed, length = 4 * D::packed;
+  for (int row = 0, first = 0; row < m; row += 8, first += registers) {
+    Runs<D> runs[registers];
+    for (int run = 0; run < 8; ++run)
+      for (int e = 0; e < length; ++e)
+        for (int r = 0; r < registers; ++r) runs[r][run][e] = d[row + run][registers * e + r];
+    for (int r = 0; r < registers; ++r) {
+      Values<typename D::Row> values;
+      to_bits<D, warp_size * D::packed>(runs[r][0], fit, values.data());
+      scatter(participants, first + r, values);
+    }
+  }
 }
 
 template <class M>
@@ -53,45 +76,29 @@ void multiply(Warp& warp, std::span<const Participant> participants, LaneMask la
   using B = typename M::B;
   using C = typename M::C;
   using D = typename M::D;
-  using Number = typename D::Number;
   expect_whole_warp(warp, participants, lanes);
   const Fit fit = static_cast<Fit>(participants[0].instruction->detail);
 
-  Number a[M::m][M::k], b[M::k][M::n], c[M::m][M::n];
+  typename A::Number a[M::m][M::k];
   for (int r = 0; r < M::a_registers; ++r) {
-    const auto rows = gather<typename A::Row>(participants, M::a_first + r);
-    for (int lane = 0; lane < warp_size; ++lane)
-      for (int e = 0; e < A::packed; ++e) {
-        const Cell cell = cell_of_a<M>(lane, r, e);
-        a[cell.row][cell.column] = A::number(element<A>(rows[lane], e));
-      }
+    constexpr int halves = M::m / 8, length = 4 * A::packed;
+    Runs<A> runs;
+    read_runs<A>(participants, M::a_first + r, runs);
+    for (int run = 0; run < 8; ++run)
+      std::memcpy(&a[8 * (r % halves) + run][length * (r / halves)], runs[run], sizeof runs[run]);
   }
+  typename B::Number b[M::k][M::n];
   for (int r = 0; r < M::b_registers; ++r) {
-    const auto rows = gather<typename B::Row>(participants, M::b_first + r);
-    for (int lane = 0; lane < warp_size; ++lane)
-      for (int e = 0; e < B::packed; ++e) {
-        const Cell cell = cell_of_b<M>(lane, r, e);
-        b[cell.row][cell.column] = B::number(element<B>(rows[lane], e));
-      }
+    constexpr int length = 4 * B::packed;
+    Runs<B> runs;
+    read_runs<B>(participants, M::b_first + r, runs);
+    for (int e = 0; e < length; ++e)
+      for (int run = 0; run < 8; ++run) b[length * r + e][run] = runs[run][e];
   }
-  for (int r = 0; r < M::c_registers; ++r) {
-    const auto rows = gather<typename C::Row>(participants, M::c_first + r);
-    for (int lane = 0; lane < warp_size; ++lane)
-      for (int e = 0; e < C::packed; ++e) {
-        const Cell cell = cell_of_accumulator(lane, r * C::packed + e);
-        c[cell.row][cell.column] = C::number(element<C>(rows[lane], e));
-      }
-  }
+  typename D::Number c[M::m][M::n];
+  read_accumulator<C>(participants, M::c_first, c);
   multiply_add(a, b, c);
-  for (int r = 0; r < M::d_registers; ++r) {
-    Values<typename D::Row> rows{};
-    for (int lane = 0; lane < warp_size; ++lane)
-      for (int e = 0; e < D::packed; ++e) {
-        const Cell cell = cell_of_accumulator(lane, r * D::packed + e);
-        rows[lane] = with_element<D>(rows[lane], e, D::bits(c[cell.row][cell.column], fit));
-      }
-    scatter(participants, r, rows);
-  }
+  write_accumulator<D>(participants, fit, c);
 }
 
 template <class T>

@@ -8,6 +8,11 @@
 namespace emulator {
 namespace {
 
+/// A block's shared memory, without the gaps that only the emulator has.
+std::uint64_t shared_bytes_of_device(const Block& block) {
+  return block.shared_bytes() - block.launch().kernel().shared_gap_bytes;
+}
+
 using ptx::Type;
 
 const ptx::Dim3& block_shape(Warp& w) { return w.block().launch().shape().block; }
@@ -68,9 +73,10 @@ constexpr SpecialRegister table[] = {
     {"%dynamic_smem_size", Type::u32, true,
      [](Warp& w, std::uint32_t) -> std::uint64_t { return w.block().launch().shape().dynamic_shared; }},
     {"%total_smem_size", Type::u32, true,
-     [](Warp& w, std::uint32_t) -> std::uint64_t { return w.block().shared_bytes() - reserved_shared; }},
+     [](Warp& w,
+        std::uint32_t) -> std::uint64_t { return shared_bytes_of_device(w.block()) - reserved_shared; }},
     {"%aggr_smem_size", Type::u32, true,
-     [](Warp& w, std::uint32_t) -> std::uint64_t { return w.block().shared_bytes(); }},
+     [](Warp& w, std::uint32_t) -> std::uint64_t { return shared_bytes_of_device(w.block()); }},
     // A grid without clusters: every block is a cluster of its own.
     {"%cluster_ctarank", Type::u32, true, [](Warp&, std::uint32_t) -> std::uint64_t { return 0; }},
     {"%cluster_nctarank", Type::u32, true, [](Warp&, std::uint32_t) -> std::uint64_t { return 1; }},

@@ -67,10 +67,10 @@ void print(Warp& warp, const Instruction& i, LaneMask lanes, CallArea arguments,
           const std::byte* from =
               buffer_address ? generic_memory(warp, lane, buffer_address + offset, bytes) : nullptr;
           if (from) std::memcpy(to, from, bytes);
-          if (from && warp.undefined() && space_of(buffer_address) == ptx::Space::local)
-            warp.undefined()->use_local(warp, i, lane,
-                                        static_cast<std::uint32_t>((buffer_address & ~window_mask) + offset),
-                                        static_cast<std::uint32_t>(bytes));
+          if (from && space_of(buffer_address) == ptx::Space::local)
+            UndefinedValues::use_local(warp, i, lane,
+                                       static_cast<std::uint32_t>((buffer_address & ~window_mask) + offset),
+                                       static_cast<std::uint32_t>(bytes));
           return from != nullptr;
         },
         [&](std::uint64_t address) {

@@ -24,28 +24,30 @@ struct Fragment {
   static constexpr int element_bytes = sizeof(typename T::Row) / T::packed;
   static constexpr ptx::Type register_type = sizeof(typename T::Row) == 8 ? ptx::Type::b64 : ptx::Type::b32;
   static constexpr std::uint32_t bytes = registers * sizeof(typename T::Row);
-  using Bits = decltype(element<T>(0, 0));
 
-  /// Calls f(element's number, its bits).
-  template <class F>
-  static void read(std::span<const Participant> participants, int first, F&& f) {
+  /// The registers of each lane: the elements row by row.
+  using Words = std::array<std::array<typename T::Row, per_lane / T::packed>, warp_size>;
+
+  static Words read(std::span<const Participant> participants, int first) {
+    Words words;
     for (int r = 0; r < per_lane / T::packed; ++r) {
       const auto values = gather<typename T::Row>(participants, first + r);
-      for (int lane = 0; lane < warp_size; ++lane)
-        for (int e = 0; e < T::packed; ++e)
-          f(lane * per_lane + r * T::packed + e, element<T>(values[lane], e));
+      for (int lane = 0; lane < warp_size; ++lane) words[lane][r] = values[lane];
+    }
+    return words;
+  }
+  static void write(std::span<const Participant> participants, int first, const Words& words) {
+    constexpr int distinct = per_lane / T::packed;
+    for (int r = 0; r < registers; ++r) {
+      Values<typename T::Row> values;
+      for (int lane = 0; lane < warp_size; ++lane) values[lane] = words[lane][r % distinct];
+      scatter(participants, first + r, values);
     }
   }
-  /// bits_of(element's number) gives the bits.
-  template <class F>
-  static void write(std::span<const Participant> participants, int first, F&& bits_of) {
-    constexpr int distinct = per_lane / T::packed;
-    std::array<Values<typename T::Row>, distinct> values{};
-    for (int r = 0; r < distinct; ++r)
-      for (int lane = 0; lane < warp_size; ++lane)
-        for (int e = 0; e < T::packed; ++e)
-          values[r][lane] = with_element<T>(values[r][lane], e, bits_of(lane * per_lane + r * T::packed + e));
-    for (int r = 0; r < registers; ++r) scatter(participants, first + r, values[r % distinct]);
+  static void read_numbers(std::span<const Participant> participants, int first,
+                           typename T::Number (&matrix)[rows][columns]) {
+    const Words words = read(participants, first);
+    to_numbers<T, rows * columns>(words.data(), matrix[0]);
   }
 };
 
@@ -99,22 +101,29 @@ class Storage {
     transfer(AccessKind::store,
              [](std::byte* host, std::byte* bytes, std::uint32_t count) { write_bytes(host, bytes, count); });
   }
-  /// Element of the matrix, counted row by row.
-  typename Fragment::Bits get(int number) const {
-    typename Fragment::Bits bits;
-    std::memcpy(&bits, bytes_ + position(number), sizeof bits);
-    return bits;
+  typename Fragment::Words get() const {
+    typename Fragment::Words words;
+    copy_elements(bytes_, reinterpret_cast<std::byte*>(words.data()), Fragment::rows, Fragment::columns);
+    return words;
   }
-  void set(int number, typename Fragment::Bits bits) {
-    std::memcpy(bytes_ + position(number), &bits, sizeof bits);
+  void set(const typename Fragment::Words& words) {
+    copy_elements(reinterpret_cast<const std::byte*>(words.data()), bytes_, Fragment::columns,
+                  Fragment::rows);
   }
 
  private:
   int lines() const { return column_major_ ? Fragment::columns : Fragment::rows; }
   int length() const { return column_major_ ? Fragment::rows : Fragment::columns; }
-  int position(int number) const {
-    const int row = number / Fragment::columns, column = number % Fragment::columns;
-    return (column_major_ ? column * length() + row : row * length() + column) * Fragment::element_bytes;
+  /// Between rows and lines. When these are columns, element (row, column) of `to` is element (column, row) of `from`.
+  void copy_elements(const std::byte* from, std::byte* to, int rows, int columns) const {
+    constexpr std::size_t size = Fragment::element_bytes;
+    if (!column_major_) {
+      std::memcpy(to, from, sizeof bytes_);
+      return;
+    }
+    for (int row = 0; row < rows; ++row)
+      for (int column = 0; column < columns; ++column, to += size)
+        std::memcpy(to, from + static_cast<std::size_t>(column * rows + row) * size, size);
   }
   /// Lines move in chunks of up to 16 bytes, each by one lane: lane 0 has the first chunk of the first line.
   template <class Move>
@@ -153,7 +162,7 @@ void load(Warp& warp, std::span<const Participant> participants, LaneMask lanes)
   expect_whole_warp(warp, participants, lanes);
   Storage<Fragment> storage(warp, participants, lanes, Fragment::registers, Fragment::registers + 1);
   storage.load();
-  Fragment::write(participants, 0, [&](int number) { return storage.get(number); });
+  Fragment::write(participants, 0, storage.get());
 }
 
 /// Operands: address, registers, stride.
@@ -161,29 +170,28 @@ template <class Fragment>
 void store(Warp& warp, std::span<const Participant> participants, LaneMask lanes) {
   expect_whole_warp(warp, participants, lanes);
   Storage<Fragment> storage(warp, participants, lanes, 0, Fragment::registers + 1);
-  Fragment::read(participants, 1, [&](int number, auto bits) { storage.set(number, bits); });
+  storage.set(Fragment::read(participants, 1));
   storage.store();
 }
 
 /// Operands: registers of d, a, b, c.
 template <class A, class B, class C, class D>
 void multiply(Warp& warp, std::span<const Participant> participants, LaneMask lanes) {
-  using Number = typename D::Type::Number;
   constexpr int m = D::rows, n = D::columns, k = A::columns;
   expect_whole_warp(warp, participants, lanes);
   const Fit fit = static_cast<Fit>(participants[0].instruction->detail);
-  Number a[m][k], b[k][n], c[m][n];
+  typename A::Type::Number a[m][k], b[k][n];
+  typename D::Type::Number c[m][n];
   int first = D::registers;
-  A::read(participants, first,
-          [&](int number, auto bits) { a[number / k][number % k] = A::Type::number(bits); });
+  A::read_numbers(participants, first, a);
   first += A::registers;
-  B::read(participants, first,
-          [&](int number, auto bits) { b[number / n][number % n] = B::Type::number(bits); });
+  B::read_numbers(participants, first, b);
   first += B::registers;
-  C::read(participants, first,
-          [&](int number, auto bits) { c[number / n][number % n] = C::Type::number(bits); });
+  C::read_numbers(participants, first, c);
   multiply_add(a, b, c);
-  D::write(participants, 0, [&](int number) { return D::Type::bits(c[number / n][number % n], fit); });
+  typename D::Words words;
+  to_bits<typename D::Type, m * n>(c[0], fit, words.data());
+  D::write(participants, 0, words);
 }
 
 template <int rows, int columns, int depth>

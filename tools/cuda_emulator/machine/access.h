@@ -15,8 +15,9 @@ struct Access {
   AccessKind kind = AccessKind::load;
   Order order = Order::weak;
   Scope scope = Scope::thread;
-  bool read_only = false;  ///< ld.nc
-  bool copy = false;       ///< cp.async
+  bool read_only = false;    ///< ld.nc
+  bool copy = false;         ///< cp.async
+  bool async_proxy = false;  ///< cp.async.bulk
   bool carries =
       false;  ///< a load that takes bytes never written along (checks/undefined.h) instead of a report
   bool replaces = false;     ///< an atomic whose old value nobody uses: the bytes may never have been written

@@ -1,6 +1,7 @@
 #include "machine/block.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "checks/report.h"
@@ -41,6 +42,7 @@ Block::Block(Launch& launch, std::uint64_t index, std::uint64_t seed)
                static_cast<std::uint32_t>(index / grid.x % grid.y),
                static_cast<std::uint32_t>(index / grid.x / grid.y)};
   threads_ = block.x * block.y * block.z;
+  if (launch.kernel().uses_async_proxy && checks_enabled()) async_proxy_ = std::make_unique<AsyncProxy>();
   // Shared memory that nobody has written reads as NaN; the reserved part begins as zeros.
   for (std::size_t at = reserved_shared; at + 4 <= shared_.size(); at += 4)
     std::memcpy(shared_.data() + at, &AddressSpace::fill_pattern, 4);
@@ -49,12 +51,24 @@ Block::Block(Launch& launch, std::uint64_t index, std::uint64_t seed)
     warps_.push_back(
         std::make_unique<Warp>(*this, first / warp_size, lanes == warp_size ? all_lanes : (1u << lanes) - 1));
   }
+  if (launch.in_order()) {
+    turn_ = 64;
+    return;
+  }
   // Some blocks run each warp as far as it gets, others change after a few instructions.
   const std::uint64_t choice = next_random(random_);
   turn_ = choice % 4 == 0 ? 1 + next_random(random_) % 64 : 20000;
 }
 
 Block::~Block() = default;
+
+/// The warp that runs next.
+std::uint32_t Block::choose(std::span<const std::uint32_t> runnable) {
+  if (runnable.size() == 1) return last_ = runnable[0];
+  if (!launch_.in_order()) return last_ = runnable[next_random(random_) % runnable.size()];
+  const auto behind = std::upper_bound(runnable.begin(), runnable.end(), last_);
+  return last_ = behind == runnable.end() ? runnable.front() : *behind;
+}
 
 bool Block::run(std::uint64_t budget, Tally& tally) {
   tally_ = &tally;
@@ -70,7 +84,7 @@ bool Block::run(std::uint64_t budget, Tally& tally) {
     }
     if (finished) return true;
     if (count == 0) report_stuck();
-    Warp& warp = *warps_[runnable[count == 1 ? 0 : next_random(random_) % count]];
+    Warp& warp = *warps_[choose({runnable.data(), count})];
     used += 1 + warp.run(std::min(turn_, budget - used));
     if (warp.take_yield()) {
       // Every warp may wait for another block, or for the host.
@@ -181,9 +195,26 @@ void Block::complete(std::uint32_t barrier) {
 }
 
 void Block::lanes_exited(Warp& warp) {
+  made_progress();
   if (!warp.finished()) return;
   for (std::uint32_t barrier = 0; barrier < barriers_.size(); ++barrier)
     if (barriers_[barrier].all && is_complete(barriers_[barrier])) complete(barrier);
+}
+
+bool Block::waits() const {
+  return !progress_ &&
+         std::all_of(warps_.begin(), warps_.end(), [](const auto& w) { return !w->can_run() || w->waits(); });
+}
+
+std::string Block::describe_barrier(std::uint32_t barrier) const {
+  const Barrier& b = barriers_[barrier];
+  std::uint32_t come = 0, expected = b.expected;
+  for (const auto& warp : warps_) {
+    const auto threads = static_cast<std::uint32_t>(std::popcount(warp->alive()));
+    if (b.arrived_warps >> warp->index() & 1) come += threads;
+    if (b.all) expected += threads;
+  }
+  return std::to_string(come) + " of " + std::to_string(expected) + " threads have come";
 }
 
 /// No warp can run, and not all have ended: some barrier waits for warps that wait elsewhere.

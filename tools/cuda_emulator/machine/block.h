@@ -2,8 +2,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "checks/async_proxy.h"
 #include "checks/global_shadow.h"
 #include "checks/shared_shadow.h"
 #include "machine/warp.h"
@@ -21,7 +24,7 @@ class Block {
   Block(Launch& launch, std::uint64_t index, std::uint64_t seed);
   ~Block();
 
-  /// Runs warps in a seeded random order until the block has ended or has used about `budget` instructions. Throws KernelFault.
+  /// Runs warps in a seeded random order (Launch::in_order: one after the other) until the block has ended or has used about `budget` instructions. Throws KernelFault.
   /// Returns whether the block has ended.
   bool run(std::uint64_t budget, Tally& tally);
   /// Whether the last turn did nothing but wait for something outside of the block: others should run first.
@@ -41,11 +44,14 @@ class Block {
   ptx::Dim3 position() const { return position_; }  ///< %ctaid
   std::uint32_t thread_count() const { return threads_; }
   std::vector<std::unique_ptr<Warp>>& warps() { return warps_; }
+  const std::vector<std::unique_ptr<Warp>>& warps() const { return warps_; }
 
   /// Shared memory of this block, reserved part included: addresses [0, shared_bytes()).
   std::byte* shared() { return shared_.data(); }
+  const std::byte* shared() const { return shared_.data(); }
   std::uint32_t shared_bytes() const { return static_cast<std::uint32_t>(shared_.size()); }
   SharedShadow& shared_shadow() { return shadow_; }
+  AsyncProxy* async_proxy() { return async_proxy_.get(); }  ///< nullptr: nothing to check
   Tally& tally() { return *tally_; }
   /// Translations of global addresses, spread over the instructions of a kernel (instructions/memory_unit.cpp).
   std::array<TranslationCache, 8> translations;
@@ -53,8 +59,13 @@ class Block {
 
   /// A thread of the block has exited or a warp has finished: barriers that wait for all threads may be complete.
   void lanes_exited(Warp& warp);
-  /// Progress that others can see (stores, atomics) was made in this turn.
+  /// In this turn memory was changed that others can see, a warp has ended, or the like.
   void made_progress() { progress_ = true; }
+  bool progressed() const { return progress_; }
+  /// Whether all warps wait for other threads.
+  bool waits() const;
+  /// What a barrier that is not complete waits for: "64 of 96 threads have come".
+  std::string describe_barrier(std::uint32_t barrier) const;
 
   BlockOrder order;  ///< among the blocks of the launch
 
@@ -74,6 +85,7 @@ class Block {
   void check_place(std::uint32_t barrier, const Warp& warp, const Instruction& i) const;
   bool is_complete(const Barrier& barrier) const;
   void complete(std::uint32_t barrier);
+  std::uint32_t choose(std::span<const std::uint32_t> runnable);
   [[noreturn]] void report_stuck();
 
   Launch& launch_;
@@ -83,10 +95,12 @@ class Block {
   std::uint64_t random_;
   std::vector<std::byte> shared_;
   SharedShadow shadow_;
+  std::unique_ptr<AsyncProxy> async_proxy_;
   std::array<Barrier, 16> barriers_;
   std::vector<std::unique_ptr<Warp>> warps_;
   Tally* tally_ = nullptr;
   std::uint64_t turn_ = 0;  ///< instructions after which another warp gets its turn
+  std::uint32_t last_ = 0;  ///< warp that had the last turn
   bool spinning_ = false, progress_ = false;
 };
 

@@ -2,23 +2,32 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <thread>
+#include <utility>
 
 #include "checks/report.h"
+#include "machine/device.h"
 #include "machine/random.h"
+#include "machine/standstill.h"
 
 namespace emulator {
 namespace {
 
-/// Instructions of a warp that a block executes before its host thread looks at other blocks.
+/// Instructions that a block executes before its host thread looks at other blocks.
 constexpr std::uint64_t turn = 200'000;
+/// The same for each warp of a block where blocks and warps take turns in order.
+constexpr std::uint64_t turn_in_order = 64;
 /// Turns after which a block that has not ended makes room for others even if it does not look like waiting.
 constexpr std::uint32_t long_run = 32;
+/// Instructions without progress after which a part of a launch is over.
+constexpr std::uint64_t early_idle = 1 << 16;
 
-std::uint64_t number(const char* variable, std::uint64_t otherwise) {
+}  // namespace
+
+std::uint64_t environment_number(const char* variable, std::uint64_t otherwise) {
   const char* text = std::getenv(variable);
   if (!text || !*text) return otherwise;
   char* end = nullptr;
@@ -26,21 +35,20 @@ std::uint64_t number(const char* variable, std::uint64_t otherwise) {
   return *end ? otherwise : value;
 }
 
-}  // namespace
-
 std::uint32_t worker_count() {
   static const std::uint32_t count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-      number("CUDA_EMULATOR_THREADS", std::max(1u, std::thread::hardware_concurrency())), 1, 256));
+      environment_number("CUDA_EMULATOR_THREADS", std::max(1u, std::thread::hardware_concurrency())), 1,
+      256));
   return count;
 }
 
 bool checks_enabled() {
-  static const bool enabled = number("CUDA_EMULATOR_CHECK", 1) != 0;
+  static const bool enabled = environment_number("CUDA_EMULATOR_CHECK", 1) != 0;
   return enabled;
 }
 
 std::uint64_t base_seed() {
-  static const std::uint64_t seed = number("CUDA_EMULATOR_SEED", 1);
+  static const std::uint64_t seed = environment_number("CUDA_EMULATOR_SEED", 1);
   return seed;
 }
 
@@ -53,11 +61,11 @@ Launch::Launch(const Kernel& kernel, const LaunchShape& shape, std::vector<std::
       operation_(operation),
       blocks_(std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z),
       seed_(seed),
-      order_(blocks_) {
-  std::uint64_t random = seed;
-  offset_ = next_random(random) % blocks_;
-  do stride_ = 1 + next_random(random) % blocks_;
-  while (std::gcd(stride_, blocks_) != 1);
+      order_(blocks_),
+      in_order_(counters_enabled()),
+      random_(seed) {
+  // No kernel has more registers a thread.
+  residency_ = residency_of(*this, 255);
   if (shape.cooperative) {
     AddressSpace& space = AddressSpace::instance();
     grid_sync_ = space.allocate(AllocationKind::system, device, 8, "grid synchronisation");
@@ -72,65 +80,171 @@ Launch::~Launch() {
 }
 
 int Launch::run() {
-  const std::uint32_t workers = static_cast<std::uint32_t>(std::min<std::uint64_t>(worker_count(), blocks_));
-  std::vector<std::thread> threads;
-  for (std::uint32_t w = 1; w < workers; ++w) threads.emplace_back([this] { work(); });
-  work();
-  for (std::thread& thread : threads) thread.join();
+  const std::uint64_t limit = hang_limit() ? hang_limit() : ~std::uint64_t{0};
+  while (!fault_ && ended_ < blocks_) {
+    run_until(blocks_, limit);
+    if (!fault_ && idle_ > limit) report_standstill();
+  }
   counters_.finish(kernel_, *this);
   return fault_;
 }
 
+bool Launch::run_blocks(std::uint64_t blocks) {
+  run_until(blocks, early_idle);
+  return fault_ == 0;
+}
+
+void Launch::run_early(OperationId later) {
+  early_ = true;
+  run_until(blocks_, early_idle);
+  early_ = false;
+  operation_ = later;
+}
+
+/// Lets the host threads run blocks until so many have ended, or so many instructions have brought no progress.
+void Launch::run_until(std::uint64_t ended, std::uint64_t idle) {
+  const AnswersSignals answers;
+  pause_after_blocks_ = ended;
+  pause_after_idle_ = idle;
+  paused_ = ended_ >= ended;
+  std::vector<std::thread> threads;
+  const std::uint64_t workers = std::min<std::uint64_t>(worker_count(), blocks_);
+  for (std::uint64_t w = 1; w < workers; ++w) threads.emplace_back([this] { work(); });
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (!signal_to_answer()) return;
+  const std::string text = "cuda_emulator: signal " + std::to_string(signal_to_answer()) + ": " +
+                           describe_blocks() + "\n" + describe_places();
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  end_by_signal();
+}
+
+/// "kernel k(int*): of 300 blocks 264 have begun and 2 have ended"
+std::string Launch::describe_blocks() const {
+  return "kernel " + kernel_.readable + ": of " + std::to_string(blocks_) + " blocks " +
+         std::to_string(begun_) + " have begun and " + std::to_string(ended_) + " have ended";
+}
+
+std::string Launch::describe_places() const {
+  std::vector<const Block*> blocks;
+  for (const auto& resident : resident_) blocks.push_back(resident->block.get());
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Block* a, const Block* b) { return a->index() < b->index(); });
+  return describe_standstill(blocks);
+}
+
+void Launch::report_standstill() {
+  constexpr int launch_timeout = 702;
+  fault_ = launch_timeout;
+  const std::string since = " in " + std::to_string(idle_) + " instructions";
+  if (begun_ < blocks_)
+    report(Severity::error, "not-resident",
+           describe_blocks() + "; " + std::to_string(residency_.blocks) +
+               " fit on the device at one time (limit: " + residency_.limit +
+               "). All of these wait, no progress" + since + ", and no other block can begin before one ends",
+           {}, describe_places());
+  else
+    report(Severity::error, "no-progress", describe_blocks() + "; no progress" + since, {},
+           describe_places());
+}
+
+/// Whether a block may begin while all that have begun wait: as on hardware, one that fits.
+bool Launch::may_begin() {
+  if (begun_ == blocks_) return false;
+  if (running() >= residency_.blocks && !residency_known_) {
+    residency_ = residency_of(*this, resources_of(kernel_).registers);
+    residency_known_ = true;
+  }
+  return running() < residency_.blocks;
+}
+
+/// Hardware begins blocks in the order of their index when others end. The seeded order is any among the blocks that could have begun.
+std::uint64_t Launch::begin_block() {
+  ++begun_;
+  ++computing_;
+  idle_ = 0;
+  for (; opened_ < blocks_ && opened_ < ended_ + residency_.blocks; ++opened_) to_begin_.push_back(opened_);
+  if (!in_order_) std::swap(to_begin_.front(), to_begin_[next_random(random_) % to_begin_.size()]);
+  const std::uint64_t index = to_begin_.front();
+  to_begin_.pop_front();
+  return index;
+}
+
+std::unique_ptr<Launch::Resident> Launch::resume(std::size_t number) {
+  std::unique_ptr<Resident> resident = std::move(resident_[number]);
+  resident_.erase(resident_.begin() + static_cast<std::ptrdiff_t>(number));
+  return resident;
+}
+
+/// The block that a host thread runs next; nullptr when other threads run all that could run.
+std::unique_ptr<Launch::Resident> Launch::next(std::unique_lock<std::mutex>& lock) {
+  if (!in_order_) {
+    const auto ready =
+        std::find_if(resident_.begin(), resident_.end(), [](const auto& r) { return !r->waits; });
+    if (ready != resident_.end()) return resume(static_cast<std::size_t>(ready - resident_.begin()));
+  }
+  if (may_begin()) {
+    const std::uint64_t index = begin_block();
+    const std::uint32_t turns = resident_.empty() ? 0 : resident_.front()->turns;
+    lock.unlock();
+    std::uint64_t random = seed_ ^ (index * 0x9e37'79b9'7f4a'7c15);
+    auto resident = std::make_unique<Resident>();
+    resident->turns = turns;
+    resident->block = std::make_unique<Block>(*this, index, next_random(random));
+    lock.lock();
+    return resident;
+  }
+  if (resident_.empty()) return nullptr;
+  // In order, none is more than a turn ahead of another.
+  if (in_order_ && !in_hand_.empty() && resident_.front()->turns > *in_hand_.begin() + 1) return nullptr;
+  return resume(0);
+}
+
 /// What one host thread does: takes a block, runs it for a turn, puts it back or ends it.
 ///
-/// A block may wait for another one that has not started (look-back scans, grid barriers). A block that waits is left where
-/// it stands; when all started blocks do so, another is started.
+/// A block may wait for another one that has not begun (look-back scans, grid barriers). A block that waits is left where
+/// it stands; when all do so, another one begins.
 void Launch::work() {
   std::unique_ptr<Tally> tally = counters_.make_tally();
   std::unique_lock lock(mutex_);
-  while (!fault_ && ended_ < blocks_) {
-    std::unique_ptr<Resident> resident;
-    const auto ready =
-        std::find_if(resident_.begin(), resident_.end(), [](const auto& r) { return !r->waits; });
-    if (ready != resident_.end()) {
-      resident = std::move(*ready);
-      resident_.erase(ready);
-    } else if (started_ < blocks_) {
-      const std::uint64_t index = static_cast<std::uint64_t>(
-          (static_cast<unsigned __int128>(started_) * stride_ + offset_) % blocks_);
-      ++started_;
-      lock.unlock();
-      std::uint64_t random = seed_ ^ (index * 0x9e37'79b9'7f4a'7c15);
-      resident = std::make_unique<Resident>();
-      resident->block = std::make_unique<Block>(*this, index, next_random(random));
-      lock.lock();
-    } else if (!resident_.empty()) {
-      resident = std::move(resident_.front());
-      resident_.erase(resident_.begin());
-    } else {
-      changed_.wait(lock);  // all blocks left are being run by other threads
+  while (!fault_ && !paused_ && ended_ < blocks_) {
+    std::unique_ptr<Resident> resident = next(lock);
+    if (!resident) {
+      changed_.wait(lock);
       continue;
     }
+    const auto in_hand = in_hand_.insert(resident->turns);
     lock.unlock();
     bool ended = false;
+    std::uint64_t idle = tally->warp_instructions();
     try {
-      ended = resident->block->run(turn, *tally);
+      Block& block = *resident->block;
+      ended = block.run(in_order_ ? turn_in_order * block.warps().size() : turn, *tally);
     } catch (const KernelFault& fault) {
       lock.lock();
       if (!fault_) fault_ = fault.error;
       changed_.notify_all();
       break;
     }
-    resident->waits = resident->block->spinning() || ++resident->turns % long_run == 0;
+    idle = tally->warp_instructions() - idle;
+    const bool progress = ended || resident->block->progressed();
+    const bool computed = std::exchange(resident->computes, !ended && !resident->block->waits());
+    const bool computes = resident->computes;
+    resident->waits = ++resident->turns % long_run == 0 || resident->block->spinning();
     if (ended) resident.reset();
     lock.lock();
+    in_hand_.erase(in_hand);
     if (ended) {
       ++ended_;
       // What the others wait for may have happened.
-      for (const auto& other : resident_) other->waits = false;
+      if (!in_order_)
+        for (const auto& other : resident_) other->waits = false;
     } else {
       resident_.push_back(std::move(resident));
     }
+    computing_ = computing_ + computes - computed;
+    idle_ = progress ? 0 : idle_ + (computing_ ? 1 + idle / patience_with_others : idle);
+    if (signal_to_answer() || ended_ >= pause_after_blocks_ || idle_ > pause_after_idle_) paused_ = true;
     changed_.notify_all();
   }
   counters_.merge(*tally);

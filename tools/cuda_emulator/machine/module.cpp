@@ -81,9 +81,24 @@ struct Module::State {
   std::map<const ptx::Function*, std::uint64_t> function_token;
   std::map<const ptx::Function*, Unit*> unit_of;
   std::map<std::string, std::unique_ptr<Kernel>, std::less<>> kernels;
-  std::map<const ptx::Variable*, std::uint32_t>
-      common_shared;  ///< offsets of variables that functions other than kernels use
-  std::uint32_t common_shared_end = 0;
+  /// Places of shared variables. A gap follows each, so that an overrun is seen. Gaps are multiples of 128 bytes: banks
+  /// and alignment are those of the layout without gaps.
+  struct SharedLayout {
+    std::map<const ptx::Variable*, std::uint32_t> offsets;
+    std::uint32_t end = 0, gaps = 0;  ///< of the variables without gaps; bytes of gaps
+
+    void align_next(std::uint32_t alignment) {
+      constexpr std::uint32_t gap = 128;
+      end = static_cast<std::uint32_t>(align(end, alignment));
+      if (!offsets.empty()) gaps = static_cast<std::uint32_t>(align(gaps + gap, std::max(gap, alignment)));
+    }
+    void add(const ptx::Variable& v) {
+      align_next(v.alignment);
+      offsets.emplace(&v, end + gaps);
+      end += static_cast<std::uint32_t>(v.bytes);
+    }
+  };
+  SharedLayout common_shared;  ///< variables that functions other than kernels use
 
   /// The definition of a variable as a unit sees it: its own, else another unit's.
   const ptx::Variable* find_variable(const Unit& unit, std::string_view name) const {
@@ -164,14 +179,11 @@ struct Module::State {
 
   // Shared memory. Variables that device functions use have one place for all kernels of the module; those of one kernel
   // follow, or begin at 0 when the kernel reaches no such function.
-  struct KernelShared {
-    std::map<const ptx::Variable*, std::uint32_t> offsets;
-    std::uint32_t end = 0;
-  };
-  std::map<const ptx::Function*, KernelShared> kernel_shared;
+  std::map<const ptx::Function*, SharedLayout> kernel_shared;
 
   std::uint32_t shared_offset(const ptx::Variable& v, const ptx::Function& user) {
-    if (const auto common = common_shared.find(&v); common != common_shared.end()) return common->second;
+    if (const auto common = common_shared.offsets.find(&v); common != common_shared.offsets.end())
+      return common->second;
     return kernel_shared.at(&user).offsets.at(&v);
   }
 
@@ -208,10 +220,7 @@ struct Module::State {
       for (const auto& [name, f] : unit->functions) {
         if (f->entry) continue;
         for (const ptx::Variable* v : shared_variables_of(*f)) {
-          if (v->external || common_shared.contains(v)) continue;
-          common_shared_end = static_cast<std::uint32_t>(align(common_shared_end, v->alignment));
-          common_shared.emplace(v, common_shared_end);
-          common_shared_end += static_cast<std::uint32_t>(v->bytes);
+          if (!v->external && !common_shared.offsets.contains(v)) common_shared.add(*v);
         }
       }
   }
@@ -222,19 +231,25 @@ struct Module::State {
     std::uint32_t dynamic_alignment = 16;
     for (const ptx::Function* f : reached)
       for (const ptx::Variable* v : shared_variables_of(*f)) {
-        common = common || common_shared.contains(v);
+        common = common || common_shared.offsets.contains(v);
         if (v->external) dynamic_alignment = std::max(dynamic_alignment, v->alignment);
       }
-    KernelShared& own = kernel_shared[&entry];
-    own.end = common ? common_shared_end : 0;
-    for (const ptx::Variable* v : shared_variables_of(entry)) {
-      if (v->external || common_shared.contains(v)) continue;
-      own.end = static_cast<std::uint32_t>(align(own.end, v->alignment));
-      own.offsets.emplace(v, own.end);
-      own.end += static_cast<std::uint32_t>(v->bytes);
-    }
+    SharedLayout& own = kernel_shared[&entry];
+    if (common) own = common_shared;
+    for (const ptx::Variable* v : shared_variables_of(entry))
+      if (!v->external && !own.offsets.contains(v)) own.add(*v);
     kernel.static_shared = own.end;
-    kernel.dynamic_shared_offset = static_cast<std::uint32_t>(align(own.end, dynamic_alignment));
+    own.align_next(dynamic_alignment);
+    kernel.dynamic_shared_offset = own.end + own.gaps;
+    kernel.shared_gap_bytes = own.gaps;
+    for (const auto& [v, offset] : own.offsets) {
+      const std::uint32_t begin = offset + static_cast<std::uint32_t>(v->bytes);
+      std::uint32_t end = kernel.dynamic_shared_offset;
+      for (const auto& [other, at] : own.offsets)
+        if (at >= begin) end = std::min(end, at);
+      kernel.shared_gaps.push_back({reserved_shared + begin, reserved_shared + end, demangled(v->name),
+                                    static_cast<std::uint32_t>(v->bytes)});
+    }
   }
 
   /// Decodes a function and all it can call.
@@ -337,8 +352,15 @@ const Kernel* Module::kernel(std::string_view name) {
   state_->collect(*source, reached);
   state_->lay_out_shared(*source, reached, *kernel);
   for (const ptx::Function* f : reached)
-    for (const ptx::Statement& s : f->statements)
+    for (const ptx::Statement& s : f->statements) {
       kernel->uses_grid_sync = kernel->uses_grid_sync || uses_special(s, "%envreg");
+      const auto has = [&](std::string_view modifier) {
+        return std::ranges::find(s.modifiers, modifier) != s.modifiers.end();
+      };
+      kernel->uses_async_proxy = kernel->uses_async_proxy || (s.opcode == "cp" && has("bulk"));
+      kernel->launches_dependents =
+          kernel->launches_dependents || (s.opcode == "griddepcontrol" && has("launch_dependents"));
+    }
   const Function& function = state_->decode_all(*source);
   kernel->function = &function;
   kernel->parameters = function.parameters;

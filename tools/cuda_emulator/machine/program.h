@@ -125,6 +125,13 @@ struct Function {
   std::uint32_t local_bytes = 0;  ///< .local variables of one call
 };
 
+/// Bytes of shared memory behind a variable that belong to nothing. Addresses as in the shared window.
+struct SharedGap {
+  std::uint32_t begin, end;
+  std::string variable;  ///< demangled name
+  std::uint32_t bytes;   ///< of the variable
+};
+
 /// A kernel of a loaded module.
 struct Kernel {
   std::string name;      ///< mangled
@@ -133,11 +140,15 @@ struct Kernel {
   const std::string* unit_text = nullptr;  ///< PTX of its translation unit, for ptxas (counters/resources.h)
   std::uint32_t parameter_bytes = 0;
   std::vector<ParameterPlace> parameters;  ///< offsets in the parameter block of a launch
-  std::uint32_t static_shared = 0;         ///< bytes, without the reserved 1 KiB
-  std::uint32_t dynamic_shared_offset =
-      0;  ///< where extern shared arrays begin: >= static_shared, aligned for all
+  std::uint32_t static_shared = 0;         ///< bytes, without the reserved 1 KiB and without gaps
+  /// Where extern shared arrays begin: aligned for all, behind all variables and gaps.
+  std::uint32_t dynamic_shared_offset = 0;
+  std::uint32_t shared_gap_bytes = 0;  ///< of dynamic_shared_offset: what a device would not have
+  std::vector<SharedGap> shared_gaps;
   ptx::Dim3 max_threads, required_threads;
-  bool uses_grid_sync = false;  ///< reads %envreg1 or %envreg2
+  bool uses_grid_sync = false;       ///< reads %envreg1 or %envreg2
+  bool uses_async_proxy = false;     ///< has bulk copies
+  bool launches_dependents = false;  ///< has griddepcontrol.launch_dependents
 };
 
 /// Address windows. Generic addresses of shared, local and parameter memory lie where no host or device memory can

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "checks/report.h"
 #include "checks/undefined.h"
@@ -74,11 +75,12 @@ std::uint64_t Warp::run(std::uint64_t budget) {
       }
       if (wants_yield_) {
         wants_yield_ = false;
-        if (ready_.empty()) {
+        const bool all = ++fruitless_ > 2 * ready_.size();
+        if (!ready_.empty()) rotate();
+        if (all) {
           yielded_ = true;
           return;
         }
-        rotate();
       } else if (reschedule_ || running_.next >= limit_) {
         switch_group();
       } else if constexpr (!tracks) {
@@ -89,6 +91,11 @@ std::uint64_t Warp::run(std::uint64_t budget) {
   };
   while (running_.lanes && executed < budget && !yielded_)
     undefined_ ? run_groups.template operator()<true>() : run_groups.template operator()<false>();
+  since_wait_ += executed;
+  if (yielded_) {
+    if (waits_) since_wait_ = 0;
+    fruitless_ = 0, waits_ = false;
+  }
   if (!can_run() && !finished()) report_stuck();
   return executed;
 }
@@ -162,9 +169,10 @@ void Warp::branch(LaneMask taken, std::uint32_t target) {
     running_.next = target;
     if (backward && !ready_.empty()) {
       // A loop may jump back over groups that stand at lower places.
-      if (++backward_branches_ > patience)
+      if (++backward_branches_ > patience) {
         wants_yield_ = true;
-      else
+        fruitless_ = 0, waits_ = false;
+      } else
         reschedule_ = true;
     }
     return;
@@ -172,6 +180,20 @@ void Warp::branch(LaneMask taken, std::uint32_t target) {
   running_.lanes &= ~taken;
   merge({taken, running_.frame, target});
   reschedule_ = true;
+}
+
+Spin& Warp::spin_of(const Instruction& i) {
+  auto at = std::find_if(spins.begin(), spins.end() - 1, [&](const Spin& s) { return s.instruction == &i; });
+  if (at->instruction != &i) *at = Spin{&i};  // the last one
+  std::rotate(spins.begin(), at, at + 1);
+  return spins.front();
+}
+
+std::vector<Group> Warp::groups() const {
+  std::vector<Group> all;
+  if (running_.lanes) all.push_back(running_);
+  all.insert(all.end(), ready_.begin(), ready_.end());
+  return all;
 }
 
 Frame& Warp::call(const Instruction& i, const Function& function, LaneMask lanes) {
@@ -197,6 +219,7 @@ Frame& Warp::call(const Instruction& i, const Function& function, LaneMask lanes
     throw KernelFault{714};
   }
   local_reserve(frame->local_top);
+  forget_local(lanes, frame->local_base, frame->local_top);
   Frame& entered = *frame;
   frames_.push_back(std::move(frame));
   running_.lanes &= ~lanes;
@@ -386,11 +409,20 @@ void Warp::local_reserve(std::uint32_t bytes) {
   if (bytes <= local_capacity_) return;
   std::uint32_t capacity = std::max(local_capacity_ * 2, 256u);
   while (capacity < bytes) capacity *= 2;
-  std::vector<std::byte> grown(std::size_t{capacity} * warp_size);
-  for (std::size_t lane = 0; lane < warp_size && local_capacity_; ++lane)
-    std::memcpy(grown.data() + lane * capacity, local_.data() + lane * local_capacity_, local_capacity_);
-  local_ = std::move(grown);
+  const auto grow = [&](auto& memory) {
+    std::remove_reference_t<decltype(memory)> grown(std::size_t{capacity} * warp_size);
+    for (std::size_t lane = 0; lane < warp_size && local_capacity_; ++lane)
+      std::memcpy(grown.data() + lane * capacity, memory.data() + lane * local_capacity_, local_capacity_);
+    memory = std::move(grown);
+  };
+  grow(local_);
+  grow(local_written_);
   local_capacity_ = capacity;
+}
+
+/// The bytes belong to new variables.
+void Warp::forget_local(LaneMask lanes, std::uint32_t from, std::uint32_t to) {
+  if (from < to) for_lanes(lanes, [&](int lane) { std::memset(local_written(lane, from), 0, to - from); });
 }
 
 std::byte* Warp::local(int lane, std::uint64_t address, std::uint32_t bytes) {
@@ -410,6 +442,7 @@ std::uint32_t Warp::local_alloca(std::uint32_t bytes, std::uint32_t alignment) {
   }
   frame.local_top = static_cast<std::uint32_t>(at + bytes);
   local_reserve(frame.local_top);
+  forget_local(running_.lanes, static_cast<std::uint32_t>(at), frame.local_top);
   return static_cast<std::uint32_t>(at);
 }
 

@@ -94,11 +94,16 @@ struct AsyncCopies {
   std::array<std::uint32_t, warp_size> committed_groups{};  ///< of each lane
 };
 
-/// A strong access that keeps reading the same values (instructions/memory_unit.h, notice_spinning).
+/// An instruction in a loop that waits: a strong access that keeps reading the same values (instructions/memory_unit.h,
+/// notice_spinning), or a wait for a phase of an mbarrier.
 struct Spin {
   const Instruction* instruction = nullptr;
   std::uint64_t digest = 0;
   std::uint32_t times = 0;
+  bool foreign = false;       ///< of memory that the host or another process may write
+  LaneMask lanes = 0;         ///< of the last time
+  std::uint64_t address = 0;  ///< of the lowest lane; offset in shared memory for an mbarrier
+  std::uint64_t value = 0;    ///< that it read; of an mbarrier the parity or state that it waits for
 };
 
 /// 32 lanes with a program counter each. Lanes at one place form a group; the group in the deepest frame with the lowest
@@ -140,9 +145,19 @@ class Warp {
   Frame& call(const Instruction& i, const Function& function, LaneMask lanes);
   void leave(LaneMask lanes);  ///< ret: back to the frame's caller; in a kernel: exit
   void exit(LaneMask lanes);
-  /// Lets other groups, warps and blocks go first: nanosleep, failed try_wait, a spinning load.
+  /// Lets other groups, warps and blocks go first: nanosleep.
   void yield() { wants_yield_ = true; }
+  /// The same for lanes that wait for what other threads do: failed try_wait, a spinning load.
+  void wait() { wants_yield_ = waits_ = true; }
+  /// The same, and the group executes the instruction again.
+  void wait_at(const Instruction& i) {
+    running_.next = i.index;
+    spin_of(i).lanes = running_.lanes;
+    wait();
+  }
   bool take_yield() { return std::exchange(yielded_, false); }
+  /// Whether all that the warp has done lately is to wait for other threads.
+  bool waits() const { return since_wait_ < short_while; }
 
   /// A warp operation of the running group: `lanes` execute it and wait until all lanes of `members` that have not exited
   /// wait at such an operation (same Execute, same detail, same members; with `aligned` at the very same instruction). Then `fire` runs and
@@ -164,24 +179,33 @@ class Warp {
   std::uint32_t index() const { return index_; }     ///< in the block
   std::uint32_t thread(int lane) const { return index_ * warp_size + static_cast<std::uint32_t>(lane); }
   const std::vector<Waiting>& waiting() const { return waiting_; }
+  /// The groups that can run, the running one first.
+  std::vector<Group> groups() const;
 
   /// Local memory of a lane: bytes [0, local_top) are mapped. nullptr when address..address+bytes is not.
   std::byte* local(int lane, std::uint64_t address, std::uint32_t bytes);
+  /// A mark for each byte of a lane's local memory from the address on: 0 where nobody has written since the byte became the
+  /// variable's. Maintained only with checks.
+  std::uint8_t* local_written(int lane, std::uint64_t address) {
+    return local_written_.data() + static_cast<std::size_t>(lane) * local_capacity_ + address;
+  }
   /// alloca: `bytes` more local memory in every lane until the running frame ends; returns the address.
   std::uint32_t local_alloca(std::uint32_t bytes, std::uint32_t alignment);
 
   LaneMask carry = 0;  ///< CC.CF of each lane (add.cc ...)
 
-  std::array<Spin, 4> spins;  ///< by index of the instruction
-  AsyncCopies copies;         ///< Warp::exit calls land_copies (instructions/async_copy.h) when there are any
+  std::array<Spin, 8> spins;  ///< see spin_of
+  /// The entry of the instruction, fresh if there was none. It lies at the front from now on.
+  Spin& spin_of(const Instruction& i);
+  AsyncCopies copies;  ///< Warp::exit calls land_copies (instructions/async_copy.h) when there are any
 
   /// Undefined bits of the lanes' values (checks/undefined.h); nullptr while there are none.
   UndefinedValues* undefined() const { return undefined_.get(); }
   UndefinedValues& track_undefined();
 
   /// State of memory ordering, kept here for the checks (checks/shared_shadow.h, checks/global_shadow.h).
-  LaneMask dirty = 0;   ///< lanes with plain global stores since their last fence
-  LaneMask fenced = 0;  ///< lanes whose last fence came after their last plain store and their last barrier
+  LaneMask dirty = 0;   ///< lanes with writes to global memory since their last fence
+  LaneMask fenced = 0;  ///< lanes whose last fence came after their last write and their last barrier
 
  private:
   friend class Block;
@@ -192,6 +216,7 @@ class Warp {
   void fire_now(std::span<const Participant> participants, LaneMask lanes, Fire fire);
   void release_frame(Frame* frame);
   void local_reserve(std::uint32_t bytes);
+  void forget_local(LaneMask lanes, std::uint32_t from, std::uint32_t to);
   void report_stuck();
   void try_fire();
   void set_running(const Group& group);
@@ -204,6 +229,10 @@ class Warp {
   const std::byte* constants_ = nullptr;
   std::uint32_t limit_ = ~0u;  ///< index at which another ready group of this frame stands
   bool reschedule_ = false, wants_yield_ = false, yielded_ = false;
+  static constexpr std::uint64_t short_while = 512;
+  bool waits_ = false;                      ///< a group waits, and no other one has run for long since
+  std::uint32_t fruitless_ = 0;             ///< groups that have yielded one after the other
+  std::uint64_t since_wait_ = short_while;  ///< instructions since all groups waited
   std::uint32_t backward_branches_ = 0;
   std::vector<Group> ready_;
   std::vector<Waiting> waiting_;
@@ -211,7 +240,8 @@ class Warp {
   bool held_ = false;                    ///< the last Fire called hold_at_barrier
   std::vector<std::unique_ptr<Frame>> frames_, free_frames_;
   std::unique_ptr<UndefinedValues> undefined_;
-  std::vector<std::byte> local_;  ///< lane after lane
+  std::vector<std::byte> local_;             ///< lane after lane
+  std::vector<std::uint8_t> local_written_;  ///< the same places
   std::uint32_t local_capacity_ = 0;
 };
 

@@ -170,6 +170,7 @@ SharedPlace AddressSpace::share(Allocation& allocation) {
   Arena& arena = *state_->arena_of(allocation.begin);
   const int file = arena.share(allocation.begin, allocation.bytes);
   mark_initialised(allocation.begin, allocation.bytes);
+  allocation.shared = true;
   return {file, allocation.begin - arena.begin()};
 }
 
@@ -203,6 +204,13 @@ Allocation* AddressSpace::find(std::uint64_t address) {
   std::shared_lock lock(state_->mutex);
   Allocation* a = state_->holder(address);
   return a && a->live ? a : nullptr;
+}
+
+bool AddressSpace::written_from_outside(std::uint64_t address) {
+  std::shared_lock lock(state_->mutex);
+  const Allocation* const a = state_->holder(address);
+  return a && (a->shared || a->kind == AllocationKind::managed || a->kind == AllocationKind::pinned_host ||
+               a->kind == AllocationKind::registered_host || a->kind == AllocationKind::imported);
 }
 
 Allocation* AddressSpace::starting_at(std::uint64_t address) {

@@ -31,10 +31,11 @@ struct Allocation {
   std::uint64_t begin = 0, bytes = 0;
   AllocationKind kind = AllocationKind::device;
   int device = 0;
-  std::uint32_t number = 0;      ///< counts allocations from 1, for messages
-  std::string label;             ///< "cudaMalloc", "cudaMallocAsync", "variable counter", "cudaHostAlloc"
-  std::atomic<bool> live{true};  ///< false: freed, address kept out of use for a while (quarantine)
-  bool read_only = false;        ///< .const variables
+  std::uint32_t number = 0;         ///< counts allocations from 1, for messages
+  std::string label;                ///< "cudaMalloc", "cudaMallocAsync", "variable counter", "cudaHostAlloc"
+  std::atomic<bool> live{true};     ///< false: freed, address kept out of use for a while (quarantine)
+  bool read_only = false;           ///< .const variables
+  std::atomic<bool> shared{false};  ///< another process may map it
   std::atomic<std::uint64_t> guests{
       0};  ///< stream-ordered: other devices that may use it (cudaMemPoolSetAccess), a bit each
   OperationId allocated = 0, freed = 0;  ///< stream-ordered: the operations that allocate and free; 0: none
@@ -85,6 +86,8 @@ class AddressSpace {
   void free(Allocation& allocation);
   /// The live allocation that holds the address, or nullptr.
   Allocation* find(std::uint64_t address);
+  /// Whether the host or another process may write there while kernels run.
+  bool written_from_outside(std::uint64_t address);
   /// The allocation that begins at the address, live, or nullptr.
   Allocation* starting_at(std::uint64_t address);
   /// `overwritten`: the caller is about to write the whole range, so that its contents need not be filled with the pattern.

@@ -56,14 +56,24 @@ void Communicator::begin_split(std::shared_ptr<Communicator> parent, int color, 
   stage_ = Stage::announce;
 }
 
-/// Whether all ranks of this communicator have called ncclCommSplit `generation` times.
-bool Communicator::all_split(std::uint32_t generation, std::vector<int>& missing) const {
+/// The ranks of this communicator that have not yet called ncclCommSplit `generation` times.
+std::vector<int> Communicator::not_split(std::uint32_t generation) const {
+  std::vector<int> missing;
   for (int r = 0; r < ranks_; ++r) {
     const RankArea& other = area(r);
     const std::uint32_t last = std::max(other.split[0].generation.load(), other.split[1].generation.load());
     if (last < generation) missing.push_back(r);
   }
-  return missing.empty();
+  return missing;
+}
+
+/// Whether all ranks of the parent have called ncclCommSplit `generation` times; throws if one of them never will.
+bool Communicator::all_split(std::uint32_t generation) {
+  if (parent_->not_split(generation).empty()) return true;
+  parent_->watch([&] { return parent_->not_split(generation); });
+  const ncclResult_t error = parent_->error();
+  if (error != ncclSuccess) throw Failure{error, parent_->message()};
+  return false;
 }
 
 void Communicator::join() {
@@ -119,13 +129,7 @@ ncclResult_t Communicator::poll() {
   try {
     if (stage_ == Stage::announce) {
       // The slot of the last split but one is free when all have begun the last one.
-      std::vector<int> missing;
-      if (!parent_->all_split(generation_ - 1, missing)) {
-        parent_->watch(missing);
-        const ncclResult_t error = parent_->error();
-        if (error != ncclSuccess) throw Failure{error, parent_->message()};
-        return ncclInProgress;
-      }
+      if (!all_split(generation_ - 1)) return ncclInProgress;
       RankArea::Split& slot = parent_->mine().split[generation_ % 2];
       slot.color = color_;
       slot.key = key_;
@@ -138,13 +142,7 @@ ncclResult_t Communicator::poll() {
         stage_ = Stage::none;
         return ncclSuccess;
       }
-      std::vector<int> missing;
-      if (!parent_->all_split(generation_, missing)) {
-        parent_->watch(missing);
-        const ncclResult_t error = parent_->error();
-        if (error != ncclSuccess) throw Failure{error, parent_->message()};
-        return ncclInProgress;
-      }
+      if (!all_split(generation_)) return ncclInProgress;
       std::vector<std::pair<int, int>> members;  // key, rank in the parent
       for (int r = 0; r < parent_->ranks_; ++r) {
         const RankArea::Split& slot = parent_->area(r).split[generation_ % 2];
@@ -162,11 +160,13 @@ ncclResult_t Communicator::poll() {
       take_over_error();
       if (error_ != ncclSuccess) throw Failure{static_cast<ncclResult_t>(error_.load()), message()};
       if (!segment_->header().ready) {
-        std::vector<int> others;
-        for (int r = 0; r < ranks_; ++r) {
-          if (area(r).pid != 0) others.push_back(r);
-        }
-        watch(others);
+        watch([&] {
+          std::vector<int> others;
+          for (int r = 0; r < ranks_ && !segment_->header().ready; ++r) {
+            if (area(r).pid != 0) others.push_back(r);
+          }
+          return others;
+        });
         return ncclInProgress;
       }
       check_devices();
@@ -265,35 +265,47 @@ void Communicator::set_message(const std::string& text) {
   message_ = text;
 }
 
-void Communicator::watch(const std::vector<int>& waited_for) {
+void Communicator::watch(const std::function<std::vector<int>()>& waited_for) {
   constexpr std::int64_t pause_ms = 100;
   const std::int64_t now =
       std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now().time_since_epoch()).count();
   std::int64_t last = watched_;
   if (now - last < pause_ms || !watched_.compare_exchange_strong(last, now)) return;
-  for (int r = 0; r < ranks_; ++r) {
-    const RankArea& other = area(r);
-    const RankState state = other.state;
-    const bool needed = std::find(waited_for.begin(), waited_for.end(), r) != waited_for.end();
-    const std::string name = "rank " + std::to_string(r);
-    if (r == rank_ || !needed) continue;
-    if (state == RankState::aborted) return fail(ncclRemoteError, name + " aborted the communicator");
-    if (state == RankState::left) {
-      return fail(ncclRemoteError,
-                  name + " has left the communicator while rank " + std::to_string(rank_) + " waits for it");
-    }
-    if (state == RankState::joined && other.pid != 0 && !alive(other)) {
-      return fail(ncclRemoteError, name + " (process " + std::to_string(other.pid.load()) + ") has ended");
-    }
+  for (const int r : waited_for()) {
+    const std::string gone = r == rank_ ? "" : how_gone(r);
+    if (gone.empty()) continue;
+    // The rank may have done its part after `waited_for` was asked and before it went.
+    const std::vector<int> still = waited_for();
+    if (std::find(still.begin(), still.end(), r) != still.end()) return fail(ncclRemoteError, gone);
   }
 }
 
-void Communicator::watch_all() {
-  std::vector<int> joined;
-  for (int r = 0; r < ranks_; ++r) {
-    if (area(r).state == RankState::joined) joined.push_back(r);
+/// What is said of a rank that will do nothing more; empty for all others.
+std::string Communicator::how_gone(int rank) const {
+  const RankArea& other = area(rank);
+  const std::string name = "rank " + std::to_string(rank);
+  switch (other.state.load()) {
+    case RankState::absent:
+      return "";
+    case RankState::joined:
+      if (other.pid == 0 || alive(other)) return "";
+      return name + " (process " + std::to_string(other.pid.load()) + ") has ended";
+    case RankState::left:
+      return name + " has left the communicator while rank " + std::to_string(rank_) + " waits for it";
+    case RankState::aborted:
+      return name + " aborted the communicator";
   }
-  watch(joined);
+  return "";
+}
+
+void Communicator::watch_all() {
+  watch([&] {
+    std::vector<int> joined;
+    for (int r = 0; r < ranks_; ++r) {
+      if (area(r).state == RankState::joined) joined.push_back(r);
+    }
+    return joined;
+  });
 }
 
 void Communicator::abort() {

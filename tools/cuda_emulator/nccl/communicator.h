@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,8 +64,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void report_error();
   std::string message() const;
   void set_message(const std::string& message);
-  /// Ends with an error if a rank that this one waits for is gone. At most every 100 ms.
-  void watch(const std::vector<int>& waited_for);
+  /// Ends with an error if a rank that this one waits for is gone. Looks at most every 100 ms. `waited_for` tells which ranks these are
+  /// now: a rank that is gone is asked for once more, since it may have left right after it did its part.
+  void watch(const std::function<std::vector<int>()>& waited_for);
   /// The same for all ranks whose process has not said that it leaves.
   void watch_all();
 
@@ -87,7 +89,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  private:
   enum class Stage { none, announce, exchange, joining, ready, failed };
   void join();
-  bool all_split(std::uint32_t generation, std::vector<int>& missing) const;
+  std::vector<int> not_split(std::uint32_t generation) const;
+  bool all_split(std::uint32_t generation);
+  std::string how_gone(int rank) const;
   void check_devices() const;
   void take_over_error();
   void publish_error(ncclResult_t result, const std::string& message);

@@ -111,11 +111,11 @@ int Unit::run(unsigned operation) {
       }
       sched_yield();
     }
+    return blocked() ? run(operation) : cuda_emulator_again;
   } catch (const Failure& failure) {
     communicator_->fail(failure.result, failure.message);
     return end_with_error(communicator_->error());
   }
-  return blocked() ? run(operation) : cuda_emulator_again;
 }
 
 /// Whether it is this unit's turn.
@@ -239,9 +239,10 @@ bool Unit::advance() {
 bool Unit::blocked() {
   if (!begun_) return false;
   publish_wait(targets_);
-  std::vector<int> waits_for;
-  for (const Member& member : targets_) waits_for.push_back(member.rank);
-  communicator_->watch(waits_for);
+  communicator_->watch([&] {
+    advance();
+    return ranks_waited_for();
+  });
   const auto now = steady_clock::now();
   if (now - last_move_ > suspicious_after && now - last_look_ > look_again_after) {
     last_look_ = now;
@@ -250,13 +251,19 @@ bool Unit::blocked() {
   if (now - last_move_ > tell_after && !told_of_wait_) {
     told_of_wait_ = true;
     std::string ranks;
-    for (const int r : waits_for) ranks += " " + std::to_string(r);
+    for (const int r : ranks_waited_for()) ranks += " " + std::to_string(r);
     cuda_emulator_report(2, "nccl-wait",
                          ("rank " + std::to_string(communicator_->rank()) + " has waited 30 seconds in " +
                           what_is_done() + " for rank" + ranks)
                              .c_str());
   }
   return communicator_->error() != ncclSuccess;
+}
+
+std::vector<int> Unit::ranks_waited_for() const {
+  std::vector<int> ranks;
+  for (const Member& member : targets_) ranks.push_back(member.rank);
+  return ranks;
 }
 
 void Unit::publish_wait(const std::vector<Member>& targets) {

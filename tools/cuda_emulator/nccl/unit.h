@@ -34,6 +34,7 @@ class Unit {
   void finish();
   int end_with_error(ncclResult_t error);
   bool blocked();
+  std::vector<int> ranks_waited_for() const;
   void publish_wait(const std::vector<Member>& targets);
   void look_for_deadlock();
   std::string what_is_done() const;

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "runtime/scheduler.h"
@@ -29,6 +30,12 @@ inline void require(bool condition, cudaError_t error = cudaErrorInvalidValue) {
 
 /// Remembers the error of this thread (success and cudaErrorNotReady leave the old one) and returns it.
 cudaError_t remember(cudaError_t error);
+/// A launch by <<<...>>>, which drops the status, has failed: an error unless this thread reads its last error.
+void refused_launch(const std::string& kernel, cudaError_t error);
+/// At the end of the program.
+void report_unread_refusals();
+/// Set by what <<<...>>> calls right before the launch itself.
+bool& launching_by_chevrons();
 /// The error that the exception being handled stands for; reports what is no ordinary error of the API.
 cudaError_t current_exception_error(const char* function);
 /// The error that keeps the call from doing anything: sticky errors of the current device, calls inside of host functions.

@@ -75,7 +75,7 @@ void note_unwritten(std::uint64_t address, std::uint64_t bytes, const std::strin
   AddressSpace& space = AddressSpace::instance();
   const std::optional<std::uint64_t> first = space.first_uninitialised(address, bytes);
   if (!first) return;
-  report(Severity::note, "host-copy-of-unwritten",
+  report(note_unless_strict(), "host-copy-of-unwritten",
          what + " gives the host memory that was never written: " + space.describe(*first));
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/device.h"
+#include "machine/device.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "checks/report.h"
+#include "counters/l2.h"
 #include "instructions/system_call.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
@@ -73,8 +74,8 @@ cudaDeviceProp properties(int device) {
   p.asyncEngineCount = 3;
   p.unifiedAddressing = 1;
   p.memoryBusWidth = 5120;
-  p.l2CacheSize = h100::l2_bytes;
-  p.persistingL2CacheMaxSize = h100::l2_bytes * 5 / 8;
+  p.l2CacheSize = static_cast<int>(l2_bytes());
+  p.persistingL2CacheMaxSize = static_cast<int>(l2_bytes() * 5 / 8);
   p.maxThreadsPerMultiProcessor = h100::threads_per_multiprocessor;
   p.streamPrioritiesSupported = 1;
   p.globalL1CacheSupported = 1;

@@ -1,9 +1,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "checks/report.h"
 #include "ptx/parser.h"
@@ -25,6 +29,24 @@ constexpr ErrorName names[] = {
 #undef EMULATOR_ERROR
 };
 
+/// Launches by <<<...>>> that were refused, by the thread that has not read its error since.
+struct Refusals {
+  std::mutex mutex;
+  std::vector<std::pair<std::thread::id, std::string>> unread;
+};
+Refusals& refusals() {
+  static Refusals* const r = new Refusals;  // never destroyed: the program may end while threads run
+  return *r;
+}
+thread_local bool refused = false;  ///< this thread has an entry
+
+void read_refusals() {
+  if (!std::exchange(refused, false)) return;
+  Refusals& r = refusals();
+  std::lock_guard lock(r.mutex);
+  std::erase_if(r.unread, [](const auto& entry) { return entry.first == std::this_thread::get_id(); });
+}
+
 const ErrorName* find(cudaError_t error) {
   for (const ErrorName& entry : names) {
     if (entry.error == error) return &entry;
@@ -42,6 +64,26 @@ bool& inside_host_function() {
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
+}
+
+bool& launching_by_chevrons() {
+  thread_local bool launching = false;
+  return launching;
+}
+
+void refused_launch(const std::string& kernel, cudaError_t error) {
+  refused = true;
+  Refusals& r = refusals();
+  std::lock_guard lock(r.mutex);
+  r.unread.emplace_back(std::this_thread::get_id(),
+                        "launch of " + kernel + " was refused (" + cudaGetErrorName(error) +
+                            "), and the program never read that error (cudaGetLastError)");
+}
+
+void report_unread_refusals() {
+  Refusals& r = refusals();
+  std::lock_guard lock(r.mutex);
+  for (const auto& [thread, message] : r.unread) report(Severity::error, "launch-error-unread", message);
 }
 
 cudaError_t entry_error() {
@@ -72,12 +114,14 @@ using namespace emulator;
 extern "C" {
 
 cudaError_t cudaGetLastError() {
+  read_refusals();
   const int sticky = Scheduler::instance().device_error(current_device());
   if (sticky) return static_cast<cudaError_t>(sticky);
   return std::exchange(last_error, cudaSuccess);
 }
 
 cudaError_t cudaPeekAtLastError() {
+  read_refusals();
   const int sticky = Scheduler::instance().device_error(current_device());
   return sticky ? static_cast<cudaError_t>(sticky) : last_error;
 }

@@ -34,7 +34,7 @@ void note_leaks() {
   for (const Allocation* const allocation : AddressSpace::instance().live()) {
     // Variables live as long as the program, those in managed memory too.
     if (allocation->label.starts_with("variable ") || allocation->kind == AllocationKind::system) continue;
-    report(Severity::note, "leak",
+    report(note_unless_strict(), "leak",
            "allocation " + std::to_string(allocation->number) + " (" + allocation->label + ", " +
                std::to_string(allocation->bytes) + " bytes) was never freed");
   }
@@ -45,8 +45,9 @@ __attribute__((destructor)) void end() {
   if (!used) return;
   Scheduler::instance().stop();
   flush_printf();
+  report_unread_refusals();
   if (program_status == 0) note_leaks();
-  if (counters_enabled()) write_counters();
+  if (counters_enabled()) write_counters(), print_counters();
   print_report_summary();
   const int status = exit_status(program_status);
   if (status == program_status) return;

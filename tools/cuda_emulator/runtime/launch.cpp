@@ -1,11 +1,14 @@
 #include "runtime/launch.h"
 
 #include <cstring>
+#include <mutex>
 
 #include "checks/report.h"
 #include "counters/resources.h"
+#include "machine/device.h"
+#include "machine/random.h"
+#include "machine/standstill.h"
 #include "runtime/api.h"
-#include "runtime/device.h"
 #include "runtime/event.h"
 #include "runtime/occupancy.h"
 
@@ -13,7 +16,7 @@ namespace emulator {
 namespace {
 
 [[noreturn]] void refuse(const Kernel& kernel, cudaError_t error, const std::string& why) {
-  report(Severity::warning, "launch", "launch of " + kernel.readable + " refused: " + why);
+  report(Severity::note, "launch-refused", "launch of " + kernel.readable + " refused: " + why);
   throw ApiError{error};
 }
 
@@ -59,10 +62,13 @@ void check_shared(const Kernel& kernel, const RegisteredKernel& registered, std:
              " allowed (cudaFuncAttributeMaxDynamicSharedMemorySize)");
 }
 
-void apply(const cudaLaunchAttribute& attribute, const Kernel& kernel, LaunchShape& shape) {
+void apply(const cudaLaunchAttribute& attribute, const Kernel& kernel, KernelWork& work) {
   switch (attribute.id) {
     case cudaLaunchAttributeCooperative:
-      shape.cooperative = attribute.val.cooperative != 0;
+      work.shape.cooperative = attribute.val.cooperative != 0;
+      return;
+    case cudaLaunchAttributeProgrammaticStreamSerialization:
+      work.programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
       return;
     case cudaLaunchAttributeClusterDimension:
     case cudaLaunchAttributePreferredClusterDimension: {
@@ -73,23 +79,52 @@ void apply(const cudaLaunchAttribute& attribute, const Kernel& kernel, LaunchSha
       throw ApiError{cudaErrorNotSupported};
     }
     default:
-      return;  // hints: running the grid after its predecessor is always right
+      return;  // hints
   }
 }
 
 }  // namespace
 
-int KernelWork::run(OperationId operation) {
+std::shared_ptr<Launch> KernelWork::begin(OperationId operation) const {
+  static std::once_flag signals;
+  std::call_once(signals, answer_signals);
+  return std::make_shared<Launch>(*kernel, shape, parameters, device, operation,
+                                  base_seed() * 0x9e3779b97f4a7c15 + operation);
+}
+
+/// f(), or the error that stands for its exception.
+template <class F>
+int KernelWork::guarded(F&& f) {
   try {
-    Launch launch(*kernel, shape, parameters, device, operation,
-                  base_seed() * 0x9e3779b97f4a7c15 + operation);
-    return launch.run();
+    return f();
   } catch (const KernelFault& fault) {
     return fault.error;
   } catch (const std::exception& e) {
     report(Severity::error, "launch", kernel->readable + ": " + e.what());
     return cudaErrorLaunchFailure;
   }
+}
+
+int KernelWork::run(OperationId operation) {
+  return guarded([&] {
+    std::shared_ptr<Launch> launch = std::exchange(launch_, nullptr);
+    if (!launch) launch = begin(operation);
+    if (const std::function<void()> other = std::exchange(overlap_, nullptr)) {
+      std::uint64_t random = launch->seed();
+      if (launch->run_blocks(next_random(random) % (launch->blocks() + 1))) other();
+    }
+    return launch->run();
+  });
+}
+
+/// An exception leaves no launch behind: run() meets the cause again.
+void KernelWork::run_early(OperationId early, OperationId later) {
+  guarded([&] {
+    std::shared_ptr<Launch> launch = begin(early);
+    launch->run_early(later);
+    launch_ = std::move(launch);
+    return 0;
+  });
 }
 
 std::shared_ptr<KernelWork> make_kernel_work(const void* function, dim3 grid, dim3 block, void** arguments,
@@ -111,7 +146,7 @@ std::shared_ptr<KernelWork> make_kernel_work(const void* function, dim3 grid, di
   check_shape(*kernel, grid, block);
   check_shared(*kernel, *registered, dynamic_shared);
   work->shape.dynamic_shared = static_cast<std::uint32_t>(dynamic_shared);
-  for (const cudaLaunchAttribute& attribute : attributes) apply(attribute, *kernel, work->shape);
+  for (const cudaLaunchAttribute& attribute : attributes) apply(attribute, *kernel, *work);
   if (work->shape.cooperative) {
     const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
     const std::uint64_t resident =
@@ -140,6 +175,16 @@ using namespace emulator;
 
 namespace {
 
+std::string name_of(const void* function) {
+  RegisteredKernel* const registered = find_kernel(function);
+  if (!registered) return "a function that is no kernel";
+  try {
+    if (const Kernel* const kernel = registered->on(current_device())) return kernel->readable;
+  } catch (...) {  // its module cannot be loaded, which was the launch's error
+  }
+  return registered->name;
+}
+
 void launch(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t dynamic_shared,
             cudaStream_t handle, std::span<const cudaLaunchAttribute> attributes) {
   Stream& stream = stream_of(handle);
@@ -160,7 +205,14 @@ extern "C" {
 
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
                              std::size_t shared, cudaStream_t stream) {
-  return api("cudaLaunchKernel", [&] { launch(function, grid, block, arguments, shared, stream, {}); });
+  const cudaError_t status =
+      api("cudaLaunchKernel", [&] { launch(function, grid, block, arguments, shared, stream, {}); });
+  // <<<...>>> drops the status. A device that has failed was reported.
+  if (std::exchange(launching_by_chevrons(), false) && status != cudaSuccess &&
+      entry_error() == cudaSuccess) {
+    refused_launch(name_of(function), status);
+  }
+  return status;
 }
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,

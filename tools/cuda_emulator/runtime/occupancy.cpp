@@ -7,8 +7,8 @@
 
 #include "checks/report.h"
 #include "counters/resources.h"
+#include "machine/device.h"
 #include "runtime/api.h"
-#include "runtime/device.h"
 
 namespace emulator {
 namespace {

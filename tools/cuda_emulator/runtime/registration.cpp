@@ -178,6 +178,7 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* sha
   *shared = top.shared;
   *static_cast<void**>(stream) = top.stream;
   configurations.pop_back();
+  launching_by_chevrons() = true;
   return cudaSuccess;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "counters/counters.h"
 #include "instructions/system_call.h"
 #include "machine/launch.h"
 #include "runtime/api.h"
@@ -113,22 +114,26 @@ OperationPtr Scheduler::append(Stream& stream, std::shared_ptr<Work> work, const
   auto operation = std::make_shared<Operation>();
   operation->work = std::move(work);
   operation->device = stream.device;
-  operation->clock = stream.clock;
-  join(operation->clock, host_clock_);
+  Clock others = host_clock_;  // what comes before the operation but for its own stream
   link(operation, stream.last);
   if (stream.legacy) {
     for (const auto& other : streams_) {
       if (!other->blocking || other->legacy || other->device != stream.device) continue;
       link(operation, other->last);
-      join(operation->clock, other->clock);
+      join(others, other->clock);
     }
   } else if (stream.blocking) {
     const Stream& legacy = legacy_stream(stream.device);
     link(operation, legacy.last);
-    join(operation->clock, legacy.clock);
+    join(others, legacy.clock);
   }
   link(operation, after.operation);
-  join(operation->clock, after.clock);
+  join(others, after.clock);
+  operation->clock = stream.clock;
+  join(operation->clock, others);
+  operation->launches_dependents = operation->work && operation->work->launches_dependents();
+  if (operation->work && operation->work->begins_early())
+    let_begin_early(operation, stream, std::move(others));
   if (operation->work && operation->work->ordered()) {
     operation->id =
         OperationOrder::instance().add(stream.key, operation->clock, operation->work->name().c_str());
@@ -136,6 +141,28 @@ OperationPtr Scheduler::append(Stream& stream, std::shared_ptr<Work> work, const
   stream.last = operation;
   stream.clock = operation->clock;
   return operation;
+}
+
+/// The part of the work before its griddepcontrol.wait comes after what the kernel before in the stream comes after, and after what
+/// `clock` holds, but not after that kernel.
+void Scheduler::let_begin_early(const OperationPtr& operation, Stream& stream, Clock clock) {
+  const OperationPtr& primary = stream.last;
+  if (!primary || !primary->launches_dependents || !checks_enabled() || counters_enabled()) return;
+  if (!stream.early_key) stream.early_key = next_key_++;
+  Clock before = primary->clock;
+  --before[stream.key];
+  join(clock, before);
+  const std::string name = operation->work->name() + ", before griddepcontrol.wait,";
+  operation->primary = primary;
+  operation->early = OperationOrder::instance().add(stream.early_key, clock, name.c_str(), stream.key);
+  operation->clock[stream.early_key] = clock[stream.early_key];
+}
+
+/// The operation that waits for this one alone and may begin before it has ended.
+OperationPtr Scheduler::dependent_of(const OperationPtr& operation) const {
+  for (const OperationPtr& next : operation->successors)
+    if (next->early && next->missing == 1 && next->primary.lock() == operation) return next;
+  return nullptr;
 }
 
 OperationPtr Scheduler::enqueue(Stream& stream, std::shared_ptr<Work> work, const Mark& after) {
@@ -359,12 +386,20 @@ void Scheduler::execute(Lock& lock, const OperationPtr& operation) {
     return;
   }
   const int error = errors_[static_cast<std::size_t>(operation->device)];
+  const OperationPtr dependent = dependent_of(operation);
   running_ = true;
   lock.unlock();
   int result = 0;
   if (error) {
     operation->work->skip(error);
   } else {
+    const auto begin_early = [](const OperationPtr& o) {
+      if (!o->early) return;
+      o->work->run_early(o->early, o->id);
+      o->early = 0;
+    };
+    begin_early(operation);
+    if (dependent) operation->work->overlap([&] { begin_early(dependent); });
     result = operation->work->run(operation->id);
   }
   if (result != work_again) operation->work.reset();

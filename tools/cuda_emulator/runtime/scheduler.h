@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,15 @@ class Work {
   virtual bool ordered() const { return true; }
   /// Host functions run on a thread of their own, so that they may wait for what the program's threads do.
   virtual bool on_host() const { return false; }
+  /// Whether work behind it in the stream may begin before it has ended: a kernel with griddepcontrol.launch_dependents. Without that
+  /// instruction dependents begin when all blocks have ended.
+  virtual bool launches_dependents() const { return false; }
+  /// May begin before the kernel that comes before it in the stream has ended (programmatic stream serialization).
+  virtual bool begins_early() const { return false; }
+  /// Does what such work does before it waits for that kernel; run() follows, as the operation `later`.
+  virtual void run_early(OperationId /*early*/, OperationId /*later*/) {}
+  /// The next run() calls this once, at some moment before it ends.
+  virtual void overlap(std::function<void()> /*other*/) {}
   /// Called instead of run() when the device has failed before.
   virtual void skip(int /*error*/) {}
 };
@@ -41,7 +51,10 @@ struct Operation {
       work;  ///< nullptr: only a point in a stream (event record, wait, begin and end of a graph)
   int device = 0;
   OperationId id = 0;
-  Clock clock;  ///< what is known to be complete once this operation is
+  Clock clock;            ///< what is known to be complete once this operation is
+  OperationId early = 0;  ///< of work that begins early: its part that does; 0: there is none, or it is done
+  std::weak_ptr<Operation> primary;  ///< the kernel with which that part may overlap
+  bool launches_dependents = false;
   State state = State::waiting;
   std::uint32_t missing = 0;               ///< predecessors that are not done
   std::vector<OperationPtr> predecessors;  ///< emptied when the operation is done
@@ -56,6 +69,8 @@ struct StreamCapture;
 
 struct Stream {
   StreamKey key = 0;
+  StreamKey early_key =
+      0;  ///< of the parts of its kernels that begin early, in the order of operations; 0: none did yet
   int device = 0;
   bool blocking = true;  ///< has edges to and from the legacy default stream
   bool legacy = false;
@@ -129,6 +144,8 @@ class Scheduler {
   void want(const OperationPtr& operation);
   void step(Lock& lock, Choice choice);
   void execute(Lock& lock, const OperationPtr& operation);
+  void let_begin_early(const OperationPtr& operation, Stream& stream, Clock clock);
+  OperationPtr dependent_of(const OperationPtr& operation) const;
   void complete(const OperationPtr& operation, int result);
   void drive(Lock& lock, const std::vector<OperationPtr>& operations, bool learn);
   bool ask(Lock& lock, const std::vector<OperationPtr>& operations);

@@ -4,9 +4,9 @@
 #include <map>
 #include <mutex>
 
+#include "machine/device.h"
 #include "runtime/api.h"
 #include "runtime/capture.h"
-#include "runtime/device.h"
 #include "runtime/host_work.h"
 
 namespace emulator {

@@ -285,6 +285,31 @@ __global__ void mma_pipeline(Data data) {
   data.c[thread()] = sum[0] + sum[1] + sum[2] + sum[3];
 }
 
+// 256 mma.sync a warp of each type, in four chains.
+#define PRODUCTS(name, shape, types, kind, constraint)                                      \
+  __global__ void name(Data data) {                                                         \
+    unsigned a[4], b[2];                                                                    \
+    for (int k = 0; k < 4; ++k) a[k] = data.index[(thread() + 64 * k) % n];                 \
+    for (int k = 0; k < 2; ++k) b[k] = data.index[(thread() + 32 * k) % n];                 \
+    kind sum[4][4] = {};                                                                    \
+    for (int k = 0; k < 256; ++k) {                                                         \
+      kind* const d = sum[k % 4];                                                           \
+      asm volatile("mma.sync.aligned." shape ".row.col." types                              \
+                   " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "                               \
+                   "{%0,%1,%2,%3};"                                                         \
+                   : constraint(d[0]), constraint(d[1]), constraint(d[2]), constraint(d[3]) \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));     \
+    }                                                                                       \
+    kind total = 0;                                                                         \
+    for (int k = 0; k < 16; ++k) total += sum[k / 4][k % 4];                                \
+    data.c[thread()] = static_cast<float>(total);                                           \
+  }
+PRODUCTS(mma_bf16, "m16n8k16", "f32.bf16.bf16.f32", float, "+f")
+PRODUCTS(mma_f16, "m16n8k16", "f32.f16.f16.f32", float, "+f")
+PRODUCTS(mma_tf32, "m16n8k8", "f32.tf32.tf32.f32", float, "+f")
+PRODUCTS(mma_s8, "m16n8k32", "s32.s8.s8.s32", int, "+r")
+PRODUCTS(mma_e4m3, "m16n8k32", "f32.e4m3.e4m3.f32", float, "+f")
+
 // A kernel of many registers, in blocks of one warp that do little.
 __global__ void tiny_blocks(Data data, int rounds) {
   float x[64];
@@ -385,6 +410,11 @@ int main(int argc, char** argv) {
   MEASURE(async_copies, n / 1024, 256);
   MEASURE(wmma_tiles, 128, 256);
   MEASURE(mma_pipeline, 256, 128);
+  MEASURE(mma_bf16, 64, 128);
+  MEASURE(mma_f16, 64, 128);
+  MEASURE(mma_tf32, 64, 128);
+  MEASURE(mma_s8, 64, 128);
+  MEASURE(mma_e4m3, 64, 128);
   measure("tiny_blocks", [&] { tiny_blocks<<<n / 32, 32>>>(data, 1); });
   measure("early_exit", [&] { early_exit<<<n / 32, 32>>>(data, 0); });
   cudaFuncSetAttribute(large_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10);

@@ -1,0 +1,39 @@
+// Kernels that read or write each byte of much memory once. `traffic NAME` runs one; traffic_test.cpp knows its bytes.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstring>
+
+namespace {
+
+constexpr int rows = 4096, columns = 512, count = rows * columns;
+
+__global__ void copy(const float* in, float* out) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  out[i] = in[i];
+}
+
+// A block reads half of each sector of its columns. Its neighbour reads the other half.
+__global__ void column_sums(const float* in, float* out) {
+  const int column = 4 * blockIdx.x + threadIdx.x % 4;
+  float sum = 0;
+  for (int row = threadIdx.x / 4; row < rows; row += blockDim.x / 4) sum += in[row * columns + column];
+  out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char* const name = argc > 1 ? argv[1] : "";
+  float *in = nullptr, *out = nullptr;
+  cudaMalloc(&in, count * sizeof(float));
+  cudaMalloc(&out, count * sizeof(float));
+  cudaMemset(in, 0, count * sizeof(float));
+  if (!std::strcmp(name, "copy")) copy<<<count / 256, 256>>>(in, out);
+  if (!std::strcmp(name, "column_sums")) column_sums<<<columns / 4, 64>>>(in, out);
+  const cudaError_t error = cudaDeviceSynchronize();
+  if (error != cudaSuccess) std::printf("CUDA: %s\n", cudaGetErrorName(error));
+  cudaFree(in);
+  cudaFree(out);
+  return error != cudaSuccess;
+}
