@@ -1,6 +1,6 @@
 #include "core/add.h"
 
-#include "core/cuda/runtime.h"
+#include "core/add_kernels.h"
 #include "core/parallel_for.h"
 
 namespace nemocube {
@@ -22,12 +22,14 @@ void add_rows(const Tensor& y, const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-void add_elements(const Tensor& y, const Tensor& a, const Tensor& b) {
-  if (y.numel() == 0) return;
-  if (y.device() == Device::cuda) return cuda::add_elements(y, a, b);
+void cpu::add_elements(const Tensor& y, const Tensor& a, const Tensor& b) {
   visit_float("sum", y.dtype(), [&]<class T>(TypeTag<T>) {
     visit_float("sum", b.dtype(), [&]<class B>(TypeTag<B>) { add_rows<T, B>(y, a, b); });
   });
+}
+
+void add_elements(const Tensor& y, const Tensor& a, const Tensor& b) {
+  if (y.numel() > 0) add_elements_kernel(y, a, b);
 }
 
 }  // namespace nemocube

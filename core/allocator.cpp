@@ -14,6 +14,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/guard_device.h"
 #include "core/memory_limit.h"
 
 namespace nemocube {
@@ -21,7 +22,8 @@ namespace {
 
 constexpr std::int64_t alignment = 64;
 constexpr std::int64_t huge_page = std::int64_t{2} << 20;
-constexpr std::int64_t slack = 16 * huge_page;  // cached blocks that are never too many
+constexpr std::int64_t page = 4096, huge_from = 2 * huge_page;
+constexpr std::int64_t slack = 4 * huge_page;  // cached blocks that are never too many
 
 /// Sizes of blocks: 64, 128, .. 512 bytes, then eight steps from each power of two to the next, so that at
 /// most 12.5 % is lost to rounding. Class c holds blocks of class_bytes(c).
@@ -47,11 +49,16 @@ static_assert(class_of(most_bytes_of_a_block) == classes - 1);
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::int64_t mapped_from = std::int64_t{1} << 62;  // everything from the heap, which is watched
 #else
-constexpr std::int64_t mapped_from = 2 * huge_page;
+constexpr std::int64_t mapped_from = std::int64_t{128} << 10;
 #endif
 
+constexpr std::int64_t mapped_heap_from = std::int64_t{128} << 10;  // malloc maps larger objects one by one
+
+std::int64_t granule_of(std::int64_t size) { return size < huge_from ? page : huge_page; }
+
 std::size_t mapped_bytes(std::int64_t size) {
-  return static_cast<std::size_t>((size + huge_page - 1) / huge_page * huge_page);
+  const std::int64_t granule = granule_of(size);
+  return static_cast<std::size_t>((size + granule - 1) / granule * granule);
 }
 
 std::byte* map(std::size_t bytes) {
@@ -65,22 +72,22 @@ bool headroom_is_left() {
   return start != nullptr;
 }
 
-// Large blocks are mapped on huge page boundaries and arrive full of zeros. They are cut from a mapping that
-// is larger by the headroom.
+// Mapped blocks arrive full of zeros, and what is freed leaves no gaps in the heap. Large ones lie on huge page
+// boundaries. They are cut from a mapping that is larger by the headroom.
 MemoryBlock system_allocate(std::int64_t size) {
   if (size < mapped_from) {
     if (!headroom_is_left()) return {};
     return {std::aligned_alloc(alignment, static_cast<std::size_t>(size)), size, false};
   }
-  const std::size_t wanted = mapped_bytes(size);
-  const std::size_t whole = wanted + static_cast<std::size_t>(huge_page + cpu_headroom);
+  const auto granule = static_cast<std::size_t>(granule_of(size)), wanted = mapped_bytes(size);
+  const std::size_t whole = wanted + granule + static_cast<std::size_t>(cpu_headroom);
   std::byte* start = map(whole);
   if (!start) return {};
-  const auto past = reinterpret_cast<std::uintptr_t>(start) % static_cast<std::size_t>(huge_page);
-  const std::size_t before = past == 0 ? 0 : static_cast<std::size_t>(huge_page) - past;
+  const auto past = reinterpret_cast<std::uintptr_t>(start) % granule;
+  const std::size_t before = past == 0 ? 0 : granule - past;
   if (before > 0) ::munmap(start, before);
   ::munmap(start + before + wanted, whole - before - wanted);
-  ::madvise(start + before, wanted, MADV_HUGEPAGE);
+  if (size >= huge_from) ::madvise(start + before, wanted, MADV_HUGEPAGE);
   return {start + before, size, true};
 }
 
@@ -110,7 +117,12 @@ struct Pool {
   std::int64_t most_bytes = 0;                    // largest current_bytes ever
   MemoryStats stats;
 
-  Pool() { share_heap_where_space_is_limited(); }
+  Pool() {
+    share_heap_where_space_is_limited();
+    // By default malloc raises this limit whenever a large object is freed, and large objects that live for a moment
+    // (oneDNN's, while it generates code) then leave gaps in the heap.
+    ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(mapped_heap_from));
+  }
 
   void hold(std::int64_t size) {
     stats.current_bytes += size;
@@ -179,7 +191,7 @@ class CpuAllocator final : public Allocator {
       const std::size_t c = class_of(bytes);
       if (const MemoryBlock found = p.take_cached(c); found.data) return found;
       const std::int64_t size = class_bytes(c), in_use = std::max(p.most_bytes, p.stats.current_bytes + size);
-      p.shrink_to(in_use + in_use / 4 + slack - size);
+      p.shrink_to(most_cpu_reserved(in_use) - size);
       block = system_allocate(size);
       if (!block.data) {
         p.shrink_to(0);
@@ -222,10 +234,20 @@ class CpuAllocator final : public Allocator {
 
 }  // namespace
 
+std::int64_t cpu_block_bytes(std::int64_t bytes) {
+  if (bytes <= 0) return 0;
+  const std::int64_t block = bytes <= most_bytes_of_a_block ? class_bytes(class_of(bytes)) : bytes;
+  // Of a block of huge pages only those are touched that the tensor reaches.
+  return block < huge_from ? block : static_cast<std::int64_t>(mapped_bytes(bytes));
+}
+
+std::int64_t most_cpu_reserved(std::int64_t most) { return most + most / 8 + slack; }
+
 Allocator& allocator(Device device) {
   static CpuAllocator* cpu = new CpuAllocator;  // never destroyed either
-  if (device == Device::cuda) return cuda::device_allocator();
-  expect(device == Device::cpu, "there is no memory on ", device);
+  if (device.is_cuda()) return cuda::device_allocator();
+  if (device.is_guard()) return guard::device_allocator();
+  expect(device.is_host(), "there is no memory on ", device);
   return *cpu;
 }
 

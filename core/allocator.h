@@ -49,9 +49,15 @@ class Allocator {
 ///
 /// Blocks of the CPU are kept by size class, so that a training step that has run once allocates nothing from
 /// the system (no page faults, no zeroing). A free block serves requests down to two thirds of its size. Cached
-/// blocks beyond a quarter of the most that tensors ever held go back to the system before more is asked of it.
+/// blocks beyond most_cpu_reserved() go back to the system before more is asked of it.
 /// Every allocation leaves cpu_headroom bytes of address space free, or throws OutOfMemory.
 Allocator& allocator(Device device);
+
+/// Memory that a tensor of `bytes` bytes takes on the CPU: a block of the next size class, or whole huge pages.
+std::int64_t cpu_block_bytes(std::int64_t bytes);
+/// The most that the CPU's allocator keeps, cached blocks included, where tensors never hold more than `most`
+/// bytes. It keeps more only while tensors hold more.
+std::int64_t most_cpu_reserved(std::int64_t most);
 
 /// For calls into libraries that crash without memory. When it is made, cpu_headroom bytes of address space
 /// are left (OutOfMemory otherwise), and no thread allocates or frees a tensor while it lives, the holder included.

@@ -8,7 +8,8 @@ namespace nemocube {
 namespace {
 
 bool same_place(const Tensor& a, const Tensor& b) {
-  return a.defined() && b.defined() && a.same_storage(b) && a.raw() == b.raw() && a.shape() == b.shape();
+  return a.defined() && b.defined() && a.same_storage(b) && a.address() == b.address() &&
+         a.shape() == b.shape();
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 
 #include <doctest/doctest.h>
 
-#include "core/kernels.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "core/profile.h"
+#include "core/variants.h"
 #include "tests/support/compare.h"
 
 using namespace nemocube;
@@ -197,16 +197,16 @@ TEST_CASE("kernel variants: default, choice, and unknown names") {
   enum class Variant { fast, plain };
   const Variants<Variant> variants("test_op", {{Variant::fast, "fast"}, {Variant::plain, "plain"}});
   Context ctx;
-  CHECK(variants.chosen(ctx) == Variant::fast);
+  CHECK(variants.chosen(ctx, Device::cpu) == Variant::fast);
   KernelChoice choice;
   choice.by_op["test_op"] = "plain";
   check_kernel_choice(choice);
   ctx.kernels = &choice;
-  CHECK(variants.chosen(ctx) == Variant::plain);
+  CHECK(variants.chosen(ctx, Device::cpu) == Variant::plain);
   choice.by_op["test_op"] = "faster";
   CHECK_THROWS_AS(check_kernel_choice(choice), Error);
-  CHECK_THROWS_WITH_AS(variants.chosen(ctx), "kernels.test_op: no variant 'faster' (there are: fast, plain)",
-                       Error);
+  CHECK_THROWS_WITH_AS(variants.chosen(ctx, Device::cpu),
+                       "kernels.test_op: no variant 'faster' (there are: fast, plain)", Error);
   choice.by_op.clear();
   choice.by_op["no_such_op"] = "plain";
   CHECK_THROWS_AS(check_kernel_choice(choice), Error);

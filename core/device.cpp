@@ -2,14 +2,16 @@
 
 namespace nemocube {
 
-std::string_view name_of(Device device) {
-  switch (device) {
-    case Device::cpu:
+std::string to_string(Device device) {
+  switch (device.kind) {
+    case Device::Kind::cpu:
       return "cpu";
-    case Device::cuda:
-      return "cuda";
-    case Device::meta:
+    case Device::Kind::cuda:
+      return device.index == 0 ? "cuda" : "cuda:" + std::to_string(device.index);
+    case Device::Kind::meta:
       return "meta";
+    case Device::Kind::guard:
+      return "guard";
   }
   return "?";
 }

@@ -7,9 +7,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <mutex>
 
+#include "core/environment.h"
 #include "core/quote.h"
 
 namespace nemocube {
@@ -91,7 +91,7 @@ void keep_status_line() {
 }
 
 bool terminal_on_stderr() {
-  const char* kind = std::getenv("TERM");
+  const char* kind = environment_variable("TERM");
   return ::isatty(STDERR_FILENO) == 1 && kind && std::string_view(kind) != "dumb";
 }
 

@@ -5,37 +5,37 @@
 
 namespace nemocube {
 namespace {
-struct Named {
-  const char* name;
-  Zone* zone;
-};
 std::mutex zones_mutex;
-std::vector<Named>& zones() {
-  static auto* list = new std::vector<Named>;
+std::vector<Zone*>& zones() {
+  static auto* list = new std::vector<Zone*>;
   return *list;
 }
 }  // namespace
 
-Zone::Zone(const char* name) {
+thread_local Zone* ZoneTimer::innermost_ = nullptr;
+
+const char* current_zone() { return ZoneTimer::innermost_ ? ZoneTimer::innermost_->name() : "none"; }
+
+Zone::Zone(const char* name) : name_(name) {
   std::lock_guard lock(zones_mutex);
-  zones().push_back({name, this});
+  zones().push_back(this);
 }
 
 std::map<std::string, ZoneTotal> zone_totals() {
   std::lock_guard lock(zones_mutex);
   std::map<std::string, ZoneTotal> totals;
-  for (const Named& n : zones()) {
-    if (n.zone->calls() == 0) continue;
-    ZoneTotal& t = totals[n.name];
-    t.seconds += static_cast<double>(n.zone->nanoseconds()) * 1e-9;
-    t.calls += n.zone->calls();
+  for (const Zone* zone : zones()) {
+    if (zone->calls() == 0) continue;
+    ZoneTotal& t = totals[zone->name()];
+    t.seconds += static_cast<double>(zone->nanoseconds()) * 1e-9;
+    t.calls += zone->calls();
   }
   return totals;
 }
 
 void reset_zones() {
   std::lock_guard lock(zones_mutex);
-  for (const Named& n : zones()) n.zone->reset();
+  for (Zone* zone : zones()) zone->reset();
 }
 
 }  // namespace nemocube

@@ -1,5 +1,6 @@
 #include "core/quote.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "core/error.h"
@@ -58,7 +59,24 @@ std::string shown(std::string_view text, const Form& form) {
 std::string excerpt(std::string_view text) { return shown(text, {}); }
 std::string quote(std::string_view text) { return shown(text, {.mark = "'"}); }
 std::string printable(std::string_view message) {
-  return shown(message, {.longest = 64u << 10, .keeps_lines = true});
+  std::string text;
+  // A word of thousands of bytes is a path: its two ends say enough.
+  constexpr std::size_t longest_word = 1000, head = 200, tail = 100;
+  for (std::size_t at = 0; at < message.size();) {
+    const std::size_t end = std::min(message.find_first_of(" \n", at), message.size());
+    std::string_view word = message.substr(at, end - at);
+    const bool colon = word.ends_with(':');
+    if (colon) word.remove_suffix(1);
+    if (word.size() > longest_word && word.find('/') != word.npos)
+      text += cat(word.substr(0, utf8_complete_prefix(word.substr(0, head))), "...",
+                  word.substr(word.size() - tail), " (", word.size(), " bytes)");
+    else
+      text += word;
+    if (colon) text += ':';
+    at = end + 1;
+    if (end < message.size()) text += message[end];
+  }
+  return shown(text, {.longest = 64u << 10, .keeps_lines = true});
 }
 
 }  // namespace nemocube

@@ -11,7 +11,7 @@ namespace nemocube {
 std::string excerpt(std::string_view text);  ///< text, or: text... (1048576 bytes)
 std::string quote(std::string_view text);    ///< 'text', or: 'text...' (1048576 bytes)
 /// The same for a whole message, which keeps its line ends, and is cut after 64 KiB. What excerpt() and quote()
-/// made stays as it is.
+/// made stays as it is. Of a path of more than 1000 bytes both ends are kept, and its length is given.
 std::string printable(std::string_view message);
 
 }  // namespace nemocube

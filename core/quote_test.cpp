@@ -46,6 +46,10 @@ TEST_CASE("any bytes give valid UTF-8") {
 TEST_CASE("printable: a message keeps its lines, shows terminal commands, and ends") {
   CHECK(printable("a\n\tb \x1b[1m \xff é") == "a\n\\tb \\u001b[1m \\xff é");
   CHECK(printable(quote("a\nb\x1b")) == quote("a\nb\x1b"));
+  const std::string path = "/" + std::string(3000, 'd') + "/file";
+  CHECK(printable("cannot open " + path + ": no\n") ==
+        "cannot open /" + std::string(199, 'd') + "..." + std::string(95, 'd') + "/file (3006 bytes): no\n");
+  CHECK(printable("/" + std::string(999, 'd')) == "/" + std::string(999, 'd'));
   CHECK(printable(std::string(65536, 'a')) == std::string(65536, 'a'));
   CHECK(printable(std::string(70'000, 'a')) == std::string(65536, 'a') + "... (70000 bytes)");
 }

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "core/cuda/runtime.h"
+#include "core/guard_device.h"
+#include "core/host_wait.h"
 #include "core/parallel_for.h"
+#include "core/profile.h"
 
 namespace nemocube {
 
@@ -63,7 +67,7 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
   t.dtype_ = dtype;
   t.device_ = device;
   t.row_stride_ = t.cols();
-  if (device != Device::meta) t.storage_ = std::make_shared<Storage>(t.bytes(), device);
+  if (!device.is_meta()) t.storage_ = std::make_shared<Storage>(t.bytes(), device);
   return t;
 }
 
@@ -98,7 +102,14 @@ std::int64_t Tensor::rows() const {
   return n;
 }
 
-void* Tensor::raw() const {
+bool Tensor::host_accessible() const { return device_.is_host() || (device_.is_guard() && guard::is_open()); }
+
+void Tensor::check_host_access() const {
+  expect(is_meta() || host_accessible(), "tensor data of shape ", shape_, " wanted in host memory, is on ",
+         device_, ", in zone ", current_zone());
+}
+
+void* Tensor::address() const {
   expect(defined_, "data of an undefined tensor");
   expect(storage_ != nullptr, "data of a meta tensor of shape ", shape_);
   expect(!storage_->released(), "data of a tensor of shape ", shape_, " whose memory was given back");
@@ -158,6 +169,13 @@ Tensor Tensor::reshape(const Shape& wanted) const {
   return t;
 }
 
+Tensor Tensor::bits_as(DType dtype) const {
+  expect(size_of(dtype) == size_of(dtype_), "bits of ", dtype_, " as ", dtype);
+  Tensor t = *this;
+  t.dtype_ = dtype;
+  return t;
+}
+
 std::vector<Tensor> Tensor::split_last(std::span<const std::int64_t> columns) const {
   std::vector<Tensor> parts;
   std::int64_t start = 0;
@@ -192,6 +210,14 @@ Tensor Tensor::to(Device device) const {
 }
 
 namespace {
+
+struct OpenedIf {
+  explicit OpenedIf(bool guarded) {
+    if (guarded) opened.emplace();
+  }
+  std::optional<guard::Opened> opened;
+};
+
 template <class To, class From>
 void convert_rows(const Tensor& to, const Tensor& from) {
   const std::int64_t cols = to.cols();
@@ -225,7 +251,9 @@ Tensor flat_rows(const Tensor& t) {
 void Tensor::copy_from(const Tensor& source) const {
   expect(shape_ == source.shape_, "copy of ", source.shape_, " to ", shape_);
   if (numel() == 0) return;
-  if (device_ == Device::cuda || source.device_ == Device::cuda) return cuda::copy(*this, source);
+  if (device_.is_host() && !source.host_accessible()) count_host_wait();
+  if (device_.is_cuda() || source.device_.is_cuda()) return cuda::copy(*this, source);
+  const OpenedIf opened(device_.is_guard() || source.device_.is_guard());
   Tensor to = *this, from = source;
   if (contiguous() && source.contiguous()) {
     if (is_uneven(to)) {
@@ -240,8 +268,8 @@ void Tensor::copy_from(const Tensor& source) const {
   }
   if (dtype_ == source.dtype_) {
     const auto row_bytes = static_cast<std::size_t>(to.cols() * size_of(dtype_));
-    auto* y = static_cast<std::byte*>(to.raw());
-    const auto* x = static_cast<const std::byte*>(from.raw());
+    auto* y = to.host_bytes();
+    const std::byte* x = from.host_bytes();
     const std::int64_t y_step = to.row_stride() * size_of(dtype_),
                        x_step = from.row_stride() * size_of(dtype_);
     parallel_for(to.rows(), 1 + 65536 / static_cast<std::int64_t>(row_bytes + 1),
@@ -258,7 +286,8 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(double value) const {
   if (numel() == 0) return;
-  if (device_ == Device::cuda) return cuda::fill(*this, value);
+  if (device_.is_cuda()) return cuda::fill(*this, value);
+  const OpenedIf opened(device_.is_guard());
   visit_any(dtype_, [&]<class T>(TypeTag<T>) {
     for (std::int64_t r = 0; r < rows(); ++r) std::fill_n(row<T>(r), cols(), static_cast<T>(value));
   });
@@ -266,10 +295,11 @@ void Tensor::fill(double value) const {
 
 void Tensor::zero() const {
   if (numel() == 0) return;
-  if (device_ == Device::cuda) return cuda::fill(*this, 0);
+  if (device_.is_cuda()) return cuda::fill(*this, 0);
+  const OpenedIf opened(device_.is_guard());
   const Tensor t = flat_rows(*this);
   const auto row_bytes = static_cast<std::size_t>(t.cols() * size_of(dtype_));
-  auto* y = static_cast<std::byte*>(t.raw());
+  auto* y = t.host_bytes();
   const std::int64_t step = t.row_stride() * size_of(dtype_);
   parallel_for(t.rows(), 1 + 65536 / static_cast<std::int64_t>(row_bytes + 1),
                [&](std::int64_t b, std::int64_t e) {
@@ -278,7 +308,7 @@ void Tensor::zero() const {
 }
 
 std::vector<double> Tensor::to_vector() const {
-  if (device_ == Device::cuda) return to(Device::cpu).to_vector();
+  if (!host_accessible()) return to(Device::cpu).to_vector();
   std::vector<double> out;
   out.reserve(static_cast<std::size_t>(numel()));
   if (numel() == 0) return out;

@@ -45,7 +45,7 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& shape) { return 
 class Storage {
  public:
   Storage(std::int64_t bytes, Device device);
-  /// Borrowed memory (a mapped file); `owner` keeps it alive.
+  /// Borrowed memory, which `owner` keeps alive.
   Storage(void* data, std::int64_t bytes, std::shared_ptr<const void> owner);
   ~Storage();
   Storage(const Storage&) = delete;
@@ -75,7 +75,7 @@ class Tensor {
   static Tensor empty(const Shape& shape, DType dtype, Device device);  ///< uninitialised
   static Tensor zeros(const Shape& shape, DType dtype, Device device);
   static Tensor meta(const Shape& shape, DType dtype) { return empty(shape, dtype, Device::meta); }
-  /// Borrows memory of a mapped file; `owner` keeps it alive.
+  /// Borrows host memory, which `owner` keeps alive.
   static Tensor borrow(void* data, const Shape& shape, DType dtype, std::shared_ptr<const void> owner);
   /// A copy of `values` in host memory (Device::cpu).
   template <class T>
@@ -86,7 +86,7 @@ class Tensor {
   explicit operator bool() const { return defined_; }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
-  bool is_meta() const { return device_ == Device::meta; }
+  bool is_meta() const { return device_.is_meta(); }
   const Shape& shape() const { return shape_; }
   int ndim() const { return shape_.ndim(); }
   std::int64_t dim(int i) const;  ///< negative i counts from the end
@@ -97,18 +97,28 @@ class Tensor {
   std::int64_t row_stride() const { return row_stride_; }
   bool contiguous() const { return row_stride_ == cols() || rows() <= 1; }
 
-  /// Start of the data; std::logic_error if T is not the dtype, the tensor is meta or not in host memory.
+  /// Start of the data, for host code; std::logic_error that names the zone of the profile if T is not the dtype or
+  /// the data is not there for host code: the tensor is undefined, meta, or on another device.
   template <class T>
   T* data() const {
     expect(dtype_of<T>() == dtype_, "tensor data wanted as ", dtype_of<T>(), ", is ", dtype_);
-    expect(device_ != Device::cuda, "tensor data wanted in host memory, is on ", device_);
-    return static_cast<T*>(raw());
+    if (!device_.is_host()) [[unlikely]]
+      check_host_access();
+    return static_cast<T*>(address());
   }
   template <class T>
   T* row(std::int64_t r) const {
     return data<T>() + r * row_stride_;
   }
-  void* raw() const;  ///< start of the data on the device of the tensor
+  /// The same, as bytes of any dtype.
+  std::byte* host_bytes() const {
+    if (!device_.is_host()) [[unlikely]]
+      check_host_access();
+    return static_cast<std::byte*>(address());
+  }
+  /// Start of the data on the device of the tensor, for device code and for comparisons of places. Host code uses
+  /// data() or host_bytes().
+  void* address() const;
   template <class T>
   T item() const;                         ///< the value of a one-element tensor, from any device
   std::vector<double> to_vector() const;  ///< all elements in order, as f64, from any device
@@ -120,6 +130,8 @@ class Tensor {
   /// View with another shape. One dimension may be -1: its size then follows from the others. The last
   /// dimension may change only when the tensor is contiguous.
   Tensor reshape(const Shape& shape) const;
+  /// The same bits as elements of another dtype of the same size.
+  Tensor bits_as(DType dtype) const;
   /// Views that cut the last dimension into parts: part i has columns[i] columns.
   std::vector<Tensor> split_last(std::span<const std::int64_t> columns) const;
 
@@ -127,7 +139,8 @@ class Tensor {
   Tensor as_contiguous() const;    ///< itself when contiguous, else a copy
   Tensor to(DType dtype) const;    ///< itself when the dtype is already right, else a converted copy
   Tensor to(Device device) const;  ///< itself when on that device already, else a contiguous copy there
-  /// Same shape; converts between floating dtypes, and copies between devices.
+  /// Same shape; converts between floating dtypes, and copies between devices. The host waits for a copy from
+  /// another device to the CPU (core/host_wait.h).
   void copy_from(const Tensor& source) const;
   void fill(double value) const;
   void zero() const;
@@ -138,6 +151,9 @@ class Tensor {
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
  private:
+  void check_host_access() const;
+  bool host_accessible() const;
+
   std::shared_ptr<Storage> storage_;
   std::int64_t offset_ = 0;  // elements
   Shape shape_;
@@ -164,7 +180,7 @@ Tensor Tensor::from(const std::vector<T>& values, const Shape& shape) {
 template <class T>
 T Tensor::item() const {
   expect(numel() == 1, "item() of a tensor of shape ", shape_);
-  if (device_ == Device::cuda) return to(Device::cpu).item<T>();
+  if (!host_accessible()) return to(Device::cpu).item<T>();
   return *data<T>();
 }
 

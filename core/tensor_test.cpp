@@ -89,7 +89,7 @@ TEST_CASE("tensor: meta tensors have a shape and no memory") {
   CHECK(t.numel() == std::int64_t{131072} * 8192 * 1000);
   CHECK(t.narrow(0, 5, 10).dim(0) == 10);
   CHECK(allocator(Device::cpu).stats().current_bytes == before);
-  CHECK_THROWS_AS(t.raw(), std::logic_error);
+  CHECK_THROWS_AS(t.address(), std::logic_error);
 }
 
 TEST_CASE("tensor: wrong dtype and shape are refused") {

@@ -287,6 +287,7 @@ TensorCount count_tensors(std::span<const TensorSpec> specs) {
     const std::int64_t before = count.elements, more = spec.shape.numel();
     require(!__builtin_add_overflow(before, more, &count.elements), "tensor '", spec.name, "' of shape ",
             spec.shape, " after ", before, " other parameters: their number does not fit in 64 bits");
+    if (spec.buffer) count.buffers += more;
   }
   return count;
 }

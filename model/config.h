@@ -117,6 +117,9 @@ bool keeps_f32(std::string_view name);
 struct TensorCount {
   std::int64_t tensors = 0;  ///< a stack of experts counts once for each expert
   std::int64_t elements = 0;
+  std::int64_t buffers = 0;  ///< of these elements, those of buffers, which no optimizer changes
+
+  std::int64_t parameters() const { return elements - buffers; }
 };
 /// Throws Error naming the tensor at which the count overflows.
 TensorCount count_tensors(std::span<const TensorSpec> specs);

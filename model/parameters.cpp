@@ -47,10 +47,13 @@ bool ModelPart::has(std::string_view name) const {
 
 ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Device device,
                                const ModelPart& part) {
+  std::int64_t number = 0;
   for (const TensorSpec& spec : tensor_specs(config)) {
+    ++number;
     if (!part.has(spec.name)) continue;
     Parameter p;
     p.name = spec.name;
+    p.number = number - 1;
     p.shard = part.shard ? part.shard(spec) : Shard(spec.shape);
     p.value = Tensor::empty(p.shard.shape(), spec.keep_f32 ? accumulate_dtype(dtype) : dtype, device);
     p.own = p.value;

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels.h"
 #include "core/rng.h"
+#include "core/variants.h"
 #include "model/initialise.h"
 #include "model/nemotron_h.h"
 #include "model/test_configs.h"

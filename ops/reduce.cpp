@@ -1,5 +1,6 @@
 #include "ops/reduce.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "ops/reduce_kernels.h"
@@ -33,27 +34,31 @@ void cpu::sum_segments(const Output& out, const Tensor& partial) {
   });
 }
 
-void sum_segments(const Output& out, const Tensor& partial) {
-  expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
-         " into ", out.to.shape());
-  if (partial.device() == Device::cuda) return cuda::sum_segments(out, partial);
-  cpu::sum_segments(out, partial);
-}
-
-void sum_rows(const Output& out, const Tensor& x) {
+void cpu::segment_sums(const Tensor& partial, const Tensor& x) {
   const std::int64_t cols = x.cols();
-  const Tensor partial =
-      Tensor::zeros({segments_of(x.rows()), cols}, accumulate_dtype(x.dtype()), x.device());
-  visit_float("sum_rows", x.dtype(), [&]<class T>(TypeTag<T>) {
+  visit_float("segment_sums", x.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     for_segments(x.rows(), [&](std::int64_t s, std::int64_t first, std::int64_t last) {
       A* __restrict sum = partial.row<A>(s);
+      std::fill_n(sum, cols, A(0));
       for (std::int64_t r = first; r < last; ++r) {
         const T* __restrict row = x.row<T>(r);
         for (std::int64_t c = 0; c < cols; ++c) sum[c] += static_cast<A>(row[c]);
       }
     });
   });
+}
+
+void sum_segments(const Output& out, const Tensor& partial) {
+  expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
+         " into ", out.to.shape());
+  sum_segments_kernel(out, partial);
+}
+
+void sum_rows(const Output& out, const Tensor& x) {
+  const Tensor partial =
+      Tensor::empty({segments_of(x.rows()), x.cols()}, accumulate_dtype(x.dtype()), x.device());
+  segment_sums(partial, x);
   sum_segments(out, partial);
 }
 

@@ -12,7 +12,7 @@ constexpr int columns = 32, sets = 16;
 
 template <class T>
 __global__ void __launch_bounds__(columns* sets)
-    sum_segments_kernel(T* out, bool add, Rows<float> partial, std::int64_t segments, std::int64_t cols) {
+    segments_kernel(T* out, bool add, Rows<float> partial, std::int64_t segments, std::int64_t cols) {
   __shared__ float of_set[sets][columns];
   const int column = threadIdx.x % columns, set = threadIdx.x / columns;
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * columns + column;
@@ -29,12 +29,12 @@ __global__ void __launch_bounds__(columns* sets)
 void sum(const Output& out, const Tensor& partial) {
   if (partial.cols() == 0) return;
   visit_storage("sum_segments", out.to.dtype(), [&]<class T>(TypeTag<T>) {
-    launch("sum of segments", sum_segments_kernel<T>, blocks_for(partial.cols(), columns), columns * sets,
+    launch("sum of segments", segments_kernel<T>, blocks_for(partial.cols(), columns), columns * sets,
            data_of<T>(out.to), out.how == Into::add, rows_of<float>(partial), partial.rows(), partial.cols());
   });
 }
 
-const Provide provided(sum_segments, sum);
+const Provide provided(sum_segments_kernel, sum);
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -1,8 +1,11 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -60,6 +63,38 @@ void throw_in_step(World& ranks) {
   }
 }
 
+// All ranks but the last call an operation with `few` elements for each rank, the last with `many`. What lies behind
+// the memory of the results must stay as it is.
+void call_with_other_sizes(World& ranks, const std::string& operation, std::int64_t few, std::int64_t many) {
+  Communicator& all = ranks.communicator();
+  const std::int64_t size = ranks.size(), count = ranks.rank() == size - 1 ? many : few;
+  const Tensor memory = Tensor::empty({size * (few + many)}, DType::f32, Device::cpu);
+  memory.fill(-7);
+  const auto first = [](const Tensor& t, std::int64_t n) { return t.narrow(0, 0, n); };
+  const Tensor in = Tensor::zeros({size * count}, DType::f32, Device::cpu);
+  const std::int64_t results = operation == "all_gather" || operation == "all_to_all" ? size * count : count;
+  const Tensor out = first(memory, results);
+  const std::vector<std::int64_t> rows(static_cast<std::size_t>(size), count);
+  try {
+    if (operation == "all_reduce") all.all_reduce(out);
+    if (operation == "all_gather") all.all_gather(out, first(in, count));
+    if (operation == "reduce_scatter") all.reduce_scatter(out, in);
+    if (operation == "broadcast") all.broadcast(out, static_cast<int>(size) - 1);
+    if (operation == "all_to_all") all.all_to_all_v(out, rows, in, rows);
+    if (operation == "exchange") {
+      const int next = static_cast<int>((ranks.rank() + 1) % size),
+                previous = static_cast<int>((ranks.rank() + size - 1) % size);
+      all.exchange({{first(in, count), next}}, {{out, previous}});
+    }
+    all.barrier();
+  } catch (const Error&) {
+    const float* data = memory.data<float>();
+    require(std::all_of(data + results, data + memory.numel(), [](float x) { return x == -7; }),
+            "memory behind the result was written");
+    throw;
+  }
+}
+
 void fail_on_purpose(World& ranks, std::string_view fault) {
   using namespace std::chrono_literals;
   Communicator& all = ranks.communicator();
@@ -93,16 +128,29 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     ranks.set_options({.timeout_seconds = 20, .check_collectives = true});
     if (!last) all.all_reduce(few, Reduction::max);
     all.barrier();
-  } else if (fault == "sizes") {
-    const Tensor other = Tensor::zeros({1000000}, DType::f32, Device::cpu);
-    if (ranks.rank() == 0) all.exchange({{few, 1}}, {});
-    if (ranks.rank() == 1) all.exchange({}, {{other, 0}});
-    all.barrier();
+  } else if (fault.starts_with("sizes ")) {
+    std::istringstream words{std::string(fault)};
+    std::string sizes, operation;
+    std::int64_t smaller = 0, larger = 0;
+    words >> sizes >> operation >> smaller >> larger;
+    call_with_other_sizes(ranks, operation, smaller, larger);
   } else if (fault == "late") {  // no fault: rank 0 works alone for longer than the limit, and says so
     ranks.set_options({.timeout_seconds = 0.2});
-    const WatchdogPause pause(ranks);
+    const StorageTime longer(ranks, 100'000'000);
     if (ranks.rank() == 0) std::this_thread::sleep_for(600ms);
     all.barrier();
+  } else if (fault == "late, and longer than files take") {
+    ranks.set_options({.timeout_seconds = 0.2});
+    const StorageTime longer(ranks, 3'000'000);
+    if (ranks.rank() == 0) std::this_thread::sleep_for(60s);
+    all.barrier();
+  } else if (fault == "stop before a group") {
+    ranks.set_options({.timeout_seconds = 1});
+    if (last) std::raise(SIGSTOP);
+    const auto group = ranks.split("half", ranks.rank() % 2, 0);
+  } else if (fault == "stop before the end") {
+    ranks.set_options({.timeout_seconds = 1});
+    if (last) std::raise(SIGSTOP);
   } else if (fault == "throw in step") {
     throw_in_step(ranks);
   } else {
@@ -118,7 +166,14 @@ int main(int argc, char** argv) {
   try {
     const Launch launch = read_launch();
     set_log_rank(launch.rank, launch.size);
-    World ranks(launch);
+    const std::string fault = argc > 2 ? argv[2] : "";
+    CommOptions options;
+    if (fault.ends_with("before the start")) {
+      options.timeout_seconds = 1;
+      if (launch.rank == launch.size - 1 && fault.starts_with("exit")) return 0;
+      if (launch.rank == launch.size - 1) std::raise(SIGSTOP);
+    }
+    World ranks(launch, options);
     if (argc > 2 && std::string_view(argv[1]) == "--fault")
       fail_on_purpose(ranks, argv[2]);
     else

@@ -14,13 +14,13 @@ printf '%s\n' $headers | xargs -P "$jobs" -I{} sh -c "$check" sh {}
 count=$(printf '%s\n' $headers | wc -l)
 
 # The software GPU: a project of its own, whose headers are found from its own folder and which includes CUDA's.
-nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc build-cuda-toolkit/bin/nvcc 2>/dev/null | head -n 1)
 if [ -n "$nvcc" ]; then
   packages="-Itools/cuda_emulator -isystem $(dirname "$nvcc")/../include -fno-strict-aliasing -mavx2 -mfma -mf16c"
   headers=$(cd tools/cuda_emulator && find . -name '*.h' ! -path './tests/programs/*' | sort)
   printf '%s\n' $headers | xargs -P "$jobs" -I{} sh -c "$check" sh {}
   count=$((count + $(printf '%s\n' $headers | wc -l)))
 else
-  echo "check-headers: tools/cuda_emulator skipped: nvcc was not found"
+  echo "check-headers: tools/cuda_emulator skipped: nvcc was not found (make cuda-toolkit installs one)"
 fi
 echo "check-headers: $count headers compile alone"

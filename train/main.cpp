@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "core/allocator.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/version.h"
@@ -40,7 +42,8 @@ std::string version_text() {
 // wants the same cores. The runtime reads its settings before main, so a short spin is set for a second start
 // of this program.
 void wait_politely(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  if (nemocube::environment_variable("OMP_WAIT_POLICY") || nemocube::environment_variable("GOMP_SPINCOUNT"))
+    return;
   ::setenv("GOMP_SPINCOUNT", "2000", 1);
   ::execv("/proc/self/exe", argv);  // if this fails, the run still works but spins longer
 }
@@ -80,6 +83,7 @@ int main(int argc, char** argv) {
   using nemocube::report_failure;
   keep_standard_descriptors();
   wait_politely(argv);
+  ::prctl(PR_SET_NAME, "nemocube");  // the second start has left "exe", the name of its link in /proc
   // Then exceeding the file size limit is an error of write(), with a message, like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   std::vector<std::string> arguments = nemocube::spell_out_overrides({argv + 1, argv + argc});

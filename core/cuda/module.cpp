@@ -14,7 +14,7 @@ namespace {
 
 struct Provided {
   const std::type_info* signature;
-  module_detail::Function function;
+  module_detail::Address function;
 };
 using Functions = std::map<std::string, Provided, std::less<>>;
 Functions& functions() {
@@ -34,7 +34,7 @@ std::string load() {
   return cat("the CUDA backend cannot be loaded: ", ::dlerror());
 }
 
-module_detail::Function function_of(std::string_view name, const std::type_info& signature) {
+module_detail::Address function_of(std::string_view name, const std::type_info& signature) {
   const auto found = functions().find(name);
   expect(found != functions().end() && *found->second.signature == signature, "nemocube_cuda.so has no ",
          name, " as this program calls it");
@@ -57,19 +57,14 @@ const std::string& unavailable() {
   return reason;
 }
 
-bool has_kernels(std::string_view op) {
-  if (!backend_missing().empty()) return false;
-  const std::string first = cat(op, "/");
-  const auto found = functions().lower_bound(first);
-  return found != functions().end() && found->first.starts_with(first);
-}
+bool provides(std::string_view name) { return functions().contains(name); }
 
-void module_detail::provide(const char* name, const std::type_info& signature, Function function) {
+void module_detail::provide(const char* name, const std::type_info& signature, Address function) {
   expect(functions().emplace(name, Provided{&signature, function}).second, "two CUDA kernels are called ",
          name);
 }
 
-module_detail::Function module_detail::find(const char* name, const std::type_info& signature) {
+module_detail::Address module_detail::find(const char* name, const std::type_info& signature) {
   require(unavailable().empty(), "device cuda: ", unavailable());
   return function_of(name, signature);
 }

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeinfo>
 #include <utility>
 
@@ -18,30 +19,29 @@ const std::string& backend_missing();
 /// can.
 const std::string& unavailable();
 
-/// Whether the module has kernels of `op`, the name of a folder in ops/. Needs no device.
-bool has_kernels(std::string_view op);
+/// Whether the module has the function `name`. Needs no device; only where backend_missing() is empty.
+bool provides(std::string_view name);
 
 namespace module_detail {
-using Function = void (*)();
+using Address = void (*)();
 /// Called by the module while it is loaded.
-void provide(const char* name, const std::type_info& signature, Function function);
+void provide(const char* name, const std::type_info& signature, Address function);
 /// Loads the module. Throws Error for a process that cannot use CUDA, std::logic_error when the module provides no
 /// such function.
-Function find(const char* name, const std::type_info& signature);
+Address find(const char* name, const std::type_info& signature);
 }  // namespace module_detail
 
-/// A function of the module, called like an ordinary one. Its first call finds it. The header of the kernels of an
-/// operation declares it with the signature of the CPU kernel:
-///     inline const Kernel<decltype(cpu::relu2_forward)> relu2_forward("relu2/forward");
-/// The name is that of the operation and what the function does.
+/// A function of the module, called like an ordinary one. Its first call finds it. Kernels (core/kernel.h) call
+/// theirs through one of these:
+///     inline const Function<void(int index)> use_device("core/use_device");
 template <class Signature>
-class Kernel;
+class Function;
 
 template <class Result, class... Parameters>
-class Kernel<Result(Parameters...)> {
+class Function<Result(Parameters...)> {
  public:
   using Pointer = Result (*)(Parameters...);
-  constexpr explicit Kernel(const char* name) : name_(name) {}
+  constexpr explicit Function(const char* name) : name_(name) {}
   Result operator()(Parameters... parameters) const {
     Pointer function = function_.load(std::memory_order_relaxed);
     if (!function) {
@@ -57,14 +57,14 @@ class Kernel<Result(Parameters...)> {
   mutable std::atomic<Pointer> function_ = nullptr;
 };
 
-/// In x.cu: what a Kernel calls.
+/// In x.cu: what a Function or a Kernel calls.
 ///     const Provide provided[] = {{relu2_forward, forward}, {relu2_backward, backward}};
 class Provide {
  public:
-  template <class Result, class... Parameters>
-  Provide(const Kernel<Result(Parameters...)>& kernel, Result (*function)(Parameters...)) {
-    module_detail::provide(kernel.name(), typeid(Result(Parameters...)),
-                           reinterpret_cast<module_detail::Function>(function));
+  template <class Wanted>
+  Provide(const Wanted& wanted, typename Wanted::Pointer function) {
+    module_detail::provide(wanted.name(), typeid(std::remove_pointer_t<typename Wanted::Pointer>),
+                           reinterpret_cast<module_detail::Address>(function));
   }
 };
 

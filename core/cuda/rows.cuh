@@ -35,9 +35,9 @@ struct Rows {
 template <class T>
 T* data_of(const Tensor& t) {
   using Stored = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, bf16, T>;
-  expect(t.device() == Device::cuda && t.dtype() == dtype_of<Stored>(), "a CUDA kernel wants ",
-         dtype_of<Stored>(), " on cuda, got ", t.dtype(), " on ", t.device());
-  return static_cast<T*>(t.raw());
+  expect(t.device().is_cuda() && t.dtype() == dtype_of<Stored>(), "a CUDA kernel wants ", dtype_of<Stored>(),
+         " on cuda, got ", t.dtype(), " on ", t.device());
+  return static_cast<T*>(t.address());
 }
 template <class T>
 Rows<T> rows_of(const Tensor& t) {
@@ -50,7 +50,7 @@ template <class... Tensors>
 bool rows_aligned(const Tensors&... tensors) {
   const auto aligned = [](const Tensor& t) {
     if (!t.defined()) return true;
-    return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0 &&
+    return reinterpret_cast<std::uintptr_t>(t.address()) % 16 == 0 &&
            (t.rows() <= 1 || t.row_stride() * size_of(t.dtype()) % 16 == 0);
   };
   return (aligned(tensors) && ...);

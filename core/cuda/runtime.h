@@ -19,27 +19,24 @@ struct DeviceDescription {
 };
 
 /// Why no device can be used; empty when one can. Called by unavailable().
-inline const Kernel<std::string()> device_problem("core/device_problem");
+inline const Function<std::string()> device_problem("core/device_problem");
 /// Chooses device `index` of those that CUDA_VISIBLE_DEVICES leaves, before anything else uses the device; without
 /// this call it is device 0. Throws Error for a device that does not exist, std::logic_error when another one is in
 /// use.
-inline const Kernel<void(int index)> use_device("core/use_device");
-inline const Kernel<DeviceDescription()> describe_device("core/describe_device");
+inline const Function<void(int index)> use_device("core/use_device");
+inline const Function<DeviceDescription()> describe_device("core/describe_device");
 /// Waits until all work is done. Throws Error when some of it failed.
-inline const Kernel<void()> synchronize("core/synchronize");
+inline const Function<void()> synchronize("core/synchronize");
 /// Begin and end of the part of a program that a profiler looks at.
-inline const Kernel<void()> start_profiler("core/start_profiler"), stop_profiler("core/stop_profiler");
+inline const Function<void()> start_profiler("core/start_profiler"), stop_profiler("core/stop_profiler");
 
 /// Behind nemocube::allocator(): a stream-ordered pool. Freed memory serves later work on the stream at once.
-inline const Kernel<Allocator&()> device_allocator("core/allocator");
+inline const Function<Allocator&()> device_allocator("core/allocator");
 
 /// Behind Tensor::copy_from: `to` or `from` or both are on the device; shapes alike and not empty. Copies to the
 /// device take the values of `from` at the call; copies to the host wait until the values are there.
-inline const Kernel<void(const Tensor& to, const Tensor& from)> copy("core/copy");
+inline const Function<void(const Tensor& to, const Tensor& from)> copy("core/copy");
 /// Behind Tensor::fill and Tensor::zero, for a tensor on the device that is not empty.
-inline const Kernel<void(const Tensor& t, double value)> fill("core/fill");
-/// Behind nemocube::add_elements.
-inline const Kernel<void(const Tensor& y, const Tensor& a, const Tensor& b)> add_elements(
-    "core/add_elements");
+inline const Function<void(const Tensor& t, double value)> fill("core/fill");
 
 }  // namespace nemocube::cuda

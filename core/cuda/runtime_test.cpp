@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/add.h"
+#include "core/kernel.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/message_of.h"
@@ -125,8 +126,10 @@ TEST_CASE("cuda: the allocator counts what tensors hold" * doctest::test_suite("
 TEST_CASE("cuda: host code does not touch tensors of the device" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   const Tensor t = Tensor::zeros({2}, DType::f32, Device::cuda);
-  CHECK_THROWS_WITH_AS(t.data<float>(), "internal error: tensor data wanted in host memory, is on cuda",
-                       std::logic_error);
+  CHECK_THROWS_WITH_AS(
+      t.data<float>(),
+      "internal error: tensor data of shape [2] wanted in host memory, is on cuda, in zone none",
+      std::logic_error);
 }
 
 TEST_CASE("cuda: every thread can use the device, and no other device is chosen later" *
@@ -142,10 +145,10 @@ TEST_CASE("cuda: every thread can use the device, and no other device is chosen 
 }
 
 TEST_CASE("cuda: kernels that the module does not have") {
-  CHECK_FALSE(cuda::has_kernels("rms"));
-  CHECK_FALSE(cuda::has_kernels("unheard_of"));
+  CHECK_FALSE(runs_on_cuda("rms"));
+  CHECK_FALSE(runs_on_cuda("unheard_of"));
   if (!cuda::unavailable().empty()) return;
-  const cuda::Kernel<void(int)> unheard("unheard_of/forward"), other_signature("core/synchronize");
+  const cuda::Function<void(int)> unheard("unheard_of/forward"), other_signature("core/synchronize");
   CHECK_THROWS_AS(unheard(1), std::logic_error);
   CHECK_THROWS_AS(other_signature(1), std::logic_error);
 }

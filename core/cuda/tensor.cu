@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "core/add_kernels.h"
 #include "core/cuda/elementwise.cuh"
 #include "core/cuda/runtime.h"
 
@@ -44,13 +45,13 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
   const auto pitch = [width](const Tensor& t) {
     return t.rows() > 1 ? static_cast<std::size_t>(t.row_stride() * size_of(t.dtype())) : width;
   };
-  const auto kind = from.device() == Device::cpu ? cudaMemcpyHostToDevice
-                    : to.device() == Device::cpu ? cudaMemcpyDeviceToHost
-                                                 : cudaMemcpyDeviceToDevice;
+  const auto kind = from.device().is_host() ? cudaMemcpyHostToDevice
+                    : to.device().is_host() ? cudaMemcpyDeviceToHost
+                                            : cudaMemcpyDeviceToDevice;
   if (to.rows() == 1)
-    NEMOCUBE_CUDA(cudaMemcpyAsync(to.raw(), from.raw(), width, kind, stream()));
+    NEMOCUBE_CUDA(cudaMemcpyAsync(to.address(), from.address(), width, kind, stream()));
   else
-    NEMOCUBE_CUDA(cudaMemcpy2DAsync(to.raw(), pitch(to), from.raw(), pitch(from), width,
+    NEMOCUBE_CUDA(cudaMemcpy2DAsync(to.address(), pitch(to), from.address(), pitch(from), width,
                                     static_cast<std::size_t>(to.rows()), kind, stream()));
   // Host memory of tensors is pageable: CUDA has taken the values of a copy to the device when the call returns.
   if (kind == cudaMemcpyDeviceToHost) NEMOCUBE_CUDA(cudaStreamSynchronize(stream()));
@@ -72,7 +73,7 @@ void copy_tensor(const Tensor& to_any, const Tensor& from_any) {
     copy_bytes(to, from);
   else if (to.device() == from.device())
     convert(to, from);
-  else if (from.device() == Device::cpu)
+  else if (from.device().is_host())
     copy_bytes(to, from.to(to.dtype()));
   else
     to.copy_from(from.to(Device::cpu));
@@ -82,7 +83,7 @@ template <class Bits>
 void fill_bits(const Tensor& t, const void* value) {
   Bits bits;
   std::memcpy(&bits, value, sizeof bits);
-  const Rows<Bits> rows{static_cast<Bits*>(t.raw()), t.row_stride()};
+  const Rows<Bits> rows{static_cast<Bits*>(t.address()), t.row_stride()};
   launch_elementwise<1>("fill", fill_kernel<Bits>, t.rows(), t.cols(), rows, bits);
 }
 
@@ -121,7 +122,7 @@ void add(const Tensor& y_any, const Tensor& a_any, const Tensor& b_any) {
   });
 }
 
-const Provide provided[] = {{copy, copy_tensor}, {fill, fill_tensor}, {add_elements, add}};
+const Provide provided[] = {{copy, copy_tensor}, {fill, fill_tensor}, {add_elements_kernel, add}};
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 
 #include "data/datasets/mock.h"
@@ -58,17 +59,39 @@ TEST_CASE("tokens: rows of a file, in order") {
   const Tensor labels = Tensor::from<std::int64_t>({2, 3, -100, -100, 6, -100}, {2, 3});
   write_safetensors(dir / "f.safetensors",
                     {source_of("input_ids", ids, DType::i64), source_of("labels", labels, DType::i64)});
-  const auto data = open_tokens_dataset(dir / "f.safetensors");
-  CHECK(data->size() == 2);
-  CHECK(data->sample(1).input_ids == Ids{4, 5, 6});
-  CHECK(data->sample(1).labels == Ids{-100, 6, -100});
-  CHECK(data->sample(1).lengths == Ids{3});
-  CHECK(data->sample(1).id == "row 1");
+  const TokensDataset data(dir / "f.safetensors");
+  CHECK(data.size() == 2);
+  CHECK(data.sample(1).input_ids == Ids{4, 5, 6});
+  CHECK(data.sample(1).labels == Ids{-100, 6, -100});
+  CHECK(data.sample(1).lengths == Ids{3});
+  CHECK(data.sample(1).id == "row 1");
+
+  // The file is written over, and then cut off, while it is open.
+  const std::string bytes = testing::slurp(dir / "f.safetensors");
+  const auto overwrite = [&](std::int64_t id) {
+    std::fstream file(dir / "f.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(bytes.size() - 6 * sizeof id - sizeof id));
+    file.write(reinterpret_cast<const char*>(&id), sizeof id);
+  };
+  overwrite(7);
+  CHECK_THROWS_WITH_AS(
+      data.sample(1), doctest::Contains("tensor 'input_ids' holds 7 at row 1, position 2; the highest was 6"),
+      Error);
+  overwrite(6);
+  CHECK(data.sample(1).input_ids == Ids{4, 5, 6});
+  std::filesystem::resize_file(dir / "f.safetensors", bytes.size() - 8);
+  CHECK(data.sample(0).labels == Ids{2, 3, -100});
+  CHECK_THROWS_WITH_AS(data.sample(1),
+                       cat((dir / "f.safetensors").string(), ": has no bytes from ", bytes.size() - 8,
+                           " on; it had ", bytes.size(), " bytes when it was opened")
+                           .c_str(),
+                       Error);
 
   write_safetensors(dir / "g.safetensors", {source_of("input_ids", ids, DType::i64)});
-  CHECK_THROWS_AS(open_tokens_dataset(dir / "g.safetensors"), Error);
-  const auto refused = [&](const Tensor& a, const Tensor& b, const char* message) {
-    CHECK_THROWS_WITH_AS(TokensDataset("F", a, b), message, Error);
+  CHECK_THROWS_AS(TokensDataset(dir / "g.safetensors"), Error);
+  const auto refused = [&](const Tensor& a, const Tensor& b, const std::string& message) {
+    write_safetensors(dir / "F", {source_of("input_ids", a, a.dtype()), source_of("labels", b, b.dtype())});
+    CHECK_THROWS_WITH_AS(TokensDataset(dir / "F"), (dir.path().string() + "/" + message).c_str(), Error);
   };
   refused(ids.to(DType::i64), Tensor::zeros({2, 4}, DType::i64, Device::cpu),
           "F: tensor 'labels': want shape [2, 3], got [2, 4]");

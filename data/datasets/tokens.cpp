@@ -1,50 +1,51 @@
 #include "data/datasets/tokens.h"
 
-#include "data/safetensors/reader.h"
+#include <algorithm>
 
 namespace nemocube {
 
-namespace {
-
-void check_values(const std::string& what, const char* name, const Tensor& tensor, bool may_be_ignored) {
-  for (std::int64_t r = 0; r < tensor.dim(0); ++r)
-    for (std::int64_t t = 0; t < tensor.dim(1); ++t) {
-      const std::int64_t id = tensor.row<std::int64_t>(r)[t];
-      require(id >= 0 || (may_be_ignored && id == ignored_label), what, ": tensor '", name, "' holds ", id,
-              " at row ", r, ", position ", t);
-    }
+TokensDataset::TokensDataset(const std::filesystem::path& path)
+    : file_(path), input_ids_(file_.at("input_ids")), labels_(file_.at("labels")) {
+  const std::string what = path.string();
+  const Tensor ids = file_.meta(input_ids_), labels = file_.meta(labels_);
+  check_dtype(what + ": tensor 'input_ids'", ids, DType::i64);
+  check_dtype(what + ": tensor 'labels'", labels, DType::i64);
+  require(ids.ndim() == 2 && ids.numel() > 0, what, ": tensor 'input_ids' has shape ", ids.shape(),
+          ", want [rows, positions], neither 0");
+  check_shape(what + ": tensor 'labels'", labels, ids.shape());
+  rows_ = ids.dim(0);
+  positions_ = ids.dim(1);
+  std::int64_t highest = 0, highest_label = ignored_label;
+  for (std::int64_t i = 0; i < rows_; ++i)
+    highest = std::max(highest, std::ranges::max(row(input_ids_, i, false)));
+  for (std::int64_t i = 0; i < rows_; ++i)
+    highest_label = std::max(highest_label, std::ranges::max(row(labels_, i, true)));
+  require(highest_label != ignored_label, what, ": tensor 'labels' holds no label, only ", ignored_label);
+  highest_ = std::max(highest, highest_label);
 }
 
-}  // namespace
-
-TokensDataset::TokensDataset(std::string what, Tensor input_ids, Tensor labels)
-    : what_(std::move(what)), input_ids_(std::move(input_ids)), labels_(std::move(labels)) {
-  check_dtype(what_ + ": tensor 'input_ids'", input_ids_, DType::i64);
-  check_dtype(what_ + ": tensor 'labels'", labels_, DType::i64);
-  require(input_ids_.ndim() == 2 && input_ids_.numel() > 0, what_, ": tensor 'input_ids' has shape ",
-          input_ids_.shape(), ", want [rows, positions], neither 0");
-  check_shape(what_ + ": tensor 'labels'", labels_, input_ids_.shape());
-  check_values(what_, "input_ids", input_ids_, false);
-  check_values(what_, "labels", labels_, true);
-  require(count_labels(labels_) > 0, what_, ": tensor 'labels' holds no label, only ", ignored_label);
+std::vector<std::int64_t> TokensDataset::row(const StoredTensor& tensor, std::int64_t i,
+                                             bool may_be_ignored) const {
+  std::vector<std::int64_t> row(static_cast<std::size_t>(positions_));
+  const auto bytes = std::as_writable_bytes(std::span(row));
+  file_.read_bytes(tensor, i * std::ssize(bytes), bytes);
+  for (std::int64_t t = 0; t < positions_; ++t) {
+    const std::int64_t id = row[static_cast<std::size_t>(t)];
+    require((id >= 0 && id <= highest_) || (may_be_ignored && id == ignored_label), file_.path().string(),
+            ": tensor '", tensor.name, "' holds ", id, " at row ", i, ", position ", t,
+            id > highest_ ? cat("; the highest was ", highest_, " when the file was opened") : "");
+  }
+  return row;
 }
 
 Sample TokensDataset::sample(std::int64_t i) const {
   check_index(i);
-  const std::int64_t length = input_ids_.dim(1);
   Sample sample;
   sample.id = cat("row ", i);
-  sample.lengths = {length};
-  const std::int64_t* ids = input_ids_.row<std::int64_t>(i);
-  const std::int64_t* labels = labels_.row<std::int64_t>(i);
-  sample.input_ids.assign(ids, ids + length);
-  sample.labels.assign(labels, labels + length);
+  sample.lengths = {positions_};
+  sample.input_ids = row(input_ids_, i, false);
+  sample.labels = row(labels_, i, true);
   return sample;
-}
-
-std::shared_ptr<const TokensDataset> open_tokens_dataset(const std::filesystem::path& path) {
-  const SafetensorsFile file(path);
-  return std::make_shared<TokensDataset>(path.string(), file.tensor("input_ids"), file.tensor("labels"));
 }
 
 }  // namespace nemocube

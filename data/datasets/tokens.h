@@ -1,30 +1,34 @@
 #pragma once
+#include <cstdint>
 #include <filesystem>
-#include <memory>
-#include <string>
+#include <limits>
+#include <vector>
 
-#include "core/tensor.h"
 #include "data/datasets/dataset.h"
+#include "data/safetensors/reader.h"
 
 namespace nemocube {
 
 /// Rows that another program tokenised, from a safetensors file with tensors `input_ids` and `labels`, both
-/// i64 [rows, positions]. The labels are already shifted. Every position counts as content.
+/// i64 [rows, positions]; other tensors of the file are ignored. The labels are already shifted. Every position
+/// counts as content. Rows are read when they are asked for.
 class TokensDataset final : public Dataset {
  public:
-  /// Throws Error naming `what` (the file) and the tensor for a wrong dtype or shape, a negative id, a
-  /// negative label other than -100, and when all labels are -100.
-  TokensDataset(std::string what, Tensor input_ids, Tensor labels);
-  std::int64_t size() const override { return input_ids_.dim(0); }
+  /// Reads the whole file once. Throws Error naming the file and the tensor for a wrong dtype or shape, a negative id,
+  /// a negative label other than -100, and when all labels are -100.
+  explicit TokensDataset(const std::filesystem::path& path);
+  std::int64_t size() const override { return rows_; }
+  /// Throws Error naming the file when it has been cut off or changed since it was opened, so that ids no longer lie
+  /// in the range that they had.
   Sample sample(std::int64_t i) const override;
-  std::int64_t content_length(std::int64_t) const override { return input_ids_.dim(1); }
+  std::int64_t content_length(std::int64_t) const override { return positions_; }
 
  private:
-  std::string what_;
-  Tensor input_ids_, labels_;
+  std::vector<std::int64_t> row(const StoredTensor& tensor, std::int64_t i, bool may_be_ignored) const;
+  SafetensorsFile file_;
+  const StoredTensor &input_ids_, &labels_;
+  std::int64_t rows_ = 0, positions_ = 0;
+  std::int64_t highest_ = std::numeric_limits<std::int64_t>::max();  ///< id or label in the file
 };
-
-/// Opens the data set in a safetensors file; other tensors of the file are ignored.
-std::shared_ptr<const TokensDataset> open_tokens_dataset(const std::filesystem::path& path);
 
 }  // namespace nemocube

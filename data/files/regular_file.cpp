@@ -58,6 +58,19 @@ std::size_t RegularFile::read(char* to, std::size_t bytes) {
   return done;
 }
 
+void RegularFile::read_at(std::int64_t begin, std::span<std::byte> to) const {
+  const std::int64_t end = begin + static_cast<std::int64_t>(to.size());
+  while (!to.empty()) {
+    const ssize_t got =
+        ::pread(descriptor_, to.data(), to.size(), end - static_cast<std::int64_t>(to.size()));
+    if (got < 0 && errno == EINTR) continue;
+    require(got >= 0, path_.string(), ": cannot read: ", system_message(errno));
+    require(got > 0, path_.string(), ": has no bytes from ", end - std::ssize(to), " on; it had ", size_,
+            " bytes when it was opened");
+    to = to.subspan(static_cast<std::size_t>(got));
+  }
+}
+
 std::string read_text_file(const std::filesystem::path& path, std::int64_t max_bytes) {
   RegularFile file(path);
   require(file.size() <= max_bytes, path.string(), ": want at most ", max_bytes, " bytes, got ", file.size());

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,11 +21,13 @@ class RegularFile {
   RegularFile& operator=(const RegularFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return descriptor_; }
   std::int64_t size() const { return size_; }  ///< in bytes, at the time of opening
   /// Reads the next bytes into `to` and returns their number: fewer than `bytes` only at the end of the file.
   /// Throws Error naming the path.
   std::size_t read(char* to, std::size_t bytes);
+  /// Reads the bytes from `begin` on, wherever read() has got to. Many threads may call this at once. Throws Error
+  /// naming the path, also when the file has become shorter than it was.
+  void read_at(std::int64_t begin, std::span<std::byte> to) const;
 
  private:
   std::filesystem::path path_;

@@ -55,7 +55,9 @@ std::map<std::string, std::string> read_companion_files(const fs::path& director
   std::map<std::string, std::string> left_out;  // with what the links lead to
   for (const auto& entry : entries) {
     const std::string name = entry.path().filename().string();
-    if (!travels(name) || !entry.is_regular_file(error)) continue;
+    if (!travels(name)) continue;
+    if (entry.is_other(error)) const RegularFile refused(entry.path());  // a FIFO, socket or device
+    if (!entry.is_regular_file(error)) continue;
     const fs::path target = fs::canonical(entry.path(), error);
     require(!error, entry.path().string(), ": cannot resolve: ", error.message());
     const bool inside = belongs_to(home, target);

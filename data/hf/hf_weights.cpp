@@ -73,6 +73,31 @@ std::vector<StoredIn> HfWeights::stored(std::string_view name) const {
   return places;
 }
 
+namespace {
+/// Reads runs of elements of one stored tensor, in ascending order. Short runs are taken out of a longer piece that is
+/// read at once: a rank's columns of a matrix are a run in every row.
+class RunReader {
+ public:
+  explicit RunReader(const StoredIn& stored, std::int64_t elements) : stored_(stored), elements_(elements) {}
+  void read(std::int64_t first, const Tensor& into) {
+    constexpr std::int64_t piece = 1 << 16;
+    const std::int64_t count = into.numel();
+    if (count >= piece) return stored_.file->read(*stored_.entry, first, into);
+    if (first < begin_ || first + count > begin_ + piece_.numel()) {
+      begin_ = first;
+      piece_ = Tensor::empty({std::min(piece, elements_ - first)}, into.dtype(), Device::cpu);
+      stored_.file->read(*stored_.entry, begin_, piece_);
+    }
+    into.copy_from(piece_.narrow(0, first - begin_, count));
+  }
+
+ private:
+  StoredIn stored_;
+  std::int64_t elements_, begin_ = 0;
+  Tensor piece_ = Tensor::empty({0}, DType::f32, Device::cpu);
+};
+}  // namespace
+
 void HfWeights::read(const NamedTensor& into) const {
   const Entry& entry = at(into.name);
   const Shape& shape = into.global_shape();
@@ -92,17 +117,17 @@ void HfWeights::read(const NamedTensor& into) const {
   const Tensor to = into.value.reshape({-1});
   const std::int64_t part_size = part_shape.numel();
   std::int64_t open_part = -1;
-  Tensor from;
+  std::optional<RunReader> from;
   into.shard.value_or(Shard(shape))
       .for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
         while (count > 0) {
           const std::int64_t part = global / part_size, at = global % part_size;
           const std::int64_t length = std::min(count, part_size - at);
           if (part != open_part) {
-            from = entry.parts.at(entry.per_expert() ? part : -1).value().reshape({-1});
+            from.emplace(entry.parts.at(entry.per_expert() ? part : -1), part_size);
             open_part = part;
           }
-          to.narrow(0, local, length).copy_from(from.narrow(0, at, length));
+          from->read(at, to.narrow(0, local, length));
           local += length, global += length, count -= length;
         }
       });

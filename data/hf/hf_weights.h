@@ -55,13 +55,14 @@ struct WeightForm {
 /// The form of a model directory, so that a model can be saved in the same form.
 struct WeightFiles {
   std::map<std::string, WeightForm, std::less<>> tensors;  ///< by canonical name
-  std::vector<StoredIn> carried;  ///< tensors of multi-token prediction that were not loaded, still mapped
+  std::vector<StoredIn>
+      carried;  ///< tensors of multi-token prediction that were not loaded; their files stay open
   std::map<std::string, std::string>
       other_files;  ///< config.json, tokenizer files and the like: contents by name
 };
 
-/// An opened model directory. Only headers are read at first; values are borrowed from the mapped files, so a
-/// rank that needs a slice reads only the pages of that slice.
+/// An opened model directory. Only headers are read at first; a rank that needs a slice reads little more than that
+/// slice.
 class HfWeights {
  public:
   /// Throws Error when the files contradict each other or hold one tensor under two names.
@@ -75,7 +76,7 @@ class HfWeights {
   /// Where the tensor is stored: one place, or one for each expert, in order, when the files separate
   /// experts.
   std::vector<StoredIn> stored(std::string_view name) const;
-  /// Copies into.value from the files, converting to its floating dtype. Pages of other elements stay unread.
+  /// Copies into.value from the files, converting to its floating dtype.
   void read(const NamedTensor& into) const;
   /// The form of the tensors named in `loaded`; other "mtp." tensors are carried.
   WeightFiles files(std::span<const NamedTensor> loaded) const;
@@ -102,7 +103,7 @@ WeightFiles default_weight_files(const NemotronHConfig& config);
 /// chat template files, remote code. A link may lead to a file in the directory or, in a Hugging Face cache,
 /// to a file in its `blobs`. Links to other places are left out, with a warning that names them; otherwise a
 /// downloaded model directory could make us copy private files. Only config.json and tokenizer.json may be
-/// links to any place, because their contents are checked.
+/// links to any place, because their contents are checked. Throws Error for a FIFO, socket or device of such a name.
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& directory);
 
 /// The given tensors under their names in the files, in the same order. Stacked experts become one view for
@@ -135,8 +136,7 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
                          const WeightFiles& files, const SaveOptions& options = {},
                          Communicator* group = nullptr);
 
-/// Copies the model directory `from` to `to` like save_hf_weights, one tensor at a time from the mapped
-/// files. Without options.dtype every tensor keeps its bits (F16, which is never written, becomes F32).
+/// Copies the model directory `from` to `to` like save_hf_weights, a piece of a tensor at a time. Without options.dtype every tensor keeps its bits (F16, which is never written, becomes F32).
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
                    const SaveOptions& options = {});
 

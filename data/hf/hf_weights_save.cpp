@@ -85,13 +85,33 @@ DType stored_dtype(const WeightPart& part, const SaveOptions& options) {
   return part.dtype == "F16" ? DType::f32 : dtype_of_stored(part.dtype).value();
 }
 
+constexpr std::int64_t copied_at_once = 1 << 20;  // bytes or elements
+
+void copy_bytes(const StoredIn& stored, const ByteSink& sink) {
+  const std::int64_t bytes = stored.entry->bytes();
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(copied_at_once, bytes)));
+  for (std::int64_t at = 0; at < bytes; at += copied_at_once) {
+    const auto part = std::span(piece).first(static_cast<std::size_t>(std::min(copied_at_once, bytes - at)));
+    stored.file->read_bytes(*stored.entry, at, part);
+    sink(part);
+  }
+}
+
+void copy_converted(const StoredIn& stored, std::int64_t elements, DType dtype, const ByteSink& sink) {
+  for (std::int64_t at = 0; at < elements; at += copied_at_once) {
+    const Tensor part = Tensor::empty({std::min(copied_at_once, elements - at)}, dtype, Device::cpu);
+    stored.file->read(*stored.entry, at, part);
+    piece_of(part, dtype).write(sink);
+  }
+}
+
 /// A tensor that is carried, by rank 0 of several.
 TensorSource source_of(const StoredIn& stored, const Communicator* group) {
   const StoredTensor& entry = *stored.entry;
   TensorSource source{entry.name, entry.dtype, entry.shape, {}};
   if (!group || group->rank() == 0)
     source.pieces.push_back({0, entry.bytes() * 8 / stored_bits(entry.dtype),
-                             [stored](const ByteSink& sink) { sink(stored.file->bytes(*stored.entry)); }});
+                             [stored](const ByteSink& sink) { copy_bytes(stored, sink); }});
   return source;
 }
 
@@ -197,19 +217,19 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
     tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
   const HfWeights weights(from);
   weights.check(tensors);
-  write_directory(to, tensors, weights.files(tensors), options, nullptr,
-                  [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
-                    const WeightPart& part = form.parts[i];
-                    const StoredIn stored = weights.stored(tensor.name)[i];
-                    const DType dtype = stored_dtype(part, options);
-                    const auto convert = [stored, dtype](const ByteSink& sink) {
-                      piece_of(stored.value(), dtype).write(sink);
-                    };
-                    return TensorSource{part.name,
-                                        std::string(stored_name(dtype)),
-                                        stored.entry->shape,
-                                        {{0, part_shape(tensor, form).numel(), convert}}};
-                  });
+  write_directory(
+      to, tensors, weights.files(tensors), options, nullptr,
+      [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
+        const WeightPart& part = form.parts[i];
+        const StoredIn stored = weights.stored(tensor.name)[i];
+        const DType dtype = stored_dtype(part, options);
+        const std::int64_t elements = part_shape(tensor, form).numel();
+        const auto convert = [stored, elements, dtype](const ByteSink& sink) {
+          copy_converted(stored, elements, dtype, sink);
+        };
+        return TensorSource{
+            part.name, std::string(stored_name(dtype)), stored.entry->shape, {{0, elements, convert}}};
+      });
 }
 
 }  // namespace nemocube

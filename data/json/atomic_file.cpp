@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "data/files/crc32c.h"
+#include "data/files/regular_file.h"
 #include "parallel/comm/together.h"
 
 namespace nemocube {
@@ -154,24 +155,13 @@ FileSum sum_of(std::string_view text) {
 }
 
 FileSum sum_of_file(const std::filesystem::path& path) {
-  // Without O_NONBLOCK, opening a pipe would wait for a writer, so the pipe could not be refused.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  require(fd >= 0, path.string(), ": cannot open: ", system_message(errno));
-  struct stat status {};
-  int code = ::fstat(fd, &status) == 0 ? 0 : errno;
-  const bool regular = code != 0 || S_ISREG(status.st_mode);
+  RegularFile file(path);
   FileSum sum;
-  std::vector<std::byte> buffer(piece);
-  for (bool more = regular && code == 0; more;) {
-    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) code = errno;
-    more = got > 0;
-    if (more) add(sum, std::span(buffer).first(static_cast<std::size_t>(got)));
+  std::vector<char> buffer(piece);
+  for (std::size_t got = piece; got == piece;) {
+    got = file.read(buffer.data(), piece);
+    add(sum, std::as_bytes(std::span(buffer).first(got)));
   }
-  ::close(fd);
-  require(regular, path.string(), ": want a regular file");
-  require(code == 0, path.string(), ": cannot read: ", system_message(code));
   return sum;
 }
 

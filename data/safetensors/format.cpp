@@ -101,26 +101,27 @@ void check_tiling(const SafetensorsHeader& header, std::int64_t data_bytes, cons
 }
 }  // namespace
 
-SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& what) {
-  const auto size = static_cast<std::int64_t>(file.size());
-  require(size >= 8, what, ": want a safetensors file, got ", size, " bytes (too small for a header)");
-  std::uint64_t length = 0;
-  std::memcpy(&length, file.data(), 8);
-  require(length <= most_header_bytes, what, ": header length ", length, ": want at most ", most_header_bytes,
-          " (is this a safetensors file?)");
-  const auto header_bytes = static_cast<std::int64_t>(length);
-  require(8 + header_bytes <= size, what, ": header length ", header_bytes, " goes beyond the file of ", size,
-          " bytes (cut off?)");
+std::int64_t safetensors_header_length(std::uint64_t first_bytes, std::int64_t file_bytes,
+                                       const std::string& what) {
+  require(file_bytes >= safetensors_length_bytes, what, ": want a safetensors file, got ", file_bytes,
+          " bytes (too small for a header)");
+  require(first_bytes <= most_header_bytes, what, ": header length ", first_bytes, ": want at most ",
+          most_header_bytes, " (is this a safetensors file?)");
+  const auto length = static_cast<std::int64_t>(first_bytes);
+  require(safetensors_length_bytes + length <= file_bytes, what, ": header length ", length,
+          " goes beyond the file of ", file_bytes, " bytes (cut off?)");
+  return length;
+}
 
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t file_bytes,
+                                           const std::string& what) {
   const std::string place = what + ": header";
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8,
-                              static_cast<std::size_t>(header_bytes));
   const Json document =
       parse_json(text, place, {.max_bytes = most_header_bytes, .max_depth = 4, .non_finite = false});
   if (!document.is_object()) JsonView(document, place).refuse("an object");
 
   SafetensorsHeader header;
-  header.data_begin = 8 + header_bytes;
+  header.data_begin = safetensors_length_bytes + static_cast<std::int64_t>(text.size());
   header.tensors.reserve(document.size());
   for (const auto& item : document.items()) {
     const JsonView entry(item.value(), place, item.key());
@@ -134,7 +135,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
   }
   std::ranges::stable_sort(header.tensors, {},
                            [](const StoredTensor& t) { return std::pair(t.begin, t.end); });
-  check_tiling(header, size - header.data_begin, what);
+  check_tiling(header, file_bytes - header.data_begin, what);
   return header;
 }
 

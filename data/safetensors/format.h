@@ -41,9 +41,15 @@ struct SafetensorsHeader {
   std::int64_t data_begin = 0;                  ///< byte of the file where the data starts
 };
 
-/// Reads and checks the header of a whole file in memory; afterwards every tensor lies inside the file and
+constexpr std::int64_t safetensors_length_bytes = 8;  ///< with which a file begins
+/// The length N of the header, from the first bytes of a file of `file_bytes`. Throws Error "what: ..." when the file
+/// cannot hold such a header.
+std::int64_t safetensors_header_length(std::uint64_t first_bytes, std::int64_t file_bytes,
+                                       const std::string& what);
+/// Reads and checks a header, the N bytes of JSON; afterwards every tensor lies inside the file of `file_bytes` and
 /// has the bytes that its shape asks for. Throws Error "what: ..." for a damaged file.
-SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& what);
+SafetensorsHeader parse_safetensors_header(std::string_view header, std::int64_t file_bytes,
+                                           const std::string& what);
 
 /// Length and header, ready to be written: padded with spaces so that the data starts at a multiple of 8.
 /// `begin` and `end` of the tensors are written as given.

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -11,11 +12,15 @@
 using namespace nemocube;
 
 namespace {
-/// A file in a heap block of exactly its size, so that AddressSanitizer sees every step beyond it.
+/// The header in a heap block of exactly its size, so that AddressSanitizer sees every step beyond it.
 SafetensorsHeader parse(const std::string& file) {
-  const auto block = std::make_unique<std::byte[]>(file.size());
-  std::memcpy(block.get(), file.data(), file.size());
-  return parse_safetensors_header({block.get(), file.size()}, "x.st");
+  const auto size = static_cast<std::int64_t>(file.size());
+  std::uint64_t first = 0;
+  std::memcpy(&first, file.data(), std::min<std::size_t>(file.size(), 8));
+  const auto length = static_cast<std::size_t>(safetensors_header_length(first, size, "x.st"));
+  const auto block = std::make_unique<char[]>(length);
+  std::memcpy(block.get(), file.data() + 8, length);
+  return parse_safetensors_header({block.get(), length}, size, "x.st");
 }
 
 std::string file_of(const std::string& header, const std::string& data) {

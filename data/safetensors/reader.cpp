@@ -1,45 +1,32 @@
 #include "data/safetensors/reader.h"
 
-#include <sys/mman.h>
-
+#include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <vector>
 
-#include "data/files/regular_file.h"
 #include "data/json/json.h"
 
 namespace nemocube {
 
-struct SafetensorsFile::Mapping {
-  void* data = nullptr;
-  std::size_t size = 0;
-
-  explicit Mapping(const std::filesystem::path& path) {
-    const RegularFile file(path);
-    if (file.size() == 0) return;
-    const auto bytes = static_cast<std::size_t>(file.size());
-    void* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-    require(mapped != MAP_FAILED, path.string(), ": cannot map: ", std::generic_category().message(errno));
-    data = mapped;
-    size = bytes;
-  }
-  ~Mapping() {
-    if (data) ::munmap(data, size);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data), size}; }
-};
+namespace {
+SafetensorsHeader read_header(const RegularFile& file) {
+  const std::string what = file.path().string();
+  std::uint64_t first = 0;
+  const auto bytes = std::min<std::int64_t>(file.size(), sizeof first);
+  file.read_at(0, std::as_writable_bytes(std::span(&first, 1)).first(static_cast<std::size_t>(bytes)));
+  const std::int64_t length = safetensors_header_length(first, file.size(), what);
+  std::string text(static_cast<std::size_t>(length), '\0');
+  file.read_at(safetensors_length_bytes, std::as_writable_bytes(std::span(text)));
+  return parse_safetensors_header(text, file.size(), what);
+}
+}  // namespace
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path)
-    : path_(std::move(path)),
-      mapping_(std::make_shared<const Mapping>(path_)),
-      header_(parse_safetensors_header(mapping_->bytes(), path_.string())) {
+    : file_(std::move(path)), header_(read_header(file_)) {
   for (const StoredTensor& t : header_.tensors) by_name_.emplace(t.name, &t);
 }
 
@@ -50,13 +37,15 @@ const StoredTensor* SafetensorsFile::find(std::string_view name) const {
 
 const StoredTensor& SafetensorsFile::at(std::string_view name) const {
   const StoredTensor* found = find(name);
-  require(found != nullptr, path_.string(), ": no tensor '", name, "' among its ", tensors().size());
+  require(found != nullptr, path().string(), ": no tensor '", name, "' among its ", tensors().size());
   return *found;
 }
 
-std::span<const std::byte> SafetensorsFile::bytes(const StoredTensor& which) const {
-  return mapping_->bytes().subspan(static_cast<std::size_t>(header_.data_begin + which.begin),
-                                   static_cast<std::size_t>(which.bytes()));
+void SafetensorsFile::read_bytes(const StoredTensor& which, std::int64_t begin,
+                                 std::span<std::byte> to) const {
+  expect(begin >= 0 && begin + std::ssize(to) <= which.bytes(), path().string(), ": bytes [", begin, ", ",
+         begin + std::ssize(to), ") of the ", which.bytes(), " of '", which.name, "'");
+  file_.read_at(header_.data_begin + which.begin + begin, to);
 }
 
 namespace {
@@ -73,30 +62,56 @@ float float_of_half(std::uint16_t half) {
 }
 }  // namespace
 
+namespace {
+std::span<std::byte> bytes_of(const Tensor& tensor) {
+  return {tensor.host_bytes(), static_cast<std::size_t>(tensor.bytes())};
+}
+
+/// The dtype in which a stored tensor is read.
+DType read_dtype(const StoredTensor& which, const std::filesystem::path& file) {
+  const std::optional<DType> dtype = which.dtype == "F16" ? DType::f32 : dtype_of_stored(which.dtype);
+  require(dtype.has_value(), file.string(), ": tensor '", which.name,
+          "': want F32, BF16, F16, F64, I32, I64 or U8, got ", which.dtype);
+  return *dtype;
+}
+}  // namespace
+
+Tensor SafetensorsFile::meta(const StoredTensor& which) const {
+  require(which.shape.size() <= Shape::max_dims, path().string(), ": tensor '", which.name,
+          "': want at most ", Shape::max_dims, " dimensions, got ", which.shape.size());
+  return Tensor::meta(Shape{std::span(which.shape)}, read_dtype(which, path()));
+}
+
 Tensor SafetensorsFile::tensor(const StoredTensor& which) const {
-  const std::string what = cat(path_.string(), ": tensor '", which.name, "'");
-  require(which.shape.size() <= Shape::max_dims, what, ": want at most ", Shape::max_dims,
-          " dimensions, got ", which.shape.size());
-  const Shape shape{std::span(which.shape)};
-  const std::span<const std::byte> source = bytes(which);
-  if (which.dtype == "F16") {
-    const Tensor value = Tensor::empty(shape, DType::f32, Device::cpu);
-    float* to = value.data<float>();
-    for (std::int64_t i = 0; i < value.numel(); ++i) {
-      std::uint16_t half;
-      std::memcpy(&half, source.data() + 2 * i, 2);
-      to[i] = float_of_half(half);
-    }
-    return value;
-  }
-  const std::optional<DType> dtype = dtype_of_stored(which.dtype);
-  require(dtype.has_value(), what, ": want F32, BF16, F16, F64, I32, I64 or U8, got ", which.dtype);
-  const auto address = reinterpret_cast<std::uintptr_t>(source.data());
-  if (!source.empty() && address % static_cast<std::uintptr_t>(size_of(*dtype)) == 0)
-    return Tensor::borrow(const_cast<std::byte*>(source.data()), shape, *dtype, mapping_);
-  const Tensor value = Tensor::empty(shape, *dtype, Device::cpu);
-  if (!source.empty()) std::memcpy(value.raw(), source.data(), source.size());
+  const Tensor described = meta(which);
+  const Tensor value = Tensor::empty(described.shape(), described.dtype(), Device::cpu);
+  read(which, 0, value);
   return value;
+}
+
+void SafetensorsFile::read(const StoredTensor& which, std::int64_t first, const Tensor& into) const {
+  expect(into.contiguous(), path().string(), ": '", which.name, "' is to be read into rows apart");
+  if (into.numel() == 0) return;
+  const bool half = which.dtype == "F16";
+  const DType dtype = read_dtype(which, path());
+  const std::int64_t element_bytes = half ? 2 : size_of(dtype);
+  if (!half && dtype == into.dtype() && into.device() == Device::cpu)
+    return read_bytes(which, first * element_bytes, bytes_of(into));
+  constexpr std::int64_t piece =
+      1 << 18;  // elements: few enough to stay in the cache until they are converted
+  const Tensor flat = into.reshape({-1});
+  std::vector<std::uint16_t> halves;
+  for (std::int64_t at = 0; at < flat.numel(); at += piece) {
+    const Tensor part = Tensor::empty({std::min(piece, flat.numel() - at)}, dtype, Device::cpu);
+    if (half) {
+      halves.resize(static_cast<std::size_t>(part.numel()));
+      read_bytes(which, (first + at) * element_bytes, std::as_writable_bytes(std::span(halves)));
+      std::ranges::transform(halves, part.data<float>(), float_of_half);
+    } else {
+      read_bytes(which, (first + at) * element_bytes, bytes_of(part));
+    }
+    flat.narrow(0, at, part.numel()).copy_from(part);
+  }
 }
 
 namespace {

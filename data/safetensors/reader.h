@@ -9,20 +9,23 @@
 #include <string_view>
 
 #include "core/tensor.h"
+#include "data/files/regular_file.h"
 #include "data/safetensors/format.h"
 
 namespace nemocube {
 
-/// A safetensors file mapped into memory: opening reads only the header; pages of the data are read when they
-/// are touched. Replacing the file by a rename does not disturb the mapping; truncating it in place does.
+/// A safetensors file that stays open: opening reads only the header, and values are read when they are asked for.
+/// Replacing or removing the file does not disturb its readers. When the file is cut off in place, reading throws
+/// Error (which is why the file is not mapped into memory: touching a page that is gone ends the process).
+/// Many threads may call const members at once.
 class SafetensorsFile {
  public:
-  /// Maps the file and checks its header. Throws Error naming the file.
+  /// Opens the file and checks its header. Throws Error naming the file.
   explicit SafetensorsFile(std::filesystem::path path);
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
   const std::vector<StoredTensor>& tensors() const {
     return header_.tensors;
   }  ///< in the order of their bytes
@@ -30,19 +33,19 @@ class SafetensorsFile {
   const StoredTensor* find(std::string_view name) const;  ///< null when absent
   const StoredTensor& at(std::string_view name) const;    ///< Error naming file and tensor when absent
 
-  /// The value. Borrowed from the mapping (read-only!) where the bytes are aligned for their dtype, else a
-  /// copy; F16 becomes a copy in f32. Stays valid after this object is gone. Error for dtypes without DType
-  /// and for more than six dimensions.
+  /// The value; F16 becomes f32. Error for other dtypes without DType and for more than six dimensions.
   Tensor tensor(const StoredTensor& which) const;
   Tensor tensor(std::string_view name) const { return tensor(at(name)); }
-  /// The stored bytes, valid as long as owner() is held.
-  std::span<const std::byte> bytes(const StoredTensor& which) const;
-  std::shared_ptr<const void> owner() const { return mapping_; }
+  /// A meta tensor with the shape and dtype of tensor(). Errors as there.
+  Tensor meta(const StoredTensor& which) const;
+  /// Reads the elements from `first` on, in row-major order, into a contiguous tensor, converting to its dtype as
+  /// Tensor::copy_from() does.
+  void read(const StoredTensor& which, std::int64_t first, const Tensor& into) const;
+  /// Reads stored bytes, those of the tensor from `begin` on.
+  void read_bytes(const StoredTensor& which, std::int64_t begin, std::span<std::byte> to) const;
 
  private:
-  struct Mapping;
-  std::filesystem::path path_;
-  std::shared_ptr<const Mapping> mapping_;
+  RegularFile file_;
   SafetensorsHeader header_;
   std::map<std::string_view, const StoredTensor*> by_name_;
 };

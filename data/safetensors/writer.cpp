@@ -22,7 +22,7 @@ std::int64_t TensorSource::bytes() const {
 namespace {
 void write_rows(const Tensor& value, const ByteSink& sink) {
   if (value.numel() == 0) return;
-  const auto* data = static_cast<const std::byte*>(value.raw());
+  const std::byte* data = value.host_bytes();
   const std::int64_t row = value.cols() * size_of(value.dtype());
   if (value.contiguous()) return sink({data, static_cast<std::size_t>(value.bytes())});
   for (std::int64_t r = 0; r < value.rows(); ++r)

@@ -31,9 +31,7 @@ void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_a
 
   static Zone zone("adamw/step");
   const ZoneTimer timer(zone);
-  if (master.device() == Device::cuda)
-    return cuda::adamw_step(master, exp_avg, exp_avg_sq, grad, model_copy, options, gate);
-  cpu::adamw_step(master, exp_avg, exp_avg_sq, grad, model_copy, options, gate);
+  adamw_step_kernel(master, exp_avg, exp_avg_sq, grad, model_copy, options, gate);
 }
 
 }  // namespace nemocube

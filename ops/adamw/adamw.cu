@@ -80,7 +80,7 @@ void step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq,
     step_packs<1>(t, options);
 }
 
-const Provide provided(adamw_step, step);
+const Provide provided(adamw_step_kernel, step);
 
 }  // namespace
 }  // namespace nemocube::cuda

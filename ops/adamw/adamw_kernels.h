@@ -1,7 +1,7 @@
 #pragma once
 #include <cmath>
 
-#include "core/cuda/module.h"
+#include "core/kernel.h"
 #include "ops/adamw/adamw.h"
 
 /// Kernels behind ops/adamw/adamw.h: arguments checked by the caller.
@@ -29,8 +29,6 @@ namespace cpu {
 void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
                 const Tensor& model_copy, const AdamWOptions& options, const UpdateGate& gate);
 }
-namespace cuda {
-inline const Kernel<decltype(cpu::adamw_step)> adamw_step("adamw/step");
-}
+inline const Kernel<cpu::adamw_step> adamw_step_kernel("adamw/step");
 
 }  // namespace nemocube

@@ -1,4 +1,4 @@
-#include "ops/attention/attention_kernels.h"
+#include "ops/attention/attention_tiles_cpu.h"
 #include "ops/tile.h"
 #include "ops/transpose.h"
 

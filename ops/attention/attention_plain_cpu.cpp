@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/parallel_for.h"
-#include "ops/attention/attention_kernels.h"
+#include "ops/attention/attention_tiles_cpu.h"
 
 namespace nemocube::cpu {
 namespace {

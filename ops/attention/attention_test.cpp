@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "core/allocator.h"
-#include "core/kernels.h"
-#include "ops/attention/attention_kernels.h"
+#include "core/variants.h"
+#include "ops/attention/attention_tiles_cpu.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
 #include "tests/support/gradcheck.h"

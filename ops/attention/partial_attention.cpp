@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "core/kernels.h"
 #include "core/profile.h"
+#include "core/variants.h"
 #include "ops/attention/attention_kernels.h"
 
 namespace nemocube {
@@ -47,7 +47,7 @@ AttentionInputs attention_inputs(const Context& ctx, const Tensor& q, const Tens
   AttentionInputs in{q, k, v, options, false, {}};
   check_inputs(in);
   if (options.scale == 0) in.options.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
-  in.plain = attention_variants.chosen(ctx) == AttentionVariant::plain;
+  in.plain = attention_variants.chosen(ctx, q.device()) == AttentionVariant::plain;
   return in;
 }
 
@@ -55,7 +55,8 @@ void partial_attention(const AttentionResult& out, const AttentionInputs& in, In
   static Zone zone("attention/forward");
   const ZoneTimer timer(zone);
   check_pairs(in);
-  (in.plain ? cpu::attention_plain_forward : cpu::attention_forward)(out, in, how);
+  if (in.plain) return attention_plain_forward(out, in, how);
+  attention_tiled_forward(out, in, how);
 }
 
 void partial_attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& whole,
@@ -63,7 +64,8 @@ void partial_attention_backward(const AttentionGrads& out, const Tensor& d_o, co
   static Zone zone("attention/backward");
   const ZoneTimer timer(zone);
   check_pairs(in);
-  (in.plain ? cpu::attention_plain_backward : cpu::attention_backward)(out, d_o, whole, in, how);
+  if (in.plain) return attention_plain_backward(out, d_o, whole, in, how);
+  attention_tiled_backward(out, d_o, whole, in, how);
 }
 
 }  // namespace nemocube

@@ -20,15 +20,27 @@ struct AttentionInputs {
   AttentionOptions options;  ///< scale is set
   bool plain = false;        ///< variant "plain"
   std::vector<AttentionPair> pairs;
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    for (const Tensor* t : {&q, &k, &v}) fn(*t);
+  }
 };
 /// [T, heads * head_dim] and [T, heads], in the rows of q. o has the dtype of q or its accumulation dtype; lse has
 /// the accumulation dtype.
 struct AttentionResult {
   Tensor o, lse;
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    for (const Tensor* t : {&o, &lse}) fn(*t);
+  }
 };
 /// In the shapes of q, k and v, and their dtype or its accumulation dtype. An undefined gradient is not wanted.
 struct AttentionGrads {
   Tensor dq, dk, dv;
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    for (const Tensor* t : {&dq, &dk, &dv}) fn(*t);
+  }
 };
 
 /// Inputs without pairs: checks shapes, dtypes and options as `attention` does, sets the scale, and takes the

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "tests/support/compare.h"
 
 using namespace nemocube;

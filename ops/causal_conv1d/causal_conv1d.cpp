@@ -41,13 +41,13 @@ Var causal_conv1d_silu(Context& ctx, const Var& x, const Var& weight, const Var&
     check_dtype("causal_conv1d_silu: initial state", *initial_state, accumulate_dtype(dtype));
   }
 
-  const cpu::ConvInputs in{x.value(), weight.value(), bias.value(), initial_state ? *initial_state : Tensor(),
-                           sequences};
+  const ConvInputs in{x.value(), weight.value(), bias.value(), initial_state ? *initial_state : Tensor(),
+                      sequences};
   Var y = make_result(Tensor::empty(x.shape(), dtype, in.x.device()), ctx.records({&x, &weight, &bias}));
-  cpu::causal_conv1d_forward(y.value(), in);
+  causal_conv1d_forward(y.value(), in);
   if (final_state) {
     const Tensor state = Tensor::empty(state_shape, accumulate_dtype(dtype), in.x.device());
-    cpu::causal_conv1d_final_state(state, in);
+    causal_conv1d_final_state(state, in);
     *final_state = state;
   }
   if (!y.needs_grad()) return y;
@@ -62,7 +62,7 @@ Var causal_conv1d_silu(Context& ctx, const Var& x, const Var& weight, const Var&
         const Tensor dx = nx ? contribution(*nx, in.x.dtype()) : Tensor();
         const Tensor dw = nw ? Tensor::empty({segments, in.weight.numel()}, acc, in.x.device()) : Tensor();
         const Tensor db = nb ? Tensor::empty({segments, in.x.cols()}, acc, in.x.device()) : Tensor();
-        cpu::causal_conv1d_backward(dx, dw, db, dy, in);
+        causal_conv1d_backward(dx, dw, db, dy, in);
         if (nx) nx->add(dx);
         if (nw) contribute_sum(*nw, dw, in.weight.dtype());
         if (nb) contribute_sum(*nb, db, in.bias.dtype());

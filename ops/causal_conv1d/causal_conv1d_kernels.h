@@ -1,15 +1,21 @@
 #pragma once
-#include "core/tensor.h"
+#include "core/kernel.h"
 #include "ops/sequences.h"
 
 /// Kernels behind ops/causal_conv1d/causal_conv1d.h: arguments checked by the caller.
-namespace nemocube::cpu {
+namespace nemocube {
 
 /// `bias` and `initial_state` may be undefined.
 struct ConvInputs {
   Tensor x, weight, bias, initial_state;
   Sequences sequences;
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    for (const Tensor* t : {&x, &weight, &bias, &initial_state}) fn(*t);
+  }
 };
+
+namespace cpu {
 
 void causal_conv1d_forward(const Tensor& y, const ConvInputs& in);
 
@@ -21,4 +27,10 @@ void causal_conv1d_final_state(const Tensor& state, const ConvInputs& in);
 void causal_conv1d_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
                             const ConvInputs& in);
 
-}  // namespace nemocube::cpu
+}  // namespace cpu
+
+inline const Kernel<cpu::causal_conv1d_forward> causal_conv1d_forward("causal_conv1d/forward");
+inline const Kernel<cpu::causal_conv1d_final_state> causal_conv1d_final_state("causal_conv1d/final_state");
+inline const Kernel<cpu::causal_conv1d_backward> causal_conv1d_backward("causal_conv1d/backward");
+
+}  // namespace nemocube

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "ops/bench_support.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "ops/cross_entropy/test_support.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"

@@ -28,7 +28,7 @@ Var embedding(Context& ctx, const Tensor& ids, const Var& weight, const Vocabula
   const ZoneTimer timer(forward_zone);
   Var y = make_result(Tensor::empty({ids.numel(), table.cols()}, table.dtype(), table.device()),
                       ctx.records({&weight}));
-  cpu::embedding_forward(y.value(), ids, part.begin, table);
+  embedding_forward(y.value(), ids, part.begin, table);
   if (y.needs_grad())
     ctx.tape->record(
         "embedding", [ids, begin = part.begin, dtype = table.dtype(), in = weight.node(), out = y.node()] {
@@ -36,9 +36,9 @@ Var embedding(Context& ctx, const Tensor& ids, const Var& weight, const Vocabula
           static Zone backward_zone("embedding/backward");
           const ZoneTimer backward_timer(backward_zone);
           const Tensor dy = out->take();
-          if (in->leaf()) return cpu::embedding_backward(in->into(), ids, begin, dy);
+          if (in->leaf()) return embedding_backward(in->into(), ids, begin, dy);
           const Tensor dweight = Tensor::empty(in->shape(), accumulate_dtype(dtype), in->device());
-          cpu::embedding_backward({dweight, Into::set}, ids, begin, dy);
+          embedding_backward({dweight, Into::set}, ids, begin, dy);
           in->add(dweight.to(dtype));
         });
   return y;

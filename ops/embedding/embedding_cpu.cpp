@@ -32,8 +32,8 @@ void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, c
   const auto* id = ids.data<std::int64_t>();
   const std::int64_t element = size_of(weight.dtype()), rows = weight.rows();
   const std::int64_t row_bytes = y.cols() * element, stride = weight.row_stride() * element;
-  auto* to = static_cast<std::byte*>(y.raw());
-  const auto* from = static_cast<const std::byte*>(weight.raw());
+  std::byte* to = y.host_bytes();
+  const std::byte* from = weight.host_bytes();
   const auto length = static_cast<std::size_t>(row_bytes);
   parallel_for(y.rows(), 1 + 65536 / row_bytes, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t) {

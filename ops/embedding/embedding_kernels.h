@@ -1,10 +1,11 @@
 #pragma once
-#include "core/autograd.h"
+#include "core/kernel.h"
 
 /// Kernels behind ops/embedding/embedding.h: arguments checked by the caller. Row i of weight and dweight is token
 /// begin + i.
-namespace nemocube::cpu {
+namespace nemocube {
 
+namespace cpu {
 /// y[t, :] = weight[ids[t] - begin, :], 0 for ids without a row; y is contiguous.
 void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight);
 
@@ -12,4 +13,9 @@ void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, c
 /// in the accumulation dtype of dy.
 void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy);
 
-}  // namespace nemocube::cpu
+}  // namespace cpu
+
+inline const Kernel<cpu::embedding_forward> embedding_forward("embedding/forward");
+inline const Kernel<cpu::embedding_backward> embedding_backward("embedding/backward");
+
+}  // namespace nemocube

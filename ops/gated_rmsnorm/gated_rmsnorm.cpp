@@ -10,7 +10,7 @@ namespace {
 
 // The sums over whole groups, from sums over this rank's shares that `write` sets; undefined where groups are whole.
 template <class Write>
-cpu::GroupSums sums_over_ranks(const NormGroupPart& part, const Tensor& like, Write&& write) {
+GroupSums sums_over_ranks(const NormGroupPart& part, const Tensor& like, Write&& write) {
   if (!part.reduction) return {};
   const Tensor sums = Tensor::empty(like.shape(), like.dtype(), like.device());
   if (sums.numel() > 0) {
@@ -40,9 +40,9 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
 
   Var out = make_result(Tensor::empty(y.shape(), dtype, y.value().device()), ctx.records({&y, &z, &weight}));
   const Tensor inv_rms = Tensor::empty({tokens, groups}, acc, y.value().device());
-  const cpu::GroupSums squares = sums_over_ranks(
-      part, inv_rms, [&](const Tensor& sums) { cpu::gated_rmsnorm_squares(sums, y.value(), z.value()); });
-  cpu::gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps, squares);
+  const GroupSums squares = sums_over_ranks(
+      part, inv_rms, [&](const Tensor& sums) { gated_rmsnorm_squares(sums, y.value(), z.value()); });
+  gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps, squares);
   if (!out.needs_grad()) return out;
 
   ctx.tape->record("gated_rmsnorm", [part, inv_rms, vy = y.value(), vz = z.value(), vw = weight.value(),
@@ -54,9 +54,9 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
     const Tensor dz = nz ? contribution(*nz, vz.dtype()) : Tensor();
     const Tensor dw =
         nw ? Tensor::empty({segments_of(vy.rows()), vy.cols()}, inv_rms.dtype(), inv_rms.device()) : Tensor();
-    const cpu::GroupSums dots = sums_over_ranks(
-        part, inv_rms, [&](const Tensor& sums) { cpu::gated_rmsnorm_dots(sums, dout, vy, vz, vw, inv_rms); });
-    cpu::gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms, dots);
+    const GroupSums dots = sums_over_ranks(
+        part, inv_rms, [&](const Tensor& sums) { gated_rmsnorm_dots(sums, dout, vy, vz, vw, inv_rms); });
+    gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms, dots);
     if (ny) ny->add(dy);
     if (nz) nz->add(dz);
     if (nw) contribute_sum(*nw, dw, vw.dtype());

@@ -1,15 +1,21 @@
 #pragma once
-#include "core/tensor.h"
+#include "core/kernel.h"
 
 /// Kernels behind ops/gated_rmsnorm/gated_rmsnorm.h: arguments checked by the caller. `inv_rms` is [T, groups] in the
 /// accumulation dtype. `inv_rms`, `out` and sums over groups are contiguous.
-namespace nemocube::cpu {
+namespace nemocube {
 
 /// Sums over groups that span ranks.
 struct GroupSums {
   Tensor values;  ///< [T, groups] in the accumulation dtype; undefined: groups are whole, the kernel sums
   std::int64_t ranks = 1;  ///< a group has `ranks` times as many channels as y has of it
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    fn(values);
+  }
 };
+
+namespace cpu {
 
 /// squares [T, groups] = sum of g^2 over the channels of y.
 void gated_rmsnorm_squares(const Tensor& squares, const Tensor& y, const Tensor& z);
@@ -27,4 +33,11 @@ void gated_rmsnorm_backward(const Tensor& dy, const Tensor& dz, const Tensor& dw
                             const Tensor& y, const Tensor& z, const Tensor& weight, const Tensor& inv_rms,
                             const GroupSums& dots);
 
-}  // namespace nemocube::cpu
+}  // namespace cpu
+
+inline const Kernel<cpu::gated_rmsnorm_squares> gated_rmsnorm_squares("gated_rmsnorm/squares");
+inline const Kernel<cpu::gated_rmsnorm_forward> gated_rmsnorm_forward("gated_rmsnorm/forward");
+inline const Kernel<cpu::gated_rmsnorm_dots> gated_rmsnorm_dots("gated_rmsnorm/dots");
+inline const Kernel<cpu::gated_rmsnorm_backward> gated_rmsnorm_backward("gated_rmsnorm/backward");
+
+}  // namespace nemocube

@@ -17,7 +17,7 @@ Tensor sum_of_squares(std::span<const Tensor> tensors, Device device) {
     if (t.numel() > 0) whole.push_back(t.as_contiguous());
   }
   const Tensor sum = Tensor::empty({3}, DType::f64, device);
-  cpu::sum_of_squares(sum, whole);
+  sum_of_squares_kernel(sum, whole);
   return sum;
 }
 
@@ -25,7 +25,7 @@ Tensor add_square_sums(const Tensor& parts) {
   check_dtype("add_square_sums: parts", parts, DType::f64);
   check_shape("add_square_sums: parts", parts, {parts.rows(), 3});
   const Tensor sum = Tensor::empty({3}, DType::f64, parts.device());
-  cpu::add_square_sums(sum, parts);
+  add_square_sums_kernel(sum, parts);
   return sum;
 }
 
@@ -36,7 +36,7 @@ Tensor clip_decision(const Tensor& square_sum, const Tensor& loss_sum, double ma
   check_dtype("clip_decision: loss_sum", loss_sum, DType::f64);
   check_shape("clip_decision: loss_sum", loss_sum, {1});
   const Tensor decision = Tensor::empty({3}, DType::f64, square_sum.device());
-  cpu::clip_decision(decision, square_sum, loss_sum, max_norm);
+  clip_decision_kernel(decision, square_sum, loss_sum, max_norm);
   return decision;
 }
 

@@ -1,10 +1,8 @@
 #include "ops/linear/linear.h"
 
-#include <cstring>
-
 #include "core/add.h"
-#include "core/parallel_for.h"
 #include "ops/contribute.h"
+#include "ops/linear/linear_kernels.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce.h"
 
@@ -13,17 +11,8 @@ namespace {
 
 // Copies the bias to every row of y. The product is then added to it, and each element is rounded once.
 void fill_rows(const Tensor& y, const Tensor& bias) {
-  if (y.numel() == 0) return;
-  const auto row_bytes = static_cast<std::size_t>(y.cols() * size_of(y.dtype()));
-  const auto* from = static_cast<const std::byte*>(bias.raw());
-  auto* to = static_cast<std::byte*>(y.raw());
-  parallel_for(y.rows(), 1 + 65536 / static_cast<std::int64_t>(row_bytes),
-               [&](std::int64_t b, std::int64_t e) {
-                 for (std::int64_t r = b; r < e; ++r)
-                   std::memcpy(to + static_cast<std::size_t>(r) * row_bytes, from, row_bytes);
-               });
+  if (y.numel() > 0) fill_rows_kernel(y, bias);
 }
-
 }  // namespace
 
 Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "core/kernels.h"
 #include "core/parallel_for.h"
+#include "core/variants.h"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
 #include "ops/linear/linear.h"
 #include "ops/matmul/matmul.h"
@@ -42,7 +42,7 @@ void copy_rows(std::int64_t count, std::int64_t row_bytes, Fn&& ends) {
 }
 
 std::byte* row_of(const Tensor& t, std::int64_t r) {
-  return static_cast<std::byte*>(t.raw()) + r * t.row_stride() * size_of(t.dtype());
+  return t.host_bytes() + r * t.row_stride() * size_of(t.dtype());
 }
 
 Labelled gather(const Tensor& x, std::span<const std::int64_t> labels) {
@@ -164,7 +164,7 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,
                          double grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
-  if (cross_entropy_variants.chosen(ctx) == CrossEntropyVariant::plain)
+  if (cross_entropy_variants.chosen(ctx, x.value().device()) == CrossEntropyVariant::plain)
     return cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale, part);
   return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part);
 }

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/allocator.h"
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "ops/cross_entropy/test_support.h"
 #include "ops/linear/linear.h"
 #include "ops/matmul/matmul.h"

@@ -14,8 +14,11 @@ std::atomic<double>& flop_counter() {
   return flops;
 }
 
-cpu::Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b,
-                          bool transpose_b) {
+struct Sizes {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+
+Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
   const std::int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
   const std::int64_t n = transpose_b ? b.rows() : b.cols(), inner = transpose_b ? b.cols() : b.rows();
   require(k == inner && c.rows() == m && c.cols() == n, "matmul: a ", a.shape(), transpose_a ? "^T" : "",
@@ -27,26 +30,7 @@ cpu::Sizes check_operands(const Tensor& c, const Tensor& a, bool transpose_a, co
   return {m, n, k};
 }
 
-void product(const Output& c, const cpu::Operand& a, const cpu::Operand& b, const cpu::Sizes& sizes) {
-  if (a.tensor.dtype() == DType::f64)
-    cpu::f64_product(c, a, b, sizes);
-  else if (cpu::is_crowded(a, b, sizes))
-    cpu::crowded_product(c, a, b, sizes);
-  else if (!cpu::onednn_product(c, a, b, sizes))
-    cpu::converted_product(c, a, b, sizes);
-}
-
 }  // namespace
-
-void cpu::converted_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
-  const Operand wide_a{a.tensor.to(DType::f32), a.transposed}, wide_b{b.tensor.to(DType::f32), b.transposed};
-  Output wide_c = c;
-  if (c.to.dtype() != DType::f32)
-    wide_c.to =
-        c.how == Into::add ? c.to.to(DType::f32) : Tensor::empty(c.to.shape(), DType::f32, c.to.device());
-  product(wide_c, wide_a, wide_b, sizes);
-  if (c.to.dtype() != DType::f32) c.to.copy_from(wide_c.to);
-}
 
 Zone& matmul_zone() {
   // Never destroyed: the registry of zones keeps a pointer to it after the thread has ended.
@@ -58,7 +42,7 @@ double matmul_flops() { return flop_counter().load(); }
 void reset_matmul_flops() { flop_counter().store(0); }
 
 void matmul_untimed(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
-  const cpu::Sizes sizes = check_operands(c.to, a, transpose_a, b, transpose_b);
+  const Sizes sizes = check_operands(c.to, a, transpose_a, b, transpose_b);
   if (sizes.m == 0 || sizes.n == 0) return;
   if (sizes.k == 0) {
     if (c.how == Into::set) c.to.zero();
@@ -66,7 +50,7 @@ void matmul_untimed(const Output& c, const Tensor& a, bool transpose_a, const Te
   }
   flop_counter().fetch_add(2.0 * static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
                            static_cast<double>(sizes.k));
-  product(c, {a, transpose_a}, {b, transpose_b}, sizes);
+  matmul_kernel(c, a, transpose_a, b, transpose_b);
 }
 
 void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {

@@ -3,41 +3,42 @@
 #include <algorithm>
 
 #include "core/parallel_for.h"
-#include "ops/matmul/matmul_kernels.h"
+#include "ops/matmul/matmul_cpu.h"
 #include "ops/transpose.h"
 
 namespace nemocube::cpu {
 namespace {
 
-constexpr std::int64_t crowding_bytes = 1024, line = 16;  // a cache line holds 16 values
+constexpr std::int64_t crowding_bytes = 1024, crowding_bytes_avx512 = 4096;
 constexpr std::int64_t least_rows = 32;  // rows of C; for fewer rows, copies cost more time than they save
 constexpr std::int64_t k_block = 256;    // summands copied at a time, so that the copies stay in cache
 
 /// Without AVX-512, oneDNN does not copy the operands of an f32 product in which 1/M + 1/N is at least this
 /// (FORCE_NOCOPY_THRESH of its src/cpu/x64/gemm/gemm_driver.cpp; the same in releases 1.0 to 2.6).
 constexpr double no_copy_threshold = 0.0038;
-bool onednn_copies(const Sizes& sizes) {
-  return 1.0 / static_cast<double>(sizes.m) + 1.0 / static_cast<double>(sizes.n) < no_copy_threshold;
+/// The same with AVX-512 (FORCE_NOCOPY_THRESH of nocopy_checker_avx512 in the same file), but for a B whose rows are a
+/// multiple of so many values apart: then oneDNN copies both operands.
+constexpr double no_copy_threshold_avx512 = 0.00196;
+constexpr std::int64_t copied_b_step = 1024;
+constexpr std::int64_t least_cols = 256;  // columns of C; for fewer columns, copies cost as much as they save
+
+double narrowness(const Sizes& sizes) {
+  return 1.0 / static_cast<double>(sizes.m) + 1.0 / static_cast<double>(sizes.n);
 }
 
-bool lies_crowded(const Tensor& t) { return t.row_stride() * size_of(t.dtype()) % crowding_bytes == 0; }
-
-// A tensor [rows, cols] whose rows are an odd number of cache lines apart, so that its rows use all cache
-// sets.
-Tensor apart(std::int64_t rows, std::int64_t cols) {
-  const std::int64_t lines = (cols + line - 1) / line | 1;
-  return Tensor::empty({rows, lines * line}, DType::f32, Device::cpu).narrow(-1, 0, cols);
+bool lies_crowded(const Tensor& t, std::int64_t bytes = crowding_bytes) {
+  return t.row_stride() * size_of(t.dtype()) % bytes == 0;
 }
 
 Tensor copy_of(const Tensor& from) {
-  const Tensor to = apart(from.rows(), from.cols());
+  const Tensor to = rows_apart(from.rows(), from.cols());
   to.copy_from(from);
   return to;
 }
 
 Tensor transpose_of(const Tensor& from) {
   constexpr std::int64_t block = 64;  // rows whose cache lines stay in cache until every column is read
-  const Tensor to = apart(from.cols(), from.rows());
+  const Tensor to = rows_apart(from.cols(), from.rows());
   for (std::int64_t r = 0; r < from.rows(); r += block)
     transpose(to.data<float>() + r, to.row_stride(), from.row<float>(r), from.row_stride(),
               std::min(block, from.rows() - r), from.cols());
@@ -53,9 +54,22 @@ bool wants_copy(const Operand& m, bool when_transposed) {
 
 }  // namespace
 
+Tensor rows_apart(std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t line = 16;  // values of a cache line
+  const std::int64_t lines = (cols + line - 1) / line | 1;
+  return Tensor::empty({rows, lines * line}, DType::f32, Device::cpu).narrow(-1, 0, cols);
+}
+
+bool rereads_crowded(const Tensor& a, const Operand& b, const Sizes& sizes) {
+  if (a.dtype() != DType::f32 || !lies_crowded(a, crowding_bytes_avx512) || sizes.n < least_cols)
+    return false;
+  return narrowness(sizes) >= no_copy_threshold_avx512 && !b.transposed &&
+         b.tensor.row_stride() % copied_b_step != 0;
+}
+
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes) {
   if (a.tensor.dtype() != DType::f32 || onednn_has_avx512() || sizes.m < least_rows) return false;
-  return !onednn_copies(sizes) && (wants_copy(a, true) || wants_copy(b, false));
+  return narrowness(sizes) >= no_copy_threshold && (wants_copy(a, true) || wants_copy(b, false));
 }
 
 void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "core/parallel_for.h"
-#include "ops/matmul/matmul_kernels.h"
+#include "ops/matmul/matmul_cpu.h"
 
 namespace nemocube::cpu {
 namespace {

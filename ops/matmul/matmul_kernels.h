@@ -1,46 +1,12 @@
 #pragma once
-#include <cstdint>
+#include "core/kernel.h"
 
-#include "core/autograd.h"
+/// The kernel behind ops/matmul/matmul.h: arguments checked by the caller, no size is 0.
+namespace nemocube {
 
-/// The products behind matmul(). Internal to this folder; sizes are at least 1 and checked.
-namespace nemocube::cpu {
+namespace cpu {
+void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
+}
+inline const Kernel<cpu::matmul> matmul_kernel("matmul/product");
 
-struct Operand {
-  Tensor tensor;
-  bool transposed = false;
-};
-struct Sizes {
-  std::int64_t m = 0, n = 0, k = 0;
-};
-
-/// The product by oneDNN. Returns false, without doing anything, when this machine has no oneDNN product for
-/// the dtypes.
-bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
-void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
-
-/// The fewest rows of C for each thread when every thread forms a slice of the rows by itself.
-constexpr std::int64_t least_slice = 128;
-/// onednn_product for a transposed A, where each of `threads` threads (at most M / 16) forms a slice of the
-/// rows of C.
-bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads);
-
-/// Whether oneDNN computes with AVX-512 or more here.
-bool onednn_has_avx512();
-
-/// Whether the product should run as crowded_product. A tensor is crowded when its rows are a multiple of 1
-/// KiB apart: rows then share few cache sets and drive each other out of the cache. oneDNN avoids that by
-/// copying operands, but without AVX-512 it does not copy for small f32 products. Those run at half speed or
-/// less when B or a transposed A is crowded (oneDNN 2.6, Zen 3, 100 to 2048 rows of C).
-bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes);
-/// An f32 product in which crowded operands are replaced by copies that are not crowded.
-void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
-
-/// A product of f32 copies of bf16 operands, for machines without a bf16 product in oneDNN.
-void converted_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
-
-/// The number of products that oneDNN has prepared and that are kept for reuse.
-std::int64_t onednn_plans();
-constexpr std::int64_t most_onednn_plans = 1024;
-
-}  // namespace nemocube::cpu
+}  // namespace nemocube

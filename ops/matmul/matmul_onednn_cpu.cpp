@@ -1,3 +1,4 @@
+#include <malloc.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 #include "core/allocator.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
-#include "ops/matmul/matmul_kernels.h"
+#include "ops/matmul/matmul_cpu.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -164,6 +165,8 @@ class PlanCache {
     std::ranges::nth_element(uses, middle);
     const std::uint64_t oldest_kept = *middle;
     std::erase_if(plans_, [&](const auto& entry) { return entry.second->last_use < oldest_kept; });
+    ::malloc_trim(
+        0);  // products are made of many small objects, so the pages between those that stay are free
   }
 
   std::mutex mutex_;
@@ -199,7 +202,7 @@ void execute(const Plan& plan, const Tensor& c, const Tensor& a, const Tensor& b
   const Tensor scratch =
       Tensor::empty({static_cast<std::int64_t>(plan.scratch.get_size())}, DType::u8, Device::cpu);
   const auto memory = [](const dnnl::memory::desc& desc, const Tensor& t) {
-    return dnnl::memory(desc, cpu_engine(), t.raw());
+    return dnnl::memory(desc, cpu_engine(), t.host_bytes());
   };
   try {
     std::optional<CpuHeadroom> headroom;
@@ -216,16 +219,34 @@ void execute(const Plan& plan, const Tensor& c, const Tensor& a, const Tensor& b
   }
 }
 
+/// A slice of rows of C and the columns of A that it needs.
+struct Slice {
+  Tensor to, left;
+  PlanPtr plan;  // none: the product is formed from copies of `left`
+};
+
+/// Blocks of rows of C, each from a copy of its columns of A. oneDNN forms every sum in the same order as without blocks
+/// and copies, because the copy is no dense matrix either.
+void run_from_copies(const Slice& s, Into how, const Operand& b) {
+  constexpr std::int64_t block_rows = 128;
+  const std::int64_t k = s.left.rows();
+  const Tensor copies = rows_apart(k, block_rows);
+  for (std::int64_t row = 0; row < s.to.rows(); row += block_rows) {
+    const std::int64_t rows = std::min(block_rows, s.to.rows() - row);
+    const Tensor to = s.to.narrow(0, row, rows), left = copies.narrow(-1, 0, rows);
+    left.copy_from(s.left.narrow(-1, row, rows));
+    const PlanPtr plan = plan_for({to, how}, {left, true}, b, {rows, to.cols(), k}, 1);
+    expect(plan->supported, "oneDNN has no f32 product");
+    execute(*plan, to, left, b.tensor);
+  }
+}
+
 }  // namespace
 
 /// Each thread forms a slice of the rows of C and packs only its part of A. With AVX-512 this is 5 to 10 %
 /// faster than one product that oneDNN divides among the threads (oneDNN 2.6, two threads, the shapes of
 /// weight gradients, f32 and bf16).
 bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
-  struct Slice {
-    Tensor to, left;
-    PlanPtr plan;
-  };
   constexpr std::int64_t slice_multiple = 16;
   const std::int64_t multiples = (sizes.m + slice_multiple - 1) / slice_multiple;
   const Tensor left = a.tensor.reshape({sizes.k, sizes.m}), to = c.to.reshape({sizes.m, sizes.n});
@@ -234,13 +255,18 @@ bool sliced_product(const Output& c, const Operand& a, const Operand& b, const S
     const std::int64_t begin = multiples * i / threads * slice_multiple;
     const std::int64_t rows = std::min(sizes.m, multiples * (i + 1) / threads * slice_multiple) - begin;
     Slice& s = slices.emplace_back(Slice{to.narrow(0, begin, rows), left.narrow(-1, begin, rows), {}});
-    s.plan = plan_for({s.to, c.how}, {s.left, true}, b, {rows, sizes.n, sizes.k}, 1);
+    const Sizes slice{rows, sizes.n, sizes.k};
+    if (rereads_crowded(s.left, b, slice)) continue;
+    s.plan = plan_for({s.to, c.how}, {s.left, true}, b, slice, 1);
     if (!s.plan->supported) return false;  // before any slice has been written
   }
   parallel_for(threads, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const Slice& s = slices[static_cast<std::size_t>(i)];
-      execute(*s.plan, s.to, s.left, b.tensor);
+      if (s.plan)
+        execute(*s.plan, s.to, s.left, b.tensor);
+      else
+        run_from_copies(s, c.how, b);
     }
   });
   return true;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/parallel_for.h"
-#include "ops/matmul/matmul_kernels.h"
+#include "ops/matmul/matmul_cpu.h"
 #include "tests/support/compare.h"
 
 using namespace nemocube;
@@ -225,6 +225,54 @@ TEST_CASE("matmul: slices of rows, on any machine") {
         CHECK_BITS(wide.narrow(-1, 0, 3), frame.narrow(-1, 0, 3));
         CHECK_BITS(wide.narrow(-1, 36, 4), frame.narrow(-1, 36, 4));
       }
+}
+
+TEST_CASE("matmul: copies of a crowded A change no bit") {
+  if (!cpu::onednn_has_avx512()) {
+    MESSAGE("did not run: oneDNN has no AVX-512 here");
+    return;
+  }
+  const auto at_step = [](const Tensor& t, std::int64_t step) {
+    const Tensor to = Tensor::zeros({t.rows(), step}, t.dtype(), t.device()).narrow(-1, 0, t.cols());
+    to.copy_from(t);
+    return to;
+  };
+  for (const std::int64_t m : {700, 1024})
+    for (const std::int64_t n : {256, 512})
+      for (const std::int64_t k : {100, 900, 2048})
+        for (const Into how : {Into::set, Into::add}) {
+          CAPTURE(m);
+          CAPTURE(n);
+          CAPTURE(k);
+          const Tensor values = random_tensor({k, m}, DType::f32, 1),
+                       b = random_tensor({k, n}, DType::f32, 2);
+          const Tensor crowded = at_step(values, 1024), spread = at_step(values, 1040);
+          REQUIRE(cpu::rereads_crowded(crowded, {b, false}, {m / 2, n, k}));
+          REQUIRE_FALSE(cpu::rereads_crowded(spread, {b, false}, {m / 2, n, k}));
+          const Tensor start = random_tensor({m, n}, DType::f32, 3), c = start.clone(), want = start.clone();
+          for (const int threads : {2, 3}) {
+            CHECK(cpu::sliced_product({c, how}, {crowded, true}, {b, false}, {m, n, k}, threads));
+            CHECK(cpu::sliced_product({want, how}, {spread, true}, {b, false}, {m, n, k}, threads));
+            CHECK_BITS(c, want);
+          }
+        }
+}
+
+TEST_CASE("matmul: which A oneDNN would read again and again with AVX-512") {
+  const auto rereads = [](std::int64_t m, std::int64_t n, std::int64_t step_a, std::int64_t step_b,
+                          DType dtype = DType::f32) {
+    const Tensor a = Tensor::meta({64, step_a}, dtype), b = Tensor::meta({64, step_b}, dtype);
+    return cpu::rereads_crowded(a.narrow(-1, 0, m), {b.narrow(-1, 0, n), false}, {m, n, 64});
+  };
+  CHECK(rereads(4096, 512, 8192, 512));
+  CHECK(rereads(1024, 512, 2048, 512));
+  CHECK(rereads(512, 512, 1024, 512));
+  CHECK_FALSE(rereads(256, 512, 512, 512));      // 2 KiB apart
+  CHECK_FALSE(rereads(1352, 512, 2704, 512));    // not a multiple
+  CHECK_FALSE(rereads(4096, 640, 8192, 640));    // oneDNN copies: large
+  CHECK_FALSE(rereads(1024, 1024, 2048, 1024));  // oneDNN copies: b's rows
+  CHECK_FALSE(rereads(1024, 192, 2048, 192));    // few columns
+  CHECK_FALSE(rereads(1024, 512, 2048, 512, DType::bf16));
 }
 
 TEST_CASE("matmul: weight gradients, which threads form in slices of rows") {

@@ -85,16 +85,16 @@ Var permute(Context& ctx, const Var& x, const Permutation& permutation) {
   Var y = make_result(
       Tensor::empty({permutation.source.numel(), x.value().cols()}, x.value().dtype(), x.value().device()),
       ctx.records({&x}));
-  cpu::gather_rows(y.value(), x.value(), permutation);
+  gather_rows(y.value(), x.value(), permutation);
   if (y.needs_grad())
     ctx.tape->record("permute", [permutation, in = x.node(), out = y.node()] {
       if (!out->filled()) return;
       static Zone backward_zone("permute/backward");
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
-      if (in->leaf()) return cpu::combine_rows(in->into(), dy, Tensor(), permutation);
+      if (in->leaf()) return combine_rows(in->into(), dy, Tensor(), permutation);
       const Tensor dx = in->buffer();
-      cpu::combine_rows({dx, Into::set}, dy, Tensor(), permutation);
+      combine_rows({dx, Into::set}, dy, Tensor(), permutation);
       in->add(dx);
     });
   return y;
@@ -110,7 +110,7 @@ Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutati
   const ZoneTimer timer(forward_zone);
   Var y = make_result(Tensor::empty({permutation.slot.dim(0), in.cols()}, in.dtype(), in.device()),
                       ctx.records({&rows, &weights}));
-  cpu::combine_rows({y.value(), Into::set}, in, weights.value(), permutation);
+  combine_rows({y.value(), Into::set}, in, weights.value(), permutation);
   if (y.needs_grad())
     ctx.tape->record("unpermute", [permutation, rows, weights, out = y.node()] {
       if (!out->filled()) return;
@@ -119,12 +119,12 @@ Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutati
       const Tensor dy = out->take();
       if (const auto& node = rows.node()) {
         const Output to = node->leaf() ? node->into() : Output{node->buffer(), Into::set};
-        cpu::spread_rows(to, dy, weights.value(), permutation);
+        spread_rows(to, dy, weights.value(), permutation);
         if (!node->leaf()) node->add(to.to);
       }
       if (const auto& node = weights.node()) {
         const Output to = node->leaf() ? node->into() : Output{node->buffer(), Into::set};
-        cpu::dot_rows(to, dy, rows.value(), permutation);
+        dot_rows(to, dy, rows.value(), permutation);
         if (!node->leaf()) node->add(to.to);
       }
     });

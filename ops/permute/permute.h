@@ -11,6 +11,10 @@ struct Permutation {
   Tensor offsets;  ///< [E + 1] i64: expert e holds rows [offsets[e], offsets[e + 1]); R is the last
   Tensor source;   ///< [R] i32: token of each row
   Tensor slot;     ///< [T, k] i32: row of token t's choice j; -1 where that expert is not here
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    for (const Tensor* t : {&offsets, &source, &slot}) fn(*t);
+  }
 };
 
 /// experts [T, k] i32, each in [0, expert_count). The rows of an expert are in ascending (token, choice)

@@ -105,8 +105,8 @@ void gather_rows(const Tensor& y, const Tensor& x, const Permutation& p) {
   const auto* source = p.source.data<std::int32_t>();
   const std::int64_t element = size_of(x.dtype());
   const std::int64_t row_bytes = y.cols() * element, stride = x.row_stride() * element;
-  auto* to = static_cast<std::byte*>(y.raw());
-  const auto* from = static_cast<const std::byte*>(x.raw());
+  std::byte* to = y.host_bytes();
+  const std::byte* from = x.host_bytes();
   parallel_for(y.rows(), 1 + 65536 / row_bytes, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r)
       std::memcpy(to + r * row_bytes, from + source[r] * stride, static_cast<std::size_t>(row_bytes));

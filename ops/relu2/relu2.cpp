@@ -6,16 +6,6 @@
 
 namespace nemocube {
 
-void relu2_forward(const Tensor& y, const Tensor& x) {
-  if (x.device() == Device::cuda) return cuda::relu2_forward(y, x);
-  cpu::relu2_forward(y, x);
-}
-
-void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y) {
-  if (y.device() == Device::cuda) return cuda::relu2_backward(dx, dy, y);
-  cpu::relu2_backward(dx, dy, y);
-}
-
 Var relu2(Context& ctx, Var x) {
   require(x.defined(), "relu2: x: got no tensor");
   require(is_float(x.value().dtype()), "relu2: x: want f32, f64 or bf16, got ", x.value().dtype());

@@ -98,26 +98,26 @@ TEST_CASE("relu2: takes the place of a value that was given away, of no other" *
     Context ctx;
     ctx.tape = &tape;
     Tensor own = x.clone();
-    const void* place = own.raw();
+    const void* place = own.address();
     const auto in = node();
     Var given(std::move(own), in);
     own = {};
     const Var y = relu2(ctx, std::move(given));
-    CHECK(y.value().raw() == place);
+    CHECK(y.value().address() == place);
     tape.backward(y, dy);
     CHECK_BITS(y.value(), want.y);
     CHECK_BITS(in->grad(), want.dx);
 
     const Tensor shared = x.clone();
-    CHECK(relu2(ctx, Var(shared, node())).value().raw() != shared.raw());
+    CHECK(relu2(ctx, Var(shared, node())).value().address() != shared.address());
     CHECK_BITS(shared, x);
     Tensor wide = random_tensor({7, 40}, DType::f32, 3).to(device);
     Var window(wide.narrow(-1, 0, 33), node());
     wide = {};
     CHECK(relu2(ctx, std::move(window)).value().contiguous());
     Var leaf = Var::leaf(x.clone());
-    const void* weights = leaf.value().raw();
-    CHECK(relu2(ctx, std::move(leaf)).value().raw() != weights);
+    const void* weights = leaf.value().address();
+    CHECK(relu2(ctx, std::move(leaf)).value().address() != weights);
   }
 }
 

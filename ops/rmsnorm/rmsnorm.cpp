@@ -1,24 +1,12 @@
 #include "ops/rmsnorm/rmsnorm.h"
 
-#include "core/kernels.h"
 #include "core/profile.h"
+#include "core/variants.h"
 #include "ops/contribute.h"
 #include "ops/rmsnorm/rmsnorm_kernels.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
-
-void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
-                     const Tensor& residual, const Tensor& weight, double eps) {
-  if (x.device() == Device::cuda) return cuda::rmsnorm_forward(y, inv_rms, sum, x, residual, weight, eps);
-  cpu::rmsnorm_forward(y, inv_rms, sum, x, residual, weight, eps);
-}
-
-void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
-                      const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
-  if (x.device() == Device::cuda) return cuda::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
-  cpu::rmsnorm_backward(dx, dw, dy, extra, x, weight, inv_rms);
-}
 
 namespace {
 
@@ -84,7 +72,7 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
   check_inputs("residual_rmsnorm", x.value(), weight.value(), eps);
   check_shape("residual_rmsnorm: residual", residual.value(), x.shape());
   check_dtype("residual_rmsnorm: residual", residual.value(), x.value().dtype());
-  if (rmsnorm_variants.chosen(ctx) == RmsnormVariant::separate) {
+  if (rmsnorm_variants.chosen(ctx, x.value().device()) == RmsnormVariant::separate) {
     const Var sum = add(ctx, x, residual);
     return {sum, rmsnorm(ctx, sum, weight, eps)};
   }

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <memory>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "ops/bench_support.h"
 #include "ops/rmsnorm/rmsnorm.h"
 #include "ops/rmsnorm/rmsnorm_kernels.h"

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ops/reduce.h"
+#include "ops/reduce_kernels.h"
 #include "ops/rmsnorm/rmsnorm_kernels.h"
 
 namespace nemocube::cpu {
@@ -115,7 +116,7 @@ void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, cons
   if (x.rows() > 0)
     visit_float("rmsnorm", x.dtype(),
                 [&]<class T>(TypeTag<T>) { backward_rows<T>(dx, partial, dy, extra, x, weight, inv_rms); });
-  if (dw.to) sum_segments(dw, partial);
+  if (dw.to) cpu::sum_segments(dw, partial);
 }
 
 }  // namespace nemocube::cpu

@@ -1,6 +1,5 @@
 #pragma once
-#include "core/autograd.h"
-#include "core/cuda/module.h"
+#include "core/kernel.h"
 
 /// Kernels behind ops/rmsnorm/rmsnorm.h: arguments checked by the caller.
 namespace nemocube {
@@ -16,15 +15,7 @@ void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, cons
                       const Tensor& x, const Tensor& weight, const Tensor& inv_rms);
 }  // namespace cpu
 
-namespace cuda {
-inline const Kernel<decltype(cpu::rmsnorm_forward)> rmsnorm_forward("rmsnorm/forward");
-inline const Kernel<decltype(cpu::rmsnorm_backward)> rmsnorm_backward("rmsnorm/backward");
-}  // namespace cuda
-
-/// The same on the device of the tensors.
-void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
-                     const Tensor& residual, const Tensor& weight, double eps);
-void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
-                      const Tensor& x, const Tensor& weight, const Tensor& inv_rms);
+inline const Kernel<cpu::rmsnorm_forward> rmsnorm_forward("rmsnorm/forward");
+inline const Kernel<cpu::rmsnorm_backward> rmsnorm_backward("rmsnorm/backward");
 
 }  // namespace nemocube

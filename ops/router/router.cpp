@@ -67,22 +67,22 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   const ZoneTimer timer(forward_zone);
   const Tensor logits = compute_logits(x.value(), gate.value(), acc);
   const Tensor scores = Tensor::empty(logits.shape(), acc, logits.device());
-  cpu::router_scores(scores, logits);
+  router_scores(scores, logits);
   Routing routing;
-  cpu::AuxGradient aux;
+  AuxGradient aux;
   if (replay) {
     check_shape("route: replay of", replay->experts, {tokens, options.top_k});
     routing.choice = *replay;
     aux = cpu::replayed_gradient(*replay, logits, options, sequences);
   } else {
     routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32, scores.device());
-    cpu::router_select(routing.choice.experts, scores, correction_bias, options);
+    router_select(routing.choice.experts, scores, correction_bias, options);
     routing.counts = cpu::router_counts(routing.choice.experts, options.experts, 0, tokens);
     aux = cpu::auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
   }
   routing.weights =
       make_result(Tensor::empty({tokens, options.top_k}, acc, scores.device()), ctx.records({&x, &gate}));
-  cpu::router_weights(routing.weights.value(), scores, routing.choice.experts, options);
+  router_weights(routing.weights.value(), scores, routing.choice.experts, options);
 
   if (routing.weights.needs_grad())
     ctx.tape->record("router", [x, gate, scores, experts = routing.choice.experts, options, aux, acc,
@@ -92,7 +92,7 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dweights = out->filled() ? out->take() : Tensor();
       const Tensor dlogits = Tensor::empty(scores.shape(), acc, scores.device());
-      cpu::router_backward(dlogits, dweights, scores, experts, options, aux);
+      router_backward(dlogits, dweights, scores, experts, options, aux);
       if (x.needs_grad()) give_product(*x.node(), x.value().dtype(), dlogits, false, gate.value().to(acc));
       if (gate.needs_grad())
         tape->weight_work([gate, x, dlogits, acc] {

@@ -1,11 +1,27 @@
 #pragma once
 #include <vector>
 
+#include "core/kernel.h"
 #include "ops/router/router.h"
 
 /// Kernels of the router. `logits`, `scores` and `dlogits` are [T, E] contiguous, f32 or f64; other floating
 /// operands have the same dtype. The tokens are divided among the threads.
-namespace nemocube::cpu {
+namespace nemocube {
+
+/// What the backward pass adds to dlogits besides the gradient of the weights.
+struct AuxGradient {
+  Tensor factors;       ///< [sequences, E]: d loss / d p_ti, as balance_loss; undefined: none
+  Sequences sequences;  ///< of `factors`
+  Tensor logits;        ///< for z-loss; undefined: none
+  double z_factor = 0;  ///< z-loss adds z_factor lse_t softmax(l_t)_i to dl_ti
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    fn(factors);
+    fn(logits);
+  }
+};
+
+namespace cpu {
 
 /// scores = sigmoid(logits)
 void router_scores(const Tensor& scores, const Tensor& logits);
@@ -28,14 +44,6 @@ double balance_loss(const Tensor& scores, const Tensor& factors, const Sequences
 /// (log sum_i exp l_ti) for each token.
 std::vector<double> log_sums(const Tensor& logits);
 
-/// What the backward pass adds to dlogits besides the gradient of the weights.
-struct AuxGradient {
-  Tensor factors;       ///< [sequences, E]: d loss / d p_ti, as balance_loss; undefined: none
-  Sequences sequences;  ///< of `factors`
-  Tensor logits;        ///< for z-loss; undefined: none
-  double z_factor = 0;  ///< z-loss adds z_factor lse_t softmax(l_t)_i to dl_ti
-};
-
 /// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses.
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
                      const Tensor& experts, const RouterOptions& options, const AuxGradient& aux);
@@ -48,4 +56,11 @@ AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tenso
 AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, const RouterOptions& options,
                               const Sequences& sequences);
 
-}  // namespace nemocube::cpu
+}  // namespace cpu
+
+inline const Kernel<cpu::router_scores> router_scores("router/scores");
+inline const Kernel<cpu::router_select> router_select("router/select");
+inline const Kernel<cpu::router_weights> router_weights("router/weights");
+inline const Kernel<cpu::router_backward> router_backward("router/backward");
+
+}  // namespace nemocube

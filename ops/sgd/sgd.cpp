@@ -30,7 +30,7 @@ void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor&
 
   static Zone zone("sgd/step");
   const ZoneTimer timer(zone);
-  cpu::sgd_step(master, momentum_buffer, grad, model_copy, options, gate);
+  sgd_step_kernel(master, momentum_buffer, grad, model_copy, options, gate);
 }
 
 }  // namespace nemocube

@@ -2,7 +2,7 @@
 #include <memory>
 #include <string_view>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "ops/bench_support.h"
 #include "ops/ssd_scan/ssd_scan.h"
 

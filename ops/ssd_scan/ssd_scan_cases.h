@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "ops/ssd_scan/ssd_scan.h"
 #include "tests/support/compare.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ops/ssd_scan/ssd_scan_kernels.h"
+#include "ops/ssd_scan/ssd_scan_chunks_cpu.h"
 #include "ops/transpose.h"
 
 /// Forward of one chunk of n tokens, for the heads of one group side by side. L[l, s] is the decay from token
@@ -13,17 +13,6 @@
 /// rows and columns. Its diagonal blocks are the chunks; all other blocks factor through the states between
 /// chunks.
 namespace nemocube::cpu {
-
-SsdChunks::SsdChunks(const Sequences& sequences, std::int64_t chunk_size) {
-  // In longer chunks, products between tokens cost more than the smaller number of states saves. Chunks of
-  // 128 took 12 % longer than chunks of 32 or 64, which are equally fast (forward and backward, 4 x 512
-  // tokens, 16 heads of 64, state 64, f32, Zen 4).
-  constexpr std::int64_t longest_useful = 64;
-  length = std::clamp<std::int64_t>(sequences.longest(), 1, std::min(chunk_size, longest_useful));
-  first.push_back(0);
-  for (std::int64_t i = 0; i < sequences.count(); ++i)
-    first.push_back(first.back() + (sequences.length(i) + length - 1) / length);
-}
 
 namespace {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/ssd_scan/ssd_scan_kernels.h"
+#include "ops/ssd_scan/ssd_scan_chunks_cpu.h"
 #include "ops/transpose.h"
 
 /// Backward of one chunk, for the heads of one group, last chunk first. R is the gradient of the state at the

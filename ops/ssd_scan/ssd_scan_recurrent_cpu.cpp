@@ -1,4 +1,4 @@
-#include "ops/ssd_scan/ssd_scan_kernels.h"
+#include "ops/ssd_scan/ssd_scan_chunks_cpu.h"
 
 /// The recurrence of the header, token by token. It is slow, and simple enough to check the chunked variant.
 namespace nemocube::cpu {

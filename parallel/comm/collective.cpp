@@ -1,5 +1,6 @@
 #include "parallel/comm/collective.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <sstream>
@@ -11,9 +12,7 @@ void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-std::byte* at(const Tensor& tensor, std::int64_t offset) {
-  return static_cast<std::byte*>(tensor.raw()) + offset;
-}
+std::byte* at(const Tensor& tensor, std::int64_t offset) { return tensor.host_bytes() + offset; }
 
 void write_parts(std::ostream& out, const std::vector<std::int64_t>& counts) {
   constexpr std::size_t most = 8;
@@ -57,11 +56,40 @@ std::string describe(const Collective& c) {
   return out.str();
 }
 
+std::uint32_t fingerprint(const Collective& c) {
+  std::uint64_t hash = 1;
+  const auto add = [&hash](auto value) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 32;
+  };
+  add(c.operation);
+  // Two ranks that exchange need not have exchanged equally often with others.
+  if (c.operation == Operation::exchange) return static_cast<std::uint32_t>(hash);
+  for (const std::int64_t value : {c.number, std::int64_t{c.root}, c.row}) add(value);
+  add(c.dtype);
+  add(c.reduction);
+  switch (c.operation) {
+    case Operation::all_reduce:
+    case Operation::broadcast:
+      add(c.out.numel());
+      break;
+    case Operation::all_gather:
+      std::ranges::for_each(c.out_counts, add);
+      break;
+    case Operation::reduce_scatter:
+      std::ranges::for_each(c.in_counts, add);
+      break;
+    default:
+      break;
+  }
+  return static_cast<std::uint32_t>(hash);
+}
+
 void copy_own_part(const Collective& c, int rank) {
   const auto r = static_cast<std::size_t>(rank);
   switch (c.operation) {
     case Operation::all_gather:
-      copy_bytes(at(c.out, byte_offsets(c.out_counts, c.dtype)[r]), c.in.raw(), c.in.bytes());
+      copy_bytes(at(c.out, byte_offsets(c.out_counts, c.dtype)[r]), c.in.host_bytes(), c.in.bytes());
       break;
     case Operation::all_to_all:
       copy_bytes(at(c.out, byte_offsets(c.out_counts, c.dtype)[r]),
@@ -72,7 +100,7 @@ void copy_own_part(const Collective& c, int rank) {
       for (const Send& send : c.sends) {
         if (send.to != rank) continue;
         while (receive->from != rank) ++receive;
-        copy_bytes(receive->tensor.raw(), send.tensor.raw(), send.tensor.bytes());
+        copy_bytes(receive->tensor.host_bytes(), send.tensor.host_bytes(), send.tensor.bytes());
         ++receive;
       }
       break;

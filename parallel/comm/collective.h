@@ -26,6 +26,9 @@ struct Collective {
 /// "all_reduce number 7 (sum, f32, 1024 elements)". Ranks whose calls belong together have the same text.
 std::string describe(const Collective& call);
 
+/// A number of what ranks whose calls belong together have in common. Other calls mostly have another one.
+std::uint32_t fingerprint(const Collective& call);
+
 /// Copies what the rank keeps for itself: its part of an all_gather or all_to_all, and messages to itself.
 void copy_own_part(const Collective& call, int rank);
 

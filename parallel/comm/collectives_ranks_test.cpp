@@ -418,5 +418,5 @@ TEST_CASE("collectives: more than 2^31 elements") {
   CHECK(errors([](auto i) { return 2 * (i % 101 + 1); }) == 0);
   const Tensor received = Tensor::empty({count}, DType::u8, Device::cpu);
   world.exchange({{t, 1 - world.rank()}}, {{received, 1 - world.rank()}});
-  CHECK(std::memcmp(received.raw(), data, static_cast<std::size_t>(count)) == 0);
+  CHECK(std::memcmp(received.host_bytes(), data, static_cast<std::size_t>(count)) == 0);
 }

@@ -1,6 +1,7 @@
 #include "parallel/comm/comm_queue.h"
 
 #include <omp.h>
+#include <pthread.h>
 
 #include <utility>
 
@@ -64,6 +65,7 @@ std::shared_ptr<CommQueue::Job> CommQueue::push(std::function<void()> operation)
 }
 
 void CommQueue::work() {
+  ::pthread_setname_np(::pthread_self(), "nemocube:comm");
   omp_set_num_threads(1);  // of this thread: the cores belong to the computation
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -41,8 +41,8 @@ void check_counts(std::string_view operation, std::span<const std::int64_t> coun
 // `part` is the whole memory of one tensor, `whole` that of the other; `offset` bytes is where the part may lie.
 void check_apart(std::string_view operation, const Tensor& whole, const Tensor& part, std::int64_t offset) {
   if (whole.numel() == 0 || part.numel() == 0) return;
-  const auto* w = static_cast<const std::byte*>(whole.raw());
-  const auto* p = static_cast<const std::byte*>(part.raw());
+  const std::byte* w = static_cast<const std::byte*>(whole.address());
+  const std::byte* p = static_cast<const std::byte*>(part.address());
   const std::less<const std::byte*> before;
   const bool apart = !before(w, p + part.bytes()) || !before(p, w + whole.bytes());
   expect(apart || (offset >= 0 && p == w + offset), operation, ": out and in overlap");
@@ -55,8 +55,8 @@ class SelfCommunicator final : public Communicator {
  private:
   void run(Collective call) override {
     copy_own_part(call, 0);
-    if (call.operation == Operation::reduce_scatter && call.out.raw() != call.in.raw())
-      std::memcpy(call.out.raw(), call.in.raw(), static_cast<std::size_t>(call.in.bytes()));
+    if (call.operation == Operation::reduce_scatter && call.out.host_bytes() != call.in.host_bytes())
+      std::memcpy(call.out.host_bytes(), call.in.host_bytes(), static_cast<std::size_t>(call.in.bytes()));
     count(call.operation, {.calls = 1});
   }
   Work start(Collective call) override {

@@ -3,11 +3,13 @@
 
 namespace nemocube {
 
-/// The end of a process that failed: writes "error: TEXT" and, where the process is one of several ranks, ends
-/// all of them. Returns `exit_code` when there is nothing else to end.
+/// The end of a process that failed: writes "error: TEXT" and, where MPI runs in the process, ends all ranks.
+/// Returns `exit_code` when there is nothing else to end. `ends_job`: the job is to end although MPI does not run yet.
 ///
-/// Of the ranks of one node only the first to fail writes its message, because a failed collective fails on
-/// several ranks at once. Later nodes give earlier ones time to end the job first.
-int report_failure(const std::string& text, int exit_code);
+/// A failure that ends the job is written by the first rank of a node that has one, because a failed collective fails
+/// on several ranks at once. Later nodes give earlier ones time to end the job first. Before MPI runs, ranks fail for
+/// themselves: of equal texts of one command's ranks the first of the node is written, and each command that a script
+/// starts one after another under the same mpirun has its own.
+int report_failure(const std::string& text, int exit_code, bool ends_job = false);
 
 }  // namespace nemocube

@@ -37,15 +37,18 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   return n;
 }
 
-ProcessResult run_fault(const std::string& fault, const std::string& message) {
+ProcessResult run_fault(const std::string& fault, const std::string& message,
+                        const std::vector<std::string>& options = {}) {
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // of the ranks: Open MPI does not free all it allocates
   const std::string marker = cat("fault-test-of-process-", ::getpid(), "-", fault);
   const auto start = std::chrono::steady_clock::now();
-  const ProcessResult run = run_process({NEMOCUBE_MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "3",
-                                         std::filesystem::path(NEMOCUBE_BINARY).parent_path() / "test_comm",
-                                         "--fault", fault, marker});
+  std::vector<std::string> command{NEMOCUBE_MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "3"};
+  command.insert(command.end(), options.begin(), options.end());
+  const auto program = std::filesystem::path(NEMOCUBE_BINARY).parent_path() / "test_comm";
+  command.insert(command.end(), {program.string(), "--fault", fault, marker});
+  const ProcessResult run = run_process(command);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(15));
   CAPTURE(run.err);
   CHECK(processes_with(marker) == 0);
@@ -76,6 +79,25 @@ TEST_CASE("faults: the watchdog names who waits, in what, and who has not come")
   CHECK(run.exit_code == 2);
   CHECK(run.err.find("waited 0.") != std::string::npos);
   CHECK(run_fault("late", "").exit_code == 0);
+  const ProcessResult late = run_fault("late, and longer than files take",
+                                       "; rank 0 has not come (while files are written or read, the limit is "
+                                       "0.2 s and 0.3 s for 3.0 MB at 10.0 MB/s)\n");
+  CHECK(late.exit_code == 2);
+}
+
+TEST_CASE("faults: the watchdog covers the start of MPI, the making of groups and the end") {
+  const std::string text = "error: waited 1.0 s for the other ranks in ",
+                    who = ": one of them has ended or has stopped\n";
+  const std::pair<const char*, const char*> faults[] = {{"exit before the start", "MPI_Init"},
+                                                        {"stop before the start", "MPI_Init"},
+                                                        {"stop before a group", "the making of group half"},
+                                                        {"stop before the end", "MPI_Finalize"}};
+  for (const auto& [fault, call] : faults) {
+    CAPTURE(fault);
+    const int exit_code = run_fault(fault, text + call + who).exit_code;
+    // Where a rank ends without MPI, mpirun may be the first to end the job, with 1.
+    CHECK((exit_code == 2 || (exit_code == 1 && fault == std::string("exit before the start"))));
+  }
 }
 
 TEST_CASE("faults: calls that differ are named, the first rank that differs and both calls") {
@@ -88,8 +110,33 @@ TEST_CASE("faults: calls that differ are named, the first rank that differs and 
                   "differ: rank 2 calls barrier number 2, rank 0 calls all_reduce number 2 (max, f32, "
                   "3 elements)\n")
             .exit_code == 2);
-  CHECK(run_fault("sizes",
-                  "[rank 1] error: exchange number 0 (0 sent, 1 received) of group world: rank 0 of the "
-                  "group sends 12 bytes where this rank wants 1048576\n")
-            .exit_code == 2);
+}
+
+TEST_CASE("faults: of ranks whose sizes differ one says so, and no message is received beyond its memory") {
+  struct Case {
+    const char *fault, *message;
+  };
+  // 4 KiB and more do not go through shared memory at once, 64 KiB and more not through TCP, 1 MiB in one piece.
+  const Case all[] = {
+      {"sizes exchange 3 100", " in exchange number 0 (1 sent, 1 received) of group world, and rank "},
+      {"sizes exchange 3 5000", " in exchange number 0 (1 sent, 1 received) of group world, and rank "},
+      {"sizes exchange 1500 100000", " in exchange number 0"},
+      {"sizes exchange 300000 1000000", " in exchange number 0"},
+      {"sizes all_reduce 3 5000", " in all_reduce number 2 (sum, f32, "},
+      {"sizes all_reduce 1024 2048", " in all_reduce number 2 (sum, f32, "},
+      {"sizes all_gather 3 5000", " in all_gather number 2 (f32, "},
+      {"sizes all_gather 1000000 2000000", " in all_gather number 2 (f32, "},
+      {"sizes reduce_scatter 1000 5000", " in reduce_scatter number 2 (sum, f32, "},
+      {"sizes broadcast 3 5000", " in broadcast number 2 (from rank 2, f32, "},
+      {"sizes all_to_all 3 5000", " in all_to_all number 2 (f32, rows of 1 elements)"},
+  };
+  for (const Case& c : all) {
+    CAPTURE(c.fault);
+    CHECK(run_fault(c.fault, c.message).exit_code == 2);
+  }
+  for (const char* fault :
+       {"sizes exchange 3 5000", "sizes exchange 5000 100000", "sizes all_gather 3 100"}) {
+    CAPTURE(fault);
+    CHECK(run_fault(fault, " bytes of rank ", {"--mca", "btl", "tcp,self"}).exit_code == 2);
+  }
 }

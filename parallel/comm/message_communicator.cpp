@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr const char* ending_text = "another failure ends the job";
-constexpr int exchange_tag = 0, check_tag = 1, first_tag = 2;
+constexpr std::uint32_t check_fingerprint = 1;  // of the messages with which ranks compare their calls
 
 // Ranks often share cores, and a message in shared memory moves only while both ends poll.
 void rest(Clock::duration idle) {
@@ -46,6 +46,7 @@ class Execution {
         call_(call),
         rank_(communicator.rank()),
         size_(communicator.size()),
+        fingerprint_(fingerprint(call)),
         last_message_(Clock::now()) {}
 
   void check_with_others();
@@ -62,52 +63,63 @@ class Execution {
   void exchange();
   void barrier();
 
-  std::byte* in() const { return static_cast<std::byte*>(call_.in.raw()); }
-  std::byte* out() const { return static_cast<std::byte*>(call_.out.raw()); }
+  std::byte* in() const { return call_.in.host_bytes(); }
+  std::byte* out() const { return call_.out.host_bytes(); }
   /// The other ranks, the next one first.
   int peer(int i) const { return (rank_ + i) % size_; }
   void wait(Messages& messages, double timeout_seconds);
-  int poll(Messages& messages) const;
+  template <class Fn>
+  auto in_our_words(Fn&& fn) const -> decltype(fn());  // a failure of the transport names this call
+  int world_rank(int rank) const { return communicator_.members()[static_cast<std::size_t>(rank)]; }
   [[noreturn]] void fail_waiting(const Messages& messages, double seconds) const;
+
+  /// What waits may last longer now.
+  double storage_seconds() const {
+    return static_cast<double>(engine_.storage_bytes) / slow_storage_bytes_per_second;
+  }
 
   const Communicator& communicator_;
   const MessageGroup& group_;
   CommEngine& engine_;
   const Collective& call_;
   const int rank_, size_;
+  const std::uint32_t fingerprint_;
   Clock::time_point last_message_;
   CommStats stats_{.calls = 1};
 };
 
-/// Messages that are waited for together.
+/// Messages that are waited for together. The tag of a message says to which call it belongs and how long the whole
+/// transfer is, so ranks whose calls or sizes differ find out with the first message.
 class Execution::Phase {
  public:
-  Phase(Execution& execution, int tag)
-      : execution_(execution), messages_(execution.group_.messages()), tag_(tag) {}
-  /// Of a collective's phase 0 or 1: messages of one phase never meet those of another.
-  static Phase number(Execution& execution, int phase) {
-    const std::int64_t n = execution.call_.number * 2 + phase;
-    return {execution, static_cast<int>(first_tag + n % (largest_tag - first_tag + 1))};
-  }
+  explicit Phase(Execution& execution) : Phase(execution, execution.fingerprint_) {}
+  Phase(Execution& execution, std::uint32_t fingerprint)
+      : execution_(execution), messages_(execution.group_.messages()), fingerprint_(fingerprint) {}
 
   void send(const std::byte* data, std::int64_t bytes, int to) {
-    in_pieces(bytes,
-              [&](std::int64_t offset, std::int64_t n) { messages_->send(data + offset, n, to, tag_); });
+    in_pieces(bytes, [&](std::int64_t offset, std::int64_t n) {
+      messages_->send(data + offset, n, to, tag(bytes));
+    });
     execution_.stats_.bytes_sent += bytes;
   }
   void receive(std::byte* data, std::int64_t bytes, int from) {
-    in_pieces(bytes,
-              [&](std::int64_t offset, std::int64_t n) { messages_->receive(data + offset, n, from, tag_); });
+    in_pieces(bytes, [&](std::int64_t offset, std::int64_t n) {
+      execution_.in_our_words([&] { messages_->receive(data + offset, n, from, tag(bytes)); });
+    });
   }
   void signal(int peer) {
-    messages_->send(nullptr, 0, peer, tag_);
-    messages_->receive(nullptr, 0, peer, tag_);
+    messages_->send(nullptr, 0, peer, tag(0));
+    execution_.in_our_words([&] { messages_->receive(nullptr, 0, peer, tag(0)); });
   }
   void wait(double patience = 1) {
     execution_.wait(*messages_, patience * execution_.engine_.options.timeout_seconds);
   }
 
  private:
+  int tag(std::int64_t bytes) const {
+    const std::uint64_t mixed = (fingerprint_ + static_cast<std::uint64_t>(bytes)) * 0x9e3779b97f4a7c15u;
+    return static_cast<int>((mixed >> 32) & largest_tag);
+  }
   template <class Fn>
   void in_pieces(std::int64_t bytes, Fn&& fn) {
     const std::int64_t most = execution_.engine_.options.message_bytes;
@@ -116,43 +128,48 @@ class Execution::Phase {
 
   Execution& execution_;
   std::unique_ptr<Messages> messages_;
-  int tag_;
+  std::uint32_t fingerprint_;
 };
 
 void Execution::wait(Messages& messages, double timeout_seconds) {
   auto open = std::ranges::count(messages.all(), false, &Messages::Message::done);
   Clock::time_point before = Clock::now();
   while (open > 0) {
-    const int done = poll(messages);
+    const int done = in_our_words([&] { return messages.poll(); });
     const Clock::time_point now = Clock::now();
     open -= done;
-    if (done > 0 || engine_.watchdog_pauses > 0) last_message_ = now;
+    if (done > 0) last_message_ = now;
     if (done == 0) {
       stats_.waiting_seconds += Seconds(now - before).count();
       require(!engine_.ending, ending_text);
       const double waited = Seconds(now - last_message_).count();
-      if (waited > timeout_seconds) fail_waiting(messages, waited);
+      if (waited > timeout_seconds + storage_seconds()) fail_waiting(messages, waited);
       rest(now - last_message_);
     }
     before = now;
   }
 }
 
-int Execution::poll(Messages& messages) const {
+template <class Fn>
+auto Execution::in_our_words(Fn&& fn) const -> decltype(fn()) {
   try {
-    return messages.poll();
+    return fn();
+  } catch (const WrongMessage& w) {
+    const int peer = world_rank(w.peer);
+    fail("rank ", world_rank(rank_), " wants ", w.wanted, " bytes of rank ", peer, " in ", describe(call_),
+         " of group ", communicator_.name(), ", and rank ", peer, " sends ", w.sent,
+         w.sent == w.wanted ? " of another call" : "");
   } catch (const Error& e) {
     fail(describe(call_), " of group ", communicator_.name(), ": ", e.what());
   }
 }
 
 void Execution::fail_waiting(const Messages& messages, double seconds) const {
-  const auto world = [&](int rank) { return communicator_.members()[static_cast<std::size_t>(rank)]; };
   std::vector<int> missing;
   for (const bool incoming : {true, false}) {
     if (!missing.empty()) break;  // whoever sends nothing has not come; else whoever takes nothing
     for (const auto& m : messages.all())
-      if (!m.done && m.incoming == incoming) missing.push_back(world(m.peer));
+      if (!m.done && m.incoming == incoming) missing.push_back(world_rank(m.peer));
   }
   std::ranges::sort(missing);
   missing.erase(std::ranges::unique(missing).begin(), missing.end());
@@ -162,10 +179,19 @@ void Execution::fail_waiting(const Messages& messages, double seconds) const {
   for (std::size_t i = 0; i < std::min(most, missing.size()); ++i) who << (i == 0 ? "" : ", ") << missing[i];
   if (missing.size() > most) who << " and " << missing.size() - most << " more";
   who << (missing.size() == 1 ? " has" : " have") << " not come";
-  std::ostringstream time;
-  time << std::fixed << std::setprecision(1) << seconds;
-  fail("rank ", world(rank_), " waited ", time.str(), " s in ", describe(call_), " of group ",
-       communicator_.name(), "; ", who.str());
+  const auto text = [](double number) {
+    std::ostringstream out;
+    out << std::fixed << std::setprecision(1) << number;
+    return out.str();
+  };
+  const double extra = storage_seconds();
+  fail("rank ", world_rank(rank_), " waited ", text(seconds), " s in ", describe(call_), " of group ",
+       communicator_.name(), "; ", who.str(),
+       extra > 0
+           ? cat(" (while files are written or read, the limit is ", text(engine_.options.timeout_seconds),
+                 " s and ", text(extra), " s for ", text(static_cast<double>(engine_.storage_bytes) / 1e6),
+                 " MB at ", text(slow_storage_bytes_per_second / 1e6), " MB/s)")
+           : "");
 }
 
 void Execution::run() {
@@ -196,7 +222,7 @@ void Execution::all_reduce() {
   }
   const Tensor staging = Tensor::empty({size_, bytes}, DType::u8, Device::cpu);
   std::vector<const void*> sources(static_cast<std::size_t>(size_), out());
-  Phase phase = Phase::number(*this, 0);
+  Phase phase(*this);
   for (int i = 1; i < size_; ++i) {
     const int p = peer(i);
     auto* part = reinterpret_cast<std::byte*>(staging.row<std::uint8_t>(p));
@@ -235,7 +261,7 @@ void Execution::reduce_parts(const std::vector<std::int64_t>& offsets, std::byte
 
   std::array<std::optional<Phase>, 2> contributions, sums;
   const auto begin_chunk = [&](std::int64_t c) {
-    Phase& phase = contributions[static_cast<std::size_t>(c % 2)].emplace(Phase::number(*this, 0));
+    Phase& phase = contributions[static_cast<std::size_t>(c % 2)].emplace(*this);
     for (int i = 1; i < size_; ++i) {
       const int p = peer(i);
       phase.receive(contribution(p, c), range(rank_, c).bytes, p);
@@ -254,7 +280,7 @@ void Execution::reduce_parts(const std::vector<std::int64_t>& offsets, std::byte
     reduce_in_order(sources, sum, own.bytes / width, call_.dtype, call_.reduction);
     if (!gather) continue;
     if (sums[slot]) sums[slot]->wait();
-    Phase& phase = sums[slot].emplace(Phase::number(*this, 1));
+    Phase& phase = sums[slot].emplace(*this);
     for (int i = 1; i < size_; ++i) {
       const int p = peer(i);
       phase.receive(in() + range(p, c).begin, range(p, c).bytes, p);
@@ -267,7 +293,7 @@ void Execution::reduce_parts(const std::vector<std::int64_t>& offsets, std::byte
 
 void Execution::all_gather() {
   const auto offsets = byte_offsets(call_.out_counts, call_.dtype);
-  Phase phase = Phase::number(*this, 0);
+  Phase phase(*this);
   for (int i = 1; i < size_; ++i) {
     const auto p = static_cast<std::size_t>(peer(i));
     phase.send(in(), call_.in.bytes(), peer(i));
@@ -291,7 +317,7 @@ void Execution::broadcast() {
   const auto length = [&](int p) {
     return offsets[static_cast<std::size_t>(p) + 1] - offsets[static_cast<std::size_t>(p)];
   };
-  Phase deal = Phase::number(*this, 0), pass_on = Phase::number(*this, 1);
+  Phase deal(*this), pass_on(*this);
   if (rank_ != root) {
     deal.receive(begin(rank_), length(rank_), root);
     deal.wait();
@@ -309,7 +335,7 @@ void Execution::broadcast() {
 void Execution::all_to_all() {
   const auto to = byte_offsets(call_.in_counts, call_.dtype),
              from = byte_offsets(call_.out_counts, call_.dtype);
-  Phase phase = Phase::number(*this, 0);
+  Phase phase(*this);
   for (int i = 1; i < size_; ++i) {
     const int next = peer(i), previous = peer(size_ - i);
     const auto n = static_cast<std::size_t>(next), p = static_cast<std::size_t>(previous);
@@ -319,18 +345,17 @@ void Execution::all_to_all() {
   phase.wait();
 }
 
-// Exchanges carry no number: two ranks that exchange need not have exchanged equally often with others.
 void Execution::exchange() {
-  Phase phase(*this, exchange_tag);
+  Phase phase(*this);
   for (const Receive& r : call_.receives)
-    if (r.from != rank_) phase.receive(static_cast<std::byte*>(r.tensor.raw()), r.tensor.bytes(), r.from);
+    if (r.from != rank_) phase.receive(r.tensor.host_bytes(), r.tensor.bytes(), r.from);
   for (const Send& s : call_.sends)
-    if (s.to != rank_) phase.send(static_cast<const std::byte*>(s.tensor.raw()), s.tensor.bytes(), s.to);
+    if (s.to != rank_) phase.send(s.tensor.host_bytes(), s.tensor.bytes(), s.to);
   phase.wait();
 }
 
 void Execution::barrier() {
-  Phase phase = Phase::number(*this, 0);
+  Phase phase(*this);
   for (int i = 1; i < size_; ++i) phase.signal(peer(i));
   phase.wait();
 }
@@ -351,13 +376,13 @@ void Execution::check_with_others() {
   const std::int64_t sent = stats_.bytes_sent;  // the check's own bytes do not count
   std::vector<Text> texts(static_cast<std::size_t>(size_), text_of(describe(call_)));
   const auto everyone = [&](auto&& message) {
-    Phase phase(*this, check_tag);
+    Phase phase(*this, check_fingerprint);
     for (int p = 1; p < size_; ++p) message(phase, p);
     phase.wait();
   };
   // Rank 0 knows who has not come, so it is the first to lose patience.
   const auto with_root = [&](auto&& message) {
-    Phase phase(*this, check_tag);
+    Phase phase(*this, check_fingerprint);
     message(phase);
     phase.wait(2);
   };
@@ -379,10 +404,8 @@ void Execution::check_with_others() {
   }
   stats_.bytes_sent = sent;
   if (answer[0].rank < 0) return;
-  const auto members = communicator_.members();
-  fail("calls of group ", communicator_.name(), " differ: rank ",
-       members[static_cast<std::size_t>(answer[0].rank)], " calls ", answer[0].text.data(), ", rank ",
-       members[0], " calls ", answer[1].text.data());
+  fail("calls of group ", communicator_.name(), " differ: rank ", world_rank(answer[0].rank), " calls ",
+       answer[0].text.data(), ", rank ", world_rank(0), " calls ", answer[1].text.data());
 }
 
 }  // namespace

@@ -27,12 +27,15 @@ struct CommOptions {
 /// Up to here latency counts more than bytes in all_reduce and broadcast.
 constexpr std::int64_t latency_bound_bytes = 4096;
 
+/// What StorageTime takes for slow storage.
+constexpr double slow_storage_bytes_per_second = 1e7;
+
 /// What all communicators of the process share.
 struct CommEngine {
   CommOptions options;
-  std::timed_mutex transport_mutex;     ///< held by the thread that sends and receives
-  std::atomic<int> watchdog_pauses{0};  ///< above 0 no wait is too long
-  std::atomic<bool> ending{false};      ///< the job is about to be aborted
+  std::timed_mutex transport_mutex;            ///< held by the thread that sends and receives
+  std::atomic<std::int64_t> storage_bytes{0};  ///< that ranks write or read now (StorageTime)
+  std::atomic<bool> ending{false};             ///< the job is about to be aborted
   CommQueue queue;
 };
 

@@ -1,8 +1,11 @@
 #include <mpi.h>
 
-#include <algorithm>
+#include <deque>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "parallel/comm/transport.h"
@@ -19,29 +22,91 @@ void check(int code, const char* call) {
   fail(call, ": ", text);
 }
 
-class MpiMessages final : public Messages {
+class MpiMessages;
+
+/// Messages that have arrived in a group and receives that wait for one. A message is matched before it is received:
+/// Open MPI 4.1 writes beyond the memory of a posted receive when a longer message comes through shared memory.
+class Inbox {
  public:
-  explicit MpiMessages(MPI_Comm comm) : comm_(comm) {}
-  MpiMessages(const MpiMessages&) = delete;
-  MpiMessages& operator=(const MpiMessages&) = delete;
-  ~MpiMessages() override {
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      if (messages_[i].incoming) MPI_Cancel(&requests_[i]);
-      MPI_Request_free(&requests_[i]);
+  explicit Inbox(MPI_Comm comm) : comm_(comm) {
+    int size = 0;
+    check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+    peers_.resize(static_cast<std::size_t>(size));
+  }
+
+  struct Receive {
+    MpiMessages* batch;
+    std::size_t index;  // in the batch
+    void* data;
+    std::int64_t bytes;
+    int tag;
+  };
+  void want(int peer, const Receive& receive) {
+    peers_[static_cast<std::size_t>(peer)].wanted.push_back(receive);
+    ++wanted_;
+    meet(peer);
+  }
+  void forget(const MpiMessages* batch) {
+    for (Peer& peer : peers_)
+      wanted_ -= std::erase_if(peer.wanted, [&](const Receive& r) { return r.batch == batch; });
+  }
+  /// Looks for messages while one is wanted.
+  void look() {
+    while (wanted_ > 0) {
+      Envelope e;
+      MPI_Status status;
+      int found = 0;
+      check(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, &e.message, &status), "MPI_Improbe");
+      if (!found) return;
+      check(MPI_Get_count(&status, MPI_BYTE, &e.bytes), "MPI_Get_count");
+      e.tag = status.MPI_TAG;
+      peers_[static_cast<std::size_t>(status.MPI_SOURCE)].arrived.push_back(e);
+      meet(status.MPI_SOURCE);
     }
   }
 
+ private:
+  struct Envelope {
+    MPI_Message message = MPI_MESSAGE_NULL;
+    int tag = 0, bytes = 0;
+  };
+  struct Peer {
+    std::deque<Receive> wanted;
+    std::deque<Envelope> arrived;
+  };
+  void meet(int peer);
+
+  MPI_Comm comm_;
+  std::vector<Peer> peers_;
+  std::size_t wanted_ = 0;  // of all peers
+};
+
+class MpiMessages final : public Messages {
+ public:
+  MpiMessages(MPI_Comm comm, std::shared_ptr<Inbox> inbox) : comm_(comm), inbox_(std::move(inbox)) {}
+  MpiMessages(const MpiMessages&) = delete;
+  MpiMessages& operator=(const MpiMessages&) = delete;
+  ~MpiMessages() override {
+    for (MPI_Request& request : requests_)
+      if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+    inbox_->forget(this);
+  }
+
   void send(const void* data, std::int64_t bytes, int to, int tag) override {
-    check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, comm_, add({to, bytes, false})),
-          "MPI_Isend");
+    add({to, bytes, false});
+    check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, comm_, &requests_.back()), "MPI_Isend");
   }
   void receive(void* data, std::int64_t bytes, int from, int tag) override {
-    check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, comm_, add({from, bytes, true})),
-          "MPI_Irecv");
+    add({from, bytes, true});
+    inbox_->want(from, {this, requests_.size() - 1, data, bytes, tag});
+  }
+  /// Begins to receive message `index`.
+  void arrives(std::size_t index, void* data, int bytes, MPI_Message& message) {
+    check(MPI_Imrecv(data, bytes, MPI_BYTE, &message, &requests_[index]), "MPI_Imrecv");
   }
 
   int poll() override {
+    inbox_->look();
     int done = 0;
     indices_.resize(requests_.size());
     statuses_.resize(requests_.size());
@@ -52,46 +117,48 @@ class MpiMessages final : public Messages {
     for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) {
       Message& message = messages_[static_cast<std::size_t>(indices_[i])];
       message.done = true;
-      if (code == MPI_ERR_IN_STATUS) check_status(message, statuses_[i].MPI_ERROR);
-      if (!message.incoming) continue;
-      int bytes = 0;
-      check(MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes), "MPI_Get_count");
-      require(bytes == message.bytes, "rank ", message.peer, " of the group sends ", bytes,
-              " bytes where this rank wants ", message.bytes);
+      if (code == MPI_ERR_IN_STATUS && statuses_[i].MPI_ERROR != MPI_ERR_PENDING)
+        check(statuses_[i].MPI_ERROR, message.incoming ? "MPI_Imrecv" : "MPI_Isend");
     }
     return done;
   }
 
  private:
-  MPI_Request* add(const Message& message) {
+  void add(const Message& message) {
     messages_.push_back(message);
-    return &requests_.emplace_back(MPI_REQUEST_NULL);
-  }
-  static void check_status(const Message& message, int code) {
-    if (code == MPI_SUCCESS || code == MPI_ERR_PENDING) return;
-    int kind = 0;
-    MPI_Error_class(code, &kind);
-    require(kind != MPI_ERR_TRUNCATE, "rank ", message.peer, " of the group sends more than the ",
-            message.bytes, " bytes that this rank wants");
-    check(code, message.incoming ? "MPI_Irecv" : "MPI_Isend");
+    requests_.push_back(MPI_REQUEST_NULL);
   }
 
   MPI_Comm comm_;
-  std::vector<MPI_Request> requests_;
+  std::shared_ptr<Inbox> inbox_;
+  std::vector<MPI_Request> requests_;  // null for a message that is done or has not arrived
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
 };
 
+void Inbox::meet(int rank) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  while (!peer.wanted.empty() && !peer.arrived.empty()) {
+    const Receive receive = peer.wanted.front();
+    Envelope& e = peer.arrived.front();
+    if (e.bytes != receive.bytes || e.tag != receive.tag) throw WrongMessage{rank, receive.bytes, e.bytes};
+    receive.batch->arrives(receive.index, receive.data, e.bytes, e.message);
+    peer.wanted.pop_front();
+    peer.arrived.pop_front();
+    --wanted_;
+  }
+}
+
 // Groups of MPI live as long as the job: freeing one would be another call that all its ranks make together.
 class MpiGroup final : public MessageGroup {
  public:
-  explicit MpiGroup(MPI_Comm comm) : comm_(comm) {
+  explicit MpiGroup(MPI_Comm comm) : comm_(comm), inbox_(std::make_shared<Inbox>(comm)) {
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
-  std::unique_ptr<Messages> messages() const override { return std::make_unique<MpiMessages>(comm_); }
+  std::unique_ptr<Messages> messages() const override { return std::make_unique<MpiMessages>(comm_, inbox_); }
   int rank() const override {
     int rank = 0;
     MPI_Comm_rank(comm_, &rank);
@@ -114,6 +181,7 @@ class MpiGroup final : public MessageGroup {
 
  private:
   MPI_Comm comm_;
+  std::shared_ptr<Inbox> inbox_;
 };
 
 class MpiTransport final : public Transport {

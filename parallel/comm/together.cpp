@@ -14,13 +14,13 @@ bool alone(const Communicator* group) { return !group || group->size() == 1; }
 
 Tensor bytes_of(std::string_view text) {
   const Tensor bytes = Tensor::empty({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
-  if (!text.empty()) std::memcpy(bytes.raw(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(bytes.host_bytes(), text.data(), text.size());
   return bytes;
 }
 
 std::string text_of(const Tensor& bytes) {
   const auto size = static_cast<std::size_t>(bytes.numel());
-  return size == 0 ? "" : std::string(static_cast<const char*>(bytes.raw()), size);
+  return size == 0 ? "" : std::string(reinterpret_cast<const char*>(bytes.host_bytes()), size);
 }
 
 // An exception as text, behind one character for its kind, so that other ranks can throw the like.

@@ -8,8 +8,16 @@
 /// module of its own, nemocube_mpi.so.
 namespace nemocube {
 
-/// A batch of messages on their way between this rank and others of its group. Messages of one pair of ranks
-/// with one tag arrive in the order in which they were sent.
+/// A message that is not the one its receiver wants: what Messages::poll() and receive() throw.
+struct WrongMessage {
+  int peer = 0;                       ///< rank in the group
+  std::int64_t wanted = 0, sent = 0;  ///< bytes
+};
+
+/// A batch of messages on their way between this rank and others of its group. The messages from one rank to
+/// another meet its receives in the order of both, also where these belong to several batches. Both ends give a
+/// message the same number of bytes and the same tag, from 0 to largest_tag. Where one of them differs, the message
+/// is not received: no message ever writes beyond the memory of its receiver.
 class Messages {
  public:
   struct Message {
@@ -18,13 +26,12 @@ class Messages {
     bool incoming = false;
     bool done = false;
   };
-  /// Messages that are still on their way are given up: incoming ones never touch their memory again.
+  /// Messages that are still on their way are given up, and the group is of no use any more.
   virtual ~Messages() = default;
   /// `data` stays as it is until the message is done. bytes <= 2^31 - 1.
   virtual void send(const void* data, std::int64_t bytes, int to, int tag) = 0;
   virtual void receive(void* data, std::int64_t bytes, int from, int tag) = 0;
-  /// Moves messages along and returns how many became done by that. Throws Error for a lost connection and
-  /// for a message that has another number of bytes than its receiver wants.
+  /// Moves messages along and returns how many became done by that. Throws Error for a lost connection.
   virtual int poll() = 0;
   const std::vector<Message>& all() const { return messages_; }
 

@@ -6,15 +6,17 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "core/environment.h"
 #include "core/error.h"
+#include "parallel/comm/job_files.h"
 #include "parallel/comm/rank_threads.h"
+#include "parallel/comm/time_limit.h"
 
 namespace nemocube {
 namespace {
@@ -34,7 +36,7 @@ struct Place {
 
   static Place here() {
     Place place;
-    if (const char* name = std::getenv("NEMOCUBE_NODE"))
+    if (const char* name = environment_variable("NEMOCUBE_NODE"))
       std::ranges::copy(std::string_view(name).substr(0, place.node.size()), place.node.begin());
     ::sched_getaffinity(0, sizeof place.cpus, &place.cpus);
     return place;
@@ -43,6 +45,12 @@ struct Place {
 
 }  // namespace
 
+template <class Fn>
+auto World::in_time(const std::string& call, Fn&& fn) const {
+  const TimeLimit limit(engine_->options.timeout_seconds, call);
+  return fn();
+}
+
 World::World(const Launch& launch, const CommOptions& options)
     : uncaught_(std::uncaught_exceptions()), engine_(std::make_shared<CommEngine>()) {
   engine_->options = options;
@@ -50,9 +58,16 @@ World::World(const Launch& launch, const CommOptions& options)
     communicator_ = self_communicator("world", 0);
     return;
   }
-  process = new Running{mpi_transport(), engine_};
+  // The PMIx server of ORTE, which is Open MPI's mpirun up to version 4, refuses a rank that it has seen end.
+  require(
+      create_job_file(cat("started.", rank_of_job())) || !environment_variable("OMPI_MCA_orte_ess_num_procs"),
+      "an earlier command under this mpirun has used MPI, and mpirun of Open MPI 4 starts MPI only once "
+      "for each rank; give each command an mpirun of its own");
+  process = in_time("MPI_Init", [&] { return new Running{mpi_transport(), engine_}; });
   transport_ = process->transport.get();
-  communicator_ = std::make_unique<MessageCommunicator>("world", transport_->split(0, launch.rank), engine_);
+  communicator_ = std::make_unique<MessageCommunicator>(
+      "world", in_time("the making of group world", [&] { return transport_->split(0, launch.rank); }),
+      engine_);
   require(size() == launch.size, launch.variable, " says that this job has ", launch.size,
           " ranks, but MPI knows ", size(), "; start it with the mpirun of the MPI that nemocube uses");
   find_neighbours();
@@ -61,13 +76,14 @@ World::World(const Launch& launch, const CommOptions& options)
 World::~World() {
   if (!transport_ || std::uncaught_exceptions() > uncaught_) return;
   engine_->queue.finish();
-  transport_->finish();
+  in_time("MPI_Finalize", [&] { transport_->finish(); });
   delete std::exchange(process, nullptr);
 }
 
 // Fills in node and local rank, and chooses the number of threads.
 void World::find_neighbours() {
-  std::unique_ptr<MessageGroup> host = transport_->host();
+  std::unique_ptr<MessageGroup> host =
+      in_time("the search for ranks of the same machine", [&] { return transport_->host(); });
   const std::vector<int> members = host->members();
   const auto self = static_cast<std::size_t>(host->rank());
   std::vector<Place> places(members.size(), Place::here());
@@ -77,7 +93,7 @@ void World::find_neighbours() {
     const Tensor all = Tensor::empty({communicator.size(), bytes}, DType::u8, Device::cpu);
     std::memcpy(all.row<std::uint8_t>(communicator.rank()), &places[self], sizeof(Place));
     communicator.all_gather(all, all.select(communicator.rank()));
-    std::memcpy(places.data(), all.raw(), static_cast<std::size_t>(all.bytes()));
+    std::memcpy(places.data(), all.host_bytes(), static_cast<std::size_t>(all.bytes()));
   }
   std::vector<int> local;  // world ranks on this node
   for (std::size_t i = 0; i < members.size(); ++i)
@@ -95,7 +111,7 @@ void World::find_neighbours() {
 
   std::vector<cpu_set_t> bindings;
   for (const Place& place : places) bindings.push_back(place.cpus);
-  if (!std::getenv("OMP_NUM_THREADS")) omp_set_num_threads(rank_threads(bindings, self));
+  if (!environment_variable("OMP_NUM_THREADS")) omp_set_num_threads(rank_threads(bindings, self));
 }
 
 std::unique_ptr<Communicator> World::split(const std::string& name, int colour, int key) {
@@ -103,7 +119,7 @@ std::unique_ptr<Communicator> World::split(const std::string& name, int colour, 
   std::unique_ptr<MessageGroup> group;
   {
     const std::lock_guard lock(engine_->transport_mutex);
-    group = transport_->split(colour, key);
+    group = in_time(cat("the making of group ", name), [&] { return transport_->split(colour, key); });
   }
   if (!group) return nullptr;
   if (group->members().size() == 1) return self_communicator(name, rank());

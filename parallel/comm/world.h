@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,7 +19,9 @@ namespace nemocube {
 /// count as ranks of different nodes, for tests.
 class World {
  public:
-  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher.
+  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, and when the
+  /// launcher cannot start MPI again after another command. A rank that waits longer than the limit for the
+  /// others, here, in split() or at the end, ends the job (time_limit.h).
   explicit World(const Launch& launch, const CommOptions& options = {});
   /// All ranks together; waits for started operations. While an exception unwinds the stack MPI goes on:
   /// report_failure() (parallel/comm/failure.h) then ends the job.
@@ -51,8 +54,11 @@ class World {
   static void abort(int exit_code) noexcept;
 
  private:
-  friend class WatchdogPause;
+  friend class StorageTime;
   void find_neighbours();
+  /// A call of the library that waits for all ranks, with the limit of other waits.
+  template <class Fn>
+  auto in_time(const std::string& call, Fn&& fn) const;
 
   int uncaught_;
   std::shared_ptr<CommEngine> engine_;
@@ -61,16 +67,20 @@ class World {
   int local_rank_ = 0, local_size_ = 1, node_ = 0, nodes_ = 1;
 };
 
-/// While it lives, no wait of this rank is too long: for ranks that wait for work which rank 0 does alone.
-class WatchdogPause {
+/// While it lives, this rank waits longer for the others: for as long as `bytes` take on slow storage, beyond
+/// CommOptions::timeout_seconds. For ranks that wait for others which write or read files.
+class StorageTime {
  public:
-  explicit WatchdogPause(const World& world) : engine_(world.engine_) { ++engine_->watchdog_pauses; }
-  ~WatchdogPause() { --engine_->watchdog_pauses; }
-  WatchdogPause(const WatchdogPause&) = delete;
-  WatchdogPause& operator=(const WatchdogPause&) = delete;
+  StorageTime(const World& world, std::int64_t bytes) : engine_(world.engine_), bytes_(bytes) {
+    engine_->storage_bytes += bytes_;
+  }
+  ~StorageTime() { engine_->storage_bytes -= bytes_; }
+  StorageTime(const StorageTime&) = delete;
+  StorageTime& operator=(const StorageTime&) = delete;
 
  private:
   std::shared_ptr<CommEngine> engine_;
+  std::int64_t bytes_;
 };
 
 }  // namespace nemocube

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/allocator.h"
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "parallel/context_parallel/test_support.h"
 #include "tests/support/compare.h"
 #include "tests/support/ranks.h"

@@ -109,7 +109,9 @@ TEST_CASE("grid recipes: Nemotron 3 Nano on SQuAD, pipeline of 4 with experts on
     return Words{"model.pretrained_model_name_or_path=nano",
                  "dataset.path=" + (samples / "train.json").string(),
                  "validation_dataset.path=" + (samples / "validation.json").string(),
-                 "step_scheduler.max_steps=1", "checkpoint.checkpoint_dir=" + name};
+                 "step_scheduler.max_steps=1",
+                 "step_scheduler.val_every_steps=1",
+                 "checkpoint.checkpoint_dir=" + name};
   };
   Words alone = paths("one");
   for (const char* section : {"distributed=null", "dist_env=null"}) alone.emplace_back(section);

@@ -37,6 +37,21 @@ TEST_CASE("grid: without --groups each dimension, any names, an offset; text for
         "[1, 3]\n");
 }
 
+TEST_CASE("grid: groups of more ranks than anyone reads are summarised, or refused as JSON") {
+  const auto text = grid({"tp=8,dp=2000000"});
+  REQUIRE(text.exit_code == 0);
+  CHECK(text.out.starts_with(
+      "grid tp=8,dp=2000000: ranks 0 to 15999999\ntp: 2000000 groups of 8\n  [0, 1, 2, 3, "
+      "4, 5, 6, 7]\n  [8, 9,"));
+  CHECK(text.out.find("\n  ...\n  [15999992, 15999993, ") != std::string::npos);
+  CHECK(text.out.ends_with("  [7, 15, 23, 31, 39, 47, 55, 63, ..., 15999999]\n"));
+  CHECK(text.out.size() < 2000);
+  const auto json = grid({"tp=8,dp=2000000", "--json"});
+  CHECK(json.exit_code == 2);
+  CHECK(json.out.empty());
+  CHECK(json.err.find("--json lists every rank, here 32000000; want at most 4194304") != std::string::npos);
+}
+
 TEST_CASE("grid: mistakes end with exit code 2 and what is wrong") {
   const TestDir dir;
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases{

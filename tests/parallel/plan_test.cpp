@@ -47,6 +47,8 @@ TEST_CASE("plan: mistakes end with exit code 2 and what is wrong") {
       {{"--schedule", "gpipe", "--pp", "0", "--microbatches", "4"}, {"pp is 0"}},
       {{"--schedule", "gpipe", "--pp", "2", "--microbatches", "-1"}, {"-1 microbatches"}},
       {{"--schedule", "gpipe", "--pp", "2", "--microbatches", "999999999"}, {"more than 16777216"}},
+      {{"--schedule", "gpipe", "--pp", "1000000", "--microbatches", "1"},
+       {"a table of 1000000 rows and at least 1000002 columns", "want at most 16777216 cells"}},
   };
   for (auto [arguments, parts] : cases) {
     CAPTURE(parts.front());

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <fstream>
+#include <set>
 #include <thread>
 
 #include "data/safetensors/reader.h"
@@ -189,6 +191,9 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
   CAPTURE(result.err);
   CHECK(result.exit_code == 128 + SIGTERM);
   CHECK(result.err.find("stopped by signal 15") != std::string::npos);
+  // The whole command, mpirun and its options included.
+  CHECK(result.err.find(cat("to go on: ", NEMOCUBE_MPIRUN, " --oversubscribe --bind-to none -np 3 ",
+                            NEMOCUBE_BINARY, " train recipe.yaml --set ")) != std::string::npos);
   const auto steps = read_jsonl(dir / "straight" / "training.jsonl");
   CHECK(fs::canonical(dir / "straight" / "LATEST")
             .filename()
@@ -257,6 +262,92 @@ TEST_CASE("ranks: one that differs, or fails, ends the job with one message of i
   }
 }
 
+TEST_CASE("ranks: a setting of one rank from outside the recipe ends the job") {
+  const RunDir dir;
+  // Three ranks, of which the last one has another environment.
+  const auto run_with = [&](const std::string& variable, const Words& command) {
+    return run_process(
+        plus(mpirun(2, plus({"-x", "A=b"}, command)), plus({":", "-np", "1", "-x", variable}, command)),
+        dir.path());
+  };
+  const Words train = train_words("run", {"step_scheduler.global_batch_size=3"});
+  const fs::path golden = source_dir() / "tests" / "goldens" / "all_four";
+  struct Case {
+    std::string variable;
+    Words command;
+    std::string message;
+  };
+  const std::string weights = "NEMOAUTOMODEL_PP_BLOCK_WEIGHTS=mamba=2", isa = "ONEDNN_MAX_CPU_ISA=SSE41";
+  const std::string other_weights =
+      "the environment variable NEMOAUTOMODEL_PP_BLOCK_WEIGHTS is not the same on all ranks: rank 2 has "
+      "'mamba=2'; "
+      "ranks 0 and 1 have none";
+  const std::string other_isa =
+      "is not the same on all ranks: rank 2 has cpu_isa_sse41; ranks 0 and 1 have cpu_isa_";
+  const Case cases[] = {
+      {weights, train, other_weights},
+      {"NEMOTRONH_TP_PARALLEL_CE_IMPL=off", train, "rank 2 has 'off'; ranks 0 and 1 have none"},
+      {"OMP_NUM_THREADS=2", train,
+       "OMP_NUM_THREADS is not the same on all ranks: rank 2 has '2'; ranks 0 and 1"},
+      {"ONEDNN_DEFAULT_FPMATH_MODE=ANY", train,
+       "ONEDNN_DEFAULT_FPMATH_MODE) is not the same on all ranks: rank 2"},
+      {isa, train, other_isa},
+      {weights, {NEMOCUBE_BINARY, "eval", "recipe.yaml"}, other_weights},
+      {isa,
+       {NEMOCUBE_BINARY, "forward", "--model", golden.string(), "--input",
+        (golden / "input.safetensors").string(), "--output", (dir / "out").string()},
+       other_isa},
+      {isa, {NEMOCUBE_BINARY, "bench", "step", "--config", "model", "--batch", "3", "--seq", "8"}, other_isa},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.variable);
+    CAPTURE(c.command[1]);
+    const auto run = run_with(c.variable, c.command);
+    CAPTURE(run.err);
+    CHECK(run.exit_code == 2);
+    CHECK(run.err.find(c.message) != std::string::npos);
+    CHECK(lines_with(run.err, "error: ") == 1);
+  }
+  CHECK_FALSE(fs::exists(dir / "out"));
+  const Words allowed = plus(train, {"--set", "debug.allow_differing_instruction_sets=true"});
+  const auto run = run_with(isa, allowed);
+  CAPTURE(run.err);
+  CHECK(run.exit_code == 0);
+}
+
+TEST_CASE("ranks: eval, forward and bench step refuse ranks that read other things") {
+  const RunDir dir;
+  const fs::path golden = source_dir() / "tests" / "goldens" / "all_four";
+  fs::create_directories(dir / "other");
+  for (const char* name : {"samples"}) fs::create_directory_symlink(dir / name, dir / "other" / name);
+  fs::copy(dir / "model", dir / "other" / "model", fs::copy_options::recursive);
+  fs::copy(dir / "recipe.yaml", dir / "other" / "recipe.yaml");
+  std::string config = slurp(dir / "model" / "config.json");
+  spit(dir / "other" / "model" / "config.json", config + "\n");
+  const auto differs = [&](const Words& first, const Words& last, const std::string& message) {
+    CAPTURE(first[1]);
+    const auto run = run_process(plus(mpirun(2, plus({"-wdir", dir.path().string()}, first)),
+                                      plus({":", "-np", "1", "-wdir", (dir / "other").string()}, last)),
+                                 dir.path());
+    CAPTURE(run.err);
+    CHECK(run.exit_code == 2);
+    CHECK(run.err.find(message) != std::string::npos);
+  };
+  const Words eval{NEMOCUBE_BINARY, "eval", "recipe.yaml"};
+  differs(eval, eval, "what is read of rank 2 is not that of rank 0");
+  differs(eval, plus(eval, {"--set", "evaluation.max_new_tokens=3"}),
+          "the recipe of rank 2 is not that of rank 0");
+  const Words forward{NEMOCUBE_BINARY, "forward", "--model",
+                      "model",         "--input", (golden / "input.safetensors").string(),
+                      "--output",      "out"};
+  differs(forward, forward, "what is read of rank 2 is not that of rank 0");
+  differs(forward, plus(forward, {"--dtype", "bf16"}),
+          "the command line of rank 2 is not that of rank 0: '--dtype: bf16'");
+  const Words bench{NEMOCUBE_BINARY, "bench", "step", "--config", "model", "--batch", "3", "--seq", "8"};
+  differs(bench, bench, "what is read of rank 2 is not that of rank 0");
+  differs(bench, plus(bench, {"--microbatches", "2"}), "the command line of rank 2 is not that of rank 0");
+}
+
 TEST_CASE("ranks: when one is killed, all end soon, and none is left behind") {
   const RunDir dir;
   Process job(
@@ -278,4 +369,52 @@ TEST_CASE("ranks: when one is killed, all end soon, and none is left behind") {
     for (int i = 0; i < 500 && is_alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     CHECK_FALSE(is_alive(pid));
   }
+}
+
+TEST_CASE("ranks: each command under one mpirun says why it fails, and equal messages are written once") {
+  const RunDir dir;
+  const std::string program = NEMOCUBE_BINARY;
+  const auto run = run_process(
+      mpirun(3, {"sh", "-c",
+                 cat(program, " train no.yaml; ", program, " train no.yaml; ", program, " eval other.yaml")}),
+      dir.path());
+  CAPTURE(run.err);
+  CHECK(run.exit_code == 2);
+  CHECK(lines_with(run.err, "error: no.yaml: cannot open this recipe") == 2);
+  CHECK(lines_with(run.err, "error: other.yaml: cannot open this recipe") == 1);
+  CHECK(lines_with(run.err, "error: ") == 3);
+}
+
+TEST_CASE("ranks: a second command with MPI under one mpirun says that it cannot start") {
+  const std::string bench = cat(NEMOCUBE_BINARY, " bench comm --sizes 1k --seconds 0.001");
+  const auto run = run_process(mpirun(2, {"sh", "-c", cat(bench, "; ", bench)}));
+  CAPTURE(run.err);
+  CHECK(run.exit_code == 2);
+  CHECK(run.out.find("all_reduce") != std::string::npos);
+  CHECK(lines_with(run.err, "error: ") == 1);
+  CHECK(lines_with(run.err, "error: an earlier command under this mpirun has used MPI") == 1);
+}
+
+TEST_CASE("ranks: the processes and all their threads are named after the program") {
+  const RunDir dir;
+  const Words endless{"step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
+                      "step_scheduler.val_every_steps=null"};
+  Process job(mpirun(2, train_words("named", endless)), dir.path());
+  wait_for(dir / "named" / "training.jsonl");
+  const std::vector<int> ranks = children_of(job.pid());
+  REQUIRE(ranks.size() == 2);
+  const auto name = [](const fs::path& of) {
+    std::string text;
+    std::getline(std::ifstream(of / "comm"), text);
+    return text;
+  };
+  for (const int pid : ranks) {
+    CHECK(name(fs::path("/proc") / std::to_string(pid)) == "nemocube");
+    std::set<std::string> names;
+    for (const auto& thread : fs::directory_iterator(fs::path("/proc") / std::to_string(pid) / "task"))
+      names.insert(name(thread.path()));
+    CHECK(names == std::set<std::string>{"nemocube", "nemocube:comm"});
+  }
+  job.signal(SIGTERM);
+  job.wait();
 }

@@ -46,8 +46,8 @@ Verdict compare_bits(const Tensor& got, const Tensor& want) {
   if (got.shape() != want.shape() || got.dtype() != want.dtype())
     return {false, cat(got.dtype(), got.shape(), ", want ", want.dtype(), want.shape())};
   const Tensor a = got.as_contiguous().to(Device::cpu), b = want.as_contiguous().to(Device::cpu);
-  const auto* p = static_cast<const unsigned char*>(a.raw());
-  const auto* q = static_cast<const unsigned char*>(b.raw());
+  const auto* p = reinterpret_cast<const unsigned char*>(a.host_bytes());
+  const auto* q = reinterpret_cast<const unsigned char*>(b.host_bytes());
   for (std::int64_t i = 0; i < a.bytes(); ++i)
     if (p[i] != q[i]) {
       const auto at = static_cast<std::size_t>(i / size_of(a.dtype()));

@@ -23,12 +23,13 @@ bool has_cuda() {
 }
 
 std::vector<Device> test_devices() {
-  if (has_cuda()) return {Device::cpu, Device::cuda};
-  return {Device::cpu};
+  std::vector<Device> devices{Device::cpu, Device::guard};
+  if (has_cuda()) devices.push_back(Device::cuda);
+  return devices;
 }
 
 std::vector<DType> test_dtypes(Device device) {
-  if (device == Device::cpu) return {DType::f64, DType::f32, DType::bf16};
+  if (!device.is_cuda()) return {DType::f64, DType::f32, DType::bf16};
   return {DType::f32, DType::bf16};
 }
 

@@ -11,7 +11,7 @@ namespace nemocube::testing {
 /// CUDA devices are left out; with NEMOCUBE_TEST_CUDA=required in the environment it ends the process as failed.
 bool has_cuda();
 
-/// The devices that a test of an operation runs on: the CPU, and a CUDA device where there is one. Tests that use it
+/// The devices that a test of an operation runs on: the CPU, Device::guard, and a CUDA device where there is one. Tests that use it
 /// are in doctest's suite "cuda", which `make test-cuda` runs on the software GPU:
 ///     TEST_CASE("relu2: against the formula" * doctest::test_suite("cuda")) {
 ///       for (const Device device : test_devices()) {

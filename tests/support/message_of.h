@@ -5,11 +5,12 @@
 
 namespace nemocube::testing {
 
-/// The text of the Error that `fn()` throws; "no error" when it throws none.
-std::string message_of(const auto& fn) {
+/// The text of the exception that `fn()` throws; "no error" when it throws none.
+template <class Exception = Error, class Fn>
+std::string message_of(const Fn& fn) {
   try {
     fn();
-  } catch (const Error& error) {
+  } catch (const Exception& error) {
     return error.what();
   }
   return "no error";

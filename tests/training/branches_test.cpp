@@ -116,6 +116,46 @@ TEST_CASE("branches: what a recipe changes against that of the checkpoint is sai
   CHECK(lines == 2);
 }
 
+TEST_CASE("branches: text out of variables is in no file, and another value of them is said") {
+  ::setenv("NEMOCUBE_TEST_SECRET", "samples", 1);
+  const SavedRun dir;
+  fs::create_directory_symlink("samples", dir / "hunter2");
+  const auto run = [&](const char* value, const Overrides& more) {
+    ::setenv("NEMOCUBE_TEST_SECRET", value, 1);
+    Overrides all{"dataset.dataset_name=${oc.env:NEMOCUBE_TEST_SECRET}/train.json",
+                  "checkpoint.checkpoint_dir=new"};
+    all.insert(all.end(), more.begin(), more.end());
+    const std::string err = dir.err_of(all);
+    ::unsetenv("NEMOCUBE_TEST_SECRET");
+    return err;
+  };
+  run("hunter2", {"step_scheduler.max_steps=2"});
+  for (const auto& entry : fs::recursive_directory_iterator(dir / "new"))
+    if (entry.is_regular_file())
+      CHECK_MESSAGE(slurp(entry.path()).find("hunter2") == std::string::npos, entry.path());
+  const std::string config = slurp(dir / "new/LATEST/config.yaml"),
+                    written = "${oc.env:NEMOCUBE_TEST_SECRET}";
+  CHECK(config.find(cat("dataset_name: \"", written, "/train.json\"")) != std::string::npos);
+  const std::string same = run("hunter2", {"step_scheduler.max_steps=3"});
+  CHECK(same.find("step_scheduler.max_steps: 2 -> 3") != std::string::npos);
+  CHECK(same.find("dataset") == std::string::npos);
+  const std::string other = run("samples", {"step_scheduler.max_steps=4"});
+  CHECK(other.find(cat("has changed since this checkpoint: ", written,
+                       "/train.json: another value -> that of now")) != std::string::npos);
+  // The checkpoint of a program that wrote values.
+  std::string old = config;
+  const std::string mine = cat("\"", written, "/train.json\"");
+  old.replace(old.find(mine), mine.size(), "\"hunter2/train.json\"");
+  old.erase(old.find("# digest"));
+  const fs::path last = fs::canonical(dir / "new/LATEST");
+  spit(last / "config.yaml", old);
+  fs::remove(last / "checksums.json");
+  Json state = read_json_file(last / "state.json");
+  state.erase("origin");
+  spit(last / "state.json", dump_json(state));
+  CHECK(run("hunter2", {"step_scheduler.max_steps=5"}).find("dataset") == std::string::npos);
+}
+
 TEST_CASE("branches: checkpoints and logs name the program's version") {
   const SavedRun dir;
   const std::string version = run_process({NEMOCUBE_BINARY, "--version"}).out;

@@ -215,7 +215,7 @@ void bench_comm(World& world, const BenchCommOptions& o,
           const Tensor from = Tensor::zeros({c.bytes}, DType::u8, Device::cpu),
                        to = Tensor::zeros({c.bytes}, DType::u8, Device::cpu);
           const Timing copy = time_calls(world, o.seconds / 4, [&] {
-            std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(c.bytes));
+            std::memcpy(to.host_bytes(), from.host_bytes(), static_cast<std::size_t>(c.bytes));
             asm volatile("" ::: "memory");
           });
           c.copy_fraction = c.bus_bandwidth * copy.seconds / static_cast<double>(c.bytes);

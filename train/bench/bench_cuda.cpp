@@ -49,15 +49,17 @@ nlohmann::ordered_json case_json(const NamedCase& c, bool ok, const BenchOptions
 
 }  // namespace
 
-std::string_view bench_cuda_legend() {
-  return R"(On a CUDA device:
+std::string_view bench_cuda_legend(bool counted) {
+  return counted ? R"(Under tools/cuda_emulator/run --counters, counted in one call:
 MB        least memory traffic by the operation's contract: each operand once
-us        time of a call: median of the repeats; best us: the shortest; GB/s: MB over the median
-Under tools/cuda_emulator, counted in one call:
 DRAM MB   traffic between a modelled L2 and memory; of MB: DRAM MB over MB
 conflicts wavefronts of shared memory beyond those without bank conflicts
 spilled   bytes of spilled registers; registers: of a thread; "?" without ptxas; occupancy: the least of
           the kernels
+)"
+                 : R"(On a CUDA device:
+MB        least memory traffic by the operation's contract: each operand once
+us        time of a call: median of the repeats; best us: the shortest; GB/s: MB over the median
 )";
 }
 
@@ -74,11 +76,12 @@ BenchCuda::BenchCuda(const BenchCudaOptions& options, std::ostream& out) : optio
          << std::endl;
     return;
   }
+  const bool counted = kernel_counters_file().has_value();
   out_ << "device: " << device.name << ", compute capability " << device.major << '.' << device.minor << ", "
        << device.multiprocessors << " multiprocessors, L2 " << (device.l2_bytes >> 20)
        << " MiB\ndtype: " << options_.sizes.dtype << "\n\n"
-       << bench_cuda_legend() << '\n';
-  if (kernel_counters_file())
+       << bench_cuda_legend(counted) << '\n';
+  if (counted)
     print_row(out_, "op", "variant",
               {"MB", "DRAM MB", "of MB", "launches", "conflicts", "spilled", "registers", "occupancy"}, "ok",
               "shape");

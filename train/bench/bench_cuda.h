@@ -39,7 +39,7 @@ class BenchCuda {
   bool all_ok_ = true;
 };
 
-/// What each column and field means.
-std::string_view bench_cuda_legend();
+/// What each column and field means: of what is counted (kernel_counters.h), or of what is timed.
+std::string_view bench_cuda_legend(bool counted);
 
 }  // namespace nemocube

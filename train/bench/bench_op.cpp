@@ -10,7 +10,7 @@
 #include <sstream>
 #include <vector>
 
-#include "core/cuda/module.h"
+#include "core/kernel.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "core/tensor.h"
@@ -37,7 +37,7 @@ class CacheFlush {
             Tensor::empty({std::clamp(2 * machine.largest_cache(), least, most)}, DType::u8, Device::cpu)) {}
   void operator()() {
     const int value = ++count_ % 256;
-    auto* bytes = static_cast<char*>(memory_.raw());
+    auto* bytes = memory_.host_bytes();
     parallel_for(memory_.bytes(), 1, [=](std::int64_t begin, std::int64_t end) {
       std::memset(bytes + begin, value, static_cast<std::size_t>(end - begin));
     });
@@ -168,7 +168,7 @@ std::vector<const BenchEntry*> select(const BenchOpOptions& options) {
     ops.push_back(entry.op);
     if (!options.op.empty() && entry.op != options.op) continue;
     bool some = false;
-    if (options.sizes.device == Device::cuda && !cuda::has_kernels(entry.op)) continue;
+    if (options.sizes.device.is_cuda() && !runs_on_cuda(entry.op)) continue;
     for (const BenchCase& c : entry.make({options.sizes.dtype, true})) {
       some = some || selected(c.variant, options);
       const std::string name = options.op.empty() ? entry.op + ": " + c.variant : c.variant;
@@ -232,7 +232,7 @@ bool bench_on_cuda(const BenchOpOptions& options, const std::vector<const BenchE
 
 bool bench_op(const BenchOpOptions& options, std::ostream& out) {
   const std::vector<const BenchEntry*> entries = select(options);
-  if (options.sizes.device == Device::cuda) return bench_on_cuda(options, entries, out);
+  if (options.sizes.device.is_cuda()) return bench_on_cuda(options, entries, out);
   const Machine machine = describe_machine();
   log_info("bench op: measuring bandwidth and products");
   const Rates rates = measure_rates(machine, options.sizes.dtype, options.sizes.small);

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "data/json/test_dir.h"
+#include "train/bench/bench_cuda.h"
 #include "train/bench/bench_op.h"
 #include "train/bench/machine.h"
 #include "train/bench/rates.h"
@@ -100,4 +101,13 @@ TEST_CASE("median") {
   CHECK(median({4, 1, 3, 2}) == 2.5);
   CHECK(median({5}) == 5);
   CHECK_THROWS(median({}));
+}
+
+TEST_CASE("columns that are counted are explained where they are counted, times where they are timed") {
+  const std::string counted(bench_cuda_legend(true)), timed(bench_cuda_legend(false));
+  CHECK(counted.find("DRAM MB") != std::string::npos);
+  CHECK(counted.find("occupancy") != std::string::npos);
+  CHECK(counted.find("best us") == std::string::npos);
+  CHECK(timed.find("best us") != std::string::npos);
+  CHECK(timed.find("DRAM") == std::string::npos);
 }

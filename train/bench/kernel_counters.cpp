@@ -1,17 +1,17 @@
 #include "train/bench/kernel_counters.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 namespace nemocube {
 
 std::optional<std::filesystem::path> kernel_counters_file() {
-  const char* file = std::getenv("CUDA_EMULATOR_COUNTERS");
+  const char* file = environment_variable("CUDA_EMULATOR_COUNTERS");
   if (!file || !*file) return std::nullopt;
   return file;
 }

@@ -77,7 +77,7 @@ double Rates::bytes_per_second(std::int64_t bytes) const {
 
 std::vector<Bandwidth> measure_bandwidth(std::int64_t most_bytes) {
   const Tensor memory = Tensor::empty({most_bytes}, DType::u8, Device::cpu);
-  auto* const lines = static_cast<Line*>(memory.raw());
+  auto* const lines = reinterpret_cast<Line*>(memory.host_bytes());
   // Pages never written are all one page of zeros, which every cache holds.
   parallel_for(most_bytes / line_bytes, 1, [=](std::int64_t begin, std::int64_t end) {
     std::memset(lines + begin, 1, static_cast<std::size_t>((end - begin) * line_bytes));

@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/version.h"
+#include "data/files/regular_file.h"
 #include "data/files/staging_directory.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/checksums.h"
@@ -24,6 +25,8 @@ std::string name_in(const fs::path& dir, const fs::path& checkpoint) {
 }
 
 void check_whole(const fs::path& checkpoint) {
+  for (const auto& entry : fs::recursive_directory_iterator(checkpoint))
+    if (entry.is_other()) const RegularFile refused(entry.path());  // a FIFO, socket or device
   const auto sums = read_checksums(checkpoint);
   if (sums) return check_sums(checkpoint, *sums);
   require(!read_origin(checkpoint / "state.json"), (checkpoint / checksums_file).string(),
@@ -74,19 +77,25 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
     fail("checkpoint ", target.string(), ": ", e.what());
   }
   parent_ = {target.filename().string(), state.step, origin.serial};
-  on_rank_0(ranks_, [&] {
-    if (section_.max_recent_checkpoints) folder_.prune(*section_.max_recent_checkpoints, target);
-  });
+  prune();
   return target;
+}
+
+void Checkpoints::prune() const {
+  on_rank_0(ranks_, [&] {
+    const bool here = !parent_.name.empty() && !fs::path(parent_.name).has_parent_path();
+    if (section_.max_recent_checkpoints && here && folder_.later_than(parent_.steps).empty())
+      folder_.prune(*section_.max_recent_checkpoints, folder_.dir() / parent_.name);
+  });
 }
 
 void Checkpoints::note_losses(const fs::path& checkpoint, const std::map<std::string, double>& losses) const {
   on_rank_0(ranks_, [&] { folder_.note_losses(checkpoint, losses); });
 }
 
-void Checkpoints::recover(bool locked) const {
+void Checkpoints::recover(bool locked, const LoggedLosses& logged) const {
   on_rank_0(ranks_, [&] {
-    if (locked) folder_.recover();
+    if (locked) folder_.recover(logged);
   });
 }
 

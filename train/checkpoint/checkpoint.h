@@ -31,7 +31,7 @@
 /// must be seen by all (train/checkpoint/shared_directory.h). Rank 0 does everything else. All ranks call each
 /// function together, and with the same arguments unless a function says otherwise; all get the same result or
 /// all throw, with the text of the rank that failed (parallel/comm/together.h). Ranks wait for the slowest, which
-/// may take long: see WatchdogPause.
+/// may take long: see StorageTime.
 namespace nemocube {
 
 class Checkpoints {
@@ -51,9 +51,9 @@ class Checkpoints {
   void note_losses(const std::filesystem::path& checkpoint,
                    const std::map<std::string, double>& losses) const;
 
-  /// Completes renames that a killed run had begun and removes its temporary files, if `locked`: whether this
-  /// rank holds the lock of the directory (train/loop/run_lock.h). Rank 0 counts.
-  void recover(bool locked = true) const;
+  /// CheckpointFolder::recover(), if `locked`: whether this rank holds the lock of the directory
+  /// (train/loop/run_lock.h). Rank 0 counts.
+  void recover(bool locked = true, const LoggedLosses& logged = {}) const;
 
   /// The checkpoint to resume from: the one that the key restore_from names (LATEST, LOWEST_VAL, a name in
   /// checkpoint_dir, or a path), else CheckpointFolder::newest(). Throws Error when restore_from does not
@@ -66,6 +66,11 @@ class Checkpoints {
   /// Errors name the file and what in the file is damaged, missing, unexpected or of another shape. For a
   /// damaged checkpoint they also name the newest intact one before it.
   RunState load(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer);
+
+  /// Removes checkpoints beyond max_recent_checkpoints. save() does so too; a run that resumes calls prune() for
+  /// the save that a kill may have ended before this. Does nothing where the checkpoint loaded last lies elsewhere
+  /// or has later ones beside it.
+  void prune() const;
 
   /// How many checkpoints the next save() moves to abandoned/. Only for rank 0.
   std::size_t to_be_abandoned() const;

@@ -38,8 +38,10 @@ std::optional<std::int64_t> serial_of(const fs::path& checkpoint) {
 }
 
 void point(const fs::path& link, const fs::path& target) {
-  const fs::path fresh = temporary_sibling(link);
   std::error_code error;
+  if (fs::read_symlink(link, error) == target.filename()) return;
+  error.clear();
+  const fs::path fresh = temporary_sibling(link);
   fs::create_symlink(target.filename(), fresh, error);
   if (!error) fs::rename(fresh, link, error);
   if (std::error_code ignored; error) fs::remove(fresh, ignored);
@@ -47,15 +49,20 @@ void point(const fs::path& link, const fs::path& target) {
           error.message());
 }
 
+// Empty where there is no losses.json. Throws Error for a damaged one.
+Json read_losses(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / losses_file;
+  if (!fs::exists(file)) return Json::object();
+  if (const auto sums = read_checksums(checkpoint))
+    if (const auto sum = sums->find(losses_file); sum != sums->end()) check_sums(checkpoint, {*sum});
+  return read_json_file(file);
+}
+
 // A checkpoint without losses.json, or with a damaged one, is no candidate for LOWEST_VAL.
 std::optional<double> noted_loss(const fs::path& checkpoint, const std::string& set) {
-  const fs::path file = checkpoint / losses_file;
-  if (!fs::exists(file)) return std::nullopt;
   try {
-    if (const auto sums = read_checksums(checkpoint))
-      if (const auto sum = sums->find(losses_file); sum != sums->end()) check_sums(checkpoint, {*sum});
-    const Json json = read_json_file(file);
-    const auto loss = JsonView(json, file.string()).find(set);
+    const Json json = read_losses(checkpoint);
+    const auto loss = JsonView(json, (checkpoint / losses_file).string()).find(set);
     if (loss && std::isfinite(loss->number())) return loss->number();
   } catch (const Error& e) {
     log_warning(e.what());
@@ -152,8 +159,7 @@ void CheckpointFolder::publish(StagingDirectory& staging, const fs::path& target
 }
 
 void CheckpointFolder::settle(const fs::path& newest, const Origin& origin) const {
-  std::error_code none;
-  if (fs::read_symlink(dir_ / latest_link, none) != newest.filename()) point(dir_ / latest_link, newest);
+  point(dir_ / latest_link, newest);
   bool moved = false;
   if (!origin.parent.empty())
     for (const fs::path& c : later_than(origin.parent_steps))
@@ -177,7 +183,7 @@ void CheckpointFolder::set_aside(const fs::path& checkpoint) const {
            place.string());
 }
 
-void CheckpointFolder::recover() const {
+void CheckpointFolder::recover(const LoggedLosses& logged) const {
   std::error_code ignored;
   for (const fs::path& path : entries_of(dir_)) {
     const auto target = target_of_temporary(path.filename().string());
@@ -200,19 +206,33 @@ void CheckpointFolder::recover() const {
       if (const auto target = target_of_temporary(path.filename().string());
           target == losses_file || target == checksums_file)
         fs::remove(path, ignored);
-  const auto last = newest();
-  if (!last || !is_whole(*last) || !serial_of(*last)) return;
-  if (const auto origin = read_origin(*last / "state.json")) settle(*last, *origin);
+  if (const auto last = newest(); last && is_whole(*last) && serial_of(*last)) {
+    if (const auto origin = read_origin(*last / "state.json")) settle(*last, *origin);
+    if (logged) note_logged(*last, logged);
+  }
+  point_to_lowest();
+}
+
+void CheckpointFolder::note_logged(const fs::path& checkpoint, const LoggedLosses& logged) const {
+  try {
+    const Json noted = read_losses(checkpoint);
+    Json losses(logged(checkpoint, serial_of(checkpoint).value_or(0)));
+    if (noted.is_object()) losses.update(noted);
+    if (!losses.empty()) add_file(checkpoint, losses_file, dump_json(losses) + "\n");
+  } catch (const Error& e) {
+    log_warning(e.what());  // load() refuses the checkpoint, if this is the one to load
+  }
 }
 
 void CheckpointFolder::prune(std::int64_t keep, const fs::path& newest) const {
   std::vector<fs::path> all = published();
   std::erase(all, newest);
-  std::error_code ignored;
-  const fs::path best = fs::read_symlink(dir_ / lowest_link, ignored);
   const auto others = static_cast<std::size_t>(std::max<std::int64_t>(keep - 1, 0));
+  if (all.size() <= others) return;
+  std::error_code ignored;
+  const fs::path linked = fs::read_symlink(dir_ / lowest_link, ignored), best = lowest_of(all);
   for (std::size_t i = 0; i + others < all.size(); ++i) {
-    if (all[i].filename() == best) continue;
+    if (all[i] == best || all[i].filename() == linked) continue;
     // Rename before removing: removal takes long, and half a checkpoint must not look like a complete one.
     const fs::path doomed = temporary_sibling(dir_ / (pruned + all[i].filename().string()));
     std::error_code error;
@@ -232,18 +252,23 @@ void CheckpointFolder::note_losses(const fs::path& checkpoint,
   sync_directory(dir_);
 }
 
-void CheckpointFolder::point_to_lowest() const {
-  const fs::path link = dir_ / lowest_link;
+// The first of equals; empty where no checkpoint has a finite loss.
+fs::path CheckpointFolder::lowest_of(const std::vector<fs::path>& checkpoints) const {
   std::optional<double> lowest;
   fs::path best;
-  for (const fs::path& checkpoint : published()) {
+  for (const fs::path& checkpoint : checkpoints) {
     const auto loss = noted_loss(checkpoint, best_metric_key_);
     if (!loss || (lowest && *loss >= *lowest)) continue;
     lowest = loss;
     best = checkpoint;
   }
+  return best;
+}
+
+void CheckpointFolder::point_to_lowest() const {
+  const fs::path link = dir_ / lowest_link, best = lowest_of(published());
   std::error_code ignored;
-  if (lowest)
+  if (!best.empty())
     point(link, best);
   else if (!fs::exists(link))
     fs::remove(link, ignored);

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +14,11 @@
 /// a branch that the run has left. This class only renames, and removes what no longer has a final name.
 /// After every rename each checkpoint is still complete under some name.
 namespace nemocube {
+
+/// The validation losses, by name of the set, that the logs hold for the step of a published checkpoint with this
+/// serial.
+using LoggedLosses = std::function<std::map<std::string, double>(const std::filesystem::path& checkpoint,
+                                                                 std::int64_t serial)>;
 
 class CheckpointFolder {
  public:
@@ -43,12 +49,13 @@ class CheckpointFolder {
   /// parent's. Where abandoned/NAME is taken they become NAME.1, NAME.2 and so on.
   void publish(StagingDirectory& staging, const std::filesystem::path& target, const Origin& origin) const;
 
-  /// Completes renames that a killed process had begun and removes its temporary files. No other run may be
-  /// using the directory.
-  void recover() const;
+  /// Completes what a killed process had begun: renames, losses that it had logged and not yet noted in its
+  /// newest checkpoint, and the links. Removes its temporary files. No other run may be using the directory.
+  void recover(const LoggedLosses& logged = {}) const;
 
-  /// Removes the oldest checkpoints until `keep` are left, but never `newest` or the one that LOWEST_VAL
-  /// points to.
+  /// Removes the oldest checkpoints until `keep` are left, but never `newest` and never the one with the lowest
+  /// loss of the others. Where LOWEST_VAL points already depends on the loss of `newest`, which is noted after its
+  /// save has pruned; the same checkpoints are therefore kept whenever prune() is called again for it.
   void prune(std::int64_t keep, const std::filesystem::path& newest) const;
 
   /// Writes losses.json of a checkpoint: losses by name of the validation set.
@@ -57,6 +64,8 @@ class CheckpointFolder {
 
  private:
   void settle(const std::filesystem::path& newest, const Origin& origin) const;
+  std::filesystem::path lowest_of(const std::vector<std::filesystem::path>& checkpoints) const;
+  void note_logged(const std::filesystem::path& checkpoint, const LoggedLosses& logged) const;
   void set_aside(const std::filesystem::path& checkpoint) const;
   void point_to_lowest() const;
   std::filesystem::path dir_;

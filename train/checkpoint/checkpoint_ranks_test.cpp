@@ -110,8 +110,9 @@ bool is_part_of(const NemotronH& part, NemotronH& whole) {
   for (const Parameter& p : part.parameters().all()) {
     const Tensor own = p.own.reshape({-1}), all = whole.parameters().get(p.name).value.reshape({-1});
     p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
-      same = same && std::memcmp(own.narrow(0, local, count).raw(), all.narrow(0, global, count).raw(),
-                                 static_cast<std::size_t>(count * size_of(own.dtype()))) == 0;
+      same = same &&
+             std::memcmp(own.narrow(0, local, count).host_bytes(), all.narrow(0, global, count).host_bytes(),
+                         static_cast<std::size_t>(count * size_of(own.dtype()))) == 0;
     });
   }
   return same;

@@ -61,6 +61,10 @@ void check_sums(const std::filesystem::path& checkpoint, const FileSums& sums) {
 
 void add_file(const std::filesystem::path& checkpoint, const std::string& name, std::string_view text) {
   std::optional<FileSums> sums = read_checksums(checkpoint);
+  if (std::error_code none; std::filesystem::exists(checkpoint / name, none)) {
+    const bool summed = !sums || (sums->contains(name) && sums->at(name) == sum_of(text));
+    if (summed && sum_of_file(checkpoint / name) == sum_of(text)) return;
+  }
   if (sums && sums->erase(name) > 0) write_checksums(checkpoint, *sums);
   const FileSum sum = write_file_atomically(checkpoint / name, text);
   if (!sums) return;  // the checkpoint of a program that wrote none

@@ -105,15 +105,16 @@ void load_file(const fs::path& path, const std::vector<StateTensor>& into, bool 
   std::vector<std::string> missing;
   std::size_t used = 0;
   for (const StateTensor& t : into) {
-    if (!file.find(t.name)) {
+    const StoredTensor* stored = file.find(t.name);
+    if (!stored) {
       missing.push_back(t.name);
       continue;
     }
     if (parts) check_part(file, shards, t);
-    const Tensor source = file.tensor(t.name);
+    const Tensor source = file.meta(*stored);
     check_shape(path.string() + ": " + t.name, source, t.value.shape());
     check_dtype(path.string() + ": " + t.name, source, t.value.dtype());
-    t.value.copy_from(source);
+    file.read(*stored, 0, t.value);
     ++used;
   }
   require(missing.empty(), path.string(), ": ", missing.size(), " tensors are missing, the first is '",

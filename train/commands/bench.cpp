@@ -13,6 +13,7 @@
 #include "train/bench/machine.h"
 #include "train/commands/commands.h"
 #include "train/loop/from_recipe.h"
+#include "train/loop/inputs.h"
 
 namespace nemocube {
 namespace {
@@ -99,6 +100,19 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
           {"peak_bytes_all_ranks", r.peak_bytes_all_ranks()}};
 }
 
+Inputs inputs_of_step(const BenchStepOptions& o, const Recipe& recipe) {
+  Inputs inputs{"the command line",
+                cat("--batch: ", o.batch, "\n--seq: ", o.seq, "\n--microbatches: ", o.microbatches,
+                    "\n--steps: ", o.steps, "\n--dtype: ", o.dtype, "\n--activation-checkpointing: ",
+                    o.activation_checkpointing ? "yes" : "no", "\n", describe(recipe)),
+                {},
+                recipe.debug.allow_differing_instruction_sets};
+  // Where the file is missing, reading the configuration says so.
+  const auto config = std::filesystem::is_directory(o.config) ? o.config / "config.json" : o.config;
+  if (std::filesystem::is_regular_file(config)) inputs.files.insert(config);
+  return inputs;
+}
+
 void add_step(Command& bench) {
   struct Options {
     BenchStepOptions step;
@@ -132,6 +146,7 @@ void add_step(Command& bench) {
     o->step.activation_checkpointing |= recipe.distributed.activation_checkpointing;
     World world(launch, comm_options(recipe));
     o->step.dtype = parse_weight_dtype(o->dtype);
+    want_same_inputs(world, inputs_of_step(o->step, recipe));
     o->step.on_step = [steps = o->step.steps](std::int64_t step, double seconds) {
       log_info("bench step: step ", step, " of ", steps, " took ", seconds, " s",
                step == 0 && steps > 1 ? " (left out of the median)" : "");
@@ -152,7 +167,8 @@ void add_op(Command& bench) {
   auto o = std::make_shared<Options>();
   Command* command =
       bench.add_subcommand("op", "Single operations: correctness, time and distance to the floor");
-  command->footer("Columns:\n" + std::string(bench_op_legend()) + "\n" + std::string(bench_cuda_legend()));
+  command->footer("Columns:\n" + std::string(bench_op_legend()) + "\n" +
+                  std::string(bench_cuda_legend(false)) + "\n" + std::string(bench_cuda_legend(true)));
   command->add_option("--op", o->op.op, "one operation; default: all");
   command->add_option("--variant", o->op.variant, "cases whose variant contains this")->capture_default_str();
   command

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/quote.h"
 #include "parallel/comm/launch.h"
+#include "train/recipe/words.h"
 
 namespace nemocube {
 
@@ -113,10 +115,32 @@ void Command::refuse_unknown_subcommand(int argc, char** argv) const {
   fail("no subcommand '", argv[1], "' (there are: ", known, ")");
 }
 
+// For each unknown option that resembles one of the subcommand given: "; the nearest option to --x is --y".
+std::string Command::nearest_options() const {
+  std::vector<std::string> known;
+  for (const CLI::App* app = app_.get(); app != nullptr;) {
+    for (const CLI::Option* option : app->get_options())
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    const auto subcommands = app->get_subcommands();
+    app = subcommands.empty() ? nullptr : subcommands[0];
+  }
+  std::string text;
+  for (const std::string& word : app_->remaining(true)) {
+    if (!word.starts_with("--") || word.size() == 2) continue;
+    const std::string name = word.substr(0, word.find('='));
+    const std::string guess = recipe::nearest(name, known);
+    if (recipe::edit_distance(name, guess) <= name.size() / 3)
+      text += cat("; the nearest option to ", excerpt(name), " is ", guess);
+  }
+  return text;
+}
+
 void Command::parse(int argc, char** argv) {
   refuse_unknown_subcommand(argc, argv);
   try {
     app_->parse(argc, argv);
+  } catch (const CLI::ExtrasError& e) {
+    fail(e.what(), nearest_options(), "\n  Run with --help for more information.");
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() != 0) fail(e.what(), "\n  Run with --help for more information.");
     app_->exit(e);  // --help and --version

@@ -68,6 +68,7 @@ class Command {
   explicit Command(std::shared_ptr<CLI::App> app) : app_(std::move(app)) {}
   Option* keep(CLI::Option* option) { return &options_.emplace_back(option); }
   void refuse_unknown_subcommand(int argc, char** argv) const;
+  std::string nearest_options() const;
 
   std::shared_ptr<CLI::App> app_;
   std::deque<Option> options_;

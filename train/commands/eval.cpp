@@ -10,6 +10,7 @@
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
 #include "train/loop/from_recipe.h"
+#include "train/loop/inputs.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 #include "train/recipe/variables.h"
@@ -58,6 +59,7 @@ void run(const EvalArguments& options, const Launch& launch) {
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
+  want_same_inputs(world, recipe, RecipeUse::evaluate);
   RunRanks ranks(world, recipe.distributed, settings);
   LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, ranks.divide());
   ParallelModel* parallel = ranks.parallel();

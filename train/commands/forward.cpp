@@ -8,6 +8,7 @@
 #include "ops/cross_entropy/cross_entropy.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "train/commands/commands.h"
+#include "train/loop/inputs.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 
@@ -54,7 +55,13 @@ Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
 void run(const ForwardArguments& options, const Launch& launch) {
   settle_model_device(options.device, model_operations());
   if (launch.rank == 0) check_output_place(options.output);
+  const std::filesystem::path folder = find_model(options.model);
   World world(launch);
+  Inputs inputs{"the command line",
+                cat("--dtype: ", options.dtype, "\n--grads: ", options.grads ? "yes" : "no"),
+                files_of_model(folder)};
+  inputs.files.insert(options.input);
+  want_same_inputs(world, inputs);
   const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
   std::unique_ptr<DataParallel> parallel;  // of several ranks
   Divide divide;
@@ -64,7 +71,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
                 parallel = std::make_unique<DataParallel>(
                     m, groups, DataParallelOptions{.level = ZeroLevel::none}, Device::cpu);
               }};
-  LoadedModel loaded = load_model(find_model(options.model), parse_weight_dtype(options.dtype), divide);
+  LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), divide);
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
   const Tensor ids = file.tensor("input_ids");

@@ -90,8 +90,19 @@ std::vector<Request> requests(const GridArguments& o, const HypercubeGrid& grid)
   return all;
 }
 
-// Writes each line as soon as it is known: the text of all ranks of a large grid may not fit in memory.
+/// More would be tens of MB of text, or, with the largest grids, more than any disk holds.
+constexpr std::int64_t most_listed_ranks = std::int64_t{1} << 22;
+
+std::int64_t listed_ranks(const std::vector<Request>& requests) {
+  std::int64_t sum = 0;
+  for (const Request& r : requests) sum += r.groups.count() * r.groups.size();
+  return sum;
+}
+
 void print_json(const std::vector<Request>& requests) {
+  require(listed_ranks(requests) <= most_listed_ranks, "grid: --json lists every rank, here ",
+          listed_ranks(requests), "; want at most ", most_listed_ranks,
+          ", with fewer --groups or a smaller grid. Without --json large groups are summarised");
   std::cout << "{\"groups\": {";
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const RankGroups& groups = requests[i].groups;
@@ -106,17 +117,29 @@ void print_json(const std::vector<Request>& requests) {
   std::cout << "}}\n";
 }
 
+/// The first `most` ranks of a group, and its last one.
+void print_ranks(const RankGroups& groups, std::int64_t group, std::int64_t most) {
+  std::cout << "  [";
+  for (std::int64_t k = 0; k < std::min(groups.size(), most); ++k)
+    std::cout << (k == 0 ? "" : ", ") << groups.rank(group, k);
+  if (groups.size() > most) std::cout << ", ..., " << groups.rank(group, groups.size() - 1);
+  std::cout << "]\n";
+}
+
+/// Groups of many ranks are summarised: the first ones and the last one.
 void print_text(const HypercubeGrid& grid, const std::vector<Request>& requests) {
+  constexpr std::int64_t most = 8;
+  const bool all = listed_ranks(requests) <= most_listed_ranks;
   std::cout << "grid " << to_string(grid.dimensions()) << ": ranks " << grid.offset() << " to "
             << grid.offset() + grid.size() - 1 << '\n';
   for (const auto& [text, groups] : requests) {
     std::cout << text << ": " << groups.count() << (groups.count() == 1 ? " group of " : " groups of ")
               << groups.size() << '\n';
-    for (std::int64_t g = 0; g < groups.count(); ++g) {
-      std::cout << "  [";
-      for (std::int64_t k = 0; k < groups.size(); ++k) std::cout << (k == 0 ? "" : ", ") << groups.rank(g, k);
-      std::cout << "]\n";
-    }
+    const std::int64_t shown = all ? groups.count() : std::min(groups.count(), most);
+    for (std::int64_t g = 0; g < shown; ++g) print_ranks(groups, g, all ? groups.size() : most);
+    if (shown == groups.count()) continue;
+    std::cout << "  ...\n";
+    print_ranks(groups, groups.count() - 1, most);
   }
 }
 

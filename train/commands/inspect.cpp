@@ -40,9 +40,10 @@ void inspect_model(const InspectArguments& options) {
     };
     std::cout << dump_json({{"pattern", to_pattern(config.blocks)},
                             {"tensors", count.tensors},
-                            {"parameters", count.elements},
+                            {"parameters", count.parameters()},
+                            {"buffer_elements", count.buffers},
                             {"mtp_tensors", mtp_count.tensors},
-                            {"mtp_parameters", mtp_count.elements},
+                            {"mtp_parameters", mtp_count.parameters()},
                             {"specs", listed(specs)},
                             {"mtp_specs", listed(mtp)}},
                            -1)
@@ -60,11 +61,13 @@ void inspect_model(const InspectArguments& options) {
       std::cout << "  " << std::setw(64) << s.name << to_string(s.shape) << (s.buffer ? "  buffer" : "")
                 << '\n';
   const double flops = forward_flops_per_token(config, 4096).total();
-  std::cout << "\ntensors     " << count.tensors << " (each expert counted)\nparameters  " << count.elements
-            << '\n';
+  std::cout << "\ntensors     " << count.tensors << " (each expert counted)\nparameters  "
+            << count.parameters() << '\n';
+  if (count.buffers > 0)
+    std::cout << "buffers     " << count.buffers << " numbers, which no optimizer changes\n";
   if (mtp_count.tensors > 0)
     std::cout << "with multi-token prediction: tensors " << count.tensors + mtp_count.tensors
-              << ", parameters " << count.elements + mtp_count.elements << '\n';
+              << ", parameters " << count.parameters() + mtp_count.parameters() << '\n';
   std::cout << "forward     " << flops * 1e-9
             << " GFLOP a token at 4096 tokens a sequence; training three times that\n";
 }

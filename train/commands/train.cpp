@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "train/commands/commands.h"
+#include "train/commands/resume_command.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/loop/from_recipe.h"
 #include "train/loop/run.h"
@@ -46,36 +47,25 @@ void report_no_effect(const Recipe& recipe) {
   if (!keys.empty()) log_info(recipe.file, ": without effect in this build: ", keys);
 }
 
-/// `text` as one word of a shell's command line.
-std::string shell_word(const std::string& text) {
-  constexpr auto plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./,:=@%";  // not special to a shell
-  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
-
 /// The command that goes on from the newest checkpoint of a run.
-std::string resume_command(const TrainArguments& options, const Recipe& recipe) {
-  std::string command = "nemocube train " + shell_word(options.recipe.string());
-  for (const std::string& o : options.overrides) command += " --set " + shell_word(o);
+std::string command_to_go_on(const TrainArguments& options, const Recipe& recipe, int ranks) {
+  CommandWords program{"nemocube", "train", options.recipe.string()}, more;
+  for (const std::string& o : options.overrides) program.insert(program.end(), {"--set", o});
   // The checkpoint that this run started from is not the newest any more.
-  if (recipe.checkpoint.restore_from) command += " --set checkpoint.restore_from=LATEST";
-  return command;
+  if (recipe.checkpoint.restore_from) more = {"--set", "checkpoint.restore_from=LATEST"};
+  return resume_command(program, more, ranks, command_lines_of_ancestors());
 }
 
-void report(const TrainArguments& options, const Recipe& recipe, const RunResult& result) {
+void report(const TrainArguments& options, const Recipe& recipe, int ranks, const RunResult& result) {
   if (result.signal != 0 && recipe.checkpoint.enabled)
-    log_info("to go on: ", resume_command(options, recipe));
+    log_info("to go on: ", command_to_go_on(options, recipe, ranks));
   log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));
 }
 
 void run(TrainArguments options, const Launch& launch) {
   override_device(options.overrides, options.device);
   Recipe recipe = load_recipe(options.recipe, options.overrides);
-  const bool sgd = recipe.optimizer->kind == OptimizerKind::sgd;
-  settle_model_device(recipe.device, training_operations(sgd ? "sgd" : "adamw"),
+  settle_model_device(recipe.device, training_operations(operation_of(recipe.optimizer->kind)),
                       asked_device(recipe, options.device));
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
@@ -90,7 +80,7 @@ void run(TrainArguments options, const Launch& launch) {
     World world(launch, comm_options(recipe));
     result = run_training(recipe, settings, world);
   }
-  if (launch.rank == 0) report(options, recipe, result);
+  if (launch.rank == 0) report(options, recipe, launch.size, result);
   // The shell's convention for a process that a signal ended, so that launchers know the run is not complete.
   if (result.signal != 0) std::exit(128 + result.signal);
 }

@@ -70,7 +70,7 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
       return std::make_shared<MockDataset>(options);
     }
     case DatasetKind::tokens:
-      return open_tokens_dataset(dataset_file(section));
+      return std::make_shared<TokensDataset>(dataset_file(section));
   }
   throw std::logic_error("dataset kind");
 }

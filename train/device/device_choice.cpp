@@ -1,8 +1,9 @@
 #include "train/device/device_choice.h"
 
-#include "core/cuda/module.h"
 #include "core/error.h"
+#include "core/kernel.h"
 #include "core/log.h"
+#include "train/optimizer/optimizer.h"
 
 namespace nemocube {
 namespace {
@@ -12,7 +13,7 @@ std::string obstacle(std::span<const std::string_view> operations) {
   if (!cuda::backend_missing().empty()) return cuda::backend_missing();
   std::string missing;
   for (const std::string_view op : operations)
-    if (!cuda::has_kernels(op)) missing += cat(missing.empty() ? "" : ", ", op);
+    if (!runs_on_cuda(op)) missing += cat(missing.empty() ? "" : ", ", op);
   return missing.empty() ? cuda::unavailable() : "no CUDA kernels yet for " + missing;
 }
 
@@ -38,16 +39,16 @@ Device choose_device(DeviceChoice choice, std::span<const std::string_view> oper
 }
 
 std::vector<std::string_view> model_operations() {
-  return {"attention", "causal_conv1d",        "embedding", "gated_rmsnorm", "grouped_linear",
-          "linear",    "linear_cross_entropy", "permute",   "relu2",         "rmsnorm",
-          "router",    "select_rows",          "ssd_scan"};
+  std::vector<std::string_view> all = operations();
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::sgd})
+    std::erase(all, operation_of(kind));
+  return all;
 }
 
 std::vector<std::string_view> training_operations(std::string_view optimizer) {
-  std::vector<std::string_view> operations = model_operations();
-  operations.push_back("global_norm");
-  operations.push_back(optimizer);
-  return operations;
+  std::vector<std::string_view> all = model_operations();
+  all.push_back(optimizer);
+  return all;
 }
 
 void settle_model_device(DeviceChoice choice, std::span<const std::string_view> operations,

@@ -26,8 +26,8 @@ DeviceChoice parse_device(const std::string& text);
 Device choose_device(DeviceChoice choice, std::span<const std::string_view> operations,
                      std::string_view asked);
 
-/// The operations of NemotronH: of a forward pass with a loss, and those that training adds with an optimizer of
-/// this name ("adamw", "sgd").
+/// The operations of a model: all that have kernels, without the optimizers; and with the optimizer of this name
+/// (operation_of).
 std::vector<std::string_view> model_operations();
 std::vector<std::string_view> training_operations(std::string_view optimizer);
 

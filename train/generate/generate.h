@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "model/nemotron_h.h"
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/logging/progress.h"

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "data/files/regular_file.h"
 #include "data/json/atomic_file.h"
 
 namespace nemocube {
@@ -56,7 +57,7 @@ nlohmann::json results(const std::string& line) {
   return kept;
 }
 
-bool precedes(const std::string& line, std::int64_t first_step) {
+bool precedes(std::string_view line, std::int64_t first_step) {
   const auto record = nlohmann::json::parse(line, nullptr, false);
   if (!record.is_object()) return false;
   const auto step = record.find("step");
@@ -122,7 +123,8 @@ void JsonlWriter::open() {
   std::error_code error;
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), error);
   require(!error, path_.string(), ": cannot create the folder of this log: ", error.message());
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  // O_NONBLOCK: opening a FIFO does not wait for a reader, and fails.
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   require(file_ >= 0, path_.string(), ": cannot open this log: ", std::strerror(errno));
 }
 
@@ -147,7 +149,9 @@ void JsonlWriter::append(const JsonLine& line) {
 
 bool is_run_log(const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return true;  // whoever opens it will say more
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::is_fifo(status) || std::filesystem::is_socket(status)) return false;
+  if (!std::filesystem::is_regular_file(status)) return true;  // whoever opens it will say more
   constexpr std::string_view beginning = "{\"step\": ";
   std::string head(beginning.size(), '\0');
   std::ifstream in(path, std::ios::binary);
@@ -158,17 +162,14 @@ bool is_run_log(const std::filesystem::path& path) {
 
 std::int64_t copy_log(const std::filesystem::path& from, const std::filesystem::path& to,
                       std::int64_t first_step) {
-  std::ifstream in(from, std::ios::binary);
-  require(in.good(), from.string(), ": cannot read this log");
-  std::string kept, line;
+  std::string kept;
   std::int64_t dropped = 0;
-  while (std::getline(in, line)) {
+  for_each_file_line(from, most_line_bytes, [&](std::string_view line, std::int64_t) {
     if (precedes(line, first_step))
-      kept += line + "\n";
+      kept += cat(line, "\n");
     else
       ++dropped;
-  }
-  require(!in.bad(), from.string(), ": cannot read this log to its end");
+  });
   write_file_atomically(to, kept);
   return dropped;
 }
@@ -182,6 +183,9 @@ std::filesystem::path free_name(const std::filesystem::path& path) {
 }
 
 bool is_repeated(const std::filesystem::path& log, const std::filesystem::path& newer) {
+  std::error_code error;
+  for (const auto& file : {log, newer})  // reading a FIFO would wait, reading a device might not end
+    if (std::filesystem::is_other(file, error)) return false;
   std::ifstream a(log, std::ios::binary), b(newer, std::ios::binary);
   if (!a.good()) return false;
   for (std::string old_line, new_line; std::getline(a, old_line);)

@@ -54,6 +54,8 @@ class JsonlWriter {
   int file_ = -1;
 };
 
+inline constexpr std::int64_t most_line_bytes = std::int64_t{1} << 30;  ///< more than any log line has
+
 /// Whether a file can be the log of a run: it starts like a log line, is empty or does not exist.
 bool is_run_log(const std::filesystem::path& path);
 

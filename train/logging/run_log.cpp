@@ -47,6 +47,17 @@ std::map<fs::path, NumberedLog> numbered(const fs::path& folder, std::string_vie
   return found;
 }
 
+// Moves `log` to abandoned/NAME beside it.
+void abandon(const fs::path& log, const fs::path& name) {
+  const fs::path folder = log.parent_path() / "abandoned";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const fs::path place = fs::exists(folder / name) ? free_name(folder / name) : folder / name;
+  if (!error) fs::rename(log, place, error);
+  require(!error, log.string(), ": cannot be kept as ", place.string(), ": ", error.message());
+  log_info(log.string(), " is that of a branch that no run goes on from: moved to ", place.string());
+}
+
 }  // namespace
 
 std::string utc_timestamp(std::chrono::system_clock::time_point time) {
@@ -100,7 +111,7 @@ RunLog::RunLog(fs::path folder, std::span<const std::string> validation_sets, co
   for (const std::string& name : wanted_)
     require(is_run_log(folder_ / name), (folder_ / name).string(),
             ": is in the way and no log of a training run; want another checkpoint.checkpoint_dir");
-  take_over(start_.serial - 1);
+  complete_branches(folder_, start_.serial - 1);
 }
 
 std::string RunLog::file_name(const std::string& validation_set) {
@@ -120,19 +131,9 @@ std::vector<fs::path> RunLog::logs() const {
   return found;
 }
 
-void RunLog::abandon(const fs::path& log, const fs::path& name) const {
-  const fs::path folder = folder_ / "abandoned";
-  std::error_code error;
-  fs::create_directories(folder, error);
-  const fs::path place = fs::exists(folder / name) ? free_name(folder / name) : folder / name;
-  if (!error) fs::rename(log, place, error);
-  require(!error, log.string(), ": cannot be kept as ", place.string(), ": ", error.message());
-  log_info(log.string(), " is that of a branch that no run goes on from: moved to ", place.string());
-}
-
 // A kill between two of these renames leaves the rest to the next call, which finds NAME missing or old.
-void RunLog::take_over(std::int64_t serial) const {
-  for (const auto& [path, log] : numbered(folder_, branch_mark)) {
+void RunLog::complete_branches(const fs::path& folder, std::int64_t serial) {
+  for (const auto& [path, log] : numbered(folder, branch_mark)) {
     if (log.number > serial) continue;
     if (fs::exists(log.path)) abandon(log.path, log.path.filename());
     std::error_code error;
@@ -179,7 +180,7 @@ void RunLog::keep_branch() {
   if (ending_.empty()) return;
   files_.clear();
   ending_.clear();
-  take_over(start_.serial);
+  complete_branches(folder_, start_.serial);
 }
 
 JsonlWriter& RunLog::file(const std::string& name) {

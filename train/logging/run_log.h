@@ -94,12 +94,13 @@ class RunLog {
   void keep_branch();
 
   static std::string file_name(const std::string& validation_set);
+  /// Completes the renames of keep_branch() in `folder` for runs whose first checkpoint has a serial of at most
+  /// `serial`. The logs then belong to the checkpoint with this serial.
+  static void complete_branches(const std::filesystem::path& folder, std::int64_t serial);
 
  private:
   std::vector<std::filesystem::path> logs() const;
   void begin();
-  void take_over(std::int64_t serial) const;
-  void abandon(const std::filesystem::path& log, const std::filesystem::path& name) const;
   JsonlWriter& file(const std::string& name);
 
   std::filesystem::path folder_;

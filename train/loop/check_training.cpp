@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "core/log.h"
-#include "core/memory_limit.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/loop/from_recipe.h"
@@ -42,19 +41,6 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-void report_memory(const std::vector<MemoryItem>& items, const RankPlan& plan) {
-  log_info(memory_sentence(items, plan));
-  const MemoryLimit limit = memory_limit();
-  if (total_bytes(items) > limit.bytes)
-    log_warning("that is more than there is: ", bytes_text(limit.bytes), " (", limit.name,
-                "). Lower step_scheduler.local_batch_size, or set distributed.activation_checkpointing or "
-                "model.torch_dtype: bf16");
-  else if (const std::int64_t ranks = plan.grid.ranks();
-           ranks > 1 && total_bytes(items) * ranks > limit.bytes)
-    log_warning("that is more than there is here for ", ranks, " ranks: ", bytes_text(limit.bytes), " (",
-                limit.name, "), so they need several machines");
-}
-
 }  // namespace
 
 void check_training(const Recipe& recipe, std::int64_t ranks) {
@@ -93,7 +79,10 @@ void check_training(const Recipe& recipe, std::int64_t ranks) {
   problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
   problems.report();
   if (ranks > 1) log_info(plan.text);
-  report_memory(memory_of_run(recipe, *model, loader->dataset(), plan), plan);
+  const auto memory = memory_of_run(recipe, *model, loader->dataset(), plan);
+  log_info(memory_sentence(memory, plan));
+  if (const std::string warning = memory_warning(recipe, memory, model->dtype(), plan); !warning.empty())
+    log_warning(warning);
 }
 
 }  // namespace nemocube

@@ -49,15 +49,15 @@ class Run {
         schedule_(make_schedule(recipe, plan_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
-        checkpoints_(recipe.checkpoint, describe(recipe), ranks_.group(), ranks_.layout()),
+        checkpoints_(recipe.checkpoint, describe_for_file(recipe), ranks_.group(), ranks_.layout()),
         validation_(recipe, loaded_.model->config()) {
-    want_same_inputs(recipe, ranks_);
     if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
     ranks_.check_pipeline_fill(plan_.microbatches);
     if (!ranks_.first()) return;
+    warn_before_memory_runs_out();
     std::vector<std::string> validation_sets;
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
     log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets,
@@ -82,6 +82,7 @@ class Run {
       return signal_ != 0;
     };
     stop_here_ = [&] { return signals.received() != 0; };
+    prune_after_kill();
     bool complete = make_up_validation(asked);
     bool stopped = asked();
     StepProgress progress;
@@ -135,9 +136,14 @@ class Run {
 
   /// Of the whole model.
   std::int64_t trainable_parameters() const {
-    std::vector<TensorSpec> specs = tensor_specs(loaded_.model->config());
-    std::erase_if(specs, [](const TensorSpec& t) { return t.buffer; });
-    return count_tensors(specs).elements;
+    return count_tensors(tensor_specs(loaded_.model->config())).parameters();
+  }
+
+  /// Of the whole model with moments and masters, at most.
+  std::int64_t checkpoint_bytes() const {
+    const DType dtype = loaded_.model->dtype();
+    return count_tensors(tensor_specs(loaded_.model->config())).elements *
+           (size_of(dtype) + 3 * size_of(accumulate_dtype(dtype)));
   }
 
   std::string first_signal_text() const {
@@ -158,6 +164,16 @@ class Run {
                                           : cat("; the newest checkpoint is ", result_.checkpoint.string()));
   }
 
+  void warn_before_memory_runs_out() const {
+    const NemotronHConfig& config = loaded_.model->config();
+    const NemotronH whole(config, loaded_.model->dtype(), Device::meta);
+    const auto memory = memory_of_run(recipe_, whole, loader_.dataset(), ranks_.plan());
+    const std::string warning = memory_warning(recipe_, memory, whole.dtype(), ranks_.plan());
+    if (warning.empty()) return;
+    log_info(memory_sentence(memory, ranks_.plan()));
+    log_warning(warning);
+  }
+
   // A model trained with a tokenizer from elsewhere is saved with it.
   void carry_tokenizer() {
     if (!tokenizer_) return;
@@ -168,8 +184,13 @@ class Run {
 
   void resume() {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
-    const WatchdogPause pause(ranks_.world());  // rank 0 alone checks all files
-    checkpoints_.recover(lock_ && lock_->held());
+    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone checks all files
+    const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
+    checkpoints_.recover(
+        lock_ && lock_->held(), [&](const std::filesystem::path& checkpoint, std::int64_t serial) {
+          RunLog::complete_branches(folder, serial);
+          return validation_.logged_losses(folder, CheckpointFolder::steps_in(checkpoint) - 1);
+        });
     const auto from = checkpoints_.find();
     if (!from) return;
     if (ranks_.first()) report_recipe_changes(*from, recipe_);
@@ -186,6 +207,12 @@ class Run {
     log_info("resumed from ", from->string(), ", which has ", counted(state_.step, "step"), " done");
     result_.checkpoint = *from;
     saved_steps_ = state_.step;
+  }
+
+  void prune_after_kill() const {
+    if (!recipe_.checkpoint.enabled) return;
+    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone removes files
+    checkpoints_.prune();
   }
 
   // Validates after the last step before this start, where that was due and an earlier process did not finish
@@ -232,7 +259,7 @@ class Run {
   }
 
   void save() {
-    const WatchdogPause pause(ranks_.world());  // rank 0 alone publishes and prunes
+    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone publishes and prunes
     if (lock_) lock_->renew_if_lost();
     result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
     saved_steps_ = state_.step;
@@ -362,6 +389,7 @@ class Run {
 
 RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world) {
   check_kernel_choice(recipe.kernels);
+  want_same_inputs(world, recipe, RecipeUse::train);  // before the ranks form groups
   try {
     return Run(recipe, settings, world).train();
   } catch (const OutOfMemory& e) {

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "data/json/test_dir.h"
 #include "train/loop/run_lock.h"
 
@@ -55,6 +57,23 @@ TEST_CASE("run directory: one that can be made or written passes, and nothing is
   CHECK_THROWS_WITH_AS(check_run_directory(dir / "file/new"), doctest::Contains("not a directory"), Error);
   fs::create_symlink(dir / "gone", dir / "link");
   CHECK_THROWS_WITH_AS(check_run_directory(dir / "link/new"), doctest::Contains("link to nothing"), Error);
+}
+
+TEST_CASE("run directory: file systems that take no files are refused, to root as well") {
+  for (const char* place : {"/proc/nemocube", "/proc/nemocube/deep/run", "/proc"})
+    CHECK_THROWS_WITH_AS(check_run_directory(place),
+                         doctest::Contains("'/proc' is on a file system of the kernel"), Error);
+  // Without the right to mount one, a read-only file system has to be there already.
+  std::ifstream mounts("/proc/self/mounts");
+  std::string device, place, kind, options, rest;
+  int found = 0;
+  while (mounts >> device >> place >> kind >> options && std::getline(mounts, rest))
+    if (options.starts_with("ro,") && fs::is_directory(place) && kind != "sysfs" && kind != "proc") {
+      CAPTURE(place);
+      ++found;
+      CHECK_THROWS_AS(check_run_directory(fs::path(place) / "nemocube"), Error);
+    }
+  if (found == 0) MESSAGE("no file system is mounted read-only here, so none was tried");
 }
 
 TEST_CASE("run directory: one in which a run is at work is refused, and the check leaves no lock") {

@@ -6,8 +6,6 @@
 #include <algorithm>
 
 #include "core/log.h"
-#include "core/quote.h"
-#include "core/rng.h"
 #include "parallel/comm/together.h"
 #include "train/loop/plan_model.h"
 
@@ -78,46 +76,6 @@ double RunRanks::sum(double value) const {
   const Tensor t = Tensor::from<double>({value}, {1});
   group()->all_reduce(t);
   return t.item<double>();
-}
-
-namespace {
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::size_t begin = 0;
-  while (begin < text.size()) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
-
-/// The first line in which two texts differ, of both.
-std::string difference(const std::string& here, const std::string& there) {
-  const auto a = lines_of(here), b = lines_of(there);
-  std::size_t i = 0;
-  while (i < a.size() && i < b.size() && a[i] == b[i]) ++i;
-  const auto line = [i](const std::vector<std::string>& lines) {
-    return i < lines.size() ? quote(std::string(lines[i])) : std::string("nothing");
-  };
-  return cat(line(a), " against ", line(b));
-}
-
-}  // namespace
-
-void RunRanks::want_same(const std::string& what, const std::string& text) const {
-  if (!several()) return;
-  const Tensor hashes = Tensor::empty({world_.size()}, DType::i64, Device::cpu);
-  const auto hash = static_cast<std::int64_t>(hash_name(text));
-  group()->all_gather(hashes, Tensor::from<std::int64_t>({hash}, {1}));
-  const auto* all = hashes.data<std::int64_t>();
-  const auto* other = std::find_if(all, all + world_.size(), [&](std::int64_t h) { return h != all[0]; });
-  if (other == all + world_.size()) return;
-  const auto rank = static_cast<int>(other - all);
-  const std::vector<std::string> texts = gather_texts(group(), text);
-  fail(what, " of rank ", rank,
-       " is not that of rank 0: ", difference(texts[static_cast<std::size_t>(rank)], texts[0]));
 }
 
 }  // namespace nemocube

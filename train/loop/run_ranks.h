@@ -50,9 +50,6 @@ class RunRanks {
   double sum(double value) const;
   /// What each group has done so far on this rank.
   std::vector<CommStats> stats() const;
-  /// Throws Error on every rank, naming the first rank whose text is not that of rank 0. `what` says what the
-  /// texts describe; a line of them is "name: value".
-  void want_same(const std::string& what, const std::string& text) const;
 
  private:
   World& world_;

@@ -1,11 +1,11 @@
 #include "train/loop/validation.h"
 
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/allocator.h"
 #include "core/log.h"
+#include "data/files/regular_file.h"
 #include "data/json/json.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/recipe/files.h"
@@ -39,33 +39,37 @@ double loss_of(const Json& value) {
 
 /// val_loss in the line of `step` in a validation log; absent where no whole line has it.
 std::optional<double> logged_loss(const std::filesystem::path& log, std::int64_t step) {
-  std::ifstream in(log);
-  for (std::string line; std::getline(in, line);) {
-    const Json json = Json::parse(line, nullptr, false);
+  std::optional<double> loss;
+  if (!std::filesystem::exists(log)) return loss;
+  for_each_file_line(log, most_line_bytes, [&](std::string_view line, std::int64_t) {
+    const Json json = loss ? Json() : Json::parse(line, nullptr, false);
     if (json.is_object() && json.value("step", Json()) == step && json.contains("val_loss"))
-      return loss_of(json["val_loss"]);
-  }
-  return std::nullopt;
+      loss = loss_of(json["val_loss"]);
+  });
+  return loss;
 }
 
 }  // namespace
 
 Losses Validation::known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                                 std::int64_t step) const {
-  Losses known;
+  Losses known = logged_losses(folder, step);
   Json noted;
   if (const auto file = checkpoint / "losses.json"; std::filesystem::exists(file)) try {
       noted = read_json_file(file);
     } catch (const Error& e) {
       log_warning(e.what(), "; the validation of step ", step, " counts as missing");
     }
-  for (const auto& [name, set] : sets_) {
-    if (noted.is_object() && noted.contains(name))
-      known.emplace(name, loss_of(noted[name]));
-    else if (const auto loss = logged_loss(folder / RunLog::file_name(name), step))
-      known.emplace(name, *loss);
-  }
+  for (const auto& [name, set] : sets_)
+    if (noted.is_object() && noted.contains(name)) known[name] = loss_of(noted[name]);
   return known;
+}
+
+Losses Validation::logged_losses(const std::filesystem::path& folder, std::int64_t step) const {
+  Losses logged;
+  for (const auto& [name, set] : sets_)
+    if (const auto loss = logged_loss(folder / RunLog::file_name(name), step)) logged.emplace(name, *loss);
+  return logged;
 }
 
 Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop, const Losses& known) const {

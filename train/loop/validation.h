@@ -44,6 +44,8 @@ class Validation {
   /// step, else in the logs in `folder`. Sets that the process did not finish are absent.
   Losses known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                       std::int64_t step) const;
+  /// Those that the logs in `folder` hold.
+  Losses logged_losses(const std::filesystem::path& folder, std::int64_t step) const;
 
  private:
   struct Set {

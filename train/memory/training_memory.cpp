@@ -1,7 +1,10 @@
 #include "train/memory/training_memory.h"
 
 #include <algorithm>
+#include <cmath>
+#include <stdexcept>
 
+#include "core/allocator.h"
 #include "core/memory_limit.h"
 #include "parallel/tensor_parallel/cuts.h"
 
@@ -14,47 +17,74 @@ struct Rows {
   double residual = 0;  // of the residual stream
   double routed = 0;    // that the rank routes to experts
   double arriving = 0;  // for which its experts compute, each counted once for all its choices
+  double scan_chunks = 0;
 };
 
-/// Numbers that a block keeps: in the dtype of the model, and in f32 (f64).
-struct Kept {
-  double stored = 0, wide = 0;
-  double no_gradient = 0;   ///< the part of `stored` whose gradients never coexist with the other gradients
-  double accumulators = 0;  ///< that backward alone needs, in f32 (f64)
+Rows rows_of(const NemotronHConfig& config, const ActivationOptions& options, const ParallelPlan& plan) {
+  const auto tokens = static_cast<double>(options.tokens), cp = static_cast<double>(plan.grid.cp),
+             tp = static_cast<double>(plan.grid.tp);
+  Rows rows;
+  rows.all = tokens / cp;
+  rows.residual = plan.sequence_parallel ? rows.all / tp : rows.all;
+  rows.routed = rows.all / tp;
+  rows.arriving = rows.routed * static_cast<double>(plan.grid.expt_tp);
+  // A sequence begins a chunk of its own.
+  rows.scan_chunks =
+      (tokens / static_cast<double>(config.chunk_size) + static_cast<double>(options.sequences)) / cp;
+  return rows;
+}
+
+/// Bytes on a rank.
+struct BlockMemory {
+  std::int64_t kept = 0;      ///< from forward to backward, beside the residual stream
+  std::int64_t backward = 0;  ///< that backward holds beside what is still kept, at most
+};
+
+/// Bytes of tensors with so many numbers in the dtype of the model, and in f32 (f64).
+struct Sizes {
+  std::int64_t stored_size, wide_size;
+  std::int64_t stored(double numbers) const { return cpu_block_bytes(count(numbers) * stored_size); }
+  std::int64_t wide(double numbers) const { return cpu_block_bytes(count(numbers) * wide_size); }
+  static std::int64_t count(double numbers) { return static_cast<std::int64_t>(std::ceil(numbers)); }
 };
 
 /// `c` has the sizes of the local part.
-Kept kept_by(BlockKind kind, const NemotronHConfig& c, const Rows& rows) {
+BlockMemory memory_of(BlockKind kind, const NemotronHConfig& c, const Rows& rows, const Sizes& of) {
   const auto n = [](std::int64_t count) { return static_cast<double>(count); };
-  Kept kept;
   switch (kind) {
-    case BlockKind::mamba:
-      // in_proj's output, the convolution's, the scan's and the norm's; the states at the starts of chunks
-      kept.stored = rows.all * (n(c.in_proj_width()) + n(c.conv_dim()) + 2 * n(c.mamba_inner()));
-      kept.wide = rows.all * (n(c.n_groups) + n(c.mamba_inner()) * n(c.ssm_state_size) / n(c.chunk_size));
-      break;
-    case BlockKind::attention:
-      kept.stored = rows.all * (2 * n(c.q_width()) + 2 * n(c.kv_width()));  // q, the output, k and v
-      kept.wide = rows.all * n(c.num_attention_heads);
-      kept.accumulators = rows.all * 2 * n(c.kv_width());  // of the gradients of k and v
-      break;
-    case BlockKind::mlp:
-      kept.stored = rows.all * n(c.intermediate_size);
-      break;
+    case BlockKind::mamba: {
+      const std::int64_t projected = of.stored(rows.all * n(c.in_proj_width())),
+                         convolved = of.stored(rows.all * n(c.conv_dim()));
+      // What the scan and the norm return; the scale of each norm; the states at the starts of chunks.
+      return {projected + convolved + 2 * of.stored(rows.all * n(c.mamba_inner())) +
+                  of.wide(rows.all * n(c.n_groups)) +
+                  of.wide(rows.scan_chunks * n(c.mamba_inner()) * n(c.ssm_state_size)),
+              projected + convolved};
+    }
+    case BlockKind::attention: {
+      const std::int64_t q = of.stored(rows.all * n(c.q_width())), k = of.stored(rows.all * n(c.kv_width()));
+      // Keys and values have gradients in the dtype of the model and sums in f32.
+      return {2 * q + 2 * k + of.wide(rows.all * n(c.num_attention_heads)),
+              2 * q + 2 * k + 2 * of.wide(rows.all * n(c.kv_width()))};
+    }
+    case BlockKind::mlp: {
+      const std::int64_t inner = of.stored(rows.all * n(c.intermediate_size));
+      return {inner, inner};
+    }
     case BlockKind::moe: {
-      // for each expert of a token: input row, hidden row and output row
-      const double choices = rows.arriving * n(c.num_experts_per_tok),
-                   shared = rows.all * n(c.moe_shared_expert_intermediate_size);
-      kept.stored = choices * (2 * n(c.expert_width()) + n(c.moe_intermediate_size)) + shared;
-      if (c.moe_latent_size > 0) kept.stored += rows.routed * n(c.moe_latent_size);
-      // Backward handles shared and routed experts one after the other. It has freed the gradient of the
-      // output rows when it computes the gradient of the input rows.
-      kept.no_gradient = choices * n(c.expert_width()) + shared;
-      kept.wide = rows.routed * (n(c.n_routed_experts) + n(c.num_experts_per_tok));
-      break;
+      const double choices = rows.arriving * n(c.num_experts_per_tok);
+      const std::int64_t outer = of.stored(choices * n(c.expert_width())),
+                         inner = of.stored(choices * n(c.moe_intermediate_size)),
+                         shared = of.stored(rows.all * n(c.moe_shared_expert_intermediate_size)),
+                         latent = of.stored(rows.routed * n(c.moe_latent_size)),
+                         scores = of.wide(rows.routed * n(c.n_routed_experts)) +
+                                  of.wide(rows.routed * n(c.num_experts_per_tok));
+      // For each choice the input row, the hidden row and the output row. Backward frees what the last operation
+      // kept before it forms the gradient of its input, and has done the shared expert before the others.
+      return {2 * outer + inner + shared + latent + scores, std::max({outer, inner, shared}) + latent};
     }
   }
-  return kept;
+  throw std::logic_error("block kind");
 }
 
 /// The sizes of the layers on one tensor-parallel rank, as the usual plan cuts them.
@@ -154,37 +184,50 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
 
 std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan, std::int64_t pipeline_rank) {
-  const GridSizes& grid = plan.grid;
-  const auto stored_size = static_cast<double>(size_of(dtype));
-  const auto wide_size = static_cast<double>(size_of(accumulate_dtype(dtype)));
-  const auto hidden = static_cast<double>(config.hidden_size), tp = static_cast<double>(grid.tp);
-  const NemotronHConfig local = local_sizes(config, grid);
-  Rows rows;
-  rows.all = static_cast<double>(options.tokens) / static_cast<double>(grid.cp);
-  rows.residual = plan.sequence_parallel ? rows.all / tp : rows.all;
-  rows.routed = rows.all / tp;
-  rows.arriving = rows.routed * static_cast<double>(grid.expt_tp);
-  double most_blocks = 0, recomputed = 0, gradients = 0, logits = 0;
+  const Sizes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
+  const NemotronHConfig local = local_sizes(config, plan.grid);
+  const Rows rows = rows_of(config, options, plan);
+  const std::int64_t row = of.stored(rows.residual * static_cast<double>(config.hidden_size));
+  std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
-    double blocks = 0;
+    std::int64_t kept = 0;
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
-      const Kept kept = kept_by(config.blocks[static_cast<std::size_t>(i)], local, rows);
-      const double bytes = kept.stored * stored_size + kept.wide * wide_size;
-      recomputed = std::max(recomputed, bytes);
-      gradients = std::max(gradients, bytes - kept.no_gradient * stored_size + kept.accumulators * wide_size);
-      // The residual sum, its norm, and one factor of that.
-      blocks += rows.residual * (2 * hidden * stored_size + wide_size) + (options.checkpointing ? 0 : bytes);
+      const BlockMemory block = memory_of(config.blocks[static_cast<std::size_t>(i)], local, rows, of);
+      if (options.forward_only) {
+        most = std::max(most, 4 * row + block.kept);
+        continue;
+      }
+      kept += 2 * row + of.wide(rows.residual);  // the residual sum, its norm, and one factor of that
+      most = std::max(most, kept + block.kept + block.backward + 2 * row);  // and the gradients of both
+      if (!options.checkpointing) kept += block.kept;
     }
-    most_blocks = std::max(most_blocks, blocks);
-    if (!chunk.head) continue;
-    const double chunk_rows = std::min(rows.all, static_cast<double>(options.loss_rows));
-    logits = chunk_rows * static_cast<double>(local.vocab_size) * wide_size;
+    // Hidden states for the head, labelled rows of them, the gradients of both; one chunk of logits.
+    std::int64_t ends = 4 * row;
+    if (chunk.head) {
+      const double logits =
+          std::min(rows.all, static_cast<double>(options.loss_rows)) * static_cast<double>(local.vocab_size);
+      ends += of.wide(logits) + (of.stored_size < of.wide_size ? of.stored(logits) : 0);
+    }
+    most = std::max(most, kept + ends);
+    most_kept = std::max(most_kept, kept);
   }
-  if (!options.checkpointing) recomputed = 0;
-  // Embeddings, the hidden states for the head and the gradients of both.
-  const double ends = 4 * rows.residual * hidden * stored_size;
-  return static_cast<std::int64_t>(static_cast<double>(options.live) * most_blocks + recomputed + gradients +
-                                   ends + logits);
+  return most + (options.live - 1) * most_kept;
+}
+
+std::int64_t decode_state_memory(const NemotronHConfig& config, DType dtype, std::int64_t sequences,
+                                 std::int64_t length) {
+  const Sizes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
+  const auto n = [](std::int64_t count) { return static_cast<double>(count); };
+  std::int64_t bytes = 0;
+  for (const BlockKind kind : config.blocks) {
+    // Keys and values of a sequence lie in buffers that double when they are full.
+    if (kind == BlockKind::attention)
+      bytes += sequences * 2 * of.stored(2 * n(length) * n(config.kv_width()));
+    if (kind == BlockKind::mamba)
+      bytes += of.wide(n(sequences) * n(config.conv_kernel) * n(config.conv_dim())) +
+               of.wide(n(sequences) * n(config.mamba_inner()) * n(config.ssm_state_size));
+  }
+  return bytes;
 }
 
 std::int64_t total_bytes(const std::vector<MemoryItem>& items) {

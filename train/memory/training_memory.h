@@ -41,16 +41,21 @@ struct ActivationOptions {
   bool checkpointing = false;  ///< of activations
   std::int64_t loss_rows = 0;  ///< NemotronH::loss_chunk_rows
   std::int64_t live = 1;       ///< microbatches, of one stage each, that are alive at once on a pipeline rank
+  std::int64_t sequences = 1;  ///< of one microbatch
+  bool forward_only = false;   ///< nothing is kept for a backward pass
 };
 
-/// Estimated bytes that the microbatches of a rank hold at the peak of a backward pass, on a rank of the pipeline
-/// stages `chunks` of the plan. The estimate adds up the
-/// memory that every operation keeps (the "keeps" of its contract in ops/), the memory that the largest block
-/// keeps once more for the gradients inside that block, and one chunk of logits. It omits scratch memory of
-/// kernels and counts gradients that reuse other memory. For a step of a small model it is 0.75 to 1.55 times
-/// the actual memory. Experts are taken to get equally many tokens.
+/// Estimated bytes that the microbatches of a rank hold at the peak of a step, on a rank of the pipeline stages
+/// `chunks` of the plan: the largest value over the loss and the backward pass of each block. Every operation
+/// holds the tensors that its contract in ops/ says ("keeps"), in blocks of the allocator. Scratch memory of
+/// kernels is left out, and what is free again within an operation counts as held. For a step of a small model
+/// the estimate is 0.75 to 1.45 times the actual memory. Experts are taken to get equally many tokens.
 std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan = {}, std::int64_t pipeline_rank = 0);
+
+/// Bytes of the states and caches of `sequences` sequences of up to `length` tokens that are generated at once.
+std::int64_t decode_state_memory(const NemotronHConfig& config, DType dtype, std::int64_t sequences,
+                                 std::int64_t length);
 
 std::int64_t total_bytes(const std::vector<MemoryItem>& items);
 /// "weights 1.25 GB, gradients 2.50 GB, ...", without items of 0 bytes.

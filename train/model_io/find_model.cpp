@@ -18,7 +18,9 @@ fs::path without_link(const fs::path& path) {
 fs::path find(fs::path named, const std::string& file, const std::string& what) {
   std::error_code none;
   if (!named.has_filename()) named = named.parent_path();  // DIR/
-  require(fs::exists(named, none), named.string(), ": does not exist; want a ", what,
+  const bool there = fs::exists(named, none);
+  require(there || !none, named.string(), ": cannot be opened: ", none.message());
+  require(there, named.string(), ": does not exist; want a ", what,
           " on this machine: a Hugging Face directory, a checkpoint or the directory of a run (nothing is "
           "downloaded)");
   require(fs::is_directory(named, none), named.string(), ": is a file; want the directory of a ", what);

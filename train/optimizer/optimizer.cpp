@@ -5,11 +5,13 @@
 
 namespace nemocube {
 
+std::string_view operation_of(OptimizerKind kind) { return kind == OptimizerKind::sgd ? "sgd" : "adamw"; }
+
 Optimizer::Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule)
     : options_(options) {
   for (Parameter& p : store.all()) {
     if (!p.wants_grad()) continue;
-    Slot slot{&p, &p - store.all().data(), rule ? rule(p) : GroupFactors{}, p.own, {}, {}};
+    Slot slot{&p, rule ? rule(p) : GroupFactors{}, p.own, {}, {}};
     const DType dtype = accumulate_dtype(p.own.dtype());
     if (p.own.dtype() == DType::bf16) slot.master = p.own.to(DType::f32);
     const bool sgd = options.kind == OptimizerKind::sgd;
@@ -32,7 +34,7 @@ void Optimizer::step(double lr, double weight_decay, const UpdateGate& gate) {
     Slot& slot = slots_[i];
     const Tensor copy = slot.master.same_storage(slot.parameter->own) ? Tensor() : slot.parameter->own;
     UpdateGate own = gate;
-    own.finite = gate.finite.narrow(0, slot.index, 1);
+    own.finite = gate.finite.narrow(0, slot.parameter->number, 1);
     const double slot_lr = lr * slot.factors.lr, slot_decay = weight_decay * slot.factors.weight_decay;
     if (options_.kind == OptimizerKind::sgd) {
       SgdOptions o;

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/parameters.h"
@@ -10,6 +11,8 @@
 namespace nemocube {
 
 enum class OptimizerKind { adamw, adam, sgd };
+/// The operation that an optimizer runs: "adamw" or "sgd".
+std::string_view operation_of(OptimizerKind kind);
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
@@ -41,7 +44,7 @@ class Optimizer {
   Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule = {});
 
   /// One step with the scheduled `lr` and `weight_decay`, behind `gate`. Its `finite` has one element for each
-  /// parameter of the store: that of a parameter with a new weight, master or moment that is not finite becomes 0.
+  /// parameter of the whole model: that of a parameter with a new weight, master or moment that is not finite becomes 0.
   /// A parameter that got no gradient has gradient zero. The caller, who learns later whether the gate was open,
   /// then counts the step with count_step().
   void step(double lr, double weight_decay, const UpdateGate& gate);
@@ -55,7 +58,6 @@ class Optimizer {
  private:
   struct Slot {
     Parameter* parameter;
-    std::int64_t index;  // of the parameter in the store
     GroupFactors factors;
     Tensor master;         // Parameter::own itself unless it is bf16
     Tensor first, second;  // exp_avg and exp_avg_sq, or the momentum buffer alone

@@ -58,11 +58,12 @@ RunPlan::RunPlan(const NemotronHConfig& config, const ParallelPlan& plan, const 
       tensors_(std::ssize(tensor_specs(config))) {
   const Simulation simulation = simulate(plan.pipeline.schedule(plan.grid.pp, load.microbatches));
   for (std::int64_t rank = 0; rank < plan.grid.pp; ++rank)
-    activations_.push_back(activation_memory(config, load.dtype,
-                                             {load.microbatch.tokens(), load.checkpointing,
-                                              load.loss_rows > 0 ? load.loss_rows : load.microbatch.tokens(),
-                                              simulation.live[static_cast<std::size_t>(rank)]},
-                                             plan, rank));
+    activations_.push_back(
+        activation_memory(config, load.dtype,
+                          {load.microbatch.tokens(), load.checkpointing,
+                           load.loss_rows > 0 ? load.loss_rows : load.microbatch.tokens(),
+                           simulation.live[static_cast<std::size_t>(rank)], load.microbatch.count()},
+                          plan, rank));
 }
 
 const LocalParameters& RunPlan::local(int rank) {

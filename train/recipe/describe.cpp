@@ -1,5 +1,12 @@
+#include <cstdio>
+#include <ranges>
+#include <span>
+
 #include "core/error.h"
+#include "core/quote.h"
+#include "data/files/crc32c.h"
 #include "train/recipe/fields.h"
+#include "train/recipe/variables.h"
 #include "train/recipe/words.h"
 
 namespace nemocube {
@@ -9,7 +16,10 @@ namespace {
 /// Writes the keys that a recipe holds as YAML: the visitor of fields.h that writes.
 class Writer {
  public:
-  explicit Writer(std::string indent) : indent_(std::move(indent)) {}
+  using Interpolated = std::map<std::string, std::string>;
+  /// `interpolated`: Recipe::interpolated, to write this text as it was written; or null.
+  Writer(std::string indent, const Interpolated* interpolated)
+      : indent_(std::move(indent)), interpolated_(interpolated) {}
   std::string yaml;
 
   template <class E>
@@ -25,7 +35,8 @@ class Writer {
   void classes(std::string_view names) { classes_ = names; }
   template <class T>
   void field(const char* key, const T& value, const char*, Range = any) {
-    const std::string text = text_of(value);
+    std::string text = text_of(value);
+    if (interpolated_) write_variables(text);
     if (is_for_class(classes_, class_) && !text.empty()) yaml += cat(indent_, key, ": ", text, "\n");
   }
   template <class T>
@@ -36,7 +47,7 @@ class Writer {
   template <class S>
   void section(const std::string& key, const S& contents, const char* = nullptr) {
     if (!is_for_class(classes_, class_)) return;
-    Writer sub(indent_ + "  ");
+    Writer sub(indent_ + "  ", interpolated_);
     visit(sub, contents);
     if (!sub.yaml.empty()) yaml += cat(indent_, key, ":\n", sub.yaml);
   }
@@ -55,14 +66,44 @@ class Writer {
   void list(const char* key, const std::vector<S>& items, const char*) {
     if (!items.empty()) yaml += cat(indent_, key, ":\n");
     for (const S& item : items) {
-      Writer sub(indent_ + "    ");
+      Writer sub(indent_ + "    ", interpolated_);
       fields(sub, item);
       yaml += cat(indent_, "  -\n", sub.yaml);
     }
   }
 
  private:
+  /// Replaces text that came out of variables, and such text at the beginning of a path, by the text as written: a
+  /// run's directory gives way to the model in it. Longer texts come first, because they may begin with others.
+  void write_variables(std::string& yaml_of_value) const {
+    for (const auto& [text, written] : *interpolated_ | std::views::reverse)
+      replace(yaml_of_value, text, written);
+    for (std::pair<std::string, std::string> entry : *interpolated_ | std::views::reverse) {
+      auto& [text, written] = entry;
+      for (;;) {  // without equal names at the ends of both
+        const auto a = text.rfind('/'), b = written.rfind('/');
+        if (a == text.npos || b == written.npos || escape_variables(text.substr(a)) != written.substr(b))
+          break;
+        text.resize(a);
+        written.resize(b);
+        replace(yaml_of_value, text, written);
+      }
+    }
+  }
+  static void replace(std::string& yaml_of_value, const std::string& text, const std::string& written) {
+    if (text.empty()) return;
+    std::string before = key_in_quotes(escape_variables(text)), now = key_in_quotes(written);
+    before.pop_back();
+    now.pop_back();
+    for (auto at = yaml_of_value.find(before); at != yaml_of_value.npos;
+         at = yaml_of_value.find(before, at + 1)) {
+      const char next = yaml_of_value[at + before.size()];  // there is a quote at least
+      const bool begins = at == 0 || yaml_of_value[at - 1] != '\\';
+      if (begins && (next == '"' || next == '/')) yaml_of_value.replace(at, before.size(), now);
+    }
+  }
   std::string indent_;
+  const Interpolated* interpolated_;
   std::string class_;    ///< the section's own
   std::string classes_;  ///< that the next fields belong to
 };
@@ -71,9 +112,28 @@ class Writer {
 }  // namespace recipe
 
 std::string describe(const Recipe& recipe) {
-  recipe::Writer writer("");
+  recipe::Writer writer("", nullptr);
   recipe::fields(writer, recipe);
   return writer.yaml;
+}
+
+std::string describe_for_file(const Recipe& recipe) {
+  recipe::Writer writer("", &recipe.interpolated);
+  recipe::fields(writer, recipe);
+  for (const auto& [text, written] : recipe.interpolated)
+    writer.yaml += cat(interpolation_note(written), interpolation_digest(text), "\n");
+  return writer.yaml;
+}
+
+std::string interpolation_note(const std::string& written) {
+  return cat("# digest of the value of ", excerpt(written), ": ");
+}
+
+std::string interpolation_digest(const std::string& text) {
+  char digest[8];
+  std::snprintf(digest, sizeof digest, "%04x",
+                static_cast<unsigned>(crc32c(std::as_bytes(std::span(text))) & 0xffffu));
+  return digest;
 }
 
 }  // namespace nemocube

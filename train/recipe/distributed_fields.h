@@ -58,7 +58,9 @@ void fields(auto& io, Like<DistributedSection> auto& s) {
            "tensor-parallel ranks: each has some heads, channels and tokens of the "
            "vocabulary",
            rank_count);
-  io.field("pp_size", s.pp_size, "pipeline-parallel ranks: each has some blocks", rank_count);
+  io.field("pp_size", s.pp_size,
+           "pipeline-parallel ranks: each has some blocks; without a section pipeline its defaults hold",
+           rank_count);
   io.field("cp_size", s.cp_size, "context-parallel ranks: each has a part of every sequence", rank_count);
   io.field("ep_size", s.ep_size,
            "expert-parallel ranks: each has some experts; divides tp_size * cp_size * dp", rank_count);

@@ -51,6 +51,7 @@ void distributed_rules(DistributedSection& s, Reading& reading) {
     reading.warnings.push_back(cat(reading.where(key), ": is off, because tp_size is 1"));
     s.sequence_parallel = false;
   }
+  if (s.pp_size > 1 && !s.pipeline) s.pipeline.emplace();
   if (s.pipeline && s.pp_size == 1) {
     reading.warnings.push_back(
         cat(reading.where(pipeline_key(reading)), ": is ignored, because distributed.pp_size is 1"));
@@ -72,11 +73,6 @@ void dist_env_rules(const DistEnvSection& s, Reading& reading) {
 }
 
 void want_pipeline(const DistributedSection& s, Reading& reading) {
-  reading.rule(
-      s.pp_size == 1 || s.pipeline, {"distributed.pp_size", "distributed.pipeline", "autopipeline"}, "is ",
-      s.pp_size,
-      ", but there is no section distributed.pipeline, which has pp_schedule and pp_microbatch_size; an "
-      "empty one (pipeline: {}) means the defaults");
   if (!s.pipeline || !s.pipeline->pp_schedule_csv) return;
   const std::string& file = *s.pipeline->pp_schedule_csv;
   reading.rule(std::filesystem::is_regular_file(file), {pipeline_key(reading) + ".pp_schedule_csv"},

@@ -9,7 +9,7 @@ namespace nemocube::recipe {
 /// tensor-parallel rank, the section of the pipeline for one stage.
 void distributed_rules(DistributedSection& section, Reading& reading);
 void dist_env_rules(const DistEnvSection& section, Reading& reading);
-/// For runs: several stages have a section that describes them, and a file that it names is there.
+/// For runs: a file that the section of the pipeline names is there.
 void want_pipeline(const DistributedSection& section, Reading& reading);
 
 }  // namespace nemocube::recipe

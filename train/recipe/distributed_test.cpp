@@ -167,11 +167,14 @@ TEST_CASE("pipelines: what does not fit") {
     const std::string message = error_of(cat("distributed: {pp_size: 2, pipeline: {", keys, "}}"));
     CHECK_MESSAGE(message.find(part) != std::string::npos, keys, ": ", message);
   }
-  CHECK(error_of("distributed: {pp_size: 2}") ==
-        "r.yaml:5: distributed.pp_size: is 2, but there is no section distributed.pipeline, which has "
-        "pp_schedule and "
-        "pp_microbatch_size; an empty one (pipeline: {}) means the defaults");
   CHECK(error_of("distributed: {pp_size: 2}", {}, RecipeUse::data) == "no error");
+}
+
+TEST_CASE("several stages without a section for them have the default pipeline") {
+  const std::string meant = describe(parse("distributed: {pp_size: 2, pipeline: {}}"));
+  CHECK(describe(parse("distributed: {pp_size: 2}")) == meant);
+  CHECK(describe(parse("distributed: {pp_size: 2, pipeline: null}")) == meant);
+  CHECK(meant.find("1f1b") != std::string::npos);
 }
 
 TEST_CASE("a pipeline of one stage is ignored, with a warning") {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/quote.h"
 #include "train/recipe/names.h"
@@ -58,28 +59,33 @@ class Variables {
       const char* there = process(name.c_str());
       if (there == nullptr)
         out.to_set.emplace_back(name, wish.text);
+      else if (const auto secret = recipe.interpolated.find(wish.text);
+               wish.text != there && secret != recipe.interpolated.end())
+        out.notes.push_back(cat("the environment variable ", name, " stays as it is; ", wish.source, ", ",
+                                quote(secret->second), ", has another value"));
       else if (wish.text != there)
         out.notes.push_back(cat("the environment variable ", name, " is ", quote(there), " and stays so; ",
                                 wish.source, " is ", quote(wish.text)));
     }
   }
 
-  std::optional<Found> find(const char* name) const {
+  std::optional<Found> find(KnownVariable variable) const {
+    const char* name = variable.name();
     if (const char* text = process_(name)) return Found{text, cat("the environment variable ", name)};
     for (const auto& [other, value] : of_recipe_)
       if (other == name) return value;
     return std::nullopt;
   }
-  std::optional<bool> find_switch(const char* name) const {
+  std::optional<bool> find_switch(KnownVariable name) const {
     const auto found = find(name);
     if (!found) return std::nullopt;
     const auto value = recipe::parse_switch(found->text);
     require(value.has_value(), found->source, " is ", quote(found->text), "; want ", recipe::switch_words);
     return value;
   }
-  bool is_on(const char* name) const { return find_switch(name).value_or(false); }
+  bool is_on(KnownVariable name) const { return find_switch(name).value_or(false); }
   /// Where the value of a variable comes from, for messages; empty where there is none.
-  std::string source_of(const char* name) const {
+  std::string source_of(KnownVariable name) const {
     const auto found = find(name);
     return found ? found->source : "";
   }
@@ -97,11 +103,11 @@ class Variables {
   std::vector<std::pair<std::string, Found>> of_recipe_;
 };
 
-constexpr const char *use_deepep = "NEMOTRONH_EP_USE_DEEPEP_DISPATCH",
-                     *require_deepep = "NEMOTRONH_EP_REQUIRE_DEEPEP",
-                     *parallel_ce = "NEMOTRONH_TP_PARALLEL_CE",
-                     *parallel_ce_impl = "NEMOTRONH_TP_PARALLEL_CE_IMPL",
-                     *pp_block_weights = "NEMOAUTOMODEL_PP_BLOCK_WEIGHTS";
+constexpr KnownVariable use_deepep = "NEMOTRONH_EP_USE_DEEPEP_DISPATCH",
+                        require_deepep = "NEMOTRONH_EP_REQUIRE_DEEPEP",
+                        parallel_ce = "NEMOTRONH_TP_PARALLEL_CE",
+                        parallel_ce_impl = "NEMOTRONH_TP_PARALLEL_CE_IMPL",
+                        pp_block_weights = "NEMOAUTOMODEL_PP_BLOCK_WEIGHTS";
 
 DispatcherKind dispatcher_of(const Recipe& recipe, const Variables& variables,
                              std::vector<std::string>& notes) {
@@ -131,7 +137,7 @@ DispatcherKind dispatcher_of(const Recipe& recipe, const Variables& variables,
 }
 
 void note_what_always_holds(const Variables& variables, std::vector<std::string>& notes) {
-  const auto note = [&](const char* name, const char* fact) {
+  const auto note = [&](KnownVariable name, const char* fact) {
     if (!variables.find_switch(name).value_or(true))
       notes.push_back(cat(variables.source_of(name), " is off, but ", fact));
   };
@@ -156,7 +162,7 @@ TpCrossEntropy tp_cross_entropy_of(const Recipe& recipe, const Variables& variab
   const auto implementation = variables.find(parallel_ce_impl);
   const auto parallel = variables.find_switch(parallel_ce);
   TpCrossEntropy kind = implementation ? implementation_named(*implementation) : asked;
-  const char* source = parallel_ce_impl;
+  KnownVariable source = parallel_ce_impl;
   if (parallel && (!*parallel || (!implementation && asked == TpCrossEntropy::off))) {
     kind = *parallel ? TpCrossEntropy::automatic : TpCrossEntropy::off;
     source = parallel_ce;
@@ -205,7 +211,7 @@ Environment resolve_environment(const Recipe& recipe, const GetVariable& get_var
 }
 
 Environment resolve_environment(const Recipe& recipe) {
-  return resolve_environment(recipe, [](const char* name) -> const char* { return ::getenv(name); });
+  return resolve_environment(recipe, [](const char* name) { return variable_named_in_recipe(name); });
 }
 
 void set_variables(const Environment& environment) {

@@ -26,8 +26,8 @@ void fields(auto& io, Like<StepSchedulerSection> auto& s) {
   io.field("max_steps", s.max_steps, "the run ends after so many steps, or with the last epoch", positive);
   io.field("ckpt_every_steps", s.ckpt_every_steps, "steps between checkpoints; null: an epoch", positive);
   io.field("save_checkpoint_every_epoch", s.save_checkpoint_every_epoch, "also at the end of each epoch");
-  io.field("val_every_steps", s.val_every_steps, "steps between validations; null: only with checkpoints",
-           positive);
+  io.field("val_every_steps", s.val_every_steps,
+           "steps between validations besides those at checkpoints; null: only these", positive);
   io.field("preemption_signal", s.preemption_signals,
            "a signal ends the run with a checkpoint; null: none does");
   io.field("max_nonfinite_steps", s.max_nonfinite_steps,
@@ -79,6 +79,10 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
 void fields(auto& io, Like<DebugSection> auto& s) {
   io.field("check_collectives", s.check_collectives,
            "ranks compare what they are about to exchange; slower (own)");
+  io.field(
+      "allow_differing_instruction_sets", s.allow_differing_instruction_sets,
+      "ranks on CPUs of several kinds, or with other numbers of threads, work together; the same command "
+      "then gives other bits on other nodes (own)");
 }
 
 void fields(auto& io, Like<LossSection> auto& s) {

@@ -47,7 +47,9 @@ void check_as(const Place& at, const InertKeys&) {
 }
 
 constexpr Form flag{"true or false", check_as<bool>};
-constexpr Form whole{"a nonnegative integer", check_as<std::int64_t, nonnegative>};
+/// AutoModel's word for "off" is -1.
+constexpr Range whole_or_off{.low = -1};
+constexpr Form whole{"a nonnegative integer, or -1", check_as<std::int64_t, whole_or_off>};
 constexpr Form count{"a positive integer", check_as<std::int64_t, positive>};
 constexpr Form number{"a nonnegative number", check_as<double, nonnegative>};
 constexpr Form above_zero{"a positive number", check_as<double, positive>};

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "train/recipe/key_list.h"
+#include "train/recipe/variables.h"
 #include "train/recipe/words.h"
 
 namespace nemocube::recipe {
@@ -14,7 +15,16 @@ const Value* Reader::take(const std::string& key) {
     return nullptr;
   }
   if (std::ranges::count(known_, key) == 0) known_.push_back(key);
+  if (classes_.empty()) known_of_every_class_.push_back(key);
   return map_.find(key);
+}
+
+void Reader::note_variables(const Place& at) {
+  for (const Value& item : at.value.items) note_variables({item, at.path, at.where});
+  for (const auto& [key, value] : at.value.entries) note_variables({value, at.path, at.where});
+  if (at.value.kind != Value::Kind::scalar) return;
+  const auto scalar = resolve_scalar(at.value, at.where);
+  if (scalar && scalar->text != at.value.text) reading_.interpolated[scalar->text] = at.value.text;
 }
 
 void Reader::finish() {
@@ -71,12 +81,18 @@ void Reader::unknown_key(const std::string& key) {
     reading_.mark_faulty(path);
     fail(trouble, "the nearest known key is '", name, "'");
   };
-  const std::string guess = nearest(key, known_);
+  // Where the class is not known either, the key may be one of that class: a key of another class is no help.
+  const bool class_unknown = has_classes_ && class_.empty();
+  std::vector<std::string> names = class_unknown ? known_of_every_class_ : known_;
+  std::erase_if(names, [&](const std::string& name) { return std::ranges::count(spare_, name) > 0; });
+  const std::string guess = nearest(key, names);
   if (!guess.empty() && edit_distance(key, guess) <= (key.size() + 2) / 3) suggest(guess, path_of(guess));
   // A key in the wrong section is further from its neighbours than from its own name elsewhere.
   for (const std::string& path : known_paths())
     if ((path.ends_with(cat(".", key)) || path == key) && path != path_of(key)) suggest(path, path);
-  fail(trouble, "known here: ", joined(known_));
+  if (class_unknown) fail(trouble, "the keys of this section depend on ", path_of("_target_"));
+  const std::string all = joined(known_), first = reading_.first_to_list(all, path_of(key));
+  fail(trouble, "known here: ", first == path_of(key) ? all : cat("the keys listed for ", first));
 }
 
 }  // namespace nemocube::recipe

@@ -26,6 +26,7 @@ class Reader {
   template <class E>
   void target(E& out, const char*, bool required = false) {
     const Outcome outcome = read_key("_target_", out, any);
+    has_classes_ = true;
     if (outcome == Outcome::absent && required)
       wanted_class_ = show(out, any).wish;
     else if (outcome != Outcome::wrong)
@@ -64,6 +65,7 @@ class Reader {
   template <class T>
   void alias(const char* key, T& out, const std::string& path, Range range = any) {
     T other = out;
+    if (reading_.given(path)) spare_.push_back(key);
     if (read_key(key, other, range) != Outcome::read || reading_.any_faulty({path})) return;
     if (reading_.given(path) && other != out)
       reading_.rule(false, {path_of(key)}, "is ", text_of(other), ", but ", path, " is ", text_of(out),
@@ -163,6 +165,7 @@ class Reader {
         outcome = Outcome::absent;
       else
         read(at, out, range);
+      note_variables(at);
     });
     return right ? outcome : Outcome::wrong;
   }
@@ -177,6 +180,7 @@ class Reader {
   Place place(const std::string& key, const Value& value) const {
     return {value, path_of(key), reading_.where(&value, path_of(key))};
   }
+  void note_variables(const Place& at);
   /// Records the key as known. Returns its value, or null when the key is absent or belongs to another class.
   const Value* take(const std::string& key);
   std::string suffix_name(const std::string& key, std::string_view prefix) const;
@@ -187,10 +191,12 @@ class Reader {
   const Value& map_;
   std::string path_, kind_;
   std::string class_key_ = "_target_";
+  bool has_classes_ = false;  ///< whether keys may belong to classes
   std::string class_;         ///< name of the class, empty when there is none or it is wrong
   std::string classes_;       ///< that the next fields belong to
   std::string wanted_class_;  ///< what the missing _target_ should be
-  std::vector<std::string> known_;
+  std::vector<std::string> known_, known_of_every_class_;
+  std::vector<std::string> spare_;  // second spellings of keys that are given: no help to suggest
   std::map<std::string, std::string> of_other_class_;  ///< key to its classes
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -36,6 +37,10 @@ class Reading {
     problem(find(paths[0]), paths[0], cat(where(paths[0]), ": ", why...));
   }
   bool any_faulty(const std::vector<std::string>& paths) const;
+  /// The key whose message was the first to list these keys: a long list is said once.
+  const std::string& first_to_list(const std::string& keys, const std::string& path) {
+    return lists_.emplace(keys, path).first->second;
+  }
   void mark_faulty(const std::string& path) { faulty_.insert(path); }
   /// Whether to stop reading: there are more problems than anyone would read.
   bool many_problems() const { return problems_.size() >= 200; }
@@ -44,7 +49,8 @@ class Reading {
 
   const std::string& file() const { return file_; }
 
-  std::vector<std::string> no_effect, warnings;  ///< of the recipe
+  std::vector<std::string> no_effect, warnings;     ///< of the recipe
+  std::map<std::string, std::string> interpolated;  ///< of the recipe
 
  private:
   struct Problem {
@@ -55,6 +61,7 @@ class Reading {
   const Value& root_;
   std::vector<Problem> problems_;
   std::set<std::string> faulty_;
+  std::map<std::string, std::string> lists_;
 };
 
 }  // namespace nemocube::recipe

@@ -40,6 +40,7 @@ Recipe read_recipe(recipe::Value root, const std::string& name, const std::vecto
   reading.throw_problems();
   result.no_effect = std::move(reading.no_effect);
   result.warnings = std::move(reading.warnings);
+  result.interpolated = std::move(reading.interpolated);
   return result;
 }
 

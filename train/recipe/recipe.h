@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
 #include "model/initialise.h"
@@ -83,7 +83,8 @@ struct CheckpointSection {
 };
 
 struct DebugSection {
-  bool check_collectives = false;  ///< CommOptions::check_collectives
+  bool check_collectives = false;                 ///< CommOptions::check_collectives
+  bool allow_differing_instruction_sets = false;  ///< Inputs::allow_differing_machines
 };
 
 enum class LossKind { masked, chunked, fused_linear };
@@ -210,14 +211,15 @@ struct Recipe {
   EvaluationSection evaluation;
   std::vector<std::string> no_effect;  ///< key paths that were given and have no effect in this build
   std::vector<std::string> warnings;   ///< messages about keys that this recipe makes pointless
+  std::map<std::string, std::string>
+      interpolated;  ///< text that came out of variables, to the text as written
 };
 
 /// The use of a recipe, which decides which sections it must have.
 enum class RecipeUse {
-  train,     ///< model, dataset, optimizer; a pipeline section for pp_size > 1; batch sizes that divide; the
-             ///< model exists
+  train,     ///< model, dataset, optimizer; batch sizes that divide; the model exists
   plan,      ///< as train, but the files of the data need not exist
-  evaluate,  ///< model and a validation dataset; a pipeline section for pp_size > 1; the model exists
+  evaluate,  ///< model and a validation dataset; the model exists
   data,      ///< dataset or a validation dataset
   ranks,     ///< nothing but how ranks share the work: distributed, dist_env, debug
   schedule,  ///< step_scheduler.max_steps; sections other than that, optimizer and lr_scheduler are not read
@@ -235,6 +237,14 @@ Recipe parse_recipe(const std::string& yaml, const std::string& name,
 
 /// The resolved recipe in YAML, defaults filled in, ignored keys left out. Loading it gives the same recipe.
 std::string describe(const Recipe& recipe);
+/// The same for files that others may read: text that came from environment variables, and may be a secret, is
+/// written as the recipe has it (${oc.env:NAME}). A comment for each says what tells a later run that the value has
+/// changed.
+std::string describe_for_file(const Recipe& recipe);
+/// That comment for the value `text`, written `written`; up to the digest it begins with interpolation_note(). The
+/// digest has 16 bits, so nobody can tell from it which of many guesses is the value.
+std::string interpolation_note(const std::string& written);
+std::string interpolation_digest(const std::string& text);
 
 /// The number of forward passes per step on each of `dp` data-parallel ranks. Throws Error when the global
 /// batch does not divide into whole forward passes.

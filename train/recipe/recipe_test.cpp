@@ -256,6 +256,29 @@ TEST_CASE("rates that overflow or divide by zero are refused with their range") 
   CHECK(parse(with(""), {"optimizer.eps=1e-15", "optimizer.lr=0"}).optimizer->eps == 1e-15);
 }
 
+TEST_CASE("AutoModel's -1 for off is accepted for numbers without effect, and no other negative number") {
+  CHECK_NOTHROW(parse(with("benchmark: {nsys_start: -1, nsys_end: -1}")));
+  CHECK(contains(error_with("benchmark: {nsys_start: -2}"), "nsys_start"));
+}
+
+TEST_CASE("unknown keys: a list of known ones is printed once, a key of another class is not suggested") {
+  const std::string twice = error_with("clip_grad_norm: {zebra: 1, yak: 2}");
+  CHECK(contains(twice, "unknown key 'zebra'; known here: max_norm"));
+  CHECK(contains(twice, "unknown key 'yak'; known here: the keys listed for clip_grad_norm.zebra"));
+  // AutoModel's HellaSwag has this key. `path_or_dataset_id` belongs to another class than the one to be named.
+  const std::string other =
+      error_with("validation_dataset: {_target_: x.HellaSwag, path_or_dataset: y, sed: 1}");
+  CHECK(contains(other,
+                 "unknown key 'path_or_dataset'; the keys of this section depend on "
+                 "validation_dataset._target_"));
+  CHECK_FALSE(contains(other, "path_or_dataset_id"));
+  // A second spelling of a key that is given would contradict it.
+  CHECK(contains(error_with("validation_dataset: {_target_: messages, path_or_dataset: y}"),
+                 "nearest known key is 'path_or_dataset_id'"));
+  CHECK_FALSE(contains(error_with("validation_dataset: {_target_: messages, path: x, path_or_dataset: y}"),
+                       "nearest known key is 'path_or_dataset_id'"));
+}
+
 TEST_CASE("null on the command line takes a key out of the recipe") {
   const std::string yaml = with("checkpoint: {checkpoint_dir: x}\nmfu: {peak_tflops: 3}\nseed: 3\n");
   CHECK(parse(yaml, {"optimizer.lr=null"}).optimizer->lr == 1e-4);

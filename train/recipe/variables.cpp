@@ -1,8 +1,8 @@
 #include "train/recipe/variables.h"
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/quote.h"
 #include "train/recipe/scalar.h"
@@ -18,7 +18,7 @@ bool in_name(char c) { return starts_name(c) || (c >= '0' && c <= '9'); }
 
 std::string environment(std::string_view name, const std::optional<std::string>& fallback,
                         std::string_view reference, const std::string& where) {
-  if (const char* value = std::getenv(std::string(name).c_str())) return value;
+  if (const char* value = variable_named_in_recipe(std::string(name))) return value;
   require(fallback.has_value(), where, ": environment variable ", quote(name), " is not set (wanted by ",
           excerpt(reference), ")");
   return *fallback;

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "tests/support/message_of.h"
+#include "train/recipe/recipe.h"
 
 using namespace nemocube;
 using nemocube::testing::message_of;
@@ -43,6 +44,34 @@ TEST_CASE("variables expand, with defaults, in text and alone") {
         "here: environment variable 'NEMOCUBE_TEST_NONE' is not set (wanted by $NEMOCUBE_TEST_NONE)");
   for (const char* text : {"$a", "$$a", "$$$a", "${a}", "$", "$$", "a$1", "x$", "${", "a$b$c ${d,e}"})
     CHECK(expanded(escape_variables(text)) == text);
+}
+
+TEST_CASE("what came out of variables is written to files as the recipe has it") {
+  ::setenv("NEMOCUBE_TEST_SECRET", "hunter2", 1);
+  const auto read = [](const std::string& path) {
+    return parse_recipe(cat("dataset: {_target_: mock}\nstep_scheduler: {max_steps: 3}\n", path), "r", {},
+                        RecipeUse::data);
+  };
+  const Recipe recipe = read(
+      "checkpoint: {checkpoint_dir: '/runs/${oc.env:NEMOCUBE_TEST_SECRET}/$$a', best_metric_key: "
+      "$NEMOCUBE_TEST_SECRET}\nseed: ${NEMOCUBE_TEST_NONE,7}\ntokenizer: {pretrained_model_name_or_path: "
+      "'${NEMOCUBE_TEST_SECRET}'}\ndist_env: {runtime_env: {A_TOKEN: '${oc.env:NEMOCUBE_TEST_SECRET}', B: "
+      "x}}");
+  CHECK(describe(recipe).find("hunter2") != std::string::npos);
+  const std::string file = describe_for_file(recipe);
+  CHECK(file.find("hunter2") == std::string::npos);
+  CHECK(file.find("checkpoint_dir: \"/runs/${oc.env:NEMOCUBE_TEST_SECRET}/$$a\"") != std::string::npos);
+  CHECK(file.find("seed: 7") != std::string::npos);
+  CHECK(describe(read("")) == describe_for_file(read("")));
+  const Recipe again = parse_recipe(file, "file", {}, RecipeUse::data);
+  CHECK(describe(again) == describe(recipe));
+  const std::string rewritten = describe_for_file(again);
+  CHECK(rewritten.substr(0, rewritten.find('#')) == file.substr(0, file.find('#')));
+  // Where a run's directory has given way to the model in it.
+  Recipe moved = recipe;
+  moved.checkpoint.checkpoint_dir = "/runs/hunter2/b/model";
+  CHECK(describe_for_file(moved).find("hunter2") == std::string::npos);
+  ::unsetenv("NEMOCUBE_TEST_SECRET");
 }
 
 TEST_CASE("null has several spellings, and quotes keep them as text, except none") {

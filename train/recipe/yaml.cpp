@@ -1,14 +1,17 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <cerrno>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "data/files/regular_file.h"
 #include "train/recipe/value.h"
 
 namespace nemocube::recipe {
@@ -185,8 +188,10 @@ Value read_yaml(const std::filesystem::path& path) {
   std::error_code error;
   require(!std::filesystem::is_directory(path, error), path.string(),
           ": is a directory, want a recipe file in YAML");
+  if (std::filesystem::is_other(path, error)) const RegularFile refused(path);  // a FIFO, socket or device
   std::ifstream in(path, std::ios::binary);
-  require(in.good(), path.string(), ": cannot open this recipe");
+  require(in.good(), path.string(), ": cannot open this recipe",
+          errno == ENOENT ? "" : ": " + std::generic_category().message(errno));
   std::string text(max_yaml_bytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   require(!in.bad(), path.string(), ": cannot read this recipe to its end");

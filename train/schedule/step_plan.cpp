@@ -21,6 +21,7 @@ StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::in
   plan.microbatches = microbatches_of_step(recipe, dp);
   plan.ckpt_every_epoch = s.save_checkpoint_every_epoch;
   plan.val_every = s.val_every_steps;
+  plan.saves = recipe.checkpoint.enabled;
   if (!batches) {
     require(
         s.max_steps.has_value(), recipe.file,
@@ -53,7 +54,8 @@ bool is_checkpoint_step(const StepPlan& plan, std::int64_t step, bool preempted)
 
 bool is_validation_step(const StepPlan& plan, std::int64_t step, bool preempted) {
   if (preempted) return false;
-  return (plan.val_every && ends_interval(step, *plan.val_every)) || is_checkpoint_step(plan, step);
+  return (plan.val_every && ends_interval(step, *plan.val_every)) ||
+         (plan.saves && is_checkpoint_step(plan, step));
 }
 
 }  // namespace nemocube

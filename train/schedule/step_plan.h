@@ -15,6 +15,7 @@ struct StepPlan {
   std::int64_t total_steps = 0;             ///< the smaller of max_steps and num_epochs * epoch_steps
   std::int64_t ckpt_every = 1;
   bool ckpt_every_epoch = true;
+  bool saves = true;  ///< checkpoint.enabled
   std::optional<std::int64_t> val_every;
 };
 
@@ -26,7 +27,7 @@ bool is_last_step_of_epoch(const StepPlan& plan, std::int64_t step);  ///< false
 bool is_last_step(const StepPlan& plan, std::int64_t step);
 /// `preempted`: a signal asked the run to end after this step.
 bool is_checkpoint_step(const StepPlan& plan, std::int64_t step, bool preempted = false);
-/// Every val_every steps and at checkpoint steps, but never after a preemption signal.
+/// Every val_every steps and, where the run saves checkpoints, at checkpoint steps, but never after a preemption signal.
 bool is_validation_step(const StepPlan& plan, std::int64_t step, bool preempted = false);
 
 }  // namespace nemocube

@@ -65,6 +65,9 @@ TEST_CASE("checkpoint and validation steps") {
   CHECK_FALSE(is_last_step(plan, 12));
   CHECK(is_checkpoint_step(plan, 1, true));
   CHECK_FALSE(is_validation_step(plan, 2, true));
+  StepPlan unsaved = plan;
+  unsaved.saves = false;
+  CHECK(steps_where(unsaved, is_validation_step) == Steps{2, 5, 8, 11});
 
   const StepPlan by_steps =
       plan_of(batch + "num_epochs: 2, ckpt_every_steps: 4, save_checkpoint_every_epoch: false", 7);

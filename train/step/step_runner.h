@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "data/loader/batch.h"
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/step/step_tensors.h"

@@ -3,25 +3,48 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/host_wait.h"
+
 namespace nemocube {
+namespace {
+
+constexpr std::int64_t kinds = std::ssize(router_losses), decision_size = 3;
+std::int64_t sums_size(std::int64_t layers) { return 1 + (layers + 1) * kinds; }
+
+}  // namespace
+
+StepTensors::StepTensors(const Tensor& whole, std::int64_t layers, std::int64_t experts) : all(whole) {
+  std::int64_t at = 0;
+  const auto next = [&](std::int64_t elements) {
+    at += elements;
+    return all.narrow(0, at - elements, elements);
+  };
+  sums = next(sums_size(layers));
+  counts = next(layers * experts).bits_as(DType::i64).reshape({layers, experts});
+  decision = next(decision_size);
+  finite = next(all.numel() - at);
+}
 
 StepTensors::StepTensors(const NemotronH& model) {
-  const std::int64_t layers = model.config().count(BlockKind::moe);
-  constexpr std::int64_t kinds = std::ssize(router_losses);
-  std::vector<double> start(static_cast<std::size_t>(1 + (layers + 1) * kinds));
+  const std::int64_t layers = model.config().count(BlockKind::moe), experts = model.config().n_routed_experts;
+  const auto parameters = std::ssize(tensor_specs(model.config()));
+  const std::int64_t size = sums_size(layers) + layers * experts + decision_size + parameters;
+  const Tensor start = Tensor::zeros({size}, DType::f64, Device::cpu);  // the host makes the first values
+  const StepTensors values(start, layers, experts);
+  auto* numbers = values.sums.data<double>() + 1 + layers * kinds;
   for (MoeMixer* moe : model.moe_layers())
     for (std::int64_t kind = 0; kind < kinds; ++kind)
-      start[static_cast<std::size_t>(1 + layers * kinds + kind)] +=
-          moe->router().*router_losses[static_cast<std::size_t>(kind)].coef != 0;
-  sums = Tensor::empty({std::ssize(start)}, DType::f64, model.device());
-  sums.copy_from(Tensor::from(start, {std::ssize(start)}));
-  counts = Tensor::zeros({layers, model.config().n_routed_experts}, DType::i64, model.device());
-  finite = Tensor::empty({std::ssize(model.parameters().all())}, DType::f64, model.device());
-  finite.fill(1);
+      numbers[kind] += moe->router().*router_losses[static_cast<std::size_t>(kind)].coef != 0;
+  values.finite.fill(1);
+  *this = StepTensors(start.to(model.device()), layers, experts);
+}
+
+StepTensors StepTensors::fetch() const {
+  const HostWaitName name("step result");
+  return {all.to(Device::cpu), counts.dim(0), counts.dim(1)};
 }
 
 Tensor StepTensors::losses_of(std::int64_t moe_layer) const {
-  constexpr std::int64_t kinds = std::ssize(router_losses);
   return sums.narrow(0, 1 + moe_layer * kinds, kinds);
 }
 
@@ -43,19 +66,6 @@ std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model) {
   std::vector<std::int64_t> all;
   for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
     std::ranges::copy(moe_layer_numbers(model, chunk), std::back_inserter(all));
-  return all;
-}
-
-Tensor finite_of_whole(const NemotronH& model, const Tensor& finite) {
-  const std::vector<TensorSpec> specs = tensor_specs(model.config());
-  const Tensor all = Tensor::empty({std::ssize(specs)}, finite.dtype(), finite.device());
-  all.fill(1);
-  const auto& own = model.parameters().all();  // in the same order
-  auto spec = specs.begin();
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    spec = std::find_if(spec, specs.end(), [&](const TensorSpec& s) { return s.name == own[i].name; });
-    all.narrow(0, spec - specs.begin(), 1).copy_from(finite.narrow(0, static_cast<std::int64_t>(i), 1));
-  }
   return all;
 }
 

@@ -9,19 +9,6 @@
 namespace nemocube {
 namespace {
 
-/// StepTensors on the host.
-struct StepValues {
-  std::vector<double> sums, decision, finite;
-  Tensor counts;
-};
-
-/// The one place in a step where the host waits for the device.
-StepValues fetch(const StepTensors& t) {
-  const Tensor counts = Tensor::empty(t.counts.shape(), t.counts.dtype(), Device::cpu);
-  counts.copy_from(t.counts);
-  return {t.sums.to_vector(), t.decision.to_vector(), t.finite.to_vector(), counts};
-}
-
 /// Of all ranks.
 struct BatchTotals {
   std::int64_t labels = 0;
@@ -84,7 +71,7 @@ void update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, 
   for (const MoeMixer* moe : model.moe_layers()) {
     const Parameter& bias = moe->correction_bias();
     UpdateGate gate = t.gate();
-    gate.finite = t.finite.narrow(0, &bias - model.parameters().all().data(), 1);
+    gate.finite = t.finite.narrow(0, bias.number, 1);
     update_expert_bias(bias.value, t.counts.select(*layer++), options.expert_bias_rate, gate);
   }
 }
@@ -104,18 +91,20 @@ std::vector<std::pair<std::string, double>> auxiliary_losses(const std::vector<d
   return losses;
 }
 
-StepResult result_of(const NemotronH& model, const StepValues& values, const BatchTotals& totals) {
+/// From tensors in host memory.
+StepResult result_of(const NemotronH& model, const StepTensors& tensors, const BatchTotals& totals) {
+  const std::vector<double> sums = tensors.sums.to_vector(), decision = tensors.decision.to_vector(),
+                            finite = tensors.finite.to_vector();
   StepResult result;
   result.label_tokens = totals.labels;
-  result.loss = values.sums[0] * (1.0 / static_cast<double>(totals.labels));
-  result.grad_norm = values.decision[0];
-  if (values.decision[2] == 0) result.outcome = StepOutcome::non_finite;
-  if (const auto lost = std::ranges::find(values.finite, 0.0); lost != values.finite.end())
-    result.not_finite =
-        tensor_specs(model.config())[static_cast<std::size_t>(lost - values.finite.begin())].name;
-  result.auxiliary_losses = auxiliary_losses(values.sums, totals.microbatches);
-  for (std::int64_t i = 0; i < values.counts.dim(0); ++i)
-    result.expert_counts.push_back(values.counts.select(i));
+  result.loss = sums[0] * (1.0 / static_cast<double>(totals.labels));
+  result.grad_norm = decision[0];
+  if (decision[2] == 0) result.outcome = StepOutcome::non_finite;
+  if (const auto lost = std::ranges::find(finite, 0.0); lost != finite.end())
+    result.not_finite = tensor_specs(model.config())[static_cast<std::size_t>(lost - finite.begin())].name;
+  result.auxiliary_losses = auxiliary_losses(sums, totals.microbatches);
+  for (std::int64_t i = 0; i < tensors.counts.dim(0); ++i)
+    result.expert_counts.push_back(tensors.counts.select(i));
   return result;
 }
 
@@ -134,15 +123,14 @@ StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const To
   StepTensors tensors = run_passes(model, microbatches, options, totals);
   const Tensor square_sum = parallel ? parallel->data().square_sum_of_gradients()
                                      : sum_of_squares(optimizer.gradients(), model.device());
-  tensors.decision = clip_decision(square_sum, tensors.loss(), options.max_norm);
+  tensors.decision.copy_from(clip_decision(square_sum, tensors.loss(), options.max_norm));
   update(model, optimizer, options, tensors);
-  tensors.finite = finite_of_whole(model, tensors.finite);
   if (parallel) {
     parallel->all().all_reduce(tensors.finite, Reduction::min);
     parallel->data().finish_update();
   }
   model.parameters().clear_gradients();
-  const StepResult result = result_of(model, fetch(tensors), totals);
+  const StepResult result = result_of(model, tensors.fetch(), totals);
   if (result.outcome == StepOutcome::updated) optimizer.count_step();
   return result;
 }

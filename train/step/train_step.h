@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kernels.h"
+#include "core/variants.h"
 #include "data/loader/batch.h"
 #include "model/nemotron_h.h"
 #include "parallel/parallel_model/parallel_model.h"

@@ -1,0 +1,87 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+/// Variables of the environment. One table names all that the program reads, and those of its libraries that change
+/// results; the functions below are the only way to read one, so no variable can be read that is not in the table.
+namespace nemocube {
+
+/// Whether the ranks of a run may have different values of a variable; train/loop/rank_settings.h compares them.
+enum class AcrossRanks {
+  free,           ///< no number depends on it, or ranks agree on what follows from it
+  same_machines,  ///< it changes how sums are rounded; machines of several kinds may want different values
+  same            ///< ranks with different values train another model, or call different collectives
+};
+
+struct EnvironmentVariable {
+  const char* name;
+  AcrossRanks across_ranks;
+};
+
+inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>({
+    // What a run is (train/recipe/environment.h).
+    {"NEMOAUTOMODEL_PP_BLOCK_WEIGHTS", AcrossRanks::same},
+    {"NEMOTRONH_EP_EXPERT_RESHARD_AFTER_FORWARD", AcrossRanks::same},
+    {"NEMOTRONH_EP_USE_DEEPEP_DISPATCH", AcrossRanks::same},
+    {"NEMOTRONH_TP_PARALLEL_CE", AcrossRanks::same},
+    {"NEMOTRONH_TP_PARALLEL_CE_IMPL", AcrossRanks::same},
+    // These end a run, or say something; they choose nothing.
+    {"NEMOAUTOMODEL_PP_ALLOW_UNDERFILL", AcrossRanks::free},
+    {"NEMOAUTOMODEL_PP_SKIP_OUTPUT_MERGE", AcrossRanks::free},
+    {"NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL", AcrossRanks::free},
+    {"NEMOTRONH_EP_PHYSICAL_PARTITION", AcrossRanks::free},
+    {"NEMOTRONH_EP_REQUIRE_DEEPEP", AcrossRanks::free},
+    {"NEMOTRONH_EP_SYNC_INACTIVE_EXPERTS", AcrossRanks::free},
+    // Threads. Matrix products are cut by their number, and then round otherwise (with oneDNN 2.6 in f32, left operand
+    // transposed, 512 x 512 x 512: 1 and 2 threads give other bits), so weight gradients depend on it. Without these
+    // variables the number follows from the machine and the bindings of its ranks.
+    {"OMP_DYNAMIC", AcrossRanks::same_machines},
+    {"OMP_NUM_THREADS", AcrossRanks::same_machines},
+    {"OMP_THREAD_LIMIT", AcrossRanks::same_machines},
+    {"GOMP_SPINCOUNT", AcrossRanks::free},
+    {"OMP_WAIT_POLICY", AcrossRanks::free},
+    // The C library's choice among its versions of exp, log and so on. What oneDNN's own variables lead to is
+    // compared itself, since each of them has two names.
+    {"GLIBC_TUNABLES", AcrossRanks::same_machines},
+    // The launcher, which tells each rank something else.
+    {"OMPI_COMM_WORLD_RANK", AcrossRanks::free},
+    {"OMPI_MCA_orte_ess_num_procs", AcrossRanks::free},
+    {"OMPI_COMM_WORLD_SIZE", AcrossRanks::free},
+    {"PMIX_NAMESPACE", AcrossRanks::free},
+    {"PMIX_RANK", AcrossRanks::free},
+    {"PMIX_SERVER_TMPDIR", AcrossRanks::free},
+    {"PMI_RANK", AcrossRanks::free},
+    {"PMI_SIZE", AcrossRanks::free},
+    {"SLURM_STEP_NUM_TASKS", AcrossRanks::free},
+    // Which ranks count as neighbours, for tests.
+    {"NEMOCUBE_NODE", AcrossRanks::free},
+    // Output.
+    {"CUDA_EMULATOR_COUNTERS", AcrossRanks::free},
+    {"TERM", AcrossRanks::free},
+});
+
+/// The name of a variable in the table; another name does not compile.
+class KnownVariable {
+ public:
+  consteval KnownVariable(const char* name) : name_(name) {
+    const auto named = [&](const EnvironmentVariable& v) { return std::string_view(v.name) == name; };
+    if (std::ranges::count_if(environment_variables, named) != 1)
+      throw "the variable is not in environment_variables";
+  }
+  constexpr const char* name() const { return name_; }
+
+ private:
+  const char* name_;
+};
+
+/// The value of a variable, or null when it is not set.
+const char* environment_variable(KnownVariable variable);
+/// The same for a variable that a recipe names: what the recipe makes of the value is in the resolved recipe, which
+/// the ranks of a run compare.
+const char* variable_named_in_recipe(const std::string& name);
+/// The same for a row of the table.
+const char* environment_variable(const EnvironmentVariable& variable);
+
+}  // namespace nemocube

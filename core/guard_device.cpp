@@ -1,0 +1,165 @@
+#include "core/guard_device.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "core/error.h"
+#include "core/profile.h"
+
+namespace nemocube::guard {
+namespace {
+
+constexpr std::size_t page = 4096, reserved = std::size_t{1} << 36;
+
+std::size_t whole_pages(std::int64_t bytes) {
+  return (static_cast<std::size_t>(bytes) + page - 1) / page * page;
+}
+
+struct sigaction previous_action;
+
+void write_text(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
+
+/// One range of addresses, used from its start on. Freed blocks are kept by size.
+class Arena {
+ public:
+  Arena() {
+    void* start = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    require(start != MAP_FAILED, "device guard: no address space for ", reserved, " bytes");
+    start_ = static_cast<std::byte*>(start);
+  }
+
+  MemoryBlock take(std::int64_t bytes) {
+    const std::size_t size = whole_pages(bytes);
+    const std::lock_guard lock(mutex_);
+    std::byte* data = nullptr;
+    if (std::vector<std::byte*>& free = free_[size]; !free.empty()) {
+      data = free.back();
+      free.pop_back();
+    } else {
+      require(used_ + size <= reserved, "device guard: out of memory");
+      data = start_ + used_;
+      used_ += size;
+      if (open_ > 0) protect(PROT_READ | PROT_WRITE);
+    }
+    const auto block_bytes = static_cast<std::int64_t>(size);
+    stats_.current_bytes += block_bytes;
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.current_bytes);
+    stats_.reserved_bytes = static_cast<std::int64_t>(used_);
+    return {data, block_bytes, false};
+  }
+
+  void give_back(const MemoryBlock& block) {
+    const std::lock_guard lock(mutex_);
+    stats_.current_bytes -= block.bytes;
+    free_[static_cast<std::size_t>(block.bytes)].push_back(static_cast<std::byte*>(block.data));
+  }
+
+  MemoryStats stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    stats_.peak_bytes = stats_.current_bytes;
+  }
+
+  void open() {
+    const std::lock_guard lock(mutex_);
+    if (open_++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    if (--open_ > 0) return;
+    protect(PROT_NONE);
+    watch_faults();
+  }
+  bool is_open() const { return open_ > 0; }
+
+  bool contains(const void* address) const {
+    const auto* at = static_cast<const std::byte*>(address);
+    return at >= start_ && at < start_ + reserved;
+  }
+
+ private:
+  void protect(int access) const {
+    if (used_ > 0 && ::mprotect(start_, used_, access) != 0)
+      throw std::logic_error("device guard: mprotect failed");
+  }
+  static void on_fault(int signal, siginfo_t* info, void* context);
+
+  // Others set handlers too, such as the test framework for each test case: the last one before the memory is closed
+  // is called for faults elsewhere.
+  static void watch_faults() {
+    struct sigaction now {};
+    ::sigaction(SIGSEGV, nullptr, &now);
+    if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) return;
+    previous_action = now;
+    struct sigaction ours {};
+    ours.sa_sigaction = on_fault;
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER;
+    ::sigaction(SIGSEGV, &ours, nullptr);
+  }
+
+  std::byte* start_ = nullptr;
+  mutable std::mutex mutex_;
+  std::size_t used_ = 0;
+  std::map<std::size_t, std::vector<std::byte*>> free_;  // by size
+  MemoryStats stats_;
+  std::atomic<int> open_ = 0;
+};
+
+// Never destroyed: tensors with static lifetime may be freed last.
+Arena& arena() {
+  static auto* all = new Arena;
+  return *all;
+}
+
+void Arena::on_fault(int signal, siginfo_t* info, void* context) {
+  if (arena().contains(info->si_addr)) {
+    write_text("host code touched the memory of a tensor on device guard, outside every kernel; zone: ");
+    write_text(current_zone());
+    write_text("\n");
+    std::abort();
+  }
+  if ((previous_action.sa_flags & SA_SIGINFO) && previous_action.sa_sigaction)
+    return previous_action.sa_sigaction(signal, info, context);
+  ::sigaction(SIGSEGV, &previous_action, nullptr);  // the access is made again
+}
+
+class GuardAllocator final : public Allocator {
+ public:
+  MemoryBlock allocate(std::int64_t bytes) override {
+    if (bytes <= 0) return {};
+    const MemoryBlock block = arena().take(bytes);
+    const Opened opened;
+    std::memset(block.data, 0xff, static_cast<std::size_t>(block.bytes));
+    return block;
+  }
+  void free(const MemoryBlock& block) noexcept override {
+    if (block.data) arena().give_back(block);
+  }
+  MemoryStats stats() const override { return arena().stats(); }
+  void reset_peak() override { arena().reset_peak(); }
+  void release_cache() override {}
+};
+
+}  // namespace
+
+Allocator& device_allocator() {
+  static auto* allocator = new GuardAllocator;
+  return *allocator;
+}
+
+Opened::Opened() { arena().open(); }
+Opened::~Opened() { arena().close(); }
+bool is_open() { return arena().is_open(); }
+
+}  // namespace nemocube::guard

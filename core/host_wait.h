@@ -1,0 +1,28 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+/// The waits of the host for a device. A device works through its queue while the host goes on; each time that the
+/// host needs a value from there, the queue runs empty. So every such wait is counted, by name.
+namespace nemocube {
+
+/// Names the waits of this thread while an object lives: "step result". The innermost name counts.
+class HostWaitName {
+ public:
+  explicit HostWaitName(const char* name);
+  ~HostWaitName();
+  HostWaitName(const HostWaitName&) = delete;
+  HostWaitName& operator=(const HostWaitName&) = delete;
+
+ private:
+  const char* outer_;
+};
+
+/// Counts one wait of this thread under its name; without a name under "in ZONE", the zone of the profile at hand.
+void count_host_wait();
+
+std::map<std::string, std::int64_t> host_waits();  ///< since the last reset
+void reset_host_waits();
+
+}  // namespace nemocube

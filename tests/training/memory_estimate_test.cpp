@@ -1,0 +1,127 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/training/run_support.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+std::int64_t bytes_of(const std::string& number, const std::string& unit) {
+  const double factor = unit == "GB" ? 1e9 : unit == "MB" ? 1e6 : 1e3;
+  return static_cast<std::int64_t>(std::stod(number) * factor);
+}
+
+/// What --check says of a recipe of this repository.
+std::int64_t said(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{NEMOCUBE_BINARY, "train", "--check"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const ProcessResult run = run_process(command, source_dir());
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const std::string before = "training needs about ";
+  const auto at = run.err.find(before);
+  REQUIRE(at != run.err.npos);
+  std::istringstream words(run.err.substr(at + before.size()));
+  std::string number, unit;
+  words >> number >> unit;
+  return bytes_of(number, unit);
+}
+
+/// The largest resident memory of the run itself (VmHWM), read while it runs: its steps are alike.
+std::int64_t measured(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{NEMOCUBE_BINARY, "train"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  Process run(command, source_dir());
+  const std::filesystem::path status = cat("/proc/", run.pid(), "/status");
+  std::int64_t most = 0;
+  while (is_alive(run.pid())) {
+    std::ifstream file(status);
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with("VmHWM:")) most = std::max<std::int64_t>(most, std::stoll(line.substr(6)) * 1024);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const ProcessResult result = run.wait();
+  CAPTURE(result.err);
+  REQUIRE(result.exit_code == 0);
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("memory estimate: --check is never below what a run takes, and near it for runs above 300 MB") {
+#if defined(__SANITIZE_ADDRESS__)
+  MESSAGE("skipped: AddressSanitizer keeps what is freed");
+#else
+  wait_politely();
+  const TestDir dir;
+  const std::vector<std::vector<std::string>> runs{
+      {"step_scheduler.max_steps=4"},
+      {"step_scheduler.max_steps=16"},
+      {"step_scheduler.max_steps=16", "model.torch_dtype=bf16"},
+      {"step_scheduler.max_steps=6", "distributed.activation_checkpointing=true"},
+      {"step_scheduler.max_steps=6", "packed_sequence.packed_sequence_size=256"},
+      {"step_scheduler.max_steps=6", "step_scheduler.local_batch_size=48",
+       "step_scheduler.global_batch_size=48"},
+      {"step_scheduler.max_steps=4", "evaluation.squad_metrics=true", "evaluation.limit_samples=32"},
+  };
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    CAPTURE(i);
+    std::vector<std::string> arguments{"configs/squad_tiny.yaml", "--set", "lr_scheduler.lr_warmup_steps=0",
+                                       "--set", cat("checkpoint.checkpoint_dir=", (dir / cat(i)).string())};
+    for (const std::string& set : runs[i]) {
+      arguments.emplace_back("--set");
+      arguments.push_back(set);
+    }
+    const std::int64_t estimate = said(arguments), truth = measured(arguments);
+    CAPTURE(estimate);
+    CAPTURE(truth);
+    MESSAGE("run ", i, ": said ", estimate / 1000000, " MB, took ", truth / 1000000, " MB");
+    CHECK(estimate >= truth);
+    if (truth > 300'000'000) CHECK(estimate <= truth * 115 / 100);
+  }
+#endif
+}
+
+TEST_CASE("memory estimate: a limit on the address space that the message names is enough") {
+#if defined(__SANITIZE_ADDRESS__)
+  MESSAGE("skipped: AddressSanitizer needs more address space than any limit leaves");
+#else
+  wait_politely();
+  const TestDir dir;
+  const auto limited = [&](std::int64_t kib, bool check) {
+    std::vector<std::string> command{"sh", "-c", cat("ulimit -v ", kib, "; exec \"$0\" \"$@\""),
+                                     NEMOCUBE_BINARY, "train"};
+    if (check) command.emplace_back("--check");
+    for (const std::string& word : {std::string("configs/squad_tiny.yaml"), std::string("--set"),
+                                    std::string("step_scheduler.max_steps=3"), std::string("--set"),
+                                    std::string("model.torch_dtype=bf16"), std::string("--set"),
+                                    std::string("lr_scheduler.lr_warmup_steps=0"), std::string("--set"),
+                                    cat("checkpoint.checkpoint_dir=", (dir / "run").string())})
+      command.push_back(word);
+    return run_process(command, source_dir());
+  };
+  const ProcessResult first = limited(300000, true);
+  CAPTURE(first.err);
+  CHECK(first.exit_code == 0);
+  CHECK(first.err.find("warning: that is more than there is: 307 MB (address space, ulimit -v)") !=
+        std::string::npos);
+  CHECK(first.err.find("Lower step_scheduler.local_batch_size") != std::string::npos);
+  CHECK(first.err.find("torch_dtype: bf16") == std::string::npos);  // as it is already
+  const std::string before = "; a limit of ";
+  const auto at = first.err.find(before);
+  REQUIRE(at != std::string::npos);
+  const std::int64_t enough = std::stoll(first.err.substr(at + before.size()));
+  // train says the same before its first step, and the number works.
+  const ProcessResult warned = limited(300000, false);
+  CAPTURE(warned.err);
+  CHECK(warned.err.find("that is more than there is: 307 MB") != std::string::npos);
+  std::filesystem::remove_all(dir / "run");
+  const ProcessResult works = limited(enough, false);
+  CAPTURE(works.err);
+  CHECK(works.exit_code == 0);
+#endif
+}

@@ -1,0 +1,29 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+/// Settings that reach a run from outside its recipe, on every rank by itself. Ranks that differ in them would train
+/// another model without a word, or call different collectives.
+namespace nemocube {
+
+struct RankSetting {
+  std::string name;   ///< "the environment variable X", "the instruction set of oneDNN (...)"
+  std::string value;  ///< for a message: what a rank has
+  /// Numbers are rounded otherwise, no more: debug.allow_differing_instruction_sets lets ranks differ here.
+  bool of_machine = false;
+};
+
+/// The settings of this process, in an order that is the same on all ranks: the variables of
+/// environment_variables (core/environment.h) that matter; instruction set, hints and arithmetic of oneDNN, which
+/// its variables and the CPU decide; the instruction sets of the program's own code and of the C library. To be
+/// called when the variables that the recipe sets are set.
+std::vector<RankSetting> settings_of_this_rank();
+
+/// What is not the same on all ranks, as a message, or "" where nothing is:
+///     the environment variable X is not the same on all ranks: rank 1 has '2'; ranks 0, 2 and 3 have none
+/// `of_ranks`: the settings of each rank.
+std::string differing_settings(std::span<const std::vector<RankSetting>> of_ranks,
+                               bool allow_differing_machines);
+
+}  // namespace nemocube

@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+
+#include "data/datasets/dataset.h"
+#include "data/loader/loader.h"
+
+namespace nemocube {
+
+/// What the microbatches of a run hold, of the rank that gets most.
+struct RunBatches {
+  std::int64_t tokens = 0;       ///< of the largest microbatch, padding left out
+  std::int64_t sequences = 0;    ///< of a microbatch, at most
+  std::int64_t longest_row = 0;  ///< tokens
+  bool vary = false;             ///< microbatches have different numbers of tokens
+};
+
+/// The microbatches that a Loader with these options gives in so many epochs. Where that are more rows than can be
+/// looked at in a moment, the longest rows of the data set count as one microbatch.
+RunBatches batches_of_run(const Dataset& dataset, const LoaderOptions& options, std::int64_t epochs);
+
+}  // namespace nemocube
