@@ -128,6 +128,37 @@ TEST_CASE("Splits by color and key, many times") {
   }));
 }
 
+TEST_CASE("A rank that stands still does not take others for gone that did their part and left") {
+  const SharedCounter done;
+  all_good(run_ranks(3, [&](int rank, ncclUniqueId id) {
+    const pid_t me = getpid();
+    const pid_t stopper = rank == 0 ? fork() : -1;
+    if (stopper == 0) {
+      for (int turn = 0; done.count() == 0 && getppid() == me; ++turn) {
+        usleep(static_cast<useconds_t>(500 + turn * 379 % 1500));
+        kill(me, SIGSTOP);
+        usleep(4000);
+        kill(me, SIGCONT);
+      }
+      _exit(0);
+    }
+    const ncclComm_t comm = join(3, id, rank);
+    const DeviceArray<int> x({1});
+    for (int turn = 0; turn < 150; ++turn) {
+      ncclComm_t part;
+      EXPECT(ncclCommSplit(comm, 0, rank, &part, nullptr) == ncclSuccess);
+      EXPECT(ncclBcast(x.data(), 1, ncclInt32, 0, part, nullptr) == ncclSuccess);
+      EXPECT(cudaStreamSynchronize(nullptr) == cudaSuccess);
+      EXPECT(ncclCommDestroy(part) == ncclSuccess);
+    }
+    if (rank == 0) {
+      done.add();
+      waitpid(stopper, nullptr, 0);
+    }
+    EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  }));
+}
+
 TEST_CASE("Several devices of one process") {
   all_good(run_ranks(1, [](int, ncclUniqueId) {
     ncclComm_t comms[3];

@@ -41,6 +41,7 @@ class SharedCounter {
   SharedCounter(const SharedCounter&) = delete;
   SharedCounter& operator=(const SharedCounter&) = delete;
   void add() const { ++*count_; }
+  int count() const { return *count_; }
   void wait_for(int count) const {
     while (*count_ < count) usleep(1000);
   }
