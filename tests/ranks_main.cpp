@@ -86,7 +86,7 @@ void call_with_other_sizes(World& ranks, const std::string& operation, std::int6
                 previous = static_cast<int>((ranks.rank() + size - 1) % size);
       all.exchange({{first(in, count), next}}, {{out, previous}});
     }
-    all.barrier();
+    all.host_barrier();
   } catch (const Error&) {
     const float* data = memory.data<float>();
     require(std::all_of(data + results, data + memory.numel(), [](float x) { return x == -7; }),
@@ -101,7 +101,7 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
   const Tensor t = Tensor::zeros({1000000}, DType::f32, Device::cpu),
                few = Tensor::zeros({3}, DType::f32, Device::cpu);
   const bool last = ranks.rank() == ranks.size() - 1;
-  all.barrier();
+  all.host_barrier();
   if (fault == "throw") {
     // One rank waits in a collective, one computes, and the last has started what the others have not.
     Work work;
@@ -127,7 +127,7 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
   } else if (fault == "skip, checked") {
     ranks.set_options({.timeout_seconds = 20, .check_collectives = true});
     if (!last) all.all_reduce(few, Reduction::max);
-    all.barrier();
+    all.host_barrier();
   } else if (fault.starts_with("sizes ")) {
     std::istringstream words{std::string(fault)};
     std::string sizes, operation;
@@ -138,12 +138,12 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     ranks.set_options({.timeout_seconds = 0.2});
     const StorageTime longer(ranks, 100'000'000);
     if (ranks.rank() == 0) std::this_thread::sleep_for(600ms);
-    all.barrier();
+    all.host_barrier();
   } else if (fault == "late, and longer than files take") {
     ranks.set_options({.timeout_seconds = 0.2});
     const StorageTime longer(ranks, 3'000'000);
     if (ranks.rank() == 0) std::this_thread::sleep_for(60s);
-    all.barrier();
+    all.host_barrier();
   } else if (fault == "stop before a group") {
     ranks.set_options({.timeout_seconds = 1});
     if (last) std::raise(SIGSTOP);

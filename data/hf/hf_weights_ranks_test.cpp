@@ -76,7 +76,7 @@ TEST_CASE("hf weights of ranks: parts, cuts, copies and stages of a model give t
       const FileSums sums = save_hf_weights(dir / "m", *own, files, options, world());
       CHECK(sums == want_sums);
       CHECK(files_below(dir / "m") == want);
-      world()->barrier();
+      world()->host_barrier();
       CHECK(names_in(dir.path()) == std::vector<std::string>{"m"});
     }
   }

@@ -93,6 +93,6 @@ TEST_CASE("safetensors of ranks: where one rank fails all say which, and nothing
     CHECK(text == texts[0]);
     CHECK(text.find("cannot create") != text.npos);
   }
-  world()->barrier();
+  world()->host_barrier();
   CHECK(names_in(dir.path()).empty());
 }

@@ -1,18 +1,13 @@
 #include "parallel/comm/collective.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <sstream>
 
 namespace nemocube {
 namespace {
 
-void copy_bytes(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
-
-std::byte* at(const Tensor& tensor, std::int64_t offset) { return tensor.host_bytes() + offset; }
+Tensor flat(const Tensor& t) { return t.reshape({t.numel()}); }
 
 void write_parts(std::ostream& out, const std::vector<std::int64_t>& counts) {
   constexpr std::size_t most = 8;
@@ -85,29 +80,43 @@ std::uint32_t fingerprint(const Collective& c) {
   return static_cast<std::uint32_t>(hash);
 }
 
-void copy_own_part(const Collective& c, int rank) {
-  const auto r = static_cast<std::size_t>(rank);
-  switch (c.operation) {
-    case Operation::all_gather:
-      copy_bytes(at(c.out, byte_offsets(c.out_counts, c.dtype)[r]), c.in.host_bytes(), c.in.bytes());
-      break;
-    case Operation::all_to_all:
-      copy_bytes(at(c.out, byte_offsets(c.out_counts, c.dtype)[r]),
-                 at(c.in, byte_offsets(c.in_counts, c.dtype)[r]), c.in_counts[r] * size_of(c.dtype));
-      break;
-    case Operation::exchange: {
-      auto receive = c.receives.begin();
-      for (const Send& send : c.sends) {
-        if (send.to != rank) continue;
-        while (receive->from != rank) ++receive;
-        copy_bytes(receive->tensor.host_bytes(), send.tensor.host_bytes(), send.tensor.bytes());
-        ++receive;
-      }
-      break;
+GroupedMessages grouped_messages(const Collective& c, int rank) {
+  if (c.operation == Operation::exchange) return {c.sends, c.receives};
+  GroupedMessages messages;
+  const bool gathers = c.operation == Operation::all_gather;
+  if (!gathers && c.operation != Operation::all_to_all) return messages;
+  const int size = static_cast<int>(c.out_counts.size());
+  const auto parts = [&](const Tensor& t, const std::vector<std::int64_t>& counts) {
+    std::vector<Tensor> of_rank;
+    std::int64_t begin = 0;
+    for (const std::int64_t count : counts) {
+      of_rank.push_back(flat(t).narrow(0, begin, count));
+      begin += count;
     }
-    default:
-      break;
+    return of_rank;
+  };
+  const std::vector<Tensor> out = parts(c.out, c.out_counts),
+                            in = gathers ? std::vector(out.size(), flat(c.in)) : parts(c.in, c.in_counts);
+  for (int i = 0; i < size; ++i) {
+    const int next = (rank + i) % size, previous = (rank + size - i) % size;
+    messages.receives.push_back({out[static_cast<std::size_t>(previous)], previous});
+    messages.sends.push_back({in[static_cast<std::size_t>(next)], next});
   }
+  return messages;
+}
+
+void copy_own_messages(const GroupedMessages& messages, int rank) {
+  auto receive = messages.receives.begin();
+  for (const Send& send : messages.sends) {
+    if (send.to != rank) continue;
+    while (receive->from != rank) ++receive;
+    copy_elements(receive->tensor, send.tensor);
+    ++receive;
+  }
+}
+
+void copy_elements(const Tensor& to, const Tensor& from) {
+  if (to.numel() > 0 && to.address() != from.address()) flat(to).copy_from(flat(from));
 }
 
 std::vector<std::int64_t> byte_offsets(const std::vector<std::int64_t>& counts, DType dtype) {

@@ -29,8 +29,20 @@ std::string describe(const Collective& call);
 /// A number of what ranks whose calls belong together have in common. Other calls mostly have another one.
 std::uint32_t fingerprint(const Collective& call);
 
-/// Copies what the rank keeps for itself: its part of an all_gather or all_to_all, and messages to itself.
-void copy_own_part(const Collective& call, int rank);
+/// Sends and receives that begin and end together.
+struct GroupedMessages {
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+};
+/// What an all_gather, all_to_all or exchange is on this rank, messages to itself included; nothing for other
+/// operations. Parts of tensors are one-dimensional.
+GroupedMessages grouped_messages(const Collective& call, int rank);
+
+/// Delivers the messages of the rank to itself.
+void copy_own_messages(const GroupedMessages& messages, int rank);
+
+/// Copies tensors of the same number of elements and dtype on one device, unless they are the same memory.
+void copy_elements(const Tensor& to, const Tensor& from);
 
 /// Start of each part in bytes, and the end of the last one.
 std::vector<std::int64_t> byte_offsets(const std::vector<std::int64_t>& counts, DType dtype);

@@ -7,8 +7,10 @@
 #include <numeric>
 #include <optional>
 
+#include "core/host_wait.h"
 #include "core/rng.h"
 #include "parallel/comm/collective.h"
+#include "tests/support/devices.h"
 #include "tests/support/ranks.h"
 
 using namespace nemocube;
@@ -35,10 +37,10 @@ void put(const Tensor& t, std::int64_t i, std::int64_t value) {
   });
 }
 
-Tensor inputs(std::uint64_t key, int rank, std::int64_t count, DType dtype) {
+Tensor inputs(std::uint64_t key, int rank, std::int64_t count, DType dtype, Device device) {
   const Tensor t = Tensor::empty({count}, dtype, Device::cpu);
   for (std::int64_t i = 0; i < count; ++i) put(t, i, input(key, rank, i));
-  return t;
+  return t.to(device);
 }
 
 /// Number of elements that differ from want(i).
@@ -67,6 +69,7 @@ struct Case {
   DType dtype = DType::f32;
   std::int64_t count = 0;
   Reduction reduction = Reduction::sum;
+  Device device = Device::cpu;
 };
 
 /// A started call and the check of its result.
@@ -89,7 +92,8 @@ std::int64_t start_of(const Counts& counts, int rank) {
 }
 
 Started start_all_reduce(Communicator& group, const Case& c) {
-  const Tensor t = inputs(c.key, group.members()[static_cast<std::size_t>(group.rank())], c.count, c.dtype);
+  const Tensor t =
+      inputs(c.key, group.members()[static_cast<std::size_t>(group.rank())], c.count, c.dtype, c.device);
   return {group.start_all_reduce(t, c.reduction),
           [&group, c, t] { return wrong(t, [&](auto i) { return reduced(group, c.key, i, c.reduction); }); }};
 }
@@ -101,8 +105,8 @@ Started start_reduce_scatter(Communicator& group, const Case& c, bool uneven, bo
                                : Counts(static_cast<std::size_t>(group.size()), c.count);
   const std::int64_t begin = start_of(counts, group.rank()), all = start_of(counts, group.size());
   const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
-  const Tensor in = inputs(c.key, world_rank(group), all, c.dtype);
-  const Tensor out = in_place ? in.narrow(0, begin, own) : Tensor::empty({own}, c.dtype, Device::cpu);
+  const Tensor in = inputs(c.key, world_rank(group), all, c.dtype, c.device);
+  const Tensor out = in_place ? in.narrow(0, begin, own) : Tensor::empty({own}, c.dtype, c.device);
   const auto check = [&group, c, out, in, in_place, begin, own] {
     std::int64_t n = wrong(out, [&](auto i) { return reduced(group, c.key, begin + i, c.reduction); });
     n += wrong(in, [&](auto i) {
@@ -119,8 +123,8 @@ Started start_all_gather(Communicator& group, const Case& c, bool uneven, bool i
   const Counts counts = uneven ? uneven_counts(c.key, group.size(), c.count)
                                : Counts(static_cast<std::size_t>(group.size()), c.count);
   const std::int64_t own = counts[static_cast<std::size_t>(group.rank())];
-  const Tensor out = Tensor::zeros({start_of(counts, group.size())}, c.dtype, Device::cpu);
-  Tensor in = inputs(c.key, world_rank(group), own, c.dtype);
+  const Tensor out = Tensor::zeros({start_of(counts, group.size())}, c.dtype, c.device);
+  Tensor in = inputs(c.key, world_rank(group), own, c.dtype, c.device);
   if (in_place) {
     const Tensor part = out.narrow(0, start_of(counts, group.rank()), own);
     part.copy_from(in);
@@ -139,7 +143,7 @@ Started start_all_gather(Communicator& group, const Case& c, bool uneven, bool i
 
 Started start_broadcast(Communicator& group, const Case& c) {
   const int root = static_cast<int>(c.key % static_cast<std::uint64_t>(group.size()));
-  const Tensor t = inputs(c.key, world_rank(group), c.count, c.dtype);
+  const Tensor t = inputs(c.key, world_rank(group), c.count, c.dtype, c.device);
   return {group.start_broadcast(t, root), [&group, c, t, root] {
             return wrong(
                 t, [&](auto i) { return input(c.key, group.members()[static_cast<std::size_t>(root)], i); });
@@ -156,8 +160,8 @@ Started start_all_to_all(Communicator& group, const Case& c) {
   Counts out_rows;
   for (int r = 0; r < group.size(); ++r) out_rows.push_back(rows(r)[static_cast<std::size_t>(group.rank())]);
   const std::int64_t in_all = start_of(in_rows, group.size()), out_all = start_of(out_rows, group.size());
-  const Tensor in = inputs(c.key, world_rank(group), in_all * row, c.dtype).reshape({in_all, row});
-  const Tensor out = Tensor::empty({out_all, row}, c.dtype, Device::cpu);
+  const Tensor in = inputs(c.key, world_rank(group), in_all * row, c.dtype, c.device).reshape({in_all, row});
+  const Tensor out = Tensor::empty({out_all, row}, c.dtype, c.device);
   std::vector<std::int64_t> want;
   for (int r = 0; r < group.size(); ++r) {
     const std::int64_t begin = start_of(rows(r), group.rank()) * row;
@@ -171,11 +175,11 @@ Started start_all_to_all(Communicator& group, const Case& c) {
 /// Two messages around the ring, and one from each rank to itself.
 Started start_exchange(Communicator& group, const Case& c) {
   const int n = group.size(), next = (group.rank() + 1) % n, previous = (group.rank() + n - 1) % n;
-  const Tensor first = inputs(c.key, world_rank(group), c.count, c.dtype);
-  const Tensor second = inputs(c.key + 1, world_rank(group), c.count / 2, c.dtype);
-  const Tensor from_first = Tensor::empty({c.count}, c.dtype, Device::cpu),
-               from_second = Tensor::empty({c.count / 2}, c.dtype, Device::cpu);
-  const Tensor own = Tensor::empty({c.count}, c.dtype, Device::cpu);
+  const Tensor first = inputs(c.key, world_rank(group), c.count, c.dtype, c.device);
+  const Tensor second = inputs(c.key + 1, world_rank(group), c.count / 2, c.dtype, c.device);
+  const Tensor from_first = Tensor::empty({c.count}, c.dtype, c.device),
+               from_second = Tensor::empty({c.count / 2}, c.dtype, c.device);
+  const Tensor own = Tensor::empty({c.count}, c.dtype, c.device);
   return {
       group.start_exchange(
           {{first, next}, {first, group.rank()}, {second, next}},
@@ -211,7 +215,7 @@ Started start(Communicator& group, int kind, const Case& c) {
     case 8:
       return start_exchange(group, c);
     default:
-      return {group.start_barrier(), [] { return 0; }};
+      return {group.start_host_barrier(), [] { return 0; }};
   }
 }
 
@@ -227,32 +231,100 @@ struct SmallLimits {
   ~SmallLimits() { test_world().set_options({.timeout_seconds = 60}); }
 };
 
-std::int64_t sum_over_ranks(std::int64_t value) {
-  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
-  test_world().communicator().all_reduce(t);
-  return t.item<std::int64_t>();
-}
+std::int64_t sum_over_ranks(std::int64_t value) { return test_world().communicator().host_all_reduce(value); }
 
 }  // namespace
 
 TEST_CASE("collectives: exact against a plain reference, for every dtype and many sizes") {
   Communicator& world = test_world().communicator();
   std::uint64_t key = 1;
-  for (const bool limited : {false, true}) {
-    std::optional<SmallLimits> limits;
-    if (limited) limits.emplace();
-    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i32, DType::i64, DType::u8})
-      for (const std::int64_t count : {0, 1, 2, 7, 1025, 5000})
-        for (int kind = 0; kind < kinds; ++kind) {
-          CAPTURE(kind);
-          CAPTURE(count);
-          CAPTURE(dtype);
-          key += 2;
-          Started call = start(world, kind, {key, dtype, count, static_cast<Reduction>(key / 2 % 3)});
-          call.work.wait();
-          CHECK(call.wrong() == 0);
-        }
+  for (const Device device : test_devices()) {
+    const bool host = device.is_host();
+    CAPTURE(device);
+    for (const bool limited : {false, true}) {
+      std::optional<SmallLimits> limits;
+      if (limited) limits.emplace();
+      for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i32, DType::i64, DType::u8})
+        for (const std::int64_t count : {0, 1, 2, 7, 1025, 5000})
+          for (int kind = 0; kind < kinds; ++kind) {
+            if (!host && count == 2) continue;
+            CAPTURE(kind);
+            CAPTURE(count);
+            CAPTURE(dtype);
+            key += 2;
+            Started call =
+                start(world, kind, {key, dtype, count, static_cast<Reduction>(key / 2 % 3), device});
+            call.work.wait();
+            CHECK(call.wrong() == 0);
+          }
+    }
   }
+}
+
+TEST_CASE(
+    "collectives: tensors of a device wait for nothing but their copies to the host, on which they depend") {
+  Communicator& world = test_world().communicator();
+  const int n = world.size(), next = (world.rank() + 1) % n, previous = (world.rank() + n - 1) % n;
+  const auto waits = [&](auto&& call) {
+    reset_host_waits();
+    call();
+    const auto counted = host_waits();
+    const auto staged = counted.find("staged message");
+    CHECK(counted.size() == (staged == counted.end() ? 0 : 1));
+    return staged == counted.end() ? 0 : staged->second;
+  };
+  const std::int64_t one = n > 1 ? 1 : 0;  // alone, nothing leaves the device
+  const Tensor a = Tensor::zeros({n}, DType::f32, Device::guard), b = a.clone(),
+               all = Tensor::zeros({n * n}, DType::f32, Device::guard);
+  CHECK(waits([&] { world.all_reduce(a); }) == one);
+  CHECK(waits([&] { world.all_gather(all, a); }) == one);
+  CHECK(waits([&] { world.reduce_scatter(a, all); }) == one);
+  CHECK(waits([&] { world.broadcast(a, 0); }) == (world.rank() == 0 ? one : 0));
+  CHECK(waits([&] { world.exchange({{a, next}}, {{b, previous}}); }) == one);
+  CHECK(waits([&] { world.host_barrier(); }) == 0);
+  CHECK(waits([&] { CHECK(world.host_all_reduce(1.5) == 1.5 * n); }) == 0);
+}
+
+TEST_CASE("collectives: a started operation of device tensors uses the result of an earlier one") {
+  Communicator& world = test_world().communicator();
+  const std::int64_t n = world.size(), count = 5000;
+  for (const Device device : test_devices()) {
+    const Tensor whole = Tensor::zeros({count * n}, DType::f32, device),
+                 part = Tensor::zeros({count}, DType::f32, device);
+    whole.fill(world.rank() + 1);
+    {
+      const Work first = world.start_reduce_scatter(part, whole);
+      const Work second = world.start_all_reduce(part);
+      const Work third = world.start_all_gather(whole, part);
+    }
+    CHECK(wrong(whole, [&](auto) { return n * n * (n + 1) / 2; }) == 0);
+  }
+}
+
+TEST_CASE("control messages: values, structs and texts of every rank") {
+  Communicator& world = test_world().communicator();
+  const int n = world.size();
+  struct Pair {
+    std::int16_t a;
+    double b;
+  };
+  const std::vector<Pair> pairs = world.host_all_gather(Pair{static_cast<std::int16_t>(world.rank()), 0.5});
+  REQUIRE(pairs.size() == static_cast<std::size_t>(n));
+  for (int r = 0; r < n; ++r)
+    CHECK((pairs[static_cast<std::size_t>(r)].a == r && pairs[static_cast<std::size_t>(r)].b == 0.5));
+  Counts counts;
+  std::vector<int> want;
+  for (int r = 0; r < n; ++r) {
+    counts.push_back(r);
+    want.insert(want.end(), static_cast<std::size_t>(r), r);
+  }
+  const std::vector<int> own(static_cast<std::size_t>(world.rank()), world.rank());
+  CHECK(world.host_all_gather_v(std::span<const int>(own), counts) == want);
+  std::array<float, 2> both{static_cast<float>(world.rank()), 7};
+  world.host_all_reduce(std::span<float>(both), Reduction::max);
+  CHECK(both == std::array<float, 2>{static_cast<float>(n - 1), 7});
+  world.host_broadcast(std::span<float>(both = {static_cast<float>(world.rank()), 1}), n - 1);
+  CHECK(both == std::array<float, 2>{static_cast<float>(n - 1), 1});
 }
 
 TEST_CASE("collectives: random programs on random groups, started and waited for in any order") {
@@ -310,7 +382,7 @@ TEST_CASE("collectives: blocking calls give the same as started ones, also behin
   second.data<std::int32_t>()[world.rank()] = world.rank();
   Work work = world.start_all_reduce(first);
   world.all_gather(second, second.narrow(0, world.rank(), 1));
-  world.barrier();
+  world.host_barrier();
   CHECK(work.done());  // first in, first out
   work.wait();
   CHECK(wrong(first, [&](auto) { return n * (n + 1) / 2; }) == 0);
@@ -325,7 +397,7 @@ TEST_CASE("collectives: a Work that goes out of scope waits, and holds its tenso
     const Work ends_here = world.start_all_reduce(kept);
     Work replaced =
         world.start_all_reduce(Tensor::zeros({70000}, DType::f32, Device::cpu));  // no other owner
-    replaced = world.start_barrier();
+    replaced = world.start_host_barrier();
   }
   CHECK(kept.unique());
   CHECK(wrong(kept, [&](auto) { return world.size(); }) == 0);
@@ -352,11 +424,14 @@ TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the sa
       for (const bool limited : {false, true}) {
         std::optional<SmallLimits> limits;
         if (limited) limits.emplace();
-        const Tensor all = random(world.rank()).clone(), part = Tensor::empty({count}, dtype, Device::cpu);
-        world.reduce_scatter(part, all);
-        world.all_reduce(all);
-        CHECK(all.to_vector() == expected);
-        CHECK(part.to_vector() == all.narrow(0, count * world.rank(), count).to_vector());
+        for (const Device device : test_devices()) {
+          const Tensor all = random(world.rank()).clone().to(device),
+                       part = Tensor::empty({count}, dtype, device);
+          world.reduce_scatter(part, all);
+          world.all_reduce(all);
+          CHECK(all.to_vector() == expected);
+          CHECK(part.to_vector() == all.narrow(0, count * world.rank(), count).to_vector());
+        }
       }
     }
 }
@@ -392,7 +467,7 @@ TEST_CASE("collectives: the bytes sent are the fewest that can be") {
           const int previous = (self + group->size() - 1) % group->size();
           group->exchange({{t, next}}, {{other.narrow(0, 0, count), previous}});
         }) == (n > 1 ? n * bytes : 0));
-  CHECK(sent(Operation::barrier, [&] { group->barrier(); }) == 0);
+  CHECK(sent(Operation::barrier, [&] { group->host_barrier(); }) == 0);
 }
 
 TEST_CASE("collectives: more than 2^31 elements") {

@@ -1,7 +1,6 @@
 #include "parallel/comm/communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <numeric>
@@ -14,13 +13,14 @@ namespace nemocube {
 namespace {
 
 void check_tensor(std::string_view operation, std::string_view role, const Tensor& t) {
-  expect(t.defined() && t.device() == Device::cpu, operation, ": ", role, " is not in host memory");
+  expect(t.defined() && !t.is_meta(), operation, ": ", role, " has no memory");
   expect(t.contiguous(), operation, ": ", role, " of shape ", t.shape(), " is not contiguous");
 }
 
 void check_pair(std::string_view operation, const Tensor& out, const Tensor& in) {
   check_tensor(operation, "out", out);
   check_tensor(operation, "in", in);
+  expect(out.device() == in.device(), operation, ": out is on ", out.device(), ", in on ", in.device());
   expect(out.dtype() == in.dtype(), operation, ": out is ", out.dtype(), ", in is ", in.dtype());
 }
 
@@ -54,9 +54,10 @@ class SelfCommunicator final : public Communicator {
 
  private:
   void run(Collective call) override {
-    copy_own_part(call, 0);
-    if (call.operation == Operation::reduce_scatter && call.out.host_bytes() != call.in.host_bytes())
-      std::memcpy(call.out.host_bytes(), call.in.host_bytes(), static_cast<std::size_t>(call.in.bytes()));
+    if (call.operation == Operation::reduce_scatter)
+      copy_elements(call.out, call.in);
+    else
+      copy_own_messages(grouped_messages(call, 0), 0);
     count(call.operation, {.calls = 1});
   }
   Work start(Collective call) override {
@@ -205,22 +206,23 @@ Collective Communicator::all_to_all_call(const Tensor& out, std::span<const std:
 }
 
 Collective Communicator::exchange_call(std::vector<Send> sends, std::vector<Receive> receives) {
-  std::vector<std::int64_t> kept, taken;  // bytes of the messages to this rank itself
+  std::vector<std::pair<DType, std::int64_t>> kept, taken;  // elements of the messages to this rank itself
   for (const Send& send : sends) {
     check_tensor("exchange", "a tensor to send", send.tensor);
     expect(send.to >= 0 && send.to < size(), "exchange: to rank ", send.to, " in a group of ", size());
-    if (send.to == rank_) kept.push_back(send.tensor.bytes());
+    if (send.to == rank_) kept.emplace_back(send.tensor.dtype(), send.tensor.numel());
   }
   for (std::size_t i = 0; i < receives.size(); ++i) {
     const Receive& receive = receives[i];
     check_tensor("exchange", "a tensor to receive", receive.tensor);
     expect(receive.from >= 0 && receive.from < size(), "exchange: from rank ", receive.from,
            " in a group of ", size());
-    if (receive.from == rank_) taken.push_back(receive.tensor.bytes());
+    if (receive.from == rank_) taken.emplace_back(receive.tensor.dtype(), receive.tensor.numel());
     for (const Send& send : sends) check_apart("exchange", send.tensor, receive.tensor, -1);
     for (std::size_t k = 0; k < i; ++k) check_apart("exchange", receives[k].tensor, receive.tensor, -1);
   }
-  expect(kept == taken, "exchange: rank ", rank_, " sends itself other bytes than it receives from itself");
+  expect(kept == taken, "exchange: rank ", rank_,
+         " sends itself other elements than it receives from itself");
   Collective call = next(Operation::exchange);
   call.sends = std::move(sends);
   call.receives = std::move(receives);
@@ -287,8 +289,8 @@ void Communicator::exchange(std::vector<Send> sends, std::vector<Receive> receiv
 Work Communicator::start_exchange(std::vector<Send> sends, std::vector<Receive> receives) {
   return start(exchange_call(std::move(sends), std::move(receives)));
 }
-void Communicator::barrier() { run(next(Operation::barrier)); }
-Work Communicator::start_barrier() { return start(next(Operation::barrier)); }
+void Communicator::host_barrier() { run(next(Operation::barrier)); }
+Work Communicator::start_host_barrier() { return start(next(Operation::barrier)); }
 
 std::unique_ptr<Communicator> self_communicator(std::string name, int world_rank) {
   return std::make_unique<SelfCommunicator>(std::move(name), world_rank);

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/tensor.h"
@@ -20,13 +21,18 @@
 /// x() returns when its result is there. start_x() returns at once; until its Work is done, the tensors
 /// belong to the operation: outputs may be neither read nor written, inputs not written.
 ///
-/// Tensors are contiguous, in host memory, of any dtype, and may be larger than 2^31 elements. Parts of a
-/// tensor are counted in elements in row-major order, whatever its shape. Unless a function says otherwise,
+/// Tensors are contiguous, of any dtype, and may be larger than 2^31 elements. They lie on one device, and that of
+/// the tensors decides how they travel: those of the host by MPI, those of other devices through copies in host
+/// memory, also by MPI (staged_collective.h). When x() or Work::wait() has returned, kernels that the host starts see
+/// the result; a host that wants values of a device copies them, which is a wait of its own (core/host_wait.h).
+/// host_x() are for what hosts tell each other: plain values, always by MPI, never with a device.
+///
+/// Parts of a tensor are counted in elements in row-major order, whatever its shape. Unless a function says otherwise,
 /// outputs and inputs share no memory. A call that breaks one of these rules throws std::logic_error before
 /// anything is sent. An operation that fails on the way (a rank that does not come, a lost connection, calls
 /// that differ) throws Error on the ranks that notice, and so does every later operation of the process.
 ///
-/// Reductions are formed in the order of ranks: ((r0 + r1) + r2) + ... on every element, so all ranks get the
+/// Reductions by MPI are formed in the order of ranks: ((r0 + r1) + r2) + ... on every element, so all ranks get the
 /// same bits, every time. f32 and f64 are added in their own precision, bf16 in f32 and rounded once at the
 /// end; integers wrap around. max and min of floats are NaN where an operand is NaN.
 namespace nemocube {
@@ -71,7 +77,8 @@ class Work {
   /// Waits, so that the tensors are free again. While an exception unwinds the stack nothing is waited for:
   /// the queue keeps the tensors, and the job is about to end.
   ~Work();
-  /// Returns when the operation is done; throws its Error if it failed.
+  /// Returns when kernels and, for tensors of the host, the host can use the result; throws the operation's Error if
+  /// it failed.
   void wait();
   bool done() const { return !state_ || state_->done(); }
 
@@ -141,13 +148,29 @@ class Communicator {
 
   /// All sends and receives together, as one operation, which ends when all have: two ranks that send to each
   /// other do not deadlock. A send meets the receive at the same place among those of this pair of ranks, and
-  /// has as many bytes. A rank may send to itself. An input may be sent to several ranks.
+  /// has as many bytes. A rank may send to itself, then with the same dtype. An input may be sent to several ranks.
   void exchange(std::vector<Send> sends, std::vector<Receive> receives);
   [[nodiscard]] Work start_exchange(std::vector<Send> sends, std::vector<Receive> receives);
 
+  // Between hosts. T is a plain value or struct, the same type on every rank.
+
+  /// Entry r is the `own` of rank r.
+  template <class T>
+  std::vector<T> host_all_gather(const T& own);
+  /// The `own` of rank 0, 1, ... one after another: that of rank r has counts[r] entries, 0 included.
+  template <class T>
+  std::vector<T> host_all_gather_v(std::span<const T> own, std::span<const std::int64_t> counts);
+  /// inout = reduction of inout over all ranks.
+  template <class T>
+  void host_all_reduce(std::span<T> inout, Reduction reduction = Reduction::sum);
+  template <class T>
+  T host_all_reduce(T value, Reduction reduction = Reduction::sum);
+  /// inout = the inout of rank `root`.
+  template <class T>
+  void host_broadcast(std::span<T> inout, int root);
   /// Returns when every rank has called it.
-  void barrier();
-  [[nodiscard]] Work start_barrier();
+  void host_barrier();
+  [[nodiscard]] Work start_host_barrier();
 
  protected:
   Communicator(std::string name, int rank, std::vector<int> members);
@@ -175,6 +198,58 @@ class Communicator {
   mutable std::mutex stats_mutex_;
   std::array<CommStats, operation_count> stats_{};
 };
+
+namespace comm_detail {
+
+template <class T>
+Tensor values_on_host(std::span<T> values) {
+  return Tensor::borrow(const_cast<std::remove_const_t<T>*>(values.data()), {std::ssize(values)},
+                        dtype_of<std::remove_const_t<T>>(), nullptr);
+}
+template <class T>
+Tensor bytes_on_host(std::span<T> values) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return values_on_host(
+      std::span(reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(T)));
+}
+
+}  // namespace comm_detail
+
+template <class T>
+std::vector<T> Communicator::host_all_gather(const T& own) {
+  std::vector<T> all(static_cast<std::size_t>(size()));
+  all_gather(comm_detail::bytes_on_host(std::span(all)), comm_detail::bytes_on_host(std::span(&own, 1)));
+  return all;
+}
+
+template <class T>
+std::vector<T> Communicator::host_all_gather_v(std::span<const T> own, std::span<const std::int64_t> counts) {
+  std::int64_t total = 0;
+  std::vector<std::int64_t> bytes;
+  for (const std::int64_t count : counts) {
+    total += count;
+    bytes.push_back(count * static_cast<std::int64_t>(sizeof(T)));
+  }
+  std::vector<T> all(static_cast<std::size_t>(total));
+  all_gather_v(comm_detail::bytes_on_host(std::span(all)), comm_detail::bytes_on_host(own), bytes);
+  return all;
+}
+
+template <class T>
+void Communicator::host_all_reduce(std::span<T> inout, Reduction reduction) {
+  all_reduce(comm_detail::values_on_host(inout), reduction);
+}
+
+template <class T>
+T Communicator::host_all_reduce(T value, Reduction reduction) {
+  host_all_reduce(std::span(&value, 1), reduction);
+  return value;
+}
+
+template <class T>
+void Communicator::host_broadcast(std::span<T> inout, int root) {
+  broadcast(comm_detail::bytes_on_host(inout), root);
+}
 
 /// The communicator of a group of one rank. Every operation copies its own part and is done at once.
 std::unique_ptr<Communicator> self_communicator(std::string name, int world_rank);

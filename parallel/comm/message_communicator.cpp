@@ -15,6 +15,7 @@
 #include "core/profile.h"
 #include "parallel/comm/collective.h"
 #include "parallel/comm/reduce_in_order.h"
+#include "parallel/comm/staged_collective.h"
 
 namespace nemocube {
 namespace {
@@ -57,10 +58,8 @@ class Execution {
   class Phase;
   void all_reduce();
   void reduce_parts(const std::vector<std::int64_t>& offsets, std::byte* out, bool gather);
-  void all_gather();
+  void send_and_receive();
   void broadcast();
-  void all_to_all();
-  void exchange();
   void barrier();
 
   std::byte* in() const { return call_.in.host_bytes(); }
@@ -195,20 +194,17 @@ void Execution::fail_waiting(const Messages& messages, double seconds) const {
 }
 
 void Execution::run() {
-  copy_own_part(call_, rank_);
   switch (call_.operation) {
     case Operation::all_reduce:
       return all_reduce();
     case Operation::all_gather:
-      return all_gather();
+    case Operation::all_to_all:
+    case Operation::exchange:
+      return send_and_receive();
     case Operation::reduce_scatter:
       return reduce_parts(byte_offsets(call_.in_counts, call_.dtype), out(), false);
     case Operation::broadcast:
       return broadcast();
-    case Operation::all_to_all:
-      return all_to_all();
-    case Operation::exchange:
-      return exchange();
     case Operation::barrier:
       return barrier();
   }
@@ -291,14 +287,14 @@ void Execution::reduce_parts(const std::vector<std::int64_t>& offsets, std::byte
     if (phase) phase->wait();
 }
 
-void Execution::all_gather() {
-  const auto offsets = byte_offsets(call_.out_counts, call_.dtype);
+void Execution::send_and_receive() {
+  const GroupedMessages messages = grouped_messages(call_, rank_);
+  copy_own_messages(messages, rank_);
   Phase phase(*this);
-  for (int i = 1; i < size_; ++i) {
-    const auto p = static_cast<std::size_t>(peer(i));
-    phase.send(in(), call_.in.bytes(), peer(i));
-    phase.receive(out() + offsets[p], offsets[p + 1] - offsets[p], peer(i));
-  }
+  for (const Receive& r : messages.receives)
+    if (r.from != rank_) phase.receive(r.tensor.host_bytes(), r.tensor.bytes(), r.from);
+  for (const Send& s : messages.sends)
+    if (s.to != rank_) phase.send(s.tensor.host_bytes(), s.tensor.bytes(), s.to);
   phase.wait();
 }
 
@@ -330,28 +326,6 @@ void Execution::broadcast() {
   }
   if (rank_ == root) deal.wait();
   pass_on.wait();
-}
-
-void Execution::all_to_all() {
-  const auto to = byte_offsets(call_.in_counts, call_.dtype),
-             from = byte_offsets(call_.out_counts, call_.dtype);
-  Phase phase(*this);
-  for (int i = 1; i < size_; ++i) {
-    const int next = peer(i), previous = peer(size_ - i);
-    const auto n = static_cast<std::size_t>(next), p = static_cast<std::size_t>(previous);
-    phase.receive(out() + from[p], from[p + 1] - from[p], previous);
-    phase.send(in() + to[n], to[n + 1] - to[n], next);
-  }
-  phase.wait();
-}
-
-void Execution::exchange() {
-  Phase phase(*this);
-  for (const Receive& r : call_.receives)
-    if (r.from != rank_) phase.receive(r.tensor.host_bytes(), r.tensor.bytes(), r.from);
-  for (const Send& s : call_.sends)
-    if (s.to != rank_) phase.send(s.tensor.host_bytes(), s.tensor.bytes(), s.to);
-  phase.wait();
 }
 
 void Execution::barrier() {
@@ -424,10 +398,12 @@ MessageCommunicator::~MessageCommunicator() {
 
 void MessageCommunicator::execute(const Collective& call) {
   const Clock::time_point start = Clock::now();
-  Execution execution(*this, *group_, *engine_, call);
+  const StagedCollective staged(call, rank());
+  Execution execution(*this, *group_, *engine_, staged.on_host());
   if (engine_->options.check_collectives && call.operation != Operation::exchange)
     execution.check_with_others();
   execution.run();
+  staged.bring_back();
   CommStats stats = execution.stats();
   stats.seconds = Seconds(Clock::now() - start).count();
   count(call.operation, stats);

@@ -48,7 +48,8 @@ struct CommEngine {
 ///   broadcast       (n - 1) N: above 4 KiB the root deals out parts, which their ranks pass on to the others
 ///   all_to_all      what differs from the part that a rank keeps
 ///   barrier         messages without content
-/// Nothing is padded: parts differ by one element where N does not divide.
+/// Nothing is padded: parts differ by one element where N does not divide. Tensors of a device are staged
+/// (staged_collective.h) by the thread that executes the operation.
 class MessageCommunicator final : public Communicator {
  public:
   MessageCommunicator(std::string name, std::unique_ptr<MessageGroup> group,

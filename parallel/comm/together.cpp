@@ -1,9 +1,8 @@
 #include "parallel/comm/together.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
-#include <numeric>
+#include <span>
 
 #include "core/error.h"
 
@@ -11,17 +10,6 @@ namespace nemocube {
 namespace {
 
 bool alone(const Communicator* group) { return !group || group->size() == 1; }
-
-Tensor bytes_of(std::string_view text) {
-  const Tensor bytes = Tensor::empty({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
-  if (!text.empty()) std::memcpy(bytes.host_bytes(), text.data(), text.size());
-  return bytes;
-}
-
-std::string text_of(const Tensor& bytes) {
-  const auto size = static_cast<std::size_t>(bytes.numel());
-  return size == 0 ? "" : std::string(reinterpret_cast<const char*>(bytes.host_bytes()), size);
-}
 
 // An exception as text, behind one character for its kind, so that other ranks can throw the like.
 constexpr char user_mistake = 'E', broken_promise = 'L';
@@ -52,38 +40,26 @@ Attempt attempt(const std::function<void()>& work) {
 
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text) {
   if (alone(group)) return {std::string(text)};
-  const Tensor size = Tensor::from<std::int64_t>({static_cast<std::int64_t>(text.size())}, {1});
-  const Tensor sizes = Tensor::empty({group->size()}, DType::i64, Device::cpu);
-  group->all_gather(sizes, size);
-  const std::span<const std::int64_t> counts(sizes.data<std::int64_t>(),
-                                             static_cast<std::size_t>(group->size()));
-  const std::int64_t total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const std::vector<std::int64_t> counts = group->host_all_gather(std::ssize(text));
   std::vector<std::string> texts(counts.size());
-  if (total == 0) return texts;
-  const Tensor all = Tensor::empty({total}, DType::u8, Device::cpu);
-  group->all_gather_v(all, bytes_of(text), counts);
-  std::int64_t at = 0;
-  for (std::size_t r = 0; r < counts.size(); at += counts[r++])
-    texts[r] = text_of(all.narrow(0, at, counts[r]));
+  if (std::ranges::all_of(counts, [](std::int64_t count) { return count == 0; })) return texts;
+  const std::vector<char> all = group->host_all_gather_v(std::span<const char>(text), counts);
+  auto at = all.begin();
+  for (std::size_t r = 0; r < counts.size(); at += counts[r++]) texts[r].assign(at, at + counts[r]);
   return texts;
 }
 
 std::string broadcast_text(Communicator* group, std::string_view text) {
   if (alone(group)) return std::string(text);
-  const Tensor size = Tensor::from<std::int64_t>({static_cast<std::int64_t>(text.size())}, {1});
-  group->broadcast(size, 0);
-  const Tensor bytes = group->rank() == 0
-                           ? bytes_of(text)
-                           : Tensor::empty({size.item<std::int64_t>()}, DType::u8, Device::cpu);
-  if (bytes.numel() > 0) group->broadcast(bytes, 0);
-  return text_of(bytes);
+  std::int64_t size = std::ssize(text);
+  group->host_broadcast(std::span(&size, 1), 0);
+  std::string all = group->rank() == 0 ? std::string(text) : std::string(static_cast<std::size_t>(size), ' ');
+  if (size > 0) group->host_broadcast(std::span(all), 0);
+  return all;
 }
 
 std::int64_t largest(Communicator* group, std::int64_t value) {
-  if (alone(group)) return value;
-  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
-  group->all_reduce(t, Reduction::max);
-  return t.item<std::int64_t>();
+  return alone(group) ? value : group->host_all_reduce(value, Reduction::max);
 }
 
 void together(Communicator* group, const std::function<void()>& work) {

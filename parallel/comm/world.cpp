@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <set>
 #include <string_view>
@@ -89,11 +88,7 @@ void World::find_neighbours() {
   std::vector<Place> places(members.size(), Place::here());
   if (members.size() > 1) {
     MessageCommunicator communicator("host", std::move(host), engine_);
-    const auto bytes = static_cast<std::int64_t>(sizeof(Place));
-    const Tensor all = Tensor::empty({communicator.size(), bytes}, DType::u8, Device::cpu);
-    std::memcpy(all.row<std::uint8_t>(communicator.rank()), &places[self], sizeof(Place));
-    communicator.all_gather(all, all.select(communicator.rank()));
-    std::memcpy(places.data(), all.host_bytes(), static_cast<std::size_t>(all.bytes()));
+    places = communicator.host_all_gather(places[self]);
   }
   std::vector<int> local;  // world ranks on this node
   for (std::size_t i = 0; i < members.size(); ++i)
@@ -101,10 +96,8 @@ void World::find_neighbours() {
   local_size_ = static_cast<int>(local.size());
   local_rank_ = static_cast<int>(std::ranges::find(local, rank()) - local.begin());
 
-  const Tensor lowest = Tensor::empty({size()}, DType::i32, Device::cpu);
-  lowest.data<std::int32_t>()[rank()] = local.front();
-  communicator_->all_gather(lowest, lowest.narrow(0, rank(), 1));
-  const std::set<int> nodes(lowest.data<std::int32_t>(), lowest.data<std::int32_t>() + size());
+  const std::vector<int> lowest = communicator_->host_all_gather(local.front());
+  const std::set<int> nodes(lowest.begin(), lowest.end());
   nodes_ = static_cast<int>(nodes.size());
   node_ = static_cast<int>(std::distance(nodes.begin(), nodes.find(local.front())));
   process->node = node_;

@@ -19,7 +19,7 @@ class SharedDir {
     path_ = broadcast_text(&test_world().communicator(), own_ ? own_->path().string() : "");
   }
   ~SharedDir() {
-    if (std::uncaught_exceptions() == 0) test_world().communicator().barrier();
+    if (std::uncaught_exceptions() == 0) test_world().communicator().host_barrier();
   }
   SharedDir(const SharedDir&) = delete;
   SharedDir& operator=(const SharedDir&) = delete;

@@ -60,7 +60,7 @@ class Subject {
       case Operation::exchange:
         return group_.exchange({{buffer_, next}}, {{other_, previous}});
       case Operation::barrier:
-        return group_.barrier();
+        return group_.host_barrier();
     }
   }
 
@@ -127,15 +127,11 @@ class Subject {
 };
 
 double greatest(World& world, double value) {
-  const Tensor t = Tensor::from<double>({value}, {1});
-  world.communicator().all_reduce(t, Reduction::max);
-  return t.item<double>();
+  return world.communicator().host_all_reduce(value, Reduction::max);
 }
 
 std::int64_t added_up(World& world, std::int64_t value) {
-  const Tensor t = Tensor::from<std::int64_t>({value}, {1});
-  world.communicator().all_reduce(t);
-  return t.item<std::int64_t>();
+  return world.communicator().host_all_reduce(value);
 }
 
 struct Timing {
@@ -146,7 +142,7 @@ struct Timing {
 template <class Fn>
 Timing time_calls(World& world, double seconds, Fn&& fn) {
   const auto calls_of = [&](std::int64_t calls) {
-    world.communicator().barrier();
+    world.communicator().host_barrier();
     const double all = seconds_of([&] {
       for (std::int64_t i = 0; i < calls; ++i) fn();
     });

@@ -50,18 +50,13 @@ std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, co
   const CommStats now = all_stats(ranks);
   const auto blocked = own.zones.find("comm/blocked");
   const double waiting = (now.waiting_seconds - before.waiting_seconds) / steps;
-  const Tensor mine = Tensor::from<double>(
-      {own.median_seconds - (blocked == own.zones.end() ? 0 : blocked->second.seconds),
-       (now.seconds - before.seconds) / steps - waiting, waiting,
-       static_cast<double>(now.bytes_sent - before.bytes_sent) / steps, static_cast<double>(own.peak_bytes)},
-      {5});
-  const Tensor all = Tensor::empty({ranks.world().size(), 5}, DType::f64, Device::cpu);
-  ranks.group()->all_gather(all, mine);
+  const std::array<double, 5> mine{
+      own.median_seconds - (blocked == own.zones.end() ? 0 : blocked->second.seconds),
+      (now.seconds - before.seconds) / steps - waiting, waiting,
+      static_cast<double>(now.bytes_sent - before.bytes_sent) / steps, static_cast<double>(own.peak_bytes)};
   std::vector<BenchStepResult::RankTimes> times;
-  for (std::int64_t r = 0; r < all.dim(0); ++r) {
-    const double* t = all.row<double>(r);
+  for (const auto& t : ranks.group()->host_all_gather(mine))
     times.push_back({t[0], t[1], t[2], static_cast<std::int64_t>(t[3]), static_cast<std::int64_t>(t[4])});
-  }
   return times;
 }
 

@@ -168,7 +168,7 @@ std::vector<std::string> messages_of(const auto& work) { return gather_texts(wor
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-void barrier() { world()->barrier(); }
+void barrier() { world()->host_barrier(); }
 
 /// Turns a checkpoint into one of an older program, whose files cannot be checked for damage.
 void without_checksums(const fs::path& checkpoint) {

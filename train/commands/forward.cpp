@@ -106,11 +106,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
     const auto count = static_cast<double>(std::max<std::int64_t>(labels_given, 1));
     const Var loss = model.loss(ctx, hidden, own_rows(labels), sequences, 1 / count);
     double sum = scalar(loss.value());
-    if (parallel) {
-      const Tensor all = Tensor::from<double>({sum}, {1});
-      parallel->group().all_reduce(all);
-      sum = all.item<double>();
-    }
+    if (parallel) sum = parallel->group().host_all_reduce(sum);
     results.push_back({"loss", Tensor::scalar(sum / count, DType::f32, Device::cpu)});
     if (options.grads) {
       tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));

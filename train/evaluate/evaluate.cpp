@@ -77,13 +77,11 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
     if (progress) progress(loader.state().next_index, loader.dataset().size());
   }
   if (parallel) {
-    const Tensor losses = Tensor::from<double>({sum}, {1});
-    const Tensor counts = Tensor::from<std::int64_t>({result.label_tokens, result.samples}, {2});
-    parallel->all().all_reduce(losses);
-    parallel->all().all_reduce(counts);
-    sum = losses.item<double>();
-    result.label_tokens = counts.data<std::int64_t>()[0];
-    result.samples = counts.data<std::int64_t>()[1];
+    std::array<std::int64_t, 2> counts{result.label_tokens, result.samples};
+    sum = parallel->all().host_all_reduce(sum);
+    parallel->all().host_all_reduce(std::span<std::int64_t>(counts));
+    result.label_tokens = counts[0];
+    result.samples = counts[1];
   }
   result.loss = sum / static_cast<double>(result.label_tokens);
   if (result.complete && result.label_tokens == 0)

@@ -80,12 +80,8 @@ std::string difference(const std::string& here, const std::string& there) {
 
 /// The texts of all ranks, on every rank, where they differ; else nothing. Equal texts cost a few bytes.
 std::vector<std::string> differing_texts(Communicator& group, const std::string& text) {
-  const Tensor hashes = Tensor::empty({group.size()}, DType::i64, Device::cpu);
-  const auto hash = static_cast<std::int64_t>(hash_name(text));
-  group.all_gather(hashes, Tensor::from<std::int64_t>({hash}, {1}));
-  const std::span<const std::int64_t> all(hashes.data<std::int64_t>(),
-                                          static_cast<std::size_t>(group.size()));
-  const bool same = std::ranges::all_of(all, [&](std::int64_t h) { return h == all[0]; });
+  const std::vector<std::uint64_t> hashes = group.host_all_gather(hash_name(text));
+  const bool same = std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; });
   return same ? std::vector<std::string>{} : gather_texts(&group, text);
 }
 

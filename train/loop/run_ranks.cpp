@@ -66,16 +66,9 @@ std::int64_t RunRanks::largest(std::int64_t value) const { return nemocube::larg
 
 void RunRanks::sum(std::span<std::int64_t> values) const {
   if (!several()) return;
-  const Tensor t = Tensor::from(std::vector(values.begin(), values.end()), {std::ssize(values)});
-  group()->all_reduce(t);
-  std::copy_n(t.data<std::int64_t>(), values.size(), values.begin());
+  group()->host_all_reduce(values);
 }
 
-double RunRanks::sum(double value) const {
-  if (!several()) return value;
-  const Tensor t = Tensor::from<double>({value}, {1});
-  group()->all_reduce(t);
-  return t.item<double>();
-}
+double RunRanks::sum(double value) const { return several() ? group()->host_all_reduce(value) : value; }
 
 }  // namespace nemocube

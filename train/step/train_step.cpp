@@ -1,6 +1,7 @@
 #include "train/step/train_step.h"
 
 #include <algorithm>
+#include <array>
 
 #include "ops/global_norm/global_norm.h"
 #include "ops/router/router.h"
@@ -22,10 +23,10 @@ BatchTotals count_batches(std::span<const TokenBatch> microbatches, ParallelMode
     filled += batch.ids.numel() > 0;
   }
   if (parallel) {
-    const Tensor counts = Tensor::from<std::int64_t>({labels, filled}, {2});
-    parallel->replicas().all_reduce(counts);
-    labels = counts.data<std::int64_t>()[0];
-    filled = counts.data<std::int64_t>()[1];
+    std::array<std::int64_t, 2> counts{labels, filled};
+    parallel->replicas().host_all_reduce(std::span<std::int64_t>(counts));
+    labels = counts[0];
+    filled = counts[1];
   }
   return {labels, static_cast<double>(filled)};
 }
