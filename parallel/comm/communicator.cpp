@@ -51,6 +51,9 @@ void check_apart(std::string_view operation, const Tensor& whole, const Tensor& 
 class SelfCommunicator final : public Communicator {
  public:
   SelfCommunicator(std::string name, int world_rank) : Communicator(std::move(name), 0, {world_rank}) {}
+  std::unique_ptr<Communicator> of_same_ranks(std::string name) const override {
+    return std::make_unique<SelfCommunicator>(std::move(name), members()[0]);
+  }
 
  private:
   void run(Collective call) override {

@@ -108,6 +108,9 @@ class Communicator {
   int size() const { return static_cast<int>(members_.size()); }
   std::span<const int> members() const { return members_; }  ///< world rank of each rank of the group
   CommStats stats(Operation operation) const;
+  /// A communicator of the same ranks with a name, numbers and statistics of its own. Both use what the message library
+  /// has made for these ranks, so that their operations are in one order: the ranks call those of both alike.
+  virtual std::unique_ptr<Communicator> of_same_ranks(std::string name) const = 0;
 
   /// inout = reduction of inout over all ranks.
   void all_reduce(const Tensor& inout, Reduction reduction = Reduction::sum);

@@ -78,6 +78,28 @@ TEST_CASE("process groups: replicas, tied embeddings, and ranks outside the grid
     CHECK(members(stages, "embd") == std::vector{1, 3});
 }
 
+TEST_CASE("process groups: only those named are made, and equal sets of ranks once") {
+  World& world = test_world();
+  const std::int64_t size = world.size(), tp = size % 2 == 0 ? 2 : 1, dp = size / tp;
+  const HypercubeGrid grid({{"tp", tp}, {"cp", 1}, {"dp_shard", dp}}, 0, size);
+  const ProcessGroups groups(world, grid, {"dp", "tp", "dp_shard_cp", "tp_dp_cp", "cp"});
+  CHECK(groups.names() == std::vector<std::string>{"dp", "tp", "cp", "dp_shard_cp", "tp_dp_cp"});
+  CHECK(message_of([&] { groups["mp"]; }).find("'mp' (its groups: dp, tp, cp, dp_shard_cp, tp_dp_cp)") !=
+        std::string::npos);
+  CHECK(groups.made() == (dp > 1 && dp < size) + (tp > 1 && tp < size));  // tp_dp_cp is the world
+  CHECK(members(groups, "dp_shard_cp") == members(groups, "dp"));
+  // The names differ in their statistics, and their operations may alternate.
+  Communicator &dp_group = groups["dp"], &same = groups["dp_shard_cp"];
+  const std::int64_t before = same.stats(Operation::all_reduce).calls;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(dp_group.host_all_reduce(1) == dp);
+    CHECK(same.host_all_reduce(std::int64_t{2}) == 2 * dp);
+    CHECK(groups["tp_dp_cp"].host_all_reduce(1) == size);
+  }
+  CHECK(same.name() == "dp_shard_cp");
+  CHECK(same.stats(Operation::all_reduce).calls == before + 3);
+}
+
 TEST_CASE("world: the local rank comes from the node") {
   const World& world = test_world();
   const char* nodes = std::getenv("NEMOCUBE_TEST_NODES");  // ranks of each node: "1,3"

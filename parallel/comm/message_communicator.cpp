@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/profile.h"
+#include "core/rng.h"
 #include "parallel/comm/collective.h"
 #include "parallel/comm/reduce_in_order.h"
 #include "parallel/comm/staged_collective.h"
@@ -47,7 +48,7 @@ class Execution {
         call_(call),
         rank_(communicator.rank()),
         size_(communicator.size()),
-        fingerprint_(fingerprint(call)),
+        fingerprint_(fingerprint(call) ^ static_cast<std::uint32_t>(hash_name(communicator.name()))),
         last_message_(Clock::now()) {}
 
   void check_with_others();
@@ -384,7 +385,7 @@ void Execution::check_with_others() {
 
 }  // namespace
 
-MessageCommunicator::MessageCommunicator(std::string name, std::unique_ptr<MessageGroup> group,
+MessageCommunicator::MessageCommunicator(std::string name, std::shared_ptr<MessageGroup> group,
                                          std::shared_ptr<CommEngine> engine)
     : Communicator(std::move(name), group->rank(), group->members()),
       group_(std::move(group)),
@@ -394,6 +395,10 @@ MessageCommunicator::~MessageCommunicator() {
   if (started_ == 0) return;
   engine_->ending = true;
   const std::lock_guard lock(engine_->transport_mutex);  // what runs has stopped, and nothing starts any more
+}
+
+std::unique_ptr<Communicator> MessageCommunicator::of_same_ranks(std::string name) const {
+  return std::make_unique<MessageCommunicator>(std::move(name), group_, engine_);
 }
 
 void MessageCommunicator::execute(const Collective& call) {

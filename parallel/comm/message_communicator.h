@@ -52,18 +52,19 @@ struct CommEngine {
 /// (staged_collective.h) by the thread that executes the operation.
 class MessageCommunicator final : public Communicator {
  public:
-  MessageCommunicator(std::string name, std::unique_ptr<MessageGroup> group,
+  MessageCommunicator(std::string name, std::shared_ptr<MessageGroup> group,
                       std::shared_ptr<CommEngine> engine);
   /// If started operations of this communicator are not done, they fail, and so does every later one of the
   /// process: an exception has left their Work behind, and the job is about to end.
   ~MessageCommunicator() override;
+  std::unique_ptr<Communicator> of_same_ranks(std::string name) const override;
 
  private:
   void run(Collective call) override;
   Work start(Collective call) override;
   void execute(const Collective& call);  // with the transport
 
-  std::unique_ptr<MessageGroup> group_;
+  std::shared_ptr<MessageGroup> group_;
   std::shared_ptr<CommEngine> engine_;
   std::atomic<int> started_{0};  // and not done
 };

@@ -64,11 +64,30 @@ std::vector<NamedGroups> named_groups(const HypercubeGrid& grid) {
   return all;
 }
 
-ProcessGroups::ProcessGroups(World& world, const HypercubeGrid& grid) : world_(world) {
+std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<std::string>& names) {
+  std::vector<NamedGroups> chosen = named_groups(grid);
+  std::erase_if(chosen, [&](const NamedGroups& row) { return !names.contains(row.name); });
+  return chosen;
+}
+
+ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid)
+    : world_(world) {
   const bool inside = grid.contains(world.rank());
-  for (const auto& [name, ranks, ends_only] : named_groups(grid)) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto& [name, ranks, ends_only] = rows[i];
+    const auto same = std::find_if(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
+                                   [&, &groups = ranks](const NamedGroups& earlier) {
+                                     return !earlier.ends_only && earlier.groups == groups;
+                                   });
     std::unique_ptr<Communicator> group;
-    if (ranks) {
+    if (!ranks) {
+      if (inside) group = self_communicator(name, world.rank());
+    } else if (!ends_only && ranks->size() == world.size()) {
+      group = all().of_same_ranks(name);
+    } else if (!ends_only && same->name != name) {
+      if (inside) group = groups_.at(same->name)->of_same_ranks(name);
+    } else {
+      ++made_;
       int colour = -1, key = 0;
       if (inside) {
         key = static_cast<int>(ranks->position_of(world.rank()));
@@ -76,8 +95,6 @@ ProcessGroups::ProcessGroups(World& world, const HypercubeGrid& grid) : world_(w
         if (end || !ends_only) colour = static_cast<int>(ranks->group_of(world.rank()));
       }
       group = world.split(name, colour, key);
-    } else if (inside) {
-      group = self_communicator(name, world.rank());
     }
     if (!group) continue;
     names_.emplace_back(name);

@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,12 @@ struct NamedGroups {
 };
 /// The table of ProcessGroups for a grid of any number of ranks, in the order in which the groups are made.
 std::vector<NamedGroups> named_groups(const HypercubeGrid& grid);
+/// Those rows of it that have one of these names.
+std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<std::string>& names);
 
 /// The communicators of this rank, one for each group that a dense or MoE model needs. All are made at the
-/// start, by all ranks of the world in one fixed order.
+/// start, by all ranks of the world in the order of this table. Where the groups of two rows are the same ranks, the
+/// message library makes them once (Communicator::of_same_ranks).
 ///
 ///   group            dimensions of the grid             used for
 ///   tp, cp, pp       tp; cp; pp                         layers, sequence parts, stages
@@ -42,15 +46,24 @@ std::vector<NamedGroups> named_groups(const HypercubeGrid& grid);
 /// Source: Megatron-LM, megatron/core/process_groups_config.py; the device mesh of NeMo AutoModel.
 class ProcessGroups {
  public:
-  ProcessGroups(World& world, const HypercubeGrid& grid);
+  ProcessGroups(World& world, const HypercubeGrid& grid) : ProcessGroups(world, named_groups(grid), grid) {}
+  /// Only the groups of these names, the same ones on all ranks (used_groups() in parallel/parallel_model).
+  ProcessGroups(World& world, const HypercubeGrid& grid, const std::set<std::string>& names)
+      : ProcessGroups(world, named_groups(grid, names), grid) {}
   /// This rank's group. Throws Error listing the groups for an unknown name and where this rank is in none.
   Communicator& operator[](const std::string& name) const;
   /// All ranks of the world.
   Communicator& all() const { return world_.communicator(); }
   const std::vector<std::string>& names() const { return names_; }  ///< those of this rank, as created
 
+  /// How many of the groups are not the same ranks as another one, or as the world.
+  int made() const { return made_; }
+
  private:
+  ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid);
+
   World& world_;
+  int made_ = 0;
   std::vector<std::string> names_;
   std::map<std::string, std::unique_ptr<Communicator>> groups_;
 };

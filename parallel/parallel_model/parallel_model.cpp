@@ -64,8 +64,8 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
   installed_->tensor = std::make_unique<TensorParallel>(
       model, cuts.plan(), groups,
       [c = installed_->context.get()](const Sequences& whole) { return c->own(whole); });
-  const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
   for (MoeMixer* moe : model.moe_layers()) {
+    const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
     moe->set_dispatcher(make_dispatcher(plan.dispatcher, model.config().n_routed_experts, experts));
     moe->sum_totals_over_devices([&all = groups["tp_dp_cp"]](const Tensor& t) { all.all_reduce(t); });
     if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)

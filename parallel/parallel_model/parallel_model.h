@@ -18,7 +18,7 @@ namespace nemocube {
 class ParallelModel {
  public:
   /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`. The
-  /// model, and `groups` of the plan's grid, must outlive this object.
+  /// model, and `groups` of the plan's grid, with used_groups() at least, must outlive this object.
   ParallelModel(NemotronH& model, const ParallelPlan& plan, const ProcessGroups& groups, Device device);
   ~ParallelModel();
 

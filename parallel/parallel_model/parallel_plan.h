@@ -1,6 +1,9 @@
 #pragma once
+#include <set>
+#include <string>
 #include <vector>
 
+#include "model/config.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "parallel/expert_parallel/make_dispatcher.h"
@@ -20,5 +23,8 @@ struct ParallelPlan {
   DataParallelOptions data;
   PipelinePlan pipeline;
 };
+
+/// The names of the groups (ProcessGroups) that a model of this config uses under a plan. Ranks make no others.
+std::set<std::string> used_groups(const ParallelPlan& plan, const NemotronHConfig& config);
 
 }  // namespace nemocube

@@ -6,8 +6,6 @@
 
 namespace nemocube {
 
-PlannedGroups::PlannedGroups(const HypercubeGrid& grid) : groups_(named_groups(grid)), ranks_(grid.size()) {}
-
 PlannedGroups::Seat PlannedGroups::seat(std::string_view group, int rank) const {
   if (group == "world") return {ranks_, rank};
   const auto found = std::ranges::find(groups_, group, &NamedGroups::name);

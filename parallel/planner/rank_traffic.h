@@ -10,10 +10,12 @@
 
 namespace nemocube {
 
-/// The groups of every rank of a plan, by arithmetic: those of ProcessGroups, and "world", all ranks.
+/// The groups of every rank of a plan, by arithmetic: those that ProcessGroups makes, and "world", all ranks.
 class PlannedGroups {
  public:
-  explicit PlannedGroups(const HypercubeGrid& grid);
+  explicit PlannedGroups(const HypercubeGrid& grid) : groups_(named_groups(grid)), ranks_(grid.size()) {}
+  PlannedGroups(const HypercubeGrid& grid, const std::set<std::string>& names)
+      : groups_(named_groups(grid, names)), ranks_(grid.size()) {}
   struct Seat {
     std::int64_t size = 1, position = 0;  ///< of the group, and of the rank in it
   };

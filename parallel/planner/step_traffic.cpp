@@ -14,7 +14,7 @@ std::vector<Program> programs_of(const ParallelPlan& plan, std::int64_t microbat
 
 StepTraffic::StepTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load)
     : plan_(plan),
-      groups_(make_grid(plan.grid)),
+      groups_(make_grid(plan.grid), used_groups(plan, config)),
       parts_(config, plan, load.dtype),
       model_(config, plan, load),
       programs_(programs_of(plan, load.microbatches)) {}

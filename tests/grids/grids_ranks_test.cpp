@@ -109,7 +109,7 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance) {
   World& world = test_world();
   const ParallelPlan plan = plan_of(c, grid_model());
   const GridPlace place = place_of(plan.grid, world.rank());
-  const ProcessGroups groups(world, make_grid(plan.grid));
+  const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, grid_model()));
   NemotronH model(grid_model(), dtype, Device::meta, part_of(plan, grid_model(), place));
   ParallelModel parallel(model, plan, groups, Device::cpu);
   model.activation_checkpointing = c.checkpointing;

@@ -96,7 +96,7 @@ void compare_with_plan(const GridCase& c, DType dtype) {
   const ParallelPlan plan = plan_of(c, grid_model());
   const StepLoad load = load_of(c, dtype);
   const GridPlace place = place_of(plan.grid, world.rank());
-  const ProcessGroups groups(world, make_grid(plan.grid));
+  const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, grid_model()));
   NemotronH model(grid_model(), dtype, Device::meta, part_of(plan, grid_model(), place));
   ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 3);

@@ -1,5 +1,6 @@
 #include "train/bench/bench_step.h"
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <string>

@@ -62,7 +62,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
                 files_of_model(folder)};
   inputs.files.insert(options.input);
   want_same_inputs(world, inputs);
-  const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()));
+  const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()), {"dp", "dp_cp"});
   std::unique_ptr<DataParallel> parallel;  // of several ranks
   Divide divide;
   if (world.size() > 1)

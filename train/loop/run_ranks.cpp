@@ -19,7 +19,7 @@ Divide RunRanks::divide() {
   const auto plan = std::make_shared<ParallelPlan>();
   return {[this, plan](const NemotronHConfig& config) {
             *plan = plan_model(section_, settings_, plan_, config);
-            groups_.emplace(world_, make_grid(plan->grid));
+            groups_.emplace(world_, make_grid(plan->grid), used_groups(*plan, config));
             return part_of(*plan, config, place_of(plan->grid, world_.rank()));
           },
           [this, plan](NemotronH& model) {
