@@ -352,7 +352,8 @@ TEST_CASE("collectives: random programs on random groups, started and waited for
     for (int step = 0; step < 40; ++step) {
       const auto g = static_cast<std::size_t>(below(groups.size() + 1));
       Case c{draw * 2 + 1, static_cast<DType>(below(6)),
-             static_cast<std::int64_t>(below(below(4) ? 200 : 6000)), static_cast<Reduction>(below(3))};
+             static_cast<std::int64_t>(below(below(4) ? 200 : 6000)), static_cast<Reduction>(below(3)),
+             below(3) == 0 ? Device::guard : Device::cpu};
       const auto kind = static_cast<int>(below(kinds));
       const bool at_once = below(3) == 0;
       Communicator* group = g < groups.size() ? groups[g].get() : &world.communicator();

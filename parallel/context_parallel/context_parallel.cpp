@@ -11,13 +11,11 @@ namespace nemocube {
 ContextParallel::ContextParallel(NemotronH& model, Communicator& group, ContextAttention attention)
     : group_(group) {
   if (group.size() == 1) return;
-  const RowCut rows = [this](const Sequences& whole) { return own(whole); };
-  model.token_rows = rows;
+  model.token_rows = [this](const Sequences& whole) { return own(whole); };
   for (AttentionMixer* mixer : model.mixers<AttentionMixer>())
     mixer->set_core(attention == ContextAttention::ring ? ring_attention(group)
                                                         : all_gather_attention(group));
   for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(group));
-  for (MoeMixer* mixer : model.moe_layers()) mixer->set_rows(rows);
 }
 
 Sequences ContextParallel::own(const Sequences& whole) const {

@@ -26,6 +26,10 @@ std::vector<Range> others(const std::vector<Range>& ranges, std::int64_t count) 
   return gaps;
 }
 
+Program program_of(const Schedule& schedule, std::int64_t rank) {
+  return make_programs(schedule, simulate(schedule)).at(static_cast<std::size_t>(rank));
+}
+
 }  // namespace
 
 ModelPart part_of(const ParallelPlan& plan, const NemotronHConfig& config, const GridPlace& place) {
@@ -45,7 +49,9 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
       plan_(plan),
       groups_(groups),
       place_(place_of(plan.grid, groups.all().rank())),
-      installed_(std::make_unique<Installed>()) {
+      installed_(std::make_unique<Installed>()),
+      forward_program_(program_of(plan.pipeline.forward_schedule(plan.grid.pp), place_.pp)),
+      transfers_(groups["pp"], plan.pipeline.rank_of_stage) {
   const TensorCuts cuts = cuts_of(plan, model.config());
   std::map<std::string, TensorCut, std::less<>> cut_of;
   for (const TensorSpec& spec : tensor_specs(model.config()))
@@ -63,7 +69,8 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
   installed_->context = std::make_unique<ContextParallel>(model, groups["cp"], plan.context_attention);
   installed_->tensor = std::make_unique<TensorParallel>(
       model, cuts.plan(), groups,
-      [c = installed_->context.get()](const Sequences& whole) { return c->own(whole); });
+      plan.grid.cp == 1 ? RowCut()
+                        : [c = installed_->context.get()](const Sequences& whole) { return c->own(whole); });
   for (MoeMixer* moe : model.moe_layers()) {
     const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
     moe->set_dispatcher(make_dispatcher(plan.dispatcher, model.config().n_routed_experts, experts));
@@ -90,14 +97,15 @@ std::int64_t ParallelModel::residual_rows(const Sequences& whole) const {
   return installed_->tensor->residual_rows(whole);
 }
 
+Tensor ParallelModel::residual_room(const Sequences& whole) const {
+  return Tensor::empty({residual_rows(whole), model_.config().hidden_size}, model_.dtype(), model_.device());
+}
+
 const Program& ParallelModel::program(std::int64_t microbatches) {
   auto found = programs_.find(microbatches);
   if (found == programs_.end()) {
     const Schedule schedule = plan_.pipeline.schedule(plan_.grid.pp, microbatches);
-    found = programs_
-                .emplace(microbatches,
-                         make_programs(schedule, simulate(schedule)).at(static_cast<std::size_t>(place_.pp)))
-                .first;
+    found = programs_.emplace(microbatches, program_of(schedule, place_.pp)).first;
   }
   return found->second;
 }
@@ -111,27 +119,22 @@ std::size_t ParallelModel::chunk_of(std::int64_t stage) const {
 
 Var ParallelModel::hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state) {
   const ContextParallel::Whole whole(state ? installed_->context.get() : nullptr);
-  const PipelinePlan& plan = plan_.pipeline;
-  const auto rank_of = [&](std::int64_t stage) {
-    return static_cast<int>(plan.rank_of_stage[static_cast<std::size_t>(stage)]);
-  };
   Var out;
-  for (const std::int64_t stage : plan.stages_of(place_.pp)) {
-    Var in = std::exchange(out, {});
-    if (stage > 0 && rank_of(stage - 1) != place_.pp) {
-      in = Tensor::empty({residual_rows(sequences), model_.config().hidden_size}, model_.dtype(),
-                         model_.device());
-      pipeline().exchange({}, {{in.value(), rank_of(stage - 1)}});
+  for (const ProgramItem& item : forward_program_) {
+    if (const auto* exchange = std::get_if<Exchange>(&item)) {
+      transfers_.exchange(*exchange, [&](const Transfer&) { return residual_room(sequences); });
+      continue;
     }
+    const auto& [kind, stage, microbatch] = std::get<Action>(item);
+    Var in;
+    if (stage > 0) in = transfers_.take(Transfer::Payload::activation, stage - 1, microbatch);
     out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(ids, sequences) : Tensor(),
                                .residual = in,
                                .sequences = sequences,
                                .state = state,
                                .chunk = chunk_of(stage)});
-    if (stage == plan.last_stage() || rank_of(stage + 1) == place_.pp) continue;
-    std::erase_if(sends_, [](const Work& work) { return work.done(); });
-    sends_.push_back(pipeline().start_exchange(
-        {{std::exchange(out, {}).value().as_contiguous(), rank_of(stage + 1)}}, {}));
+    if (stage < plan_.pipeline.last_stage())
+      transfers_.give(Transfer::Payload::activation, stage, microbatch, std::exchange(out, {}).value());
   }
   return out;
 }

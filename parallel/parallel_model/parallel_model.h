@@ -8,6 +8,7 @@
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "parallel/parallel_model/parallel_plan.h"
+#include "parallel/parallel_model/pipeline_transfers.h"
 
 namespace nemocube {
 
@@ -42,9 +43,13 @@ class ParallelModel {
   Tensor own_tokens(const Tensor& per_token, const Sequences& whole) const;
   /// Rows of the residual stream on this rank.
   std::int64_t residual_rows(const Sequences& whole) const;
+  /// Memory for the residual stream of a microbatch.
+  Tensor residual_room(const Sequences& whole) const;
 
   /// What this rank's part of the pipeline does in a step of so many microbatches.
   const Program& program(std::int64_t microbatches);
+  /// Executes the exchanges of this rank's programs.
+  PipelineTransfers& transfers() { return transfers_; }
   /// The chunk of the model that is this stage; std::logic_error when another rank has it.
   std::size_t chunk_of(std::int64_t stage) const;
 
@@ -65,7 +70,8 @@ class ParallelModel {
   std::unique_ptr<Installed> installed_;
   std::unique_ptr<DataParallel> data_;
   std::map<std::int64_t, Program> programs_;  // by number of microbatches
-  std::vector<Work> sends_;                   // of hidden(), perhaps still under way
+  Program forward_program_;                   // of hidden()
+  PipelineTransfers transfers_;
 };
 
 /// The part of the model that rank `place` of the plan's grid holds.

@@ -25,4 +25,14 @@ Schedule PipelinePlan::schedule(std::int64_t pp, std::int64_t microbatches) cons
   return first_microbatches(*custom, microbatches);
 }
 
+Schedule PipelinePlan::forward_schedule(std::int64_t pp) const {
+  Schedule schedule;
+  for (std::int64_t rank = 0; rank < pp; ++rank) {
+    schedule.emplace_back();
+    for (const std::int64_t stage : stages_of(rank))
+      schedule.back().push_back({Action::Kind::forward, stage, 0});
+  }
+  return schedule;
+}
+
 }  // namespace nemocube

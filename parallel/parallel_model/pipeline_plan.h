@@ -22,6 +22,8 @@ struct PipelinePlan {
   std::vector<ModelChunk> chunks_of(std::int64_t rank) const;
   /// Throws Error when a custom schedule has fewer microbatches.
   Schedule schedule(std::int64_t pp, std::int64_t microbatches) const;
+  /// The forward pass of one microbatch.
+  Schedule forward_schedule(std::int64_t pp) const;
 };
 
 }  // namespace nemocube

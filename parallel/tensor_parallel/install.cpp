@@ -37,12 +37,13 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const P
       sequence_parallel_(plan.sequence_parallel()),
       cuts_head_(tp_.size() > 1 && plan.style("lm_head") == TensorStyle::vocab_parallel),
       group_rows_(std::move(group_rows)) {
+  if (tp_.size() > 1 || group_rows_)
+    for (MoeMixer* moe : model.moe_layers())
+      moe->set_rows([this](const Sequences& whole) {
+        return even_part_of_rows(rows_of_group(whole), tp_.size(), tp_.rank());
+      });
   if (tp_.size() == 1) return;
   for (const auto& [point, transform] : model.transform_points()) *transform = transform_at(plan, point);
-  for (MoeMixer* moe : model.moe_layers())
-    moe->set_rows([this](const Sequences& whole) {
-      return even_part_of_rows(rows_of_group(whole), tp_.size(), tp_.rank());
-    });
   const std::int64_t vocabulary = model.config().vocab_size;
   reductions_.push_back(std::make_unique<GroupReduction>(tp_));
   const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,

@@ -28,8 +28,8 @@ namespace nemocube {
 /// rank's part of the rows in both cases, so that no token goes through an expert twice. What they note of a
 /// microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on every rank.
 ///
-/// With one tp rank nothing is installed. The row cut of the MoE blocks is this object's, `group_rows` included: what
-/// others installed before is replaced.
+/// With one tp rank nothing is installed but the row cut of the MoE blocks, which is this object's alone, `group_rows`
+/// included.
 /// Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, and moe/moe_layer.py.
 class TensorParallel {
  public:

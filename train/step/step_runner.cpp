@@ -26,7 +26,9 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
   const std::vector<bool> last = last_backward_passes(program);
   for (std::size_t i = 0; i < program.size(); ++i) {
     if (const auto* transfers = std::get_if<Exchange>(&program[i])) {
-      exchange(*transfers);
+      parallel_->transfers().exchange(*transfers, [&](const Transfer& t) {
+        return parallel_->residual_room(batch(t.microbatch).sequences);
+      });
       continue;
     }
     const Action& action = std::get<Action>(program[i]);
@@ -35,9 +37,8 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
     else
       backward(action, last[i], sums);
   }
-  for (const auto& work : transfers_) work->wait();
-  expect(live_.empty() && arrivals_.empty() && outgoing_.empty(), "a step ends with ", live_.size(),
-         " unfinished microbatches");
+  if (parallel_) parallel_->transfers().finish();
+  expect(live_.empty(), "a step ends with ", live_.size(), " unfinished microbatches");
 }
 
 void StepRunner::forward(const Action& action) {
@@ -45,7 +46,8 @@ void StepRunner::forward(const Action& action) {
   Live& m = live_[{stage, microbatch}];
   const TokenBatch& tokens = batch(microbatch);
   const std::size_t chunk = chunk_of(stage);
-  if (stage > 0) m.in = make_result(arrived({Payload::activation, stage - 1, microbatch}), true);
+  if (stage > 0)
+    m.in = make_result(parallel_->transfers().take(Payload::activation, stage - 1, microbatch), true);
   m.records = model_.make_records(chunk);
   Context ctx{.tape = &m.tape, .kernels = kernels_};
   m.out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(tokens.ids, tokens) : Tensor(),
@@ -54,7 +56,7 @@ void StepRunner::forward(const Action& action) {
                                .records = &m.records,
                                .chunk = chunk});
   if (stage == last_stage()) return;
-  hand_over({Payload::activation, stage, microbatch}, m.out.value(), stage + 1);
+  parallel_->transfers().give(Payload::activation, stage, microbatch, m.out.value());
   m.out = Var(Tensor(), m.out.node());  // the next stage has the values
 }
 
@@ -84,12 +86,13 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
     const Var loss = start_loss(ctx, m, microbatch, sums);
     m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), loss.value().device()));
   } else {
-    m.tape.backward(std::exchange(m.out, {}), arrived({Payload::gradient, stage + 1, microbatch}));
+    m.tape.backward(std::exchange(m.out, {}),
+                    parallel_->transfers().take(Payload::gradient, stage + 1, microbatch));
   }
   if (stage > 0) {
     const bool reached = m.in.node()->filled();
-    hand_over({Payload::gradient, stage, microbatch},
-              reached ? m.in.node()->take() : zeros_like(m.in.value()), stage - 1);
+    parallel_->transfers().give(Payload::gradient, stage, microbatch,
+                                reached ? m.in.node()->take() : zeros_like(m.in.value()));
     m.in = {};
   }
   add_records(m, chunk_of(stage), sums);
@@ -104,48 +107,6 @@ void StepRunner::add_records(const Live& m, std::size_t chunk, StepTensors& sums
     add_elements(sum, sum, record->losses);
     add_counts(sums.counts.select(number), record->counts);
   }
-}
-
-void StepRunner::hand_over(const Key& key, Tensor tensor, std::int64_t to_stage) {
-  const PipelinePlan& pipeline = parallel_->plan().pipeline;
-  if (pipeline.rank_of_stage[static_cast<std::size_t>(to_stage)] == parallel_->place().pp)
-    arrivals_[key] = {std::move(tensor), nullptr};
-  else
-    outgoing_[key] = tensor.as_contiguous();
-}
-
-Tensor StepRunner::arrived(const Key& key) {
-  const auto found = arrivals_.find(key);
-  expect(found != arrivals_.end(), "a stage waits for a tensor of stage ", std::get<1>(key), ", microbatch ",
-         std::get<2>(key), ", that no exchange brings");
-  const Arrival arrival = std::move(found->second);
-  arrivals_.erase(found);
-  if (arrival.transfer) arrival.transfer->wait();
-  return arrival.tensor;
-}
-
-void StepRunner::exchange(const Exchange& transfers) {
-  const std::int64_t here = parallel_->place().pp;
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  const auto work = std::make_shared<Work>();
-  for (const Transfer& t : transfers) {
-    const Key key{t.payload, t.stage, t.microbatch};
-    if (t.from == here) {
-      const auto tensor = outgoing_.extract(key);
-      expect(!tensor.empty(), t, " before it is computed");
-      sends.push_back({tensor.mapped(), static_cast<int>(t.to)});
-    } else {
-      const std::int64_t rows = parallel_->residual_rows(batch(t.microbatch).sequences);
-      const Tensor buffer =
-          Tensor::empty({rows, model_.config().hidden_size}, model_.dtype(), model_.device());
-      receives.push_back({buffer, static_cast<int>(t.from)});
-      arrivals_[key] = {buffer, work};
-    }
-  }
-  *work = parallel_->pipeline().start_exchange(std::move(sends), std::move(receives));
-  std::erase_if(transfers_, [](const auto& earlier) { return earlier->done(); });
-  transfers_.push_back(work);
 }
 
 }  // namespace nemocube

@@ -1,8 +1,6 @@
 #pragma once
 #include <map>
-#include <memory>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "core/variants.h"
@@ -28,19 +26,8 @@ class StepRunner {
     BlockRecords records;
     Var in, out;
   };
-  /// A tensor that arrived from another stage, or is on its way.
-  struct Arrival {
-    Tensor tensor;
-    std::shared_ptr<Work> transfer;  // null: it came from this rank
-  };
-  using Key =
-      std::tuple<Transfer::Payload, std::int64_t, std::int64_t>;  // stage that computed it, microbatch
-
   void forward(const Action& action);
   void backward(const Action& action, bool last, StepTensors& sums);
-  void exchange(const Exchange& transfers);
-  void hand_over(const Key& key, Tensor tensor, std::int64_t to_stage);
-  Tensor arrived(const Key& key);
   Var start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums);
   void add_records(const Live& m, std::size_t chunk, StepTensors& sums) const;
 
@@ -60,9 +47,6 @@ class StepRunner {
   ParallelModel* parallel_;
   std::vector<std::vector<std::int64_t>> moe_numbers_;          // of each chunk
   std::map<std::pair<std::int64_t, std::int64_t>, Live> live_;  // by stage and microbatch
-  std::map<Key, Arrival> arrivals_;
-  std::map<Key, Tensor> outgoing_;
-  std::vector<std::shared_ptr<Work>> transfers_;
 };
 
 }  // namespace nemocube
