@@ -1,7 +1,6 @@
 #include "ops/permute/permute.h"
 
 #include <limits>
-#include <vector>
 
 #include "core/profile.h"
 #include "ops/permute/permute_kernels.h"
@@ -13,9 +12,18 @@ void check_permutation(const char* what, const Permutation& p) {
   require(p.slot.defined() && p.slot.ndim() == 2 && p.slot.dtype() == DType::i32, what,
           ": the permutation wants slot [T, k] i32, got ", p.slot.dtype(), p.slot.shape());
   check_dtype(cat(what, ": source"), p.source, DType::i32);
-  check_dtype(cat(what, ": offsets"), p.offsets, DType::i64);
-  require(p.offsets.numel() > 0, what, ": the permutation wants offsets [E + 1], got ", p.offsets.shape());
-  check_shape(cat(what, ": source"), p.source, {p.offsets.data<std::int64_t>()[p.offsets.numel() - 1]});
+  require(p.source.ndim() == 1 && p.source.numel() <= p.slot.numel(), what,
+          ": the permutation wants source [R], R at most ", p.slot.numel(), ", got ", p.source.shape());
+}
+
+void check_range(const char* what, Range here, std::int64_t experts) {
+  require(here.begin >= 0 && here.begin <= here.end && here.end <= experts, what, ": experts [", here.begin,
+          ", ", here.end, ") of ", experts);
+}
+
+void check_row_numbers(const char* what, std::int64_t rows) {
+  require(rows <= std::numeric_limits<std::int32_t>::max(), what, ": ", rows,
+          " rows do not fit 32-bit row numbers");
 }
 
 void check_rows(const char* what, const char* name, const Tensor& x, std::int64_t rows) {
@@ -34,37 +42,29 @@ Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, R
   check_dtype("make_permutation: experts", experts, DType::i32);
   require(experts.ndim() == 2, "make_permutation: experts: want shape [T, k], got ", experts.shape());
   require(expert_count >= 0, "make_permutation: ", expert_count, " experts");
-  require(here.begin >= 0 && here.begin <= here.end && here.end <= expert_count,
-          "make_permutation: experts [", here.begin, ", ", here.end, ") of ", expert_count);
-  const std::int64_t tokens = experts.dim(0), choices = experts.dim(1);
-  require(experts.numel() <= std::numeric_limits<std::int32_t>::max(), "make_permutation: ", experts.numel(),
-          " rows do not fit 32-bit row numbers");
-
+  check_range("make_permutation", here, expert_count);
+  check_row_numbers("make_permutation", experts.numel());
+  const Device device = experts.device();
   Permutation p;
-  p.slot = Tensor::empty(experts.shape(), DType::i32, experts.device());
-  p.offsets = Tensor::zeros({here.size() + 1}, DType::i64, experts.device());
-  auto* offsets = p.offsets.data<std::int64_t>();
-  for (std::int64_t t = 0; t < tokens; ++t)
-    for (std::int64_t j = 0; j < choices; ++j) {
-      const std::int32_t e = experts.row<std::int32_t>(t)[j];
-      require(e >= 0 && e < expert_count, "make_permutation: expert ", e, " of token ", t, ", choice ", j,
-              " is outside [0, ", expert_count, ")");
-      if (e >= here.begin && e < here.end) ++offsets[e - here.begin + 1];
-    }
-  for (std::int64_t e = 0; e < here.size(); ++e) offsets[e + 1] += offsets[e];
-  p.source = Tensor::empty({offsets[here.size()]}, DType::i32, experts.device());
-  std::vector<std::int64_t> next(offsets, offsets + here.size());
-  auto* source = p.source.data<std::int32_t>();
-  for (std::int64_t t = 0; t < tokens; ++t)
-    for (std::int64_t j = 0; j < choices; ++j) {
-      const std::int32_t e = experts.row<std::int32_t>(t)[j];
-      std::int32_t& slot = p.slot.row<std::int32_t>(t)[j];
-      slot = -1;
-      if (e < here.begin || e >= here.end) continue;
-      const std::int64_t r = next[static_cast<std::size_t>(e - here.begin)]++;
-      source[r] = static_cast<std::int32_t>(t);
-      slot = static_cast<std::int32_t>(r);
-    }
+  p.offsets = Tensor::empty({here.size() + 1}, DType::i64, device);
+  expert_offsets(p.offsets, experts, expert_count, here);
+  const bool all = here.size() == expert_count;
+  const std::int64_t rows = all ? experts.numel() : p.offsets.select(here.size()).item<std::int64_t>();
+  p.source = Tensor::empty({rows}, DType::i32, device);
+  p.slot = Tensor::empty(experts.shape(), DType::i32, device);
+  place_rows(p, experts, here);
+  return p;
+}
+
+Permutation merge_by_expert(const Tensor& ends, Range here, std::int64_t rows) {
+  check_dtype("merge_by_expert: ends", ends, DType::i64);
+  require(ends.ndim() == 2, "merge_by_expert: ends: want shape [sources, E], got ", ends.shape());
+  check_range("merge_by_expert", here, ends.dim(1));
+  check_row_numbers("merge_by_expert", rows);
+  const Permutation p{Tensor::empty({here.size() + 1}, DType::i64, ends.device()),
+                      Tensor::empty({rows}, DType::i32, ends.device()),
+                      Tensor::empty({rows, 1}, DType::i32, ends.device())};
+  merge_by_expert_kernel(p, ends, here);
   return p;
 }
 
@@ -73,8 +73,7 @@ Permutation inverse(const Permutation& p) {
   const std::int64_t tokens = p.slot.dim(0);
   require(p.slot.dim(1) == 1 && p.source.numel() == tokens, "inverse: want one row for each token, got ",
           p.source.numel(), " rows of ", tokens, " tokens with ", p.slot.dim(1), " choices each");
-  return {Tensor::from<std::int64_t>({0, tokens}, {2}), p.slot.reshape({tokens}),
-          p.source.reshape({tokens, 1})};
+  return {{}, p.slot.reshape({tokens}), p.source.reshape({tokens, 1})};
 }
 
 Var permute(Context& ctx, const Var& x, const Permutation& permutation) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "core/parallel_for.h"
 
@@ -99,6 +100,61 @@ void dot_as(const Output& dweights, const Tensor& dy, const Tensor& rows, const 
 }
 
 }  // namespace
+
+void expert_offsets(const Tensor& offsets, const Tensor& experts, std::int64_t expert_count, Range here) {
+  offsets.zero();
+  auto* to = offsets.data<std::int64_t>();
+  for (std::int64_t t = 0; t < experts.dim(0); ++t)
+    for (std::int64_t j = 0; j < experts.dim(1); ++j) {
+      const std::int32_t e = experts.row<std::int32_t>(t)[j];
+      require(e >= 0 && e < expert_count, "make_permutation: expert ", e, " of token ", t, ", choice ", j,
+              " is outside [0, ", expert_count, ")");
+      if (e >= here.begin && e < here.end) ++to[e - here.begin + 1];
+    }
+  for (std::int64_t e = 0; e < here.size(); ++e) to[e + 1] += to[e];
+}
+
+void place_rows(const Permutation& p, const Tensor& experts, Range here) {
+  const auto* offsets = p.offsets.data<std::int64_t>();
+  std::vector<std::int64_t> next(offsets, offsets + here.size());
+  auto* source = p.source.data<std::int32_t>();
+  for (std::int64_t t = 0; t < experts.dim(0); ++t)
+    for (std::int64_t j = 0; j < experts.dim(1); ++j) {
+      const std::int32_t e = experts.row<std::int32_t>(t)[j];
+      std::int32_t& slot = p.slot.row<std::int32_t>(t)[j];
+      slot = -1;
+      if (e < here.begin || e >= here.end) continue;
+      const std::int64_t r = next[static_cast<std::size_t>(e - here.begin)]++;
+      source[r] = static_cast<std::int32_t>(t);
+      slot = static_cast<std::int32_t>(r);
+    }
+}
+
+void merge_by_expert(const Permutation& p, const Tensor& ends, Range here) {
+  const std::int64_t sources = ends.dim(0), rows = p.source.numel();
+  const auto end = [&](std::int64_t s, std::int64_t e) { return e < 0 ? 0 : ends.row<std::int64_t>(s)[e]; };
+  auto* offsets = p.offsets.data<std::int64_t>();
+  std::vector<std::int64_t> next;  // row of each source whose place comes next
+  std::int64_t at = 0;
+  for (std::int64_t s = 0; s < sources; ++s) {
+    next.push_back(at);
+    for (std::int64_t e = here.begin; e < here.end; ++e)
+      require(end(s, e) >= end(s, e - 1), "merge_by_expert: the ends of source ", s, " do not ascend");
+    at += end(s, here.end - 1) - end(s, here.begin - 1);
+  }
+  require(at == rows, "merge_by_expert: want ", rows, " rows, the sources have ", at);
+  std::int64_t to = 0;
+  for (std::int64_t e = here.begin; e < here.end; ++e) {
+    offsets[e - here.begin] = to;
+    for (std::int64_t s = 0; s < sources; ++s)
+      for (std::int64_t n = end(s, e) - end(s, e - 1); n > 0; --n, ++to) {
+        const std::int64_t row = next[static_cast<std::size_t>(s)]++;
+        p.source.data<std::int32_t>()[to] = static_cast<std::int32_t>(row);
+        p.slot.row<std::int32_t>(row)[0] = static_cast<std::int32_t>(to);
+      }
+  }
+  offsets[here.size()] = to;
+}
 
 void gather_rows(const Tensor& y, const Tensor& x, const Permutation& p) {
   if (y.numel() == 0) return;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/host_wait.h"
 #include "core/rng.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -30,8 +32,13 @@ Tensor random_choices(std::int64_t tokens, std::int64_t choices, std::int64_t ex
   return t;
 }
 
-Tensor reference_combine(const Tensor& rows, const Tensor& weights, const Permutation& p) {
-  const Tensor r = rows.to(DType::f64), w = weights.to(DType::f64);
+Permutation to_host(const Permutation& p) {
+  return {p.offsets ? p.offsets.to(Device::cpu) : Tensor(), p.source.to(Device::cpu), p.slot.to(Device::cpu)};
+}
+
+Tensor reference_combine(const Tensor& rows, const Tensor& weights, const Permutation& on_device) {
+  const Tensor r = rows.to(Device::cpu).to(DType::f64), w = weights.to(Device::cpu).to(DType::f64);
+  const Permutation p = to_host(on_device);
   Tensor y = Tensor::zeros({p.slot.dim(0), rows.cols()}, DType::f64, Device::cpu);
   for (std::int64_t t = 0; t < p.slot.dim(0); ++t)
     for (std::int64_t j = 0; j < p.slot.dim(1); ++j) {
@@ -71,89 +78,147 @@ Tensor permute_grad(const Tensor& x, const Permutation& p, const Tensor& dy) {
 }  // namespace
 
 TEST_CASE("permutation: worked example") {
-  const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2});
-  const Permutation p = make_permutation(experts, 5);
-  CHECK_BITS(p.offsets, Tensor::from<std::int64_t>({0, 2, 2, 4, 6, 6}, {6}));
-  CHECK(p.source.to_vector() == std::vector<double>{0, 1, 0, 2, 1, 2});
-  CHECK(p.slot.to_vector() == std::vector<double>{2, 0, 1, 4, 3, 5});
-}
-
-TEST_CASE("permutation: a bijection, stable, grouped by expert") {
-  for (const std::int64_t tokens : {0, 1, 7, 127})
-    for (const std::int64_t choices : {0, 1, 3}) {
-      CAPTURE(tokens);
-      CAPTURE(choices);
-      const std::int64_t count = 11;
-      const Tensor experts = random_choices(tokens, choices, count, true);
-      const Permutation p = make_permutation(experts, count);
-      REQUIRE(p.offsets.shape() == Shape{12});
-      const std::span offsets(p.offsets.data<std::int64_t>(), 12);
-      CHECK(offsets[0] == 0);
-      CHECK(std::ranges::is_sorted(offsets));
-      CHECK(offsets[11] == tokens * choices);
-      CHECK(offsets[11] == offsets[10]);
-      std::vector<std::int64_t> key(static_cast<std::size_t>(tokens * choices), -1);
-      for (std::int64_t t = 0; t < tokens; ++t)
-        for (std::int64_t j = 0; j < choices; ++j) {
-          const std::int64_t r = p.slot.row<std::int32_t>(t)[j];
-          const auto e = static_cast<std::size_t>(experts.row<std::int32_t>(t)[j]);
-          CHECK(p.source.data<std::int32_t>()[r] == t);
-          CHECK(r >= offsets[e]);
-          CHECK(r < offsets[e + 1]);
-          key[static_cast<std::size_t>(r)] = static_cast<std::int64_t>(e) * 1000000 + t * choices + j;
-        }
-      CHECK(std::ranges::adjacent_find(key, std::ranges::greater_equal{}) == key.end());
-      CHECK((key.empty() || key.front() >= 0));
-    }
-}
-
-TEST_CASE("permutation: some of the experts") {
-  const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2});
-  const Permutation p = make_permutation(experts, 5, {1, 3});
-  CHECK_BITS(p.offsets, Tensor::from<std::int64_t>({0, 0, 2}, {3}));
-  CHECK(p.source.to_vector() == std::vector<double>{0, 2});
-  CHECK(p.slot.to_vector() == std::vector<double>{0, -1, -1, -1, 1, -1});
-  for (const std::int64_t at : {0, 4, 5}) {
-    const Permutation none = make_permutation(experts, 5, {at, at});
-    CHECK_BITS(none.offsets, Tensor::from<std::int64_t>({0}, {1}));
-    CHECK(none.source.numel() == 0);
-    CHECK(none.slot.to_vector() == std::vector<double>(6, -1));
+  for (const Device device : test_devices("permute")) {
+    const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2}).to(device);
+    const Permutation p = make_permutation(experts, 5);
+    CHECK_BITS(p.offsets, Tensor::from<std::int64_t>({0, 2, 2, 4, 6, 6}, {6}));
+    CHECK(p.source.to_vector() == std::vector<double>{0, 1, 0, 2, 1, 2});
+    CHECK(p.slot.to_vector() == std::vector<double>{2, 0, 1, 4, 3, 5});
   }
 }
 
+TEST_CASE("permutation: a bijection, stable, grouped by expert") {
+  for (const Device device : test_devices("permute"))
+    for (const std::int64_t tokens : {0, 1, 7, 127})
+      for (const std::int64_t choices : {0, 1, 3}) {
+        CAPTURE(device);
+        CAPTURE(tokens);
+        CAPTURE(choices);
+        const std::int64_t count = 11;
+        const Tensor experts = random_choices(tokens, choices, count, true);
+        const Permutation p = to_host(make_permutation(experts.to(device), count));
+        REQUIRE(p.offsets.shape() == Shape{12});
+        const std::span offsets(p.offsets.data<std::int64_t>(), 12);
+        CHECK(offsets[0] == 0);
+        CHECK(std::ranges::is_sorted(offsets));
+        CHECK(offsets[11] == tokens * choices);
+        CHECK(offsets[11] == offsets[10]);
+        std::vector<std::int64_t> key(static_cast<std::size_t>(tokens * choices), -1);
+        for (std::int64_t t = 0; t < tokens; ++t)
+          for (std::int64_t j = 0; j < choices; ++j) {
+            const std::int64_t r = p.slot.row<std::int32_t>(t)[j];
+            const auto e = static_cast<std::size_t>(experts.row<std::int32_t>(t)[j]);
+            CHECK(p.source.data<std::int32_t>()[r] == t);
+            CHECK(r >= offsets[e]);
+            CHECK(r < offsets[e + 1]);
+            key[static_cast<std::size_t>(r)] = static_cast<std::int64_t>(e) * 1000000 + t * choices + j;
+          }
+        CHECK(std::ranges::adjacent_find(key, std::ranges::greater_equal{}) == key.end());
+        CHECK((key.empty() || key.front() >= 0));
+      }
+}
+
+TEST_CASE("permutation: some of the experts") {
+  for (const Device device : test_devices("permute")) {
+    const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2}).to(device);
+    const Permutation p = make_permutation(experts, 5, {1, 3});
+    CHECK_BITS(p.offsets, Tensor::from<std::int64_t>({0, 0, 2}, {3}));
+    CHECK(p.source.to_vector() == std::vector<double>{0, 2});
+    CHECK(p.slot.to_vector() == std::vector<double>{0, -1, -1, -1, 1, -1});
+    for (const std::int64_t at : {0, 4, 5}) {
+      const Permutation none = make_permutation(experts, 5, {at, at});
+      CHECK_BITS(none.offsets, Tensor::from<std::int64_t>({0}, {1}));
+      CHECK(none.source.numel() == 0);
+      CHECK(none.slot.to_vector() == std::vector<double>(6, -1));
+    }
+  }
+}
+
+TEST_CASE("permutation: merged sources are in the order of experts, then of sources, then of rows") {
+  for (const Device device : test_devices("permute"))
+    for (const std::int64_t sources : {0, 1, 3})
+      for (const Range here : {Range{0, 5}, {1, 3}, {4, 5}, {2, 2}, {0, 0}}) {
+        CAPTURE(device);
+        CAPTURE(sources);
+        CAPTURE(here.begin);
+        // Source s has (3 s + 2 e) mod 4 rows of expert e.
+        const Tensor ends = Tensor::empty({sources, 5}, DType::i64, Device::cpu);
+        std::vector<std::int32_t> experts;
+        for (std::int64_t s = 0; s < sources; ++s) {
+          std::int64_t end = 0;
+          for (std::int64_t e = 0; e < 5; ++e) {
+            const std::int64_t rows = (3 * s + 2 * e) % 4;
+            ends.row<std::int64_t>(s)[e] = end += rows;
+            if (e >= here.begin && e < here.end)
+              experts.insert(experts.end(), static_cast<std::size_t>(rows), static_cast<std::int32_t>(e));
+          }
+        }
+        const std::int64_t rows = std::ssize(experts);
+        const Permutation p = merge_by_expert(ends.to(device), here, rows),
+                          want = make_permutation(Tensor::from(experts, {rows, 1}), 5, here);
+        CHECK_BITS(p.offsets, want.offsets);
+        CHECK_BITS(p.source, want.source);
+        CHECK_BITS(p.slot, want.slot);
+      }
+}
+
+TEST_CASE("permutation: the host reads a number of rows where some experts are elsewhere, and nothing else") {
+  Context ctx;
+  const Tensor experts = random_choices(9, 3, 6).to(Device::guard);
+  const Tensor x = random_tensor({9, 4}, DType::f32, 1).to(Device::guard),
+               weights = random_tensor({9, 3}, DType::f32, 2).to(Device::guard);
+  const HostWaitName name("test of permute");
+  const auto waits = [&](auto&& fn) {
+    reset_host_waits();
+    fn();
+    return host_waits()["test of permute"];
+  };
+  CHECK(waits([&] {
+          const Permutation p = make_permutation(experts, 6);
+          (void)unpermute(ctx, permute(ctx, x, p), weights, p);
+        }) == 0);
+  CHECK(waits([&] {
+          const Tensor ends = Tensor::from<std::int64_t>({2, 5}, {1, 2}).to(Device::guard);
+          (void)inverse(merge_by_expert(ends, {0, 2}, 5));
+        }) == 0);
+  CHECK(waits([&] { (void)make_permutation(experts, 6, {1, 4}); }) == 1);
+}
+
 TEST_CASE("permutation: the inverse of one row for each token") {
-  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+  for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
     for (const std::int64_t tokens : {0, 1, 97}) {
-      const Permutation p = make_permutation(random_choices(tokens, 1, 5), 5), back = inverse(p);
-      CHECK_BITS(back.offsets, Tensor::from<std::int64_t>({0, tokens}, {2}));
-      const Tensor x = random_tensor({tokens, 33}, dtype, 2);
+      const Permutation p = make_permutation(random_choices(tokens, 1, 5).to(device), 5), back = inverse(p);
+      CHECK_FALSE(back.offsets.defined());
+      const Tensor x = random_tensor({tokens, 33}, dtype, 2).to(device);
       Context ctx;
       CHECK_BITS(permute(ctx, permute(ctx, x, p), back).value(), x);
       CHECK_BITS(permute(ctx, permute(ctx, x, back), p).value(), x);
       CHECK_BITS(permute_grad(permute(ctx, x, p).value(), back, x),
                  permute(ctx, x, p).value().to(accumulate_dtype(dtype)));
     }
+  });
 }
 
 TEST_CASE("permute: rows are exact copies and their gradients exact sums") {
-  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+  for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
     for (const std::int64_t tokens : {0, 1, 61})
       for (const std::int64_t cols : {0, 1, 31, 1031}) {
-        CAPTURE(dtype);
         CAPTURE(tokens);
         CAPTURE(cols);
-        const Permutation p = make_permutation(random_choices(tokens, 3, 7), 7);
-        const Tensor x = random_tensor({tokens, cols}, dtype, 1);
+        const Permutation p = make_permutation(random_choices(tokens, 3, 7).to(device), 7);
+        const Tensor x = random_tensor({tokens, cols}, dtype, 1).to(device);
         Context ctx;
         const Var y = permute(ctx, x, p);
         CHECK(y.shape() == Shape{3 * tokens, cols});
+        const Tensor source = p.source.to(Device::cpu);
         for (std::int64_t r = 0; r < 3 * tokens; ++r)
-          CHECK_BITS(y.value().select(r), x.select(p.source.data<std::int32_t>()[r]));
-        const Tensor dy = small_ints({3 * tokens, cols}, dtype);
+          CHECK_BITS(y.value().select(r), x.select(source.data<std::int32_t>()[r]));
+        const Tensor dy = small_ints({3 * tokens, cols}, dtype).to(device);
         Tensor ones = Tensor::empty({tokens, 3}, DType::f64, Device::cpu);
         ones.fill(1);
         CHECK_BITS(permute_grad(x, p, dy), reference_combine(dy, ones, p).to(accumulate_dtype(dtype)));
       }
+  });
 }
 
 TEST_CASE("unpermute: with one choice and unit weights it undoes permute exactly") {
@@ -168,10 +233,10 @@ TEST_CASE("unpermute: with one choice and unit weights it undoes permute exactly
 }
 
 TEST_CASE("unpermute: values and gradients against f64") {
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
+    if (dtype == DType::f64) return;
     for (const std::int64_t tokens : {0, 1, 61})
       for (const std::int64_t cols : {0, 1, 31, 32, 601}) {
-        CAPTURE(dtype);
         CAPTURE(tokens);
         CAPTURE(cols);
         const std::int64_t k = 4;
@@ -179,7 +244,8 @@ TEST_CASE("unpermute: values and gradients against f64") {
         const Tensor rows = random_tensor({tokens * k, cols}, dtype, 3);
         const Tensor weights = random_tensor({tokens, k}, DType::f32, 4);
         const Tensor dy = random_tensor({tokens, cols}, dtype, 5);
-        const Combined got = run_unpermute(rows, weights, p, dy);
+        const Permutation there = make_permutation(random_choices(tokens, k, 9).to(device), 9);
+        const Combined got = run_unpermute(rows.to(device), weights.to(device), there, dy.to(device));
         const Combined want =
             run_unpermute(rows.to(DType::f64), weights.to(DType::f64), p, dy.to(DType::f64));
         CHECK_CLOSE(want.y, reference_combine(rows, weights, p), sum_tol(DType::f64, k, 3));
@@ -188,6 +254,7 @@ TEST_CASE("unpermute: values and gradients against f64") {
         CHECK_CLOSE(got.drows, want.drows, (Tol{0x1p-23, 0}));
         CHECK_CLOSE(got.dweights, want.dweights, sum_tol(DType::f32, cols, 3));
       }
+  });
 }
 
 TEST_CASE("permute, unpermute: gradients against central differences") {
@@ -339,11 +406,20 @@ TEST_CASE("permute, unpermute: errors") {
   CHECK_THROWS_AS(permute(ctx, Tensor::zeros({4, 5}, DType::i32, Device::cpu), p), Error);
   CHECK_THROWS_AS(permute(ctx, x, Permutation{}), Error);
   Permutation broken = p;
-  broken.offsets = Tensor::zeros({4}, DType::i32, Device::cpu);
+  broken.slot = Tensor::zeros({4, 2}, DType::i64, Device::cpu);
   CHECK_THROWS_AS(permute(ctx, x, broken), Error);
   broken = p;
-  broken.source = Tensor::zeros({7}, DType::i32, Device::cpu);
+  broken.source = Tensor::zeros({9}, DType::i32, Device::cpu);
   CHECK_THROWS_AS(permute(ctx, x, broken), Error);
+
+  const Tensor ends = Tensor::from<std::int64_t>({2, 5, 1, 1}, {2, 2});
+  CHECK_NOTHROW(merge_by_expert(ends, {0, 2}, 6));
+  CHECK_THROWS_AS(merge_by_expert(ends, {0, 2}, 5), Error);
+  CHECK_THROWS_AS(merge_by_expert(ends, {0, 3}, 6), Error);
+  CHECK_THROWS_AS(merge_by_expert(ends, {2, 1}, 0), Error);
+  CHECK_THROWS_AS(merge_by_expert(ends.reshape({4}), {0, 2}, 6), Error);
+  CHECK_THROWS_AS(merge_by_expert(Tensor::from<std::int32_t>({2}, {1, 1}), {0, 1}, 2), Error);
+  CHECK_THROWS_AS(merge_by_expert(Tensor::from<std::int64_t>({2, 1}, {1, 2}), {0, 2}, 1), Error);
   CHECK_THROWS_AS(unpermute(ctx, x, w, p), Error);
   CHECK_THROWS_AS(unpermute(ctx, rows, rows, p), Error);
   CHECK_THROWS_AS(unpermute(ctx, rows, w.to(DType::f64), p), Error);

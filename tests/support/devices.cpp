@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/cuda/module.h"
+#include "core/kernel.h"
 
 namespace nemocube::testing {
 
@@ -25,6 +26,12 @@ bool has_cuda() {
 std::vector<Device> test_devices() {
   std::vector<Device> devices{Device::cpu, Device::guard};
   if (has_cuda()) devices.push_back(Device::cuda);
+  return devices;
+}
+
+std::vector<Device> test_devices(std::string_view op) {
+  std::vector<Device> devices{Device::cpu, Device::guard};
+  if (runs_on_cuda(op) && has_cuda()) devices.push_back(Device::cuda);
   return devices;
 }
 

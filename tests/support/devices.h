@@ -1,6 +1,7 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <string_view>
 #include <vector>
 
 #include "core/tensor.h"
@@ -16,19 +17,25 @@ bool has_cuda();
 ///     TEST_CASE("relu2: against the formula" * doctest::test_suite("cuda")) {
 ///       for (const Device device : test_devices()) {
 std::vector<Device> test_devices();
+/// Those of them that have all kernels of an operation.
+std::vector<Device> test_devices(std::string_view op);
 
 /// The dtypes that operations have on a device: those with f64 on the CPU, f32 and bf16 elsewhere.
 std::vector<DType> test_dtypes(Device device);
 
 /// Calls test(device, dtype) for each of the devices and each of their dtypes.
 template <class Test>
-void for_dtypes(Test&& test) {
-  for (const Device device : test_devices())
+void for_dtypes(const std::vector<Device>& devices, Test&& test) {
+  for (const Device device : devices)
     for (const DType dtype : test_dtypes(device)) {
       CAPTURE(device);
       CAPTURE(dtype);
       test(device, dtype);
     }
+}
+template <class Test>
+void for_dtypes(Test&& test) {
+  for_dtypes(test_devices(), test);
 }
 
 }  // namespace nemocube::testing
