@@ -9,6 +9,10 @@ struct UpdateGate {
   Tensor grad_scale;  ///< multiplies the gradient first: the clip coefficient
   Tensor go;          ///< 0: the update writes nothing, `finite` neither
   Tensor finite;      ///< set to 0 when a number that was written is not finite, else left as it is
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    for (const Tensor* t : {&grad_scale, &go, &finite}) fn(*t);
+  }
 };
 
 /// Throws Error unless all three are [1] f64.

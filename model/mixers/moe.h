@@ -29,10 +29,7 @@ class MoeMixer final : public Mixer {
   /// Totals for the global auxiliary loss over the recorded passes since reset_totals(), which is to be called
   /// once for each optimizer step; empty when the loss's coefficient is 0.
   const RouterTotals& totals() const { return totals_; }
-  void reset_totals() {
-    totals_.counts = Tensor();
-    totals_.tokens = 0;
-  }
+  void reset_totals() { totals_.sums = Tensor(); }
   /// See RouterTotals::sum_over_devices.
   void sum_totals_over_devices(std::function<void(const Tensor&)> sum) {
     totals_.sum_over_devices = std::move(sum);

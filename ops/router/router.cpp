@@ -1,10 +1,8 @@
 #include "ops/router/router.h"
 
-#include <cmath>
-
 #include "core/profile.h"
 #include "ops/matmul/matmul.h"
-#include "ops/router/router_kernels.h"
+#include "ops/router/router_losses.h"
 
 namespace nemocube {
 namespace {
@@ -73,12 +71,12 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   if (replay) {
     check_shape("route: replay of", replay->experts, {tokens, options.top_k});
     routing.choice = *replay;
-    aux = cpu::replayed_gradient(*replay, logits, options, sequences);
+    aux = replayed_gradient(*replay, logits, options, sequences);
   } else {
     routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32, scores.device());
     router_select(routing.choice.experts, scores, correction_bias, options);
-    routing.counts = cpu::router_counts(routing.choice.experts, options.experts, 0, tokens);
-    aux = cpu::auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
+    routing.counts = count_experts(routing.choice.experts, options.experts).narrow(0, 0, options.experts);
+    aux = auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
   }
   routing.weights =
       make_result(Tensor::empty({tokens, options.top_k}, acc, scores.device()), ctx.records({&x, &gate}));
@@ -106,8 +104,7 @@ void add_counts(const Tensor& sum, const Tensor& counts) {
   check_dtype("add_counts: sum", sum, DType::i64);
   check_dtype("add_counts: counts", counts, DType::i64);
   check_shape("add_counts: counts", counts, sum.shape());
-  for (std::int64_t i = 0; i < sum.numel(); ++i)
-    sum.data<std::int64_t>()[i] += counts.data<std::int64_t>()[i];
+  add_counts_kernel(sum, counts);
 }
 
 void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate, const UpdateGate& gate) {
@@ -116,21 +113,7 @@ void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate, c
   check_dtype("update_expert_bias: counts", counts, DType::i64);
   check_shape("update_expert_bias: counts", counts, bias.shape());
   check_gate(gate);
-  if (!cpu::goes(gate)) return;
-  const std::int64_t n = bias.numel();
-  const auto* c = counts.data<std::int64_t>();
-  std::int64_t sum = 0;
-  bool finite = true;
-  for (std::int64_t i = 0; i < n; ++i) sum += c[i];
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t share = c[i] * n;
-    const double move = share < sum ? rate : share > sum ? -rate : 0;
-    if (bias.dtype() == DType::f64)
-      finite = std::isfinite(bias.data<double>()[i] += move) && finite;
-    else
-      finite = std::isfinite(bias.data<float>()[i] += static_cast<float>(move)) && finite;
-  }
-  cpu::note_finite(gate, finite);
+  update_expert_bias_kernel(bias, counts, rate, gate);
 }
 
 }  // namespace nemocube

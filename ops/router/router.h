@@ -20,7 +20,8 @@ struct RouterOptions {
   /// Tokens are spread evenly whatever their scores are, for measurements of speed (fake_balanced_gate of NVIDIA
   /// NeMo AutoModel): choice j of token t goes to expert (t k + j) mod E. t counts the rows of this call from 0.
   bool balanced = false;
-  /// Sums an i64 tensor in place over the ranks that share the tokens of a microbatch; absent: this rank has all.
+  /// Sums an i64 tensor on the device of x in place over the ranks that share the tokens of a microbatch; absent: this
+  /// rank has all.
   std::function<void(const Tensor&)> sum_over_peers = {};
 };
 
@@ -39,22 +40,23 @@ inline constexpr std::array<RouterLoss, 4> router_losses{{
 
 /// The sums that global_aux_loss takes over the microbatches so far; a new object starts from zero.
 struct RouterTotals {
-  Tensor counts;            ///< [E] i64: sum of the c below; undefined before the first microbatch
-  std::int64_t tokens = 0;  ///< sum of T
-  /// Sums [E + 1] i64, the c and T of the rows of a call, in place over the devices that hold tokens of the same
+  Tensor
+      sums;  ///< [E + 1] i64 on the device of x: of the c below, and of T; undefined before the first microbatch
+  /// Sums [E + 1] i64 on the device of x, the c and T of the rows of a call, in place over the devices that hold tokens of the same
   /// step, those that share a microbatch included; absent: this device alone. Called also where there are no rows.
   std::function<void(const Tensor&)> sum_over_devices = {};
 };
 
-/// What a replay of route() takes from the first pass.
+/// What a replay of route() takes from the first pass, on the device of x.
 struct RouterChoice {
   Tensor experts;  ///< [T, k] i32, ascending within a token
   /// [sequences, E] f32 (f64): d(auxiliary losses but z_loss) / dp_ti times aux_grad_scale, for the tokens t of
-  /// each sequence; undefined when there are none.
+  /// each sequence; [1, E] without seq_aux_loss; undefined when there are none.
   Tensor balance_factors;
-  std::int64_t tokens = 0;  ///< T of the microbatch, for z-loss
+  Tensor tokens{};  ///< [1] i64: T of the microbatch, for z-loss; undefined without losses
 };
 
+/// All on the device of x.
 struct Routing {
   Var weights;  ///< [T, k] f32 (f64)
   RouterChoice choice;
@@ -82,6 +84,7 @@ struct Routing {
 /// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
 ///            the groups, groups that do not divide E), totals of another E, or a replay of other tokens
 /// repeat     as matmul; everything after the logits has the same bits for any number of threads
+/// host       reads nothing
 ///
 /// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20) and c_i the number of tokens whose
 /// top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`, and no gradient

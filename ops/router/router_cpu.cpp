@@ -1,20 +1,15 @@
-#include "ops/router/router_kernels.h"
+#include "ops/router/router_cpu.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <span>
 #include <vector>
 
 #include "core/parallel_for.h"
-#include "ops/math.h"
+#include "ops/router/router_kernels.h"
 
 namespace nemocube::cpu {
 namespace {
-
-constexpr double tiny = 1e-20;
-
-std::int64_t token_grain(std::int64_t experts) { return 1 + 4096 / (1 + experts); }
 
 // Takes the largest of a row of values, then the next largest, and so on; ties go to the lowest index. A
 // taken value becomes -inf, so all values must be above -inf at the start. The maximum of each block is
@@ -108,33 +103,6 @@ void spread_rows(const Tensor& experts, std::int64_t count) {
   }
 }
 
-template <class T>
-T sum_of(const T* s, std::int64_t n) {
-  T sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += s[i];
-  return sum;
-}
-
-// Calls fn(sequence, token) for the tokens [first, last) in order.
-template <class Fn>
-void for_tokens(const Sequences& sequences, std::int64_t first, std::int64_t last, Fn&& fn) {
-  const auto& offsets = sequences.offsets;
-  std::int64_t q = std::ranges::upper_bound(offsets, first) - offsets.begin() - 1;
-  for (std::int64_t t = first; t < last; ++t) {
-    while (t >= sequences.end(q)) ++q;
-    fn(q, t);
-  }
-}
-
-template <class T>
-T log_sum(const T* l, std::int64_t n) {
-  T most = l[0];
-  for (std::int64_t i = 1; i < n; ++i) most = std::max(most, l[i]);
-  T sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += vec_exp(l[i] - most);
-  return most + std::log(sum);
-}
-
 // ds of the chosen experts, from the gradient of their weights.
 template <class T>
 void add_weight_gradient(T* ds, const T* s, const std::int32_t* chosen, const T* dw, const RouterOptions& o) {
@@ -145,14 +113,14 @@ void add_weight_gradient(T* ds, const T* s, const std::int32_t* chosen, const T*
   }
   T z = 0, mixed = 0;
   for (std::int64_t j = 0; j < o.top_k; ++j) z += s[chosen[j]];
-  z += static_cast<T>(tiny);
+  z += static_cast<T>(router_tiny);
   for (std::int64_t j = 0; j < o.top_k; ++j) mixed += dw[j] * (s[chosen[j]] / z);
   for (std::int64_t j = 0; j < o.top_k; ++j) ds[chosen[j]] += scaling * (dw[j] - mixed) / z;
 }
 
 template <class T>
 void add_balance_gradient(T* ds, const T* s, const T* factors, std::int64_t n) {
-  const T z = sum_of(s, n) + static_cast<T>(tiny);
+  const T z = sum_of(s, n) + static_cast<T>(router_tiny);
   T mixed = 0;
   for (std::int64_t i = 0; i < n; ++i) mixed += factors[i] * s[i];
   mixed /= z;
@@ -163,6 +131,8 @@ template <class T>
 void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores, const Tensor& experts,
                    const RouterOptions& o, const AuxGradient& aux) {
   const std::int64_t n = o.experts;
+  const double z_factor =
+      aux.logits.defined() ? aux.z_scale / static_cast<double>(*aux.tokens.data<std::int64_t>()) : 0;
   const auto token = [&](std::int64_t q, std::int64_t t) {
     T* __restrict d = dlogits.row<T>(t);
     const T* __restrict s = scores.row<T>(t);
@@ -173,14 +143,12 @@ void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& 
     if (aux.logits.defined()) {
       const T* l = aux.logits.row<T>(t);
       const T lse = log_sum(l, n);
-      const T factor = static_cast<T>(aux.z_factor) * lse;
+      const T factor = static_cast<T>(z_factor) * lse;
       for (std::int64_t i = 0; i < n; ++i) d[i] += factor * vec_exp(l[i] - lse);
     }
   };
-  const Sequences one = Sequences::uniform(1, scores.rows());
-  const Sequences& sequences = aux.factors.defined() ? aux.sequences : one;
   parallel_for(scores.rows(), token_grain(n),
-               [&](std::int64_t first, std::int64_t last) { for_tokens(sequences, first, last, token); });
+               [&](std::int64_t first, std::int64_t last) { for_tokens(aux.offsets, first, last, token); });
 }
 
 }  // namespace
@@ -214,51 +182,11 @@ void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& e
       T* w = weights.row<T>(t);
       T z = 0;
       for (std::int64_t j = 0; j < options.top_k; ++j) z += s[chosen[j]];
-      z = options.normalise ? z + static_cast<T>(tiny) : T{1};
+      z = options.normalise ? z + static_cast<T>(router_tiny) : T{1};
       for (std::int64_t j = 0; j < options.top_k; ++j)
         w[j] = s[chosen[j]] / z * static_cast<T>(options.scaling);
     }
   });
-}
-
-Tensor router_counts(const Tensor& experts, std::int64_t count, std::int64_t begin, std::int64_t end) {
-  Tensor counts = Tensor::zeros({count}, DType::i64, Device::cpu);
-  auto* c = counts.data<std::int64_t>();
-  const auto k = static_cast<std::size_t>(experts.cols());
-  for (std::int64_t t = begin; t < end; ++t)
-    for (const std::int32_t e : std::span(experts.row<std::int32_t>(t), k)) ++c[e];
-  return counts;
-}
-
-double balance_loss(const Tensor& scores, const Tensor& factors, const Sequences& sequences) {
-  const std::int64_t n = scores.cols();
-  std::vector<double> share(static_cast<std::size_t>(scores.rows()));
-  visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
-    parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
-      for_tokens(sequences, first, last, [&](std::int64_t q, std::int64_t t) {
-        const T* s = scores.row<T>(t);
-        const T* f = factors.row<T>(q);
-        double z = tiny, sum = 0;
-        for (std::int64_t i = 0; i < n; ++i) {
-          z += static_cast<double>(s[i]);
-          sum += static_cast<double>(f[i]) * static_cast<double>(s[i]);
-        }
-        share[static_cast<std::size_t>(t)] = sum / z;
-      });
-    });
-  });
-  return sum_of(share.data(), scores.rows());
-}
-
-std::vector<double> log_sums(const Tensor& logits) {
-  std::vector<double> sums(static_cast<std::size_t>(logits.rows()));
-  visit_accumulate("router", logits.dtype(), [&]<class T>(TypeTag<T>) {
-    parallel_for(logits.rows(), token_grain(logits.cols()), [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t t = first; t < last; ++t)
-        sums[static_cast<std::size_t>(t)] = static_cast<double>(log_sum(logits.row<T>(t), logits.cols()));
-    });
-  });
-  return sums;
 }
 
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,

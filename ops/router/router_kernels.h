@@ -1,23 +1,41 @@
 #pragma once
-#include <vector>
-
 #include "core/kernel.h"
 #include "ops/router/router.h"
 
 /// Kernels of the router. `logits`, `scores` and `dlogits` are [T, E] contiguous, f32 or f64; other floating
-/// operands have the same dtype. The tokens are divided among the threads.
+/// operands have the same dtype, unless they say f64. The tokens are divided among the threads.
+///
+/// Tokens form parts: those of part q are [offsets[q], offsets[q + 1]), offsets [parts + 1] i64. Where `offsets` are
+/// undefined, all tokens are one part. A sum over tokens is formed in f64, in an order that depends on their number
+/// alone; on the CPU from the first to the last.
 namespace nemocube {
+
+/// The balancing losses of one microbatch. Factors are d loss / d p_ti for the tokens t of each part.
+struct BalanceFactors {
+  Tensor table;   ///< [parts, E + 1] i64: c and T of each part, over all ranks; [1, 1] with T alone
+  Tensor whole;   ///< [E + 1] or [1] i64: the sum of the rows of `table`
+  Tensor totals;  ///< [E + 1] i64: C and N
+  // Factors of each loss; undefined for a loss without coefficient.
+  Tensor sequences;   ///< [parts, E]: of seq_aux_loss
+  Tensor microbatch;  ///< [1, E]: of aux_loss
+  Tensor global;      ///< [1, E]: of global_aux_loss
+  Tensor sum;         ///< [parts, E]: all together, times aux_grad_scale
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    for (const Tensor* t : {&table, &whole, &totals, &sequences, &microbatch, &global, &sum}) fn(*t);
+  }
+};
 
 /// What the backward pass adds to dlogits besides the gradient of the weights.
 struct AuxGradient {
-  Tensor factors;       ///< [sequences, E]: d loss / d p_ti, as balance_loss; undefined: none
-  Sequences sequences;  ///< of `factors`
-  Tensor logits;        ///< for z-loss; undefined: none
-  double z_factor = 0;  ///< z-loss adds z_factor lse_t softmax(l_t)_i to dl_ti
+  Tensor factors;      ///< [parts, E]: BalanceFactors::sum; undefined: none
+  Tensor offsets;      ///< of the parts of `factors`
+  Tensor logits;       ///< for z-loss; undefined: none
+  Tensor tokens;       ///< [1] i64: T of the microbatch, for z-loss
+  double z_scale = 0;  ///< z-loss adds z_scale / tokens lse_t softmax(l_t)_i to dl_ti
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
-    fn(factors);
-    fn(logits);
+    for (const Tensor* t : {&factors, &offsets, &logits, &tokens}) fn(*t);
   }
 };
 
@@ -35,26 +53,31 @@ void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bi
 void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& experts,
                     const RouterOptions& options);
 
-/// How often each of `count` experts appears in rows [begin, end) of `experts`: [count] i64.
-Tensor router_counts(const Tensor& experts, std::int64_t count, std::int64_t begin, std::int64_t end);
-
-/// Adds up sum_i factors[q, i] p_ti over the tokens t of each sequence q; factors [sequences, E].
-double balance_loss(const Tensor& scores, const Tensor& factors, const Sequences& sequences);
-
-/// (log sum_i exp l_ti) for each token.
-std::vector<double> log_sums(const Tensor& logits);
-
 /// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses.
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
                      const Tensor& experts, const RouterOptions& options, const AuxGradient& aux);
 
-/// Sets the losses of `routing`, whose experts are chosen, and what a replay needs, as route() defines them;
-/// returns what the backward pass adds for them. logits and scores [T, E].
-AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
-                             const RouterOptions& options, const Sequences& sequences, RouterTotals* totals);
-/// The same gradient in a replay, from the factors of the first pass.
-AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, const RouterOptions& options,
-                              const Sequences& sequences);
+/// Sets row q of `table` [parts, n + 1] i64: how often each of n experts appears among those of part q, and the
+/// number of its tokens. n may be 0.
+void router_count(const Tensor& table, const Tensor& experts, const Tensor& offsets);
+
+/// sum [n] i64 = the sum of the rows of `table` [parts, n].
+void router_sum_parts(const Tensor& sum, const Tensor& table);
+
+/// Sets the factors of those losses whose tensors are defined, and their sum. Each term of a factor is formed in f64
+/// and rounded to the dtype of the scores; the terms are added in the order of BalanceFactors.
+void router_balance(const BalanceFactors& factors, const RouterOptions& options);
+
+/// loss [1] f64 = sum_ti factors[q, i] p_ti, over the tokens t of each part q.
+void router_balance_loss(const Tensor& loss, const Tensor& scores, const Tensor& factors,
+                         const Tensor& offsets);
+
+/// loss [1] f64 = coef / tokens sum_t (log sum_i exp l_ti)^2, tokens [1] i64
+void router_z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef);
+
+/// As in ops/router/router.h.
+void add_counts(const Tensor& sum, const Tensor& counts);
+void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate, const UpdateGate& gate);
 
 }  // namespace cpu
 
@@ -62,5 +85,12 @@ inline const Kernel<cpu::router_scores> router_scores("router/scores");
 inline const Kernel<cpu::router_select> router_select("router/select");
 inline const Kernel<cpu::router_weights> router_weights("router/weights");
 inline const Kernel<cpu::router_backward> router_backward("router/backward");
+inline const Kernel<cpu::router_count> router_count("router/count");
+inline const Kernel<cpu::router_sum_parts> router_sum_parts("router/sum_parts");
+inline const Kernel<cpu::router_balance> router_balance("router/balance");
+inline const Kernel<cpu::router_balance_loss> router_balance_loss("router/balance_loss");
+inline const Kernel<cpu::router_z_loss> router_z_loss("router/z_loss");
+inline const Kernel<cpu::add_counts> add_counts_kernel("router/add_counts");
+inline const Kernel<cpu::update_expert_bias> update_expert_bias_kernel("router/update_expert_bias");
 
 }  // namespace nemocube

@@ -3,11 +3,14 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <numeric>
 #include <optional>
 
+#include "core/host_wait.h"
 #include "ops/open_gate.h"
 #include "ops/router/router_reference.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -25,7 +28,9 @@ struct Case {
         bias(random_tensor({o.experts}, accumulate_dtype(dtype), 3, bias_scale)),
         options(o),
         sequences(Sequences::uniform(1, tokens)) {}
-  Routing run(Context& ctx) const { return route(ctx, x, gate, bias, options, sequences); }
+  Routing run(Context& ctx, Device device = Device::cpu) const {
+    return route(ctx, x.to(device), gate.to(device), bias ? bias.to(device) : Tensor(), options, sequences);
+  }
   RoutingReference reference() const { return route_reference(x, gate, bias, options, sequences); }
 };
 
@@ -124,11 +129,10 @@ TEST_CASE("router: against the definition") {
       {{.experts = 128, .top_k = 6, .scaling = 2.5}, 97},
       {{.experts = 64, .top_k = 22, .groups = 8, .top_groups = 3, .normalise = false, .scaling = 5}, 40},
   };
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+  for_dtypes(test_devices("router"), [&](Device device, DType dtype) {
     for (const Size& size : sizes)
       for (const std::int64_t tokens : {0, 1, 61}) {
         RouterOptions o = size.o;
-        CAPTURE(dtype);
         CAPTURE(o.experts);
         CAPTURE(tokens);
         for (const double coef : {0.0, 0.01}) {
@@ -142,9 +146,13 @@ TEST_CASE("router: against the definition") {
           // Logits of size 1 with an error of 8 sqrt(h) f32 roundings, then a handful of operations on s.
           const double ulp = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
           const double tolerance = ulp * (16 + 8 * std::sqrt(static_cast<double>(size.hidden)));
-          check_against_reference(c.run(ctx), c.reference(), 4 * tolerance);
+          const Routing r = c.run(ctx, device);
+          check_against_reference(r, c.reference(), 4 * tolerance);
+          for (const Tensor* t : {&r.choice.experts, &r.counts, &r.losses, &r.weights.value()})
+            CHECK(t->device() == device);
         }
       }
+  });
 }
 
 TEST_CASE("router: balanced experts come from the place of a token, weights and losses from its scores") {
@@ -231,7 +239,7 @@ TEST_CASE("router: auxiliary gradients against central differences") {
     Case c(9, 5, o, DType::f64);
     c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{4, 0, 5});
     const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
-      RouterTotals totals{Tensor::from<std::int64_t>({7, 0, 1, 4, 0, 2}, {6}), 7};
+      RouterTotals totals{Tensor::from<std::int64_t>({7, 0, 1, 4, 0, 2, 7}, {7})};
       const Routing r = route(ctx, in[0], in[1], c.bias, c.options, c.sequences, &totals);
       const double sum =
           Losses(r).aux_loss + Losses(r).seq_aux_loss + Losses(r).global_aux_loss + Losses(r).z_loss;
@@ -242,8 +250,7 @@ TEST_CASE("router: auxiliary gradients against central differences") {
 }
 
 TEST_CASE("router: the global loss counts the microbatches so far, ragged ones by their tokens") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-    CAPTURE(dtype);
+  for_dtypes(test_devices("router"), [](Device device, DType dtype) {
     Case c(61, 17, {.experts = 12, .top_k = 5, .groups = 4, .top_groups = 2, .global_aux_loss_coef = 0.7},
            dtype);
     c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{20, 0, 1, 40});
@@ -254,16 +261,17 @@ TEST_CASE("router: the global loss counts the microbatches so far, ragged ones b
     for (std::int64_t q = 0; q < c.sequences.count(); ++q) {
       CAPTURE(q);
       const std::int64_t begin = c.sequences.begin(q), tokens = c.sequences.length(q);
-      const Tensor x = c.x.narrow(0, begin, tokens);
-      const Routing r = route(ctx, x, c.gate, c.bias, c.options, Sequences::uniform(1, tokens), &totals);
+      const Tensor x = c.x.narrow(0, begin, tokens).to(device);
+      const Routing r = route(ctx, x, c.gate.to(device), c.bias.to(device), c.options,
+                              Sequences::uniform(1, tokens), &totals);
       CHECK(close(Losses(r).global_aux_loss, want.global_aux_loss[static_cast<std::size_t>(q)],
                   {tolerance, 0}));
-      CHECK(totals.tokens == begin + tokens);
+      CHECK(totals.sums.device() == device);
+      CHECK(totals.sums.to_vector()[12] == static_cast<double>(begin + tokens));
     }
-    std::int64_t choices = 0;
-    for (std::int64_t i = 0; i < 12; ++i) choices += totals.counts.data<std::int64_t>()[i];
-    CHECK(choices == 61 * 5);
-  }
+    const auto sums = totals.sums.to_vector();
+    CHECK(std::accumulate(sums.begin(), sums.end() - 1, 0.0) == 61 * 5);
+  });
 }
 
 TEST_CASE("router: for one microbatch the global loss is aux_loss; without coefficient it has no state") {
@@ -282,8 +290,7 @@ TEST_CASE("router: for one microbatch the global loss is aux_loss; without coeff
     o.aux_loss_coef = 0.3;
     const auto [aux, aux_grad] = run(o, &totals);
     CHECK(Losses(aux).global_aux_loss == 0);
-    CHECK_FALSE(totals.counts.defined());
-    CHECK(totals.tokens == 0);
+    CHECK_FALSE(totals.sums.defined());
     o.aux_loss_coef = 0;
     o.global_aux_loss_coef = 0.3;
     CHECK(Losses(run(o, nullptr).first).global_aux_loss == 0);
@@ -294,7 +301,7 @@ TEST_CASE("router: for one microbatch the global loss is aux_loss; without coeff
     // Repeating the microbatch keeps the balance; a new total contains neither microbatch.
     const auto [again, again_grad] = run(o, &totals);
     CHECK(Losses(again).global_aux_loss == Losses(aux).aux_loss);
-    CHECK(totals.tokens == 46);
+    CHECK(totals.sums.to_vector().back() == 46);
     totals = {};
     CHECK(Losses(run(o, &totals).first).global_aux_loss == Losses(aux).aux_loss);
   }
@@ -335,8 +342,8 @@ TEST_CASE("router: a replay counts nothing, and later microbatches do not change
   };
   RouterTotals plain, replayed;
   CHECK_BITS(gate_grad(true, replayed), gate_grad(false, plain));
-  CHECK_BITS(replayed.counts, plain.counts);
-  CHECK(replayed.tokens == 21);
+  CHECK_BITS(replayed.sums, plain.sums);
+  CHECK(replayed.sums.to_vector().back() == 21);
   RouterTotals totals;
   Context ctx;
   const RouterChoice other = route(ctx, c.x, c.gate, c.bias, c.options, c.sequences, &totals).choice;
@@ -460,20 +467,78 @@ TEST_CASE("router: bits after the logits do not depend on threads") {
   CHECK_BITS(three.dx, one.dx);
 }
 
+TEST_CASE("router: a device has the bits of the CPU, and the host reads nothing from it") {
+  struct Result {
+    Routing routing;
+    Tensor sums, dx, dgate, bias;
+  };
+  for (const bool balanced : {false, true})
+    for (const unsigned losses : {0u, 1u, 2u, 4u, 8u, 15u}) {
+      CAPTURE(balanced);
+      CAPTURE(losses);
+      RouterOptions o{.experts = 12, .top_k = 3, .groups = 4, .top_groups = 2, .balanced = balanced};
+      if (losses & 1) o.aux_loss_coef = 0.7;
+      if (losses & 2) o.seq_aux_loss_coef = 1.3;
+      if (losses & 4) o.global_aux_loss_coef = 0.9;
+      if (losses & 8) o.z_loss_coef = 0.4;
+      Case c(61, 17, o, DType::f32);
+      c.sequences = Sequences::of_lengths(std::vector<std::int64_t>{20, 0, 1, 40});
+      const auto run = [&](Device device, bool replay) {
+        const Var x = Var::leaf(c.x.to(device)), gate = Var::leaf(c.gate.to(device));
+        const Tensor bias = c.bias.to(device).clone(), dw = random_tensor({61, 3}, DType::f32, 8).to(device);
+        const Tensor all_counts = Tensor::zeros({12}, DType::i64, device);
+        const UpdateGate update = open_gate(1, device);
+        reset_host_waits();
+        Tape tape;
+        Context ctx{.tape = &tape};
+        RouterTotals totals;
+        Result r{route(ctx, x, gate, bias, o, c.sequences, &totals), {}, {}, {}, bias};
+        if (replay) {
+          Tape again;
+          Context second{.tape = &again};
+          again.backward(route(second, x, gate, bias, o, c.sequences, &totals, &r.routing.choice).weights,
+                         dw);
+        } else {
+          tape.backward(r.routing.weights, dw);
+        }
+        add_counts(all_counts, r.routing.counts);
+        update_expert_bias(bias, all_counts, 0.25, update);
+        CHECK(host_waits().empty());
+        r.sums = totals.sums;
+        r.dx = x.grad();
+        r.dgate = gate.grad();
+        return r;
+      };
+      for (const bool replay : {false, true}) {
+        const Result got = run(Device::guard, replay), want = run(Device::cpu, replay);
+        CHECK_BITS(got.routing.choice.experts, want.routing.choice.experts);
+        CHECK_BITS(got.routing.weights.value(), want.routing.weights.value());
+        CHECK_BITS(got.routing.counts, want.routing.counts);
+        CHECK_BITS(got.routing.losses, want.routing.losses);
+        REQUIRE(got.sums.defined() == ((losses & 4) != 0));
+        if (got.sums) CHECK_BITS(got.sums, want.sums);
+        CHECK_BITS(got.dx, want.dx);
+        CHECK_BITS(got.dgate, want.dgate);
+        CHECK_BITS(got.bias, want.bias);
+      }
+    }
+}
+
 TEST_CASE("router: expert bias moves towards balance") {
   // Returns whether all biases are finite.
   const auto update = [](const Tensor& bias, const std::vector<std::int64_t>& counts, double rate) {
-    const UpdateGate gate = open_gate();
-    update_expert_bias(bias, Tensor::from(counts, {std::ssize(counts)}), rate, gate);
+    const UpdateGate gate = open_gate(1, bias.device());
+    update_expert_bias(bias, Tensor::from(counts, {std::ssize(counts)}).to(bias.device()), rate, gate);
     return gate.finite.item<double>() != 0;
   };
-  for (const DType dtype : {DType::f32, DType::f64}) {
-    const Tensor bias = Tensor::from<double>({0, 0.5, -0.5, 1}, {4}).to(dtype);
+  for_dtypes(test_devices("router"), [&](Device device, DType dtype) {
+    if (dtype == DType::bf16) return;
+    const Tensor bias = Tensor::from<double>({0, 0.5, -0.5, 1}, {4}).to(dtype).to(device);
     CHECK(update(bias, {10, 0, 5, 5}, 0.25));
     CHECK(bias.to_vector() == std::vector<double>{-0.25, 0.75, -0.5, 1});
     const bool fits = dtype == DType::f64;
     CHECK(update(bias, {10, 0, 5, 5}, 1e300) == fits);
-  }
+  });
   // f32 cannot represent the mean 1/3, and f64 cannot represent the counts beyond 2^53.
   const Tensor third = Tensor::zeros({3}, DType::f32, Device::cpu);
   update(third, {0, 1, 0}, 1);
@@ -486,18 +551,20 @@ TEST_CASE("router: expert bias moves towards balance") {
 }
 
 TEST_CASE("router: expert bias behind a closed gate stays, and so does what is known to be not finite") {
-  const Tensor bias = Tensor::from<double>({0, 0.5}, {2});
-  const Tensor counts = Tensor::from<std::int64_t>({3, 1}, {2});
-  UpdateGate gate = open_gate();
-  gate.go.fill(0);
-  update_expert_bias(bias, counts, INFINITY, gate);
-  CHECK(bias.to_vector() == std::vector<double>{0, 0.5});
-  CHECK(gate.finite.item<double>() == 1);
-  gate.go.fill(1);
-  gate.finite.fill(0);
-  update_expert_bias(bias, counts, 0.5, gate);
-  CHECK(bias.to_vector() == std::vector<double>{-0.5, 1});
-  CHECK(gate.finite.item<double>() == 0);
+  for (const Device device : test_devices("router")) {
+    const Tensor bias = Tensor::from<float>({0, 0.5}, {2}).to(device);
+    const Tensor counts = Tensor::from<std::int64_t>({3, 1}, {2}).to(device);
+    UpdateGate gate = open_gate(1, device);
+    gate.go.fill(0);
+    update_expert_bias(bias, counts, INFINITY, gate);
+    CHECK(bias.to_vector() == std::vector<double>{0, 0.5});
+    CHECK(gate.finite.item<double>() == 1);
+    gate.go.fill(1);
+    gate.finite.fill(0);
+    update_expert_bias(bias, counts, 0.5, gate);
+    CHECK(bias.to_vector() == std::vector<double>{-0.5, 1});
+    CHECK(gate.finite.item<double>() == 0);
+  }
 }
 
 TEST_CASE("router: errors") {
@@ -530,7 +597,7 @@ TEST_CASE("router: errors") {
   CHECK_THROWS_AS(call(c.x, c.gate, c.bias, Sequences::uniform(1, 3)), Error);
   RouterOptions global = c.options;
   global.global_aux_loss_coef = 1;
-  RouterTotals totals{Tensor::zeros({7}, DType::i64, Device::cpu), 0};
+  RouterTotals totals{Tensor::zeros({8}, DType::i64, Device::cpu)};
   CHECK_THROWS_AS(route(ctx, c.x, c.gate, c.bias, global, c.sequences, &totals), Error);
 
   const Tensor counts = Tensor::zeros({8}, DType::i64, Device::cpu);
