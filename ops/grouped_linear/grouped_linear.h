@@ -11,7 +11,8 @@ namespace nemocube {
 /// dtypes     x, weight, y alike: f32, f64 or bf16; sums in f32 (f64 for f64)
 /// layout     row stride of x free
 /// gradients  as for linear
-/// errors     Error for shapes, dtypes or offsets that do not fit
+/// errors     Error for shapes and dtypes that do not fit; on the CPU also for such offsets
+/// host       reads nothing
 Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight);
 
 /// The pieces, without a tape.

@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include "core/host_wait.h"
 #include "ops/matmul/matmul.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -15,7 +17,9 @@ namespace {
 
 using Offsets = std::vector<std::int64_t>;
 
-Tensor tensor_of(const Offsets& offsets) { return Tensor::from(offsets, {std::ssize(offsets)}); }
+Tensor tensor_of(const Offsets& offsets, Device device = Device::cpu) {
+  return Tensor::from(offsets, {std::ssize(offsets)}).to(device);
+}
 
 DiffFn with_offsets(const Offsets& offsets) {
   return [offsets](Context& ctx, const std::vector<Var>& v) {
@@ -55,8 +59,8 @@ Tol product_tol(DType stored, std::int64_t terms) {
   return {2 * store, 4 * 0x1p-24 * static_cast<double>(terms + 1)};
 }
 
-void check_against_reference(DType dtype, const Offsets& offsets, std::int64_t in, std::int64_t out) {
-  CAPTURE(dtype);
+void check_against_reference(Device device, DType dtype, const Offsets& offsets, std::int64_t in,
+                             std::int64_t out) {
   CAPTURE(in);
   CAPTURE(out);
   const std::int64_t rows = offsets.back(), groups = static_cast<std::int64_t>(offsets.size()) - 1;
@@ -64,13 +68,18 @@ void check_against_reference(DType dtype, const Offsets& offsets, std::int64_t i
   const Tensor weight = random_tensor({groups, out, in}, dtype, 2);
   const Tensor dy = random_tensor({rows, out}, dtype, 3);
   const Result want = reference(x, offsets, weight, dy);
-  const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, Device::cpu, false)), vw = Var::leaf(weight);
+  const Tensor own_offsets = tensor_of(offsets, device), own_dy = dy.to(device);
+  const Tensor own_x = random_tensor({rows, in + 3}, dtype, 1).to(device).narrow(-1, 1, in);
+  const Var vx(own_x, std::make_shared<GradNode>(x.shape(), dtype, device, false)),
+      vw = Var::leaf(weight.to(device));
   for (int pass = 1; pass <= 2; ++pass) {  // Into::set, then Into::add
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
-    const Var y = grouped_linear(ctx, vx, tensor_of(offsets), vw);
-    tape.backward(y, dy);
+    reset_host_waits();
+    const Var y = grouped_linear(ctx, vx, own_offsets, vw);
+    tape.backward(y, own_dy);
+    CHECK(host_waits().empty());
     CHECK_CLOSE(y.value(), want.y, product_tol(dtype, in));
     CHECK_CLOSE(vx.node()->take(), want.dx, product_tol(dtype, out));
     auto dweight = want.dweight.to_vector();
@@ -100,38 +109,42 @@ TEST_CASE("grouped_linear: a weight that is computed") {
 }
 
 TEST_CASE("grouped_linear: f32 and bf16 against f64") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    check_against_reference(dtype, {0, 5, 5, 17, 18, 40}, 31, 13);
-    check_against_reference(dtype, {0, 0, 0}, 7, 5);
-    check_against_reference(dtype, {0, 1}, 1, 1);
-    check_against_reference(dtype, {0, 130, 130, 400, 401, 411}, 37, 300);  // groups and outputs are cut
-    check_against_reference(dtype, {0, 3, 6}, 0, 4);
-    check_against_reference(dtype, {0, 3, 6}, 4, 0);
-  }
-  check_against_reference(DType::f32, {0, 600}, 9, 11);
+  for_dtypes(test_devices("grouped_linear"), [](Device device, DType dtype) {
+    if (dtype == DType::f64) return;
+    check_against_reference(device, dtype, {0, 5, 5, 17, 18, 40}, 31, 13);
+    check_against_reference(device, dtype, {0, 0, 0}, 7, 5);
+    check_against_reference(device, dtype, {0, 1}, 1, 1);
+    // Groups and outputs are cut.
+    check_against_reference(device, dtype, {0, 130, 130, 400, 401, 411}, 37, 300);
+    check_against_reference(device, dtype, {0, 3, 6}, 0, 4);
+    check_against_reference(device, dtype, {0, 3, 6}, 4, 0);
+    if (dtype == DType::f32) check_against_reference(device, dtype, {0, 600}, 9, 11);
+  });
 }
 
 TEST_CASE("grouped_linear: groups without rows get a zero gradient, others keep what they had") {
-  const Var weight = Var::leaf(random_tensor({3, 2, 4}, DType::f32, 1));
-  weight.node()->into().to.fill(7);
-  weight.node()->clear();  // the buffer keeps its old contents
-  const auto step = [&](const Offsets& offsets) {
-    Tape tape;
-    Context ctx;
-    ctx.tape = &tape;
-    const Var y =
-        grouped_linear(ctx, random_tensor({offsets.back(), 4}, DType::f32, 2), tensor_of(offsets), weight);
-    tape.backward(y, random_tensor({offsets.back(), 2}, DType::f32, 3));
-  };
-  step({0, 0, 2, 2});
-  const Tensor zeros = Tensor::zeros({2, 4}, DType::f32, Device::cpu);
-  CHECK_BITS(weight.grad().select(0), zeros);
-  CHECK_BITS(weight.grad().select(2), zeros);
-  const Tensor before = weight.grad().clone();
-  step({0, 0, 0, 3});
-  CHECK_BITS(weight.grad().select(0), zeros);
-  CHECK_BITS(weight.grad().select(1), before.select(1));
-  CHECK(relative_error(weight.grad().select(2), zeros) > 0);
+  for (const Device device : test_devices("grouped_linear")) {
+    const Var weight = Var::leaf(random_tensor({3, 2, 4}, DType::f32, 1).to(device));
+    weight.node()->into().to.fill(7);
+    weight.node()->clear();  // the buffer keeps its old contents
+    const auto step = [&](const Offsets& offsets) {
+      Tape tape;
+      Context ctx;
+      ctx.tape = &tape;
+      const Var y = grouped_linear(ctx, random_tensor({offsets.back(), 4}, DType::f32, 2).to(device),
+                                   tensor_of(offsets, device), weight);
+      tape.backward(y, random_tensor({offsets.back(), 2}, DType::f32, 3).to(device));
+    };
+    step({0, 0, 2, 2});
+    const Tensor zeros = Tensor::zeros({2, 4}, DType::f32, Device::cpu);
+    CHECK_BITS(weight.grad().select(0), zeros);
+    CHECK_BITS(weight.grad().select(2), zeros);
+    const Tensor before = weight.grad().clone();
+    step({0, 0, 0, 3});
+    CHECK_BITS(weight.grad().select(0), zeros);
+    CHECK_BITS(weight.grad().select(1), before.select(1));
+    CHECK(relative_error(weight.grad().select(2), zeros) > 0);
+  }
 }
 
 TEST_CASE("grouped_linear: products run side by side count once in time and all in operations") {
