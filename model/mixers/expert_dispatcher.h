@@ -20,15 +20,18 @@ struct DispatchedRows {
 class ExpertDispatcher {
  public:
   virtual ~ExpertDispatcher() = default;
-  /// x [T, d]; `routing` has the choices and weights of its tokens among `experts` experts.
-  virtual DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing,
-                                  std::int64_t experts) = 0;
+  /// x [T, d]; `routing` has the choices and weights of its tokens among `experts` experts. `host` is what the host has
+  /// to know of the choices: a first pass sets it, in host memory, or leaves it undefined; a replay takes it from there,
+  /// so that the host waits for the device once.
+  virtual DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts,
+                                  Tensor& host) = 0;
 };
 
 /// All experts are on this device: rows are permuted, nothing is sent (ops/permute).
 class LocalDispatcher final : public ExpertDispatcher {
  public:
-  DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts) override;
+  DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts,
+                          Tensor& host) override;
 };
 
 }  // namespace nemocube

@@ -48,8 +48,11 @@ Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Sequences& sequences = call.sequences;
   const Var in = apply(routed_input_, ctx, x, sequences);
   const Routing routing = choose_experts(ctx, in, call);
-  const DispatchedRows sent = dispatcher_->dispatch(
-      ctx, fc1_latent_ ? (*fc1_latent_)(ctx, in, sequences) : in, routing, router_.experts);
+  Tensor unrecorded;
+  auto* record = static_cast<MoeRecord*>(call.record);
+  const DispatchedRows sent =
+      dispatcher_->dispatch(ctx, fc1_latent_ ? (*fc1_latent_)(ctx, in, sequences) : in, routing,
+                            router_.experts, record ? record->host : unrecorded);
   const Var hidden = relu2(ctx, grouped_linear(ctx, sent.rows, sent.offsets, up_->var()));
   Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down_->var()));
   if (fc2_latent_) y = (*fc2_latent_)(ctx, y, sequences);

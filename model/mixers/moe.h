@@ -12,6 +12,7 @@ struct MoeRecord final : MixerRecord {
   std::optional<RouterChoice> choice;  ///< absent before the forward pass
   Tensor counts;                       ///< tokens sent to each expert [E] i64
   Tensor losses;  ///< the auxiliary losses [4] f64, or a share of them, see Routing::losses
+  Tensor host;    ///< see ExpertDispatcher::dispatch
 };
 
 /// Mixture of experts (docs/moe.md). A sigmoid router chooses k of E squared-ReLU experts for every token;

@@ -38,7 +38,8 @@ Permutation make_permutation(const Tensor& experts, std::int64_t expert_count) {
   return make_permutation(experts, expert_count, {0, expert_count});
 }
 
-Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, Range here) {
+Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, Range here,
+                             std::optional<std::int64_t> rows) {
   check_dtype("make_permutation: experts", experts, DType::i32);
   require(experts.ndim() == 2, "make_permutation: experts: want shape [T, k], got ", experts.shape());
   require(expert_count >= 0, "make_permutation: ", expert_count, " experts");
@@ -48,9 +49,11 @@ Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, R
   Permutation p;
   p.offsets = Tensor::empty({here.size() + 1}, DType::i64, device);
   expert_offsets(p.offsets, experts, expert_count, here);
-  const bool all = here.size() == expert_count;
-  const std::int64_t rows = all ? experts.numel() : p.offsets.select(here.size()).item<std::int64_t>();
-  p.source = Tensor::empty({rows}, DType::i32, device);
+  if (here.size() == expert_count)
+    rows = experts.numel();
+  else if (!rows)
+    rows = p.offsets.select(here.size()).item<std::int64_t>();
+  p.source = Tensor::empty({*rows}, DType::i32, device);
   p.slot = Tensor::empty(experts.shape(), DType::i32, device);
   place_rows(p, experts, here);
   return p;

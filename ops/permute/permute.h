@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "core/autograd.h"
 #include "core/shard.h"
 
@@ -22,8 +24,10 @@ struct Permutation {
 /// order. The host reads nothing. On the CPU an Error names the expert, token and choice when an expert is out of range.
 Permutation make_permutation(const Tensor& experts, std::int64_t expert_count);
 /// The same with the rows of the experts in `here` alone, in offsets too: entry 0 is expert here.begin. Where `here`
-/// is not all experts, the host reads R. Error also unless 0 <= here.begin <= here.end <= expert_count.
-Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, Range here);
+/// is not all experts, and `rows`, which is R, is not known, the host reads R. Error also unless
+/// 0 <= here.begin <= here.end <= expert_count; on the CPU also for other `rows`.
+Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, Range here,
+                             std::optional<std::int64_t> rows = {});
 /// Merges the rows of several sources. `ends` [sources, E] i64: source s has its rows by expert, those of expert e end
 /// before its row ends[s, e]. Here are the rows of the experts in `here` alone, one source after another: the T = R
 /// tokens, with k = 1. Their order becomes (expert, source), stable; entry 0 of offsets is expert here.begin. Error

@@ -116,6 +116,8 @@ void expert_offsets(const Tensor& offsets, const Tensor& experts, std::int64_t e
 
 void place_rows(const Permutation& p, const Tensor& experts, Range here) {
   const auto* offsets = p.offsets.data<std::int64_t>();
+  require(offsets[here.size()] == p.source.numel(), "make_permutation: want ", p.source.numel(),
+          " rows, the experts have ", offsets[here.size()]);
   std::vector<std::int64_t> next(offsets, offsets + here.size());
   auto* source = p.source.data<std::int32_t>();
   for (std::int64_t t = 0; t < experts.dim(0); ++t)

@@ -182,6 +182,9 @@ TEST_CASE("permutation: the host reads a number of rows where some experts are e
           (void)inverse(merge_by_expert(ends, {0, 2}, 5));
         }) == 0);
   CHECK(waits([&] { (void)make_permutation(experts, 6, {1, 4}); }) == 1);
+  const std::int64_t rows = make_permutation(experts, 6, {1, 4}).source.numel();
+  CHECK(waits([&] { (void)make_permutation(experts, 6, {1, 4}, rows); }) == 0);
+  CHECK_THROWS_AS(make_permutation(experts, 6, {1, 4}, rows + 1), Error);
 }
 
 TEST_CASE("permutation: the inverse of one row for each token") {

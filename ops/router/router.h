@@ -42,8 +42,9 @@ inline constexpr std::array<RouterLoss, 4> router_losses{{
 struct RouterTotals {
   Tensor
       sums;  ///< [E + 1] i64 on the device of x: of the c below, and of T; undefined before the first microbatch
-  /// Sums [E + 1] i64 on the device of x, the c and T of the rows of a call, in place over the devices that hold tokens of the same
-  /// step, those that share a microbatch included; absent: this device alone. Called also where there are no rows.
+  /// Sums [E + 1] i64 on the device of x, the c and T of the rows of a call, in place over the devices that hold
+  /// tokens of the same step, those that share a microbatch included; absent: this device alone. Called also where
+  /// there are no rows.
   std::function<void(const Tensor&)> sum_over_devices = {};
 };
 

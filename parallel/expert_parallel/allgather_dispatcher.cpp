@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "core/host_wait.h"
 #include "ops/permute/permute.h"
 #include "parallel/mappings/mappings.h"
 
@@ -25,7 +26,7 @@ Tensor gathered_choices(const Tensor& own, std::span<const std::int64_t> tokens,
 }  // namespace
 
 DispatchedRows AllGatherDispatcher::dispatch(Context& ctx, const Var& x, const Routing& routing,
-                                             std::int64_t experts) {
+                                             std::int64_t experts, Tensor& host) {
   Communicator& group = groups_.tp_ep;
   const Range here = experts_of(experts, groups_.ep.size(), groups_.ep.rank());
   const Tensor& own = routing.choice.experts;
@@ -33,7 +34,11 @@ DispatchedRows AllGatherDispatcher::dispatch(Context& ctx, const Var& x, const R
   const std::vector<std::int64_t> tokens(counts.data<std::int64_t>(),
                                          counts.data<std::int64_t>() + group.size());
 
-  const Permutation order = make_permutation(gathered_choices(own, tokens, group), experts, here);
+  const HostWaitName name(expert_rows_wait);
+  std::optional<std::int64_t> known;
+  if (host) known = host.item<std::int64_t>();
+  const Permutation order = make_permutation(gathered_choices(own, tokens, group), experts, here, known);
+  host = Tensor::from<std::int64_t>({order.source.numel()}, {1});
   const Var rows = all_rows(ctx, x, tokens, group, Consumer::cut);
   const Var weights = all_rows(ctx, routing.weights, tokens, group, Consumer::cut);
   return {permute(ctx, rows, order), order.offsets,

@@ -12,7 +12,8 @@ namespace nemocube {
 /// arithmetic The sum over a token's experts is formed within each rank, ascending j, f32, rounded to the dtype of the
 ///            rows; then over ranks in their order, slices of experts (expt_tp) included. Other layouts of ep round
 ///            differently; AllToAllDispatcher does not
-/// host       reads the number of tokens of each rank
+/// host       waits once, for the number of rows of this rank's experts, unless all experts are here; hosts tell each
+///            other how many tokens they have
 /// bytes      a rank of n in tp_ep with T of A tokens, k choices, s bytes for each element of a row, w of a weight
 ///              forward    (n - 1) (8 + T (d s + k (4 + w))) + (A - T) d s
 ///              backward   (n - 1) T d s + (A - T) (d s + k w)
@@ -22,7 +23,8 @@ class AllGatherDispatcher final : public ExpertDispatcher {
  public:
   /// The groups must outlive all tapes that record a dispatch.
   explicit AllGatherDispatcher(const ExpertGroups& groups) : groups_(groups) {}
-  DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts) override;
+  DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts,
+                          Tensor& host) override;
 
  private:
   ExpertGroups groups_;

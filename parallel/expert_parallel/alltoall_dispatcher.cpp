@@ -1,9 +1,8 @@
 #include "parallel/expert_parallel/alltoall_dispatcher.h"
 
-#include <algorithm>
 #include <numeric>
-#include <span>
 
+#include "core/host_wait.h"
 #include "ops/permute/permute.h"
 #include "parallel/mappings/mappings.h"
 
@@ -12,36 +11,24 @@ namespace {
 
 using Rows = std::vector<std::int64_t>;
 
-/// offsets [E + 1]: this rank's rows for each expert [E].
-Tensor counts_of(const Tensor& offsets) {
-  const std::int64_t experts = offsets.numel() - 1;
-  const Tensor counts = Tensor::empty({experts}, DType::i64, Device::cpu);
-  const auto* at = offsets.data<std::int64_t>();
-  for (std::int64_t e = 0; e < experts; ++e) counts.data<std::int64_t>()[e] = at[e + 1] - at[e];
-  return counts;
-}
-
-/// The rows for each expert of the ranks of tp_ep.
+/// The rows for each expert of the ranks of tp_ep, on the host.
 class RowCounts {
  public:
-  RowCounts(const Tensor& own, const ExpertGroups& groups)
-      : groups_(groups), counts_(gathered_counts(own, groups.tp_ep)) {}
+  /// ends [ranks of tp_ep, E], in host memory: see merge_by_expert().
+  RowCounts(const Tensor& ends, const ExpertGroups& groups) : groups_(groups), ends_(ends) {}
 
-  Range experts_at(std::int64_t place) const { return experts_of(counts_.cols(), groups_.ep.size(), place); }
+  Range experts_at(std::int64_t place) const { return experts_of(ends_.cols(), groups_.ep.size(), place); }
   Range experts_here() const { return experts_at(groups_.ep.rank()); }
-  /// Those of the rank at (slice of expt_tp, place of ep) for some of the experts.
-  std::span<const std::int64_t> of(std::int64_t slice, std::int64_t place, Range experts) const {
-    const auto* row = counts_.row<std::int64_t>(slice + groups_.expt_tp.size() * place);
-    return {row + experts.begin, row + experts.end};
-  }
+  /// The rows of the rank at (slice of expt_tp, place of ep) for some of the experts.
   std::int64_t sum_of(std::int64_t slice, std::int64_t place, Range experts) const {
-    const auto counts = of(slice, place, experts);
-    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const auto* ends = ends_.row<std::int64_t>(slice + groups_.expt_tp.size() * place);
+    const auto end = [&](std::int64_t expert) { return expert > 0 ? ends[expert - 1] : 0; };
+    return end(experts.end) - end(experts.begin);
   }
 
  private:
   const ExpertGroups& groups_;
-  Tensor counts_;  // [ranks of tp_ep, E]
+  Tensor ends_;
 };
 
 /// How many rows go where, on this rank.
@@ -66,30 +53,32 @@ Routes make_routes(const RowCounts& counts, const ExpertGroups& groups) {
   return routes;
 }
 
-/// [R, 1] i32: for each row that arrives here, its expert among those of this rank.
-Tensor experts_of_rows(const RowCounts& counts, const Routes& routes) {
-  const std::int64_t rows = std::accumulate(routes.slices.begin(), routes.slices.end(), std::int64_t{0});
-  const Tensor experts = Tensor::empty({rows, 1}, DType::i32, Device::cpu);
-  auto* at = experts.data<std::int32_t>();
-  for (std::size_t slice = 0; slice < routes.slices.size(); ++slice)
-    for (std::size_t place = 0; place < routes.received.size(); ++place) {
-      std::int32_t expert = 0;
-      for (const std::int64_t n : counts.of(static_cast<std::int64_t>(slice),
-                                            static_cast<std::int64_t>(place), counts.experts_here()))
-        at = std::fill_n(at, n, expert++);
-    }
-  return experts;
+/// `ends` with the ranks in the order in which their rows arrive: by slice, then by place.
+Tensor by_slice(const Tensor& ends, const ExpertGroups& groups) {
+  const std::int64_t slices = groups.expt_tp.size(), places = groups.ep.size(), experts = ends.cols();
+  if (slices == 1 || places == 1) return ends;
+  const Tensor ordered = Tensor::empty({slices, places, experts}, ends.dtype(), ends.device());
+  for (std::int64_t slice = 0; slice < slices; ++slice)
+    ordered.select(slice).copy_from(
+        ends.reshape({places, slices, experts}).narrow(1, slice, 1).reshape({places, experts}));
+  return ordered.reshape(ends.shape());
 }
 
 }  // namespace
 
 DispatchedRows AllToAllDispatcher::dispatch(Context& ctx, const Var& x, const Routing& routing,
-                                            std::int64_t experts) {
+                                            std::int64_t experts, Tensor& host) {
   const Permutation order = make_permutation(routing.choice.experts, experts);
-  const RowCounts counts(counts_of(order.offsets), groups_);
+  const Tensor ends = gathered_counts(order.offsets.narrow(0, 1, experts), groups_.tp_ep);
+  if (!host) {
+    const HostWaitName name(expert_rows_wait);
+    host = ends.to(Device::cpu);  // the host makes messages of these lengths
+  }
+  const RowCounts counts(host, groups_);
   const Routes routes = make_routes(counts, groups_);
   const Permutation by_expert =
-      make_permutation(experts_of_rows(counts, routes), counts.experts_here().size());
+      merge_by_expert(by_slice(ends, groups_), counts.experts_here(),
+                      std::accumulate(routes.slices.begin(), routes.slices.end(), std::int64_t{0}));
 
   Var rows = exchange_rows(ctx, permute(ctx, x, order), routes.sent, routes.received, groups_.ep);
   rows = all_rows(ctx, rows, routes.slices, groups_.expt_tp, Consumer::cut);

@@ -9,7 +9,7 @@ namespace nemocube {
 /// combine together, each with its own tokens, possibly none.
 ///
 ///   1 permute         rows of this rank by (expert, token)
-///   2 gather counts   of each expert's rows, over tp_ep: the one read by the host
+///   2 gather counts   of each expert's rows, over tp_ep: the one thing for which the host waits
 ///   3 exchange rows   over ep; then, with expt_tp > 1, all_rows over expt_tp: each slice of an expert sees the
 ///                     tokens of all ranks that hold a slice
 ///   4 permute         (source expt_tp, source ep, expert) -> (expert, source expt_tp, source ep), stable
@@ -31,7 +31,8 @@ class AllToAllDispatcher final : public ExpertDispatcher {
  public:
   /// The groups must outlive all tapes that record a dispatch.
   explicit AllToAllDispatcher(const ExpertGroups& groups) : groups_(groups) {}
-  DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts) override;
+  DispatchedRows dispatch(Context& ctx, const Var& x, const Routing& routing, std::int64_t experts,
+                          Tensor& host) override;
 
  private:
   ExpertGroups groups_;

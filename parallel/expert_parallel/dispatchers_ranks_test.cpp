@@ -98,7 +98,8 @@ Results run(ExpertDispatcher& dispatcher, const Tokens& tokens, std::int64_t exp
             down = Var::leaf(down_weight);
   Tape tape;
   Context ctx{.tape = &tape};
-  const DispatchedRows sent = dispatcher.dispatch(ctx, x, routing_of(tokens, weights), experts);
+  Tensor host;
+  const DispatchedRows sent = dispatcher.dispatch(ctx, x, routing_of(tokens, weights), experts, host);
   const Var hidden = relu2(ctx, grouped_linear(ctx, sent.rows, sent.offsets, up));
   const Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down));
   tape.backward(y, tokens.dy);
@@ -130,7 +131,8 @@ void check_identity(const ExpertGrid& grid, const char* name) {
   }
   Context ctx;
   Dispatcher dispatcher(groups);
-  const DispatchedRows sent = dispatcher.dispatch(ctx, own.x, routing_of(own, own.weights), experts);
+  Tensor host;
+  const DispatchedRows sent = dispatcher.dispatch(ctx, own.x, routing_of(own, own.weights), experts, host);
   const Tensor& rows = sent.rows.value();
   const auto* offsets = sent.offsets.data<std::int64_t>();
   REQUIRE(sent.offsets.shape() == Shape{here.size() + 1});
@@ -298,9 +300,10 @@ TEST_CASE("dispatchers: rows that do not fit are errors on the rank that has the
   for (ExpertDispatcher* dispatcher :
        {static_cast<ExpertDispatcher*>(&alltoall), static_cast<ExpertDispatcher*>(&allgather)}) {
     const Routing routing = routing_of(own, own.weights);
-    CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x.narrow(0, 0, 4), routing, 4), Error);
-    CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x, routing, 3), Error);
-    const DispatchedRows sent = dispatcher->dispatch(ctx, own.x, routing, 4);
+    Tensor host, other;
+    CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x.narrow(0, 0, 4), routing, 4, host), Error);
+    CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x, routing, 3, other), Error);
+    const DispatchedRows sent = dispatcher->dispatch(ctx, own.x, routing, 4, host);
     CHECK_THROWS_AS(sent.combine(ctx, sent.rows.value().narrow(0, 0, 9)), Error);
   }
 }

@@ -25,7 +25,7 @@ Range experts_of(std::int64_t experts, std::int64_t ep_size, std::int64_t ep_ran
 }
 
 Tensor gathered_counts(const Tensor& own, Communicator& group) {
-  const Tensor all = Tensor::empty({group.size(), own.numel()}, DType::i64, Device::cpu);
+  const Tensor all = Tensor::empty({group.size(), own.numel()}, DType::i64, own.device());
   group.all_gather(all, own);
   return all;
 }

@@ -20,10 +20,13 @@ struct ExpertGroups {
 /// The divisors of n > 0 for a message: "1, 2, 3 or 6".
 std::string divisors_of(std::int64_t n);
 
+/// The name of the one wait of the host for the device in a dispatch (core/host_wait.h).
+inline constexpr const char* expert_rows_wait = "rows of experts";
+
 /// The experts of one ep rank: [rank E / ep, (rank + 1) E / ep). Error unless ep divides E.
 Range experts_of(std::int64_t experts, std::int64_t ep_size, std::int64_t ep_rank);
 
-/// The `own` of every rank of the group, [ranks, n]. own [n] i64, n the same everywhere.
+/// The `own` of every rank of the group, [ranks, n], on its device. own [n] i64, n the same everywhere.
 Tensor gathered_counts(const Tensor& own, Communicator& group);
 
 }  // namespace nemocube

@@ -1,0 +1,86 @@
+#include <doctest/doctest.h>
+
+#include "core/host_wait.h"
+#include "model/test_models.h"
+#include "tests/support/devices.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+NemotronHConfig moe_config(bool latent) {
+  NemotronHConfig config = tiny_config("E");
+  config.moe_latent_size = latent ? 7 : 0;
+  return config;
+}
+
+/// A norm and an MoE block with its residual sum.
+NemotronH one_block(const NemotronHConfig& config, DType dtype, Device device) {
+  return {config, dtype, device, {{{0, 1, false, false}}, {}}};
+}
+
+struct Pass {
+  Tensor y, dx, counts, losses, totals;
+  std::vector<Tensor> gradients;
+};
+
+Pass forward_backward(NemotronH& model, const Tensor& rows, const Tensor& dy, const Sequences& sequences) {
+  const Var x = make_result(rows.to(model.device()), true);
+  const Tensor own_dy = dy.to(model.device());
+  reset_host_waits();
+  Tape tape;
+  Context ctx{.tape = &tape};
+  BlockRecords records = model.make_records();
+  const Var y = model.forward(ctx, {.ids = {}, .residual = x, .sequences = sequences, .records = &records});
+  tape.backward(y, own_dy);
+  CHECK(host_waits().empty());
+  const MoeRecord& record = *moe_records(records).at(0);
+  return {y.value(),
+          x.node()->take(),
+          record.counts,
+          record.losses,
+          model.moe_layers().at(0)->totals().sums,
+          gradients(model)};
+}
+
+}  // namespace
+
+TEST_CASE("moe: a block on a device has the bits of the CPU, and the host waits for nothing") {
+  const Sequences sequences = Sequences::of_lengths(std::vector<std::int64_t>{7, 0, 12});
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool latent : {false, true})
+      for (const bool checkpointing : {false, true}) {
+        CAPTURE(dtype);
+        CAPTURE(latent);
+        CAPTURE(checkpointing);
+        const NemotronHConfig config = moe_config(latent);
+        NemotronH on_cpu = one_block(config, dtype, Device::cpu),
+                  guarded = one_block(config, dtype, Device::guard);
+        randomise(on_cpu, 5);
+        copy_weights(guarded, on_cpu);
+        for (NemotronH* model : {&on_cpu, &guarded}) {
+          RouterOptions& o = model->moe_layers().at(0)->router();
+          o.aux_loss_coef = 0.3;
+          o.seq_aux_loss_coef = 0.2;
+          o.global_aux_loss_coef = 0.4;
+          o.z_loss_coef = 0.1;
+          model->activation_checkpointing = checkpointing;
+        }
+        const Tensor rows = random_tensor({19, config.hidden_size}, dtype, 6),
+                     dy = random_tensor({19, config.hidden_size}, dtype, 7);
+        const Pass want = forward_backward(on_cpu, rows, dy, sequences),
+                   got = forward_backward(guarded, rows, dy, sequences);
+        CHECK_BITS(got.y, want.y);
+        CHECK_BITS(got.dx, want.dx);
+        CHECK_BITS(got.counts, want.counts);
+        CHECK_BITS(got.losses, want.losses);
+        CHECK_BITS(got.totals, want.totals);
+        REQUIRE(got.gradients.size() == want.gradients.size());
+        for (std::size_t i = 0; i < want.gradients.size(); ++i) {
+          CAPTURE(on_cpu.parameters().all()[i].name);
+          REQUIRE(got.gradients[i].defined() == want.gradients[i].defined());
+          if (want.gradients[i]) CHECK_BITS(got.gradients[i], want.gradients[i]);
+        }
+      }
+}
