@@ -121,7 +121,7 @@ Tensor NemotronH::logits(const Tensor& hidden) const {
   return out;
 }
 
-Var NemotronH::loss(Context& ctx, const Var& hidden, const Tensor& labels, const Sequences& sequences,
+Var NemotronH::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
                     double grad_scale) {
   return linear_cross_entropy(ctx, apply(lm_head_input_, ctx, hidden, sequences), lm_head_->var(), labels,
                               grad_scale, loss_chunk_rows, vocabulary_part);

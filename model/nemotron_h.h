@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "model/mixers/moe.h"
 #include "model/parameters.h"
+#include "ops/cross_entropy/labels.h"
 #include "ops/vocabulary_part.h"
 
 namespace nemocube {
@@ -57,7 +58,7 @@ class NemotronH {
 
   /// The blocks of a chunk, in order. Returns the hidden states after the final norm [T, hidden], or, where
   /// the chunk does not end with the head, the residual sum [T, hidden]. Writes no gradient: a tape that is
-  /// dropped leaves nothing behind. Throws Error for an id outside the vocabulary.
+  /// dropped leaves nothing behind. Ids are those of the vocabulary: whoever brings them checks that.
   Var forward(Context& ctx, const ForwardInput& input);
   /// The same for the whole model: token ids i64 [T], divided into `sequences`.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr) {
@@ -71,7 +72,7 @@ class NemotronH {
   /// Where the vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
   ///
   /// `hidden` are rows as forward() returns them, `labels` those of all rows after the transform "lm_head.input".
-  Var loss(Context& ctx, const Var& hidden, const Tensor& labels, const Sequences& sequences,
+  Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
            double grad_scale);
 
   DecodeState make_state(std::int64_t sequences) const;

@@ -27,7 +27,7 @@ TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gra
   };
   const std::vector<Tensor> want = gradients_of(whole);
   std::vector<std::vector<Tensor>> parts(2);
-  on_parts(cuts, config.vocab_size, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
+  on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
     const auto cut = [&](const TensorSpec& spec) {
       Shard shard(spec.shape);
       return spec.name == "lm_head.weight" ? shard.cut(0, {cuts[i], cuts[i + 1]}) : shard;
@@ -73,7 +73,7 @@ TEST_CASE("model: embeddings that are cut by rows of the vocabulary add up to th
   };
   const auto [want, want_gradient] = run(*embeddings(0, config.vocab_size));
   const Tensor sum = Tensor::zeros(want.shape(), DType::f64, Device::cpu);
-  on_parts(cuts, config.vocab_size, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
+  on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
     const auto model = embeddings(cuts[i], cuts[i + 1]);
     model->embedding_part = part;
     const auto [y, gradient] = run(*model);

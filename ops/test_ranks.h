@@ -41,16 +41,18 @@ class ThreadReduction final : public RankReduction {
   void meet(const Tensor& rows, Fn fn) {
     expect(rows.contiguous(), "rows of shape ", rows.shape(), " are not contiguous");
     messages.push_back(rows.shape());
-    meeting_.brought[rank_] = rows.clone();
+    meeting_.brought[rank_] = rows.to(Device::cpu).clone();
     wait();
     for (const Tensor& other : meeting_.brought) {
       check_shape("reduction", other, rows.shape());
       check_dtype("reduction", other, rows.dtype());
     }
+    const Tensor result = Tensor::empty(rows.shape(), rows.dtype(), Device::cpu);
     if (rows.dtype() == DType::i64)
-      combine<std::int64_t>(rows, fn);
+      combine<std::int64_t>(result, fn);
     else
-      visit_accumulate("reduction", rows.dtype(), [&]<class T>(TypeTag<T>) { combine<T>(rows, fn); });
+      visit_accumulate("reduction", rows.dtype(), [&]<class T>(TypeTag<T>) { combine<T>(result, fn); });
+    rows.copy_from(result);
     wait();
   }
   template <class T, class Fn>
@@ -91,9 +93,9 @@ void on_ranks(std::size_t ranks, Fn&& fn) {
 
 /// Calls fn(rank, part, reduction) for each rank. Its part are the tokens [cuts[rank], cuts[rank + 1]).
 template <class Fn>
-void on_parts(const std::vector<std::int64_t>& cuts, std::int64_t vocabulary, Fn&& fn) {
+void on_parts(const std::vector<std::int64_t>& cuts, Fn&& fn) {
   on_ranks(cuts.size() - 1, [&](std::size_t rank, ThreadReduction& reduction) {
-    fn(rank, VocabularyPart{cuts[rank], vocabulary, &reduction}, reduction);
+    fn(rank, VocabularyPart{cuts[rank], &reduction}, reduction);
   });
 }
 

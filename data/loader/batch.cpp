@@ -58,7 +58,7 @@ TokenBatch::TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_)
     : ids(std::move(ids_)),
       labels(std::move(labels_)),
       sequences(std::move(sequences_)),
-      label_tokens(count_labels(labels)) {}
+      label_tokens(Labels(labels).count()) {}
 
 TokenBatch without_padding(const Batch& batch) {
   const Tensor all_ids = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);

@@ -1,43 +1,42 @@
 #include "ops/cross_entropy/cross_entropy.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include "ops/cross_entropy/cross_entropy_kernels.h"
 
 namespace nemocube {
 
-std::int64_t count_labels(const Tensor& labels) {
-  check_dtype("count_labels", labels, DType::i64);
-  require(labels.contiguous(), "count_labels: want contiguous labels");
-  if (labels.numel() == 0) return 0;
-  const auto* values = labels.data<std::int64_t>();
-  return labels.numel() - std::count(values, values + labels.numel(), ignored_label);
+RowStatistics row_statistics(const Tensor& logits, const Tensor& labels, const VocabularyPart& part) {
+  const DType dtype = accumulate_dtype(logits.dtype());
+  const RowStatistics s{Tensor::empty({logits.rows()}, dtype, logits.device()),
+                        Tensor::empty({logits.rows(), 2}, dtype, logits.device())};
+  if (logits.rows() == 0) return s;
+  column_statistics(s, logits, labels, part.begin);
+  if (!part.reduction) return s;
+  const Tensor own_max = s.max.clone();
+  part.reduction->max(s.max);
+  rescale_sums(s, own_max);
+  part.reduction->sum(s.sums);
+  return s;
 }
 
-Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale,
+Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, double grad_scale,
                   const VocabularyPart& part) {
   const char* op = "cross_entropy";
   const Tensor& z = logits.value();
   require(z.ndim() >= 1, op, ": logits: want shape [..., V], got ", z.shape());
-  const std::int64_t vocabulary = part.tokens(z.cols()), own = part.own_tokens(z.cols());
-  const auto values = cpu::checked_labels(op, labels, z.rows(), vocabulary);
-  const cpu::RowStatistics statistics = cpu::row_statistics(z.narrow(-1, 0, own), values, part);
-  std::vector<double> losses(values.size());
-  cpu::row_losses(losses, statistics, values);
-  const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
-  Var loss =
-      make_result(Tensor::scalar(sum, accumulate_dtype(z.dtype()), z.device()), ctx.records({&logits}));
+  require(is_float(z.dtype()), op, ": logits: want f32, f64 or bf16, got ", z.dtype());
+  check_shape(cat(op, ": labels"), labels.values, {z.rows()});
+  const RowStatistics statistics = row_statistics(z, labels.values, part);
+  const Tensor losses = Tensor::empty({z.rows()}, DType::f64, z.device());
+  const Tensor sum = Tensor::empty({}, accumulate_dtype(z.dtype()), z.device());
+  row_losses(losses, statistics, labels.values);
+  sum_losses(sum, losses);
+  Var loss = make_result(sum, ctx.records({&logits}));
   if (loss.needs_grad())
-    ctx.tape->record(op, [z, statistics, labels, grad_scale, op, vocabulary, own, begin = part.begin,
+    ctx.tape->record(op, [z, statistics, targets = labels.values, grad_scale, begin = part.begin,
                           in = logits.node(), out = loss.node()] {
       if (!out->filled()) return;
-      const double dloss = out->take().to_vector().front();
       const Tensor dz = Tensor::empty(z.shape(), z.dtype(), z.device());
-      const auto again = cpu::checked_labels(op, labels, z.rows(), vocabulary);
-      cpu::softmax_gradient(dz.narrow(-1, 0, own), z.narrow(-1, 0, own), statistics, again, begin,
-                            dloss * grad_scale);
-      dz.narrow(-1, own, z.cols() - own).zero();
+      softmax_gradient(dz, z, statistics, targets, begin, out->take(), grad_scale);
       in->add(dz);
     });
   return loss;

@@ -1,15 +1,15 @@
 #pragma once
-#include <cstdint>
-
 #include "core/autograd.h"
+#include "ops/cross_entropy/labels.h"
 #include "ops/vocabulary_part.h"
 
 /// Cross-entropy against labels that are already shifted: labels[t] is the target of logits[t]; -100 marks
 /// rows that do not count. Losses are sums over the labelled rows, not means: the caller divides by the label
 /// count of the whole batch over all devices, which is known before the step.
 ///
-/// labels     i64, contiguous, one for each row; -100 or in [0, V), where V counts the tokens of the whole
-///            vocabulary; otherwise Error naming label and position
+/// labels     Labels on the device of the logits, one for each row; -100 or in [0, V), where V counts the tokens of
+///            the whole vocabulary. Whoever brings labels checks that; here the logit of a token that is none counts
+///            as 0
 /// result     shape [], f32 (f64 for f64); 0 when no row is labelled
 /// arithmetic exponentials and sums over the vocabulary in f32 (f64 for f64); row losses are added in f64 in
 ///            row order
@@ -21,22 +21,17 @@
 /// messages   for each block of rows a maximum [rows] of m and a sum [rows, 2] of S and y, in the dtype of the
 ///            arithmetic; none when there are no rows, and none in backward
 /// loss       that of the whole vocabulary, with the same bits on every rank
-/// gradients  of the rank's own logits; 0 for padding, whose logits are not read
+/// gradients  of the rank's own logits
 /// source     vocab-parallel cross-entropy of NVIDIA/Megatron-LM, with the two sums in one message
 namespace nemocube {
-
-constexpr std::int64_t ignored_label = -100;
-
-/// Number of labels other than -100.
-std::int64_t count_labels(const Tensor& labels);
 
 /// loss = sum_t lse(z[t]) - z[t, labels[t]]
 /// dz[t, v] = grad_scale dloss (softmax(z[t])_v - [v = labels[t]])
 ///
-/// shapes     logits z [..., V], or, for a `part`, [..., its tokens and padding]; dtypes f32, f64 or bf16;
-///            ignored rows get gradient 0
+/// shapes     logits z [..., V], or, for a `part`, [..., its tokens]; dtypes f32, f64 or bf16; ignored rows get
+///            gradient 0
 /// messages   one block of all rows
-Var cross_entropy(Context& ctx, const Var& logits, const Tensor& labels, double grad_scale = 1,
+Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, double grad_scale = 1,
                   const VocabularyPart& part = {});
 
 }  // namespace nemocube

@@ -10,7 +10,8 @@ namespace nemocube::cross_entropy_bench {
 namespace {
 
 struct Problem {
-  Tensor x, weight, labels;
+  Tensor x, weight;
+  Labels labels;
   std::int64_t chunk_rows = 0;
   KernelChoice choice;
   Var leaf;
@@ -51,14 +52,14 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
           labels.push_back(t % keep == 0 ? t * 31 % vocabulary : ignored_label);
         p.labels = Tensor::from(labels, {rows});
         BenchCase c;
-        const std::int64_t labelled = count_labels(p.labels);
+        const std::int64_t labelled = p.labels.count();
         c.variant = cat(variant, " forward+backward");
         c.shape = {
             {"rows", rows}, {"labelled", labelled}, {"in", in}, {"vocabulary", vocabulary}, {"chunk", chunk}};
         // Three products (logits, dx, dW), for labelled rows only.
         c.flops = 6.0 * static_cast<double>(labelled * in) * static_cast<double>(vocabulary);
         // Labelled rows of x, the labels and W in, all of dx out; dW is read and written, because it adds.
-        c.bytes = bench::bytes_of(p.x.narrow(0, 0, labelled), p.labels, p.weight, p.x) +
+        c.bytes = bench::bytes_of(p.x.narrow(0, 0, labelled), p.labels.values, p.weight, p.x) +
                   2 * static_cast<double>(p.weight.numel() * size_of(accumulate_dtype(options.dtype)));
         c.run = [p] { p.step(); };
         c.verify = [p] {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/parallel_for.h"
-#include "ops/cross_entropy/cross_entropy.h"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
 #include "ops/math.h"
 
@@ -54,79 +54,77 @@ void gradient_row(D* d, const T* z, std::int64_t n, std::int64_t label, acc_t<T>
   if (here) d[label] = static_cast<D>(at_label);
 }
 
-// The statistics of the columns here, whose sums are relative to their own maximum.
-RowStatistics local_statistics(const Tensor& logits, std::span<const std::int64_t> labels,
-                               std::int64_t begin) {
-  const DType dtype = accumulate_dtype(logits.dtype());
-  RowStatistics s{Tensor::empty({logits.rows()}, dtype, Device::cpu),
-                  Tensor::empty({logits.rows(), 2}, dtype, Device::cpu)};
+template <class T>
+acc_t<T> at_label(const T* z, std::int64_t n, std::int64_t label) {
+  return label >= 0 && label < n ? static_cast<acc_t<T>>(z[label]) : acc_t<T>(0);
+}
+
+template <class Fn>
+void copy_rows(std::int64_t count, std::int64_t row_bytes, Fn&& ends) {
+  parallel_for(count, 1 + 65536 / (row_bytes + 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto [to, from] = ends(i);
+      std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
+    }
+  });
+}
+
+std::byte* row_of(const Tensor& t, std::int64_t r) {
+  return t.host_bytes() + r * t.row_stride() * size_of(t.dtype());
+}
+
+}  // namespace
+
+void column_statistics(const RowStatistics& s, const Tensor& logits, const Tensor& labels,
+                       std::int64_t begin) {
   visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {
       A &most = s.max.data<A>()[r], *sums = s.sums.row<A>(r);
       most = sums[0] = sums[1] = 0;
-      if (labels[static_cast<std::size_t>(r)] == ignored_label) return;
+      const std::int64_t label = labels.data<std::int64_t>()[r], n = logits.cols();
+      if (label == ignored_label) return;
       const T* z = logits.row<T>(r);
-      const std::int64_t label = labels[static_cast<std::size_t>(r)] - begin, n = logits.cols();
       most = largest(z, n);
       // Where all logits here are -inf, their sum is 0: another rank may have larger ones. -inf - -inf is NaN.
       sums[0] = exp_sum(z, n, most == -std::numeric_limits<A>::infinity() ? A(0) : most);
-      if (label >= 0 && label < n) sums[1] = static_cast<A>(z[label]);
+      sums[1] = at_label(z, n, label - begin);
     });
   });
-  return s;
 }
 
-void combine(const RowStatistics& s, RankReduction& reduction) {
-  if (s.max.numel() == 0) return;
-  const Tensor own = s.max.clone();
-  reduction.max(s.max);
-  visit_accumulate("cross_entropy", own.dtype(), [&]<class A>(TypeTag<A>) {
-    for (std::int64_t r = 0; r < own.numel(); ++r)
-      s.sums.row<A>(r)[0] *= std::exp(own.data<A>()[r] - s.max.data<A>()[r]);
+void rescale_sums(const RowStatistics& s, const Tensor& own_max) {
+  visit_accumulate("cross_entropy", own_max.dtype(), [&]<class A>(TypeTag<A>) {
+    for (std::int64_t r = 0; r < own_max.numel(); ++r)
+      s.sums.row<A>(r)[0] *= std::exp(own_max.data<A>()[r] - s.max.data<A>()[r]);
   });
-  reduction.sum(s.sums);
 }
 
-}  // namespace
-
-std::span<const std::int64_t> checked_labels(const char* op, const Tensor& labels, std::int64_t rows,
-                                             std::int64_t vocabulary) {
-  check_dtype(cat(op, ": labels"), labels, DType::i64);
-  require(labels.numel() == rows && labels.contiguous(), op, ": labels: want ", rows,
-          " contiguous values, got shape ", labels.shape());
-  if (rows == 0) return {};
-  const std::span<const std::int64_t> values(labels.data<std::int64_t>(), static_cast<std::size_t>(rows));
-  for (std::size_t t = 0; t < values.size(); ++t)
-    require(values[t] == ignored_label || (values[t] >= 0 && values[t] < vocabulary), op, ": label ",
-            values[t], " at position ", t, ": want ", ignored_label, " or a token in [0, ", vocabulary, ")");
-  return values;
-}
-
-RowStatistics row_statistics(const Tensor& logits, std::span<const std::int64_t> labels,
-                             const VocabularyPart& part) {
-  RowStatistics s = local_statistics(logits, labels, part.begin);
-  if (part.reduction) combine(s, *part.reduction);
-  return s;
-}
-
-void row_losses(std::span<double> losses, const RowStatistics& statistics,
-                std::span<const std::int64_t> labels) {
+void row_losses(const Tensor& losses, const RowStatistics& statistics, const Tensor& labels) {
   visit_accumulate("cross_entropy", statistics.max.dtype(), [&]<class A>(TypeTag<A>) {
-    for (std::size_t i = 0; i < labels.size(); ++i) {
-      const auto r = static_cast<std::int64_t>(i);
+    for (std::int64_t r = 0; r < losses.numel(); ++r) {
       const A* sums = statistics.sums.row<A>(r);
-      losses[i] = labels[i] == ignored_label ? 0 : row_loss(statistics.max.data<A>()[r], sums[0], sums[1]);
+      losses.data<double>()[r] = labels.data<std::int64_t>()[r] == ignored_label
+                                     ? 0
+                                     : row_loss(statistics.max.data<A>()[r], sums[0], sums[1]);
     }
   });
 }
 
+void sum_losses(const Tensor& loss, const Tensor& losses) {
+  double sum = 0;
+  for (std::int64_t r = 0; r < losses.numel(); ++r) sum += losses.data<double>()[r];
+  visit_accumulate("cross_entropy", loss.dtype(),
+                   [&]<class A>(TypeTag<A>) { *loss.data<A>() = static_cast<A>(sum); });
+}
+
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      std::span<const std::int64_t> labels, std::int64_t begin, double scale) {
+                      const Tensor& labels, std::int64_t begin, const Tensor& dloss, double scale) {
+  if (dloss.defined()) scale *= dloss.to_vector().front();
   const auto rows = [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
     using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {
-      const std::int64_t label = labels[static_cast<std::size_t>(r)];
+      const std::int64_t label = labels.data<std::int64_t>()[r];
       D* d = dlogits.row<D>(r);
       if (label == ignored_label)
         std::fill_n(d, logits.cols(), D(0.0f));
@@ -143,18 +141,39 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStat
   });
 }
 
-void softmax_losses_and_gradient(const Tensor& dlogits, std::span<double> losses, const Tensor& logits,
-                                 std::span<const std::int64_t> labels, double scale) {
+void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
+                                 const Tensor& labels, double scale) {
   visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     using T = acc_t<D>;
     for_rows(logits, [&](std::int64_t r) {
-      const auto i = static_cast<std::size_t>(r);
+      const std::int64_t label = labels.data<std::int64_t>()[r], n = logits.cols();
       const T* z = logits.row<T>(r);
-      const T most = largest(z, logits.cols()), sum = exp_sum(z, logits.cols(), most);
-      losses[i] = row_loss(most, sum, z[labels[i]]);
-      gradient_row(dlogits.row<D>(r), z, logits.cols(), labels[i], most, T(1) / sum, static_cast<T>(scale));
+      const T most = largest(z, n), sum = exp_sum(z, n, most);
+      losses.data<double>()[r] = row_loss(most, sum, at_label(z, n, label));
+      gradient_row(dlogits.row<D>(r), z, n, label, most, T(1) / sum, static_cast<T>(scale));
     });
   });
 }
+
+void gather_labelled(const Tensor& to, const Tensor& from, const Tensor& rows) {
+  const std::int64_t n = rows.numel();
+  if (to.numel() == 0) return;
+  copy_rows(n, to.cols() * size_of(to.dtype()), [&](std::int64_t i) {
+    return std::pair(row_of(to, i), row_of(from, rows.data<std::int64_t>()[i]));
+  });
+  to.narrow(0, n, to.dim(0) - n).zero();
+}
+
+void scatter_labelled(const Tensor& to, const Tensor& from, const Tensor& rows) {
+  to.zero();
+  if (to.numel() == 0) return;
+  copy_rows(rows.numel(), to.cols() * size_of(to.dtype()), [&](std::int64_t i) {
+    return std::pair(row_of(to, rows.data<std::int64_t>()[i]), row_of(from, i));
+  });
+}
+
+// The number of labelled rows changes from batch to batch. With rows up to a multiple of this, oneDNN prepares products
+// of few different sizes.
+std::int64_t product_rows(const Tensor& rows) { return (rows.numel() + 31) / 32 * 32; }
 
 }  // namespace nemocube::cpu

@@ -1,41 +1,65 @@
 #pragma once
-#include <cstdint>
-#include <span>
-#include <vector>
+#include "core/kernel.h"
+#include "ops/cross_entropy/cross_entropy.h"
 
-#include "core/tensor.h"
-#include "ops/vocabulary_part.h"
-
-/// Row kernels of cross-entropy, for logits without padding. Internal to this folder and linear_cross_entropy.
-namespace nemocube::cpu {
-
-/// Labels in host order, checked against the vocabulary. Error naming `op`, label and position.
-std::span<const std::int64_t> checked_labels(const char* op, const Tensor& labels, std::int64_t rows,
-                                             std::int64_t vocabulary);
+/// Kernels of cross-entropy, for cross_entropy and linear_cross_entropy: arguments checked by the caller. Labels are
+/// i64, one for each row of logits; column v of the logits is token begin + v.
+namespace nemocube {
 
 /// What loss and gradient of each row need of its logits z over the whole vocabulary, in their accumulation
 /// dtype. Zeros in rows without label.
 struct RowStatistics {
   Tensor max;   ///< [rows]: the largest logit m
   Tensor sums;  ///< [rows, 2]: sum_v e^(z[v] - m), and z[label]
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    fn(max);
+    fn(sums);
+  }
 };
-/// Statistics of the rows of logits [rows, own tokens of `part`]. A cut vocabulary costs two messages, one for
-/// each member of the result; none when there are no rows.
-RowStatistics row_statistics(const Tensor& logits, std::span<const std::int64_t> labels,
-                             const VocabularyPart& part);
+/// Statistics of the rows of logits [rows, tokens of `part`]. A cut vocabulary costs two messages, one for each member
+/// of the result; none when there are no rows.
+RowStatistics row_statistics(const Tensor& logits, const Tensor& labels, const VocabularyPart& part);
 
-/// Sets `losses` to the loss of each row, 0 for rows without label.
-void row_losses(std::span<double> losses, const RowStatistics& statistics,
-                std::span<const std::int64_t> labels);
+namespace cpu {
+/// The statistics of the columns here, whose sums are relative to their own maximum.
+void column_statistics(const RowStatistics& statistics, const Tensor& logits, const Tensor& labels,
+                       std::int64_t begin);
+/// Makes sums that are relative to `own_max` relative to the maximum of the statistics.
+void rescale_sums(const RowStatistics& statistics, const Tensor& own_max);
 
-/// dlogits = scale (softmax - onehot) for columns that are the tokens from `begin` on; rows without label are
-/// set to zero. `dlogits` may be `logits`, or bf16 for f32 logits.
+/// Sets `losses` [rows] f64 to the loss of each row, 0 for rows without label.
+void row_losses(const Tensor& losses, const RowStatistics& statistics, const Tensor& labels);
+/// loss [] = the sum of losses [rows] f64, added in f64 in their order and rounded to the dtype of `loss`.
+void sum_losses(const Tensor& loss, const Tensor& losses);
+
+/// dlogits = dloss scale (softmax - onehot); rows without label are set to zero. `dloss` has one element, undefined
+/// means 1. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      std::span<const std::int64_t> labels, std::int64_t begin, double scale);
+                      const Tensor& labels, std::int64_t begin, const Tensor& dloss, double scale);
 
 /// Losses and gradient at once, for rows that fit the cache, every one labelled, over the whole vocabulary.
 /// `dlogits` may be `logits`, or bf16 for f32 logits.
-void softmax_losses_and_gradient(const Tensor& dlogits, std::span<double> losses, const Tensor& logits,
-                                 std::span<const std::int64_t> labels, double scale);
+void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
+                                 const Tensor& labels, double scale);
 
-}  // namespace nemocube::cpu
+/// to[i] = from[rows[i]]; the rows of `to` beyond the list are set to zero. i64 or floating point.
+void gather_labelled(const Tensor& to, const Tensor& from, const Tensor& rows);
+/// to[rows[i]] = from[i]; all other rows of `to` are set to zero.
+void scatter_labelled(const Tensor& to, const Tensor& from, const Tensor& rows);
+/// The number of rows that products over these gathered rows should have.
+std::int64_t product_rows(const Tensor& rows);
+}  // namespace cpu
+
+inline const Kernel<cpu::column_statistics> column_statistics("cross_entropy/statistics");
+inline const Kernel<cpu::rescale_sums> rescale_sums("cross_entropy/rescale");
+inline const Kernel<cpu::row_losses> row_losses("cross_entropy/losses");
+inline const Kernel<cpu::sum_losses> sum_losses("cross_entropy/sum");
+inline const Kernel<cpu::softmax_gradient> softmax_gradient("cross_entropy/gradient");
+inline const Kernel<cpu::softmax_losses_and_gradient> softmax_losses_and_gradient(
+    "cross_entropy/fused/losses_and_gradient");
+inline const Kernel<cpu::gather_labelled> gather_labelled("cross_entropy/fused/gather");
+inline const Kernel<cpu::scatter_labelled> scatter_labelled("cross_entropy/fused/scatter");
+inline const Kernel<cpu::product_rows> product_rows("cross_entropy/fused/product_rows");
+
+}  // namespace nemocube

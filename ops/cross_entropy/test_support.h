@@ -7,20 +7,20 @@
 #include "ops/cross_entropy/cross_entropy.h"
 #include "tests/support/compare.h"
 
-/// Labels, and losses to compare with, for the tests of cross_entropy and linear_cross_entropy.
+/// Targets, and losses to compare with, for the tests of cross_entropy and linear_cross_entropy.
 namespace nemocube::testing {
 
-using Labels = std::vector<std::int64_t>;
+using Targets = std::vector<std::int64_t>;
 
-inline Tensor labels_of(const Labels& values) {
+inline Tensor labels_of(const Targets& values) {
   return Tensor::from(values, {static_cast<std::int64_t>(values.size())});
 }
 
 inline Tensor f64(const Shape& shape, std::uint64_t seed) { return random_tensor(shape, DType::f64, seed); }
 
 // Every `period`-th row is ignored.
-inline Labels some_labels(std::int64_t rows, std::int64_t vocabulary, std::int64_t period) {
-  Labels labels;
+inline Targets some_labels(std::int64_t rows, std::int64_t vocabulary, std::int64_t period) {
+  Targets labels;
   for (std::int64_t t = 0; t < rows; ++t)
     labels.push_back(period > 0 && t % period == period - 1 ? ignored_label : (t * 7 + 3) % vocabulary);
   return labels;
@@ -32,7 +32,7 @@ struct Expected {
 };
 
 // The formulas of the contract in f64.
-inline Expected reference(const Tensor& logits, const Labels& labels) {
+inline Expected reference(const Tensor& logits, const Targets& labels) {
   Expected e{0, Tensor::zeros(logits.shape(), DType::f64, Device::cpu)};
   const Tensor z = logits.to(DType::f64);
   for (std::int64_t t = 0; t < z.rows(); ++t) {

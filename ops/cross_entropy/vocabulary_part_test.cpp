@@ -10,7 +10,6 @@
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/test_ranks.h"
 #include "tests/support/gradcheck.h"
-#include "tests/support/message_of.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -27,7 +26,7 @@ struct Outcome {
 };
 
 // dx is an intermediate, the gradient of the weight a leaf or not.
-Outcome head_loss(const Tensor& x, const Tensor& weight, const Labels& labels, const KernelChoice& kernels,
+Outcome head_loss(const Tensor& x, const Tensor& weight, const Targets& labels, const KernelChoice& kernels,
                   bool leaf, const VocabularyPart& part = {}) {
   const Var vx(x, std::make_shared<GradNode>(x.shape(), x.dtype(), Device::cpu, false));
   const Var vw(weight, std::make_shared<GradNode>(weight.shape(), weight.dtype(), Device::cpu, leaf));
@@ -38,10 +37,10 @@ Outcome head_loss(const Tensor& x, const Tensor& weight, const Labels& labels, c
   return {loss.value(), vx.node()->take(), leaf ? vw.grad() : vw.node()->take()};
 }
 
-// Loss and gradient of logits over parts; columns from `vocabulary` on are padding.
-Expected over_parts(const Tensor& logits, const Labels& labels, const Cuts& cuts, std::int64_t vocabulary) {
+// Loss and gradient of logits over parts.
+Expected over_parts(const Tensor& logits, const Targets& labels, const Cuts& cuts) {
   Expected got{0, Tensor::zeros(logits.shape(), DType::f64, Device::cpu)};
-  on_parts(cuts, vocabulary, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
+  on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
     const Tensor z = logits.narrow(-1, cuts[i], cuts[i + 1] - cuts[i]);
     const Var own(z, std::make_shared<GradNode>(z.shape(), z.dtype(), Device::cpu, false));
     Tape tape;
@@ -61,31 +60,27 @@ TEST_CASE("vocabulary part: the parts give loss, dx and dW of the whole") {
   for (const std::string& name : kernel_variants().at("cross_entropy"))
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
       for (const std::int64_t rows : {0, 1, 23})
-        for (const Labels& labels :
+        for (const Targets& labels :
              {some_labels(rows, vocabulary, 0), some_labels(rows, vocabulary, 3),
-              some_labels(rows, vocabulary, 1), Labels(static_cast<std::size_t>(rows), 2)})
-          for (const Cuts& cuts :
-               {Cuts{0, 31}, Cuts{0, 10, 31}, Cuts{0, 7, 8, 31}, Cuts{0, 19, 38}, Cuts{0, 13, 31, 36}}) {
+              some_labels(rows, vocabulary, 1), Targets(static_cast<std::size_t>(rows), 2)})
+          for (const Cuts& cuts : {Cuts{0, 31}, Cuts{0, 10, 31}, Cuts{0, 7, 8, 31}, Cuts{0, 13, 31, 31}}) {
             CAPTURE(name);
             CAPTURE(dtype);
             CAPTURE(rows);
             CAPTURE(cuts.size());
             const KernelChoice kernels{{{"cross_entropy", name}}};
             const Tensor x = random_tensor({rows, in}, dtype, 1);
-            const Tensor padded = random_tensor({cuts.back(), in}, dtype, 2, 0.5);
-            const Tensor weight = padded.narrow(0, 0, vocabulary);
-            padded.narrow(0, vocabulary, cuts.back() - vocabulary).fill(100);
+            const Tensor weight = random_tensor({vocabulary, in}, dtype, 2, 0.5);
             const bool leaf = cuts.size() % 2 == 0;
             const Outcome want = head_loss(x, weight, labels, kernels, leaf);
             std::vector<Outcome> parts(cuts.size() - 1);
-            on_parts(cuts, vocabulary,
-                     [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
-                       const Tensor own = padded.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
-                       parts[i] = head_loss(x, own, labels, kernels, leaf, part);
-                     });
+            on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
+              const Tensor own = weight.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
+              parts[i] = head_loss(x, own, labels, kernels, leaf, part);
+            });
             const double bound = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 2e-6 : 0x1p-7;
             const Tensor dx = Tensor::zeros(x.shape(), DType::f64, Device::cpu);
-            const Tensor dw = Tensor::zeros(padded.shape(), DType::f64, Device::cpu);
+            const Tensor dw = Tensor::zeros(weight.shape(), DType::f64, Device::cpu);
             for (std::size_t i = 0; i < parts.size(); ++i) {
               CHECK_BITS(parts[i].loss, parts[0].loss);
               const auto partial = parts[i].dx.to_vector();
@@ -94,21 +89,19 @@ TEST_CASE("vocabulary part: the parts give loss, dx and dW of the whole") {
             }
             CHECK(relative_error(parts[0].loss, want.loss) < (dtype == DType::f64 ? 1e-14 : 1e-6));
             CHECK(relative_error(dx, want.dx) < bound);
-            CHECK(relative_error(dw.narrow(0, 0, vocabulary), want.dweight) < bound);
-            for (const double g : dw.narrow(0, vocabulary, cuts.back() - vocabulary).to_vector())
-              CHECK(g == 0);
+            CHECK(relative_error(dw, want.dweight) < bound);
           }
 }
 
 TEST_CASE("vocabulary part: against finite differences, x of each part on its own") {
-  const Labels labels{2, -100, 0, 4, 1};
-  const Cuts cuts{0, 3, 6};  // 5 tokens and one row of padding
+  const Targets labels{2, -100, 0, 4, 1};
+  const Cuts cuts{0, 3, 5};
   for (const std::string& name : kernel_variants().at("cross_entropy")) {
     CAPTURE(name);
     const KernelChoice kernels{{{"cross_entropy", name}}};
     const DiffFn fn = [&](Context& ctx, const std::vector<Var>& v) {
       std::vector<Var> losses(2);
-      on_parts(cuts, 5, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
+      on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
         Context chosen{.tape = ctx.tape, .kernels = &kernels};
         losses[i] = linear_cross_entropy(chosen, v[2 * i], v[2 * i + 1], labels_of(labels), 1, 2, part);
       });
@@ -118,14 +111,14 @@ TEST_CASE("vocabulary part: against finite differences, x of each part on its ow
     };
     GradCheckOptions options;
     options.unit_cotangents = true;
-    CHECK_GRADIENTS(fn, {f64({5, 2}, 1), f64({3, 2}, 2), f64({5, 2}, 3), f64({3, 2}, 4)}, options);
+    CHECK_GRADIENTS(fn, {f64({5, 2}, 1), f64({3, 2}, 2), f64({5, 2}, 3), f64({2, 2}, 4)}, options);
   }
 }
 
 TEST_CASE("vocabulary part: huge, far apart and non-finite logits") {
   for (const DType dtype : {DType::f32, DType::f64}) {
     CAPTURE(dtype);
-    const Labels labels = some_labels(17, 29, 4);
+    const Targets labels = some_labels(17, 29, 4);
     const Tensor far = random_tensor({17, 29}, dtype, 1, 1e4), near = random_tensor({17, 29}, dtype, 2, 2.0);
     for (std::int64_t r = 0; r < near.rows(); ++r)
       visit_accumulate("test", dtype, [&]<class T>(TypeTag<T>) {
@@ -133,7 +126,7 @@ TEST_CASE("vocabulary part: huge, far apart and non-finite logits") {
       });
     for (const Tensor& z : {far, near}) {
       const Expected want = reference(z, labels);
-      const Expected got = over_parts(z, labels, {0, 11, 12, 29}, 29);
+      const Expected got = over_parts(z, labels, {0, 11, 12, 29});
       const double bound = dtype == DType::f64 ? 1e-13 : 1e-6;
       // Rounding in units of the logits, 1e4, for each row.
       CHECK(close(got.loss, want.loss, {bound, 17 * 1e4 * bound}));
@@ -141,24 +134,24 @@ TEST_CASE("vocabulary part: huge, far apart and non-finite logits") {
     }
   }
   const auto loss = [](const std::vector<double>& z, std::int64_t label) {
-    return over_parts(Tensor::from(z, {1, 5}), {label}, {0, 2, 5}, 4).loss;
+    return over_parts(Tensor::from(z, {1, 4}), {label}, {0, 2, 4}).loss;
   };
-  CHECK(loss({1e300, 1e300, 1, 1, inf}, 0) == doctest::Approx(std::log(2.0)));
-  CHECK(loss({-inf, -inf, 1, 1, inf}, 2) == doctest::Approx(std::log(2.0)));
-  CHECK(loss({-inf, -inf, 1, 1, NAN}, 1) == inf);
-  CHECK(std::isnan(loss({NAN, -inf, 1, 1, 0}, 2)));
-  CHECK(std::isnan(loss({1, 1, NAN, -inf, 0}, 0)));
-  CHECK(std::isnan(loss({inf, 1, 1, 1, 0}, 2)));
-  CHECK(std::isnan(loss({-inf, -inf, -inf, -inf, 0}, 2)));
+  CHECK(loss({1e300, 1e300, 1, 1}, 0) == doctest::Approx(std::log(2.0)));
+  CHECK(loss({-inf, -inf, 1, 1}, 2) == doctest::Approx(std::log(2.0)));
+  CHECK(loss({-inf, -inf, 1, 1}, 1) == inf);
+  CHECK(std::isnan(loss({NAN, -inf, 1, 1}, 2)));
+  CHECK(std::isnan(loss({1, 1, NAN, -inf}, 0)));
+  CHECK(std::isnan(loss({inf, 1, 1, 1}, 2)));
+  CHECK(std::isnan(loss({-inf, -inf, -inf, -inf}, 2)));
 }
 
 TEST_CASE("vocabulary part: one maximum and one sum for each block of rows, none in backward") {
-  const auto messages = [](const char* variant, const Labels& labels) {
+  const auto messages = [](const char* variant, const Targets& labels) {
     const KernelChoice kernels{{{"cross_entropy", variant}}};
     const Tensor x = random_tensor({static_cast<std::int64_t>(labels.size()), 3}, DType::f32, 1);
     const Tensor weight = random_tensor({8, 3}, DType::f32, 2);
     std::vector<Shape> sent;
-    on_parts({0, 4, 8}, 8, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction& reduction) {
+    on_parts({0, 4, 8}, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction& reduction) {
       head_loss(x, weight.narrow(0, 4 * static_cast<std::int64_t>(i), 4), labels, kernels, true, part);
       sent = reduction.messages;
     });
@@ -169,14 +162,4 @@ TEST_CASE("vocabulary part: one maximum and one sum for each block of rows, none
   CHECK(messages("fused", {-100, 3, -100}) == std::vector<Shape>{{1}, {1, 2}});
   CHECK(messages("fused", {-100, -100}).empty());
   CHECK(messages("plain", {}).empty());
-}
-
-TEST_CASE("vocabulary part: a label must be a token of the whole vocabulary, not padding") {
-  const Tensor z = Tensor::zeros({2, 6}, DType::f32, Device::cpu);
-  const auto text = [&](std::int64_t label) {
-    return message_of([&] { over_parts(z, {0, label}, {0, 3, 6}, 5); });
-  };
-  CHECK(text(4) == "no error");
-  CHECK(text(5) == "cross_entropy: label 5 at position 1: want -100 or a token in [0, 5)");
-  CHECK(text(-1) == "cross_entropy: label -1 at position 1: want -100 or a token in [0, 5)");
 }

@@ -1,11 +1,7 @@
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
-#include <vector>
 
-#include "core/parallel_for.h"
 #include "core/variants.h"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
 #include "ops/linear/linear.h"
@@ -19,108 +15,70 @@ const Variants<CrossEntropyVariant> cross_entropy_variants("cross_entropy",
                                                            {{CrossEntropyVariant::fused, "fused"},
                                                             {CrossEntropyVariant::plain, "plain"}});
 
-// Gathered rows are padded with zeros to a multiple of this. The number of labelled rows changes from batch
-// to batch; with padding, oneDNN prepares products of few different sizes.
-constexpr std::int64_t padding = 32;
-
 /// The labelled rows of x and their labels.
 struct Labelled {
-  std::vector<std::int64_t> rows;    // positions in x
-  std::vector<std::int64_t> labels;  // without -100
-  Tensor x;                          // [at least rows, in]; x itself when every row is labelled
-  std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
+  Tensor x;       // [at least count, in]: zeros follow the labelled rows; x itself when every row is labelled
+  Tensor labels;  // [count]
 };
 
-template <class Fn>
-void copy_rows(std::int64_t count, std::int64_t row_bytes, Fn&& ends) {
-  parallel_for(count, 1 + 65536 / (row_bytes + 1), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto [to, from] = ends(i);
-      std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
-    }
-  });
-}
-
-std::byte* row_of(const Tensor& t, std::int64_t r) {
-  return t.host_bytes() + r * t.row_stride() * size_of(t.dtype());
-}
-
-Labelled gather(const Tensor& x, std::span<const std::int64_t> labels) {
-  Labelled found;
-  for (std::size_t t = 0; t < labels.size(); ++t) {
-    if (labels[t] == ignored_label) continue;
-    found.rows.push_back(static_cast<std::int64_t>(t));
-    found.labels.push_back(labels[t]);
-  }
-  const std::int64_t n = found.count();
-  if (n == x.rows()) {
-    found.x = x;
-    return found;
-  }
-  const std::int64_t padded = (n + padding - 1) / padding * padding;
-  found.x = Tensor::empty({padded, x.cols()}, x.dtype(), x.device());
-  if (x.cols() == 0) return found;
-  copy_rows(n, x.cols() * size_of(x.dtype()), [&](std::int64_t i) {
-    return std::pair(row_of(found.x, i), row_of(x, found.rows[static_cast<std::size_t>(i)]));
-  });
-  found.x.narrow(0, n, padded - n).zero();
+Labelled gather(const Tensor& x, const Labels& labels) {
+  const std::int64_t n = labels.count();
+  if (n == x.rows()) return {x, labels.values};
+  const Labelled found{Tensor::empty({product_rows(labels.rows), x.cols()}, x.dtype(), x.device()),
+                       Tensor::empty({n, 1}, DType::i64, x.device())};
+  gather_labelled(found.x, x, labels.rows);
+  gather_labelled(found.labels, labels.values.reshape({-1, 1}), labels.rows);
   return found;
 }
 
 // The gradient of x from the gradient of the labelled rows of x.
-Tensor scatter(const Tensor& part, const std::vector<std::int64_t>& rows, const Shape& shape) {
-  if (part.rows() == static_cast<std::int64_t>(rows.size()) && part.numel() == shape.numel())
-    return part.reshape(shape);
-  const Tensor whole = Tensor::zeros(shape, part.dtype(), part.device());
-  if (part.cols() == 0) return whole;
-  copy_rows(static_cast<std::int64_t>(rows.size()), part.cols() * size_of(part.dtype()), [&](std::int64_t i) {
-    return std::pair(row_of(whole, rows[static_cast<std::size_t>(i)]), row_of(part, i));
-  });
+Tensor scatter(const Tensor& part, const Tensor& rows, const Shape& shape) {
+  if (part.rows() == rows.numel() && part.numel() == shape.numel()) return part.reshape(shape);
+  const Tensor whole = Tensor::empty(shape, part.dtype(), part.device());
+  scatter_labelled(whole, part, rows);
   return whole;
 }
 
 Tensor as_rows(const Tensor& x) { return x.ndim() == 2 ? x : x.reshape({x.rows(), x.cols()}); }
 
-/// Loss of the labelled rows, chunk by chunk. Forms the gradients dx and dw that are defined.
-double run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw, double grad_scale,
+/// Losses of the labelled rows, chunk by chunk. Forms the gradients dx and dw that are defined.
+Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw, double grad_scale,
                   std::int64_t chunk_rows, const VocabularyPart& part) {
   const DType acc = accumulate_dtype(weight.dtype());
-  const std::int64_t rows = in.x.dim(0), most = std::min(chunk_rows, rows), vocabulary = weight.dim(0);
+  const std::int64_t rows = in.x.dim(0), count = in.labels.dim(0), most = std::min(chunk_rows, rows),
+                     vocabulary = weight.dim(0);
   const bool backward = dx.defined() || dw.to.defined();
   const Tensor all_logits = Tensor::empty({most, vocabulary}, acc, weight.device());
   const Tensor all_grads = weight.dtype() == acc || !backward
                                ? all_logits
                                : Tensor::empty({most, vocabulary}, weight.dtype(), weight.device());
-  std::vector<double> losses(in.labels.size());
+  const Tensor all_losses = Tensor::empty({count}, DType::f64, weight.device());
   if (rows == 0 && dw.to.defined() && dw.how == Into::set) dw.to.zero();
   for (std::int64_t at = 0; at < rows; at += chunk_rows) {
     const std::int64_t length = std::min(chunk_rows, rows - at);
-    const std::int64_t real = std::clamp<std::int64_t>(in.count() - at, 0, length);
+    const std::int64_t begin = std::min(at, count), real = std::min(length, count - begin);
     const Tensor x = in.x.narrow(0, at, length), logits = all_logits.narrow(0, 0, length);
-    const auto begin = static_cast<std::size_t>(std::min(at, in.count())),
-               size = static_cast<std::size_t>(real);
-    const auto labels = std::span(in.labels).subspan(begin, size);
-    const auto chunk_losses = std::span(losses).subspan(begin, size);
+    const Tensor labels = in.labels.narrow(0, begin, real), losses = all_losses.narrow(0, begin, real);
     matmul({logits, Into::set}, x, false, weight, true);
     const Tensor real_logits = logits.narrow(0, 0, real);
     const Tensor grads = all_grads.narrow(0, 0, length), real_grads = grads.narrow(0, 0, real);
     if (backward && !part.reduction) {
-      cpu::softmax_losses_and_gradient(real_grads, chunk_losses, real_logits, labels, grad_scale);
+      softmax_losses_and_gradient(real_grads, losses, real_logits, labels, grad_scale);
     } else {
-      const cpu::RowStatistics statistics = cpu::row_statistics(real_logits, labels, part);
-      cpu::row_losses(chunk_losses, statistics, labels);
+      const RowStatistics statistics = row_statistics(real_logits, labels, part);
+      row_losses(losses, statistics, labels);
       if (!backward) continue;
-      cpu::softmax_gradient(real_grads, real_logits, statistics, labels, part.begin, grad_scale);
+      softmax_gradient(real_grads, real_logits, statistics, labels, part.begin, Tensor(), grad_scale);
     }
     grads.narrow(0, real, length - real).zero();
     if (dw.to.defined()) matmul(dw, grads, true, x, false);
     dw.how = Into::add;
     if (dx.defined()) matmul({dx.narrow(0, at, length), Into::set}, grads, false, weight, false);
   }
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
+  return all_losses;
 }
 
-Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, double grad_scale,
+Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, double grad_scale,
           std::int64_t chunk_rows, const VocabularyPart& part) {
   const char* op = "linear_cross_entropy";
   const Tensor &xv = x.value(), &w = weight.value();
@@ -128,7 +86,8 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
   require(w.ndim() == 2 && w.cols() == xv.cols(), op, ": weight: want shape [V, ", xv.cols(), "], got ",
           w.shape());
   check_dtype("linear_cross_entropy: weight", w, xv.dtype());
-  const Labelled in = gather(as_rows(xv), cpu::checked_labels(op, labels, xv.rows(), part.tokens(w.dim(0))));
+  check_shape("linear_cross_entropy: labels", labels.values, {xv.rows()});
+  const Labelled in = gather(as_rows(xv), labels);
 
   const bool wants = ctx.records({&x, &weight});
   Tensor dx;
@@ -138,21 +97,16 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
     dw = weight.node()->leaf()
              ? weight.node()->into()
              : Output{Tensor::empty(w.shape(), accumulate_dtype(w.dtype()), w.device()), Into::set};
-  // Padding joins no product.
-  const std::int64_t own = part.own_tokens(w.dim(0));
-  Output own_dw = dw;
-  if (dw.to.defined()) {
-    own_dw.to = dw.to.narrow(0, 0, own);
-    if (dw.how == Into::set) dw.to.narrow(0, own, w.dim(0) - own).zero();
-  }
-  const double sum = run_chunks(in, w.narrow(0, 0, own), dx, own_dw, grad_scale, chunk_rows, part);
-  Var loss = make_result(Tensor::scalar(sum, accumulate_dtype(xv.dtype()), xv.device()), wants);
+  const Tensor losses = run_chunks(in, w, dx, dw, grad_scale, chunk_rows, part);
+  const Tensor sum = Tensor::empty({}, accumulate_dtype(xv.dtype()), xv.device());
+  sum_losses(sum, losses);
+  Var loss = make_result(sum, wants);
   if (!wants) return loss;
   const Tensor dweight = weight.needs_grad() && !weight.node()->leaf() ? dw.to : Tensor();
-  ctx.tape->record(op, [dx, dweight, dtype = w.dtype(), rows = in.rows, nx = x.node(), nw = weight.node(),
+  ctx.tape->record(op, [dx, dweight, dtype = w.dtype(), rows = labels.rows, nx = x.node(), nw = weight.node(),
                         out = loss.node()] {
-    expect(out->filled() && out->take().to_vector().front() == 1.0,
-           "linear_cross_entropy: the gradient of the loss must be 1; scale it by grad_scale");
+    expect(out->filled(), "linear_cross_entropy: no gradient of the loss arrives, but it is in use already");
+    out->take();
     if (dweight.defined()) nw->add(dweight.to(dtype));
     if (nx) nx->add(scatter(dx, rows, nx->shape()));
   });
@@ -161,7 +115,7 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Tensor& labels, d
 
 }  // namespace
 
-Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Tensor& labels,
+Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          double grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
   if (cross_entropy_variants.chosen(ctx, x.value().device()) == CrossEntropyVariant::plain)

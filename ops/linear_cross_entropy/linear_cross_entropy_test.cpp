@@ -7,6 +7,7 @@
 #include "ops/cross_entropy/test_support.h"
 #include "ops/linear/linear.h"
 #include "ops/matmul/matmul.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -71,7 +72,7 @@ TEST_CASE("linear_cross_entropy: f32 and bf16, all variants, against f64") {
           CAPTURE(period);
           CAPTURE(chunk);
           const KernelChoice choice = choose(name);
-          const Labels labels = some_labels(rows, vocabulary, period);
+          const Targets labels = some_labels(rows, vocabulary, period);
           const Tensor x = random_tensor({rows, in}, dtype, 1);
           const Tensor w = random_tensor({vocabulary, in}, dtype, 2, 0.3);
           const Expected want = reference(product(x, false, w, true), labels);
@@ -148,15 +149,39 @@ TEST_CASE("linear_cross_entropy: without a tape only the loss, the same one") {
   CHECK_BITS(linear_cross_entropy(ctx, x, weight, labels, 1.0, 16).value(), loss.value());
 }
 
+TEST_CASE("linear_cross_entropy: the same bits on every device" * doctest::test_suite("cuda")) {
+  for (const std::string& name : variants()) {
+    const KernelChoice choice = choose(name);
+    for_dtypes([&](Device device, DType dtype) {
+      for (const std::int64_t period : {0, 1, 3}) {
+        CAPTURE(name);
+        CAPTURE(period);
+        const Labels labels(labels_of(some_labels(41, 29, period)));
+        const Tensor x = random_tensor({41, 8}, dtype, 1), w = random_tensor({29, 8}, dtype, 2);
+        const auto on = [&](Device at) {
+          const Var vx = Var::leaf(x.to(at)), vw = Var::leaf(w.to(at));
+          Tape tape;
+          Context ctx{.tape = &tape, .kernels = &choice};
+          const Var loss = linear_cross_entropy(ctx, vx, vw, labels.to(at), 0.25, 16);
+          tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype), at));
+          return std::vector<Tensor>{loss.value(), vx.grad(), vw.grad()};
+        };
+        const auto got = on(device), want = on(Device::cpu);
+        for (std::size_t i = 0; i < want.size(); ++i) CHECK_BITS(got[i], want[i]);
+      }
+    });
+  }
+}
+
 TEST_CASE("linear_cross_entropy: work and memory follow the labelled rows and the chunk") {
   const std::int64_t rows = 2048, in = 16, vocabulary = 4096, chunk = 64;
   const Tensor x = random_tensor({rows, in}, DType::f32, 1),
                w = random_tensor({vocabulary, in}, DType::f32, 2);
-  Labels labels(static_cast<std::size_t>(rows), ignored_label);
+  Targets labels(static_cast<std::size_t>(rows), ignored_label);
   for (const std::size_t t : {5, 77, 1999}) labels[t] = 3;
   const Var vx = Var::leaf(x), vw = Var::leaf(w);
   vw.node()->into();
-  const auto peak = [&](const Labels& chosen) {
+  const auto peak = [&](const Targets& chosen) {
     Tape tape;
     Context ctx;
     ctx.tape = &tape;
@@ -168,7 +193,7 @@ TEST_CASE("linear_cross_entropy: work and memory follow the labelled rows and th
   reset_matmul_flops();
   peak(labels);
   CHECK(matmul_flops() == 3 * 2.0 * 32 * in * vocabulary);  // three rows, padded to 32
-  const Labels all(static_cast<std::size_t>(rows), 1);
+  const Targets all(static_cast<std::size_t>(rows), 1);
   peak(all);  // products are prepared
   // Logits of one chunk, the gradient of x, scratch of the products; all logits would be 32 MiB.
   CHECK(peak(all) < 3 * chunk * vocabulary * 4 + 4 * rows * in * 4 + (2 << 20));
@@ -182,8 +207,7 @@ TEST_CASE("linear_cross_entropy: errors") {
   for (const std::string& name : variants()) {
     const KernelChoice choice = choose(name);
     ctx.kernels = &choice;
-    for (const Labels& bad : {Labels{0, 5, 1}, Labels{0, 1, -1}, Labels{-101, 1, 1}, Labels{0, 1}})
-      CHECK_THROWS_AS(linear_cross_entropy(ctx, x, w, labels_of(bad), 1.0, 4), Error);
+    CHECK_THROWS_AS(linear_cross_entropy(ctx, x, w, labels_of({0, 1}), 1.0, 4), Error);
     CHECK_THROWS_AS(linear_cross_entropy(ctx, x, w, good, 1.0, 0), Error);
     CHECK_THROWS_AS(
         linear_cross_entropy(ctx, x, Tensor::zeros({5, 3}, DType::f32, Device::cpu), good, 1.0, 4), Error);
@@ -192,8 +216,4 @@ TEST_CASE("linear_cross_entropy: errors") {
                     Error);
     ctx.kernels = nullptr;
   }
-  Tape tape;
-  ctx.tape = &tape;
-  const Var loss = linear_cross_entropy(ctx, x, Var::leaf(w), good, 1.0, 4);
-  CHECK_THROWS_AS(tape.backward(loss, Tensor::scalar(0.5, DType::f32, Device::cpu)), std::logic_error);
 }

@@ -128,7 +128,7 @@ Var ParallelModel::hidden(Context& ctx, const Tensor& ids, const Sequences& sequ
     const auto& [kind, stage, microbatch] = std::get<Action>(item);
     Var in;
     if (stage > 0) in = transfers_.take(Transfer::Payload::activation, stage - 1, microbatch);
-    out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(ids, sequences) : Tensor(),
+    out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(ids, sequences).to(model_.device()) : Tensor(),
                                .residual = in,
                                .sequences = sequences,
                                .state = state,

@@ -39,7 +39,7 @@ class ParallelModel {
   /// The largest value of all ranks.
   std::int64_t largest(std::int64_t value) const;
 
-  /// The part of ids or labels [T] that enters this rank's forward pass or loss.
+  /// The part of ids or labels [T], in host memory, that enters this rank's forward pass or loss.
   Tensor own_tokens(const Tensor& per_token, const Sequences& whole) const;
   /// Rows of the residual stream on this rank.
   std::int64_t residual_rows(const Sequences& whole) const;

@@ -11,8 +11,6 @@
 namespace nemocube {
 namespace {
 
-constexpr std::int64_t loss_padding = 32;  // rows; linear_cross_entropy
-
 std::int64_t sum(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
@@ -258,10 +256,7 @@ void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place) const 
     traffic.all_reduce("tp", 2 * count, sums, load_.microbatches);
   };
   if (load_.loss_rows == 0) return add(rows_here);
-  const std::int64_t padded =
-      labels == rows_here ? labels : (labels + loss_padding - 1) / loss_padding * loss_padding;
-  for (std::int64_t at = 0; at < padded; at += load_.loss_rows)
-    add(std::clamp<std::int64_t>(labels - at, 0, std::min(load_.loss_rows, padded - at)));
+  for (std::int64_t at = 0; at < labels; at += load_.loss_rows) add(std::min(load_.loss_rows, labels - at));
 }
 
 /// Each transfer is the residual stream's rows of one rank, or their gradients.

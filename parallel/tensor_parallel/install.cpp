@@ -46,7 +46,7 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const P
   for (const auto& [point, transform] : model.transform_points()) *transform = transform_at(plan, point);
   const std::int64_t vocabulary = model.config().vocab_size;
   reductions_.push_back(std::make_unique<GroupReduction>(tp_));
-  const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin, vocabulary,
+  const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin,
                                   reductions_.back().get()};
   if (cuts_head_) model.vocabulary_part = own_tokens;
   if (plan.style("backbone.embeddings") == TensorStyle::vocab_parallel) model.embedding_part = own_tokens;

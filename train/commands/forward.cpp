@@ -21,7 +21,6 @@ struct ForwardArguments {
   bool grads = false;
 };
 
-// The operations check ids too, but cannot know which file they came from.
 void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_size, bool may_be_ignored) {
   const std::int64_t seq = ids.dim(1);
   for (std::int64_t i = 0; i < ids.numel(); ++i) {
@@ -91,7 +90,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
   if (options.grads) ctx.tape = &tape;
   if (parallel) parallel->begin_step();
   const Sequences sequences = Sequences::uniform(share.count, seq);
-  const Var hidden = model.hidden(ctx, own_rows(ids), sequences);
+  const Var hidden = model.hidden(ctx, own_rows(ids).to(model.device()), sequences);
   std::vector<NamedTensor> results;
   Tensor logits =
       model.logits(hidden.value()).to(DType::f32).reshape({share.count, seq * model.config().vocab_size});
@@ -102,14 +101,15 @@ void run(const ForwardArguments& options, const Launch& launch) {
     check_dtype(options.input.string() + ": labels", labels, DType::i64);
     check_shape(options.input.string() + ": labels", labels, ids.shape());
     check_ids(options.input.string() + ": labels", labels, model.config().vocab_size, true);
-    const std::int64_t labels_given = count_labels(labels);
+    const std::int64_t labels_given = Labels(labels).count();
     const auto count = static_cast<double>(std::max<std::int64_t>(labels_given, 1));
-    const Var loss = model.loss(ctx, hidden, own_rows(labels), sequences, 1 / count);
+    const Var loss =
+        model.loss(ctx, hidden, Labels(own_rows(labels)).to(model.device()), sequences, 1 / count);
     double sum = scalar(loss.value());
     if (parallel) sum = parallel->group().host_all_reduce(sum);
     results.push_back({"loss", Tensor::scalar(sum / count, DType::f32, Device::cpu)});
     if (options.grads) {
-      tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
+      tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), model.device()));
       if (parallel) parallel->finish_gradients();
       std::vector<NamedTensor> grads;
       for (const Parameter& p : model.parameters().all())

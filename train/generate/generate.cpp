@@ -28,7 +28,7 @@ Tensor logits_of(NemotronH& model, const GenerateOptions& options, const Tensor&
   const std::vector<std::int64_t> rows = last_rows(sequences);
   if (options.parallel)
     return options.parallel->logits(options.parallel->hidden(ctx, ids, sequences, &state), rows, sequences);
-  const Tensor hidden = model.hidden(ctx, ids, sequences, &state).value();
+  const Tensor hidden = model.hidden(ctx, ids.to(model.device()), sequences, &state).value();
   const Tensor chosen = Tensor::empty({std::ssize(rows), hidden.cols()}, hidden.dtype(), hidden.device());
   for (std::int64_t i = 0; i < chosen.dim(0); ++i)
     chosen.narrow(0, i, 1).copy_from(hidden.narrow(0, rows[static_cast<std::size_t>(i)], 1));
@@ -83,6 +83,13 @@ std::int64_t sample_token(std::span<const float> logits, const GenerateOptions& 
 
 namespace {
 
+void check_prompt(std::size_t i, const std::vector<std::int64_t>& ids, std::int64_t vocabulary) {
+  require(!ids.empty(), "generate: prompt ", i, " has no tokens (start it with BOS or any text)");
+  for (std::size_t t = 0; t < ids.size(); ++t)
+    require(ids[t] >= 0 && ids[t] < vocabulary, "generate: prompt ", i, ": id ", ids[t], " at position ", t,
+            " is outside the vocabulary [0, ", vocabulary, ")");
+}
+
 // Prompts [first, last).
 void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t>>& prompts,
                     std::size_t first, std::size_t last, const GenerateOptions& options,
@@ -104,8 +111,9 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
     }
     const std::int64_t tokens = std::ssize(ids);
     if (most(options, tokens) == 0) break;
-    const Tensor logits =
-        logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state).to(DType::f32);
+    const Tensor logits = logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state)
+                              .to(DType::f32)
+                              .to(Device::cpu);
     std::int64_t row = 0;
     for (std::size_t k = 0; k < next.size(); ++k) {
       if (next[k].empty()) continue;
@@ -137,8 +145,7 @@ std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
                                                 const GenerateOptions& options, const OnToken& on_token,
                                                 const OnProgress& progress) {
   check_generate_options(options);
-  for (std::size_t i = 0; i < prompts.size(); ++i)
-    require(!prompts[i].empty(), "generate: prompt ", i, " has no tokens (start it with BOS or any text)");
+  for (std::size_t i = 0; i < prompts.size(); ++i) check_prompt(i, prompts[i], model.config().vocab_size);
   std::vector<std::vector<std::int64_t>> result(prompts.size());
   const std::int64_t prompts_somewhere = most(options, std::ssize(prompts));
   for (std::size_t begin = 0; static_cast<std::int64_t>(begin) < prompts_somewhere;

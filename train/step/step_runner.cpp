@@ -20,6 +20,13 @@ StepRunner::StepRunner(NemotronH& model, std::span<const TokenBatch> microbatche
     : model_(model), batches_(microbatches), loss_scale_(loss_scale), kernels_(kernels), parallel_(parallel) {
   for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
     moe_numbers_.push_back(moe_layer_numbers(model, chunk));
+  for (const TokenBatch& batch : microbatches) {
+    const auto own = [&](const Tensor& t) { return parallel ? parallel->own_tokens(t, batch.sequences) : t; };
+    OwnRows rows;
+    if (model.part().embeddings()) rows.ids = own(batch.ids).to(model.device());
+    if (model.part().head()) rows.labels = Labels(own(batch.labels)).to(model.device());
+    rows_.push_back(std::move(rows));
+  }
 }
 
 void StepRunner::run(const Program& program, StepTensors& sums) {
@@ -50,7 +57,7 @@ void StepRunner::forward(const Action& action) {
     m.in = make_result(parallel_->transfers().take(Payload::activation, stage - 1, microbatch), true);
   m.records = model_.make_records(chunk);
   Context ctx{.tape = &m.tape, .kernels = kernels_};
-  m.out = model_.forward(ctx, {.ids = stage == 0 ? own_tokens(tokens.ids, tokens) : Tensor(),
+  m.out = model_.forward(ctx, {.ids = stage == 0 ? own_rows(microbatch).ids : Tensor(),
                                .residual = m.in,
                                .sequences = tokens.sequences,
                                .records = &m.records,
@@ -61,9 +68,8 @@ void StepRunner::forward(const Action& action) {
 }
 
 Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums) {
-  const TokenBatch& tokens = batch(microbatch);
-  Var loss = model_.loss(ctx, std::exchange(m.out, {}), own_tokens(tokens.labels, tokens), tokens.sequences,
-                         loss_scale_);
+  Var loss = model_.loss(ctx, std::exchange(m.out, {}), own_rows(microbatch).labels,
+                         batch(microbatch).sequences, loss_scale_);
   if (!parallel_ || parallel_->counts_loss())
     add_elements(sums.loss(), sums.loss(), loss.value().reshape({1}));
   return loss;

@@ -20,6 +20,11 @@ class StepRunner {
   void run(const Program& program, StepTensors& sums);
 
  private:
+  /// What this rank computes with of a microbatch, on the model's device.
+  struct OwnRows {
+    Tensor ids;     // where the model's part has the embeddings
+    Labels labels;  // where it has the head
+  };
   /// One microbatch in one chunk, between the start of its forward and the end of its backward pass.
   struct Live {
     Tape tape;
@@ -33,15 +38,16 @@ class StepRunner {
 
   std::size_t chunk_of(std::int64_t stage) const { return parallel_ ? parallel_->chunk_of(stage) : 0; }
   std::int64_t last_stage() const { return parallel_ ? parallel_->plan().pipeline.last_stage() : 0; }
-  Tensor own_tokens(const Tensor& t, const TokenBatch& batch) const {
-    return parallel_ ? parallel_->own_tokens(t, batch.sequences) : t;
-  }
   const TokenBatch& batch(std::int64_t microbatch) const {
     return batches_[static_cast<std::size_t>(microbatch)];
+  }
+  const OwnRows& own_rows(std::int64_t microbatch) const {
+    return rows_[static_cast<std::size_t>(microbatch)];
   }
 
   NemotronH& model_;
   std::span<const TokenBatch> batches_;
+  std::vector<OwnRows> rows_;  // of each microbatch
   double loss_scale_;
   const KernelChoice* kernels_;
   ParallelModel* parallel_;

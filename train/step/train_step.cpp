@@ -143,10 +143,10 @@ LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelCho
   LossSum share;
   if (!parallel || parallel->first_of_replica()) share.label_tokens = batch.label_tokens;
   const Var hidden = parallel ? parallel->hidden(ctx, batch.ids, batch.sequences)
-                              : model.hidden(ctx, batch.ids, batch.sequences);
+                              : model.hidden(ctx, batch.ids.to(model.device()), batch.sequences);
   if (!hidden.defined()) return share;
   const Tensor labels = parallel ? parallel->own_tokens(batch.labels, batch.sequences) : batch.labels;
-  const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1);
+  const Var loss = model.loss(ctx, hidden, Labels(labels).to(model.device()), batch.sequences, 1);
   if (!parallel || parallel->counts_loss()) share.sum = loss.value().to_vector()[0];
   return share;
 }
