@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/allocation_owner.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/guard_device.h"
@@ -116,6 +117,7 @@ struct Pool {
   std::array<FreeBlock*, classes> free_blocks{};  // of each class, the last freed first
   std::int64_t most_bytes = 0;                    // largest current_bytes ever
   MemoryStats stats;
+  OwnedBytes owned;
 
   Pool() {
     share_heap_where_space_is_limited();
@@ -124,13 +126,18 @@ struct Pool {
     ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(mapped_heap_from));
   }
 
-  void hold(std::int64_t size) {
-    stats.current_bytes += size;
+  MemoryBlock hold(MemoryBlock block) {
+    block.owner = AllocationOwner::current();
+    owned.add(block.owner, block.bytes);
+    stats.current_bytes += block.bytes;
     stats.peak_bytes = std::max(stats.peak_bytes, stats.current_bytes);
     most_bytes = std::max(most_bytes, stats.current_bytes);
+    return block;
   }
 
   void keep(const MemoryBlock& block) noexcept {
+    owned.add(block.owner, -block.bytes);
+    stats.current_bytes -= block.bytes;
     FreeBlock*& first = free_blocks[class_of(block.bytes)];
     first = new (block.data) FreeBlock{first};
   }
@@ -145,10 +152,7 @@ struct Pool {
   MemoryBlock take_cached(std::size_t wanted) {
     const std::int64_t most = class_bytes(wanted) + class_bytes(wanted) / 2;
     for (std::size_t c = wanted; c < classes && class_bytes(c) <= most; ++c)
-      if (free_blocks[c]) {
-        hold(class_bytes(c));
-        return {take(c), class_bytes(c), false};
-      }
+      if (free_blocks[c]) return hold({take(c), class_bytes(c), false});
     return {};
   }
 
@@ -166,8 +170,8 @@ struct Pool {
 
   std::string in_use(std::int64_t cached) const {
     const MemoryLimit limit = memory_limit();
-    std::string text =
-        cat("tensors hold ", bytes_text(stats.current_bytes), ", ", bytes_text(cached), " cached for reuse");
+    std::string text = cat("tensors hold ", bytes_text(stats.current_bytes), owned.largest(), ", ",
+                           bytes_text(cached), " cached for reuse");
     if (!limit.name.empty()) text += cat("; the limit is ", bytes_text(limit.bytes), " (", limit.name, ")");
     return text;
   }
@@ -200,16 +204,14 @@ class CpuAllocator final : public Allocator {
     }
     if (!block.data)
       throw OutOfMemory(cat("out of memory: a tensor wants ", bytes_text(bytes), "; ", p.in_use(cached)));
-    p.hold(block.bytes);
     p.stats.reserved_bytes += block.bytes;
-    return block;
+    return p.hold(block);
   }
 
   void free(const MemoryBlock& block) noexcept override {
     if (!block.data) return;
     Pool& p = pool();
     const std::lock_guard lock(p.mutex);
-    p.stats.current_bytes -= block.bytes;
     p.keep(block);
   }
 

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/allocation_owner.h"
 #include "core/cuda/module.h"
 #include "core/memory_limit.h"
+#include "core/profile.h"
 #include "core/rng.h"
 #include "core/tensor.h"
 
@@ -141,6 +143,27 @@ TEST_CASE("allocator: out of memory says what was wanted and what is held") {
     CHECK(text.starts_with("out of memory: a tensor wants " + bytes_text(bytes) + "; tensors hold "));
     CHECK(text.find(" cached for reuse; the limit is ") != std::string::npos);
   }
+}
+
+TEST_CASE("allocator: without a name the operation owns what it allocates") {
+  static Zone zone("test operation");
+  const ZoneTimer timer(zone);
+  const Tensor t = Tensor::empty({2 * mib}, DType::u8, Device::cpu);
+  CHECK(memory_in_use().find("test operation 2.10 MB") != std::string::npos);
+}
+
+TEST_CASE("allocator: names of owners are kept once") {
+  std::string text = "test block 7";
+  const char* first = kept_name(text);
+  text = "changed";
+  CHECK(std::string_view(first) == "test block 7");
+  CHECK(kept_name("test block 7") == first);
+  OwnedBytes owned;
+  CHECK(owned.largest() == "");
+  for (int i = 0; i < 9; ++i) owned.add(kept_name(cat("owner ", i)), 9 - i);
+  owned.add("none", 50);
+  CHECK(owned.largest() ==
+        " (owner 0 9 B, owner 1 8 B, owner 2 7 B, owner 3 6 B, owner 4 5 B, owner 5 4 B, others 56 B)");
 }
 
 TEST_CASE("allocator: headroom keeps tensors away while it lives") {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/add.h"
+#include "core/allocation_owner.h"
 
 namespace nemocube {
 namespace {
@@ -31,9 +32,14 @@ Tensor GradNode::window() {
   return whole.narrow(-1, start_, shape_[shape_.ndim() - 1]);
 }
 
+void GradNode::make_buffer() {
+  const AllocationOwner owner("gradients");
+  if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_, device_);
+}
+
 Output GradNode::into() {
   expect(leaf_, "GradNode::into of an intermediate value");
-  if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_, device_);
+  make_buffer();
   const Into how = filled_ ? Into::add : Into::set;
   filled_ = true;
   return {grad_, how};
@@ -62,7 +68,7 @@ void GradNode::add(Tensor g) {
     grad_ = window();
     if (!same_place(grad_, g)) grad_.copy_from(g);
   } else if (leaf_) {
-    if (!grad_.defined()) grad_ = Tensor::empty(shape_, dtype_, device_);
+    make_buffer();
     if (!same_place(grad_, g)) grad_.copy_from(g);
   } else {
     expect(g.dtype() == dtype_, "gradient of dtype ", g.dtype(), " for a value of dtype ", dtype_);
@@ -106,7 +112,7 @@ Var make_result(Tensor value, bool wants) {
 }
 
 void Tape::record(const char* name, std::function<void()> backward) {
-  entries_.push_back({name, std::move(backward)});
+  entries_.push_back({name, AllocationOwner::named(), std::move(backward)});
 }
 
 void Tape::backward(const Var& output, const Tensor& gradient) { backward({&output, 1}, {&gradient, 1}); }
@@ -119,8 +125,11 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
+    const AllocationOwner owner(entry.owner);
     try {
       entry.backward();
+    } catch (const OutOfMemory& e) {
+      throw OutOfMemory(cat("backward of ", entry.name, ": ", e.what()));
     } catch (const Error& e) {
       fail("backward of ", entry.name, ": ", e.what());
     } catch (const std::logic_error& e) {
@@ -132,11 +141,14 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
 void Tape::weight_work(std::function<void()> work) {
   if (outer_) return outer_->weight_work(std::move(work));
   if (!deferred_) return work();
-  weight_work_.push_back(std::move(work));
+  weight_work_.push_back({"weight work", AllocationOwner::named(), std::move(work)});
 }
 
 void Tape::run_weight_work() {
-  for (auto& work : std::exchange(weight_work_, {})) std::exchange(work, nullptr)();
+  for (Entry& work : std::exchange(weight_work_, {})) {
+    const AllocationOwner owner(work.owner);
+    std::exchange(work.backward, nullptr)();
+  }
 }
 
 Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input) {

@@ -65,7 +65,8 @@ class GradNode {
   void set_place(Tensor place);
 
  private:
-  Tensor window();  // this node's part of the parent's buffer
+  void make_buffer();  // of a leaf, where it has none
+  Tensor window();     // this node's part of the parent's buffer
   Shape shape_;
   DType dtype_;
   Device device_;
@@ -122,12 +123,13 @@ class Tape {
  private:
   struct Entry {
     const char* name;
+    const char* owner;  // of memory, while the closure was recorded: it has the same while it runs
     std::function<void()> backward;
   };
   Tape* outer_;
   std::vector<Entry> entries_;
   bool deferred_ = false;
-  std::vector<std::function<void()>> weight_work_;
+  std::vector<Entry> weight_work_;
 };
 
 struct KernelChoice;

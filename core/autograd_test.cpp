@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "core/allocation_owner.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "core/profile.h"
@@ -228,6 +229,34 @@ TEST_CASE("log levels: parsed by name") {
   CHECK_FALSE(log_enabled(LogLevel::warning));
   set_log_level(LogLevel::info);
   CHECK(log_enabled(LogLevel::info));
+}
+
+TEST_CASE("tape: a closure allocates for whom it was recorded; out of memory stays out of memory") {
+  std::vector<std::string> owners;
+  const auto note = [&owners] { owners.emplace_back(AllocationOwner::current()); };
+  Tape tape;
+  {
+    const AllocationOwner first("block 1");
+    tape.record("first", [&] {
+      note();
+      tape.weight_work(note);
+    });
+  }
+  tape.record("second", note);
+  tape.defer_weight_work();
+  {
+    const AllocationOwner step("step");
+    tape.backward(std::span<const Var>(), std::span<const Tensor>());
+    tape.run_weight_work();
+  }
+  CHECK(owners == std::vector<std::string>{"step", "block 1", "block 1"});
+  tape.record("greedy", [] { Tensor::empty({std::int64_t{1} << 50}, DType::u8, Device::cpu); });
+  try {
+    tape.backward(std::span<const Var>(), std::span<const Tensor>());
+    FAIL("no exception");
+  } catch (const OutOfMemory& e) {
+    CHECK(std::string(e.what()).starts_with("backward of greedy: out of memory: a tensor wants "));
+  }
 }
 
 TEST_CASE("gradient node: memory lies on the device of the value, until a place is given") {

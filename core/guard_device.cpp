@@ -11,7 +11,9 @@
 #include <mutex>
 #include <vector>
 
+#include "core/allocation_owner.h"
 #include "core/error.h"
+#include "core/memory_limit.h"
 #include "core/profile.h"
 
 namespace nemocube::guard {
@@ -44,7 +46,9 @@ class Arena {
       data = free.back();
       free.pop_back();
     } else {
-      require(used_ + size <= reserved, "device guard: out of memory");
+      if (size > reserved - used_)
+        throw OutOfMemory(cat("out of memory on guard: a tensor wants ", bytes_text(bytes), "; tensors hold ",
+                              bytes_text(stats_.current_bytes), owned_.largest()));
       data = start_ + used_;
       used_ += size;
       if (open_ > 0) protect(PROT_READ | PROT_WRITE);
@@ -53,12 +57,15 @@ class Arena {
     stats_.current_bytes += block_bytes;
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.current_bytes);
     stats_.reserved_bytes = static_cast<std::int64_t>(used_);
-    return {data, block_bytes, false};
+    const MemoryBlock block{data, block_bytes, false, AllocationOwner::current()};
+    owned_.add(block.owner, block_bytes);
+    return block;
   }
 
   void give_back(const MemoryBlock& block) {
     const std::lock_guard lock(mutex_);
     stats_.current_bytes -= block.bytes;
+    owned_.add(block.owner, -block.bytes);
     free_[static_cast<std::size_t>(block.bytes)].push_back(static_cast<std::byte*>(block.data));
   }
 
@@ -113,6 +120,7 @@ class Arena {
   std::size_t used_ = 0;
   std::map<std::size_t, std::vector<std::byte*>> free_;  // by size
   MemoryStats stats_;
+  OwnedBytes owned_;
   std::atomic<int> open_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "core/allocation_owner.h"
 #include "core/cuda/runtime.h"
 #include "core/guard_device.h"
 #include "core/host_wait.h"
@@ -48,12 +49,13 @@ void Storage::release() {
   expect(owned_, "release of borrowed memory");
   if (released_) return;
   allocator(device_).free(block_);
-  block_ = {};
+  block_ = {.owner = block_.owner};
   released_ = true;
 }
 
 void Storage::restore() {
   if (!released_) return;
+  const AllocationOwner owner(block_.owner);
   block_ = allocator(device_).allocate(bytes_);
   block_.zeros = false;  // the promise holds for a new tensor only
   released_ = false;

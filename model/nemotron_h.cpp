@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/allocation_owner.h"
 #include "model/mixers/attention.h"
 #include "model/mixers/mamba.h"
 #include "model/mixers/mlp.h"
@@ -48,9 +49,9 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
   for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
     const std::string name = "backbone.layers." + std::to_string(i);
     if (!part_.has(name)) continue;
-    blocks_.push_back({i, &parameters_.get(name + ".norm.weight"),
-                       make_mixer(config_.blocks[static_cast<std::size_t>(i)],
-                                  {config_, parameters_, points_}, name + ".mixer")});
+    const BlockKind kind = config_.blocks[static_cast<std::size_t>(i)];
+    blocks_.push_back({i, kept_name(cat(kind, " block ", i)), &parameters_.get(name + ".norm.weight"),
+                       make_mixer(kind, {config_, parameters_, points_}, name + ".mixer")});
     if (auto* moe = dynamic_cast<MoeMixer*>(blocks_.back().mixer.get())) moe_layers_.push_back(moe);
   }
 }
@@ -90,6 +91,7 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
   const auto [first, end] = blocks_of(input.chunk);
   const double eps = config_.layer_norm_epsilon;
   Var residual = input.residual;
+  const AllocationOwner embeddings("embeddings");
   if (chunk.embeddings) {
     const bool cut = token_rows && !input.state;
     (cut ? token_rows(sequences) : sequences).check("model", input.ids.numel());
@@ -101,6 +103,7 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
   if (!norm_before(first)) return residual;
   Var normed = rmsnorm(ctx, residual, norm_before(first)->var(), eps);
   for (std::size_t i = first; i < end; ++i) {
+    const AllocationOwner block(blocks_[i].owner);
     const Var out = run_block(ctx, blocks_[i], normed,
                               {sequences, input.state ? input.state->blocks[i].get() : nullptr,
                                input.records ? (*input.records)[i - first].get() : nullptr});
@@ -123,6 +126,7 @@ Tensor NemotronH::logits(const Tensor& hidden) const {
 
 Var NemotronH::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
                     double grad_scale) {
+  const AllocationOwner owner("loss");
   return linear_cross_entropy(ctx, apply(lm_head_input_, ctx, hidden, sequences), lm_head_->var(), labels,
                               grad_scale, loss_chunk_rows, vocabulary_part);
 }

@@ -103,6 +103,7 @@ class NemotronH {
  private:
   struct Layer {
     std::int64_t number;  // in the whole model
+    const char* owner;    // of memory: "mamba block 3"
     const Parameter* norm;
     std::unique_ptr<Mixer> mixer;
   };

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "core/allocation_owner.h"
+
 namespace nemocube {
 
 Tensor Parameter::gradient() const {
@@ -47,6 +49,7 @@ bool ModelPart::has(std::string_view name) const {
 
 ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Device device,
                                const ModelPart& part) {
+  const AllocationOwner owner("weights");
   std::int64_t number = 0;
   for (const TensorSpec& spec : tensor_specs(config)) {
     ++number;

@@ -2,6 +2,7 @@
 #include <limits>
 #include <mutex>
 
+#include "core/allocation_owner.h"
 #include "core/cuda/device.cuh"
 #include "core/cuda/runtime.h"
 #include "core/memory_limit.h"
@@ -23,7 +24,7 @@ class DeviceAllocator final : public Allocator {
 
   MemoryBlock allocate(std::int64_t bytes) override {
     if (bytes <= 0) return {};
-    MemoryBlock block{nullptr, bytes, false};
+    MemoryBlock block{nullptr, bytes, false, AllocationOwner::current()};
     cudaError_t error = try_allocate(block);
     if (error == cudaErrorMemoryAllocation) {
       release_cache();
@@ -32,6 +33,7 @@ class DeviceAllocator final : public Allocator {
     if (error == cudaErrorMemoryAllocation) fail_for_want_of(bytes);
     check(error, "cudaMallocAsync");
     const std::lock_guard lock(mutex_);
+    owned_.add(block.owner, bytes);
     current_ += bytes;
     peak_ = std::max(peak_, current_);
     return block;
@@ -41,6 +43,7 @@ class DeviceAllocator final : public Allocator {
     if (!block.data) return;
     {
       const std::lock_guard lock(mutex_);
+      owned_.add(block.owner, -block.bytes);
       current_ -= block.bytes;
     }
     // Not checked: an error here is that of a kernel before it, which the next checked call reports, or means that
@@ -80,13 +83,15 @@ class DeviceAllocator final : public Allocator {
     NEMOCUBE_CUDA(cudaMemGetInfo(&free, &total));
     const std::lock_guard lock(mutex_);
     throw OutOfMemory(cat("out of memory on cuda: a tensor wants ", bytes_text(bytes), "; tensors hold ",
-                          bytes_text(current_), ", ", bytes_text(static_cast<std::int64_t>(free)),
-                          " of the device's ", bytes_text(static_cast<std::int64_t>(total)), " are free"));
+                          bytes_text(current_), owned_.largest(), ", ",
+                          bytes_text(static_cast<std::int64_t>(free)), " of the device's ",
+                          bytes_text(static_cast<std::int64_t>(total)), " are free"));
   }
 
   mutable std::mutex mutex_;
   cudaMemPool_t pool_ = nullptr;
   std::int64_t current_ = 0, peak_ = 0;
+  OwnedBytes owned_;
 };
 
 // Never destroyed: tensors with static lifetime may be freed last.

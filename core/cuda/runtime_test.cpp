@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/add.h"
+#include "core/allocation_owner.h"
 #include "core/kernel.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -121,6 +122,34 @@ TEST_CASE("cuda: the allocator counts what tensors hold" * doctest::test_suite("
   CAPTURE(message);
   CHECK(message.starts_with("out of memory on cuda: a tensor wants 1.13 PB; tensors hold "));
   CHECK(Tensor::scalar(2, DType::f32, Device::cuda).item<float>() == 2);  // the device goes on
+}
+
+TEST_CASE("allocator: out of memory lists the largest owners, on every device" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    allocator(device).release_cache();
+    CAPTURE(device);
+    const auto text = [device] {
+      return message_of([device] { Tensor::empty({std::int64_t{1} << 50}, DType::u8, device); });
+    };
+    const auto bytes = [device](const char* owner, std::int64_t mibs) {
+      const AllocationOwner named(owner);
+      return Tensor::empty({mibs << 20}, DType::u8, device);
+    };
+    const Tensor a = bytes("test weights", 4), b = bytes("test block 1", 6), c = bytes("test weights", 4);
+    {
+      const AllocationOwner outer("outer");
+      const Tensor d = bytes("inner", 5);
+      CHECK(text().find(" (test weights 8.39 MB, test block 1 6.29 MB, inner 5.24 MB") != std::string::npos);
+      CHECK(text().find("outer") == std::string::npos);
+    }
+    CAPTURE(text());
+    CHECK(text().find("inner") == std::string::npos);
+    b.storage()->release();
+    CHECK(text().find("test block 1") == std::string::npos);
+    b.storage()->restore();  // outside of the scope that named it
+    CHECK(text().find(" (test weights 8.39 MB, test block 1 6.29 MB") != std::string::npos);
+  }
 }
 
 TEST_CASE("cuda: host code does not touch tensors of the device" * doctest::test_suite("cuda")) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/allocation_owner.h"
+
 namespace nemocube {
 namespace {
 
@@ -45,14 +47,18 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
   }
   const FlatLayout layout(counts, ranks);
   const std::int64_t size = layout.size, shard = layout.shard, first = rank * shard;
-  values_ = Tensor::zeros({size}, dtype, device);
-  gradients_ = Tensor::zeros({size}, accumulate_dtype(dtype), device);
+  const auto zeros = [&](const char* owner, std::int64_t elements, DType of) {
+    const AllocationOwner named(owner);
+    return Tensor::zeros({elements}, of, device);
+  };
+  values_ = zeros("weights", size, dtype);
+  gradients_ = zeros("gradients", size, accumulate_dtype(dtype));
   own_values_ = level == ZeroLevel::none         ? values_
-                : level == ZeroLevel::parameters ? Tensor::zeros({shard}, dtype, device)
+                : level == ZeroLevel::parameters ? zeros("weights", shard, dtype)
                                                  : values_.narrow(0, first, shard);
   own_gradients_ = level == ZeroLevel::none       ? gradients_
                    : level < ZeroLevel::gradients ? gradients_.narrow(0, first, shard)
-                                                  : Tensor::zeros({shard}, gradients_.dtype(), device);
+                                                  : zeros("gradients", shard, gradients_.dtype());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& p = *parameters_[i];
     const std::int64_t start = layout.starts[i], count = counts[i];

@@ -9,7 +9,7 @@ TEST_CASE("out of memory: every limit of the address space ends in a message or 
   MESSAGE("skipped: AddressSanitizer needs more address space than any limit leaves");
 #else
   const RunDir dir;
-  int refused = 0, explained = 0;
+  int refused = 0, explained = 0, owned = 0;
   for (const int mib : {80, 120, 135, 150, 165, 180, 240}) {
     CAPTURE(mib);
     std::vector<std::string> command{"sh", "-c", cat("ulimit -v ", mib * 1024, "; exec \"$0\" \"$@\"")};
@@ -20,9 +20,14 @@ TEST_CASE("out of memory: every limit of the address space ends in a message or 
     if (run.exit_code == 0) continue;
     check_message(run, {"out of memory", "tensors hold ", "(address space, ulimit -v)"});
     ++refused;
-    explained += run.err.find("; training needs about ") != std::string::npos;
+    explained += run.err.find("; training needs about ") != std::string::npos &&
+                 run.err.find(" or divide the model among more ranks") != std::string::npos;
+    owned += run.err.find("weights ") != std::string::npos &&
+             run.err.find("gradients ") != std::string::npos &&
+             run.err.find("optimizer state ") != std::string::npos;
   }
   CHECK(refused >= 3);
+  CHECK(owned >= 1);
   CHECK(explained >= 1);  // where the recipe's files can still be read
 #endif
 }

@@ -175,7 +175,8 @@ std::string explain_memory(const Recipe& recipe, std::int64_t ranks) noexcept tr
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
   const RankPlan plan = plan_ranks(recipe.distributed, ranks);
-  return memory_sentence(memory_of_run(recipe, model, *dataset, plan), plan);
+  return cat(memory_sentence(memory_of_run(recipe, model, *dataset, plan), plan), ". ",
+             advice(recipe, model.dtype(), plan));
 } catch (...) {
   return {};
 }

@@ -1,5 +1,6 @@
 #include "train/optimizer/optimizer.h"
 
+#include "core/allocation_owner.h"
 #include "ops/adamw/adamw.h"
 #include "ops/sgd/sgd.h"
 
@@ -9,6 +10,7 @@ std::string_view operation_of(OptimizerKind kind) { return kind == OptimizerKind
 
 Optimizer::Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule)
     : options_(options) {
+  const AllocationOwner owner("optimizer state");
   for (Parameter& p : store.all()) {
     if (!p.wants_grad()) continue;
     Slot slot{&p, rule ? rule(p) : GroupFactors{}, p.own, {}, {}};
