@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/allocator.h"
+#include "core/host_wait.h"
 #include "core/rng.h"
 #include "model/flops.h"
 #include "train/bench/timing.h"
@@ -113,6 +114,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   for (std::int64_t i = 0; i < o.steps; ++i) {
     if (i <= 1) {  // the first step is cold, so its zones do not count when there are others
       reset_zones();
+      reset_host_waits();
       before = all_stats(ranks);
     }
     StepResult r;
@@ -124,6 +126,8 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   const auto& all = result.step_seconds;
   const std::vector<double> warm(all.begin() + (all.size() > 1 ? 1 : 0), all.end());
   result.zones = zone_totals();
+  result.host_waits = host_waits();
+  result.warm_steps = static_cast<std::int64_t>(warm.size());
   for (auto& [name, zone] : result.zones) {
     zone.seconds /= static_cast<double>(warm.size());
     zone.calls /= static_cast<std::int64_t>(warm.size());

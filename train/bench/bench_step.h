@@ -47,6 +47,9 @@ struct BenchStepResult {
   std::int64_t peak_bytes_all_ranks() const;
   /// Profile zones (core/profile.h) of the steps that the median is taken over: totals for one step.
   std::map<std::string, ZoneTotal> zones;
+  /// Waits of the host for a device (core/host_wait.h) in these steps, all together, by name.
+  std::map<std::string, std::int64_t> host_waits;
+  std::int64_t warm_steps = 0;  ///< that the median is taken over
   double gemm_seconds() const;  ///< spent in matrix products, per step
 };
 

@@ -61,6 +61,14 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
     }
     std::cout << '\n';
   }
+  if (!r.host_waits.empty()) {
+    std::cout << std::left << std::setw(32) << "wait of the host for the device" << std::right
+              << std::setw(10) << "a step" << '\n';
+    for (const auto& [name, count] : r.host_waits)
+      std::cout << std::left << std::setw(32) << name << std::right << std::setw(10) << std::setprecision(1)
+                << static_cast<double>(count) / static_cast<double>(r.warm_steps) << '\n';
+    std::cout << '\n';
+  }
   std::cout << std::left << std::setw(32) << "zone" << std::right << std::setw(10) << "s a step"
             << std::setw(9) << "of step" << std::setw(14) << "calls a step"
             << "   (zones may contain others)\n";
@@ -96,6 +104,7 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
           {"loss_first", r.loss_first},
           {"loss_last", r.loss_last},
           {"zones", zones},
+          {"host_waits", r.host_waits},
           {"ranks", ranks},
           {"peak_bytes_all_ranks", r.peak_bytes_all_ranks()}};
 }

@@ -5,7 +5,11 @@
 #include <cmath>
 #include <limits>
 
+#include "core/host_wait.h"
 #include "model/test_models.h"
+#include "ops/global_norm/global_norm.h"
+#include "tests/support/devices.h"
+#include "train/step/step_tensors.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -230,6 +234,34 @@ TEST_CASE("train_step: an update that leaves numbers that are not finite names w
   const StepResult lost = train_step(weights.model, weights.optimizer, one, o);
   CHECK(lost.outcome == StepOutcome::updated);
   CHECK(lost.not_finite == "backbone.embeddings.weight");
+}
+
+TEST_CASE("train_step: from the gradients to the result the host waits for a device once") {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const auto results = [&](Device device) {
+        NemotronH model(tiny_config("ME*-"), dtype, device);
+        for (const Parameter& p : model.parameters().all()) {
+          p.value.fill(0.5);
+          if (p.node) p.node->into().to.fill(0.25);
+        }
+        Optimizer optimizer(model.parameters(),
+                            {.kind = kind, .momentum = kind == OptimizerKind::sgd ? 0.9 : 0});
+        reset_host_waits();
+        const StepTensors tensors(model);
+        tensors.decision.copy_from(
+            clip_decision(sum_of_squares(optimizer.gradients(), device), tensors.loss(), 1));
+        optimizer.step(0.01, 0.1, tensors.gate());
+        const Tensor fetched = tensors.fetch().all;
+        const std::map<std::string, std::int64_t> one{{"step result", 1}}, none;
+        CHECK(host_waits() == (device.is_host() ? none : one));
+        std::vector<Tensor> all{fetched};
+        for (const Parameter& p : model.parameters().all()) all.push_back(p.value.to(Device::cpu));
+        return all;
+      };
+      const auto guarded = results(Device::guard), plain = results(Device::cpu);
+      CHECK(same_bits(guarded, plain));
+    }
 }
 
 TEST_CASE("train_step: auxiliary losses weigh the same for any number of equal microbatches") {
