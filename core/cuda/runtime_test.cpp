@@ -102,6 +102,39 @@ TEST_CASE("cuda: sums of elements have the CPU's bits" * doctest::test_suite("cu
         }
 }
 
+TEST_CASE("sums of a step, in f64 and i64, have the CPU's bits on every device" *
+          doctest::test_suite("cuda")) {
+  const auto integers = [](std::int64_t first) {
+    std::vector<std::int64_t> values(300);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] =
+          first + (std::int64_t{1} << 53) * static_cast<std::int64_t>(i % 3) - static_cast<std::int64_t>(i);
+    return Tensor::from(values, {3, 100});
+  };
+  const auto same_everywhere = [](const Tensor& a, const Tensor& b) {
+    const auto sum = [&](Device device) {
+      const Tensor p = a.clone().to(device).narrow(-1, 1, 99), q = b.to(device).narrow(-1, 0, 99),
+                   y = Tensor::empty(p.shape(), p.dtype(), device);
+      nemocube::add_elements(y, p, q);
+      nemocube::add_elements(p, p, q);  // in place
+      CHECK_BITS(p, y);
+      return y.to(Device::cpu);
+    };
+    for (const Device device : test_devices()) {
+      CAPTURE(device);
+      CHECK_BITS(sum(device), sum(Device::cpu));
+    }
+  };
+  for (const DType other : {DType::f64, DType::f32, DType::bf16})
+    same_everywhere(random_tensor({3, 100}, DType::f64, 1), random_tensor({3, 100}, other, 2));
+  for (const DType dtype : {DType::f32, DType::bf16})
+    same_everywhere(random_tensor({3, 100}, dtype, 1), random_tensor({3, 100}, DType::f64, 2));
+  same_everywhere(integers(0), integers(5));
+  const Tensor whole = Tensor::from<std::int64_t>({(std::int64_t{1} << 60) + 1}, {1});
+  nemocube::add_elements(whole, whole, whole);
+  CHECK(whole.item<std::int64_t>() == (std::int64_t{1} << 61) + 2);  // no float on the way
+}
+
 TEST_CASE("cuda: the allocator counts what tensors hold" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   Allocator& memory = allocator(Device::cuda);

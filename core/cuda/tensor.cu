@@ -108,10 +108,40 @@ void add_packs(const Tensor& y, const Tensor& a, const Tensor& b) {
                         rows_of<B>(b));
 }
 
+// Where f64 or i64 takes part: sums of a step, which are small.
+template <class T, class B>
+__global__ void add_wide_kernel(RowBlocks grid, Rows<T> y, Rows<T> a, Rows<B> b) {
+  using Sum = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, float, T>;
+  const auto as_sum = [](auto x) {
+    if constexpr (std::is_same_v<decltype(x), __nv_bfloat16>)
+      return static_cast<Sum>(to_float(x));
+    else
+      return static_cast<Sum>(x);
+  };
+  for_own_pack<1>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t) {
+    const Sum sum = as_sum(a.row(r)[c]) + as_sum(b.row(r)[c]);
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      y.row(r)[c] = rounded<T>(sum);
+    else
+      y.row(r)[c] = sum;
+  });
+}
+
+template <class T, class B>
+void add_wide(const Tensor& y, const Tensor& a, const Tensor& b) {
+  launch_elementwise<1>("sum", add_wide_kernel<T, B>, y.rows(), y.cols(), rows_of<T>(y), rows_of<T>(a),
+                        rows_of<B>(b));
+}
+
 void add(const Tensor& y_any, const Tensor& a_any, const Tensor& b_any) {
   const bool one_row = all_contiguous(y_any, a_any, b_any);
   const Tensor y = as_one_row(y_any, one_row), a = as_one_row(a_any, one_row), b = as_one_row(b_any, one_row);
+  if (y.dtype() == DType::i64) return add_wide<std::int64_t, std::int64_t>(y, a, b);
+  if (y.dtype() == DType::f64)
+    return visit_float("sum", b.dtype(),
+                       [&]<class B>(TypeTag<B>) { add_wide<double, device_t<B>>(y, a, b); });
   visit_storage("sum", y.dtype(), [&]<class T>(TypeTag<T>) {
+    if (b.dtype() == DType::f64) return add_wide<T, double>(y, a, b);
     visit_storage("sum", b.dtype(), [&]<class B>(TypeTag<B>) {
       constexpr int whole = std::min(whole_pack<T>, whole_pack<B>);
       if (rows_aligned(y, a, b))
