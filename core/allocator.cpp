@@ -247,7 +247,7 @@ std::int64_t most_cpu_reserved(std::int64_t most) { return most + most / 8 + sla
 
 Allocator& allocator(Device device) {
   static CpuAllocator* cpu = new CpuAllocator;  // never destroyed either
-  if (device.is_cuda()) return cuda::device_allocator();
+  if (device.is_cuda()) return cuda::device_allocator(device.index);
   if (device.is_guard()) return guard::device_allocator();
   expect(device.is_host(), "there is no memory on ", device);
   return *cpu;

@@ -2,6 +2,7 @@
 
 #include <cuda_profiler_api.h>
 
+#include <array>
 #include <mutex>
 
 #include "core/cuda/runtime.h"
@@ -14,7 +15,8 @@ thread_local const char* last_launch = nullptr;
 struct Chosen {
   std::mutex mutex;
   int index = 0;
-  cudaStream_t stream = nullptr;  // made with the first use; lives as long as the process
+  std::array<cudaStream_t, stream_count>
+      streams{};  // made with the first use; they live as long as the process
 };
 Chosen& chosen() {
   static auto* device = new Chosen;
@@ -34,7 +36,7 @@ void use(int index) {
   require(index >= 0 && index < count, "no CUDA device ", index, ": there are ", count, ", counted from 0");
   Chosen& device = chosen();
   const std::lock_guard lock(device.mutex);
-  expect(!device.stream || device.index == index, "CUDA device ", index, " chosen while device ",
+  expect(!device.streams[0] || device.index == index, "CUDA device ", index, " chosen while device ",
          device.index, " is in use");
   device.index = index;
 }
@@ -51,12 +53,11 @@ DeviceDescription describe() {
           .l2_bytes = properties.l2CacheSize};
 }
 
-void wait() { NEMOCUBE_CUDA(cudaStreamSynchronize(stream())); }
 void profiler_start() { NEMOCUBE_CUDA(cudaProfilerStart()); }
 void profiler_stop() { NEMOCUBE_CUDA(cudaProfilerStop()); }
 
 const Provide provided[] = {{device_problem, problem},        {use_device, use},
-                            {describe_device, describe},      {synchronize, wait},
+                            {describe_device, describe},      {synchronize, wait_for_all},
                             {start_profiler, profiler_start}, {stop_profiler, profiler_stop}};
 
 }  // namespace
@@ -70,15 +71,29 @@ void check(cudaError_t error, const char* call, std::source_location where) {
        ")");
 }
 
-cudaStream_t stream() {
+cudaStream_t stream_of(Stream stream) {
   Chosen& device = chosen();
   thread_local bool entered = false;
-  if (entered) return device.stream;
-  const std::lock_guard lock(device.mutex);
-  NEMOCUBE_CUDA(cudaSetDevice(device.index));
-  if (!device.stream) NEMOCUBE_CUDA(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
-  entered = true;
-  return device.stream;
+  if (!entered) {
+    const std::lock_guard lock(device.mutex);
+    NEMOCUBE_CUDA(cudaSetDevice(device.index));
+    for (cudaStream_t& each : device.streams)
+      if (!each) NEMOCUBE_CUDA(cudaStreamCreateWithFlags(&each, cudaStreamNonBlocking));
+    entered = true;
+  }
+  return device.streams[static_cast<std::size_t>(stream)];
+}
+
+cudaStream_t stream() { return stream_of(OnStream::current()); }
+
+int device_index() {
+  stream();  // from here on no other device can be chosen
+  return chosen().index;
+}
+
+void wait_for_all() {
+  for (int i = 0; i < stream_count; ++i)
+    NEMOCUBE_CUDA(cudaStreamSynchronize(stream_of(static_cast<Stream>(i))));
 }
 
 }  // namespace nemocube::cuda

@@ -4,6 +4,8 @@
 #include <source_location>
 #include <string_view>
 
+#include "core/cuda/streams.h"
+
 /// The device of this process, inside the module.
 namespace nemocube::cuda {
 
@@ -12,8 +14,14 @@ namespace nemocube::cuda {
 void check(cudaError_t error, const char* call, std::source_location where = std::source_location::current());
 #define NEMOCUBE_CUDA(call) ::nemocube::cuda::check((call), #call)
 
-/// The stream of all work. Chooses the device for the calling thread, which CUDA asks of every thread.
+/// The stream that the calling thread queues its work on (OnStream). Chooses the device for the thread, which CUDA asks
+/// of every thread.
 cudaStream_t stream();
+cudaStream_t stream_of(Stream stream);
+/// The index of the device in use.
+int device_index();
+/// Waits until the work of all streams is done. Throws Error when some of it failed.
+void wait_for_all();
 
 /// The name of a kernel that is about to be launched, for the message of a later error.
 void note_launch(const char* name);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <mutex>
+#include <unordered_map>
 
 #include "core/allocation_owner.h"
 #include "core/cuda/device.cuh"
@@ -13,10 +14,7 @@ namespace {
 class DeviceAllocator final : public Allocator {
  public:
   DeviceAllocator() {
-    stream();  // chooses the device, whose pool it is
-    int device = 0;
-    NEMOCUBE_CUDA(cudaGetDevice(&device));
-    NEMOCUBE_CUDA(cudaDeviceGetDefaultMemPool(&pool_, device));
+    NEMOCUBE_CUDA(cudaDeviceGetDefaultMemPool(&pool_, device_index()));
     // By default the pool would give freed memory back to the system at every synchronisation.
     auto keep = std::numeric_limits<std::uint64_t>::max();
     NEMOCUBE_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
@@ -33,6 +31,7 @@ class DeviceAllocator final : public Allocator {
     if (error == cudaErrorMemoryAllocation) fail_for_want_of(bytes);
     check(error, "cudaMallocAsync");
     const std::lock_guard lock(mutex_);
+    if (OnStream::current() != Stream::compute) users_[block.data] |= bit(OnStream::current());
     owned_.add(block.owner, bytes);
     current_ += bytes;
     peak_ = std::max(peak_, current_);
@@ -41,15 +40,20 @@ class DeviceAllocator final : public Allocator {
 
   void free(const MemoryBlock& block) noexcept override {
     if (!block.data) return;
+    unsigned users = 0;
     {
       const std::lock_guard lock(mutex_);
       owned_.add(block.owner, -block.bytes);
       current_ -= block.bytes;
+      if (const auto found = users_.find(block.data); found != users_.end()) {
+        users = found->second;
+        users_.erase(found);
+      }
     }
     // Not checked: an error here is that of a kernel before it, which the next checked call reports, or means that
     // the process ends and CUDA has given all memory back already.
     try {
-      static_cast<void>(cudaFreeAsync(block.data, stream()));
+      static_cast<void>(cudaFreeAsync(block.data, last_of(users)));
     } catch (const Error&) {
     }
   }
@@ -66,12 +70,31 @@ class DeviceAllocator final : public Allocator {
     peak_ = current_;
   }
 
+  void note(const void* data, Stream user) {
+    if (!data || user == Stream::compute) return;
+    const std::lock_guard lock(mutex_);
+    users_[data] |= bit(user);
+  }
+
   void release_cache() override {
-    NEMOCUBE_CUDA(cudaStreamSynchronize(stream()));
+    wait_for_all();
     NEMOCUBE_CUDA(cudaMemPoolTrimTo(pool_, 0));
   }
 
  private:
+  static unsigned bit(Stream s) { return 1U << static_cast<unsigned>(s); }
+
+  // The stream on which a block is freed that compute and `users` have used: after the work of all of them.
+  static cudaStream_t last_of(unsigned users) {
+    Stream last = Stream::compute;
+    for (const Stream s : {Stream::copies, Stream::communication}) {
+      if ((users & bit(s)) == 0) continue;
+      wait_for_event(s, record_event(last));
+      last = s;
+    }
+    return stream_of(last);
+  }
+
   cudaError_t try_allocate(MemoryBlock& block) const {
     const cudaError_t error = cudaMallocAsync(&block.data, static_cast<std::size_t>(block.bytes), stream());
     if (error == cudaErrorMemoryAllocation) static_cast<void>(cudaGetLastError());  // forgets the error
@@ -92,15 +115,27 @@ class DeviceAllocator final : public Allocator {
   cudaMemPool_t pool_ = nullptr;
   std::int64_t current_ = 0, peak_ = 0;
   OwnedBytes owned_;
+  std::unordered_map<const void*, unsigned> users_;  // streams besides compute, of the blocks that have some
 };
 
 // Never destroyed: tensors with static lifetime may be freed last.
-Allocator& the_allocator() {
+DeviceAllocator& the_allocator() {
   static auto* allocator = new DeviceAllocator;
   return *allocator;
 }
 
-const Provide provided(device_allocator, the_allocator);
+Allocator& allocator_of(int index) {
+  static const int in_use = device_index();
+  expect(index == in_use, "memory of CUDA device ", index, " wanted, while device ", in_use, " is in use");
+  return the_allocator();
+}
+
+void note(const Tensor& t, Stream user) {
+  expect(t.device().is_cuda(), "use of a tensor on ", t.device(), " by a stream");
+  the_allocator().note(t.storage()->data(), user);
+}
+
+const Provide provided[] = {{device_allocator, allocator_of}, {note_use, note}};
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -6,8 +6,9 @@
 #include "core/cuda/module.h"
 #include "core/tensor.h"
 
-/// The CUDA device of this process, as the parts of the program see it that are not CUDA code. All work is queued on
-/// one stream, in the order of the calls. The host waits in synchronize() and where values come to host memory.
+/// The CUDA device of this process, as the parts of the program see it that are not CUDA code. Work is queued in the
+/// order of the calls, on one stream unless OnStream (core/cuda/streams.h) names another. The host waits in synchronize()
+/// and where values come to host memory.
 namespace nemocube::cuda {
 
 /// What `bench op` says of the device.
@@ -25,16 +26,18 @@ inline const Function<std::string()> device_problem("core/device_problem");
 /// use.
 inline const Function<void(int index)> use_device("core/use_device");
 inline const Function<DeviceDescription()> describe_device("core/describe_device");
-/// Waits until all work is done. Throws Error when some of it failed.
+/// Waits until all work of all streams is done. Throws Error when some of it failed.
 inline const Function<void()> synchronize("core/synchronize");
 /// Begin and end of the part of a program that a profiler looks at.
 inline const Function<void()> start_profiler("core/start_profiler"), stop_profiler("core/stop_profiler");
 
-/// Behind nemocube::allocator(): a stream-ordered pool. Freed memory serves later work on the stream at once.
-inline const Function<Allocator&()> device_allocator("core/allocator");
+/// Behind nemocube::allocator(): a stream-ordered pool, of device `index`; std::logic_error when another one is in use.
+/// Freed memory serves later work on its stream at once; where other streams used it (note_use), after their work.
+inline const Function<Allocator&(int index)> device_allocator("core/allocator");
 
 /// Behind Tensor::copy_from: `to` or `from` or both are on the device; shapes alike and not empty. Copies to the
-/// device take the values of `from` at the call; copies to the host wait until the values are there.
+/// device take the values of `from` at the call, by way of pinned memory (Staging), and do not wait for the device;
+/// copies to the host wait until the values are there.
 inline const Function<void(const Tensor& to, const Tensor& from)> copy("core/copy");
 /// Behind Tensor::fill and Tensor::zero, for a tensor on the device that is not empty.
 inline const Function<void(const Tensor& t, double value)> fill("core/fill");

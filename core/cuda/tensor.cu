@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "core/add_kernels.h"
@@ -40,20 +41,51 @@ __global__ void add_kernel(RowBlocks grid, Rows<T> y, Rows<T> a, Rows<B> b) {
   });
 }
 
+// Of `rows` rows, one after another in pinned memory, to the device.
+void upload_rows(std::byte* to, std::int64_t to_pitch, const std::byte* from, std::int64_t from_pitch,
+                 std::int64_t rows, std::int64_t row_bytes) {
+  Staging staging(rows * row_bytes);
+  for (std::int64_t r = 0; r < rows; ++r)
+    std::memcpy(staging.data() + r * row_bytes, from + r * from_pitch, static_cast<std::size_t>(row_bytes));
+  const auto width = static_cast<std::size_t>(row_bytes);
+  if (rows == 1)
+    NEMOCUBE_CUDA(cudaMemcpyAsync(to, staging.data(), width, cudaMemcpyHostToDevice, stream()));
+  else
+    NEMOCUBE_CUDA(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_pitch), staging.data(), width, width,
+                                    static_cast<std::size_t>(rows), cudaMemcpyHostToDevice, stream()));
+  staging.used_until(record_event(OnStream::current()));
+}
+
+// CUDA would wait for the stream before it takes the values of pageable memory. They go through pinned memory in pieces,
+// so that the pool needs no block as large as the largest tensor.
+void upload_bytes(const Tensor& to, const Tensor& from) {
+  constexpr std::int64_t piece = std::int64_t{4} << 20;
+  auto* target = static_cast<std::byte*>(to.address());
+  const std::byte* source = from.host_bytes();
+  const std::int64_t row_bytes = to.cols() * size_of(to.dtype()), rows = to.rows();
+  const std::int64_t to_pitch = to.row_stride() * size_of(to.dtype()),
+                     from_pitch = from.row_stride() * size_of(from.dtype());
+  const std::int64_t rows_at_once = std::max<std::int64_t>(1, piece / row_bytes);
+  for (std::int64_t r = 0; r < rows; r += rows_at_once) {
+    const std::int64_t count = std::min(rows_at_once, rows - r);
+    for (std::int64_t b = 0; b < row_bytes; b += piece)  // one time unless a row is longer than a piece
+      upload_rows(target + r * to_pitch + b, to_pitch, source + r * from_pitch + b, from_pitch, count,
+                  std::min(piece, row_bytes - b));
+  }
+}
+
 void copy_bytes(const Tensor& to, const Tensor& from) {
+  if (from.device().is_host()) return upload_bytes(to, from);
   const auto width = static_cast<std::size_t>(to.cols() * size_of(to.dtype()));
   const auto pitch = [width](const Tensor& t) {
     return t.rows() > 1 ? static_cast<std::size_t>(t.row_stride() * size_of(t.dtype())) : width;
   };
-  const auto kind = from.device().is_host() ? cudaMemcpyHostToDevice
-                    : to.device().is_host() ? cudaMemcpyDeviceToHost
-                                            : cudaMemcpyDeviceToDevice;
+  const auto kind = to.device().is_host() ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
   if (to.rows() == 1)
     NEMOCUBE_CUDA(cudaMemcpyAsync(to.address(), from.address(), width, kind, stream()));
   else
     NEMOCUBE_CUDA(cudaMemcpy2DAsync(to.address(), pitch(to), from.address(), pitch(from), width,
                                     static_cast<std::size_t>(to.rows()), kind, stream()));
-  // Host memory of tensors is pageable: CUDA has taken the values of a copy to the device when the call returns.
   if (kind == cudaMemcpyDeviceToHost) NEMOCUBE_CUDA(cudaStreamSynchronize(stream()));
 }
 

@@ -1,0 +1,73 @@
+#include <mutex>
+#include <vector>
+
+#include "core/cuda/device.cuh"
+#include "core/cuda/streams.h"
+#include "core/host_wait.h"
+
+namespace nemocube::cuda {
+namespace {
+
+/// Events to be used again: making one takes longer than recording it.
+struct FreeEvents {
+  std::mutex mutex;
+  std::vector<cudaEvent_t> events;
+};
+FreeEvents& free_events() {
+  static auto* all = new FreeEvents;  // never destroyed: events may be dropped last
+  return *all;
+}
+
+std::shared_ptr<void> new_event() {
+  FreeEvents& free = free_events();
+  cudaEvent_t event = nullptr;
+  {
+    const std::lock_guard lock(free.mutex);
+    if (!free.events.empty()) {
+      event = free.events.back();
+      free.events.pop_back();
+    }
+  }
+  if (!event) NEMOCUBE_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return {event, [&free](void* used) {
+            const std::lock_guard lock(free.mutex);
+            free.events.push_back(static_cast<cudaEvent_t>(used));
+          }};
+}
+
+cudaEvent_t event_of(const Event& event) { return static_cast<cudaEvent_t>(event.point.get()); }
+
+Event record(Stream on) {
+  cudaStream_t queue = stream_of(on);
+  Event event{new_event()};
+  NEMOCUBE_CUDA(cudaEventRecord(event_of(event), queue));
+  return event;
+}
+
+void wait(Stream on, const Event& event) {
+  if (event.point) NEMOCUBE_CUDA(cudaStreamWaitEvent(stream_of(on), event_of(event), 0));
+}
+
+bool reached(const Event& event) {
+  if (!event.point) return true;
+  stream();  // chooses the device for the thread
+  const cudaError_t state = cudaEventQuery(event_of(event));
+  if (state == cudaErrorNotReady) return false;
+  check(state, "cudaEventQuery");
+  return true;
+}
+
+void host_wait(const Event& event) {
+  if (!event.point) return;
+  stream();
+  count_host_wait();
+  NEMOCUBE_CUDA(cudaEventSynchronize(event_of(event)));
+}
+
+const Provide provided[] = {{record_event, record},
+                            {wait_for_event, wait},
+                            {event_reached, reached},
+                            {host_wait_for_event, host_wait}};
+
+}  // namespace
+}  // namespace nemocube::cuda
