@@ -3,25 +3,25 @@
 
 namespace nemocube {
 
-/// What the update of one parameter reads from the device and notes there, each [1] f64. No update waits for the
-/// host to know whether the step counts.
+/// What an update reads from the device and notes there, f64. No update waits for the host to know whether the step
+/// counts.
 struct UpdateGate {
-  Tensor grad_scale;  ///< multiplies the gradient first: the clip coefficient
-  Tensor go;          ///< 0: the update writes nothing, `finite` neither
-  Tensor finite;      ///< set to 0 when a number that was written is not finite, else left as it is
+  Tensor grad_scale;  ///< [1]: multiplies the gradient first: the clip coefficient
+  Tensor go;          ///< [1], 0: the update writes nothing, `finite` neither
+  Tensor finite;  ///< [n]: element i becomes 0 when a number written of parameter i is not finite, else stays
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
     for (const Tensor* t : {&grad_scale, &go, &finite}) fn(*t);
   }
 };
 
-/// Throws Error unless all three are [1] f64.
-void check_gate(const UpdateGate& gate);
+/// Throws Error unless the tensors are f64 of these shapes, and `finite` has an element for parameter `number`.
+void check_gate(const UpdateGate& gate, std::int64_t number = 0);
 
 namespace cpu {
 inline bool goes(const UpdateGate& gate) { return gate.go.item<double>() != 0; }
-inline void note_finite(const UpdateGate& gate, bool finite) {
-  if (!finite) *gate.finite.data<double>() = 0;
+inline void note_finite(const UpdateGate& gate, bool finite, std::int64_t number = 0) {
+  if (!finite) gate.finite.data<double>()[number] = 0;
 }
 }  // namespace cpu
 

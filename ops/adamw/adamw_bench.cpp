@@ -9,7 +9,8 @@ namespace {
 const AdamWOptions options{.lr = 1e-3, .weight_decay = 0.1, .step = 10};
 
 void step(const bench::OptimizerTensors& t) {
-  adamw_step(t.master, t.states[0], t.states[1], t.grad, t.model_copy, options, t.gate);
+  const AdamWRange range{t.master, t.states[0], t.states[1], t.grad, t.model_copy};
+  adamw_step({&range, 1}, options, adamw_schedule(options).to(t.master.device()), t.gate);
 }
 
 double definition(double master, double grad, std::span<const double> states) {

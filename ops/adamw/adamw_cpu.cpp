@@ -15,7 +15,8 @@ constexpr std::int64_t block = 4096, blocks_per_thread = 8;
 template <class T>
 struct Factors : AdamWFactors<T> {
   T scale;
-  Factors(const AdamWOptions& o, double grad_scale) : AdamWFactors<T>(o), scale(static_cast<T>(grad_scale)) {}
+  Factors(const AdamWFactors<T>& of_range, double grad_scale)
+      : AdamWFactors<T>(of_range), scale(static_cast<T>(grad_scale)) {}
 };
 
 template <bool with_l2, bool with_copy, class T>
@@ -44,13 +45,11 @@ bool update(T* __restrict w, T* __restrict m, T* __restrict v, const T* __restri
 }
 
 template <bool with_l2, bool with_copy, class T>
-bool step_as(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-             const Tensor& model_copy, const AdamWOptions& options, double grad_scale) {
-  const Factors<T> factors(options, grad_scale);
-  const std::int64_t n = master.numel();
-  T *w = master.data<T>(), *m = exp_avg.data<T>(), *v = exp_avg_sq.data<T>();
-  const T* g = grad.data<T>();
-  bf16* copy = with_copy ? model_copy.data<bf16>() : nullptr;
+bool step_as(const AdamWRange& r, const Factors<T>& factors) {
+  const std::int64_t n = r.master.numel();
+  T *w = r.master.data<T>(), *m = r.exp_avg.data<T>(), *v = r.exp_avg_sq.data<T>();
+  const T* g = r.grad.data<T>();
+  bf16* copy = with_copy ? r.model_copy.data<bf16>() : nullptr;
   std::atomic<bool> finite{true};
   parallel_for((n + block - 1) / block, blocks_per_thread, [&](std::int64_t first, std::int64_t last) {
     const std::int64_t begin = first * block, count = std::min(last * block, n) - begin;
@@ -62,22 +61,25 @@ bool step_as(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_
 }
 
 template <class T>
-bool choose(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-            const Tensor& model_copy, const AdamWOptions& o, double grad_scale) {
-  const bool l2 = !o.decoupled && o.weight_decay != 0, copy = model_copy.defined();
+bool step_range(const AdamWRange& r, const AdamWOptions& o, const double* schedule, double grad_scale) {
+  const Factors<T> factors({o, schedule, r}, grad_scale);
+  const bool l2 = !o.decoupled && schedule[1] * r.decay_factor != 0, copy = r.model_copy.defined();
   auto* step = l2 ? (copy ? step_as<true, true, T> : step_as<true, false, T>)
                   : (copy ? step_as<false, true, T> : step_as<false, false, T>);
-  return step(master, exp_avg, exp_avg_sq, grad, model_copy, o, grad_scale);
+  return step(r, factors);
 }
 
 }  // namespace
 
-void adamw_step(const Tensor& master, const Tensor& exp_avg, const Tensor& exp_avg_sq, const Tensor& grad,
-                const Tensor& model_copy, const AdamWOptions& options, const UpdateGate& gate) {
+void adamw_step(std::span<const AdamWRange> ranges, const AdamWOptions& options, const Tensor& schedule,
+                const UpdateGate& gate) {
   if (!goes(gate)) return;
-  auto* step = master.dtype() == DType::f64 ? choose<double> : choose<float>;
-  note_finite(gate,
-              step(master, exp_avg, exp_avg_sq, grad, model_copy, options, gate.grad_scale.item<double>()));
+  const auto* numbers = schedule.data<double>();
+  const auto scale = gate.grad_scale.item<double>();
+  for (const AdamWRange& range : ranges) {
+    auto* step = range.master.dtype() == DType::f64 ? step_range<double> : step_range<float>;
+    note_finite(gate, step(range, options, numbers, scale), range.number);
+  }
 }
 
 }  // namespace nemocube::cpu

@@ -16,11 +16,15 @@ using namespace nemocube::testing;
 
 namespace {
 
+void step_one(const AdamWRange& range, const AdamWOptions& o, const UpdateGate& gate) {
+  adamw_step({&range, 1}, o, adamw_schedule(o).to(range.master.device()), gate);
+}
+
 // A step through an open gate; returns whether everything written is finite.
 bool update(const Tensor& w, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& copy,
             const AdamWOptions& o, double grad_scale = 1) {
   const UpdateGate gate = open_gate(grad_scale, w.device());
-  adamw_step(w, m, v, grad, copy, o, gate);
+  step_one({w, m, v, grad, copy}, o, gate);
   return gate.finite.item<double>() != 0;
 }
 
@@ -163,6 +167,47 @@ TEST_CASE("adamw: views with neighbours stay inside their part" * doctest::test_
   }
 }
 
+TEST_CASE("adamw: many parameters in one call, each with its factors and its note of finiteness" *
+          doctest::test_suite("cuda")) {
+  const std::vector<Shape> shapes{{3}, {0}, {40, 70}, {1}, {5000}, {1024}, {7}};
+  for (const Device device : test_devices())
+    for (const bool decoupled : {true, false}) {
+      const AdamWOptions o{.lr = 0.01, .weight_decay = 0.1, .decoupled = decoupled, .step = 3};
+      std::vector<State> together, alone;
+      std::vector<AdamWRange> ranges;
+      const UpdateGate gate{open_gate(0.5, device).grad_scale, open_gate(1, device).go,
+                            Tensor::zeros({10}, DType::f64, device)};
+      gate.finite.fill(1);
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        const auto seed = 10 * static_cast<std::uint64_t>(i + 1);
+        for (auto* states : {&together, &alone})
+          states->emplace_back(shapes[i], DType::f32, seed, i % 2 == 0, device);
+        const Tensor grad = random_tensor(shapes[i], DType::f32, seed + 5).to(device);
+        if (i == 4) grad.narrow(0, 4999, 1).fill(HUGE_VAL);
+        const double lr = i % 3 == 0 ? 1 : 0.5, decay = i == 2 ? 0 : 2;
+        const State &t = together[i], &a = alone[i];
+        ranges.push_back({t.w, t.m, t.v, grad, t.copy, lr, decay, static_cast<std::int64_t>(9 - i)});
+        AdamWOptions own = o;
+        own.lr *= lr;
+        own.weight_decay *= decay;
+        update(a.w, a.m, a.v, grad, a.copy, own, 0.5);
+      }
+      for (const bool go : {false, true}) {
+        gate.go.fill(go);
+        adamw_step(ranges, o, adamw_schedule(o).to(device), gate);
+        CHECK(compare_bits(together[2].w, alone[2].w).ok == go);
+      }
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        CAPTURE(i);
+        CHECK_BITS(together[i].w, alone[i].w);
+        CHECK_BITS(together[i].m, alone[i].m);
+        CHECK_BITS(together[i].v, alone[i].v);
+        if (i % 2 == 0) CHECK_BITS(together[i].copy, alone[i].copy);
+      }
+      CHECK(gate.finite.to_vector() == std::vector<double>{1, 1, 1, 1, 1, 0, 1, 1, 1, 1});
+    }
+}
+
 TEST_CASE("adamw: bits do not depend on threads") {
   const int before = omp_get_max_threads();
   const Shape shape{200003};
@@ -221,8 +266,8 @@ TEST_CASE("adamw: behind a closed gate nothing is written" * doctest::test_suite
     const std::vector<Tensor> before{state.w.clone(), state.m.clone(), state.v.clone(), state.copy.clone()};
     const UpdateGate gate = open_gate(std::nan(""), device);
     gate.go.fill(0);
-    adamw_step(state.w, state.m, state.v, random_tensor({5000}, DType::f32, 4).to(device), state.copy, {},
-               gate);
+    step_one({state.w, state.m, state.v, random_tensor({5000}, DType::f32, 4).to(device), state.copy}, {},
+             gate);
     CHECK_BITS(state.w, before[0]);
     CHECK_BITS(state.m, before[1]);
     CHECK_BITS(state.v, before[2]);
@@ -237,7 +282,7 @@ TEST_CASE("adamw: a healthy update does not take back that numbers are not finit
     State state({10}, DType::f32, 3, false, device);
     const UpdateGate gate = open_gate(1, device);
     gate.finite.fill(0);
-    adamw_step(state.w, state.m, state.v, random_tensor({10}, DType::f32, 4).to(device), Tensor(), {}, gate);
+    step_one({state.w, state.m, state.v, random_tensor({10}, DType::f32, 4).to(device), {}}, {}, gate);
     CHECK(gate.finite.item<double>() == 0);
   }
 }
@@ -271,5 +316,15 @@ TEST_CASE("adamw: errors" * doctest::test_suite("cuda")) {
   CHECK_THROWS_AS(update(a, a, a, a, none, {.beta2 = -0.1}), Error);
   UpdateGate gate = open_gate();
   gate.go = Tensor::zeros({1}, DType::f32, Device::cpu);
-  CHECK_THROWS_AS(adamw_step(a, a.clone(), a.clone(), a.clone(), none, {}, gate), Error);
+  CHECK_THROWS_AS(step_one({a, a.clone(), a.clone(), a.clone(), none}, {}, gate), Error);
+  const AdamWRange second{.master = a,
+                          .exp_avg = a.clone(),
+                          .exp_avg_sq = a.clone(),
+                          .grad = a.clone(),
+                          .model_copy = {},
+                          .number = 1};
+  CHECK_THROWS_AS(step_one(second, {}, open_gate()), Error);  // the gate has one element
+  const AdamWRange first{a, a.clone(), a.clone(), a.clone(), none};
+  CHECK_THROWS_AS(adamw_step({&first, 1}, {}, Tensor::zeros({3}, DType::f64, Device::cpu), open_gate()),
+                  Error);
 }

@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "ops/update_gate.h"
 
 namespace nemocube {
@@ -11,7 +13,25 @@ struct SgdOptions {
   bool nesterov = false;
 };
 
-/// One step of gradient descent with momentum, without dampening, unless the gate is closed:
+/// One parameter of a step.
+struct SgdRange {
+  Tensor master, momentum_buffer, grad;
+  Tensor model_copy;                       ///< may be undefined
+  double lr_factor = 1, decay_factor = 1;  ///< on lr and weight_decay of the step
+  std::int64_t number = 0;                 ///< its element of UpdateGate::finite
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    fn(master), fn(momentum_buffer), fn(grad), fn(model_copy);
+  }
+};
+
+/// What changes from step to step, [3] f64 in host memory: lr, weight_decay, first (0 or 1). A step reads it from its
+/// device, so that the same work can be queued again with other values.
+Tensor sgd_schedule(const SgdOptions& options);
+
+/// One step of gradient descent with momentum, without dampening, of all ranges by one call of a kernel, unless the gate
+/// is closed. lr, weight_decay and first are those of `schedule`, lr and weight_decay times the factors of the range; the
+/// other numbers are those of `options`:
 ///
 ///   g <- grad_scale grad + weight_decay w
 ///   buffer <- g when first, else momentum buffer + g
@@ -26,7 +46,7 @@ struct SgdOptions {
 /// repeat     same bits for any number of threads
 /// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16 number
 ///            rounds to infinity) and momentum_buffer
-void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-              const Tensor& model_copy, const SgdOptions& options, const UpdateGate& gate);
+void sgd_step(std::span<const SgdRange> ranges, const SgdOptions& options, const Tensor& schedule,
+              const UpdateGate& gate);
 
 }  // namespace nemocube

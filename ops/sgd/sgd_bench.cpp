@@ -7,7 +7,8 @@ namespace {
 const SgdOptions options{.lr = 1e-4, .momentum = 0.9};
 
 void step(const bench::OptimizerTensors& t) {
-  sgd_step(t.master, t.states[0], t.grad, t.model_copy, options, t.gate);
+  const SgdRange range{t.master, t.states[0], t.grad, t.model_copy};
+  sgd_step({&range, 1}, options, sgd_schedule(options).to(t.master.device()), t.gate);
 }
 
 double definition(double master, double grad, std::span<const double> states) {

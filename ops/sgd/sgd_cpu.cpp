@@ -45,47 +45,50 @@ bool update(T* __restrict w, T* __restrict buffer, const T* __restrict grad, bf1
 }
 
 template <bool with_buffer, bool with_copy, class T>
-bool step_as(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-             const Tensor& model_copy, const SgdOptions& o, double grad_scale) {
+bool step_as(const SgdRange& r, const SgdOptions& o, const double* schedule, double grad_scale) {
   const Factors<T> factors{
-      .rate = static_cast<T>(o.lr),
+      .rate = static_cast<T>(schedule[0] * r.lr_factor),
       .scale = static_cast<T>(grad_scale),
-      .l2 = static_cast<T>(o.weight_decay),
+      .l2 = static_cast<T>(schedule[1] * r.decay_factor),
       .keep = static_cast<T>(o.momentum),
       .from_grad = static_cast<T>(o.nesterov ? 1 : 0),
       .from_buffer = static_cast<T>(o.nesterov ? o.momentum : 1),
   };
-  const std::int64_t n = master.numel();
-  T* w = master.data<T>();
-  const T* g = grad.data<T>();
-  T* buffer = with_buffer ? momentum_buffer.data<T>() : nullptr;
-  bf16* copy = with_copy ? model_copy.data<bf16>() : nullptr;
+  const bool first_step = schedule[2] != 0;
+  const std::int64_t n = r.master.numel();
+  T* w = r.master.data<T>();
+  const T* g = r.grad.data<T>();
+  T* buffer = with_buffer ? r.momentum_buffer.data<T>() : nullptr;
+  bf16* copy = with_copy ? r.model_copy.data<bf16>() : nullptr;
   std::atomic<bool> finite{true};
   parallel_for((n + block - 1) / block, blocks_per_thread, [&](std::int64_t begin, std::int64_t last) {
     const std::int64_t start = begin * block, count = std::min(last * block, n) - start;
     if (!update<with_buffer, with_copy>(w + start, with_buffer ? buffer + start : nullptr, g + start,
-                                        with_copy ? copy + start : nullptr, count, factors, o.first))
+                                        with_copy ? copy + start : nullptr, count, factors, first_step))
       finite = false;
   });
   return finite;
 }
 
 template <class T>
-bool choose(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad, const Tensor& model_copy,
-            const SgdOptions& o, double grad_scale) {
-  const bool copy = model_copy.defined();
+bool step_range(const SgdRange& r, const SgdOptions& o, const double* schedule, double grad_scale) {
+  const bool copy = r.model_copy.defined();
   auto* step = o.momentum != 0 ? (copy ? step_as<true, true, T> : step_as<true, false, T>)
                                : (copy ? step_as<false, true, T> : step_as<false, false, T>);
-  return step(master, momentum_buffer, grad, model_copy, o, grad_scale);
+  return step(r, o, schedule, grad_scale);
 }
 
 }  // namespace
 
-void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-              const Tensor& model_copy, const SgdOptions& options, const UpdateGate& gate) {
+void sgd_step(std::span<const SgdRange> ranges, const SgdOptions& options, const Tensor& schedule,
+              const UpdateGate& gate) {
   if (!goes(gate)) return;
-  auto* step = master.dtype() == DType::f64 ? choose<double> : choose<float>;
-  note_finite(gate, step(master, momentum_buffer, grad, model_copy, options, gate.grad_scale.item<double>()));
+  const auto* numbers = schedule.data<double>();
+  const auto scale = gate.grad_scale.item<double>();
+  for (const SgdRange& range : ranges) {
+    auto* step = range.master.dtype() == DType::f64 ? step_range<double> : step_range<float>;
+    note_finite(gate, step(range, options, numbers, scale), range.number);
+  }
 }
 
 }  // namespace nemocube::cpu

@@ -6,8 +6,8 @@
 namespace nemocube {
 
 namespace cpu {
-void sgd_step(const Tensor& master, const Tensor& momentum_buffer, const Tensor& grad,
-              const Tensor& model_copy, const SgdOptions& options, const UpdateGate& gate);
+void sgd_step(std::span<const SgdRange> ranges, const SgdOptions& options, const Tensor& schedule,
+              const UpdateGate& gate);
 
 }  // namespace cpu
 

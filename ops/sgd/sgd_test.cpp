@@ -15,11 +15,15 @@ using namespace nemocube::testing;
 
 namespace {
 
+void step_one(const SgdRange& range, const SgdOptions& o, const UpdateGate& gate) {
+  sgd_step({&range, 1}, o, sgd_schedule(o), gate);
+}
+
 // A step through an open gate; returns whether everything written is finite.
 bool update(const Tensor& w, const Tensor& buffer, const Tensor& grad, const Tensor& copy,
             const SgdOptions& o, double grad_scale = 1) {
   const UpdateGate gate = open_gate(grad_scale);
-  sgd_step(w, buffer, grad, copy, o, gate);
+  step_one({w, buffer, grad, copy}, o, gate);
   return gate.finite.item<double>() != 0;
 }
 
@@ -83,6 +87,34 @@ TEST_CASE("sgd: elementwise against a plain f64 loop") {
         }
 }
 
+TEST_CASE("sgd: many parameters in one call, each with its factors and its note of finiteness") {
+  const SgdOptions o{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.2};
+  std::vector<SgdRange> ranges;
+  std::vector<Tensor> weights, wanted;
+  UpdateGate gate = open_gate(0.5);
+  gate.finite = Tensor::zeros({4}, DType::f64, Device::cpu);
+  gate.finite.fill(1);
+  for (const std::int64_t i : {0, 1, 2}) {
+    const auto seed = static_cast<std::uint64_t>(10 * i);
+    const double lr = i == 1 ? 0.5 : 1, decay = i == 2 ? 0 : 2;
+    const Shape shape{i == 0 ? 0 : 500 * i};
+    const Tensor w = random_tensor(shape, DType::f32, seed),
+                 buffer = random_tensor(shape, DType::f32, seed + 1),
+                 grad = random_tensor(shape, DType::f32, seed + 2);
+    if (i == 2) grad.narrow(0, 999, 1).fill(HUGE_VAL);
+    weights.push_back(w);
+    wanted.push_back(w.clone());
+    SgdOptions own = o;
+    own.lr *= lr;
+    own.weight_decay *= decay;
+    update(wanted.back(), buffer.clone(), grad, {}, own, 0.5);
+    ranges.push_back({w, buffer, grad, {}, lr, decay, 3 - i});
+  }
+  sgd_step(ranges, o, sgd_schedule(o), gate);
+  for (std::size_t i = 0; i < 3; ++i) CHECK_BITS(weights[i], wanted[i]);
+  CHECK(gate.finite.to_vector() == std::vector<double>{1, 0, 1, 1});
+}
+
 TEST_CASE("sgd: bits do not depend on threads") {
   const int before = omp_get_max_threads();
   const Shape shape{200003};
@@ -126,7 +158,7 @@ TEST_CASE("sgd: behind a closed gate nothing is written") {
   const std::vector<Tensor> before{w.clone(), buffer.clone(), copy.clone()};
   const UpdateGate gate = open_gate(std::nan(""));
   gate.go.fill(0);
-  sgd_step(w, buffer, random_tensor({5000}, DType::f32, 3), copy, {.momentum = 0.9}, gate);
+  step_one({w, buffer, random_tensor({5000}, DType::f32, 3), copy}, {.momentum = 0.9}, gate);
   CHECK_BITS(w, before[0]);
   CHECK_BITS(buffer, before[1]);
   CHECK_BITS(copy, before[2]);
@@ -154,5 +186,5 @@ TEST_CASE("sgd: errors") {
   CHECK_THROWS_AS(update(a, a, a, none, {.nesterov = true}), Error);
   UpdateGate gate = open_gate();
   gate.finite = Tensor();
-  CHECK_THROWS_AS(sgd_step(a, none, a.clone(), none, {}, gate), Error);
+  CHECK_THROWS_AS(step_one({a, none, a.clone(), none}, {}, gate), Error);
 }

@@ -30,33 +30,41 @@ std::vector<Tensor> Optimizer::gradients() const {
 }
 
 void Optimizer::step(double lr, double weight_decay, const UpdateGate& gate) {
-  const std::vector<Tensor> grads = gradients();
-  const std::int64_t step = steps_ + 1;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    const Tensor copy = slot.master.same_storage(slot.parameter->own) ? Tensor() : slot.parameter->own;
-    UpdateGate own = gate;
-    own.finite = gate.finite.narrow(0, slot.parameter->number, 1);
-    const double slot_lr = lr * slot.factors.lr, slot_decay = weight_decay * slot.factors.weight_decay;
-    if (options_.kind == OptimizerKind::sgd) {
-      SgdOptions o;
-      o.lr = slot_lr;
-      o.momentum = options_.momentum;
-      o.weight_decay = slot_decay;
-      o.first = step == 1;
-      o.nesterov = options_.nesterov;
-      sgd_step(slot.master, slot.first, grads[i], copy, o, own);
-    } else {
-      AdamWOptions o;
-      o.lr = slot_lr;
-      o.beta1 = options_.beta1;
-      o.beta2 = options_.beta2;
-      o.eps = options_.eps;
-      o.weight_decay = slot_decay;
-      o.decoupled = options_.kind == OptimizerKind::adamw;
-      o.step = step;
-      adamw_step(slot.master, slot.first, slot.second, grads[i], copy, o, own);
-    }
+  if (slots_.empty()) return;
+  const auto copy_of = [](const Slot& slot) {
+    return slot.master.same_storage(slot.parameter->own) ? Tensor() : slot.parameter->own;
+  };
+  // One tensor that lasts, so that the same work could be queued again.
+  const auto set_schedule = [this](const Tensor& values) {
+    if (!schedule_) schedule_ = Tensor::empty(values.shape(), values.dtype(), slots_[0].master.device());
+    schedule_.copy_from(values);
+  };
+  if (options_.kind == OptimizerKind::sgd) {
+    const SgdOptions o{.lr = lr,
+                       .momentum = options_.momentum,
+                       .weight_decay = weight_decay,
+                       .first = steps_ == 0,
+                       .nesterov = options_.nesterov};
+    std::vector<SgdRange> ranges;
+    for (const Slot& s : slots_)
+      ranges.push_back({s.master, s.first, s.parameter->gradient(), copy_of(s), s.factors.lr,
+                        s.factors.weight_decay, s.parameter->number});
+    set_schedule(sgd_schedule(o));
+    sgd_step(ranges, o, schedule_, gate);
+  } else {
+    const AdamWOptions o{.lr = lr,
+                         .beta1 = options_.beta1,
+                         .beta2 = options_.beta2,
+                         .eps = options_.eps,
+                         .weight_decay = weight_decay,
+                         .decoupled = options_.kind == OptimizerKind::adamw,
+                         .step = steps_ + 1};
+    std::vector<AdamWRange> ranges;
+    for (const Slot& s : slots_)
+      ranges.push_back({s.master, s.first, s.second, s.parameter->gradient(), copy_of(s), s.factors.lr,
+                        s.factors.weight_decay, s.parameter->number});
+    set_schedule(adamw_schedule(o));
+    adamw_step(ranges, o, schedule_, gate);
   }
 }
 

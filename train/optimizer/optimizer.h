@@ -64,6 +64,7 @@ class Optimizer {
   };
   OptimizerOptions options_;
   std::vector<Slot> slots_;
+  Tensor schedule_;  // of the operation: what changes from step to step
   std::int64_t steps_ = 0;
 };
 
