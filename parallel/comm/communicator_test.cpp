@@ -38,7 +38,7 @@ TEST_CASE("self: every operation copies what one rank keeps") {
   const Tensor t = three.clone(), out = Tensor::zeros({3}, DType::f32, Device::cpu);
   self->all_reduce(t);
   self->broadcast(t, 0);
-  self->barrier();
+  self->host_barrier();
   CHECK(t.to_vector() == want);
   self->all_gather(out, t);
   CHECK(out.to_vector() == want);

@@ -55,13 +55,10 @@ TEST_CASE("used groups: those of the plan and the model alone") {
   CHECK(std::ranges::includes(names, dense));
   CHECK(names.contains("ep") == moe);
   CHECK_FALSE(names.contains("dp_shard_cp"));
-  CHECK_FALSE(names.contains("kv_replicas"));
   plan.data.level = ZeroLevel::gradients;
-  plan.grid.tp = 2;
   names = used_groups(plan, config);
   CHECK(names.contains("dp_shard_cp"));
   CHECK(names.contains("dp_replicate"));
-  CHECK(names.contains("state_replicas"));
   for (const char* never : {"mp", "optimizer", "embd", "tp_ep_pp", "tp_dp", "dp_shard"})
     CHECK_FALSE(names.contains(never));
 }
