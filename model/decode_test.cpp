@@ -13,18 +13,19 @@ Tensor prefill_logits(NemotronH& model, const TestBatch& b) { return model.logit
 // they belong in `logits` [tokens, vocabulary].
 void feed(NemotronH& model, const TestBatch& b, DecodeState& state, std::int64_t from, std::int64_t to,
           const Tensor& logits) {
-  Sequences cut;
+  std::vector<std::int64_t> lengths;
   std::vector<std::int64_t> ids, rows;
   for (std::int64_t i = 0; i < b.sequences.count(); ++i) {
     for (std::int64_t t = from; t < std::min(to, b.sequences.length(i)); ++t) {
       rows.push_back(b.sequences.begin(i) + t);
       ids.push_back(b.ids.data<std::int64_t>()[rows.back()]);
     }
-    cut.offsets.push_back(static_cast<std::int64_t>(ids.size()));
+    lengths.push_back(std::max<std::int64_t>(0, std::min(to, b.sequences.length(i)) - from));
   }
   Context ctx;
   const auto count = static_cast<std::int64_t>(ids.size());
-  const Tensor out = model.logits(model.hidden(ctx, Tensor::from(ids, {count}), cut, &state).value());
+  const Tensor out = model.logits(
+      model.hidden(ctx, Tensor::from(ids, {count}), Sequences::of_lengths(lengths), &state).value());
   for (std::int64_t r = 0; r < count; ++r)
     logits.narrow(0, rows[static_cast<std::size_t>(r)], 1).copy_from(out.narrow(0, r, 1));
 }

@@ -3,24 +3,42 @@
 #include <algorithm>
 
 namespace nemocube {
+namespace {
 
-Sequences Sequences::uniform(std::int64_t count, std::int64_t length) {
-  Sequences s;
-  for (std::int64_t i = 1; i <= count; ++i) s.offsets.push_back(i * length);
-  return s;
+Tensor uploaded(const std::vector<std::int64_t>& values, Device device) {
+  return Tensor::from(values, {std::ssize(values)}).to(device);
 }
 
-Sequences Sequences::of_lengths(std::span<const std::int64_t> lengths) {
-  Sequences s;
-  for (const std::int64_t n : lengths) s.offsets.push_back(s.offsets.back() + n);
-  return s;
+}  // namespace
+
+Sequences::Sequences() : Sequences(std::vector<std::int64_t>{0}) {}
+
+Sequences::Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions) {
+  const auto data = std::make_shared<Data>();
+  data->offsets = std::move(offsets);
+  data->positions = std::move(positions);
+  data_ = data;
+}
+
+Sequences Sequences::uniform(std::int64_t count, std::int64_t length) {
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t i = 1; i <= count; ++i) offsets.push_back(i * length);
+  return Sequences(std::move(offsets));
+}
+
+Sequences Sequences::of_lengths(std::span<const std::int64_t> lengths, std::span<const std::int64_t> starts) {
+  std::vector<std::int64_t> offsets{0}, positions;
+  for (const std::int64_t n : lengths) offsets.push_back(offsets.back() + n);
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    for (std::int64_t t = 0; t < lengths[i]; ++t) positions.push_back(starts[i] + t);
+  return Sequences(std::move(offsets), std::move(positions));
 }
 
 Sequences Sequences::from_ids(std::span<const std::int64_t> ids) {
-  Sequences s;
+  std::vector<std::int64_t> offsets{0};
   for (std::size_t t = 1; t <= ids.size(); ++t)
-    if (t == ids.size() || ids[t] != ids[t - 1]) s.offsets.push_back(static_cast<std::int64_t>(t));
-  return s;
+    if (t == ids.size() || ids[t] != ids[t - 1]) offsets.push_back(static_cast<std::int64_t>(t));
+  return Sequences(std::move(offsets));
 }
 
 std::int64_t Sequences::longest() const {
@@ -29,11 +47,40 @@ std::int64_t Sequences::longest() const {
   return most;
 }
 
+const std::vector<std::int64_t>& Sequences::positions() const {
+  if (!data_->positions.empty()) return data_->positions;
+  return derived<std::vector<std::int64_t>>(Device::cpu, {}, [&] {
+    std::vector<std::int64_t> positions;
+    for (std::int64_t i = 0; i < count(); ++i)
+      for (std::int64_t t = 0; t < length(i); ++t) positions.push_back(t);
+    return positions;
+  });
+}
+
 void Sequences::check(std::string_view what, std::int64_t tokens) const {
-  require(!offsets.empty() && offsets.front() == 0, what, ": sequence offsets must start at 0");
-  require(std::ranges::is_sorted(offsets), what, ": sequence offsets must ascend");
-  require(offsets.back() == tokens, what, ": sequences cover ", offsets.back(), " tokens, the input has ",
+  require(!offsets().empty() && offsets().front() == 0, what, ": sequence offsets must start at 0");
+  require(std::ranges::is_sorted(offsets()), what, ": sequence offsets must ascend");
+  require(offsets().back() == tokens, what, ": sequences cover ", offsets().back(), " tokens, the input has ",
           tokens);
+}
+
+const SequenceTable& Sequences::on(Device device) const {
+  return derived<SequenceTable>(device, {}, [&] { return SequenceTable{uploaded(offsets(), device)}; });
+}
+
+const Tensor& Sequences::positions_on(Device device) const {
+  return derived<Tensor>(device, {}, [&] { return uploaded(positions(), device); });
+}
+
+const void* Sequences::find_or_make(std::type_index type, Device device, const std::vector<std::int64_t>& key,
+                                    const std::function<std::shared_ptr<const void>()>& make) const {
+  const Tables& tables = data_->tables;
+  const std::lock_guard lock(tables.mutex);
+  for (const Tables::Entry& e : tables.entries)
+    if (e.type == type && e.device == device && e.key == key) return e.value.get();
+  const std::shared_ptr<const void> value = make();
+  tables.entries.push_back({type, device, key, value});
+  return value.get();
 }
 
 }  // namespace nemocube

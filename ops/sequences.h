@@ -1,32 +1,97 @@
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
+#include <typeindex>
+#include <typeinfo>
 #include <vector>
 
-#include "core/error.h"
+#include "core/tensor.h"
 
 namespace nemocube {
 
-/// How the token rows of a batch are cut into sequences: sequence i holds rows [offsets[i], offsets[i + 1]).
-/// A rectangular batch of B rows of S tokens is B sequences of S; a packed batch has any lengths. Operations
-/// along the sequence (convolution, scan, attention) start afresh at every offset. Other libraries call the
-/// offsets cu_seqlens.
-struct Sequences {
-  std::vector<std::int64_t> offsets{0};
+/// Sequences as a kernel gets them: tables on its device.
+struct SequenceTable {
+  Tensor offsets;  ///< [sequences + 1] i64: sequence i holds rows [offsets[i], offsets[i + 1])
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    fn(offsets);
+  }
+  std::int64_t count() const { return offsets.numel() - 1; }
+  /// For kernels of the CPU.
+  std::int64_t begin(std::int64_t i) const { return offsets.data<std::int64_t>()[i]; }
+  std::int64_t end(std::int64_t i) const { return begin(i + 1); }
+  std::int64_t length(std::int64_t i) const { return end(i) - begin(i); }
+};
 
+/// The rows of a microbatch: how its token rows are cut into sequences, and everything that follows from that. Sequence
+/// i holds rows [offset i, offset i + 1). A rectangular batch of B rows of S tokens is B sequences of S; a packed batch
+/// has any lengths. Operations along the sequence (convolution, scan, attention) start afresh at every offset. Other
+/// libraries call the offsets cu_seqlens.
+///
+/// The offsets never change. Copies share them, and with them the tables that follow from them: tensors on a device,
+/// chunks of a scan, the rows that each rank has. Each table is made once, when it is first asked for; every layer,
+/// forward and backward, uses it again.
+///
+/// Batches of different lengths can have tables of the same sizes: a sequence may be empty, so that places for sequences
+/// may stay unused.
+class Sequences {
+ public:
+  Sequences();  ///< none
+  /// `positions`: of each row in its sequence, where a rank has only some of the rows or a call continues sequences;
+  /// without them the rows of a sequence have the positions 0, 1, 2, ...
+  explicit Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions = {});
   static Sequences uniform(std::int64_t count, std::int64_t length);
-  static Sequences of_lengths(std::span<const std::int64_t> lengths);
+  /// `starts`: positions of the first rows, where sequences continue; none: 0.
+  static Sequences of_lengths(std::span<const std::int64_t> lengths,
+                              std::span<const std::int64_t> starts = {});
   /// From one id for each token: a new sequence starts wherever the id changes.
   static Sequences from_ids(std::span<const std::int64_t> ids);
 
-  std::int64_t count() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
-  std::int64_t tokens() const { return offsets.back(); }
-  std::int64_t begin(std::int64_t i) const { return offsets[static_cast<std::size_t>(i)]; }
-  std::int64_t end(std::int64_t i) const { return offsets[static_cast<std::size_t>(i) + 1]; }
+  const std::vector<std::int64_t>& offsets() const { return data_->offsets; }
+  std::int64_t count() const { return static_cast<std::int64_t>(offsets().size()) - 1; }
+  std::int64_t tokens() const { return offsets().back(); }
+  std::int64_t begin(std::int64_t i) const { return offsets()[static_cast<std::size_t>(i)]; }
+  std::int64_t end(std::int64_t i) const { return offsets()[static_cast<std::size_t>(i) + 1]; }
   std::int64_t length(std::int64_t i) const { return end(i) - begin(i); }
   std::int64_t longest() const;
+  /// Of each row in its sequence.
+  const std::vector<std::int64_t>& positions() const;
   /// Throws Error naming `what` unless the offsets ascend from 0 to `tokens`.
   void check(std::string_view what, std::int64_t tokens) const;
+
+  const SequenceTable& on(Device device) const;
+  const Tensor& positions_on(Device device) const;  ///< [rows] i64
+
+  /// What follows from the offsets and from `key`, of type T on `device`: make() at the first call, the same object
+  /// afterwards. It lives as long as these sequences and must not hold them.
+  template <class T, class Make>
+  const T& derived(Device device, const std::vector<std::int64_t>& key, Make&& make) const {
+    const auto made = [&]() -> std::shared_ptr<const void> { return std::make_shared<const T>(make()); };
+    return *static_cast<const T*>(find_or_make(typeid(T), device, key, made));
+  }
+
+ private:
+  /// Everything that was derived.
+  struct Tables {
+    struct Entry {
+      std::type_index type;
+      Device device;
+      std::vector<std::int64_t> key;
+      std::shared_ptr<const void> value;
+    };
+    mutable std::recursive_mutex mutex;  // make() may derive, too
+    mutable std::vector<Entry> entries;
+  };
+  struct Data {
+    std::vector<std::int64_t> offsets, positions;  // positions: empty where they follow from the offsets
+    Tables tables;
+  };
+  const void* find_or_make(std::type_index type, Device device, const std::vector<std::int64_t>& key,
+                           const std::function<std::shared_ptr<const void>()>& make) const;
+  std::shared_ptr<const Data> data_;
 };
 
 }  // namespace nemocube

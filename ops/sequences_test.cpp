@@ -2,18 +2,23 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "tests/support/devices.h"
+
 using namespace nemocube;
+using namespace nemocube::testing;
 
 using Offsets = std::vector<std::int64_t>;
 
 TEST_CASE("sequences: from counts, lengths and ids") {
-  CHECK(Sequences::uniform(3, 4).offsets == Offsets{0, 4, 8, 12});
-  CHECK(Sequences::uniform(0, 4).offsets == Offsets{0});
-  CHECK(Sequences::of_lengths(Offsets{2, 0, 3}).offsets == Offsets{0, 2, 2, 5});
+  CHECK(Sequences::uniform(3, 4).offsets() == Offsets{0, 4, 8, 12});
+  CHECK(Sequences::uniform(0, 4).offsets() == Offsets{0});
+  CHECK(Sequences::of_lengths(Offsets{2, 0, 3}).offsets() == Offsets{0, 2, 2, 5});
   CHECK(Sequences::of_lengths(Offsets{2, 0, 3}).longest() == 3);
-  CHECK(Sequences::from_ids(Offsets{}).offsets == Offsets{0});
-  CHECK(Sequences::from_ids(Offsets{7}).offsets == Offsets{0, 1});
-  CHECK(Sequences::from_ids(Offsets{1, 1, 2, 1, 1, 1}).offsets == Offsets{0, 2, 3, 6});
+  CHECK(Sequences::from_ids(Offsets{}).offsets() == Offsets{0});
+  CHECK(Sequences::from_ids(Offsets{7}).offsets() == Offsets{0, 1});
+  CHECK(Sequences::from_ids(Offsets{1, 1, 2, 1, 1, 1}).offsets() == Offsets{0, 2, 3, 6});
   const Sequences packed = Sequences::from_ids(Offsets{5, 5, 5, 6});
   CHECK(packed.count() == 2);
   CHECK(packed.tokens() == 4);
@@ -24,7 +29,39 @@ TEST_CASE("sequences: from counts, lengths and ids") {
 TEST_CASE("sequences: offsets that do not ascend to the number of tokens are refused") {
   CHECK_NOTHROW(Sequences::uniform(2, 3).check("x", 6));
   CHECK_THROWS_WITH_AS(Sequences::uniform(2, 3).check("x", 7), doctest::Contains("x: "), Error);
-  CHECK_THROWS_AS((Sequences{{0, 3, 2, 4}}.check("x", 4)), Error);
-  CHECK_THROWS_AS((Sequences{{1, 4}}.check("x", 4)), Error);
-  CHECK_THROWS_AS((Sequences{{}}.check("x", 0)), Error);
+  CHECK_THROWS_AS(Sequences({0, 3, 2, 4}).check("x", 4), Error);
+  CHECK_THROWS_AS(Sequences({1, 4}).check("x", 4), Error);
+  CHECK_THROWS_AS(Sequences(Offsets()).check("x", 0), Error);
+}
+
+TEST_CASE("sequences: positions of rows, of pieces and where sequences continue") {
+  CHECK(Sequences::of_lengths(Offsets{2, 0, 3}).positions() == Offsets{0, 1, 0, 1, 2});
+  CHECK(Sequences::of_lengths(Offsets{1, 0, 2}, Offsets{7, 5, 0}).positions() == Offsets{7, 0, 1});
+  CHECK(Sequences({0, 2, 3}, {4, 9, 1}).positions() == Offsets{4, 9, 1});
+  CHECK(Sequences().positions().empty());
+}
+
+TEST_CASE("sequences: tables on every device, made once" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    CAPTURE(device);
+    const Sequences sequences = Sequences::of_lengths(Offsets{2, 0, 3}), copy = sequences;
+    CHECK(sequences.on(device).offsets.device() == device);
+    CHECK(sequences.on(device).offsets.to_vector() == std::vector<double>{0, 2, 2, 5});
+    CHECK(sequences.positions_on(device).to_vector() == std::vector<double>{0, 1, 0, 1, 2});
+    CHECK(&copy.on(device) == &sequences.on(device));
+    int made = 0;
+    const auto longest = [&](std::int64_t at_least) {
+      return sequences.derived<std::int64_t>(device, {at_least}, [&] {
+        ++made;
+        return std::max(at_least, sequences.longest());
+      });
+    };
+    CHECK(longest(1) == 3);
+    CHECK(longest(9) == 9);
+    CHECK(longest(1) == 3);
+    CHECK(made == 2);
+  }
+  const Sequences none = Sequences::uniform(0, 4);
+  CHECK(none.on(Device::cpu).count() == 0);
+  CHECK(&none.on(Device::cpu) != &Sequences::uniform(0, 4).on(Device::cpu));
 }

@@ -44,7 +44,7 @@ TEST_CASE("batch: without padding") {
   const TokenBatch tokens = without_padding(collate(rows, 77));
   CHECK(values(tokens.ids) == Ids{1, 2, 3, 5, 6, 7, 8, 9});
   CHECK(values(tokens.labels) == Ids{x, 3, 4, 6, x, 8, x, x});
-  CHECK(tokens.sequences.offsets == Ids{0, 3, 5, 7, 8});
+  CHECK(tokens.sequences.offsets() == Ids{0, 3, 5, 7, 8});
   tokens.sequences.check("batch", 8);
   CHECK(tokens.label_tokens == 4);
 }

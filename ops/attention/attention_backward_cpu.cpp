@@ -167,7 +167,7 @@ constexpr std::int64_t most_span_bytes = std::int64_t{32} << 20;
 
 std::int64_t most_keys(const AttentionInputs& in) {
   std::int64_t most = 0;
-  for (const AttentionPair& pair : in.pairs) most = std::max(most, pair.keys.size());
+  for (const AttentionPair& pair : in.pairs.in_table()) most = std::max(most, pair.keys.size());
   return most;
 }
 
@@ -178,7 +178,7 @@ bool whole_spans(const AttentionInputs& in, const Geometry& g) {
   const std::int64_t row_bytes = g.head_dim * size_of(accumulate_dtype(in.q.dtype()));
   if (4 * most_keys(in) * row_bytes > most_span_bytes) return false;
   const std::int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-  const std::int64_t spans = std::ssize(in.pairs) * g.kv_heads;
+  const std::int64_t spans = std::ssize(in.pairs.in_table()) * g.kv_heads;
   return 5 * threads * ((spans + threads - 1) / threads) <= 7 * spans;
 }
 
@@ -187,9 +187,10 @@ bool whole_spans(const AttentionInputs& in, const Geometry& g) {
 void attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
                         const AttentionInputs& in, Into how) {
   const Geometry g(in);
-  const std::int64_t spans = std::ssize(in.pairs) * g.kv_heads, longest = most_keys(in);
+  const std::span pairs = in.pairs.in_table();
+  const std::int64_t spans = std::ssize(pairs) * g.kv_heads, longest = most_keys(in);
   const auto pair = [&](std::int64_t i) -> const AttentionPair& {
-    return in.pairs[static_cast<std::size_t>(i)];
+    return pairs[static_cast<std::size_t>(i)];
   };
   visit_float("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) {
     using Pass = Backward<T>;

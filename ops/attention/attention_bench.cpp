@@ -25,7 +25,7 @@ struct Work {
 /// every query head, times head_dim.
 double multiply_adds(const AttentionInputs& in) {
   double pairs = 0;
-  for (const AttentionPair& pair : in.pairs) {
+  for (const AttentionPair& pair : in.pairs.list()) {
     const auto q = static_cast<double>(pair.queries.size()), k = static_cast<double>(pair.keys.size());
     pairs += in.options.causal ? q * (k - q) + q * (q + 1) / 2 : q * k;
   }
@@ -43,8 +43,10 @@ std::shared_ptr<Work> prepare(const AttentionOptions& options, const Sequences& 
            options,
            false,
            {}};
+  std::vector<AttentionPair> pairs;
   for (std::int64_t i = 0; i < q_seqs.count(); ++i)
-    w->in.pairs.push_back({{q_seqs.begin(i), q_seqs.end(i)}, {kv_seqs.begin(i), kv_seqs.end(i)}});
+    pairs.push_back({{q_seqs.begin(i), q_seqs.end(i)}, {kv_seqs.begin(i), kv_seqs.end(i)}});
+  w->in.pairs = {std::move(pairs), Device::cpu};
   w->out = {Tensor::empty(q_shape, dtype, Device::cpu),
             Tensor::empty({q_shape[0], options.heads}, accumulate_dtype(dtype), Device::cpu)};
   w->d_o = normal(q_shape, dtype, "do");

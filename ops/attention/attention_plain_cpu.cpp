@@ -42,8 +42,9 @@ struct Plain {
   template <class Fn>
   void for_heads(Fn&& fn) const {
     const std::int64_t n = options.kv_heads;
-    parallel_for(std::ssize(in.pairs) * n, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) fn(in.pairs[static_cast<std::size_t>(i / n)], i % n);
+    const std::span pairs = in.pairs.in_table();
+    parallel_for(std::ssize(pairs) * n, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) fn(pairs[static_cast<std::size_t>(i / n)], i % n);
     });
   }
 

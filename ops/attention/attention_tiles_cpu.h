@@ -102,8 +102,9 @@ inline std::int64_t hidden_columns(const Geometry& g, const Span& span, const Bl
 /// the work.
 class Blocks {
  public:
-  Blocks(const AttentionInputs& in, const Geometry& g) : in_(in), g_(g), start_{0} {
-    for (const AttentionPair& pair : in.pairs) start_.push_back(start_.back() + blocks_of(pair) * g.kv_heads);
+  Blocks(const AttentionInputs& in, const Geometry& g)
+      : in_(in), pairs_(in.pairs.in_table()), g_(g), start_{0} {
+    for (const AttentionPair& pair : pairs_) start_.push_back(start_.back() + blocks_of(pair) * g.kv_heads);
   }
   std::int64_t blocks_of(const AttentionPair& pair) const {
     return (pair.queries.size() + g_.queries - 1) / g_.queries;
@@ -116,7 +117,7 @@ class Blocks {
       auto&& fn = make();
       for (std::int64_t i = begin; i < end; ++i) {
         const auto p = static_cast<std::size_t>(std::ranges::upper_bound(start_, i) - start_.begin()) - 1;
-        const AttentionPair& pair = in_.pairs[p];
+        const AttentionPair& pair = pairs_[p];
         const std::int64_t local = i - start_[p], n = blocks_of(pair), b = local % n;
         const Span span(in_, pair, local / n);
         fn(span, Block(g_, span, b % 2 ? n - 1 - b / 2 : b / 2));
@@ -126,6 +127,7 @@ class Blocks {
 
  private:
   const AttentionInputs& in_;
+  std::span<const AttentionPair> pairs_;
   const Geometry& g_;
   std::vector<std::int64_t> start_;
 };

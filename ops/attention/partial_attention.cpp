@@ -1,6 +1,9 @@
 #include "ops/attention/partial_attention.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "core/profile.h"
 #include "core/variants.h"
@@ -34,13 +37,31 @@ void check_pairs(const AttentionInputs& in) {
   const auto inside = [](const Range& range, const Tensor& rows) {
     return range.begin >= 0 && range.begin <= range.end && range.end <= rows.dim(0);
   };
-  for (const AttentionPair& pair : in.pairs)
+  for (const AttentionPair& pair : in.pairs.list())
     expect(inside(pair.queries, in.q) && inside(pair.keys, in.k), "attention: queries [", pair.queries.begin,
            ", ", pair.queries.end, ") of ", in.q.dim(0), ", keys [", pair.keys.begin, ", ", pair.keys.end,
            ") of ", in.k.dim(0));
 }
 
 }  // namespace
+
+AttentionPairs::AttentionPairs(std::vector<AttentionPair> pairs, Device device) : list_(std::move(pairs)) {
+  if (list_.empty()) return;
+  const Tensor table = Tensor::empty({std::ssize(list_), 4}, DType::i64, Device::cpu);
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    const auto& [queries, keys] = list_[i];
+    std::ranges::copy(std::array{queries.begin, queries.end, keys.begin, keys.end},
+                      table.row<std::int64_t>(static_cast<std::int64_t>(i)));
+  }
+  table_ = table.to(device);
+}
+
+std::span<const AttentionPair> AttentionPairs::in_table() const {
+  static_assert(sizeof(AttentionPair) == 4 * sizeof(std::int64_t) &&
+                std::is_standard_layout_v<AttentionPair>);
+  if (list_.empty()) return {};
+  return {reinterpret_cast<const AttentionPair*>(table_.data<std::int64_t>()), list_.size()};
+}
 
 AttentionInputs attention_inputs(const Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                  const AttentionOptions& options) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <span>
 #include <vector>
 
 #include "core/autograd.h"
@@ -15,14 +16,30 @@ struct AttentionPair {
   Range queries, keys;
 };
 
+/// A list of pairs on the host, and its table on the device of the kernels.
+class AttentionPairs {
+ public:
+  AttentionPairs() = default;  ///< none
+  AttentionPairs(std::vector<AttentionPair> pairs, Device device);
+
+  const std::vector<AttentionPair>& list() const { return list_; }
+  /// [pairs, 4] i64: begin and end of the queries, begin and end of the keys; undefined without pairs.
+  const Tensor& table() const { return table_; }
+  /// The pairs as the table has them, for kernels of the CPU.
+  std::span<const AttentionPair> in_table() const;
+
+ private:
+  std::vector<AttentionPair> list_;
+  Tensor table_;
+};
 struct AttentionInputs {
   Tensor q, k, v;
   AttentionOptions options;  ///< scale is set
   bool plain = false;        ///< variant "plain"
-  std::vector<AttentionPair> pairs;
+  AttentionPairs pairs;
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
-    for (const Tensor* t : {&q, &k, &v}) fn(*t);
+    for (const Tensor* t : {&q, &k, &v, &pairs.table()}) fn(*t);
   }
 };
 /// [T, heads * head_dim] and [T, heads], in the rows of q. o has the dtype of q or its accumulation dtype; lse has

@@ -25,6 +25,8 @@ struct Whole {
 
 Tensor empty_like(const Tensor& t, DType dtype) { return Tensor::empty(t.shape(), dtype, Device::cpu); }
 
+AttentionPairs on_cpu(std::vector<AttentionPair> pairs) { return {std::move(pairs), Device::cpu}; }
+
 bool all_are(double value, const Tensor& t) {
   return std::ranges::all_of(t.to_vector(), [&](double x) { return x == value; });
 }
@@ -44,7 +46,7 @@ Whole whole(const char* variant, DType dtype, bool causal) {
           random_tensor(q, dtype, 4),
           {Tensor::empty(q, dtype, Device::cpu), Tensor::empty(k, dtype, Device::cpu),
            Tensor::empty(k, dtype, Device::cpu)}};
-  w.in.pairs = {{{0, queries}, {0, keys}}};
+  w.in.pairs = on_cpu({{{0, queries}, {0, keys}}});
   partial_attention(w.out, w.in, Into::set);
   partial_attention_backward(w.grads, w.d_o, w.out, w.in, Into::set);
   return w;
@@ -60,9 +62,9 @@ std::vector<AttentionInputs> pieces(const Whole& w) {
     AttentionInputs in = w.in;
     in.options.causal = masked;
     // A causal pair's queries stand at its last keys.
-    in.pairs = {{{0, 70}, {first, masked ? first + 70 : last}}};
+    in.pairs = on_cpu({{{0, 70}, {first, masked ? first + 70 : last}}});
     calls.push_back(in);
-    in.pairs = {{{70, queries}, {first, last}}};
+    in.pairs = on_cpu({{{70, queries}, {first, last}}});
     calls.push_back(in);
   }
   return calls;
@@ -105,7 +107,7 @@ TEST_CASE(
   for (const char* variant : {"tiled", "plain"})
     for (const Into how : {Into::set, Into::add}) {
       Whole w = whole(variant, DType::f32, false);
-      w.in.pairs = {{{10, 20}, {5, 9}}, {{0, 0}, {9, 30}}, {{30, 31}, {40, 40}}};
+      w.in.pairs = on_cpu({{{10, 20}, {5, 9}}, {{0, 0}, {9, 30}}, {{30, 31}, {40, 40}}});
       for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq, w.grads.dk, w.grads.dv}) t.fill(7);
       partial_attention(w.out, w.in, how);
       partial_attention_backward(w.grads, w.d_o, w.out, w.in, how);
@@ -130,7 +132,7 @@ TEST_CASE("partial attention: queries that have seen no key yet take the next on
   for (const char* variant : {"tiled", "plain"}) {
     Whole w = whole(variant, DType::f64, true);
     AttentionInputs none = w.in;
-    none.pairs = {{{0, queries}, {0, 0}}};
+    none.pairs = on_cpu({{{0, queries}, {0, 0}}});
     const AttentionResult out{empty_like(w.out.o, DType::f64), empty_like(w.out.lse, DType::f64)};
     partial_attention(out, none, Into::set);
     CHECK(all_are(0, out.o));
@@ -146,7 +148,7 @@ TEST_CASE("partial attention: pairs outside of the rows are refused") {
   Whole w = whole("tiled", DType::f32, false);
   for (const AttentionPair& wrong : {AttentionPair{{0, queries + 1}, {0, 1}}, AttentionPair{{0, 1}, {-1, 1}},
                                      AttentionPair{{3, 2}, {0, 1}}, AttentionPair{{0, 1}, {0, keys + 1}}}) {
-    w.in.pairs = {wrong};
+    w.in.pairs = on_cpu({wrong});
     CHECK_THROWS_AS(partial_attention(w.out, w.in, Into::set), std::logic_error);
     CHECK_THROWS_AS(partial_attention_backward(w.grads, w.d_o, w.out, w.in, Into::set), std::logic_error);
   }

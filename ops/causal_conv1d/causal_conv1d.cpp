@@ -42,7 +42,7 @@ Var causal_conv1d_silu(Context& ctx, const Var& x, const Var& weight, const Var&
   }
 
   const ConvInputs in{x.value(), weight.value(), bias.value(), initial_state ? *initial_state : Tensor(),
-                      sequences};
+                      sequences.on(x.value().device())};
   Var y = make_result(Tensor::empty(x.shape(), dtype, in.x.device()), ctx.records({&x, &weight, &bias}));
   causal_conv1d_forward(y.value(), in);
   if (final_state) {

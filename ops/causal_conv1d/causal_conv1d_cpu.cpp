@@ -24,9 +24,9 @@ struct Piece {
 };
 
 template <class Fn>
-void for_pieces(const Sequences& sequences, std::int64_t first, std::int64_t last, Fn&& fn) {
-  const auto at = std::ranges::upper_bound(sequences.offsets, first);
-  std::int64_t i = (at - sequences.offsets.begin()) - 1;
+void for_pieces(const SequenceTable& sequences, std::int64_t first, std::int64_t last, Fn&& fn) {
+  const auto* offsets = sequences.offsets.data<std::int64_t>();
+  std::int64_t i = std::upper_bound(offsets, offsets + sequences.offsets.numel(), first) - offsets - 1;
   while (first < last) {
     const std::int64_t stop = std::min(last, sequences.end(i));
     if (first < stop) fn(Piece{i, sequences.begin(i), sequences.end(i), first, stop});
@@ -251,7 +251,7 @@ class Conv {
     for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<T>(sum[j]);
   }
 
-  const Sequences& sequences_;
+  const SequenceTable& sequences_;
   Rows<T> x_;
   Rows<A> state_;
   std::int64_t channels_, taps_;

@@ -8,10 +8,11 @@ namespace nemocube {
 /// `bias` and `initial_state` may be undefined.
 struct ConvInputs {
   Tensor x, weight, bias, initial_state;
-  Sequences sequences;
+  SequenceTable sequences;
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
     for (const Tensor* t : {&x, &weight, &bias, &initial_state}) fn(*t);
+    sequences.for_each_tensor(fn);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -71,6 +72,27 @@ Case as_dtype(const Case& c, DType dtype) {
 }
 
 }  // namespace
+
+TEST_CASE("causal_conv1d_silu: the same bits on every device" * doctest::test_suite("cuda")) {
+  for_dtypes([](Device device, DType dtype) {
+    const Case c = make_case({70, 0, 1, 5}, 9, 4, dtype);
+    const Tensor state = random_tensor({4, 3, 9}, accumulate_dtype(dtype), 4),
+                 dy = random_tensor({76, 9}, dtype, 5);
+    const auto on = [&](Device at) {
+      const Var x = Var::leaf(c.x.to(at)), weight = Var::leaf(c.weight.to(at)),
+                bias = Var::leaf(c.bias.to(at));
+      const Tensor start = state.to(at);
+      Tensor end;
+      Tape tape;
+      Context ctx{.tape = &tape};
+      const Var y = causal_conv1d_silu(ctx, x, weight, bias, c.sequences, &start, &end);
+      tape.backward(y, dy.to(at));
+      return std::vector{y.value(), end, x.grad(), weight.grad(), bias.grad()};
+    };
+    const auto got = on(device), want = on(Device::cpu);
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK_BITS(got[i], want[i]);
+  });
+}
 
 TEST_CASE("causal_conv1d: against the formula, any taps and lengths") {
   for (const std::int64_t taps : {1, 2, 3, 4, 5, 9})

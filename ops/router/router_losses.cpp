@@ -3,15 +3,11 @@
 namespace nemocube {
 namespace {
 
-Tensor device_offsets(const Sequences& sequences, Device device) {
-  return Tensor::from(sequences.offsets, {std::ssize(sequences.offsets)}).to(device);
-}
-
 /// The parts of the tokens that have factors of their own.
 struct Parts {
   Parts(const Sequences& sequences, const RouterOptions& o, Device device) {
     if (o.seq_aux_loss_coef == 0) return;
-    offsets = device_offsets(sequences, device);
+    offsets = sequences.on(device).offsets;
     count = sequences.count();
   }
   Tensor offsets;  // undefined: all tokens are one part

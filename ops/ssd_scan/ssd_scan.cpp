@@ -10,18 +10,20 @@
 
 namespace nemocube {
 
-SsdChunks::SsdChunks(const Sequences& sequences, std::int64_t chunk_size) {
+namespace {
+
+SsdChunks make_chunks(const Sequences& sequences, std::int64_t chunk_size, Device device) {
   // In longer chunks, products between tokens cost more than the smaller number of states saves. Chunks of
   // 128 took 12 % longer than chunks of 32 or 64, which are equally fast (forward and backward, 4 x 512
   // tokens, 16 heads of 64, state 64, f32, Zen 4).
   constexpr std::int64_t longest_useful = 64;
-  length = std::clamp<std::int64_t>(sequences.longest(), 1, std::min(chunk_size, longest_useful));
-  first.push_back(0);
+  const std::int64_t length =
+      std::clamp<std::int64_t>(sequences.longest(), 1, std::min(chunk_size, longest_useful));
+  std::vector<std::int64_t> first{0};
   for (std::int64_t i = 0; i < sequences.count(); ++i)
     first.push_back(first.back() + (sequences.length(i) + length - 1) / length);
+  return {length, first.back(), Tensor::from(first, {std::ssize(first)}).to(device)};
 }
-
-namespace {
 
 enum class ScanVariant { chunked, recurrent };
 const Variants<ScanVariant> scan_variants("ssd_scan", {{ScanVariant::chunked, "chunked"},
@@ -81,6 +83,7 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
   check_inputs(in, options);
   sequences.check("ssd_scan", in.x.shape()[0]);
   const DType dtype = in.x.value().dtype(), acc = accumulate_dtype(dtype);
+  const Device device = in.x.value().device();
   const Shape state_shape{sequences.count(), options.heads, options.head_dim, options.state_size};
   if (initial_state) {
     check_shape("ssd_scan: initial state", *initial_state, state_shape);
@@ -96,15 +99,17 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                            in.dt_bias.value().to(acc),
                            initial_state ? initial_state->as_contiguous() : Tensor(),
                            options,
-                           sequences,
-                           SsdChunks(sequences, options.chunk_size)};
+                           sequences.on(device),
+                           sequences.derived<SsdChunks>(device, {options.chunk_size}, [&] {
+                             return make_chunks(sequences, options.chunk_size, device);
+                           })};
   const ScanVariant variant = scan_variants.chosen(ctx, in.x.value().device());
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
   Var y = make_result(Tensor::empty(in.x.shape(), dtype, in.x.value().device()), records);
   SsdStates states;
   if (records)
     states.chunk_starts =
-        Tensor::empty({problem.chunks.count(), options.heads, options.head_dim, options.state_size}, acc,
+        Tensor::empty({problem.chunks.count, options.heads, options.head_dim, options.state_size}, acc,
                       in.x.value().device());
   if (final_state) states.final = Tensor::empty(state_shape, acc, in.x.value().device());
   if (variant == ScanVariant::recurrent)
@@ -117,7 +122,7 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
   ctx.tape->record("ssd_scan", [in, problem, variant, starts = states.chunk_starts, out = y.node()] {
     if (!out->filled()) return;
     const ZoneTimer backward_timer(backward_zone);
-    const Shape partial{problem.chunks.count(), problem.options.heads};
+    const Shape partial{problem.chunks.count, problem.options.heads};
     const DType sums = problem.A_log.dtype();
     const SsdGradients g{contribution(in.x),
                          contribution(in.dt_raw),

@@ -1,6 +1,4 @@
 #pragma once
-#include <vector>
-
 #include "core/kernel.h"
 #include "ops/sequences.h"
 #include "ops/ssd_scan/ssd_scan.h"
@@ -12,12 +10,11 @@ namespace nemocube {
 /// short.
 struct SsdChunks {
   std::int64_t length = 1;  // tokens of a whole chunk
-  // [sequences + 1]: index of each sequence's first chunk, then the number of all chunks.
-  std::vector<std::int64_t> first;
+  std::int64_t count = 0;   // of all sequences
+  Tensor first;             // [sequences + 1] i64: index of each sequence's first chunk, then `count`
 
-  SsdChunks(const Sequences& sequences, std::int64_t chunk_size);
-  std::int64_t count() const { return first.back(); }
-  std::int64_t first_of(std::int64_t sequence) const { return first[static_cast<std::size_t>(sequence)]; }
+  /// For kernels of the CPU.
+  std::int64_t first_of(std::int64_t sequence) const { return first.data<std::int64_t>()[sequence]; }
   std::int64_t count_of(std::int64_t sequence) const { return first_of(sequence + 1) - first_of(sequence); }
 };
 
@@ -26,11 +23,12 @@ struct SsdProblem {
   Tensor A_log, D, dt_bias;  // in the accumulation dtype
   Tensor initial_state;      // may be undefined
   SsdOptions options;
-  Sequences sequences;
+  SequenceTable sequences;
   SsdChunks chunks;
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
-    for (const Tensor* t : {&x, &dt_raw, &B, &C, &A_log, &D, &dt_bias, &initial_state}) fn(*t);
+    for (const Tensor* t : {&x, &dt_raw, &B, &C, &A_log, &D, &dt_bias, &initial_state, &chunks.first}) fn(*t);
+    sequences.for_each_tensor(fn);
   }
 };
 

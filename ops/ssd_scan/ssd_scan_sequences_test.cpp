@@ -4,9 +4,27 @@
 #include <cmath>
 
 #include "ops/ssd_scan/ssd_scan_cases.h"
+#include "tests/support/devices.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
+
+TEST_CASE("ssd_scan: the same bits on every device" * doctest::test_suite("cuda")) {
+  for (const char* variant : {"chunked", "recurrent"})
+    for_dtypes([&](Device device, DType dtype) {
+      CAPTURE(variant);
+      const Case c = with_initial(make_case({9, 0, 1, 4}, small, dtype));
+      const Tensor dy = random_tensor(c.in[0].shape(), dtype, 9);
+      Case there = c;
+      for (Tensor& t : there.in) t = t.to(device);
+      there.initial = c.initial.to(device);
+      const auto got = run(there, variant, dy.to(device)), want = run(c, variant, dy);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        CAPTURE(names[i]);
+        CHECK_BITS(got[i], want[i]);
+      }
+    });
+}
 
 TEST_CASE("ssd_scan: packed equals separate sequences, bit for bit") {
   const std::vector<std::int64_t> lengths{23, 0, 70, 1};

@@ -41,7 +41,7 @@ class Ring final : public AttentionGroup {
   AttentionGrads backward(const Tensor& d_o, const AttentionResult& out, AttentionInputs in,
                           const SequenceCut& cut, bool wants_keys) const override {
     const DType dtype = out.lse.dtype();
-    const auto rows = cut.rows_of_ranks();
+    const auto& rows = cut.rows_of_ranks();
     const auto key_sums = [&] { return wants_keys ? zeros_like(in.k, dtype) : Tensor(); };
     const AttentionGrads own{zeros_like(in.q, dtype), key_sums(), key_sums()};
     AttentionGrads arriving;  // what the ranks before have added to dk and dv of the block that comes next
@@ -77,7 +77,7 @@ class Ring final : public AttentionGroup {
   /// Calls compute(step) with the keys, values and pairs of each step in `in`, while the next ones arrive.
   template <class Compute>
   void walk(AttentionInputs& in, const SequenceCut& cut, Compute&& compute) const {
-    const auto rows = cut.rows_of_ranks();
+    const auto& rows = cut.rows_of_ranks();
     const bool causal = in.options.causal;
     in.k = in.k.as_contiguous();
     in.v = in.v.as_contiguous();
@@ -90,8 +90,8 @@ class Ring final : public AttentionGroup {
         v = rows_like(in.v, next, in.v.dtype());
         arriving = pass_on(in.k, in.v, k, v);
       }
-      AttentionStep pairs = ring_step(cut, owner(step), causal);
-      in.pairs = std::move(pairs.pairs);
+      const AttentionStep& pairs = ring_step(cut, owner(step), causal, in.q.device());
+      in.pairs = pairs.pairs;
       in.options.causal = pairs.causal;
       compute(step);
       arriving.wait();
@@ -124,8 +124,8 @@ class AllGather final : public AttentionGroup {
  private:
   template <class Compute>
   static void for_steps(AttentionInputs& in, const SequenceCut& cut, Compute&& compute) {
-    for (AttentionStep& step : steps_over_all_keys(cut, in.options.causal)) {
-      in.pairs = std::move(step.pairs);
+    for (const AttentionStep& step : steps_over_all_keys(cut, in.options.causal, in.q.device())) {
+      in.pairs = step.pairs;
       compute();
     }
   }
@@ -148,7 +148,7 @@ class AllGather final : public AttentionGroup {
     const Tensor k = rows_like(in.k, tokens, in.k.dtype()), v = rows_like(in.v, tokens, in.v.dtype());
     Work keys = cp_.start_all_gather_v(k, in.k.as_contiguous(), elements);
     Work values = cp_.start_all_gather_v(v, in.v.as_contiguous(), elements);
-    const Permutation natural = cut.to_natural_order();
+    const Permutation& natural = cut.to_natural_order(k.device());
     keys.wait();
     in.k = permuted(k, natural);
     values.wait();
@@ -157,7 +157,7 @@ class AllGather final : public AttentionGroup {
 
   void scatter_sums(AttentionGrads& grads, const SequenceCut& cut) const {
     const auto elements = counts(cut, grads.dk.cols());
-    const Permutation rank_major = cut.to_rank_major_order();
+    const Permutation& rank_major = cut.to_rank_major_order(grads.dk.device());
     const auto start = [&](Tensor& sum) {
       const Tensor all = permuted(sum, rank_major);
       sum = rows_like(all, cut.local().tokens(), all.dtype());

@@ -92,17 +92,18 @@ MambaCoreRunner context_parallel_mamba(Communicator& cp) {
     if (cp.size() == 1) return core(ctx, xbc, dt, whole);
     const MambaHeadCut cut = cut_mamba_heads(core.scan.heads, core.scan.groups, cp.size());
     const SequenceCut rows(whole, cp.size(), cp.rank());
-    const std::vector<std::int64_t> rows_of_ranks = rows.rows_of_ranks();
+    const std::vector<std::int64_t>& rows_of_ranks = rows.rows_of_ranks();
+    const Device device = xbc.value().device();
     const std::vector<std::int64_t> own_rows(rows_of_ranks.size(), rows.local().tokens());
 
     const Var sent = deal_columns(ctx, {xbc, dt}, deal_of_inputs(core, cut, cp.size()));
     const Var received = exchange_rows(ctx, sent, own_rows, rows_of_ranks, cp);
     const MambaCore own = part_of(ctx, core, cut, cp.rank());
     const std::array widths{own.inner() + 2 * own.group_width(), own.scan.heads};
-    const auto parts = split_last(ctx, permute(ctx, received, rows.to_natural_order()), widths);
+    const auto parts = split_last(ctx, permute(ctx, received, rows.to_natural_order(device)), widths);
     const Var y = own(ctx, parts[0], parts[1], whole);
     const Var returned =
-        exchange_rows(ctx, permute(ctx, y, rows.to_rank_major_order()), rows_of_ranks, own_rows, cp);
+        exchange_rows(ctx, permute(ctx, y, rows.to_rank_major_order(device)), rows_of_ranks, own_rows, cp);
     return collect_columns(ctx, returned, core.inner(), deal_of_outputs(core, cut, cp.size()));
   };
 }

@@ -12,6 +12,17 @@ Range chunk_of(std::int64_t length, std::int64_t chunks, std::int64_t i) {
   return {begin(i), begin(i + 1)};
 }
 
+/// Tables that are kept with the whole sequences.
+struct Local {
+  Sequences sequences;
+};
+struct RowsOfRanks {
+  std::vector<std::int64_t> counts;
+};
+struct Orders {
+  Permutation natural, rank_major;
+};
+
 }  // namespace
 
 SequenceCut::SequenceCut(const Sequences& whole, std::int64_t ranks, std::int64_t rank)
@@ -24,19 +35,27 @@ std::array<Range, 2> SequenceCut::chunks(std::int64_t i, std::int64_t rank) cons
   return {chunk_of(length, count, rank), chunk_of(length, count, count - 1 - rank)};
 }
 
-Sequences SequenceCut::local(std::int64_t rank) const {
-  Sequences result;
-  for (std::int64_t i = 0; i < whole_.count(); ++i) {
-    const auto [lower, upper] = chunks(i, rank);
-    result.offsets.push_back(result.tokens() + lower.size() + upper.size());
-  }
-  return result;
+const Sequences& SequenceCut::local(std::int64_t rank) const {
+  const auto make = [&] {
+    std::vector<std::int64_t> offsets{0}, positions;
+    for (std::int64_t i = 0; i < whole_.count(); ++i) {
+      const auto [lower, upper] = chunks(i, rank);
+      offsets.push_back(offsets.back() + lower.size() + upper.size());
+    }
+    for (const std::int64_t row : rows(rank))
+      positions.push_back(whole_.positions()[static_cast<std::size_t>(row)]);
+    return Local{Sequences(std::move(offsets), std::move(positions))};
+  };
+  return whole_.derived<Local>(Device::cpu, {ranks_, rank}, make).sequences;
 }
 
-std::vector<std::int64_t> SequenceCut::rows_of_ranks() const {
-  std::vector<std::int64_t> result;
-  for (std::int64_t r = 0; r < ranks_; ++r) result.push_back(local(r).tokens());
-  return result;
+const std::vector<std::int64_t>& SequenceCut::rows_of_ranks() const {
+  const auto make = [&] {
+    RowsOfRanks rows;
+    for (std::int64_t r = 0; r < ranks_; ++r) rows.counts.push_back(local(r).tokens());
+    return rows;
+  };
+  return whole_.derived<RowsOfRanks>(Device::cpu, {ranks_}, make).counts;
 }
 
 std::vector<std::int64_t> SequenceCut::rows(std::int64_t rank) const {
@@ -47,28 +66,35 @@ std::vector<std::int64_t> SequenceCut::rows(std::int64_t rank) const {
   return result;
 }
 
-Permutation SequenceCut::to_rank_major_order() const {
-  const std::int64_t tokens = whole_.tokens();
-  require(tokens <= std::numeric_limits<std::int32_t>::max(), "context parallel: ", tokens,
-          " tokens do not fit 32-bit row numbers");
-  // One expert, whose rows come in any order.
-  Permutation p{Tensor::from(std::vector<std::int64_t>{0, tokens}, {2}),
-                Tensor::empty({tokens}, DType::i32, Device::cpu),
-                Tensor::empty({tokens, 1}, DType::i32, Device::cpu)};
-  auto *source = p.source.data<std::int32_t>(), *slot = p.slot.data<std::int32_t>();
-  std::int32_t at = 0;
-  for (std::int64_t r = 0; r < ranks_; ++r)
-    for (const std::int64_t row : rows(r)) {
-      source[at] = static_cast<std::int32_t>(row);
-      slot[row] = at++;
-    }
-  return p;
+namespace {
+
+const Orders& orders(const SequenceCut& cut, Device device) {
+  const auto make = [&] {
+    const std::int64_t tokens = cut.whole().tokens();
+    require(tokens <= std::numeric_limits<std::int32_t>::max(), "context parallel: ", tokens,
+            " tokens do not fit 32-bit row numbers");
+    const Tensor source = Tensor::empty({tokens}, DType::i32, Device::cpu);
+    const Tensor slot = Tensor::empty({tokens, 1}, DType::i32, Device::cpu);
+    std::int32_t at = 0;
+    for (std::int64_t r = 0; r < cut.ranks(); ++r)
+      for (const std::int64_t row : cut.rows(r)) {
+        source.data<std::int32_t>()[at] = static_cast<std::int32_t>(row);
+        slot.data<std::int32_t>()[row] = at++;
+      }
+    const Permutation rank_major{.offsets = {}, .source = source.to(device), .slot = slot.to(device)};
+    return Orders{inverse(rank_major), rank_major};
+  };
+  return cut.whole().derived<Orders>(device, {cut.ranks()}, make);
 }
 
-Permutation SequenceCut::to_natural_order() const {
-  const Permutation p = to_rank_major_order();
-  const std::int64_t tokens = whole_.tokens();
-  return {p.offsets, p.slot.reshape({tokens}), p.source.reshape({tokens, 1})};
+}  // namespace
+
+const Permutation& SequenceCut::to_natural_order(Device device) const {
+  return orders(*this, device).natural;
+}
+
+const Permutation& SequenceCut::to_rank_major_order(Device device) const {
+  return orders(*this, device).rank_major;
 }
 
 Tensor SequenceCut::own(const Tensor& tokens) const {

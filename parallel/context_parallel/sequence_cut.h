@@ -16,6 +16,8 @@
 /// Source: Megatron-LM, megatron/core/utils.py (get_batch_on_this_cp_rank); no length needs padding here.
 namespace nemocube {
 
+/// What follows from a cut is made once for a microbatch and kept with its Sequences (derived()), so that a SequenceCut
+/// costs nothing and each layer gets the same tables, forward and backward.
 class SequenceCut {
  public:
   /// std::logic_error unless 0 <= rank < ranks.
@@ -26,17 +28,17 @@ class SequenceCut {
   const Sequences& whole() const { return whole_; }
   /// The lower and the upper chunk of a rank in sequence i: rows counted from the start of the sequence.
   std::array<Range, 2> chunks(std::int64_t i, std::int64_t rank) const;
-  /// The local sequences of a rank.
-  Sequences local(std::int64_t rank) const;
-  Sequences local() const { return local(rank_); }
+  /// The local sequences of a rank; positions are those in the whole sequences.
+  const Sequences& local(std::int64_t rank) const;
+  const Sequences& local() const { return local(rank_); }
   /// Local rows of each rank.
-  std::vector<std::int64_t> rows_of_ranks() const;
+  const std::vector<std::int64_t>& rows_of_ranks() const;
   /// The row in the whole microbatch of each local row of a rank.
   std::vector<std::int64_t> rows(std::int64_t rank) const;
   /// For permute(): rows of all ranks in rank-major order to the order of the microbatch, and back.
-  Permutation to_natural_order() const;
-  Permutation to_rank_major_order() const;
-  /// Entries of this rank: tokens or labels [T] i64 -> [local rows]. Error unless there is one for each row.
+  const Permutation& to_natural_order(Device device) const;
+  const Permutation& to_rank_major_order(Device device) const;
+  /// Entries of this rank: tokens or labels [T] i64, in host memory -> [local rows]. Error unless there is one for each row.
   Tensor own(const Tensor& tokens) const;
 
  private:

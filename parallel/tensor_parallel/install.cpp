@@ -20,15 +20,24 @@ class GroupReduction final : public RankReduction {
   Communicator& group_;
 };
 
+/// What sequences keep of even_part_of_rows().
+struct EvenPart {
+  Sequences rows;
+};
+
 }  // namespace
 
 Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int64_t rank) {
-  const std::vector<std::int64_t> counts = even_rows(rows.tokens(), ranks);
-  const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
-  Sequences part = rows;
-  for (std::int64_t& offset : part.offsets)
-    offset = std::clamp<std::int64_t>(offset - begin, 0, counts[static_cast<std::size_t>(rank)]);
-  return part;
+  const auto make = [&] {
+    const std::vector<std::int64_t> counts = even_rows(rows.tokens(), ranks);
+    const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+    const std::int64_t count = counts[static_cast<std::size_t>(rank)];
+    std::vector<std::int64_t> offsets = rows.offsets();
+    for (std::int64_t& offset : offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
+    const auto first = rows.positions().begin() + begin;
+    return EvenPart{Sequences(std::move(offsets), {first, first + count})};
+  };
+  return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;
 }
 
 TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,

@@ -6,7 +6,7 @@ using namespace nemocube;
 
 TEST_CASE("tensor parallel: the rows of each sequence that a rank has") {
   const auto offsets = [](std::vector<std::int64_t> lengths, std::int64_t ranks, std::int64_t rank) {
-    return even_part_of_rows(Sequences::of_lengths(lengths), ranks, rank).offsets;
+    return even_part_of_rows(Sequences::of_lengths(lengths), ranks, rank).offsets();
   };
   using Offsets = std::vector<std::int64_t>;
   // 11 rows: 4, 4 and 3.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <string>
 
@@ -97,20 +98,22 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
                     std::vector<std::vector<std::int64_t>>& result) {
   std::vector<std::vector<std::int64_t>> next;  // tokens to feed; empty: finished
   std::vector<RandomStream> streams;
+  std::vector<std::int64_t> fed(last - first);  // tokens of each sequence that the state has seen
   for (std::size_t i = first; i < last; ++i) {
     next.push_back(prompts[i]);
     streams.emplace_back(options.seed, "generate/" + std::to_string(i));
   }
   DecodeState state = model.make_state(static_cast<std::int64_t>(next.size()));
   for (std::int64_t n = 0; n < options.max_new_tokens; ++n) {
-    Sequences sequences;
-    std::vector<std::int64_t> ids;
+    std::vector<std::int64_t> ids, lengths;
     for (const auto& tokens : next) {
       ids.insert(ids.end(), tokens.begin(), tokens.end());
-      sequences.offsets.push_back(static_cast<std::int64_t>(ids.size()));
+      lengths.push_back(std::ssize(tokens));
     }
     const std::int64_t tokens = std::ssize(ids);
     if (most(options, tokens) == 0) break;
+    const Sequences sequences = Sequences::of_lengths(lengths, fed);
+    std::ranges::transform(fed, lengths, fed.begin(), std::plus<>());
     const Tensor logits = logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state)
                               .to(DType::f32)
                               .to(Device::cpu);

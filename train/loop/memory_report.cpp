@@ -122,9 +122,9 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
       batches_of_run(dataset, options, (steps.total_steps + steps_of_epoch - 1) / steps_of_epoch);
   StepLoad load = planned_load(recipe, model, ranks.dp);
   const std::int64_t sequences = std::max<std::int64_t>(1, std::min(batches.sequences, batches.tokens));
-  load.microbatch = {};
-  for (std::int64_t i = 1; i <= sequences; ++i)
-    load.microbatch.offsets.push_back(batches.tokens * i / sequences);
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t i = 1; i <= sequences; ++i) offsets.push_back(batches.tokens * i / sequences);
+  load.microbatch = Sequences(std::move(offsets));
   const ParallelPlan plan =
       plan_model(recipe.distributed, resolve_environment(recipe).settings, ranks, model.config());
   RunPlan run(model.config(), plan, load, optimizer_options(*recipe.optimizer));

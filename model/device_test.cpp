@@ -1,0 +1,49 @@
+#include <doctest/doctest.h>
+
+#include "core/host_wait.h"
+#include "model/test_models.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+/// The loss and the gradients of one microbatch, for a model with the weights of `whole`.
+std::vector<Tensor> step_on(Device device, NemotronH& whole, const TestBatch& batch, bool checkpointing) {
+  NemotronH model(whole.config(), whole.dtype(), device);
+  copy_weights(model, whole);
+  model.activation_checkpointing = checkpointing;
+  const Tensor ids = batch.ids.to(device);
+  const Labels labels = Labels(batch.labels).to(device);
+  const Tensor one = Tensor::scalar(1, accumulate_dtype(whole.dtype()), device);
+  reset_host_waits();
+  Tape tape;
+  Context ctx{.tape = &tape};
+  const Var loss = model.loss(ctx, model.hidden(ctx, ids, batch.sequences), labels, batch.sequences, 0.25);
+  tape.backward(loss, one);
+  CHECK(host_waits().empty());
+  std::vector<Tensor> results = gradients(model);
+  results.push_back(loss.value());
+  return results;
+}
+
+}  // namespace
+
+// Device::guard alone until all operations of a model have kernels for CUDA.
+TEST_CASE("model: a microbatch on another device has the bits of the CPU, and the host waits for nothing") {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
+    for (const bool checkpointing : {false, true}) {
+      CAPTURE(dtype);
+      CAPTURE(checkpointing);
+      NemotronH whole(tiny_config("M*-M"), dtype, Device::cpu);
+      randomise(whole, 71);
+      const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);
+      const auto got = step_on(Device::guard, whole, batch, checkpointing),
+                 want = step_on(Device::cpu, whole, batch, checkpointing);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        CAPTURE(i);
+        REQUIRE(got[i].defined() == want[i].defined());
+        if (want[i].defined()) CHECK_BITS(got[i], want[i]);
+      }
+    }
+}
