@@ -63,7 +63,7 @@ void fill_runs(const Parameter& p, Fill&& fill) {
 template <class Fn>
 void fill(const Parameter& p, Fn&& value) {
   fill_runs(p, [&](const Tensor& run, std::uint64_t first) {
-    const Tensor values = Tensor::empty(run.shape(), DType::f64, Device::cpu);
+    const Tensor values = Tensor::empty(run.shape(), DType::f64, Device::cpu);  // drawn on the host
     for (std::int64_t j = 0; j < run.numel(); ++j)
       values.data<double>()[j] = value(first + static_cast<std::uint64_t>(j));
     run.copy_from(values);

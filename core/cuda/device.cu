@@ -30,9 +30,14 @@ std::string problem() {
   return count > 0 ? "" : "no CUDA device: CUDA finds none";
 }
 
-void use(int index) {
+int count_devices() {
   int count = 0;
   NEMOCUBE_CUDA(cudaGetDeviceCount(&count));
+  return count;
+}
+
+void use(int index) {
+  const int count = count_devices();
   require(index >= 0 && index < count, "no CUDA device ", index, ": there are ", count, ", counted from 0");
   Chosen& device = chosen();
   const std::lock_guard lock(device.mutex);
@@ -41,11 +46,23 @@ void use(int index) {
   device.index = index;
 }
 
+std::string text_of(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    constexpr const char* digits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += {digits[byte >> 4], digits[byte & 15]};
+  }
+  return text;
+}
+
 DeviceDescription describe() {
   stream();  // chooses the device
   cudaDeviceProp properties{};
   NEMOCUBE_CUDA(cudaGetDeviceProperties(&properties, chosen().index));
   return {.name = properties.name,
+          .uuid = text_of(properties.uuid),
           .major = properties.major,
           .minor = properties.minor,
           .multiprocessors = properties.multiProcessorCount,
@@ -56,9 +73,10 @@ DeviceDescription describe() {
 void profiler_start() { NEMOCUBE_CUDA(cudaProfilerStart()); }
 void profiler_stop() { NEMOCUBE_CUDA(cudaProfilerStop()); }
 
-const Provide provided[] = {{device_problem, problem},        {use_device, use},
-                            {describe_device, describe},      {synchronize, wait_for_all},
-                            {start_profiler, profiler_start}, {stop_profiler, profiler_stop}};
+const Provide provided[] = {
+    {device_problem, problem},     {device_count, count_devices}, {use_device, use},
+    {describe_device, describe},   {synchronize, wait_for_all},   {start_profiler, profiler_start},
+    {stop_profiler, profiler_stop}};
 
 }  // namespace
 

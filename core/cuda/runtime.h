@@ -14,6 +14,7 @@ namespace nemocube::cuda {
 /// What `bench op` says of the device.
 struct DeviceDescription {
   std::string name;          ///< "NVIDIA H100 80GB HBM3"
+  std::string uuid;          ///< "GPU-3f2a...", as nvidia-smi writes it: the same for all processes
   int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
   std::int64_t memory_bytes = 0, l2_bytes = 0;
@@ -21,6 +22,8 @@ struct DeviceDescription {
 
 /// Why no device can be used; empty when one can. Called by unavailable().
 inline const Function<std::string()> device_problem("core/device_problem");
+/// How many devices CUDA_VISIBLE_DEVICES leaves.
+inline const Function<int()> device_count("core/device_count");
 /// Chooses device `index` of those that CUDA_VISIBLE_DEVICES leaves, before anything else uses the device; without
 /// this call it is device 0. Throws Error for a device that does not exist, std::logic_error when another one is in
 /// use.

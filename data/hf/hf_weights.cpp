@@ -85,7 +85,7 @@ class RunReader {
     if (count >= piece) return stored_.file->read(*stored_.entry, first, into);
     if (first < begin_ || first + count > begin_ + piece_.numel()) {
       begin_ = first;
-      piece_ = Tensor::empty({std::min(piece, elements_ - first)}, into.dtype(), Device::cpu);
+      piece_ = Tensor::empty({std::min(piece, elements_ - first)}, into.dtype(), Device::cpu);  // of the file
       stored_.file->read(*stored_.entry, begin_, piece_);
     }
     into.copy_from(piece_.narrow(0, first - begin_, count));
@@ -94,7 +94,7 @@ class RunReader {
  private:
   StoredIn stored_;
   std::int64_t elements_, begin_ = 0;
-  Tensor piece_ = Tensor::empty({0}, DType::f32, Device::cpu);
+  Tensor piece_ = Tensor::empty({0}, DType::f32, Device::cpu);  // of the file
 };
 }  // namespace
 

@@ -99,7 +99,7 @@ void copy_bytes(const StoredIn& stored, const ByteSink& sink) {
 
 void copy_converted(const StoredIn& stored, std::int64_t elements, DType dtype, const ByteSink& sink) {
   for (std::int64_t at = 0; at < elements; at += copied_at_once) {
-    const Tensor part = Tensor::empty({std::min(copied_at_once, elements - at)}, dtype, Device::cpu);
+    const Tensor part = Tensor::empty({std::min(copied_at_once, elements - at)}, dtype, Device::cpu);  // file
     stored.file->read(*stored.entry, at, part);
     piece_of(part, dtype).write(sink);
   }

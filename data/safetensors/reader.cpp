@@ -84,7 +84,7 @@ Tensor SafetensorsFile::meta(const StoredTensor& which) const {
 
 Tensor SafetensorsFile::tensor(const StoredTensor& which) const {
   const Tensor described = meta(which);
-  const Tensor value = Tensor::empty(described.shape(), described.dtype(), Device::cpu);
+  const Tensor value = Tensor::empty(described.shape(), described.dtype(), Device::cpu);  // of the file
   read(which, 0, value);
   return value;
 }
@@ -102,7 +102,7 @@ void SafetensorsFile::read(const StoredTensor& which, std::int64_t first, const 
   const Tensor flat = into.reshape({-1});
   std::vector<std::uint16_t> halves;
   for (std::int64_t at = 0; at < flat.numel(); at += piece) {
-    const Tensor part = Tensor::empty({std::min(piece, flat.numel() - at)}, dtype, Device::cpu);
+    const Tensor part = Tensor::empty({std::min(piece, flat.numel() - at)}, dtype, Device::cpu);  // file
     if (half) {
       halves.resize(static_cast<std::size_t>(part.numel()));
       read_bytes(which, (first + at) * element_bytes, std::as_writable_bytes(std::span(halves)));

@@ -57,7 +57,7 @@ void write_small_nano(const fs::path& directory) {
     "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "chunk_size": 64, "n_routed_experts": 8,
     "num_experts_per_tok": 2, "moe_intermediate_size": 8, "moe_shared_expert_intermediate_size": 16,
     "n_shared_experts": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2})"));
-  LoadedModel made = make_model(config.path(), DType::f32, 3);
+  LoadedModel made = make_model(config.path(), DType::f32, 3, Device::cpu);
   for (const char* file : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"})
     made.files.other_files[file] = slurp(source_dir() / "data" / "samples" / "tokenizer" / file);
   save_hf_weights(directory, named_tensors(*made.model), made.files);

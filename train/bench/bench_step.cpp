@@ -90,11 +90,11 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
           " tokens in a batch, got ", o.batch, " x ", o.seq);
   require(o.microbatches >= 1, "bench step: microbatches must be at least 1, got ", o.microbatches);
   const auto start = std::chrono::steady_clock::now();
-  RunRanks ranks(world, o.distributed, o.settings);
+  RunRanks ranks(world, o.distributed, o.settings, o.device);
   const std::int64_t parts = ranks.dp_size() * o.microbatches;
   require(o.batch >= parts, "bench step: want a sequence for each of ", parts, " microbatches (of ",
           ranks.dp_size(), " replicas), batch is ", o.batch);
-  LoadedModel made = make_model(o.config, o.dtype, 1234, Initialisation::hf, ranks.divide());
+  LoadedModel made = make_model(o.config, o.dtype, 1234, o.device, Initialisation::hf, ranks.divide());
   if (ranks.parallel()) ranks.parallel()->data().spread_values();
   NemotronH& model = *made.model;
   model.activation_checkpointing = o.activation_checkpointing;

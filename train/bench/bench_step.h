@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "core/profile.h"
 #include "parallel/comm/world.h"
@@ -17,6 +18,7 @@ struct BenchStepOptions {
   std::filesystem::path config;  ///< directory with config.json
   std::int64_t batch = 4, seq = 512, steps = 6;
   DType dtype = DType::f32;
+  Device device;  ///< of this rank
   bool activation_checkpointing = false;
   std::int64_t microbatches = 1;   ///< of a step, on each replica
   DistributedSection distributed;  ///< of several ranks, whose replicas share the sequences of the batch

@@ -76,7 +76,7 @@ double Rates::bytes_per_second(std::int64_t bytes) const {
 }
 
 std::vector<Bandwidth> measure_bandwidth(std::int64_t most_bytes) {
-  const Tensor memory = Tensor::empty({most_bytes}, DType::u8, Device::cpu);
+  const Tensor memory = Tensor::empty({most_bytes}, DType::u8, Device::cpu);  // rates of the CPU
   auto* const lines = reinterpret_cast<Line*>(memory.host_bytes());
   // Pages never written are all one page of zeros, which every cache holds.
   parallel_for(most_bytes / line_bytes, 1, [=](std::int64_t begin, std::int64_t end) {

@@ -103,7 +103,7 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved") {
       REQUIRE(x.size() == y.size());
       for (std::size_t i = 0; i < x.size(); ++i) CHECK_BITS(y[i].value, x[i].value);
       // model/ inside the checkpoint can be loaded alone, like any Hugging Face directory.
-      const LoadedModel alone = load_model(at / "model", std::nullopt);
+      const LoadedModel alone = load_model(at / "model", std::nullopt, Device::cpu);
       CHECK(alone.model->dtype() == dtype);
       for (std::size_t i = 0; i < a.size(); ++i)
         CHECK_BITS(alone.model->parameters().all()[i].value, a[i].value);

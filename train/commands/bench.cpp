@@ -12,6 +12,7 @@
 #include "train/bench/bench_step.h"
 #include "train/bench/machine.h"
 #include "train/commands/commands.h"
+#include "train/device/device_of_rank.h"
 #include "train/loop/from_recipe.h"
 #include "train/loop/inputs.h"
 
@@ -125,9 +126,9 @@ Inputs inputs_of_step(const BenchStepOptions& o, const Recipe& recipe) {
 void add_step(Command& bench) {
   struct Options {
     BenchStepOptions step;
-    std::string dtype = "f32";
+    std::string dtype = "f32", device;
     std::vector<std::string> overrides;
-    bool json = false;
+    bool share_device = false, json = false;
   };
   auto o = std::make_shared<Options>();
   Command* command = bench.add_subcommand(
@@ -141,6 +142,8 @@ void add_step(Command& bench) {
       ->capture_default_str();
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of weights and activations")
       ->capture_default_str();
+  add_device_option(*command, o->device, "cpu");
+  add_share_device_option(*command, o->share_device);
   command->add_flag("--activation-checkpointing", o->step.activation_checkpointing,
                     "keep only the inputs of blocks and form the rest again in backward");
   command
@@ -149,11 +152,13 @@ void add_step(Command& bench) {
       ->allow_extra_args(false);
   command->add_flag("--json", o->json, "print one JSON line last, with times of every step and the machine");
   command->callback_of_ranks([o](const Launch& launch) {
+    const Device chosen = choose_device(o->device, training_operations(operation_of(OptimizerKind::adamw)));
     Recipe recipe = parse_recipe("", "bench step", o->overrides, RecipeUse::ranks);
     o->step.settings = settle(recipe);
     o->step.distributed = recipe.distributed;
     o->step.activation_checkpointing |= recipe.distributed.activation_checkpointing;
     World world(launch, comm_options(recipe));
+    o->step.device = device_of_rank(chosen, world, o->share_device);
     o->step.dtype = parse_weight_dtype(o->dtype);
     want_same_inputs(world, inputs_of_step(o->step, recipe));
     o->step.on_step = [steps = o->step.steps](std::int64_t step, double seconds) {

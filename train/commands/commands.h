@@ -18,10 +18,12 @@ DType parse_weight_dtype(const std::string& name);
 
 /// Option --device. `otherwise` says where to compute without it.
 void add_device_option(Command& command, std::string& target, const std::string& otherwise);
-/// For commands with a model and no recipe: settle_model_device() with the value of --device, "" being cpu.
-void settle_model_device(const std::string& option, const std::vector<std::string_view>& operations);
-/// For commands with a recipe: --device is an override of the key `device`, "" being none.
-void override_device(std::vector<std::string>& overrides, const std::string& option);
+/// Option --share-device of commands that run on several ranks.
+void add_share_device_option(Command& command, bool& target);
+/// For commands with a model and no recipe: choose_device() with the value of --device, "" being cpu.
+Device choose_device(const std::string& option, const std::vector<std::string_view>& operations);
+/// For commands with a recipe: the options are overrides of the keys `device`, "" being none, and `share_device`.
+void override_device(std::vector<std::string>& overrides, const std::string& option, bool share);
 /// What asked for the recipe's device, for messages.
 std::string asked_device(const Recipe& recipe, const std::string& option);
 

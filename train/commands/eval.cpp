@@ -8,6 +8,7 @@
 #include "data/json/json.h"
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/device/device_of_rank.h"
 #include "train/evaluate/evaluate.h"
 #include "train/loop/from_recipe.h"
 #include "train/loop/inputs.h"
@@ -23,6 +24,7 @@ struct EvalArguments {
   std::filesystem::path recipe, model;
   std::vector<std::string> overrides;
   std::string device;
+  bool share_device = false;
   std::int64_t show = 0;
   bool json = false;
 };
@@ -52,16 +54,17 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
 void run(const EvalArguments& options, const Launch& launch) {
   std::vector<std::string> overrides = options.overrides;
   if (!options.model.empty()) use_model(overrides, find_model(options.model));
-  override_device(overrides, options.device);
+  override_device(overrides, options.device, options.share_device);
   Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
-  settle_model_device(recipe.device, model_operations(), asked_device(recipe, options.device));
+  const Device chosen =
+      choose_device(recipe.device, model_operations(), asked_device(recipe, options.device));
   const ParallelSettings settings = settle(recipe);
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
   want_same_inputs(world, recipe, RecipeUse::evaluate);
-  RunRanks ranks(world, recipe.distributed, settings);
-  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, ranks.divide());
+  RunRanks ranks(world, recipe.distributed, settings, device_of_rank(chosen, world, recipe.share_device));
+  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, ranks.device(), ranks.divide());
   ParallelModel* parallel = ranks.parallel();
   if (parallel) parallel->data().spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {

@@ -8,6 +8,7 @@
 #include "ops/cross_entropy/cross_entropy.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "train/commands/commands.h"
+#include "train/device/device_of_rank.h"
 #include "train/loop/inputs.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
@@ -18,7 +19,7 @@ namespace {
 struct ForwardArguments {
   std::filesystem::path model, input, output;
   std::string dtype = "f32", device;
-  bool grads = false;
+  bool grads = false, share_device = false;
 };
 
 void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_size, bool may_be_ignored) {
@@ -46,16 +47,17 @@ Share share_of(std::int64_t rank, std::int64_t ranks, std::int64_t rows) {
 Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
   std::vector<std::int64_t> counts;
   for (int r = 0; r < group.size(); ++r) counts.push_back(share_of(r, group.size(), rows).count * own.cols());
-  const Tensor all = Tensor::empty({rows, own.cols()}, own.dtype(), Device::cpu);
+  const Tensor all = Tensor::empty({rows, own.cols()}, own.dtype(), own.device());
   group.all_gather_v(all, own, counts);
   return all;
 }
 
 void run(const ForwardArguments& options, const Launch& launch) {
-  settle_model_device(options.device, model_operations());
+  const Device chosen = choose_device(options.device, model_operations());
   if (launch.rank == 0) check_output_place(options.output);
   const std::filesystem::path folder = find_model(options.model);
   World world(launch);
+  const Device device = device_of_rank(chosen, world, options.share_device);
   Inputs inputs{"the command line",
                 cat("--dtype: ", options.dtype, "\n--grads: ", options.grads ? "yes" : "no"),
                 files_of_model(folder)};
@@ -68,9 +70,9 @@ void run(const ForwardArguments& options, const Launch& launch) {
     divide = {[](const NemotronHConfig&) { return ModelPart{}; },
               [&](NemotronH& m) {
                 parallel = std::make_unique<DataParallel>(
-                    m, groups, DataParallelOptions{.level = ZeroLevel::none}, Device::cpu);
+                    m, groups, DataParallelOptions{.level = ZeroLevel::none}, device);
               }};
-  LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), divide);
+  LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), device, divide);
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
   const Tensor ids = file.tensor("input_ids");
@@ -107,7 +109,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
         model.loss(ctx, hidden, Labels(own_rows(labels)).to(model.device()), sequences, 1 / count);
     double sum = scalar(loss.value());
     if (parallel) sum = parallel->group().host_all_reduce(sum);
-    results.push_back({"loss", Tensor::scalar(sum / count, DType::f32, Device::cpu)});
+    results.push_back({"loss", Tensor::scalar(sum / count, DType::f32, Device::cpu)});  // for the file
     if (options.grads) {
       tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), model.device()));
       if (parallel) parallel->finish_gradients();
@@ -143,6 +145,7 @@ void add_forward_command(Command& app) {
   command->add_flag("--grads", o->grads, "also write the gradient of the mean loss for every parameter");
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of the weights")->capture_default_str();
   add_device_option(*command, o->device, "cpu");
+  add_share_device_option(*command, o->share_device);
   command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 

@@ -49,12 +49,12 @@ Prompts read_prompts(const GenerateArguments& options, const Tokenizer& tokenize
 void run(GenerateArguments options) {
   const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
   check_generate_options(options.generate);
-  settle_model_device(options.device, model_operations());
+  const Device device = choose_device(options.device, model_operations());
   const std::filesystem::path model = find_model(options.model);
   const Tokenizer tokenizer =
       Tokenizer::load(options.tokenizer.empty() ? model : find_tokenizer(options.tokenizer));
   const auto [prompts, ids] = read_prompts(options, tokenizer);
-  LoadedModel loaded = load_model(model, dtype);
+  LoadedModel loaded = load_model(model, dtype, device);
   check_vocabulary(tokenizer, loaded.model->config().vocab_size);
   if (!options.ignore_eos) options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), model);
 

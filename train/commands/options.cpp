@@ -18,12 +18,17 @@ void add_device_option(Command& command, std::string& target, const std::string&
           otherwise);
 }
 
-void settle_model_device(const std::string& option, const std::vector<std::string_view>& operations) {
-  settle_model_device(option.empty() ? DeviceChoice::cpu : parse_device(option), operations,
-                      "--device " + option);
+void add_share_device_option(Command& command, bool& target) {
+  command.add_flag("--share-device", target, "several ranks of a node may compute on one CUDA device");
 }
 
-void override_device(std::vector<std::string>& overrides, const std::string& option) {
+Device choose_device(const std::string& option, const std::vector<std::string_view>& operations) {
+  return choose_device(option.empty() ? DeviceChoice::cpu : parse_device(option), operations,
+                       "--device " + option);
+}
+
+void override_device(std::vector<std::string>& overrides, const std::string& option, bool share) {
+  if (share) overrides.push_back("share_device=true");
   if (option.empty()) return;
   parse_device(option);
   overrides.push_back("device=" + option);

@@ -8,6 +8,7 @@
 #include "train/commands/commands.h"
 #include "train/commands/resume_command.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/device/device_of_rank.h"
 #include "train/loop/from_recipe.h"
 #include "train/loop/run.h"
 
@@ -18,6 +19,7 @@ struct TrainArguments {
   std::filesystem::path recipe;
   std::vector<std::string> overrides;
   std::string device;
+  bool share_device = false;
   bool check = false;
   std::optional<std::int64_t> ranks;
 };
@@ -63,10 +65,11 @@ void report(const TrainArguments& options, const Recipe& recipe, int ranks, cons
 }
 
 void run(TrainArguments options, const Launch& launch) {
-  override_device(options.overrides, options.device);
+  override_device(options.overrides, options.device, options.share_device);
   Recipe recipe = load_recipe(options.recipe, options.overrides);
-  settle_model_device(recipe.device, training_operations(operation_of(recipe.optimizer->kind)),
-                      asked_device(recipe, options.device));
+  const Device chosen =
+      choose_device(recipe.device, training_operations(operation_of(recipe.optimizer->kind)),
+                    asked_device(recipe, options.device));
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
     if (launch.rank > 0) return;
@@ -78,7 +81,7 @@ void run(TrainArguments options, const Launch& launch) {
   RunResult result;
   {
     World world(launch, comm_options(recipe));
-    result = run_training(recipe, settings, world);
+    result = run_training(recipe, settings, world, device_of_rank(chosen, world, recipe.share_device));
   }
   if (launch.rank == 0) report(options, recipe, launch.size, result);
   // The shell's convention for a process that a signal ended, so that launchers know the run is not complete.
@@ -94,6 +97,7 @@ void add_train_command(Command& app) {
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
   add_device_option(*command, o->device, "the recipe's key device");
+  add_share_device_option(*command, o->share_device);
   Option* check = command->add_flag(
       "--check", o->check, "validate the recipe and the files it names, print it resolved, and run nothing");
   command

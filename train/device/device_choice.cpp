@@ -51,10 +51,4 @@ std::vector<std::string_view> training_operations(std::string_view optimizer) {
   return all;
 }
 
-void settle_model_device(DeviceChoice choice, std::span<const std::string_view> operations,
-                         std::string_view asked) {
-  const Device device = choose_device(choice, operations, asked);
-  expect(device == Device::cpu, "a model on ", device);
-}
-
 }  // namespace nemocube

@@ -20,7 +20,7 @@ DeviceChoice parse_device(const std::string& text);
 
 /// The device for a command that needs `operations` (folders of ops/). `asked` stands for the option or key in
 /// messages: "--device cuda". For `automatic` a message says what was chosen, and why not cuda. CUDA libraries are
-/// loaded unless `cpu` is asked for.
+/// loaded unless `cpu` is asked for. Of several CUDA devices it is the first: device_of_rank() chooses among them.
 /// errors  Error for `cuda` where the build has no CUDA backend, where some of the operations have no CUDA kernels
 ///         (the text names them), or where no device can be used
 Device choose_device(DeviceChoice choice, std::span<const std::string_view> operations,
@@ -30,10 +30,5 @@ Device choose_device(DeviceChoice choice, std::span<const std::string_view> oper
 /// (operation_of).
 std::vector<std::string_view> model_operations();
 std::vector<std::string_view> training_operations(std::string_view optimizer);
-
-/// For commands with a model, before they read it. Models are computed on the CPU in this version, so this returns
-/// only when that is what choose_device() says.
-void settle_model_device(DeviceChoice choice, std::span<const std::string_view> operations,
-                         std::string_view asked);
 
 }  // namespace nemocube

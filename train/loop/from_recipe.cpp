@@ -49,10 +49,11 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
 LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
   const Divide divide = ranks.divide();
-  LoadedModel loaded = section.source == ModelSource::pretrained
-                           ? load_model(section.path, section.dtype, divide)
-                           : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
-                                        section.initialisation.value_or(Initialisation::hf), divide);
+  LoadedModel loaded =
+      section.source == ModelSource::pretrained
+          ? load_model(section.path, section.dtype, ranks.device(), divide)
+          : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed), ranks.device(),
+                       section.initialisation.value_or(Initialisation::hf), divide);
   if (ranks.parallel()) ranks.parallel()->data().spread_values();
   NemotronH& model = *loaded.model;
   weight_dtype(recipe, model.config());  // throws where the recipe asks for others

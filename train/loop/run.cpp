@@ -37,9 +37,9 @@ using Clock = std::chrono::steady_clock;
 /// One run: everything that lives from the first step to the last.
 class Run {
  public:
-  Run(const Recipe& recipe, const ParallelSettings& settings, World& world)
+  Run(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device)
       : recipe_(recipe),
-        ranks_(world, recipe.distributed, settings),
+        ranks_(world, recipe.distributed, settings, device),
         lock_(lock_directory()),  // before the directory is looked at
         loaded_(recipe_model(recipe, ranks_)),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
@@ -387,11 +387,11 @@ class Run {
 
 }  // namespace
 
-RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world) {
+RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device) {
   check_kernel_choice(recipe.kernels);
   want_same_inputs(world, recipe, RecipeUse::train);  // before the ranks form groups
   try {
-    return Run(recipe, settings, world).train();
+    return Run(recipe, settings, world, device).train();
   } catch (const OutOfMemory& e) {
     const std::string need = explain_memory(recipe, world.size());
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));

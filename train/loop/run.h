@@ -9,8 +9,8 @@ namespace nemocube {
 /// Writes training.jsonl, validation.jsonl and checkpoints; shows progress on standard error. Throws Error,
 /// and saves nothing, when an update wrote numbers that are not finite or when too many steps in a row were
 /// not finite; the last checkpoint is good.
-/// All ranks of the world call it. Rank 0 alone writes logs and publishes checkpoints.
-RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world);
+/// All ranks of the world call it, each with its device. Rank 0 alone writes logs and publishes checkpoints.
+RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device);
 
 /// Finds the problems that would stop run_training before its first step, without loading weights or making
 /// an optimizer. Checks the files of the model and its tokenizer, the data of all sets, the schedule, the

@@ -11,8 +11,13 @@
 
 namespace nemocube {
 
-RunRanks::RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings)
-    : world_(world), section_(section), settings_(settings), plan_(plan_ranks(section, world.size())) {}
+RunRanks::RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings,
+                   Device device)
+    : world_(world),
+      section_(section),
+      settings_(settings),
+      device_(device),
+      plan_(plan_ranks(section, world.size())) {}
 
 Divide RunRanks::divide() {
   if (!several()) return {};
@@ -23,7 +28,7 @@ Divide RunRanks::divide() {
             return part_of(*plan, config, place_of(plan->grid, world_.rank()));
           },
           [this, plan](NemotronH& model) {
-            parallel_ = std::make_unique<ParallelModel>(model, *plan, *groups_, Device::cpu);
+            parallel_ = std::make_unique<ParallelModel>(model, *plan, *groups_, device_);
           }};
 }
 

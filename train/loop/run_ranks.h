@@ -17,14 +17,15 @@ namespace nemocube {
 /// The ranks of a run. A run of one rank has no groups, and all functions below are free.
 class RunRanks {
  public:
-  /// Throws Error when the number of ranks does not fit the recipe.
-  RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings = {});
+  /// `device`: where this rank's part of the model lies. Throws Error when the number of ranks does not fit the recipe.
+  RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings, Device device);
   RunRanks(const RunRanks&) = delete;  // the division of a model leads here
   RunRanks& operator=(const RunRanks&) = delete;
 
   bool several() const { return world_.size() > 1; }
   bool first() const { return world_.rank() == 0; }
   World& world() const { return world_; }
+  Device device() const { return device_; }
   const RankPlan& plan() const { return plan_; }
   /// Once the model is divided.
   RankLayout layout() const;
@@ -55,6 +56,7 @@ class RunRanks {
   World& world_;
   const DistributedSection& section_;
   ParallelSettings settings_;
+  Device device_;
   RankPlan plan_;
   std::optional<ProcessGroups> groups_;
   std::unique_ptr<ParallelModel> parallel_;

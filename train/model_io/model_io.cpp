@@ -2,10 +2,10 @@
 
 namespace nemocube {
 namespace {
-std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype,
+std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype, Device device,
                                  const Divide& divide) {
   const DType stored = dtype.value_or(config.dtype.value_or(DType::f32));
-  if (!divide) return std::make_unique<NemotronH>(config, stored, Device::cpu);
+  if (!divide) return std::make_unique<NemotronH>(config, stored, device);
   auto model = std::make_unique<NemotronH>(config, stored, Device::meta, divide.part(config));
   divide.install(*model);
   return model;
@@ -33,20 +33,21 @@ std::vector<NamedTensor> named_tensors(const NemotronH& model) {
   return tensors;
 }
 
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, const Divide& divide) {
+LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, Device device,
+                       const Divide& divide) {
   LoadedModel loaded;
   const NemotronHConfig config = read_hf_config(dir);
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
-  loaded.model = build(config, dtype, divide);
+  loaded.model = build(config, dtype, device, divide);
   loaded.files = load_hf_weights(dir, named_tensors(*loaded.model));
   return loaded;
 }
 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       Initialisation law, const Divide& divide) {
+                       Device device, Initialisation law, const Divide& divide) {
   LoadedModel made;
   const NemotronHConfig config = read_hf_config(dir);
-  made.model = build(config, dtype, divide);
+  made.model = build(config, dtype, device, divide);
   initialise(*made.model, seed, law);
   made.files = default_weight_files(config);
   return made;

@@ -27,8 +27,9 @@ struct Divide {
 };
 
 /// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is
-/// `dtype`, else the one in config.json, else f32. Errors name files and tensors.
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype,
+/// `dtype`, else the one in config.json, else f32. A whole model lies on `device`; of a divided one `divide` says where.
+/// Errors name files and tensors.
+LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, Device device,
                        const Divide& divide = {});
 
 /// Throws Error unless the weight files in `dir` hold the tensors of a model of this config; reads headers
@@ -37,7 +38,7 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 
 /// A model of the shape that config.json in `dir` describes, with fresh weights.
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       Initialisation law = Initialisation::hf, const Divide& divide = {});
+                       Device device, Initialisation law = Initialisation::hf, const Divide& divide = {});
 
 /// Every tensor of the whole model under its canonical name, in canonical order: what this process owns of it (shared
 /// memory), or a meta tensor where this part of the model has none of it.

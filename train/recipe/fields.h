@@ -214,6 +214,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.field("device", r.device,
            "where to compute; auto: cuda if there is a device and every operation has CUDA kernels, else cpu "
            "(own)");
+  io.field("share_device", r.share_device, "several ranks of a node may compute on one CUDA device (own)");
   io.section("step_scheduler", r.step_scheduler);
   io.section("model", r.model);
   io.path_or_section("tokenizer", r.tokenizer,

@@ -189,6 +189,7 @@ struct Recipe {
   std::int64_t seed = 42;  ///< from `seed` or `rng.seed`
   bool deterministic = true;
   DeviceChoice device = DeviceChoice::cpu;
+  bool share_device = false;
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path

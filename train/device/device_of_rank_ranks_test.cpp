@@ -1,0 +1,33 @@
+#include <doctest/doctest.h>
+
+#include "core/cuda/runtime.h"
+#include "tests/support/message_of.h"
+#include "tests/support/ranks.h"
+#include "train/device/device_of_rank.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+TEST_CASE("device: each rank of a node has a CUDA device of its own, or shares one on request" *
+          doctest::test_suite("cuda")) {
+  if (!cuda::unavailable().empty()) {
+    MESSAGE("CUDA devices of several ranks were not tried: ", cuda::unavailable());
+    return;
+  }
+  const World& world = test_world();
+  const int visible = cuda::device_count();
+  const Device wanted = Device::cuda_number(world.local_rank() % visible);
+  CHECK(device_of_rank(Device::cuda, world, true) == wanted);
+  if (world.local_size() <= visible) {
+    CHECK(device_of_rank(Device::cuda, world, false) == wanted);
+  } else {
+    const std::string message = message_of([&] { device_of_rank(Device::cuda, world, false); });
+    CAPTURE(message);
+    CHECK(message.find(" compute on one device (cuda, ") != std::string::npos);
+  }
+}
+
+TEST_CASE("device: ranks on the CPU stay there") {
+  const World& world = test_world();
+  CHECK(device_of_rank(Device::cpu, world, false) == Device::cpu);
+}
