@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <mutex>
-#include <string>
-#include <thread>
 #include <vector>
 
-#include "checks/report.h"
+#include "checks/global_reports.h"
 #include "checks/thread_history.h"
 #include "checks/word_clocks.h"
 #include "checks/word_history.h"
-#include "instructions/host_access.h"
 #include "machine/block.h"
 #include "machine/launch.h"
 #include "memory/address_space.h"
@@ -75,14 +71,6 @@ bool is_host(const Allocation& a) {
   return a.kind == AllocationKind::pinned_host || a.kind == AllocationKind::registered_host;
 }
 
-std::string describe_word(std::uint64_t address, std::uint32_t bytes) {
-  return AddressSpace::instance().describe(address, bytes);
-}
-
-const char* name_of(AccessKind kind) {
-  return kind == AccessKind::load ? "read" : kind == AccessKind::store ? "write" : "atomic access";
-}
-
 /// An operation uses the allocation for the first time, as far as this thread remembers: between its allocation and its free?
 void note_use(Allocation& allocation, OperationId operation, const char* what, const ReportPlace& place) {
   OperationOrder& order = OperationOrder::instance();
@@ -95,20 +83,9 @@ void note_use(Allocation& allocation, OperationId operation, const char* what, c
     allocated = allocation.allocated;
     freed = allocation.freed;
   }
-  const auto name = [&] { return AddressSpace::instance().describe(allocation.begin); };
-  if (allocated && !order.before(allocated, operation)) {
-    report(Severity::error, "use-before-allocation",
-           std::string(what) + " of memory whose allocation (" + order.describe(allocated) +
-               ") is not ordered before " + order.describe(operation) + ": " + name(),
-           place);
-  }
-  if (freed && !order.before(operation, freed)) {
-    report(Severity::error, "use-after-free",
-           std::string(what) + " of memory that " + order.describe(freed) +
-               " frees, with nothing that orders " + order.describe(operation) +
-               " before the free: " + name(),
-           place);
-  }
+  if (allocated && !order.before(allocated, operation))
+    report_early_use(allocation, allocated, operation, what, place);
+  if (freed && !order.before(operation, freed)) report_late_use(allocation, freed, operation, what, place);
 }
 
 Allocation* allocation_of(std::uint64_t address, OperationId operation, const char* what,
@@ -201,11 +178,16 @@ class GlobalCheck {
       judge_runs();
     else
       judge_used_bytes(all & access_.used);
-    report_threads();
+    if (!thread_conflicts.empty()) [[unlikely]] {
+      reports().threads(thread_conflicts);
+      thread_conflicts.clear();
+    }
     return unwritten_;
   }
 
  private:
+  GlobalReports reports() const { return {warp_, instruction_, access_}; }
+
   /// What the lanes have written stands behind no fence.
   void note_write() {
     warp_.dirty |= access_.lanes;
@@ -300,16 +282,16 @@ class GlobalCheck {
   }
 
   void judge_range(std::uint64_t begin, std::uint64_t end, LaneMask lanes) {
-    const Allocation* allocation = allocation_of(begin, operation_, name_of(access_.kind), place_at(begin));
+    const Allocation* allocation =
+        allocation_of(begin, operation_, name_of(access_.kind), reports().place_at(begin));
     if (!allocation || is_host(*allocation)) return;
-    if (allocation->device != launch_.device()) [[unlikely]]
-      judge_reach(*allocation, begin);
-    if (allocation->read_only && me_.write) {
-      report(
-          Severity::error, "read-only",
-          std::string(name_of(access_.kind)) + " of constant memory: " + describe_word(begin, access_.bytes),
-          place_at(begin));
+    if (allocation->device != launch_.device()) [[unlikely]] {
+      if (!AddressSpace::instance().reaches(launch_.device(), *allocation)) {
+        reports().out_of_reach(*allocation, begin);
+        throw KernelFault{700};
+      }
     }
+    if (allocation->read_only && me_.write) reports().constant_written(begin);
     // Who writes what is read by ld.nc is found below.
     if (!access_.read_only) threads_.record(turn_, begin, end, lanes, thread_conflicts);
     while (begin < end) {
@@ -319,19 +301,6 @@ class GlobalCheck {
       if (races_) judge_words(granule, begin, part_end);
       begin = part_end;
     }
-  }
-
-  void judge_reach(const Allocation& allocation, std::uint64_t address) const {
-    if (AddressSpace::instance().reaches(launch_.device(), allocation)) return;
-    report(Severity::error, "peer-access",
-           std::string(name_of(access_.kind)) + " of " + std::to_string(access_.bytes) + " bytes on device " +
-               std::to_string(allocation.device) + " by device " + std::to_string(launch_.device()) +
-               ", which was not given access (" +
-               (allocation.kind == AllocationKind::stream_ordered ? "cudaMemPoolSetAccess"
-                                                                  : "cudaDeviceEnablePeerAccess") +
-               "): " + describe_word(address, access_.bytes),
-           place_at(address));
-    throw KernelFault{700};
   }
 
   void judge_marks(Granule& granule, std::uint64_t begin, std::uint64_t end) {
@@ -346,7 +315,7 @@ class GlobalCheck {
           continue;
         }
         if (access_.kind != AccessKind::store && !access_.replaces)
-          report_unwritten(begin - begin % 64 + static_cast<std::uint64_t>(std::countr_zero(missing)));
+          reports().unwritten(begin - begin % 64 + static_cast<std::uint64_t>(std::countr_zero(missing)));
         // A byte is reported once.
         marks.fetch_or(wanted, std::memory_order_relaxed);
       }
@@ -366,7 +335,7 @@ class GlobalCheck {
       const std::uint32_t word = static_cast<std::uint32_t>((begin - base) / 4);
       const Finding finding = record(granule, word, static_cast<unsigned>(bits(from, count)), me_);
       if (finding.conflict != Conflict::none) [[unlikely]]
-        report_conflict(finding, begin, count);
+        reports().conflict(finding, begin, count);
       begin += count;
     }
   }
@@ -398,141 +367,14 @@ class GlobalCheck {
       }
       const Finding finding = record(granule, static_cast<std::uint32_t>((begin - base) / 4), 15, me_);
       if (finding.conflict != Conflict::none) [[unlikely]]
-        report_conflict(finding, begin, 4);
+        reports().conflict(finding, begin, 4);
     }
     return begin;
   }
 
   void judge_whole(OperationId other, bool wrote, std::uint64_t address) {
     if (other == 0 || other == recent.earlier.last() || recent.earlier.before(other)) return;
-    report_conflict({Conflict::operations, wrote, other}, address, 4);
-  }
-
-  ReportPlace place_at(std::uint64_t address) const {
-    ReportPlace place{&warp_, -1, &instruction_};
-    for_lanes(access_.lanes, [&](int lane) {
-      if (place.lane < 0 && address - access_.address[static_cast<std::size_t>(lane)] < access_.bytes)
-        place.lane = lane;
-    });
-    return place;
-  }
-
-  /// Whether the lane stores the bytes that memory holds already. The other write was judged, but may not have happened yet: its
-  /// host thread gets some time.
-  bool stores_equal(std::uint64_t address, std::uint64_t bytes, const ReportPlace& place,
-                    std::chrono::milliseconds patience) const {
-    if (access_.kind != AccessKind::store || !access_.stored || place.lane < 0) return false;
-    const std::byte* host = AddressSpace::instance().translate(address, bytes).host;
-    const auto l = static_cast<std::size_t>(place.lane);
-    const std::uint64_t offset = address - access_.address[l];
-    if (!host || offset + bytes > access_.bytes) return false;
-    const std::byte* mine = access_.stored + l * access_.stored_stride + offset;
-    const auto equal = [&] {
-      for (std::uint64_t i = 0; i < bytes; ++i) {
-        if (load_relaxed<std::byte>(host + i) != mine[i]) return false;
-      }
-      return true;
-    };
-    const auto start = std::chrono::steady_clock::now();
-    while (!equal()) {
-      if (was_reported("global-race", place) || std::chrono::steady_clock::now() - start > patience)
-        return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-    return true;
-  }
-
-  std::string describe_block(std::uint32_t block) const {
-    const ptx::Dim3& grid = launch_.shape().grid;
-    if (launch_.blocks() > P::block_mask) return "another block";
-    return "block (" + std::to_string(block % grid.x) + "," + std::to_string(block / grid.x % grid.y) + "," +
-           std::to_string(block / grid.x / grid.y) + ")";
-  }
-
-  void report_unwritten(std::uint64_t address) const {
-    const ReportPlace place = place_at(address);
-    constexpr const char* kind = "uninitialised-global";
-    if (repeated(kind, place)) return;
-    report(
-        Severity::error, kind,
-        std::string(name_of(access_.kind)) + " of global memory never written: " + describe_word(address, 1),
-        place);
-  }
-
-  void report_conflict(const Finding& finding, std::uint64_t address, std::uint64_t bytes) const {
-    const ReportPlace place = place_at(address);
-    Severity severity = Severity::error;
-    const char* kind = "global-race";
-    switch (finding.conflict) {
-      case Conflict::none:
-        return;
-      case Conflict::blocks:
-        if (finding.other_wrote && !(finding.other & P::strong) &&
-            stores_equal(address, bytes, place, std::chrono::milliseconds(20))) {
-          severity = Severity::note;
-          kind = "global-race-equal";
-        }
-        break;
-      case Conflict::missing_fence:
-        kind = "missing-fence";
-        break;
-      case Conflict::operations:
-        kind = "stream-race";
-        break;
-      case Conflict::read_only:
-        kind = "read-only-race";
-        break;
-    }
-    if (repeated(kind, place)) return;
-    std::string text = std::string(access_.read_only ? "read-only load" : name_of(access_.kind)) + " of " +
-                       std::to_string(access_.bytes) + " bytes: " + describe_word(address, 1) + ", which ";
-    const char* did = finding.other_wrote ? " wrote" : " read";
-    const std::string other_block = describe_block(P::block(finding.other));
-    switch (finding.conflict) {
-      case Conflict::none:
-        break;
-      case Conflict::blocks:
-        text += other_block + did + ", and nothing orders the two";
-        if (severity == Severity::note) text += "; both write the same value";
-        break;
-      case Conflict::missing_fence:
-        text += other_block + did +
-                ", is handed over by an atomic or strong write with no fence (__threadfence) before it";
-        break;
-      case Conflict::operations:
-        text += OperationOrder::instance().describe(P::operation(finding.other)) + did +
-                ", with no event or synchronisation between it and " +
-                OperationOrder::instance().describe(operation_);
-        break;
-      case Conflict::read_only:
-        text += other_block +
-                (finding.other_wrote
-                     ? " of the same launch wrote: ld.global.nc promises that nobody does"
-                     : " of the same launch read by ld.global.nc, which promises that nobody writes");
-        break;
-    }
-    report(severity, kind, text, place);
-  }
-
-  void report_threads() const {
-    for (const ThreadConflict& c : thread_conflicts) {
-      const ReportPlace place{&warp_, c.lane, &instruction_};
-      const bool equal = c.other_wrote && !c.one_store &&
-                         stores_equal(c.address, c.bytes, place, std::chrono::milliseconds(0));
-      const char* const kind = equal ? "global-race-equal" : "global-race";
-      if (repeated(kind, place)) continue;
-      const ptx::Dim3& size = launch_.shape().block;
-      std::string text = std::string(name_of(access_.kind)) + " of " + std::to_string(access_.bytes) +
-                         " bytes: " + describe_word(c.address, 1) + ", which thread (" +
-                         std::to_string(c.other % size.x) + "," + std::to_string(c.other / size.x % size.y) +
-                         "," + std::to_string(c.other / size.x / size.y) + ") of the same block " +
-                         (c.other_wrote ? "wrote" : "read");
-      if (c.line) text += " (" + describe_line(*launch_.kernel().function, c.line) + ")";
-      text += ", and nothing orders the two";
-      if (equal) text += "; both write the same value";
-      report(equal ? Severity::note : Severity::error, kind, text, place);
-    }
-    thread_conflicts.clear();
+    reports().conflict({Conflict::operations, wrote, other}, address, 4);
   }
 
   Warp& warp_;
@@ -678,12 +520,7 @@ void check_range(OperationId operation, std::uint64_t address, std::uint64_t byt
       address += count;
     }
   }
-  if (!other) return;
-  OperationOrder& order = OperationOrder::instance();
-  report(Severity::error, "stream-race",
-         std::string(what) + (write ? " writes " : " reads ") + describe_word(where, 1) + ", which " +
-             order.describe(other) + (other_wrote ? " wrote" : " read") +
-             ", with no event or synchronisation between it and " + order.describe(operation));
+  if (other) report_range(operation, other, other_wrote, where, write, what);
 }
 
 void check_free(Allocation& allocation, OperationId operation) {
@@ -695,10 +532,7 @@ void check_free(Allocation& allocation, OperationId operation) {
   OperationOrder& order = OperationOrder::instance();
   for (const OperationId user : users) {
     if (order.before(user, operation)) continue;
-    report(Severity::error, "use-after-free",
-           order.describe(operation) + " frees memory that " + order.describe(user) +
-               " uses, with nothing that orders the free after it: " +
-               AddressSpace::instance().describe(allocation.begin));
+    report_early_free(allocation, user, operation);
   }
 }
 
