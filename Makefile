@@ -14,7 +14,8 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
-.PHONY: all build setup train train-grid test test-cuda cuda-toolkit test-grids bench install asan asan-all sanitize-emulator format check-format check-headers tidy clean help
+.PHONY: all build setup train train-grid test test-cuda cuda-toolkit test-grids bench install asan asan-all sanitize-emulator \
+	sanitize-emulator-short sanitize-emulator-changed emulator format check-format check-headers tidy clean help
 
 all: build
 
@@ -24,14 +25,20 @@ help:
 	@echo "make train-grid     the same job on 4 ranks under mpirun: a pipeline of 2 stages, experts on 2 ranks"
 	@echo "make test           build and run every test"
 	@echo "make test-cuda      the tests that run on every device, and bench op, on the software GPU; needs nvcc and no GPU"
+	@echo "make emulator       build the software GPU, which runs CUDA programs; needs nvcc and no GPU"
 	@echo "make cuda-toolkit   install nvcc, which needs no GPU, for the targets that need it; downloads 0.7 GB, keeps 0.3 GB"
 	@echo "make test-grids     train on every process grid of 2, 4, 8 and 16 ranks, compared with one rank"
 	@echo "make bench          operations against their floors, then whole steps of the small model"
-	@echo "make install        program, documentation, sample recipe and data under PREFIX; DESTDIR is honoured"
+	@echo "make install        program, documentation, sample recipe and data under PREFIX, and the software GPU where"
+	@echo "                    make emulator built it; DESTDIR is honoured"
 	@echo "make asan           the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make asan-all       every test under them, whole runs of the program too"
 	@echo "make sanitize-emulator"
 	@echo "                    the software GPU and its tests under ThreadSanitizer, then AddressSanitizer and UBSan; needs nvcc"
+	@echo "make sanitize-emulator-short"
+	@echo "                    a short part of that, which touches every folder of the software GPU"
+	@echo "make sanitize-emulator-changed"
+	@echo "                    the short part where all passed before with these sources, compiler and nvcc; else all"
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
@@ -71,8 +78,14 @@ need_nvcc = if grep -q '^NEMOCUBE_NVCC:.*NOTFOUND' $(BUILD)/CMakeCache.txt; then
 	echo "$@: no nvcc found: make cuda-toolkit installs one; it downloads 0.7 GB, keeps 0.3 GB, and needs no GPU" >&2; \
 	exit 1; fi
 
-# The tests of doctest's suite "cuda": those of core and ops on tools/cuda_emulator, and whole runs of bench op, which
-# start it themselves. Each runs at two seeds, and a warning of the software GPU fails as an error does.
+emulator: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator
+
+# The tests of doctest's suite "cuda": those of core and ops on tools/cuda_emulator, and whole runs of bench op,
+# which start it themselves. Each runs at two seeds, and a warning of the software
+# GPU fails as an error does. The test of the installation comes again, because it now finds a software GPU.
 emulate = NEMOCUBE_TEST_CUDA=required OMP_WAIT_POLICY=passive CUDA_EMULATOR_LIBRARIES=$(BUILD)/cuda_emulator \
 	tools/cuda_emulator/run
 test-cuda: setup
@@ -81,6 +94,7 @@ test-cuda: setup
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_tests
 	ctest --test-dir $(BUILD) --output-on-failure -L '^cuda-emulator$$'
+	ctest --test-dir $(BUILD) --output-on-failure -R '^install$$'
 	@for seed in 1 2; do \
 		export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$$seed; \
 		$(emulate) $(BUILD)/test_core --test-suite=cuda && \
@@ -121,8 +135,9 @@ asan-all: setup
 	ctest --test-dir $(BUILD)-asan --output-on-failure
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
-# The CUDA programs of the emulator's tests are built once, in BUILD: nothing of them is sanitized.
-sanitize-emulator: setup
+# Tests of the software GPU under a sanitizer each. $(1): cuda_emulator_tests and $(2): their label. The CUDA programs of
+# the tests are built once, in BUILD: nothing of them is sanitized.
+define sanitize
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_programs
@@ -130,10 +145,34 @@ sanitize-emulator: setup
 		folder=$(BUILD)-emulator-$$sanitizer && \
 		cmake -S tools/cuda_emulator -B $$folder -G Ninja -DCUDA_EMULATOR_SANITIZE=$$sanitizer \
 			-DCUDA_EMULATOR_PROGRAMS=$(abspath $(BUILD))/tools/cuda_emulator/tests $(CMAKE_FLAGS) >/dev/null && \
-		cmake --build $$folder -j $(JOBS) --target cuda_emulator_tests && \
+		cmake --build $$folder -j $(JOBS) --target $(1) && \
 		TSAN_OPTIONS=atexit_sleep_ms=0 \
-		ctest --test-dir $$folder --output-on-failure -j $(JOBS) -L '^cuda-emulator$$' || exit 1; \
+		ctest --test-dir $$folder --output-on-failure -j $(JOBS) -L '^$(2)$$' || exit 1; \
 	done
+endef
+# What passed is what the sources were at the beginning.
+fingerprint = tools/cuda_emulator/tests/fingerprint "$$(sed -n 's/^NEMOCUBE_NVCC:[A-Z]*=//p' $(BUILD)/CMakeCache.txt)"
+sanitized = tools/cuda_emulator/sanitized.txt
+sanitize-emulator: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@$(fingerprint) >$(BUILD)/sanitizing.txt
+	$(call sanitize,cuda_emulator_tests,cuda-emulator)
+	@cp $(BUILD)/sanitizing.txt $(sanitized)
+	@echo "sanitize-emulator: all passed; $(sanitized) says of what, and belongs in the commit"
+
+sanitize-emulator-short: setup
+	$(call sanitize,cuda_emulator_short_tests,cuda-emulator-short)
+
+sanitize-emulator-changed: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@if $(fingerprint) | diff $(sanitized) -; then \
+		$(MAKE) --no-print-directory sanitize-emulator-short; \
+	else \
+		echo "sanitize-emulator-changed: $(sanitized) is of other sources or tools: all tests run"; \
+		$(MAKE) --no-print-directory sanitize-emulator; \
+	fi
 
 format: setup
 	@tools/setup.sh clang-format

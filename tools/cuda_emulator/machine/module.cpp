@@ -25,7 +25,7 @@ std::string demangled(const std::string& name) {
   return result;
 }
 
-std::uint64_t align(std::uint64_t value, std::uint64_t alignment) {
+std::uint64_t round_up(std::uint64_t value, std::uint64_t alignment) {
   alignment = std::max<std::uint64_t>(alignment, 1);
   return (value + alignment - 1) / alignment * alignment;
 }
@@ -89,8 +89,8 @@ struct Module::State {
 
     void align_next(std::uint32_t alignment) {
       constexpr std::uint32_t gap = 128;
-      end = static_cast<std::uint32_t>(align(end, alignment));
-      if (!offsets.empty()) gaps = static_cast<std::uint32_t>(align(gaps + gap, std::max(gap, alignment)));
+      end = static_cast<std::uint32_t>(round_up(end, alignment));
+      if (!offsets.empty()) gaps = static_cast<std::uint32_t>(round_up(gaps + gap, std::max(gap, alignment)));
     }
     void add(const ptx::Variable& v) {
       align_next(v.alignment);

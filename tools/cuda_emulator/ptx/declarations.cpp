@@ -10,8 +10,8 @@
 namespace emulator::ptx {
 namespace {
 
-constexpr std::uint64_t most_bytes = 1ull << 40;      ///< of one variable
-constexpr std::uint64_t most_registers = 1ull << 24;  ///< of one family
+constexpr std::uint64_t most_bytes = 1ull << 40;        ///< of one variable
+constexpr std::uint64_t most_of_a_family = 1ull << 24;  ///< registers
 
 std::uint64_t product(Lexer& lexer, std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
@@ -265,7 +265,7 @@ std::vector<RegisterNames> parse_registers(Lexer& lexer, Type& type) {
     RegisterNames names{lexer.name("a register's name"), 1, false};
     if (lexer.accept('<')) {
       const std::uint64_t count = lexer.unsigned_number();
-      if (count > most_registers) lexer.fail("too many registers");
+      if (count > most_of_a_family) lexer.fail("too many registers");
       names.count = static_cast<std::uint32_t>(count);
       names.family = true;
       lexer.expect('>');
