@@ -35,7 +35,7 @@ TEST_CASE("model: a microbatch on another device has the bits of the CPU, and th
     for (const bool checkpointing : {false, true}) {
       CAPTURE(dtype);
       CAPTURE(checkpointing);
-      NemotronH whole(tiny_config("M*-M"), dtype, Device::cpu);
+      NemotronH whole(tiny_config("ME*-M"), dtype, Device::cpu);
       randomise(whole, 71);
       const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);
       const auto got = step_on(Device::guard, whole, batch, checkpointing),

@@ -63,7 +63,7 @@ void fill_runs(const Parameter& p, Fill&& fill) {
 template <class Fn>
 void fill(const Parameter& p, Fn&& value) {
   fill_runs(p, [&](const Tensor& run, std::uint64_t first) {
-    const Tensor values = Tensor::empty(run.shape(), DType::f64, Device::cpu);  // drawn on the host
+    const Tensor values = Tensor::empty(run.shape(), DType::f64, run.device());
     for (std::int64_t j = 0; j < run.numel(); ++j)
       values.data<double>()[j] = value(first + static_cast<std::uint64_t>(j));
     run.copy_from(values);
@@ -98,6 +98,13 @@ void fill_gauss(const Parameter& p, const RandomStream& stream, double sigma) {
 
 void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
                 Initialisation law) {
+  if (!parameter.own.is_meta() && !parameter.own.device().is_host()) {
+    Parameter drawn = parameter;
+    drawn.own =
+        Tensor::empty(parameter.own.shape(), parameter.own.dtype(), Device::cpu);  // drawn on the host
+    initialise(drawn, config, seed, law);
+    return parameter.own.copy_from(drawn.own);
+  }
   const RandomStream stream(seed, parameter.name);
   const double sigma = config.initializer_range;
   const auto blocks = static_cast<double>(config.blocks.size());

@@ -186,3 +186,16 @@ TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by 
                     .ok);
   }
 }
+
+TEST_CASE("initialise: a model on another device has the values of one on the CPU") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const NemotronHConfig config = wide_config();
+    NemotronH here(config, dtype, Device::cpu), there(config, dtype, Device::guard);
+    initialise(here, 5, Initialisation::hf);
+    initialise(there, 5, Initialisation::hf);
+    for (const Parameter& p : here.parameters().all()) {
+      CAPTURE(p.name);
+      CHECK_BITS(there.parameters().find(p.name)->own, p.own);
+    }
+  }
+}

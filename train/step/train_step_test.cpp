@@ -7,9 +7,6 @@
 
 #include "core/host_wait.h"
 #include "model/test_models.h"
-#include "ops/global_norm/global_norm.h"
-#include "tests/support/devices.h"
-#include "train/step/step_tensors.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -236,32 +233,49 @@ TEST_CASE("train_step: an update that leaves numbers that are not finite names w
   CHECK(lost.not_finite == "backbone.embeddings.weight");
 }
 
-TEST_CASE("train_step: from the gradients to the result the host waits for a device once") {
+TEST_CASE(
+    "train_step: whole steps on another device have the bits of the CPU, and the host waits once for each") {
+  const TestBatch batch = random_batch(tiny_config("ME*-"), {9, 4, 0, 6}, 63);
+  const std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 4)};
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd})
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      const auto results = [&](Device device) {
-        NemotronH model(tiny_config("ME*-"), dtype, device);
-        for (const Parameter& p : model.parameters().all()) {
-          p.value.fill(0.5);
-          if (p.node) p.node->into().to.fill(0.25);
-        }
-        Optimizer optimizer(model.parameters(),
-                            {.kind = kind, .momentum = kind == OptimizerKind::sgd ? 0.9 : 0});
-        reset_host_waits();
-        const StepTensors tensors(model);
-        tensors.decision.copy_from(
-            clip_decision(sum_of_squares(optimizer.gradients(), device), tensors.loss(), 1));
-        optimizer.step(0.01, 0.1, tensors.gate());
-        const Tensor fetched = tensors.fetch().all;
-        const std::map<std::string, std::int64_t> one{{"step result", 1}}, none;
-        CHECK(host_waits() == (device.is_host() ? none : one));
-        std::vector<Tensor> all{fetched};
-        for (const Parameter& p : model.parameters().all()) all.push_back(p.value.to(Device::cpu));
-        return all;
-      };
-      const auto guarded = results(Device::guard), plain = results(Device::cpu);
-      CHECK(same_bits(guarded, plain));
-    }
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool checkpointing : {false, true}) {
+        CAPTURE(dtype);
+        CAPTURE(checkpointing);
+        NemotronH whole(tiny_config("ME*-"), dtype, Device::cpu);
+        randomise(whole, 64);
+        const auto results = [&](Device device) {
+          NemotronH model(whole.config(), dtype, device);
+          copy_weights(model, whole);
+          model.activation_checkpointing = checkpointing;
+          for (MoeMixer* moe : model.moe_layers()) {
+            moe->router().aux_loss_coef = 0.5;
+            moe->router().seq_aux_loss_coef = 0.25;
+            moe->router().global_aux_loss_coef = 0.125;
+            moe->router().z_loss_coef = 0.5;
+          }
+          Optimizer optimizer(model.parameters(),
+                              {.kind = kind, .momentum = kind == OptimizerKind::sgd ? 0.9 : 0});
+          StepOptions options = step_options();
+          options.expert_bias_rate = 0.01;
+          std::vector<Tensor> all;
+          for (int step = 0; step < 2; ++step) {
+            reset_host_waits();
+            const StepResult r = train_step(model, optimizer, two, options);
+            const std::map<std::string, std::int64_t> one{{"step result", 1}}, none;
+            CHECK(host_waits() == (device.is_host() ? none : one));
+            CHECK(r.outcome == StepOutcome::updated);
+            all.push_back(Tensor::from<double>({r.loss, r.grad_norm}, {2}));
+            for (const auto& [name, loss] : r.auxiliary_losses)
+              all.push_back(Tensor::scalar(loss, DType::f64, Device::cpu));
+            for (const Tensor& counts : r.expert_counts) all.push_back(counts);
+          }
+          for (const Parameter& p : model.parameters().all()) all.push_back(p.value.to(Device::cpu));
+          for (const StateTensor& t : optimizer.state()) all.push_back(t.value.to(Device::cpu));
+          return all;
+        };
+        CHECK(same_bits(results(Device::guard), results(Device::cpu)));
+      }
 }
 
 TEST_CASE("train_step: auxiliary losses weigh the same for any number of equal microbatches") {
