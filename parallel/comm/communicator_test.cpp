@@ -79,7 +79,7 @@ TEST_CASE("communicator: calls that break the contract are refused before anythi
       {[&] {
          self->exchange({{three, 0}}, {});
        },
-       "sends itself other bytes"},
+       "sends itself other elements"},
       {[&] {
          self->exchange({{three, 2}}, {});
        },
