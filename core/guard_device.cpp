@@ -26,6 +26,7 @@ std::size_t whole_pages(std::int64_t bytes) {
 }
 
 struct sigaction previous_action;
+thread_local int opened_here = 0;
 
 void write_text(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
 
@@ -166,8 +167,15 @@ Allocator& device_allocator() {
   return *allocator;
 }
 
-Opened::Opened() { arena().open(); }
-Opened::~Opened() { arena().close(); }
+Opened::Opened() {
+  arena().open();
+  ++opened_here;
+}
+Opened::~Opened() {
+  --opened_here;
+  arena().close();
+}
 bool is_open() { return arena().is_open(); }
+bool is_opened_here() { return opened_here > 0; }
 
 }  // namespace nemocube::guard

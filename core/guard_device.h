@@ -20,7 +20,8 @@ class Opened {
   Opened& operator=(const Opened&) = delete;
 };
 
-/// Whether an Opened lives.
+/// Whether an Opened lives; whether this thread made one that does. Threads of a kernel see the first alone.
 bool is_open();
+bool is_opened_here();
 
 }  // namespace nemocube::guard

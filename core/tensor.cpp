@@ -104,11 +104,13 @@ std::int64_t Tensor::rows() const {
   return n;
 }
 
-bool Tensor::host_accessible() const { return device_.is_host() || (device_.is_guard() && guard::is_open()); }
+bool Tensor::host_accessible() const {
+  return device_.is_host() || (device_.is_guard() && guard::is_opened_here());
+}
 
 void Tensor::check_host_access() const {
-  expect(is_meta() || host_accessible(), "tensor data of shape ", shape_, " wanted in host memory, is on ",
-         device_, ", in zone ", current_zone());
+  expect(is_meta() || (device_.is_guard() && guard::is_open()), "tensor data of shape ", shape_,
+         " wanted in host memory, is on ", device_, ", in zone ", current_zone());
 }
 
 void* Tensor::address() const {
@@ -250,30 +252,27 @@ Tensor flat_rows(const Tensor& t) {
 }
 }  // namespace
 
-void Tensor::copy_from(const Tensor& source) const {
-  expect(shape_ == source.shape_, "copy of ", source.shape_, " to ", shape_);
-  if (numel() == 0) return;
-  if (device_.is_host() && !source.host_accessible()) count_host_wait();
-  if (device_.is_cuda() || source.device_.is_cuda()) return cuda::copy(*this, source);
-  const OpenedIf opened(device_.is_guard() || source.device_.is_guard());
-  Tensor to = *this, from = source;
-  if (contiguous() && source.contiguous()) {
+namespace {
+
+/// The data of both can be touched.
+void copy_on_host(Tensor to, Tensor from) {
+  if (to.contiguous() && from.contiguous()) {
     if (is_uneven(to)) {
       to = to.reshape({-1});
       from = from.reshape({-1});
-      return in_two_parts(numel(), [&](std::int64_t first, std::int64_t count) {
-        to.narrow(0, first, count).copy_from(from.narrow(0, first, count));
+      return in_two_parts(to.numel(), [&](std::int64_t first, std::int64_t count) {
+        copy_on_host(to.narrow(0, first, count), from.narrow(0, first, count));
       });
     }
     to = flat_rows(to);
     from = flat_rows(from);
   }
-  if (dtype_ == source.dtype_) {
-    const auto row_bytes = static_cast<std::size_t>(to.cols() * size_of(dtype_));
+  if (to.dtype() == from.dtype()) {
+    const auto row_bytes = static_cast<std::size_t>(to.cols() * size_of(to.dtype()));
     auto* y = to.host_bytes();
     const std::byte* x = from.host_bytes();
-    const std::int64_t y_step = to.row_stride() * size_of(dtype_),
-                       x_step = from.row_stride() * size_of(dtype_);
+    const std::int64_t y_step = to.row_stride() * size_of(to.dtype()),
+                       x_step = from.row_stride() * size_of(to.dtype());
     parallel_for(to.rows(), 1 + 65536 / static_cast<std::int64_t>(row_bytes + 1),
                  [&](std::int64_t b, std::int64_t e) {
                    for (std::int64_t r = b; r < e; ++r)
@@ -281,9 +280,20 @@ void Tensor::copy_from(const Tensor& source) const {
                  });
     return;
   }
-  visit_float("copy", dtype_, [&]<class To>(TypeTag<To>) {
-    visit_float("copy", source.dtype_, [&]<class From>(TypeTag<From>) { convert_rows<To, From>(to, from); });
+  visit_float("copy", to.dtype(), [&]<class To>(TypeTag<To>) {
+    visit_float("copy", from.dtype(), [&]<class From>(TypeTag<From>) { convert_rows<To, From>(to, from); });
   });
+}
+
+}  // namespace
+
+void Tensor::copy_from(const Tensor& source) const {
+  expect(shape_ == source.shape_, "copy of ", source.shape_, " to ", shape_);
+  if (numel() == 0) return;
+  if (device_.is_host() && !source.host_accessible()) count_host_wait();
+  if (device_.is_cuda() || source.device_.is_cuda()) return cuda::copy(*this, source);
+  const OpenedIf opened(device_.is_guard() || source.device_.is_guard());
+  copy_on_host(*this, source);
 }
 
 void Tensor::fill(double value) const {

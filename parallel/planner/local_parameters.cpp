@@ -1,5 +1,6 @@
 #include "parallel/planner/local_parameters.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "parallel/parallel_model/parallel_model.h"

@@ -19,7 +19,7 @@ ProcessResult nemocube_in_sources(std::vector<std::string> arguments) {
 
 /// What is wrong with a whole model on CUDA.
 std::string no_model_on_cuda() {
-  return cuda::backend_missing().empty() ? "no CUDA kernels yet for attention, causal_conv1d, embedding"
+  return cuda::backend_missing().empty() ? "no CUDA kernels yet for attention, causal_conv1d, cross_entropy, embedding"
                                          : cuda::backend_missing();
 }
 

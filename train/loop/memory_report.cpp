@@ -33,7 +33,7 @@ std::int64_t product_bytes() {
   return memory_limit().counts_untouched ? 1'000'000 : 70'000;
 }
 // Code and data of libraries that a run touches after its first allocation, most of it oneDNN's; and what MPI holds.
-constexpr std::int64_t code_bytes = 14'000'000, mpi_bytes = 20'000'000;
+constexpr std::int64_t code_bytes = 22'000'000, mpi_bytes = 20'000'000;
 
 /// What a run holds besides tensors, as the limit counts it: code and data of libraries, the heap, and where
 /// the limit counts untouched memory also the stacks of threads that have not started, and the room that the
