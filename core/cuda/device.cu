@@ -109,6 +109,24 @@ int device_index() {
   return chosen().index;
 }
 
+const DeviceLimits& device_limits() {
+  static const DeviceLimits limits = [] {
+    const int device = device_index();
+    DeviceLimits found;
+    NEMOCUBE_CUDA(cudaDeviceGetAttribute(&found.multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    NEMOCUBE_CUDA(cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return found;
+  }();
+  return limits;
+}
+
+void allow_shared(const void* kernel, const char* name, std::size_t bytes) {
+  expect(bytes <= static_cast<std::size_t>(device_limits().shared_bytes), name, ": ", bytes,
+         " bytes of shared memory, the device has ", device_limits().shared_bytes);
+  NEMOCUBE_CUDA(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
 void wait_for_all() {
   for (int i = 0; i < stream_count; ++i)
     NEMOCUBE_CUDA(cudaStreamSynchronize(stream_of(static_cast<Stream>(i))));

@@ -26,13 +26,29 @@ void wait_for_all();
 /// The name of a kernel that is about to be launched, for the message of a later error.
 void note_launch(const char* name);
 
-/// Queues a kernel. `name` is for messages: "rmsnorm forward".
+/// What the choice of tile sizes may depend on besides shapes.
+struct DeviceLimits {
+  int multiprocessors = 0;
+  int shared_bytes = 0;  ///< of dynamic shared memory that a block can have: 99 KiB on compute 12.0, 227 KiB on 9.0
+};
+const DeviceLimits& device_limits();
+
+/// Lets a kernel have more than 48 KiB of dynamic shared memory. std::logic_error for more than the device has.
+void allow_shared(const void* kernel, const char* name, std::size_t bytes);
+
+/// Queues a kernel. `name` is for messages: "rmsnorm forward". `shared` bytes of dynamic shared memory.
+template <class... Parameters, class... Arguments>
+void launch_shared(const char* name, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
+                   std::size_t shared, const Arguments&... arguments) {
+  note_launch(name);
+  if (shared > 48 * 1024) allow_shared(reinterpret_cast<const void*>(kernel), name, shared);
+  kernel<<<blocks, threads, shared, stream()>>>(arguments...);
+  check(cudaGetLastError(), name);
+}
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
             const Arguments&... arguments) {
-  note_launch(name);
-  kernel<<<blocks, threads, 0, stream()>>>(arguments...);
-  check(cudaGetLastError(), name);
+  launch_shared(name, kernel, blocks, threads, 0, arguments...);
 }
 
 }  // namespace nemocube::cuda
