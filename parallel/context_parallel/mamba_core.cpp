@@ -5,7 +5,7 @@
 
 #include "ops/select_rows/select_rows.h"
 #include "ops/view/view.h"
-#include "parallel/context_parallel/deal_columns.h"
+#include "ops/deal_columns/deal_columns.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "parallel/mappings/mappings.h"
 

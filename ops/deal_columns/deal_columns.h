@@ -4,8 +4,8 @@
 #include "core/autograd.h"
 #include "core/shard.h"
 
-/// Columns of matrices dealt out to ranks, as an exchange of rows (parallel/mappings/mappings.h) needs them, and back.
-/// Local work: nothing is sent here.
+/// Columns of matrices dealt out to several owners, as an exchange of rows between ranks needs them, and back. Local work:
+/// nothing is sent here.
 namespace nemocube {
 
 /// Some columns of one of several matrices.
@@ -13,7 +13,7 @@ struct ColumnRange {
   std::size_t matrix = 0;
   Range columns;
 };
-/// The columns of each rank, as many for every rank. A column may be dealt to several ranks.
+/// The columns of each rank, as many for every rank. A column may be dealt to several ranks or to none.
 using ColumnDeal = std::vector<std::vector<ColumnRange>>;
 
 /// Row r T + t of y holds the columns of rank r in row t, one range after another.

@@ -1,9 +1,10 @@
-#include "parallel/context_parallel/deal_columns.h"
+#include "ops/deal_columns/deal_columns.h"
 
 #include <doctest/doctest.h>
 
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -38,6 +39,33 @@ TEST_CASE("deal_columns: values, gradients, columns that several ranks or none g
         },
         {a, b}, options);
   }
+}
+
+// Both directions, sums that several ranks share, and windows of wider tensors.
+TEST_CASE("deal_columns: every device has the bits of the CPU" * doctest::test_suite("cuda")) {
+  const auto results = [](Device device, DType dtype, std::int64_t rows) {
+    const Tensor wide = random_tensor({rows, 11}, dtype, 5).to(device),
+                 dy = random_tensor({2 * rows, 5}, dtype, 6).to(device);
+    Tape tape;
+    Context ctx{.tape = &tape};
+    const auto node = [&](const Tensor& t) {
+      return std::make_shared<GradNode>(t.shape(), dtype, device, false);
+    };
+    const Tensor values[] = {wide.narrow(1, 1, 5), wide.narrow(1, 6, 4)};
+    const Var a(values[0], node(values[0])), b(values[1], node(values[1]));
+    const Var y = deal_columns(ctx, {a, b}, shared);
+    tape.backward(y, dy);
+    Context silent;
+    return std::vector{y.value(), a.node()->grad(), b.node()->grad(),
+                       collect_columns(silent, dy, 5, {{{0, {0, 5}}}, {{0, {0, 5}}}}).value()};
+  };
+  for_dtypes(test_devices("deal_columns"), [&](Device device, DType dtype) {
+    for (const std::int64_t rows : {0, 1, 70}) {
+      CAPTURE(rows);
+      const auto got = results(device, dtype, rows), want = results(Device::cpu, dtype, rows);
+      for (std::size_t i = 0; i < want.size(); ++i) CHECK_BITS(got[i].clone(), want[i].clone());
+    }
+  });
 }
 
 TEST_CASE("deal_columns: parts of one projection; sums of bf16 are rounded once") {
