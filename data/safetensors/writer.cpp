@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "core/host_wait.h"
 #include "data/files/crc32c.h"
 #include "data/json/json.h"
 #include "data/safetensors/reader.h"
@@ -20,8 +21,26 @@ std::int64_t TensorSource::bytes() const {
 }
 
 namespace {
+/// Elements at once, where they are copied before they are written.
+constexpr std::int64_t piece = 1 << 20;
+
+/// Calls run(part) for parts of at most `piece` elements, or a row where rows are longer.
+template <class Run>
+void for_parts(const Tensor& value, Run&& run) {
+  // Elements where they are neighbours, else rows.
+  const Tensor entries =
+      value.contiguous() ? value.reshape({-1}) : value.reshape({value.rows(), value.cols()});
+  const std::int64_t step = std::max<std::int64_t>(1, piece / (value.contiguous() ? 1 : value.cols()));
+  for (std::int64_t i = 0; i < entries.dim(0); i += step)
+    run(entries.narrow(0, i, std::min(step, entries.dim(0) - i)));
+}
+
 void write_rows(const Tensor& value, const ByteSink& sink) {
   if (value.numel() == 0) return;
+  if (!value.device().is_host()) {
+    const HostWaitName name("saving");
+    return for_parts(value, [&](const Tensor& part) { write_rows(part.to(Device::cpu), sink); });  // a file
+  }
   const std::byte* data = value.host_bytes();
   const std::int64_t row = value.cols() * size_of(value.dtype());
   if (value.contiguous()) return sink({data, static_cast<std::size_t>(value.bytes())});
@@ -31,15 +50,7 @@ void write_rows(const Tensor& value, const ByteSink& sink) {
 
 void write_converted(const Tensor& value, DType stored, const ByteSink& sink) {
   if (value.numel() == 0) return;
-  constexpr std::int64_t piece = 1 << 20;  // elements
-  // Elements where they are neighbours, else rows.
-  const Tensor entries =
-      value.contiguous() ? value.reshape({-1}) : value.reshape({value.rows(), value.cols()});
-  const std::int64_t step = std::max<std::int64_t>(1, piece / (value.contiguous() ? 1 : value.cols()));
-  for (std::int64_t i = 0; i < entries.dim(0); i += step) {
-    const Tensor part = entries.narrow(0, i, std::min(step, entries.dim(0) - i));
-    write_rows(part.to(stored), sink);
-  }
+  for_parts(value, [&](const Tensor& part) { write_rows(part.to(stored), sink); });
 }
 }  // namespace
 

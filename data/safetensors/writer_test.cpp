@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "core/host_wait.h"
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
 #include "data/safetensors/reader.h"
@@ -87,6 +88,24 @@ TEST_CASE("safetensors: every dtype, scalars, empty tensors and strided views su
   }
   const Tensor two = Tensor::empty({2}, DType::i64, Device::cpu);
   CHECK_THROWS_AS(file->read(file->at("scalar_f64"), 0, two), std::logic_error);
+}
+
+TEST_CASE("safetensors: tensors of a device are written as those of the host") {
+  const TestDir dir;
+  const Tensor wide = random_tensor({5, 8}, DType::f32, 1), large = random_tensor({3, 700001}, DType::f32, 2);
+  const auto written = [&](Device device) {
+    std::vector<TensorSource> sources;
+    for (const DType stored : {DType::f32, DType::bf16}) {
+      sources.push_back(source_of(cat("columns ", stored), wide.to(device).narrow(1, 2, 3), stored));
+      sources.push_back(source_of(cat("large ", stored), large.to(device), stored));
+      sources.push_back(source_of(cat("empty ", stored), wide.to(device).narrow(1, 2, 0), stored));
+    }
+    reset_host_waits();
+    write_safetensors(dir / "x.safetensors", std::move(sources), {});
+    for (const auto& [name, waits] : host_waits()) CHECK(name == "saving");
+    return slurp(dir / "x.safetensors");
+  };
+  CHECK(written(Device::guard) == written(Device::cpu));
 }
 
 TEST_CASE("safetensors: a file that is cut off while it is open is an error that names it") {
