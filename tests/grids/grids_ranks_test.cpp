@@ -4,9 +4,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
+#include "core/host_wait.h"
 #include "core/log.h"
 #include "model/test_models.h"
+#include "parallel/expert_parallel/expert_groups.h"
 #include "tests/grids/grid_cases.h"
 #include "tests/support/ranks.h"
 #include "train/step/train_step.h"
@@ -103,27 +106,48 @@ double weight_error(const NemotronH& model, const History& want) {
 
 double relative(double got, double want) { return std::abs(got / want - 1); }
 
+/// This rank's part of the model on a grid.
+struct OnGrid {
+  OnGrid(const GridCase& c, const Task& task, Device device)
+      : packed(c.packed),
+        plan(plan_of(c, grid_model())),
+        place(place_of(plan.grid, test_world().rank())),
+        groups(test_world(), make_grid(plan.grid), used_groups(plan, grid_model())),
+        model(grid_model(), task.dtype, Device::meta, part_of(plan, grid_model(), place)),
+        parallel(model, plan, groups, device) {
+    model.activation_checkpointing = c.checkpointing;
+    initialise(model, 3);
+    parallel.data().spread_values();
+    add_auxiliary_losses(model, task.global_loss);
+    optimizer.emplace(model.parameters(), optimizer_options());
+  }
+
+  std::int64_t own_microbatches() const { return microbatches / plan.grid.dp(); }
+
+  StepResult step(int s) {
+    std::vector<TokenBatch> batches;
+    const int dp = static_cast<int>(plan.grid.dp());
+    for (int m = 0; m < microbatches; m += dp)
+      batches.push_back(microbatch(s, m + static_cast<int>(place.dp(plan.grid)), packed));
+    return train_step(model, *optimizer, batches, step_options(s, &parallel));
+  }
+
+  bool packed;
+  ParallelPlan plan;
+  GridPlace place;
+  ProcessGroups groups;
+  NemotronH model;
+  ParallelModel parallel;
+  std::optional<Optimizer> optimizer;
+};
+
 void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance) {
   const Task task{dtype, c.packed, c.grid.dp() == 1};
   const History& want = reference(task);
-  World& world = test_world();
-  const ParallelPlan plan = plan_of(c, grid_model());
-  const GridPlace place = place_of(plan.grid, world.rank());
-  const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, grid_model()));
-  NemotronH model(grid_model(), dtype, Device::meta, part_of(plan, grid_model(), place));
-  ParallelModel parallel(model, plan, groups, Device::cpu);
-  model.activation_checkpointing = c.checkpointing;
-  initialise(model, 3);
-  parallel.data().spread_values();
-  add_auxiliary_losses(model, task.global_loss);
-  Optimizer optimizer(model.parameters(), optimizer_options());
-  const int dp = static_cast<int>(plan.grid.dp());
+  OnGrid ranks(c, task, Device::cpu);
   for (int s = 0; s < steps; ++s) {
     CAPTURE(s);
-    std::vector<TokenBatch> batches;
-    for (int m = 0; m < microbatches; m += dp)
-      batches.push_back(microbatch(s, m + static_cast<int>(place.dp(plan.grid)), c.packed));
-    const StepResult got = train_step(model, optimizer, batches, step_options(s, &parallel));
+    const StepResult got = ranks.step(s);
     const StepResult& one = want.steps[static_cast<std::size_t>(s)];
     CHECK(got.outcome == one.outcome);
     CHECK(got.label_tokens == one.label_tokens);
@@ -138,16 +162,65 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance) {
     for (std::size_t i = 0; i < one.expert_counts.size(); ++i)
       CHECK_BITS(got.expert_counts[i], one.expert_counts[i]);
   }
-  CHECK(weight_error(model, want) < tolerance);
+  CHECK(weight_error(ranks.model, want) < tolerance);
+}
+
+/// The waits of a step for the device, without those of messages, which depend on the backend.
+std::map<std::string, std::int64_t> waits_without_messages() {
+  auto waits = host_waits();
+  waits.erase("staged message");
+  return waits;
+}
+
+std::vector<GridCase> wished_cases() {
+  const char* wish = std::getenv("NEMOCUBE_GRIDS");
+  const auto cases = grid_cases(test_world().size(), wish ? wish : "");
+  REQUIRE(!cases.empty());
+  return cases;
 }
 
 }  // namespace
 
+TEST_CASE(
+    "grids: steps on another device have the bits of the CPU, and the host waits for their result and for "
+    "the rows "
+    "of experts") {
+  for (const GridCase& c : wished_cases())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(name_of(c));
+      CAPTURE(dtype);
+      const Task task{dtype, c.packed, c.grid.dp() == 1};
+      OnGrid there(c, task, Device::guard), here(c, task, Device::cpu);
+      std::map<std::string, std::int64_t> wanted{{"step result", 1}};
+      const std::int64_t moe = std::ssize(there.model.moe_layers());
+      if (c.grid.ep * c.grid.expt_tp > 1 && moe > 0)
+        wanted[expert_rows_wait] = moe * there.own_microbatches();
+      for (int s = 0; s < 2; ++s) {
+        CAPTURE(s);
+        reset_host_waits();
+        const StepResult got = there.step(s);
+        CHECK(waits_without_messages() == wanted);
+        reset_host_waits();
+        const StepResult want = here.step(s);
+        CHECK(host_waits().empty());
+        CHECK(got.outcome == want.outcome);
+        CHECK(got.loss == want.loss);
+        CHECK(got.grad_norm == want.grad_norm);
+        CHECK(got.auxiliary_losses == want.auxiliary_losses);
+        for (std::size_t i = 0; i < want.expert_counts.size(); ++i)
+          CHECK_BITS(got.expert_counts[i], want.expert_counts[i]);
+      }
+      const auto &a = there.model.parameters().all(), &b = here.model.parameters().all();
+      REQUIRE(a.size() == b.size());
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        CAPTURE(a[i].name);
+        CHECK_BITS(a[i].own.clone(), b[i].own.clone());
+      }
+    }
+}
+
 TEST_CASE("grids: ten steps on every grid are those of one rank") {
-  const char* wish = std::getenv("NEMOCUBE_GRIDS");
-  const auto cases = grid_cases(test_world().size(), wish ? wish : "");
-  REQUIRE(!cases.empty());
-  for (const GridCase& c : cases) {
+  for (const GridCase& c : wished_cases()) {
     CAPTURE(name_of(c));
     log_info("grid: ", name_of(c));
     compare_with_one_rank(c, DType::f64, 1e-12);

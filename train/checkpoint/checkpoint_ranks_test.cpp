@@ -39,7 +39,8 @@ GridCase data_parallel(ZeroLevel level, std::int64_t replicas = 1) {
 }
 
 struct Training {
-  Training(const GridCase& grid, DType dtype, std::uint64_t seed, OptimizerKind kind = OptimizerKind::adamw)
+  Training(const GridCase& grid, DType dtype, std::uint64_t seed, OptimizerKind kind = OptimizerKind::adamw,
+           Device device = Device::cpu)
       : plan(plan_of(grid, config_of(dtype))),
         layout{grid.grid, grid.level, describe_stages(plan.pipeline)},
         place(place_of(plan.grid, test_world().rank())),
@@ -47,7 +48,7 @@ struct Training {
     const NemotronHConfig config = config_of(dtype);
     loaded.model = std::make_unique<NemotronH>(config, dtype, Device::meta, part_of(plan, config, place));
     loaded.files = default_weight_files(config);
-    parallel.emplace(*loaded.model, plan, groups, Device::cpu);
+    parallel.emplace(*loaded.model, plan, groups, device);
     initialise(*loaded.model, seed);
     parallel->data().spread_values();
     OptimizerOptions o;
@@ -108,7 +109,8 @@ struct Training {
 bool is_part_of(const NemotronH& part, NemotronH& whole) {
   bool same = true;
   for (const Parameter& p : part.parameters().all()) {
-    const Tensor own = p.own.reshape({-1}), all = whole.parameters().get(p.name).value.reshape({-1});
+    const Tensor own = p.own.to(Device::cpu).reshape({-1}),
+                 all = whole.parameters().get(p.name).value.reshape({-1});
     p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
       same = same &&
              std::memcmp(own.narrow(0, local, count).host_bytes(), all.narrow(0, global, count).host_bytes(),
@@ -187,49 +189,57 @@ std::string part_name(int rank) {
 
 }  // namespace
 
-TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every grid and level") {
+namespace {
+
+void train_save_resume(const GridCase& grid, DType dtype, Device device) {
+  CAPTURE(name_of(grid));
+  CAPTURE(dtype);
+  CAPTURE(device);
+  const SharedDir dir;
+  Training run(grid, dtype, 3, OptimizerKind::adamw, device);
+  Checkpoints checkpoints(section_in(dir.path()), "seed: 1\n", world(), run.layout);
+  run.train(0, 2);
+  const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(2));
+  CHECK(at == dir / "runs" / "epoch_0_step_1");
+  const std::vector<Tensor> saved = copies(run.values());
+
+  // The model is what one rank would have written, and every file has its sum.
+  const LoadedModel whole = load_model(at / "model", std::nullopt, Device::cpu);
+  CHECK(whole.model->dtype() == dtype);
+  CHECK(is_part_of(*run.loaded.model, *whole.model));
+  if (first()) {
+    const TestDir alone;
+    SaveOptions options;
+    options.dtype = dtype;
+    save_hf_weights(alone / "model", named_tensors(*whole.model), run.loaded.files, options);
+    CHECK(files_below(at / "model") == files_below(alone / "model"));
+    const auto sums = read_checksums(at);
+    REQUIRE(sums);
+    CHECK(sums->size() + 1 == files_below(at).size());
+    CHECK_NOTHROW(check_sums(at, *sums));
+  }
+  run.train(2, 4);
+
+  Training again(grid, dtype, 4, OptimizerKind::adamw, device);
+  Checkpoints later(section_in(dir.path()), "", world(), again.layout);
+  REQUIRE(later.find() == at);
+  const RunState state = later.load(at, *again.loaded.model, *again.optimizer);
+  again.parallel->data().spread_values();
+  CHECK(state.step == 2);
+  CHECK(again.optimizer->steps() == 2);
+  check_same(again.values(), saved);
+  again.train(2, 4);
+  CHECK(again.last.loss == run.last.loss);
+  CHECK(again.last.grad_norm == run.last.grad_norm);
+  check_same(again.values(), run.values());
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every grid, level and device") {
   for (const GridCase& grid : grids())
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      CAPTURE(name_of(grid));
-      CAPTURE(dtype);
-      const SharedDir dir;
-      Training run(grid, dtype, 3);
-      Checkpoints checkpoints(section_in(dir.path()), "seed: 1\n", world(), run.layout);
-      run.train(0, 2);
-      const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(2));
-      CHECK(at == dir / "runs" / "epoch_0_step_1");
-      const std::vector<Tensor> saved = copies(run.values());
-
-      // The model is what one rank would have written, and every file has its sum.
-      const LoadedModel whole = load_model(at / "model", std::nullopt, Device::cpu);
-      CHECK(whole.model->dtype() == dtype);
-      CHECK(is_part_of(*run.loaded.model, *whole.model));
-      if (first()) {
-        const TestDir alone;
-        SaveOptions options;
-        options.dtype = dtype;
-        save_hf_weights(alone / "model", named_tensors(*whole.model), run.loaded.files, options);
-        CHECK(files_below(at / "model") == files_below(alone / "model"));
-        const auto sums = read_checksums(at);
-        REQUIRE(sums);
-        CHECK(sums->size() + 1 == files_below(at).size());
-        CHECK_NOTHROW(check_sums(at, *sums));
-      }
-      run.train(2, 4);
-
-      Training again(grid, dtype, 4);
-      Checkpoints later(section_in(dir.path()), "", world(), again.layout);
-      REQUIRE(later.find() == at);
-      const RunState state = later.load(at, *again.loaded.model, *again.optimizer);
-      again.parallel->data().spread_values();
-      CHECK(state.step == 2);
-      CHECK(again.optimizer->steps() == 2);
-      check_same(again.values(), saved);
-      again.train(2, 4);
-      CHECK(again.last.loss == run.last.loss);
-      CHECK(again.last.grad_norm == run.last.grad_norm);
-      check_same(again.values(), run.values());
-    }
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Device device : {Device::cpu, Device::guard}) train_save_resume(grid, dtype, device);
 }
 
 TEST_CASE("checkpoints of ranks: the optimizer's files hold every element once") {

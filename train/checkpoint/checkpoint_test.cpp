@@ -29,18 +29,24 @@ CheckpointSection section_in(const TestDir& dir) {
 
 struct Training {
   explicit Training(DType dtype, std::uint64_t seed, OptimizerKind kind = OptimizerKind::adamw,
-                    const char* pattern = "ME*-") {
+                    const char* pattern = "ME*-", Device device = Device::cpu) {
     NemotronHConfig config = tiny_config(pattern);
     config.dtype = dtype;
-    loaded.model = std::make_unique<NemotronH>(config, dtype, Device::cpu);
-    randomise(*loaded.model, seed);
+    NemotronH drawn(config, dtype, Device::cpu);
+    randomise(drawn, seed);
+    loaded.model = std::make_unique<NemotronH>(config, dtype, device);
+    copy_weights(*loaded.model, drawn);
     loaded.files = default_weight_files(config);
     OptimizerOptions o;
     o.kind = kind;
     o.momentum = 0.5;
     optimizer = std::make_unique<Optimizer>(loaded.model->parameters(), o);
     // Masters and moments that a fresh optimizer would not have.
-    for (const StateTensor& t : optimizer->state()) fill_normal(t.value, RandomStream(seed, t.name), 0, 1);
+    for (const StateTensor& t : optimizer->state()) {
+      const Tensor values = Tensor::empty(t.value.shape(), t.value.dtype(), Device::cpu);
+      fill_normal(values, RandomStream(seed, t.name), 0, 1);
+      t.value.copy_from(values);
+    }
     optimizer->set_steps(17);
   }
   LoadedModel loaded;
@@ -75,39 +81,46 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("checkpoint: what is loaded has the bits of what was saved") {
-  for (const DType dtype : {DType::f32, DType::bf16})
-    for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
-      const TestDir dir;
-      Checkpoints checkpoints(section_in(dir), "seed: 1\n");
-      const Training saved(dtype, 1, kind);
-      const RunState want = state_after(9);
-      const fs::path at = checkpoints.save(saved.loaded, *saved.optimizer, want);
-      CHECK(at.filename() == "epoch_1_step_8");
-      CHECK(names_in(at) ==
-            std::vector<std::string>{"checksums.json", "config.yaml", "model", "optim", "state.json"});
-      CHECK(slurp(at / "config.yaml") == "seed: 1\n");
-      const Training other(dtype, 2, kind);
-      const RunState got = checkpoints.load(at, *other.loaded.model, *other.optimizer);
-      CHECK(got.step == want.step);
-      CHECK(got.scheduler_steps == want.scheduler_steps);
-      CHECK(got.optimizer_steps == want.optimizer_steps);
-      CHECK(got.samples == want.samples);
-      CHECK(got.skipped_steps == want.skipped_steps);
-      CHECK(got.nonfinite_in_a_row == want.nonfinite_in_a_row);
-      CHECK(got.loader == want.loader);
-      CHECK(other.optimizer->steps() == want.optimizer_steps);
-      const auto &a = saved.loaded.model->parameters().all(), &b = other.loaded.model->parameters().all();
-      for (std::size_t i = 0; i < a.size(); ++i) CHECK_BITS(b[i].value, a[i].value);
-      const auto x = saved.optimizer->state(), y = other.optimizer->state();
-      REQUIRE(x.size() == y.size());
-      for (std::size_t i = 0; i < x.size(); ++i) CHECK_BITS(y[i].value, x[i].value);
-      // model/ inside the checkpoint can be loaded alone, like any Hugging Face directory.
-      const LoadedModel alone = load_model(at / "model", std::nullopt, Device::cpu);
-      CHECK(alone.model->dtype() == dtype);
-      for (std::size_t i = 0; i < a.size(); ++i)
-        CHECK_BITS(alone.model->parameters().all()[i].value, a[i].value);
-    }
+TEST_CASE("checkpoint: what is loaded has the bits of what was saved, from and to every device") {
+  struct Way {
+    Device from, to;
+  };
+  for (const auto& [from, to] :
+       {Way{Device::cpu, Device::cpu}, Way{Device::guard, Device::guard}, Way{Device::guard, Device::cpu}})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
+        CAPTURE(from);
+        CAPTURE(to);
+        const TestDir dir;
+        Checkpoints checkpoints(section_in(dir), "seed: 1\n");
+        const Training saved(dtype, 1, kind, "ME*-", from);
+        const RunState want = state_after(9);
+        const fs::path at = checkpoints.save(saved.loaded, *saved.optimizer, want);
+        CHECK(at.filename() == "epoch_1_step_8");
+        CHECK(names_in(at) ==
+              std::vector<std::string>{"checksums.json", "config.yaml", "model", "optim", "state.json"});
+        CHECK(slurp(at / "config.yaml") == "seed: 1\n");
+        const Training other(dtype, 2, kind, "ME*-", to);
+        const RunState got = checkpoints.load(at, *other.loaded.model, *other.optimizer);
+        CHECK(got.step == want.step);
+        CHECK(got.scheduler_steps == want.scheduler_steps);
+        CHECK(got.optimizer_steps == want.optimizer_steps);
+        CHECK(got.samples == want.samples);
+        CHECK(got.skipped_steps == want.skipped_steps);
+        CHECK(got.nonfinite_in_a_row == want.nonfinite_in_a_row);
+        CHECK(got.loader == want.loader);
+        CHECK(other.optimizer->steps() == want.optimizer_steps);
+        const auto &a = saved.loaded.model->parameters().all(), &b = other.loaded.model->parameters().all();
+        for (std::size_t i = 0; i < a.size(); ++i) CHECK_BITS(b[i].value, a[i].value);
+        const auto x = saved.optimizer->state(), y = other.optimizer->state();
+        REQUIRE(x.size() == y.size());
+        for (std::size_t i = 0; i < x.size(); ++i) CHECK_BITS(y[i].value, x[i].value);
+        // model/ inside the checkpoint can be loaded alone, like any Hugging Face directory.
+        const LoadedModel alone = load_model(at / "model", std::nullopt, Device::cpu);
+        CHECK(alone.model->dtype() == dtype);
+        for (std::size_t i = 0; i < a.size(); ++i)
+          CHECK_BITS(alone.model->parameters().all()[i].value, a[i].value);
+      }
 }
 
 TEST_CASE("checkpoint: which one is found") {

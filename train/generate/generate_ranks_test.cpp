@@ -33,7 +33,9 @@ bool ends(std::size_t prompt, std::int64_t, std::size_t length) { return prompt 
 
 }  // namespace
 
-TEST_CASE("generate of ranks: every grid continues prompts as one rank does, some replicas without any") {
+TEST_CASE(
+    "generate of ranks: every grid continues prompts as one rank does on every device, some replicas without "
+    "any") {
   NemotronH whole(grid_model(), DType::f64, Device::cpu);
   initialise(whole, 3);
   const std::vector<Ids> prompts = prompts_of_test();
@@ -43,32 +45,34 @@ TEST_CASE("generate of ranks: every grid continues prompts as one rank does, som
   });
   CHECK(want[0].size() > want[1].size());
 
-  for (const GridCase& c : grid_cases(test_world().size(), "")) {
-    CAPTURE(name_of(c));
-    const ParallelPlan plan = plan_of(c, grid_model());
-    const GridPlace place = place_of(plan.grid, test_world().rank());
-    const ProcessGroups groups(test_world(), make_grid(plan.grid));
-    NemotronH model(grid_model(), DType::f64, Device::meta, part_of(plan, grid_model(), place));
-    ParallelModel parallel(model, plan, groups, Device::cpu);
-    initialise(model, 3);
-    parallel.data().spread_values();
+  for (const GridCase& c : grid_cases(test_world().size(), ""))
+    for (const Device device : {Device::cpu, Device::guard}) {
+      CAPTURE(name_of(c));
+      CAPTURE(device);
+      const ParallelPlan plan = plan_of(c, grid_model());
+      const GridPlace place = place_of(plan.grid, test_world().rank());
+      const ProcessGroups groups(test_world(), make_grid(plan.grid));
+      NemotronH model(grid_model(), DType::f64, Device::meta, part_of(plan, grid_model(), place));
+      ParallelModel parallel(model, plan, groups, device);
+      initialise(model, 3);
+      parallel.data().spread_values();
 
-    // The replicas take prompts in turn: with four of them the last has none.
-    std::vector<std::size_t> own;
-    for (auto i = static_cast<std::size_t>(place.dp(plan.grid)); i < prompts.size();
-         i += static_cast<std::size_t>(plan.grid.dp()))
-      own.push_back(i);
-    std::vector<Ids> own_prompts;
-    for (const std::size_t i : own) own_prompts.push_back(prompts[i]);
-    GenerateOptions options = options_of_test();
-    options.parallel = &parallel;
-    std::vector<std::size_t> own_lengths(own.size());
-    parallel.data().hold(DataParallel::Held::everything);
-    const auto got = generate(model, own_prompts, options, [&](std::size_t prompt, std::int64_t id) {
-      return ends(own[prompt], id, ++own_lengths[prompt]);
-    });
-    parallel.data().let_go();
-    REQUIRE(got.size() == own.size());
-    for (std::size_t i = 0; i < own.size(); ++i) CHECK(got[i] == want[own[i]]);
-  }
+      // The replicas take prompts in turn: with four of them the last has none.
+      std::vector<std::size_t> own;
+      for (auto i = static_cast<std::size_t>(place.dp(plan.grid)); i < prompts.size();
+           i += static_cast<std::size_t>(plan.grid.dp()))
+        own.push_back(i);
+      std::vector<Ids> own_prompts;
+      for (const std::size_t i : own) own_prompts.push_back(prompts[i]);
+      GenerateOptions options = options_of_test();
+      options.parallel = &parallel;
+      std::vector<std::size_t> own_lengths(own.size());
+      parallel.data().hold(DataParallel::Held::everything);
+      const auto got = generate(model, own_prompts, options, [&](std::size_t prompt, std::int64_t id) {
+        return ends(own[prompt], id, ++own_lengths[prompt]);
+      });
+      parallel.data().let_go();
+      REQUIRE(got.size() == own.size());
+      for (std::size_t i = 0; i < own.size(); ++i) CHECK(got[i] == want[own[i]]);
+    }
 }
