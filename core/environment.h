@@ -8,7 +8,7 @@
 /// results; the functions below are the only way to read one, so no variable can be read that is not in the table.
 namespace nemocube {
 
-/// Whether the ranks of a run may have different values of a variable; train/loop/rank_settings.h compares them.
+/// Whether the ranks of a run may have different values of a variable; train/ranks/rank_settings.h compares them.
 enum class AcrossRanks {
   free,           ///< no number depends on it, or ranks agree on what follows from it
   same_machines,  ///< it changes how sums are rounded; machines of several kinds may want different values

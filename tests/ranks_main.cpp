@@ -14,7 +14,7 @@
 #include "model/test_models.h"
 #include "parallel/comm/failure.h"
 #include "tests/support/ranks.h"
-#include "train/loop/plan_model.h"
+#include "train/ranks/plan_model.h"
 #include "train/step/train_step.h"
 
 // test_comm: tests that run on several ranks, under mpirun; without it, on one. `test_comm --fault NAME` instead

@@ -10,8 +10,8 @@
 #include "core/rng.h"
 #include "model/flops.h"
 #include "train/bench/timing.h"
-#include "train/loop/run_ranks.h"
 #include "train/model_io/model_io.h"
+#include "train/ranks/run_ranks.h"
 #include "train/step/train_step.h"
 
 namespace nemocube {

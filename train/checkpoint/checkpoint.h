@@ -52,7 +52,7 @@ class Checkpoints {
                    const std::map<std::string, double>& losses) const;
 
   /// CheckpointFolder::recover(), if `locked`: whether this rank holds the lock of the directory
-  /// (train/loop/run_lock.h). Rank 0 counts.
+  /// (train/run/run_lock.h). Rank 0 counts.
   void recover(bool locked = true, const LoggedLosses& logged = {}) const;
 
   /// The checkpoint to resume from: the one that the key restore_from names (LATEST, LOWEST_VAL, a name in

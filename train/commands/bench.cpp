@@ -11,10 +11,10 @@
 #include "train/bench/bench_op.h"
 #include "train/bench/bench_step.h"
 #include "train/bench/machine.h"
+#include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/device/device_of_rank.h"
-#include "train/loop/from_recipe.h"
-#include "train/loop/inputs.h"
+#include "train/ranks/inputs.h"
 
 namespace nemocube {
 namespace {

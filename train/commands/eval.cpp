@@ -6,14 +6,14 @@
 
 #include "core/log.h"
 #include "data/json/json.h"
+#include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/device/device_of_rank.h"
 #include "train/evaluate/evaluate.h"
-#include "train/loop/from_recipe.h"
-#include "train/loop/inputs.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
+#include "train/ranks/inputs.h"
 #include "train/recipe/variables.h"
 #include "train/tokens/token_ids.h"
 

@@ -9,9 +9,9 @@
 #include "parallel/data_parallel/data_parallel.h"
 #include "train/commands/commands.h"
 #include "train/device/device_of_rank.h"
-#include "train/loop/inputs.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
+#include "train/ranks/inputs.h"
 
 namespace nemocube {
 namespace {

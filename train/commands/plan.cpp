@@ -12,11 +12,11 @@
 #include "parallel/schedule/csv.h"
 #include "parallel/schedule/schedules.h"
 #include "parallel/schedule/simulate.h"
+#include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
-#include "train/loop/from_recipe.h"
-#include "train/loop/plan_model.h"
 #include "train/plan/planned_load.h"
 #include "train/plan/write_plan.h"
+#include "train/ranks/plan_model.h"
 
 namespace nemocube {
 namespace {

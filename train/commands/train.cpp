@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "core/log.h"
+#include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/commands/resume_command.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/device/device_of_rank.h"
-#include "train/loop/from_recipe.h"
-#include "train/loop/run.h"
+#include "train/run/run.h"
 
 namespace nemocube {
 namespace {

@@ -82,7 +82,7 @@ struct LogStart {
 class RunLog {
  public:
   /// Logs into `folder` for a run with these validation sets. Leaves files of other kinds alone, but throws
-  /// Error when such a file has a name that the run needs. One process at a time (train/loop/run_lock.h).
+  /// Error when such a file has a name that the run needs. One process at a time (train/run/run_lock.h).
   RunLog(std::filesystem::path folder, std::span<const std::string> validation_sets, const LogStart& start,
          WallClock clock = std::chrono::system_clock::now);
 

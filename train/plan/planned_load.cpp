@@ -1,6 +1,6 @@
 #include "train/plan/planned_load.h"
 
-#include "train/loop/from_recipe.h"
+#include "train/build/from_recipe.h"
 
 namespace nemocube {
 namespace {

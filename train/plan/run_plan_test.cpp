@@ -6,8 +6,8 @@
 
 #include "data/json/json.h"
 #include "model/test_configs.h"
-#include "train/loop/plan_model.h"
 #include "train/plan/write_plan.h"
+#include "train/ranks/plan_model.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/loop/rank_plan.h"
+#include "train/ranks/rank_plan.h"
 #include "train/recipe/environment.h"
 
 using namespace nemocube;

@@ -1,0 +1,84 @@
+#include "train/build/from_recipe.h"
+
+#include "core/log.h"
+
+namespace nemocube {
+
+CommOptions comm_options(const Recipe& recipe) {
+  CommOptions o;
+  o.timeout_seconds = recipe.dist_env.timeout_minutes * 60;
+  o.check_collectives = recipe.debug.check_collectives;
+  return o;
+}
+
+ParallelSettings settle(Recipe& recipe) {
+  const Environment environment = resolve_environment(recipe);
+  for (const std::string& note : environment.notes) log_info(note);
+  set_variables(environment);
+  if (recipe.distributed.tp_size > 1 && environment.settings.tp_cross_entropy == TpCrossEntropy::native)
+    recipe.kernels.by_op["cross_entropy"] = "plain";
+  if (recipe.distributed.tp_size > 1 && environment.settings.tp_cross_entropy == TpCrossEntropy::fused)
+    recipe.kernels.by_op["cross_entropy"] = "fused";
+  return environment.settings;
+}
+
+OptimizerOptions optimizer_options(const OptimizerSection& section) {
+  OptimizerOptions o;
+  o.kind = section.kind;
+  o.beta1 = section.betas[0];
+  o.beta2 = section.betas[1];
+  o.eps = section.eps;
+  o.momentum = section.momentum;
+  o.nesterov = section.nesterov;
+  return o;
+}
+
+DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
+  const DType dtype = recipe.model->dtype.value_or(config.dtype.value_or(DType::f32));
+  const DType param = recipe.distributed.mp_policy.param_dtype.value_or(dtype);
+  require(param == dtype, recipe.file, ": distributed.mp_policy.param_dtype is ", param,
+          ", but the weights are ", dtype,
+          ", and so is what is computed with them; want the same, or no param_dtype. With model.torch_dtype: "
+          "bf16 the optimizer still has f32 masters");
+  const DType sum = accumulate_dtype(dtype), reduce = recipe.distributed.mp_policy.reduce_dtype.value_or(sum);
+  require(reduce == sum, recipe.file, ": distributed.mp_policy.reduce_dtype is ", reduce,
+          ", but gradients of ", dtype, " weights are summed in ", sum, "; want that, or no reduce_dtype");
+  return dtype;
+}
+
+LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
+  const ModelSection& section = *recipe.model;
+  const Divide divide = ranks.divide();
+  LoadedModel loaded =
+      section.source == ModelSource::pretrained
+          ? load_model(section.path, section.dtype, ranks.device(), divide)
+          : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed), ranks.device(),
+                       section.initialisation.value_or(Initialisation::hf), divide);
+  if (ranks.parallel()) ranks.parallel()->data().spread_values();
+  NemotronH& model = *loaded.model;
+  weight_dtype(recipe, model.config());  // throws where the recipe asks for others
+  model.activation_checkpointing = recipe.distributed.activation_checkpointing;
+  if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
+  for (MoeMixer* moe : model.moe_layers()) {
+    moe->router().balanced = section.backend.fake_balanced_gate;
+    moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
+    moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;
+    moe->router().global_aux_loss_coef = section.moe.global_aux_loss_coeff;
+    moe->router().z_loss_coef = section.moe.z_loss_coeff;
+  }
+  return loaded;
+}
+
+LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size) {
+  LoaderOptions o;
+  o.batch_size = recipe.distributed.pipeline ? recipe.distributed.pipeline->pp_microbatch_size
+                                             : recipe.step_scheduler.local_batch_size;
+  o.shuffle = recipe.dataloader.shuffle;
+  o.drop_last = recipe.dataloader.drop_last;
+  o.seed = static_cast<std::uint64_t>(recipe.seed);
+  o.dp_rank = dp_rank;
+  o.dp_size = dp_size;
+  return o;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,26 @@
+#pragma once
+#include "data/loader/loader.h"
+#include "train/model_io/model_io.h"
+#include "train/optimizer/optimizer.h"
+#include "train/ranks/run_ranks.h"
+#include "train/recipe/environment.h"
+
+/// Turns the sections of a training recipe into the objects and options of the program.
+namespace nemocube {
+
+CommOptions comm_options(const Recipe& recipe);
+/// What keys and variables together say about a run (resolve_environment()), with a line in the log for each note.
+/// Sets the variables that the recipe asks for, and in `recipe` the kernels that the settings choose. To be called
+/// before other threads run.
+ParallelSettings settle(Recipe& recipe);
+OptimizerOptions optimizer_options(const OptimizerSection& section);
+LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
+/// The dtype that weights are stored in: from the recipe, else from config.json, else f32. Throws Error when
+/// distributed.mp_policy asks for another dtype of computation, or another one of reductions than the
+/// accumulation dtype.
+DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
+/// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
+/// among several ranks.
+LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks);
+
+}  // namespace nemocube

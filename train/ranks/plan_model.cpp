@@ -1,0 +1,101 @@
+#include "train/ranks/plan_model.h"
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "core/log.h"
+#include "parallel/context_parallel/mamba_core.h"
+#include "parallel/schedule/check.h"
+#include "parallel/schedule/csv.h"
+#include "parallel/schedule/stages.h"
+#include "parallel/tensor_parallel/cuts.h"
+
+namespace nemocube {
+namespace {
+
+const char* round_of(const PipelineSection& section) {
+  if (!section.round_virtual_stages_to_pp_multiple) return "";
+  return *section.round_virtual_stages_to_pp_multiple == Round::up ? "up" : "down";
+}
+
+Schedule read_schedule(const std::string& file, std::int64_t pp) {
+  std::ifstream in(file, std::ios::binary);
+  require(in.good(), "distributed.pipeline.pp_schedule_csv: ", file, " cannot be read");
+  std::ostringstream text;
+  text << in.rdbuf();
+  Schedule schedule = parse_schedule_csv(text.str(), file);
+  require(std::ssize(schedule) == pp, file, ": the schedule is for ", schedule.size(),
+          " ranks, but distributed.pp_size is ", pp);
+  check_schedule(schedule);
+  return schedule;
+}
+
+PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSettings& settings,
+                           const NemotronHConfig& config, std::int64_t pp) {
+  PipelinePlan plan;
+  plan.kind = parse_schedule_kind(section.pp_schedule);
+  if (section.pp_schedule_csv) {
+    plan.custom = read_schedule(*section.pp_schedule_csv, pp);
+    plan.rank_of_stage = ranks_of_stages(*plan.custom);
+  }
+  if (!section.module_fqns_per_model_part.empty()) {
+    ManualStages manual = manual_stages(section.module_fqns_per_model_part, config.num_layers());
+    plan.stages = std::move(manual.stages);
+    for (const std::string& name : std::set(manual.skipped.begin(), manual.skipped.end()))
+      log_info("distributed.pipeline.module_fqns_per_model_part: ", name,
+               " has no parameters and is skipped");
+  } else {
+    const std::int64_t count = plan.custom ? std::ssize(plan.rank_of_stage)
+                                           : count_stages(plan.kind, pp, config.num_layers(),
+                                                          section.layers_per_stage, round_of(section));
+    plan.stages = settings.block_weights ? weighted_stages(config.blocks, count, *settings.block_weights)
+                                         : even_stages(config.num_layers(), count);
+  }
+  const std::int64_t count = std::ssize(plan.stages);
+  if (plan.custom) {
+    require(std::ssize(plan.rank_of_stage) == count, *section.pp_schedule_csv, ": the schedule has ",
+            plan.rank_of_stage.size(), " stages, but distributed.pipeline.module_fqns_per_model_part has ",
+            count);
+    return plan;
+  }
+  plan.rank_of_stage.resize(static_cast<std::size_t>(count));
+  for (std::int64_t rank = 0; rank < pp; ++rank)
+    for (const std::int64_t stage : stages_of_rank(placement_of(plan.kind), rank, pp, count))
+      plan.rank_of_stage[static_cast<std::size_t>(stage)] = rank;
+  check_chunks(plan.kind, count / pp);
+  return plan;
+}
+
+std::vector<TensorParallelRule> tensor_rules(const DistributedSection& section,
+                                             const ParallelSettings& settings) {
+  std::vector<TensorParallelRule> rules;
+  for (const auto& [pattern, style] : section.tp_plan) rules.push_back({pattern, style});
+  if (settings.tp_cross_entropy == TpCrossEntropy::off) rules.push_back({"lm_head", "replicated"});
+  return rules;
+}
+
+}  // namespace
+
+ParallelPlan plan_model(const DistributedSection& section, const ParallelSettings& settings,
+                        const RankPlan& ranks, const NemotronHConfig& config) {
+  ParallelPlan plan;
+  plan.grid = ranks.grid;
+  plan.sequence_parallel = section.sequence_parallel;
+  plan.tensor_rules = tensor_rules(section, settings);
+  plan.dispatcher = settings.dispatcher;
+  plan.context_attention = section.cp_comm_type;
+  plan.data = ranks.options;
+  plan.data.reshard_experts_after_forward =
+      settings.expert_reshard_after_forward.value_or(plan.data.reshard_after_forward);
+  const TensorPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
+  const HeadReplicas replicas = head_replicas(config, tensor, plan.grid.tp);
+  plan.grid.kv_replicas = replicas.kv;
+  plan.grid.state_replicas = replicas.state;
+  (void)TensorCuts(config, tensor, plan.grid);  // throws where sizes do not divide
+  check_context_parallel(config, plan.grid.tp, plan.grid.cp);
+  if (plan.grid.pp > 1) plan.pipeline = plan_pipeline(*section.pipeline, settings, config, plan.grid.pp);
+  return plan;
+}
+
+}  // namespace nemocube

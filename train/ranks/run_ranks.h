@@ -1,0 +1,65 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "model/nemotron_h.h"
+#include "parallel/comm/process_groups.h"
+#include "parallel/parallel_model/parallel_model.h"
+#include "train/checkpoint/run_state.h"
+#include "train/model_io/model_io.h"
+#include "train/ranks/rank_plan.h"
+#include "train/recipe/environment.h"
+
+namespace nemocube {
+
+/// The ranks of a run. A run of one rank has no groups, and all functions below are free.
+class RunRanks {
+ public:
+  /// `device`: where this rank's part of the model lies. Throws Error when the number of ranks does not fit the recipe.
+  RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings, Device device);
+  RunRanks(const RunRanks&) = delete;  // the division of a model leads here
+  RunRanks& operator=(const RunRanks&) = delete;
+
+  bool several() const { return world_.size() > 1; }
+  bool first() const { return world_.rank() == 0; }
+  World& world() const { return world_; }
+  Device device() const { return device_; }
+  const RankPlan& plan() const { return plan_; }
+  /// Once the model is divided.
+  RankLayout layout() const;
+  std::int64_t dp_rank() const { return place_of(plan_.grid, world_.rank()).dp(plan_.grid); }
+  std::int64_t dp_size() const { return plan_.dp; }
+  /// For logs: ranks, strategy, threads, libraries and kernel variants.
+  std::string text(const KernelChoice& kernels) const;
+  /// All ranks; null for one.
+  Communicator* group() const { return several() ? &world_.communicator() : nullptr; }
+
+  /// Divides a model among several ranks, which must outlive this object; empty for one rank.
+  Divide divide();
+  /// Null for one rank.
+  ParallelModel* parallel() const { return parallel_.get(); }
+
+  /// underfill_warning() in the log, once, for the pipeline of the divided model; or its Error.
+  void check_pipeline_fill(std::int64_t microbatches) const;
+
+  /// The largest value of all ranks.
+  std::int64_t largest(std::int64_t value) const;
+  /// Sums of all ranks, in place.
+  void sum(std::span<std::int64_t> values) const;
+  double sum(double value) const;
+  /// What each group has done so far on this rank.
+  std::vector<CommStats> stats() const;
+
+ private:
+  World& world_;
+  const DistributedSection& section_;
+  ParallelSettings settings_;
+  Device device_;
+  RankPlan plan_;
+  std::optional<ProcessGroups> groups_;
+  std::unique_ptr<ParallelModel> parallel_;
+};
+
+}  // namespace nemocube

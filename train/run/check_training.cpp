@@ -1,0 +1,88 @@
+#include <algorithm>
+
+#include "core/log.h"
+#include "train/build/from_recipe.h"
+#include "train/build/group_rule.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/ranks/plan_model.h"
+#include "train/run/memory_report.h"
+#include "train/run/run.h"
+#include "train/run/run_directory.h"
+#include "train/run/validation.h"
+#include "train/schedule/lr_schedule.h"
+#include "train/schedule/step_plan.h"
+
+namespace nemocube {
+namespace {
+
+/// The Errors of several checks.
+class Problems {
+ public:
+  template <class Check>
+  void collect(Check&& check) {
+    try {
+      check();
+    } catch (const Error& e) {
+      // Two checks may meet the same problem.
+      if (std::ranges::find(found_, e.what()) == found_.end()) found_.emplace_back(e.what());
+    }
+  }
+  /// Throws one Error with all of them.
+  void report() const {
+    if (found_.empty()) return;
+    if (found_.size() == 1) throw Error(found_[0]);
+    std::string all = cat(found_.size(), " problems:");
+    for (const std::string& problem : found_) all += "\n  " + problem;
+    throw Error(all);
+  }
+
+ private:
+  std::vector<std::string> found_;
+};
+
+}  // namespace
+
+void check_training(const Recipe& recipe, std::int64_t ranks) {
+  const ModelSection& section = *recipe.model;
+  Problems problems;
+  std::optional<NemotronHConfig> config;
+  std::optional<NemotronH> model;
+  problems.collect([&] { config = read_hf_config(section.path); });
+  if (config) {
+    if (section.source == ModelSource::pretrained)
+      problems.collect([&] { check_model_files(section.path, *config); });
+    problems.collect([&] { model.emplace(*config, weight_dtype(recipe, *config), Device::meta); });
+    if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
+  }
+  RankPlan plan;  // one rank, where the recipe does not fit the number of ranks
+  problems.collect([&] {
+    plan = plan_ranks(recipe.distributed, ranks);
+    if (ranks > 1 && config)
+      plan_model(recipe.distributed, resolve_environment(recipe).settings, plan, *config);
+  });
+  std::optional<Tokenizer> tokenizer;
+  std::optional<Loader> loader;
+  problems.collect([&] {
+    tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
+    loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true),
+                   loader_options(recipe, 0, plan.dp));
+  });
+  if (loader)
+    problems.collect(
+        [&] { make_schedule(recipe, plan_steps(recipe, plan.dp, loader->batches_per_epoch()).total_steps); });
+  if (loader && config)
+    problems.collect(
+        [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), config->vocab_size); });
+  if (config) problems.collect([&] { Validation(recipe, *config); });
+  problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
+  problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
+  problems.report();
+  if (ranks > 1) log_info(plan.text);
+  const auto memory = memory_of_run(recipe, *model, loader->dataset(), plan);
+  log_info(memory_sentence(memory, plan));
+  if (const std::string warning = memory_warning(recipe, memory, model->dtype(), plan); !warning.empty())
+    log_warning(warning);
+}
+
+}  // namespace nemocube

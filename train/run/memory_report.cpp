@@ -1,0 +1,184 @@
+#include "train/run/memory_report.h"
+
+#include <malloc.h>
+#include <omp.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "core/allocator.h"
+#include "core/memory_limit.h"
+#include "data/hf/hf_config.h"
+#include "ops/matmul/matmul_cpu.h"
+#include "train/build/from_recipe.h"
+#include "train/build/run_batches.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/plan/planned_load.h"
+#include "train/plan/run_plan.h"
+#include "train/ranks/plan_model.h"
+#include "train/schedule/step_plan.h"
+
+namespace nemocube {
+
+namespace {
+
+// Bytes of a product that oneDNN has prepared: its code, and what it knows of it; in address space, the room that it
+// reserves for code. Without AVX-512 products of all shapes share their code. (Measured with oneDNN 2.6, f32 and bf16:
+// 50 to 70 kB, 0.9 MB of address space.)
+std::int64_t product_bytes() {
+  if (!cpu::onednn_has_avx512()) return 4'000;
+  return memory_limit().counts_untouched ? 1'000'000 : 70'000;
+}
+// Code and data of libraries that a run touches after its first allocation, most of it oneDNN's; and what MPI holds.
+constexpr std::int64_t code_bytes = 22'000'000, mpi_bytes = 20'000'000;
+
+/// What a run holds besides tensors, as the limit counts it: code and data of libraries, the heap, and where
+/// the limit counts untouched memory also the stacks of threads that have not started, and the room that the
+/// allocator leaves free. The data set is loaded by now, so the heap holds it already.
+std::int64_t besides_tensors(bool loads_mpi) {
+  const MemoryLimit limit = memory_limit();
+  std::int64_t bytes = code_bytes + (loads_mpi ? mpi_bytes : 0);
+  if (!limit.counts_untouched) {
+    std::int64_t all = 0, resident = 0, of_files = 0;
+    std::ifstream("/proc/self/statm") >> all >> resident >> of_files;
+    return bytes + of_files * ::sysconf(_SC_PAGESIZE) + static_cast<std::int64_t>(::mallinfo2().arena);
+  }
+  std::error_code error;
+  const auto started = std::distance(std::filesystem::directory_iterator("/proc/self/task", error), {});
+  pthread_attr_t attributes;
+  std::size_t stack = 0;
+  if (::pthread_getattr_default_np(&attributes) == 0) {
+    ::pthread_attr_getstacksize(&attributes, &stack);
+    ::pthread_attr_destroy(&attributes);
+  }
+  bytes += std::max<std::int64_t>(omp_get_max_threads() - started, 0) * static_cast<std::int64_t>(stack);
+  return bytes + cpu_headroom +
+         std::max<std::int64_t>(limit.used - allocator(Device::cpu).stats().reserved_bytes, 0);
+}
+
+/// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few; experts
+/// get other numbers of tokens in each pass.
+std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& config, const RankPlan& ranks,
+                               const RunBatches& batches, std::int64_t passes) {
+  // Validation has rows of its own lengths, and generated tokens come in any number.
+  if (!recipe.validation_datasets.empty()) return cpu::most_onednn_plans;
+  constexpr std::int64_t of_kind = 12, of_expert = 8;
+  std::int64_t kinds = 1;  // and the head
+  for (const BlockKind kind : {BlockKind::mamba, BlockKind::attention, BlockKind::mlp, BlockKind::moe})
+    kinds += config.has(kind);
+  const std::int64_t experts =
+      config.count(BlockKind::moe) * std::max<std::int64_t>(1, config.n_routed_experts / ranks.grid.ep);
+  const std::int64_t of_pass = (batches.vary ? of_kind * kinds : 0) + of_expert * experts;
+  const std::int64_t most = cpu::most_onednn_plans - of_kind * kinds;
+  return of_kind * kinds + (passes > most / std::max<std::int64_t>(of_pass, 1) ? most : passes * of_pass);
+}
+
+/// What generating answers holds beside the state of the run.
+std::int64_t answering_memory(const Recipe& recipe, const NemotronH& model, const RunBatches& batches,
+                              const ParallelPlan& plan) {
+  constexpr std::int64_t at_once = 32;  // answers
+  const std::int64_t length = batches.longest_row + recipe.evaluation.max_new_tokens;
+  return activation_memory(model.config(), model.dtype(),
+                           {.tokens = at_once * batches.longest_row,
+                            .loss_rows = at_once,
+                            .sequences = at_once,
+                            .forward_only = true},
+                           plan) +
+         decode_state_memory(model.config(), model.dtype(), at_once, length);
+}
+
+/// What would make a run smaller and is not done yet.
+std::string advice(const Recipe& recipe, DType dtype, const RankPlan& plan) {
+  std::vector<std::string> words;
+  if (recipe.distributed.pipeline && recipe.distributed.pipeline->pp_microbatch_size > 1)
+    words.emplace_back("lower distributed.pipeline.pp_microbatch_size");
+  if (!recipe.distributed.pipeline && recipe.step_scheduler.local_batch_size > 1)
+    words.emplace_back("lower step_scheduler.local_batch_size");
+  if (!recipe.distributed.activation_checkpointing)
+    words.emplace_back("set distributed.activation_checkpointing: true");
+  if (dtype != DType::bf16) words.emplace_back("set model.torch_dtype: bf16");
+  if (plan.grid.ranks() > 1 && plan.options.level != ZeroLevel::parameters)
+    words.emplace_back("set distributed.strategy: fsdp2");
+  words.emplace_back("divide the model among more ranks");
+  std::string text = words[0];
+  for (std::size_t i = 1; i < words.size(); ++i) text += cat(i + 1 < words.size() ? ", " : " or ", words[i]);
+  text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
+}  // namespace
+
+std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+                                      const RankPlan& ranks) {
+  const LoaderOptions options = loader_options(recipe, 0, ranks.dp);
+  const std::int64_t rows = options.batch_size * ranks.dp;
+  const std::int64_t of_epoch = std::max<std::int64_t>(1, (dataset.size() + rows - 1) / rows);
+  const StepPlan steps = plan_steps(recipe, ranks.dp, of_epoch);
+  const std::int64_t steps_of_epoch = (of_epoch + steps.microbatches - 1) / steps.microbatches;
+  const RunBatches batches =
+      batches_of_run(dataset, options, (steps.total_steps + steps_of_epoch - 1) / steps_of_epoch);
+  StepLoad load = planned_load(recipe, model, ranks.dp);
+  const std::int64_t sequences = std::max<std::int64_t>(1, std::min(batches.sequences, batches.tokens));
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t i = 1; i <= sequences; ++i) offsets.push_back(batches.tokens * i / sequences);
+  load.microbatch = Sequences(std::move(offsets));
+  const ParallelPlan plan =
+      plan_model(recipe.distributed, resolve_environment(recipe).settings, ranks, model.config());
+  RunPlan run(model.config(), plan, load, optimizer_options(*recipe.optimizer));
+  std::vector<MemoryItem> items;
+  for (std::int64_t stage = 0; stage < ranks.grid.pp; ++stage) {  // the first rank of a stage has the most
+    auto own = run.memory(static_cast<int>(stage * ranks.grid.ranks_of_stage()));
+    if (total_bytes(own) > total_bytes(items)) items = std::move(own);
+  }
+  if (recipe.evaluation.squad_metrics && !recipe.validation_datasets.empty())
+    items.back().bytes = std::max(items.back().bytes, answering_memory(recipe, model, batches, plan));
+  // A tensor may lie in a larger block that was free; with a twelfth of the activations the sum was enough in all
+  // runs measured. Where every step asks for the same sizes, few blocks wait for another size.
+  const std::int64_t larger = items.back().bytes / 12, tensors = total_bytes(items) + larger,
+                     most_kept = most_cpu_reserved(tensors) - tensors;
+  const bool all_sizes = batches.vary || memory_limit().counts_untouched || recipe.evaluation.squad_metrics;
+  items.push_back({"blocks kept for reuse", larger + (all_sizes ? most_kept : most_kept - tensors / 16)});
+  items.push_back({"prepared products about",
+                   product_bytes() * prepared_products(recipe, model.config(), ranks, batches,
+                                                       steps.total_steps * steps.microbatches)});
+  items.push_back({"libraries, data and threads about", besides_tensors(ranks.grid.ranks() > 1)});
+  return items;
+}
+
+std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan) {
+  return cat("training needs about ", bytes_text(total_bytes(items)), " of ",
+             memory_limit().counts_untouched ? "address space" : "memory",
+             plan.grid.ranks() > 1 ? " on each rank" : "", ": ", describe(items));
+}
+
+std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& items, DType dtype,
+                           const RankPlan& plan) {
+  const MemoryLimit limit = memory_limit();
+  const std::string has = cat(bytes_text(limit.bytes), " (", limit.name, ")");
+  const std::int64_t bytes = total_bytes(items), ranks = plan.grid.ranks();
+  if (bytes > limit.bytes)
+    return cat("that is more than there is: ", has,
+               limit.counts_untouched ? cat("; a limit of ", (bytes + 1023) / 1024, " KiB will do") : "",
+               ". ", advice(recipe, dtype, plan));
+  if (ranks > 1 && bytes > limit.bytes / ranks)
+    return cat("that is more than there is here for ", ranks, " ranks: ", has,
+               ", so they need several machines");
+  return {};
+}
+
+std::string explain_memory(const Recipe& recipe, std::int64_t ranks) noexcept try {
+  const NemotronHConfig config = read_hf_config(recipe.model->path);
+  const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
+  const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
+  const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
+  const RankPlan plan = plan_ranks(recipe.distributed, ranks);
+  return cat(memory_sentence(memory_of_run(recipe, model, *dataset, plan), plan), ". ",
+             advice(recipe, model.dtype(), plan));
+} catch (...) {
+  return {};
+}
+
+}  // namespace nemocube

@@ -1,0 +1,401 @@
+#include "train/run/run.h"
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <sstream>
+#include <tuple>
+
+#include "core/allocator.h"
+#include "core/log.h"
+#include "parallel/comm/together.h"
+#include "train/build/from_recipe.h"
+#include "train/build/group_rule.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/shared_directory.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/logging/progress.h"
+#include "train/logging/run_log.h"
+#include "train/ranks/inputs.h"
+#include "train/ranks/run_ranks.h"
+#include "train/run/memory_report.h"
+#include "train/run/recipe_changes.h"
+#include "train/run/run_lock.h"
+#include "train/run/signals.h"
+#include "train/run/step_flops.h"
+#include "train/run/validation.h"
+#include "train/schedule/lr_schedule.h"
+#include "train/schedule/step_plan.h"
+#include "train/step/train_step.h"
+
+namespace nemocube {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// One run: everything that lives from the first step to the last.
+class Run {
+ public:
+  Run(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device)
+      : recipe_(recipe),
+        ranks_(world, recipe.distributed, settings, device),
+        lock_(lock_directory()),  // before the directory is looked at
+        loaded_(recipe_model(recipe, ranks_)),
+        tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
+        loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true),
+                loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size())),
+        plan_(plan_steps(recipe, ranks_.dp_size(), loader_.batches_per_epoch())),
+        schedule_(make_schedule(recipe, plan_.total_steps)),
+        optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
+                   group_rule(*recipe.optimizer, loaded_.model->parameters())),
+        checkpoints_(recipe.checkpoint, describe_for_file(recipe), ranks_.group(), ranks_.layout()),
+        validation_(recipe, loaded_.model->config()) {
+    if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
+    carry_tokenizer();
+    check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
+    resume();
+    ranks_.check_pipeline_fill(plan_.microbatches);
+    if (!ranks_.first()) return;
+    warn_before_memory_runs_out();
+    std::vector<std::string> validation_sets;
+    for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
+    log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets,
+                 LogStart{state_.step, checkpoints_.next_serial(), checkpoints_.to_be_abandoned() > 0,
+                          ranks_.several() ? ranks_.text(recipe.kernels) : ""});
+  }
+
+  RunResult train() {
+    SignalWatch signals(watched_signals(), ranks_.first() ? first_signal_text() : "");
+    result_.first_step = state_.step;
+    result_.total_steps = plan_.total_steps;
+    if (state_.step >= plan_.total_steps)
+      log_info("nothing to train: ", counted(state_.step, "step"), " done, the recipe asks for ",
+               plan_.total_steps);
+    else
+      log_info("training ", trainable_parameters(), " parameters in ", loaded_.model->dtype(), ": from step ",
+               state_.step, " of ", plan_.total_steps, " (the last is step ", plan_.total_steps - 1, ")");
+    if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
+    // A signal that some rank has received is one for all: they stop after the same step.
+    const auto asked = [&] {
+      if (signal_ == 0) signal_ = static_cast<int>(ranks_.largest(signals.received()));
+      return signal_ != 0;
+    };
+    stop_here_ = [&] { return signals.received() != 0; };
+    prune_after_kill();
+    bool complete = make_up_validation(asked);
+    bool stopped = asked();
+    StepProgress progress;
+    last_record_ = Clock::now();
+    while (state_.step < plan_.total_steps && !stopped) {
+      const std::int64_t step = state_.step;
+      if (ranks_.first()) signals.set_second_text(second_signal_text(true));
+      const TrainingRecord record = one_step();
+      progress.step({step, plan_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
+                     record.tokens, record.skipped, record.experts.worst()});
+      stop_when_hopeless();
+      stopped = asked();
+      const bool validates = validation_.sets() > 0 && is_validation_step(plan_, step, stopped);
+      if (stopped && validation_.sets() > 0 && is_validation_step(plan_, step)) complete = false;
+      bool saves = is_due(step, stopped);
+      if (!saves && !validates) continue;
+      // Save before validating: if a long validation is interrupted, the step is not lost.
+      if (saves) save();
+      if (ranks_.first()) signals.set_second_text(second_signal_text(false));
+      if (validates) {
+        const auto losses = validate(step, record.epoch, record.lr, asked);
+        complete = losses.size() == validation_.sets();
+        stopped = asked();
+        if (!saves && is_due(step, stopped)) {
+          saves = true;
+          save();
+        }
+        if (saves && !losses.empty()) checkpoints_.note_losses(result_.checkpoint, losses);
+      }
+      last_record_ = Clock::now();  // rates are those of training alone
+    }
+    result_.steps_done = state_.step;
+    result_.skipped_steps = state_.skipped_steps;
+    if (stopped && (state_.step < plan_.total_steps || !complete)) result_.signal = signal_;
+    stop_here_ = {};
+    return result_;
+  }
+
+ private:
+  std::unique_ptr<RunLock> lock_directory() const {
+    return ranks_.first() ? std::make_unique<RunLock>(recipe_.checkpoint.checkpoint_dir) : nullptr;
+  }
+
+  // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
+  // Ctrl-C.
+  std::vector<int> watched_signals() const {
+    std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
+    signals.push_back(SIGINT);
+    return signals;
+  }
+
+  /// Of the whole model.
+  std::int64_t trainable_parameters() const {
+    return count_tensors(tensor_specs(loaded_.model->config())).parameters();
+  }
+
+  /// Of the whole model with moments and masters, at most.
+  std::int64_t checkpoint_bytes() const {
+    const DType dtype = loaded_.model->dtype();
+    return count_tensors(tensor_specs(loaded_.model->config())).elements *
+           (size_of(dtype) + 3 * size_of(accumulate_dtype(dtype)));
+  }
+
+  std::string first_signal_text() const {
+    return cat(
+        "stopping when this step is done",
+        recipe_.checkpoint.enabled ? " and saved" : "; checkpoint.enabled is false, so nothing is saved",
+        "; a second signal stops at once");
+  }
+
+  // Composed whenever it changes, because a signal handler cannot format. `running`: a step is under way.
+  std::string second_signal_text(bool running) const {
+    const std::int64_t last = running ? state_.step : state_.step - 1;
+    return cat("stopped at once: ",
+               last < saved_steps_    ? "no step is lost"
+               : last == saved_steps_ ? cat("step ", last, " is lost")
+                                      : cat("steps ", saved_steps_, " to ", last, " are lost"),
+               result_.checkpoint.empty() ? "; there is no checkpoint"
+                                          : cat("; the newest checkpoint is ", result_.checkpoint.string()));
+  }
+
+  void warn_before_memory_runs_out() const {
+    const NemotronHConfig& config = loaded_.model->config();
+    const NemotronH whole(config, loaded_.model->dtype(), Device::meta);
+    const auto memory = memory_of_run(recipe_, whole, loader_.dataset(), ranks_.plan());
+    const std::string warning = memory_warning(recipe_, memory, whole.dtype(), ranks_.plan());
+    if (warning.empty()) return;
+    log_info(memory_sentence(memory, ranks_.plan()));
+    log_warning(warning);
+  }
+
+  // A model trained with a tokenizer from elsewhere is saved with it.
+  void carry_tokenizer() {
+    if (!tokenizer_) return;
+    auto& files = loaded_.files.other_files;
+    std::erase_if(files, [](const auto& file) { return is_tokenizer_file(file.first); });
+    files.merge(tokenizer_files(recipe_, *recipe_.dataset));
+  }
+
+  void resume() {
+    if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
+    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone checks all files
+    const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
+    checkpoints_.recover(
+        lock_ && lock_->held(), [&](const std::filesystem::path& checkpoint, std::int64_t serial) {
+          RunLog::complete_branches(folder, serial);
+          return validation_.logged_losses(folder, CheckpointFolder::steps_in(checkpoint) - 1);
+        });
+    const auto from = checkpoints_.find();
+    if (!from) return;
+    if (ranks_.first()) report_recipe_changes(*from, recipe_);
+    try {
+      state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
+      if (ranks_.parallel()) ranks_.parallel()->data().spread_values();
+      loader_.restore(state_.loader);
+    } catch (const OutOfMemory&) {
+      throw;  // the checkpoint is not at fault
+    } catch (const Error& e) {
+      fail("cannot resume from ", from->string(), ": ", e.what(),
+           "; for a new run name another checkpoint.checkpoint_dir, or remove this one");
+    }
+    log_info("resumed from ", from->string(), ", which has ", counted(state_.step, "step"), " done");
+    result_.checkpoint = *from;
+    saved_steps_ = state_.step;
+  }
+
+  void prune_after_kill() const {
+    if (!recipe_.checkpoint.enabled) return;
+    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone removes files
+    checkpoints_.prune();
+  }
+
+  // Validates after the last step before this start, where that was due and an earlier process did not finish
+  // it. False when a signal ended this validation too.
+  bool make_up_validation(const StopAsked& asked) {
+    const std::int64_t step = state_.step - 1;
+    if (step < 0 || validation_.sets() == 0 || !is_validation_step(plan_, step)) return true;
+    const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
+    const Losses known = known_losses(step);
+    if (known.size() == validation_.sets()) return true;
+    log_info("validation after step ", step, " is missing and comes first");
+    const Losses losses =
+        validate(step, state_.loader.epoch, schedule_.lr(schedule_position()), asked, known);
+    // A checkpoint elsewhere belongs to another run.
+    std::error_code error;
+    if (recipe_.checkpoint.enabled && !losses.empty() &&
+        std::filesystem::equivalent(result_.checkpoint.parent_path(), folder, error))
+      checkpoints_.note_losses(result_.checkpoint, losses);
+    return losses.size() == validation_.sets();
+  }
+
+  Losses validate(std::int64_t step, std::int64_t epoch, double lr, const StopAsked& asked,
+                  const Losses& known = {}) {
+    return validation_.run(*loaded_.model, {step, epoch, lr, log_ ? &*log_ : nullptr, ranks_.parallel()},
+                           {asked, stop_here_}, known);
+  }
+
+  // As rank 0 finds them in files that change while it runs.
+  Losses known_losses(std::int64_t step) const {
+    Losses known;
+    if (ranks_.first())
+      known = validation_.known_losses(result_.checkpoint, recipe_.checkpoint.checkpoint_dir, step);
+    if (!ranks_.several()) return known;
+    std::string names;
+    for (const auto& [name, loss] : known) names += name + "\n";
+    std::istringstream all(broadcast_text(ranks_.group(), names));
+    for (std::string name; std::getline(all, name);) known.emplace(name, 0);
+    for (auto& [name, loss] : known) loss = ranks_.sum(ranks_.first() ? loss : 0);
+    return known;
+  }
+
+  bool is_due(std::int64_t step, bool stopped) const {
+    return recipe_.checkpoint.enabled && is_checkpoint_step(plan_, step, stopped);
+  }
+
+  void save() {
+    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone publishes and prunes
+    if (lock_) lock_->renew_if_lost();
+    result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
+    saved_steps_ = state_.step;
+    if (log_) log_->keep_branch();
+    log_info("checkpoint ", result_.checkpoint.string());
+  }
+
+  TrainingRecord one_step() {
+    Allocator& memory = allocator(loaded_.model->device());
+    memory.reset_peak();
+    if (loader_.epoch_done()) loader_.start_epoch(loader_.epoch() + 1);
+    TrainingRecord record;
+    record.step = state_.step;
+    record.epoch = loader_.epoch();
+    std::vector<TokenBatch> microbatches;
+    for (const Batch& batch : loader_.next_group(plan_.microbatches)) {
+      record.positions += batch.positions;
+      record.content_tokens += batch.content_tokens;
+      record.tokens += batch.tail_trimmed_tokens;
+      record.label_tokens += batch.label_tokens;
+      record.samples += batch.samples;
+      microbatches.push_back(without_padding(batch));
+    }
+    sum_over_ranks(record);
+    const std::int64_t n = schedule_position();
+    StepOptions options;
+    options.lr = schedule_.lr(n);
+    options.weight_decay = schedule_.weight_decay(n);
+    options.max_norm = recipe_.clip_grad_norm.max_norm;
+    options.expert_bias_rate = recipe_.model->moe.expert_bias_update_rate;
+    options.kernels = &recipe_.kernels;
+    options.parallel = ranks_.parallel();
+    const StepResult result = train_step(*loaded_.model, optimizer_, microbatches, options);
+
+    const bool updated = result.outcome == StepOutcome::updated;
+    ++state_.step;
+    state_.scheduler_steps += updated;
+    state_.optimizer_steps = optimizer_.steps();
+    state_.samples += record.samples;
+    state_.skipped_steps += !updated;
+    state_.nonfinite_in_a_row = result.outcome == StepOutcome::non_finite ? state_.nonfinite_in_a_row + 1 : 0;
+    state_.loader = loader_.state();
+
+    record.loss = result.loss;
+    record.grad_norm = result.grad_norm;
+    record.lr = schedule_.lr(schedule_position());
+    record.peak_bytes = ranks_.largest(memory.stats().peak_bytes);
+    record.ranks = ranks_.world().size();
+    record.skipped = !updated;
+    record.skipped_steps = state_.skipped_steps;
+    if (!result_.first_loss) result_.first_loss = result.loss;
+    result_.last_loss = result.loss;
+    result_.tokens += record.tokens;
+    record.auxiliary_losses = result.auxiliary_losses;
+    if (logs_experts()) record.experts = expert_record(result.expert_counts);
+    const auto now = Clock::now();
+    record.seconds = std::chrono::duration<double>(now - last_record_).count();
+    result_.seconds += record.seconds;
+    last_record_ = now;
+    const auto& peak = recipe_.mfu.peak_tflops;
+    if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
+      record.mfu = ranks_.sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0) /
+                   (record.seconds * *peak * 1e12 * record.ranks) * 100;
+    if (lock_) lock_->renew_if_lost();
+    if (log_) log_->training(record);
+    if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
+    return record;
+  }
+
+  bool logs_experts() const {
+    const DistributedSection& d = recipe_.distributed;
+    return recipe_.moe_metrics.enabled.value_or(d.ep_size * d.expert_tp_size > 1);
+  }
+
+  // The ranks of a replica get the same batches, which count once.
+  bool counts_batches() const { return !ranks_.parallel() || ranks_.parallel()->first_of_replica(); }
+
+  void sum_over_ranks(TrainingRecord& record) const {
+    std::array counts{record.positions, record.content_tokens, record.tokens, record.label_tokens,
+                      record.samples};
+    if (!counts_batches()) counts = {};
+    ranks_.sum(counts);
+    std::tie(record.positions, record.content_tokens, record.tokens, record.label_tokens, record.samples) =
+        std::tuple_cat(counts);
+  }
+
+  std::int64_t schedule_position() const { return state_.scheduler_steps * schedule_.options().per_step; }
+
+  [[noreturn]] void fail_not_finite(const std::string& tensor) const {
+    fail("step ", state_.step - 1, ": the update wrote numbers that are not finite into '", tensor,
+         "' (the weights or what the optimizer keeps for them), so the model is lost and not saved; ",
+         result_.checkpoint.empty() ? "there is no checkpoint to go back to"
+                                    : cat("the last good checkpoint, with ", counted(saved_steps_, "step"),
+                                          " done, is ", result_.checkpoint.string()),
+         ". Lower optimizer.lr, or look at optimizer.eps, weight decay and gradient clipping");
+  }
+
+  void stop_when_hopeless() const {
+    const std::int64_t most = recipe_.step_scheduler.max_nonfinite_steps;
+    if (most == 0 || state_.nonfinite_in_a_row < most) return;
+    fail("step ", state_.step - 1, ": loss or gradient norm was not finite in ", counted(most, "step"),
+         " in a row (step_scheduler.max_nonfinite_steps); no weight changed in them. Lower optimizer.lr or "
+         "look at the data");
+  }
+
+  const Recipe& recipe_;
+  RunRanks ranks_;
+  std::unique_ptr<RunLock> lock_;  // on rank 0
+  LoadedModel loaded_;
+  std::optional<Tokenizer> tokenizer_;
+  Loader loader_;
+  StepPlan plan_;
+  LrSchedule schedule_;
+  Optimizer optimizer_;
+  Checkpoints checkpoints_;
+  Validation validation_;
+  RunState state_;
+  std::optional<RunLog> log_;  // on rank 0
+  int signal_ = 0;             // that the ranks agree on
+  StopAsked stop_here_;        // without asking other ranks
+  RunResult result_;
+  std::int64_t saved_steps_ = 0;  // steps done in result_.checkpoint
+  Clock::time_point last_record_;
+};
+
+}  // namespace
+
+RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device) {
+  check_kernel_choice(recipe.kernels);
+  want_same_inputs(world, recipe, RecipeUse::train);  // before the ranks form groups
+  try {
+    return Run(recipe, settings, world, device).train();
+  } catch (const OutOfMemory& e) {
+    const std::string need = explain_memory(recipe, world.size());
+    throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));
+  }
+}
+
+}  // namespace nemocube

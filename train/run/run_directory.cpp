@@ -1,0 +1,62 @@
+#include "train/run/run_directory.h"
+
+#include <linux/magic.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+
+#include "core/error.h"
+#include "train/run/run_lock.h"
+
+namespace nemocube {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Root may "write" in folders where nothing can be made: access() looks at owners and modes alone.
+void check_file_system(const fs::path& folder, const std::string& where) {
+  struct statvfs flags {};
+  require(::statvfs(folder.c_str(), &flags) != 0 || (flags.f_flag & ST_RDONLY) == 0, where, folder.string(),
+          "' is on a file system that is mounted read-only");
+  struct statfs kind {};
+  if (::statfs(folder.c_str(), &kind) != 0) return;
+  switch (static_cast<std::uint32_t>(kind.f_type)) {
+    case PROC_SUPER_MAGIC:
+    case SYSFS_MAGIC:
+    case CGROUP_SUPER_MAGIC:
+    case CGROUP2_SUPER_MAGIC:
+    case DEBUGFS_MAGIC:
+    case TRACEFS_MAGIC:
+    case SECURITYFS_MAGIC:
+    case DEVPTS_SUPER_MAGIC:
+      fail(where, folder.string(), "' is on a file system of the kernel, which holds no files of programs");
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+void check_run_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::path existing = fs::absolute(directory, error);
+  while (!fs::exists(existing, error) && existing != existing.root_path()) {
+    require(!fs::is_symlink(fs::symlink_status(existing, error)), "checkpoint.checkpoint_dir: '",
+            directory.string(), "': '", existing.string(), "' is a link to nothing");
+    existing = existing.parent_path();
+  }
+  require(fs::is_directory(existing, error), "checkpoint.checkpoint_dir: '", directory.string(), "': '",
+          existing.string(), "' is not a directory");
+  require(::access(existing.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.checkpoint_dir: '",
+          directory.string(), "': nothing can be written in '", existing.string(),
+          "': ", std::generic_category().message(errno));
+  check_file_system(existing, cat("checkpoint.checkpoint_dir: '", directory.string(), "': '"));
+  if (existing == fs::absolute(directory, error)) const RunLock taken(existing);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,119 @@
+#include "train/run/validation.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/allocator.h"
+#include "core/log.h"
+#include "data/files/regular_file.h"
+#include "data/json/json.h"
+#include "train/datasets/recipe_datasets.h"
+#include "train/recipe/files.h"
+#include "train/tokens/token_ids.h"
+
+namespace nemocube {
+
+Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : recipe_(recipe) {
+  if (recipe.evaluation.squad_metrics)
+    check_predictions_place(recipe);
+  else if (recipe.evaluation.predictions_path)
+    log_warning(
+        "evaluation.predictions_path is without effect in training unless evaluation.squad_metrics is true");
+  for (const auto& [name, section] : recipe.validation_datasets) {
+    const auto tokenizer = recipe_tokenizer(recipe, section);
+    const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
+    std::vector<std::int64_t> stops;
+    if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad)
+      stops = stop_ids(*tokenizer, config, folder_of(recipe.model->path));
+    sets_.emplace(name, Set{section, tokenizer, dataset, std::move(stops)});
+  }
+}
+
+namespace {
+
+/// A loss read from a file; a loss that is not a JSON number was not finite.
+double loss_of(const Json& value) {
+  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+/// val_loss in the line of `step` in a validation log; absent where no whole line has it.
+std::optional<double> logged_loss(const std::filesystem::path& log, std::int64_t step) {
+  std::optional<double> loss;
+  if (!std::filesystem::exists(log)) return loss;
+  for_each_file_line(log, most_line_bytes, [&](std::string_view line, std::int64_t) {
+    const Json json = loss ? Json() : Json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("step", Json()) == step && json.contains("val_loss"))
+      loss = loss_of(json["val_loss"]);
+  });
+  return loss;
+}
+
+}  // namespace
+
+Losses Validation::known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
+                                std::int64_t step) const {
+  Losses known = logged_losses(folder, step);
+  Json noted;
+  if (const auto file = checkpoint / "losses.json"; std::filesystem::exists(file)) try {
+      noted = read_json_file(file);
+    } catch (const Error& e) {
+      log_warning(e.what(), "; the validation of step ", step, " counts as missing");
+    }
+  for (const auto& [name, set] : sets_)
+    if (noted.is_object() && noted.contains(name)) known[name] = loss_of(noted[name]);
+  return known;
+}
+
+Losses Validation::logged_losses(const std::filesystem::path& folder, std::int64_t step) const {
+  Losses logged;
+  for (const auto& [name, set] : sets_)
+    if (const auto loss = logged_loss(folder / RunLog::file_name(name), step)) logged.emplace(name, *loss);
+  return logged;
+}
+
+Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop, const Losses& known) const {
+  const std::int64_t rows =
+      recipe_.validation_dataloader.batch_size.value_or(recipe_.step_scheduler.local_batch_size);
+  Losses losses = known;
+  for (const auto& [name, set] : sets_) {
+    if (losses.contains(name)) continue;
+    const std::string called = name == "default" ? "" : " " + name;
+    std::optional<TaskProgress> progress(std::in_place, "validation" + called, "rows");
+    const ValidationResult v = validate(model, set.dataset, rows, &recipe_.kernels, stop.together,
+                                        std::ref(*progress), moment.parallel);
+    progress.reset();
+    if (!v.complete) break;
+    ValidationRecord record;
+    record.step = moment.step;
+    record.epoch = moment.epoch;
+    record.val_loss = v.loss;
+    record.lr = moment.lr;
+    record.label_tokens = v.label_tokens;
+    record.peak_bytes = allocator(model.device()).stats().peak_bytes;
+    std::string metrics;
+    if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
+      progress.emplace("answers" + called, "questions");
+      const SquadResult squad = answer_squad(
+          model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
+          moment.parallel && !moment.parallel->independent_replicas() ? stop.together : stop.alone,
+          std::ref(*progress), moment.parallel);
+      progress.reset();
+      if (!squad.complete) break;
+      if (recipe_.evaluation.predictions_path && moment.log)
+        write_predictions(*recipe_.evaluation.predictions_path, name, squad);
+      record.exact_match = squad.score.em;
+      record.f1 = squad.score.f1;
+      metrics = cat(", exact match ", squad.score.em, " %, F1 ", squad.score.f1, " %");
+    }
+    if (moment.log) moment.log->validation(name, record);
+    log_info("validation", called, " after step ", moment.step, ": loss ", v.loss, metrics);
+    losses.emplace(name, v.loss);
+  }
+  if (losses.size() < sets_.size())
+    log_warning("validation after step ", moment.step,
+                " given up: a signal asked to stop; a resumed run makes up for it");
+  return losses;
+}
+
+}  // namespace nemocube
