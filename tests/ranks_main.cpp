@@ -58,8 +58,7 @@ void throw_in_step(World& ranks) {
     if (step == 1 && ranks.rank() == ranks.size() - 1) kernels.by_op["attention"] = "unknown";
     StepOptions options;
     options.kernels = &kernels;
-    options.parallel = &parallel;
-    train_step(model, optimizer, microbatches, options);
+    train_step(parallel, optimizer, microbatches, options);
   }
 }
 

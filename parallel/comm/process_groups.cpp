@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "parallel/grid/grid_sizes.h"
 
 namespace nemocube {
 namespace {
@@ -70,8 +71,15 @@ std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<
   return chosen;
 }
 
+ProcessGroups::ProcessGroups() : alone_(self_communicator("world", 0)), all_(alone_.get()) {
+  for (const NamedGroups& row : named_groups(make_grid({}))) {
+    names_.push_back(row.name);
+    groups_.emplace(row.name, self_communicator(row.name, 0));
+  }
+}
+
 ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid)
-    : world_(world) {
+    : all_(&world.communicator()) {
   const bool inside = grid.contains(world.rank());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto& [name, ranks, ends_only] = rows[i];

@@ -50,10 +50,12 @@ class ProcessGroups {
   /// Only the groups of these names, the same ones on all ranks (used_groups() in parallel/parallel_model).
   ProcessGroups(World& world, const HypercubeGrid& grid, const std::set<std::string>& names)
       : ProcessGroups(world, named_groups(grid, names), grid) {}
+  /// One rank without a World, which is alone in every group.
+  ProcessGroups();
   /// This rank's group. Throws Error listing the groups for an unknown name and where this rank is in none.
   Communicator& operator[](const std::string& name) const;
   /// All ranks of the world.
-  Communicator& all() const { return world_.communicator(); }
+  Communicator& all() const { return *all_; }
   const std::vector<std::string>& names() const { return names_; }  ///< those of this rank, as created
 
   /// How many of the groups are not the same ranks as another one, or as the world.
@@ -62,7 +64,8 @@ class ProcessGroups {
  private:
   ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid);
 
-  World& world_;
+  std::unique_ptr<Communicator> alone_;  // null where there is a World
+  Communicator* all_;
   int made_ = 0;
   std::vector<std::string> names_;
   std::map<std::string, std::unique_ptr<Communicator>> groups_;

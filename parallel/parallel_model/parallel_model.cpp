@@ -74,10 +74,30 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
   for (MoeMixer* moe : model.moe_layers()) {
     const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
     moe->set_dispatcher(make_dispatcher(plan.dispatcher, model.config().n_routed_experts, experts));
-    moe->sum_totals_over_devices([&all = groups["tp_dp_cp"]](const Tensor& t) { all.all_reduce(t); });
+    if (Communicator& devices = groups["tp_dp_cp"]; devices.size() > 1)
+      moe->sum_totals_over_devices([&devices](const Tensor& t) { devices.all_reduce(t); });
     if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
       moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); };
   }
+}
+
+namespace {
+
+ParallelPlan plan_of_one_rank() {
+  ParallelPlan plan;
+  plan.data.level = ZeroLevel::none;
+  return plan;
+}
+
+}  // namespace
+
+ParallelModel::ParallelModel(NemotronH& model)
+    : ParallelModel(model, plan_of_one_rank(), std::make_unique<const ProcessGroups>()) {}
+
+ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan,
+                             std::unique_ptr<const ProcessGroups> own)
+    : ParallelModel(model, plan, *own, model.device()) {
+  own_groups_ = std::move(own);
 }
 
 ParallelModel::~ParallelModel() = default;

@@ -12,7 +12,8 @@
 
 namespace nemocube {
 
-/// What a plan has installed in the part of a model that this rank holds. Every several-rank run has one.
+/// A model, or the part of it that this rank holds, with what a plan has installed in it. One rank is a grid of ones: then
+/// nothing is installed, and collectives return what they are given.
 ///
 /// The ranks of a replica (groups tp, cp, pp) get the same microbatches; their Sequences are those of the whole
 /// microbatches everywhere. All ranks call every function together, in the same order.
@@ -21,8 +22,11 @@ class ParallelModel {
   /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`. The
   /// model, and `groups` of the plan's grid, with used_groups() at least, must outlive this object.
   ParallelModel(NemotronH& model, const ParallelPlan& plan, const ProcessGroups& groups, Device device);
+  /// One rank that has the whole model, whose memory stays as it is.
+  explicit ParallelModel(NemotronH& model);
   ~ParallelModel();
 
+  NemotronH& model() const { return model_; }
   const ParallelPlan& plan() const { return plan_; }
   const GridPlace& place() const { return place_; }
   DataParallel& data() const { return *data_; }
@@ -62,7 +66,9 @@ class ParallelModel {
   Tensor logits(const Var& hidden, const std::vector<std::int64_t>& rows, const Sequences& sequences);
 
  private:
+  ParallelModel(NemotronH& model, const ParallelPlan& plan, std::unique_ptr<const ProcessGroups> own);
   struct Installed;
+  std::unique_ptr<const ProcessGroups> own_groups_;  // null: the caller has them
   NemotronH& model_;
   ParallelPlan plan_;
   const ProcessGroups& groups_;

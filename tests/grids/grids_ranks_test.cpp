@@ -34,13 +34,12 @@ TokenBatch microbatch(int step, int m, bool packed) {
   return {batch.ids, batch.labels, batch.sequences};
 }
 
-StepOptions step_options(int step, ParallelModel* parallel) {
+StepOptions step_options(int step) {
   StepOptions o;
   o.lr = 0.02 / (1 + step);
   o.weight_decay = 0.02;
   o.max_norm = 0.5;
   o.expert_bias_rate = 0.001;
-  o.parallel = parallel;
   return o;
 }
 
@@ -71,12 +70,13 @@ History on_one_rank(const Task& task) {
   NemotronH model(grid_model(), task.dtype, Device::cpu);
   initialise(model, 3);
   add_auxiliary_losses(model, task.global_loss);
+  ParallelModel parallel(model);
   Optimizer optimizer(model.parameters(), optimizer_options());
   History history;
   for (int s = 0; s < steps; ++s) {
     std::vector<TokenBatch> batches;
     for (int m = 0; m < microbatches; ++m) batches.push_back(microbatch(s, m, task.packed));
-    history.steps.push_back(train_step(model, optimizer, batches, step_options(s, nullptr)));
+    history.steps.push_back(train_step(parallel, optimizer, batches, step_options(s)));
   }
   for (const Parameter& p : model.parameters().all()) history.weights[p.name] = p.value.to_vector();
   return history;
@@ -129,7 +129,7 @@ struct OnGrid {
     const int dp = static_cast<int>(plan.grid.dp());
     for (int m = 0; m < microbatches; m += dp)
       batches.push_back(microbatch(s, m + static_cast<int>(place.dp(plan.grid)), packed));
-    return train_step(model, *optimizer, batches, step_options(s, &parallel));
+    return train_step(parallel, *optimizer, batches, step_options(s));
   }
 
   bool packed;

@@ -109,10 +109,9 @@ void compare_with_plan(const GridCase& c, DType dtype) {
   std::vector<TokenBatch> batches;
   for (std::int64_t m = 0; m < load.microbatches; ++m)
     batches.push_back(microbatch(load, seed + static_cast<std::uint64_t>(m)));
-  StepOptions options{.lr = 0.01};
-  options.parallel = &parallel;
+  const StepOptions options{.lr = 0.01};
   const RankTraffic::Sums before = sent_so_far(groups);
-  (void)train_step(model, optimizer, batches, options);
+  (void)train_step(parallel, optimizer, batches, options);
   const RankTraffic::Sums after = sent_so_far(groups);
 
   RankTraffic::Sums want = planned.traffic(world.rank());

@@ -36,9 +36,9 @@ TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab, std::int6
 }
 
 /// What all communicators of this rank have done since they were made.
-CommStats all_stats(const RunRanks& ranks) {
+CommStats all_stats(const RunRanks& ranks, const LoadedModel& model) {
   CommStats sum;
-  for (const CommStats& s : ranks.stats()) {
+  for (const CommStats& s : ranks.stats(*model.groups)) {
     sum.bytes_sent += s.bytes_sent;
     sum.seconds += s.seconds;
     sum.waiting_seconds += s.waiting_seconds;
@@ -46,10 +46,11 @@ CommStats all_stats(const RunRanks& ranks) {
   return sum;
 }
 
-std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, const BenchStepResult& own,
-                                                       const CommStats& before, double steps) {
+std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, const LoadedModel& model,
+                                                       const BenchStepResult& own, const CommStats& before,
+                                                       double steps) {
   if (!ranks.several()) return {};
-  const CommStats now = all_stats(ranks);
+  const CommStats now = all_stats(ranks, model);
   const auto blocked = own.zones.find("comm/blocked");
   const double waiting = (now.waiting_seconds - before.waiting_seconds) / steps;
   const std::array<double, 5> mine{
@@ -90,12 +91,12 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
           " tokens in a batch, got ", o.batch, " x ", o.seq);
   require(o.microbatches >= 1, "bench step: microbatches must be at least 1, got ", o.microbatches);
   const auto start = std::chrono::steady_clock::now();
-  RunRanks ranks(world, o.distributed, o.settings, o.device);
+  const RunRanks ranks(world, o.distributed, o.settings, o.device);
   const std::int64_t parts = ranks.dp_size() * o.microbatches;
   require(o.batch >= parts, "bench step: want a sequence for each of ", parts, " microbatches (of ",
           ranks.dp_size(), " replicas), batch is ", o.batch);
-  LoadedModel made = make_model(o.config, o.dtype, 1234, o.device, Initialisation::hf, ranks.divide());
-  if (ranks.parallel()) ranks.parallel()->data().spread_values();
+  const LoadedModel made = make_model(o.config, o.dtype, 1234, ranks.place_for(read_hf_config(o.config)));
+  made.parallel->data().spread_values();
   NemotronH& model = *made.model;
   model.activation_checkpointing = o.activation_checkpointing;
   Optimizer optimizer(model.parameters(), {});
@@ -104,7 +105,6 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
     batches.push_back(
         random_batch(o, model.config().vocab_size, ranks.dp_rank() * o.microbatches + m, parts));
   StepOptions step;
-  step.parallel = ranks.parallel();
   step.lr = 1e-4;
   step.weight_decay = 0.01;
 
@@ -115,10 +115,11 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
     if (i <= 1) {  // the first step is cold, so its zones do not count when there are others
       reset_zones();
       reset_host_waits();
-      before = all_stats(ranks);
+      before = all_stats(ranks, made);
     }
     StepResult r;
-    result.step_seconds.push_back(seconds_of([&] { r = train_step(model, optimizer, batches, step); }));
+    result.step_seconds.push_back(
+        seconds_of([&] { r = train_step(*made.parallel, optimizer, batches, step); }));
     if (i == 0) result.loss_first = r.loss;
     result.loss_last = r.loss;
     if (o.on_step) o.on_step(i, result.step_seconds.back());
@@ -138,7 +139,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   result.peak_bytes = process_peak_bytes();
   result.tensor_peak_bytes = allocator(model.device()).stats().peak_bytes;
   result.flops = 3 * tokens * forward_flops_per_token(model.config(), static_cast<double>(o.seq)).total();
-  result.ranks = times_of_ranks(ranks, result, before, static_cast<double>(warm.size()));
+  result.ranks = times_of_ranks(ranks, made, result, before, static_cast<double>(warm.size()));
   return result;
 }
 

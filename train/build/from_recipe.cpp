@@ -46,15 +46,14 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
   return dtype;
 }
 
-LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks) {
+LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
-  const Divide divide = ranks.divide();
-  LoadedModel loaded =
-      section.source == ModelSource::pretrained
-          ? load_model(section.path, section.dtype, ranks.device(), divide)
-          : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed), ranks.device(),
-                       section.initialisation.value_or(Initialisation::hf), divide);
-  if (ranks.parallel()) ranks.parallel()->data().spread_values();
+  const ModelPlace place = ranks.place_for(read_hf_config(section.path));
+  LoadedModel loaded = section.source == ModelSource::pretrained
+                           ? load_model(section.path, section.dtype, place)
+                           : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
+                                        place, section.initialisation.value_or(Initialisation::hf));
+  loaded.parallel->data().spread_values();
   NemotronH& model = *loaded.model;
   weight_dtype(recipe, model.config());  // throws where the recipe asks for others
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;

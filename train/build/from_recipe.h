@@ -20,7 +20,7 @@ LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::in
 /// accumulation dtype.
 DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
-/// among several ranks.
-LoadedModel recipe_model(const Recipe& recipe, RunRanks& ranks);
+/// among the ranks. Of several ranks all call together.
+LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks);
 
 }  // namespace nemocube

@@ -64,14 +64,13 @@ struct Training {
       options.weight_decay = 0.02;
       options.max_norm = 0.5;
       options.expert_bias_rate = 0.001;
-      options.parallel = &*parallel;
       std::vector<TokenBatch> batches;
       for (int microbatch = 0; microbatch < 2; ++microbatch) {
         const auto seed = static_cast<std::uint64_t>(100 * s + 50 * microbatch + place.dp(plan.grid));
         const TestBatch batch = random_batch(loaded.model->config(), {5, 4 + s}, seed);
         batches.push_back({batch.ids, batch.labels, batch.sequences});
       }
-      last = train_step(*loaded.model, *optimizer, batches, options);
+      last = train_step(*parallel, *optimizer, batches, options);
       REQUIRE(last.outcome == StepOutcome::updated);
     }
   }

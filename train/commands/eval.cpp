@@ -63,10 +63,11 @@ void run(const EvalArguments& options, const Launch& launch) {
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
   want_same_inputs(world, recipe, RecipeUse::evaluate);
-  RunRanks ranks(world, recipe.distributed, settings, device_of_rank(chosen, world, recipe.share_device));
-  LoadedModel loaded = load_model(recipe.model->path, recipe.model->dtype, ranks.device(), ranks.divide());
-  ParallelModel* parallel = ranks.parallel();
-  if (parallel) parallel->data().spread_values();
+  const RunRanks ranks(world, recipe.distributed, settings,
+                       device_of_rank(chosen, world, recipe.share_device));
+  const std::filesystem::path& folder = recipe.model->path;
+  const LoadedModel loaded = load_model(folder, recipe.model->dtype, ranks.place_for(read_hf_config(folder)));
+  loaded.parallel->data().spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
@@ -75,7 +76,7 @@ void run(const EvalArguments& options, const Launch& launch) {
         recipe.validation_dataloader.batch_size.value_or(recipe.step_scheduler.local_batch_size);
     std::optional<TaskProgress> progress(std::in_place, cat("validation ", name), "rows");
     const ValidationResult v =
-        validate(*loaded.model, dataset, rows, &recipe.kernels, {}, std::ref(*progress), parallel);
+        validate(*loaded.parallel, dataset, rows, &recipe.kernels, {}, std::ref(*progress));
     progress.reset();
     Json line{{"dataset", name},
               {"val_loss", v.loss},
@@ -86,9 +87,9 @@ void run(const EvalArguments& options, const Launch& launch) {
                 << counted(v.label_tokens, "label token") << " in " << counted(v.samples, "row") << "\n";
     if (section.kind == DatasetKind::squad) {
       progress.emplace(cat("answers ", name), "questions");
-      const SquadResult squad = answer_squad(*loaded.model, *tokenizer, section, recipe.evaluation,
+      const SquadResult squad = answer_squad(*loaded.parallel, *tokenizer, section, recipe.evaluation,
                                              stop_ids(*tokenizer, loaded.model->config(), recipe.model->path),
-                                             &recipe.kernels, {}, std::ref(*progress), parallel);
+                                             &recipe.kernels, {}, std::ref(*progress));
       progress.reset();
       const char* version = squad.version == SquadVersion::v2_0 ? "2.0" : "1.1";
       line["exact_match"] = squad.score.em;

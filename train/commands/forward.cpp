@@ -6,7 +6,6 @@
 #include "data/safetensors/reader.h"
 #include "data/safetensors/writer.h"
 #include "ops/cross_entropy/cross_entropy.h"
-#include "parallel/data_parallel/data_parallel.h"
 #include "train/commands/commands.h"
 #include "train/device/device_of_rank.h"
 #include "train/model_io/find_model.h"
@@ -45,6 +44,7 @@ Share share_of(std::int64_t rank, std::int64_t ranks, std::int64_t rows) {
 
 /// Rows of all ranks, in their order.
 Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
+  if (group.size() == 1) return own;  // which may be large
   std::vector<std::int64_t> counts;
   for (int r = 0; r < group.size(); ++r) counts.push_back(share_of(r, group.size(), rows).count * own.cols());
   const Tensor all = Tensor::empty({rows, own.cols()}, own.dtype(), own.device());
@@ -63,16 +63,11 @@ void run(const ForwardArguments& options, const Launch& launch) {
                 files_of_model(folder)};
   inputs.files.insert(options.input);
   want_same_inputs(world, inputs);
-  const ProcessGroups groups(world, HypercubeGrid({{"dp", world.size()}}, 0, world.size()), {"dp", "dp_cp"});
-  std::unique_ptr<DataParallel> parallel;  // of several ranks
-  Divide divide;
-  if (world.size() > 1)
-    divide = {[](const NemotronHConfig&) { return ModelPart{}; },
-              [&](NemotronH& m) {
-                parallel = std::make_unique<DataParallel>(
-                    m, groups, DataParallelOptions{.level = ZeroLevel::none}, device);
-              }};
-  LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), device, divide);
+  ParallelPlan plan;
+  plan.grid.dp_shard = world.size();
+  plan.data.level = ZeroLevel::none;
+  const LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), {device, world, plan});
+  DataParallel& parallel = loaded.parallel->data();
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
   const Tensor ids = file.tensor("input_ids");
@@ -90,13 +85,13 @@ void run(const ForwardArguments& options, const Launch& launch) {
   Tape tape;
   Context ctx;
   if (options.grads) ctx.tape = &tape;
-  if (parallel) parallel->begin_step();
+  parallel.begin_step();
   const Sequences sequences = Sequences::uniform(share.count, seq);
   const Var hidden = model.hidden(ctx, own_rows(ids).to(model.device()), sequences);
   std::vector<NamedTensor> results;
   Tensor logits =
       model.logits(hidden.value()).to(DType::f32).reshape({share.count, seq * model.config().vocab_size});
-  if (parallel) logits = all_rows(logits, parallel->group(), batch);
+  logits = all_rows(logits, parallel.group(), batch);
   results.push_back({"logits", logits.reshape({batch, seq, model.config().vocab_size})});
   if (labelled) {
     const Tensor labels = file.tensor("labels");
@@ -107,12 +102,11 @@ void run(const ForwardArguments& options, const Launch& launch) {
     const auto count = static_cast<double>(std::max<std::int64_t>(labels_given, 1));
     const Var loss =
         model.loss(ctx, hidden, Labels(own_rows(labels)).to(model.device()), sequences, 1 / count);
-    double sum = scalar(loss.value());
-    if (parallel) sum = parallel->group().host_all_reduce(sum);
+    const double sum = parallel.group().host_all_reduce(scalar(loss.value()));
     results.push_back({"loss", Tensor::scalar(sum / count, DType::f32, Device::cpu)});  // for the file
     if (options.grads) {
       tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), model.device()));
-      if (parallel) parallel->finish_gradients();
+      parallel.finish_gradients();
       std::vector<NamedTensor> grads;
       for (const Parameter& p : model.parameters().all())
         if (p.node) grads.push_back({p.name, p.gradient().to(DType::f32)});

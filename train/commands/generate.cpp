@@ -70,7 +70,7 @@ void run(GenerateArguments options) {
   }
   std::optional<TaskProgress> progress;
   if (!stream) progress.emplace("generating", "new tokens at most");
-  const auto results = generate(*loaded.model, ids, options.generate, print,
+  const auto results = generate(*loaded.parallel, ids, options.generate, print,
                                 progress ? OnProgress(std::ref(*progress)) : OnProgress());
   progress.reset();
   if (stream) {

@@ -31,37 +31,33 @@ namespace {
 /// What ranks hold while they run forward passes only.
 class Held {
  public:
-  Held(ParallelModel* parallel, DataParallel::Held what) : parallel_(parallel) {
-    if (parallel_) parallel_->data().hold(what);
-  }
+  Held(ParallelModel& model, DataParallel::Held what) : model_(model) { model_.data().hold(what); }
   ~Held() {
-    if (!parallel_ || std::uncaught_exceptions() > 0) return;
+    if (std::uncaught_exceptions() > 0) return;
     try {
-      parallel_->data().let_go();
-    } catch (...) {
-      parallel_ = nullptr;  // a collective failed; every later one throws the same again
+      model_.data().let_go();
+    } catch (
+        ...) {  // NOLINT(bugprone-empty-catch): a collective failed; every later one throws the same again
     }
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
  private:
-  ParallelModel* parallel_;
+  ParallelModel& model_;
 };
 
 }  // namespace
 
-ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
-                          const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress,
-                          ParallelModel* parallel) {
+ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
+                          std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop,
+                          const OnProgress& progress) {
   LoaderOptions options;
   options.batch_size = batch_size;
-  if (parallel) {
-    options.dp_rank = parallel->replicas().rank();
-    options.dp_size = parallel->replicas().size();
-  }
+  options.dp_rank = model.replicas().rank();
+  options.dp_size = model.replicas().size();
   Loader loader(std::move(dataset), options);
-  const Held held(parallel, DataParallel::Held::root);
+  const Held held(model, DataParallel::Held::root);
   ValidationResult result;
   double sum = 0;
   while (!loader.epoch_done()) {
@@ -70,19 +66,17 @@ ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> datas
       break;
     }
     const Batch batch = loader.next();
-    const LossSum part = evaluate_loss(model, without_padding(batch), kernels, parallel);
+    const LossSum part = evaluate_loss(model, without_padding(batch), kernels);
     sum += part.sum;
     result.label_tokens += part.label_tokens;
-    if (!parallel || parallel->first_of_replica()) result.samples += batch.samples;
+    if (model.first_of_replica()) result.samples += batch.samples;
     if (progress) progress(loader.state().next_index, loader.dataset().size());
   }
-  if (parallel) {
-    std::array<std::int64_t, 2> counts{result.label_tokens, result.samples};
-    sum = parallel->all().host_all_reduce(sum);
-    parallel->all().host_all_reduce(std::span<std::int64_t>(counts));
-    result.label_tokens = counts[0];
-    result.samples = counts[1];
-  }
+  std::array<std::int64_t, 2> counts{result.label_tokens, result.samples};
+  sum = model.all().host_all_reduce(sum);
+  model.all().host_all_reduce(std::span<std::int64_t>(counts));
+  result.label_tokens = counts[0];
+  result.samples = counts[1];
   result.loss = sum / static_cast<double>(result.label_tokens);
   if (result.complete && result.label_tokens == 0)
     log_warning("validation: none of the ", result.samples,
@@ -114,15 +108,14 @@ std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokeni
 namespace {
 
 /// What the model says to each of the questions; fewer when `stop` came in between.
-std::vector<std::string> answers_of(NemotronH& model, const Tokenizer& tokenizer,
+std::vector<std::string> answers_of(ParallelModel& model, const Tokenizer& tokenizer,
                                     const DatasetSection& section,
                                     const std::vector<SquadQuestion>& questions,
                                     const GenerateOptions& generation, bool stop_at_newline,
                                     const StopAsked& stop, const OnProgress& progress) {
   std::vector<std::string> predictions;
-  const ParallelModel* parallel = generation.parallel;
-  const bool together = parallel && !parallel->independent_replicas();
-  const std::int64_t most = together ? parallel->largest(std::ssize(questions)) : std::ssize(questions);
+  const bool together = !model.independent_replicas();
+  const std::int64_t most = together ? model.largest(std::ssize(questions)) : std::ssize(questions);
   for (std::size_t begin = 0; static_cast<std::int64_t>(begin) < most; begin += questions_at_once) {
     const std::size_t first = std::min(questions.size(), begin),
                       last = std::min(questions.size(), first + questions_at_once);
@@ -166,10 +159,9 @@ std::vector<std::string> predictions_of_ranks(Communicator& group, const std::ve
 
 }  // namespace
 
-SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
+SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
-                         const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress,
-                         ParallelModel* parallel) {
+                         const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
   SquadResult result;
   if (std::ranges::any_of(questions, [](const SquadQuestion& q) { return q.answers.empty(); }))
@@ -181,14 +173,13 @@ SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const Dat
   generation.stop_ids = std::move(stop_ids);
   generation.kernels = kernels;
   std::vector<SquadQuestion> own;
-  generation.parallel = parallel;
-  const std::size_t rank = parallel ? static_cast<std::size_t>(parallel->replicas().rank()) : 0,
-                    ranks = parallel ? static_cast<std::size_t>(parallel->replicas().size()) : 1;
+  const auto rank = static_cast<std::size_t>(model.replicas().rank()),
+             ranks = static_cast<std::size_t>(model.replicas().size());
   for (std::size_t i = rank; i < questions.size(); i += ranks) own.push_back(questions[i]);
-  const Held held(parallel, DataParallel::Held::everything);
+  const Held held(model, DataParallel::Held::everything);
   std::vector<std::string> predictions =
       answers_of(model, tokenizer, section, own, generation, options.stop_at_newline, stop, progress);
-  if (parallel) predictions = predictions_of_ranks(parallel->replicas(), predictions, questions.size());
+  predictions = predictions_of_ranks(model.replicas(), predictions, questions.size());
   result.complete = predictions.size() == questions.size();
   SquadScorer scorer(result.version);
   for (std::size_t i = 0; i < predictions.size(); ++i) {

@@ -25,11 +25,11 @@ struct ValidationResult {
   bool complete = true;  ///< false: stopped early, the numbers cover only a part
 };
 /// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Polls `stop` before
-/// every batch and reports the rows done to `progress` after every batch. With `parallel`, each rank evaluates
-/// its share of the rows; all get the result for all rows.
-ValidationResult validate(NemotronH& model, std::shared_ptr<const Dataset> dataset, std::int64_t batch_size,
-                          const KernelChoice* kernels, const StopAsked& stop = {},
-                          const OnProgress& progress = {}, ParallelModel* parallel = nullptr);
+/// every batch and reports the rows done to `progress` after every batch. Each replica
+/// evaluates its share of the rows; all ranks get the result for all rows.
+ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
+                          std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop = {},
+                          const OnProgress& progress = {});
 
 struct AnsweredQuestion {
   std::string id, question, prediction;  ///< an empty prediction says that there is no answer
@@ -46,13 +46,13 @@ struct SquadResult {
 /// data's version. An answer ends at any of `stop_ids`, and at a newline when the recipe says so. When the
 /// section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
 /// unless they alone fill seq_length. Polls `stop` at every token. `progress` counts questions; a question
-/// that is being answered counts by the share of its tokens that is done. With `parallel`, the replicas
+/// that is being answered counts by the share of its tokens that is done. The replicas
 /// share the questions, and all ranks get the whole result. Independent replicas go at their own pace: `stop` must
 /// not wait for other ranks. Others go on together, and poll `stop` between groups of questions only.
-SquadResult answer_squad(NemotronH& model, const Tokenizer& tokenizer, const DatasetSection& section,
+SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},
-                         const OnProgress& progress = {}, ParallelModel* parallel = nullptr);
+                         const OnProgress& progress = {});
 
 /// Writes question id -> answer as JSON, completely or not at all. The file is `path` for the set named
 /// "default"; for other sets "_NAME" goes before the extension (said.json -> said_train.json).

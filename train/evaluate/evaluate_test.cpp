@@ -76,7 +76,8 @@ class Questions : public TestDir {
     section.dataset_name = (*this / "questions.jsonl").string();
   }
   SquadResult answers(NemotronH& model, const Ids& stop = {eos}) const {
-    return answer_squad(model, tokenizer(), section, options, stop, nullptr);
+    ParallelModel alone(model);
+    return answer_squad(alone, tokenizer(), section, options, stop, nullptr);
   }
   std::string first_answer(NemotronH& model, const Ids& stop = {eos}) const {
     return answers(model, stop).answered.at(0).prediction;
@@ -93,6 +94,7 @@ class Questions : public TestDir {
 TEST_CASE("validate: the mean over all labels of all rows, whatever the batches") {
   NemotronH model(tiny_config(), DType::f32, Device::cpu);
   randomise(model, 3);
+  ParallelModel alone(model);
   std::vector<TokenRow> rows(7);
   std::int32_t next = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -122,7 +124,7 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
   }
   for (const std::int64_t batch : {1, 2, 3, 7, 50}) {
     CAPTURE(batch);
-    const ValidationResult v = validate(model, data, batch, nullptr);
+    const ValidationResult v = validate(alone, data, batch, nullptr);
     CHECK(v.loss == doctest::Approx(sum / static_cast<double>(labels)).epsilon(1e-5));
     CHECK(v.label_tokens == labels);
     CHECK(v.samples == 7);
@@ -132,6 +134,7 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
 TEST_CASE("validate: without a labelled token there is no loss, and not a perfect one") {
   NemotronH model(tiny_config(), DType::f32, Device::cpu);
   randomise(model, 3);
+  ParallelModel alone(model);
   struct Unlabelled : Dataset {
     std::int64_t size() const override { return 3; }
     Sample sample(std::int64_t) const override {
@@ -142,7 +145,7 @@ TEST_CASE("validate: without a labelled token there is no loss, and not a perfec
       return s;
     }
   };
-  const ValidationResult v = validate(model, std::make_shared<Unlabelled>(), 2, nullptr);
+  const ValidationResult v = validate(alone, std::make_shared<Unlabelled>(), 2, nullptr);
   CHECK(v.samples == 3);
   CHECK(v.label_tokens == 0);
   CHECK(std::isnan(v.loss));
@@ -210,6 +213,7 @@ TEST_CASE("answer_squad: the model sees the prompts, without their left end wher
   c.vocab_size = tokenizer().vocab_size();
   NemotronH model(c, DType::f32, Device::cpu);
   randomise(model, 9);
+  ParallelModel alone(model);
   Questions questions(std::vector<std::vector<std::string>>(40, {"toad"}));
   questions.options.max_new_tokens = 5;
   questions.options.stop_at_newline = false;
@@ -221,7 +225,7 @@ TEST_CASE("answer_squad: the model sees the prompts, without their left end wher
     questions.section.truncation = truncation;
     GenerateOptions greedy;
     greedy.max_new_tokens = 5;
-    const Ids made = generate(model, {truncation ? tail : prompt}, greedy).at(0);
+    const Ids made = generate(alone, {truncation ? tail : prompt}, greedy).at(0);
     const SquadResult result = questions.answers(model, {});
     REQUIRE(result.answered.size() == 40);
     seen.push_back(result.answered[0].prediction);
@@ -236,6 +240,7 @@ TEST_CASE("answer_squad: special tokens in front stay only where they leave room
   c.vocab_size = tokenizer().vocab_size();
   NemotronH model(c, DType::f32, Device::cpu);
   randomise(model, 9);
+  ParallelModel alone(model);
   Questions questions({{"toad"}});
   Json file = read_json_file(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer/tokenizer.json");
   const Ids front{5, 6, 7};
@@ -265,9 +270,9 @@ TEST_CASE("answer_squad: special tokens in front stay only where they leave room
     if (keeps) want.insert(want.begin(), front.begin(), front.end());
     GenerateOptions greedy;
     greedy.max_new_tokens = 4;
-    const Ids made = generate(model, {want}, greedy).at(0);
+    const Ids made = generate(alone, {want}, greedy).at(0);
     const SquadResult result =
-        answer_squad(model, prefixed, questions.section, questions.options, {}, nullptr);
+        answer_squad(alone, prefixed, questions.section, questions.options, {}, nullptr);
     CHECK(tokenizer().decode(made, true).find(result.answered.at(0).prediction) != std::string::npos);
   }
 }

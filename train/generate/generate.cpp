@@ -22,24 +22,16 @@ std::vector<std::int64_t> last_rows(const Sequences& sequences) {
 }
 
 // Of each row, [rows, vocabulary].
-Tensor logits_of(NemotronH& model, const GenerateOptions& options, const Tensor& ids,
+Tensor logits_of(ParallelModel& model, const GenerateOptions& options, const Tensor& ids,
                  const Sequences& sequences, DecodeState& state) {
   Context ctx;
   ctx.kernels = options.kernels;
-  const std::vector<std::int64_t> rows = last_rows(sequences);
-  if (options.parallel)
-    return options.parallel->logits(options.parallel->hidden(ctx, ids, sequences, &state), rows, sequences);
-  const Tensor hidden = model.hidden(ctx, ids.to(model.device()), sequences, &state).value();
-  const Tensor chosen = Tensor::empty({std::ssize(rows), hidden.cols()}, hidden.dtype(), hidden.device());
-  for (std::int64_t i = 0; i < chosen.dim(0); ++i)
-    chosen.narrow(0, i, 1).copy_from(hidden.narrow(0, rows[static_cast<std::size_t>(i)], 1));
-  return model.logits(chosen);
+  return model.logits(model.hidden(ctx, ids, sequences, &state), last_rows(sequences), sequences);
 }
 
 // The largest value of the ranks that go on together.
-std::int64_t most(const GenerateOptions& options, std::int64_t value) {
-  const ParallelModel* parallel = options.parallel;
-  return parallel && !parallel->independent_replicas() ? parallel->largest(value) : value;
+std::int64_t most(const ParallelModel& model, std::int64_t value) {
+  return model.independent_replicas() ? value : model.largest(value);
 }
 
 }  // namespace
@@ -92,7 +84,7 @@ void check_prompt(std::size_t i, const std::vector<std::int64_t>& ids, std::int6
 }
 
 // Prompts [first, last).
-void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t>>& prompts,
+void generate_group(ParallelModel& model, const std::vector<std::vector<std::int64_t>>& prompts,
                     std::size_t first, std::size_t last, const GenerateOptions& options,
                     const OnToken& on_token, const OnProgress& progress,
                     std::vector<std::vector<std::int64_t>>& result) {
@@ -103,7 +95,7 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
     next.push_back(prompts[i]);
     streams.emplace_back(options.seed, "generate/" + std::to_string(i));
   }
-  DecodeState state = model.make_state(static_cast<std::int64_t>(next.size()));
+  DecodeState state = model.model().make_state(static_cast<std::int64_t>(next.size()));
   for (std::int64_t n = 0; n < options.max_new_tokens; ++n) {
     std::vector<std::int64_t> ids, lengths;
     for (const auto& tokens : next) {
@@ -111,7 +103,7 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
       lengths.push_back(std::ssize(tokens));
     }
     const std::int64_t tokens = std::ssize(ids);
-    if (most(options, tokens) == 0) break;
+    if (most(model, tokens) == 0) break;
     const Sequences sequences = Sequences::of_lengths(lengths, fed);
     std::ranges::transform(fed, lengths, fed.begin(), std::plus<>());
     const Tensor logits = logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state)
@@ -143,14 +135,15 @@ void generate_group(NemotronH& model, const std::vector<std::vector<std::int64_t
 
 }  // namespace
 
-std::vector<std::vector<std::int64_t>> generate(NemotronH& model,
+std::vector<std::vector<std::int64_t>> generate(ParallelModel& model,
                                                 const std::vector<std::vector<std::int64_t>>& prompts,
                                                 const GenerateOptions& options, const OnToken& on_token,
                                                 const OnProgress& progress) {
   check_generate_options(options);
-  for (std::size_t i = 0; i < prompts.size(); ++i) check_prompt(i, prompts[i], model.config().vocab_size);
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    check_prompt(i, prompts[i], model.model().config().vocab_size);
   std::vector<std::vector<std::int64_t>> result(prompts.size());
-  const std::int64_t prompts_somewhere = most(options, std::ssize(prompts));
+  const std::int64_t prompts_somewhere = most(model, std::ssize(prompts));
   for (std::size_t begin = 0; static_cast<std::int64_t>(begin) < prompts_somewhere;
        begin += prompts_at_once) {
     const std::size_t first = std::min(prompts.size(), begin);

@@ -38,9 +38,10 @@ TEST_CASE(
     "any") {
   NemotronH whole(grid_model(), DType::f64, Device::cpu);
   initialise(whole, 3);
+  ParallelModel alone(whole);
   const std::vector<Ids> prompts = prompts_of_test();
   std::vector<std::size_t> lengths(prompts.size());
-  const auto want = generate(whole, prompts, options_of_test(), [&](std::size_t prompt, std::int64_t id) {
+  const auto want = generate(alone, prompts, options_of_test(), [&](std::size_t prompt, std::int64_t id) {
     return ends(prompt, id, ++lengths[prompt]);
   });
   CHECK(want[0].size() > want[1].size());
@@ -65,10 +66,9 @@ TEST_CASE(
       std::vector<Ids> own_prompts;
       for (const std::size_t i : own) own_prompts.push_back(prompts[i]);
       GenerateOptions options = options_of_test();
-      options.parallel = &parallel;
       std::vector<std::size_t> own_lengths(own.size());
       parallel.data().hold(DataParallel::Held::everything);
-      const auto got = generate(model, own_prompts, options, [&](std::size_t prompt, std::int64_t id) {
+      const auto got = generate(parallel, own_prompts, options, [&](std::size_t prompt, std::int64_t id) {
         return ends(own[prompt], id, ++own_lengths[prompt]);
       });
       parallel.data().let_go();

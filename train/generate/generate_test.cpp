@@ -54,6 +54,11 @@ NemotronH& model() {
   return m;
 }
 
+ParallelModel& parallel() {
+  static ParallelModel p(model());
+  return p;
+}
+
 GenerateOptions at_most(std::int64_t count) {
   GenerateOptions o;
   o.max_new_tokens = count;
@@ -138,26 +143,26 @@ TEST_CASE("sample_token: the ends of the ranges") {
 
 TEST_CASE("generate: greedy decoding from states is greedy decoding of the whole text") {
   for (const Ids& prompt : prompts)
-    CHECK(generate(model(), {prompt}, at_most(12))[0] == greedy_by_prefill(model(), prompt, 12));
+    CHECK(generate(parallel(), {prompt}, at_most(12))[0] == greedy_by_prefill(model(), prompt, 12));
 }
 
 TEST_CASE("generate: prompts of a batch get what each gets alone, also when some end early") {
-  const auto together = generate(model(), prompts, at_most(12));
+  const auto together = generate(parallel(), prompts, at_most(12));
   for (std::size_t i = 0; i < prompts.size(); ++i)
-    CHECK(together[i] == generate(model(), {prompts[i]}, at_most(12))[0]);
+    CHECK(together[i] == generate(parallel(), {prompts[i]}, at_most(12))[0]);
   const OnToken stop = [](std::size_t prompt, std::int64_t) { return prompt == 1; };
-  const auto stopped = generate(model(), prompts, at_most(12), stop);
+  const auto stopped = generate(parallel(), prompts, at_most(12), stop);
   CHECK(stopped[0] == together[0]);
   CHECK(stopped[1] == Ids{together[1][0]});
   CHECK(stopped[2] == together[2]);
 }
 
 TEST_CASE("generate: stop ids end a sequence and are not part of it") {
-  const auto free = generate(model(), prompts, at_most(12));
+  const auto free = generate(parallel(), prompts, at_most(12));
   GenerateOptions o = at_most(12);
   o.stop_ids = {free[0][4], 999};
   std::vector<Ids> seen(prompts.size());
-  const auto got = generate(model(), prompts, o, [&](std::size_t p, std::int64_t id) {
+  const auto got = generate(parallel(), prompts, o, [&](std::size_t p, std::int64_t id) {
     seen[p].push_back(id);
     return false;
   });
@@ -170,24 +175,24 @@ TEST_CASE("generate: stop ids end a sequence and are not part of it") {
 }
 
 TEST_CASE("generate: max_new_tokens") {
-  CHECK(generate(model(), prompts, at_most(0)) == std::vector<Ids>(3));
-  for (const Ids& ids : generate(model(), prompts, at_most(1))) CHECK(ids.size() == 1);
-  CHECK(generate(model(), {}, at_most(5)).empty());
+  CHECK(generate(parallel(), prompts, at_most(0)) == std::vector<Ids>(3));
+  for (const Ids& ids : generate(parallel(), prompts, at_most(1))) CHECK(ids.size() == 1);
+  CHECK(generate(parallel(), {}, at_most(5)).empty());
 }
 
 TEST_CASE("generate: sampling depends on seed, prompt number and token number alone") {
   GenerateOptions o = at_most(10);
   o.temperature = 1.5;
   o.seed = 5;
-  const auto first = generate(model(), prompts, o);
-  CHECK(generate(model(), prompts, o) == first);
-  CHECK(generate(model(), {prompts[0]}, o)[0] == first[0]);
+  const auto first = generate(parallel(), prompts, o);
+  CHECK(generate(parallel(), prompts, o) == first);
+  CHECK(generate(parallel(), {prompts[0]}, o)[0] == first[0]);
   // The second of two equal prompts gets other random numbers.
-  const auto twice = generate(model(), {prompts[0], prompts[0]}, o);
+  const auto twice = generate(parallel(), {prompts[0], prompts[0]}, o);
   CHECK(twice[0] == first[0]);
   CHECK(twice[1] != first[0]);
   o.seed = 6;
-  CHECK(generate(model(), prompts, o) != first);
+  CHECK(generate(parallel(), prompts, o) != first);
 }
 
 TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside a prompt that has ended") {
@@ -198,7 +203,7 @@ TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside 
   o.temperature = 1;
   o.seed = 9;
   const OnToken end_first = [](std::size_t prompt, std::int64_t) { return prompt == 0; };
-  const auto got = generate(flat, prompts, o, end_first);
+  const auto got = generate(alone, prompts, o, end_first);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const RandomStream stream(9, cat("generate/", i));
     Ids want;
@@ -212,10 +217,11 @@ TEST_CASE("generate: many prompts go in groups, with the streams of their number
   NemotronH flat(tiny_config("-"), DType::f32, Device::cpu);
   randomise(flat, 72);
   flat.parameters().get("lm_head.weight").value.zero();
+  ParallelModel alone(flat);
   GenerateOptions o = at_most(3);
   o.temperature = 1;
   std::vector<std::size_t> order;
-  const auto got = generate(flat, std::vector<Ids>(70, Ids{3}), o, [&](std::size_t prompt, std::int64_t) {
+  const auto got = generate(alone, std::vector<Ids>(70, Ids{3}), o, [&](std::size_t prompt, std::int64_t) {
     order.push_back(prompt);
     return false;
   });
@@ -232,13 +238,16 @@ TEST_CASE("generate: many prompts go in groups, with the streams of their number
 
 TEST_CASE("generate: errors") {
   GenerateOptions o = at_most(2);
-  CHECK_THROWS_WITH_AS(generate(model(), {{1}, {}}, o), doctest::Contains("prompt 1"), Error);
-  CHECK_THROWS_WITH_AS(generate(model(), {{23}}, o), doctest::Contains("23"), Error);
-  CHECK_THROWS_WITH_AS(generate(model(), {{-1}}, o), doctest::Contains("-1"), Error);
+  CHECK_THROWS_WITH_AS(generate(parallel(), {{1}, {}}, o), doctest::Contains("prompt 1"), Error);
+  CHECK_THROWS_WITH_AS(generate(parallel(), {{23}}, o), doctest::Contains("23"), Error);
+  CHECK_THROWS_WITH_AS(generate(parallel(), {{-1}}, o), doctest::Contains("-1"), Error);
   for (const double bad : {-0.1, std::nan("")})
-    CHECK_THROWS_WITH_AS(generate(model(), prompts, sampled(bad)), doctest::Contains("temperature"), Error);
+    CHECK_THROWS_WITH_AS(generate(parallel(), prompts, sampled(bad)), doctest::Contains("temperature"),
+                         Error);
   for (const double bad : {0.0, 1.1, -1.0, std::nan("")})
-    CHECK_THROWS_WITH_AS(generate(model(), prompts, sampled(1, 0, bad)), doctest::Contains("top_p"), Error);
-  CHECK_THROWS_WITH_AS(generate(model(), prompts, sampled(1, -1)), doctest::Contains("top_k"), Error);
-  CHECK_THROWS_WITH_AS(generate(model(), prompts, at_most(-1)), doctest::Contains("max_new_tokens"), Error);
+    CHECK_THROWS_WITH_AS(generate(parallel(), prompts, sampled(1, 0, bad)), doctest::Contains("top_p"),
+                         Error);
+  CHECK_THROWS_WITH_AS(generate(parallel(), prompts, sampled(1, -1)), doctest::Contains("top_k"), Error);
+  CHECK_THROWS_WITH_AS(generate(parallel(), prompts, at_most(-1)), doctest::Contains("max_new_tokens"),
+                       Error);
 }

@@ -144,15 +144,16 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         NemotronH model(config, dtype, Device::cpu);
         randomise(model, 1);
         model.activation_checkpointing = checkpointing;
+        ParallelModel parallel(model);
         Optimizer optimizer(model.parameters(), {});
         const std::vector<TokenBatch> batch{
             {random_ids(config, 512, 2), random_labels(config, 512, 3), Sequences::uniform(2, 256)}};
         StepOptions options;
         allocator(Device::cpu).release_cache();  // a cached block may be larger than what is asked of it
-        (void)train_step(model, optimizer, batch, options);
+        (void)train_step(parallel, optimizer, batch, options);
         allocator(Device::cpu).reset_peak();
         const std::int64_t before = allocator(Device::cpu).stats().current_bytes;
-        (void)train_step(model, optimizer, batch, options);
+        (void)train_step(parallel, optimizer, batch, options);
         const std::int64_t held = allocator(Device::cpu).stats().peak_bytes - before;
         const ActivationOptions o{.tokens = 512,
                                   .checkpointing = checkpointing,

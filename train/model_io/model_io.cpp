@@ -2,13 +2,22 @@
 
 namespace nemocube {
 namespace {
-std::unique_ptr<NemotronH> build(const NemotronHConfig& config, std::optional<DType> dtype, Device device,
-                                 const Divide& divide) {
+/// Without weights.
+LoadedModel build(const NemotronHConfig& config, std::optional<DType> dtype, const ModelPlace& place) {
   const DType stored = dtype.value_or(config.dtype.value_or(DType::f32));
-  if (!divide) return std::make_unique<NemotronH>(config, stored, device);
-  auto model = std::make_unique<NemotronH>(config, stored, Device::meta, divide.part(config));
-  divide.install(*model);
-  return model;
+  LoadedModel built;
+  if (!place.world) {
+    built.model = std::make_unique<NemotronH>(config, stored, place.device);
+    built.parallel = std::make_unique<ParallelModel>(*built.model);
+    return built;
+  }
+  const ParallelPlan& plan = place.plan;
+  built.groups =
+      std::make_unique<ProcessGroups>(*place.world, make_grid(plan.grid), used_groups(plan, config));
+  built.model = std::make_unique<NemotronH>(config, stored, Device::meta,
+                                            part_of(plan, config, place_of(plan.grid, place.world->rank())));
+  built.parallel = std::make_unique<ParallelModel>(*built.model, plan, *built.groups, place.device);
+  return built;
 }
 
 /// A tensor of which this process has nothing.
@@ -33,21 +42,19 @@ std::vector<NamedTensor> named_tensors(const NemotronH& model) {
   return tensors;
 }
 
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, Device device,
-                       const Divide& divide) {
-  LoadedModel loaded;
+LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype,
+                       const ModelPlace& place) {
   const NemotronHConfig config = read_hf_config(dir);
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
-  loaded.model = build(config, dtype, device, divide);
+  LoadedModel loaded = build(config, dtype, place);
   loaded.files = load_hf_weights(dir, named_tensors(*loaded.model));
   return loaded;
 }
 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       Device device, Initialisation law, const Divide& divide) {
-  LoadedModel made;
+                       const ModelPlace& place, Initialisation law) {
   const NemotronHConfig config = read_hf_config(dir);
-  made.model = build(config, dtype, device, divide);
+  LoadedModel made = build(config, dtype, place);
   initialise(*made.model, seed, law);
   made.files = default_weight_files(config);
   return made;

@@ -1,6 +1,5 @@
 #pragma once
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,28 +8,33 @@
 #include "data/hf/hf_weights.h"
 #include "model/initialise.h"
 #include "model/nemotron_h.h"
+#include "parallel/parallel_model/parallel_model.h"
 
 namespace nemocube {
 
-/// A model and the format of its directory, so that the model can be written in the same form.
+/// A model, or this rank's part of it, and the format of its directory, so that the model can be written in the same
+/// form.
 struct LoadedModel {
+  std::unique_ptr<ProcessGroups> groups;  ///< that `parallel` uses
   std::unique_ptr<NemotronH> model;
+  std::unique_ptr<ParallelModel> parallel;  ///< the same model, with what its plan has installed
   WeightFiles files;
 };
 
-/// How a model is divided among ranks; empty: the model is whole.
-struct Divide {
-  std::function<ModelPart(const NemotronHConfig&)> part;  ///< what this rank holds
-  std::function<void(NemotronH&)> install;  ///< gives the part, built on Device::meta, its memory
-
-  explicit operator bool() const { return static_cast<bool>(install); }
+/// Where a model lies: alone on a device, or divided among the ranks of a world as a plan says.
+struct ModelPlace {
+  ModelPlace(Device where) : device(where) {}  // NOLINT(google-explicit-constructor): a device is a place
+  ModelPlace(Device where, World& ranks, ParallelPlan how)
+      : device(where), world(&ranks), plan(std::move(how)) {}
+  Device device;
+  World* world = nullptr;  ///< null: one rank
+  ParallelPlan plan;
 };
 
 /// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is
-/// `dtype`, else the one in config.json, else f32. A whole model lies on `device`; of a divided one `divide` says where.
-/// Errors name files and tensors.
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, Device device,
-                       const Divide& divide = {});
+/// `dtype`, else the one in config.json, else f32. Of several ranks all call together and make the groups that the plan
+/// uses. Errors name files and tensors.
+LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, const ModelPlace& place);
 
 /// Throws Error unless the weight files in `dir` hold the tensors of a model of this config; reads headers
 /// only.
@@ -38,7 +42,7 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 
 /// A model of the shape that config.json in `dir` describes, with fresh weights.
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       Device device, Initialisation law = Initialisation::hf, const Divide& divide = {});
+                       const ModelPlace& place, Initialisation law = Initialisation::hf);
 
 /// Every tensor of the whole model under its canonical name, in canonical order: what this process owns of it (shared
 /// memory), or a meta tensor where this part of the model has none of it.

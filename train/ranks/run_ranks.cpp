@@ -19,29 +19,18 @@ RunRanks::RunRanks(World& world, const DistributedSection& section, const Parall
       device_(device),
       plan_(plan_ranks(section, world.size())) {}
 
-Divide RunRanks::divide() {
-  if (!several()) return {};
-  const auto plan = std::make_shared<ParallelPlan>();
-  return {[this, plan](const NemotronHConfig& config) {
-            *plan = plan_model(section_, settings_, plan_, config);
-            groups_.emplace(world_, make_grid(plan->grid), used_groups(*plan, config));
-            return part_of(*plan, config, place_of(plan->grid, world_.rank()));
-          },
-          [this, plan](NemotronH& model) {
-            parallel_ = std::make_unique<ParallelModel>(model, *plan, *groups_, device_);
-          }};
+ModelPlace RunRanks::place_for(const NemotronHConfig& config) const {
+  return {device_, world_, plan_model(section_, settings_, plan_, config)};
 }
 
-RankLayout RunRanks::layout() const {
+RankLayout RunRanks::layout(const ParallelModel& model) const {
   if (!several()) return {};
-  expect(parallel_ != nullptr, "the layout of ranks that have no model yet");
-  return {plan_.grid, plan_.options.level, describe_stages(parallel_->plan().pipeline)};
+  return {plan_.grid, plan_.options.level, describe_stages(model.plan().pipeline)};
 }
 
-void RunRanks::check_pipeline_fill(std::int64_t microbatches) const {
-  if (!parallel_) return;
-  const std::string warning = underfill_warning(microbatches, std::ssize(parallel_->plan().pipeline.stages),
-                                                settings_.refuse_underfill);
+void RunRanks::check_pipeline_fill(const ParallelModel& model, std::int64_t microbatches) const {
+  const std::string warning =
+      underfill_warning(microbatches, std::ssize(model.plan().pipeline.stages), settings_.refuse_underfill);
   if (!warning.empty() && first()) log_warning(warning);
 }
 
@@ -55,15 +44,14 @@ std::string RunRanks::text(const KernelChoice& kernels) const {
              dnn->patch, ", ", world_.library(), "; kernels: ", variants.empty() ? "default" : variants);
 }
 
-std::vector<CommStats> RunRanks::stats() const {
+std::vector<CommStats> RunRanks::stats(const ProcessGroups& groups) const {
   std::vector<CommStats> all;
   if (!several()) return all;
   const auto add = [&](const Communicator& group) {
     for (std::size_t i = 0; i < operation_count; ++i) all.push_back(group.stats(static_cast<Operation>(i)));
   };
   add(world_.communicator());
-  if (!groups_) return all;
-  for (const std::string& name : groups_->names()) add((*groups_)[name]);
+  for (const std::string& name : groups.names()) add(groups[name]);
   return all;
 }
 

@@ -14,21 +14,18 @@
 
 namespace nemocube {
 
-/// The ranks of a run. A run of one rank has no groups, and all functions below are free.
+/// The ranks of a run. On one rank all functions below are free.
 class RunRanks {
  public:
   /// `device`: where this rank's part of the model lies. Throws Error when the number of ranks does not fit the recipe.
   RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings, Device device);
-  RunRanks(const RunRanks&) = delete;  // the division of a model leads here
-  RunRanks& operator=(const RunRanks&) = delete;
 
   bool several() const { return world_.size() > 1; }
   bool first() const { return world_.rank() == 0; }
   World& world() const { return world_; }
   Device device() const { return device_; }
   const RankPlan& plan() const { return plan_; }
-  /// Once the model is divided.
-  RankLayout layout() const;
+  RankLayout layout(const ParallelModel& model) const;
   std::int64_t dp_rank() const { return place_of(plan_.grid, world_.rank()).dp(plan_.grid); }
   std::int64_t dp_size() const { return plan_.dp; }
   /// For logs: ranks, strategy, threads, libraries and kernel variants.
@@ -36,21 +33,19 @@ class RunRanks {
   /// All ranks; null for one.
   Communicator* group() const { return several() ? &world_.communicator() : nullptr; }
 
-  /// Divides a model among several ranks, which must outlive this object; empty for one rank.
-  Divide divide();
-  /// Null for one rank.
-  ParallelModel* parallel() const { return parallel_.get(); }
+  /// Where a model of this config lies (plan_model).
+  ModelPlace place_for(const NemotronHConfig& config) const;
 
-  /// underfill_warning() in the log, once, for the pipeline of the divided model; or its Error.
-  void check_pipeline_fill(std::int64_t microbatches) const;
+  /// underfill_warning() in the log, once, for the pipeline of the model; or its Error.
+  void check_pipeline_fill(const ParallelModel& model, std::int64_t microbatches) const;
 
   /// The largest value of all ranks.
   std::int64_t largest(std::int64_t value) const;
   /// Sums of all ranks, in place.
   void sum(std::span<std::int64_t> values) const;
   double sum(double value) const;
-  /// What each group has done so far on this rank.
-  std::vector<CommStats> stats() const;
+  /// What the world and each of these groups have done so far on this rank.
+  std::vector<CommStats> stats(const ProcessGroups& groups) const;
 
  private:
   World& world_;
@@ -58,8 +53,6 @@ class RunRanks {
   ParallelSettings settings_;
   Device device_;
   RankPlan plan_;
-  std::optional<ProcessGroups> groups_;
-  std::unique_ptr<ParallelModel> parallel_;
 };
 
 }  // namespace nemocube

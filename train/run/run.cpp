@@ -49,13 +49,14 @@ class Run {
         schedule_(make_schedule(recipe, plan_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
-        checkpoints_(recipe.checkpoint, describe_for_file(recipe), ranks_.group(), ranks_.layout()),
+        checkpoints_(recipe.checkpoint, describe_for_file(recipe), ranks_.group(),
+                     ranks_.layout(*loaded_.parallel)),
         validation_(recipe, loaded_.model->config()) {
     if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
-    ranks_.check_pipeline_fill(plan_.microbatches);
+    ranks_.check_pipeline_fill(*loaded_.parallel, plan_.microbatches);
     if (!ranks_.first()) return;
     warn_before_memory_runs_out();
     std::vector<std::string> validation_sets;
@@ -196,7 +197,7 @@ class Run {
     if (ranks_.first()) report_recipe_changes(*from, recipe_);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
-      if (ranks_.parallel()) ranks_.parallel()->data().spread_values();
+      loaded_.parallel->data().spread_values();
       loader_.restore(state_.loader);
     } catch (const OutOfMemory&) {
       throw;  // the checkpoint is not at fault
@@ -236,8 +237,8 @@ class Run {
 
   Losses validate(std::int64_t step, std::int64_t epoch, double lr, const StopAsked& asked,
                   const Losses& known = {}) {
-    return validation_.run(*loaded_.model, {step, epoch, lr, log_ ? &*log_ : nullptr, ranks_.parallel()},
-                           {asked, stop_here_}, known);
+    return validation_.run(*loaded_.parallel, {step, epoch, lr, log_ ? &*log_ : nullptr}, {asked, stop_here_},
+                           known);
   }
 
   // As rank 0 finds them in files that change while it runs.
@@ -291,8 +292,7 @@ class Run {
     options.max_norm = recipe_.clip_grad_norm.max_norm;
     options.expert_bias_rate = recipe_.model->moe.expert_bias_update_rate;
     options.kernels = &recipe_.kernels;
-    options.parallel = ranks_.parallel();
-    const StepResult result = train_step(*loaded_.model, optimizer_, microbatches, options);
+    const StepResult result = train_step(*loaded_.parallel, optimizer_, microbatches, options);
 
     const bool updated = result.outcome == StepOutcome::updated;
     ++state_.step;
@@ -335,7 +335,7 @@ class Run {
   }
 
   // The ranks of a replica get the same batches, which count once.
-  bool counts_batches() const { return !ranks_.parallel() || ranks_.parallel()->first_of_replica(); }
+  bool counts_batches() const { return loaded_.parallel->first_of_replica(); }
 
   void sum_over_ranks(TrainingRecord& record) const {
     std::array counts{record.positions, record.content_tokens, record.tokens, record.label_tokens,

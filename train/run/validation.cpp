@@ -72,7 +72,8 @@ Losses Validation::logged_losses(const std::filesystem::path& folder, std::int64
   return logged;
 }
 
-Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop, const Losses& known) const {
+Losses Validation::run(ParallelModel& model, const Moment& moment, const Stop& stop,
+                       const Losses& known) const {
   const std::int64_t rows =
       recipe_.validation_dataloader.batch_size.value_or(recipe_.step_scheduler.local_batch_size);
   Losses losses = known;
@@ -80,8 +81,8 @@ Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop,
     if (losses.contains(name)) continue;
     const std::string called = name == "default" ? "" : " " + name;
     std::optional<TaskProgress> progress(std::in_place, "validation" + called, "rows");
-    const ValidationResult v = validate(model, set.dataset, rows, &recipe_.kernels, stop.together,
-                                        std::ref(*progress), moment.parallel);
+    const ValidationResult v =
+        validate(model, set.dataset, rows, &recipe_.kernels, stop.together, std::ref(*progress));
     progress.reset();
     if (!v.complete) break;
     ValidationRecord record;
@@ -90,14 +91,13 @@ Losses Validation::run(NemotronH& model, const Moment& moment, const Stop& stop,
     record.val_loss = v.loss;
     record.lr = moment.lr;
     record.label_tokens = v.label_tokens;
-    record.peak_bytes = allocator(model.device()).stats().peak_bytes;
+    record.peak_bytes = allocator(model.model().device()).stats().peak_bytes;
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
       progress.emplace("answers" + called, "questions");
-      const SquadResult squad = answer_squad(
-          model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
-          moment.parallel && !moment.parallel->independent_replicas() ? stop.together : stop.alone,
-          std::ref(*progress), moment.parallel);
+      const SquadResult squad =
+          answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
+                       model.independent_replicas() ? stop.alone : stop.together, std::ref(*progress));
       progress.reset();
       if (!squad.complete) break;
       if (recipe_.evaluation.predictions_path && moment.log)

@@ -7,7 +7,6 @@
 
 #include "data/datasets/dataset.h"
 #include "data/tokenizer/tokenizer.h"
-#include "model/nemotron_h.h"
 #include "train/evaluate/evaluate.h"
 #include "train/logging/run_log.h"
 #include "train/recipe/recipe.h"
@@ -29,7 +28,6 @@ class Validation {
     std::int64_t step = 0, epoch = 0;
     double lr = 0;
     RunLog* log = nullptr;  ///< null on all ranks but the first
-    ParallelModel* parallel = nullptr;
   };
   /// Of several ranks, all poll `together` at the same points; each independent replica polls `alone` at its own.
   struct Stop {
@@ -38,7 +36,7 @@ class Validation {
   /// Validates the sets that are not in `known`, one after another, and logs a line for each. Returns the losses
   /// by name of the set, `known` included. Once stopped, the current set and the remaining ones are neither
   /// logged nor returned.
-  Losses run(NemotronH& model, const Moment& moment, const Stop& stop, const Losses& known = {}) const;
+  Losses run(ParallelModel& model, const Moment& moment, const Stop& stop, const Losses& known = {}) const;
 
   /// Losses of `step` that an earlier process recorded in losses.json of the checkpoint saved after that
   /// step, else in the logs in `folder`. Sets that the process did not finish are absent.

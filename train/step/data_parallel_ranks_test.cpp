@@ -57,13 +57,12 @@ TokenBatch microbatch(const Task& task, int step, int m) {
   return {batch.ids, batch.labels, batch.sequences};
 }
 
-StepOptions step_options(ParallelModel* parallel, int step) {
+StepOptions step_options(int step) {
   StepOptions o;
   o.lr = 0.01 / (1 + step);
   o.weight_decay = 0.02;
   o.max_norm = 0.5;
   o.expert_bias_rate = 0.001;
-  o.parallel = parallel;
   return o;
 }
 
@@ -99,12 +98,13 @@ History one_rank(const Task& task, int ranks, bool checkpointing, double shake =
       p.value.copy_from(Tensor::from(values, p.value.shape()));
     }
   add_auxiliary_losses(model);
+  ParallelModel parallel(model);
   Optimizer optimizer(model.parameters(), task.optimizer);
   History history;
   for (int s = 0; s < steps; ++s) {
     std::vector<TokenBatch> batches;
     for (int m = 0; m < ranks * microbatches_of_a_rank; ++m) batches.push_back(microbatch(task, s, m));
-    history.steps.push_back(train_step(model, optimizer, batches, step_options(nullptr, s)));
+    history.steps.push_back(train_step(parallel, optimizer, batches, step_options(s)));
   }
   keep_weights(history, model);
   return history;
@@ -129,7 +129,7 @@ History all_ranks(const Task& task, const Layout& layout) {
     std::vector<TokenBatch> batches;
     for (int m = 0; m < microbatches_of_a_rank; ++m)
       batches.push_back(microbatch(task, s, m * world.size() + world.rank()));
-    history.steps.push_back(train_step(model, optimizer, batches, step_options(&parallel, s)));
+    history.steps.push_back(train_step(parallel, optimizer, batches, step_options(s)));
   }
   parallel.data().hold(DataParallel::Held::everything);
   keep_weights(history, model);
@@ -256,8 +256,7 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
     const Tensor none = batches[0].labels.clone();
     none.fill(-100);
     batches[0] = TokenBatch(batches[0].ids, none, batches[0].sequences);
-    CHECK(train_step(model, optimizer, batches, step_options(&parallel, 0)).outcome ==
-          StepOutcome::no_labels);
+    CHECK(train_step(parallel, optimizer, batches, step_options(0)).outcome == StepOutcome::no_labels);
     batches[0] = microbatch(task, 0, 0);
     if (world.rank() == world.size() - 1) {
       // One rank's weights are broken: all ranks skip.
@@ -265,7 +264,7 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
         if (p.own.numel() > 0 && p.name.ends_with("lm_head.weight")) p.own.fill(INFINITY);
     }
     const std::vector<Tensor> before = kept();
-    const StepResult bad = train_step(model, optimizer, batches, step_options(&parallel, 0));
+    const StepResult bad = train_step(parallel, optimizer, batches, step_options(0));
     CHECK(bad.outcome == StepOutcome::non_finite);
     CHECK(bad.not_finite == "");
     CHECK(optimizer.steps() == 0);
@@ -287,7 +286,7 @@ TEST_CASE("data parallel: all ranks name the parameter that one rank's update ma
     for (const StateTensor& t : optimizer.state())
       if (t.name == "exp_avg.backbone.norm_f.weight") t.value.fill(INFINITY);
   const std::vector<TokenBatch> batches{microbatch(task, 0, 0)};
-  const StepResult lost = train_step(model, optimizer, batches, step_options(&parallel, 0));
+  const StepResult lost = train_step(parallel, optimizer, batches, step_options(0));
   CHECK(lost.outcome == StepOutcome::updated);
   CHECK(lost.not_finite == "backbone.norm_f.weight");
 }
@@ -305,7 +304,7 @@ TEST_CASE("data parallel: activation checkpointing gathers no weights more often
     initialise(model, 3);
     Optimizer optimizer(model.parameters(), {});
     const std::vector<TokenBatch> batches{microbatch(task, 0, world.rank())};
-    train_step(model, optimizer, batches, step_options(&parallel, 0));
+    train_step(parallel, optimizer, batches, step_options(0));
     gathers.push_back(groups["dp_shard_cp"].stats(Operation::all_gather));
     reductions.push_back(groups["dp_shard_cp"].stats(Operation::reduce_scatter));
   }

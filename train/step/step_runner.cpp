@@ -15,13 +15,18 @@ Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), 
 
 }  // namespace
 
-StepRunner::StepRunner(NemotronH& model, std::span<const TokenBatch> microbatches, double loss_scale,
-                       const KernelChoice* kernels, ParallelModel* parallel)
-    : model_(model), batches_(microbatches), loss_scale_(loss_scale), kernels_(kernels), parallel_(parallel) {
+StepRunner::StepRunner(ParallelModel& parallel, std::span<const TokenBatch> microbatches, double loss_scale,
+                       const KernelChoice* kernels)
+    : parallel_(parallel),
+      model_(parallel.model()),
+      batches_(microbatches),
+      loss_scale_(loss_scale),
+      kernels_(kernels) {
+  const NemotronH& model = model_;
   for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
     moe_numbers_.push_back(moe_layer_numbers(model, chunk));
   for (const TokenBatch& batch : microbatches) {
-    const auto own = [&](const Tensor& t) { return parallel ? parallel->own_tokens(t, batch.sequences) : t; };
+    const auto own = [&](const Tensor& t) { return parallel.own_tokens(t, batch.sequences); };
     OwnRows rows;
     if (model.part().embeddings()) rows.ids = own(batch.ids).to(model.device());
     if (model.part().head()) rows.labels = Labels(own(batch.labels)).to(model.device());
@@ -33,8 +38,8 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
   const std::vector<bool> last = last_backward_passes(program);
   for (std::size_t i = 0; i < program.size(); ++i) {
     if (const auto* transfers = std::get_if<Exchange>(&program[i])) {
-      parallel_->transfers().exchange(*transfers, [&](const Transfer& t) {
-        return parallel_->residual_room(batch(t.microbatch).sequences);
+      parallel_.transfers().exchange(*transfers, [&](const Transfer& t) {
+        return parallel_.residual_room(batch(t.microbatch).sequences);
       });
       continue;
     }
@@ -44,7 +49,7 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
     else
       backward(action, last[i], sums);
   }
-  if (parallel_) parallel_->transfers().finish();
+  parallel_.transfers().finish();
   expect(live_.empty(), "a step ends with ", live_.size(), " unfinished microbatches");
 }
 
@@ -52,9 +57,9 @@ void StepRunner::forward(const Action& action) {
   const auto& [kind, stage, microbatch] = action;
   Live& m = live_[{stage, microbatch}];
   const TokenBatch& tokens = batch(microbatch);
-  const std::size_t chunk = chunk_of(stage);
+  const std::size_t chunk = parallel_.chunk_of(stage);
   if (stage > 0)
-    m.in = make_result(parallel_->transfers().take(Payload::activation, stage - 1, microbatch), true);
+    m.in = make_result(parallel_.transfers().take(Payload::activation, stage - 1, microbatch), true);
   m.records = model_.make_records(chunk);
   Context ctx{.tape = &m.tape, .kernels = kernels_};
   m.out = model_.forward(ctx, {.ids = stage == 0 ? own_rows(microbatch).ids : Tensor(),
@@ -63,15 +68,14 @@ void StepRunner::forward(const Action& action) {
                                .records = &m.records,
                                .chunk = chunk});
   if (stage == last_stage()) return;
-  parallel_->transfers().give(Payload::activation, stage, microbatch, m.out.value());
+  parallel_.transfers().give(Payload::activation, stage, microbatch, m.out.value());
   m.out = Var(Tensor(), m.out.node());  // the next stage has the values
 }
 
 Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums) {
   Var loss = model_.loss(ctx, std::exchange(m.out, {}), own_rows(microbatch).labels,
                          batch(microbatch).sequences, loss_scale_);
-  if (!parallel_ || parallel_->counts_loss())
-    add_elements(sums.loss(), sums.loss(), loss.value().reshape({1}));
+  if (parallel_.counts_loss()) add_elements(sums.loss(), sums.loss(), loss.value().reshape({1}));
   return loss;
 }
 
@@ -80,7 +84,7 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
   const auto found = live_.find({stage, microbatch});
   expect(found != live_.end(), action, " before its forward pass");
   Live& m = found->second;
-  if (parallel_) parallel_->data().begin_backward(last);
+  parallel_.data().begin_backward(last);
   if (kind == Kind::backward_weight) {
     m.tape.run_weight_work();
     live_.erase(found);
@@ -93,15 +97,15 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
     m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), loss.value().device()));
   } else {
     m.tape.backward(std::exchange(m.out, {}),
-                    parallel_->transfers().take(Payload::gradient, stage + 1, microbatch));
+                    parallel_.transfers().take(Payload::gradient, stage + 1, microbatch));
   }
   if (stage > 0) {
     const bool reached = m.in.node()->filled();
-    parallel_->transfers().give(Payload::gradient, stage, microbatch,
-                                reached ? m.in.node()->take() : zeros_like(m.in.value()));
+    parallel_.transfers().give(Payload::gradient, stage, microbatch,
+                               reached ? m.in.node()->take() : zeros_like(m.in.value()));
     m.in = {};
   }
-  add_records(m, chunk_of(stage), sums);
+  add_records(m, parallel_.chunk_of(stage), sums);
   if (kind == Kind::backward) live_.erase(found);
 }
 

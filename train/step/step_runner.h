@@ -13,9 +13,9 @@ namespace nemocube {
 /// Executes the forward and backward passes of one step, on this rank's part of the pipeline.
 class StepRunner {
  public:
-  /// Gradients are those of `loss_scale` times the sum of all token losses. `parallel` is null for one rank.
-  StepRunner(NemotronH& model, std::span<const TokenBatch> microbatches, double loss_scale,
-             const KernelChoice* kernels, ParallelModel* parallel);
+  /// Gradients are those of `loss_scale` times the sum of all token losses.
+  StepRunner(ParallelModel& model, std::span<const TokenBatch> microbatches, double loss_scale,
+             const KernelChoice* kernels);
   /// Adds losses and counts of this rank to `sums`.
   void run(const Program& program, StepTensors& sums);
 
@@ -36,8 +36,7 @@ class StepRunner {
   Var start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums);
   void add_records(const Live& m, std::size_t chunk, StepTensors& sums) const;
 
-  std::size_t chunk_of(std::int64_t stage) const { return parallel_ ? parallel_->chunk_of(stage) : 0; }
-  std::int64_t last_stage() const { return parallel_ ? parallel_->plan().pipeline.last_stage() : 0; }
+  std::int64_t last_stage() const { return parallel_.plan().pipeline.last_stage(); }
   const TokenBatch& batch(std::int64_t microbatch) const {
     return batches_[static_cast<std::size_t>(microbatch)];
   }
@@ -45,12 +44,12 @@ class StepRunner {
     return rows_[static_cast<std::size_t>(microbatch)];
   }
 
+  ParallelModel& parallel_;
   NemotronH& model_;
   std::span<const TokenBatch> batches_;
   std::vector<OwnRows> rows_;  // of each microbatch
   double loss_scale_;
   const KernelChoice* kernels_;
-  ParallelModel* parallel_;
   std::vector<std::vector<std::int64_t>> moe_numbers_;          // of each chunk
   std::map<std::pair<std::int64_t, std::int64_t>, Live> live_;  // by stage and microbatch
 };

@@ -16,19 +16,14 @@ struct BatchTotals {
   double microbatches = 0;  // that have tokens
 };
 
-BatchTotals count_batches(std::span<const TokenBatch> microbatches, ParallelModel* parallel) {
-  std::int64_t labels = 0, filled = 0;
+BatchTotals count_batches(std::span<const TokenBatch> microbatches, Communicator& replicas) {
+  std::array<std::int64_t, 2> counts{};
   for (const TokenBatch& batch : microbatches) {
-    labels += batch.label_tokens;
-    filled += batch.ids.numel() > 0;
+    counts[0] += batch.label_tokens;
+    counts[1] += batch.ids.numel() > 0;
   }
-  if (parallel) {
-    std::array<std::int64_t, 2> counts{labels, filled};
-    parallel->replicas().host_all_reduce(std::span<std::int64_t>(counts));
-    labels = counts[0];
-    filled = counts[1];
-  }
-  return {labels, static_cast<double>(filled)};
+  replicas.host_all_reduce(std::span<std::int64_t>(counts));
+  return {counts[0], static_cast<double>(counts[1])};
 }
 
 /// The auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean must
@@ -40,26 +35,18 @@ void begin_router_losses(NemotronH& model, const BatchTotals& totals) {
   }
 }
 
-Program sequential_program(std::int64_t microbatches) {
-  const std::vector<Action> actions = sequential_actions(microbatches);
-  return {actions.begin(), actions.end()};
-}
-
 /// The forward and backward passes. All ranks get the same sums.
-StepTensors run_passes(NemotronH& model, std::span<const TokenBatch> microbatches, const StepOptions& options,
-                       const BatchTotals& totals) {
-  ParallelModel* parallel = options.parallel;
+StepTensors run_passes(ParallelModel& parallel, std::span<const TokenBatch> microbatches,
+                       const StepOptions& options, const BatchTotals& totals) {
+  NemotronH& model = parallel.model();
   begin_router_losses(model, totals);
-  if (parallel) parallel->data().begin_step();
+  parallel.data().begin_step();
   StepTensors tensors(model);
-  StepRunner runner(model, microbatches, 1.0 / static_cast<double>(totals.labels), options.kernels, parallel);
-  const auto count = std::ssize(microbatches);
-  runner.run(parallel ? parallel->program(count) : sequential_program(count), tensors);
-  if (parallel) {
-    parallel->data().finish_gradients();
-    parallel->all().all_reduce(tensors.sums);
-    if (tensors.counts.numel() > 0) parallel->all().all_reduce(tensors.counts);
-  }
+  StepRunner runner(parallel, microbatches, 1.0 / static_cast<double>(totals.labels), options.kernels);
+  runner.run(parallel.program(std::ssize(microbatches)), tensors);
+  parallel.data().finish_gradients();
+  parallel.all().all_reduce(tensors.sums);
+  if (tensors.counts.numel() > 0) parallel.all().all_reduce(tensors.counts);
   return tensors;
 }
 
@@ -111,43 +98,39 @@ StepResult result_of(const NemotronH& model, const StepTensors& tensors, const B
 
 }  // namespace
 
-StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
+StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options) {
-  ParallelModel* parallel = options.parallel;
-  const BatchTotals totals = count_batches(microbatches, parallel);
+  NemotronH& model = parallel.model();
+  const BatchTotals totals = count_batches(microbatches, parallel.replicas());
   model.parameters().clear_gradients();
   if (totals.labels == 0) {
     StepResult nothing;
     nothing.outcome = StepOutcome::no_labels;
     return nothing;
   }
-  StepTensors tensors = run_passes(model, microbatches, options, totals);
-  const Tensor square_sum = parallel ? parallel->data().square_sum_of_gradients()
-                                     : sum_of_squares(optimizer.gradients(), model.device());
-  tensors.decision.copy_from(clip_decision(square_sum, tensors.loss(), options.max_norm));
+  StepTensors tensors = run_passes(parallel, microbatches, options, totals);
+  tensors.decision.copy_from(
+      clip_decision(parallel.data().square_sum_of_gradients(), tensors.loss(), options.max_norm));
   update(model, optimizer, options, tensors);
-  if (parallel) {
-    parallel->all().all_reduce(tensors.finite, Reduction::min);
-    parallel->data().finish_update();
-  }
+  parallel.all().all_reduce(tensors.finite, Reduction::min);
+  parallel.data().finish_update();
   model.parameters().clear_gradients();
   const StepResult result = result_of(model, tensors.fetch(), totals);
   if (result.outcome == StepOutcome::updated) optimizer.count_step();
   return result;
 }
 
-LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels,
-                      ParallelModel* parallel) {
+LossSum evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, const KernelChoice* kernels) {
+  NemotronH& model = parallel.model();
   Context ctx;
   ctx.kernels = kernels;
   LossSum share;
-  if (!parallel || parallel->first_of_replica()) share.label_tokens = batch.label_tokens;
-  const Var hidden = parallel ? parallel->hidden(ctx, batch.ids, batch.sequences)
-                              : model.hidden(ctx, batch.ids.to(model.device()), batch.sequences);
+  if (parallel.first_of_replica()) share.label_tokens = batch.label_tokens;
+  const Var hidden = parallel.hidden(ctx, batch.ids, batch.sequences);
   if (!hidden.defined()) return share;
-  const Tensor labels = parallel ? parallel->own_tokens(batch.labels, batch.sequences) : batch.labels;
-  const Var loss = model.loss(ctx, hidden, Labels(labels).to(model.device()), batch.sequences, 1);
-  if (!parallel || parallel->counts_loss()) share.sum = loss.value().to_vector()[0];
+  const Labels labels = Labels(parallel.own_tokens(batch.labels, batch.sequences)).to(model.device());
+  const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1);
+  if (parallel.counts_loss()) share.sum = loss.value().to_vector()[0];
   return share;
 }
 

@@ -19,8 +19,6 @@ struct StepOptions {
   double expert_bias_rate =
       0;  ///< step of the routers' correction bias (nemotron_h auxiliary-loss-free balancing)
   const KernelChoice* kernels = nullptr;
-  /// Of several ranks, which all call train_step with as many microbatches; null for one rank.
-  ParallelModel* parallel = nullptr;
 };
 
 enum class StepOutcome {
@@ -46,8 +44,8 @@ struct StepResult {
 
 /// One optimizer step over the microbatches of a global batch:
 /// forward and backward of each, gradients summed in f32 and divided by the global label count once, clip,
-/// update, router bias update. Gradients are cleared in every case.
-StepResult train_step(NemotronH& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
+/// update, router bias update. Gradients are cleared in every case. Of several ranks, all call with as many microbatches.
+StepResult train_step(ParallelModel& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options);
 
 /// Sum of token losses and label count of one batch, nothing recorded. Of several ranks each returns a share; the
@@ -56,7 +54,6 @@ struct LossSum {
   double sum = 0;
   std::int64_t label_tokens = 0;
 };
-LossSum evaluate_loss(NemotronH& model, const TokenBatch& batch, const KernelChoice* kernels,
-                      ParallelModel* parallel = nullptr);
+LossSum evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels);
 
 }  // namespace nemocube

@@ -38,6 +38,7 @@ struct Trainer {
   }
   NemotronH model;
   bool ready;
+  ParallelModel parallel{model};
   Optimizer optimizer;
 };
 
@@ -68,8 +69,8 @@ TEST_CASE("train_step: microbatches with unequal label counts give what one batc
   const std::vector<TokenBatch> one{token_batch(batch)};
   const std::vector<TokenBatch> three{rows(batch, 0, 1), rows(batch, 1, 2), rows(batch, 2, 4)};
   for (int step = 0; step < 3; ++step) {
-    const StepResult a = train_step(whole.model, whole.optimizer, one, step_options());
-    const StepResult b = train_step(split.model, split.optimizer, three, step_options());
+    const StepResult a = train_step(whole.parallel, whole.optimizer, one, step_options());
+    const StepResult b = train_step(split.parallel, split.optimizer, three, step_options());
     CHECK(a.outcome == StepOutcome::updated);
     CHECK(a.label_tokens == b.label_tokens);
     CHECK(a.loss == doctest::Approx(b.loss).epsilon(1e-12));
@@ -92,10 +93,10 @@ TEST_CASE("train_step: loss and norm are those of the mean over labelled tokens"
       for (const double x : g.to_vector()) squares += x * x;
   t.model.parameters().clear_gradients();
   const std::vector<TokenBatch> one{token_batch(batch)};
-  const LossSum before = evaluate_loss(t.model, one[0], nullptr);
+  const LossSum before = evaluate_loss(t.parallel, one[0], nullptr);
   CHECK(before.sum == doctest::Approx(sum).epsilon(1e-13));
   CHECK(before.label_tokens == labels);
-  const StepResult r = train_step(t.model, t.optimizer, one, step_options());
+  const StepResult r = train_step(t.parallel, t.optimizer, one, step_options());
   const auto n = static_cast<double>(labels);
   CHECK(r.loss == doctest::Approx(sum / n).epsilon(1e-13));
   CHECK(r.grad_norm == doctest::Approx(std::sqrt(squares) / n).epsilon(1e-12));
@@ -112,7 +113,7 @@ TEST_CASE("train_step: a batch without labels changes nothing") {
   StepOptions o = step_options();
   o.expert_bias_rate = 0.1;
   t.model.moe_layers()[0]->router().aux_loss_coef = 0.5;
-  const StepResult r = train_step(t.model, t.optimizer, one, o);
+  const StepResult r = train_step(t.parallel, t.optimizer, one, o);
   CHECK(r.outcome == StepOutcome::no_labels);
   CHECK(r.auxiliary_losses.empty());
   CHECK(r.loss == 0);
@@ -128,8 +129,8 @@ TEST_CASE("train_step: a microbatch without labels beside one with labels adds n
   for (std::int64_t i = 0; i < 9; ++i) silent.labels.data<std::int64_t>()[i] = -100;
   Trainer a, b;
   const std::vector<TokenBatch> one{token_batch(batch)}, two{token_batch(silent), token_batch(batch)};
-  const StepResult x = train_step(a.model, a.optimizer, one, step_options());
-  const StepResult y = train_step(b.model, b.optimizer, two, step_options());
+  const StepResult x = train_step(a.parallel, a.optimizer, one, step_options());
+  const StepResult y = train_step(b.parallel, b.optimizer, two, step_options());
   CHECK(x.loss == y.loss);
   CHECK(x.grad_norm == y.grad_norm);
   CHECK(same_bits(a.everything(), b.everything()));
@@ -145,14 +146,14 @@ TEST_CASE("train_step: a NaN or infinity anywhere leaves weights, moments and st
       CAPTURE(name);
       CAPTURE(poison);
       Trainer t;
-      REQUIRE(train_step(t.model, t.optimizer, two, step_options()).outcome == StepOutcome::updated);
+      REQUIRE(train_step(t.parallel, t.optimizer, two, step_options()).outcome == StepOutcome::updated);
       double& element = t.model.parameters().get(name).value.data<double>()[1];
       const double healthy = element;
       element = poison;
       const auto before = t.everything();
       StepOptions o = step_options();
       o.expert_bias_rate = 0.1;
-      const StepResult r = train_step(t.model, t.optimizer, two, o);
+      const StepResult r = train_step(t.parallel, t.optimizer, two, o);
       CHECK(r.outcome == StepOutcome::non_finite);
       CHECK(same_bits(t.everything(), before));
       CHECK(t.optimizer.steps() == 1);
@@ -161,9 +162,9 @@ TEST_CASE("train_step: a NaN or infinity anywhere leaves weights, moments and st
       // without the skipped one.
       element = healthy;
       Trainer other;
-      (void)train_step(other.model, other.optimizer, two, step_options());
-      const StepResult next = train_step(t.model, t.optimizer, two, step_options());
-      const StepResult want = train_step(other.model, other.optimizer, two, step_options());
+      (void)train_step(other.parallel, other.optimizer, two, step_options());
+      const StepResult next = train_step(t.parallel, t.optimizer, two, step_options());
+      const StepResult want = train_step(other.parallel, other.optimizer, two, step_options());
       CHECK(next.loss == want.loss);
       CHECK(same_bits(t.everything(), other.everything()));
     }
@@ -178,11 +179,11 @@ TEST_CASE("train_step: clipping scales the gradient to the norm that is allowed"
   StepOptions o;
   o.lr = 0.1;
   o.max_norm = std::numeric_limits<double>::infinity();
-  const StepResult r = train_step(free.model, free.optimizer, one, o);
+  const StepResult r = train_step(free.parallel, free.optimizer, one, o);
   o.max_norm = r.grad_norm / 4;
-  CHECK(train_step(clipped.model, clipped.optimizer, one, o).grad_norm == r.grad_norm);
+  CHECK(train_step(clipped.parallel, clipped.optimizer, one, o).grad_norm == r.grad_norm);
   o.max_norm = r.grad_norm * 1.01;
-  (void)train_step(loose.model, loose.optimizer, one, o);
+  (void)train_step(loose.parallel, loose.optimizer, one, o);
   const auto base = start.everything(), a = free.everything(), b = clipped.everything();
   CHECK(same_bits(a, loose.everything()));
   double whole = 0, quarter = 0;
@@ -207,7 +208,7 @@ TEST_CASE(
   const auto before = moe.correction_bias().value.to_vector();
   StepOptions o = step_options();
   o.expert_bias_rate = 0.125;
-  const StepResult r = train_step(t.model, t.optimizer, two, o);
+  const StepResult r = train_step(t.parallel, t.optimizer, two, o);
   const auto counts = r.expert_counts.at(0).to_vector(), after = moe.correction_bias().value.to_vector();
   double total = 0;
   for (const double c : counts) total += c;
@@ -223,12 +224,12 @@ TEST_CASE("train_step: an update that leaves numbers that are not finite names w
   const std::vector<TokenBatch> one{rows(batch, 0, 3)};
   Trainer healthy(DType::f32, {}, "E"), bias(DType::f32, {}, "E"), weights(DType::f32, {}, "E");
   StepOptions o = step_options();
-  CHECK(train_step(healthy.model, healthy.optimizer, one, o).not_finite == "");
+  CHECK(train_step(healthy.parallel, healthy.optimizer, one, o).not_finite == "");
   o.expert_bias_rate = 1e300;
-  CHECK(train_step(bias.model, bias.optimizer, one, o).not_finite ==
+  CHECK(train_step(bias.parallel, bias.optimizer, one, o).not_finite ==
         "backbone.layers.0.mixer.gate.e_score_correction_bias");
   o.lr = 1e300;
-  const StepResult lost = train_step(weights.model, weights.optimizer, one, o);
+  const StepResult lost = train_step(weights.parallel, weights.optimizer, one, o);
   CHECK(lost.outcome == StepOutcome::updated);
   CHECK(lost.not_finite == "backbone.embeddings.weight");
 }
@@ -254,6 +255,7 @@ TEST_CASE(
             moe->router().global_aux_loss_coef = 0.125;
             moe->router().z_loss_coef = 0.5;
           }
+          ParallelModel parallel(model);
           Optimizer optimizer(model.parameters(),
                               {.kind = kind, .momentum = kind == OptimizerKind::sgd ? 0.9 : 0});
           StepOptions options = step_options();
@@ -261,7 +263,7 @@ TEST_CASE(
           std::vector<Tensor> all;
           for (int step = 0; step < 2; ++step) {
             reset_host_waits();
-            const StepResult r = train_step(model, optimizer, two, options);
+            const StepResult r = train_step(parallel, optimizer, two, options);
             const std::map<std::string, std::int64_t> one{{"step result", 1}}, none;
             CHECK(host_waits() == (device.is_host() ? none : one));
             CHECK(r.outcome == StepOutcome::updated);
@@ -283,8 +285,8 @@ TEST_CASE("train_step: auxiliary losses weigh the same for any number of equal m
   Trainer a(DType::f64, {}, "E"), b(DType::f64, {}, "E");
   for (Trainer* t : {&a, &b}) t->model.moe_layers()[0]->router().aux_loss_coef = 0.5;
   const std::vector<TokenBatch> one{token_batch(batch)}, twice{token_batch(batch), token_batch(batch)};
-  const StepResult x = train_step(a.model, a.optimizer, one, step_options());
-  const StepResult y = train_step(b.model, b.optimizer, twice, step_options());
+  const StepResult x = train_step(a.parallel, a.optimizer, one, step_options());
+  const StepResult y = train_step(b.parallel, b.optimizer, twice, step_options());
   CHECK(x.loss == doctest::Approx(y.loss).epsilon(1e-13));
   CHECK(x.grad_norm == doctest::Approx(y.grad_norm).epsilon(1e-12));
 }
@@ -293,8 +295,8 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
   const TestBatch batch = random_batch(tiny_config("EME"), {9, 4}, 62);
   const std::vector<TokenBatch> two{rows(batch, 0, 1), rows(batch, 1, 2)};
   Trainer t(DType::f64, {}, "EME"), silent(DType::f64, {}, "EME"), by_hand(DType::f64, {}, "EME");
-  const double loss = train_step(silent.model, silent.optimizer, two, step_options()).loss;
-  CHECK(train_step(silent.model, silent.optimizer, two, step_options()).auxiliary_losses.empty());
+  const double loss = train_step(silent.parallel, silent.optimizer, two, step_options()).loss;
+  CHECK(train_step(silent.parallel, silent.optimizer, two, step_options()).auxiliary_losses.empty());
   for (Trainer* each : {&t, &by_hand})
     for (MoeMixer* moe : each->model.moe_layers()) {
       moe->router().aux_loss_coef = 0.5;
@@ -312,7 +314,7 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
       z += losses[3] / 2;
     }
   }
-  const StepResult r = train_step(t.model, t.optimizer, two, step_options());
+  const StepResult r = train_step(t.parallel, t.optimizer, two, step_options());
   CHECK(r.loss == loss);
   REQUIRE(r.auxiliary_losses.size() == 3);
   const std::vector<std::pair<std::string, double>> want{
@@ -324,7 +326,7 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
   }
   CHECK(aux != doctest::Approx(2 * global).epsilon(1e-6));
   // The next step counts the tokens of the experts from zero again.
-  const StepResult next = train_step(t.model, t.optimizer, two, step_options());
+  const StepResult next = train_step(t.parallel, t.optimizer, two, step_options());
   CHECK(next.auxiliary_losses[1].second == doctest::Approx(global).epsilon(0.2));
 }
 
@@ -333,9 +335,9 @@ TEST_CASE("train_step: a few steps on one batch learn it") {
     const TestBatch batch = random_batch(tiny_config(), {12, 9}, 61);
     Trainer t(dtype);
     const std::vector<TokenBatch> one{token_batch(batch)};
-    const double first = train_step(t.model, t.optimizer, one, step_options()).loss;
+    const double first = train_step(t.parallel, t.optimizer, one, step_options()).loss;
     double last = first;
-    for (int i = 0; i < 60; ++i) last = train_step(t.model, t.optimizer, one, step_options()).loss;
+    for (int i = 0; i < 60; ++i) last = train_step(t.parallel, t.optimizer, one, step_options()).loss;
     CHECK(last < first / 4);
   }
 }
