@@ -38,8 +38,8 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id) {
 
   Batch batch;
   const Shape shape{static_cast<std::int64_t>(samples.size()), width};
-  batch.input_ids = Tensor::empty(shape, DType::i64, Device::cpu);
-  batch.labels = Tensor::empty(shape, DType::i64, Device::cpu);
+  batch.input_ids = Tensor::empty(shape, DType::i64, Device::cpu);  // the loader is the host
+  batch.labels = Tensor::empty(shape, DType::i64, Device::cpu);     // the loader is the host
   for (std::size_t r = 0; r < samples.size(); ++r) {
     const Sample& sample = samples[r];
     check_sample(sample);
@@ -61,8 +61,10 @@ TokenBatch::TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_)
       label_tokens(Labels(labels).count()) {}
 
 TokenBatch without_padding(const Batch& batch) {
-  const Tensor all_ids = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
-  const Tensor all_labels = Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);
+  const Tensor all_ids =
+      Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);  // the loader is the host
+  const Tensor all_labels =
+      Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);  // the loader is the host
   auto* ids = all_ids.data<std::int64_t>();
   auto* labels = all_labels.data<std::int64_t>();
   std::vector<std::int64_t> lengths;

@@ -95,7 +95,7 @@ void SafetensorsFile::read(const StoredTensor& which, std::int64_t first, const 
   const bool half = which.dtype == "F16";
   const DType dtype = read_dtype(which, path());
   const std::int64_t element_bytes = half ? 2 : size_of(dtype);
-  if (!half && dtype == into.dtype() && into.device() == Device::cpu)
+  if (!half && dtype == into.dtype() && into.device() == Device::cpu)  // read in place
     return read_bytes(which, first * element_bytes, bytes_of(into));
   constexpr std::int64_t piece =
       1 << 18;  // elements: few enough to stay in the cache until they are converted

@@ -217,7 +217,7 @@ void Execution::all_reduce() {
     const auto offsets = byte_offsets(even_counts(call_.out.numel(), size_), call_.dtype);
     return reduce_parts(offsets, out() + offsets[static_cast<std::size_t>(rank_)], true);
   }
-  const Tensor staging = Tensor::empty({size_, bytes}, DType::u8, Device::cpu);
+  const Tensor staging = Tensor::empty({size_, bytes}, DType::u8, Device::cpu);  // MPI messages
   std::vector<const void*> sources(static_cast<std::size_t>(size_), out());
   Phase phase(*this);
   for (int i = 1; i < size_; ++i) {
@@ -251,7 +251,8 @@ void Execution::reduce_parts(const std::vector<std::int64_t>& offsets, std::byte
     longest =
         std::max(longest, offsets[static_cast<std::size_t>(p) + 1] - offsets[static_cast<std::size_t>(p)]);
   const std::int64_t chunks = (longest + chunk - 1) / chunk;
-  const Tensor staging = Tensor::empty({2 * size_, range(rank_, 0).bytes}, DType::u8, Device::cpu);
+  const Tensor staging =
+      Tensor::empty({2 * size_, range(rank_, 0).bytes}, DType::u8, Device::cpu);  // MPI messages
   const auto contribution = [&](int rank, std::int64_t c) {
     return reinterpret_cast<std::byte*>(staging.row<std::uint8_t>(c % 2 * size_ + rank));
   };

@@ -6,7 +6,9 @@ namespace nemocube {
 namespace {
 
 Tensor room_for(const Tensor& t) {
-  return !t.defined() || t.device().is_host() ? t : Tensor::empty(t.shape(), t.dtype(), Device::cpu);
+  return !t.defined() || t.device().is_host()
+             ? t
+             : Tensor::empty(t.shape(), t.dtype(), Device::cpu);  // MPI messages
 }
 
 Tensor copy_of(const Tensor& t) {

@@ -46,7 +46,7 @@ const Sequences& SequenceCut::local(std::int64_t rank) const {
       positions.push_back(whole_.positions()[static_cast<std::size_t>(row)]);
     return Local{Sequences(std::move(offsets), std::move(positions))};
   };
-  return whole_.derived<Local>(Device::cpu, {ranks_, rank}, make).sequences;
+  return whole_.derived<Local>(Device::cpu, {ranks_, rank}, make).sequences;  // numbers for the host
 }
 
 const std::vector<std::int64_t>& SequenceCut::rows_of_ranks() const {
@@ -55,7 +55,7 @@ const std::vector<std::int64_t>& SequenceCut::rows_of_ranks() const {
     for (std::int64_t r = 0; r < ranks_; ++r) rows.counts.push_back(local(r).tokens());
     return rows;
   };
-  return whole_.derived<RowsOfRanks>(Device::cpu, {ranks_}, make).counts;
+  return whole_.derived<RowsOfRanks>(Device::cpu, {ranks_}, make).counts;  // numbers for the host
 }
 
 std::vector<std::int64_t> SequenceCut::rows(std::int64_t rank) const {
@@ -73,8 +73,8 @@ const Orders& orders(const SequenceCut& cut, Device device) {
     const std::int64_t tokens = cut.whole().tokens();
     require(tokens <= std::numeric_limits<std::int32_t>::max(), "context parallel: ", tokens,
             " tokens do not fit 32-bit row numbers");
-    const Tensor source = Tensor::empty({tokens}, DType::i32, Device::cpu);
-    const Tensor slot = Tensor::empty({tokens, 1}, DType::i32, Device::cpu);
+    const Tensor source = Tensor::empty({tokens}, DType::i32, Device::cpu);   // made by the host
+    const Tensor slot = Tensor::empty({tokens, 1}, DType::i32, Device::cpu);  // made by the host
     std::int32_t at = 0;
     for (std::int64_t r = 0; r < cut.ranks(); ++r)
       for (const std::int64_t row : cut.rows(r)) {

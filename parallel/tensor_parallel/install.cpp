@@ -37,7 +37,7 @@ Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int6
     const auto first = rows.positions().begin() + begin;
     return EvenPart{Sequences(std::move(offsets), {first, first + count})};
   };
-  return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;
+  return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
 }
 
 TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,

@@ -38,9 +38,9 @@ class Subject {
         n_(group.size()),
         part_(elements / n_),
         counts_(group.members().size(), part_) {
-    buffer_ = Tensor::zeros({elements}, dtype, Device::cpu);
+    buffer_ = Tensor::zeros({elements}, dtype, Device::cpu);  // MPI messages
     if (operation == Operation::all_to_all || operation == Operation::exchange)
-      other_ = Tensor::zeros({elements}, dtype, Device::cpu);
+      other_ = Tensor::zeros({elements}, dtype, Device::cpu);  // MPI messages
   }
 
   void run() {
@@ -208,8 +208,8 @@ void bench_comm(World& world, const BenchCommOptions& o,
         c.algorithm_bandwidth = static_cast<double>(c.bytes) / c.seconds;
         c.bus_bandwidth = c.algorithm_bandwidth * subject.bus_factor();
         if (c.bytes > 0) {
-          const Tensor from = Tensor::zeros({c.bytes}, DType::u8, Device::cpu),
-                       to = Tensor::zeros({c.bytes}, DType::u8, Device::cpu);
+          const Tensor from = Tensor::zeros({c.bytes}, DType::u8, Device::cpu),  // rate of the CPU
+              to = Tensor::zeros({c.bytes}, DType::u8, Device::cpu);             // rate of the CPU
           const Timing copy = time_calls(world, o.seconds / 4, [&] {
             std::memcpy(to.host_bytes(), from.host_bytes(), static_cast<std::size_t>(c.bytes));
             asm volatile("" ::: "memory");

@@ -33,8 +33,8 @@ struct Result {
 class CacheFlush {
  public:
   explicit CacheFlush(const Machine& machine)
-      : memory_(
-            Tensor::empty({std::clamp(2 * machine.largest_cache(), least, most)}, DType::u8, Device::cpu)) {}
+      : memory_(Tensor::empty({std::clamp(2 * machine.largest_cache(), least, most)}, DType::u8,
+                              Device::cpu)) {}  // caches of the CPU
   void operator()() {
     const int value = ++count_ % 256;
     auto* bytes = memory_.host_bytes();

@@ -22,8 +22,8 @@ TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab, std::int6
                         std::int64_t ranks) {
   const std::int64_t first = o.batch * rank / ranks, rows = o.batch * (rank + 1) / ranks - first;
   const std::int64_t tokens = rows * o.seq;
-  const Tensor ids = Tensor::empty({tokens}, DType::i64, Device::cpu);
-  const Tensor labels = Tensor::empty({tokens}, DType::i64, Device::cpu);
+  const Tensor ids = Tensor::empty({tokens}, DType::i64, Device::cpu);     // as of a loader
+  const Tensor labels = Tensor::empty({tokens}, DType::i64, Device::cpu);  // as of a loader
   const RandomStream stream(1234, "bench/tokens");
   for (std::int64_t t = 0; t < tokens; ++t)
     ids.data<std::int64_t>()[t] = static_cast<std::int64_t>(

@@ -106,8 +106,8 @@ double measure_products(DType dtype, std::int64_t largest) {
   if (accumulate_dtype(dtype) != dtype) dtypes.push_back(accumulate_dtype(dtype));
   for (const DType d : dtypes)
     for (std::int64_t m = std::min<std::int64_t>(largest, 512); m <= largest; m *= 2) {
-      const Tensor a = Tensor::empty({m, m}, d, Device::cpu), b = Tensor::empty({m, m}, d, Device::cpu),
-                   c = Tensor::empty({m, m}, d, Device::cpu);
+      const auto square = [&] { return Tensor::empty({m, m}, d, Device::cpu); };  // rates of the CPU
+      const Tensor a = square(), b = square(), c = square();
       fill_normal(a, RandomStream(1, "a"), 0, 1);
       fill_normal(b, RandomStream(1, "b"), 0, 1);
       const auto product = [&] { matmul({c, Into::set}, a, false, b, true); };

@@ -28,14 +28,14 @@ DeviceChoice parse_device(const std::string& text) {
 
 Device choose_device(DeviceChoice choice, std::span<const std::string_view> operations,
                      std::string_view asked) {
-  if (choice == DeviceChoice::cpu) return Device::cpu;
+  if (choice == DeviceChoice::cpu) return Device::cpu;  // as asked
   const std::string reason = obstacle(operations);
   if (choice == DeviceChoice::cuda) {
     require(reason.empty(), asked, ": ", reason);
     return Device::cuda;
   }
   log_info("device auto: ", reason.empty() ? "cuda" : "cpu, because of: " + reason);
-  return reason.empty() ? Device::cuda : Device::cpu;
+  return reason.empty() ? Device::cuda : Device::cpu;  // as found
 }
 
 std::vector<std::string_view> model_operations() {

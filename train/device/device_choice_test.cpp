@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "core/cuda/module.h"
 #include "core/error.h"
 #include "tests/support/message_of.h"
@@ -35,4 +39,22 @@ TEST_CASE("device: cuda is refused with the reason, auto turns to the cpu") {
   else
     CHECK(message_of([&] { choose_device(DeviceChoice::cuda, ready, "x.yaml: device: cuda"); }) ==
           "x.yaml: device: cuda: " + cuda::unavailable());
+}
+
+// Above ops/ the device is a value that comes from choose_device().
+TEST_CASE("device: a literal of the CPU above ops/ says why it means the host") {
+  namespace fs = std::filesystem;
+  for (const char* folder : {"model", "parallel", "data", "train"})
+    for (const fs::path& file : fs::recursive_directory_iterator(fs::path(NEMOCUBE_SOURCE_DIR) / folder)) {
+      const std::string name = file.filename().string();
+      if (!name.ends_with(".cpp") && !name.ends_with(".h")) continue;
+      if (name.find("_test.") != name.npos || name.starts_with("test_")) continue;
+      std::ifstream in(file);
+      std::int64_t number = 0;
+      for (std::string line; std::getline(in, line);) {
+        ++number;
+        CAPTURE(cat(file.string(), ":", number));
+        CHECK((line.find("Device::cpu") == line.npos || line.find("//") != line.npos));
+      }
+    }
 }

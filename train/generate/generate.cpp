@@ -108,7 +108,7 @@ void generate_group(ParallelModel& model, const std::vector<std::vector<std::int
     std::ranges::transform(fed, lengths, fed.begin(), std::plus<>());
     const Tensor logits = logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state)
                               .to(DType::f32)
-                              .to(Device::cpu);
+                              .to(Device::cpu);  // the host samples
     std::int64_t row = 0;
     for (std::size_t k = 0; k < next.size(); ++k) {
       if (next[k].empty()) continue;

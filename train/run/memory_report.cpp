@@ -55,8 +55,8 @@ std::int64_t besides_tensors(bool loads_mpi) {
     ::pthread_attr_destroy(&attributes);
   }
   bytes += std::max<std::int64_t>(omp_get_max_threads() - started, 0) * static_cast<std::int64_t>(stack);
-  return bytes + cpu_headroom +
-         std::max<std::int64_t>(limit.used - allocator(Device::cpu).stats().reserved_bytes, 0);
+  const std::int64_t held = allocator(Device::cpu).stats().reserved_bytes;  // memory of the process
+  return bytes + cpu_headroom + std::max<std::int64_t>(limit.used - held, 0);
 }
 
 /// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few; experts

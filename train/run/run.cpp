@@ -388,7 +388,7 @@ class Run {
 }  // namespace
 
 RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device) {
-  check_kernel_choice(recipe.kernels);
+  check_kernel_choice(recipe.kernels, device);
   want_same_inputs(world, recipe, RecipeUse::train);  // before the ranks form groups
   try {
     return Run(recipe, settings, world, device).train();

@@ -41,7 +41,7 @@ StepTensors::StepTensors(const NemotronH& model) {
 
 StepTensors StepTensors::fetch() const {
   const HostWaitName name("step result");
-  return {all.to(Device::cpu), counts.dim(0), counts.dim(1)};
+  return {all.to(Device::cpu), counts.dim(0), counts.dim(1)};  // the host reads
 }
 
 Tensor StepTensors::losses_of(std::int64_t moe_layer) const {
