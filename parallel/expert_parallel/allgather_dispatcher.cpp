@@ -30,9 +30,7 @@ DispatchedRows AllGatherDispatcher::dispatch(Context& ctx, const Var& x, const R
   Communicator& group = groups_.tp_ep;
   const Range here = experts_of(experts, groups_.ep.size(), groups_.ep.rank());
   const Tensor& own = routing.choice.experts;
-  const Tensor counts = gathered_counts(Tensor::from<std::int64_t>({own.rows()}, {1}), group);
-  const std::vector<std::int64_t> tokens(counts.data<std::int64_t>(),
-                                         counts.data<std::int64_t>() + group.size());
+  const std::vector<std::int64_t> tokens = group.host_all_gather(own.rows());
 
   const HostWaitName name(expert_rows_wait);
   std::optional<std::int64_t> known;
