@@ -1,14 +1,17 @@
 #include "parallel/comm/staged_collective.h"
 
+#include "core/cuda/streams.h"
 #include "core/host_wait.h"
 
 namespace nemocube {
 namespace {
 
+/// Memory of the host like `t`, or `t` itself where it is there. It is pinned for CUDA, so that the device copies into it.
 Tensor room_for(const Tensor& t) {
-  return !t.defined() || t.device().is_host()
-             ? t
-             : Tensor::empty(t.shape(), t.dtype(), Device::cpu);  // MPI messages
+  if (!t.defined() || t.device().is_host()) return t;
+  if (!t.device().is_cuda()) return Tensor::empty(t.shape(), t.dtype(), Device::cpu);  // MPI messages
+  const auto memory = std::make_shared<cuda::Staging>(t.bytes());
+  return Tensor::borrow(memory->data(), t.shape(), t.dtype(), memory);
 }
 
 Tensor copy_of(const Tensor& t) {
