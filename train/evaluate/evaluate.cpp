@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/host_wait.h"
 #include "core/log.h"
 #include "data/datasets/text.h"
 #include "data/json/atomic_file.h"
@@ -36,8 +37,8 @@ class Held {
     if (std::uncaught_exceptions() > 0) return;
     try {
       model_.data().let_go();
-    } catch (
-        ...) {  // NOLINT(bugprone-empty-catch): a collective failed; every later one throws the same again
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
+      // A collective failed; every later one throws the same again.
     }
   }
   Held(const Held&) = delete;
@@ -46,6 +47,11 @@ class Held {
  private:
   ParallelModel& model_;
 };
+
+double host_value(const Tensor& losses) {
+  const HostWaitName name("validation loss");
+  return losses.item<double>();
+}
 
 }  // namespace
 
@@ -59,21 +65,19 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
   Loader loader(std::move(dataset), options);
   const Held held(model, DataParallel::Held::root);
   ValidationResult result;
-  double sum = 0;
+  const Tensor losses = Tensor::zeros({1}, DType::f64, model.model().device());
   while (!loader.epoch_done()) {
     if (stop && stop()) {
       result.complete = false;
       break;
     }
     const Batch batch = loader.next();
-    const LossSum part = evaluate_loss(model, without_padding(batch), kernels);
-    sum += part.sum;
-    result.label_tokens += part.label_tokens;
+    result.label_tokens += evaluate_loss(model, without_padding(batch), kernels, losses);
     if (model.first_of_replica()) result.samples += batch.samples;
     if (progress) progress(loader.state().next_index, loader.dataset().size());
   }
   std::array<std::int64_t, 2> counts{result.label_tokens, result.samples};
-  sum = model.all().host_all_reduce(sum);
+  const double sum = model.all().host_all_reduce(host_value(losses));
   model.all().host_all_reduce(std::span<std::int64_t>(counts));
   result.label_tokens = counts[0];
   result.samples = counts[1];

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/host_wait.h"
 #include "data/datasets/row.h"
 #include "data/datasets/squad.h"
 #include "data/json/json.h"
@@ -129,6 +131,15 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
     CHECK(v.label_tokens == labels);
     CHECK(v.samples == 7);
   }
+
+  // On another device the same bits, and the host waits once.
+  NemotronH guarded(tiny_config(), DType::f32, Device::guard);
+  copy_weights(guarded, model);
+  ParallelModel there(guarded);
+  reset_host_waits();
+  const double loss = validate(there, data, 2, nullptr).loss;
+  CHECK(host_waits() == std::map<std::string, std::int64_t>{{"validation loss", 1}});
+  CHECK(loss == validate(alone, data, 2, nullptr).loss);
 }
 
 TEST_CASE("validate: without a labelled token there is no loss, and not a perfect one") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/add.h"
 #include "ops/global_norm/global_norm.h"
 #include "ops/router/router.h"
 #include "train/step/step_runner.h"
@@ -120,18 +121,18 @@ StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<c
   return result;
 }
 
-LossSum evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, const KernelChoice* kernels) {
+std::int64_t evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, const KernelChoice* kernels,
+                           const Tensor& sum) {
   NemotronH& model = parallel.model();
   Context ctx;
   ctx.kernels = kernels;
-  LossSum share;
-  if (parallel.first_of_replica()) share.label_tokens = batch.label_tokens;
+  const std::int64_t label_tokens = parallel.first_of_replica() ? batch.label_tokens : 0;
   const Var hidden = parallel.hidden(ctx, batch.ids, batch.sequences);
-  if (!hidden.defined()) return share;
+  if (!hidden.defined()) return label_tokens;
   const Labels labels = Labels(parallel.own_tokens(batch.labels, batch.sequences)).to(model.device());
   const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1);
-  if (parallel.counts_loss()) share.sum = loss.value().to_vector()[0];
-  return share;
+  if (parallel.counts_loss()) add_elements(sum, sum, loss.value().reshape({1}));
+  return label_tokens;
 }
 
 }  // namespace nemocube

@@ -48,12 +48,10 @@ struct StepResult {
 StepResult train_step(ParallelModel& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options);
 
-/// Sum of token losses and label count of one batch, nothing recorded. Of several ranks each returns a share; the
-/// sum over all ranks counts every replica's batch once.
-struct LossSum {
-  double sum = 0;
-  std::int64_t label_tokens = 0;
-};
-LossSum evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels);
+/// Adds the token losses of one batch to `sum` [1] f64, on the device of the model, and returns its label count. Nothing
+/// is recorded, and the host does not wait. Of several ranks each has a share; the sum over all ranks counts every
+/// replica's batch once.
+std::int64_t evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels,
+                           const Tensor& sum);
 
 }  // namespace nemocube
