@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/allocation_owner.h"
+#include "core/kernel.h"
 #include "core/log.h"
 #include "core/parallel_for.h"
 #include "core/profile.h"
@@ -211,6 +212,29 @@ TEST_CASE("kernel variants: default, choice, and unknown names") {
   choice.by_op.clear();
   choice.by_op["no_such_op"] = "plain";
   CHECK_THROWS_AS(check_kernel_choice(choice), Error);
+}
+
+namespace {
+
+void on_the_cpu(const Tensor&) {}
+// The backend for CUDA does not have it.
+const Kernel<on_the_cpu> quick_kernel("test_variants/quick/run");
+
+}  // namespace
+
+TEST_CASE("kernel variants: a device has those whose kernels it has, and a recipe is told which") {
+  enum class Variant { quick, plain };
+  const Variants<Variant> variants("test_variants", {{Variant::quick, "quick"}, {Variant::plain, "plain"}});
+  Context ctx;
+  CHECK(variants.chosen(ctx, Device::cpu) == Variant::quick);
+  CHECK(variants.chosen(ctx, Device::guard) == Variant::quick);
+  CHECK(variants.chosen(ctx, Device::cuda) == Variant::plain);
+  const KernelChoice choice{{{"test_variants", "quick"}}};
+  CHECK_NOTHROW(check_kernel_choice(choice));
+  const char* message = "kernels.test_variants: no variant 'quick' on cuda (there are: plain)";
+  CHECK_THROWS_WITH_AS(check_kernel_choice(choice, Device::cuda), message, Error);
+  ctx.kernels = &choice;
+  CHECK_THROWS_WITH_AS(variants.chosen(ctx, Device::cuda), message, Error);
 }
 
 TEST_CASE("zones: count calls and time") {
