@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/add.h"
-#include "core/allocation_owner.h"
 #include "core/profile.h"
 #include "ops/global_norm/global_norm.h"
 
@@ -25,13 +24,11 @@ DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const 
     : model_(model), options_(options), groups_(groups), dp_(groups["dp"]) {
   std::map<std::int64_t, std::vector<Parameter*>> of_block;
   std::vector<Parameter*> root;
-  const bool alone = groups.all().size() == 1 && options.level == ZeroLevel::none;
+  const bool alone = !model.device().is_meta();  // nothing moves, so parameters need no buffers
+  expect(!alone || (groups.all().size() == 1 && options.level == ZeroLevel::none),
+         "a model with memory, to be divided among ", groups.all().size(), " ranks");
+  if (alone) return;
   for (Parameter& p : model.parameters().all()) {
-    if (alone) {  // nothing moves, so parameters need no buffers
-      const AllocationOwner owner("weights");
-      if (p.value.is_meta()) p.value = p.own = Tensor::empty(p.value.shape(), p.value.dtype(), device);
-      continue;
-    }
     if (!p.wants_grad()) {  // few and small: every rank keeps them whole
       p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype(), device);
       p.counts = p.counts && groups["dp_cp"].rank() == 0;
@@ -40,7 +37,6 @@ DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const 
     const auto block = unit_of(p.name);
     (block ? of_block[*block] : root).push_back(&p);
   }
-  if (alone) return;
   const GradientSourceOf sources = source_of ? source_of : [](const Parameter&) { return GradientSource{}; };
   for (const auto& [block, parameters] : of_block)
     blocks_.emplace(block, make_unit(parameters, device, sources));

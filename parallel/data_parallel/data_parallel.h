@@ -45,8 +45,8 @@ struct DataParallelOptions {
 class DataParallel final : public BlockHooks {
  public:
   /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank keeps of
-  /// them on `device`. One rank that divides nothing (ZeroLevel::none) keeps parameters as they are, also a model that
-  /// has its memory. The model must outlive this object.
+  /// them on `device`. A model that has its memory stays as it is: that of one rank, which divides nothing
+  /// (ZeroLevel::none). The model must outlive this object.
   DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
                Device device, const GradientSourceOf& source_of = {});
   ~DataParallel() override;

@@ -14,7 +14,9 @@ LoadedModel build(const NemotronHConfig& config, std::optional<DType> dtype, con
   const ParallelPlan& plan = place.plan;
   built.groups =
       std::make_unique<ProcessGroups>(*place.world, make_grid(plan.grid), used_groups(plan, config));
-  built.model = std::make_unique<NemotronH>(config, stored, Device::meta,
+  // On several ranks `parallel` gives the parameters their memory.
+  const Device device = place.world->size() > 1 ? Device::meta : place.device;
+  built.model = std::make_unique<NemotronH>(config, stored, device,
                                             part_of(plan, config, place_of(plan.grid, place.world->rank())));
   built.parallel = std::make_unique<ParallelModel>(*built.model, plan, *built.groups, place.device);
   return built;
