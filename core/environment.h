@@ -38,6 +38,7 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     // transposed, 512 x 512 x 512: 1 and 2 threads give other bits), so weight gradients depend on it. Without these
     // variables the number follows from the machine and the bindings of its ranks.
     {"OMP_DYNAMIC", AcrossRanks::same_machines},
+    {"OMP_MAX_ACTIVE_LEVELS", AcrossRanks::same_machines},  // 0: one thread everywhere
     {"OMP_NUM_THREADS", AcrossRanks::same_machines},
     {"OMP_THREAD_LIMIT", AcrossRanks::same_machines},
     {"GOMP_SPINCOUNT", AcrossRanks::free},
@@ -45,6 +46,10 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     // The C library's choice among its versions of exp, log and so on. What oneDNN's own variables lead to is
     // compared itself, since each of them has two names.
     {"GLIBC_TUNABLES", AcrossRanks::same_machines},
+    // In which precision cuBLAS multiplies f32.
+    {"CUBLAS_EMULATE_SINGLE_PRECISION", AcrossRanks::same},
+    {"CUBLAS_EMULATION_STRATEGY", AcrossRanks::same},
+    {"NVIDIA_TF32_OVERRIDE", AcrossRanks::same},
     // The launcher, which tells each rank something else.
     {"OMPI_COMM_WORLD_RANK", AcrossRanks::free},
     {"OMPI_MCA_orte_ess_num_procs", AcrossRanks::free},

@@ -289,6 +289,8 @@ TEST_CASE("ranks: a setting of one rank from outside the recipe ends the job") {
       {"NEMOTRONH_TP_PARALLEL_CE_IMPL=off", train, "rank 2 has 'off'; ranks 0 and 1 have none"},
       {"OMP_NUM_THREADS=2", train,
        "OMP_NUM_THREADS is not the same on all ranks: rank 2 has '2'; ranks 0 and 1"},
+      {"OMP_MAX_ACTIVE_LEVELS=0", train,
+       "OMP_MAX_ACTIVE_LEVELS is not the same on all ranks: rank 2 has '0'"},
       {"ONEDNN_DEFAULT_FPMATH_MODE=ANY", train,
        "ONEDNN_DEFAULT_FPMATH_MODE) is not the same on all ranks: rank 2"},
       {isa, train, other_isa},

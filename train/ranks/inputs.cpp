@@ -93,7 +93,7 @@ void want_same(Communicator& group, const std::string& what, const std::string& 
       fail(what, " of rank ", rank, " is not that of rank 0: ", difference(texts[rank], texts[0]));
 }
 
-void want_same_settings(Communicator& group, bool allow_differing_machines) {
+void want_same_settings(Communicator& group, std::optional<bool> allow_differing_machines) {
   std::vector<RankSetting> settings = settings_of_this_rank();
   std::string own;  // a line for each value, which quote() has made one line
   for (const RankSetting& s : settings) own += s.value + "\n";

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -13,7 +14,8 @@ struct Inputs {
   std::string name;                       ///< of `text` in messages: "the recipe"
   std::string text;                       ///< lines "name: value"
   std::set<std::filesystem::path> files;  ///< whose contents count
-  bool allow_differing_machines = false;  ///< debug.allow_differing_instruction_sets
+  /// debug.allow_differing_instruction_sets; absent for a command without a recipe
+  std::optional<bool> allow_differing_machines = {};
 };
 /// The files of a model: configuration, tokenizer, weights.
 std::set<std::filesystem::path> files_of_model(const std::filesystem::path& model);

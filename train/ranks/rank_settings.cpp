@@ -93,13 +93,13 @@ std::vector<RankSetting> settings_of_this_rank() {
 }
 
 std::string differing_settings(std::span<const std::vector<RankSetting>> of_ranks,
-                               bool allow_differing_machines) {
+                               std::optional<bool> allow_differing_machines) {
   constexpr std::size_t most_values = 8;
   std::string text;
   bool any_of_machine = false;
   for (std::size_t i = 0; i < of_ranks[0].size(); ++i) {
     const auto& [name, value, of_machine] = of_ranks[0][i];
-    if (of_machine && allow_differing_machines) continue;
+    if (of_machine && allow_differing_machines == true) continue;
     const auto holders = holders_of(of_ranks, i);
     if (holders.size() == 1) continue;
     any_of_machine |= of_machine;
@@ -109,7 +109,7 @@ std::string differing_settings(std::span<const std::vector<RankSetting>> of_rank
                   holders[h].ranks.size() == 1 ? " has " : " have ", holders[h].value);
     if (holders.size() > most_values) text += cat("; ", holders.size() - most_values, " more values");
   }
-  if (any_of_machine)
+  if (any_of_machine && allow_differing_machines)
     text += "\n  debug.allow_differing_instruction_sets: true lets machines of several kinds work together";
   return text;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,8 +23,9 @@ std::vector<RankSetting> settings_of_this_rank();
 
 /// What is not the same on all ranks, as a message, or "" where nothing is:
 ///     the environment variable X is not the same on all ranks: rank 1 has '2'; ranks 0, 2 and 3 have none
-/// `of_ranks`: the settings of each rank.
+/// `of_ranks`: the settings of each rank. `allow_differing_machines`: the key of the recipe; absent where a command has
+/// no recipe, and the message then does not name the key.
 std::string differing_settings(std::span<const std::vector<RankSetting>> of_ranks,
-                               bool allow_differing_machines);
+                               std::optional<bool> allow_differing_machines);
 
 }  // namespace nemocube

@@ -42,6 +42,8 @@ TEST_CASE("rank settings: those of machines may differ where the recipe allows i
         "X is not the same on all ranks: rank 0 has AVX2; rank 1 has AVX-512\n"
         "  debug.allow_differing_instruction_sets: true lets machines of several kinds work together");
   CHECK(differing_settings(ranks_with({"a", "b"}), true) != "");
+  CHECK(differing_settings(ranks, {}) ==  // no recipe that could have the key
+        "X is not the same on all ranks: rank 0 has AVX2; rank 1 has AVX-512");
 }
 
 TEST_CASE("rank settings: this process has a value for each") {
