@@ -52,9 +52,9 @@ void check_run_directory(const fs::path& directory) {
   }
   require(fs::is_directory(existing, error), "checkpoint.checkpoint_dir: '", directory.string(), "': '",
           existing.string(), "' is not a directory");
-  require(::access(existing.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.checkpoint_dir: '",
-          directory.string(), "': nothing can be written in '", existing.string(),
-          "': ", std::generic_category().message(errno));
+  if (::access(existing.c_str(), R_OK | W_OK | X_OK) != 0)
+    fail("checkpoint.checkpoint_dir: '", directory.string(), "': nothing can be written in '",
+         existing.string(), "': ", std::generic_category().message(errno));
   check_file_system(existing, cat("checkpoint.checkpoint_dir: '", directory.string(), "': '"));
   if (existing == fs::absolute(directory, error)) const RunLock taken(existing);
 }

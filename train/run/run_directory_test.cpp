@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <string_view>
 
 #include "data/json/test_dir.h"
 #include "train/run/run_lock.h"
@@ -25,8 +26,8 @@ bool passes_as_nobody(const fs::path& directory) {
     if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(2);
     try {
       check_run_directory(directory);
-    } catch (const Error&) {
-      ::_exit(1);
+    } catch (const Error& e) {
+      ::_exit(std::string_view(e.what()).ends_with(": Permission denied") ? 1 : 2);
     }
     ::_exit(0);
   }
