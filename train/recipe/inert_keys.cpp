@@ -32,10 +32,18 @@ bool has_value_of_row(const Place& at, const InertKeys& row) {
                              [&](const auto& value) { return same_scalar(text, value); });
 }
 
+/// A section with `enabled: false`: AutoModel ignores its other keys.
+bool is_disabled(const Place& at) {
+  const Value* enabled = at.value.find("enabled");
+  if (!enabled || enabled->kind != Value::Kind::scalar) return false;
+  const auto scalar = resolve_scalar(*enabled, at.where);
+  return scalar && parse_flag(scalar->text) == false;
+}
+
 void check_only(const Place& at, const InertKeys& row) {
   const bool empty =
       at.value.kind != Value::Kind::scalar && at.value.items.empty() && at.value.entries.empty();
-  if (empty || has_value_of_row(at, row)) return;
+  if (empty || is_disabled(at) || has_value_of_row(at, row)) return;
   fail(at.where, ": ", row.meaning, " is not in this build; want ",
        row.values.empty() ? "null" : joined(words_of(row.values)), ", found ", found(at.value));
 }

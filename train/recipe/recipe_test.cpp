@@ -261,6 +261,13 @@ TEST_CASE("AutoModel's -1 for off is accepted for numbers without effect, and no
   CHECK(contains(error_with("benchmark: {nsys_start: -2}"), "nsys_start"));
 }
 
+TEST_CASE("sections of what is not in this build are accepted when they are off") {
+  CHECK_NOTHROW(parse(with("fp8: {enabled: false, recipe_name: tensorwise}\nqat: {enabled: no}")));
+  CHECK(contains(error_with("fp8: {enabled: true, recipe_name: tensorwise}"),
+                 "FP8 training is not in this build"));
+  CHECK(contains(error_with("fp8: {recipe_name: tensorwise}"), "FP8 training is not in this build"));
+}
+
 TEST_CASE("unknown keys: a list of known ones is printed once, a key of another class is not suggested") {
   const std::string twice = error_with("clip_grad_norm: {zebra: 1, yak: 2}");
   CHECK(contains(twice, "unknown key 'zebra'; known here: max_norm"));
