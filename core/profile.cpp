@@ -14,6 +14,8 @@ std::vector<Zone*>& zones() {
 
 thread_local Zone* ZoneTimer::innermost_ = nullptr;
 
+void watch_zones(ZoneWatcher& watcher) { profile_detail::watcher = &watcher; }
+
 const char* current_zone() { return ZoneTimer::innermost_ ? ZoneTimer::innermost_->name() : "none"; }
 
 Zone::Zone(const char* name) : name_(name) {
@@ -22,6 +24,7 @@ Zone::Zone(const char* name) : name_(name) {
 }
 
 std::map<std::string, ZoneTotal> zone_totals() {
+  if (ZoneWatcher* const watcher = profile_detail::watcher) watcher->collect();
   std::lock_guard lock(zones_mutex);
   std::map<std::string, ZoneTotal> totals;
   for (const Zone* zone : zones()) {
@@ -34,6 +37,7 @@ std::map<std::string, ZoneTotal> zone_totals() {
 }
 
 void reset_zones() {
+  if (ZoneWatcher* const watcher = profile_detail::watcher) watcher->collect();
   std::lock_guard lock(zones_mutex);
   for (Zone* zone : zones()) zone->reset();
 }

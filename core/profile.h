@@ -7,7 +7,8 @@
 #include <utility>
 
 /// Time spent in named zones, summed over all threads that enter them, for `nemocube bench step`. Two clock
-/// reads for each entry.
+/// reads for each entry. Where a ZoneWatcher measures them, times are those of the device that works through what the
+/// zone queues.
 ///     static Zone zone("ssd_scan/forward");
 ///     const ZoneTimer timer(zone);
 namespace nemocube {
@@ -29,15 +30,39 @@ class Zone {
   std::atomic<std::int64_t> nanoseconds_ = 0, calls_ = 0;
 };
 
+/// What a backend with a queue does at both ends of a zone. The watcher is called by every thread that enters zones.
+class ZoneWatcher {
+ public:
+  virtual ~ZoneWatcher() = default;
+  virtual void enter(Zone& zone) = 0;
+  /// Whether the watcher measures the time of the zone, and adds it in collect().
+  virtual bool leave(Zone& zone) = 0;
+  /// Adds the times of all zones that were left. Waits until they are known.
+  virtual void collect() = 0;
+};
+/// From now on every zone has this watcher, which is never destroyed.
+void watch_zones(ZoneWatcher& watcher);
+namespace profile_detail {
+inline std::atomic<ZoneWatcher*> watcher = nullptr;
+}
+
 /// The name of the innermost zone that the thread is in, for messages; "none" outside all zones.
 const char* current_zone();
 
 class ZoneTimer {
  public:
   explicit ZoneTimer(Zone& zone)
-      : zone_(zone), outer_(std::exchange(innermost_, &zone)), start_(std::chrono::steady_clock::now()) {}
+      : zone_(zone),
+        outer_(std::exchange(innermost_, &zone)),
+        watcher_(profile_detail::watcher.load(std::memory_order_relaxed)),
+        start_(std::chrono::steady_clock::now()) {
+    if (watcher_) [[unlikely]]
+      watcher_->enter(zone);
+  }
   ~ZoneTimer() {
     innermost_ = outer_;
+    if (watcher_ && watcher_->leave(zone_)) [[unlikely]]
+      return;
     zone_.add(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_)
                   .count());
   }
@@ -49,6 +74,7 @@ class ZoneTimer {
   static thread_local Zone* innermost_;
   Zone& zone_;
   Zone* outer_;
+  ZoneWatcher* watcher_;
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -3,6 +3,7 @@
 #include <cuda_profiler_api.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
 
 #include "core/cuda/runtime.h"
@@ -11,6 +12,7 @@ namespace nemocube::cuda {
 namespace {
 
 thread_local const char* last_launch = nullptr;
+std::atomic<bool> wait_for_launches = false;
 
 struct Chosen {
   std::mutex mutex;
@@ -73,10 +75,16 @@ DeviceDescription describe() {
 void profiler_start() { NEMOCUBE_CUDA(cudaProfilerStart()); }
 void profiler_stop() { NEMOCUBE_CUDA(cudaProfilerStop()); }
 
-const Provide provided[] = {
-    {device_problem, problem},     {device_count, count_devices}, {use_device, use},
-    {describe_device, describe},   {synchronize, wait_for_all},   {start_profiler, profiler_start},
-    {stop_profiler, profiler_stop}};
+void set_synchronise_launches(bool wanted) { wait_for_launches = wanted; }
+
+const Provide provided[] = {{device_problem, problem},
+                            {device_count, count_devices},
+                            {use_device, use},
+                            {describe_device, describe},
+                            {synchronize, wait_for_all},
+                            {start_profiler, profiler_start},
+                            {stop_profiler, profiler_stop},
+                            {synchronise_launches, set_synchronise_launches}};
 
 }  // namespace
 
@@ -87,6 +95,11 @@ void check(cudaError_t error, const char* call, std::source_location where) {
   fail("CUDA: ", call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ", at ",
        where.file_name(), ":", where.line(), last_launch ? cat("; last kernel launched: ", last_launch) : "",
        ")");
+}
+
+void check_launch(const char* name) {
+  check(cudaGetLastError(), name);
+  if (wait_for_launches) check(cudaStreamSynchronize(stream()), name);
 }
 
 cudaStream_t stream_of(Stream stream) {
@@ -114,7 +127,8 @@ const DeviceLimits& device_limits() {
     const int device = device_index();
     DeviceLimits found;
     NEMOCUBE_CUDA(cudaDeviceGetAttribute(&found.multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    NEMOCUBE_CUDA(cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    NEMOCUBE_CUDA(
+        cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     return found;
   }();
   return limits;

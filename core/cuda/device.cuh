@@ -26,10 +26,14 @@ void wait_for_all();
 /// The name of a kernel that is about to be launched, for the message of a later error.
 void note_launch(const char* name);
 
+/// After a launch: throws Error where CUDA refuses it and, with synchronise_launches(), where the kernel fails.
+void check_launch(const char* name);
+
 /// What the choice of tile sizes may depend on besides shapes.
 struct DeviceLimits {
   int multiprocessors = 0;
-  int shared_bytes = 0;  ///< of dynamic shared memory that a block can have: 99 KiB on compute 12.0, 227 KiB on 9.0
+  int shared_bytes =
+      0;  ///< of dynamic shared memory that a block can have: 99 KiB on compute 12.0, 227 KiB on 9.0
 };
 const DeviceLimits& device_limits();
 
@@ -43,7 +47,7 @@ void launch_shared(const char* name, void (*kernel)(Parameters...), dim3 blocks,
   note_launch(name);
   if (shared > 48 * 1024) allow_shared(reinterpret_cast<const void*>(kernel), name, shared);
   kernel<<<blocks, threads, shared, stream()>>>(arguments...);
-  check(cudaGetLastError(), name);
+  check_launch(name);
 }
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,

@@ -31,6 +31,13 @@ inline const Function<void(int index)> use_device("core/use_device");
 inline const Function<DeviceDescription()> describe_device("core/describe_device");
 /// Waits until all work of all streams is done. Throws Error when some of it failed.
 inline const Function<void()> synchronize("core/synchronize");
+/// From the first call on, zones of the profile (core/profile.h) are ranges of NVTX, which profilers show. While times
+/// are wanted, those of zones are of the device, from what the stream of the thread has done before the zone to the end
+/// of what the zone queues there.
+inline const Function<void(bool wanted)> time_zones("core/time_zones");
+/// Whether every launch of a kernel is followed by a wait for its end, so that an error is that of the kernel that the
+/// message names. Slow, and not counted as waits of the host.
+inline const Function<void(bool wanted)> synchronise_launches("core/synchronise_launches");
 /// Begin and end of the part of a program that a profiler looks at.
 inline const Function<void()> start_profiler("core/start_profiler"), stop_profiler("core/stop_profiler");
 

@@ -10,6 +10,7 @@
 #include "core/add.h"
 #include "core/cuda/runtime.h"
 #include "core/host_wait.h"
+#include "core/profile.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/message_of.h"
@@ -193,4 +194,42 @@ TEST_CASE("cuda: tensors of another device than the one in use are refused" * do
   const std::string message =
       message_of<std::logic_error>([] { Tensor::empty({3}, DType::f32, Device::cuda_number(1)); });
   CHECK(message.find("memory of CUDA device 1 wanted, while device 0 is in use") != std::string::npos);
+}
+
+TEST_CASE("zones: times on the device, and ranges for profilers" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  static Zone outer("test of zones, outer"), inner("test of zones, inner");
+  const auto work = [&] {
+    const ZoneTimer timer(outer);
+    const Tensor t = full(1);
+    for (int i = 0; i < 3; ++i) {
+      const ZoneTimer within(inner);
+      add_elements(t, t, t);
+    }
+    return t;
+  };
+  cuda::time_zones(false);
+  work();
+  reset_zones();
+  cuda::time_zones(true);
+  const Tensor t = work();
+  CHECK(outer.calls() == 0);  // the device has not been asked yet
+  const auto totals = zone_totals();
+  cuda::time_zones(false);
+  CHECK(totals.at(outer.name()).calls == 1);
+  CHECK(totals.at(inner.name()).calls == 3);
+  CHECK(totals.at(outer.name()).seconds >= totals.at(inner.name()).seconds);
+  CHECK(all_are(t, 8));
+  work();
+  CHECK(outer.calls() == 2);  // by the clock of the host
+  reset_zones();
+}
+
+TEST_CASE("a launch that is waited for names its own kernel" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  cuda::synchronise_launches(true);
+  const Tensor t = full(2);
+  add_elements(t, t, t);
+  cuda::synchronise_launches(false);
+  CHECK(all_are(t, 4));
 }

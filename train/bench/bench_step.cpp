@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/allocator.h"
+#include "core/cuda/runtime.h"
 #include "core/host_wait.h"
 #include "core/rng.h"
 #include "model/flops.h"
@@ -111,6 +112,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   BenchStepResult result;
   CommStats before;
   result.start_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.device.is_cuda()) cuda::time_zones(true);
   for (std::int64_t i = 0; i < o.steps; ++i) {
     if (i <= 1) {  // the first step is cold, so its zones do not count when there are others
       reset_zones();

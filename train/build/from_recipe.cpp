@@ -1,6 +1,8 @@
 #include "train/build/from_recipe.h"
 
+#include "core/cuda/runtime.h"
 #include "core/log.h"
+#include "train/device/device_of_rank.h"
 
 namespace nemocube {
 
@@ -20,6 +22,12 @@ ParallelSettings settle(Recipe& recipe) {
   if (recipe.distributed.tp_size > 1 && environment.settings.tp_cross_entropy == TpCrossEntropy::fused)
     recipe.kernels.by_op["cross_entropy"] = "fused";
   return environment.settings;
+}
+
+Device recipe_device(const Recipe& recipe, Device chosen, const World& world) {
+  const Device device = device_of_rank(chosen, world, recipe.share_device);
+  if (device.is_cuda()) cuda::synchronise_launches(recipe.debug.synchronise_launches);
+  return device;
 }
 
 OptimizerOptions optimizer_options(const OptimizerSection& section) {

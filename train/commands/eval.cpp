@@ -9,7 +9,6 @@
 #include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/datasets/recipe_datasets.h"
-#include "train/device/device_of_rank.h"
 #include "train/evaluate/evaluate.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
@@ -63,8 +62,7 @@ void run(const EvalArguments& options, const Launch& launch) {
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
   want_same_inputs(world, recipe, RecipeUse::evaluate);
-  const RunRanks ranks(world, recipe.distributed, settings,
-                       device_of_rank(chosen, world, recipe.share_device));
+  const RunRanks ranks(world, recipe.distributed, settings, recipe_device(recipe, chosen, world));
   const std::filesystem::path& folder = recipe.model->path;
   const LoadedModel loaded = load_model(folder, recipe.model->dtype, ranks.place_for(read_hf_config(folder)));
   loaded.parallel->data().spread_values();

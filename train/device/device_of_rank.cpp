@@ -39,6 +39,7 @@ Device device_of_rank(Device chosen, const World& world, bool shared) {
     if (!chosen.is_cuda()) return;
     device = Device::cuda_number(device_index(world.local_rank(), cuda::device_count()));
     cuda::use_device(device.index);
+    cuda::time_zones(false);  // ranges for profilers
     const cuda::DeviceDescription described = cuda::describe_device();
     own = {world.node(), described.uuid, cat(device, ", ", described.name, ", ", described.uuid)};
   });

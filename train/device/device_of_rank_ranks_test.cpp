@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "core/cuda/runtime.h"
+#include "tests/support/devices.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 #include "train/device/device_of_rank.h"
@@ -10,10 +11,7 @@ using namespace nemocube::testing;
 
 TEST_CASE("device: each rank of a node has a CUDA device of its own, or shares one on request" *
           doctest::test_suite("cuda")) {
-  if (!cuda::unavailable().empty()) {
-    MESSAGE("CUDA devices of several ranks were not tried: ", cuda::unavailable());
-    return;
-  }
+  if (!has_cuda()) return;
   const World& world = test_world();
   const int visible = cuda::device_count();
   const Device wanted = Device::cuda_number(world.local_rank() % visible);

@@ -4,9 +4,10 @@
 
 #include <vector>
 
-#include "core/cuda/module.h"
+#include "tests/support/devices.h"
 
 using namespace nemocube;
+using namespace nemocube::testing;
 
 TEST_CASE("device: ranks of a node take the visible devices in turn") {
   CHECK(device_index(0, 4) == 0);
@@ -42,10 +43,7 @@ TEST_CASE("device: of a single rank") {
 }
 
 TEST_CASE("device: a single rank takes the first CUDA device" * doctest::test_suite("cuda")) {
-  if (!cuda::unavailable().empty()) {
-    MESSAGE("the first CUDA device was not tried: ", cuda::unavailable());
-    return;
-  }
+  if (!has_cuda()) return;
   const World world(Launch{});
   CHECK(device_of_rank(Device::cuda, world, false) == Device::cuda);
 }

@@ -83,6 +83,8 @@ void fields(auto& io, Like<DebugSection> auto& s) {
       "allow_differing_instruction_sets", s.allow_differing_instruction_sets,
       "ranks on CPUs of several kinds, or with other numbers of threads, work together; the same command "
       "then gives other bits on other nodes (own)");
+  io.field("synchronise_launches", s.synchronise_launches,
+           "on cuda: wait after every launch, so that an error names its kernel; slow (own)");
 }
 
 void fields(auto& io, Like<LossSection> auto& s) {

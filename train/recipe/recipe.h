@@ -85,6 +85,7 @@ struct CheckpointSection {
 struct DebugSection {
   bool check_collectives = false;                 ///< CommOptions::check_collectives
   bool allow_differing_instruction_sets = false;  ///< Inputs::allow_differing_machines
+  bool synchronise_launches = false;              ///< cuda::synchronise_launches
 };
 
 enum class LossKind { masked, chunked, fused_linear };
