@@ -49,6 +49,7 @@ TEST_CASE("cuda: copies of windows, and between dtypes" * doctest::test_suite("c
   filled.narrow(-1, 12, 8).copy_from(device.narrow(-1, 12, 8));  // on the device
   CHECK_BITS(filled.narrow(-1, 3, 17), wide.narrow(-1, 3, 17));
   for (const double v : filled.narrow(-1, 0, 3).to_vector()) CHECK(v == 0);
+  for (const DType to : {DType::f64, DType::bf16}) CHECK_BITS(on_device.to(to), window.to(to));
   for (const DType from : {DType::f32, DType::f64, DType::bf16})
     for (const DType to : {DType::f32, DType::f64, DType::bf16}) {
       CAPTURE(from);

@@ -2,6 +2,7 @@
 #include <bit>
 #include <list>
 #include <mutex>
+#include <thread>
 
 #include "core/cuda/device.cuh"
 #include "core/cuda/streams.h"
@@ -22,9 +23,10 @@ struct Pool {
   std::list<FreeBlock> free;
   MemoryStats stats;
 
-  // When the process ends. Errors mean that CUDA has ended before.
+  // When the process ends. Errors mean that CUDA has ended before. A thread of its own waits, because the thread-local
+  // objects of this one are gone by now, and work that is still queued may run while it waits.
   ~Pool() {
-    static_cast<void>(cudaDeviceSynchronize());
+    std::thread([] { static_cast<void>(cudaDeviceSynchronize()); }).join();
     for (const FreeBlock& f : free) static_cast<void>(cudaFreeHost(f.block.data));
   }
 };
