@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/guard_device.h"
 #include "core/memory_limit.h"
+#include "core/planned_device.h"
 
 namespace nemocube {
 namespace {
@@ -249,6 +250,7 @@ Allocator& allocator(Device device) {
   static CpuAllocator* cpu = new CpuAllocator;  // never destroyed either
   if (device.is_cuda()) return cuda::device_allocator(device.index);
   if (device.is_guard()) return guard::device_allocator();
+  if (device.is_planned()) return planned::device_allocator();
   expect(device.is_host(), "there is no memory on ", device);
   return *cpu;
 }

@@ -12,6 +12,8 @@ std::string to_string(Device device) {
       return "meta";
     case Device::Kind::guard:
       return "guard";
+    case Device::Kind::planned:
+      return "planned";
   }
   return "?";
 }

@@ -90,6 +90,10 @@ class Kernel<cpu_function> {
         const guard::Opened opened;
         return cpu_function(std::forward<Parameters>(parameters)...);
       }
+      case Device::Kind::planned:
+        // Results are sizes that follow from shapes.
+        if constexpr (std::is_void_v<Result>) return;
+        [[fallthrough]];
       default:
         return cpu_function(std::forward<Parameters>(parameters)...);
     }

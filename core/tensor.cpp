@@ -292,12 +292,14 @@ void Tensor::copy_from(const Tensor& source) const {
   if (numel() == 0) return;
   if (device_.is_host() && !source.host_accessible()) count_host_wait();
   if (device_.is_cuda() || source.device_.is_cuda()) return cuda::copy(*this, source);
+  if (device_.is_planned()) return;
+  if (source.device_.is_planned()) return zero();
   const OpenedIf opened(device_.is_guard() || source.device_.is_guard());
   copy_on_host(*this, source);
 }
 
 void Tensor::fill(double value) const {
-  if (numel() == 0) return;
+  if (numel() == 0 || device_.is_planned()) return;
   if (device_.is_cuda()) return cuda::fill(*this, value);
   const OpenedIf opened(device_.is_guard());
   visit_any(dtype_, [&]<class T>(TypeTag<T>) {
@@ -306,7 +308,7 @@ void Tensor::fill(double value) const {
 }
 
 void Tensor::zero() const {
-  if (numel() == 0) return;
+  if (numel() == 0 || device_.is_planned()) return;
   if (device_.is_cuda()) return cuda::fill(*this, 0);
   const OpenedIf opened(device_.is_guard());
   const Tensor t = flat_rows(*this);

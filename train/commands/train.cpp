@@ -9,7 +9,6 @@
 #include "train/commands/commands.h"
 #include "train/commands/resume_command.h"
 #include "train/datasets/recipe_datasets.h"
-#include "train/device/device_of_rank.h"
 #include "train/run/run.h"
 
 namespace nemocube {
@@ -73,7 +72,7 @@ void run(TrainArguments options, const Launch& launch) {
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
     if (launch.rank > 0) return;
-    check_training(recipe, options.ranks.value_or(launch.size));
+    check_training(recipe, options.ranks.value_or(launch.size), chosen);
     std::cout << describe(recipe);
     return;
   }
@@ -81,7 +80,7 @@ void run(TrainArguments options, const Launch& launch) {
   RunResult result;
   {
     World world(launch, comm_options(recipe));
-    result = run_training(recipe, settings, world, device_of_rank(chosen, world, recipe.share_device));
+    result = run_training(recipe, settings, world, recipe_device(recipe, chosen, world));
   }
   if (launch.rank == 0) report(options, recipe, launch.size, result);
   // The shell's convention for a process that a signal ended, so that launchers know the run is not complete.

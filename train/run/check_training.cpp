@@ -43,7 +43,7 @@ class Problems {
 
 }  // namespace
 
-void check_training(const Recipe& recipe, std::int64_t ranks) {
+void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
   const ModelSection& section = *recipe.model;
   Problems problems;
   std::optional<NemotronHConfig> config;
@@ -79,9 +79,10 @@ void check_training(const Recipe& recipe, std::int64_t ranks) {
   problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
   problems.report();
   if (ranks > 1) log_info(plan.text);
-  const auto memory = memory_of_run(recipe, *model, loader->dataset(), plan);
-  log_info(memory_sentence(memory, plan));
-  if (const std::string warning = memory_warning(recipe, memory, model->dtype(), plan); !warning.empty())
+  const auto memory = memory_of_run(recipe, *model, loader->dataset(), plan, device);
+  log_info(memory_sentence(memory, plan, device));
+  if (const std::string warning = memory_warning(recipe, memory, model->dtype(), plan, device);
+      !warning.empty())
     log_warning(warning);
 }
 

@@ -10,12 +10,14 @@
 #include <fstream>
 
 #include "core/allocator.h"
+#include "core/cuda/runtime.h"
 #include "core/memory_limit.h"
 #include "data/hf/hf_config.h"
 #include "ops/matmul/matmul_cpu.h"
 #include "train/build/from_recipe.h"
 #include "train/build/run_batches.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/memory/planned_step.h"
 #include "train/plan/planned_load.h"
 #include "train/plan/run_plan.h"
 #include "train/ranks/plan_model.h"
@@ -76,6 +78,22 @@ std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& conf
   return of_kind * kinds + (passes > most / std::max<std::int64_t>(of_pass, 1) ? most : passes * of_pass);
 }
 
+// Of a device's memory: what the driver takes for a process that has loaded kernels (measured by others on H100s: 0.4 to
+// 0.6 GB), and the workspace of products (ops/matmul/matmul.cu).
+constexpr std::int64_t cuda_context_bytes = 500'000'000, cuda_workspace_bytes = std::int64_t{32} << 20;
+
+PlannedSteps planned_steps(const Recipe& recipe, const StepLoad& load) {
+  PlannedSteps steps{.dtype = load.dtype,
+                     .optimizer = optimizer_options(*recipe.optimizer),
+                     .microbatch = load.microbatch,
+                     .microbatches = load.microbatches,
+                     .activation_checkpointing = load.checkpointing,
+                     .router_losses = load.router_losses};
+  if (recipe.loss.kind == LossKind::chunked) steps.loss_chunk_rows = recipe.loss.chunk_len;
+  steps.options.kernels = &recipe.kernels;
+  return steps;
+}
+
 /// What generating answers holds beside the state of the run.
 std::int64_t answering_memory(const Recipe& recipe, const NemotronH& model, const RunBatches& batches,
                               const ParallelPlan& plan) {
@@ -112,7 +130,7 @@ std::string advice(const Recipe& recipe, DType dtype, const RankPlan& plan) {
 }  // namespace
 
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
-                                      const RankPlan& ranks) {
+                                      const RankPlan& ranks, Device device) {
   const LoaderOptions options = loader_options(recipe, 0, ranks.dp);
   const std::int64_t rows = options.batch_size * ranks.dp;
   const std::int64_t of_epoch = std::max<std::int64_t>(1, (dataset.size() + rows - 1) / rows);
@@ -133,6 +151,15 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
     auto own = run.memory(static_cast<int>(stage * ranks.grid.ranks_of_stage()));
     if (total_bytes(own) > total_bytes(items)) items = std::move(own);
   }
+  if (device.is_cuda()) {
+    if (ranks.grid.ranks() == 1)
+      items.back().bytes =
+          std::max<std::int64_t>(0, planned_peak_bytes(model.config(), planned_steps(recipe, load)) -
+                                        total_bytes(items) + items.back().bytes);
+    items.push_back({"workspace of cuBLAS at most", cuda_workspace_bytes});
+    items.push_back({"CUDA's context and libraries about", cuda_context_bytes});
+    return items;
+  }
   if (recipe.evaluation.squad_metrics && !recipe.validation_datasets.empty())
     items.back().bytes = std::max(items.back().bytes, answering_memory(recipe, model, batches, plan));
   // A tensor may lie in a larger block that was free; with a twelfth of the activations the sum was enough in all
@@ -148,14 +175,22 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   return items;
 }
 
-std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan) {
+std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan, Device device) {
   return cat("training needs about ", bytes_text(total_bytes(items)), " of ",
-             memory_limit().counts_untouched ? "address space" : "memory",
+             device.is_cuda()                  ? "the device's memory"
+             : memory_limit().counts_untouched ? "address space"
+                                               : "memory",
              plan.grid.ranks() > 1 ? " on each rank" : "", ": ", describe(items));
 }
 
 std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& items, DType dtype,
-                           const RankPlan& plan) {
+                           const RankPlan& plan, Device device) {
+  if (device.is_cuda()) {
+    const cuda::DeviceDescription there = cuda::describe_device();
+    if (total_bytes(items) <= there.memory_bytes) return {};
+    return cat("that is more than there is: ", bytes_text(there.memory_bytes), " (", there.name, "). ",
+               advice(recipe, dtype, plan));
+  }
   const MemoryLimit limit = memory_limit();
   const std::string has = cat(bytes_text(limit.bytes), " (", limit.name, ")");
   const std::int64_t bytes = total_bytes(items), ranks = plan.grid.ranks();
@@ -169,13 +204,13 @@ std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& 
   return {};
 }
 
-std::string explain_memory(const Recipe& recipe, std::int64_t ranks) noexcept try {
+std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept try {
   const NemotronHConfig config = read_hf_config(recipe.model->path);
   const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
   const RankPlan plan = plan_ranks(recipe.distributed, ranks);
-  return cat(memory_sentence(memory_of_run(recipe, model, *dataset, plan), plan), ". ",
+  return cat(memory_sentence(memory_of_run(recipe, model, *dataset, plan, device), plan, device), ". ",
              advice(recipe, model.dtype(), plan));
 } catch (...) {
   return {};

@@ -9,23 +9,28 @@
 
 namespace nemocube {
 
-/// Peak memory of a rank of a run of this recipe, the one that needs most: state_memory(), activation_memory() of
-/// the largest microbatch of the run or of generated answers, blocks that the allocator keeps, products that oneDNN
-/// prepares, and what the process holds besides. The sum is an upper bound of the resident memory of the process (its
+/// Peak memory of a rank of a run of this recipe on `device`, the one that needs most.
+///
+/// On a CUDA device: state_memory(), what the largest microbatch of the run holds besides, which is counted by a step on
+/// Device::planned where one rank computes (planned_peak_bytes) and else activation_memory(), and what CUDA and its
+/// libraries take of the device's memory.
+///
+/// On the CPU: state_memory(), activation_memory() of the largest microbatch of the run or of generated answers, blocks
+/// that the allocator keeps, products that oneDNN prepares, and what the process holds besides. The sum is an upper bound of the resident memory of the process (its
 /// VmHWM), at most 15 % above it for runs of more than 300 MB; where a limit counts address space, it is one of that.
 /// `model` is whole and may consist of meta tensors in the dtype of the run. Throws Error as plan_model() does.
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
-                                      const RankPlan& ranks);
+                                      const RankPlan& ranks, Device device);
 
 /// One sentence: the sum, its items, and that activations are an estimate.
-std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan);
+std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan, Device device);
 
 /// What memory_sentence() lacks where the limit is lower than `items`: the limit, and what could be done that this
 /// recipe does not do yet; empty where the memory is enough.
 std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& items, DType dtype,
-                           const RankPlan& plan);
+                           const RankPlan& plan, Device device);
 
 /// memory_sentence() for a recipe alone, and what could be done that the recipe does not do yet; empty when the recipe's files cannot be read.
-std::string explain_memory(const Recipe& recipe, std::int64_t ranks) noexcept;
+std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept;
 
 }  // namespace nemocube

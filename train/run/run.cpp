@@ -168,10 +168,12 @@ class Run {
   void warn_before_memory_runs_out() const {
     const NemotronHConfig& config = loaded_.model->config();
     const NemotronH whole(config, loaded_.model->dtype(), Device::meta);
-    const auto memory = memory_of_run(recipe_, whole, loader_.dataset(), ranks_.plan());
-    const std::string warning = memory_warning(recipe_, memory, whole.dtype(), ranks_.plan());
+    const auto memory =
+        memory_of_run(recipe_, whole, loader_.dataset(), ranks_.plan(), loaded_.model->device());
+    const std::string warning =
+        memory_warning(recipe_, memory, whole.dtype(), ranks_.plan(), loaded_.model->device());
     if (warning.empty()) return;
-    log_info(memory_sentence(memory, ranks_.plan()));
+    log_info(memory_sentence(memory, ranks_.plan(), loaded_.model->device()));
     log_warning(warning);
   }
 
@@ -393,7 +395,7 @@ RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, W
   try {
     return Run(recipe, settings, world, device).train();
   } catch (const OutOfMemory& e) {
-    const std::string need = explain_memory(recipe, world.size());
+    const std::string need = explain_memory(recipe, world.size(), device);
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));
   }
 }

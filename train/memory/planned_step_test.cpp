@@ -1,0 +1,74 @@
+#include "train/memory/planned_step.h"
+
+#include <doctest/doctest.h>
+
+#include "core/allocator.h"
+#include "model/test_models.h"
+#include "tests/support/devices.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+NemotronHConfig config_of(const char* pattern) {
+  NemotronHConfig c = tiny_config(pattern);
+  c.vocab_size = 300;
+  c.hidden_size = 64;
+  return c;
+}
+
+/// The same steps on a device.
+std::int64_t measured_peak_bytes(const NemotronHConfig& config, const PlannedSteps& steps, Device device) {
+  Allocator& memory = allocator(device);
+  const std::int64_t before = memory.stats().current_bytes;
+  memory.reset_peak();
+  NemotronH model(config, steps.dtype, device);
+  initialise(model, 1);
+  model.activation_checkpointing = steps.activation_checkpointing;
+  ParallelModel parallel(model);
+  Optimizer optimizer(model.parameters(), steps.optimizer);
+  const Tensor tokens = Tensor::zeros({steps.microbatch.tokens()}, DType::i64, Device::cpu);
+  const std::vector<TokenBatch> batches(static_cast<std::size_t>(steps.microbatches),
+                                        TokenBatch{tokens, tokens, steps.microbatch});
+  for (int step = 0; step < 2; ++step) train_step(parallel, optimizer, batches, steps.options);
+  return memory.stats().peak_bytes - before;
+}
+
+}  // namespace
+
+TEST_CASE("planned_step: the memory of a step grows with its rows, and checkpointing lowers it") {
+  const NemotronHConfig config = config_of("ME*-M");
+  PlannedSteps steps{.microbatch = Sequences::uniform(2, 64)};
+  const std::int64_t few = planned_peak_bytes(config, steps);
+  steps.microbatch = Sequences::uniform(2, 640);
+  const std::int64_t many = planned_peak_bytes(config, steps);
+  CHECK(few > 0);
+  CHECK(many > 2 * few);
+  steps.activation_checkpointing = true;
+  CHECK(planned_peak_bytes(config, steps) < many);
+  steps = {};  // its sequences keep tables
+  CHECK(allocator(Device::planned).stats().current_bytes == 0);
+}
+
+TEST_CASE("planned_step: within 5 % of what the same steps hold on cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool checkpointing : {false, true})
+      for (const char* pattern : {"ME*-M", "MM", "E"}) {
+        CAPTURE(dtype);
+        CAPTURE(checkpointing);
+        CAPTURE(pattern);
+        PlannedSteps steps{.dtype = dtype,
+                           .microbatch = Sequences::of_lengths(std::vector<std::int64_t>{150, 70, 36}),
+                           .microbatches = 2,
+                           .activation_checkpointing = checkpointing};
+        const auto planned = static_cast<double>(planned_peak_bytes(config_of(pattern), steps)),
+                   measured =
+                       static_cast<double>(measured_peak_bytes(config_of(pattern), steps, Device::cuda));
+        CAPTURE(planned);
+        CAPTURE(measured);
+        CHECK(planned / measured > 0.95);
+        CHECK(planned / measured < 1.05);
+      }
+}
