@@ -40,6 +40,9 @@ Zone& matmul_zone() {
 
 double matmul_flops() { return flop_counter().load(); }
 void reset_matmul_flops() { flop_counter().store(0); }
+void count_product(std::int64_t m, std::int64_t n, std::int64_t k) {
+  flop_counter().fetch_add(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+}
 
 void matmul_untimed(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
   const Sizes sizes = check_operands(c.to, a, transpose_a, b, transpose_b);
@@ -48,8 +51,7 @@ void matmul_untimed(const Output& c, const Tensor& a, bool transpose_a, const Te
     if (c.how == Into::set) c.to.zero();
     return;
   }
-  flop_counter().fetch_add(2.0 * static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
-                           static_cast<double>(sizes.k));
+  count_product(sizes.m, sizes.n, sizes.k);
   matmul_kernel(c, a, transpose_a, b, transpose_b);
 }
 

@@ -10,12 +10,13 @@ namespace nemocube {
 ///            op(b) [K, N], c [M, N]; sizes may be 0 (K = 0: c is set to zero, or left as it is)
 /// layout     last dimension contiguous, row stride free
 /// dtypes     a, b alike: f32, f64 or bf16; c the same, or f32 for bf16 operands
-/// arithmetic f32 sums for f32 and bf16 (oneDNN), f64 sums in the order of k for f64; c is rounded once, the
-///            old value of c included. Without bf16 instructions the operands are converted to f32.
+/// arithmetic f32 sums for f32 and bf16 (oneDNN; on CUDA cuBLAS, without TF32), f64 sums in the order of k for f64;
+///            c is rounded once, the old value of c included. Without bf16 instructions the operands are converted to f32.
 /// aliasing   c may not overlap a or b
 /// errors     Error for shapes or dtypes that do not fit
 /// threads    may be called from many threads; inside a parallel region it runs on the calling thread
-/// repeat     same build, machine, shapes, strides and thread count: same bits
+/// repeat     same build, machine, shapes, strides and thread count: same bits; on CUDA same build, cuBLAS, kind of device,
+///            shapes, strides and alignment
 void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
 
 /// matmul without its timer, for an operation that times a group of products in matmul_zone() itself.
@@ -26,5 +27,7 @@ Zone& matmul_zone();
 /// Floating-point operations of all products since the last reset, 2 M N K each.
 double matmul_flops();
 void reset_matmul_flops();
+/// Counts the operations of a product [m, k] [k, n] that another kernel forms.
+void count_product(std::int64_t m, std::int64_t n, std::int64_t k);
 
 }  // namespace nemocube

@@ -57,7 +57,12 @@ void add_case(std::vector<BenchCase>& cases, const char* variant, const Product&
 // The three products of a linear layer: y = x W^T, dx = dy W, dW += dy^T x.
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
   std::vector<BenchCase> cases;
-  const std::int64_t tokens = options.small ? 48 : 2048, divide = options.small ? 32 : 1;
+  const std::int64_t tokens = options.small      ? 48
+                              : options.emulated ? 256
+                                                 : 2048,
+                     divide = options.small      ? 32
+                              : options.emulated ? 4
+                                                 : 1;
   for (const auto& [full_in, full_out] : {std::pair<std::int64_t, std::int64_t>{512, 2704},
                                           {1024, 512},
                                           {512, 2048},
@@ -65,15 +70,15 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
                                           {512, 512},
                                           {512, 8192}}) {
     const std::int64_t in = full_in / divide, out = full_out / divide;
-    const DType dtype = options.dtype;
-    const Tensor x = normal({tokens, in}, dtype, "x"), w = normal({out, in}, dtype, "w");
-    const Tensor dy = normal({tokens, out}, dtype, "dy");
-    add_case(cases, "y = x W^T", {x, w, Tensor::zeros({tokens, out}, dtype, Device::cpu), false, true},
-             Into::set);
-    add_case(cases, "dx = dy W", {dy, w, Tensor::zeros({tokens, in}, dtype, Device::cpu), false, false},
-             Into::set);
-    add_case(cases, "dW += dy^T x",
-             {dy, x, Tensor::zeros({out, in}, accumulate_dtype(dtype), Device::cpu), true, false}, Into::add);
+    const Tensor x = normal(options, {tokens, in}, "x"), w = normal(options, {out, in}, "w");
+    const Tensor dy = normal(options, {tokens, out}, "dy");
+    const auto zeros = [&](std::int64_t rows, std::int64_t cols, DType dtype) {
+      return Tensor::zeros({rows, cols}, dtype, options.device);
+    };
+    add_case(cases, "y = x W^T", {x, w, zeros(tokens, out, options.dtype), false, true}, Into::set);
+    add_case(cases, "dx = dy W", {dy, w, zeros(tokens, in, options.dtype), false, false}, Into::set);
+    add_case(cases, "dW += dy^T x", {dy, x, zeros(out, in, accumulate_dtype(options.dtype)), true, false},
+             Into::add);
   }
   return cases;
 }

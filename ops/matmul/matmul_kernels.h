@@ -9,4 +9,11 @@ void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b,
 }
 inline const Kernel<cpu::matmul> matmul_kernel("matmul/product");
 
+namespace cuda {
+/// The product on CUDA where cuBLAS has none for the sizes, strides or alignment: slower, and for all of them.
+inline const Function<void(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b,
+                           bool transpose_b)>
+    tiled_product("matmul/tiled_product");
+}  // namespace cuda
+
 }  // namespace nemocube

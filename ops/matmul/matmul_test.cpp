@@ -3,12 +3,17 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <cmath>
+#include <limits>
 #include <thread>
 #include <vector>
 
+#include "core/cuda/streams.h"
 #include "core/parallel_for.h"
 #include "ops/matmul/matmul_cpu.h"
+#include "ops/matmul/matmul_kernels.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -47,12 +52,23 @@ constexpr Types all_types[] = {{DType::f32, DType::f32},
                                {DType::bf16, DType::f32}};
 
 // A [rows, cols] view with guard columns left and right of it.
-Tensor framed(std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t seed) {
-  return random_tensor({rows, cols + 7}, dtype, seed).narrow(-1, 3, cols);
+Tensor framed(std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t seed,
+              Device device = Device::cpu) {
+  return random_tensor({rows, cols + 7}, dtype, seed).to(device).narrow(-1, 3, cols);
 }
 
-void check_product(Types types, std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, Into how,
-                   bool strided) {
+/// Where products are formed, and by what.
+struct Place {
+  Device device = Device::cpu;
+  void (*product)(const Output&, const Tensor&, bool, const Tensor&, bool) = matmul;
+};
+void by_tiles(const Output& c, const Tensor& a, bool ta, const Tensor& b, bool tb) {
+  cuda::tiled_product(c, a, ta, b, tb);
+}
+
+void check_product(const Place& place, Types types, std::int64_t m, std::int64_t n, std::int64_t k, bool ta,
+                   bool tb, Into how, bool strided) {
+  CAPTURE(place.device);
   CAPTURE(types.operands);
   CAPTURE(types.result);
   CAPTURE(m);
@@ -63,56 +79,193 @@ void check_product(Types types, std::int64_t m, std::int64_t n, std::int64_t k, 
   CAPTURE(strided);
   CAPTURE(static_cast<int>(how));
   const auto make = [&](std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t seed) {
-    return strided ? framed(rows, cols, dtype, seed) : random_tensor({rows, cols}, dtype, seed);
+    return strided ? framed(rows, cols, dtype, seed, place.device)
+                   : random_tensor({rows, cols}, dtype, seed).to(place.device);
   };
   const Tensor a = ta ? make(k, m, types.operands, 1) : make(m, k, types.operands, 1);
   const Tensor b = tb ? make(n, k, types.operands, 2) : make(k, n, types.operands, 2);
-  const Tensor whole = random_tensor({m, n + 7}, types.result, 3);
-  const Tensor c = strided ? whole.narrow(-1, 3, n) : random_tensor({m, n}, types.result, 3);
+  const Tensor whole = random_tensor({m, n + 7}, types.result, 3).to(place.device);
+  const Tensor c = strided ? whole.narrow(-1, 3, n) : random_tensor({m, n}, types.result, 3).to(place.device);
   const Tensor before = whole.clone();
   const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, types.result, Device::cpu);
-  matmul({c, how}, a, ta, b, tb);
+  place.product({c, how}, a, ta, b, tb);
   CHECK_CLOSE(c, reference(a, ta, b, tb, start), product_tol(types.result, types.operands, k));
   CHECK_BITS(whole.narrow(-1, 0, 3), before.narrow(-1, 0, 3));
   CHECK_BITS(whole.narrow(-1, n + 3, 4), before.narrow(-1, n + 3, 4));
 }
 
-}  // namespace
-
-TEST_CASE("matmul: against the definition, all forms") {
-  for (const Types types : all_types)
-    for (const bool ta : {false, true})
-      for (const bool tb : {false, true})
-        for (const Into how : {Into::set, Into::add})
-          for (const bool strided : {false, true}) {
-            check_product(types, 17, 33, 64, ta, tb, how, strided);
-            check_product(types, 3, 1, 5, ta, tb, how, strided);
-            check_product(types, 70, 65, 131, ta, tb, how, strided);
-          }
+/// Calls fn(types, device) for each of the devices and all dtypes that it has.
+template <class Fn>
+void for_types(Fn&& fn) {
+  for (const Device device : test_devices("matmul"))
+    for (const Types types : all_types)
+      if (types.operands != DType::f64 || !device.is_cuda()) fn(types, device);
+}
+/// Calls fn(transpose_a, transpose_b, how, strided) for all forms of a product.
+template <class Fn>
+void for_forms(Fn&& fn) {
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true})
+      for (const Into how : {Into::set, Into::add})
+        for (const bool strided : {false, true}) fn(ta, tb, how, strided);
 }
 
-TEST_CASE("matmul: edge sizes") {
-  for (const Types types : all_types)
+}  // namespace
+
+TEST_CASE("matmul: against the definition, all forms" * doctest::test_suite("cuda")) {
+  for_types([](Types types, Device device) {
+    for_forms([&](bool ta, bool tb, Into how, bool strided) {
+      check_product({device}, types, 17, 33, 64, ta, tb, how, strided);
+      check_product({device}, types, 3, 1, 5, ta, tb, how, strided);
+      check_product({device}, types, 70, 65, 131, ta, tb, how, strided);
+    });
+  });
+}
+
+TEST_CASE("matmul: edge sizes" * doctest::test_suite("cuda")) {
+  for_types([](Types types, Device device) {
     for (const bool transposed : {false, true})
       for (const Into how : {Into::set, Into::add})
         for (const std::int64_t m : {0, 1, 2, 37})
           for (const std::int64_t n : {0, 1, 19})
             for (const std::int64_t k : {0, 1, 23})
-              check_product(types, m, n, k, transposed, !transposed, how, m % 2 == 1);
+              check_product({device}, types, m, n, k, transposed, !transposed, how, m % 2 == 1);
+  });
 }
 
-TEST_CASE("matmul: leading dimensions are rows") {
-  const Tensor a = random_tensor({2, 3, 5}, DType::f32, 1), b = random_tensor({5, 4}, DType::f32, 2);
-  const Tensor c = Tensor::empty({2, 3, 4}, DType::f32, Device::cpu),
-               flat = Tensor::empty({6, 4}, DType::f32, Device::cpu);
-  matmul({c, Into::set}, a, false, b, false);
-  matmul({flat, Into::set}, a.reshape({6, 5}), false, b, false);
-  CHECK_BITS(c.reshape({6, 4}), flat);
+TEST_CASE("matmul: the kernel for products that cuBLAS does not have, all forms" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const Place place{Device::cuda, by_tiles};
+  for (const Types types : all_types) {
+    if (types.operands == DType::f64) continue;
+    for_forms([&](bool ta, bool tb, Into how, bool strided) {
+      check_product(place, types, 3, 1, 5, ta, tb, how, strided);
+      // More than a tile in every direction; strided: no row is aligned.
+      check_product(place, types, 132, 68, 20, ta, tb, how, strided);
+    });
+    check_product(place, types, 5, 7, 33, false, true, Into::set, false);
+  }
 }
 
-TEST_CASE("matmul: long sums of bf16 keep f32 accuracy") {
-  check_product({DType::bf16, DType::f32}, 5, 6, 4099, true, false, Into::add, false);
-  check_product({DType::f32, DType::f32}, 5, 6, 4099, true, false, Into::set, false);
+TEST_CASE("matmul: every alignment of the operands on cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const auto window = [](std::int64_t rows, std::int64_t cols, std::int64_t start, std::int64_t stride,
+                         DType dtype, std::uint64_t seed) {
+    return random_tensor({rows, stride}, dtype, seed).to(Device::cuda).narrow(-1, start, cols);
+  };
+  for (const auto product : {matmul, by_tiles})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const std::int64_t start : {0, 1, 2, 4, 8})
+        for (const std::int64_t stride : {40, 41, 42, 44}) {
+          CAPTURE(dtype);
+          CAPTURE(start);
+          CAPTURE(stride);
+          const Tensor a = window(5, 19, start, stride, dtype, 1),
+                       b = window(19, 24, start, stride, dtype, 2);
+          const Tensor c = window(5, 24, start, stride, dtype, 3), start_c = c.clone();
+          product({c, Into::add}, a, false, b, false);
+          CHECK_CLOSE(c, reference(a, false, b, false, start_c), product_tol(dtype, dtype, 19));
+        }
+}
+
+TEST_CASE("matmul: bf16 is added to and rounded once" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("matmul"))
+    for (const auto product : {matmul, by_tiles}) {
+      if (product == by_tiles && !device.is_cuda()) continue;
+      // 256 + 1 + 1: a sum that is rounded to bf16 twice stays at 256.
+      const Tensor ones = Tensor::from(std::vector<float>{1, 1}, {1, 2}).to(DType::bf16).to(device);
+      const Tensor c = Tensor::from(std::vector<float>{256}, {1, 1}).to(DType::bf16).to(device);
+      product({c, Into::add}, ones, false, ones, true);
+      CHECK(c.to_vector().front() == 258);
+    }
+}
+
+TEST_CASE("matmul: what was there is not read unless it is added to; NaN and infinity pass" *
+          doctest::test_suite("cuda")) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Device device : test_devices("matmul"))
+    for (const auto product : {matmul, by_tiles}) {
+      if (product == by_tiles && !device.is_cuda()) continue;
+      const Tensor a = Tensor::from(std::vector<float>{1, 2, nan, 0, inf, 0}, {3, 2}).to(device);
+      const Tensor b = Tensor::from(std::vector<float>{3, 4}, {2, 1}).to(device);
+      const Tensor c = Tensor::from(std::vector<float>{nan, 1, 1}, {3, 1}).to(device);
+      product({c, Into::set}, a, false, b, false);
+      const auto got = c.to_vector();
+      CHECK(got[0] == 11);
+      CHECK(std::isnan(got[1]));
+      CHECK(got[2] == static_cast<double>(inf));
+    }
+}
+
+TEST_CASE("matmul: rows more than 2^31 elements apart on cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  // Rows are copied one by one, because the software GPU looks at all memory of a copy of several.
+  const auto far = [](const Tensor& t) {
+    const Tensor to = Tensor::empty({t.rows(), (std::int64_t{1} << 31) + 16}, t.dtype(), Device::cuda)
+                          .narrow(-1, 0, t.cols());
+    for (std::int64_t r = 0; r < t.rows(); ++r) to.narrow(0, r, 1).copy_from(t.narrow(0, r, 1));
+    return to;
+  };
+  const DType dtype = DType::bf16;
+  const Tensor a = random_tensor({2, 5}, dtype, 1), b = random_tensor({5, 3}, dtype, 2),
+               other = random_tensor({2, 3}, dtype, 3);
+  const Tensor zeros = Tensor::zeros({5, 3}, dtype, Device::cpu), c = far(zeros.narrow(0, 0, 2));
+  by_tiles({c, Into::set}, far(a), false, b.to(Device::cuda), false);
+  const Tensor want = reference(a, false, b, false, zeros.narrow(0, 0, 2));
+  for (const std::int64_t row : {0, 1})
+    CHECK_CLOSE(c.narrow(0, row, 1), want.narrow(0, row, 1), product_tol(dtype, dtype, 5));
+  const Tensor d = Tensor::empty({5, 3}, dtype, Device::cuda);
+  by_tiles({d, Into::set}, far(a), true, far(other), false);
+  CHECK_CLOSE(d, reference(a, true, other, false, zeros), product_tol(dtype, dtype, 2));
+}
+
+TEST_CASE("matmul: leading dimensions are rows" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("matmul")) {
+    const Tensor a = random_tensor({2, 3, 5}, DType::f32, 1).to(device),
+                 b = random_tensor({5, 4}, DType::f32, 2).to(device);
+    const Tensor c = Tensor::empty({2, 3, 4}, DType::f32, device),
+                 flat = Tensor::empty({6, 4}, DType::f32, device);
+    matmul({c, Into::set}, a, false, b, false);
+    matmul({flat, Into::set}, a.reshape({6, 5}), false, b, false);
+    CHECK_BITS(c.reshape({6, 4}), flat);
+  }
+}
+
+TEST_CASE("matmul: long sums of bf16 keep f32 accuracy" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("matmul")) {
+    check_product({device}, {DType::bf16, DType::f32}, 5, 6, 4099, true, false, Into::add, false);
+    check_product({device}, {DType::f32, DType::f32}, 5, 6, 4099, true, false, Into::set, false);
+  }
+}
+
+TEST_CASE("matmul: from several threads and on several streams of cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const Tensor a = random_tensor({61, 47}, DType::f32, 1).to(Device::cuda),
+               b = random_tensor({47, 53}, DType::f32, 2).to(Device::cuda);
+  const auto product = [&] {
+    const Tensor c = Tensor::empty({61, 53}, DType::f32, Device::cuda);
+    matmul({c, Into::set}, a, false, b, false);
+    return c;
+  };
+  const Tensor alone = product();
+  CHECK_BITS(product(), alone);
+  std::vector<Tensor> beside(4);
+  {
+    std::vector<std::jthread> workers;
+    for (Tensor& c : beside) workers.emplace_back([&c, &product] { c = product(); });
+  }
+  for (const Tensor& c : beside) CHECK_BITS(c, alone);
+  for (const cuda::Stream stream : {cuda::Stream::copies, cuda::Stream::communication}) {
+    cuda::wait_for_event(stream, cuda::record_event(cuda::Stream::compute));
+    Tensor c;
+    {
+      const cuda::OnStream on(stream);
+      c = product();
+    }
+    cuda::wait_for_event(cuda::Stream::compute, cuda::record_event(stream));
+    CHECK_BITS(c, alone);
+  }
 }
 
 TEST_CASE("matmul: bf16 by way of f32, for machines without bf16 products") {
@@ -282,7 +435,7 @@ TEST_CASE("matmul: weight gradients, which threads form in slices of rows") {
     for (const Types types : all_types)
       for (const Into how : {Into::set, Into::add})
         for (const std::int64_t rows : {255, 256, 257, 391, 530})
-          check_product(types, rows, 33, 21, true, false, how, rows % 2 == 0);
+          check_product({}, types, rows, 33, 21, true, false, how, rows % 2 == 0);
   }
   omp_set_num_threads(before);
 }
@@ -299,6 +452,13 @@ TEST_CASE("matmul: prepared products are kept, but not without bound") {
   CHECK(cpu::onednn_plans() <= cpu::most_onednn_plans);
   CHECK_CLOSE(c, reference(a, false, b, false, Tensor::zeros({1100, 2}, DType::f32, Device::cpu)),
               product_tol(DType::f32, DType::f32, 3));
+}
+
+TEST_CASE("matmul: f64 on cuda is an error" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const Tensor a = Tensor::zeros({2, 2}, DType::f64, Device::cuda);
+  CHECK_THROWS_WITH_AS(matmul({a, Into::set}, a, false, a, false),
+                       "matmul on cuda: want f32 or bf16, got f64", Error);
 }
 
 TEST_CASE("matmul: counts operations and time") {

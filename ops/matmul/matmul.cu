@@ -1,0 +1,181 @@
+#include <array>
+#include <bit>
+#include <map>
+#include <mutex>
+
+#include "core/cuda/cublas.cuh"
+#include "core/log.h"
+#include "ops/matmul/matmul_kernels.h"
+#include "ops/matmul/tiled_product.cuh"
+
+namespace nemocube::cuda {
+namespace {
+
+// cuBLAS knows matrices of columns. A tensor [rows, cols] is its matrix of `cols` rows, and it forms
+// c^T = op(b)^T op(a)^T: its first factor is b.
+
+// The rest of the distance between rows says nothing where there is at most one; cuBLAS wants the columns at least.
+std::int64_t step_of(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row_stride(); }
+
+// Of the memory where the tensor begins, up to the 256 bytes that cuBLAS asks for.
+std::uint32_t alignment_of(const Tensor& t) {
+  return std::uint32_t{1} << std::min(
+             8, std::countr_zero(static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(t.address()))));
+}
+
+cudaDataType type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+/// All that the choice of an algorithm depends on.
+using Key = std::array<std::int64_t, 14>;
+
+struct Plan {
+  cublasLtMatmulDescOpaque_t product{};
+  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
+  cublasLtMatmulHeuristicResult_t chosen{};
+  bool supported = false;
+};
+
+// No reduction in the output: its order is that of the blocks, or it rounds to bf16 more than once. Parts of a sum may be
+// added in f32 in the order of the parts.
+constexpr std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+constexpr std::uint64_t most_workspace = std::uint64_t{32} << 20;
+
+template <class T>
+void prefer(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+            T value) {
+  NEMOCUBE_CUBLAS(cublas().preference_set(&preference, attribute, &value, sizeof value));
+}
+
+void describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& t) {
+  NEMOCUBE_CUBLAS(cublas().layout_init(&layout, sizeof layout, type_of(t.dtype()),
+                                       static_cast<std::uint64_t>(t.cols()),
+                                       static_cast<std::uint64_t>(t.rows()), step_of(t)));
+}
+
+Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  const CublasLt& lt = cublas();
+  Plan plan;
+  NEMOCUBE_CUBLAS(lt.product_init(&plan.product, sizeof plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  const cublasOperation_t first = transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                          second = transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  NEMOCUBE_CUBLAS(lt.product_set(&plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+  NEMOCUBE_CUBLAS(lt.product_set(&plan.product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+  describe(plan.a, a);
+  describe(plan.b, b);
+  describe(plan.c, c);
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  NEMOCUBE_CUBLAS(lt.preference_init(&preference, sizeof preference));
+  prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+  prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace);
+  prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(b));
+  prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(a));
+  prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
+  prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(c));
+  int found = 0;
+  const cublasStatus_t status = lt.heuristic(lt.handle, &plan.product, &plan.b, &plan.a, &plan.c, &plan.c,
+                                             &preference, 1, &plan.chosen, &found);
+  plan.supported = status == CUBLAS_STATUS_SUCCESS && found > 0 && plan.chosen.state == CUBLAS_STATUS_SUCCESS;
+  log_debug("cuBLAS: new product ", a.dtype(), " -> ", c.dtype(), ", m=", c.rows(), " n=", c.cols(),
+            " k=", transpose_a ? a.rows() : a.cols(),
+            plan.supported ? "" : ": not supported: ", plan.supported ? "" : lt.status_string(status));
+  return plan;
+}
+
+/// Plans that were made, to be used again: asking cuBLAS takes longer than queueing a product. A plan that is dropped and
+/// made again is the same.
+class PlanCache {
+ public:
+  Plan find_or_make(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+    const auto is_bf16 = [](const Tensor& t) { return std::int64_t{t.dtype() == DType::bf16}; };
+    const Key key{c.rows(),   c.cols(),   a.rows(),        a.cols(),        step_of(c),
+                  step_of(a), step_of(b), alignment_of(c), alignment_of(a), alignment_of(b),
+                  is_bf16(c), is_bf16(a), transpose_a,     transpose_b};
+    const std::lock_guard lock(mutex_);
+    if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+    if (plans_.size() >= most_plans) plans_.clear();
+    return plans_.emplace(key, make_plan(c, a, transpose_a, b, transpose_b)).first->second;
+  }
+
+ private:
+  static constexpr std::size_t most_plans = 4096;
+  std::mutex mutex_;
+  std::map<Key, Plan> plans_;
+};
+
+PlanCache& plan_cache() {
+  static auto* cache = new PlanCache;  // never destroyed: products may run until the process ends
+  return *cache;
+}
+
+template <class T, class Out>
+struct Product {
+  Rows<Out> c;
+  Rows<const T> a, b;
+  std::int64_t m, n, k;
+  bool add, aligned;
+};
+
+template <class T, class Out, bool transpose_a, bool transpose_b>
+__global__ void __launch_bounds__(FmaTiles::threads) tiled_product_kernel(const Product<T, Out> p) {
+  extern __shared__ __align__(16) char shared[];
+  const std::int64_t across = (p.n + FmaTiles::cols - 1) / FmaTiles::cols;
+  const std::int64_t row = blockIdx.x / across * FmaTiles::rows,
+                     column = blockIdx.x % across * FmaTiles::cols;
+  const TileFactor<T> a{transpose_a ? p.a.start + row : p.a.row(row), p.a.stride, p.m - row, p.aligned},
+      b{transpose_b ? p.b.row(column) : p.b.start + column, p.b.stride, p.n - column, p.aligned};
+  const TileResult<Out> c{{p.c.row(row) + column, p.c.stride}, p.m - row, p.n - column, p.add, p.aligned};
+  FmaTiles::form<!transpose_a, transpose_b>(shared, a, b, p.k, c);
+}
+
+template <class T, class Out, bool transpose_a, bool transpose_b>
+void launch_tiled(const Output& c, const Tensor& a, const Tensor& b) {
+  const std::int64_t m = c.to.rows(), n = c.to.cols();
+  const Product<T, Out> p{.c = rows_of<Out>(c.to),
+                          .a = const_rows_of<T>(a),
+                          .b = const_rows_of<T>(b),
+                          .m = m,
+                          .n = n,
+                          .k = transpose_a ? a.rows() : a.cols(),
+                          .add = c.how == Into::add,
+                          .aligned = packs_aligned(c.to, a, b)};
+  launch_shared("tiled product", tiled_product_kernel<T, Out, transpose_a, transpose_b>,
+                blocks_for(tiles_of<FmaTiles>(m, n), 1), FmaTiles::threads, FmaTiles::shared_bytes, p);
+}
+
+template <class T, class Out>
+void tiled_of(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  if (transpose_a)
+    transpose_b ? launch_tiled<T, Out, true, true>(c, a, b) : launch_tiled<T, Out, true, false>(c, a, b);
+  else
+    transpose_b ? launch_tiled<T, Out, false, true>(c, a, b) : launch_tiled<T, Out, false, false>(c, a, b);
+}
+
+void by_tiles(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  visit_storage("matmul", a.dtype(), [&]<class T>(TypeTag<T>) {
+    if (c.to.dtype() == a.dtype())
+      tiled_of<T, T>(c, a, transpose_a, b, transpose_b);
+    else if constexpr (!std::is_same_v<T, float>)
+      tiled_of<T, float>(c, a, transpose_a, b, transpose_b);
+  });
+}
+
+void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  visit_storage("matmul", a.dtype(), [](auto) {});
+  Plan plan = plan_cache().find_or_make(c.to, a, transpose_a, b, transpose_b);
+  if (!plan.supported) return by_tiles(c, a, transpose_a, b, transpose_b);
+  const auto workspace_bytes = static_cast<std::int64_t>(plan.chosen.workspaceSize);
+  const Tensor workspace =
+      workspace_bytes > 0 ? Tensor::empty({workspace_bytes}, DType::u8, c.to.device()) : Tensor();
+  const float alpha = 1, beta = c.how == Into::add ? 1 : 0;
+  void* const to = c.to.address();
+  note_launch("matmul");
+  NEMOCUBE_CUBLAS(cublas().matmul(cublas().handle, &plan.product, &alpha, b.address(), &plan.b, a.address(),
+                                  &plan.a, &beta, to, &plan.c, to, &plan.c, &plan.chosen.algo,
+                                  workspace ? workspace.address() : nullptr, plan.chosen.workspaceSize,
+                                  stream()));
+}
+
+const Provide provided[] = {{matmul_kernel, product}, {tiled_product, by_tiles}};
+
+}  // namespace
+}  // namespace nemocube::cuda
