@@ -1,7 +1,6 @@
-#include "core/cuda/device.cuh"
-#include "core/cuda/pack.cuh"
-#include "core/cuda/rows.cuh"
+#include "core/cuda/elementwise.cuh"
 #include "ops/reduce_kernels.h"
+#include "ops/segments.h"
 
 namespace nemocube::cuda {
 namespace {
@@ -34,7 +33,47 @@ void sum(const Output& out, const Tensor& partial) {
   });
 }
 
-const Provide provided(sum_segments_kernel, sum);
+// A thread adds up the rows of a segment, in their order, for N neighbouring columns.
+template <class T, int N>
+__global__ void segment_sums_kernel(RowBlocks grid, Rows<float> partial, Rows<const T> x, std::int64_t rows) {
+  for_own_pack<N>(grid, [&](std::int64_t segment, std::int64_t c, std::int64_t count) {
+    const std::int64_t first = segment * segment_rows;
+    const int height = static_cast<int>(rows - first < segment_rows ? rows - first : segment_rows);
+    const T* from = x.row(first) + c;
+    float sums[N] = {};
+#pragma unroll 8
+    for (int r = 0; r < height; ++r, from += x.stride) {
+      float v[N];
+      Pack<T, N>::load(from, count).read(v);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[i] += v[i];
+    }
+    constexpr int part = N < 4 ? N : 4;
+#pragma unroll
+    for (int i = 0; i < N; i += part) {
+      float v[part];
+#pragma unroll
+      for (int j = 0; j < part; ++j) v[j] = sums[i + j];
+      if (i < count) Pack<float, part>::of(v).store(partial.row(segment) + c + i, count - i);
+    }
+  });
+}
+
+template <class T, int N>
+void sum_packs(const Tensor& partial, const Tensor& x) {
+  const Rows<T> rows = rows_of<T>(x);
+  launch_elementwise<N>("sums of segments of rows", segment_sums_kernel<T, N>, segments_of(x.rows()),
+                        x.cols(), rows_of<float>(partial), Rows<const T>{rows.start, rows.stride}, x.rows());
+}
+
+void segment_rows_sums(const Tensor& partial, const Tensor& x) {
+  if (x.numel() == 0) return;
+  visit_storage("segment_sums", x.dtype(), [&]<class T>(TypeTag<T>) {
+    rows_aligned(partial, x) ? sum_packs<T, whole_pack<T>>(partial, x) : sum_packs<T, 1>(partial, x);
+  });
+}
+
+const Provide provided[] = {{sum_segments_kernel, sum}, {segment_sums, segment_rows_sums}};
 
 }  // namespace
 }  // namespace nemocube::cuda

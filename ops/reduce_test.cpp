@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "ops/reduce_kernels.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -66,24 +68,56 @@ TEST_CASE("sum_rows: the stated order, bit for bit, for any number of threads, s
       }
 }
 
-TEST_CASE("sum_rows: the columns of a wider tensor") {
-  const Tensor wide = random_tensor({130, 9}, DType::f32, 7), part = wide.narrow(-1, 2, 4);
-  const Tensor got = Tensor::empty({4}, DType::f32, Device::cpu),
-               want = Tensor::empty({4}, DType::f32, Device::cpu);
-  sum_rows({got, Into::set}, part);
-  sum_rows({want, Into::set}, part.as_contiguous());
-  CHECK_BITS(got, want);
+TEST_CASE("sum_rows: on cuda the sums of segments have the CPU's bits, for every alignment" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t rows : {0, 1, 64, 65, 1100})
+      for (const auto& [start, cols] :
+           {std::pair<std::int64_t, std::int64_t>{0, 1}, {0, 24}, {8, 21}, {1, 24}, {3, 0}}) {
+        CAPTURE(dtype);
+        CAPTURE(rows);
+        CAPTURE(start);
+        CAPTURE(cols);
+        const Tensor x = random_tensor({rows, 32}, dtype, 5);
+        const Tensor part = x.narrow(-1, start, cols), own_part = x.to(Device::cuda).narrow(-1, start, cols);
+        const Tensor want = Tensor::empty({segments_of(rows), cols}, DType::f32, Device::cpu),
+                     got = Tensor::empty({segments_of(rows), cols}, DType::f32, Device::cuda);
+        segment_sums(want, part);
+        segment_sums(got, own_part);
+        CHECK_BITS(got, want);
+        const Tensor start_sum = random_tensor({cols}, DType::f32, 6), sum = start_sum.to(Device::cuda);
+        auto total = start_sum.to_vector();
+        const auto values = part.to_vector();
+        for (std::size_t i = 0; i < values.size(); ++i) total[i % total.size()] += values[i];
+        sum_rows({sum, Into::add}, own_part);
+        CHECK_CLOSE(sum, Tensor::from(total, {cols}), sum_tol(DType::f32, rows + 1));
+      }
 }
 
-TEST_CASE("sum_segments: any contiguous shape, rounded once to a narrower dtype") {
-  const Tensor partial = Tensor::from(std::vector<float>{1, 2, 3, 4, 0x1p-9f, 0, 0x1p-9f, 0}, {2, 4});
-  const Tensor got = Tensor::empty({2, 2}, DType::bf16, Device::cpu);
-  sum_segments({got, Into::set}, partial);
-  CHECK_BITS(got, Tensor::from(std::vector<double>{1, 2, 3, 4}, {2, 2}).to(DType::bf16));
-  sum_segments({got, Into::add}, partial);
-  CHECK_BITS(got, Tensor::from(std::vector<double>{2, 4, 6, 8}, {2, 2}).to(DType::bf16));
-  CHECK_THROWS_AS(sum_segments({Tensor::empty({3}, DType::f32, Device::cpu), Into::set}, partial),
-                  std::logic_error);
+TEST_CASE("sum_rows: the columns of a wider tensor" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("reduce")) {
+    const Tensor wide = random_tensor({130, 9}, DType::f32, 7).to(device), part = wide.narrow(-1, 2, 4);
+    const Tensor got = Tensor::empty({4}, DType::f32, device), want = Tensor::empty({4}, DType::f32, device);
+    sum_rows({got, Into::set}, part);
+    sum_rows({want, Into::set}, part.as_contiguous());
+    CHECK_BITS(got, want);
+  }
+}
+
+TEST_CASE("sum_segments: any contiguous shape, rounded once to a narrower dtype" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("reduce")) {
+    const Tensor partial =
+        Tensor::from(std::vector<float>{1, 2, 3, 4, 0x1p-9f, 0, 0x1p-9f, 0}, {2, 4}).to(device);
+    const Tensor got = Tensor::empty({2, 2}, DType::bf16, device);
+    sum_segments({got, Into::set}, partial);
+    CHECK_BITS(got.to(Device::cpu), Tensor::from(std::vector<double>{1, 2, 3, 4}, {2, 2}).to(DType::bf16));
+    sum_segments({got, Into::add}, partial);
+    CHECK_BITS(got.to(Device::cpu), Tensor::from(std::vector<double>{2, 4, 6, 8}, {2, 2}).to(DType::bf16));
+    CHECK_THROWS_AS(sum_segments({Tensor::empty({3}, DType::f32, device), Into::set}, partial),
+                    std::logic_error);
+  }
 }
 
 TEST_CASE("for_segments: every row once, in segments of a fixed length") {

@@ -50,11 +50,16 @@ bool check_gradients(const Tensor& dx, const Tensor& dweight, const Tensor& dy, 
 }
 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
-  const std::int64_t tokens = options.small ? 48 : 2048, in = options.small ? 24 : 512;
-  const std::int64_t out = options.small ? 40 : 2048;
+  const std::int64_t tokens = options.small      ? 48
+                              : options.emulated ? 512
+                                                 : 2048,
+                     in = options.small      ? 24
+                          : options.emulated ? 128
+                                             : 512;
+  const std::int64_t out = options.small ? 40 : options.emulated ? 1024 : 2048;
   const DType dtype = options.dtype;
-  const Tensor x = normal({tokens, in}, dtype, "x"), weight = normal({out, in}, dtype, "weight");
-  const Tensor bias = normal({out}, dtype, "bias"), dy = normal({tokens, out}, dtype, "dy");
+  const Tensor x = normal(options, {tokens, in}, "x"), weight = normal(options, {out, in}, "weight");
+  const Tensor bias = normal(options, {out}, "bias"), dy = normal(options, {tokens, out}, "dy");
   const Var leaf = Var::leaf(weight), leaf_bias = Var::leaf(bias);
 
   BenchCase forward;

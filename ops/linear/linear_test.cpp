@@ -6,6 +6,7 @@
 
 #include "ops/matmul/matmul.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -80,22 +81,23 @@ TEST_CASE("linear: a weight that is computed, and one used twice") {
   CHECK_GRADIENTS(shared, {f64({4, 3}, 1), f64({3, 3}, 2)});
 }
 
-TEST_CASE("linear: f32 and bf16 against f64") {
-  for (const DType dtype : {DType::f32, DType::bf16})
+TEST_CASE("linear: f32 and bf16 against f64" * doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("linear"), [](Device device, DType dtype) {
+    if (dtype == DType::f64) return;
     for (const std::int64_t rows : {0, 1, 37})
       for (const std::int64_t in : {0, 1, 67})
         for (const std::int64_t out : {0, 1, 41})
           for (const bool with_bias : {false, true}) {
-            CAPTURE(dtype);
             CAPTURE(rows);
             CAPTURE(in);
             CAPTURE(out);
-            const Tensor x = random_tensor({rows, in + 5}, dtype, 1).narrow(-1, 2, in);
-            const Tensor weight = random_tensor({out, in}, dtype, 2);
-            const Tensor bias = with_bias ? random_tensor({out}, dtype, 3) : Tensor();
-            const Tensor dy = random_tensor({rows, out}, dtype, 4);
-            const Result want = reference(x, weight, bias, dy);
-            const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, Device::cpu, false)),
+            const Tensor x = random_tensor({rows, in + 5}, dtype, 1).to(device).narrow(-1, 2, in);
+            const Tensor weight = random_tensor({out, in}, dtype, 2).to(device);
+            const Tensor bias = with_bias ? random_tensor({out}, dtype, 3).to(device) : Tensor();
+            const Tensor dy = random_tensor({rows, out}, dtype, 4).to(device);
+            const Result want = reference(x.to(Device::cpu), weight.to(Device::cpu),
+                                          with_bias ? bias.to(Device::cpu) : bias, dy.to(Device::cpu));
+            const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, device, false)),
                 vw = Var::leaf(weight);
             const Var vb = with_bias ? Var::leaf(bias) : Var();
             for (int pass = 1; pass <= 2; ++pass) {  // Into::set, then Into::add
@@ -118,28 +120,66 @@ TEST_CASE("linear: f32 and bf16 against f64") {
               if (with_bias) CHECK_CLOSE(vb.grad(), scaled(want.dbias), product_tol(DType::f32, 2 * rows));
             }
           }
+  });
 }
 
-TEST_CASE("linear: the bias is added before the rounding") {
-  // 256 + 1 + 1: if each partial sum were rounded to bf16, the sum would stay at 256.
-  const Tensor x = Tensor::from(std::vector<float>{1, 256}, {1, 2}).to(DType::bf16);
-  const Tensor w = Tensor::from(std::vector<float>{1, 1}, {1, 2}).to(DType::bf16);
-  const Tensor b = Tensor::from(std::vector<float>{1}, {1}).to(DType::bf16);
-  CHECK(linear_forward(x, w, b).to_vector().front() == 258);
+TEST_CASE("linear: add_bias, its gradients, and a bias of whole and of partial packs" *
+          doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("linear"), [](Device device, DType dtype) {
+    if (dtype == DType::f64) return;
+    for (const std::int64_t out : {1, 24, 43}) {
+      CAPTURE(out);
+      const Tensor x = random_tensor({70, out}, dtype, 1).to(device),
+                   bias = random_tensor({out}, dtype, 2).to(device),
+                   dy = random_tensor({70, out}, dtype, 3).to(device);
+      const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, device, false)), vb = Var::leaf(bias);
+      Tape tape;
+      Context ctx;
+      ctx.tape = &tape;
+      const Var y = add_bias(ctx, vx, vb);
+      tape.backward(y, dy);
+      auto want = x.to_vector();
+      const auto b = bias.to_vector(), g = dy.to_vector();
+      std::vector<double> sums(b.size());
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        want[i] += b[i % b.size()];
+        sums[i % b.size()] += g[i];
+      }
+      CHECK_CLOSE(y.value(), Tensor::from(want, x.shape()), product_tol(dtype, 1));
+      CHECK_BITS(vx.node()->grad(), dy);
+      CHECK_CLOSE(vb.grad(), Tensor::from(sums, {out}), product_tol(DType::f32, 70));
+    }
+  });
 }
 
-TEST_CASE("linear: computes no gradient that nobody wants") {
-  const Var x = random_tensor({8, 4}, DType::f32, 1);
-  const Var weight = Var::leaf(random_tensor({6, 4}, DType::f32, 2));
-  Tape tape;
-  Context ctx;
-  ctx.tape = &tape;
-  reset_matmul_flops();
-  const Var y = linear(ctx, x, weight);
-  tape.backward(y, random_tensor({8, 6}, DType::f32, 3));
-  CHECK(matmul_flops() == 2 * 2 * 8 * 4 * 6);
-  CHECK_FALSE(linear(ctx, x, weight.value()).needs_grad());
-  CHECK(tape.size() == 0);
+TEST_CASE("linear: the bias is added before the rounding" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("linear")) {
+    // 256 + 1 + 1: if each partial sum were rounded to bf16, the sum would stay at 256.
+    const auto values = [device](const std::vector<float>& v, const Shape& shape) {
+      return Tensor::from(v, shape).to(DType::bf16).to(device);
+    };
+    CHECK(linear_forward(values({1, 256}, {1, 2}), values({1, 1}, {1, 2}), values({1}, {1})).to_vector() ==
+          std::vector<double>{258});
+  }
+}
+
+TEST_CASE("linear: computes no gradient that nobody wants" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("linear")) {
+    const auto random = [device](const Shape& shape, std::uint64_t seed) {
+      return random_tensor(shape, DType::f32, seed).to(device);
+    };
+    const Var x = random({8, 4}, 1);
+    const Var weight = Var::leaf(random({6, 4}, 2));
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    reset_matmul_flops();
+    const Var y = linear(ctx, x, weight);
+    tape.backward(y, random({8, 6}, 3));
+    CHECK(matmul_flops() == 2 * 2 * 8 * 4 * 6);
+    CHECK_FALSE(linear(ctx, x, weight.value()).needs_grad());
+    CHECK(tape.size() == 0);
+  }
 }
 
 TEST_CASE("linear: errors") {
