@@ -12,6 +12,12 @@ void check_offsets(const Tensor& offsets, std::int64_t groups) {
   check_shape("grouped_linear: offsets", offsets, {groups + 1});
 }
 
+// The kernels of the CPU form their products by matmul, which counts them. For those of CUDA the host does not know how
+// many rows the groups have: all count.
+void count(const Tensor& rows, const Tensor& weight) {
+  if (rows.device().is_cuda()) count_product(rows.dim(0), weight.dim(1), weight.dim(2));
+}
+
 }  // namespace
 
 Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tensor& weight) {
@@ -23,6 +29,7 @@ Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tens
   const Tensor y = Tensor::empty({x.dim(0), weight.dim(1)}, x.dtype(), x.device());
   const ZoneTimer timer(matmul_zone());
   grouped_linear_forward_kernel(y, x, offsets, weight);
+  count(x, weight);
   return y;
 }
 
@@ -31,6 +38,7 @@ void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Ten
   check_offsets(offsets, weight.dim(0));
   const ZoneTimer timer(matmul_zone());
   grouped_linear_backward_input_kernel(dx, dy, offsets, weight);
+  count(dy, weight);
 }
 
 void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets,
@@ -38,6 +46,7 @@ void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, con
   check_offsets(offsets, dweight.to.dim(0));
   const ZoneTimer timer(matmul_zone());
   grouped_linear_backward_weight_kernel(dweight, dy, offsets, x);
+  count(dy, dweight.to);
 }
 
 Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight) {

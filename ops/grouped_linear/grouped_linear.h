@@ -6,8 +6,8 @@ namespace nemocube {
 /// One bias-free linear layer for each group of rows (the experts of a mixture):
 /// y[t] = W[e] x[t],  dx[t] = W[e]^T dy[t],  dW[e] = sum_t dy[t] x[t]^T,   offsets[e] <= t < offsets[e + 1]
 ///
-/// shapes     x [R, in], weight [E, out, in], y [R, out]; offsets [E + 1] i64, ascending from 0 to R.
-///            Groups may be empty; their dW is zero
+/// shapes     x [R, in], weight [E, out, in], y [R, out]; offsets [E + 1] i64, ascending from 0 to R; on CUDA they may end
+///            before R: y and dx of the rows from there on are left as they are. Groups may be empty; their dW is zero
 /// dtypes     x, weight, y alike: f32, f64 or bf16; sums in f32 (f64 for f64)
 /// layout     row stride of x free
 /// gradients  as for linear

@@ -40,7 +40,7 @@ bool check_y(const Tensor& y, const Tensor& x, const Offsets& offsets, const Ten
 bool check_dx(const Tensor& dx, const Tensor& dy, const Offsets& offsets, const Tensor& weight) {
   bool right = true;
   for_groups(offsets, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-    const Tensor want = Tensor::empty({n, dx.cols()}, dx.dtype(), Device::cpu);
+    const Tensor want = Tensor::empty({n, dx.cols()}, dx.dtype(), dx.device());
     linear_backward_input({want, Into::set}, dy.narrow(0, first, n), weight.select(e));
     right = right && bench::close(dx.narrow(0, first, n), want, dx.dtype() == DType::bf16 ? 0x1p-7 : 1e-4);
   });
@@ -50,27 +50,27 @@ bool check_dx(const Tensor& dx, const Tensor& dy, const Offsets& offsets, const 
 bool check_dweight(const Tensor& dweight, const Tensor& dy, const Offsets& offsets, const Tensor& x) {
   bool right = true;
   for_groups(offsets, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-    const Tensor want = Tensor::empty({dy.cols(), x.cols()}, dweight.dtype(), Device::cpu);
+    const Tensor want = Tensor::empty({dy.cols(), x.cols()}, dweight.dtype(), dweight.device());
     linear_backward_weight({want, Into::set}, dy.narrow(0, first, n), x.narrow(0, first, n));
     right = right && bench::close(dweight.select(e), want, 1e-4);
   });
   return right;
 }
 
-void add_cases(std::vector<BenchCase>& cases, const char* kind, const Offsets& offsets, std::int64_t columns,
-               DType dtype) {
+void add_cases(std::vector<BenchCase>& cases, const BenchOptions& options, const char* kind,
+               const Offsets& offsets, std::int64_t in, std::int64_t out) {
   const std::int64_t rows = offsets.back(), experts = static_cast<std::int64_t>(offsets.size()) - 1;
-  const Tensor x = normal({rows, columns}, dtype, "x"), dy = normal({rows, columns}, dtype, "dy");
-  const Tensor weight = normal({experts, columns, columns}, dtype, "weight");
-  const Tensor dx = Tensor::zeros({rows, columns}, dtype, Device::cpu);
-  const Tensor dweight = Tensor::zeros(weight.shape(), accumulate_dtype(dtype), Device::cpu);
-  const Tensor group_offsets = Tensor::from(offsets, {experts + 1});
+  const Tensor x = normal(options, {rows, in}, "x"), dy = normal(options, {rows, out}, "dy");
+  const Tensor weight = normal(options, {experts, out, in}, "weight");
+  const Tensor dx = Tensor::zeros({rows, in}, options.dtype, options.device);
+  const Tensor dweight = Tensor::zeros(weight.shape(), accumulate_dtype(options.dtype), options.device);
+  const Tensor group_offsets = Tensor::from(offsets, {experts + 1}).to(options.device);
   double used = 0;  // the part of the weights that belongs to experts with rows
   for_groups(offsets, [&](auto...) { used += 1 / static_cast<double>(experts); });
 
   BenchCase c;
-  c.shape = {{"experts", experts}, {"rows", rows}, {"in", columns}, {"out", columns}};
-  c.flops = 2.0 * static_cast<double>(rows * columns) * static_cast<double>(columns);
+  c.shape = {{"experts", experts}, {"rows", rows}, {"in", in}, {"out", out}};
+  c.flops = 2.0 * static_cast<double>(rows * in) * static_cast<double>(out);
   c.bytes = bytes_of(x, dy) + used * bytes_of(weight);  // y is as large as dy
   c.variant = cat("forward, ", kind, " rows");
   c.run = [=] { grouped_linear_forward(x, group_offsets, weight); };
@@ -94,15 +94,26 @@ void add_cases(std::vector<BenchCase>& cases, const char* kind, const Offsets& o
 }
 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
-  const std::int64_t mean = options.small ? 8 : 256, columns = options.small ? 16 : 512;
+  if (options.nano) {  // rows for each expert as of 8,192 tokens, 6 of 128 experts chosen
+    std::vector<BenchCase> cases;
+    add_cases(cases, options, "even", {0, 384}, 2688, 1856);
+    return cases;
+  }
+  const std::int64_t mean = options.small ? 8 : options.emulated ? 64 : 256;
+  const std::int64_t in = options.small      ? 16
+                          : options.emulated ? 128
+                                             : 512,
+                     out = options.small      ? 16
+                           : options.emulated ? 64
+                                              : 512;
   Offsets even{0}, uneven{0};
   for (std::int64_t e = 0; e < 16; ++e) {
     even.push_back(even.back() + mean);
     uneven.push_back(uneven.back() + mean * (e % 4) * 2 / 3 + e);  // 0, 2/3, 4/3 and 2 times the mean
   }
   std::vector<BenchCase> cases;
-  add_cases(cases, "even", even, columns, options.dtype);
-  add_cases(cases, "uneven", uneven, columns, options.dtype);
+  add_cases(cases, options, "even", even, in, out);
+  add_cases(cases, options, "uneven", uneven, in, out);
   return cases;
 }
 
