@@ -1,6 +1,7 @@
 #include "ops/permute/permute.h"
 
 #include <limits>
+#include <utility>
 
 #include "core/profile.h"
 #include "ops/permute/permute_kernels.h"
@@ -46,16 +47,16 @@ Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, R
   check_range("make_permutation", here, expert_count);
   check_row_numbers("make_permutation", experts.numel());
   const Device device = experts.device();
-  Permutation p;
-  p.offsets = Tensor::empty({here.size() + 1}, DType::i64, device);
-  expert_offsets(p.offsets, experts, expert_count, here);
-  if (here.size() == expert_count)
+  const Tensor offsets = Tensor::empty({here.size() + 1}, DType::i64, device);
+  if (here.size() == expert_count) {
     rows = experts.numel();
-  else if (!rows)
-    rows = p.offsets.select(here.size()).item<std::int64_t>();
-  p.source = Tensor::empty({*rows}, DType::i32, device);
-  p.slot = Tensor::empty(experts.shape(), DType::i32, device);
-  place_rows(p, experts, here);
+  } else if (!rows) {
+    expert_offsets(offsets, experts, expert_count, here);
+    rows = offsets.select(here.size()).item<std::int64_t>();
+  }
+  const Permutation p{offsets, Tensor::empty({*rows}, DType::i32, device),
+                      Tensor::empty(experts.shape(), DType::i32, device)};
+  order_rows(p, experts, expert_count, here);
   return p;
 }
 
@@ -119,16 +120,14 @@ Var unpermute(Context& ctx, const Var& rows, const Var& weights, const Permutati
       static Zone backward_zone("unpermute/backward");
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
-      if (const auto& node = rows.node()) {
-        const Output to = node->leaf() ? node->into() : Output{node->buffer(), Into::set};
-        spread_rows(to, dy, weights.value(), permutation);
-        if (!node->leaf()) node->add(to.to);
-      }
-      if (const auto& node = weights.node()) {
-        const Output to = node->leaf() ? node->into() : Output{node->buffer(), Into::set};
-        dot_rows(to, dy, rows.value(), permutation);
-        if (!node->leaf()) node->add(to.to);
-      }
+      const auto output = [](GradNode* node) {
+        if (!node) return Output{};
+        return node->leaf() ? node->into() : Output{node->buffer(), Into::set};
+      };
+      const Output drows = output(rows.node().get()), dweights = output(weights.node().get());
+      combine_rows_backward(drows, dweights, dy, rows.value(), weights.value(), permutation);
+      for (const auto& [node, to] : {std::pair{rows.node(), drows.to}, {weights.node(), dweights.to}})
+        if (node && !node->leaf()) node->add(to);
     });
   return y;
 }

@@ -26,19 +26,22 @@ bool sums_agree(const Run& run) {
 }
 
 std::vector<BenchCase> make_cases(const BenchOptions& o) {
-  const std::int64_t tokens = o.small ? 64 : 4096, choices = 6, experts = o.small ? 8 : 128,
-                     cols = o.small ? 32 : 2688, rows = tokens * choices;
+  const std::int64_t tokens = o.small      ? 64
+                              : o.emulated ? 128
+                                           : 4096,
+                     choices = 6, experts = o.small ? 8 : 128, cols = o.small ? 32 : 2688,
+                     rows = tokens * choices;
   auto run = std::make_shared<Run>();
   const DType acc = accumulate_dtype(o.dtype);
-  run->x = bench::normal({tokens, cols}, o.dtype, "x");
-  run->rows = bench::normal({rows, cols}, o.dtype, "rows");
-  run->weights = bench::normal({tokens, choices}, acc, "weights");
-  run->dy = bench::normal({tokens, cols}, o.dtype, "dy");
+  run->x = bench::normal(o, {tokens, cols}, "x");
+  run->rows = bench::normal(o, {rows, cols}, "rows");
+  run->weights = bench::normal({tokens, choices}, acc, "weights").to(o.device);
+  run->dy = bench::normal(o, {tokens, cols}, "dy");
   Tensor chosen = Tensor::empty({tokens, choices}, DType::i32, Device::cpu);
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < choices; ++j)
       chosen.row<std::int32_t>(t)[j] = static_cast<std::int32_t>((t * 37 + j * (1 + t % 5)) % experts);
-  run->permutation = make_permutation(chosen, experts);
+  run->permutation = make_permutation(chosen.to(o.device), experts);
 
   const BenchShape shape{{"tokens", tokens}, {"choices", choices}, {"experts", experts}, {"cols", cols}};
   const Permutation& p = run->permutation;

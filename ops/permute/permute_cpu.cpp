@@ -114,7 +114,8 @@ void expert_offsets(const Tensor& offsets, const Tensor& experts, std::int64_t e
   for (std::int64_t e = 0; e < here.size(); ++e) to[e + 1] += to[e];
 }
 
-void place_rows(const Permutation& p, const Tensor& experts, Range here) {
+void order_rows(const Permutation& p, const Tensor& experts, std::int64_t expert_count, Range here) {
+  expert_offsets(p.offsets, experts, expert_count, here);
   const auto* offsets = p.offsets.data<std::int64_t>();
   require(offsets[here.size()] == p.source.numel(), "make_permutation: want ", p.source.numel(),
           " rows, the experts have ", offsets[here.size()]);
@@ -179,17 +180,14 @@ void combine_rows(const Output& y, const Tensor& rows, const Tensor& weights, co
   });
 }
 
-void spread_rows(const Output& drows, const Tensor& dy, const Tensor& weights, const Permutation& p) {
-  if (drows.to.numel() == 0) return;
-  visit_float("spread_rows", dy.dtype(), [&]<class In>(TypeTag<In>) {
-    visit_dtype<In, acc_t<In>>("spread_rows", drows.to.dtype(),
-                               [&]<class Out>(TypeTag<Out>) { spread_as<Out, In>(drows, dy, weights, p); });
+void combine_rows_backward(const Output& drows, const Output& dweights, const Tensor& dy, const Tensor& rows,
+                           const Tensor& weights, const Permutation& p) {
+  visit_float("combine_rows_backward", dy.dtype(), [&]<class In>(TypeTag<In>) {
+    if (drows.to.defined() && drows.to.numel() > 0)
+      visit_dtype<In, acc_t<In>>("combine_rows_backward", drows.to.dtype(),
+                                 [&]<class Out>(TypeTag<Out>) { spread_as<Out, In>(drows, dy, weights, p); });
+    if (dweights.to.defined() && dweights.to.numel() > 0) dot_as<In>(dweights, dy, rows, p);
   });
-}
-
-void dot_rows(const Output& dweights, const Tensor& dy, const Tensor& rows, const Permutation& p) {
-  if (dweights.to.numel() == 0) return;
-  visit_float("dot_rows", dy.dtype(), [&]<class T>(TypeTag<T>) { dot_as<T>(dweights, dy, rows, p); });
 }
 
 }  // namespace nemocube::cpu

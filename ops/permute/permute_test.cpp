@@ -8,6 +8,7 @@
 
 #include "core/host_wait.h"
 #include "core/rng.h"
+#include "ops/permute/permute_kernels.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
@@ -67,6 +68,10 @@ Combined run_unpermute(const Tensor& rows, const Tensor& weights, const Permutat
   return {y.value(), r.grad(), w.grad()};
 }
 
+Var intermediate(const Tensor& t) {
+  return {t, std::make_shared<GradNode>(t.shape(), t.dtype(), t.device(), false)};
+}
+
 Tensor permute_grad(const Tensor& x, const Permutation& p, const Tensor& dy) {
   const Var in = Var::leaf(x);
   Tape tape;
@@ -77,7 +82,7 @@ Tensor permute_grad(const Tensor& x, const Permutation& p, const Tensor& dy) {
 
 }  // namespace
 
-TEST_CASE("permutation: worked example") {
+TEST_CASE("permutation: worked example" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices("permute")) {
     const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2}).to(device);
     const Permutation p = make_permutation(experts, 5);
@@ -87,7 +92,7 @@ TEST_CASE("permutation: worked example") {
   }
 }
 
-TEST_CASE("permutation: a bijection, stable, grouped by expert") {
+TEST_CASE("permutation: a bijection, stable, grouped by expert" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices("permute"))
     for (const std::int64_t tokens : {0, 1, 7, 127})
       for (const std::int64_t choices : {0, 1, 3}) {
@@ -118,7 +123,7 @@ TEST_CASE("permutation: a bijection, stable, grouped by expert") {
       }
 }
 
-TEST_CASE("permutation: some of the experts") {
+TEST_CASE("permutation: some of the experts" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices("permute")) {
     const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2}).to(device);
     const Permutation p = make_permutation(experts, 5, {1, 3});
@@ -134,7 +139,8 @@ TEST_CASE("permutation: some of the experts") {
   }
 }
 
-TEST_CASE("permutation: merged sources are in the order of experts, then of sources, then of rows") {
+TEST_CASE("permutation: merged sources are in the order of experts, then of sources, then of rows" *
+          doctest::test_suite("cuda")) {
   for (const Device device : test_devices("permute"))
     for (const std::int64_t sources : {0, 1, 3})
       for (const Range here : {Range{0, 5}, {1, 3}, {4, 5}, {2, 2}, {0, 0}}) {
@@ -187,7 +193,7 @@ TEST_CASE("permutation: the host reads a number of rows where some experts are e
   CHECK_THROWS_AS(make_permutation(experts, 6, {1, 4}, rows + 1), Error);
 }
 
-TEST_CASE("permutation: the inverse of one row for each token") {
+TEST_CASE("permutation: the inverse of one row for each token" * doctest::test_suite("cuda")) {
   for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
     for (const std::int64_t tokens : {0, 1, 97}) {
       const Permutation p = make_permutation(random_choices(tokens, 1, 5).to(device), 5), back = inverse(p);
@@ -202,7 +208,7 @@ TEST_CASE("permutation: the inverse of one row for each token") {
   });
 }
 
-TEST_CASE("permute: rows are exact copies and their gradients exact sums") {
+TEST_CASE("permute: rows are exact copies and their gradients exact sums" * doctest::test_suite("cuda")) {
   for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
     for (const std::int64_t tokens : {0, 1, 61})
       for (const std::int64_t cols : {0, 1, 31, 1031}) {
@@ -213,9 +219,10 @@ TEST_CASE("permute: rows are exact copies and their gradients exact sums") {
         Context ctx;
         const Var y = permute(ctx, x, p);
         CHECK(y.shape() == Shape{3 * tokens, cols});
-        const Tensor source = p.source.to(Device::cpu);
+        const Tensor source = p.source.to(Device::cpu), got = y.value().to(Device::cpu),
+                     from = x.to(Device::cpu);
         for (std::int64_t r = 0; r < 3 * tokens; ++r)
-          CHECK_BITS(y.value().select(r), x.select(source.data<std::int32_t>()[r]));
+          CHECK_BITS(got.select(r), from.select(source.data<std::int32_t>()[r]));
         const Tensor dy = small_ints({3 * tokens, cols}, dtype).to(device);
         Tensor ones = Tensor::empty({tokens, 3}, DType::f64, Device::cpu);
         ones.fill(1);
@@ -235,7 +242,7 @@ TEST_CASE("unpermute: with one choice and unit weights it undoes permute exactly
   }
 }
 
-TEST_CASE("unpermute: values and gradients against f64") {
+TEST_CASE("unpermute: values and gradients against f64" * doctest::test_suite("cuda")) {
   for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
     if (dtype == DType::f64) return;
     for (const std::int64_t tokens : {0, 1, 61})
@@ -321,47 +328,227 @@ TEST_CASE("permute, unpermute: choices without a row add nothing") {
        random_tensor({9, 37}, DType::f64, 6)});
 }
 
-TEST_CASE("permute, unpermute: strided inputs and gradient windows") {
-  const Permutation p = make_permutation(random_choices(8, 2, 4), 4);
-  const Tensor x = random_tensor({8, 12}, DType::f32, 1).narrow(1, 3, 5);
-  const Tensor drows = random_tensor({16, 11}, DType::f32, 2).narrow(1, 4, 5);
-  Context plain;
-  CHECK_BITS(permute(plain, x, p).value(), permute(plain, x.clone(), p).value());
-  CHECK_BITS(permute_grad(x, p, drows), permute_grad(x.clone(), p, drows.clone()));
-  const Tensor weights = random_tensor({8, 6}, DType::f32, 3).narrow(1, 1, 2);
-  const Combined strided = run_unpermute(drows, weights, p, x);
-  const Combined packed = run_unpermute(drows.clone(), weights.clone(), p, x.clone());
-  CHECK_BITS(strided.y, packed.y);
-  CHECK_BITS(strided.drows, packed.drows);
-  CHECK_BITS(strided.dweights, packed.dweights);
-
-  // x is a window of a wider intermediate: its gradient is written in place, the rest stays as it was.
-  const auto whole = std::make_shared<GradNode>(Shape{8, 12}, DType::f32, Device::cpu, false);
-  const auto other = std::make_shared<GradNode>(whole, Shape{8, 7}, 5);
-  const auto part = std::make_shared<GradNode>(whole, Shape{8, 5}, 0);
-  other->add(Tensor::zeros({8, 7}, DType::f32, Device::cpu));
-  Tape tape;
-  Context ctx{.tape = &tape};
-  tape.backward(permute(ctx, Var(x, part), p), drows);
-  const Tensor got = whole->grad();
-  CHECK_BITS(got.narrow(1, 0, 5), permute_grad(x, p, drows));
-  CHECK_BITS(got.narrow(1, 5, 7), Tensor::zeros({8, 7}, DType::f32, Device::cpu));
+TEST_CASE("permute, unpermute: choices without a row add nothing, on every device" *
+          doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
+    const Tensor experts = random_choices(9, 2, 6);
+    const Permutation here = make_permutation(experts.to(device), 6, {2, 4}), p = to_host(here);
+    const std::int64_t rows = p.source.numel();
+    CHECK(rows < 18);
+    const Tensor x = random_tensor({9, 37}, dtype, 1), r = random_tensor({rows, 37}, dtype, 2),
+                 weights = random_tensor({9, 2}, accumulate_dtype(dtype), 3);
+    const Combined got = run_unpermute(r.to(device), weights.to(device), here, x.to(device)),
+                   want = run_unpermute(r, weights, p, x);
+    CHECK_CLOSE(got.y, want.y, sum_tol(dtype, 2, 2));
+    CHECK_BITS(got.drows, want.drows);
+    CHECK_CLOSE(got.dweights, want.dweights, sum_tol(accumulate_dtype(dtype), 37, 2));
+    CHECK_BITS(permute_grad(x.to(device), here, r.to(device)), permute_grad(x, p, r));
+  });
 }
 
-TEST_CASE("permute, unpermute: intermediate bf16 gradients are rounded once") {
-  const Permutation p = make_permutation(random_choices(23, 3, 5), 5);
-  Tensor halves = Tensor::empty({23, 3}, DType::f32, Device::cpu);
-  halves.fill(0.5);
-  const Tensor x = small_ints({23, 19}, DType::bf16), dy = small_ints({23, 19}, DType::bf16);
-  const Var in(x, std::make_shared<GradNode>(x.shape(), DType::bf16, Device::cpu, false));
-  Tape tape;
-  Context ctx{.tape = &tape};
-  const Var y = unpermute(ctx, permute(ctx, in, p), halves, p);
-  tape.backward(y, dy);
-  // 3/2 times a small integer is exact in every format that occurs here.
-  Tensor want = dy.to(DType::f64);
-  for (std::int64_t i = 0; i < want.numel(); ++i) want.data<double>()[i] *= 1.5;
-  CHECK_BITS(in.node()->take(), want.to(DType::bf16));
+TEST_CASE("permute, unpermute: strided inputs and gradient windows" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("permute"))
+    for (const std::int64_t cols : {5, 8}) {  // 8: rows of the copies can be read by 16 bytes
+      CAPTURE(device);
+      CAPTURE(cols);
+      const Permutation p = make_permutation(random_choices(8, 2, 4).to(device), 4);
+      const Tensor x = random_tensor({8, 12}, DType::f32, 1).to(device).narrow(1, 3, cols);
+      const Tensor drows = random_tensor({16, 13}, DType::f32, 2).to(device).narrow(1, 4, cols);
+      Context plain;
+      CHECK_BITS(permute(plain, x, p).value(), permute(plain, x.clone(), p).value());
+      CHECK_BITS(permute_grad(x, p, drows), permute_grad(x.clone(), p, drows.clone()));
+      const Tensor weights = random_tensor({8, 6}, DType::f32, 3).to(device).narrow(1, 1, 2);
+      const Combined strided = run_unpermute(drows, weights, p, x);
+      const Combined packed = run_unpermute(drows.clone(), weights.clone(), p, x.clone());
+      CHECK_BITS(strided.y, packed.y);
+      CHECK_BITS(strided.drows, packed.drows);
+      CHECK_BITS(strided.dweights, packed.dweights);
+
+      // x is a window of a wider intermediate: its gradient is written in place, the rest stays as it was.
+      const std::int64_t rest = 12 - cols;
+      const auto whole = std::make_shared<GradNode>(Shape{8, 12}, DType::f32, device, false);
+      const auto other = std::make_shared<GradNode>(whole, Shape{8, rest}, cols);
+      const auto part = std::make_shared<GradNode>(whole, Shape{8, cols}, 0);
+      other->add(Tensor::zeros({8, rest}, DType::f32, device));
+      Tape tape;
+      Context ctx{.tape = &tape};
+      tape.backward(permute(ctx, Var(x, part), p), drows);
+      const Tensor got = whole->grad();
+      CHECK_BITS(got.narrow(1, 0, cols), permute_grad(x, p, drows));
+      CHECK_BITS(got.narrow(1, cols, rest), Tensor::zeros({8, rest}, DType::f32, Device::cpu));
+    }
+}
+
+TEST_CASE("permute, unpermute: intermediate bf16 gradients are rounded once" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("permute")) {
+    const Permutation p = make_permutation(random_choices(23, 3, 5).to(device), 5);
+    const Tensor halves = Tensor::empty({23, 3}, DType::f32, device);
+    halves.fill(0.5);
+    const Tensor x = small_ints({23, 19}, DType::bf16).to(device),
+                 dy = small_ints({23, 19}, DType::bf16).to(device);
+    const Var in(x, std::make_shared<GradNode>(x.shape(), DType::bf16, device, false));
+    Tape tape;
+    Context ctx{.tape = &tape};
+    const Var y = unpermute(ctx, permute(ctx, in, p), halves, p);
+    tape.backward(y, dy);
+    // 3/2 times a small integer is exact in every format that occurs here.
+    const Tensor want = small_ints({23, 19}, DType::bf16).to(DType::f64);
+    for (std::int64_t i = 0; i < want.numel(); ++i) want.data<double>()[i] *= 1.5;
+    CHECK_BITS(in.node()->take(), want.to(DType::bf16));
+  }
+}
+
+TEST_CASE("permutation: on cuda that of the CPU, for several blocks and many experts" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  struct Size {
+    std::int64_t tokens, choices, experts;
+    Range here;
+  };
+  // Blocks of 32768 choices, parts of at most 512 experts.
+  for (const Size& size : {Size{8192, 4, 128, {0, 128}},
+                           {8193, 4, 128, {0, 128}},
+                           {13001, 3, 7, {0, 7}},
+                           {13001, 3, 7, {2, 5}},
+                           {300, 3, 512, {0, 512}},
+                           {300, 3, 1300, {0, 1300}},
+                           {300, 3, 1300, {100, 1299}},
+                           {34000, 1, 700, {0, 700}}}) {
+    CAPTURE(size.tokens);
+    CAPTURE(size.experts);
+    CAPTURE(size.here.begin);
+    const Tensor experts = random_choices(size.tokens, size.choices, size.experts);
+    const Permutation got = make_permutation(experts.to(Device::cuda), size.experts, size.here),
+                      want = make_permutation(experts, size.experts, size.here);
+    CHECK_BITS(got.offsets, want.offsets);
+    CHECK_BITS(got.source, want.source);
+    CHECK_BITS(got.slot, want.slot);
+  }
+}
+
+TEST_CASE("permutation: on cuda with room for more rows, for fewer, and experts that there are not" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const Tensor experts = Tensor::from<std::int32_t>({2, 0, 0, 3, 2, 3}, {3, 2}).to(Device::cuda);
+  const Tensor x = random_tensor({3, 8}, DType::f32, 1), there = x.to(Device::cuda);
+  Context ctx;
+  const Permutation wide = make_permutation(experts, 5, {2, 4}, 6);
+  CHECK(wide.offsets.to_vector() == std::vector<double>{0, 2, 4});
+  CHECK(wide.source.to_vector() == std::vector<double>{0, 2, 1, 2, -1, -1});
+  CHECK(wide.slot.to_vector() == std::vector<double>{0, -1, -1, 2, 1, 3});
+  const Tensor rows = permute(ctx, there, wide).value();
+  CHECK_BITS(rows.select(2), x.select(1));
+  CHECK_BITS(rows.narrow(0, 4, 2), Tensor::zeros({2, 8}, DType::f32, Device::cpu));
+  const Permutation narrow = make_permutation(experts, 5, {2, 4}, 3);
+  CHECK(narrow.source.to_vector() == std::vector<double>{0, 2, 1});
+  CHECK(narrow.slot.to_vector() == std::vector<double>{0, -1, -1, 2, 1, -1});
+  const Tensor unknown = Tensor::from<std::int32_t>({-1, 7, 1}, {3, 1}).to(Device::cuda);
+  CHECK(make_permutation(unknown, 2).slot.to_vector() == std::vector<double>{-1, -1, 0});
+  const Tensor ends = Tensor::from<std::int64_t>({2, 5}, {1, 2}).to(Device::cuda);
+  CHECK(merge_by_expert(ends, {0, 2}, 7).slot.to_vector() == std::vector<double>{0, 1, 2, 3, 4, -1, -1});
+}
+
+TEST_CASE("permute, unpermute: on cuda the bits of the CPU but for dot products, for wide rows" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  // Columns beyond those that a block of 256 threads holds in registers; many choices; windows.
+  struct Size {
+    std::int64_t tokens, choices, start, cols;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Size& size :
+         {Size{3, 3, 0, 7000}, {2, 3, 8, 3104}, {2, 3, 3, 7001}, {5, 37, 0, 40}, {64, 2, 1, 3}}) {
+      CAPTURE(dtype);
+      CAPTURE(size.cols);
+      const std::int64_t rows = size.tokens * size.choices, width = size.cols + 16;
+      const Tensor experts = random_choices(size.tokens, size.choices, 90);
+      const Tensor x = random_tensor({size.tokens, width}, dtype, 1),
+                   r = random_tensor({rows, width}, dtype, 2),
+                   weights = random_tensor({size.tokens, size.choices}, DType::f32, 3);
+      const auto outcome = [&](Device device) {
+        const Permutation p = make_permutation(experts.to(device), 90);
+        const auto window = [&](const Tensor& t) { return t.to(device).narrow(-1, size.start, size.cols); };
+        const Combined c = run_unpermute(window(r), weights.to(device), p, window(x));
+        const Var in = intermediate(window(x)), out = intermediate(window(r));
+        Tape tape;
+        Context ctx{.tape = &tape};
+        // Twice, so that gradients are added.
+        const Var y = unpermute(ctx, out, weights.to(device), p),
+                  again = unpermute(ctx, out, weights.to(device), p);
+        tape.backward(std::vector{y, again, permute(ctx, in, p)},
+                      std::vector{window(x), window(x), window(r)});
+        return std::vector{c.y, c.drows, in.node()->grad(), out.node()->grad(), c.dweights};
+      };
+      const auto got = outcome(Device::cuda), again = outcome(Device::cuda), want = outcome(Device::cpu);
+      // The compiler of either may contract products and sums.
+      const Tol tol = sum_tol(dtype, size.choices, 2);
+      CHECK_CLOSE(got[0], want[0], tol);
+      CHECK_BITS(got[1], want[1]);
+      CHECK_BITS(got[2], want[2]);
+      CHECK_BITS(got[3], want[3]);
+      CHECK_CLOSE(got[4], want[4], sum_tol(DType::f32, size.cols, 2));
+      for (std::size_t i = 0; i < got.size(); ++i) CHECK_BITS(again[i], got[i]);
+    }
+}
+
+TEST_CASE("permute, unpermute: gradients of parameters are added on cuda as on the CPU" *
+          doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("permute"), [](Device device, DType dtype) {
+    const Permutation p = make_permutation(random_choices(9, 2, 5).to(device), 5);
+    const Tensor x = random_tensor({9, 16}, dtype, 1).to(device),
+                 r = random_tensor({18, 16}, dtype, 2).to(device),
+                 weights = random_tensor({9, 2}, accumulate_dtype(dtype), 3).to(device);
+    const Var a = Var::leaf(x), b = Var::leaf(r), w = Var::leaf(weights);
+    for (int pass = 0; pass < 2; ++pass) {
+      Tape tape;
+      Context ctx{.tape = &tape};
+      tape.backward(std::vector{unpermute(ctx, b, w, p), permute(ctx, a, p)}, std::vector{x, r});
+    }
+    const auto twice = [](const Tensor& t) {
+      const Tensor sum = t.to(Device::cpu).to(DType::f64).clone();
+      for (std::int64_t i = 0; i < sum.numel(); ++i) sum.data<double>()[i] *= 2;
+      return sum;
+    };
+    const Combined once = run_unpermute(r, weights, p, x);
+    const Tol tol{dtype == DType::f64 ? 0x1p-52 : 0x1p-23, 0};
+    CHECK_CLOSE(b.grad(), twice(once.drows), tol);
+    CHECK_CLOSE(w.grad(), twice(once.dweights), tol);
+    CHECK_CLOSE(a.grad(), twice(permute_grad(x, p, r)), tol);
+  });
+}
+
+TEST_CASE("permute, unpermute: rows beyond 2^31 elements on cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const std::int64_t stride = (std::int64_t{1} << 30) + 64, cols = 24;
+  // Few columns of three long rows.
+  const auto far = [&](const Tensor& values) {
+    const Tensor t = Tensor::empty({3, stride}, values.dtype(), Device::cuda).narrow(-1, 8, cols);
+    for (std::int64_t r = 0; r < 3; ++r) t.select(r).copy_from(values.select(r));
+    return t;
+  };
+  const auto near = [&](const Tensor& t) {
+    const Tensor copy = Tensor::empty({3, cols}, t.dtype(), Device::cpu);
+    for (std::int64_t r = 0; r < 3; ++r) copy.select(r).copy_from(t.select(r));
+    return copy;
+  };
+  const Tensor experts = Tensor::from<std::int32_t>({2, 0, 1}, {3, 1});
+  const Tensor x = random_tensor({3, cols}, DType::bf16, 1), g = random_tensor({3, cols}, DType::bf16, 2),
+               weights = random_tensor({3, 1}, DType::f32, 3);
+  const Tensor y = Tensor::empty({3, cols}, DType::bf16, Device::cuda);
+  const Permutation p = make_permutation(experts.to(Device::cuda), 3), q = make_permutation(experts, 3);
+  const Tensor far_x = far(x), drows = far(x), dweights = Tensor::empty({3, 1}, DType::f32, Device::cuda);
+  Context ctx;
+  gather_rows(y, far_x, p);
+  CHECK_BITS(y, permute(ctx, x, q).value());
+  combine_rows({far_x, Into::set}, g.to(Device::cuda), weights.to(Device::cuda), p);
+  CHECK_BITS(near(far_x), unpermute(ctx, g, weights, q).value());
+  combine_rows_backward({drows, Into::set}, {dweights, Into::set}, far(g), far(x), weights.to(Device::cuda),
+                        p);
+  const Tensor want_rows = Tensor::empty({3, cols}, DType::bf16, Device::cpu),
+               want_weights = Tensor::empty({3, 1}, DType::f32, Device::cpu);
+  combine_rows_backward({want_rows, Into::set}, {want_weights, Into::set}, g, x, weights, q);
+  CHECK_BITS(near(drows), want_rows);
+  CHECK_CLOSE(dweights, want_weights, sum_tol(DType::f32, cols, 2));
 }
 
 TEST_CASE("permute, unpermute: bits do not depend on threads") {
