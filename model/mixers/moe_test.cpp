@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "core/host_wait.h"
+#include "core/kernel.h"
 #include "model/test_models.h"
 #include "tests/support/devices.h"
 
@@ -81,6 +82,57 @@ TEST_CASE("moe: a block on a device has the bits of the CPU, and the host waits 
           CAPTURE(on_cpu.parameters().all()[i].name);
           REQUIRE(got.gradients[i].defined() == want.gradients[i].defined());
           if (want.gradients[i]) CHECK_BITS(got.gradients[i], want.gradients[i]);
+        }
+      }
+}
+
+TEST_CASE("moe: a block on cuda is close to that of the CPU, and the host waits for nothing" *
+          doctest::test_suite("cuda")) {
+  for (const char* op : {"grouped_linear", "linear", "matmul", "permute", "relu2", "rmsnorm", "router"})
+    if (!has_cuda() || !runs_on_cuda(op)) return;
+  const Sequences sequences = Sequences::of_lengths(std::vector<std::int64_t>{7, 0, 12});
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool latent : {false, true})
+      for (const bool losses : {false, true}) {
+        CAPTURE(dtype);
+        CAPTURE(latent);
+        CAPTURE(losses);
+        const NemotronHConfig config = moe_config(latent);
+        NemotronH on_cpu = one_block(config, dtype, Device::cpu);
+        randomise(on_cpu, 5);
+        const auto prepare = [&](NemotronH& model) {
+          copy_weights(model, on_cpu);
+          RouterOptions& o = model.moe_layers().at(0)->router();
+          o.aux_loss_coef = losses ? 0.3 : 0;
+          o.seq_aux_loss_coef = losses ? 0.2 : 0;
+          o.global_aux_loss_coef = losses ? 0.4 : 0;
+          o.z_loss_coef = losses ? 0.1 : 0;
+          model.activation_checkpointing = losses;
+        };
+        NemotronH first = one_block(config, dtype, Device::cuda),
+                  second = one_block(config, dtype, Device::cuda);
+        for (NemotronH* model : {&first, &second, &on_cpu}) prepare(*model);
+        const Tensor rows = random_tensor({19, config.hidden_size}, dtype, 6),
+                     dy = random_tensor({19, config.hidden_size}, dtype, 7);
+        const Pass want = forward_backward(on_cpu, rows, dy, sequences),
+                   got = forward_backward(first, rows, dy, sequences),
+                   again = forward_backward(second, rows, dy, sequences);
+        CHECK_BITS(got.counts, want.counts);
+        REQUIRE(got.totals.defined() == losses);
+        if (losses) CHECK_BITS(got.totals, want.totals);
+        // A handful of operations one after the other, each of which rounds.
+        const double tolerance = dtype == DType::f32 ? 64 * 0x1p-24 : 8 * 0x1p-9;
+        CHECK_CLOSE(got.losses, want.losses, (Tol{tolerance, 0}));
+        CHECK(relative_error(got.y, want.y) < tolerance);
+        CHECK(relative_error(got.dx, want.dx) < tolerance);
+        CHECK_BITS(again.y, got.y);
+        CHECK_BITS(again.dx, got.dx);
+        for (std::size_t i = 0; i < want.gradients.size(); ++i) {
+          CAPTURE(on_cpu.parameters().all()[i].name);
+          REQUIRE(got.gradients[i].defined() == want.gradients[i].defined());
+          if (!want.gradients[i]) continue;
+          CHECK(relative_error(got.gradients[i], want.gradients[i]) < tolerance);
+          CHECK_BITS(again.gradients[i], got.gradients[i]);
         }
       }
 }

@@ -64,23 +64,29 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   static Zone forward_zone("router/forward");
   const ZoneTimer timer(forward_zone);
   const Tensor logits = compute_logits(x.value(), gate.value(), acc);
-  const Tensor scores = Tensor::empty(logits.shape(), acc, logits.device());
-  router_scores(scores, logits);
+  const Device device = logits.device();
+  const Tensor scores = Tensor::empty(logits.shape(), acc, device);
   Routing routing;
+  routing.weights =
+      make_result(Tensor::empty({tokens, options.top_k}, acc, device), ctx.records({&x, &gate}));
   AuxGradient aux;
   if (replay) {
     check_shape("route: replay of", replay->experts, {tokens, options.top_k});
     routing.choice = *replay;
-    aux = replayed_gradient(*replay, logits, options, sequences);
   } else {
-    routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32, scores.device());
-    router_select(routing.choice.experts, scores, correction_bias, options);
-    routing.counts = count_experts(routing.choice.experts, options.experts).narrow(0, 0, options.experts);
-    aux = auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
+    routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32, device);
+    // One tensor, because each that begins as zeros is a launch on CUDA.
+    const std::int64_t losses = std::ssize(router_losses);
+    const Tensor zeros = Tensor::zeros({options.experts + losses}, DType::i64, device);
+    routing.counts = zeros.narrow(0, 0, options.experts);
+    routing.losses = zeros.narrow(0, options.experts, losses).bits_as(DType::f64);
   }
-  routing.weights =
-      make_result(Tensor::empty({tokens, options.top_k}, acc, scores.device()), ctx.records({&x, &gate}));
-  router_weights(routing.weights.value(), scores, routing.choice.experts, options);
+  router_choose(scores, routing.choice.experts, routing.weights.value(), routing.counts, logits,
+                correction_bias, options, replay != nullptr);
+  if (replay)
+    aux = replayed_gradient(*replay, logits, options, sequences);
+  else
+    aux = auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
 
   if (routing.weights.needs_grad())
     ctx.tape->record("router", [x, gate, scores, experts = routing.choice.experts, options, aux, acc,

@@ -27,8 +27,9 @@ struct RouterOptions {
 
 /// An auxiliary loss: its name and its coefficient.
 struct RouterLoss {
+  using Coefficient = double RouterOptions::*;
   const char* name;
-  double RouterOptions::*coef;
+  Coefficient coef;
 };
 /// In the order of Routing::losses.
 inline constexpr std::array<RouterLoss, 4> router_losses{{

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/bench_support.h"
-#include "ops/router/router.h"
+#include "ops/router/router_kernels.h"
 #include "ops/router/router_reference.h"
 
 namespace nemocube::router_bench {
@@ -44,16 +44,66 @@ bool matches_definition(const Run& run) {
   return total == static_cast<double>(tokens * k);
 }
 
+/// The kernels after the product of the logits.
+void add_kernels(std::vector<BenchCase>& cases, const BenchOptions& o, std::int64_t experts, std::int64_t k,
+                 std::int64_t tokens) {
+  struct Work {
+    Tensor logits, bias, dweights, scores, experts, weights, counts, dlogits;
+    RouterOptions options;
+  };
+  const auto w = std::make_shared<Work>();
+  const DType acc = accumulate_dtype(o.dtype);
+  const auto normal = [&](const Shape& shape, const char* name, double sigma) {
+    return bench::normal(shape, acc, name, 0, sigma).to(o.device);
+  };
+  w->logits = normal({tokens, experts}, "logits", 1);
+  w->bias = normal({experts}, "bias", 0.1);
+  w->dweights = normal({tokens, k}, "dweights", 1);
+  w->scores = Tensor::empty({tokens, experts}, acc, o.device);
+  w->experts = Tensor::empty({tokens, k}, DType::i32, o.device);
+  w->weights = Tensor::empty({tokens, k}, acc, o.device);
+  w->counts = Tensor::zeros({experts}, DType::i64, o.device);
+  w->dlogits = Tensor::empty({tokens, experts}, acc, o.device);
+  w->options = {.experts = experts, .top_k = k, .scaling = 2.5};
+  const auto choose = [w] {
+    router_choose(w->scores, w->experts, w->weights, w->counts, w->logits, w->bias, w->options, false);
+  };
+  const auto sums_to_scaling = [w, tokens] {
+    double sum = 0;
+    for (const double weight : w->weights.to_vector()) sum += weight;
+    return bench::close(sum / static_cast<double>(tokens), 2.5, 1e-4) && w->experts.to_vector()[0] >= 0;
+  };
+  choose();
+  const BenchShape shape{{"tokens", tokens}, {"experts", experts}, {"top_k", k}};
+  cases.push_back({"choice", shape,
+                   bench::bytes_of(w->logits, w->bias, w->scores, w->experts, w->weights, w->counts), 0,
+                   choose, sums_to_scaling});
+  // A normalised weight does not change when the scores of the chosen all grow alike, so their gradients times their
+  // scores add up to 0.
+  cases.push_back({"gradient", shape, bench::bytes_of(w->scores, w->experts, w->dweights, w->dlogits), 0,
+                   [w] { router_backward(w->dlogits, w->dweights, w->scores, w->experts, w->options, {}); },
+                   [w] {
+                     const auto d = w->dlogits.select(0).to_vector(), s = w->scores.select(0).to_vector();
+                     double sum = 0;
+                     for (std::size_t i = 0; i < d.size(); ++i) sum += d[i] / (1 - s[i]);
+                     return bench::close(sum, 0, 1e-4);
+                   }});
+}
+
 void add_cases(std::vector<BenchCase>& cases, const BenchOptions& o, std::int64_t experts, std::int64_t k,
                std::int64_t hidden) {
-  const std::int64_t tokens = o.small ? 64 : 4096;
+  const std::int64_t tokens = o.small ? 64 : o.emulated ? 512 : 4096;
+  add_kernels(cases, o, experts, k, tokens);
+  // The whole router is mostly a matrix product, and its logits pass through memory.
+  if (o.emulated) return;
   const DType acc = accumulate_dtype(o.dtype);
   auto run = std::make_shared<Run>();
-  run->x = bench::normal({tokens, hidden}, o.dtype, "x");
+  run->x = bench::normal(o, {tokens, hidden}, "x");
   run->gate = Var::leaf(
-      bench::normal({experts, hidden}, o.dtype, "gate", 0, 1 / std::sqrt(static_cast<double>(hidden))));
-  run->bias = bench::normal({experts}, acc, "bias", 0, 0.1);
-  run->dweights = bench::normal({tokens, k}, acc, "dweights");
+      bench::normal({experts, hidden}, o.dtype, "gate", 0, 1 / std::sqrt(static_cast<double>(hidden)))
+          .to(o.device));
+  run->bias = bench::normal({experts}, acc, "bias", 0, 0.1).to(o.device);
+  run->dweights = bench::normal({tokens, k}, acc, "dweights").to(o.device);
   run->options = {.experts = experts, .top_k = k, .scaling = 2.5, .seq_aux_loss_coef = 1e-4};
   run->sequences = Sequences::uniform(tokens / 32, 32);
 
@@ -78,7 +128,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
     add_cases(cases, o, 16, 4, 32);
   } else {
     add_cases(cases, o, 128, 6, 2688);
-    add_cases(cases, o, 512, 22, 4096);
+    if (!o.nano) add_cases(cases, o, 512, 22, 4096);
   }
   return cases;
 }

@@ -151,9 +151,7 @@ void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& 
                [&](std::int64_t first, std::int64_t last) { for_tokens(aux.offsets, first, last, token); });
 }
 
-}  // namespace
-
-void router_scores(const Tensor& scores, const Tensor& logits) {
+void set_scores(const Tensor& scores, const Tensor& logits) {
   const std::int64_t n = scores.cols();
   visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
     parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
@@ -166,15 +164,8 @@ void router_scores(const Tensor& scores, const Tensor& logits) {
   });
 }
 
-void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
-                   const RouterOptions& options) {
-  if (options.balanced) return spread_rows(experts, options.experts);
-  visit_accumulate("router", scores.dtype(),
-                   [&]<class T>(TypeTag<T>) { select_rows<T>(experts, scores, bias, options); });
-}
-
-void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& experts,
-                    const RouterOptions& options) {
+void set_weights(const Tensor& weights, const Tensor& scores, const Tensor& experts,
+                 const RouterOptions& options) {
   visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
     for (std::int64_t t = 0; t < scores.rows(); ++t) {
       const T* s = scores.row<T>(t);
@@ -187,6 +178,27 @@ void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& e
         w[j] = s[chosen[j]] / z * static_cast<T>(options.scaling);
     }
   });
+}
+
+}  // namespace
+
+void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
+                   const RouterOptions& options) {
+  if (options.balanced) return spread_rows(experts, options.experts);
+  visit_accumulate("router", scores.dtype(),
+                   [&]<class T>(TypeTag<T>) { select_rows<T>(experts, scores, bias, options); });
+}
+
+void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
+                   const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen) {
+  set_scores(scores, logits);
+  if (!chosen) {
+    router_select(experts, scores, bias, options);
+    for (std::int64_t t = 0; t < experts.rows(); ++t)
+      for (std::int64_t j = 0; j < options.top_k; ++j)
+        ++counts.data<std::int64_t>()[experts.row<std::int32_t>(t)[j]];
+  }
+  set_weights(weights, scores, experts, options);
 }
 
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,

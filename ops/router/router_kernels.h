@@ -41,17 +41,15 @@ struct AuxGradient {
 
 namespace cpu {
 
-/// scores = sigmoid(logits)
-void router_scores(const Tensor& scores, const Tensor& logits);
+/// scores = sigmoid(logits). Unless the experts are `chosen` already, sets them as router_select does, and adds to counts
+/// [E] i64 how often each one is among them. weights [T, k] of the experts.
+void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
+                   const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen);
 
 /// Sets `experts` [T, k] i32 to the choices, ascending: the largest scores + bias (scores alone when `bias`
 /// is undefined) within the best groups; or, with options.balanced, experts in turn.
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options);
-
-/// weights [T, k] of the chosen experts.
-void router_weights(const Tensor& weights, const Tensor& scores, const Tensor& experts,
-                    const RouterOptions& options);
 
 /// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses.
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
@@ -81,9 +79,8 @@ void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate, c
 
 }  // namespace cpu
 
-inline const Kernel<cpu::router_scores> router_scores("router/scores");
+inline const Kernel<cpu::router_choose> router_choose("router/choose");
 inline const Kernel<cpu::router_select> router_select("router/select");
-inline const Kernel<cpu::router_weights> router_weights("router/weights");
 inline const Kernel<cpu::router_backward> router_backward("router/backward");
 inline const Kernel<cpu::router_count> router_count("router/count");
 inline const Kernel<cpu::router_sum_parts> router_sum_parts("router/sum_parts");

@@ -23,6 +23,13 @@ Tensor unbiased_choice(const Tensor& experts, const Tensor& scores, const Tensor
   return unbiased;
 }
 
+/// How often each of `count` experts appears in `experts` [T, k]: [count + 1] i64, T is the last.
+Tensor count_experts(const Tensor& experts, std::int64_t count) {
+  const Tensor table = Tensor::empty({1, count + 1}, DType::i64, experts.device());
+  router_count(table, experts, Tensor());
+  return table.select(0);
+}
+
 void add_to_totals(RouterTotals& totals, const Tensor& unbiased, std::int64_t experts) {
   const Tensor own = count_experts(unbiased, experts);
   if (!totals.sums.defined()) totals.sums = Tensor::zeros(own.shape(), DType::i64, own.device());
@@ -80,12 +87,6 @@ void add_z_gradient(AuxGradient& aux, const Tensor& logits, const Tensor& tokens
 
 }  // namespace
 
-Tensor count_experts(const Tensor& experts, std::int64_t count) {
-  const Tensor table = Tensor::empty({1, count + 1}, DType::i64, experts.device());
-  router_count(table, experts, Tensor());
-  return table.select(0);
-}
-
 AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, const RouterOptions& o,
                               const Sequences& sequences) {
   AuxGradient aux;
@@ -101,7 +102,6 @@ AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, 
 AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                              const RouterOptions& o, const Sequences& sequences, RouterTotals* totals) {
   AuxGradient aux;
-  routing.losses = Tensor::zeros({std::ssize(router_losses)}, DType::f64, scores.device());
   if (o.global_aux_loss_coef == 0) totals = nullptr;
   const bool balancing = o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0 || totals;
   if (!balancing && o.z_loss_coef == 0) return aux;

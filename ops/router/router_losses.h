@@ -4,14 +4,13 @@
 /// The auxiliary losses of route(). Nothing here reads a tensor on the host.
 namespace nemocube {
 
-/// Sets the losses of `routing`, whose experts are chosen, and what a replay needs, as route() defines them;
+/// Sets the losses of `routing`, whose experts are chosen and whose losses are 0, and what a replay needs, as route()
+/// defines them;
 /// returns what the backward pass adds for them. logits and scores [T, E].
 AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals);
 /// The same gradient in a replay, from the factors of the first pass.
 AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, const RouterOptions& options,
                               const Sequences& sequences);
-/// How often each of `count` experts appears in `experts` [T, k]: [count + 1] i64, T is the last.
-Tensor count_experts(const Tensor& experts, std::int64_t count);
 
 }  // namespace nemocube
