@@ -3,9 +3,13 @@
 #include <doctest/doctest.h>
 #include <omp.h>
 
+#include <array>
+
 #include "core/rng.h"
+#include "ops/embedding/embedding_kernels.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/far_rows.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -29,6 +33,13 @@ Tensor small_ints(const Shape& shape, DType dtype) {
   return t.to(dtype);
 }
 
+Tensor gather_reference(const Tensor& ids, const Tensor& weight) {
+  Tensor y = Tensor::empty({ids.numel(), weight.cols()}, weight.dtype(), Device::cpu);
+  for (std::int64_t t = 0; t < ids.numel(); ++t)
+    y.narrow(0, t, 1).copy_from(weight.narrow(0, ids.data<std::int64_t>()[t], 1));
+  return y;
+}
+
 Tensor scatter_reference(const Tensor& ids, const Tensor& dy, std::int64_t vocabulary) {
   Tensor sum = Tensor::zeros({vocabulary, dy.cols()}, DType::f64, Device::cpu);
   const auto g = dy.to_vector();
@@ -50,36 +61,38 @@ Tensor embedding_grad(const Tensor& ids, const Tensor& weight, const Tensor& dy,
 
 }  // namespace
 
-TEST_CASE("embedding: rows are exact copies and their gradients exact sums") {
-  for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
+TEST_CASE("embedding: rows are exact copies and their gradients exact sums" * doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("embedding"), [](Device device, DType dtype) {
     for (const std::int64_t tokens : {0, 1, 3, 131})
-      for (const std::int64_t cols : {0, 1, 16, 31, 257}) {
-        CAPTURE(dtype);
+      for (const std::int64_t cols : {0, 1, 16, 31, 257, 1040}) {
         CAPTURE(tokens);
         CAPTURE(cols);
         const std::int64_t vocabulary = 13;
-        const Tensor ids = random_ids(tokens, vocabulary, 3);
+        const Tensor ids = random_ids(tokens, vocabulary, 3), on_device = ids.to(device);
         const Tensor weight = random_tensor({vocabulary, cols}, dtype, 4);
         Context ctx;
-        const Var y = embedding(ctx, ids, weight);
-        CHECK(y.shape() == Shape{tokens, cols});
+        const Var y = embedding(ctx, on_device, weight.to(device));
         CHECK_FALSE(y.needs_grad());
-        for (std::int64_t t = 0; t < tokens; ++t)
-          CHECK_BITS(y.value().select(t), weight.select(ids.data<std::int64_t>()[t]));
+        CHECK_BITS(y.value(), gather_reference(ids, weight));
 
         const Tensor dy = small_ints({tokens, cols}, dtype);
         const Tensor want = scatter_reference(ids, dy, vocabulary);
-        CHECK_BITS(embedding_grad(ids, weight, dy), want.to(accumulate_dtype(dtype)));
+        CHECK_BITS(embedding_grad(on_device, weight.to(device), dy.to(device)),
+                   want.to(accumulate_dtype(dtype)));
       }
+  });
 }
 
-TEST_CASE("embedding: a second backward adds") {
-  const Tensor ids = random_ids(50, 7, 8);
-  const Tensor dy = small_ints({50, 5}, DType::bf16);
-  const Tensor weight = random_tensor({7, 5}, DType::bf16, 1);
-  Tensor want = scatter_reference(ids, dy, 7);
-  for (std::int64_t i = 0; i < want.numel(); ++i) want.data<double>()[i] *= 2;
-  CHECK_BITS(embedding_grad(ids, weight, dy, 2), want.to(DType::f32));
+TEST_CASE("embedding: a second backward adds" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("embedding")) {
+    CAPTURE(device);
+    const Tensor ids = random_ids(50, 7, 8);
+    const Tensor dy = small_ints({50, 5}, DType::bf16);
+    const Tensor weight = random_tensor({7, 5}, DType::bf16, 1);
+    Tensor want = scatter_reference(ids, dy, 7);
+    for (std::int64_t i = 0; i < want.numel(); ++i) want.data<double>()[i] *= 2;
+    CHECK_BITS(embedding_grad(ids.to(device), weight.to(device), dy.to(device), 2), want.to(DType::f32));
+  }
 }
 
 TEST_CASE("embedding: gradient against central differences") {
@@ -90,47 +103,89 @@ TEST_CASE("embedding: gradient against central differences") {
   CHECK_GRADIENTS(fn, {random_tensor({5, 3}, DType::f64, 2)});
 }
 
-TEST_CASE("embedding: strided table, strided gradient, intermediate table") {
-  const Tensor wide = random_tensor({6, 10}, DType::f32, 5);
-  const Tensor view = wide.narrow(1, 3, 4);
-  const Tensor ids = random_ids(9, 6, 6);
-  const Tensor dy = random_tensor({9, 7}, DType::f32, 7).narrow(1, 2, 4);
-  Context plain;
-  CHECK_BITS(embedding(plain, ids, view).value(), embedding(plain, ids, view.clone()).value());
-  CHECK_BITS(embedding_grad(ids, view, dy), embedding_grad(ids, view.clone(), dy.clone()));
+TEST_CASE("embedding: strided table, strided gradient, intermediate table" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("embedding"))
+    // Windows that start at a multiple of 16 bytes, and others.
+    for (const std::int64_t start : {3, 8}) {
+      CAPTURE(device);
+      CAPTURE(start);
+      const Tensor wide = random_tensor({6, 32}, DType::f32, 5).to(device);
+      const Tensor view = wide.narrow(1, start, 12);
+      const Tensor host_ids = random_ids(9, 6, 6), ids = host_ids.to(device);
+      const Tensor dy = random_tensor({9, 24}, DType::f32, 7).to(device).narrow(1, start, 12);
+      Context plain;
+      CHECK_BITS(embedding(plain, ids, view).value(), embedding(plain, ids, view.clone()).value());
+      CHECK_BITS(embedding_grad(ids, view, dy), embedding_grad(ids, view.clone(), dy.clone()));
 
-  const auto middle = std::make_shared<GradNode>(view.shape(), DType::bf16, Device::cpu, false);
-  Tape tape;
-  Context ctx{.tape = &tape};
-  const Tensor exact = small_ints({9, 4}, DType::bf16);
-  tape.backward(embedding(ctx, ids, Var(view.to(DType::bf16), middle)), exact);
-  CHECK_BITS(middle->take(), scatter_reference(ids, exact, 6).to(DType::bf16));
+      const auto middle = std::make_shared<GradNode>(view.shape(), DType::bf16, device, false);
+      Tape tape;
+      Context ctx{.tape = &tape};
+      const Tensor exact = small_ints({9, 12}, DType::bf16);
+      tape.backward(embedding(ctx, ids, Var(view.to(DType::bf16), middle)), exact.to(device));
+      CHECK_BITS(middle->take(), scatter_reference(host_ids, exact, 6).to(DType::bf16));
+
+      // A gradient that is a window.
+      const Tensor sum = Tensor::zeros({6, 32}, DType::f32, device);
+      for (const Into how : {Into::set, Into::add}) {
+        embedding_backward({sum.narrow(1, start, 12), how}, ids, 0, dy);
+        if (how == Into::set) CHECK_BITS(sum.narrow(1, start, 12), embedding_grad(ids, view, dy));
+      }
+      CHECK_BITS(sum.narrow(1, start, 12), embedding_grad(ids, view, dy, 2));
+      for (const double outside : sum.narrow(1, start + 12, 20 - start).to_vector()) CHECK(outside == 0);
+    }
 }
 
-TEST_CASE("embedding: an id outside the vocabulary gives zeros and touches nothing") {
-  const Tensor ids = Tensor::from<std::int64_t>({4, 1, -1}, {3}), dy = small_ints({3, 2}, DType::f32);
-  const Tensor weight = random_tensor({4, 2}, DType::f32, 1);
-  Context ctx;
-  const Tensor y = embedding(ctx, ids, weight).value();
-  CHECK(y.select(0).to_vector() == std::vector<double>{0, 0});
-  CHECK_BITS(y.select(1), weight.select(1));
-  CHECK(y.select(2).to_vector() == std::vector<double>{0, 0});
-  const Tensor dweight = embedding_grad(ids, weight, dy);
-  CHECK_BITS(dweight.select(1), dy.select(1));
-  for (const std::int64_t row : {0, 2, 3})
-    CHECK(dweight.select(row).to_vector() == std::vector<double>{0, 0});
-}
-
-TEST_CASE("embedding: the same bits on the guard device") {
-  for_dtypes({Device::guard}, [](Device device, DType dtype) {
-    const Tensor ids = random_ids(37, 11, 3), weight = random_tensor({11, 6}, dtype, 1),
-                 dy = random_tensor({37, 6}, dtype, 2);
+TEST_CASE("embedding: an id outside the vocabulary gives zeros and touches nothing" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("embedding")) {
+    CAPTURE(device);
+    const Tensor ids = Tensor::from<std::int64_t>({4, 1, -1}, {3}).to(device),
+                 dy = small_ints({3, 2}, DType::f32).to(device);
+    const Tensor weight = random_tensor({4, 2}, DType::f32, 1).to(device);
     Context ctx;
-    CHECK_BITS(embedding(ctx, ids.to(device), weight.to(device)).value(),
-               embedding(ctx, ids, weight).value());
-    CHECK_BITS(embedding_grad(ids.to(device), weight.to(device), dy.to(device)),
-               embedding_grad(ids, weight, dy));
+    const Tensor y = embedding(ctx, ids, weight).value();
+    CHECK(y.select(0).to_vector() == std::vector<double>{0, 0});
+    CHECK_BITS(y.select(1), weight.select(1));
+    CHECK(y.select(2).to_vector() == std::vector<double>{0, 0});
+    const Tensor dweight = embedding_grad(ids, weight, dy);
+    CHECK_BITS(dweight.select(1), dy.select(1));
+    for (const std::int64_t row : {0, 2, 3})
+      CHECK(dweight.select(row).to_vector() == std::vector<double>{0, 0});
+  }
+}
+
+// Additions in ascending order of the tokens give the same rounding everywhere.
+TEST_CASE("embedding: the same bits on every device, twice" * doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("embedding"), [](Device device, DType dtype) {
+    // Many tokens of one row, and enough tokens for several tiles of the sort.
+    for (const auto& [tokens, vocabulary, cols] :
+         {std::array<std::int64_t, 3>{537, 3, 40}, {37, 11, 6}, {1500, 700, 1}}) {
+      CAPTURE(tokens);
+      const Tensor ids = random_ids(tokens, vocabulary, 3),
+                   weight = random_tensor({vocabulary, cols}, dtype, 1),
+                   dy = random_tensor({tokens, cols}, dtype, 2);
+      Context ctx;
+      CHECK_BITS(embedding(ctx, ids.to(device), weight.to(device)).value(),
+                 embedding(ctx, ids, weight).value());
+      for (const int times : {1, 2, 1})
+        CHECK_BITS(embedding_grad(ids.to(device), weight.to(device), dy.to(device), times),
+                   embedding_grad(ids, weight, dy, times));
+    }
   });
+}
+
+TEST_CASE("embedding: rows behind 2^31 elements, on cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const Tensor ids = Tensor::from<std::int64_t>({2, 0, 2, 1}, {4}),
+               table = random_tensor({3, 16}, DType::bf16, 1), dy = random_tensor({4, 16}, DType::bf16, 2),
+               sum = random_tensor({3, 16}, DType::f32, 3);
+  Context ctx;
+  CHECK_BITS(embedding(ctx, ids.to(Device::cuda), far_rows(table, Device::cuda)).value(),
+             embedding(ctx, ids, table).value());
+  const Tensor far_sum = far_rows(sum, Device::cuda);
+  embedding_backward({far_sum, Into::add}, ids.to(Device::cuda), 0, far_rows(dy, Device::cuda));
+  embedding_backward({sum, Into::add}, ids, 0, dy);
+  CHECK_BITS(gathered_rows(far_sum), sum);
 }
 
 TEST_CASE("embedding: bits do not depend on threads") {

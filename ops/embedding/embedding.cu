@@ -1,0 +1,155 @@
+#include "core/cuda/elementwise.cuh"
+#include "core/cuda/values.cuh"
+#include "ops/embedding/embedding_kernels.h"
+
+namespace nemocube::cuda {
+namespace {
+
+// N columns of a token's row for each thread.
+template <class T, int N>
+__global__ void forward_kernel(RowBlocks grid, Rows<T> y, const std::int64_t* ids, std::int64_t begin,
+                               Rows<T> weight, std::int64_t weight_rows) {
+  for_own_pack<N>(grid, [&](std::int64_t t, std::int64_t c, std::int64_t count) {
+    const std::int64_t row = ids[t] - begin;
+    const bool own = row >= 0 && row < weight_rows;
+    const auto pack = own ? Pack<T, N>::load(weight.row(row) + c, count) : Pack<T, N>();
+    pack.store(y.row(t) + c, count);
+  });
+}
+
+void forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight) {
+  visit_storage("embedding", weight.dtype(), [&]<class T>(TypeTag<T>) {
+    if (y.numel() == 0) return;
+    const auto with_packs_of = [&](auto columns) {
+      launch_elementwise<columns>("embedding forward", forward_kernel<T, columns>, y.rows(), y.cols(),
+                                  rows_of<T>(y), static_cast<const std::int64_t*>(data_of<std::int64_t>(ids)),
+                                  begin, rows_of<T>(weight), weight.rows());
+    };
+    if (rows_aligned(y, weight))
+      with_packs_of(std::integral_constant<int, whole_pack<T>>());
+    else
+      with_packs_of(std::integral_constant<int, 1>());
+  });
+}
+
+// Backward: the tokens are sorted by the row of dweight that their id names, those of one row in ascending order. Tiles
+// of tokens are sorted first; then each token finds its place among those of the other tiles. A block adds up some columns
+// of one row: the block at the first of the row's tokens. cub::DeviceRadixSort instead takes a launch more, and has bank
+// conflicts.
+constexpr int threads = 128;
+constexpr int tile = 512;
+constexpr int loads_at_once = 4;
+
+/// What is sorted: the row of a token, or the number of rows where it has none, then the token. No two are equal.
+__device__ std::int64_t packed(std::int64_t row, std::int64_t token) { return row << 32 | token; }
+__device__ std::int64_t row_of(std::int64_t packed) { return packed >> 32; }
+__device__ std::int64_t token_of(std::int64_t packed) { return packed & 0xffffffff; }
+
+__global__ void __launch_bounds__(tile)
+    sort_tiles_kernel(std::int64_t* tiles, const std::int64_t* ids, std::int64_t begin, std::int64_t rows,
+                      std::int64_t tokens) {
+  __shared__ std::int64_t of_tile[tile];
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * tile, token = first + threadIdx.x;
+  const int count = static_cast<int>(tokens - first < tile ? tokens - first : tile);
+  std::int64_t own = 0;
+  if (token < tokens) {
+    const std::int64_t row = ids[token] - begin;
+    own = packed(row >= 0 && row < rows ? row : rows, token);
+    of_tile[threadIdx.x] = own;
+  }
+  __syncthreads();
+  if (token >= tokens) return;
+  int place = 0;
+  for (int i = 0; i < count; ++i) place += of_tile[i] < own;
+  tiles[first + place] = own;
+}
+
+__global__ void __launch_bounds__(tile)
+    merge_tiles_kernel(std::int64_t* sorted, const std::int64_t* tiles, std::int64_t tokens) {
+  const std::int64_t own_tile = static_cast<std::int64_t>(blockIdx.x) * tile, at = own_tile + threadIdx.x;
+  if (at >= tokens) return;
+  const std::int64_t own = tiles[at];
+  std::int64_t place = threadIdx.x;
+  for (std::int64_t first = 0; first < tokens; first += tile) {
+    if (first == own_tile) continue;
+    std::int64_t low = first, high = first + tile < tokens ? first + tile : tokens;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (tiles[middle] < own)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    place += low - first;
+  }
+  sorted[place] = own;
+}
+
+template <class T, bool aligned>
+__global__ void __launch_bounds__(threads)
+    backward_kernel(Rows<float> dweight, bool add, std::int64_t rows, Rows<T> dy, std::int64_t cols,
+                    const std::int64_t* sorted, std::int64_t tokens, unsigned blocks_per_row) {
+  constexpr int N = whole_pack<T>;
+  const std::int64_t begin = blockIdx.x / blocks_per_row, row = row_of(sorted[begin]);
+  if (row == rows || (begin > 0 && row_of(sorted[begin - 1]) == row)) return;
+  const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x % blocks_per_row) * threads + threadIdx.x) * N;
+  if (c >= cols) return;
+  float* const to = dweight.row(row) + c;
+  float sum[N] = {};
+  if (add) read_values<aligned>(to, cols - c, sum);
+  bool more = true;
+  for (std::int64_t i = begin; more; i += loads_at_once) {
+    Pack<T, N> packs[loads_at_once];
+    bool has[loads_at_once];
+#pragma unroll
+    for (int k = 0; k < loads_at_once; ++k) {
+      const std::int64_t next = i + k < tokens ? sorted[i + k] : packed(rows, 0);
+      has[k] = row_of(next) == row;
+      if (has[k]) packs[k] = Pack<T, N>::template load<aligned>(dy.row(token_of(next)) + c, cols - c);
+    }
+#pragma unroll
+    for (int k = 0; k < loads_at_once; ++k)
+      if (has[k]) {
+        float g[N];
+        packs[k].read(g);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[j] += g[j];
+      }
+    more = has[loads_at_once - 1];
+  }
+  write_values<aligned>(to, cols - c, sum);
+}
+
+void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy) {
+  if (dweight.how == Into::set) dweight.to.zero();
+  const std::int64_t rows = dweight.to.rows(), tokens = dy.rows();
+  if (dy.numel() == 0 || rows == 0) return;
+  require(rows < (std::int64_t{1} << 31), "embedding on cuda: want fewer than 2^31 rows, got ", rows);
+
+  const unsigned tiles = blocks_for(tokens, tile);
+  const auto of_all_tokens = [&] { return Tensor::empty({tokens}, DType::i64, Device::cuda); };
+  Tensor sorted = of_all_tokens();
+  launch("embedding backward, tiles", sort_tiles_kernel, tiles, tile, data_of<std::int64_t>(sorted),
+         static_cast<const std::int64_t*>(data_of<std::int64_t>(ids)), begin, rows, tokens);
+  if (tiles > 1) {
+    const Tensor merged = of_all_tokens();
+    launch("embedding backward, merge", merge_tiles_kernel, tiles, tile, data_of<std::int64_t>(merged),
+           static_cast<const std::int64_t*>(data_of<std::int64_t>(sorted)), tokens);
+    sorted = merged;
+  }
+
+  visit_storage("embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    const unsigned blocks_per_row = blocks_for(dy.cols(), std::int64_t{threads} * whole_pack<T>);
+    const auto queue = [&](auto aligned) {
+      launch("embedding backward", backward_kernel<T, aligned>, blocks_for(tokens * blocks_per_row, 1),
+             threads, rows_of<float>(dweight.to), dweight.how == Into::add, rows, rows_of<T>(dy), dy.cols(),
+             static_cast<const std::int64_t*>(data_of<std::int64_t>(sorted)), tokens, blocks_per_row);
+    };
+    rows_aligned(dweight.to, dy) ? queue(std::true_type()) : queue(std::false_type());
+  });
+}
+
+const Provide provided[] = {{embedding_forward, forward}, {embedding_backward, backward}};
+
+}  // namespace
+}  // namespace nemocube::cuda
