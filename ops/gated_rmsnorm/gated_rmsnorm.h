@@ -22,7 +22,8 @@ struct NormGroupPart {
 /// shapes     y, z, out [T, d]; weight [d]; d a multiple of groups; T may be 0. With a part, d are the channels that
 ///            this rank holds, and groups the groups that it has a share of.
 /// layout     y and z may be views of wider rows
-/// dtypes     y, z and out alike: f32, f64 or bf16; weight: the dtype of y or its accumulation dtype
+/// devices    CPU, CUDA
+/// dtypes     y, z and out alike: f32, f64 (CPU) or bf16; weight: the dtype of y or its accumulation dtype
 /// arithmetic f32 (f64 for f64), rounded once at the end; each group is summed in a fixed order
 /// keeps      y, z, weight and r [T, groups]
 /// messages   with a part: one sum [T, groups] in the dtype of the arithmetic in forward, one in backward; none when

@@ -11,12 +11,12 @@ struct Setup {
   std::int64_t groups;
   Tensor y, z, weight, dout, out, dy, dz;
 
-  Setup(std::int64_t tokens, std::int64_t channels, std::int64_t group_count, DType dtype)
+  Setup(const BenchOptions& o, std::int64_t tokens, std::int64_t channels, std::int64_t group_count)
       : groups(group_count) {
-    y = bench::normal({tokens, channels}, dtype, "y");
-    z = bench::normal({tokens, 2 * channels}, dtype, "z").narrow(-1, 0, channels);
-    weight = bench::normal({channels}, dtype, "weight");
-    dout = bench::normal({tokens, channels}, dtype, "dout");
+    y = bench::normal(o, {tokens, channels}, "y");
+    z = bench::normal(o, {tokens, 2 * channels}, "z").narrow(-1, 0, channels);
+    weight = bench::normal(o, {channels}, "weight");
+    dout = bench::normal(o, {tokens, channels}, "dout");
   }
 
   void forward() {
@@ -69,8 +69,15 @@ struct Setup {
 };
 
 std::vector<BenchCase> make(const BenchOptions& options) {
-  const std::int64_t tokens = options.small ? 64 : 2048, channels = options.small ? 96 : 1024, groups = 4;
-  auto setup = std::make_shared<Setup>(tokens, channels, groups, options.dtype);
+  // Emulated: the groups of Nemotron 3 Nano.
+  const std::int64_t tokens = options.small      ? 64
+                              : options.emulated ? 256
+                                                 : 2048,
+                     channels = options.small      ? 96
+                                : options.emulated ? 4096
+                                                   : 1024,
+                     groups = options.emulated ? 8 : 4;
+  auto setup = std::make_shared<Setup>(options, tokens, channels, groups);
   const double tolerance = options.dtype == DType::bf16 ? 0.05 : 1e-4;
   const BenchShape shape{{"tokens", tokens}, {"channels", channels}, {"groups", groups}};
   const double y = bench::bytes_of(setup->y);

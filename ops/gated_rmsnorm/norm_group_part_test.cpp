@@ -3,6 +3,7 @@
 #include "ops/gated_rmsnorm/gated_rmsnorm.h"
 #include "ops/test_ranks.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -18,7 +19,7 @@ struct Operands {
 /// The share of one rank of x [rows, channels]: `share` channels of each group.
 Tensor share_of(const Tensor& x, std::int64_t groups, std::int64_t ranks, std::size_t rank) {
   const std::int64_t width = x.cols() / groups, share = width / ranks;
-  const Tensor own = Tensor::empty({x.rows(), groups * share}, x.dtype(), Device::cpu);
+  const Tensor own = Tensor::empty({x.rows(), groups * share}, x.dtype(), x.device());
   for (std::int64_t group = 0; group < groups; ++group)
     own.narrow(-1, group * share, share)
         .copy_from(x.narrow(-1, group * width + static_cast<std::int64_t>(rank) * share, share));
@@ -37,21 +38,26 @@ std::vector<Tensor> run(const Operands& o, std::int64_t groups, const NormGroupP
 
 }  // namespace
 
-TEST_CASE("gated_rmsnorm, groups over ranks: output and gradients of the whole, two messages") {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
-    for (const std::int64_t ranks : {1, 2, 5})
+TEST_CASE("gated_rmsnorm, groups over ranks: output and gradients of the whole, two messages" *
+          doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("gated_rmsnorm"), [](Device device, DType dtype) {
+    using Sizes = std::vector<std::int64_t>;
+    const bool on_cpu = device == Device::cpu;
+    for (const std::int64_t ranks : on_cpu ? Sizes{1, 2, 5} : Sizes{1, 3})
       for (const std::int64_t groups : {1, 3})
-        for (const std::int64_t share : {1, 16, 37})
-          for (const std::int64_t tokens : {0, 1, 67}) {  // 67: more than a segment
-            CAPTURE(dtype);
+        for (const std::int64_t share : on_cpu ? Sizes{1, 16, 37} : Sizes{16, 37})
+          for (const std::int64_t tokens :
+               on_cpu ? Sizes{0, 1, 67} : Sizes{0, 67}) {  // 67: more than a segment
             CAPTURE(ranks);
             CAPTURE(groups);
             CAPTURE(share);
             CAPTURE(tokens);
             const std::int64_t channels = groups * ranks * share;
-            const Operands whole{
-                random_tensor({tokens, channels}, dtype, 1), random_tensor({tokens, channels}, dtype, 2, 2.0),
-                random_tensor({channels}, dtype, 3), random_tensor({tokens, channels}, dtype, 4)};
+            const auto random = [&](const Shape& shape, std::uint64_t seed, double scale = 1) {
+              return random_tensor(shape, dtype, seed, scale).to(device);
+            };
+            const Operands whole{random({tokens, channels}, 1), random({tokens, channels}, 2, 2.0),
+                                 random({channels}, 3), random({tokens, channels}, 4)};
             const std::vector<Tensor> want = run(whole, groups);
             on_ranks(static_cast<std::size_t>(ranks), [&](std::size_t rank, ThreadReduction& reduction) {
               const auto own = [&](const Tensor& x) { return share_of(x, groups, ranks, rank); };
@@ -70,6 +76,7 @@ TEST_CASE("gated_rmsnorm, groups over ranks: output and gradients of the whole, 
                     (tokens > 0 ? std::vector<Shape>{message, message} : std::vector<Shape>{}));
             });
           }
+  });
 }
 
 TEST_CASE("gated_rmsnorm, groups over ranks: the gradients are those of the function") {
