@@ -3,7 +3,6 @@
 #include "core/profile.h"
 #include "ops/causal_conv1d/causal_conv1d_kernels.h"
 #include "ops/contribute.h"
-#include "ops/reduce.h"
 
 namespace nemocube {
 namespace {
@@ -13,6 +12,13 @@ constexpr std::string_view op = "causal_conv1d_silu";
 void check_parameter_dtype(std::string_view name, const Tensor& t, DType activations) {
   require(t.dtype() == activations || t.dtype() == accumulate_dtype(activations), op, ": ", name, " is ",
           t.dtype(), " for an input of ", activations);
+}
+
+// Where the gradient of a parameter goes: the buffer of a leaf, else a new tensor.
+Output parameter_gradient(GradNode* node, const Tensor& parameter) {
+  if (!node) return {};
+  if (node->leaf()) return node->into();
+  return {Tensor::empty(parameter.shape(), parameter.dtype(), parameter.device()), Into::set};
 }
 
 }  // namespace
@@ -57,15 +63,12 @@ Var causal_conv1d_silu(Context& ctx, const Var& x, const Var& weight, const Var&
         if (!out->filled()) return;
         const ZoneTimer backward_timer(backward_zone);
         const Tensor dy = out->take();
-        const DType acc = accumulate_dtype(in.x.dtype());
-        const std::int64_t segments = segments_of(in.x.rows());
         const Tensor dx = nx ? contribution(*nx, in.x.dtype()) : Tensor();
-        const Tensor dw = nw ? Tensor::empty({segments, in.weight.numel()}, acc, in.x.device()) : Tensor();
-        const Tensor db = nb ? Tensor::empty({segments, in.x.cols()}, acc, in.x.device()) : Tensor();
+        const Output dw = parameter_gradient(nw.get(), in.weight), db = parameter_gradient(nb.get(), in.bias);
         causal_conv1d_backward(dx, dw, db, dy, in);
         if (nx) nx->add(dx);
-        if (nw) contribute_sum(*nw, dw, in.weight.dtype());
-        if (nb) contribute_sum(*nb, db, in.bias.dtype());
+        if (nw && !nw->leaf()) nw->add(dw.to);
+        if (nb && !nb->leaf()) nb->add(db.to);
       });
   return y;
 }

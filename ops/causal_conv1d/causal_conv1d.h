@@ -14,7 +14,8 @@ namespace nemocube {
 ///
 /// shapes     x, y [T, C]; weight [C, 1, K], K >= 1; bias [C] or undefined; T and C may be 0
 /// layout     x may be a view of wider rows
-/// dtypes     x and y alike: f32, f64 or bf16; weight, bias: the dtype of x or its accumulation dtype
+/// devices    CPU, CUDA; four taps are fastest there
+/// dtypes     x and y alike: f32, f64 (CPU) or bf16; weight, bias: the dtype of x or its accumulation dtype
 /// arithmetic f32 (f64 for f64); y is rounded once
 /// states     [sequences, K - 1, C] in f32 (f64 for f64): the last K - 1 inputs, oldest first, zeros where
 ///            the sequence and its initial state have fewer. `final_state` is set to a new tensor; the

@@ -12,12 +12,12 @@ struct Setup {
   Sequences sequences;
   Tensor y, dx;
 
-  Setup(std::int64_t count, std::int64_t length, std::int64_t channels, DType dtype)
+  Setup(const BenchOptions& o, std::int64_t count, std::int64_t length, std::int64_t channels)
       : sequences(Sequences::uniform(count, length)) {
-    x = bench::normal({count * length, channels + 1024}, dtype, "x").narrow(-1, 1024, channels);
-    weight = bench::normal({channels, 1, 4}, dtype, "weight");
-    bias = bench::normal({channels}, dtype, "bias");
-    dy = bench::normal({count * length, channels}, dtype, "dy");
+    x = bench::normal(o, {count * length, channels + 1024}, "x").narrow(-1, 1024, channels);
+    weight = bench::normal(o, {channels, 1, 4}, "weight");
+    bias = bench::normal(o, {channels}, "bias");
+    dy = bench::normal(o, {count * length, channels}, "dy");
   }
 
   void forward() {
@@ -73,8 +73,15 @@ struct Setup {
 };
 
 std::vector<BenchCase> make(const BenchOptions& options) {
-  const std::int64_t count = 4, length = options.small ? 32 : 512, channels = options.small ? 48 : 1536;
-  auto setup = std::make_shared<Setup>(count, length, channels, options.dtype);
+  const std::int64_t count = options.nano ? 1 : 4,
+                     length = options.small      ? 32
+                              : options.nano     ? 512
+                              : options.emulated ? 192
+                                                 : 512,
+                     channels = options.small  ? 48
+                                : options.nano ? 6144
+                                               : 1536;
+  auto setup = std::make_shared<Setup>(options, count, length, channels);
   const double tolerance = options.dtype == DType::bf16 ? 0.02 : 1e-4;
   const BenchShape shape{{"sequences", count}, {"tokens", length}, {"channels", channels}, {"taps", 4}};
   const double x = bench::bytes_of(setup->x), parameters = bench::bytes_of(setup->weight, setup->bias);

@@ -8,6 +8,7 @@
 #include "ops/math.h"
 #include "ops/prefetch.h"
 #include "ops/reduce.h"
+#include "ops/reduce_kernels.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -288,10 +289,19 @@ void causal_conv1d_final_state(const Tensor& state, const ConvInputs& in) {
               [&]<class T>(TypeTag<T>) { fill_final_state<T>(state, in); });
 }
 
-void causal_conv1d_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dbias, const Tensor& dy,
+void causal_conv1d_backward(const Tensor& dx, const Output& dweight, const Output& dbias, const Tensor& dy,
                             const ConvInputs& in) {
-  visit_float("causal_conv1d_silu", in.x.dtype(),
-              [&]<class T>(TypeTag<T>) { Conv<T>(in).backward(dx, dweight, dbias, dy); });
+  visit_float("causal_conv1d_silu", in.x.dtype(), [&]<class T>(TypeTag<T>) {
+    // One partial sum for each segment.
+    const auto partial = [&](const Output& sum) {
+      if (!sum.to) return Tensor();
+      return Tensor::empty({segments_of(dy.rows()), sum.to.numel()}, dtype_of<acc_t<T>>(), Device::cpu);
+    };
+    const Tensor dw = partial(dweight), db = partial(dbias);
+    Conv<T>(in).backward(dx, dw, db, dy);
+    if (dw) cpu::sum_segments(dweight, dw);
+    if (db) cpu::sum_segments(dbias, db);
+  });
 }
 
 }  // namespace nemocube::cpu
