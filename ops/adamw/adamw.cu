@@ -1,11 +1,10 @@
-#include <algorithm>
 #include <vector>
 
-#include "core/allocation_owner.h"
 #include "core/cuda/device.cuh"
 #include "core/cuda/pack.cuh"
 #include "core/cuda/rows.cuh"
 #include "ops/adamw/adamw_kernels.h"
+#include "ops/range_table.cuh"
 
 namespace nemocube::cuda {
 namespace {
@@ -85,13 +84,7 @@ __global__ void __launch_bounds__(threads)
   __shared__ Factors factors;
   if (*go == 0) return;
   if (threadIdx.x == 0) {
-    // The last range that begins at this block or before.
-    int low = 0, high = count;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (ranges[middle].first_block <= blockIdx.x ? low : high) = middle;
-    }
-    range = ranges[low];
+    range = row_of_block(ranges, count);
     factors = factors_of(range, fixed.decoupled, schedule, *grad_scale);
   }
   __syncthreads();
@@ -126,33 +119,16 @@ std::vector<Range> rows_of_table(std::span<const AdamWRange> parameters, const T
   return table;
 }
 
-/// The table of the step before, on the device. Addresses seldom change.
-struct Table {
-  std::vector<Range> rows;
-  Tensor device;
-};
-
-const Range* on_device(std::vector<Range> rows) {
-  static Table kept;
-  if (rows != kept.rows) {
-    const AllocationOwner owner("optimizer state");
-    const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows.data());
-    const std::vector<std::uint8_t> copy(bytes, bytes + rows.size() * sizeof(Range));
-    kept.device = Tensor::from(copy, {std::ssize(copy)}).to(Device::cuda_number(device_index()));
-    kept.rows = std::move(rows);
-  }
-  return static_cast<const Range*>(kept.device.address());
-}
-
 void step(std::span<const AdamWRange> parameters, const AdamWOptions& o, const Tensor& schedule,
           const UpdateGate& gate) {
   std::vector<Range> rows = rows_of_table(parameters, gate.finite);
   const int count = static_cast<int>(rows.size());
   const std::int64_t blocks = rows.back().first_block + blocks_for(rows.back().numel, of_block);
+  static RangeTable<Range> table("optimizer state");
   const Fixed fixed{static_cast<float>(o.beta1), static_cast<float>(1 - o.beta1),
                     static_cast<float>(o.beta2), static_cast<float>(1 - o.beta2),
                     static_cast<float>(o.eps),   o.decoupled};
-  launch("adamw step", adamw_kernel, blocks_for(blocks, 1), threads, on_device(std::move(rows)), count,
+  launch("adamw step", adamw_kernel, blocks_for(blocks, 1), threads, table.on_device(std::move(rows)), count,
          static_cast<const double*>(data_of<double>(schedule)),
          static_cast<const double*>(data_of<double>(gate.grad_scale)),
          static_cast<const double*>(data_of<double>(gate.go)), fixed);

@@ -11,12 +11,12 @@ namespace nemocube {
 ///                             underflow; finite is 0 when any element is infinite or NaN, and the sum then is
 ///                             infinite or NaN, else 1
 ///
-/// dtypes     f32, f64 or bf16, may differ
+/// dtypes     f32, bf16 or f64 (CPU), may differ
 /// layout     any; a strided tensor is copied first
 /// arithmetic squares and sums in f64, where no f32 or bf16 values overflow or underflow. When f64 tensors are
 ///            present and the plain sum overflows or underflows, all are summed again, scaled by a power of two.
-/// errors     Error for an undefined tensor or an integer dtype
-/// repeat     segments of fixed length, added in order: same bits for any number of threads
+/// errors     Error for an undefined tensor, an integer dtype, or f64 on CUDA
+/// repeat     segments of fixed length, added in a fixed order: same bits for any number of threads
 Tensor sum_of_squares(std::span<const Tensor> tensors, Device device);
 
 /// The square sum of all parts, as those of several devices: square sums [n, 3] f64, added in order. Error for

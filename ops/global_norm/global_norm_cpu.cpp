@@ -5,6 +5,7 @@
 
 #include "core/parallel_for.h"
 #include "ops/global_norm/global_norm_kernels.h"
+#include "ops/global_norm/square_sum.h"
 
 namespace nemocube::cpu {
 namespace {
@@ -69,30 +70,6 @@ double largest_magnitude(std::span<const Tensor> tensors) {
   return most;
 }
 
-/// sum 4^exponent
-struct SquareSum {
-  double sum = 0;
-  int exponent = 0;
-  bool finite = true;
-};
-
-SquareSum operator+(const SquareSum& a, const SquareSum& b) {
-  const bool finite = a.finite && b.finite;
-  if (a.sum == 0) return {b.sum, b.exponent, finite};
-  if (b.sum == 0) return {a.sum, a.exponent, finite};
-  const SquareSum &large = a.exponent >= b.exponent ? a : b, &small = a.exponent >= b.exponent ? b : a;
-  return {large.sum + std::ldexp(small.sum, 2 * (small.exponent - large.exponent)), large.exponent, finite};
-}
-
-SquareSum read(const double* values) { return {values[0], static_cast<int>(values[1]), values[2] != 0}; }
-
-void write(const Tensor& to, const SquareSum& s) {
-  auto* values = to.data<double>();
-  values[0] = s.sum;
-  values[1] = s.exponent;
-  values[2] = s.finite ? 1 : 0;
-}
-
 SquareSum square_sum(std::span<const Tensor> tensors) {
   const double sum = sum_squares(tensors, 1);
   const bool comfortable = sum > 0x1p-900 && sum < 0x1p1000;
@@ -109,22 +86,20 @@ SquareSum square_sum(std::span<const Tensor> tensors) {
 
 }  // namespace
 
-void sum_of_squares(const Tensor& sum, std::span<const Tensor> tensors) { write(sum, square_sum(tensors)); }
+void sum_of_squares(const Tensor& sum, std::span<const Tensor> tensors) {
+  write_square_sum(sum.data<double>(), square_sum(tensors));
+}
 
 void add_square_sums(const Tensor& sum, const Tensor& parts) {
   SquareSum all;
-  for (std::int64_t r = 0; r < parts.rows(); ++r) all = all + read(parts.row<double>(r));
-  write(sum, all);
+  for (std::int64_t r = 0; r < parts.rows(); ++r) all = all + read_square_sum(parts.row<double>(r));
+  write_square_sum(sum.data<double>(), all);
 }
 
 void clip_decision(const Tensor& decision, const Tensor& square_sum, const Tensor& loss_sum,
                    double max_norm) {
-  const SquareSum s = read(square_sum.data<double>());
-  const double norm = std::ldexp(std::sqrt(s.sum), s.exponent), coefficient = max_norm / (norm + 1e-6);
-  auto* values = decision.data<double>();
-  values[0] = norm;
-  values[1] = coefficient < 1 ? coefficient : 1;
-  values[2] = s.finite && std::isfinite(loss_sum.item<double>()) ? 1 : 0;
+  write_decision(decision.data<double>(), read_square_sum(square_sum.data<double>()), loss_sum.item<double>(),
+                 max_norm);
 }
 
 }  // namespace nemocube::cpu

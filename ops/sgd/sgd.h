@@ -39,7 +39,8 @@ Tensor sgd_schedule(const SgdOptions& options);
 ///   model_copy <- w, rounded to nearest even
 ///
 /// shapes     master (w), momentum_buffer, grad and model_copy alike, any shape
-/// dtypes     all f32, or all f64; model_copy bf16, or undefined when the master is the parameter.
+/// devices    CPU, CUDA; all tensors, schedule and gate included, on the same one
+/// dtypes     all f32, or all f64 (CPU); model_copy bf16, or undefined when the master is the parameter.
 ///            momentum_buffer may be undefined, and is not touched, when momentum is 0.
 /// layout     contiguous; no two may overlap
 /// errors     Error for other shapes, dtypes or layouts, a momentum outside [0, 1), or nesterov without it
