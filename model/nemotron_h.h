@@ -92,7 +92,7 @@ class NemotronH {
 
   bool activation_checkpointing = false;  ///< keep only each mixer's input; backward computes the rest again
   /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
-  /// 256, at most 512.
+  /// 256, at most 512; on CUDA as many as make 1 GiB, at least 256, at most 2048.
   std::int64_t loss_chunk_rows = 0;
   /// The tokens that enter a forward pass without state, where several devices share those of a microbatch.
   RowCut token_rows;

@@ -10,9 +10,10 @@
 /// labels     Labels on the device of the logits, one for each row; -100 or in [0, V), where V counts the tokens of
 ///            the whole vocabulary. Whoever brings labels checks that; here the logit of a token that is none counts
 ///            as 0
+/// devices    CPU, CUDA (without f64)
 /// result     shape [], f32 (f64 for f64); 0 when no row is labelled
 /// arithmetic exponentials and sums over the vocabulary in f32 (f64 for f64); row losses are added in f64 in
-///            row order
+///            row order, on CUDA in another fixed order
 ///
 /// The vocabulary may be cut over ranks (VocabularyPart). Each rank then passes the logits of its own tokens,
 /// and all pass the same labels. For each row, with sums and maximum over the ranks as well:

@@ -30,7 +30,8 @@ void rescale_sums(const RowStatistics& statistics, const Tensor& own_max);
 
 /// Sets `losses` [rows] f64 to the loss of each row, 0 for rows without label.
 void row_losses(const Tensor& losses, const RowStatistics& statistics, const Tensor& labels);
-/// loss [] = the sum of losses [rows] f64, added in f64 in their order and rounded to the dtype of `loss`.
+/// loss [] = the sum of losses [rows] f64, added in f64 and rounded to the dtype of `loss`. Added in their order; on
+/// CUDA as the sums of 512 interleaved sets of rows.
 void sum_losses(const Tensor& loss, const Tensor& losses);
 
 /// dlogits = dloss scale (softmax - onehot); rows without label are set to zero. `dloss` has one element, undefined
@@ -38,14 +39,14 @@ void sum_losses(const Tensor& loss, const Tensor& losses);
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
                       const Tensor& labels, std::int64_t begin, const Tensor& dloss, double scale);
 
-/// Losses and gradient at once, for rows that fit the cache, every one labelled, over the whole vocabulary.
+/// Losses and gradient at once, for rows that fit the cache of a CPU, every one labelled, over the whole vocabulary.
 /// `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, double scale);
 
 /// to[i] = from[rows[i]]; the rows of `to` beyond the list are set to zero. i64 or floating point.
 void gather_labelled(const Tensor& to, const Tensor& from, const Tensor& rows);
-/// to[rows[i]] = from[i]; all other rows of `to` are set to zero.
+/// to[rows[i]] = from[i]; all other rows of `to` are set to zero. `rows` ascend.
 void scatter_labelled(const Tensor& to, const Tensor& from, const Tensor& rows);
 /// The number of rows that products over these gathered rows should have.
 std::int64_t product_rows(const Tensor& rows);

@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "core/kernel.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 
 /// Targets, and losses to compare with, for the tests of cross_entropy and linear_cross_entropy.
 namespace nemocube::testing {
@@ -47,6 +50,17 @@ inline Expected reference(const Tensor& logits, const Targets& labels) {
       e.dlogits.row<double>(t)[v] = std::exp(row[v] - most) / sum - (v == label ? 1 : 0);
   }
   return e;
+}
+
+/// The devices of linear_cross_entropy.
+inline std::vector<Device> head_devices() {
+  std::vector<Device> devices = test_devices("cross_entropy");
+  if (!runs_on_cuda("matmul")) std::erase_if(devices, [](Device device) { return device.is_cuda(); });
+  return devices;
+}
+
+inline Var intermediate(const Tensor& t) {
+  return Var(t, std::make_shared<GradNode>(t.shape(), t.dtype(), t.device(), false));
 }
 
 inline double value(const Var& loss) { return loss.value().to_vector().front(); }

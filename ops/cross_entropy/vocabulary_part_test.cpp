@@ -28,69 +28,74 @@ struct Outcome {
 // dx is an intermediate, the gradient of the weight a leaf or not.
 Outcome head_loss(const Tensor& x, const Tensor& weight, const Targets& labels, const KernelChoice& kernels,
                   bool leaf, const VocabularyPart& part = {}) {
-  const Var vx(x, std::make_shared<GradNode>(x.shape(), x.dtype(), Device::cpu, false));
-  const Var vw(weight, std::make_shared<GradNode>(weight.shape(), weight.dtype(), Device::cpu, leaf));
+  const Device device = x.device();
+  const Var vx = intermediate(x), vw = leaf ? Var::leaf(weight) : intermediate(weight);
   Tape tape;
   Context ctx{.tape = &tape, .kernels = &kernels};
-  const Var loss = linear_cross_entropy(ctx, vx, vw, labels_of(labels), 0.25, 5, part);
-  tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
+  const Var loss = linear_cross_entropy(ctx, vx, vw, Labels(labels_of(labels)).to(device), 0.25, 5, part);
+  tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), device));
   return {loss.value(), vx.node()->take(), leaf ? vw.grad() : vw.node()->take()};
 }
 
 // Loss and gradient of logits over parts.
-Expected over_parts(const Tensor& logits, const Targets& labels, const Cuts& cuts) {
+Expected over_parts(const Tensor& logits, const Targets& labels, const Cuts& cuts, Device device) {
   Expected got{0, Tensor::zeros(logits.shape(), DType::f64, Device::cpu)};
   on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
-    const Tensor z = logits.narrow(-1, cuts[i], cuts[i + 1] - cuts[i]);
-    const Var own(z, std::make_shared<GradNode>(z.shape(), z.dtype(), Device::cpu, false));
+    const Tensor z = logits.narrow(-1, cuts[i], cuts[i + 1] - cuts[i]).to(device);
+    const Var own = intermediate(z);
     Tape tape;
     Context ctx{.tape = &tape};
-    const Var loss = cross_entropy(ctx, own, labels_of(labels), 1, part);
-    tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), Device::cpu));
+    const Var loss = cross_entropy(ctx, own, Labels(labels_of(labels)).to(device), 1, part);
+    tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), device));
     got.loss = value(loss);
-    got.dlogits.narrow(-1, cuts[i], z.cols()).copy_from(own.node()->take());
+    got.dlogits.narrow(-1, cuts[i], z.cols()).copy_from(own.node()->take().to(Device::cpu).to(DType::f64));
   });
   return got;
 }
 
 }  // namespace
 
-TEST_CASE("vocabulary part: the parts give loss, dx and dW of the whole") {
+TEST_CASE("vocabulary part: the parts give loss, dx and dW of the whole" * doctest::test_suite("cuda")) {
   const std::int64_t vocabulary = 31, in = 8;
-  for (const std::string& name : kernel_variants().at("cross_entropy"))
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
-      for (const std::int64_t rows : {0, 1, 23})
+  const auto check = [&](Device device, DType dtype, std::int64_t rows, const Targets& labels,
+                         const Cuts& cuts, const std::string& name) {
+    CAPTURE(rows);
+    CAPTURE(cuts.size());
+    CAPTURE(name);
+    const KernelChoice kernels{{{"cross_entropy", name}}};
+    const Tensor x = random_tensor({rows, in}, dtype, 1).to(device);
+    const Tensor weight = random_tensor({vocabulary, in}, dtype, 2, 0.5).to(device);
+    const bool leaf = cuts.size() % 2 == 0;
+    const Outcome want = head_loss(x, weight, labels, kernels, leaf);
+    std::vector<Outcome> parts(cuts.size() - 1);
+    on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
+      const Tensor own = weight.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
+      parts[i] = head_loss(x, own, labels, kernels, leaf, part);
+    });
+    const double bound = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 2e-6 : 0x1p-7;
+    const Tensor dx = Tensor::zeros(x.shape(), DType::f64, Device::cpu);
+    std::vector<double> dw;
+    for (const Outcome& of_part : parts) {
+      CHECK_BITS(of_part.loss, parts[0].loss);
+      const auto partial = of_part.dx.to_vector(), rows_of_part = of_part.dweight.to_vector();
+      for (std::size_t e = 0; e < partial.size(); ++e) dx.data<double>()[e] += partial[e];
+      dw.insert(dw.end(), rows_of_part.begin(), rows_of_part.end());
+    }
+    CHECK(relative_error(parts[0].loss, want.loss) < (dtype == DType::f64 ? 1e-14 : 1e-6));
+    CHECK(relative_error(dx, want.dx) < bound);
+    CHECK(relative_error(Tensor::from(dw, weight.shape()), want.dweight) < bound);
+  };
+  for_dtypes(head_devices(), [&](Device device, DType dtype) {
+    const std::vector<std::int64_t> all_rows =
+        device == Device::cpu ? std::vector<std::int64_t>{0, 1, 23} : std::vector<std::int64_t>{0, 7};
+    for (const std::string& name : kernel_variants().at("cross_entropy"))
+      for (const std::int64_t rows : all_rows)
         for (const Targets& labels :
              {some_labels(rows, vocabulary, 0), some_labels(rows, vocabulary, 3),
               some_labels(rows, vocabulary, 1), Targets(static_cast<std::size_t>(rows), 2)})
-          for (const Cuts& cuts : {Cuts{0, 31}, Cuts{0, 10, 31}, Cuts{0, 7, 8, 31}, Cuts{0, 13, 31, 31}}) {
-            CAPTURE(name);
-            CAPTURE(dtype);
-            CAPTURE(rows);
-            CAPTURE(cuts.size());
-            const KernelChoice kernels{{{"cross_entropy", name}}};
-            const Tensor x = random_tensor({rows, in}, dtype, 1);
-            const Tensor weight = random_tensor({vocabulary, in}, dtype, 2, 0.5);
-            const bool leaf = cuts.size() % 2 == 0;
-            const Outcome want = head_loss(x, weight, labels, kernels, leaf);
-            std::vector<Outcome> parts(cuts.size() - 1);
-            on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
-              const Tensor own = weight.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
-              parts[i] = head_loss(x, own, labels, kernels, leaf, part);
-            });
-            const double bound = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 2e-6 : 0x1p-7;
-            const Tensor dx = Tensor::zeros(x.shape(), DType::f64, Device::cpu);
-            const Tensor dw = Tensor::zeros(weight.shape(), DType::f64, Device::cpu);
-            for (std::size_t i = 0; i < parts.size(); ++i) {
-              CHECK_BITS(parts[i].loss, parts[0].loss);
-              const auto partial = parts[i].dx.to_vector();
-              for (std::size_t e = 0; e < partial.size(); ++e) dx.data<double>()[e] += partial[e];
-              dw.narrow(0, cuts[i], cuts[i + 1] - cuts[i]).copy_from(parts[i].dweight);
-            }
-            CHECK(relative_error(parts[0].loss, want.loss) < (dtype == DType::f64 ? 1e-14 : 1e-6));
-            CHECK(relative_error(dx, want.dx) < bound);
-            CHECK(relative_error(dw, want.dweight) < bound);
-          }
+          for (const Cuts& cuts : {Cuts{0, 31}, Cuts{0, 10, 31}, Cuts{0, 7, 8, 31}, Cuts{0, 13, 31, 31}})
+            check(device, dtype, rows, labels, cuts, name);
+  });
 }
 
 TEST_CASE("vocabulary part: against finite differences, x of each part on its own") {
@@ -115,34 +120,42 @@ TEST_CASE("vocabulary part: against finite differences, x of each part on its ow
   }
 }
 
-TEST_CASE("vocabulary part: huge, far apart and non-finite logits") {
-  for (const DType dtype : {DType::f32, DType::f64}) {
-    CAPTURE(dtype);
-    const Targets labels = some_labels(17, 29, 4);
-    const Tensor far = random_tensor({17, 29}, dtype, 1, 1e4), near = random_tensor({17, 29}, dtype, 2, 2.0);
-    for (std::int64_t r = 0; r < near.rows(); ++r)
-      visit_accumulate("test", dtype, [&]<class T>(TypeTag<T>) {
-        for (std::int64_t v = 0; v < near.cols(); ++v) near.row<T>(r)[v] += T(r % 2 ? 1e4 : -1e4);
-      });
-    for (const Tensor& z : {far, near}) {
-      const Expected want = reference(z, labels);
-      const Expected got = over_parts(z, labels, {0, 11, 12, 29});
-      const double bound = dtype == DType::f64 ? 1e-13 : 1e-6;
-      // Rounding in units of the logits, 1e4, for each row.
-      CHECK(close(got.loss, want.loss, {bound, 17 * 1e4 * bound}));
-      CHECK_CLOSE(got.dlogits, want.dlogits, (Tol{4 * bound, bound}));
+TEST_CASE("vocabulary part: huge, far apart and non-finite logits" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("cross_entropy")) {
+    CAPTURE(device);
+    const std::vector<DType> dtypes =
+        device.is_cuda() ? std::vector{DType::f32} : std::vector{DType::f32, DType::f64};
+    for (const DType dtype : dtypes) {
+      CAPTURE(dtype);
+      const Targets labels = some_labels(17, 29, 4);
+      const Tensor far = random_tensor({17, 29}, dtype, 1, 1e4),
+                   near = random_tensor({17, 29}, dtype, 2, 2.0);
+      for (std::int64_t r = 0; r < near.rows(); ++r)
+        visit_accumulate("test", dtype, [&]<class T>(TypeTag<T>) {
+          for (std::int64_t v = 0; v < near.cols(); ++v) near.row<T>(r)[v] += T(r % 2 ? 1e4 : -1e4);
+        });
+      for (const Tensor& z : {far, near}) {
+        const Expected want = reference(z, labels);
+        const Expected got = over_parts(z, labels, {0, 11, 12, 29}, device);
+        const double bound = dtype == DType::f64 ? 1e-13 : 1e-6;
+        // Rounding in units of the logits, 1e4, for each row.
+        CHECK(close(got.loss, want.loss, {bound, 17 * 1e4 * bound}));
+        CHECK_CLOSE(got.dlogits, want.dlogits, (Tol{4 * bound, bound}));
+      }
     }
+    const auto loss = [&](const std::vector<double>& z, std::int64_t label) {
+      const Tensor logits = Tensor::from(z, {1, 4});
+      return over_parts(device.is_cuda() ? logits.to(DType::f32) : logits, {label}, {0, 2, 4}, device).loss;
+    };
+    const double most = device.is_cuda() ? 1e38 : 1e300;
+    CHECK(loss({most, most, 1, 1}, 0) == doctest::Approx(std::log(2.0)));
+    CHECK(loss({-inf, -inf, 1, 1}, 2) == doctest::Approx(std::log(2.0)));
+    CHECK(loss({-inf, -inf, 1, 1}, 1) == inf);
+    CHECK(std::isnan(loss({NAN, -inf, 1, 1}, 2)));
+    CHECK(std::isnan(loss({1, 1, NAN, -inf}, 0)));
+    CHECK(std::isnan(loss({inf, 1, 1, 1}, 2)));
+    CHECK(std::isnan(loss({-inf, -inf, -inf, -inf}, 2)));
   }
-  const auto loss = [](const std::vector<double>& z, std::int64_t label) {
-    return over_parts(Tensor::from(z, {1, 4}), {label}, {0, 2, 4}).loss;
-  };
-  CHECK(loss({1e300, 1e300, 1, 1}, 0) == doctest::Approx(std::log(2.0)));
-  CHECK(loss({-inf, -inf, 1, 1}, 2) == doctest::Approx(std::log(2.0)));
-  CHECK(loss({-inf, -inf, 1, 1}, 1) == inf);
-  CHECK(std::isnan(loss({NAN, -inf, 1, 1}, 2)));
-  CHECK(std::isnan(loss({1, 1, NAN, -inf}, 0)));
-  CHECK(std::isnan(loss({inf, 1, 1, 1}, 2)));
-  CHECK(std::isnan(loss({-inf, -inf, -inf, -inf}, 2)));
 }
 
 TEST_CASE("vocabulary part: one maximum and one sum for each block of rows, none in backward") {

@@ -41,6 +41,12 @@ Tensor scatter(const Tensor& part, const Tensor& rows, const Shape& shape) {
 
 Tensor as_rows(const Tensor& x) { return x.ndim() == 2 ? x : x.reshape({x.rows(), x.cols()}); }
 
+/// Logits [rows, vocabulary]. On CUDA every row starts at a multiple of 16 bytes, for any vocabulary.
+Tensor empty_logits(std::int64_t rows, std::int64_t vocabulary, DType dtype, Device device) {
+  const std::int64_t stride = device.is_cuda() ? (vocabulary + 7) / 8 * 8 : vocabulary;
+  return Tensor::empty({rows, stride}, dtype, device).narrow(-1, 0, vocabulary);
+}
+
 /// Losses of the labelled rows, chunk by chunk. Forms the gradients dx and dw that are defined.
 Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw, double grad_scale,
                   std::int64_t chunk_rows, const VocabularyPart& part) {
@@ -48,10 +54,10 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Ou
   const std::int64_t rows = in.x.dim(0), count = in.labels.dim(0), most = std::min(chunk_rows, rows),
                      vocabulary = weight.dim(0);
   const bool backward = dx.defined() || dw.to.defined();
-  const Tensor all_logits = Tensor::empty({most, vocabulary}, acc, weight.device());
+  const Tensor all_logits = empty_logits(most, vocabulary, acc, weight.device());
   const Tensor all_grads = weight.dtype() == acc || !backward
                                ? all_logits
-                               : Tensor::empty({most, vocabulary}, weight.dtype(), weight.device());
+                               : empty_logits(most, vocabulary, weight.dtype(), weight.device());
   const Tensor all_losses = Tensor::empty({count}, DType::f64, weight.device());
   if (rows == 0 && dw.to.defined() && dw.how == Into::set) dw.to.zero();
   for (std::int64_t at = 0; at < rows; at += chunk_rows) {

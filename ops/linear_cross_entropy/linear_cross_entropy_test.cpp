@@ -60,93 +60,125 @@ TEST_CASE("linear_cross_entropy: against finite differences") {
   }
 }
 
-TEST_CASE("linear_cross_entropy: f32 and bf16, all variants, against f64") {
-  const std::int64_t rows = 131, in = 32, vocabulary = 301;
-  const double scale = 1.0 / 64;
-  for (const std::string& name : variants())
-    for (const DType dtype : {DType::f32, DType::f64, DType::bf16})
-      for (const std::int64_t period : {0, 2, 3})
-        for (const std::int64_t chunk : {32, 50, 1000}) {
-          CAPTURE(name);
-          CAPTURE(dtype);
-          CAPTURE(period);
-          CAPTURE(chunk);
-          const KernelChoice choice = choose(name);
-          const Targets labels = some_labels(rows, vocabulary, period);
-          const Tensor x = random_tensor({rows, in}, dtype, 1);
-          const Tensor w = random_tensor({vocabulary, in}, dtype, 2, 0.3);
-          const Expected want = reference(product(x, false, w, true), labels);
-          auto scaled = want.dlogits.to_vector();
-          for (double& g : scaled) g *= scale;
-          const Tensor g = Tensor::from(scaled, {rows, vocabulary});
-          const Var vx(x, std::make_shared<GradNode>(x.shape(), dtype, Device::cpu, false)),
-              vw = Var::leaf(w);
-          Tape tape;
-          Context ctx;
-          ctx.tape = &tape;
-          ctx.kernels = &choice;
-          const Var loss = linear_cross_entropy(ctx, vx, vw, labels_of(labels), scale, chunk);
-          tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype), Device::cpu));
-          // bf16: gradients of logits are rounded once (2^-9 of each, random signs); "plain" also rounds the
-          // logits, of size up to 8, which shifts each probability by up to 2^-6 of itself.
-          const bool rounded_logits = dtype == DType::bf16 && name == "plain";
-          const double of_gradient = dtype == DType::bf16 ? (rounded_logits ? 0x1p-6 : 0x1p-8) : 1e-6;
-          const double of_loss = rounded_logits ? 0x1p-9 : 1e-6;
-          CHECK(close(value(loss), want.loss, {of_loss, 0}));
-          CHECK(relative_error(vx.node()->take(), product(g, false, w, false)) < of_gradient);
-          CHECK(relative_error(vw.grad(), product(g, true, x, false)) < of_gradient);
-        }
+TEST_CASE("linear_cross_entropy: all dtypes and variants, against f64" * doctest::test_suite("cuda")) {
+  for_dtypes(head_devices(), [](Device device, DType dtype) {
+    // On CUDA: a vocabulary of rows that start at multiples of 16 bytes, and one of others.
+    const bool on_cuda = device.is_cuda();
+    const std::int64_t rows = on_cuda ? 45 : 131, in = on_cuda ? 24 : 32;
+    const double scale = 1.0 / 64;
+    for (const std::string& name : variants())
+      for (const std::int64_t vocabulary :
+           on_cuda ? std::vector<std::int64_t>{61, 304} : std::vector<std::int64_t>{301})
+        for (const std::int64_t period : {0, 2, 3})
+          for (const std::int64_t chunk : {32, 50, 1000}) {
+            if (on_cuda && chunk == 50) continue;
+            CAPTURE(name);
+            CAPTURE(vocabulary);
+            CAPTURE(period);
+            CAPTURE(chunk);
+            const KernelChoice choice = choose(name);
+            const Targets labels = some_labels(rows, vocabulary, period);
+            const Tensor x = random_tensor({rows, in}, dtype, 1);
+            const Tensor w = random_tensor({vocabulary, in}, dtype, 2, 0.3);
+            const Expected want = reference(product(x, false, w, true), labels);
+            auto scaled = want.dlogits.to_vector();
+            for (double& g : scaled) g *= scale;
+            const Tensor g = Tensor::from(scaled, {rows, vocabulary});
+            struct Outcome {
+              Tensor loss, dx, dw;
+            };
+            const auto run = [&] {
+              const Var vx = intermediate(x.to(device)), vw = Var::leaf(w.to(device));
+              Tape tape;
+              Context ctx;
+              ctx.tape = &tape;
+              ctx.kernels = &choice;
+              const Var loss =
+                  linear_cross_entropy(ctx, vx, vw, Labels(labels_of(labels)).to(device), scale, chunk);
+              tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype), device));
+              return Outcome{loss.value(), vx.node()->take(), vw.grad()};
+            };
+            const Outcome got = run();
+            // bf16: gradients of logits are rounded once (2^-9 of each, random signs); "plain" also rounds the
+            // logits, of size up to 8, which shifts each probability by up to 2^-6 of itself.
+            const bool rounded_logits = dtype == DType::bf16 && name == "plain";
+            const double of_gradient = dtype == DType::bf16 ? (rounded_logits ? 0x1p-6 : 0x1p-8) : 1e-6;
+            const double of_loss = rounded_logits ? 0x1p-9 : 1e-6;
+            CHECK(close(got.loss.to_vector().front(), want.loss, {of_loss, 0}));
+            CHECK(relative_error(got.dx, product(g, false, w, false)) < of_gradient);
+            CHECK(relative_error(got.dw, product(g, true, x, false)) < of_gradient);
+            if (!on_cuda) continue;
+            const Outcome again = run();
+            CHECK_BITS(again.loss, got.loss);
+            CHECK_BITS(again.dx, got.dx);
+            CHECK_BITS(again.dw, got.dw);
+          }
+  });
 }
 
-TEST_CASE("linear_cross_entropy: fused adds to what a leaf holds") {
-  const Tensor x = random_tensor({9, 4}, DType::f32, 1), labels = labels_of(some_labels(9, 6, 4));
-  const Var once = Var::leaf(random_tensor({6, 4}, DType::f32, 2)), twice = Var::leaf(once.value());
-  const auto step = [&](const Var& weight) {
-    Tape tape;
-    Context ctx;
-    ctx.tape = &tape;
-    tape.backward(linear_cross_entropy(ctx, x, weight, labels, 1.0, 4),
-                  Tensor::scalar(1, DType::f32, Device::cpu));
-  };
-  step(once);
-  step(twice);
-  step(twice);
-  auto doubled = once.grad().to_vector();
-  for (double& g : doubled) g *= 2;
-  CHECK_CLOSE(twice.grad(), Tensor::from(doubled, {6, 4}), (Tol{1e-6, 1e-6}));
-}
-
-TEST_CASE("linear_cross_entropy: no labelled row gives loss 0 and gradient 0") {
-  const Tensor labels = labels_of({-100, -100, -100});
-  for (const std::string& name : variants()) {
-    CAPTURE(name);
-    const KernelChoice choice = choose(name);
-    const Var x = Var::leaf(random_tensor({3, 4}, DType::f32, 1));
-    const Var weight = Var::leaf(random_tensor({6, 4}, DType::f32, 2));
-    Tape tape;
-    Context ctx;
-    ctx.tape = &tape;
-    ctx.kernels = &choice;
-    const Var loss = linear_cross_entropy(ctx, x, weight, labels, 1.0, 2);
-    CHECK(value(loss) == 0);
-    tape.backward(loss, Tensor::scalar(1, DType::f32, Device::cpu));
-    CHECK_CLOSE(x.grad(), Tensor::zeros({3, 4}, DType::f32, Device::cpu), Tol{});
-    CHECK_CLOSE(weight.grad(), Tensor::zeros({6, 4}, DType::f32, Device::cpu), Tol{});
+TEST_CASE("linear_cross_entropy: fused adds to what a leaf holds" * doctest::test_suite("cuda")) {
+  for (const Device device : head_devices()) {
+    CAPTURE(device);
+    const Tensor x = random_tensor({9, 4}, DType::f32, 1).to(device);
+    const Labels labels = Labels(labels_of(some_labels(9, 6, 4))).to(device);
+    const Var once = Var::leaf(random_tensor({6, 4}, DType::f32, 2).to(device)),
+              twice = Var::leaf(once.value());
+    const auto step = [&](const Var& weight) {
+      Tape tape;
+      Context ctx;
+      ctx.tape = &tape;
+      tape.backward(linear_cross_entropy(ctx, x, weight, labels, 1.0, 4),
+                    Tensor::scalar(1, DType::f32, device));
+    };
+    step(once);
+    step(twice);
+    step(twice);
+    auto doubled = once.grad().to_vector();
+    for (double& g : doubled) g *= 2;
+    CHECK_CLOSE(twice.grad(), Tensor::from(doubled, {6, 4}), (Tol{1e-6, 1e-6}));
   }
 }
 
-TEST_CASE("linear_cross_entropy: without a tape only the loss, the same one") {
-  const Tensor x = random_tensor({40, 8}, DType::bf16, 1), w = random_tensor({50, 8}, DType::bf16, 2);
-  const Tensor labels = labels_of(some_labels(40, 50, 3));
-  const Var weight = Var::leaf(w);
-  Context silent;
-  const Var loss = linear_cross_entropy(silent, x, weight, labels, 1.0, 16);
-  CHECK_FALSE(loss.needs_grad());
-  CHECK_FALSE(weight.node()->filled());
-  Tape tape;
-  Context ctx;
-  ctx.tape = &tape;
-  CHECK_BITS(linear_cross_entropy(ctx, x, weight, labels, 1.0, 16).value(), loss.value());
+TEST_CASE("linear_cross_entropy: no labelled row gives loss 0 and gradient 0" * doctest::test_suite("cuda")) {
+  for (const Device device : head_devices())
+    for (const std::string& name : variants())
+      for (const std::int64_t rows : {3, 0}) {
+        CAPTURE(device);
+        CAPTURE(name);
+        CAPTURE(rows);
+        const Labels labels =
+            Labels(labels_of(Targets(static_cast<std::size_t>(rows), ignored_label))).to(device);
+        const KernelChoice choice = choose(name);
+        const Var x = Var::leaf(random_tensor({rows, 4}, DType::f32, 1).to(device));
+        const Var weight = Var::leaf(random_tensor({6, 4}, DType::f32, 2).to(device));
+        Tape tape;
+        Context ctx;
+        ctx.tape = &tape;
+        ctx.kernels = &choice;
+        const Var loss = linear_cross_entropy(ctx, x, weight, labels, 1.0, 2);
+        CHECK(value(loss) == 0);
+        tape.backward(loss, Tensor::scalar(1, DType::f32, device));
+        CHECK_CLOSE(x.grad(), Tensor::zeros({rows, 4}, DType::f32, Device::cpu), Tol{});
+        CHECK_CLOSE(weight.grad(), Tensor::zeros({6, 4}, DType::f32, Device::cpu), Tol{});
+      }
+}
+
+TEST_CASE("linear_cross_entropy: without a tape only the loss, the same one" * doctest::test_suite("cuda")) {
+  for (const Device device : head_devices()) {
+    CAPTURE(device);
+    const Tensor x = random_tensor({40, 8}, DType::bf16, 1).to(device),
+                 w = random_tensor({50, 8}, DType::bf16, 2).to(device);
+    const Labels labels = Labels(labels_of(some_labels(40, 50, 3))).to(device);
+    const Var weight = Var::leaf(w);
+    Context silent;
+    const Var loss = linear_cross_entropy(silent, x, weight, labels, 1.0, 16);
+    CHECK_FALSE(loss.needs_grad());
+    CHECK_FALSE(weight.node()->filled());
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    CHECK_BITS(linear_cross_entropy(ctx, x, weight, labels, 1.0, 16).value(), loss.value());
+  }
 }
 
 TEST_CASE("linear_cross_entropy: the same bits on the guard device") {

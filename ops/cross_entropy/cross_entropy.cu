@@ -1,0 +1,438 @@
+#include <cub/block/block_reduce.cuh>
+
+#include <limits>
+
+#include "core/cuda/block_size.cuh"
+#include "core/cuda/device.cuh"
+#include "core/cuda/elementwise.cuh"
+#include "core/cuda/pack.cuh"
+#include "core/cuda/rows.cuh"
+#include "ops/cross_entropy/cross_entropy_kernels.h"
+
+namespace nemocube::cuda {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// Of some logits z: m = max z and sum e^(z - m). A NaN is in the sum, not in the maximum. Where the maximum is -inf, the
+/// sum is relative to 0, because -inf - -inf is NaN.
+struct Softmax {
+  float max = -infinity, sum = 0;
+};
+__device__ float shift_of(float max) { return max == -infinity ? 0 : max; }
+
+struct JoinSoftmax {
+  __device__ Softmax operator()(const Softmax& a, const Softmax& b) const {
+    const float max = fmaxf(a.max, b.max), shift = shift_of(max);
+    return {max, a.sum * expf(a.max - shift) + b.sum * expf(b.max - shift)};
+  }
+};
+
+template <int n>
+__device__ void add_logits(Softmax& s, const float (&z)[n]) {
+  float max = s.max;
+#pragma unroll
+  for (int i = 0; i < n; ++i) max = fmaxf(max, z[i]);
+  if (max > s.max) {
+    s.sum *= expf(s.max - max);
+    s.max = max;
+  }
+  const float shift = shift_of(s.max);
+#pragma unroll
+  for (int i = 0; i < n; ++i) s.sum += expf(z[i] - shift);
+}
+
+// A block has one row, which it reads in tiles of `threads` times a few packs. Thread t has packs t, t + threads, .. of a
+// tile and keeps maximum and sum of its own logits; the block joins those of all threads in a fixed order.
+constexpr int packs_at_once = 4;
+template <class T, int threads>
+constexpr std::int64_t tile_columns = std::int64_t{threads} * packs_at_once* whole_pack<T>;
+
+template <class T>
+struct Tile {
+  static constexpr int N = whole_pack<T>;
+  Pack<T, N> packs[packs_at_once];
+};
+
+/// Calls fn(index of the pack, its first column) for the packs that this thread has of a tile.
+template <class T, int threads, class Fn>
+__device__ void for_own_packs(std::int64_t tile_start, std::int64_t cols, Fn&& fn) {
+  const std::int64_t first = tile_start + static_cast<int>(threadIdx.x) * whole_pack<T>;
+#pragma unroll
+  for (int j = 0; j < packs_at_once; ++j)
+    if (const std::int64_t c = first + j * threads * whole_pack<T>; c < cols) fn(j, c);
+}
+
+template <bool aligned, int threads, class T>
+__device__ Tile<T> load_tile(const T* z, std::int64_t tile_start, std::int64_t cols) {
+  Tile<T> tile;
+  for_own_packs<T, threads>(tile_start, cols, [&](int j, std::int64_t c) {
+    tile.packs[j] = Pack<T, Tile<T>::N>::template load<aligned>(z + c, cols - c);
+  });
+  return tile;
+}
+
+template <int threads, class T>
+__device__ void add_tile(Softmax& s, const Tile<T>& tile, std::int64_t tile_start, std::int64_t cols) {
+  constexpr int N = Tile<T>::N;
+  float z[packs_at_once * N];
+#pragma unroll
+  for (int i = 0; i < packs_at_once * N; ++i) z[i] = -infinity;  // adds nothing
+  for_own_packs<T, threads>(tile_start, cols, [&](int j, std::int64_t c) {
+    float values[N];
+    tile.packs[j].read(values);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < cols - c) z[j * N + i] = values[i];
+  });
+  add_logits(s, z);
+}
+
+/// The result is that of the whole block, and each thread gets it.
+template <int threads>
+__device__ Softmax join_block(const Softmax& own) {
+  using Reduce = cub::BlockReduce<Softmax, threads>;
+  __shared__ typename Reduce::TempStorage storage;
+  __shared__ Softmax of_row;
+  const Softmax all = Reduce(storage).Reduce(own, JoinSoftmax());
+  if (threadIdx.x == 0) of_row = all;
+  __syncthreads();
+  return of_row;
+}
+
+/// z[label]; 0 for a label that is no column.
+template <class T>
+__device__ float at_label(const T* z, std::int64_t cols, std::int64_t label) {
+  return label >= 0 && label < cols ? to_float(z[label]) : 0;
+}
+
+__device__ double loss_of(float max, float sum, float at_label) {
+  return static_cast<double>(max) - at_label + log(static_cast<double>(sum));
+}
+
+template <class T, bool aligned, int threads>
+__global__ void __launch_bounds__(threads)
+    statistics_kernel(float* max, Rows<float> sums, Rows<T> logits, const std::int64_t* labels,
+                      std::int64_t begin, std::int64_t cols) {
+  const std::int64_t row = blockIdx.x, label = labels[row];
+  Softmax s;
+  float logit = 0;
+  if (label == ignored_label) {
+    s.max = 0;
+  } else {
+    const T* z = logits.row(row);
+    for (std::int64_t c = 0; c < cols; c += tile_columns<T, threads>)
+      add_tile<threads>(s, load_tile<aligned, threads>(z, c, cols), c, cols);
+    s = join_block<threads>(s);
+    logit = at_label(z, cols, label - begin);
+  }
+  if (threadIdx.x > 0) return;
+  max[row] = s.max;
+  sums.row(row)[0] = s.sum;
+  sums.row(row)[1] = logit;
+}
+
+template <class T, bool aligned>
+void statistics_of_rows(const RowStatistics& s, const Tensor& logits, const Tensor& labels,
+                        std::int64_t begin) {
+  visit_block_size(blocks_for(logits.cols(), packs_at_once * whole_pack<T>), [&](auto threads) {
+    launch("cross_entropy statistics", statistics_kernel<T, aligned, threads>, blocks_for(logits.rows(), 1),
+           threads, data_of<float>(s.max), rows_of<float>(s.sums), rows_of<T>(logits),
+           static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin, logits.cols());
+  });
+}
+
+void statistics(const RowStatistics& s, const Tensor& logits, const Tensor& labels, std::int64_t begin) {
+  visit_storage("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
+    if (logits.rows() == 0) return;
+    if (rows_aligned(logits))
+      statistics_of_rows<T, true>(s, logits, labels, begin);
+    else
+      statistics_of_rows<T, false>(s, logits, labels, begin);
+  });
+}
+
+constexpr int row_threads = 128;  // of kernels with a thread for each row
+
+/// In a kernel: calls fn(row) for the row of this thread.
+template <class Fn>
+__device__ void for_own_row(std::int64_t rows, Fn&& fn) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * row_threads + threadIdx.x;
+  if (row < rows) fn(row);
+}
+
+__global__ void __launch_bounds__(row_threads)
+    rescale_kernel(Rows<float> sums, const float* max, const float* own_max, std::int64_t rows) {
+  for_own_row(rows, [&](std::int64_t row) { sums.row(row)[0] *= expf(own_max[row] - max[row]); });
+}
+
+void rescale(const RowStatistics& s, const Tensor& own_max) {
+  if (own_max.numel() == 0) return;
+  launch("cross_entropy rescale", rescale_kernel, blocks_for(own_max.numel(), row_threads), row_threads,
+         rows_of<float>(s.sums), static_cast<const float*>(data_of<float>(s.max)),
+         static_cast<const float*>(data_of<float>(own_max)), own_max.numel());
+}
+
+__global__ void __launch_bounds__(row_threads)
+    losses_kernel(double* losses, const float* max, Rows<float> sums, const std::int64_t* labels,
+                  std::int64_t rows) {
+  for_own_row(rows, [&](std::int64_t row) {
+    losses[row] = labels[row] == ignored_label ? 0 : loss_of(max[row], sums.row(row)[0], sums.row(row)[1]);
+  });
+}
+
+void losses(const Tensor& losses, const RowStatistics& s, const Tensor& labels) {
+  if (losses.numel() == 0) return;
+  launch("cross_entropy losses", losses_kernel, blocks_for(losses.numel(), row_threads), row_threads,
+         data_of<double>(losses), static_cast<const float*>(data_of<float>(s.max)), rows_of<float>(s.sums),
+         static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), losses.numel());
+}
+
+// Thread t of one block adds losses t, t + sum_threads, ..; the block adds the sums of its threads.
+constexpr int sum_threads = 512;
+
+__global__ void __launch_bounds__(sum_threads)
+    sum_kernel(float* loss, const double* losses, std::int64_t rows) {
+  using Reduce = cub::BlockReduce<double, sum_threads>;
+  __shared__ typename Reduce::TempStorage storage;
+  double sum = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += sum_threads) sum += losses[row];
+  sum = Reduce(storage).Sum(sum);
+  if (threadIdx.x == 0) *loss = static_cast<float>(sum);
+}
+
+void sum(const Tensor& loss, const Tensor& losses) {
+  launch("cross_entropy sum", sum_kernel, 1, sum_threads, data_of<float>(loss),
+         static_cast<const double*>(data_of<double>(losses)), losses.numel());
+}
+
+/// Numbers of a row for its gradient scale (factor e^(z - shift) - [at the label]).
+struct RowGradient {
+  float shift, factor, scale;
+  std::int64_t label;  // as a column; any number that is none for a label that is not here
+};
+
+/// The gradient of a pack of logits, whose first column is c, in place of them.
+template <int N>
+__device__ void gradient_of_pack(float (&z)[N], std::int64_t c, const RowGradient& row) {
+  const std::int64_t offset = row.label - c;
+  const int at = offset >= 0 && offset < N ? static_cast<int>(offset) : -1;
+  const float both = row.scale * row.factor;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float e = expf(z[i] - row.shift);
+    z[i] = i == at ? row.scale * (row.factor * e - 1) : both * e;
+  }
+}
+
+template <class D, class T>
+constexpr int gradient_pack = whole_pack<std::conditional_t<(sizeof(D) > sizeof(T)), D, T>>;
+
+// d may be z, so that no pointer is restricted.
+template <class D, class T, bool aligned>
+__global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const float* max, Rows<float> sums,
+                                const std::int64_t* labels, std::int64_t begin, const float* dloss,
+                                double scale) {
+  constexpr int N = gradient_pack<D, T>;
+  for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
+    const std::int64_t label = labels[r];
+    float z[N] = {};
+    if (label != ignored_label) {
+      const RowGradient row{.shift = max[r],
+                            .factor = 1 / sums.row(r)[0],
+                            .scale = static_cast<float>(dloss ? scale * *dloss : scale),
+                            .label = label - begin};
+      Pack<T, N>::template load<aligned>(logits.row(r) + c, count).read(z);
+      gradient_of_pack(z, c, row);
+    }
+    Pack<D, N>::of(z).template store<aligned>(d.row(r) + c, count);
+  });
+}
+
+template <class D, class T>
+void gradient_of(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
+                 std::int64_t begin, const Tensor& dloss, double scale) {
+  const auto kernel =
+      rows_aligned(dlogits, logits) ? gradient_kernel<D, T, true> : gradient_kernel<D, T, false>;
+  launch_elementwise<gradient_pack<D, T>>(
+      "cross_entropy gradient", kernel, logits.rows(), logits.cols(), rows_of<D>(dlogits), rows_of<T>(logits),
+      static_cast<const float*>(data_of<float>(s.max)), rows_of<float>(s.sums),
+      static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin,
+      static_cast<const float*>(dloss.defined() ? data_of<float>(dloss) : nullptr), scale);
+}
+
+void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
+              std::int64_t begin, const Tensor& dloss, double scale) {
+  visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
+    if (logits.numel() == 0) return;
+    if (logits.dtype() == dlogits.dtype())
+      gradient_of<D, D>(dlogits, logits, s, labels, begin, dloss, scale);
+    else
+      gradient_of<D, float>(dlogits, logits, s, labels, begin, dloss, scale);
+  });
+}
+
+// Losses and gradient in one launch. The last tile of a row stays in registers, the first `held` ones in shared memory,
+// where each thread reads only what it wrote. The others are read again, the last ones first, because they are the likeliest to be in the L2 cache.
+// d may be z: a thread writes the columns that it has read itself, and z[label] is read before any thread writes.
+template <class D, bool aligned, int threads>
+__global__ void __launch_bounds__(threads)
+    losses_and_gradient_kernel(Rows<D> d, double* losses, Rows<float> logits, const std::int64_t* labels,
+                               std::int64_t cols, float scale, int held) {
+  constexpr int N = Tile<float>::N;
+  constexpr std::int64_t columns = tile_columns<float, threads>;
+  extern __shared__ Pack<float, N> held_packs[];
+  const auto held_pack = [&](std::int64_t tile, int j) -> Pack<float, N>& {
+    return held_packs[(tile * packs_at_once + j) * threads + static_cast<int>(threadIdx.x)];
+  };
+  const std::int64_t row = blockIdx.x, label = labels[row], tiles = (cols + columns - 1) / columns;
+  const float* z = logits.row(row);
+  Softmax s;
+  Tile<float> tile;
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    tile = load_tile<aligned, threads>(z, t * columns, cols);
+    if (t < held)
+      for_own_packs<float, threads>(t * columns, cols,
+                                    [&](int j, std::int64_t) { held_pack(t, j) = tile.packs[j]; });
+    add_tile<threads>(s, tile, t * columns, cols);
+  }
+  float logit = 0;
+  if (threadIdx.x == 0) logit = at_label(z, cols, label);
+  s = join_block<threads>(s);
+  if (s.max == -infinity) s.sum = NAN;  // no token is possible
+  if (threadIdx.x == 0) losses[row] = loss_of(s.max, s.sum, logit);
+
+  const RowGradient of_row{.shift = s.max, .factor = 1 / s.sum, .scale = scale, .label = label};
+  for (std::int64_t t = tiles - 1; t >= 0; --t) {
+    if (t < held)
+      for_own_packs<float, threads>(t * columns, cols,
+                                    [&](int j, std::int64_t) { tile.packs[j] = held_pack(t, j); });
+    else if (t < tiles - 1)
+      tile = load_tile<aligned, threads>(z, t * columns, cols);
+    for_own_packs<float, threads>(t * columns, cols, [&](int j, std::int64_t c) {
+      float values[N];
+      tile.packs[j].read(values);
+      gradient_of_pack(values, c, of_row);
+      Pack<D, N>::of(values).template store<aligned>(d.row(row) + c, cols - c);
+    });
+  }
+}
+
+template <class D, bool aligned>
+void losses_and_gradient_of_rows(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
+                                 const Tensor& labels, double scale) {
+  visit_block_size(blocks_for(logits.cols(), packs_at_once * whole_pack<float>), [&](auto threads) {
+    constexpr std::int64_t columns = tile_columns<float, threads>;
+    constexpr std::int64_t tile_bytes = columns * std::int64_t{sizeof(float)};
+    constexpr std::int64_t of_reduction = 1024;  // bytes, more than join_block() has
+    const std::int64_t most = (device_limits().shared_bytes - of_reduction) / tile_bytes,
+                       held = std::min<std::int64_t>(most, (logits.cols() - 1) / columns);
+    launch_shared("cross_entropy losses and gradient", losses_and_gradient_kernel<D, aligned, threads>,
+                  blocks_for(logits.rows(), 1), threads, static_cast<std::size_t>(held * tile_bytes),
+                  rows_of<D>(dlogits), data_of<double>(losses), rows_of<float>(logits),
+                  static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), logits.cols(),
+                  static_cast<float>(scale), static_cast<int>(held));
+  });
+}
+
+void losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
+                         const Tensor& labels, double scale) {
+  visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
+    if (logits.rows() == 0) return;
+    if (rows_aligned(dlogits, logits))
+      losses_and_gradient_of_rows<D, true>(dlogits, losses, logits, labels, scale);
+    else
+      losses_and_gradient_of_rows<D, false>(dlogits, losses, logits, labels, scale);
+  });
+}
+
+// Copies of rows by bytes, as units of 2, 4, 8 or 16 of them. A row has 2^k threads of a block, as many as it has units,
+// at most all.
+constexpr int copy_threads = 256;
+
+template <class Unit>
+struct RowCopy {
+  Rows<Unit> to, from;
+  std::int64_t to_rows, units;
+  const std::int64_t* list;
+  std::int64_t count;  // of the list
+  int row_threads;
+};
+
+/// The index of `row` in the list, -1 where it is not there.
+__device__ std::int64_t index_in(const std::int64_t* list, std::int64_t count, std::int64_t row) {
+  std::int64_t low = 0, high = count;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (list[middle] < row)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < count && list[low] == row ? low : -1;
+}
+
+template <class Unit, bool scatter>
+__global__ void __launch_bounds__(copy_threads) copy_rows_kernel(const RowCopy<Unit> t) {
+  const int rows_at_once = copy_threads / t.row_threads;
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * rows_at_once + static_cast<int>(threadIdx.x) / t.row_threads;
+  if (row >= t.to_rows) return;
+  const std::int64_t source = scatter ? index_in(t.list, t.count, row) : row < t.count ? t.list[row] : -1;
+#pragma unroll 1  // unrolled, the loop begins with a division
+  for (std::int64_t u = static_cast<int>(threadIdx.x) % t.row_threads; u < t.units; u += t.row_threads)
+    t.to.row(row)[u] = source >= 0 ? t.from.row(source)[u] : Unit{};
+}
+
+template <int unit_bytes, bool scatter>
+void copy_units(const Tensor& to, const Tensor& from, const Tensor& list) {
+  using Unit = typename pack_detail::Raw<unit_bytes>::type;
+  const auto rows = [](const Tensor& t) {
+    const std::int64_t stride = t.rows() > 1 ? t.row_stride() * size_of(t.dtype()) / unit_bytes : 0;
+    return Rows<Unit>{static_cast<Unit*>(t.address()), stride};
+  };
+  RowCopy<Unit> t{.to = rows(to),
+                  .from = rows(from),
+                  .to_rows = to.rows(),
+                  .units = to.cols() * size_of(to.dtype()) / unit_bytes,
+                  .list = data_of<std::int64_t>(list),
+                  .count = list.numel(),
+                  .row_threads = 1};
+  while (t.row_threads < copy_threads && t.row_threads < t.units) t.row_threads *= 2;
+  launch(scatter ? "cross_entropy scatter" : "cross_entropy gather", copy_rows_kernel<Unit, scatter>,
+         blocks_for(t.to_rows, copy_threads / t.row_threads), copy_threads, t);
+}
+
+template <bool scatter>
+void copy_rows(const Tensor& to, const Tensor& from, const Tensor& list) {
+  if (to.numel() == 0) return;
+  std::uint64_t together = static_cast<std::uint64_t>(to.cols() * size_of(to.dtype()));
+  for (const Tensor* t : {&to, &from}) {
+    together |= reinterpret_cast<std::uintptr_t>(t->address());
+    if (t->rows() > 1) together |= static_cast<std::uint64_t>(t->row_stride() * size_of(t->dtype()));
+  }
+  if (together % 16 == 0)
+    copy_units<16, scatter>(to, from, list);
+  else if (together % 8 == 0)
+    copy_units<8, scatter>(to, from, list);
+  else if (together % 4 == 0)
+    copy_units<4, scatter>(to, from, list);
+  else
+    copy_units<2, scatter>(to, from, list);
+}
+
+// Products of any number of rows cost the same preparation.
+std::int64_t rows_of_products(const Tensor& rows) { return rows.numel(); }
+
+const Provide provided[] = {{column_statistics, statistics},
+                            {rescale_sums, rescale},
+                            {row_losses, losses},
+                            {sum_losses, sum},
+                            {softmax_gradient, gradient},
+                            {softmax_losses_and_gradient, losses_and_gradient},
+                            {gather_labelled, copy_rows<false>},
+                            {scatter_labelled, copy_rows<true>},
+                            {product_rows, rows_of_products}};
+
+}  // namespace
+}  // namespace nemocube::cuda
