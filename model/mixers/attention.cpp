@@ -1,17 +1,27 @@
 #include "model/mixers/attention.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
+
+#include "ops/attention/partial_attention.h"
 
 namespace nemocube {
 
-/// Keys and values of every token so far, of each sequence; rows beyond `length` are room to grow.
+/// Keys and values of every token so far. A sequence has a range of the rows, of which the first `length` are in use and
+/// the others are room to grow.
 struct AttentionMixer::State final : MixerState {
-  struct Cache {
-    Tensor k, v;
+  struct Cached {
+    Range rows;
     std::int64_t length = 0;
   };
-  std::vector<Cache> sequences;
+  std::vector<Cached> sequences;
+  Tensor k, v;
+
+  void append(const Tensor& new_k, const Tensor& new_v, const Sequences& of_new);
+
+ private:
+  void make_room(const Tensor& like, const Sequences& for_new);
 };
 
 AttentionMixer::AttentionMixer(const MixerSources& sources, const std::string& name)
@@ -31,35 +41,71 @@ std::unique_ptr<MixerState> AttentionMixer::make_state(std::int64_t count) const
   return state;
 }
 
-namespace {
-// Appends rows to a cache that doubles when full.
-void append(Tensor& cache, std::int64_t length, const Tensor& rows) {
-  const std::int64_t need = length + rows.rows();
-  if (!cache.defined() || cache.dim(0) < need) {
-    const std::int64_t room = std::max(need, cache.defined() ? 2 * cache.dim(0) : need + 64);
-    Tensor grown = Tensor::empty({room, rows.cols()}, rows.dtype(), rows.device());
-    if (length > 0) grown.narrow(0, 0, length).copy_from(cache.narrow(0, 0, length));
-    cache = grown;
+// Gives sequences that are full twice the rows.
+void AttentionMixer::State::make_room(const Tensor& like, const Sequences& for_new) {
+  std::vector<Cached> grown = sequences;
+  bool full = false;
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < grown.size(); ++i) {
+    const std::int64_t room = grown[i].rows.size(),
+                       need = grown[i].length + for_new.length(static_cast<std::int64_t>(i));
+    full = full || need > room;
+    const std::int64_t rows = need <= room ? room : room > 0 ? std::max(need, 2 * room) : need + 64;
+    grown[i].rows = {end, end + rows};
+    end += rows;
   }
-  cache.narrow(0, length, rows.rows()).copy_from(rows);
+  if (!full) return;
+  for (Tensor* cache : {&k, &v}) {
+    const Tensor to = Tensor::empty({end, like.cols()}, like.dtype(), like.device());
+    for (std::size_t i = 0; i < grown.size(); ++i)
+      if (const std::int64_t n = grown[i].length; n > 0)
+        to.narrow(0, grown[i].rows.begin, n).copy_from(cache->narrow(0, sequences[i].rows.begin, n));
+    *cache = to;
+  }
+  sequences = std::move(grown);
 }
+
+void AttentionMixer::State::append(const Tensor& new_k, const Tensor& new_v, const Sequences& of_new) {
+  make_room(new_k, of_new);
+  for (std::int64_t i = 0; i < of_new.count(); ++i) {
+    Cached& cached = sequences[static_cast<std::size_t>(i)];
+    const std::int64_t first = of_new.begin(i), n = of_new.length(i), end = cached.rows.begin + cached.length;
+    if (n == 0) continue;
+    k.narrow(0, end, n).copy_from(new_k.narrow(0, first, n));
+    v.narrow(0, end, n).copy_from(new_v.narrow(0, first, n));
+    cached.length += n;
+  }
+}
+
+namespace {
+/// What the sequences of a call keep of the pairs of their rows and the cached ones.
+struct CachePairs {
+  AttentionPairs pairs;
+};
 }  // namespace
 
 Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                               const Sequences& sequences, State& state) const {
-  Tensor out = Tensor::empty(q.shape(), q.dtype(), q.device());
+  const Tensor out = Tensor::empty(q.shape(), q.dtype(), q.device());
+  if (q.rows() == 0) return out;
+  state.append(k, v, sequences);
+  std::vector<AttentionPair> pairs;
+  std::vector<std::int64_t> key;
   for (std::int64_t i = 0; i < sequences.count(); ++i) {
-    auto& cache = state.sequences[static_cast<std::size_t>(i)];
-    const std::int64_t begin = sequences.begin(i), n = sequences.length(i);
-    if (n == 0) continue;
-    append(cache.k, cache.length, k.narrow(0, begin, n));
-    append(cache.v, cache.length, v.narrow(0, begin, n));
-    cache.length += n;
-    const Var y = attention(ctx, q.narrow(0, begin, n), cache.k.narrow(0, 0, cache.length),
-                            cache.v.narrow(0, 0, cache.length), options_, Sequences::uniform(1, n),
-                            Sequences::uniform(1, cache.length));
-    out.narrow(0, begin, n).copy_from(y.value());
+    const State::Cached& cached = state.sequences[static_cast<std::size_t>(i)];
+    const Range keys{cached.rows.begin, cached.rows.begin + cached.length};
+    pairs.push_back({{sequences.begin(i), sequences.end(i)}, keys});
+    key.insert(key.end(), {keys.begin, keys.end});
   }
+  AttentionInputs in = attention_inputs(ctx, q, state.k, state.v, options_);
+  in.pairs = sequences
+                 .derived<CachePairs>(q.device(), key,
+                                      [&] {
+                                        return CachePairs{{std::move(pairs), q.device()}};
+                                      })
+                 .pairs;
+  const Tensor lse = Tensor::empty({q.rows(), options_.heads}, accumulate_dtype(q.dtype()), q.device());
+  partial_attention({out, lse}, in, Into::set);
   return out;
 }
 

@@ -1,4 +1,5 @@
 #include <memory>
+#include <string_view>
 
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_kernels.h"
@@ -33,58 +34,72 @@ double multiply_adds(const AttentionInputs& in) {
 }
 
 std::shared_ptr<Work> prepare(const AttentionOptions& options, const Sequences& q_seqs,
-                              const Sequences& kv_seqs, DType dtype) {
+                              const Sequences& kv_seqs, const BenchOptions& o) {
+  const DType dtype = o.dtype;
   const Shape q_shape{q_seqs.tokens(), options.heads * options.head_dim};
   const Shape k_shape{kv_seqs.tokens(), options.kv_heads * options.head_dim};
   auto w = std::make_shared<Work>();
-  w->in = {normal(q_shape, dtype, "q"),
-           normal(k_shape, dtype, "k"),
-           normal(k_shape, dtype, "v"),
-           options,
-           false,
-           {}};
+  w->in = {normal(o, q_shape, "q"), normal(o, k_shape, "k"), normal(o, k_shape, "v"), options, false, {}};
   std::vector<AttentionPair> pairs;
   for (std::int64_t i = 0; i < q_seqs.count(); ++i)
     pairs.push_back({{q_seqs.begin(i), q_seqs.end(i)}, {kv_seqs.begin(i), kv_seqs.end(i)}});
-  w->in.pairs = {std::move(pairs), Device::cpu};
-  w->out = {Tensor::empty(q_shape, dtype, Device::cpu),
-            Tensor::empty({q_shape[0], options.heads}, accumulate_dtype(dtype), Device::cpu)};
-  w->d_o = normal(q_shape, dtype, "do");
-  w->grads = {Tensor::empty(q_shape, dtype, Device::cpu), Tensor::empty(k_shape, dtype, Device::cpu),
-              Tensor::empty(k_shape, dtype, Device::cpu)};
-  cpu::attention_forward(w->out, w->in, Into::set);
+  w->in.pairs = {std::move(pairs), o.device};
+  w->out = {Tensor::empty(q_shape, dtype, o.device),
+            Tensor::empty({q_shape[0], options.heads}, accumulate_dtype(dtype), o.device)};
+  w->d_o = normal(o, q_shape, "do");
+  w->grads = {Tensor::empty(q_shape, dtype, o.device), Tensor::empty(k_shape, dtype, o.device),
+              Tensor::empty(k_shape, dtype, o.device)};
+  attention_tiled_forward(w->out, w->in, Into::set);
   return w;
 }
 
+/// Kernels of a variant, on the device of the operands.
 struct Variant {
   const char* name;
-  decltype(&cpu::attention_forward) forward;
-  decltype(&cpu::attention_backward) backward;
+  void (*forward)(const AttentionResult&, const AttentionInputs&, Into);
+  void (*backward)(const AttentionGrads&, const Tensor&, const AttentionResult&, const AttentionInputs&,
+                   Into);
 };
-constexpr Variant tiled{"tiled", &cpu::attention_forward, &cpu::attention_backward};
-constexpr Variant plain{"plain", &cpu::attention_plain_forward, &cpu::attention_plain_backward};
+constexpr Variant tiled{
+    "tiled", [](const auto& out, const auto& in, Into how) { attention_tiled_forward(out, in, how); },
+    [](const auto& out, const Tensor& d_o, const auto& result, const auto& in, Into how) {
+      attention_tiled_backward(out, d_o, result, in, how);
+    }};
+constexpr Variant plain{
+    "plain", [](const auto& out, const auto& in, Into how) { attention_plain_forward(out, in, how); },
+    [](const auto& out, const Tensor& d_o, const auto& result, const auto& in, Into how) {
+      attention_plain_backward(out, d_o, result, in, how);
+    }};
+
+/// Inputs, results and gradients on the CPU, where every variant has kernels.
+AttentionInputs on_cpu(AttentionInputs in) {
+  for (Tensor* t : {&in.q, &in.k, &in.v}) *t = t->to(Device::cpu);
+  in.pairs = {in.pairs.list(), Device::cpu};
+  return in;
+}
+Tensor like(const Tensor& t) { return Tensor::empty(t.shape(), t.dtype(), Device::cpu); }
 
 bool verify_forward(const Work& w, const Variant& other) {
-  const AttentionResult want{Tensor::empty(w.out.o.shape(), w.out.o.dtype(), Device::cpu),
-                             Tensor::empty(w.out.lse.shape(), w.out.lse.dtype(), Device::cpu)};
-  other.forward(want, w.in, Into::set);
+  const AttentionResult want{like(w.out.o), like(w.out.lse)};
+  other.forward(want, on_cpu(w.in), Into::set);
   return alike(w.out.o, want.o) && alike(w.out.lse, want.lse);
 }
 
 bool verify_backward(const Work& w, const Variant& other) {
-  const AttentionGrads want{w.grads.dq.clone(), w.grads.dk.clone(), w.grads.dv.clone()};
-  other.backward(want, w.d_o, w.out, w.in, Into::set);
+  const AttentionGrads want{like(w.grads.dq), like(w.grads.dk), like(w.grads.dv)};
+  other.backward(want, w.d_o.to(Device::cpu), {w.out.o.to(Device::cpu), w.out.lse.to(Device::cpu)},
+                 on_cpu(w.in), Into::set);
   return alike(w.grads.dq, want.dq) && alike(w.grads.dk, want.dk) && alike(w.grads.dv, want.dv);
 }
 
 void add_cases(std::vector<BenchCase>& list, const AttentionOptions& options, const Sequences& q_seqs,
-               const Sequences& kv_seqs, DType dtype, bool train, Variant variant = tiled) {
-  const auto w = prepare(options, q_seqs, kv_seqs, dtype);
+               const Sequences& kv_seqs, const BenchOptions& o, bool train, Variant variant = tiled) {
+  const auto w = prepare(options, q_seqs, kv_seqs, o);
   const double product = 2 * multiply_adds(w->in);
   const BenchShape shape{{"sequences", q_seqs.count()},  {"queries", q_seqs.longest()},
                          {"keys", kv_seqs.longest()},    {"heads", options.heads},
                          {"kv_heads", options.kv_heads}, {"head_dim", options.head_dim}};
-  const Variant other = variant.forward == plain.forward ? tiled : plain;
+  const Variant other = std::string_view(variant.name) == plain.name ? tiled : plain;
   // q, k, v in, o and lse out; scores and o are a product each.
   const double forward_bytes = bytes_of(w->in.q, w->in.k, w->in.v, w->out.o, w->out.lse);
   list.push_back({cat(variant.name, " forward"), shape, forward_bytes, 2 * product,
@@ -100,13 +115,19 @@ void add_cases(std::vector<BenchCase>& list, const AttentionOptions& options, co
 
 const RegisterBench registration("attention", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
-  const std::int64_t length = o.small ? 65 : 512;
+  if (o.nano) {
+    const AttentionOptions nano{32, 2, 128, 0.088388347648318447, true};
+    const Sequences sequence = Sequences::uniform(1, 512);
+    add_cases(list, nano, sequence, sequence, o, true);
+    return list;
+  }
+  const std::int64_t length = o.small ? 65 : o.emulated ? 128 : 512;
   const AttentionOptions options{8, 2, 64, 0.125, true};
   const Sequences four = Sequences::uniform(4, length), one = Sequences::uniform(1, 4 * length);
-  add_cases(list, options, four, four, o.dtype, true);
-  add_cases(list, options, four, four, o.dtype, true, plain);
-  add_cases(list, options, one, one, o.dtype, true);
-  add_cases(list, options, Sequences::uniform(4, 1), four, o.dtype, false);
+  add_cases(list, options, four, four, o, true);
+  if (!o.device.is_cuda()) add_cases(list, options, four, four, o, true, plain);
+  add_cases(list, options, one, one, o, true);
+  add_cases(list, options, Sequences::uniform(4, 1), four, o, false);
   return list;
 });
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/kernel.h"
 #include "core/variants.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -23,30 +25,36 @@ struct Whole {
   AttentionGrads grads;
 };
 
-Tensor empty_like(const Tensor& t, DType dtype) { return Tensor::empty(t.shape(), dtype, Device::cpu); }
+Tensor empty_like(const Tensor& t, DType dtype) { return Tensor::empty(t.shape(), dtype, t.device()); }
 
-AttentionPairs on_cpu(std::vector<AttentionPair> pairs) { return {std::move(pairs), Device::cpu}; }
+/// The variants that a device has.
+std::vector<const char*> variants_on(Device device) {
+  std::vector<const char*> variants{"tiled", "plain"};
+  std::erase_if(variants, [&](const char* variant) { return !has_variant(device, "attention", variant); });
+  return variants;
+}
 
 bool all_are(double value, const Tensor& t) {
   return std::ranges::all_of(t.to_vector(), [&](double x) { return x == value; });
 }
 
 /// In one call, with o and gradients in the dtype of q.
-Whole whole(const char* variant, DType dtype, bool causal) {
+Whole whole(const char* variant, DType dtype, bool causal, Device device = Device::cpu) {
   const KernelChoice choice{{{"attention", variant}}};
   Context ctx;
   ctx.kernels = &choice;
   AttentionOptions options = sizes;
   options.causal = causal;
   const Shape q{queries, sizes.heads * sizes.head_dim}, k{keys, sizes.kv_heads * sizes.head_dim};
-  Whole w{attention_inputs(ctx, random_tensor(q, dtype, 1), random_tensor(k, dtype, 2),
-                           random_tensor(k, dtype, 3), options),
-          {Tensor::empty(q, dtype, Device::cpu),
-           Tensor::empty({queries, sizes.heads}, accumulate_dtype(dtype), Device::cpu)},
-          random_tensor(q, dtype, 4),
-          {Tensor::empty(q, dtype, Device::cpu), Tensor::empty(k, dtype, Device::cpu),
-           Tensor::empty(k, dtype, Device::cpu)}};
-  w.in.pairs = on_cpu({{{0, queries}, {0, keys}}});
+  const auto random = [&](const Shape& shape, std::uint64_t seed) {
+    return random_tensor(shape, dtype, seed).to(device);
+  };
+  const auto empty = [&](const Shape& shape) { return Tensor::empty(shape, dtype, device); };
+  Whole w{attention_inputs(ctx, random(q, 1), random(k, 2), random(k, 3), options),
+          {empty(q), Tensor::empty({queries, sizes.heads}, accumulate_dtype(dtype), device)},
+          random(q, 4),
+          {empty(q), empty(k), empty(k)}};
+  w.in.pairs = {{{{0, queries}, {0, keys}}}, device};
   partial_attention(w.out, w.in, Into::set);
   partial_attention_backward(w.grads, w.d_o, w.out, w.in, Into::set);
   return w;
@@ -62,9 +70,9 @@ std::vector<AttentionInputs> pieces(const Whole& w) {
     AttentionInputs in = w.in;
     in.options.causal = masked;
     // A causal pair's queries stand at its last keys.
-    in.pairs = on_cpu({{{0, 70}, {first, masked ? first + 70 : last}}});
+    in.pairs = {{{{0, 70}, {first, masked ? first + 70 : last}}}, in.q.device()};
     calls.push_back(in);
-    in.pairs = on_cpu({{{70, queries}, {first, last}}});
+    in.pairs = {{{{70, queries}, {first, last}}}, in.q.device()};
     calls.push_back(in);
   }
   return calls;
@@ -72,19 +80,18 @@ std::vector<AttentionInputs> pieces(const Whole& w) {
 
 }  // namespace
 
-TEST_CASE("partial attention: pieces of keys make the whole") {
-  for (const char* variant : {"tiled", "plain"})
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+TEST_CASE("partial attention: pieces of keys make the whole" * doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("attention"), [](Device device, DType dtype) {
+    for (const char* variant : variants_on(device))
       for (const bool causal : {true, false}) {
         CAPTURE(variant);
-        CAPTURE(dtype);
         CAPTURE(causal);
-        const Whole w = whole(variant, dtype, causal);
+        const Whole w = whole(variant, dtype, causal, device);
         const DType sums = accumulate_dtype(dtype);
         const AttentionResult out{empty_like(w.out.o, sums), empty_like(w.out.lse, sums)};
-        const AttentionGrads grads{Tensor::zeros(w.in.q.shape(), sums, Device::cpu),
-                                   Tensor::zeros(w.in.k.shape(), sums, Device::cpu),
-                                   Tensor::zeros(w.in.v.shape(), sums, Device::cpu)};
+        const AttentionGrads grads{Tensor::zeros(w.in.q.shape(), sums, device),
+                                   Tensor::zeros(w.in.k.shape(), sums, device),
+                                   Tensor::zeros(w.in.v.shape(), sums, device)};
         std::size_t call = 0;
         for (const AttentionInputs& in : pieces(w))
           partial_attention(out, in, call++ < 2 ? Into::set : Into::add);
@@ -99,56 +106,62 @@ TEST_CASE("partial attention: pieces of keys make the whole") {
         CHECK(relative_error(grads.dk, w.grads.dk) < tolerance);
         CHECK(relative_error(grads.dv, w.grads.dv) < tolerance);
       }
+  });
 }
 
 TEST_CASE(
     "partial attention: rows outside of the pairs stay as they are; gradients that nobody wants are left "
-    "out") {
-  for (const char* variant : {"tiled", "plain"})
-    for (const Into how : {Into::set, Into::add}) {
-      Whole w = whole(variant, DType::f32, false);
-      w.in.pairs = on_cpu({{{10, 20}, {5, 9}}, {{0, 0}, {9, 30}}, {{30, 31}, {40, 40}}});
-      for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq, w.grads.dk, w.grads.dv}) t.fill(7);
-      partial_attention(w.out, w.in, how);
-      partial_attention_backward(w.grads, w.d_o, w.out, w.in, how);
-      partial_attention_backward({}, w.d_o, w.out, w.in, how);
-      const auto stays = [](const Tensor& t, std::int64_t begin, std::int64_t end) {
-        CHECK(all_are(7, t.narrow(0, begin, end - begin)));
-      };
-      for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq}) {
-        stays(t, 0, 10);
-        stays(t, 20, 30);
-        stays(t, 31, queries);
+    "out" *
+    doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("attention"))
+    for (const char* variant : variants_on(device))
+      for (const Into how : {Into::set, Into::add}) {
+        Whole w = whole(variant, DType::f32, false, device);
+        w.in.pairs = {{{{10, 20}, {5, 9}}, {{0, 0}, {9, 30}}, {{30, 31}, {40, 40}}}, w.in.q.device()};
+        for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq, w.grads.dk, w.grads.dv}) t.fill(7);
+        partial_attention(w.out, w.in, how);
+        partial_attention_backward(w.grads, w.d_o, w.out, w.in, how);
+        partial_attention_backward({}, w.d_o, w.out, w.in, how);
+        const auto stays = [](const Tensor& t, std::int64_t begin, std::int64_t end) {
+          CHECK(all_are(7, t.narrow(0, begin, end - begin)));
+        };
+        for (const Tensor& t : {w.out.o, w.out.lse, w.grads.dq}) {
+          stays(t, 0, 10);
+          stays(t, 20, 30);
+          stays(t, 31, queries);
+        }
+        for (const Tensor& t : {w.grads.dk, w.grads.dv}) {
+          stays(t, 0, 5);
+          stays(t, 30, keys);
+        }
+        CHECK(w.grads.dk.to_vector()[5 * 24] != 7);
       }
-      for (const Tensor& t : {w.grads.dk, w.grads.dv}) {
-        stays(t, 0, 5);
-        stays(t, 30, keys);
-      }
-      CHECK(w.grads.dk.to_vector()[5 * 24] != 7);
-    }
 }
 
-TEST_CASE("partial attention: queries that have seen no key yet take the next ones as the first") {
-  for (const char* variant : {"tiled", "plain"}) {
-    Whole w = whole(variant, DType::f64, true);
-    AttentionInputs none = w.in;
-    none.pairs = on_cpu({{{0, queries}, {0, 0}}});
-    const AttentionResult out{empty_like(w.out.o, DType::f64), empty_like(w.out.lse, DType::f64)};
-    partial_attention(out, none, Into::set);
-    CHECK(all_are(0, out.o));
-    CHECK(all_are(-std::numeric_limits<double>::infinity(), out.lse));
-    partial_attention(out, none, Into::add);
-    partial_attention(out, w.in, Into::add);
-    CHECK_BITS(out.o, w.out.o);
-    CHECK_BITS(out.lse, w.out.lse);
-  }
+TEST_CASE("partial attention: queries that have seen no key yet take the next ones as the first" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("attention"))
+    for (const char* variant : variants_on(device)) {
+      const DType dtype = device.is_cuda() ? DType::f32 : DType::f64;
+      Whole w = whole(variant, dtype, true, device);
+      AttentionInputs none = w.in;
+      none.pairs = {{{{0, queries}, {0, 0}}}, device};
+      const AttentionResult out{empty_like(w.out.o, dtype), empty_like(w.out.lse, dtype)};
+      partial_attention(out, none, Into::set);
+      CHECK(all_are(0, out.o));
+      CHECK(all_are(-std::numeric_limits<double>::infinity(), out.lse));
+      partial_attention(out, none, Into::add);
+      partial_attention(out, w.in, Into::add);
+      CHECK_BITS(out.o, w.out.o);
+      CHECK_BITS(out.lse, w.out.lse);
+    }
 }
 
 TEST_CASE("partial attention: pairs outside of the rows are refused") {
   Whole w = whole("tiled", DType::f32, false);
   for (const AttentionPair& wrong : {AttentionPair{{0, queries + 1}, {0, 1}}, AttentionPair{{0, 1}, {-1, 1}},
                                      AttentionPair{{3, 2}, {0, 1}}, AttentionPair{{0, 1}, {0, keys + 1}}}) {
-    w.in.pairs = on_cpu({wrong});
+    w.in.pairs = {{wrong}, w.in.q.device()};
     CHECK_THROWS_AS(partial_attention(w.out, w.in, Into::set), std::logic_error);
     CHECK_THROWS_AS(partial_attention_backward(w.grads, w.d_o, w.out, w.in, Into::set), std::logic_error);
   }

@@ -1,0 +1,197 @@
+#pragma once
+#include <limits>
+
+#include "core/cuda/device.cuh"
+#include "core/cuda/pack.cuh"
+#include "core/cuda/rows.cuh"
+#include "core/cuda/warp.cuh"
+#include "ops/attention/attention_kernels.h"
+
+/// Parts shared by the kernels of attention on CUDA.
+///
+/// The rows of a tile of queries are pairs of a query and one of the query heads of one kv head, query by query and head
+/// by head: the heads of a group share every tile of K and V, in training as in decoding, and the products that form dK
+/// and dV sum over the group by themselves.
+namespace nemocube::cuda::attention {
+
+constexpr float log2_e = 1.44269504088896340736F, ln_2 = 0.693147180559945309417F;
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// A pair of ranges of rows (AttentionPair), as the table has it.
+struct Span {
+  std::int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
+  __device__ std::int64_t q_count() const { return q_end - q_begin; }
+  __device__ std::int64_t k_count() const { return k_end - k_begin; }
+};
+
+/// Sizes and table of a call.
+struct Problem {
+  const Span* pairs;
+  int pair_count;
+  int kv_heads, group;             ///< group: query heads of a kv head
+  std::uint64_t group_reciprocal;  ///< 2^32 / group, rounded up
+  int head_dim;
+  bool causal;
+  float scale;
+  std::int64_t q_rows, k_rows;  ///< of the tensors
+
+  explicit Problem(const AttentionInputs& in)
+      : pairs(in.pairs.table() ? reinterpret_cast<const Span*>(data_of<std::int64_t>(in.pairs.table()))
+                               : nullptr),
+        pair_count(in.pairs.table() ? static_cast<int>(in.pairs.table().rows()) : 0),
+        kv_heads(static_cast<int>(in.options.kv_heads)),
+        group(static_cast<int>(in.options.heads / in.options.kv_heads)),
+        group_reciprocal(((std::uint64_t{1} << 32) + static_cast<unsigned>(group) - 1) /
+                         static_cast<unsigned>(group)),
+        head_dim(static_cast<int>(in.options.head_dim)),
+        causal(in.options.causal),
+        scale(static_cast<float>(in.options.scale)),
+        q_rows(in.q.rows()),
+        k_rows(in.k.rows()) {}
+
+  __host__ __device__ std::int64_t columns_of(const Span& span) const {
+    return (span.q_end - span.q_begin) * group;
+  }
+  /// Keys that query `i` of a pair sees.
+  __device__ std::int64_t keys_seen(const Span& span, std::int64_t i) const {
+    if (!causal) return span.k_count();
+    const std::int64_t seen = i + 1 + span.k_count() - span.q_count();
+    return seen < 0 ? 0 : seen < span.k_count() ? seen : span.k_count();
+  }
+};
+
+/// Blocks of a grid that suffice for the tiles of all pairs, whatever the pairs are.
+inline unsigned most_tiles(std::int64_t rows, int pairs, int tile) {
+  return blocks_for((rows + std::int64_t{pairs} * (tile - 1)) / tile, 1);
+}
+
+/// Finds tile `index` of the tiles of all pairs, counted pair by pair; tiles_of(span) is their number in a pair. Returns
+/// the tile's number in its pair, or -1 when there are fewer tiles. All threads of a warp take part.
+template <class TilesOf>
+__device__ std::int64_t find_tile(const Problem& p, std::int64_t index, TilesOf&& tiles_of, Span& span) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_threads;
+  for (int first = 0; first < p.pair_count; first += warp_threads) {
+    const Span own = first + lane < p.pair_count ? p.pairs[first + lane] : Span();
+    const std::int64_t tiles = tiles_of(own);
+    std::int64_t end = tiles;  // of this pair and those before it
+#pragma unroll
+    for (int distance = 1; distance < warp_threads; distance *= 2) {
+      const std::int64_t before = __shfl_up_sync(whole_warp, end, distance);
+      if (lane >= distance) end += before;
+    }
+    const unsigned holders = __ballot_sync(whole_warp, index < end);
+    if (holders != 0) {
+      const int holder = __ffs(static_cast<int>(holders)) - 1;
+      span.q_begin = __shfl_sync(whole_warp, own.q_begin, holder);
+      span.q_end = __shfl_sync(whole_warp, own.q_end, holder);
+      span.k_begin = __shfl_sync(whole_warp, own.k_begin, holder);
+      span.k_end = __shfl_sync(whole_warp, own.k_end, holder);
+      return index - __shfl_sync(whole_warp, end - tiles, holder);
+    }
+    index -= __shfl_sync(whole_warp, end, warp_threads - 1);
+  }
+  return -1;
+}
+
+/// Rows of a tile of keys: at(r) is row r of one head, or null beyond the last row.
+template <class T>
+struct KeyRows {
+  T* start;
+  std::int64_t stride;
+  int count;
+  __device__ KeyRows(const Rows<T>& rows, std::int64_t first, int count, std::int64_t column)
+      : start(rows.row(first) + column), stride(rows.stride), count(count) {}
+  __device__ T* operator()(int r) const { return r < count ? start + r * stride : nullptr; }
+};
+
+/// The place of a tile of queries: its first row is head `first_head` of the group and query `first_query` of the pair.
+struct QueryTile {
+  std::int64_t first_query;
+  int first_head, group, count;
+  std::uint64_t group_reciprocal;
+  __device__ QueryTile(const Problem& p, const Span& span, std::int64_t first_row, int tile)
+      : first_query(first_row / p.group),
+        first_head(static_cast<int>(first_row % p.group)),
+        group(p.group),
+        group_reciprocal(p.group_reciprocal) {
+    const std::int64_t left = p.columns_of(span) - first_row;
+    count = left < tile ? static_cast<int>(left) : tile;
+  }
+  /// From first_query on. The product is exact enough while group * (group + tile) < 2^32.
+  __device__ int query_of(int r) const {
+    return static_cast<int>(static_cast<unsigned>(first_head + r) * group_reciprocal >> 32);
+  }
+};
+
+/// Its rows in a tensor of all heads; `width` elements a head.
+template <class T>
+struct QueryRows {
+  T* start;
+  std::int64_t stride;
+  int width;
+  QueryTile tile;
+  __device__ QueryRows(const Rows<T>& rows, const QueryTile& tile, const Span& span, int kv_head, int width)
+      : start(rows.row(span.q_begin + tile.first_query) + std::int64_t{kv_head} * tile.group * width),
+        stride(rows.stride),
+        width(width),
+        tile(tile) {}
+  __device__ T* operator()(int r) const {
+    if (r >= tile.count) return nullptr;
+    const int query = tile.query_of(r), head = tile.first_head + r - query * tile.group;
+    return start + query * stride + std::int64_t{head} * width;
+  }
+};
+
+/// A result in T or in f32.
+template <class T>
+struct Sums {
+  Rows<T> rounded;
+  Rows<float> exact;  // where `rounded` is null
+  __host__ __device__ explicit operator bool() const { return rounded || exact; }
+};
+template <class T>
+Sums<T> sums_of(const Tensor& t) {
+  if (t.defined() && t.dtype() == DType::f32) return {{}, rows_of<float>(t)};
+  return {rows_of<T>(t), {}};
+}
+
+/// The first `count` of N neighbours at `at` become `factor` v, or that is added.
+template <class T, int N>
+__device__ void store_sums(T* at, const float (&v)[N], float factor, int count, bool aligned, bool add) {
+  using Elements = Pack<T, N>;
+  float sum[N] = {};
+  if (add)
+    (aligned ? Elements::template load<true>(at, count) : Elements::template load<false>(at, count))
+        .read(sum);
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum[i] = add ? sum[i] + v[i] * factor : v[i] * factor;
+  if (aligned)
+    Elements::of(sum).template store<true>(at, count);
+  else
+    Elements::of(sum).template store<false>(at, count);
+}
+
+template <class T>
+struct Forward {
+  Problem problem;
+  Rows<T> q, k, v;
+  Sums<T> o;
+  Rows<float> lse;
+  bool add;
+  bool aligned;  ///< every head of every row starts at a multiple of 16 bytes
+};
+
+template <class T>
+struct Backward {
+  Problem problem;
+  Rows<T> q, k, v, o, d_o;
+  Rows<float> lse, delta;  // delta: [T, heads]
+  Sums<T> dq, dk, dv;
+  bool add, aligned;
+};
+
+// On tensor cores (attention_mma.cu). They return false for sizes that the general kernels have to do.
+bool forward_by_mma(const Forward<__nv_bfloat16>& t);
+bool backward_by_mma(const Backward<__nv_bfloat16>& t);
+
+}  // namespace nemocube::cuda::attention
