@@ -12,13 +12,14 @@ namespace nemocube {
 
 namespace {
 
-SsdChunks make_chunks(const Sequences& sequences, std::int64_t chunk_size, Device device) {
+SsdChunks make_chunks(const Sequences& sequences, std::int64_t chunk_size, bool tensor_cores, Device device) {
   // In longer chunks, products between tokens cost more than the smaller number of states saves. Chunks of
   // 128 took 12 % longer than chunks of 32 or 64, which are equally fast (forward and backward, 4 x 512
   // tokens, 16 heads of 64, state 64, f32, Zen 4).
   constexpr std::int64_t longest_useful = 64;
   const std::int64_t length =
-      std::clamp<std::int64_t>(sequences.longest(), 1, std::min(chunk_size, longest_useful));
+      tensor_cores ? ssd_tensor_core_chunk
+                   : std::clamp<std::int64_t>(sequences.longest(), 1, std::min(chunk_size, longest_useful));
   std::vector<std::int64_t> first{0};
   for (std::int64_t i = 0; i < sequences.count(); ++i)
     first.push_back(first.back() + (sequences.length(i) + length - 1) / length);
@@ -90,6 +91,7 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
     check_dtype("ssd_scan: initial state", *initial_state, acc);
   }
 
+  const bool tensor_cores = ssd_on_tensor_cores(device, dtype, options);
   const SsdProblem problem{in.x.value(),
                            in.dt_raw.value(),
                            in.B.value(),
@@ -100,8 +102,8 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                            initial_state ? initial_state->as_contiguous() : Tensor(),
                            options,
                            sequences.on(device),
-                           sequences.derived<SsdChunks>(device, {options.chunk_size}, [&] {
-                             return make_chunks(sequences, options.chunk_size, device);
+                           sequences.derived<SsdChunks>(device, {options.chunk_size, tensor_cores}, [&] {
+                             return make_chunks(sequences, options.chunk_size, tensor_cores, device);
                            })};
   const ScanVariant variant = scan_variants.chosen(ctx, in.x.value().device());
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
@@ -109,8 +111,11 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
   SsdStates states;
   if (records)
     states.chunk_starts =
-        Tensor::empty({problem.chunks.count, options.heads, options.head_dim, options.state_size}, acc,
-                      in.x.value().device());
+        tensor_cores
+            ? Tensor::empty({problem.chunks.count, options.heads, options.state_size, options.head_dim},
+                            DType::bf16, device)
+            : Tensor::empty({problem.chunks.count, options.heads, options.head_dim, options.state_size}, acc,
+                            device);
   if (final_state) states.final = Tensor::empty(state_shape, acc, in.x.value().device());
   if (variant == ScanVariant::recurrent)
     ssd_recurrent_forward(problem, y.value(), states);

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string_view>
 
+#include "core/kernel.h"
 #include "core/variants.h"
 #include "ops/bench_support.h"
 #include "ops/ssd_scan/ssd_scan.h"
@@ -15,12 +16,12 @@ struct Setup {
   Tensor x, dt_raw, B, C, A_log, D, dt_bias, dy;
   std::vector<Tensor> results;  // y, then the gradients in the order of SsdInputs
 
-  Setup(std::int64_t count, std::int64_t length, const SsdOptions& o, DType dtype)
+  Setup(std::int64_t count, std::int64_t length, const SsdOptions& o, DType dtype, Device device)
       : options(o), sequences(Sequences::uniform(count, length)) {
     const std::int64_t tokens = count * length, channels = o.heads * o.head_dim,
                        shared = o.groups * o.state_size;
     const auto draw = [&](const Shape& shape, const char* name, double mean, double sigma) {
-      return bench::normal(shape, dtype, name, mean, sigma);
+      return bench::normal(shape, dtype, name, mean, sigma).to(device);
     };
     const std::int64_t columns[] = {channels, shared, shared};
     const auto parts = draw({tokens, channels + 2 * shared}, "xBC", 0, 1).split_last(columns);
@@ -51,12 +52,15 @@ struct Setup {
     for (const Var& v : in) results.push_back(v.grad());
   }
 
-  /// Against the other variant.
+  /// Against the other variant, on the CPU.
   bool verify(const char* other, double tolerance) {
-    const std::vector<Tensor> got = results;
-    run(other, got.size() > 1);
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const auto a = got[i].to_vector(), b = results[i].to_vector();
+    Setup there = *this;
+    for (Tensor* t :
+         {&there.x, &there.dt_raw, &there.B, &there.C, &there.A_log, &there.D, &there.dt_bias, &there.dy})
+      *t = t->to(Device::cpu);
+    there.run(other, results.size() > 1);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const auto a = results[i].to_vector(), b = there.results[i].to_vector();
       double error = 0, norm = 0;
       for (std::size_t k = 0; k < a.size(); ++k) {
         error += (a[k] - b[k]) * (a[k] - b[k]);
@@ -101,8 +105,10 @@ Flops recurrent_flops(std::int64_t count, std::int64_t length, const SsdOptions&
 }
 
 void add_cases(std::vector<BenchCase>& cases, std::int64_t count, std::int64_t length, const SsdOptions& o,
-               DType dtype, const char* variant, const char* other) {
-  const auto setup = std::make_shared<Setup>(count, length, o, dtype);
+               const BenchOptions& options, const char* variant, const char* other) {
+  if (!has_variant(options.device, "ssd_scan", variant)) return;
+  const DType dtype = options.dtype;
+  const auto setup = std::make_shared<Setup>(count, length, o, dtype, options.device);
   const Setup& s = *setup;
   const bool chunked = std::string_view(variant) == "chunked";
   const Flops flops = (chunked ? chunked_flops : recurrent_flops)(count, length, o);
@@ -121,17 +127,26 @@ void add_cases(std::vector<BenchCase>& cases, std::int64_t count, std::int64_t l
 }
 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
+  std::vector<BenchCase> cases;
+  if (options.device.is_cuda() && !options.small) {
+    // The scan of Nemotron 3 Nano.
+    const SsdOptions nano{.heads = 64, .head_dim = 64, .groups = 8, .state_size = 128};
+    if (options.emulated)
+      add_cases(cases, 1, 512, nano, options, "chunked", "recurrent");
+    else
+      add_cases(cases, 4, 4096, nano, options, "chunked", "recurrent");
+    return cases;
+  }
   const SsdOptions o =
       options.small
           ? SsdOptions{.heads = 4, .head_dim = 8, .groups = 2, .state_size = 8, .chunk_size = 8}
           : SsdOptions{.heads = 16, .head_dim = 64, .groups = 4, .state_size = 64, .chunk_size = 64};
   const std::int64_t count = 4, length = options.small ? 24 : 512;
-  std::vector<BenchCase> cases;
   SsdOptions half = o;
   half.chunk_size = o.chunk_size / 2;
-  add_cases(cases, count, length, half, options.dtype, "chunked", "recurrent");
-  add_cases(cases, count, length, o, options.dtype, "chunked", "recurrent");
-  add_cases(cases, count, length, o, options.dtype, "recurrent", "chunked");
+  add_cases(cases, count, length, half, options, "chunked", "recurrent");
+  add_cases(cases, count, length, o, options, "chunked", "recurrent");
+  add_cases(cases, count, length, o, options, "recurrent", "chunked");
   return cases;
 }
 

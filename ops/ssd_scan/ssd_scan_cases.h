@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/kernel.h"
 #include "core/variants.h"
 #include "ops/ssd_scan/ssd_scan.h"
 #include "tests/support/compare.h"
@@ -18,27 +19,31 @@ struct Case {
 };
 
 /// x, B, C and dt_raw are views of wider rows.
-inline Case make_case(const std::vector<std::int64_t>& lengths, const SsdOptions& o, DType dtype) {
+inline Case make_case(const std::vector<std::int64_t>& lengths, const SsdOptions& o, DType dtype,
+                      Device device = Device::cpu) {
   Case c{o, Sequences::of_lengths(lengths), {}, {}};
   const std::int64_t tokens = c.sequences.tokens(), shared = o.groups * o.state_size;
   const auto view = [&](std::int64_t columns, std::uint64_t seed, double scale) {
-    return random_tensor({tokens, columns + 5}, dtype, seed, scale).narrow(-1, 2, columns);
+    return random_tensor({tokens, columns + 5}, dtype, seed, scale).to(device).narrow(-1, 2, columns);
   };
-  Tensor bias = random_tensor({o.heads}, dtype, 7, 1.5), log_rate = random_tensor({o.heads}, dtype, 5, 0.5);
+  const auto parameter = [&](std::uint64_t seed, double scale) {
+    return random_tensor({o.heads}, dtype, seed, scale).to(device);
+  };
   c.in = {view(o.heads * o.head_dim, 1, 1),
           view(o.heads, 2, 1),
           view(shared, 3, 1),
           view(shared, 4, 1),
-          log_rate,
-          random_tensor({o.heads}, dtype, 6),
-          bias};
+          parameter(5, 0.5),
+          parameter(6, 1),
+          parameter(7, 1.5)};
   return c;
 }
 
 inline Case with_initial(Case c) {
   const DType acc = accumulate_dtype(c.in[0].dtype());
   c.initial =
-      random_tensor({c.sequences.count(), c.options.heads, c.options.head_dim, c.options.state_size}, acc, 8);
+      random_tensor({c.sequences.count(), c.options.heads, c.options.head_dim, c.options.state_size}, acc, 8)
+          .to(c.in[0].device());
   return c;
 }
 
@@ -46,6 +51,20 @@ inline Case as_dtype(Case c, DType dtype) {
   for (Tensor& t : c.in) t = t.to(dtype);
   if (c.initial) c.initial = c.initial.to(accumulate_dtype(dtype));
   return c;
+}
+
+/// A copy on another device.
+inline Case on_device(Case c, Device device) {
+  for (Tensor& t : c.in) t = t.to(device);
+  if (c.initial) c.initial = c.initial.to(device);
+  return c;
+}
+
+/// Calls test(variant) for the variants that a device has.
+template <class Test>
+void for_variants(Device device, Test&& test) {
+  for (const char* variant : {"chunked", "recurrent"})
+    if (has_variant(device, "ssd_scan", variant)) test(variant);
 }
 
 inline Var call(Context& ctx, const Case& c, const std::vector<Var>& in, Tensor* final_state = nullptr) {
@@ -60,7 +79,7 @@ inline KernelChoice choose(const char* variant) {
   return choice;
 }
 
-/// y, the final states, and the gradients of the seven inputs for dy (random without one).
+/// y, the final states, and the gradients of the seven inputs for dy (random without one), on the device of the inputs.
 inline std::vector<Tensor> run(const Case& c, const char* variant, Tensor dy = {}) {
   const KernelChoice choice = choose(variant);
   Tape tape;
@@ -71,7 +90,7 @@ inline std::vector<Tensor> run(const Case& c, const char* variant, Tensor dy = {
   for (const Tensor& t : c.in) in.push_back(Var::leaf(t));
   Tensor state;
   const Var y = call(ctx, c, in, &state);
-  if (!dy) dy = random_tensor(y.shape(), c.in[0].dtype(), 9);
+  if (!dy) dy = random_tensor(y.shape(), c.in[0].dtype(), 9).to(y.value().device());
   tape.backward(y, dy);
   std::vector<Tensor> result{y.value(), state};
   for (const Var& v : in) result.push_back(v.grad());
@@ -94,7 +113,7 @@ inline std::vector<Tensor> reference(const Case& c) {
   Tensor y = Tensor::empty({c.sequences.tokens(), o.heads * o.head_dim}, DType::f64, Device::cpu);
   Tensor states =
       Tensor::zeros({c.sequences.count(), o.heads, o.head_dim, o.state_size}, DType::f64, Device::cpu);
-  if (c.initial) states.copy_from(c.initial);
+  if (c.initial) states.copy_from(c.initial.to(Device::cpu));
   const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
   for (std::int64_t i = 0; i < c.sequences.count(); ++i)
     for (std::int64_t t = c.sequences.begin(i); t < c.sequences.end(i); ++t)

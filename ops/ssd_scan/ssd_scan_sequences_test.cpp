@@ -26,46 +26,120 @@ TEST_CASE("ssd_scan: the same bits on the guard device") {
     });
 }
 
-TEST_CASE("ssd_scan: packed equals separate sequences, bit for bit") {
-  const std::vector<std::int64_t> lengths{23, 0, 70, 1};
-  for (const char* variant : {"chunked", "recurrent"}) {
-    CAPTURE(variant);
-    SsdOptions o = small;
-    o.chunk_size = 64;
-    const Case c = with_initial(make_case(lengths, o, DType::f32));
-    const Tensor dy = random_tensor(c.in[0].shape(), DType::f32, 9);
-    const auto whole = run(c, variant, dy);
-    for (std::size_t s = 0; s < lengths.size(); ++s) {
-      const auto index = static_cast<std::int64_t>(s);
-      const auto part = [&](const Tensor& t) { return t.narrow(0, c.sequences.begin(index), lengths[s]); };
-      Case one = c;
-      one.sequences = Sequences::uniform(1, lengths[s]);
-      one.initial = c.initial.narrow(0, index, 1);
-      for (std::size_t i = 0; i < 4; ++i) one.in[i] = part(c.in[i]);
-      const auto alone = run(one, variant, part(dy));
-      CHECK_BITS(alone[0], part(whole[0]));
-      CHECK_BITS(alone[1], whole[1].narrow(0, index, 1));
-      for (std::size_t i = 2; i < 6; ++i) CHECK_BITS(alone[i], part(whole[i]));
+TEST_CASE("ssd_scan: the same bits on every run on cuda, and the CPU's values" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda() || !runs_on_cuda("ssd_scan")) return;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::vector<std::int64_t> lengths{9, 0, 1, 70};
+    const Case c = with_initial(make_case(lengths, small, dtype, Device::cuda));
+    const auto got = run(c, "chunked"), again = run(c, "chunked"),
+               want = run(on_device(c, Device::cpu), "chunked");
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(dtype);
+      CAPTURE(names[i]);
+      CHECK_BITS(got[i], again[i]);
+      const bool stored = i != 1 && i < 6;
+      CHECK(relative_error(got[i], want[i]) < scan_tol(stored ? dtype : DType::f32, 70));
     }
   }
 }
 
-TEST_CASE("ssd_scan: pieces with state hand-over, and token by token, equal the whole") {
-  for (const char* variant : {"chunked", "recurrent"})
-    for (const DType dtype : {DType::f64, DType::f32}) {
+TEST_CASE("ssd_scan: rows beyond 2^31 elements on cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda() || !runs_on_cuda("ssd_scan")) return;
+  const std::int64_t tokens = 6, apart = std::int64_t{1} << 29;
+  const Case near = make_case({4, 2}, small, DType::bf16, Device::cuda);
+  const Tensor dy = random_tensor(near.in[0].shape(), DType::bf16, 9).to(Device::cuda);
+  const auto want = run(near, "chunked", dy);
+  const Tensor wide = Tensor::empty({tokens, apart}, DType::bf16, Device::cuda);
+  Case far = near;
+  std::int64_t start = 0;
+  const auto moved = [&](const Tensor& t) {
+    const Tensor place = wide.narrow(-1, start, t.cols());
+    place.copy_from(t);
+    start += t.cols();
+    return place;
+  };
+  for (std::size_t i = 0; i < 4; ++i) far.in[i] = moved(near.in[i]);
+  const auto got = run(far, "chunked", moved(dy));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CAPTURE(names[i]);
+    CHECK_BITS(got[i], want[i]);
+  }
+}
+
+TEST_CASE("ssd_scan: packed equals separate sequences, bit for bit" * doctest::test_suite("cuda")) {
+  const std::vector<std::int64_t> lengths{23, 0, 70, 1};
+  for (const Device device : test_devices("ssd_scan"))
+    for_variants(device, [&](const char* variant) {
       CAPTURE(variant);
-      CAPTURE(dtype);
+      SsdOptions o = small;
+      o.chunk_size = 64;
+      const Case c = with_initial(make_case(lengths, o, DType::f32, device));
+      const Tensor dy = random_tensor(c.in[0].shape(), DType::f32, 9).to(device);
+      const auto whole = run(c, variant, dy);
+      for (std::size_t s = 0; s < lengths.size(); ++s) {
+        const auto index = static_cast<std::int64_t>(s);
+        const auto part = [&](const Tensor& t) { return t.narrow(0, c.sequences.begin(index), lengths[s]); };
+        Case one = c;
+        one.sequences = Sequences::uniform(1, lengths[s]);
+        one.initial = c.initial.narrow(0, index, 1);
+        for (std::size_t i = 0; i < 4; ++i) one.in[i] = part(c.in[i]);
+        const auto alone = run(one, variant, part(dy));
+        CHECK_BITS(alone[0], part(whole[0]));
+        CHECK_BITS(alone[1], whole[1].narrow(0, index, 1));
+        for (std::size_t i = 2; i < 6; ++i) CHECK_BITS(alone[i], part(whole[i]));
+      }
+    });
+}
+
+TEST_CASE("ssd_scan: on tensor cores, packed equals separate sequences, bit for bit" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda() || !runs_on_cuda("ssd_scan")) return;
+  const SsdOptions o{.heads = 2, .head_dim = 64, .groups = 1, .state_size = 128};
+  const auto check = [&](const std::vector<std::int64_t>& lengths, bool backward) {
+    Case c = make_case(lengths, o, DType::bf16, Device::cuda);
+    for (Tensor& t : c.in) t = t.clone();
+    const std::int64_t length = lengths.front();
+    const auto part = [&](const Tensor& t) { return t.narrow(0, 0, length); };
+    Case one = c;
+    one.sequences = Sequences::uniform(1, length);
+    for (std::size_t i = 0; i < 4; ++i) one.in[i] = part(c.in[i]);
+    if (backward) {
+      const Tensor dy = random_tensor(c.in[0].shape(), DType::bf16, 9).to(Device::cuda);
+      const auto whole = run(c, "chunked", dy), alone = run(one, "chunked", part(dy));
+      for (std::size_t i = 2; i < 6; ++i) CHECK_BITS(alone[i], part(whole[i]));
+    } else {
+      Context ctx;
+      const auto forward = [&](const Case& of) {
+        return call(ctx, of, std::vector<Var>(of.in.begin(), of.in.end())).value();
+      };
+      CHECK_BITS(forward(one), part(forward(c)));
+    }
+  };
+  check({140, 0, 70}, true);
+  // So many sequences that blocks have whole heads; those of one sequence have slices.
+  std::vector<std::int64_t> many(140, 1);
+  many.front() = 70;
+  check(many, false);
+}
+
+TEST_CASE("ssd_scan: pieces with state hand-over, and token by token, equal the whole" *
+          doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("ssd_scan"), [](Device device, DType dtype) {
+    if (dtype == DType::bf16) return;
+    for_variants(device, [&](const char* variant) {
+      CAPTURE(variant);
       const KernelChoice choice = choose(variant);
       Context ctx;
       ctx.kernels = &choice;
       const std::int64_t length = 40;
-      const Case c = make_case({length}, small, dtype);
+      const Case c = make_case({length}, small, dtype, device);
       const auto whole = run(c, variant);
       const double tolerance = scan_tol(dtype, length);
       for (const std::int64_t step : {1, 7, 20}) {
         Case piece = c;
-        piece.initial = Tensor::zeros(whole[1].shape(), dtype, Device::cpu);
-        const Tensor y = Tensor::empty(whole[0].shape(), dtype, Device::cpu);
+        piece.initial = Tensor::zeros(whole[1].shape(), dtype, device);
+        const Tensor y = Tensor::empty(whole[0].shape(), dtype, device);
         for (std::int64_t t = 0; t < length; t += step) {
           const std::int64_t n = std::min(step, length - t);
           piece.sequences = Sequences::uniform(1, n);
@@ -76,19 +150,20 @@ TEST_CASE("ssd_scan: pieces with state hand-over, and token by token, equal the 
         CHECK(relative_error(y, whole[0]) < tolerance);
         CHECK(relative_error(piece.initial, whole[1]) < tolerance);
       }
-    }
+    });
+  });
 }
 
-TEST_CASE("ssd_scan: decays that underflow give exact zeros and no NaN") {
-  for (const char* variant : {"chunked", "recurrent"})
-    for (const DType dtype : {DType::f32, DType::f64}) {
+TEST_CASE("ssd_scan: decays that underflow give exact zeros and no NaN" * doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("ssd_scan"), [](Device device, DType dtype) {
+    if (dtype == DType::bf16) return;
+    for_variants(device, [&](const char* variant) {
       CAPTURE(variant);
-      CAPTURE(dtype);
-      Case c = make_case({50}, small, dtype);
+      Case c = make_case({50}, small, dtype, device);
       c.in[4].fill(12);  // A about -160000
       c.in[5].fill(0);
       c.in[6].fill(25);
-      const Tensor x = Tensor::zeros(c.in[0].shape(), dtype, Device::cpu);
+      const Tensor x = Tensor::zeros(c.in[0].shape(), dtype, device);
       x.narrow(0, 0, 1).fill(1);
       c.in[0] = x;
       const auto got = run(c, variant);
@@ -96,41 +171,46 @@ TEST_CASE("ssd_scan: decays that underflow give exact zeros and no NaN") {
       CHECK(relative_error(got[0], reference(c)[0]) < scan_tol(dtype, 50));
       for (const Tensor& t : got)
         for (const double value : t.to_vector()) REQUIRE(std::isfinite(value));
-    }
+    });
+  });
 }
 
-TEST_CASE("ssd_scan: a NaN stays in its sequence") {
-  Case c = make_case({20, 21}, small, DType::f32);
-  const auto clean = run(c, "chunked");
-  c.in[1] = c.in[1].clone();
-  c.in[1].row<float>(3)[1] = std::nanf("");
-  const auto got = run(c, "chunked");
-  for (const std::size_t i : {0, 2, 3, 4, 5})
-    CHECK_BITS(got[i].narrow(0, 20, 21), clean[i].narrow(0, 20, 21));
-  CHECK(std::isnan(got[0].row<float>(3)[3]));
-}
-
-TEST_CASE("ssd_scan: strided gradient buffers") {
-  const Case c = make_case({30, 9}, small, DType::f32);
-  const Tensor dy = random_tensor(c.in[0].shape(), DType::f32, 9);
-  const auto alone = run(c, "chunked", dy);
-  Tape tape;
-  Context ctx;
-  ctx.tape = &tape;
-  auto parent = std::make_shared<GradNode>(Shape{39, 60}, DType::f32, Device::cpu, false);
-  std::vector<Var> in;
-  std::int64_t start = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    in.emplace_back(c.in[i], std::make_shared<GradNode>(parent, c.in[i].shape(), start));
-    start += c.in[i].cols() + 1;
+TEST_CASE("ssd_scan: a NaN stays in its sequence" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("ssd_scan")) {
+    Case c = make_case({20, 21}, small, DType::f32, device);
+    const auto clean = run(c, "chunked");
+    c.in[1] = c.in[1].clone();
+    c.in[1].narrow(0, 3, 1).narrow(1, 1, 1).fill(std::nan(""));
+    const auto got = run(c, "chunked");
+    for (const std::size_t i : {0, 2, 3, 4, 5})
+      CHECK_BITS(got[i].narrow(0, 20, 21), clean[i].narrow(0, 20, 21));
+    CHECK(std::isnan(got[0].to_vector()[3 * 12 + 3]));
   }
-  for (std::size_t i = 4; i < 7; ++i)
-    in.emplace_back(c.in[i], std::make_shared<GradNode>(c.in[i].shape(), DType::f32, Device::cpu, false));
-  tape.backward(call(ctx, c, in), dy);
-  for (std::size_t i = 0; i < 7; ++i) {
-    CAPTURE(i);
-    if (i < 4) CHECK(in[i].node()->grad().row_stride() == 60);
-    CHECK_BITS(in[i].node()->grad(), alone[i + 2]);
+}
+
+TEST_CASE("ssd_scan: strided gradient buffers" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("ssd_scan")) {
+    const Case c = make_case({30, 9}, small, DType::f32, device);
+    const Tensor dy = random_tensor(c.in[0].shape(), DType::f32, 9).to(device);
+    const auto alone = run(c, "chunked", dy);
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    auto parent = std::make_shared<GradNode>(Shape{39, 60}, DType::f32, device, false);
+    std::vector<Var> in;
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      in.emplace_back(c.in[i], std::make_shared<GradNode>(parent, c.in[i].shape(), start));
+      start += c.in[i].cols() + 1;
+    }
+    for (std::size_t i = 4; i < 7; ++i)
+      in.emplace_back(c.in[i], std::make_shared<GradNode>(c.in[i].shape(), DType::f32, device, false));
+    tape.backward(call(ctx, c, in), dy);
+    for (std::size_t i = 0; i < 7; ++i) {
+      CAPTURE(i);
+      if (i < 4) CHECK(in[i].node()->grad().row_stride() == 60);
+      CHECK_BITS(in[i].node()->grad(), alone[i + 2]);
+    }
   }
 }
 
@@ -147,14 +227,15 @@ TEST_CASE("ssd_scan: the number of threads changes no bit") {
   }
 }
 
-TEST_CASE("ssd_scan: no tokens") {
-  for (const char* variant : {"chunked", "recurrent"}) {
-    const Case c = with_initial(make_case({0, 0}, small, DType::f32));
-    const auto got = run(c, variant);
-    CHECK(got[0].shape() == Shape{0, 12});
-    CHECK_BITS(got[1], c.initial);
-    CHECK_BITS(got[6], Tensor::zeros({4}, DType::f32, Device::cpu));
-  }
+TEST_CASE("ssd_scan: no tokens" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("ssd_scan"))
+    for_variants(device, [&](const char* variant) {
+      const Case c = with_initial(make_case({0, 0}, small, DType::f32, device));
+      const auto got = run(c, variant);
+      CHECK(got[0].shape() == Shape{0, 12});
+      CHECK_BITS(got[1], c.initial);
+      CHECK_BITS(got[6], Tensor::zeros({4}, DType::f32, Device::cpu));
+    });
 }
 
 TEST_CASE("ssd_scan: errors") {
