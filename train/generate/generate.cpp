@@ -1,12 +1,12 @@
 #include "train/generate/generate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
-#include <numeric>
 #include <string>
 
+#include "core/host_wait.h"
 #include "core/rng.h"
+#include "ops/sample_tokens/sample_tokens.h"
 
 namespace nemocube {
 namespace {
@@ -43,37 +43,6 @@ void check_generate_options(const GenerateOptions& o) {
   require(o.max_new_tokens >= 0, "generate: max_new_tokens must be >= 0, got ", o.max_new_tokens);
 }
 
-std::int64_t sample_token(std::span<const float> logits, const GenerateOptions& o, double uniform) {
-  const auto best = std::ranges::max_element(logits);
-  if (o.temperature == 0) return best - logits.begin();
-  std::vector<std::int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto logit = [&](std::int64_t v) { return static_cast<double>(logits[static_cast<std::size_t>(v)]); };
-  const auto more_likely = [&](std::int64_t a, std::int64_t b) {
-    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
-  };
-  if (o.top_k > 0 && o.top_k < static_cast<std::int64_t>(order.size())) {
-    std::ranges::nth_element(order, order.begin() + o.top_k, more_likely);
-    order.resize(static_cast<std::size_t>(o.top_k));
-  }
-  std::ranges::sort(order, more_likely);
-  std::vector<double> weight;
-  double total = 0;
-  for (const std::int64_t v : order) {
-    weight.push_back(std::exp((logit(v) - static_cast<double>(*best)) / o.temperature));
-    total += weight.back();
-  }
-  std::size_t kept = 0;
-  double mass = 0;
-  while (kept < weight.size() && (kept == 0 || mass < o.top_p * total)) mass += weight[kept++];
-  double target = uniform * mass;
-  for (std::size_t i = 0; i < kept; ++i) {
-    target -= weight[i];
-    if (target < 0) return order[i];
-  }
-  return order[kept - 1];
-}
-
 namespace {
 
 void check_prompt(std::size_t i, const std::vector<std::int64_t>& ids, std::int64_t vocabulary) {
@@ -106,18 +75,22 @@ void generate_group(ParallelModel& model, const std::vector<std::vector<std::int
     if (most(model, tokens) == 0) break;
     const Sequences sequences = Sequences::of_lengths(lengths, fed);
     std::ranges::transform(fed, lengths, fed.begin(), std::plus<>());
-    const Tensor logits = logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state)
-                              .to(DType::f32)
-                              .to(Device::cpu);  // the host samples
+    const Tensor logits = logits_of(model, options, Tensor::from(ids, {tokens}), sequences, state);
+    std::vector<double> uniform;
+    for (std::size_t k = 0; k < next.size(); ++k)
+      if (!next[k].empty()) uniform.push_back(streams[k].uniform(static_cast<std::uint64_t>(n)));
+    const Tensor drawn =
+        sample_tokens(logits.to(DType::f32), {options.temperature, options.top_k, options.top_p},
+                      Tensor::from(uniform, {std::ssize(uniform)}).to(logits.device()));
+    const HostWaitName wait("new tokens");
+    const Tensor drawn_here = drawn.to(Device::cpu);  // the host feeds and prints them
     std::int64_t row = 0;
     for (std::size_t k = 0; k < next.size(); ++k) {
       if (next[k].empty()) continue;
       const std::size_t i = first + k;
-      const std::span<const float> scores(logits.row<float>(row++), static_cast<std::size_t>(logits.cols()));
-      require(std::ranges::all_of(scores, [](float s) { return std::isfinite(s); }), "generate: prompt ", i,
-              ": the logits of new token ", n, " are not finite; are the weights damaged?");
-      const std::int64_t id =
-          sample_token(scores, options, streams[k].uniform(static_cast<std::uint64_t>(n)));
+      const std::int64_t id = drawn_here.data<std::int64_t>()[row++];
+      require(id >= 0, "generate: prompt ", i, ": the logits of new token ", n,
+              " are not finite; are the weights damaged?");
       next[k].clear();
       if (std::ranges::find(options.stop_ids, id) != options.stop_ids.end()) continue;
       result[i].push_back(id);

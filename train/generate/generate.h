@@ -12,9 +12,9 @@ namespace nemocube {
 
 struct GenerateOptions {
   std::int64_t max_new_tokens = 64;
-  double temperature = 0;              ///< 0: greedy (lowest id on a tie)
-  std::int64_t top_k = 0;              ///< keep the k most likely tokens; 0: all
-  double top_p = 1;                    ///< then keep the fewest tokens whose probabilities add up to p
+  double temperature = 0;  ///< this and the next two: SamplingOptions (ops/sample_tokens)
+  std::int64_t top_k = 0;
+  double top_p = 1;
   std::uint64_t seed = 0;              ///< draw n of prompt i depends on (seed, i, n) alone
   std::vector<std::int64_t> stop_ids;  ///< each ends a sequence and is left out of the result
   const KernelChoice* kernels = nullptr;
@@ -36,8 +36,5 @@ std::vector<std::vector<std::int64_t>> generate(ParallelModel& model,
                                                 const std::vector<std::vector<std::int64_t>>& prompts,
                                                 const GenerateOptions& options, const OnToken& on_token = {},
                                                 const OnProgress& progress = {});
-
-/// One draw from a row of f32 logits; `uniform` in (0, 1).
-std::int64_t sample_token(std::span<const float> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace nemocube

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 
 #include "model/test_models.h"
 
@@ -22,14 +20,6 @@ GenerateOptions sampled(double temperature, std::int64_t top_k = 0, double top_p
   o.top_k = top_k;
   o.top_p = top_p;
   return o;
-}
-
-// For each token, the share of the uniform numbers in [0, 1) that draw the token, measured on a fine grid.
-std::map<std::int64_t, double> shares(const std::vector<float>& logits, const GenerateOptions& o) {
-  std::map<std::int64_t, double> all;
-  const int grid = 4000;
-  for (int i = 0; i < grid; ++i) all[sample_token(logits, o, (i + 0.5) / grid)] += 1.0 / grid;
-  return all;
 }
 
 // Greedy decoding without a state: each token comes from a forward pass over the whole text so far.
@@ -68,78 +58,6 @@ GenerateOptions at_most(std::int64_t count) {
 const std::vector<Ids> prompts{{3}, {1, 5, 2, 9, 11, 4, 4, 20, 7}, {22, 0, 13}};
 
 }  // namespace
-
-TEST_CASE("sample_token: greedy takes the largest, the lowest id on a tie, whatever the draw") {
-  const std::vector<float> logits{1, 3, 2, 3, -1};
-  for (const double u : {0.001, 0.5, 0.999}) CHECK(sample_token(logits, sampled(0), u) == 1);
-  CHECK(sample_token(std::vector<float>{7}, sampled(0), 0.5) == 0);
-  CHECK(sample_token(std::vector<float>{-5, -4, -6}, sampled(1e-30), 0.99) == 1);
-}
-
-TEST_CASE("sample_token: shares are the softmax at the temperature") {
-  const std::vector<float> logits{0.3F, -1.2F, 2.0F, 1.9F, 0.0F};
-  for (const double temperature : {0.5, 1.0, 3.0}) {
-    double total = 0;
-    for (const float l : logits) total += std::exp(static_cast<double>(l) / temperature);
-    const auto got = shares(logits, sampled(temperature));
-    for (std::size_t v = 0; v < logits.size(); ++v)
-      CHECK(got.at(static_cast<std::int64_t>(v)) ==
-            doctest::Approx(std::exp(static_cast<double>(logits[v]) / temperature) / total)
-                .epsilon(0.001)
-                .scale(1));
-  }
-  // Large logits do not overflow.
-  CHECK(shares({1e30F, 1e30F, -1e30F}, sampled(1)).at(1) == doctest::Approx(0.5).epsilon(0.001));
-}
-
-TEST_CASE("sample_token: top_k keeps the k most likely, the lower id on a tie") {
-  const std::vector<float> logits{1, 2, 2, 2, 0};
-  const auto got = shares(logits, sampled(1, 2));
-  CHECK(got.size() == 2);
-  CHECK(got.at(1) == doctest::Approx(0.5));
-  CHECK(got.at(2) == doctest::Approx(0.5));
-  CHECK(shares(logits, sampled(1, 1)) ==
-        std::map<std::int64_t, double>{{1, shares(logits, sampled(1, 1)).at(1)}});
-  CHECK(shares(logits, sampled(1, 5)) == shares(logits, sampled(1)));
-  CHECK(shares(logits, sampled(1, 99)) == shares(logits, sampled(1)));
-}
-
-TEST_CASE("sample_token: top_p keeps the fewest tokens that reach p, at least one") {
-  // Probabilities 0.5, 0.25, 0.125, 0.125.
-  const auto l = [](double p) { return static_cast<float>(std::log(p)); };
-  const std::vector<float> logits{l(0.125), l(0.5), l(0.125), l(0.25)};
-  CHECK(shares(logits, sampled(1, 0, 1e-9)).size() == 1);
-  CHECK(shares(logits, sampled(1, 0, 0.49)).size() == 1);
-  const auto two = shares(logits, sampled(1, 0, 0.6));
-  REQUIRE(two.size() == 2);
-  CHECK(two.at(1) == doctest::Approx(2.0 / 3).epsilon(0.001));
-  CHECK(two.at(3) == doctest::Approx(1.0 / 3).epsilon(0.001));
-  const auto three = shares(logits, sampled(1, 0, 0.8));
-  CHECK(three.size() == 3);
-  CHECK(three.contains(0));
-  CHECK(shares(logits, sampled(1, 0, 1)).size() == 4);
-  // With top_k as well, p is a share of the probability that top_k leaves.
-  CHECK(shares(logits, sampled(1, 2, 0.66)).size() == 1);
-}
-
-TEST_CASE("sample_token: the ends of the ranges") {
-  const std::vector<float> logits{1, 3, 3, -1000, 2};
-  const double infinity = std::numeric_limits<double>::infinity();
-  const double smallest = std::numeric_limits<double>::denorm_min();
-  for (const double draw : {1e-300, 0.4, 0.6, 1 - 1e-16}) {
-    const std::int64_t likely = draw < 0.5 ? 1 : 2;
-    CHECK(sample_token(logits, sampled(smallest), draw) == likely);
-    CHECK(sample_token(logits, sampled(1, 0, smallest), draw) == 1);
-    CHECK(sample_token(logits, sampled(1, 1), draw) == 1);
-    CHECK(sample_token(logits, sampled(1, std::numeric_limits<std::int64_t>::max()), draw) ==
-          sample_token(logits, sampled(1), draw));
-    CHECK(sample_token(std::vector<float>{7}, sampled(2, 3, 0.5), draw) == 0);
-  }
-  for (int v = 0; v < 5; ++v)  // most likely first
-    CHECK(sample_token(logits, sampled(infinity), 0.1 + 0.2 * v) ==
-          std::vector<int>{1, 2, 4, 0, 3}[static_cast<std::size_t>(v)]);
-  CHECK(sample_token(std::vector<float>{-3e38f, 3e38f}, sampled(1e-3), 0.5) == 1);
-}
 
 TEST_CASE("generate: greedy decoding from states is greedy decoding of the whole text") {
   for (const Ids& prompt : prompts)
@@ -202,6 +120,7 @@ TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside 
   GenerateOptions o = at_most(6);
   o.temperature = 1;
   o.seed = 9;
+  ParallelModel alone(flat);
   const OnToken end_first = [](std::size_t prompt, std::int64_t) { return prompt == 0; };
   const auto got = generate(alone, prompts, o, end_first);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
