@@ -5,6 +5,7 @@
 #include "ops/linear/linear.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -35,6 +36,35 @@ TEST_CASE("select_rows: values and gradients, leaves and intermediates") {
   }
   Context silent;
   CHECK(select_rows(silent, random_tensor({4, 2}, DType::f32, 1), {}).value().shape() == Shape{0, 2});
+}
+
+TEST_CASE("select_rows: values and gradients on every device" * doctest::test_suite("cuda")) {
+  for_dtypes([](Device device, DType dtype) {
+    for (const Shape& shape : {Shape{7}, Shape{7, 4}, Shape{7, 1, 3}})
+      for (const bool leaf : {true, false}) {
+        CAPTURE(leaf);
+        const Tensor x = random_tensor(shape, dtype, 1);
+        Shape selected = shape;
+        selected[0] = 3;
+        const DType stored = leaf ? accumulate_dtype(dtype) : dtype;
+        const Tensor dy = random_tensor(selected, dtype, 2);
+        const auto run = [&](Device on) {
+          const Var in(x.to(on), std::make_shared<GradNode>(shape, dtype, on, leaf));
+          Tape tape;
+          Context ctx{.tape = &tape};
+          const Var y = select_rows(ctx, in, ranges);
+          tape.backward(y, dy.to(on));
+          return std::vector{y.value(), in.node()->grad()};
+        };
+        const auto got = run(device);
+        CHECK_BITS(got[0].narrow(0, 0, 2), x.narrow(0, 1, 2));
+        CHECK_BITS(got[0].narrow(0, 2, 1), x.narrow(0, 5, 1));
+        CHECK(got[1].dtype() == stored);
+        CHECK_BITS(got[1].narrow(0, 1, 2), dy.narrow(0, 0, 2).to(stored));
+        CHECK_BITS(got[1].narrow(0, 5, 1), dy.narrow(0, 2, 1).to(stored));
+        CHECK_BITS(got[1], run(Device::cpu)[1]);
+      }
+  });
 }
 
 TEST_CASE("select_rows: the gradient of a bf16 parameter keeps its accumulation dtype") {

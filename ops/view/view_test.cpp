@@ -5,6 +5,7 @@
 #include <array>
 
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;
@@ -40,26 +41,28 @@ TEST_CASE("view: split_last gradients against finite differences") {
   CHECK_GRADIENTS(used_twice, {random_tensor({3, 8}, DType::f64, 3)});
 }
 
-TEST_CASE("view: a part of split_last that nobody uses has gradient zero") {
-  Tape tape;
-  Context ctx;
-  ctx.tape = &tape;
-  const Var x = Var::leaf(random_tensor({3, 8}, DType::f32, 4));
-  // A gradient buffer that does not start as zeros, because memory of earlier tensors is used again.
-  { random_tensor({3, 8}, DType::f32, 5).fill(77); }
-  const auto parts = split_last(ctx, x, widths);
-  tape.backward(parts[1], random_tensor({3, 5}, DType::f32, 6));
-  Tensor want = Tensor::zeros({3, 8}, DType::f32, Device::cpu);
-  want.narrow(1, 2, 5).copy_from(random_tensor({3, 5}, DType::f32, 6));
-  CHECK_BITS(x.grad(), want);
+TEST_CASE("view: a part of split_last that nobody uses has gradient zero" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    const Var x = Var::leaf(random_tensor({3, 8}, DType::f32, 4).to(device));
+    // A gradient buffer that does not start as zeros, because memory of earlier tensors is used again.
+    { random_tensor({3, 8}, DType::f32, 5).to(device).fill(77); }
+    const auto parts = split_last(ctx, x, widths);
+    tape.backward(parts[1], random_tensor({3, 5}, DType::f32, 6).to(device));
+    Tensor want = Tensor::zeros({3, 8}, DType::f32, Device::cpu);
+    want.narrow(1, 2, 5).copy_from(random_tensor({3, 5}, DType::f32, 6).to(device));
+    CHECK_BITS(x.grad(), want);
 
-  Tape unused;
-  ctx.tape = &unused;
-  const Var y = Var::leaf(random_tensor({3, 8}, DType::f32, 7));
-  const auto none = split_last(ctx, y, widths);
-  const Var other = Var::leaf(random_tensor({1, 1}, DType::f32, 8));
-  unused.backward(add(ctx, other, other), random_tensor({1, 1}, DType::f32, 9));
-  CHECK_FALSE(y.node()->filled());
+    Tape unused;
+    ctx.tape = &unused;
+    const Var y = Var::leaf(random_tensor({3, 8}, DType::f32, 7).to(device));
+    const auto none = split_last(ctx, y, widths);
+    const Var other = Var::leaf(random_tensor({1, 1}, DType::f32, 8).to(device));
+    unused.backward(add(ctx, other, other), random_tensor({1, 1}, DType::f32, 9).to(device));
+    CHECK_FALSE(y.node()->filled());
+  }
 }
 
 TEST_CASE("view: reshape keeps values and gradients in order") {
@@ -92,20 +95,20 @@ TEST_CASE("view: add gradients against finite differences") {
   CHECK_GRADIENTS(fn, {random_tensor({3, 7}, DType::f64, 16), random_tensor({3, 7}, DType::f64, 17)}, one);
 }
 
-TEST_CASE("view: add of windows and of empty tensors") {
-  Context ctx;
-  const Tensor wide = random_tensor({500, 90}, DType::f32, 18);
-  const Tensor a = wide.narrow(1, 3, 40), b = wide.narrow(1, 50, 40);
-  const Tensor y = add(ctx, a, b).value();
-  const auto p = a.to_vector(), q = b.to_vector();
-  std::vector<float> want;
-  for (std::size_t i = 0; i < p.size(); ++i)
-    want.push_back(static_cast<float>(p[i]) + static_cast<float>(q[i]));
-  CHECK_BITS(y, Tensor::from(want, {500, 40}));
-  CHECK(
-      add(ctx, Tensor::empty({0, 4}, DType::f32, Device::cpu), Tensor::empty({0, 4}, DType::f32, Device::cpu))
-          .value()
-          .numel() == 0);
+TEST_CASE("view: add of windows and of empty tensors" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    Context ctx;
+    const Tensor wide = random_tensor({500, 90}, DType::f32, 18).to(device);
+    const Tensor a = wide.narrow(1, 3, 40), b = wide.narrow(1, 50, 40);
+    const Tensor y = add(ctx, a, b).value();
+    const auto p = a.to_vector(), q = b.to_vector();
+    std::vector<float> want;
+    for (std::size_t i = 0; i < p.size(); ++i)
+      want.push_back(static_cast<float>(p[i]) + static_cast<float>(q[i]));
+    CHECK_BITS(y, Tensor::from(want, {500, 40}));
+    const Tensor none = Tensor::empty({0, 4}, DType::f32, device);
+    CHECK(add(ctx, none, none).value().numel() == 0);
+  }
 }
 
 TEST_CASE("view: bf16 sums are formed in f32 and rounded once, ties to even") {

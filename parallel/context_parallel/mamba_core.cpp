@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "ops/deal_columns/deal_columns.h"
 #include "ops/select_rows/select_rows.h"
 #include "ops/view/view.h"
-#include "ops/deal_columns/deal_columns.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "parallel/mappings/mappings.h"
 
