@@ -208,4 +208,26 @@ CASES = [
         storage="bf16",
         shards=2,
     ),
+    Case(
+        "heads_of_64",
+        "M*E",
+        "heads as large as those of real models, for kernels on tensor cores: 2 Mamba heads of 64 in 1 group, state 128, "
+        "attention heads of 64",
+        dict(
+            vocab_size=64, mamba_num_heads=2, mamba_head_dim=64, n_groups=1, ssm_state_size=128, chunk_size=128,
+            num_attention_heads=2, num_key_value_heads=1, head_dim=64,
+        ),
+        seq=141,
+    ),
+    Case(
+        "heads_of_80_bf16",
+        "M*-",
+        "the same with 2 Mamba heads of 80 in 2 groups, state 256, attention heads of 128; weights stored bf16",
+        dict(
+            vocab_size=64, mamba_num_heads=2, mamba_head_dim=80, n_groups=2, ssm_state_size=256, chunk_size=128,
+            num_attention_heads=2, num_key_value_heads=2, head_dim=128,
+        ),
+        seq=77,
+        storage="bf16",
+    ),
 ]
