@@ -9,6 +9,7 @@
 
 #include "core/cuda/runtime.h"
 #include "train/bench/kernel_counters.h"
+#include "train/bench/kernel_report.h"
 #include "train/bench/timing.h"
 
 namespace nemocube {
@@ -47,6 +48,16 @@ nlohmann::ordered_json case_json(const NamedCase& c, bool ok, const BenchOptions
           {"bytes", c.work.bytes}};
 }
 
+/// Of one call.
+KernelCounters counters_of(const BenchCase& work) {
+  cuda::synchronize();
+  cuda::start_profiler();
+  work.run();
+  cuda::synchronize();
+  cuda::stop_profiler();
+  return read_kernel_counters(*kernel_counters_file());
+}
+
 }  // namespace
 
 std::string_view bench_cuda_legend(bool counted) {
@@ -64,6 +75,9 @@ us        time of a call: median of the repeats; best us: the shortest; GB/s: MB
 }
 
 BenchCuda::BenchCuda(const BenchCudaOptions& options, std::ostream& out) : options_(options), out_(out) {
+  require(!options_.markdown || kernel_counters_file(),
+          "bench op: --markdown prints what tools/cuda_emulator/run --counters FILE counts");
+  if (options_.markdown) return;
   const cuda::DeviceDescription device = cuda::describe_device();
   if (options_.json) {
     out_ << nlohmann::json({{"device",
@@ -90,19 +104,20 @@ BenchCuda::BenchCuda(const BenchCudaOptions& options, std::ostream& out) : optio
 }
 
 void BenchCuda::run(const NamedCase& c) {
+  if (options_.markdown) return report(c);
   c.work.run();
   const bool ok = c.work.verify();
   all_ok_ = all_ok_ && ok;
   kernel_counters_file() ? count(c, ok) : time(c, ok);
 }
 
+void BenchCuda::report(const NamedCase& c) {
+  c.work.run();  // the first call fills gradients with zeros
+  out_ << kernel_report(c.op, c.work, counters_of(c.work)) << std::flush;
+}
+
 void BenchCuda::count(const NamedCase& c, bool ok) {
-  cuda::synchronize();
-  cuda::start_profiler();
-  c.work.run();
-  cuda::synchronize();
-  cuda::stop_profiler();
-  const KernelCounters k = read_kernel_counters(*kernel_counters_file());
+  const KernelCounters k = counters_of(c.work);
   const double dram = static_cast<double>(k.dram_bytes), ratio = dram / c.work.bytes;
   if (options_.json) {
     nlohmann::ordered_json line = case_json(c, ok, options_.sizes);

@@ -12,6 +12,7 @@ struct BenchCudaOptions {
   BenchOptions sizes;
   int repeats = 15;
   bool json = false;
+  bool markdown = false;
 };
 
 /// A case of an operation that is to be benched.
@@ -22,8 +23,9 @@ struct NamedCase {
 
 /// Runs cases on the CUDA device: each is called once to warm up, verified, and measured. On a device a measurement
 /// is the time of a call; under tools/cuda_emulator, whose times say nothing, it is what the emulator counted in one
-/// call. Prints a table, or with `json` one object a line: the device, then each case. Returns whether all cases
-/// verified.
+/// call. Prints a table, or with `json` one object a line: the device, then each case. With `markdown`, which the emulator
+/// alone can fill, it prints a section for each case (kernel_report.h) of its second call, and verifies nothing. Returns
+/// whether all cases verified.
 class BenchCuda {
  public:
   BenchCuda(const BenchCudaOptions& options, std::ostream& out);
@@ -32,6 +34,7 @@ class BenchCuda {
 
  private:
   void count(const NamedCase& c, bool ok);
+  void report(const NamedCase& c);
   void time(const NamedCase& c, bool ok);
 
   BenchCudaOptions options_;

@@ -219,8 +219,8 @@ namespace {
 bool bench_on_cuda(const BenchOpOptions& options, const std::vector<const BenchEntry*>& entries,
                    std::ostream& out) {
   require(!options.cold, "bench op: --cold is for the CPU");
-  BenchCudaOptions cuda_options{options.sizes, options.repeats, options.json};
-  cuda_options.sizes.emulated = kernel_counters_file().has_value();
+  BenchCudaOptions cuda_options{options.sizes, options.repeats, options.json, options.markdown};
+  cuda_options.sizes.emulated = options.sizes.nano || kernel_counters_file().has_value();
   BenchCuda bench(cuda_options, out);
   for (const BenchEntry* entry : entries)
     for (const BenchCase& c : entry->make(cuda_options.sizes))
@@ -233,6 +233,7 @@ bool bench_on_cuda(const BenchOpOptions& options, const std::vector<const BenchE
 bool bench_op(const BenchOpOptions& options, std::ostream& out) {
   const std::vector<const BenchEntry*> entries = select(options);
   if (options.sizes.device.is_cuda()) return bench_on_cuda(options, entries, out);
+  require(!options.sizes.nano && !options.markdown, "bench op: --nano and --markdown are for --device cuda");
   const Machine machine = describe_machine();
   log_info("bench op: measuring bandwidth and products");
   const Rates rates = measure_rates(machine, options.sizes.dtype, options.sizes.small);

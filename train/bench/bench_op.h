@@ -17,6 +17,7 @@ struct BenchOpOptions {
   int repeats = 15;
   bool cold = false;  ///< empties the caches before every repeat
   bool json = false;
+  bool markdown = false;  ///< tables of docs/kernels.md, on Device::cuda under tools/cuda_emulator
 };
 
 /// Every case is called once to warm up, verified, timed `repeats` times and printed on one line. The line

@@ -1,0 +1,134 @@
+#!/bin/bash
+# Prints docs/kernels.md: what the software GPU counts of the kernels at the sizes of Nemotron 3 Nano, and what an H100 could
+# make of it.   tools/kernel_report.sh BUILD
+set -euo pipefail
+build=$1
+here=$(dirname "$0")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export CUDA_EMULATOR_LIBRARIES=${CUDA_EMULATOR_LIBRARIES:-$build/cuda_emulator} OMP_WAIT_POLICY=passive
+
+# counted L2_BYTES arguments..: nemocube under the software GPU; counters go to $folder/counters.json.
+counted() {
+  local l2=$1
+  shift
+  "$here/cuda_emulator/run" --no-check --l2 "$l2" --counters "$folder/counters.json" "$build/nemocube" "$@" \
+    2>"$folder/stderr" || {
+    cat "$folder/stderr" >&2
+    return 1
+  }
+}
+
+# of_op OP TOKENS: the L2 of 50 MiB shrinks with the tokens; 8192 leaves it whole.
+of_op() {
+  SECONDS=0
+  counted $((52428800 * $2 / 8192)) bench op --op "$1" --device cuda --dtype bf16 --nano --markdown
+  echo "kernel_report: $1 took $SECONDS s" >&2
+}
+
+# launches PATTERN MICROBATCHES: of a training step, "KERNELS PRODUCTS": launches of our kernels, products of cuBLAS.
+launches() {
+  mkdir -p "$folder/$1"
+  sed "s/\"hybrid_override_pattern\": *\"[^\"]*\"/\"hybrid_override_pattern\": \"$1\"/; s/\"vocab_size\": *[0-9]*/\"vocab_size\": 128/" \
+    "$here/../configs/nemotron_h_tiny/config.json" >"$folder/$1/config.json"
+  counted 52428800 bench step --config "$folder/$1" --device cuda --dtype bf16 --batch "$2" --microbatches "$2" --seq 64 \
+    --steps 1 --json >"$folder/step"
+  local kernels ours products
+  kernels=$(awk 'match($0, /"launches":[0-9]+/) { n += substr($0, RSTART + 11, RLENGTH - 11) } END { print n + 0 }' \
+    "$folder/counters.json")
+  # Grouped products, and a product that cuBLAS refuses, are kernels of ours, counted there.
+  ours=$(awk '/(tiled_product|row_products|weight_products)_kernel/ && match($0, /"launches":[0-9]+/) { n += substr($0, RSTART + 11, RLENGTH - 11) }
+    END { print n + 0 }' "$folder/counters.json")
+  products=$(sed -n 's/.*"matmul":{"calls":\([0-9]*\).*/\1/p' "$folder/step")
+  echo "$kernels $((${products:-0} - ours))"
+}
+
+# of_block PATTERN: "KERNELS PRODUCTS" of one block, forward and backward. The second of two blocks less what one block alone
+# takes, in the second of two microbatches, so that embedding, head, loss and optimizer cancel.
+of_block() {
+  local a b c d
+  read -r -a a < <(launches "$1" 1)
+  read -r -a b < <(launches "$1" 2)
+  read -r -a c < <(launches "$1$1" 1)
+  read -r -a d < <(launches "$1$1" 2)
+  echo "$((d[0] - c[0] - b[0] + a[0])) $((d[1] - c[1] - b[1] + a[1]))"
+}
+
+# block_row NAME PATTERN AIM
+block_row() {
+  local n all
+  read -r -a n < <(of_block "$2")
+  all=$((n[0] + n[1]))
+  echo "| $1 | ${n[0]} | ${n[1]} | $all | $3 | $([ $all -le "$3" ] || echo "launches $all > $3") |"
+}
+
+cat <<'END'
+# Kernels, counted
+
+`make kernel-report` writes this page. Nobody edits it.
+
+Nothing here was timed. The compiled kernels ran on the software GPU ([tools/cuda_emulator](../tools/cuda_emulator/README.md)),
+which counts what they do; registers and spilled bytes are those that ptxas allots. Sizes are those of NVIDIA Nemotron 3 Nano:
+hidden 2688, 64 Mamba heads of 64 in 8 groups, state 128, convolution of 4 taps over 6144 channels, 32 query and 2 key heads of
+128, 128 experts of 1856 of which 6 are chosen, a shared expert of 3712, vocabulary 131072, in bf16. There are few tokens and few
+experts, but rows are whole, and so are the 384 rows that an expert gets of 8,192 tokens. The modelled L2 of 50 MiB shrinks with
+the tokens (`--l2`). The embedding's table has 2048 rows: a row that does not occur costs nothing.
+
+What a figure means:
+
+| column | meaning |
+|---|---|
+| must move | bytes by the operation's contract: each operand once |
+| DRAM MB | bytes between the modelled L2, empty when a kernel starts, and memory |
+| sectors | 32 bytes for each sector that requests touch, over the bytes asked for. Below 1: threads share bytes |
+| tensor M, other M | millions of multiply-adds on and off tensor cores |
+| wavefronts | of shared memory, over those without bank conflicts; "-": no shared memory |
+| registers, spilled | of a thread; bytes of spill stores and loads in its code |
+| occupancy | warps of a multiprocessor over the most it can have |
+| us, bound | the longest of the times below for all launches together, and which it is |
+| missed | an aim that the kernel misses. "?": ptxas was not found |
+
+The least time is the largest of these, at the rates of an H100 SXM with its work spread evenly over all multiprocessors:
+
+| bound | time | rate | source |
+|---|---|---|---|
+| DRAM | DRAM bytes | 3.35 TB/s | NVIDIA, H100 datasheet (SXM) |
+| L2 | sectors of 32 bytes | 5.5 TB/s | not published by NVIDIA; of the size that microbenchmarks report (Chips and Cheese, 2 July 2023, H100 PCIe) |
+| tensor cores | two operations a multiply-add | 989 TFLOP/s | NVIDIA, H100 datasheet: bf16, dense (half of its 1,979 with sparsity) |
+| multiply-adds | two operations a multiply-add | 67 TFLOP/s | NVIDIA, H100 datasheet: f32. Multiply-adds of f64 and bf16 count as f32 |
+| shared | wavefronts, one a clock and multiprocessor | 132 at 1.755 GHz | 32 banks of 4 bytes: CUDA C++ Programming Guide; 132: NVIDIA, H100 whitepaper |
+| issue | warp instructions, 4 a clock and multiprocessor | 132 at 1.755 GHz | NVIDIA, H100 whitepaper: 4 schedulers. Counted are instructions of PTX, which ptxas may join or split |
+
+1.755 GHz is the boost clock that an H100 PCIe reports; NVIDIA states 1.83 to 1.98 GHz for the SXM's peak rates. Time is a lower
+bound: latency, waves of blocks that do not fill the device, time of a launch, and the rates of exponentials and conversions are
+not in it. The software GPU writes no number of blocks, so blocks are not placed on multiprocessors one by one.
+
+Aims, for kernels that move 1 MB or more: DRAM bytes at most 1.05 times those that must move (ssd_scan: 1.6 forward, 2.2 forward
+and backward; none where operations take longer than bytes), sectors at most 1.1 where that aim holds, wavefronts at most 1.15
+where shared memory takes more than a tenth of the least time, no spills, and 95 % of the multiply-adds of attention and ssd_scan
+on tensor cores.
+
+Products of cuBLAS are not here: the software GPU computes them itself and counts nothing. deal_columns and select_rows have no
+benchmark. What was counted is one call of each case of `bench op --nano`; tests check what the kernels compute.
+
+END
+printf '## Operations\n\n'
+for op in rmsnorm gated_rmsnorm causal_conv1d ssd_scan attention relu2 router embedding; do of_op $op 512; done
+of_op permute 128
+of_op grouped_linear 8192
+for op in cross_entropy sample_tokens adamw sgd global_norm; do of_op $op 512; done
+cat <<'END'
+## Launches of a block
+
+Forward and backward of one block, with its residual addition and norm, on one rank without activation checkpointing, all experts
+there. Counted as differences between steps of small models of one and of two such blocks with one and two microbatches
+(`bench step`), so that the head, the loss and the optimizer cancel. A copy or a fill by the CUDA runtime is no kernel and is not
+counted.
+
+| block | kernels | products of cuBLAS | launches | aim | missed |
+|---|--:|--:|--:|--:|---|
+END
+SECONDS=0
+block_row Mamba M 25
+block_row MoE E 32
+echo "kernel_report: launches took $SECONDS s" >&2

@@ -1,0 +1,43 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ops/bench.h"
+#include "train/bench/kernel_counters.h"
+
+/// What an H100 could make of counted kernels, as tables of docs/kernels.md.
+namespace nemocube {
+
+/// The rates of an H100 SXM; docs/kernels.md says where each comes from.
+struct GpuRates {
+  double dram_bytes = 3.35e12, l2_bytes = 5.5e12;  ///< a second
+  double tensor_flops = 989e12, single_flops = 67e12;
+  double multiprocessors = 132, clock = 1.755e9;
+  double warp_instructions = 4;  ///< a clock and multiprocessor; of wavefronts of 128 bytes there is 1
+};
+
+/// The least time that the rates allow a kernel when all multiprocessors share its work evenly.
+struct ModelledTime {
+  double seconds = 0, shared_seconds = 0;
+  const char* bound =
+      "";  ///< what takes that long: "DRAM", "L2", "tensor cores", "multiply-adds", "shared", "issue"
+};
+ModelledTime modelled_time(const KernelCount& k, const GpuRates& rates = {});
+
+/// The most DRAM bytes that a case may move, as a multiple of those of its contract; 0 where there is no such aim because
+/// operations take longer than the bytes.
+double dram_aim(const std::string& op, const BenchCase& work, const GpuRates& rates = {});
+/// The aims that a case misses, and those that a kernel of it misses, in words: "DRAM 1.21 > 1.05".
+std::vector<std::string> missed_aims(const std::string& op, const BenchCase& work,
+                                     const KernelCounters& counted);
+std::vector<std::string> missed_aims(const KernelCount& k, bool memory_bound);
+
+/// "rmsnorm_kernel<float, 4>": without namespaces, result and parameters, long template arguments shortened.
+std::string short_kernel_name(const std::string& name);
+
+/// The section of a case: heading, totals, a table with a row for each kernel.
+std::string kernel_report(const std::string& op, const BenchCase& work, const KernelCounters& counted);
+/// A row of that table.
+std::string kernel_row(const KernelCount& k, bool memory_bound);
+
+}  // namespace nemocube
