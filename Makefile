@@ -14,8 +14,9 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
-.PHONY: all build setup train train-grid test test-cuda cuda-toolkit test-grids bench install asan asan-all sanitize-emulator \
-	sanitize-emulator-short sanitize-emulator-changed emulator format check-format check-headers tidy clean help
+.PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu kernel-report cuda-toolkit \
+	test-grids bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
+	format check-format check-headers tidy clean help
 
 all: build
 
@@ -25,6 +26,10 @@ help:
 	@echo "make train-grid     the same job on 4 ranks under mpirun: a pipeline of 2 stages, experts on 2 ranks"
 	@echo "make test           build and run every test"
 	@echo "make test-cuda      the tests that run on every device, and bench op, on the software GPU; needs nvcc and no GPU"
+	@echo "make test-cuda-all  the same, and the planted faults"
+	@echo "make planted-faults mistakes planted in copies of the CUDA kernels, which the tests must notice"
+	@echo "make test-gpu       the same tests on a GPU, under compute-sanitizer too"
+	@echo "make kernel-report  count the kernels at the sizes of Nemotron 3 Nano, into docs/kernels.md; needs nvcc and no GPU"
 	@echo "make emulator       build the software GPU, which runs CUDA programs; needs nvcc and no GPU"
 	@echo "make cuda-toolkit   install nvcc, which needs no GPU, for the targets that need it; downloads 0.7 GB, keeps 0.3 GB"
 	@echo "make test-grids     train on every process grid of 2, 4, 8 and 16 ranks, compared with one rank"
@@ -83,11 +88,12 @@ emulator: setup
 	@$(need_nvcc)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator
 
-# The tests of doctest's suite "cuda": those of core and ops on tools/cuda_emulator, and whole runs of bench op,
-# which start it themselves. Each runs at two seeds, and a warning of the software
-# GPU fails as an error does. The test of the installation comes again, because it now finds a software GPU.
+# The tests of doctest's suite "cuda": those of every test program on tools/cuda_emulator, and whole runs of the program,
+# which start it themselves. Each runs at two seeds, and a warning of the software GPU fails as an error does. The test
+# of the installation comes again, because it now finds a software GPU.
 emulate = NEMOCUBE_TEST_CUDA=required OMP_WAIT_POLICY=passive CUDA_EMULATOR_LIBRARIES=$(BUILD)/cuda_emulator \
 	tools/cuda_emulator/run
+cuda_tests = $(filter-out test_comm test_grids,$(UNIT_TESTS))
 test-cuda: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
@@ -97,10 +103,50 @@ test-cuda: setup
 	ctest --test-dir $(BUILD) --output-on-failure -R '^install$$'
 	@for seed in 1 2; do \
 		export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$$seed; \
-		$(emulate) $(BUILD)/test_core --test-suite=cuda && \
-		$(emulate) $(BUILD)/test_ops --test-suite=cuda && \
-		$(BUILD)/test_tests --test-suite=cuda || exit 1; \
+		for tests in $(cuda_tests); do $(emulate) $(BUILD)/$$tests --test-suite=cuda || exit 1; done && \
+		for devices in 1 2; do \
+			OMP_NUM_THREADS=1 $(mpirun) -np 2 env $(emulate) --devices $$devices $(BUILD)/test_comm --test-suite=cuda || exit 1; \
+		done && \
+		NEMOCUBE_TEST_CUDA=required $(BUILD)/test_tests --test-suite=cuda || exit 1; \
 	done
+
+# The same, and the planted faults.
+test-cuda-all:
+	$(MAKE) --no-print-directory test-cuda
+	$(MAKE) --no-print-directory planted-faults
+
+# Mistakes in the kernels that these tests must notice: a missing barrier, a short wait, an offset by one and the like, in
+# each family of kernels. FAULTS names some of tools/planted_faults/faults; default: all.
+plant = tools/planted_faults/run --build $(BUILD) --jobs $(JOBS)
+planted-faults: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS) --target test_core test_ops cuda_emulator
+	@$(plant) $(FAULTS)
+
+# The same tests on a GPU, then those of core and ops under compute-sanitizer where it is installed.
+test-gpu: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS)
+	@export NEMOCUBE_TEST_CUDA=required; \
+	for program in $(cuda_tests) test_tests; do $(BUILD)/$$program --test-suite=cuda || exit 1; done; \
+	if command -v compute-sanitizer >/dev/null; then \
+		for tool in memcheck racecheck initcheck synccheck; do \
+			for program in test_core test_ops; do \
+				compute-sanitizer --tool $$tool --error-exitcode 99 $(BUILD)/$$program --test-suite=cuda || exit 1; \
+			done; \
+		done; \
+	else \
+		echo "test-gpu: no compute-sanitizer on the PATH: its checks were left out"; \
+	fi
+
+# What the software GPU counts of the kernels at the sizes of Nemotron 3 Nano.
+kernel-report: build
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator
+	tools/kernel_report.sh $(BUILD) >$(BUILD)/kernels.md
+	mv $(BUILD)/kernels.md docs/kernels.md
 
 # CMake looks in this folder where the system has no nvcc.
 cuda-toolkit:

@@ -1,10 +1,14 @@
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
 #include "core/cuda/module.h"
+#include "core/kernel.h"
+#include "tests/support/cuda_programs.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -17,15 +21,13 @@ ProcessResult nemocube_in_sources(std::vector<std::string> arguments) {
   return run_process(arguments, source_dir());
 }
 
-/// What is wrong with a whole model on CUDA.
-std::string no_model_on_cuda() {
-  return cuda::backend_missing().empty() ? "no CUDA kernels yet for attention, causal_conv1d, cross_entropy, embedding"
-                                         : cuda::backend_missing();
-}
-
 }  // namespace
 
 TEST_CASE("device: commands with a model refuse cuda before they read anything, and say why") {
+  if (cuda::unavailable().empty()) {
+    MESSAGE("not tried: there is a CUDA device");
+    return;
+  }
   wait_politely();
   const std::vector<std::vector<std::string>> commands{
       {"train", "configs/squad_tiny.yaml"},
@@ -33,6 +35,7 @@ TEST_CASE("device: commands with a model refuse cuda before they read anything, 
       {"eval", "configs/squad_tiny.yaml", "--model", "configs/nemotron_h_tiny"},
       {"forward", "--model", "/no/such/model", "--input", "/no/such/input", "--output", "/no/such/output"},
       {"generate", "--model", "/no/such/model", "--prompt", "x"},
+      {"bench", "op", "--op", "linear", "--small"},
   };
   for (std::vector<std::string> command : commands) {
     CAPTURE(command.front());
@@ -40,44 +43,45 @@ TEST_CASE("device: commands with a model refuse cuda before they read anything, 
     const ProcessResult run = nemocube_in_sources(command);
     CAPTURE(run.err);
     CHECK(run.exit_code == 2);
-    CHECK(run.err.find("--device cuda: " + no_model_on_cuda()) != std::string::npos);
+    CHECK(run.err.find("--device cuda: " + cuda::unavailable()) != std::string::npos);
     command.back() = "gpu";
     CHECK(nemocube_in_sources(command).err.find("--device: want cpu, cuda or auto, got 'gpu'") !=
           std::string::npos);
   }
   const ProcessResult from_recipe =
       nemocube_in_sources({"train", "configs/squad_tiny.yaml", "--set", "device=cuda"});
-  CHECK(from_recipe.err.find("configs/squad_tiny.yaml: device: cuda: " + no_model_on_cuda()) !=
+  CHECK(from_recipe.err.find("configs/squad_tiny.yaml: device: cuda: " + cuda::unavailable()) !=
         std::string::npos);
 }
 
-TEST_CASE("device: auto is the CPU for a model, and a message says so") {
+TEST_CASE("device: auto is the CPU where there is no device, and a message says so") {
+  if (cuda::unavailable().empty()) {
+    MESSAGE("not tried: there is a CUDA device");
+    return;
+  }
   wait_politely();
+  const std::string words = "device auto: cpu, because of: " + cuda::unavailable();
   const ProcessResult run =
       nemocube_in_sources({"train", "--check", "configs/squad_tiny.yaml", "--device", "auto"});
   CAPTURE(run.err);
   CHECK(run.exit_code == 0);
-  CHECK(run.err.find("device auto: cpu, because of: " + no_model_on_cuda()) != std::string::npos);
+  CHECK(run.err.find(words) != std::string::npos);
   CHECK(run.out.find("device: auto") != std::string::npos);
+  const ProcessResult bench =
+      nemocube_in_sources({"bench", "op", "--op", "router", "--small", "--repeats", "1", "--device", "auto"});
+  CHECK(bench.exit_code == 0);
+  CHECK(bench.err.find(words) != std::string::npos);
 }
 
-TEST_CASE("device: bench op on cuda, or why there is none") {
-  wait_politely();
-  const ProcessResult run =
-      nemocube_in_sources({"bench", "op", "--op", "relu2", "--small", "--repeats", "1", "--device", "cuda"});
-  CAPTURE(run.err);
-  if (cuda::unavailable().empty())
-    CHECK(run.exit_code == 0);
-  else
-    CHECK(run.err.find("--device cuda: " + cuda::unavailable()) != std::string::npos);
-  const ProcessResult unheard = nemocube_in_sources({"bench", "op", "--op", "linear", "--device", "cuda"});
-  CHECK(unheard.exit_code == 2);
-  CHECK(unheard.err.find(cuda::backend_missing().empty() ? "no CUDA kernels yet for linear"
-                                                         : cuda::backend_missing()) != std::string::npos);
-  const ProcessResult cpu =
-      nemocube_in_sources({"bench", "op", "--op", "router", "--small", "--repeats", "1", "--device", "auto"});
-  CHECK(cpu.exit_code == 0);
-  CHECK(cpu.err.find("device auto: cpu, because of: ") != std::string::npos);
+TEST_CASE("device: every operation has kernels for CUDA") {
+  if (!cuda::backend_missing().empty()) {
+    MESSAGE("not tried: ", cuda::backend_missing());
+    return;
+  }
+  for (const std::string_view op : operations()) {
+    CAPTURE(op);
+    CHECK(runs_on_cuda(op));
+  }
 }
 
 TEST_CASE("device: without --device no CUDA library is loaded") {
@@ -90,23 +94,38 @@ TEST_CASE("device: without --device no CUDA library is loaded") {
   CHECK(run.err.find("libcudart") == std::string::npos);
 }
 
-// On the software GPU, also where the test itself runs on none.
+// On the software GPU, also where the test itself runs on none. Operations that are mostly products are left out:
+// make kernel-report counts them.
 TEST_CASE("device: operations on the software GPU move what they must, without bank conflicts and spills" *
           doctest::test_suite("cuda")) {
-  const auto libraries = std::filesystem::path(NEMOCUBE_BINARY).parent_path() / "cuda_emulator";
-  if (!cuda::backend_missing().empty() || !std::filesystem::exists(libraries / "libcudart.so.13")) {
-    MESSAGE("bench op on the software GPU did not run: this build has no CUDA backend, or make emulator has not run");
+  if (!cuda::backend_missing().empty() ||
+      !std::filesystem::exists(emulator_libraries() / "libcudart.so.13")) {
+    MESSAGE(
+        "bench op on the software GPU did not run: this build has no CUDA backend, or make emulator has not "
+        "run");
+    return;
+  }
+  const char* seed = std::getenv("CUDA_EMULATOR_SEED");
+  if (seed && std::string_view(seed) != "1") {
+    MESSAGE("bench op on the software GPU did not run: with counters every seed gives the same order");
     return;
   }
   wait_politely();
-  ::setenv("CUDA_EMULATOR_LIBRARIES", libraries.c_str(), 1);
+  ::setenv("CUDA_EMULATOR_LIBRARIES", emulator_libraries().c_str(), 1);
   const auto emulator = source_dir() / "tools" / "cuda_emulator" / "run";
   const TestDir dir;
-  for (const char* dtype : {"f32", "bf16"}) {
+  const std::vector<std::pair<const char*, const char*>> measured{
+      {"adamw", "f32"},      {"adamw", "bf16"},         {"causal_conv1d", "bf16"},
+      {"embedding", "bf16"}, {"gated_rmsnorm", "bf16"}, {"global_norm", "bf16"},
+      {"permute", "bf16"},   {"relu2", "f32"},          {"relu2", "bf16"},
+      {"rmsnorm", "f32"},    {"rmsnorm", "bf16"},       {"router", "bf16"},
+      {"sgd", "bf16"}};
+  for (const auto& [op, dtype] : measured) {
+    CAPTURE(op);
     CAPTURE(dtype);
     const ProcessResult run =
         run_process({emulator.string(), "--counters", (dir / "counters.json").string(), NEMOCUBE_BINARY,
-                     "bench", "op", "--device", "cuda", "--dtype", dtype, "--json"});
+                     "bench", "op", "--op", op, "--device", "cuda", "--dtype", dtype, "--json"});
     CAPTURE(run.err);
     REQUIRE(run.exit_code == 0);
     std::istringstream lines(run.out);
@@ -126,6 +145,6 @@ TEST_CASE("device: operations on the software GPU move what they must, without b
       CHECK(line.at("of_bytes").get<double>() <= 1.05);
       CHECK(line.at("of_bytes").get<double>() >= 0.99);  // else the counters have missed something
     }
-    CHECK(cases == 8);
+    CHECK(cases >= 1);
   }
 }

@@ -200,6 +200,10 @@ void add_op(Command& bench) {
   command->add_flag("--cold", o->op.cold, "empty the caches before every repeat");
   command->add_flag("--small", o->op.sizes.small,
                     "sizes that finish in milliseconds, to see that everything works");
+  command->add_flag("--nano", o->op.sizes.nano,
+                    "on cuda: rows and heads as wide as those of Nemotron 3 Nano, few tokens");
+  command->add_flag("--markdown", o->op.markdown,
+                    "on cuda, counted: a table of the kernels of each case, against the rates of an H100");
   command->add_flag("--json", o->op.json,
                     "one JSON object a line: the machine and its rates, then each case");
   command->callback([o] {

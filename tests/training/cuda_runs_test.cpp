@@ -1,0 +1,125 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cuda_programs.h"
+#include "tests/training/run_support.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+// Whole runs of the program on a CUDA device: the software GPU where there is no other.
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+Words plus(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
+
+/// `nemocube ..` on the device, in `dir`; fails the test where it does not end well.
+ProcessResult on_device(const fs::path& dir, const Words& words, const EmulatorOptions& options = {}) {
+  const ProcessResult run = run_process(on_cuda(plus({NEMOCUBE_BINARY}, words), options), dir);
+  CAPTURE(words[0]);
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  return run;
+}
+
+Words train(const Words& overrides = {}) {
+  Words words{"train", "recipe.yaml", "--device", "cuda"};
+  for (const std::string& o : overrides) words.insert(words.end(), {"--set", o});
+  return words;
+}
+
+// A run that takes few steps, with a checkpoint in the middle and one at its end.
+const Words short_run{"step_scheduler.max_steps=4", "step_scheduler.ckpt_every_steps=2",
+                      "step_scheduler.val_every_steps=2"};
+
+}  // namespace
+
+TEST_CASE("cuda: 20 AdamW steps follow the losses, norms and rates of PyTorch" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  const TestDir dir;
+  for (const char* name : {"config.json", "model.safetensors", "recipe.yaml", "tokens.safetensors"})
+    fs::copy_file(source_dir() / "tests" / "goldens" / "train20" / name, dir / name);
+  on_device(dir.path(), train());
+  const auto got = read_jsonl(dir / "checkpoints" / "training.jsonl");
+  const Json want = read_json_file(source_dir() / "tests" / "goldens" / "train20" / "expected.json");
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CAPTURE(i);
+    CHECK(relative(got[i]["loss"], want[i]["loss"]) <= 1e-4);
+    CHECK(relative(got[i]["grad_norm"], want[i]["grad_norm"]) <= 1e-4);
+  }
+}
+
+TEST_CASE("cuda: a run repeats its bits at every seed of the software GPU, and so does one that resumes" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  for (const char* dtype : {"f32", "bf16"}) {
+    CAPTURE(dtype);
+    const RunDir dir;
+    const Words run = plus(short_run, {cat("model.torch_dtype=", dtype)});
+    on_device(dir.path(), train(run));
+    on_device(dir.path(),
+              train(plus(run, {"checkpoint.checkpoint_dir=resumed",
+                               "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()})),
+              {.seed = 2});
+    CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
+    // The CPU rounds in another order.
+    const ProcessResult cpu = dir.train(plus(run, {"checkpoint.checkpoint_dir=cpu"}));
+    REQUIRE(cpu.exit_code == 0);
+    const auto here = read_jsonl(dir / "straight" / "training.jsonl"),
+               there = read_jsonl(dir / "cpu" / "training.jsonl");
+    REQUIRE(here.size() == 4);
+    REQUIRE(there.size() == 4);
+    const bool half = std::string_view(dtype) == "bf16";
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      CAPTURE(i);
+      CHECK(here[i]["num_label_tokens"] == there[i]["num_label_tokens"]);
+      CHECK(relative(here[i]["loss"], there[i]["loss"]) <= (half ? 1e-2 : 1e-5));
+      CHECK(relative(here[i]["grad_norm"], there[i]["grad_norm"]) <= (half ? 5e-2 : 1e-4));
+    }
+  }
+}
+
+TEST_CASE("cuda: eval and generate say what they say on the CPU" * doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  const RunDir dir;
+  REQUIRE(dir.train(short_run).exit_code == 0);
+  const auto words = [](const char* device) {
+    return Words{"generate",
+                 "--model",
+                 "straight/LATEST",
+                 "--json",
+                 "--max-new-tokens",
+                 "6",
+                 "--ignore-eos",
+                 "--prompt",
+                 "Bees make honey. Question: Who makes honey? Answer:",
+                 "--device",
+                 device};
+  };
+  const ProcessResult cpu = run_process(plus({NEMOCUBE_BINARY}, words("cpu")), dir.path());
+  REQUIRE(cpu.exit_code == 0);
+  CHECK(parse_json(on_device(dir.path(), words("cuda")).out, "generate")["ids"] ==
+        parse_json(cpu.out, "generate")["ids"]);
+
+  const Words eval{"eval", "recipe.yaml", "--json", "--model", "straight/LATEST/model"};
+  const ProcessResult on_cpu = run_process(plus({NEMOCUBE_BINARY}, eval), dir.path());
+  REQUIRE(on_cpu.exit_code == 0);
+  Json here = parse_json(on_device(dir.path(), plus(eval, {"--device", "cuda"})).out, "eval"),
+       there = parse_json(on_cpu.out, "eval");
+  CHECK(relative(here["val_loss"], there["val_loss"]) <= 1e-5);
+  here.erase("val_loss");
+  there.erase("val_loss");
+  CHECK(here == there);
+}
