@@ -22,15 +22,16 @@ std::int64_t TensorSource::bytes() const {
 
 namespace {
 /// Elements at once, where they are copied before they are written.
-constexpr std::int64_t piece = 1 << 20;
+constexpr std::int64_t elements_at_once = 1 << 20;
 
-/// Calls run(part) for parts of at most `piece` elements, or a row where rows are longer.
+/// Calls run(part) for parts of at most `elements_at_once`, or a row where rows are longer.
 template <class Run>
 void for_parts(const Tensor& value, Run&& run) {
   // Elements where they are neighbours, else rows.
   const Tensor entries =
       value.contiguous() ? value.reshape({-1}) : value.reshape({value.rows(), value.cols()});
-  const std::int64_t step = std::max<std::int64_t>(1, piece / (value.contiguous() ? 1 : value.cols()));
+  const std::int64_t step =
+      std::max<std::int64_t>(1, elements_at_once / (value.contiguous() ? 1 : value.cols()));
   for (std::int64_t i = 0; i < entries.dim(0); i += step)
     run(entries.narrow(0, i, std::min(step, entries.dim(0) - i)));
 }
