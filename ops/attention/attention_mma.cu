@@ -123,7 +123,7 @@ __device__ void softmax(FragmentC (&s)[keys / 8], float (&most)[2], float (&tota
 }
 
 template <int width>
-__global__ void __launch_bounds__(ForwardTiles<width>::threads)
+__global__ void __launch_bounds__(ForwardTiles<width>::threads, 1)
     attention_forward_mma_kernel(const Forward<bf16_t> t) {
   using Tiles = ForwardTiles<width>;
   constexpr int rows = Tiles::rows, keys = Tiles::keys, threads = Tiles::threads;
@@ -195,14 +195,15 @@ __global__ void __launch_bounds__(ForwardTiles<width>::threads)
       for (int c = 0; c < width / 16; ++c)
         q[Tiles::holds_q ? c : 0] = load_a(q_tile, at.warp_row, 16 * c, at.lane);
     FragmentC s[keys / 8];
+    int lane = anew(at.lane);
     if (active)
 #pragma unroll
       for (int c = 0; c < width; c += 16) {
         const FragmentA a =
-            Tiles::holds_q ? q[Tiles::holds_q ? c / 16 : 0] : load_a(q_tile, at.warp_row, c, at.lane);
+            Tiles::holds_q ? q[Tiles::holds_q ? c / 16 : 0] : load_a(q_tile, at.warp_row, c, lane);
 #pragma unroll
         for (int j = 0; j < keys; j += 16) {
-          const FragmentB2 b = load_b2_transposed(k_tile, j, c, at.lane);
+          const FragmentB2 b = load_b2_transposed(k_tile, j, c, lane);
           mma(s[j / 8], a, b.left);
           mma(s[j / 8 + 1], a, b.right);
         }
@@ -228,13 +229,14 @@ __global__ void __launch_bounds__(ForwardTiles<width>::threads)
     }
     copy_async_wait<1>();
     __syncthreads();
+    lane = anew(at.lane);
     if (active)
 #pragma unroll
       for (int j = 0; j < keys; j += 16) {
         const FragmentA a = fragment_a(s[j / 8], s[j / 8 + 1]);
 #pragma unroll
         for (int c = 0; c < width; c += 16) {
-          const FragmentB2 b = load_b2(v_tile, j, c, at.lane);
+          const FragmentB2 b = load_b2(v_tile, j, c, lane);
           mma(o[c / 8], a, b.left);
           mma(o[c / 8 + 1], a, b.right);
         }
@@ -278,7 +280,7 @@ struct QueryValues {
 };
 
 template <int width, Part part>
-__global__ void __launch_bounds__(BackwardTiles<width, part>::threads)
+__global__ void __launch_bounds__(BackwardTiles<width, part>::threads, 1)
     attention_backward_mma_kernel(const Backward<bf16_t> t) {
   using Tiles = BackwardTiles<width, part>;
   constexpr int rows = Tiles::rows, columns = Tiles::columns, threads = Tiles::threads;
@@ -308,25 +310,26 @@ __global__ void __launch_bounds__(BackwardTiles<width, part>::threads)
     return QueryRows(tensor, tile, span, kv_head, row_width);
   };
 
-  // The block's rows, and the range of the others.
+  // The block's rows, and the range of the others, of which `left` have not been copied yet: queries from `others` on, or
+  // keys from `next_key` on.
   const QueryTile queries(p, span, of_keys ? 0 : first_row, rows);
   const std::int64_t rows_left = (of_keys ? span.k_count() : p.columns_of(span)) - first_row;
   const int count = rows_left < rows ? static_cast<int>(rows_left) : rows;
   const auto key_rows = [&](const auto& tensor) {
     return KeyRows(tensor, span.k_begin + first_row, count, column);
   };
-  std::int64_t begin = 0, end;
+  // The first query that sees the first of a block of keys.
+  const std::int64_t diagonal = first_row - (span.k_count() - span.q_count());
+  QueryTile others(p, p.causal && diagonal > 0 ? diagonal : 0);
+  std::int64_t left, next_key = 0;
   std::int64_t seen[2] = {};
   float lse[2] = {}, delta[2] = {};
   if constexpr (of_keys) {
-    // The first query that sees the block's first key.
-    const std::int64_t diagonal = first_row - (span.k_count() - span.q_count());
-    if (p.causal && diagonal > 0) begin = diagonal * p.group;
-    end = p.columns_of(span);
+    left = p.columns_of(span) - others.first_query * p.group;
     copy_tile<rows, threads>(x1, key_rows(t.k), p.head_dim);
     if (wants_ds) copy_tile<rows, threads>(x2, key_rows(t.v), p.head_dim);
   } else {
-    end = p.keys_seen(span, queries.first_query + queries.query_of(queries.count - 1));
+    left = p.keys_seen(span, queries.first_query + queries.query_of(queries.count - 1));
     copy_tile<rows, threads>(x1, query_rows(t.q, queries, p.head_dim), p.head_dim);
     copy_tile<rows, threads>(x2, query_rows(t.d_o, queries, p.head_dim), p.head_dim);
 #pragma unroll
@@ -338,29 +341,30 @@ __global__ void __launch_bounds__(BackwardTiles<width, part>::threads)
       }
   }
 
-  // Of the tile of other rows from `first` on.
-  const auto copy_others = [&](std::int64_t first, int stage) {
-    if constexpr (of_keys) {
-      const QueryTile tile(p, span, first, columns);
-      copy_tile<columns, threads>(y1(stage), query_rows(t.q, tile, p.head_dim), p.head_dim);
-      copy_tile<columns, threads>(y2(stage), query_rows(t.d_o, tile, p.head_dim), p.head_dim);
-    } else {
-      const int n = end - first < columns ? static_cast<int>(end - first) : columns;
-      copy_tile<columns, threads>(y1(stage), KeyRows(t.k, span.k_begin + first, n, column), p.head_dim);
-      copy_tile<columns, threads>(y2(stage), KeyRows(t.v, span.k_begin + first, n, column), p.head_dim);
-    }
-  };
   float own_lse = 0, own_delta = 0;
   int own_seen = 0;
-  const auto load_query_values = [&](std::int64_t first) {
-    if (!of_keys || thread >= columns) return;
-    const QueryTile tile(p, span, first, columns);
-    own_seen = 0;
-    if (thread >= tile.count) return;
-    own_lse = *query_rows(t.lse, tile, 1)(thread) * log2_e;
-    own_delta = *query_rows(t.delta, tile, 1)(thread);
-    const std::int64_t keys = p.keys_seen(span, tile.first_query + tile.query_of(thread)) - first_row;
-    own_seen = keys < 0 ? 0 : keys < count ? static_cast<int>(keys) : count;
+  // Begins to copy the next tile of other rows, and loads what belongs to one of its queries.
+  const auto copy_others = [&](int stage) {
+    if constexpr (of_keys) {
+      others.cut(left, columns);
+      copy_tile<columns, threads>(y1(stage), query_rows(t.q, others, p.head_dim), p.head_dim);
+      copy_tile<columns, threads>(y2(stage), query_rows(t.d_o, others, p.head_dim), p.head_dim);
+      own_seen = 0;
+      if (thread < others.count) {
+        own_lse = *query_rows(t.lse, others, 1)(thread) * log2_e;
+        own_delta = *query_rows(t.delta, others, 1)(thread);
+        const std::int64_t keys =
+            p.causal ? others.first_query + others.query_of(thread) - diagonal + 1 : count;
+        own_seen = keys < 0 ? 0 : keys < count ? static_cast<int>(keys) : count;
+      }
+      others.advance(columns);
+    } else {
+      const int n = left < columns ? static_cast<int>(left) : columns;
+      copy_tile<columns, threads>(y1(stage), KeyRows(t.k, span.k_begin + next_key, n, column), p.head_dim);
+      copy_tile<columns, threads>(y2(stage), KeyRows(t.v, span.k_begin + next_key, n, column), p.head_dim);
+      next_key += columns;
+    }
+    left -= columns;
   };
   const auto put_query_values = [&](int stage) {
     if (!of_keys || thread >= columns) return;
@@ -369,40 +373,39 @@ __global__ void __launch_bounds__(BackwardTiles<width, part>::threads)
     query_values[stage].seen[thread] = own_seen;
   };
 
-  if (begin < end) {
-    copy_others(begin, 0);
-    load_query_values(begin);
+  bool more = left > 0;
+  if (more) {
+    copy_others(0);
     put_query_values(0);
   }
   copy_async_commit();
 
   FragmentC d1[width / 8], d2[wants_p ? width / 8 : 1];  // dq or dk; dv
   const bool active = at.warp_row < count;
-  int stage = 0;
-  for (std::int64_t first = begin; first < end; first += columns, stage ^= 1) {
-    if (first + columns < end) {
-      copy_others(first + columns, stage ^ 1);
-      load_query_values(first + columns);
-    }
+  for (int stage = 0; more; stage ^= 1) {
+    more = left > 0;
+    if (more) copy_others(stage ^ 1);
     copy_async_commit();
     copy_async_wait<1>();
     __syncthreads();
     if (active) {
       FragmentC s[columns / 8], ds[columns / 8];
-#pragma unroll
+      int lane = anew(at.lane);
+      // More loads at a time would not fit into registers beside dk and dv of 128 channels.
+#pragma unroll 4
       for (int c = 0; c < width; c += 16) {
-        const FragmentA a1 = load_a(x1, at.warp_row, c, at.lane);
+        const FragmentA a1 = load_a(x1, at.warp_row, c, lane);
 #pragma unroll
         for (int j = 0; j < columns; j += 16) {
-          const FragmentB2 b = load_b2_transposed(y1(stage), j, c, at.lane);
+          const FragmentB2 b = load_b2_transposed(y1(stage), j, c, lane);
           mma(s[j / 8], a1, b.left);
           mma(s[j / 8 + 1], a1, b.right);
         }
         if constexpr (wants_ds) {
-          const FragmentA a2 = load_a(x2, at.warp_row, c, at.lane);
+          const FragmentA a2 = load_a(x2, at.warp_row, c, lane);
 #pragma unroll
           for (int j = 0; j < columns; j += 16) {
-            const FragmentB2 b = load_b2_transposed(y2(stage), j, c, at.lane);
+            const FragmentB2 b = load_b2_transposed(y2(stage), j, c, lane);
             mma(ds[j / 8], a2, b.left);
             mma(ds[j / 8 + 1], a2, b.right);
           }
@@ -416,20 +419,21 @@ __global__ void __launch_bounds__(BackwardTiles<width, part>::threads)
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float &weight = s[j].v[2 * i + e], &change = ds[j].v[2 * i + e];
-            const bool sees = of_keys ? at.row + 8 * i < query_values[stage].seen[c] : first + c < seen[i];
+            const bool sees = of_keys ? at.row + 8 * i < query_values[stage].seen[c] : c < seen[i];
             const float lse_here = of_keys ? query_values[stage].lse[c] : lse[i],
                         delta_here = of_keys ? query_values[stage].delta[c] : delta[i];
             weight = sees ? exp2f(fmaf(weight, p.scale * log2_e, -lse_here)) : 0;
             change = sees ? weight * (change - delta_here) : 0;
           }
         }
+      lane = anew(at.lane);
 #pragma unroll
       for (int j = 0; j < columns; j += 16) {
         if constexpr (wants_p) {
           const FragmentA a = fragment_a(s[j / 8], s[j / 8 + 1]);
 #pragma unroll
           for (int c = 0; c < width; c += 16) {
-            const FragmentB2 b = load_b2(y2(stage), j, c, at.lane);
+            const FragmentB2 b = load_b2(y2(stage), j, c, lane);
             mma(d2[c / 8], a, b.left);
             mma(d2[c / 8 + 1], a, b.right);
           }
@@ -438,13 +442,15 @@ __global__ void __launch_bounds__(BackwardTiles<width, part>::threads)
           const FragmentA a = fragment_a(ds[j / 8], ds[j / 8 + 1]);
 #pragma unroll
           for (int c = 0; c < width; c += 16) {
-            const FragmentB2 b = load_b2(y1(stage), j, c, at.lane);
+            const FragmentB2 b = load_b2(y1(stage), j, c, lane);
             mma(d1[c / 8], a, b.left);
             mma(d1[c / 8 + 1], a, b.right);
           }
         }
       }
     }
+    seen[0] -= columns;
+    seen[1] -= columns;
     put_query_values(stage ^ 1);
     __syncthreads();  // nobody reads this stage any more
   }

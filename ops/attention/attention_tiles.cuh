@@ -17,6 +17,13 @@ namespace nemocube::cuda::attention {
 constexpr float log2_e = 1.44269504088896340736F, ln_2 = 0.693147180559945309417F;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
+/// `x`, in a way that the compiler does not see: it forms what depends on it anew, in place of holding all of it in
+/// registers from one tile to the next.
+__device__ inline int anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// A pair of ranges of rows (AttentionPair), as the table has it.
 struct Span {
   std::int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
@@ -107,15 +114,22 @@ struct KeyRows {
 /// The place of a tile of queries: its first row is head `first_head` of the group and query `first_query` of the pair.
 struct QueryTile {
   std::int64_t first_query;
-  int first_head, group, count;
+  int first_head = 0, group, count = 0;
   std::uint64_t group_reciprocal;
+  /// Without rows, at the first head of a query.
+  __device__ QueryTile(const Problem& p, std::int64_t first_query)
+      : first_query(first_query), group(p.group), group_reciprocal(p.group_reciprocal) {}
   __device__ QueryTile(const Problem& p, const Span& span, std::int64_t first_row, int tile)
-      : first_query(first_row / p.group),
-        first_head(static_cast<int>(first_row % p.group)),
-        group(p.group),
-        group_reciprocal(p.group_reciprocal) {
-    const std::int64_t left = p.columns_of(span) - first_row;
-    count = left < tile ? static_cast<int>(left) : tile;
+      : QueryTile(p, first_row / p.group) {
+    first_head = static_cast<int>(first_row - first_query * p.group);
+    cut(p.columns_of(span) - first_row, tile);
+  }
+  /// Up to `tile` rows of those that are left.
+  __device__ void cut(std::int64_t left, int tile) { count = left < tile ? static_cast<int>(left) : tile; }
+  __device__ void advance(int rows) {
+    const int queries = query_of(rows);
+    first_query += queries;
+    first_head += rows - queries * group;
   }
   /// From first_query on. The product is exact enough while group * (group + tile) < 2^32.
   __device__ int query_of(int r) const {
