@@ -231,6 +231,7 @@ class GlobalCheck {
     // Whether another block has handed over meanwhile, which the exchanges may have missed.
     const bool alone = state_.handovers.fetch_add(1, std::memory_order_acq_rel) == before;
     order_.handovers_seen = alone ? before + 1 : 0;
+    order_.handed_over = epoch;
     note_write();
     return epoch;
   }
@@ -402,16 +403,19 @@ bool check_global(Warp& warp, const Instruction& i, const Access& access) {
 
 namespace {
 
-/// Records that a strong access has seen the word. It was judged before it happened, perhaps before the write that it saw.
+/// Records that a strong access has seen the word. It was judged before it happened, perhaps before the write that it saw. An atomic reads
+/// before it writes: its read belongs to the epoch that its write has handed over.
 void note_seen(Warp& warp, const Access& access, std::uint64_t word, GridClocks::Clock clock) {
   Launch& launch = warp.block().launch();
   const OperationId operation = launch.operation();
   const Allocation* allocation = allocation_of(4 * word, operation, name_of(access.kind), {});
   if (!allocation || is_host(*allocation) || !fits_history(operation)) return;
+  const BlockOrder& order = warp.block().order;
+  const std::uint16_t epoch = access.kind == AccessKind::atomic ? order.handed_over : order.epoch;
   Accessor me;
-  me.packed = P::pack(operation, static_cast<std::uint32_t>(warp.block().index() & P::block_mask),
-                      warp.block().order.epoch, 15) |
-              P::strong;
+  me.packed =
+      P::pack(operation, static_cast<std::uint32_t>(warp.block().index() & P::block_mask), epoch, 15) |
+      P::strong;
   me.clocks = &launch.order().state().clocks;
   me.clock = clock;
   me.earlier = &recent.earlier;

@@ -38,6 +38,7 @@ struct BlockOrder {
   GridClocks::Clock clock = nullptr;
   std::uint64_t handovers_seen = 0;  ///< of the launch, right after this block's last; 0: unknown
   std::uint16_t epoch = 1;           ///< of accesses made now; rises with handovers
+  std::uint16_t handed_over = 0;     ///< the epoch of the last strong write
   std::uint16_t fenced = 0;          ///< last epoch handed over behind a fence
   Pending pending = Pending::epoch;
   bool strong_writes = false;    ///< in the last epoch that was handed over, after its handover

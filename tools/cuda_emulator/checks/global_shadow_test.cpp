@@ -157,6 +157,16 @@ TEST_CASE("the last block adds up what the others have left") {
   CHECK(reports_of(reduction("membar.gl;\n", "st.global.u32 [%rd1+1024], %r90;\n")) == Kinds{"global-race"});
 }
 
+TEST_CASE("the last block clears a counter that all blocks raised at the same time") {
+  const std::string arrivals =
+      first_thread +
+      "mul.lo.u32 %r5, %r92, 50;\nsub.u32 %r5, %r5, 1;\nmov.u32 %r2, 0;\n"
+      "LOOP:\nmembar.gl;\natom.global.inc.u32 %r1, [%p0], %r5;\nadd.u32 %r2, %r2, 1;\n"
+      "setp.lt.u32 %q2, %r2, 50;\n@%q2 bra LOOP;\n"
+      "setp.ne.u32 %q1, %r1, %r5;\n@%q1 bra END;\nmembar.gl;\nst.global.u32 [%p0], %r2;\nEND:\n";
+  CHECK(reports_of(arrivals, {}, 1, 20) == silent);
+}
+
 TEST_CASE("all threads store, one hands over after the block barrier") {
   const auto reduction = [](const std::string& by_all, const std::string& by_first) {
     return "add.s64 %rd1, %p0, %rd91;\nst.global.u32 [%rd1+1024], %r90;\n" + by_all + "bar.sync 0;\n" +
