@@ -243,7 +243,7 @@ void run_from_copies(const Slice& s, Into how, const Operand& b) {
 
 }  // namespace
 
-/// Each thread forms a slice of the rows of C and packs only its part of A. With AVX-512 this is 5 to 10 %
+/// Each thread forms a slice of the rows of C and packs only its part of A. With AVX-512 and several threads this is 5 to 10 %
 /// faster than one product that oneDNN divides among the threads (oneDNN 2.6, two threads, the shapes of
 /// weight gradients, f32 and bf16).
 bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
@@ -274,7 +274,7 @@ bool sliced_product(const Output& c, const Operand& a, const Operand& b, const S
 
 bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-  if (a.transposed && threads > 1 && onednn_has_avx512() && sizes.m >= threads * least_slice)
+  if (a.transposed && onednn_has_avx512() && sizes.m >= threads * least_slice)
     return sliced_product(c, a, b, sizes, threads);
   const PlanPtr plan = plan_for(c, a, b, sizes, threads);
   if (plan->supported) execute(*plan, c.to, a.tensor, b.tensor);

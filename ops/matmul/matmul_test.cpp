@@ -364,7 +364,7 @@ TEST_CASE("matmul: same bits again, in a parallel region and from several thread
 }
 
 TEST_CASE("matmul: slices of rows, on any machine") {
-  for (const int threads : {2, 3, 5})
+  for (const int threads : {1, 2, 3, 5})
     for (const std::int64_t m : {80, 255, 391})
       for (const Into how : {Into::set, Into::add}) {
         CAPTURE(threads);
@@ -403,7 +403,7 @@ TEST_CASE("matmul: copies of a crowded A change no bit") {
           REQUIRE(cpu::rereads_crowded(crowded, {b, false}, {m / 2, n, k}));
           REQUIRE_FALSE(cpu::rereads_crowded(spread, {b, false}, {m / 2, n, k}));
           const Tensor start = random_tensor({m, n}, DType::f32, 3), c = start.clone(), want = start.clone();
-          for (const int threads : {2, 3}) {
+          for (const int threads : {1, 2, 3}) {
             CHECK(cpu::sliced_product({c, how}, {crowded, true}, {b, false}, {m, n, k}, threads));
             CHECK(cpu::sliced_product({want, how}, {spread, true}, {b, false}, {m, n, k}, threads));
             CHECK_BITS(c, want);
