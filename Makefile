@@ -99,16 +99,18 @@ test-cuda: setup
 	@$(need_nvcc)
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_tests
-	ctest --test-dir $(BUILD) --output-on-failure -L '^cuda-emulator$$'
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L '^cuda-emulator$$'
 	ctest --test-dir $(BUILD) --output-on-failure -R '^install$$'
-	@for seed in 1 2; do \
-		export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$$seed; \
-		for tests in $(cuda_tests); do $(emulate) $(BUILD)/$$tests --test-suite=cuda || exit 1; done && \
-		for devices in 1 2; do \
-			OMP_NUM_THREADS=1 $(mpirun) -np 2 env $(emulate) --devices $$devices $(BUILD)/test_comm --test-suite=cuda || exit 1; \
-		done && \
-		NEMOCUBE_TEST_CUDA=required $(BUILD)/test_tests --test-suite=cuda || exit 1; \
-	done
+	@echo "test-cuda: device tests at seeds 1 and 2, both at once; what each says follows when it has ended"
+	@$(MAKE) --no-print-directory -j 2 -Otarget test-cuda-seed-1 test-cuda-seed-2
+
+test-cuda-seed-%:
+	@export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$*; \
+	for tests in $(cuda_tests); do $(emulate) $(BUILD)/$$tests --test-suite=cuda || exit 1; done && \
+	for devices in 1 2; do \
+		OMP_NUM_THREADS=1 $(mpirun) -np 2 env $(emulate) --devices $$devices $(BUILD)/test_comm --test-suite=cuda || exit 1; \
+	done && \
+	NEMOCUBE_TEST_CUDA=required $(BUILD)/test_tests --test-suite=cuda
 
 # The same, and the planted faults.
 test-cuda-all:
