@@ -44,7 +44,7 @@ void throw_in_step(World& ranks) {
   section.pp_size = section.ep_size = 2;
   section.pipeline.emplace();
   const ParallelPlan plan = plan_model(section, {.dispatcher = DispatcherKind::alltoall},
-                                       plan_ranks(section, ranks.size()), config);
+                                       rank_sizes(section, ranks.size()), config);
   const ProcessGroups groups(ranks, make_grid(plan.grid));
   NemotronH model(config, DType::f32, Device::meta, part_of(plan, config, place_of(plan.grid, ranks.rank())));
   ParallelModel parallel(model, plan, groups, Device::cpu);

@@ -117,9 +117,9 @@ TensorSource source_of(const StoredIn& stored, const Communicator* group) {
 
 /// `make` returns the source of part i of a tensor.
 template <class Make>
-ShardPlan plan_files(std::span<const NamedTensor> tensors, const WeightFiles& files,
-                     const SaveOptions& options, const Communicator* group, Make&& make) {
-  ShardPlan as_source;
+FileShards plan_files(std::span<const NamedTensor> tensors, const WeightFiles& files,
+                      const SaveOptions& options, const Communicator* group, Make&& make) {
+  FileShards as_source;
   std::vector<TensorSource> in_order;
   const auto add = [&](const std::string& file, TensorSource source) {
     if (options.most_shard_bytes)

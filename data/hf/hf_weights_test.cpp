@@ -364,10 +364,10 @@ TEST_CASE("hf weights: multi-token prediction travels bit for bit") {
   second.push_back({"mtp.layers.0.eh_proj.weight", "F8_E4M3", {2, 2}, {{0, 4, write}}});
   second.push_back({"mtp.layers.0.enorm.weight", "F16", {2}, {{0, 2, write}}});
   second.push_back({"mtp.layers.1.mixer.experts.0.up_proj.weight", "BF16", {1, 2}, {{0, 2, write}}});
-  ShardPlan plan;
-  plan["model-00001-of-00002.safetensors"] = std::move(first);
-  plan["model-00002-of-00002.safetensors"] = std::move(second);
-  write_safetensors_model(dir / "m", std::move(plan));
+  FileShards shards;
+  shards["model-00001-of-00002.safetensors"] = std::move(first);
+  shards["model-00002-of-00002.safetensors"] = std::move(second);
+  write_safetensors_model(dir / "m", std::move(shards));
   spit(dir / "m/config.json", make_hf_config(config).text);
   spit(dir / "m/tokenizer.json", "{}");
   spit(dir / "m/tokenizer_config.json", "{\"a\": 1}");

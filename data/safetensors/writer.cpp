@@ -173,7 +173,7 @@ FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorS
   return sum;
 }
 
-ShardPlan plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes) {
+FileShards plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes) {
   std::vector<std::vector<TensorSource>> shards(1);
   std::int64_t filled = 0;
   for (TensorSource& t : tensors) {
@@ -185,33 +185,33 @@ ShardPlan plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes
     filled += bytes;
     shards.back().push_back(std::move(t));
   }
-  ShardPlan plan;
+  FileShards files;
   if (shards.size() == 1) {
-    plan[single_file_name] = std::move(shards[0]);
-    return plan;
+    files[single_file_name] = std::move(shards[0]);
+    return files;
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     char name[64];
     std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
-    plan[name] = std::move(shards[i]);
+    files[name] = std::move(shards[i]);
   }
-  return plan;
+  return files;
 }
 
-FileSums write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan,
+FileSums write_safetensors_model(const std::filesystem::path& directory, FileShards files,
                                  Communicator* group) {
   std::map<std::string, std::string> places;
   std::int64_t total = 0;
-  for (const auto& [file, tensors] : plan)
+  for (const auto& [file, tensors] : files)
     for (const TensorSource& t : tensors) {
       const bool added = places.emplace(t.name, file).second;
       require(added, directory.string(), ": two tensors with the name '", t.name, "'");
       total += t.bytes();
     }
   FileSums sums;
-  for (auto& [file, tensors] : plan)
+  for (auto& [file, tensors] : files)
     sums[file] = write_safetensors(directory / file, std::move(tensors), pytorch_metadata, group);
-  if (plan.size() == 1 && plan.begin()->first == single_file_name) return sums;
+  if (files.size() == 1 && files.begin()->first == single_file_name) return sums;
   Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
   Json::object_t& map = index["weight_map"].get_ref<Json::object_t&>();
   for (const auto& [name, file] : places)

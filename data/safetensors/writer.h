@@ -57,14 +57,14 @@ FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorS
                           Communicator* group = nullptr);
 
 /// Which file holds which tensors.
-using ShardPlan = std::map<std::string, std::vector<TensorSource>>;
+using FileShards = std::map<std::string, std::vector<TensorSource>>;
 /// Fills files in the given order up to `most_bytes` of tensors each (a larger tensor gets a file of its
 /// own): "model.safetensors" when one is enough, else "model-00001-of-00003.safetensors" and so on. 0: one
 /// file.
-ShardPlan plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes);
-/// Writes the files of a plan, then, unless the only one is "model.safetensors", their index. Returns the
+FileShards plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes);
+/// Writes the files, then, unless the only one is "model.safetensors", their index. Returns the
 /// sum of each file, by file name. With a group see write_safetensors(); rank 0 writes the index.
-FileSums write_safetensors_model(const std::filesystem::path& directory, ShardPlan plan,
+FileSums write_safetensors_model(const std::filesystem::path& directory, FileShards files,
                                  Communicator* group = nullptr);
 
 }  // namespace nemocube

@@ -14,7 +14,7 @@ TEST_CASE("tensor and context parallelism are installed in any order") {
   if (world.size() != 4) return;
   NemotronHConfig config = tiny_config("*E-E");
   config.moe_shared_expert_intermediate_size = 10;
-  const TensorPlan plan(config, true, {});
+  const TensorParallelPlan plan(config, true, {});
   const HeadReplicas replicas = head_replicas(config, plan, 2);
   const GridSizes sizes{.tp = 2, .cp = 2, .kv_replicas = replicas.kv, .state_replicas = replicas.state};
   const ProcessGroups groups(world, make_grid(sizes));

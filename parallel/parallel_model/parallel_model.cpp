@@ -11,7 +11,7 @@ namespace nemocube {
 namespace {
 
 TensorCuts cuts_of(const ParallelPlan& plan, const NemotronHConfig& config) {
-  return {config, TensorPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid};
+  return {config, TensorParallelPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid};
 }
 
 /// The elements of [0, count) that are not in `ranges`.

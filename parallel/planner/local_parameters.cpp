@@ -46,7 +46,7 @@ ModelParts::ModelParts(const NemotronHConfig& config, const ParallelPlan& plan, 
     : plan_(plan),
       dtype_(dtype),
       specs_(tensor_specs(config)),
-      cuts_(config, TensorPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid) {}
+      cuts_(config, TensorParallelPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid) {}
 
 const LocalParameters& ModelParts::of(const GridPlace& place) {
   const auto key = std::pair(place.tp, place.pp);

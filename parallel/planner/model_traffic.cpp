@@ -28,7 +28,7 @@ std::int64_t labelled_rows(const SequenceCut& cut, std::int64_t rank, std::int64
 
 ModelTraffic::ModelTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load)
     : config_(config), plan_(plan), load_(load) {
-  const TensorPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
+  const TensorParallelPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
   const auto cut = [&](const std::string& module) { return tensor.style(module) != TensorStyle::replicated; };
   cuts_embeddings_ = cut("backbone.embeddings");
   cuts_head_ = cut("lm_head");

@@ -79,7 +79,7 @@ std::string_view name_of(GradientSum sum) {
   return names[static_cast<std::size_t>(sum)];
 }
 
-HeadReplicas head_replicas(const NemotronHConfig& config, const TensorPlan& plan, std::int64_t tp) {
+HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
   HeadReplicas r;
   if (plan.cuts_any(attention_input)) r.kv = neighbours_with_same(config.num_key_value_heads, tp);
   if (plan.cuts_any(mamba_input)) r.state = neighbours_with_same(config.n_groups, tp);
@@ -91,7 +91,7 @@ Range vocabulary_range(std::int64_t vocabulary, std::int64_t ranks, std::int64_t
   return {std::min(rank * most, vocabulary), std::min((rank + 1) * most, vocabulary)};
 }
 
-TensorCuts::TensorCuts(const NemotronHConfig& config, TensorPlan plan, const GridSizes& sizes)
+TensorCuts::TensorCuts(const NemotronHConfig& config, TensorParallelPlan plan, const GridSizes& sizes)
     : config_(config), plan_(std::move(plan)), sizes_(sizes) {
   std::vector<Division> dense;
   if (plan_.cuts_any(attention_input)) {

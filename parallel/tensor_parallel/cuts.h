@@ -45,14 +45,14 @@ struct TensorCut {
 struct HeadReplicas {
   std::int64_t kv = 1, state = 1;
 };
-HeadReplicas head_replicas(const NemotronHConfig& config, const TensorPlan& plan, std::int64_t tp);
+HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp);
 
 class TensorCuts {
  public:
   /// Throws Error for sizes of the model that do not divide: the message lists the grid sizes that do.
-  TensorCuts(const NemotronHConfig& config, TensorPlan plan, const GridSizes& sizes);
+  TensorCuts(const NemotronHConfig& config, TensorParallelPlan plan, const GridSizes& sizes);
   TensorCut operator()(const TensorSpec& spec, const GridPlace& place) const;
-  const TensorPlan& plan() const { return plan_; }
+  const TensorParallelPlan& plan() const { return plan_; }
 
  private:
   struct Segment;
@@ -62,7 +62,7 @@ class TensorCuts {
   TensorCut whole(const TensorSpec& spec, std::int64_t tp_rank, bool partial) const;
 
   NemotronHConfig config_;
-  TensorPlan plan_;
+  TensorParallelPlan plan_;
   GridSizes sizes_;
 };
 

@@ -16,14 +16,15 @@ TensorCut cut_of(const NemotronHConfig& config, const GridSizes& sizes, std::int
   const auto specs = tensor_specs(config);
   const auto spec = std::ranges::find(specs, name, &TensorSpec::name);
   REQUIRE(spec != specs.end());
-  return TensorCuts(config, TensorPlan(config, sequence_parallel), sizes)(*spec, place_of(sizes, rank));
+  return TensorCuts(config, TensorParallelPlan(config, sequence_parallel), sizes)(*spec,
+                                                                                  place_of(sizes, rank));
 }
 
 Ranges rows(const TensorCut& cut) { return cut.shard.ranges()[0]; }
 
 std::string error_of(const NemotronHConfig& config, const GridSizes& sizes,
                      const std::vector<TensorParallelRule>& rules = {}) {
-  return message_of([&] { TensorCuts(config, TensorPlan(config, false, rules), sizes); });
+  return message_of([&] { TensorCuts(config, TensorParallelPlan(config, false, rules), sizes); });
 }
 
 /// Every block kind and every bias; sizes that 8 ranks divide.
@@ -82,8 +83,8 @@ TEST_CASE("tensor cuts: fewer groups of B and C than ranks") {
   CHECK(rows(conv) == Ranges{{2560, 3072}, {4224, 4352}, {4480, 4608}});
   CHECK(conv.summed == Ranges{{512, 768}});
   CHECK(conv.counted == Ranges{{0, 512}});
-  CHECK(head_replicas(c, TensorPlan(c), 8).state == 4);
-  CHECK(head_replicas(c, TensorPlan(c), 8).kv == 1);  // no attention
+  CHECK(head_replicas(c, TensorParallelPlan(c), 8).state == 4);
+  CHECK(head_replicas(c, TensorParallelPlan(c), 8).kv == 1);  // no attention
 }
 
 TEST_CASE("tensor cuts: fewer key-value heads than ranks") {
@@ -103,10 +104,10 @@ TEST_CASE("tensor cuts: fewer key-value heads than ranks") {
     CHECK(cut_of(c, {.tp = 8}, r, mixer + ".o_proj.weight").shard.ranges()[1] ==
           Ranges{{r * 512, (r + 1) * 512}});
   }
-  CHECK(head_replicas(c, TensorPlan(c), 8).kv == 4);
-  CHECK(head_replicas(c, TensorPlan(c), 2).kv == 1);
-  CHECK(head_replicas(c, TensorPlan(c, false, {{"backbone.layers.*.mixer.*_proj", "replicated"}}), 8).kv ==
-        1);
+  CHECK(head_replicas(c, TensorParallelPlan(c), 8).kv == 4);
+  CHECK(head_replicas(c, TensorParallelPlan(c), 2).kv == 1);
+  CHECK(head_replicas(c, TensorParallelPlan(c, false, {{"backbone.layers.*.mixer.*_proj", "replicated"}}), 8)
+            .kv == 1);
   CHECK(cut_of(c, {.tp = 2}, 1, mixer + ".k_proj.weight").sum == GradientSum::none);
 }
 
@@ -162,9 +163,9 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
   CHECK(sum("backbone.layers.3.mixer.gate.e_score_correction_bias", true) == GradientSum::none);
   CHECK(sum("backbone.layers.2.mixer.up_proj.bias", true) == GradientSum::none);
   // The bias of a replicated layer is added to the rank's own rows as well.
-  const TensorPlan plan(c, true,
-                        {{"backbone.layers.2.mixer.*", "replicated"},
-                         {"backbone.layers.3.mixer.shared_experts.*", "replicated"}});
+  const TensorParallelPlan plan(c, true,
+                                {{"backbone.layers.2.mixer.*", "replicated"},
+                                 {"backbone.layers.3.mixer.shared_experts.*", "replicated"}});
   const TensorCuts cuts(c, plan, {.tp = 2});
   for (const TensorSpec& spec : tensor_specs(c)) {
     if (spec.name.find("down_proj") == std::string::npos || spec.experts) continue;
@@ -179,7 +180,7 @@ TEST_CASE("tensor cuts: every element is held, and counted once") {
                                  GridSizes{.tp = 8, .expt_tp = 2, .ep = 4}, GridSizes{.tp = 8, .expt_tp = 4},
                                  GridSizes{.tp = 2, .dp_shard = 4, .expt_tp = 1, .ep = 8}}) {
     CAPTURE(to_string(sizes));
-    const TensorPlan plan(c, true);
+    const TensorParallelPlan plan(c, true);
     const TensorCuts cuts(c, plan, sizes);
     for (const TensorSpec& spec : tensor_specs(c)) {
       CAPTURE(spec.name);

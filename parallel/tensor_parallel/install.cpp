@@ -40,7 +40,7 @@ Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int6
   return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
 }
 
-TensorParallel::TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,
+TensorParallel::TensorParallel(NemotronH& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
                                RowCut group_rows)
     : tp_(groups["tp"]),
       sequence_parallel_(plan.sequence_parallel()),
@@ -130,7 +130,7 @@ Transform TensorParallel::way_out(TensorStyle style) const {
   };
 }
 
-Transform TensorParallel::transform_at(const TensorPlan& plan, std::string_view point) const {
+Transform TensorParallel::transform_at(const TensorParallelPlan& plan, std::string_view point) const {
   // The end of a point's name, and of the module whose style decides.
   constexpr std::pair<std::string_view, std::string_view> ways_in[] = {{".qkv.input", ".q_proj"},
                                                                        {".in_proj.input", ".in_proj"},

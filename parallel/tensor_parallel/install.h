@@ -35,7 +35,7 @@ class TensorParallel {
  public:
   /// `group_rows` are the rows that this tp group has of a microbatch; empty: all. The model, the groups and this
   /// object are to live as long as the model computes.
-  TensorParallel(NemotronH& model, const TensorPlan& plan, const ProcessGroups& groups,
+  TensorParallel(NemotronH& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
                  RowCut group_rows = {});
   TensorParallel(const TensorParallel&) = delete;  // the model's transforms lead here
   TensorParallel& operator=(const TensorParallel&) = delete;
@@ -46,7 +46,7 @@ class TensorParallel {
   void gather_vocabulary(const Tensor& logits, const Tensor& own) const;
 
  private:
-  Transform transform_at(const TensorPlan& plan, std::string_view point) const;
+  Transform transform_at(const TensorParallelPlan& plan, std::string_view point) const;
   Transform way_in(TensorStyle style) const;   ///< into a layer or mixer
   Transform way_out(TensorStyle style) const;  ///< out of it
   Transform to_own_rows() const;

@@ -115,8 +115,8 @@ void check_whole_mixers(const std::map<std::string, TensorStyle, std::less<>>& s
 
 std::string_view name_of(TensorStyle style) { return style_names[static_cast<std::size_t>(style)]; }
 
-TensorPlan::TensorPlan(const NemotronHConfig& config, bool sequence_parallel,
-                       const std::vector<TensorParallelRule>& rules)
+TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool sequence_parallel,
+                                       const std::vector<TensorParallelRule>& rules)
     : sequence_parallel_(sequence_parallel) {
   std::vector<TensorParallelRule> all;
   for (const TensorParallelRule& rule : rules) {
@@ -157,13 +157,13 @@ TensorPlan::TensorPlan(const NemotronHConfig& config, bool sequence_parallel,
   for (const std::size_t i : used) rules_.push_back(all[i]);
 }
 
-TensorStyle TensorPlan::style(std::string_view tensor) const {
+TensorStyle TensorParallelPlan::style(std::string_view tensor) const {
   const auto found = styles_.find(module_of(tensor));
   expect(found != styles_.end(), "the tensor-parallel plan has no module '", tensor, "'");
   return found->second;
 }
 
-bool TensorPlan::cuts_any(std::string_view ending) const {
+bool TensorParallelPlan::cuts_any(std::string_view ending) const {
   return std::ranges::any_of(styles_, [&](const auto& entry) {
     return entry.first.ends_with(ending) && entry.second != TensorStyle::replicated;
   });

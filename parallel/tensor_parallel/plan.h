@@ -47,13 +47,13 @@ struct TensorParallelRule {
   std::string pattern, style;
 };
 
-class TensorPlan {
+class TensorParallelPlan {
  public:
   /// sequence_parallel: between the blocks each tp rank has its part of the rows only.
   /// Throws Error for a style word that is unknown, or that the module cannot have; a pattern that matches no
   /// module of the model; and mixers that are cut in part, naming two modules that differ.
-  explicit TensorPlan(const NemotronHConfig& config, bool sequence_parallel = false,
-                      const std::vector<TensorParallelRule>& rules = {});
+  explicit TensorParallelPlan(const NemotronHConfig& config, bool sequence_parallel = false,
+                              const std::vector<TensorParallelRule>& rules = {});
 
   bool sequence_parallel() const { return sequence_parallel_; }
   /// Of the module that holds the tensor of a canonical name.

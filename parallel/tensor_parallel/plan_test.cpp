@@ -19,13 +19,13 @@ NemotronHConfig every_kind() {
 }
 
 std::string error_of(const Rules& rules, const char* blocks = "M*-E") {
-  return message_of([&] { TensorPlan(tiny_config(blocks), false, rules); });
+  return message_of([&] { TensorParallelPlan(tiny_config(blocks), false, rules); });
 }
 
 }  // namespace
 
 TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
-  const TensorPlan plan(every_kind());
+  const TensorParallelPlan plan(every_kind());
   CHECK(to_yaml(plan.rules()) == R"("backbone.embeddings": vocab_parallel
 "backbone.layers.*.norm": sequence_parallel
 "backbone.layers.*.mixer.q_proj": colwise
@@ -47,7 +47,7 @@ TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
 "lm_head": vocab_parallel
 )");
   // Only what the model has.
-  CHECK(to_yaml(TensorPlan(tiny_config("-")).rules()) == R"("backbone.embeddings": vocab_parallel
+  CHECK(to_yaml(TensorParallelPlan(tiny_config("-")).rules()) == R"("backbone.embeddings": vocab_parallel
 "backbone.layers.*.norm": sequence_parallel
 "backbone.layers.*.mixer.up_proj": colwise
 "backbone.layers.*.mixer.down_proj": rowwise
@@ -61,9 +61,9 @@ TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
   CHECK(plan.style("backbone.layers.3.mixer.gate.e_score_correction_bias") == TensorStyle::sequence_parallel);
   CHECK(plan.style("backbone.layers.3.mixer.experts.down_proj") == TensorStyle::expert_rowwise);
   CHECK(plan.cuts_any(".mixer.q_proj"));
-  CHECK_FALSE(TensorPlan(tiny_config("M-")).cuts_any(".mixer.q_proj"));
+  CHECK_FALSE(TensorParallelPlan(tiny_config("M-")).cuts_any(".mixer.q_proj"));
   CHECK_FALSE(plan.sequence_parallel());
-  CHECK(TensorPlan(every_kind(), true).sequence_parallel());
+  CHECK(TensorParallelPlan(every_kind(), true).sequence_parallel());
 }
 
 TEST_CASE("tensor plan: the user's rules come first, and the first that matches counts") {
@@ -71,7 +71,7 @@ TEST_CASE("tensor plan: the user's rules come first, and the first that matches 
                     {"backbone.layers.*.mixer.q_proj", "colwise"},
                     {"backbone.layers.*.mixer.shared_experts.*", "replicated"},
                     {"lm_head", "replicated"}};
-  const TensorPlan plan(tiny_config("**E"), false, rules);
+  const TensorParallelPlan plan(tiny_config("**E"), false, rules);
   CHECK(plan.style("backbone.layers.0.mixer.q_proj.weight") == TensorStyle::colwise);
   CHECK(plan.style("backbone.layers.1.mixer.q_proj.weight") == TensorStyle::replicated);
   CHECK(plan.style("backbone.layers.1.mixer.o_proj.weight") == TensorStyle::replicated);
@@ -88,11 +88,11 @@ TEST_CASE("tensor plan: the user's rules come first, and the first that matches 
 }
 
 TEST_CASE("tensor plan: words of other plans") {
-  const TensorPlan plan(tiny_config("*"), false,
-                        {{"backbone.embeddings", "rowwise_rep"},
-                         {"lm_head", "colwise_rep"},
-                         {"model.layers.*.mlp.experts", "ep_router"},
-                         {"backbone.norm_f", "replicated_with_grad_allreduce"}});
+  const TensorParallelPlan plan(tiny_config("*"), false,
+                                {{"backbone.embeddings", "rowwise_rep"},
+                                 {"lm_head", "colwise_rep"},
+                                 {"model.layers.*.mlp.experts", "ep_router"},
+                                 {"backbone.norm_f", "replicated_with_grad_allreduce"}});
   CHECK(plan.style("backbone.embeddings.weight") == TensorStyle::vocab_parallel);
   CHECK(plan.style("lm_head.weight") == TensorStyle::vocab_parallel);
   CHECK(plan.style("backbone.norm_f.weight") == TensorStyle::sequence_parallel);

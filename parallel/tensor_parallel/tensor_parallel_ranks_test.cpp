@@ -53,7 +53,7 @@ struct CutModel {
     for (Parameter& p : model.parameters().all())
       p.value.copy_from(local_part(same_of(whole, p).value, p.shard));
   }
-  static GridSizes sizes_of(const NemotronHConfig& config, const TensorPlan& plan, std::int64_t tp) {
+  static GridSizes sizes_of(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
     const HeadReplicas replicas = head_replicas(config, plan, tp);
     return {.tp = tp,
             .dp_shard = test_world().size() / tp,
@@ -73,7 +73,7 @@ struct CutModel {
                        counts[static_cast<std::size_t>(rank)]);
   }
 
-  TensorPlan plan;
+  TensorParallelPlan plan;
   GridSizes sizes;
   GridPlace place;
   TensorCuts cuts;

@@ -115,7 +115,7 @@ ParallelPlan plan_of(const GridCase& c, const NemotronHConfig& config) {
   plan.data.reduce_last_only = c.level < ZeroLevel::gradients || c.grid.pp > 1 || c.checkpointing;
   if (c.whole_head) plan.tensor_rules.push_back({"lm_head", "replicated"});
   const HeadReplicas replicas =
-      head_replicas(config, TensorPlan(config, c.sequence_parallel, plan.tensor_rules), c.grid.tp);
+      head_replicas(config, TensorParallelPlan(config, c.sequence_parallel, plan.tensor_rules), c.grid.tp);
   plan.grid.kv_replicas = replicas.kv;
   plan.grid.state_replicas = replicas.state;
   if (c.grid.pp == 1) return plan;

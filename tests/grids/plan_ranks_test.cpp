@@ -8,7 +8,7 @@
 #include "model/test_models.h"
 #include "tests/grids/grid_cases.h"
 #include "tests/support/ranks.h"
-#include "train/plan/run_plan.h"
+#include "train/plan/run_costs.h"
 #include "train/step/train_step.h"
 
 using namespace nemocube;
@@ -103,7 +103,7 @@ void compare_with_plan(const GridCase& c, DType dtype) {
   parallel.data().spread_values();
   prepare(model, load);
   Optimizer optimizer(model.parameters(), {});
-  RunPlan planned(grid_model(), plan, load, {});
+  RunCosts planned(grid_model(), plan, load, {});
 
   const auto seed = static_cast<std::uint64_t>(100 * place.dp(plan.grid));
   std::vector<TokenBatch> batches;

@@ -56,19 +56,19 @@ void print_schedule(const PlanArguments& o) {
 void print_run(const PlanArguments& o) {
   Recipe recipe = load_recipe(o.recipe, o.overrides, RecipeUse::plan);
   const ParallelSettings settings = settle(recipe);
-  const RankPlan ranks = plan_ranks(recipe.distributed, o.ranks);
+  const RankSizes ranks = rank_sizes(recipe.distributed, o.ranks);
   const NemotronHConfig config = read_hf_config(recipe.model->path);
   const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
   const StepLoad load = planned_load(recipe, model, ranks.dp);
-  RunPlan plan(config, plan_model(recipe.distributed, settings, ranks, config), load,
-               optimizer_options(*recipe.optimizer));
+  RunCosts costs(config, plan_model(recipe.distributed, settings, ranks, config), load,
+                 optimizer_options(*recipe.optimizer));
   const PlanWords words{ranks.text,
                         cat(model.parameters().element_count(), " parameters in ", load.dtype,
                             "; a step has ", counted(load.microbatches, "microbatch", "microbatches"), " of ",
                             counted(load.microbatch.count(), "row"), " of ", load.microbatch.longest(),
                             " tokens on each of ", counted(ranks.dp, "replica")),
                         assumption(recipe, config)};
-  o.json ? print_plan_json(std::cout, words, plan) : print_plan(std::cout, words, plan);
+  o.json ? print_plan_json(std::cout, words, costs) : print_plan(std::cout, words, costs);
 }
 
 }  // namespace

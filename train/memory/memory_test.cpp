@@ -26,10 +26,10 @@ OptimizerOptions of_kind(OptimizerKind kind, double momentum = 0) {
   return o;
 }
 
-std::vector<MemoryItem> state_of(int rank, DType dtype, const StatePlan& plan) {
-  ModelParts parts(tiny_config("ME*-"), plan.parallel, dtype);
-  return state_memory(parts.of(place_of(plan.parallel.grid, rank)),
-                      PlannedGroups(make_grid(plan.parallel.grid)), rank, plan);
+std::vector<MemoryItem> state_of(int rank, DType dtype, const StateOptions& options) {
+  ModelParts parts(tiny_config("ME*-"), options.parallel, dtype);
+  return state_memory(parts.of(place_of(options.parallel.grid, rank)),
+                      PlannedGroups(make_grid(options.parallel.grid)), rank, options);
 }
 
 void put(const fs::path& file, std::string_view text) {
@@ -65,13 +65,13 @@ TEST_CASE("training memory: what each of two ranks keeps of a state that they di
   for (const ZeroLevel level :
        {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::gradients, ZeroLevel::parameters}) {
     CAPTURE(static_cast<int>(level));
-    StatePlan plan;
-    plan.parallel.grid.dp_shard = 2;
-    plan.parallel.data.level = level;
-    plan.parallel.data.overlap = false;
+    StateOptions options;
+    options.parallel.grid.dp_shard = 2;
+    options.parallel.data.level = level;
+    options.parallel.data.overlap = false;
     for (const int rank : {0, 1}) {
       CAPTURE(rank);
-      const auto items = state_of(rank, DType::bf16, plan);
+      const auto items = state_of(rank, DType::bf16, options);
       NemotronH model(tiny_config("ME*-"), DType::bf16, Device::meta);
       std::map<std::tuple<std::int64_t, bool, DType>, std::vector<Parameter*>> flats;
       std::int64_t weights = 0, gradients = 0, gathered = 0, largest = 0;
@@ -110,11 +110,11 @@ TEST_CASE("training memory: what each of two ranks keeps of a state that they di
 
 TEST_CASE("training memory: deferred reduction keeps whole gradients and weights until the last microbatch") {
   const auto whole = [](std::int64_t microbatches, bool reduce_last_only) {
-    StatePlan plan;
-    plan.microbatches = microbatches;
-    plan.parallel.grid.dp_shard = 4;
-    plan.parallel.data.reduce_last_only = reduce_last_only;
-    const auto items = state_of(0, DType::f32, plan);
+    StateOptions options;
+    options.microbatches = microbatches;
+    options.parallel.grid.dp_shard = 4;
+    options.parallel.data.reduce_last_only = reduce_last_only;
+    const auto items = state_of(0, DType::f32, options);
     return std::pair(items[4].bytes, items[5].bytes);
   };
   const auto all = state_of(0, DType::f32, {});

@@ -123,10 +123,10 @@ struct WholeAtOnce {
   std::int64_t values = 0, gradients = 0;
 };
 
-WholeAtOnce whole_at_once(const LocalParameters& local, const StatePlan& plan) {
-  const DataParallelOptions& o = plan.parallel.data;
+WholeAtOnce whole_at_once(const LocalParameters& local, const StateOptions& options) {
+  const DataParallelOptions& o = options.parallel.data;
   // Until the last microbatch nothing is reduced or released.
-  const bool waits = o.reduce_last_only && plan.microbatches > 1;
+  const bool waits = o.reduce_last_only && options.microbatches > 1;
   UnitBytes all, before;
   for (const auto& [block, unit] : local.blocks) all = all + whole_bytes(unit);
   WholeAtOnce most;
@@ -151,10 +151,10 @@ std::int64_t common(const Range& a, const Range& b) {
 }  // namespace
 
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
-                                     const StatePlan& plan) {
-  const bool alone = plan.parallel.grid.ranks() == 1;
-  const ZeroLevel level = alone ? ZeroLevel::none : plan.parallel.data.level;
-  const OptimizerOptions& o = plan.optimizer;
+                                     const StateOptions& options) {
+  const bool alone = options.parallel.grid.ranks() == 1;
+  const ZeroLevel level = alone ? ZeroLevel::none : options.parallel.data.level;
+  const OptimizerOptions& o = options.optimizer;
   const int moments_of_each = o.kind != OptimizerKind::sgd ? 2 : o.momentum != 0 ? 1 : 0;
   std::int64_t weights = local.buffer_bytes, gradients = 0, masters = 0, moments = 0, reduced = 0;
   local.for_each_unit([&](const LocalUnit& unit) {
@@ -173,10 +173,10 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
   });
   std::vector<MemoryItem> items{
       {"weights", weights}, {"gradients", gradients}, {"masters", masters}, {"moments", moments}};
-  const WholeAtOnce whole = whole_at_once(local, plan);
+  const WholeAtOnce whole = whole_at_once(local, options);
   if (level == ZeroLevel::parameters) items.push_back({"gathered weights", whole.values});
   // Reduced gradients of a later microbatch, which are then added to the sum of the earlier ones.
-  const bool adds = !plan.parallel.data.reduce_last_only && plan.microbatches > 1;
+  const bool adds = !options.parallel.data.reduce_last_only && options.microbatches > 1;
   if (level >= ZeroLevel::gradients)
     items.push_back({"gradients being reduced", whole.gradients + (adds ? reduced : 0)});
   return items;

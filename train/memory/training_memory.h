@@ -15,8 +15,8 @@ struct MemoryItem {
   std::int64_t bytes = 0;
 };
 
-/// What decides the state of the ranks of a run. One rank without a plan has everything.
-struct StatePlan {
+/// What decides the state of the ranks of a run. Defaults: one rank, which has everything.
+struct StateOptions {
   ParallelPlan parallel = {};
   OptimizerOptions optimizer = {};
   std::int64_t microbatches = 1;  ///< of a step on each replica
@@ -34,7 +34,7 @@ struct StatePlan {
 ///   gradients being reduced  ZeRO-2 and 3: the same of the gradients
 /// `local`: what ranks of this place hold (ModelParts).
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
-                                     const StatePlan& plan);
+                                     const StateOptions& options);
 
 struct ActivationOptions {
   std::int64_t tokens = 0;     ///< of one microbatch

@@ -51,7 +51,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-std::int64_t ranks_of(const RunPlan& plan) { return plan.parallel().grid.ranks(); }
+std::int64_t ranks_of(const RunCosts& costs) { return costs.parallel().grid.ranks(); }
 
 /// "blocks 0 to 12 and embeddings"
 std::string text_of(const ModelChunk& chunk, std::int64_t blocks) {
@@ -61,10 +61,10 @@ std::string text_of(const ModelChunk& chunk, std::int64_t blocks) {
   return text;
 }
 
-void print_groups(std::ostream& out, const RunPlan& plan) {
+void print_groups(std::ostream& out, const RunCosts& costs) {
   Table table;
   table.add({"group", "size", "groups", "the first"});
-  for (const auto& [name, groups, ends_only] : plan.groups().all()) {
+  for (const auto& [name, groups, ends_only] : costs.groups().all()) {
     if (!groups) continue;
     const std::vector<int> first = groups->ranks(0);
     std::string ranks;
@@ -77,19 +77,19 @@ void print_groups(std::ostream& out, const RunPlan& plan) {
   table.print(out);
 }
 
-void print_stages(std::ostream& out, const RunPlan& plan) {
-  const PipelinePlan& pipeline = plan.parallel().pipeline;
+void print_stages(std::ostream& out, const RunCosts& costs) {
+  const PipelinePlan& pipeline = costs.parallel().pipeline;
   if (pipeline.stages.size() == 1) return;
   Table table;
   table.add({"stage", "pipeline rank", "blocks"});
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
     table.add(
-        {cat(s), cat(pipeline.rank_of_stage[s]), text_of(pipeline.stages[s], plan.config().num_layers())});
+        {cat(s), cat(pipeline.rank_of_stage[s]), text_of(pipeline.stages[s], costs.config().num_layers())});
   table.print(out);
 }
 
-void print_memory(std::ostream& out, RunPlan& plan) {
-  const GridSizes& grid = plan.parallel().grid;
+void print_memory(std::ostream& out, RunCosts& costs) {
+  const GridSizes& grid = costs.parallel().grid;
   Table table;
   for (std::int64_t stage = 0; stage < grid.pp; ++stage) {
     const std::int64_t first = stage * grid.ranks_of_stage(), end = first + grid.ranks_of_stage();
@@ -97,7 +97,7 @@ void print_memory(std::ostream& out, RunPlan& plan) {
     std::vector<Span> spans;
     Span parameters, total;
     for (std::int64_t rank = first; rank < end; ++rank) {
-      const auto items = plan.memory(static_cast<int>(rank));
+      const auto items = costs.memory(static_cast<int>(rank));
       spans.resize(items.size());
       names.clear();
       for (std::size_t i = 0; i < items.size(); ++i) {
@@ -105,7 +105,7 @@ void print_memory(std::ostream& out, RunPlan& plan) {
         spans[i].add(items[i].bytes);
       }
       total.add(total_bytes(items));
-      parameters.add(plan.parameters(static_cast<int>(rank)));
+      parameters.add(costs.parameters(static_cast<int>(rank)));
     }
     if (stage == 0) {
       std::vector<std::string> header{"ranks", "parameters"};
@@ -124,15 +124,15 @@ void print_memory(std::ostream& out, RunPlan& plan) {
   table.print(out);
 }
 
-void print_traffic(std::ostream& out, RunPlan& plan) {
+void print_traffic(std::ostream& out, RunCosts& costs) {
   struct Row {
     std::int64_t ranks = 0, all = 0;
     Span calls, bytes;
   };
   std::map<std::pair<std::string, Operation>, Row> rows;
   std::int64_t sum = 0;
-  for (std::int64_t rank = 0; rank < ranks_of(plan); ++rank)
-    for (const auto& [key, value] : plan.traffic(static_cast<int>(rank))) {
+  for (std::int64_t rank = 0; rank < ranks_of(costs); ++rank)
+    for (const auto& [key, value] : costs.traffic(static_cast<int>(rank))) {
       Row& row = rows[key];
       ++row.ranks;
       row.all += value.bytes;
@@ -148,7 +148,7 @@ void print_traffic(std::ostream& out, RunPlan& plan) {
                row.calls.least == row.calls.most ? cat(row.calls.most)
                                                  : cat(row.calls.least, " to ", row.calls.most),
                text_of(row.bytes), bytes_text(row.all)});
-  table.add({"all", "", cat(ranks_of(plan)), "", "", bytes_text(sum)});
+  table.add({"all", "", cat(ranks_of(costs)), "", "", bytes_text(sum)});
   table.print(out);
 }
 
@@ -170,23 +170,23 @@ Json json_of(const RankTraffic::Sums& sums) {
   return json;
 }
 
-Json json_of_groups(const RunPlan& plan) {
+Json json_of_groups(const RunCosts& costs) {
   Json json = Json::object();
-  for (const auto& [name, groups, ends_only] : plan.groups().all())
+  for (const auto& [name, groups, ends_only] : costs.groups().all())
     if (groups)
       json[name] = {
           {"size", ends_only ? 2 : groups->size()}, {"groups", groups->count()}, {"first", groups->ranks(0)}};
   return json;
 }
 
-Json json_of_stages(const RunPlan& plan) {
-  const PipelinePlan& pipeline = plan.parallel().pipeline;
+Json json_of_stages(const RunCosts& costs) {
+  const PipelinePlan& pipeline = costs.parallel().pipeline;
   Json json = Json::array();
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
     const ModelChunk& chunk = pipeline.stages[s];
     json.push_back({{"pipeline_rank", pipeline.rank_of_stage[s]},
                     {"first_block", chunk.first_block},
-                    {"end_block", std::min(chunk.end_block, plan.config().num_layers())},
+                    {"end_block", std::min(chunk.end_block, costs.config().num_layers())},
                     {"embeddings", chunk.embeddings},
                     {"head", chunk.head}});
   }
@@ -195,24 +195,24 @@ Json json_of_stages(const RunPlan& plan) {
 
 }  // namespace
 
-void print_plan(std::ostream& out, const PlanWords& words, RunPlan& plan) {
+void print_plan(std::ostream& out, const PlanWords& words, RunCosts& costs) {
   out << words.ranks << '\n' << words.step << '\n';
   out << "weights, gradients, masters and moments are exact, and so is the traffic";
   if (!words.assumption.empty()) out << " provided that " << words.assumption;
   out << "\n\n";
-  print_groups(out, plan);
-  print_stages(out, plan);
-  print_memory(out, plan);
-  print_traffic(out, plan);
-  if (plan.parallel().grid.pp == 1) return;
-  const auto [equal, own] = plan.bubble();
+  print_groups(out, costs);
+  print_stages(out, costs);
+  print_memory(out, costs);
+  print_traffic(out, costs);
+  if (costs.parallel().grid.pp == 1) return;
+  const auto [equal, own] = costs.bubble();
   out << "bubble  " << percent(equal) << " of a step, were all stages alike; " << percent(own)
       << " by their floating-point operations\n";
 }
 
-void print_plan_json(std::ostream& out, const PlanWords& words, RunPlan& plan) {
-  const GridSizes& g = plan.parallel().grid;
-  const auto [equal, own] = plan.bubble();
+void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs) {
+  const GridSizes& g = costs.parallel().grid;
+  const auto [equal, own] = costs.bubble();
   Json json{{"ranks", g.ranks()},
             {"text", words.ranks},
             {"step", words.step},
@@ -226,19 +226,19 @@ void print_plan_json(std::ostream& out, const PlanWords& words, RunPlan& plan) {
               {"expt_tp", g.expt_tp},
               {"ep", g.ep},
               {"expt_dp", g.expt_dp()}}},
-            {"groups", json_of_groups(plan)},
-            {"stages", json_of_stages(plan)},
+            {"groups", json_of_groups(costs)},
+            {"stages", json_of_stages(costs)},
             {"bubble", {{"of_equal_stages", equal}, {"of_own_stages", own}}}};
   std::map<std::string, std::size_t> known;  // classes by their text
   Json classes = Json::array(), class_of_rank = Json::array();
   std::int64_t counted = 0;
   for (std::int64_t r = 0; r < g.ranks(); ++r) {
     const int rank = static_cast<int>(r);
-    counted += plan.counted_parameters(rank);
+    counted += costs.counted_parameters(rank);
     Json entry{{"pipeline_rank", place_of(g, r).pp},
-               {"parameters", plan.parameters(rank)},
-               {"bytes", json_of(plan.memory(rank))},
-               {"traffic", json_of(plan.traffic(rank))}};
+               {"parameters", costs.parameters(rank)},
+               {"bytes", json_of(costs.memory(rank))},
+               {"traffic", json_of(costs.traffic(rank))}};
     const auto [found, is_new] = known.emplace(dump_json(entry, -1), classes.size());
     if (is_new) classes.push_back(std::move(entry));
     class_of_rank.push_back(found->second);

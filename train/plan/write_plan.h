@@ -2,23 +2,23 @@
 #include <iosfwd>
 #include <string>
 
-#include "train/plan/run_plan.h"
+#include "train/plan/run_costs.h"
 
 namespace nemocube {
 
 /// What `nemocube plan` says besides numbers of ranks.
 struct PlanWords {
-  std::string ranks;       ///< RankPlan::text
+  std::string ranks;       ///< RankSizes::text
   std::string step;        ///< of what a step consists
   std::string assumption;  ///< assumption()
 };
 
 /// Tables: process groups, stages, bytes of the ranks of each pipeline rank (the least and the most of them), traffic
 /// of a step by group and operation, bubble.
-void print_plan(std::ostream& out, const PlanWords& words, RunPlan& plan);
+void print_plan(std::ostream& out, const PlanWords& words, RunCosts& costs);
 
 /// The same as one JSON object. Ranks that hold and send the same are one entry of "classes"; "class_of_rank" has the
 /// entry of each rank.
-void print_plan_json(std::ostream& out, const PlanWords& words, RunPlan& plan);
+void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs);
 
 }  // namespace nemocube

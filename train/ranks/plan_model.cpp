@@ -78,7 +78,7 @@ std::vector<TensorParallelRule> tensor_rules(const DistributedSection& section,
 }  // namespace
 
 ParallelPlan plan_model(const DistributedSection& section, const ParallelSettings& settings,
-                        const RankPlan& ranks, const NemotronHConfig& config) {
+                        const RankSizes& ranks, const NemotronHConfig& config) {
   ParallelPlan plan;
   plan.grid = ranks.grid;
   plan.sequence_parallel = section.sequence_parallel;
@@ -88,7 +88,7 @@ ParallelPlan plan_model(const DistributedSection& section, const ParallelSetting
   plan.data = ranks.options;
   plan.data.reshard_experts_after_forward =
       settings.expert_reshard_after_forward.value_or(plan.data.reshard_after_forward);
-  const TensorPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
+  const TensorParallelPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
   const HeadReplicas replicas = head_replicas(config, tensor, plan.grid.tp);
   plan.grid.kv_replicas = replicas.kv;
   plan.grid.state_replicas = replicas.state;

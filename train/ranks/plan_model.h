@@ -1,7 +1,7 @@
 #pragma once
 #include "model/config.h"
 #include "parallel/parallel_model/parallel_plan.h"
-#include "train/ranks/rank_plan.h"
+#include "train/ranks/rank_sizes.h"
 #include "train/recipe/environment.h"
 
 namespace nemocube {
@@ -9,6 +9,6 @@ namespace nemocube {
 /// How a model of this config is divided among the ranks of `ranks` as a recipe and the environment say: sizes, cuts,
 /// stages, schedule. Throws Error for sizes that the model cannot be divided by, saying which would work.
 ParallelPlan plan_model(const DistributedSection& section, const ParallelSettings& settings,
-                        const RankPlan& ranks, const NemotronHConfig& config);
+                        const RankSizes& ranks, const NemotronHConfig& config);
 
 }  // namespace nemocube

@@ -17,15 +17,15 @@ RunRanks::RunRanks(World& world, const DistributedSection& section, const Parall
       section_(section),
       settings_(settings),
       device_(device),
-      plan_(plan_ranks(section, world.size())) {}
+      sizes_(rank_sizes(section, world.size())) {}
 
 ModelPlace RunRanks::place_for(const NemotronHConfig& config) const {
-  return {device_, world_, plan_model(section_, settings_, plan_, config)};
+  return {device_, world_, plan_model(section_, settings_, sizes_, config)};
 }
 
 RankLayout RunRanks::layout(const ParallelModel& model) const {
   if (!several()) return {};
-  return {plan_.grid, plan_.options.level, describe_stages(model.plan().pipeline)};
+  return {sizes_.grid, sizes_.options.level, describe_stages(model.plan().pipeline)};
 }
 
 void RunRanks::check_pipeline_fill(const ParallelModel& model, std::int64_t microbatches) const {
@@ -39,7 +39,7 @@ std::string RunRanks::text(const KernelChoice& kernels) const {
   std::string variants;
   for (const auto& [op, variant] : kernels.by_op)
     variants += cat(variants.empty() ? "" : ", ", op, "=", variant);
-  return cat(plan_.text, "; ", counted(world_.nodes(), "node"), ", ",
+  return cat(sizes_.text, "; ", counted(world_.nodes(), "node"), ", ",
              counted(omp_get_max_threads(), "thread"), " a rank; oneDNN ", dnn->major, ".", dnn->minor, ".",
              dnn->patch, ", ", world_.library(), "; kernels: ", variants.empty() ? "default" : variants);
 }

@@ -9,7 +9,7 @@
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/checkpoint/run_state.h"
 #include "train/model_io/model_io.h"
-#include "train/ranks/rank_plan.h"
+#include "train/ranks/rank_sizes.h"
 #include "train/recipe/environment.h"
 
 namespace nemocube {
@@ -24,10 +24,10 @@ class RunRanks {
   bool first() const { return world_.rank() == 0; }
   World& world() const { return world_; }
   Device device() const { return device_; }
-  const RankPlan& plan() const { return plan_; }
+  const RankSizes& sizes() const { return sizes_; }
   RankLayout layout(const ParallelModel& model) const;
-  std::int64_t dp_rank() const { return place_of(plan_.grid, world_.rank()).dp(plan_.grid); }
-  std::int64_t dp_size() const { return plan_.dp; }
+  std::int64_t dp_rank() const { return place_of(sizes_.grid, world_.rank()).dp(sizes_.grid); }
+  std::int64_t dp_size() const { return sizes_.dp; }
   /// For logs: ranks, strategy, threads, libraries and kernel variants.
   std::string text(const KernelChoice& kernels) const;
   /// All ranks; null for one.
@@ -52,7 +52,7 @@ class RunRanks {
   const DistributedSection& section_;
   ParallelSettings settings_;
   Device device_;
-  RankPlan plan_;
+  RankSizes sizes_;
 };
 
 }  // namespace nemocube

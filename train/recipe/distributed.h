@@ -41,7 +41,7 @@ struct MoeParallelSection {
 enum class TpCrossEntropy { automatic, native, fused, off };
 
 enum class Strategy { fsdp2, megatron_fsdp, ddp };
-/// plan_ranks() (train/ranks/rank_plan.h) says what the sizes and the strategy mean on a number of ranks.
+/// rank_sizes() (train/ranks/rank_sizes.h) says what the sizes and the strategy mean on a number of ranks.
 struct DistributedSection {
   Strategy strategy = Strategy::fsdp2;
   std::optional<std::int64_t> dp_size, dp_replicate_size;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/ranks/rank_plan.h"
+#include "train/ranks/rank_sizes.h"
 #include "train/recipe/environment.h"
 
 using namespace nemocube;
@@ -87,7 +87,7 @@ TEST_CASE("configs/recipes/nemotron_nano_v3_pp_ep_squad.yaml: every setting arri
   CHECK(e.settings.dispatcher == DispatcherKind::alltoall);
   CHECK(e.settings.expert_reshard_after_forward == false);
 
-  const RankPlan plan = plan_ranks(d, 8);
+  const RankSizes plan = rank_sizes(d, 8);
   CHECK(plan.grid == GridSizes{.dp_shard = 2, .pp = 4, .ep = 2});
   CHECK_FALSE(plan.options.reshard_after_forward);
   CHECK(grad_accumulation_steps(r, plan.dp) == 2);

@@ -11,7 +11,7 @@
 #include "train/run/run_directory.h"
 #include "train/run/validation.h"
 #include "train/schedule/lr_schedule.h"
-#include "train/schedule/step_plan.h"
+#include "train/schedule/step_schedule.h"
 
 namespace nemocube {
 namespace {
@@ -55,22 +55,23 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
     problems.collect([&] { model.emplace(*config, weight_dtype(recipe, *config), Device::meta); });
     if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
   }
-  RankPlan plan;  // one rank, where the recipe does not fit the number of ranks
+  RankSizes sizes;  // one rank, where the recipe does not fit the number of ranks
   problems.collect([&] {
-    plan = plan_ranks(recipe.distributed, ranks);
+    sizes = rank_sizes(recipe.distributed, ranks);
     if (ranks > 1 && config)
-      plan_model(recipe.distributed, resolve_environment(recipe).settings, plan, *config);
+      plan_model(recipe.distributed, resolve_environment(recipe).settings, sizes, *config);
   });
   std::optional<Tokenizer> tokenizer;
   std::optional<Loader> loader;
   problems.collect([&] {
     tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
     loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true),
-                   loader_options(recipe, 0, plan.dp));
+                   loader_options(recipe, 0, sizes.dp));
   });
   if (loader)
-    problems.collect(
-        [&] { make_schedule(recipe, plan_steps(recipe, plan.dp, loader->batches_per_epoch()).total_steps); });
+    problems.collect([&] {
+      make_schedule(recipe, schedule_steps(recipe, sizes.dp, loader->batches_per_epoch()).total_steps);
+    });
   if (loader && config)
     problems.collect(
         [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), config->vocab_size); });
@@ -78,10 +79,10 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
   problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
   problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
   problems.report();
-  if (ranks > 1) log_info(plan.text);
-  const auto memory = memory_of_run(recipe, *model, loader->dataset(), plan, device);
-  log_info(memory_sentence(memory, plan, device));
-  if (const std::string warning = memory_warning(recipe, memory, model->dtype(), plan, device);
+  if (ranks > 1) log_info(sizes.text);
+  const auto memory = memory_of_run(recipe, *model, loader->dataset(), sizes, device);
+  log_info(memory_sentence(memory, sizes, device));
+  if (const std::string warning = memory_warning(recipe, memory, model->dtype(), sizes, device);
       !warning.empty())
     log_warning(warning);
 }

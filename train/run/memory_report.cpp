@@ -19,9 +19,9 @@
 #include "train/datasets/recipe_datasets.h"
 #include "train/memory/planned_step.h"
 #include "train/plan/planned_load.h"
-#include "train/plan/run_plan.h"
+#include "train/plan/run_costs.h"
 #include "train/ranks/plan_model.h"
-#include "train/schedule/step_plan.h"
+#include "train/schedule/step_schedule.h"
 
 namespace nemocube {
 
@@ -63,7 +63,7 @@ std::int64_t besides_tensors(bool loads_mpi) {
 
 /// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few; experts
 /// get other numbers of tokens in each pass.
-std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& config, const RankPlan& ranks,
+std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& config, const RankSizes& ranks,
                                const RunBatches& batches, std::int64_t passes) {
   // Validation has rows of its own lengths, and generated tokens come in any number.
   if (!recipe.validation_datasets.empty()) return cpu::most_onednn_plans;
@@ -109,7 +109,7 @@ std::int64_t answering_memory(const Recipe& recipe, const NemotronH& model, cons
 }
 
 /// What would make a run smaller and is not done yet.
-std::string advice(const Recipe& recipe, DType dtype, const RankPlan& plan) {
+std::string advice(const Recipe& recipe, DType dtype, const RankSizes& sizes) {
   std::vector<std::string> words;
   if (recipe.distributed.pipeline && recipe.distributed.pipeline->pp_microbatch_size > 1)
     words.emplace_back("lower distributed.pipeline.pp_microbatch_size");
@@ -118,7 +118,7 @@ std::string advice(const Recipe& recipe, DType dtype, const RankPlan& plan) {
   if (!recipe.distributed.activation_checkpointing)
     words.emplace_back("set distributed.activation_checkpointing: true");
   if (dtype != DType::bf16) words.emplace_back("set model.torch_dtype: bf16");
-  if (plan.grid.ranks() > 1 && plan.options.level != ZeroLevel::parameters)
+  if (sizes.grid.ranks() > 1 && sizes.options.level != ZeroLevel::parameters)
     words.emplace_back("set distributed.strategy: fsdp2");
   words.emplace_back("divide the model among more ranks");
   std::string text = words[0];
@@ -130,11 +130,11 @@ std::string advice(const Recipe& recipe, DType dtype, const RankPlan& plan) {
 }  // namespace
 
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
-                                      const RankPlan& ranks, Device device) {
+                                      const RankSizes& ranks, Device device) {
   const LoaderOptions options = loader_options(recipe, 0, ranks.dp);
   const std::int64_t rows = options.batch_size * ranks.dp;
   const std::int64_t of_epoch = std::max<std::int64_t>(1, (dataset.size() + rows - 1) / rows);
-  const StepPlan steps = plan_steps(recipe, ranks.dp, of_epoch);
+  const StepSchedule steps = schedule_steps(recipe, ranks.dp, of_epoch);
   const std::int64_t steps_of_epoch = (of_epoch + steps.microbatches - 1) / steps.microbatches;
   const RunBatches batches =
       batches_of_run(dataset, options, (steps.total_steps + steps_of_epoch - 1) / steps_of_epoch);
@@ -145,7 +145,7 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   load.microbatch = Sequences(std::move(offsets));
   const ParallelPlan plan =
       plan_model(recipe.distributed, resolve_environment(recipe).settings, ranks, model.config());
-  RunPlan run(model.config(), plan, load, optimizer_options(*recipe.optimizer));
+  RunCosts run(model.config(), plan, load, optimizer_options(*recipe.optimizer));
   std::vector<MemoryItem> items;
   for (std::int64_t stage = 0; stage < ranks.grid.pp; ++stage) {  // the first rank of a stage has the most
     auto own = run.memory(static_cast<int>(stage * ranks.grid.ranks_of_stage()));
@@ -175,29 +175,29 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   return items;
 }
 
-std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan, Device device) {
+std::string memory_sentence(const std::vector<MemoryItem>& items, const RankSizes& sizes, Device device) {
   return cat("training needs about ", bytes_text(total_bytes(items)), " of ",
              device.is_cuda()                  ? "the device's memory"
              : memory_limit().counts_untouched ? "address space"
                                                : "memory",
-             plan.grid.ranks() > 1 ? " on each rank" : "", ": ", describe(items));
+             sizes.grid.ranks() > 1 ? " on each rank" : "", ": ", describe(items));
 }
 
 std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& items, DType dtype,
-                           const RankPlan& plan, Device device) {
+                           const RankSizes& sizes, Device device) {
   if (device.is_cuda()) {
     const cuda::DeviceDescription there = cuda::describe_device();
     if (total_bytes(items) <= there.memory_bytes) return {};
     return cat("that is more than there is: ", bytes_text(there.memory_bytes), " (", there.name, "). ",
-               advice(recipe, dtype, plan));
+               advice(recipe, dtype, sizes));
   }
   const MemoryLimit limit = memory_limit();
   const std::string has = cat(bytes_text(limit.bytes), " (", limit.name, ")");
-  const std::int64_t bytes = total_bytes(items), ranks = plan.grid.ranks();
+  const std::int64_t bytes = total_bytes(items), ranks = sizes.grid.ranks();
   if (bytes > limit.bytes)
     return cat("that is more than there is: ", has,
                limit.counts_untouched ? cat("; a limit of ", (bytes + 1023) / 1024, " KiB will do") : "",
-               ". ", advice(recipe, dtype, plan));
+               ". ", advice(recipe, dtype, sizes));
   if (ranks > 1 && bytes > limit.bytes / ranks)
     return cat("that is more than there is here for ", ranks, " ranks: ", has,
                ", so they need several machines");
@@ -209,9 +209,9 @@ std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device devi
   const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
-  const RankPlan plan = plan_ranks(recipe.distributed, ranks);
-  return cat(memory_sentence(memory_of_run(recipe, model, *dataset, plan, device), plan, device), ". ",
-             advice(recipe, model.dtype(), plan));
+  const RankSizes sizes = rank_sizes(recipe.distributed, ranks);
+  return cat(memory_sentence(memory_of_run(recipe, model, *dataset, sizes, device), sizes, device), ". ",
+             advice(recipe, model.dtype(), sizes));
 } catch (...) {
   return {};
 }

@@ -4,7 +4,7 @@
 #include "data/datasets/dataset.h"
 #include "model/nemotron_h.h"
 #include "train/memory/training_memory.h"
-#include "train/ranks/rank_plan.h"
+#include "train/ranks/rank_sizes.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
@@ -20,15 +20,15 @@ namespace nemocube {
 /// VmHWM), at most 15 % above it for runs of more than 300 MB; where a limit counts address space, it is one of that.
 /// `model` is whole and may consist of meta tensors in the dtype of the run. Throws Error as plan_model() does.
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
-                                      const RankPlan& ranks, Device device);
+                                      const RankSizes& ranks, Device device);
 
 /// One sentence: the sum, its items, and that activations are an estimate.
-std::string memory_sentence(const std::vector<MemoryItem>& items, const RankPlan& plan, Device device);
+std::string memory_sentence(const std::vector<MemoryItem>& items, const RankSizes& sizes, Device device);
 
 /// What memory_sentence() lacks where the limit is lower than `items`: the limit, and what could be done that this
 /// recipe does not do yet; empty where the memory is enough.
 std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& items, DType dtype,
-                           const RankPlan& plan, Device device);
+                           const RankSizes& sizes, Device device);
 
 /// memory_sentence() for a recipe alone, and what could be done that the recipe does not do yet; empty when the recipe's files cannot be read.
 std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept;

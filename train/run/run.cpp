@@ -26,7 +26,7 @@
 #include "train/run/step_flops.h"
 #include "train/run/validation.h"
 #include "train/schedule/lr_schedule.h"
-#include "train/schedule/step_plan.h"
+#include "train/schedule/step_schedule.h"
 #include "train/step/train_step.h"
 
 namespace nemocube {
@@ -45,8 +45,8 @@ class Run {
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
         loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true),
                 loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size())),
-        plan_(plan_steps(recipe, ranks_.dp_size(), loader_.batches_per_epoch())),
-        schedule_(make_schedule(recipe, plan_.total_steps)),
+        steps_(schedule_steps(recipe, ranks_.dp_size(), loader_.batches_per_epoch())),
+        schedule_(make_schedule(recipe, steps_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
         checkpoints_(recipe.checkpoint, describe_for_file(recipe), ranks_.group(),
@@ -56,7 +56,7 @@ class Run {
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
-    ranks_.check_pipeline_fill(*loaded_.parallel, plan_.microbatches);
+    ranks_.check_pipeline_fill(*loaded_.parallel, steps_.microbatches);
     if (!ranks_.first()) return;
     warn_before_memory_runs_out();
     std::vector<std::string> validation_sets;
@@ -69,13 +69,13 @@ class Run {
   RunResult train() {
     SignalWatch signals(watched_signals(), ranks_.first() ? first_signal_text() : "");
     result_.first_step = state_.step;
-    result_.total_steps = plan_.total_steps;
-    if (state_.step >= plan_.total_steps)
+    result_.total_steps = steps_.total_steps;
+    if (state_.step >= steps_.total_steps)
       log_info("nothing to train: ", counted(state_.step, "step"), " done, the recipe asks for ",
-               plan_.total_steps);
+               steps_.total_steps);
     else
       log_info("training ", trainable_parameters(), " parameters in ", loaded_.model->dtype(), ": from step ",
-               state_.step, " of ", plan_.total_steps, " (the last is step ", plan_.total_steps - 1, ")");
+               state_.step, " of ", steps_.total_steps, " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
     // A signal that some rank has received is one for all: they stop after the same step.
     const auto asked = [&] {
@@ -88,16 +88,16 @@ class Run {
     bool stopped = asked();
     StepProgress progress;
     last_record_ = Clock::now();
-    while (state_.step < plan_.total_steps && !stopped) {
+    while (state_.step < steps_.total_steps && !stopped) {
       const std::int64_t step = state_.step;
       if (ranks_.first()) signals.set_second_text(second_signal_text(true));
       const TrainingRecord record = one_step();
-      progress.step({step, plan_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
+      progress.step({step, steps_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
                      record.tokens, record.skipped, record.experts.worst()});
       stop_when_hopeless();
       stopped = asked();
-      const bool validates = validation_.sets() > 0 && is_validation_step(plan_, step, stopped);
-      if (stopped && validation_.sets() > 0 && is_validation_step(plan_, step)) complete = false;
+      const bool validates = validation_.sets() > 0 && is_validation_step(steps_, step, stopped);
+      if (stopped && validation_.sets() > 0 && is_validation_step(steps_, step)) complete = false;
       bool saves = is_due(step, stopped);
       if (!saves && !validates) continue;
       // Save before validating: if a long validation is interrupted, the step is not lost.
@@ -117,7 +117,7 @@ class Run {
     }
     result_.steps_done = state_.step;
     result_.skipped_steps = state_.skipped_steps;
-    if (stopped && (state_.step < plan_.total_steps || !complete)) result_.signal = signal_;
+    if (stopped && (state_.step < steps_.total_steps || !complete)) result_.signal = signal_;
     stop_here_ = {};
     return result_;
   }
@@ -169,11 +169,11 @@ class Run {
     const NemotronHConfig& config = loaded_.model->config();
     const NemotronH whole(config, loaded_.model->dtype(), Device::meta);
     const auto memory =
-        memory_of_run(recipe_, whole, loader_.dataset(), ranks_.plan(), loaded_.model->device());
+        memory_of_run(recipe_, whole, loader_.dataset(), ranks_.sizes(), loaded_.model->device());
     const std::string warning =
-        memory_warning(recipe_, memory, whole.dtype(), ranks_.plan(), loaded_.model->device());
+        memory_warning(recipe_, memory, whole.dtype(), ranks_.sizes(), loaded_.model->device());
     if (warning.empty()) return;
-    log_info(memory_sentence(memory, ranks_.plan(), loaded_.model->device()));
+    log_info(memory_sentence(memory, ranks_.sizes(), loaded_.model->device()));
     log_warning(warning);
   }
 
@@ -222,7 +222,7 @@ class Run {
   // it. False when a signal ended this validation too.
   bool make_up_validation(const StopAsked& asked) {
     const std::int64_t step = state_.step - 1;
-    if (step < 0 || validation_.sets() == 0 || !is_validation_step(plan_, step)) return true;
+    if (step < 0 || validation_.sets() == 0 || !is_validation_step(steps_, step)) return true;
     const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
     const Losses known = known_losses(step);
     if (known.size() == validation_.sets()) return true;
@@ -258,7 +258,7 @@ class Run {
   }
 
   bool is_due(std::int64_t step, bool stopped) const {
-    return recipe_.checkpoint.enabled && is_checkpoint_step(plan_, step, stopped);
+    return recipe_.checkpoint.enabled && is_checkpoint_step(steps_, step, stopped);
   }
 
   void save() {
@@ -278,7 +278,7 @@ class Run {
     record.step = state_.step;
     record.epoch = loader_.epoch();
     std::vector<TokenBatch> microbatches;
-    for (const Batch& batch : loader_.next_group(plan_.microbatches)) {
+    for (const Batch& batch : loader_.next_group(steps_.microbatches)) {
       record.positions += batch.positions;
       record.content_tokens += batch.content_tokens;
       record.tokens += batch.tail_trimmed_tokens;
@@ -373,7 +373,7 @@ class Run {
   LoadedModel loaded_;
   std::optional<Tokenizer> tokenizer_;
   Loader loader_;
-  StepPlan plan_;
+  StepSchedule steps_;
   LrSchedule schedule_;
   Optimizer optimizer_;
   Checkpoints checkpoints_;

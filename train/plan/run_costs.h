@@ -14,11 +14,11 @@ struct Bubble {
 };
 
 /// What each rank of a run holds and sends, computed from sizes alone, for any number of ranks.
-class RunPlan {
+class RunCosts {
  public:
   /// Throws Error as TensorCuts and PipelinePlan::schedule() do.
-  RunPlan(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
-          const OptimizerOptions& optimizer);
+  RunCosts(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
+           const OptimizerOptions& optimizer);
 
   const ParallelPlan& parallel() const { return plan_.parallel; }
   const NemotronHConfig& config() const { return config_; }
@@ -39,7 +39,7 @@ class RunPlan {
 
   NemotronHConfig config_;
   StepLoad load_;
-  StatePlan plan_;
+  StateOptions plan_;
   StepTraffic passes_;
   std::int64_t tensors_;                   // of the whole model
   std::vector<std::int64_t> activations_;  // of pipeline ranks

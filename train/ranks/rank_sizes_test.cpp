@@ -1,4 +1,4 @@
-#include "train/ranks/rank_plan.h"
+#include "train/ranks/rank_sizes.h"
 
 #include <doctest/doctest.h>
 
@@ -6,62 +6,62 @@
 
 using namespace nemocube;
 
-TEST_CASE("rank plan: fsdp2") {
+TEST_CASE("rank sizes: fsdp2") {
   DistributedSection s;
-  RankPlan plan = plan_ranks(s, 1);
-  CHECK(plan.text == "1 rank");
-  CHECK(plan.options.level == ZeroLevel::none);
-  plan = plan_ranks(s, 4);
-  CHECK(plan.text == "4 ranks: fsdp2 (ZeRO-3), dp_shard 4 x dp_replicate 1");
-  CHECK(plan.dp == 4);
-  CHECK(plan.options.level == ZeroLevel::parameters);
-  CHECK(plan.options.reduce_last_only);
-  CHECK(plan.options.reshard_after_forward);
-  CHECK(plan.options.overlap);
+  RankSizes sizes = rank_sizes(s, 1);
+  CHECK(sizes.text == "1 rank");
+  CHECK(sizes.options.level == ZeroLevel::none);
+  sizes = rank_sizes(s, 4);
+  CHECK(sizes.text == "4 ranks: fsdp2 (ZeRO-3), dp_shard 4 x dp_replicate 1");
+  CHECK(sizes.dp == 4);
+  CHECK(sizes.options.level == ZeroLevel::parameters);
+  CHECK(sizes.options.reduce_last_only);
+  CHECK(sizes.options.reshard_after_forward);
+  CHECK(sizes.options.overlap);
   s.dp_size = 4;
   s.dp_replicate_size = 2;
   s.reshard_after_forward = false;
   s.defer_fsdp_grad_sync = false;
-  plan = plan_ranks(s, 4);
-  CHECK(plan.text == "4 ranks: fsdp2 (ZeRO-3), dp_shard 2 x dp_replicate 2");
-  CHECK(plan.dp_shard == 2);
-  CHECK(plan.dp_replicate == 2);
-  CHECK_FALSE(plan.options.reduce_last_only);
-  CHECK_FALSE(plan.options.reshard_after_forward);
+  sizes = rank_sizes(s, 4);
+  CHECK(sizes.text == "4 ranks: fsdp2 (ZeRO-3), dp_shard 2 x dp_replicate 2");
+  CHECK(sizes.dp_shard == 2);
+  CHECK(sizes.dp_replicate == 2);
+  CHECK_FALSE(sizes.options.reduce_last_only);
+  CHECK_FALSE(sizes.options.reshard_after_forward);
 }
 
-TEST_CASE("rank plan: megatron_fsdp divides what its level says") {
+TEST_CASE("rank sizes: megatron_fsdp divides what its level says") {
   DistributedSection s;
   s.strategy = Strategy::megatron_fsdp;
   for (const ZeroLevel level : {ZeroLevel::optimizer, ZeroLevel::gradients, ZeroLevel::parameters}) {
     s.zero_dp_strategy = level;
-    const RankPlan plan = plan_ranks(s, 2);
-    CHECK(plan.options.level == level);
-    CHECK(plan.options.reduce_last_only == (level == ZeroLevel::optimizer));
-    CHECK(plan.dp_shard == 2);
+    const RankSizes sizes = rank_sizes(s, 2);
+    CHECK(sizes.options.level == level);
+    CHECK(sizes.options.reduce_last_only == (level == ZeroLevel::optimizer));
+    CHECK(sizes.dp_shard == 2);
   }
   s.overlap_grad_reduce = s.overlap_param_gather = false;
-  CHECK_FALSE(plan_ranks(s, 2).options.overlap);
+  CHECK_FALSE(rank_sizes(s, 2).options.overlap);
   s.zero_dp_strategy = ZeroLevel::none;
-  CHECK(plan_ranks(s, 2).text == "2 ranks: megatron_fsdp, dp_shard 1 x dp_replicate 2");
+  CHECK(rank_sizes(s, 2).text == "2 ranks: megatron_fsdp, dp_shard 1 x dp_replicate 2");
 }
 
-TEST_CASE("rank plan: ddp divides nothing") {
+TEST_CASE("rank sizes: ddp divides nothing") {
   DistributedSection s;
   s.strategy = Strategy::ddp;
-  const RankPlan plan = plan_ranks(s, 3);
-  CHECK(plan.text == "3 ranks: ddp, dp_shard 1 x dp_replicate 3");
-  CHECK(plan.dp == 3);
-  CHECK(plan.options.level == ZeroLevel::none);
-  CHECK(plan.options.reduce_last_only);
+  const RankSizes sizes = rank_sizes(s, 3);
+  CHECK(sizes.text == "3 ranks: ddp, dp_shard 1 x dp_replicate 3");
+  CHECK(sizes.dp == 3);
+  CHECK(sizes.options.level == ZeroLevel::none);
+  CHECK(sizes.options.reduce_last_only);
 }
 
-TEST_CASE("rank plan: sizes that do not give the number of ranks") {
+TEST_CASE("rank sizes: sizes that do not give the number of ranks") {
   const auto error = [](std::int64_t ranks, auto&& change) -> std::string {
     DistributedSection s;
     change(s);
     try {
-      plan_ranks(s, ranks);
+      rank_sizes(s, ranks);
     } catch (const Error& e) {
       return e.what();
     }
@@ -93,27 +93,27 @@ TEST_CASE("rank plan: sizes that do not give the number of ranks") {
   CHECK(error(1, [](auto& s) { s.dp_replicate_size = 1; }) == "no error");
 }
 
-TEST_CASE("rank plan: all dimensions at once") {
+TEST_CASE("rank sizes: all dimensions at once") {
   DistributedSection s;
   s.tp_size = s.cp_size = s.pp_size = s.expert_tp_size = 2;
   s.ep_size = 4;
   s.dp_replicate_size = 2;
-  const RankPlan plan = plan_ranks(s, 32);
-  CHECK(plan.grid ==
+  const RankSizes sizes = rank_sizes(s, 32);
+  CHECK(sizes.grid ==
         GridSizes{.tp = 2, .cp = 2, .dp_shard = 2, .dp_replicate = 2, .pp = 2, .expt_tp = 2, .ep = 4});
-  CHECK(plan.dp == 4);
-  CHECK(plan.text ==
+  CHECK(sizes.dp == 4);
+  CHECK(sizes.text ==
         "32 ranks: fsdp2 (ZeRO-3), tp 2 x cp 2 x dp 4 x pp 2, experts: expt_tp 2 x ep 4 x expt_dp 2, "
         "dp_shard 2 x "
         "dp_replicate 2");
-  CHECK(make_grid(plan.grid).size() == 32);
+  CHECK(make_grid(sizes.grid).size() == 32);
 }
 
-TEST_CASE("rank plan: context-parallel ranks and replicas of experts divide parameters too") {
+TEST_CASE("rank sizes: context-parallel ranks and replicas of experts divide parameters too") {
   const auto level = [](std::int64_t ranks, auto&& change) {
     DistributedSection s;
     change(s);
-    return plan_ranks(s, ranks).options.level;
+    return rank_sizes(s, ranks).options.level;
   };
   CHECK(level(2, [](auto& s) { s.cp_size = 2; }) == ZeroLevel::parameters);
   CHECK(level(2, [](auto& s) { s.tp_size = 2; }) == ZeroLevel::parameters);  // experts, over two ranks
@@ -123,17 +123,17 @@ TEST_CASE("rank plan: context-parallel ranks and replicas of experts divide para
   CHECK(level(2, [](auto& s) { s.strategy = Strategy::ddp, s.cp_size = 2; }) == ZeroLevel::none);
 }
 
-TEST_CASE("rank plan: with a pipeline gathered weights stay, unless the recipe says otherwise") {
+TEST_CASE("rank sizes: with a pipeline gathered weights stay, unless the recipe says otherwise") {
   DistributedSection s;
   s.pp_size = 2;
-  CHECK_FALSE(plan_ranks(s, 4).options.reshard_after_forward);
-  CHECK(plan_ranks(s, 4).text ==
+  CHECK_FALSE(rank_sizes(s, 4).options.reshard_after_forward);
+  CHECK(rank_sizes(s, 4).text ==
         "4 ranks: fsdp2 (ZeRO-3), tp 1 x cp 1 x dp 2 x pp 2, dp_shard 2 x dp_replicate 1");
   s.reshard_after_forward = true;
-  CHECK(plan_ranks(s, 4).options.reshard_after_forward);
+  CHECK(rank_sizes(s, 4).options.reshard_after_forward);
 }
 
-TEST_CASE("rank plan: fewer microbatches than stages are a warning, or an error where that is wanted") {
+TEST_CASE("rank sizes: fewer microbatches than stages are a warning, or an error where that is wanted") {
   CHECK(underfill_warning(8, 8, true).empty());
   CHECK(underfill_warning(1, 8, false).starts_with("a step has 1 microbatch for 8 pipeline stages, so"));
   CHECK_THROWS_AS(underfill_warning(7, 8, true), Error);

@@ -1,4 +1,4 @@
-#include "train/ranks/rank_plan.h"
+#include "train/ranks/rank_sizes.h"
 
 #include "core/error.h"
 #include "parallel/expert_parallel/expert_groups.h"
@@ -56,36 +56,36 @@ ZeroLevel level_of(const DistributedSection& s) {
 
 }  // namespace
 
-RankPlan plan_ranks(const DistributedSection& s, std::int64_t ranks) {
-  RankPlan plan;
-  plan.dp = data_parallel_ranks(s, ranks);
+RankSizes rank_sizes(const DistributedSection& s, std::int64_t ranks) {
+  RankSizes sizes;
+  sizes.dp = data_parallel_ranks(s, ranks);
   check_experts(s, ranks / s.pp_size);
-  const std::int64_t dp_replicate = replicas(s, plan.dp);
-  GridSizes& grid = plan.grid;
+  const std::int64_t dp_replicate = replicas(s, sizes.dp);
+  GridSizes& grid = sizes.grid;
   grid = {.tp = s.tp_size,
           .cp = s.cp_size,
-          .dp_shard = plan.dp,
+          .dp_shard = sizes.dp,
           .dp_replicate = 1,
           .pp = s.pp_size,
           .expt_tp = s.expert_tp_size,
           .ep = s.ep_size};
-  const bool alone = plan.dp * grid.cp == 1 && grid.expt_dp() == 1;
-  plan.options.level = alone ? ZeroLevel::none : level_of(s);
-  const bool divided = plan.options.level != ZeroLevel::none;
-  plan.dp_replicate = grid.dp_replicate = divided ? dp_replicate : plan.dp;
-  plan.dp_shard = grid.dp_shard = plan.dp / plan.dp_replicate;
+  const bool alone = sizes.dp * grid.cp == 1 && grid.expt_dp() == 1;
+  sizes.options.level = alone ? ZeroLevel::none : level_of(s);
+  const bool divided = sizes.options.level != ZeroLevel::none;
+  sizes.dp_replicate = grid.dp_replicate = divided ? dp_replicate : sizes.dp;
+  sizes.dp_shard = grid.dp_shard = sizes.dp / sizes.dp_replicate;
 
   const bool megatron = s.strategy == Strategy::megatron_fsdp;
-  plan.options.reduce_last_only =
-      !divided || (megatron ? plan.options.level < ZeroLevel::gradients : s.defer_fsdp_grad_sync);
-  plan.options.reshard_after_forward = s.reshard_after_forward.value_or(s.pp_size == 1);
-  plan.options.overlap = s.overlap_grad_reduce;
+  sizes.options.reduce_last_only =
+      !divided || (megatron ? sizes.options.level < ZeroLevel::gradients : s.defer_fsdp_grad_sync);
+  sizes.options.reshard_after_forward = s.reshard_after_forward.value_or(s.pp_size == 1);
+  sizes.options.overlap = s.overlap_grad_reduce;
 
-  plan.text = ranks == 1 ? "1 rank" : cat(ranks, " ranks: ", recipe::name_of_choice(s.strategy));
-  if (divided) plan.text += cat(" (ZeRO-", static_cast<int>(plan.options.level), ")");
-  if (plan.dp < ranks || grid.ep * grid.expt_tp > 1) plan.text += cat(", ", to_string(grid));
-  if (plan.dp > 1) plan.text += cat(", dp_shard ", plan.dp_shard, " x dp_replicate ", plan.dp_replicate);
-  return plan;
+  sizes.text = ranks == 1 ? "1 rank" : cat(ranks, " ranks: ", recipe::name_of_choice(s.strategy));
+  if (divided) sizes.text += cat(" (ZeRO-", static_cast<int>(sizes.options.level), ")");
+  if (sizes.dp < ranks || grid.ep * grid.expt_tp > 1) sizes.text += cat(", ", to_string(grid));
+  if (sizes.dp > 1) sizes.text += cat(", dp_shard ", sizes.dp_shard, " x dp_replicate ", sizes.dp_replicate);
+  return sizes;
 }
 
 std::string underfill_warning(std::int64_t microbatches, std::int64_t stages, bool refuse) {

@@ -8,7 +8,7 @@
 /// Steps count from 0 over the whole run. All functions are pure.
 namespace nemocube {
 
-struct StepPlan {
+struct StepSchedule {
   std::int64_t microbatches = 1;            ///< forward passes per step and data-parallel rank
   std::optional<std::int64_t> epoch_steps;  ///< null: the data has no length
   std::optional<std::int64_t> num_epochs;   ///< null: as epoch_steps
@@ -21,13 +21,13 @@ struct StepPlan {
 
 /// `batches`: forward passes per epoch and data-parallel rank, null for data without length, which needs
 /// max_steps. A last group of fewer than `microbatches` batches is still a step.
-StepPlan plan_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches);
+StepSchedule schedule_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches);
 
-bool is_last_step_of_epoch(const StepPlan& plan, std::int64_t step);  ///< false without length
-bool is_last_step(const StepPlan& plan, std::int64_t step);
+bool is_last_step_of_epoch(const StepSchedule& schedule, std::int64_t step);  ///< false without length
+bool is_last_step(const StepSchedule& schedule, std::int64_t step);
 /// `preempted`: a signal asked the run to end after this step.
-bool is_checkpoint_step(const StepPlan& plan, std::int64_t step, bool preempted = false);
+bool is_checkpoint_step(const StepSchedule& schedule, std::int64_t step, bool preempted = false);
 /// Every val_every steps and, where the run saves checkpoints, at checkpoint steps, but never after a preemption signal.
-bool is_validation_step(const StepPlan& plan, std::int64_t step, bool preempted = false);
+bool is_validation_step(const StepSchedule& schedule, std::int64_t step, bool preempted = false);
 
 }  // namespace nemocube

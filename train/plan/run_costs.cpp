@@ -1,4 +1,4 @@
-#include "train/plan/run_plan.h"
+#include "train/plan/run_costs.h"
 
 #include <algorithm>
 #include <numeric>
@@ -49,8 +49,8 @@ void add_step_sums(RankTraffic& traffic, const NemotronHConfig& config, std::int
 
 }  // namespace
 
-RunPlan::RunPlan(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
-                 const OptimizerOptions& optimizer)
+RunCosts::RunCosts(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
+                   const OptimizerOptions& optimizer)
     : config_(config),
       load_(load),
       plan_{plan, optimizer, load.microbatches},
@@ -66,11 +66,11 @@ RunPlan::RunPlan(const NemotronHConfig& config, const ParallelPlan& plan, const 
                           plan, rank));
 }
 
-const LocalParameters& RunPlan::local(int rank) {
+const LocalParameters& RunCosts::local(int rank) {
   return passes_.parts().of(place_of(plan_.parallel.grid, rank));
 }
 
-std::int64_t RunPlan::counted_parameters(int rank) {
+std::int64_t RunCosts::counted_parameters(int rank) {
   const ZeroLevel level = plan_.parallel.data.level;
   const auto position = [&](std::string_view group) { return groups().seat(group, rank).position; };
   const LocalParameters& parameters = local(rank);
@@ -87,20 +87,20 @@ std::int64_t RunPlan::counted_parameters(int rank) {
   return counted;
 }
 
-std::vector<MemoryItem> RunPlan::memory(int rank) {
+std::vector<MemoryItem> RunCosts::memory(int rank) {
   const GridPlace place = place_of(plan_.parallel.grid, rank);
   std::vector<MemoryItem> items = state_memory(local(rank), groups(), rank, plan_);
   items.push_back({"activations about", activations_[static_cast<std::size_t>(place.pp)]});
   return items;
 }
 
-RankTraffic::Sums RunPlan::traffic(int rank) {
+RankTraffic::Sums RunCosts::traffic(int rank) {
   RankTraffic traffic = passes_.of(rank);
   add_step_sums(traffic, config_, tensors_);
   return traffic.sums();
 }
 
-Bubble RunPlan::bubble() const {
+Bubble RunCosts::bubble() const {
   const ParallelPlan& plan = plan_.parallel;
   const Schedule schedule = plan.pipeline.schedule(plan.grid.pp, load_.microbatches);
   const auto length = static_cast<double>(load_.microbatch.longest());

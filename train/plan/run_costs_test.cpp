@@ -29,7 +29,7 @@ std::vector<Published> published_models() {
            8, 4, 64, 549308993536}};
 }
 
-RunPlan plan_of(const Published& m) {
+RunCosts plan_of(const Published& m) {
   DistributedSection section;
   section.tp_size = m.tp;
   section.sequence_parallel = true;
@@ -41,7 +41,7 @@ RunPlan plan_of(const Published& m) {
   load.microbatch = Sequences::uniform(1, 4096);
   load.microbatches = 16;
   const ParallelSettings settings{.dispatcher = DispatcherKind::alltoall};
-  return {m.config, plan_model(section, settings, plan_ranks(section, m.ranks), m.config), load, {}};
+  return {m.config, plan_model(section, settings, rank_sizes(section, m.ranks), m.config), load, {}};
 }
 
 }  // namespace
@@ -50,12 +50,12 @@ TEST_CASE("plan: published models on thousands of ranks add up, in seconds") {
   for (const Published& m : published_models()) {
     CAPTURE(m.name);
     const std::clock_t start = std::clock();
-    RunPlan plan = plan_of(m);
+    RunCosts costs = plan_of(m);
     std::int64_t counted = 0, moments = 0;
     for (int rank = 0; rank < m.ranks; ++rank) {
-      counted += plan.counted_parameters(rank);
-      moments += plan.memory(rank).at(3).bytes;
-      CHECK(plan.traffic(rank).at({"pp", Operation::exchange}).calls > 0);
+      counted += costs.counted_parameters(rank);
+      moments += costs.memory(rank).at(3).bytes;
+      CHECK(costs.traffic(rank).at({"pp", Operation::exchange}).calls > 0);
     }
     CHECK(counted == m.elements);
     // Two f32 numbers for each parameter; a few parameters are on all tensor-parallel ranks.
@@ -69,13 +69,13 @@ TEST_CASE("plan: published models on thousands of ranks add up, in seconds") {
 
 TEST_CASE("plan: as text and as JSON") {
   const Published m = published_models().front();
-  RunPlan plan = plan_of(m);
+  RunCosts costs = plan_of(m);
   const PlanWords words{"1024 ranks", "a step", "tokens are spread evenly over the experts"};
   std::ostringstream text, json;
-  print_plan(text, words, plan);
+  print_plan(text, words, costs);
   CHECK(text.str().find("provided that tokens are spread evenly over the experts") != std::string::npos);
   CHECK(text.str().find("0-255") != std::string::npos);
-  print_plan_json(json, words, plan);
+  print_plan_json(json, words, costs);
   const Json object = parse_json(json.str(), "plan");
   CHECK(object["parameters"] == m.elements);
   CHECK(object["class_of_rank"].size() == 1024);
@@ -83,7 +83,7 @@ TEST_CASE("plan: as text and as JSON") {
   CHECK(last["pipeline_rank"] == 3);
   std::int64_t bytes = 0;
   for (const Json& item : last["traffic"]) bytes += item["bytes"].get<std::int64_t>();
-  for (const auto& [key, sum] : plan.traffic(1023)) bytes -= sum.bytes;
+  for (const auto& [key, sum] : costs.traffic(1023)) bytes -= sum.bytes;
   CHECK(bytes == 0);
   CHECK(object["bubble"]["of_equal_stages"].get<double>() ==
         doctest::Approx(3.0 / 19));  // (pp - 1) / (M + pp - 1)

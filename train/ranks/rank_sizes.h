@@ -9,7 +9,7 @@
 namespace nemocube {
 
 /// What a recipe means on a number of ranks.
-struct RankPlan {
+struct RankSizes {
   GridSizes grid;  ///< kv_replicas and state_replicas are 1: they depend on the model
   /// Data-parallel ranks: dp = dp_shard dp_replicate. Where nothing is divided (DDP), dp_shard is 1.
   std::int64_t dp = 1, dp_shard = 1, dp_replicate = 1;
@@ -31,7 +31,7 @@ struct RankPlan {
 /// is one rank, nothing is divided, whatever the strategy. With a pipeline, gathered weights stay until the step
 /// ends unless reshard_after_forward is given.
 /// Sources: NeMo AutoModel, mesh_utils.py (sizes); PyTorch FSDP2 and Megatron-FSDP (when to reduce).
-RankPlan plan_ranks(const DistributedSection& section, std::int64_t ranks);
+RankSizes rank_sizes(const DistributedSection& section, std::int64_t ranks);
 
 /// What to say about a pipeline with fewer microbatches in a step than stages, whose ranks are idle most of the
 /// time; empty for others. Every schedule runs with any number of microbatches. With `refuse`
