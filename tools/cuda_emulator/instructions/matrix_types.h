@@ -16,7 +16,7 @@
 /// Row: C++ type of a register. packed: elements of a register, the first one in the lowest bits. Number: what is
 /// computed with. Accumulators also have `bits`, which rounds a Number to the element; `fit` says whether
 /// sums outside of the range are clamped (.satfinite). Where the processor has it, `eight` gives the numbers of eight
-/// neighbouring elements.
+/// neighbouring elements, and `eight_bits` the elements of eight numbers.
 namespace emulator::matrix {
 
 enum class Fit : std::uint8_t { wrap, clamp };
@@ -98,6 +98,12 @@ struct F32 {
   static std::uint32_t bits(Number x, Fit) {
     return std::bit_cast<std::uint32_t>(canonical(static_cast<float>(x)));
   }
+  static void eight_bits(const Number* numbers, void* bits) {
+    const __m256 x = _mm256_set_m128(_mm256_cvtpd_ps(_mm256_loadu_pd(numbers + 4)),
+                                     _mm256_cvtpd_ps(_mm256_loadu_pd(numbers)));
+    const __m256 nan = _mm256_set1_ps(nan_f32);
+    _mm256_storeu_ps(static_cast<float*>(bits), _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  }
 };
 
 struct F64 {
@@ -111,7 +117,7 @@ struct F64 {
 
 struct S8 {
   using Row = std::uint32_t;
-  using Number = std::int32_t;
+  using Number = std::int16_t;
   static constexpr ptx::Type type = ptx::Type::s8;
   static constexpr int packed = 4;
   static Number number(std::uint8_t bits) { return static_cast<std::int8_t>(bits); }
@@ -119,7 +125,7 @@ struct S8 {
 
 struct U8 {
   using Row = std::uint32_t;
-  using Number = std::int32_t;
+  using Number = std::int16_t;
   static constexpr ptx::Type type = ptx::Type::u8;
   static constexpr int packed = 4;
   static Number number(std::uint8_t bits) { return bits; }
@@ -172,10 +178,17 @@ void to_numbers(const void* bits, typename T::Number* numbers) {
 
 /// Numbers as the bits of neighbouring elements.
 template <class T, int count>
-void to_bits(const typename T::Number* numbers, Fit fit, void* bits) {
-  decltype(element<T>(0, 0)) all[count];
-  for (int k = 0; k < count; ++k) all[k] = T::bits(numbers[k], fit);
-  std::memcpy(bits, all, sizeof all);
+void to_bits(const typename T::Number* numbers, [[maybe_unused]] Fit fit, void* bits) {
+  using Bits = decltype(element<T>(0, 0));
+  if constexpr (requires { T::eight_bits(numbers, bits); }) {
+    static_assert(count % 8 == 0);
+    for (int k = 0; k < count; k += 8)
+      T::eight_bits(numbers + k, static_cast<std::byte*>(bits) + k * sizeof(Bits));
+  } else {
+    Bits all[count];
+    for (int k = 0; k < count; ++k) all[k] = T::bits(numbers[k], fit);
+    std::memcpy(bits, all, sizeof all);
+  }
 }
 
 /// C += A B. Products of 8- and 16-bit and tf32 elements are exact in double and the sums of one instruction nearly so
@@ -204,15 +217,38 @@ void multiply_add(const double (&a)[m][k], const double (&b)[k][n], double (&c)[
         for (int half = 0; half < 2; ++half) _mm256_storeu_pd(&c[row + r][column + 4 * half], sum[r][half]);
     }
 }
-/// The products of 8-bit elements of one instruction add up to less than 2^31.
+
+/// The products of 8-bit elements of one instruction add up to less than 2^31. A vector multiplies two neighbours of a row
+/// of A with those of 8 columns of B and adds the two products; four rows at a time hide how long that takes.
 template <int m, int n, int k>
-void multiply_add(const std::int32_t (&a)[m][k], const std::int32_t (&b)[k][n], std::int64_t (&c)[m][n]) {
-  static_assert(k <= 32);
-  for (int row = 0; row < m; ++row) {
-    std::int32_t sum[n] = {};
-    for (int step = 0; step < k; ++step)
-      for (int column = 0; column < n; ++column) sum[column] += a[row][step] * b[step][column];
-    for (int column = 0; column < n; ++column) c[row][column] += sum[column];
+void multiply_add(const std::int16_t (&a)[m][k], const std::int16_t (&b)[k][n], std::int64_t (&c)[m][n]) {
+  static_assert(k <= 32 && k % 2 == 0 && m % 4 == 0 && n % 8 == 0);
+  const auto eight = [](const std::int16_t* from) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  };
+  for (int column = 0; column < n; column += 8) {
+    __m256i pairs[k / 2];
+    for (int pair = 0; pair < k / 2; ++pair) {
+      const __m128i first = eight(&b[2 * pair][column]), second = eight(&b[2 * pair + 1][column]);
+      pairs[pair] = _mm256_set_m128i(_mm_unpackhi_epi16(first, second), _mm_unpacklo_epi16(first, second));
+    }
+    for (int row = 0; row < m; row += 4) {
+      __m256i sum[4] = {};
+      for (int pair = 0; pair < k / 2; ++pair)
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+          std::int32_t factors;
+          std::memcpy(&factors, &a[row + r][2 * pair], sizeof factors);
+          sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(_mm256_set1_epi32(factors), pairs[pair]));
+        }
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r)
+        for (int half = 0; half < 2; ++half) {
+          __m256i* const four = reinterpret_cast<__m256i*>(&c[row + r][column + 4 * half]);
+          const __m128i added = half ? _mm256_extracti128_si256(sum[r], 1) : _mm256_castsi256_si128(sum[r]);
+          _mm256_storeu_si256(four, _mm256_add_epi64(_mm256_loadu_si256(four), _mm256_cvtepi32_epi64(added)));
+        }
+    }
   }
 }
 

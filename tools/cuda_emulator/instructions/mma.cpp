@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "instructions/decoders.h"
@@ -33,8 +34,69 @@ using Runs = typename T::Number[8][4 * T::packed];
 
 template <class T>
 void read_runs(std::span<const Participant> participants, int operand, Runs<T>& runs) {
-  const auto registers = gather<typename T::Row>(participants, operand);
-  to_numbers<T, warp_size * T::packed>(registers.data(), runs[0]);
+  using Row = typename T::Row;
+  constexpr int count = warp_size * T::packed;
+  if (participants[0].lanes == all_lanes)
+    to_numbers<T, count>(participants[0].source<Row>(operand), runs[0]);
+  else
+    to_numbers<T, count>(gather<Row>(participants, operand).data(), runs[0]);
+}
+
+// Pieces of matrices are moved as vectors, which the compiler does not find in loops over single elements.
+
+__m256d load(const double* from) { return _mm256_loadu_pd(from); }
+__m256d load(const std::int64_t* from) { return _mm256_loadu_pd(reinterpret_cast<const double*>(from)); }
+void store(double* to, __m256d four) { _mm256_storeu_pd(to, four); }
+void store(std::int64_t* to, __m256d four) { _mm256_storeu_pd(reinterpret_cast<double*>(to), four); }
+
+/// Four numbers with even places in a row of eight, and four with odd ones, side by side.
+template <class Number>
+void interleave(const Number* even, const Number* odd, Number* eight) {
+  const __m256d x = load(even), y = load(odd);
+  const __m256d low = _mm256_unpacklo_pd(x, y), high = _mm256_unpackhi_pd(x, y);  // 0 1 4 5, 2 3 6 7
+  store(eight, _mm256_permute2f128_pd(low, high, 0x20));
+  store(eight + 4, _mm256_permute2f128_pd(low, high, 0x31));
+}
+
+/// The reverse.
+template <class Number>
+void part(const Number* eight, Number* even, Number* odd) {
+  const __m256d x = load(eight), y = load(eight + 4);
+  const __m256d low = _mm256_permute2f128_pd(x, y, 0x20), high = _mm256_permute2f128_pd(x, y, 0x31);
+  store(even, _mm256_unpacklo_pd(low, high));
+  store(odd, _mm256_unpackhi_pd(low, high));
+}
+
+template <int length>
+void transpose(const double (&from)[8][length], double (*to)[8]) {
+  for (int row = 0; row < 8; row += 4)
+    for (int column = 0; column < length; column += 4) {
+      const __m256d r0 = load(&from[row][column]), r1 = load(&from[row + 1][column]),
+                    r2 = load(&from[row + 2][column]), r3 = load(&from[row + 3][column]);
+      const __m256d even01 = _mm256_unpacklo_pd(r0, r1), odd01 = _mm256_unpackhi_pd(r0, r1),
+                    even23 = _mm256_unpacklo_pd(r2, r3), odd23 = _mm256_unpackhi_pd(r2, r3);
+      store(&to[column][row], _mm256_permute2f128_pd(even01, even23, 0x20));
+      store(&to[column + 1][row], _mm256_permute2f128_pd(odd01, odd23, 0x20));
+      store(&to[column + 2][row], _mm256_permute2f128_pd(even01, even23, 0x31));
+      store(&to[column + 3][row], _mm256_permute2f128_pd(odd01, odd23, 0x31));
+    }
+}
+
+template <int length>
+void transpose(const std::int16_t (&from)[8][length], std::int16_t (*to)[8]) {
+  for (int column = 0; column < length; column += 8) {
+    __m128i rows[8], next[8];
+    for (int k = 0; k < 8; ++k) rows[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(&from[k][column]));
+    // Thrice: rows k and k + 4, merged element by element, become rows 2 k and 2 k + 1.
+    for (int round = 0; round < 3; ++round) {
+      for (int k = 0; k < 4; ++k) {
+        next[2 * k] = _mm_unpacklo_epi16(rows[k], rows[k + 4]);
+        next[2 * k + 1] = _mm_unpackhi_epi16(rows[k], rows[k + 4]);
+      }
+      std::copy(next, next + 8, rows);
+    }
+    for (int k = 0; k < 8; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(to[column + k]), rows[k]);
+  }
 }
 
 // All documented layouts are instances of three formulas. Runs of A are pieces of rows: registers alternate between
@@ -43,29 +105,42 @@ void read_runs(std::span<const Participant> participants, int operand, Runs<T>& 
 
 template <class C, int m, int n>
 void read_accumulator(std::span<const Participant> participants, int first, typename C::Number (&c)[m][n]) {
-  constexpr int registers = 2 / C::packed, length = 4 * C::packed;  // of 8 rows
-  for (int row = 0; row < m; row += 8, first += registers) {
-    Runs<C> runs[registers];
-    for (int r = 0; r < registers; ++r) read_runs<C>(participants, first + r, runs[r]);
-    for (int run = 0; run < 8; ++run)
-      for (int e = 0; e < length; ++e)
-        for (int r = 0; r < registers; ++r) c[row + run][registers * e + r] = runs[r][run][e];
+  static_assert(n == 8);
+  for (int row = 0; row < m; row += 8) {
+    if constexpr (C::packed == 2) {
+      read_runs<C>(participants, first++, reinterpret_cast<Runs<C>&>(c[row]));
+    } else {
+      Runs<C> even, odd;
+      read_runs<C>(participants, first++, even);
+      read_runs<C>(participants, first++, odd);
+      for (int run = 0; run < 8; ++run) interleave(even[run], odd[run], c[row + run]);
+    }
   }
+}
+
+template <class D>
+void write_runs(std::span<const Participant> participants, Fit fit, int operand, const Runs<D>& runs) {
+  using Row = typename D::Row;
+  constexpr int count = warp_size * D::packed;
+  if (participants[0].lanes == all_lanes)
+    return to_bits<D, count>(runs[0], fit, participants[0].result<Row>(operand));
+  Values<Row> values;
+  to_bits<D, count>(runs[0], fit, values.data());
+  scatter(participants, operand, values);
 }
 
 template <class D, int m, int n>
 void write_accumulator(std::span<const Participant> participants, Fit fit,
                        const typename D::Number (&d)[m][n]) {
-  constexpr int registers = 2 / D::packed, length = 4 * D::packed;
-  for (int row = 0, first = 0; row < m; row += 8, first += registers) {
-    Runs<D> runs[registers];
-    for (int run = 0; run < 8; ++run)
-      for (int e = 0; e < length; ++e)
-        for (int r = 0; r < registers; ++r) runs[r][run][e] = d[row + run][registers * e + r];
-    for (int r = 0; r < registers; ++r) {
-      Values<typename D::Row> values;
-      to_bits<D, warp_size * D::packed>(runs[r][0], fit, values.data());
-      scatter(participants, first + r, values);
+  static_assert(n == 8);
+  for (int row = 0, operand = 0; row < m; row += 8) {
+    if constexpr (D::packed == 2) {
+      write_runs<D>(participants, fit, operand++, reinterpret_cast<const Runs<D>&>(d[row]));
+    } else {
+      Runs<D> even, odd;
+      for (int run = 0; run < 8; ++run) part(d[row + run], even[run], odd[run]);
+      write_runs<D>(participants, fit, operand++, even);
+      write_runs<D>(participants, fit, operand++, odd);
     }
   }
 }
@@ -89,11 +164,9 @@ void multiply(Warp& warp, std::span<const Participant> participants, LaneMask la
   }
   typename B::Number b[M::k][M::n];
   for (int r = 0; r < M::b_registers; ++r) {
-    constexpr int length = 4 * B::packed;
     Runs<B> runs;
     read_runs<B>(participants, M::b_first + r, runs);
-    for (int e = 0; e < length; ++e)
-      for (int run = 0; run < 8; ++run) b[length * r + e][run] = runs[run][e];
+    transpose(runs, &b[4 * B::packed * r]);
   }
   typename D::Number c[M::m][M::n];
   read_accumulator<C>(participants, M::c_first, c);
