@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "machine/thread_object.h"
 #include "runtime/library.h"
 
 namespace emulator::blas {
@@ -74,9 +75,14 @@ void multiply_block(std::size_t deep, const double* a, const double* b, double* 
   }
 }
 
+/// Panels of both factors, and the sums of a tile.
+struct TileMemory {
+  std::vector<double> a, b, sums;
+};
+
 void multiply_tile(const Product& product, InputRounding rounding, Tile& tile,
                    const std::function<void(const Tile&)>& use) {
-  thread_local std::vector<double> a, b, sums;
+  auto& [a, b, sums] = ThreadObject<TileMemory>::get();
   sums.assign(tile_rows * tile_columns, 0.0);
   for (std::size_t l = 0; l < product.k; l += depth) {
     const std::size_t deep = std::min(depth, product.k - l);

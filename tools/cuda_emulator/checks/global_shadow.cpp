@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 #include "checks/global_reports.h"
@@ -64,8 +65,8 @@ struct Recent {
   }
 };
 thread_local Recent recent;
-/// Of one access, while it is judged.
-thread_local std::vector<ThreadConflict> thread_conflicts;
+// Kernels run even after the end of the main thread's thread_local objects.
+static_assert(std::is_trivially_destructible_v<Recent>);
 
 bool is_host(const Allocation& a) {
   return a.kind == AllocationKind::pinned_host || a.kind == AllocationKind::registered_host;
@@ -178,9 +179,8 @@ class GlobalCheck {
       judge_runs();
     else
       judge_used_bytes(all & access_.used);
-    if (!thread_conflicts.empty()) [[unlikely]] {
-      reports().threads(thread_conflicts);
-      thread_conflicts.clear();
+    if (!thread_conflicts_.empty()) [[unlikely]] {
+      reports().threads(thread_conflicts_);
     }
     return unwritten_;
   }
@@ -294,7 +294,7 @@ class GlobalCheck {
     }
     if (allocation->read_only && me_.write) reports().constant_written(begin);
     // Who writes what is read by ld.nc is found below.
-    if (!access_.read_only) threads_.record(turn_, begin, end, lanes, thread_conflicts);
+    if (!access_.read_only) threads_.record(turn_, begin, end, lanes, thread_conflicts_);
     while (begin < end) {
       const std::uint64_t part_end = std::min(end, (begin / Granule::bytes + 1) * Granule::bytes);
       Granule& granule = recent.granule(begin);
@@ -389,6 +389,7 @@ class GlobalCheck {
   OperationId operation_;
   bool races_, unwritten_ = false;
   Accessor me_;
+  std::vector<ThreadConflict> thread_conflicts_;
 };
 
 }  // namespace

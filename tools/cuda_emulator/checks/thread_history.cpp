@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "machine/thread_object.h"
+
 namespace emulator {
 namespace {
 
@@ -90,8 +92,7 @@ struct ThreadHistory::Table {
     }
   }
   static std::vector<std::unique_ptr<Table>>& spare() {
-    thread_local std::vector<std::unique_ptr<Table>> tables;
-    return tables;
+    return ThreadObject<std::vector<std::unique_ptr<Table>>>::get();
   }
 };
 

@@ -60,7 +60,8 @@ UnitResources parse(std::istream& lines) {
 }
 
 UnitResources run_ptxas(const std::string& text, const std::string& kernel) {
-  static const std::string ptxas = find_ptxas();
+  static const std::string& ptxas =
+      *new std::string(find_ptxas());  // never destroyed: kernels run among exit handlers
   if (ptxas.empty()) return {};
   std::string folder = (fs::temp_directory_path() / "cuda_emulator_XXXXXX").string();
   if (!mkdtemp(folder.data())) return {};
@@ -131,7 +132,7 @@ std::string without_other_entries(std::string_view text, std::string_view kernel
 
 const KernelResources& resources_of(const Kernel& kernel) {
   static std::mutex mutex;
-  static std::map<const Kernel*, KernelResources> kernels;
+  static auto& kernels = *new std::map<const Kernel*, KernelResources>;  // never destroyed
   const std::lock_guard lock(mutex);
   auto found = kernels.find(&kernel);
   if (found == kernels.end()) {

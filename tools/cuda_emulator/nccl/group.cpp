@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "machine/thread_object.h"
 #include "nccl/api.h"
 #include "nccl/unit.h"
 
@@ -16,8 +17,8 @@ struct Group {
   std::vector<std::shared_ptr<Communicator>> creations;
   ncclResult_t error = ncclSuccess;  ///< of the first call that failed
 };
-thread_local Group group;
-thread_local std::string error_text;
+Group& group() { return ThreadObject<Group>::get(); }
+std::string& error_text() { return ThreadObject<std::string>::get(); }
 
 void check(cudaError_t error, const char* call) {
   if (error != cudaSuccess)
@@ -102,8 +103,8 @@ ncclResult_t finish(const std::vector<std::shared_ptr<Communicator>>& creations)
 
 }  // namespace
 
-void set_last_error(const std::string& message) { error_text = message; }
-const char* last_error() { return error_text.c_str(); }
+void set_last_error(const std::string& message) { error_text() = message; }
+const char* last_error() { return error_text().c_str(); }
 
 ncclResult_t api(const char* function, const std::function<void()>& body) {
   try {
@@ -111,23 +112,23 @@ ncclResult_t api(const char* function, const std::function<void()>& body) {
     return ncclSuccess;
   } catch (const Failure& failure) {
     set_last_error(std::string(function) + ": " + failure.message);
-    if (failure.result != ncclInProgress && group.depth > 0 && group.error == ncclSuccess)
-      group.error = failure.result;
+    if (failure.result != ncclInProgress && group().depth > 0 && group().error == ncclSuccess)
+      group().error = failure.result;
     return failure.result;
   }
 }
 
 void add(Communicator& communicator, Request request) {
-  if (group.depth > 0) {
-    group.calls.emplace_back(communicator.shared_from_this(), request);
+  if (group().depth > 0) {
+    group().calls.emplace_back(communicator.shared_from_this(), request);
   } else {
     start(communicator.shared_from_this(), {request});
   }
 }
 
 ncclResult_t add_creation(const std::shared_ptr<Communicator>& communicator) {
-  if (group.depth == 0) return finish({communicator});
-  group.creations.push_back(communicator);
+  if (group().depth == 0) return finish({communicator});
+  group().creations.push_back(communicator);
   return communicator->blocking() ? ncclSuccess : ncclInProgress;
 }
 
@@ -138,18 +139,18 @@ using namespace emulator::nccl;
 extern "C" {
 
 ncclResult_t ncclGroupStart() {
-  ++group.depth;
+  ++group().depth;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd() {
-  if (group.depth == 0) {
+  if (group().depth == 0) {
     set_last_error("ncclGroupEnd: there was no ncclGroupStart");
     return ncclInvalidUsage;
   }
-  if (--group.depth > 0) return ncclSuccess;
+  if (--group().depth > 0) return ncclSuccess;
   Group ended;
-  std::swap(ended, group);
+  std::swap(ended, group());
   if (ended.error != ncclSuccess) return ended.error;
   const ncclResult_t created = finish(ended.creations);
   if (created != ncclSuccess && created != ncclInProgress) return created;

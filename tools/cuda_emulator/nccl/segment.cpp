@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -28,10 +29,13 @@ std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignm
   throw std::runtime_error(std::string(call) + " of shared memory " + name + ": " + std::strerror(errno));
 }
 
-/// Names that this process holds and not all ranks have opened. They go when the process ends in order.
+/// Names that this process holds and not all ranks have opened. They go when the process ends in order. The object stays:
+/// other exit handlers use it.
 class PendingNames {
  public:
-  ~PendingNames() {
+  PendingNames();
+  void unlink_all() {
+    const std::lock_guard lock(mutex_);
     for (const std::string& name : names_) shm_unlink(name.c_str());
   }
   void add(const std::string& name) {
@@ -49,8 +53,12 @@ class PendingNames {
 };
 
 PendingNames& pending_names() {
-  static PendingNames names;
-  return names;
+  static PendingNames* const names = new PendingNames;
+  return *names;
+}
+
+PendingNames::PendingNames() {
+  std::atexit([] { pending_names().unlink_all(); });
 }
 
 /// Opens or makes the file and holds a shared lock on it, which says that a process lives that uses it.

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "checks/report.h"
+#include "machine/thread_object.h"
 #include "ptx/fatbin.h"
 #include "runtime/api.h"
 
@@ -30,7 +31,9 @@ struct LaunchConfiguration {
   std::size_t shared;
   void* stream;
 };
-thread_local std::vector<LaunchConfiguration> configurations;
+std::vector<LaunchConfiguration>& configurations() {
+  return ThreadObject<std::vector<LaunchConfiguration>>::get();
+}
 
 Binary& binary_of(void** handle) { return *reinterpret_cast<Binary*>(handle); }
 
@@ -166,18 +169,18 @@ char __cudaInitModule(void** handle) {
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, void* stream) {
-  configurations.push_back({grid, block, shared, stream});
+  configurations().push_back({grid, block, shared, stream});
   return 0;
 }
 
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
-  if (configurations.empty()) return remember(cudaErrorMissingConfiguration);
-  const LaunchConfiguration& top = configurations.back();
+  if (configurations().empty()) return remember(cudaErrorMissingConfiguration);
+  const LaunchConfiguration& top = configurations().back();
   *grid = top.grid;
   *block = top.block;
   *shared = top.shared;
   *static_cast<void**>(stream) = top.stream;
-  configurations.pop_back();
+  configurations().pop_back();
   launching_by_chevrons() = true;
   return cudaSuccess;
 }

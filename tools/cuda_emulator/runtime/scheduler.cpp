@@ -6,6 +6,7 @@
 #include "counters/counters.h"
 #include "instructions/system_call.h"
 #include "machine/launch.h"
+#include "machine/thread_object.h"
 #include "runtime/api.h"
 
 namespace emulator {
@@ -77,8 +78,7 @@ Stream& Scheduler::per_thread_stream(int device) {
       }
     }
   };
-  thread_local Streams streams;
-  Stream*& stream = streams.of_device[static_cast<std::size_t>(device)];
+  Stream*& stream = ThreadObject<Streams>::get().of_device[static_cast<std::size_t>(device)];
   if (!stream) stream = &create_stream(device, true, 0);
   return *stream;
 }
