@@ -206,6 +206,12 @@ Allocation* AddressSpace::find(std::uint64_t address) {
   return a && a->live ? a : nullptr;
 }
 
+bool AddressSpace::holds(std::uint64_t address, std::uint64_t bytes) {
+  std::shared_lock lock(state_->mutex);
+  const Allocation* const a = state_->holder(address);
+  return a && a->live && bytes <= a->begin + a->bytes - address;
+}
+
 bool AddressSpace::written_from_outside(std::uint64_t address) {
   std::shared_lock lock(state_->mutex);
   const Allocation* const a = state_->holder(address);

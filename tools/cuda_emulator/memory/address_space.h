@@ -90,6 +90,8 @@ class AddressSpace {
   bool written_from_outside(std::uint64_t address);
   /// The allocation that begins at the address, live, or nullptr.
   Allocation* starting_at(std::uint64_t address);
+  /// Whether one live allocation holds [address, address + bytes). Touches no memory, so that ranges may be as large as they like.
+  bool holds(std::uint64_t address, std::uint64_t bytes);
   /// `overwritten`: the caller is about to write the whole range, so that its contents need not be filled with the pattern.
   Translation translate(std::uint64_t address, std::uint64_t bytes, bool overwritten = false);
   /// The place of an access in words, relative to the allocation that holds it or lies nearest:

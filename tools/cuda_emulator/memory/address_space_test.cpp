@@ -45,12 +45,17 @@ TEST_CASE("allocations are aligned, apart, and found by every address they hold"
   CHECK(space().starting_at(b.begin) == &b);
   CHECK(space().starting_at(a.begin + 1) == nullptr);
   CHECK(space().translate(a.begin, 1000).host);
+  CHECK(space().holds(a.begin, 1000));
+  CHECK(space().holds(a.begin + 999, 1));
+  CHECK_FALSE(space().holds(a.begin + 990, 11));
+  CHECK_FALSE(space().holds(a.begin + 1000, 1));
   const Translation over = space().translate(a.begin + 990, 11);
   CHECK(over.host == nullptr);
   CHECK(over.allocation == &a);
   CHECK_FALSE(over.after_free);
   space().free(a);
   CHECK(space().find(a.begin) == nullptr);
+  CHECK_FALSE(space().holds(a.begin, 4));
   CHECK(space().translate(a.begin, 4).after_free);
   CHECK(space().translate(a.begin, 4).host == nullptr);
   space().free(b);

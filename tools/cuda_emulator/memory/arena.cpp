@@ -225,7 +225,8 @@ void Arena::reset(std::uint64_t address, std::uint64_t bytes) {
           split->words.clear();
         }
         madvise(static_cast<void*>(g), sizeof(Granule), MADV_DONTNEED);
-        g->split.store(split, std::memory_order_release);
+        // A store of nothing would bring a page of the granule back.
+        if (split) g->split.store(split, std::memory_order_release);
       } else {
         // Ranges are multiples of 512 bytes: whole words of marks.
         for (std::uint64_t w = from / 64; w < (from + part) / 64; ++w)

@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include <fstream>
 #include <numeric>
 #include <set>
 
@@ -40,6 +43,34 @@ TEST_CASE("rows with pitches, and boxes") {
         cudaErrorInvalidPitchValue);
   cudaGetLastError();
   CHECK_OK(cudaFree(device.ptr));
+}
+
+TEST_CASE("copies and fills of rows touch nothing between the rows") {
+  const auto resident_bytes = [] {
+    std::size_t all = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> all >> resident;
+    return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  };
+  constexpr std::size_t bytes = std::size_t{4} << 30, width = 4096, rows = 4, pitch = bytes / rows;
+  void *first = nullptr, *second = nullptr;
+  REQUIRE_OK(cudaMalloc(&first, bytes));
+  REQUIRE_OK(cudaMalloc(&second, bytes));
+  std::vector<int> values(rows * width / sizeof(int)), found(values.size());
+  std::iota(values.begin(), values.end(), 0);
+  const std::size_t before = resident_bytes();
+  REQUIRE_OK(
+      cudaMemcpy2DAsync(first, pitch, values.data(), width, width, rows, cudaMemcpyHostToDevice, nullptr));
+  REQUIRE_OK(cudaMemcpy2DAsync(second, pitch, first, pitch, width, rows, cudaMemcpyDeviceToDevice, nullptr));
+  REQUIRE_OK(cudaMemcpy2D(found.data(), width, second, pitch, width, rows, cudaMemcpyDeviceToHost));
+  CHECK(found == values);
+  REQUIRE_OK(cudaMemset2D(first, pitch, 1, width, rows));
+  REQUIRE_OK(cudaMemcpy2D(found.data(), width, first, pitch, width, rows, cudaMemcpyDeviceToHost));
+  CHECK(found == std::vector<int>(values.size(), 0x01010101));
+  CHECK_OK(cudaDeviceSynchronize());
+  const std::size_t after = resident_bytes();
+  CHECK(after < before + (std::size_t{64} << 20));
+  CHECK_OK(cudaFree(first));
+  CHECK_OK(cudaFree(second));
 }
 
 TEST_CASE("what a pointer points to") {
