@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "checks/report.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 
 namespace emulator {

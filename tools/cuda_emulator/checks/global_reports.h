@@ -5,10 +5,10 @@
 #include <string>
 
 #include "checks/order.h"
-#include "checks/report.h"
 #include "checks/thread_history.h"
 #include "checks/word_history.h"
 #include "machine/access.h"
+#include "machine/report.h"
 
 /// What the checks of global memory (checks/global_shadow.h) say about what they have found.
 namespace emulator {

@@ -8,26 +8,14 @@
 #include <vector>
 
 #include "checks/global_reports.h"
+#include "checks/state.h"
 #include "checks/thread_history.h"
-#include "checks/word_clocks.h"
 #include "checks/word_history.h"
 #include "machine/block.h"
 #include "machine/launch.h"
 #include "memory/address_space.h"
 
 namespace emulator {
-
-struct LaunchOrder::State {
-  explicit State(std::uint64_t blocks)
-      : clocks(std::min<std::uint64_t>(blocks, PackedAccess::block_mask + 1)), words(clocks) {}
-
-  GridClocks clocks;
-  std::atomic<std::uint64_t> handovers{0};  ///< counts the accesses that changed `words`
-  WordClocks words;                         ///< what strong writes have handed over
-};
-
-LaunchOrder::LaunchOrder(std::uint64_t blocks) : state_(std::make_unique<State>(blocks)) {}
-LaunchOrder::~LaunchOrder() = default;
 
 namespace {
 
@@ -146,9 +134,9 @@ class GlobalCheck {
         instruction_(i),
         access_(access),
         launch_(warp.block().launch()),
-        order_(warp.block().order),
-        state_(launch_.order().state()),
-        threads_(warp.block().shared_shadow().global_threads()),
+        order_(warp.block().checks().order),
+        state_(launch_.checks()),
+        threads_(warp.block().checks().shared.global_threads()),
         turn_{access, warp.index(), i.statement->place.line, access.kind != AccessKind::load,
               access.kind == AccessKind::atomic || access.order != Order::weak},
         operation_(launch_.operation()),
@@ -383,7 +371,7 @@ class GlobalCheck {
   const Access& access_;
   Launch& launch_;
   BlockOrder& order_;
-  LaunchOrder::State& state_;
+  LaunchChecks& state_;
   ThreadHistory& threads_;
   const ThreadHistory::Turn turn_;
   OperationId operation_;
@@ -398,7 +386,7 @@ bool check_global(Warp& warp, const Instruction& i, const Access& access) {
   if (!access.lanes) return false;
   const bool undefined = GlobalCheck(warp, i, access).run();
   if (access.kind == AccessKind::atomic || (access.kind == AccessKind::store && access.order != Order::weak))
-    warp.block().shared_shadow().global_write(warp, access);
+    warp.block().checks().shared.global_write(warp, access);
   return undefined;
 }
 
@@ -411,13 +399,13 @@ void note_seen(Warp& warp, const Access& access, std::uint64_t word, GridClocks:
   const OperationId operation = launch.operation();
   const Allocation* allocation = allocation_of(4 * word, operation, name_of(access.kind), {});
   if (!allocation || is_host(*allocation) || !fits_history(operation)) return;
-  const BlockOrder& order = warp.block().order;
+  const BlockOrder& order = warp.block().checks().order;
   const std::uint16_t epoch = access.kind == AccessKind::atomic ? order.handed_over : order.epoch;
   Accessor me;
   me.packed =
       P::pack(operation, static_cast<std::uint32_t>(warp.block().index() & P::block_mask), epoch, 15) |
       P::strong;
-  me.clocks = &launch.order().state().clocks;
+  me.clocks = &launch.checks().clocks;
   me.clock = clock;
   me.earlier = &recent.earlier;
   recent.earlier.set(operation);
@@ -428,12 +416,12 @@ void note_seen(Warp& warp, const Access& access, std::uint64_t word, GridClocks:
 
 void synchronise_global(Warp& warp, const Instruction&, const Access& access) {
   if (access.kind == AccessKind::store) return;
-  warp.block().shared_shadow().global_read(warp, access);
+  warp.block().checks().shared.global_read(warp, access);
   if (!is_strong(access)) return;
-  LaunchOrder::State& state = warp.block().launch().order().state();
-  BlockOrder& order = warp.block().order;
+  LaunchChecks& state = warp.block().launch().checks();
+  BlockOrder& order = warp.block().checks().order;
   const std::uint64_t handovers = state.handovers.load(std::memory_order_acquire);
-  SharedShadow& threads = warp.block().shared_shadow();
+  SharedShadow& threads = warp.block().checks().shared;
   const bool releases = threads.has_releases();
   if (handovers == 0 || (access.kind == AccessKind::atomic && handovers == order.handovers_seen && !releases))
     return;
@@ -462,7 +450,8 @@ void block_barrier_global(Block& block) {
     fenced |= warp->fenced != 0;
     warp->dirty = warp->fenced = 0;
   }
-  block.order.unfenced_stores = dirty || (block.order.unfenced_stores && !fenced);
+  BlockOrder& order = block.checks().order;
+  order.unfenced_stores = dirty || (order.unfenced_stores && !fenced);
 }
 
 void check_range(OperationId operation, std::uint64_t address, std::uint64_t bytes, bool write,

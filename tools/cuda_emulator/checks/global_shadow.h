@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <memory>
 
 #include "checks/grid_clocks.h"
 #include "checks/order.h"
@@ -15,20 +14,7 @@ class Block;
 struct Allocation;
 struct Instruction;
 
-/// Happens-before among the blocks of one launch. A strong write (atomics included) of device or system scope hands on, at its
-/// location, what its block has done and knows so far; a strong read of the location takes it. DESIGN.md, "Checks".
-class LaunchOrder {
- public:
-  explicit LaunchOrder(std::uint64_t blocks);
-  ~LaunchOrder();
-  struct State;
-  State& state() { return *state_; }
-
- private:
-  std::unique_ptr<State> state_;
-};
-
-/// The part of that order that belongs to one block.
+/// The part of the order among a launch's blocks (LaunchChecks) that belongs to one block.
 struct BlockOrder {
   enum class Pending : std::uint8_t {
     nothing,  ///< no access since the epoch began

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checks/report.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 #include "tests/harness.h"
 

@@ -7,7 +7,7 @@
 #include <new>
 #include <string>
 
-#include "checks/report.h"
+#include "machine/report.h"
 
 namespace emulator {
 

@@ -4,12 +4,11 @@
 #include <memory>
 #include <string>
 
+#include "memory/operation.h"
+
 /// Which operations of the program happen before which: kernels, copies, fills, allocations and frees in streams, and what the host
 /// does itself. Two operations that touch the same memory and are not ordered race, whatever order they happened to run in.
 namespace emulator {
-
-using OperationId = std::uint32_t;  ///< 0: before everything
-using StreamKey = std::uint32_t;    ///< 0: the host thread; streams count from 1 and are never reused
 
 /// For each stream, how many of its operations are known to be complete.
 using Clock = std::map<StreamKey, std::uint32_t>;

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "checks/last_access.h"
-#include "checks/report.h"
 #include "checks/shared_clocks.h"
 #include "checks/thread_history.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 
 namespace emulator {
 namespace {

@@ -4,11 +4,12 @@
 #include <bit>
 #include <cstring>
 
-#include "checks/report.h"
+#include "checks/state.h"
+#include "instructions/decode.h"
 #include "instructions/memory_unit.h"
 #include "machine/block.h"
-#include "machine/decode.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 
 namespace emulator {
@@ -50,8 +51,8 @@ void load_unwritten(Warp& warp, const Instruction& i, const MemoryAccess& m, int
                                                   : ptx::Space::local;
   const auto unwritten = [&](std::uint64_t from, std::uint32_t count) {
     return space == ptx::Space::shared
-               ? warp.block().shared_shadow().unwritten(static_cast<std::uint32_t>(from), count)
-           : space == ptx::Space::global ? unwritten_global(from, count)
+               ? warp.block().checks().shared.unwritten(static_cast<std::uint32_t>(from), count)
+           : space == ptx::Space::global ? AddressSpace::instance().uninitialised(from, count)
                                          : unwritten_local(warp, lane, from, count);
   };
   const std::uint32_t all = unwritten(address, m.access.bytes);
@@ -84,17 +85,6 @@ std::string describe_load(const Warp& warp, const Origin& origin) {
 bool in_parameters(const Instruction& i) { return i.memory.space == ptx::Space::param; }
 
 }  // namespace
-
-std::uint32_t unwritten_global(std::uint64_t address, std::uint32_t bytes) {
-  std::uint32_t mask = 0;
-  for (std::uint32_t k = 0; k < bytes; ++k) {
-    const auto first = AddressSpace::instance().first_uninitialised(address + k, bytes - k);
-    if (!first) break;
-    k = static_cast<std::uint32_t>(*first - address);
-    mask |= 1u << k;
-  }
-  return mask;
-}
 
 void UndefinedValues::set(const Frame* frame, Slot slot, LaneMask lanes, const UndefinedRow& row) {
   if (slot.where == 0 && frame) return;  // the sink
@@ -282,7 +272,7 @@ void UndefinedValues::store(Warp& warp, const Instruction& i, const MemoryAccess
                   bits ? rows[k]->origin[static_cast<std::size_t>(lane)] : Origin());
     }
     if (m.shared >> lane & 1) {
-      warp.block().shared_shadow().forget_written(static_cast<std::uint32_t>(address), bytes.undefined);
+      warp.block().checks().shared.forget_written(static_cast<std::uint32_t>(address), bytes.undefined);
     } else if (m.global >> lane & 1) {
       if (!bytes.undefined) return;
       if (bytes.origin.computed || !bytes.origin.padding) {
@@ -369,22 +359,22 @@ void UndefinedValues::copy_parameters(const Frame* from, std::uint32_t from_offs
   });
 }
 
-void UndefinedShuffle::gather(const Participant& p, int operand) {
-  if (!warp_.undefined()) return;
-  if (const UndefinedRow* row = warp_.undefined()->row(p.frame, p.instruction->operands[operand]))
-    for_lanes(p.lanes & row->lanes,
-              [&](int lane) { row_.set(lane, row->at(lane), row->origin[static_cast<std::size_t>(lane)]); });
-}
-
-void UndefinedShuffle::scatter(const Participant& p, int operand,
-                               const std::array<std::uint8_t, warp_size>& sources, LaneMask invalid) const {
-  if (!warp_.undefined()) return;
-  UndefinedRow out;
-  for_lanes(p.lanes & ~invalid, [&](int lane) {
-    const int source = sources[static_cast<std::size_t>(lane)];
-    out.set(lane, row_.at(source), row_.origin[static_cast<std::size_t>(source)]);
-  });
-  warp_.undefined()->set(p.frame, p.instruction->operands[operand], p.lanes, out);
+void UndefinedValues::shuffle(std::span<const Participant> participants, int to, int from,
+                              const std::array<std::uint8_t, warp_size>& sources, LaneMask invalid) {
+  UndefinedRow before;
+  for (const Participant& p : participants)
+    if (const UndefinedRow* const mine = row(p.frame, p.instruction->operands[from]))
+      for_lanes(p.lanes & mine->lanes, [&](int lane) {
+        before.set(lane, mine->at(lane), mine->origin[static_cast<std::size_t>(lane)]);
+      });
+  for (const Participant& p : participants) {
+    UndefinedRow after;
+    for_lanes(p.lanes & ~invalid, [&](int lane) {
+      const int source = sources[static_cast<std::size_t>(lane)];
+      after.set(lane, before.at(source), before.origin[static_cast<std::size_t>(source)]);
+    });
+    set(p.frame, p.instruction->operands[to], p.lanes, after);
+  }
 }
 
 }  // namespace emulator

@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -61,8 +62,6 @@ struct UndefinedRule {
   void (*apply)(const UndefinedRule&, class UndefinedValues&, Warp&, const Instruction&, LaneMask);
   std::uint32_t operands = 0;  ///< a bit for each operand that the rule treats differently
 };
-/// nullptr when there is none.
-const UndefinedRule* undefined_rule(const ptx::Statement& statement);
 
 /// All undefined values of a warp: in registers of its frames, in local memory and in parameters.
 class UndefinedValues {
@@ -103,6 +102,10 @@ class UndefinedValues {
   static void use_local(Warp& warp, const Instruction& i, int lane, std::uint32_t offset,
                         std::uint32_t bytes);
 
+  /// watch::shuffled.
+  void shuffle(std::span<const Participant> participants, int to, int from,
+               const std::array<std::uint8_t, warp_size>& sources, LaneMask invalid);
+
   /// The lanes leave the frame, or end.
   void leave(const Frame& frame, LaneMask lanes);
   void exit(LaneMask lanes);
@@ -139,26 +142,6 @@ class UndefinedValues {
 
   std::unordered_map<Register, UndefinedRow, Hash> rows_;
   std::map<Place, Byte> memory_;
-};
-
-/// Of the `bytes` (at most 32) from a global address on: bit i: byte i was never written.
-std::uint32_t unwritten_global(std::uint64_t address, std::uint32_t bytes);
-
-/// The undefined bits of shfl's source operand in all participants, for their results.
-class UndefinedShuffle {
- public:
-  template <class Participants>
-  UndefinedShuffle(Warp& warp, const Participants& participants, int operand) : warp_(warp) {
-    for (const Participant& p : participants) gather(p, operand);
-  }
-  /// Lane l of the participant gets the bits of lane sources[l]; lanes of `invalid` get none.
-  void scatter(const Participant& p, int operand, const std::array<std::uint8_t, warp_size>& sources,
-               LaneMask invalid) const;
-
- private:
-  void gather(const Participant& p, int operand);
-  Warp& warp_;
-  UndefinedRow row_;
 };
 
 }  // namespace emulator

@@ -5,6 +5,7 @@
 #include "checks/undefined.h"
 #include "instructions/form.h"
 #include "machine/warp.h"
+#include "machine/watch.h"
 
 // What instructions make of undefined bits: the table at the end. An opcode that is not in it uses its sources, which is reported.
 namespace emulator {
@@ -307,7 +308,7 @@ constexpr Rule table[] = {
 
 }  // namespace
 
-const UndefinedRule* undefined_rule(const ptx::Statement& statement) {
+const UndefinedRule* watch::undefined_rule(const ptx::Statement& statement) {
   for (const Rule& rule : table)
     if (rule.opcode == statement.opcode) return &rule;
   return nullptr;

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <string>
 
-#include "checks/report.h"
+#include "machine/report.h"
 
 namespace emulator {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "checks/report.h"
+#include "machine/report.h"
 
 using namespace emulator;
 using P = PackedAccess;

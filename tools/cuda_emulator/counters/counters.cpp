@@ -8,8 +8,9 @@
 #include <map>
 
 #include "counters/l2.h"
-#include "counters/resources.h"
 #include "machine/launch.h"
+#include "machine/resources.h"
+#include "machine/watch.h"
 
 namespace emulator {
 namespace {
@@ -162,24 +163,23 @@ void Tally::count_shared(const Access& access, bool matrix_rows) {
   ideal_wavefronts_ += ideal;
 }
 
-struct LaunchCounters::State {
+struct LaunchCounters {
   Totals totals;
   std::unique_ptr<L2> l2;
+
+  Tally tally() const {
+    Tally tally;
+    tally.enabled_ = counters_enabled();
+    tally.l2_ = l2.get();
+    return tally;
+  }
+  void add(const Tally& t);
 };
 
-LaunchCounters::LaunchCounters() : state_(std::make_unique<State>()) {
-  if (counters_enabled()) state_->l2 = std::make_unique<L2>(l2_bytes());
-}
-LaunchCounters::~LaunchCounters() = default;
+void DeleteWatched::operator()(LaunchCounters* counters) const { delete counters; }
 
-std::unique_ptr<Tally> LaunchCounters::make_tally() {
-  auto tally = std::make_unique<Tally>(counters_enabled());
-  tally->l2_ = state_->l2.get();
-  return tally;
-}
-
-void LaunchCounters::merge(const Tally& t) {
-  Totals& sum = state_->totals;
+void LaunchCounters::add(const Tally& t) {
+  Totals& sum = totals;
   sum.warp_instructions += t.warp_instructions_;
   sum.lane_instructions += t.lane_instructions_;
   sum.local_bytes += t.local_bytes_;
@@ -194,12 +194,22 @@ void LaunchCounters::merge(const Tally& t) {
   sum.ideal_wavefronts += t.ideal_wavefronts_;
 }
 
-std::uint64_t LaunchCounters::lane_instructions() const { return state_->totals.lane_instructions; }
+namespace count {
 
-void LaunchCounters::finish(const Kernel& kernel, const Launch& launch) {
+Watched<LaunchCounters> launch_begins() {
+  Watched<LaunchCounters> counters(new LaunchCounters);
+  if (counters_enabled()) counters->l2 = std::make_unique<L2>(l2_bytes());
+  return counters;
+}
+
+Tally thread_begins(LaunchCounters& counters) { return counters.tally(); }
+void thread_ends(LaunchCounters& counters, const Tally& tally) { counters.add(tally); }
+
+void launch_ends(LaunchCounters& counters, const Launch& launch) {
   if (!counters_enabled()) return;
-  Totals& one = state_->totals;
-  state_->l2->flush();
+  const Kernel& kernel = launch.kernel();
+  const Totals& one = counters.totals;
+  counters.l2->flush();
   const LaunchShape& shape = launch.shape();
   const KernelResources& resources = resources_of(kernel);
   const std::uint32_t threads = shape.block.x * shape.block.y * shape.block.z;
@@ -223,13 +233,13 @@ void LaunchCounters::finish(const Kernel& kernel, const Launch& launch) {
   sum.requests += one.requests;
   sum.wavefronts += one.wavefronts;
   sum.ideal_wavefronts += one.ideal_wavefronts;
-  sum.dram_read += state_->l2->dram_read_bytes();
-  sum.dram_write += state_->l2->dram_write_bytes();
+  sum.dram_read += counters.l2->dram_read_bytes();
+  sum.dram_write += counters.l2->dram_write_bytes();
   sum.resources = resources;
   sum.occupancy = static_cast<double>(blocks * ((threads + 31) / 32)) / 64;
 }
 
-bool counters_enabled() { return counter_file() != nullptr; }
+}  // namespace count
 
 void restart_counters() {
   const std::lock_guard lock(book().mutex);

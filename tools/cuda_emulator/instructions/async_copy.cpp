@@ -4,15 +4,15 @@
 #include <cstring>
 #include <string>
 
-#include "checks/report.h"
-#include "checks/shared_shadow.h"
-#include "checks/undefined.h"
 #include "instructions/decoders.h"
 #include "instructions/form.h"
 #include "instructions/mbarrier.h"
 #include "instructions/memory_unit.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
+#include "machine/watch.h"
+#include "memory/address_space.h"
 
 // Asynchronous copies from global to shared memory (PTX ISA 9.7.9.25.3 cp.async and its groups).
 //
@@ -47,10 +47,8 @@ void land(Warp& warp, const AsyncCopy& copy) {
              {&warp, copy.lane, copy.instruction});
     std::memcpy(value.data(), source.data(), copy.source_bytes);
   }
-  Block& block = warp.block();
-  std::memcpy(block.shared() + copy.shared, value.data(), copy.bytes);
-  block.shared_shadow().copy_landed(warp, *copy.instruction, copy.lane, copy.shared, copy.bytes);
-  block.shared_shadow().forget_written(copy.shared, copy.unwritten);
+  std::memcpy(warp.block().shared() + copy.shared, value.data(), copy.bytes);
+  watch::copy_lands(warp, copy);
 }
 
 /// Lands the copies of the lanes for which `due(copy)` holds, in order of issue.
@@ -119,7 +117,8 @@ void execute_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
     for_lanes(same, [&](int lane) {
       const auto l = static_cast<std::size_t>(lane);
       from[l] = source.host[l];
-      if (source.unwritten) unwritten[l] = unwritten_global(source.access.address[l], size);
+      if (source.unwritten)
+        unwritten[l] = AddressSpace::instance().uninitialised(source.access.address[l], size);
     });
     source.close(warp, i);
   }
@@ -138,9 +137,10 @@ void execute_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
                    unwritten[l]};
     for (std::uint32_t k = 0; k < copy.source_bytes; ++k)
       copy.seen[k] = load_relaxed<std::byte>(copy.source + k);
-    warp.block().shared_shadow().copy_started(warp, i, lane, shared, detail.bytes);
+    watch::copy_starts(warp, i, lane, shared, detail.bytes);
     warp.copies.pending.push_back(copy);
   });
+  warp.copies.land = land_copies;
   warp.block().made_progress();
 }
 

@@ -5,14 +5,14 @@
 #include <limits>
 #include <string>
 
-#include "checks/global_shadow.h"
-#include "checks/report.h"
 #include "instructions/decoders.h"
 #include "instructions/form.h"
 #include "instructions/half.h"
 #include "instructions/memory_unit.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
+#include "machine/watch.h"
 
 // Atomics and fences (PTX ISA 9.7.13.5 membar and fence, 9.7.13.6 atom, 9.7.13.7 red).
 //
@@ -385,11 +385,9 @@ enum FenceDetail : std::uint64_t { for_device = 1, async_shared = 2, async_globa
 /// Orders the lanes' accesses before it with those after it.
 void execute_fence(Warp& warp, const Instruction& i, LaneMask lanes) {
   __builtin_ia32_mfence();
-  warp.block().shared_shadow().fence(warp.index(), lanes);
-  if (i.detail & for_device && checks_enabled()) fence_global(warp, lanes);
+  watch::fence(warp, lanes, i.detail & for_device);
   if (i.detail & (async_shared | async_global))
-    if (AsyncProxy* const proxy = warp.block().async_proxy())
-      proxy->fence(i.detail & async_shared, i.detail & async_global);
+    watch::proxy_fence(warp, i.detail & async_shared, i.detail & async_global);
 }
 
 }  // namespace

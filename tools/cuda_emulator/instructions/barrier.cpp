@@ -1,7 +1,7 @@
-#include "checks/shared_shadow.h"
 #include "instructions/decoders.h"
 #include "instructions/meeting.h"
 #include "machine/block.h"
+#include "machine/watch.h"
 
 // Barriers of a block and of a warp (PTX ISA 9.7.13.1, 9.7.13.2). A warp arrives at a block barrier as a whole: its
 // lanes meet first, then the block counts the warp.
@@ -77,9 +77,7 @@ Execute executor(bool aligned) {
 }
 
 /// Operands: members. Orders the memory accesses of the lanes.
-void warp_barrier(Warp& warp, std::span<const Participant>, LaneMask lanes) {
-  warp.block().shared_shadow().warp_sync(warp.index(), lanes);
-}
+void warp_barrier(Warp& warp, std::span<const Participant>, LaneMask lanes) { watch::warp_sync(warp, lanes); }
 
 Execute decode_warp_barrier(Form& form) {
   if (!form.take("sync")) form.unknown("bar.warp needs .sync");

@@ -1,13 +1,13 @@
 #include <array>
 
-#include "checks/report.h"
-#include "checks/undefined.h"
 #include "instructions/async_copy.h"
+#include "instructions/decode.h"
 #include "instructions/mbarrier.h"
 #include "instructions/memory_unit.h"
 #include "machine/block.h"
-#include "machine/decode.h"
 #include "machine/launch.h"
+#include "machine/report.h"
+#include "machine/watch.h"
 
 // Bulk copies between global and shared memory, without tensors (PTX ISA 9.7.9.25.5.2 cp.async.bulk). A copy is performed when it is
 // issued; who reads shared memory without having waited for the copy's barrier object is found by the check for races.
@@ -55,22 +55,6 @@ struct Chunk : MemoryAccess {
   }
 };
 
-/// Bytes that were never written stay so; global memory may take them as padding beside others.
-void carry_unwritten(Warp& warp, const Instruction& i, int lane, const Chunk& from, const Chunk& to) {
-  const auto l = static_cast<std::size_t>(lane);
-  const std::uint64_t source = from.access.address[l], destination = to.access.address[l];
-  if (to.shared)
-    return warp.block().shared_shadow().forget_written(static_cast<std::uint32_t>(destination),
-                                                       unwritten_global(source, chunk_bytes));
-  const std::uint32_t unwritten =
-      warp.block().shared_shadow().unwritten(static_cast<std::uint32_t>(source), chunk_bytes);
-  if (unwritten == (1u << chunk_bytes) - 1)
-    return UndefinedValues::report_use(warp, i, lane,
-                                       {&i, source, static_cast<std::int8_t>(lane), ptx::Space::shared});
-  for (std::uint32_t k = 0; k < chunk_bytes; ++k)
-    if (unwritten >> k & 1) AddressSpace::instance().mark_uninitialised(destination + k, 1);
-}
-
 void execute_bulk_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
   const BulkCopy& copy = copy_of(i);
   const auto destination = addresses(warp, i, copy.destination, lanes),
@@ -92,7 +76,7 @@ void execute_bulk_copy(Warp& warp, const Instruction& i, LaneMask lanes) {
       from.close(warp, i);
       Chunk to(warp, i, lane, AccessKind::store, destination[l] + at, copy.to_shared ? shared : global);
       store_16(to.host[l], value.data());
-      if (from.unwritten) carry_unwritten(warp, i, lane, from, to);
+      if (from.unwritten) watch::copy_carries(warp, i, lane, from, to);
       to.close(warp, i);
     }
     if (copy.to_shared)

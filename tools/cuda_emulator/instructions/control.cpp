@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "checks/report.h"
+#include "instructions/decode.h"
 #include "instructions/decoders.h"
+#include "instructions/module.h"
 #include "machine/block.h"
-#include "machine/decode.h"
 #include "machine/launch.h"
-#include "machine/module.h"
+#include "machine/report.h"
 
 /// Branches, calls, ends of threads (PTX ISA 9.7.12), and what stops or delays them.
 namespace emulator {

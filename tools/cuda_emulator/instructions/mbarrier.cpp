@@ -3,14 +3,14 @@
 #include <bit>
 #include <cstring>
 
-#include "checks/report.h"
-#include "checks/shared_shadow.h"
 #include "instructions/async_copy.h"
 #include "instructions/decoders.h"
 #include "instructions/elementwise.h"
 #include "instructions/memory_unit.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
+#include "machine/watch.h"
 
 // Barrier objects in shared memory (PTX ISA 9.7.13.15). A block runs on one host thread, so nothing here has to be indivisible.
 namespace emulator {
@@ -145,7 +145,7 @@ void execute_arrive(Warp& warp, const Instruction& i, LaneMask lanes) {
     if (i.detail & no_complete && barrier.pending == 0 && barrier.awaited == 0)
       fail(warp, i, lane, "an arrival with .noComplete completes the phase");
     barrier.end_phase_when_complete();
-    if (!(i.detail & relaxed)) warp.block().shared_shadow().release(warp.index(), lane, m.offset(lane));
+    if (!(i.detail & relaxed)) watch::release(warp, lane, m.offset(lane));
     m.set_word(lane, barrier.pack());
     state[lane] = before;
   });
@@ -166,6 +166,26 @@ void execute_transaction(Warp& warp, const Instruction& i, LaneMask lanes) {
   m.close(warp, i);
 }
 
+/// "a phase of parity 0, where 1 of 4 arrivals are missing and 256 bytes of copies"
+std::string describe(const Barrier& barrier) {
+  std::string text = "a phase of parity " + std::to_string(barrier.phase & 1) + ", where " +
+                     std::to_string(barrier.pending) + " of " + std::to_string(barrier.expected) +
+                     " arrivals are missing";
+  if (barrier.awaited > 0) text += " and " + std::to_string(barrier.awaited) + " bytes of copies";
+  if (barrier.awaited < 0)
+    text += " and " + std::to_string(-barrier.awaited) + " bytes of copies have come that nobody expected";
+  return text;
+}
+
+/// What a test_wait or try_wait waits for (Spin::describe).
+std::string describe_wait(const Block& block, const Spin& spin) {
+  u64 word;
+  std::memcpy(&word, block.shared() + spin.address, sizeof word);
+  const u64 awaited = spin.instruction->detail & parity ? spin.value : Barrier::unpack(spin.value).phase;
+  return "the end of a phase of parity " + std::to_string(awaited & 1) + " of the barrier object at byte " +
+         std::to_string(spin.address) + " of shared memory, which is in " + describe(Barrier::unpack(word));
+}
+
 /// test_wait and try_wait. Operands: the result, the address, the state or the parity of the phase waited for.
 void execute_wait(Warp& warp, const Instruction& i, LaneMask lanes) {
   BarrierAccess m(AccessKind::load, Order::relaxed, warp, i, lanes, 1);
@@ -177,7 +197,7 @@ void execute_wait(Warp& warp, const Instruction& i, LaneMask lanes) {
                           : Barrier::unpack(warp.source<u64>(i, 2)[lane]).phase != barrier.phase;
     if (!done) return;
     complete |= LaneMask{1} << lane;
-    if (!(i.detail & relaxed)) warp.block().shared_shadow().acquire(warp.index(), lane, m.offset(lane));
+    if (!(i.detail & relaxed)) watch::acquire(warp, lane, m.offset(lane));
   });
   m.close(warp, i);
   warp.set_predicate(i, 0, lanes, complete);
@@ -187,6 +207,7 @@ void execute_wait(Warp& warp, const Instruction& i, LaneMask lanes) {
     spin.lanes = left;
     spin.address = m.offset(lane);
     spin.value = i.detail & parity ? warp.source<u32>(i, 2)[lane] : warp.source<u64>(i, 2)[lane];
+    spin.describe = describe_wait;
     warp.wait();
   }
 }
@@ -201,7 +222,7 @@ void execute_copy_arrival(Warp& warp, const Instruction& i, LaneMask lanes) {
       arrive(warp, i, lane, barrier, 1);
       barrier.end_phase_when_complete();
     }
-    warp.block().shared_shadow().release(warp.index(), lane, m.offset(lane));
+    watch::release(warp, lane, m.offset(lane));
     m.set_word(lane, barrier.pack());
   });
   m.close(warp, i);
@@ -302,24 +323,6 @@ Execute decode_copy_arrival(Form& form) {
   return execute_copy_arrival;
 }
 
-std::string describe_barrier_object(const std::byte* object) {
-  u64 word;
-  std::memcpy(&word, object, sizeof word);
-  const Barrier barrier = Barrier::unpack(word);
-  std::string text = "a phase of parity " + std::to_string(barrier.phase & 1) + ", where " +
-                     std::to_string(barrier.pending) + " of " + std::to_string(barrier.expected) +
-                     " arrivals are missing";
-  if (barrier.awaited > 0) text += " and " + std::to_string(barrier.awaited) + " bytes of copies";
-  if (barrier.awaited < 0)
-    text += " and " + std::to_string(-barrier.awaited) + " bytes of copies have come that nobody expected";
-  return text;
-}
-
-std::string describe_phase_wait(const Instruction& i, u64 awaited) {
-  return "the end of a phase of parity " +
-         std::to_string((i.detail & parity ? awaited : Barrier::unpack(awaited).phase) & 1);
-}
-
 void complete_transaction(Warp& warp, const Instruction& i, int lane, u32 offset, u32 bytes) {
   std::byte* place = warp.block().shared() + offset;
   u64 word;
@@ -327,7 +330,7 @@ void complete_transaction(Warp& warp, const Instruction& i, int lane, u32 offset
   Barrier barrier = live_barrier(warp, i, lane, word);
   await(warp, i, lane, barrier, -std::int64_t{bytes});
   barrier.end_phase_when_complete();
-  warp.block().shared_shadow().release(warp.index(), lane, offset);
+  watch::release(warp, lane, offset);
   word = barrier.pack();
   std::memcpy(place, &word, sizeof word);
   warp.block().made_progress();

@@ -1,7 +1,5 @@
 #pragma once
-#include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "instructions/form.h"
 #include "machine/lanes.h"
@@ -17,10 +15,5 @@ Execute decode_copy_arrival(Form& form);
 /// who waits for its phase sees what the lane did before.
 void complete_transaction(Warp& warp, const Instruction& i, int lane, std::uint32_t barrier,
                           std::uint32_t bytes);
-
-/// For messages: "a phase of parity 0, where 1 of 4 arrivals and 256 bytes are missing".
-std::string describe_barrier_object(const std::byte* object);
-/// "the end of a phase of parity 1": what a test_wait or try_wait with this parity or state waits for.
-std::string describe_phase_wait(const Instruction& i, std::uint64_t awaited);
 
 }  // namespace emulator

@@ -8,9 +8,9 @@
 #include <span>
 #include <string>
 
-#include "checks/report.h"
 #include "instructions/form.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 #include "machine/warp.h"
 
 /// Instructions that the lanes of a warp execute together: their operands as the values of the whole warp, whichever

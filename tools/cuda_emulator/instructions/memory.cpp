@@ -3,12 +3,12 @@
 #include <cstring>
 #include <type_traits>
 
-#include "checks/undefined.h"
 #include "instructions/decoders.h"
 #include "instructions/form.h"
 #include "instructions/memory_unit.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/watch.h"
 #include "memory/address_space.h"
 
 // Loads and stores (PTX ISA 9.7.9.8 ld, 9.7.9.10 ldu, 9.7.9.11 st, 9.7.9.15 prefetch, 9.7.9.16 applypriority, 9.7.9.17 discard).
@@ -75,7 +75,7 @@ void load(Warp& warp, const Instruction& i, LaneMask lanes) {
     });
   }
   if (m.unwritten || warp.undefined()) [[unlikely]]
-    warp.track_undefined().load(warp, i, m, std::is_signed_v<Element>, sizeof(Register));
+    watch::loaded(warp, i, m, std::is_signed_v<Element>, sizeof(Register));
   m.close(warp, i);
   if (i.memory.order != Order::weak) notice_spinning(warp, i, m, digest_of_load<Register>(warp, i, m));
 }
@@ -115,7 +115,7 @@ void store(Warp& warp, const Instruction& i, LaneMask lanes) {
     });
   }
   if (warp.undefined()) [[unlikely]]
-    warp.undefined()->store(warp, i, m);
+    watch::stored(warp, i, m);
   m.close(warp, i);
 }
 

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <string>
 
-#include "checks/global_shadow.h"
-#include "checks/report.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
+#include "machine/watch.h"
 #include "memory/address_space.h"
 
 namespace emulator {
@@ -100,22 +100,6 @@ Extent extent_of(const Warp& warp, const Instruction& i, const Access& access, s
             hexadecimal(address) + ": " + space.describe(address, fault.access.bytes));
 }
 
-/// Bulk copies (one lane each) are judged by what was written without a fence, others are such writes.
-void note_proxy(Warp& warp, const Instruction& i, const Access& access, ptx::Space space) {
-  AsyncProxy* const proxy = warp.block().async_proxy();
-  if (!proxy) [[likely]]
-    return;
-  const int lane = std::countr_zero(access.lanes);
-  const std::uint64_t address = access.address[static_cast<std::size_t>(lane)];
-  if (!access.async_proxy) {
-    if (access.kind != AccessKind::load) proxy->written(warp, i, access, space);
-  } else if (access.kind == AccessKind::load) {
-    proxy->copied_from(warp, i, lane, space, address, access.bytes);
-  } else {
-    proxy->copied_to(space, address, access.bytes);
-  }
-}
-
 void open_global(MemoryAccess& m, Warp& warp, const Instruction& i, const Access& access, bool constant) {
   const Extent extent = extent_of(warp, i, access, m.alignment);
   Block& block = warp.block();
@@ -142,8 +126,7 @@ void open_global(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
         end_global({warp, i, access, lane});
     });
   }
-  if (checks_enabled()) m.unwritten |= check_global(warp, i, access);
-  note_proxy(warp, i, access, ptx::Space::global);
+  m.unwritten |= watch::global_access(warp, i, access);
   if (!constant) block.tally().global(access);
 }
 
@@ -186,9 +169,7 @@ void open_shared(MemoryAccess& m, Warp& warp, const Instruction& i, const Access
     const auto l = static_cast<std::size_t>(lane);
     m.host[l] = block.shared() + access.address[l];
   });
-  if (!(access.copy && access.kind == AccessKind::store))
-    m.unwritten |= block.shared_shadow().access(warp, i, access);
-  note_proxy(warp, i, access, ptx::Space::shared);
+  m.unwritten |= watch::shared_access(warp, i, access);
   block.tally().shared(access, m.matrix_rows);
 }
 
@@ -342,12 +323,11 @@ void MemoryAccess::open_spaces(Warp& warp, const Instruction& i, ptx::Space spac
 
 void MemoryAccess::close(Warp& warp, const Instruction& i) {
   if (access.kind != AccessKind::load && changes && (global | shared)) warp.block().made_progress();
-  if (!global || (access.kind != AccessKind::atomic && access.order == Order::weak) || !checks_enabled())
-    return;
-  if (global == access.lanes) return synchronise_global(warp, i, access);
+  if (!global || (access.kind != AccessKind::atomic && access.order == Order::weak)) return;
+  if (global == access.lanes) return watch::global_access_done(warp, i, access);
   Access part = access;
   part.lanes = global;
-  synchronise_global(warp, i, part);
+  watch::global_access_done(warp, i, part);
 }
 
 std::byte* generic_memory(Warp& warp, int lane, std::uint64_t address, std::uint64_t bytes) {

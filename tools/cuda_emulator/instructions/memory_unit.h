@@ -51,7 +51,7 @@ struct MemoryAccess {
   /// Splits generic addresses (`space` none) by window; verifies for every lane alignment, bounds and life of the
   /// memory; lets the checks judge the access and the counters count it. A lane that may not do its access is reported
   /// and ends the kernel: KernelFault 700 (out of bounds, freed), 716 (misaligned), 717 (wrong window).
-  /// A store of cp.async to shared memory (access.copy) is left to SharedShadow::copy_started.
+  /// A store of cp.async to shared memory (access.copy) is left to watch::copy_starts.
   void open(Warp& warp, const Instruction& i, ptx::Space space);
   /// Follows the movement of the bytes: strong and atomic accesses synchronise, stores and atomics that change memory count as progress.
   void close(Warp& warp, const Instruction& i);

@@ -1,10 +1,10 @@
 #include <cstring>
 
-#include "checks/report.h"
 #include "instructions/decoders.h"
 #include "instructions/elementwise.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 
 /// Moves, packing and unpacking, addresses (PTX ISA 9.7.9.1, 9.7.9.19, 9.7.9.20, 9.7.16).
 namespace emulator {

@@ -8,12 +8,12 @@
 #include <optional>
 #include <string>
 
-#include "checks/report.h"
-#include "checks/undefined.h"
 #include "instructions/memory_unit.h"
 #include "instructions/printf_format.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
+#include "machine/watch.h"
 #include "memory/address_space.h"
 
 namespace emulator {
@@ -68,9 +68,9 @@ void print(Warp& warp, const Instruction& i, LaneMask lanes, CallArea arguments,
               buffer_address ? generic_memory(warp, lane, buffer_address + offset, bytes) : nullptr;
           if (from) std::memcpy(to, from, bytes);
           if (from && space_of(buffer_address) == ptx::Space::local)
-            UndefinedValues::use_local(warp, i, lane,
-                                       static_cast<std::uint32_t>((buffer_address & ~window_mask) + offset),
-                                       static_cast<std::uint32_t>(bytes));
+            watch::local_used(warp, i, lane,
+                              static_cast<std::uint32_t>((buffer_address & ~window_mask) + offset),
+                              static_cast<std::uint32_t>(bytes));
           return from != nullptr;
         },
         [&](std::uint64_t address) {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "checks/undefined.h"
 #include "instructions/decoders.h"
 #include "instructions/meeting.h"
+#include "machine/watch.h"
 #include "memory/address_space.h"
 
 // Exchange of values within a warp (PTX ISA 9.7.9.6, 9.7.13.9 to 9.7.13.14).
@@ -17,13 +17,13 @@ enum class Shuffle : std::uint8_t { up, down, butterfly, index };
 template <Shuffle mode>
 void shuffle(Warp& warp, std::span<const Participant> participants, LaneMask lanes) {
   const auto a = gather<std::uint32_t>(participants, 2);
-  const UndefinedShuffle undefined_bits(warp, participants, 2);
+  Values<std::uint8_t> sources;
+  LaneMask all_undefined = 0;
   for (const Participant& p : participants) {
     const std::uint32_t* b_row = p.source<std::uint32_t>(3);
     const std::uint32_t* c_row = p.source<std::uint32_t>(4);
     std::uint32_t* d = p.result<std::uint32_t>(0);
     LaneMask in_range = 0, undefined = 0;
-    Values<std::uint8_t> sources;
     for_lanes(p.lanes, [&](int lane) {
       const int b = b_row[lane] & 31, clamp = c_row[lane] & 31, segment = c_row[lane] >> 8 & 31;
       const int first = lane & segment, last = first | (clamp & ~segment);
@@ -55,10 +55,12 @@ void shuffle(Warp& warp, std::span<const Participant> participants, LaneMask lan
               (exited ? ", which has exited or does not exist" : ", which does not take part in the shuffle"),
           place);
     });
-    undefined_bits.scatter(p, 0, sources, undefined);
+    all_undefined |= undefined;
     LaneMask& row = *p.result<LaneMask>(1);
     row = (row & ~p.lanes) | in_range;
   }
+  if (warp.undefined()) [[unlikely]]
+    watch::shuffled(warp, participants, 0, 2, sources, all_undefined);
 }
 
 enum class Vote : std::uint8_t { all, any, uniform, ballot };

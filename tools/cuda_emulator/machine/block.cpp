@@ -4,9 +4,10 @@
 #include <bit>
 #include <cstring>
 
-#include "checks/report.h"
 #include "machine/launch.h"
 #include "machine/random.h"
+#include "machine/report.h"
+#include "machine/watch.h"
 
 namespace emulator {
 namespace {
@@ -33,16 +34,14 @@ Block::Block(Launch& launch, std::uint64_t index, std::uint64_t seed)
     : launch_(launch),
       index_(index),
       random_(seed),
-      shared_(reserved_shared + launch.kernel().dynamic_shared_offset + launch.shape().dynamic_shared),
-      shadow_(static_cast<std::uint32_t>(shared_.size()),
-              launch.shape().block.x * launch.shape().block.y * launch.shape().block.z) {
+      shared_(reserved_shared + launch.kernel().dynamic_shared_offset + launch.shape().dynamic_shared) {
   const ptx::Dim3& grid = launch.shape().grid;
   const ptx::Dim3& block = launch.shape().block;
   position_ = {static_cast<std::uint32_t>(index % grid.x),
                static_cast<std::uint32_t>(index / grid.x % grid.y),
                static_cast<std::uint32_t>(index / grid.x / grid.y)};
   threads_ = block.x * block.y * block.z;
-  if (launch.kernel().uses_async_proxy && checks_enabled()) async_proxy_ = std::make_unique<AsyncProxy>();
+  checks_ = watch::block_begins(*this);
   // Shared memory that nobody has written reads as NaN; the reserved part begins as zeros.
   for (std::size_t at = reserved_shared; at + 4 <= shared_.size(); at += 4)
     std::memcpy(shared_.data() + at, &AddressSpace::fill_pattern, 4);
@@ -134,7 +133,7 @@ void Block::arrive(Warp& warp, std::uint32_t barrier, std::uint32_t threads, Bar
     }
   }
   if (b.all && b.first != &i) check_place(barrier, warp, i);
-  shadow_.arrive(barrier, warp.index());
+  watch::barrier_arrival(warp, barrier);
   b.arrived_warps |= bit;
   b.arrived += warp_size;
   if (use != BarrierUse::arrive) b.waiting_warps |= bit;
@@ -188,8 +187,7 @@ void Block::complete(std::uint32_t barrier) {
   const std::uint32_t waiting = b.waiting_warps, result = b.result;
   const bool all = b.all;
   b = Barrier{.result = result};
-  shadow_.complete(barrier, waiting, all);
-  if (all) block_barrier_global(*this);
+  watch::barrier_complete(*this, barrier, waiting, all);
   for (const auto& warp : warps_)
     if (waiting >> warp->index() & 1) warp->release_from_barrier(barrier);
 }

@@ -6,10 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "checks/async_proxy.h"
-#include "checks/global_shadow.h"
-#include "checks/shared_shadow.h"
 #include "machine/warp.h"
+#include "machine/watch.h"
 #include "memory/address_space.h"
 
 namespace emulator {
@@ -50,8 +48,7 @@ class Block {
   std::byte* shared() { return shared_.data(); }
   const std::byte* shared() const { return shared_.data(); }
   std::uint32_t shared_bytes() const { return static_cast<std::uint32_t>(shared_.size()); }
-  SharedShadow& shared_shadow() { return shadow_; }
-  AsyncProxy* async_proxy() { return async_proxy_.get(); }  ///< nullptr: nothing to check
+  BlockChecks& checks() { return *checks_; }
   Tally& tally() { return *tally_; }
   /// Translations of global addresses, spread over the instructions of a kernel (instructions/memory_unit.cpp).
   std::array<TranslationCache, 8> translations;
@@ -66,8 +63,6 @@ class Block {
   bool waits() const;
   /// What a barrier that is not complete waits for: "64 of 96 threads have come".
   std::string describe_barrier(std::uint32_t barrier) const;
-
-  BlockOrder order;  ///< among the blocks of the launch
 
  private:
   struct Barrier {
@@ -94,8 +89,7 @@ class Block {
   std::uint32_t threads_;
   std::uint64_t random_;
   std::vector<std::byte> shared_;
-  SharedShadow shadow_;
-  std::unique_ptr<AsyncProxy> async_proxy_;
+  Watched<BlockChecks> checks_;
   std::array<Barrier, 16> barriers_;
   std::vector<std::unique_ptr<Warp>> warps_;
   Tally* tally_ = nullptr;

@@ -8,10 +8,11 @@
 #include <thread>
 #include <utility>
 
-#include "checks/report.h"
 #include "machine/device.h"
 #include "machine/random.h"
+#include "machine/report.h"
 #include "machine/standstill.h"
+#include "machine/watch.h"
 
 namespace emulator {
 namespace {
@@ -47,6 +48,14 @@ bool checks_enabled() {
   return enabled;
 }
 
+bool counters_enabled() {
+  static const bool enabled = [] {
+    const char* const name = std::getenv("CUDA_EMULATOR_COUNTERS");
+    return name && *name;
+  }();
+  return enabled;
+}
+
 std::uint64_t base_seed() {
   static const std::uint64_t seed = environment_number("CUDA_EMULATOR_SEED", 1);
   return seed;
@@ -61,7 +70,8 @@ Launch::Launch(const Kernel& kernel, const LaunchShape& shape, std::vector<std::
       operation_(operation),
       blocks_(std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z),
       seed_(seed),
-      order_(blocks_),
+      checks_(watch::launch_begins(*this)),
+      counters_(count::launch_begins()),
       in_order_(counters_enabled()),
       random_(seed) {
   // No kernel has more registers a thread.
@@ -85,7 +95,7 @@ int Launch::run() {
     run_until(blocks_, limit);
     if (!fault_ && idle_ > limit) report_standstill();
   }
-  counters_.finish(kernel_, *this);
+  count::launch_ends(*counters_, *this);
   return fault_;
 }
 
@@ -205,7 +215,7 @@ std::unique_ptr<Launch::Resident> Launch::next(std::unique_lock<std::mutex>& loc
 /// A block may wait for another one that has not begun (look-back scans, grid barriers). A block that waits is left where
 /// it stands; when all do so, another one begins.
 void Launch::work() {
-  std::unique_ptr<Tally> tally = counters_.make_tally();
+  Tally tally = count::thread_begins(*counters_);
   std::unique_lock lock(mutex_);
   while (!fault_ && !paused_ && ended_ < blocks_) {
     std::unique_ptr<Resident> resident = next(lock);
@@ -216,17 +226,17 @@ void Launch::work() {
     const auto in_hand = in_hand_.insert(resident->turns);
     lock.unlock();
     bool ended = false;
-    std::uint64_t idle = tally->warp_instructions();
+    std::uint64_t idle = tally.warp_instructions();
     try {
       Block& block = *resident->block;
-      ended = block.run(in_order_ ? turn_in_order * block.warps().size() : turn, *tally);
+      ended = block.run(in_order_ ? turn_in_order * block.warps().size() : turn, tally);
     } catch (const KernelFault& fault) {
       lock.lock();
       if (!fault_) fault_ = fault.error;
       changed_.notify_all();
       break;
     }
-    idle = tally->warp_instructions() - idle;
+    idle = tally.warp_instructions() - idle;
     const bool progress = ended || resident->block->progressed();
     const bool computed = std::exchange(resident->computes, !ended && !resident->block->waits());
     const bool computes = resident->computes;
@@ -247,7 +257,7 @@ void Launch::work() {
     if (signal_to_answer() || ended_ >= pause_after_blocks_ || idle_ > pause_after_idle_) paused_ = true;
     changed_.notify_all();
   }
-  counters_.merge(*tally);
+  count::thread_ends(*counters_, tally);
 }
 
 }  // namespace emulator

@@ -9,10 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "checks/global_shadow.h"
-#include "counters/counters.h"
-#include "counters/resources.h"
 #include "machine/block.h"
+#include "machine/resources.h"
+#include "machine/watch.h"
 #include "memory/address_space.h"
 
 namespace emulator {
@@ -55,8 +54,7 @@ class Launch {
   int device() const { return device_; }
   OperationId operation() const { return operation_; }
   std::uint64_t blocks() const { return blocks_; }
-  LaunchOrder& order() { return order_; }  ///< happens-before among the blocks
-  LaunchCounters& counters() { return counters_; }
+  LaunchChecks& checks() { return *checks_; }
   /// Device address behind %envreg1 and %envreg2; 0 unless the launch is cooperative.
   std::uint64_t grid_sync_word() const { return grid_sync_ ? grid_sync_->begin : 0; }
   std::uint64_t seed() const { return seed_; }
@@ -86,8 +84,8 @@ class Launch {
   OperationId operation_;
   std::uint64_t blocks_, seed_;
   Allocation* grid_sync_ = nullptr;
-  LaunchOrder order_;
-  LaunchCounters counters_;
+  Watched<LaunchChecks> checks_;
+  Watched<LaunchCounters> counters_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Resident>> resident_;  ///< begun, not in the hands of a host thread
@@ -113,6 +111,8 @@ std::uint64_t environment_number(const char* variable, std::uint64_t otherwise);
 std::uint32_t worker_count();
 /// Whether checks are on: CUDA_EMULATOR_CHECK is not 0.
 bool checks_enabled();
+/// Whether counters are on: CUDA_EMULATOR_COUNTERS names a file.
+bool counters_enabled();
 /// CUDA_EMULATOR_SEED, default 1.
 std::uint64_t base_seed();
 

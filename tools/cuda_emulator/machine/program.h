@@ -8,7 +8,7 @@
 #include "machine/lanes.h"
 #include "ptx/syntax.h"
 
-/// Code ready to run: what decoding (machine/decode.h) makes of a function's statements.
+/// Code ready to run: what decoding (instructions/decode.h) makes of a function's statements.
 namespace emulator {
 
 class Warp;
@@ -30,7 +30,7 @@ struct Slot {
   bool written = false;    ///< a result
 };
 
-/// What an instruction counts as (counters/counters.h).
+/// What an instruction counts as (machine/watch.h, Tally).
 enum class InstructionClass : std::uint8_t {
   integer,
   logic,
@@ -137,7 +137,7 @@ struct Kernel {
   std::string name;      ///< mangled
   std::string readable;  ///< demangled
   const Function* function = nullptr;
-  const std::string* unit_text = nullptr;  ///< PTX of its translation unit, for ptxas (counters/resources.h)
+  const std::string* unit_text = nullptr;  ///< PTX of its translation unit, for ptxas (machine/resources.h)
   std::uint32_t parameter_bytes = 0;
   std::vector<ParameterPlace> parameters;  ///< offsets in the parameter block of a launch
   std::uint32_t static_shared = 0;         ///< bytes, without the reserved 1 KiB and without gaps

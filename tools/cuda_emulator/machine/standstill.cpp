@@ -12,10 +12,9 @@
 #include <set>
 #include <vector>
 
-#include "checks/report.h"
-#include "instructions/mbarrier.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 
 namespace emulator {
@@ -38,10 +37,7 @@ std::string hexadecimal(std::uint64_t value) {
 
 std::string describe_spin(const Block& block, const Spin& spin) {
   const Instruction& i = *spin.instruction;
-  if (i.statement->opcode == "mbarrier")
-    return "waiting for " + describe_phase_wait(i, spin.value) + " of the barrier object at byte " +
-           std::to_string(spin.address) + " of shared memory, which is in " +
-           describe_barrier_object(block.shared() + spin.address);
+  if (spin.describe) return "waiting for " + spin.describe(block, spin);
   if (i.statement->opcode == "griddepcontrol") return "waiting for the kernel before in the stream";
   const bool shared = (i.memory.space == ptx::Space::shared) || (spin.address >> 32) == 0;
   return "in a loop that reads " + hexadecimal(spin.value) + " at " +

@@ -4,11 +4,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include "checks/report.h"
-#include "checks/undefined.h"
-#include "instructions/async_copy.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
+#include "machine/watch.h"
 
 namespace emulator {
 namespace {
@@ -44,7 +43,7 @@ Warp::~Warp() = default;
 
 UndefinedValues& Warp::track_undefined() {
   if (!undefined_) {
-    undefined_ = std::make_unique<UndefinedValues>();
+    undefined_ = watch::no_undefined_values();
     reschedule_ = true;  // leaves the loop that does not track them
   }
   return *undefined_;
@@ -68,8 +67,7 @@ std::uint64_t Warp::run(std::uint64_t budget) {
       ++executed;
       tally.executed(i, lanes);
       if constexpr (tracks) {
-        undefined_->execute(*this, i, lanes);
-        if (undefined_->empty()) undefined_.reset();
+        if (!watch::execute(*this, i, lanes)) undefined_.reset();
       } else if (lanes || i.always) {
         i.execute(*this, i, lanes);
       }
@@ -243,7 +241,7 @@ void Warp::leave(LaneMask lanes) {
     exit(lanes);
     return;
   }
-  if (undefined_) undefined_->leave(*frame, lanes);
+  if (undefined_) watch::lanes_return(*this, *frame, lanes);
   running_.lanes &= ~lanes;
   frame->lanes &= ~lanes;
   merge({lanes, frame->caller, frame->return_to});
@@ -252,9 +250,8 @@ void Warp::leave(LaneMask lanes) {
 }
 
 void Warp::exit(LaneMask lanes) {
-  if (!copies.pending.empty()) land_copies(*this, lanes);
-  if (undefined_) undefined_->exit(lanes);
-  block_.shared_shadow().exited(index_, lanes);
+  if (!copies.pending.empty()) copies.land(*this, lanes);
+  watch::lanes_exit(*this, lanes);
   alive_ &= ~lanes;
   running_.lanes &= ~lanes;
   reschedule_ = true;

@@ -10,12 +10,11 @@
 
 #include "machine/program.h"
 #include "machine/rows.h"
+#include "machine/watch.h"
 
 namespace emulator {
 
 class Block;
-class Tally;
-class UndefinedValues;
 
 /// One activation of a function for the lanes that called it together.
 struct Frame {
@@ -92,6 +91,8 @@ struct AsyncCopy {
 struct AsyncCopies {
   std::vector<AsyncCopy> pending;                           ///< in order of issue
   std::array<std::uint32_t, warp_size> committed_groups{};  ///< of each lane
+  /// Performs the lanes' pending copies when they exit: a copy outlives its thread. Set while there are any.
+  void (*land)(Warp&, LaneMask) = nullptr;
 };
 
 /// An instruction in a loop that waits: a strong access that keeps reading the same values (instructions/memory_unit.h,
@@ -104,6 +105,8 @@ struct Spin {
   LaneMask lanes = 0;         ///< of the last time
   std::uint64_t address = 0;  ///< of the lowest lane; offset in shared memory for an mbarrier
   std::uint64_t value = 0;    ///< that it read; of an mbarrier the parity or state that it waits for
+  /// What it waits for, in words; nullptr: for another value in memory.
+  std::string (*describe)(const Block&, const Spin&) = nullptr;
 };
 
 /// 32 lanes with a program counter each. Lanes at one place form a group; the group in the deepest frame with the lowest
@@ -197,7 +200,7 @@ class Warp {
   std::array<Spin, 8> spins;  ///< see spin_of
   /// The entry of the instruction, fresh if there was none. It lies at the front from now on.
   Spin& spin_of(const Instruction& i);
-  AsyncCopies copies;  ///< Warp::exit calls land_copies (instructions/async_copy.h) when there are any
+  AsyncCopies copies;
 
   /// Undefined bits of the lanes' values (checks/undefined.h); nullptr while there are none.
   UndefinedValues* undefined() const { return undefined_.get(); }
@@ -239,7 +242,7 @@ class Warp {
   std::span<const Participant> firing_;  ///< while a Fire runs
   bool held_ = false;                    ///< the last Fire called hold_at_barrier
   std::vector<std::unique_ptr<Frame>> frames_, free_frames_;
-  std::unique_ptr<UndefinedValues> undefined_;
+  Watched<UndefinedValues> undefined_;
   std::vector<std::byte> local_;             ///< lane after lane
   std::vector<std::uint8_t> local_written_;  ///< the same places
   std::uint32_t local_capacity_ = 0;

@@ -6,7 +6,6 @@
 #include <shared_mutex>
 #include <stdexcept>
 
-#include "checks/report.h"
 #include "memory/arena.h"
 
 namespace emulator {
@@ -112,9 +111,7 @@ Allocation* AddressSpace::allocate(AllocationKind kind, int device, std::uint64_
       arena = state_->make_arena(kind, device);
     } catch (const std::runtime_error& error) {
       lock.unlock();
-      report(Severity::error, "device-memory",
-             std::string("the emulator cannot reserve addresses for a device's memory (") + error.what() +
-                 "); CUDA_EMULATOR_MEMORY sets its size in bytes");
+      report_no_addresses(error.what());
       return nullptr;
     }
     const std::optional<Arena::Range> range = again ? arena->take_again(again, bytes) : arena->take(bytes);
@@ -407,6 +404,17 @@ std::optional<std::uint64_t> AddressSpace::first_uninitialised(std::uint64_t add
     bytes -= part;
   }
   return std::nullopt;
+}
+
+std::uint32_t AddressSpace::uninitialised(std::uint64_t address, std::uint32_t bytes) {
+  std::uint32_t mask = 0;
+  for (std::uint32_t k = 0; k < bytes; ++k) {
+    const auto first = first_uninitialised(address + k, bytes - k);
+    if (!first) break;
+    k = static_cast<std::uint32_t>(*first - address);
+    mask |= 1u << k;
+  }
+  return mask;
 }
 
 std::byte* TranslationCache::refill(std::uint64_t address, std::uint64_t bytes) {

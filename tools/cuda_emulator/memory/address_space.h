@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "checks/order.h"
 #include "memory/granule.h"
+#include "memory/operation.h"
 
 /// Every address a kernel may use: memory of the virtual devices, managed memory, pinned and registered host memory.
 namespace emulator {
@@ -122,6 +122,8 @@ class AddressSpace {
   void mark_uninitialised(std::uint64_t address, std::uint64_t bytes);
   /// Carries the marks over (copy between device ranges).
   void copy_initialised(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
+  /// Of the `bytes` (at most 32): bit i: byte i was never written.
+  std::uint32_t uninitialised(std::uint64_t address, std::uint32_t bytes);
   /// First byte of the range that was never written, if any.
   std::optional<std::uint64_t> first_uninitialised(std::uint64_t address, std::uint64_t bytes);
 
@@ -143,6 +145,10 @@ class AddressSpace {
   std::unique_ptr<State> state_;
   std::atomic<std::uint64_t> generation_{0};
 };
+
+/// Reports that the system has no room for the addresses of a device's memory. Defined in machine/report.cpp, because reports name kernels
+/// and threads.
+void report_no_addresses(const char* why);
 
 /// Remembers the windows of a warp's last accesses, so that most translations cost two comparisons. One for each worker thread.
 class TranslationCache {

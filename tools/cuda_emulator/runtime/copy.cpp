@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "checks/global_shadow.h"
-#include "checks/report.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 #include "runtime/api.h"
 #include "runtime/capture.h"
 #include "runtime/registration.h"

@@ -9,9 +9,9 @@
 #include <set>
 #include <string>
 
-#include "checks/report.h"
 #include "counters/l2.h"
 #include "instructions/system_call.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
 

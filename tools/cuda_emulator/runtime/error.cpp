@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "checks/report.h"
+#include "machine/report.h"
 #include "ptx/parser.h"
 #include "runtime/api.h"
 

@@ -6,9 +6,10 @@
 #include <iostream>
 #include <string>
 
-#include "checks/report.h"
 #include "counters/counters.h"
 #include "instructions/system_call.h"
+#include "machine/launch.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
 

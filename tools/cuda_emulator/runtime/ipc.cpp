@@ -13,7 +13,7 @@
 #include <string>
 #include <tuple>
 
-#include "checks/report.h"
+#include "machine/report.h"
 #include "runtime/api.h"
 #include "runtime/event.h"
 

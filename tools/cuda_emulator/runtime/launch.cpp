@@ -3,10 +3,10 @@
 #include <cstring>
 #include <mutex>
 
-#include "checks/report.h"
-#include "counters/resources.h"
 #include "machine/device.h"
 #include "machine/random.h"
+#include "machine/report.h"
+#include "machine/resources.h"
 #include "machine/standstill.h"
 #include "runtime/api.h"
 #include "runtime/event.h"

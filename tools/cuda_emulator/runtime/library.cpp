@@ -1,8 +1,8 @@
 #include "runtime/library.h"
 
 #include "checks/global_shadow.h"
-#include "checks/report.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
 #include "runtime/copy.h"

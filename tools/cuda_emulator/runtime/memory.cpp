@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-#include "checks/report.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
 #include "runtime/copy.h"

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "checks/report.h"
-#include "counters/resources.h"
 #include "machine/device.h"
+#include "machine/report.h"
+#include "machine/resources.h"
 #include "runtime/api.h"
 
 namespace emulator {

@@ -11,9 +11,10 @@
 #include <set>
 #include <span>
 
-#include "checks/report.h"
+#include "checks/global_shadow.h"
 #include "machine/launch.h"
 #include "machine/random.h"
+#include "machine/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
 #include "runtime/capture.h"

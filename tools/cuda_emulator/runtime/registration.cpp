@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "checks/report.h"
+#include "machine/report.h"
 #include "machine/thread_object.h"
 #include "ptx/fatbin.h"
 #include "runtime/api.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "machine/module.h"
+#include "instructions/module.h"
 
 /// What the program's constructors register: fat binaries with the names of kernels and variables. Nothing is parsed before a kernel or a
 /// variable is used.

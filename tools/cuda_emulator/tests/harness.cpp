@@ -3,8 +3,8 @@
 #include <stdexcept>
 
 #include "checks/order.h"
-#include "checks/report.h"
 #include "machine/random.h"
+#include "machine/report.h"
 
 namespace emulator::test {
 

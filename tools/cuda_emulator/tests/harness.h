@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "instructions/module.h"
 #include "machine/launch.h"
-#include "machine/module.h"
 
 /// Runs kernels written as PTX text without a CUDA program around them, for tests of instructions and checks.
 namespace emulator::test {

@@ -1,4 +1,4 @@
-#include "checks/report.h"
+#include "machine/report.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +8,7 @@
 #include "machine/block.h"
 #include "machine/launch.h"
 #include "machine/warp.h"
+#include "memory/address_space.h"
 
 namespace emulator {
 namespace {
@@ -165,6 +166,12 @@ bool was_reported(std::string_view kind, const ReportPlace& place) {
   State& s = state();
   std::lock_guard lock(s.mutex);
   return !key.empty() && s.seen.contains(key);
+}
+
+void report_no_addresses(const char* why) {
+  report(Severity::error, "device-memory",
+         std::string("the emulator cannot reserve addresses for a device's memory (") + why +
+             "); CUDA_EMULATOR_MEMORY sets its size in bytes");
 }
 
 std::uint64_t reported_errors() {

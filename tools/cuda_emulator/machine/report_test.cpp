@@ -1,4 +1,4 @@
-#include "checks/report.h"
+#include "machine/report.h"
 
 #include <doctest/doctest.h>
 

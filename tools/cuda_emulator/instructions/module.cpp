@@ -1,4 +1,4 @@
-#include "machine/module.h"
+#include "instructions/module.h"
 
 #include <cxxabi.h>
 
@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
-#include "machine/decode.h"
+#include "instructions/decode.h"
 #include "ptx/parser.h"
 
 namespace emulator {

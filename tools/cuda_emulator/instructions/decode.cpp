@@ -1,4 +1,4 @@
-#include "machine/decode.h"
+#include "instructions/decode.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,12 +6,12 @@
 #include <map>
 #include <stdexcept>
 
-#include "checks/report.h"
-#include "checks/undefined.h"
 #include "instructions/special_registers.h"
 #include "machine/block.h"
 #include "machine/launch.h"
+#include "machine/report.h"
 #include "machine/rows.h"
+#include "machine/watch.h"
 
 namespace emulator {
 namespace {
@@ -261,7 +261,7 @@ class FunctionDecoder {
       i.execute = entry->decode(form);
       form.finish();
       form.finish_operands();
-      i.undefined = undefined_rule(statement);
+      i.undefined = watch::undefined_rule(statement);
     } catch (const UnknownInstruction& error) {
       i = Instruction{};
       current_.clear();

@@ -1,4 +1,4 @@
-#include "counters/resources.h"
+#include "machine/resources.h"
 
 #include <doctest/doctest.h>
 
