@@ -25,12 +25,13 @@ static_assert(std::size(class_names) == instruction_classes);
 
 /// Sums over all launches of a kernel.
 struct Totals {
-  std::uint64_t launches = 0, warp_instructions = 0, lane_instructions = 0, local_bytes = 0;
+  std::uint64_t launches = 0, blocks = 0, warp_instructions = 0, lane_instructions = 0, local_bytes = 0;
   std::array<std::uint64_t, instruction_classes> by_class{};
   std::uint64_t multiply_adds = 0, matrix_multiply_adds = 0, atomics = 0;
   std::uint64_t global_bytes = 0, sectors = 0, requests = 0, wavefronts = 0, ideal_wavefronts = 0;
   std::uint64_t dram_read = 0, dram_write = 0;
   KernelResources resources;
+  std::uint64_t resident_blocks = 0;  ///< that a multiprocessor holds at once, at the last launch
   double occupancy = 0;
 };
 
@@ -213,7 +214,7 @@ void launch_ends(LaunchCounters& counters, const Launch& launch) {
   const LaunchShape& shape = launch.shape();
   const KernelResources& resources = resources_of(kernel);
   const std::uint32_t threads = shape.block.x * shape.block.y * shape.block.z;
-  const std::uint64_t blocks =
+  const std::uint64_t resident =
       blocks_per_multiprocessor(threads, resources.registers,
                                 kernel.dynamic_shared_offset - kernel.shared_gap_bytes + shape.dynamic_shared)
           .blocks;
@@ -221,6 +222,7 @@ void launch_ends(LaunchCounters& counters, const Launch& launch) {
   const std::lock_guard lock(all.mutex);
   Totals& sum = all.kernels[kernel.readable];
   ++sum.launches;
+  sum.blocks += std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
   sum.warp_instructions += one.warp_instructions;
   sum.lane_instructions += one.lane_instructions;
   sum.local_bytes += one.local_bytes;
@@ -236,7 +238,8 @@ void launch_ends(LaunchCounters& counters, const Launch& launch) {
   sum.dram_read += counters.l2->dram_read_bytes();
   sum.dram_write += counters.l2->dram_write_bytes();
   sum.resources = resources;
-  sum.occupancy = static_cast<double>(blocks * ((threads + 31) / 32)) / 64;
+  sum.resident_blocks = resident;
+  sum.occupancy = static_cast<double>(resident * ((threads + 31) / 32)) / 64;
 }
 
 }  // namespace count
@@ -258,6 +261,7 @@ void write_counters() {
     bool comma = false;
     for (const auto& [kernel, t] : book().kernels) {
       out << (comma ? ",\n" : "\n") << " {\"name\":" << quoted(kernel) << ",\"launches\":" << t.launches
+          << ",\"blocks\":" << t.blocks << ",\"resident_blocks\":" << t.resident_blocks
           << ",\"dram_bytes\":" << t.dram_read + t.dram_write << ",\"dram_read_bytes\":" << t.dram_read
           << ",\"dram_write_bytes\":" << t.dram_write << ",\"global_bytes\":" << t.global_bytes
           << ",\"sectors\":" << t.sectors << ",\"requests\":" << t.requests
