@@ -105,7 +105,7 @@ std::size_t end_of_body(std::string_view text, std::size_t at) {
   return text.size();
 }
 
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+std::uint64_t rounded_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
 
@@ -155,10 +155,10 @@ Residency blocks_per_multiprocessor(std::uint32_t threads, std::uint32_t registe
     if (blocks < found.blocks) found = {blocks, what};
   };
   limit(64 / warps, std::to_string(threads) + " threads a block");
-  const std::uint64_t warp_registers = round_up(std::uint64_t{std::max(registers, 1u)} * 32, 256);
+  const std::uint64_t warp_registers = rounded_up(std::uint64_t{std::max(registers, 1u)} * 32, 256);
   limit(registers > 255 ? 0 : 4 * (16384 / warp_registers) / warps,
         std::to_string(registers) + " registers a thread");
-  limit((228u << 10) / round_up(shared_bytes + 1024, 128),
+  limit((228u << 10) / rounded_up(shared_bytes + 1024, 128),
         std::to_string(shared_bytes) + " bytes of shared memory a block");
   return found;
 }
