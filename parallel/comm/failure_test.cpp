@@ -1,11 +1,13 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "core/error.h"
 #include "tests/support/process.h"
@@ -37,19 +39,38 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   return n;
 }
 
+/// Runs mpirun. When ranks die in MPI_Finalize, the mpirun of Open MPI 4.1 now and then waits for itself for ever at its own end
+/// (PMIx_server_finalize against the thread of PMIx), with all ranks gone: then the job runs again.
+ProcessResult run_mpirun(const std::vector<std::string>& command) {
+  using namespace std::chrono_literals;
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    Process job(command);
+    const auto start = std::chrono::steady_clock::now();
+    const auto runs = [&] { return std::chrono::steady_clock::now() - start; };
+    while (is_alive(job.pid()) && (runs() < 30s || std::ranges::any_of(children_of(job.pid()), is_alive)))
+      std::this_thread::sleep_for(20ms);
+    if (is_alive(job.pid())) {
+      MESSAGE("mpirun hangs although all of its ranks have ended; the job runs again: ", command.back());
+      continue;
+    }
+    CHECK(runs() < 15s);
+    return job.wait();
+  }
+  FAIL("mpirun hung three times");
+  return {};
+}
+
 ProcessResult run_fault(const std::string& fault, const std::string& message,
                         const std::vector<std::string>& options = {}) {
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // of the ranks: Open MPI does not free all it allocates
   const std::string marker = cat("fault-test-of-process-", ::getpid(), "-", fault);
-  const auto start = std::chrono::steady_clock::now();
   std::vector<std::string> command{NEMOCUBE_MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "3"};
   command.insert(command.end(), options.begin(), options.end());
   const auto program = std::filesystem::path(NEMOCUBE_BINARY).parent_path() / "test_comm";
   command.insert(command.end(), {program.string(), "--fault", fault, marker});
-  const ProcessResult run = run_process(command);
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(15));
+  const ProcessResult run = run_mpirun(command);
   CAPTURE(run.err);
   CHECK(processes_with(marker) == 0);
   CHECK(occurrences(run.err, "error: ") == (message.empty() ? 0 : 1));
