@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints docs/kernels.md: what the software GPU counts of the kernels at the sizes of Nemotron 3 Nano, and what an H100 could
-# make of it.   tools/kernel_report.sh BUILD
+# Prints docs/kernels.md: what the software GPU counts of the kernels at the sizes of Nemotron 3 Nano, what an H100 could
+# make of it, and an estimate of a training step.   tools/kernel_report.sh BUILD
 set -euo pipefail
 build=$1
 here=$(dirname "$0")
@@ -19,10 +19,10 @@ counted() {
   }
 }
 
-# of_op OP TOKENS: the L2 of 50 MiB shrinks with the tokens; 8192 leaves it whole.
+# of_op OP TOKENS: the L2 of 50 MiB shrinks with the tokens; 8192 leaves it whole. Adds the cases to $folder/cases.
 of_op() {
   SECONDS=0
-  counted $((52428800 * $2 / 8192)) bench op --op "$1" --device cuda --dtype bf16 --nano --markdown
+  counted $((52428800 * $2 / 8192)) bench op --op "$1" --device cuda --dtype bf16 --nano --markdown --cases "$folder/cases"
   echo "kernel_report: $1 took $SECONDS s" >&2
 }
 
@@ -72,13 +72,16 @@ which counts what they do; registers and spilled bytes are those that ptxas allo
 hidden 2688, 64 Mamba heads of 64 in 8 groups, state 128, convolution of 4 taps over 6144 channels, 32 query and 2 key heads of
 128, 128 experts of 1856 of which 6 are chosen, a shared expert of 3712, vocabulary 131072, in bf16. There are few tokens and few
 experts, but rows are whole, and so are the 384 rows that an expert gets of 8,192 tokens. The modelled L2 of 50 MiB shrinks with
-the tokens (`--l2`). The embedding's table has 2048 rows: a row that does not occur costs nothing.
+the tokens (`--l2`). Where the size of a case is not its tokens, L2 is the part that falls to the blocks counted of all that run at
+once: 16 of 132 rows of the loss, one each to a multiprocessor; an expert's 45 blocks of 132; all of it for sample_tokens, whose
+8 rows are no cut. The embedding's table has 2048 rows: a row that does not occur costs nothing.
 
 What a figure means:
 
 | column | meaning |
 |---|---|
 | must move | bytes by the operation's contract: each operand once |
+| blocks, resident | blocks of a launch; blocks that a multiprocessor holds at once |
 | DRAM MB | bytes between the modelled L2, empty when a kernel starts, and memory |
 | sectors | 32 bytes for each sector that requests touch, over the bytes asked for. Below 1: threads share bytes |
 | tensor M, other M | millions of multiply-adds on and off tensor cores |
@@ -88,7 +91,10 @@ What a figure means:
 | us, bound | the longest of the times below for all launches together, and which it is |
 | missed | an aim that the kernel misses. "?": ptxas was not found |
 
-The least time is the largest of these, at the rates of an H100 SXM with its work spread evenly over all multiprocessors:
+The least time is the largest of these, at the rates of an H100 SXM. Of the last four, which belong to a multiprocessor, it is
+the time of the busiest: of a launch's b blocks, which count as equally long, it has b / 132, rounded up. **At the few tokens
+counted there are fewer blocks than at 8,192**, so that these four are longer here, for each token, than there: a launch of 32
+blocks leaves 100 of 132 multiprocessors without work.
 
 | bound | time | rate | source |
 |---|---|---|---|
@@ -100,23 +106,26 @@ The least time is the largest of these, at the rates of an H100 SXM with its wor
 | issue | warp instructions, 4 a clock and multiprocessor | 132 at 1.755 GHz | NVIDIA, H100 whitepaper: 4 schedulers. Counted are instructions of PTX, which ptxas may join or split |
 
 1.755 GHz is the boost clock that an H100 PCIe reports; NVIDIA states 1.83 to 1.98 GHz for the SXM's peak rates. Time is a lower
-bound: latency, waves of blocks that do not fill the device, time of a launch, and the rates of exponentials and conversions are
-not in it. The software GPU writes no number of blocks, so blocks are not placed on multiprocessors one by one.
+bound: latency, the time of a launch, and the rates of exponentials and conversions are not in it.
 
 Aims, for kernels that move 1 MB or more: DRAM bytes at most 1.05 times those that must move (ssd_scan: 1.6 forward, 2.2 forward
 and backward; none where operations take longer than bytes), sectors at most 1.1 where that aim holds, wavefronts at most 1.15
 where shared memory takes more than a tenth of the least time, no spills, and 95 % of the multiply-adds of attention and ssd_scan
 on tensor cores.
 
-Products of cuBLAS are not here: the software GPU computes them itself and counts nothing. deal_columns and select_rows have no
-benchmark. What was counted is one call of each case of `bench op --nano`; tests check what the kernels compute.
+Products of cuBLAS are not among the operations: the software GPU computes them itself and counts nothing. deal_columns and
+select_rows have no benchmark. What was counted is one call of each case of `bench op --nano`; tests check what the kernels compute.
 
 END
 printf '## Operations\n\n'
-for op in rmsnorm gated_rmsnorm causal_conv1d ssd_scan attention relu2 router embedding; do of_op $op 512; done
+of_op rmsnorm 512
+of_op gated_rmsnorm 256
+for op in causal_conv1d ssd_scan attention relu2 router embedding; do of_op $op 512; done
 of_op permute 128
-of_op grouped_linear 8192
-for op in cross_entropy sample_tokens adamw sgd global_norm; do of_op $op 512; done
+of_op grouped_linear 2793
+of_op cross_entropy 993
+of_op sample_tokens 8192
+for op in adamw sgd global_norm; do of_op $op 512; done
 cat <<'END'
 ## Launches of a block
 
@@ -132,3 +141,29 @@ SECONDS=0
 block_row Mamba M 25
 block_row MoE E 32
 echo "kernel_report: launches took $SECONDS s" >&2
+cat <<'END'
+
+## A training step, estimated
+
+**An estimate, not a measurement: no part of it has run on a GPU.** It is one rank's forward and backward of one sequence of
+8,192 tokens, all 128 experts there and chosen equally often, without activation checkpointing.
+
+- Kernels take the least time of the cases above, grown to 8,192 tokens: in proportion to the tokens, and kernels of attention
+  that DRAM does not bound in proportion to the pairs of query and key. Tiles across the diagonal weigh more in the 512 tokens
+  counted, by up to a quarter, so that attention is no better than this.
+- Their work is shared evenly by the multiprocessors, because 8,192 tokens have blocks enough. Two kernels of ssd_scan walk along
+  the sequence: their blocks, 64 heads or halves of them, stay as few as above, and the busiest multiprocessor decides.
+- A product of cuBLAS takes the longer of its bytes at 3.35 TB/s and of its operations at 0.7 of the peak, 989 TFLOP/s: 0.7 is
+  assumed. It is forward and two gradients together; a weight's gradient is read and written in f32. The gradients of the router's
+  gate are products in f32, at 0.7 of 67 TFLOP/s.
+- Grouped products are kernels of this program, and take the longer of what was counted and of what a product of cuBLAS would.
+- Sums and conversions of the MoE block have no benchmark and take the time of their bytes. Filling gradients with zeros,
+  deal_columns and select_rows are left out.
+- The optimizer's work (AdamW, norm of the gradients) is shared by 8 ranks and happens once in 8,192 tokens of each rank: a
+  step of more microbatches pays less of it.
+- There is no communication, no time of launches and no waiting in it, and kernels do not overlap. The 31.6 billion parameters
+  of the whole model do not fit a GPU; ranks that share experts have fewer of them and more rows for each, so that the bytes of
+  weights weigh less there.
+
+END
+"$build/nemocube" bench nano --cases "$folder/cases"

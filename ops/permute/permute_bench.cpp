@@ -6,7 +6,7 @@ namespace {
 
 struct Run {
   Permutation permutation;
-  Tensor x, rows, weights, dy;
+  Tensor chosen, x, rows, weights, dy, dx;
   Var y;
 };
 
@@ -21,6 +21,18 @@ bool sums_agree(const Run& run) {
     size += term < 0 ? -term : term;
   }
   for (const double v : y) got += v;
+  const double error = got < want ? want - got : got - want;
+  return error <= 0.01 * size;
+}
+
+// The first columns have the same sum, but for rounding of a result.
+bool column_sums_agree(const Tensor& rows, const Tensor& sums) {
+  double want = 0, got = 0, size = 0;
+  for (const double v : rows.narrow(1, 0, 1).to_vector()) {
+    want += v;
+    size += v < 0 ? -v : v;
+  }
+  for (const double v : sums.narrow(1, 0, 1).to_vector()) got += v;
   const double error = got < want ? want - got : got - want;
   return error <= 0.01 * size;
 }
@@ -41,7 +53,8 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t j = 0; j < choices; ++j)
       chosen.row<std::int32_t>(t)[j] = static_cast<std::int32_t>((t * 37 + j * (1 + t % 5)) % experts);
-  run->permutation = make_permutation(chosen.to(o.device), experts);
+  run->chosen = chosen.to(o.device);
+  run->permutation = make_permutation(run->chosen, experts);
 
   const BenchShape shape{{"tokens", tokens}, {"choices", choices}, {"experts", experts}, {"cols", cols}};
   const Permutation& p = run->permutation;
@@ -55,6 +68,31 @@ std::vector<BenchCase> make_cases(const BenchOptions& o) {
                      const auto t = run->permutation.source.to_vector();
                      const auto last = static_cast<std::int64_t>(t.back());
                      return run->y.value().select(rows - 1).to_vector() == run->x.select(last).to_vector();
+                   }});
+  // The gradients of the rows and the slots in, dx out.
+  cases.push_back({"permute forward+backward", shape,
+                   bench::bytes_of(run->x, p.source, run->rows) + bench::bytes_of(run->rows, p.slot, run->x),
+                   0,
+                   [run] {
+                     Tape tape;
+                     Context ctx{.tape = &tape};
+                     const Var x = bench::intermediate(run->x);
+                     run->y = permute(ctx, x, run->permutation);
+                     tape.backward(run->y, run->rows);
+                     run->dx = x.grad();
+                   },
+                   [run] { return column_sums_agree(run->rows, run->dx); }});
+  // The chosen experts in, offsets, sources and slots out.
+  cases.push_back({"order", shape, bench::bytes_of(run->chosen, p.offsets, p.source, p.slot), 0,
+                   [run, experts] { run->permutation = make_permutation(run->chosen, experts); },
+                   [run, rows] {
+                     const auto chosen_by = run->chosen.to_vector(), slot = run->permutation.slot.to_vector(),
+                                offsets = run->permutation.offsets.to_vector();
+                     for (std::size_t i = 0; i < slot.size(); ++i) {
+                       const auto e = static_cast<std::size_t>(chosen_by[i]);
+                       if (slot[i] < offsets[e] || slot[i] >= offsets[e + 1]) return false;
+                     }
+                     return offsets.back() == static_cast<double>(rows);
                    }});
   const double forward = bench::bytes_of(run->rows, run->weights, p.slot, run->dy);
   cases.push_back({"unpermute forward", shape, forward, 0,

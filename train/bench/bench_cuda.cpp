@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/cuda/runtime.h"
+#include "train/bench/counted_cases.h"
 #include "train/bench/kernel_counters.h"
 #include "train/bench/kernel_report.h"
 #include "train/bench/timing.h"
@@ -77,6 +78,7 @@ us        time of a call: median of the repeats; best us: the shortest; GB/s: MB
 BenchCuda::BenchCuda(const BenchCudaOptions& options, std::ostream& out) : options_(options), out_(out) {
   require(!options_.markdown || kernel_counters_file(),
           "bench op: --markdown prints what tools/cuda_emulator/run --counters FILE counts");
+  require(options_.cases.empty() || options_.markdown, "bench op: --cases goes with --markdown");
   if (options_.markdown) return;
   const cuda::DeviceDescription device = cuda::describe_device();
   if (options_.json) {
@@ -113,7 +115,9 @@ void BenchCuda::run(const NamedCase& c) {
 
 void BenchCuda::report(const NamedCase& c) {
   c.work.run();  // the first call fills gradients with zeros
-  out_ << kernel_report(c.op, c.work, counters_of(c.work)) << std::flush;
+  const KernelCounters counted = counters_of(c.work);
+  out_ << kernel_report(c.op, c.work, counted) << std::flush;
+  if (!options_.cases.empty()) append_counted_case(options_.cases, counted_case(c.op, c.work, counted));
 }
 
 void BenchCuda::count(const NamedCase& c, bool ok) {

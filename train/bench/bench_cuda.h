@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <iosfwd>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@ struct BenchCudaOptions {
   int repeats = 15;
   bool json = false;
   bool markdown = false;
+  std::filesystem::path cases = {};
 };
 
 /// A case of an operation that is to be benched.
@@ -24,7 +26,8 @@ struct NamedCase {
 /// Runs cases on the CUDA device: each is called once to warm up, verified, and measured. On a device a measurement
 /// is the time of a call; under tools/cuda_emulator, whose times say nothing, it is what the emulator counted in one
 /// call. Prints a table, or with `json` one object a line: the device, then each case. With `markdown`, which the emulator
-/// alone can fill, it prints a section for each case (kernel_report.h) of its second call, and verifies nothing. Returns
+/// alone can fill, it prints a section for each case (kernel_report.h) of its second call, and verifies nothing; `cases` then names a
+/// file that a line is added to for each (counted_cases.h). Returns
 /// whether all cases verified.
 class BenchCuda {
  public:

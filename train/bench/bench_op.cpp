@@ -219,7 +219,8 @@ namespace {
 bool bench_on_cuda(const BenchOpOptions& options, const std::vector<const BenchEntry*>& entries,
                    std::ostream& out) {
   require(!options.cold, "bench op: --cold is for the CPU");
-  BenchCudaOptions cuda_options{options.sizes, options.repeats, options.json, options.markdown};
+  BenchCudaOptions cuda_options{options.sizes, options.repeats, options.json, options.markdown,
+                                options.cases};
   cuda_options.sizes.emulated = options.sizes.nano || kernel_counters_file().has_value();
   BenchCuda bench(cuda_options, out);
   for (const BenchEntry* entry : entries)

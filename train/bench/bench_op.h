@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <iosfwd>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@ struct BenchOpOptions {
   bool cold = false;  ///< empties the caches before every repeat
   bool json = false;
   bool markdown = false;  ///< tables of docs/kernels.md, on Device::cuda under tools/cuda_emulator
+  std::filesystem::path
+      cases;  ///< with markdown: a file that a line is added to for each case (counted_cases.h)
 };
 
 /// Every case is called once to warm up, verified, timed `repeats` times and printed on one line. The line

@@ -28,6 +28,8 @@ KernelCount count_of(const nlohmann::json& kernel) {
   const auto number = [&](const char* key) { return kernel.at(key).get<std::int64_t>(); };
   KernelCount k{.name = kernel.at("name").get<std::string>(),
                 .launches = number("launches"),
+                .blocks = number("blocks"),
+                .resident_blocks = number("resident_blocks"),
                 .dram_bytes = number("dram_bytes"),
                 .global_bytes = number("global_bytes"),
                 .sectors = number("sectors"),

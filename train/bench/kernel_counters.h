@@ -12,6 +12,8 @@ namespace nemocube {
 struct KernelCount {
   std::string name = {};  ///< as C++ writes it, with namespaces, template arguments and parameters
   std::int64_t launches = 0;
+  std::int64_t blocks = 0;             ///< of all launches together
+  std::int64_t resident_blocks = 0;    ///< that a multiprocessor holds at once, at the last launch
   std::int64_t dram_bytes = 0;         ///< between a modelled L2 and memory
   std::int64_t global_bytes = 0;       ///< asked for by the threads
   std::int64_t sectors = 0;            ///< of 32 bytes that the requests touched

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iomanip>
 #include <sstream>
 #include <string_view>
@@ -32,6 +33,12 @@ double real(std::int64_t count) { return static_cast<double>(count); }
 
 std::string text_or_unknown(std::optional<std::int64_t> value) { return value ? cat(*value) : "?"; }
 
+/// "12.5" where the launches differ.
+std::string blocks_of_launch(const KernelCount& k) {
+  const double blocks = k.launches == 0 ? 0 : real(k.blocks) / real(k.launches);
+  return fixed(blocks, blocks == std::floor(blocks) ? 0 : 1);
+}
+
 std::string joined(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
@@ -50,14 +57,21 @@ std::size_t closing(std::string_view name, std::size_t open) {
 
 }  // namespace
 
-ModelledTime modelled_time(const KernelCount& k, const GpuRates& r) {
-  const double clocks = r.multiprocessors * r.clock;
+double busiest_share(const KernelCount& k, const GpuRates& rates) {
+  if (k.blocks == 0) return 1;
+  const double even = real(k.blocks) / real(k.launches) / rates.multiprocessors;
+  return std::ceil(even) / even;
+}
+
+ModelledTime modelled_time(const KernelCount& k, Placement placement, const GpuRates& r) {
+  const double share = placement == Placement::blocks ? busiest_share(k, r) : 1;
+  const double clocks = r.multiprocessors * r.clock / share;
   const double shared = real(k.wavefronts) / clocks;
   const std::array<std::pair<double, const char*>, 6> times{
       {{real(k.dram_bytes) / r.dram_bytes, "DRAM"},
        {real(k.sectors) * sector_bytes / r.l2_bytes, "L2"},
-       {2 * real(k.mma_multiply_adds) / r.tensor_flops, "tensor cores"},
-       {2 * real(k.multiply_adds) / r.single_flops, "multiply-adds"},
+       {2 * real(k.mma_multiply_adds) / r.tensor_flops * share, "tensor cores"},
+       {2 * real(k.multiply_adds) / r.single_flops * share, "multiply-adds"},
        {shared, "shared"},
        {real(k.warp_instructions) / (r.warp_instructions * clocks), "issue"}}};
   const auto longest = std::ranges::max_element(times, {}, [](const auto& time) { return time.first; });
@@ -122,8 +136,9 @@ std::string short_kernel_name(const std::string& name) {
 
 std::string kernel_row(const KernelCount& k, bool memory_bound) {
   const ModelledTime time = modelled_time(k);
-  return cat("| `", short_kernel_name(k.name), "` | ", k.launches, " | ", figure(real(k.dram_bytes) * 1e-6),
-             " | ", ratio(real(k.sectors) * sector_bytes, real(k.global_bytes)), " | ",
+  return cat("| `", short_kernel_name(k.name), "` | ", k.launches, " | ", blocks_of_launch(k), " | ",
+             k.resident_blocks, " | ", figure(real(k.dram_bytes) * 1e-6), " | ",
+             ratio(real(k.sectors) * sector_bytes, real(k.global_bytes)), " | ",
              figure(real(k.mma_multiply_adds) * 1e-6), " | ", figure(real(k.multiply_adds) * 1e-6), " | ",
              ratio(real(k.wavefronts), real(k.ideal_wavefronts)), " | ", text_or_unknown(k.registers), " | ",
              text_or_unknown(k.spill_bytes), " | ", fixed(k.occupancy, 2), " | ", figure(time.seconds * 1e6),
@@ -151,8 +166,9 @@ std::string kernel_report(const std::string& op, const BenchCase& work, const Ke
   if (const auto missed = missed_aims(op, work, counted); !missed.empty())
     text += cat("\n**Missed: ", joined(missed), ".**");
   text +=
-      "\n\n| kernel | launches | DRAM MB | sectors | tensor M | other M | wavefronts | registers | spilled | "
-      "occupancy | us | bound | missed |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|\n";
+      "\n\n| kernel | launches | blocks | resident | DRAM MB | sectors | tensor M | other M | wavefronts | "
+      "registers | spilled | "
+      "occupancy | us | bound | missed |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|\n";
   std::vector<KernelCount> kernels = counted.kernels;
   std::ranges::stable_sort(kernels, std::ranges::greater{},
                            [](const KernelCount& k) { return modelled_time(k).seconds; });

@@ -16,13 +16,25 @@ struct GpuRates {
   double warp_instructions = 4;  ///< a clock and multiprocessor; of wavefronts of 128 bytes there is 1
 };
 
-/// The least time that the rates allow a kernel when all multiprocessors share its work evenly.
+/// How the work of a launch lies on the multiprocessors.
+enum class Placement {
+  blocks,  ///< in whole blocks that cost the same: of b blocks the busiest multiprocessor has b / multiprocessors, rounded up
+  even,    ///< shared evenly, as with many blocks for each multiprocessor
+};
+
+/// How many times its even share the busiest multiprocessor has of a kernel's work: 1.5 for 88 blocks on 132. Launches of one
+/// kernel count as equally large.
+double busiest_share(const KernelCount& k, const GpuRates& rates = {});
+
+/// The least time that the rates allow a kernel, all launches together. Placement bears on what belongs to a multiprocessor:
+/// tensor cores, multiply-adds, shared memory, issue.
 struct ModelledTime {
   double seconds = 0, shared_seconds = 0;
   const char* bound =
       "";  ///< what takes that long: "DRAM", "L2", "tensor cores", "multiply-adds", "shared", "issue"
 };
-ModelledTime modelled_time(const KernelCount& k, const GpuRates& rates = {});
+ModelledTime modelled_time(const KernelCount& k, Placement placement = Placement::blocks,
+                           const GpuRates& rates = {});
 
 /// The most DRAM bytes that a case may move, as a multiple of those of its contract; 0 where there is no such aim because
 /// operations take longer than the bytes.

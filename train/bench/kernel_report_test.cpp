@@ -9,7 +9,7 @@ namespace {
 /// A kernel whose DRAM bytes take 1 us, and everything else less.
 constexpr const char* counters = R"json({"kernels": [
     {"name": "void nemocube::cuda::(anonymous namespace)::norm_kernel<float, 4>(nemocube::cuda::Rows)",
-     "launches": 2, "dram_bytes": 3350000, "global_bytes": 3200000, "sectors": 100000, "shared_wavefronts": 130000,
+     "launches": 2, "blocks": 264, "resident_blocks": 6, "dram_bytes": 3350000, "global_bytes": 3200000, "sectors": 100000, "shared_wavefronts": 130000,
      "shared_wavefronts_ideal": 100000, "spill_bytes": 8, "registers": 40, "occupancy": 0.75,
      "warp_instructions": 10000, "multiply_adds": 1000000, "mma_multiply_adds": 3000000}]})json";
 
@@ -26,14 +26,16 @@ BenchCase work(double bytes, double flops) {
 
 TEST_CASE("kernel report: counters in, a row out") {
   CHECK(kernel_row(counted().kernels[0], true) ==
-        "| `norm_kernel<float, 4>` | 2 | 3.35 | 1.00 | 3.00 | 1.00 | 1.30 | 40 | 8 | 0.75 | 1.00 | DRAM | "
+        "| `norm_kernel<float, 4>` | 2 | 132 | 6 | 3.35 | 1.00 | 3.00 | 1.00 | 1.30 | 40 | 8 | 0.75 | 1.00 | "
+        "DRAM | "
         "wavefronts 1.30 > 1.15, spills 8 bytes |\n");
   KernelCount unknown = counted().kernels[0];
   unknown.registers = unknown.spill_bytes = std::nullopt;
   unknown.wavefronts = unknown.ideal_wavefronts = 0;
   unknown.sectors = 120'000;
   CHECK(kernel_row(unknown, true) ==
-        "| `norm_kernel<float, 4>` | 2 | 3.35 | 1.20 | 3.00 | 1.00 | - | ? | ? | 0.75 | 1.00 | DRAM | "
+        "| `norm_kernel<float, 4>` | 2 | 132 | 6 | 3.35 | 1.20 | 3.00 | 1.00 | - | ? | ? | 0.75 | 1.00 | "
+        "DRAM | "
         "sectors 1.20 > 1.10 |\n");
   CHECK(kernel_row(unknown, false).ends_with("| DRAM |  |\n"));  // no aim for its sectors
 }
@@ -49,6 +51,25 @@ TEST_CASE("kernel report: what bounds a kernel") {
   CHECK(modelled_time({.wavefronts = 132}).seconds == doctest::Approx(1 / 1.755e9));
   CHECK(modelled_time({.warp_instructions = 4 * 132}).seconds == doctest::Approx(1 / 1.755e9));
   CHECK(modelled_time({.mma_multiply_adds = 989}).seconds == doctest::Approx(2e-12));
+}
+
+TEST_CASE("kernel report: the busiest multiprocessor decides, except for DRAM and L2") {
+  CHECK(busiest_share({.launches = 1, .blocks = 132}) == 1);
+  CHECK(busiest_share({.launches = 2, .blocks = 264}) == 1);
+  CHECK(busiest_share({.launches = 1, .blocks = 88}) == doctest::Approx(1.5));
+  CHECK(busiest_share({.launches = 1, .blocks = 1}) == doctest::Approx(132));
+  CHECK(busiest_share({.launches = 2, .blocks = 2 * 198}) == doctest::Approx(2 / 1.5));
+  const auto times = [](const KernelCount& k) {
+    return modelled_time(k).seconds / modelled_time(k, Placement::even).seconds;
+  };
+  for (KernelCount k : {KernelCount{.wavefronts = 1000}, KernelCount{.warp_instructions = 1000},
+                        KernelCount{.multiply_adds = 1000}, KernelCount{.mma_multiply_adds = 1000}}) {
+    k.launches = 1;
+    k.blocks = 33;
+    CHECK(times(k) == doctest::Approx(4));
+  }
+  CHECK(times({.launches = 1, .blocks = 33, .dram_bytes = 1000}) == 1);
+  CHECK(times({.launches = 1, .blocks = 33, .sectors = 1000}) == 1);
 }
 
 TEST_CASE("kernel report: aims") {

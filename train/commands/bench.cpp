@@ -11,6 +11,7 @@
 #include "train/bench/bench_op.h"
 #include "train/bench/bench_step.h"
 #include "train/bench/machine.h"
+#include "train/bench/nano_estimate.h"
 #include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/device/device_of_rank.h"
@@ -176,7 +177,7 @@ void add_step(Command& bench) {
 void add_op(Command& bench) {
   struct Options {
     BenchOpOptions op;
-    std::string dtype = "f32", device = "cpu";
+    std::string dtype = "f32", device = "cpu", cases;
   };
   auto o = std::make_shared<Options>();
   Command* command =
@@ -204,9 +205,12 @@ void add_op(Command& bench) {
                     "on cuda: rows and heads as wide as those of Nemotron 3 Nano, few tokens");
   command->add_flag("--markdown", o->op.markdown,
                     "on cuda, counted: a table of the kernels of each case, against the rates of an H100");
+  command->add_option("--cases", o->cases,
+                      "with --markdown: a file to add a line to for each case, for bench nano");
   command->add_flag("--json", o->op.json,
                     "one JSON object a line: the machine and its rates, then each case");
   command->callback([o] {
+    o->op.cases = o->cases;
     o->op.sizes.dtype = parse_weight_dtype(o->dtype);
     const DeviceChoice choice = parse_device(o->device);
     const bool those_there_are = choice == DeviceChoice::cuda && o->op.op.empty();
@@ -215,6 +219,14 @@ void add_op(Command& bench) {
         "--device " + o->device);
     require(bench_op(o->op, std::cout), "bench op: a case failed its verification (not ok above)");
   });
+}
+
+void add_nano(Command& bench) {
+  auto cases = std::make_shared<std::string>();
+  Command* command = bench.add_subcommand(
+      "nano", "Estimate of a training step of Nemotron 3 Nano on an H100 from counted kernels, as Markdown");
+  command->add_option("--cases", *cases, "what bench op --nano --markdown --cases wrote")->required();
+  command->callback([cases] { std::cout << nano_estimate(read_counted_cases(*cases)); });
 }
 
 /// "4k" is 4096; k, M and G are powers of 1024.
@@ -316,6 +328,7 @@ void add_bench_command(Command& app) {
   Command* bench = app.add_subcommand("bench", "Benchmarks of operations, collectives and whole steps");
   bench->require_subcommand(1);
   add_comm(*bench);
+  add_nano(*bench);
   add_op(*bench);
   add_step(*bench);
 }
