@@ -29,7 +29,11 @@ of_op() {
 # launches PATTERN MICROBATCHES: of a training step, "KERNELS PRODUCTS": launches of our kernels, products of cuBLAS.
 launches() {
   mkdir -p "$folder/$1"
-  sed "s/\"hybrid_override_pattern\": *\"[^\"]*\"/\"hybrid_override_pattern\": \"$1\"/; s/\"vocab_size\": *[0-9]*/\"vocab_size\": 128/" \
+  # Heads, state and chunks of Nano, because ssd_scan has other kernels for other sizes.
+  sed "s/\"hybrid_override_pattern\": *\"[^\"]*\"/\"hybrid_override_pattern\": \"$1\"/; s/\"vocab_size\": *[0-9]*/\"vocab_size\": 128/
+    s/\"mamba_num_heads\": *[0-9]*/\"mamba_num_heads\": 8/; s/\"mamba_head_dim\": *[0-9]*/\"mamba_head_dim\": 64/
+    s/\"n_groups\": *[0-9]*/\"n_groups\": 1/; s/\"ssm_state_size\": *[0-9]*/\"ssm_state_size\": 128/
+    s/\"chunk_size\": *[0-9]*/\"chunk_size\": 128/" \
     "$here/../configs/nemotron_h_tiny/config.json" >"$folder/$1/config.json"
   counted 52428800 bench step --config "$folder/$1" --device cuda --dtype bf16 --batch "$2" --microbatches "$2" --seq 64 \
     --steps 1 --json >"$folder/step"
@@ -72,8 +76,8 @@ which counts what they do; registers and spilled bytes are those that ptxas allo
 hidden 2688, 64 Mamba heads of 64 in 8 groups, state 128, convolution of 4 taps over 6144 channels, 32 query and 2 key heads of
 128, 128 experts of 1856 of which 6 are chosen, a shared expert of 3712, vocabulary 131072, in bf16. There are few tokens and few
 experts, but rows are whole, and so are the 384 rows that an expert gets of 8,192 tokens. The modelled L2 of 50 MiB shrinks with
-the tokens (`--l2`). Where the size of a case is not its tokens, L2 is the part that falls to the blocks counted of all that run at
-once: 16 of 132 rows of the loss, one each to a multiprocessor; an expert's 45 blocks of 132; all of it for sample_tokens, whose
+the tokens (`--l2`): to 3.1 MiB at 512. Where the size of a case is not its tokens, L2 is the part that falls to the blocks counted of all that run at
+once: 16 of 132 rows of the loss, one each to a multiprocessor; an expert's 45 blocks with work, of 132; all of it for sample_tokens, whose
 8 rows are no cut. The embedding's table has 2048 rows: a row that does not occur costs nothing.
 
 What a figure means:
@@ -131,7 +135,8 @@ cat <<'END'
 
 Forward and backward of one block, with its residual addition and norm, on one rank without activation checkpointing, all experts
 there. Counted as differences between steps of small models of one and of two such blocks with one and two microbatches
-(`bench step`), so that the head, the loss and the optimizer cancel. A copy or a fill by the CUDA runtime is no kernel and is not
+(`bench step`), which have Nano's Mamba heads, state and chunks, so that the head, the loss and the optimizer cancel. Of more than
+32,768 choices permute counts in a kernel of its own: at 8,192 tokens a MoE block has one launch more. A copy or a fill by the CUDA runtime is no kernel and is not
 counted.
 
 | block | kernels | products of cuBLAS | launches | aim | missed |
@@ -150,7 +155,7 @@ cat <<'END'
 
 - Kernels take the least time of the cases above, grown to 8,192 tokens: in proportion to the tokens, and kernels of attention
   that DRAM does not bound in proportion to the pairs of query and key. Tiles across the diagonal weigh more in the 512 tokens
-  counted, by up to a quarter, so that attention is no better than this.
+  counted: attention may take up to a quarter less.
 - Their work is shared evenly by the multiprocessors, because 8,192 tokens have blocks enough. Two kernels of ssd_scan walk along
   the sequence: their blocks, 64 heads or halves of them, stay as few as above, and the busiest multiprocessor decides.
 - A product of cuBLAS takes the longer of its bytes at 3.35 TB/s and of its operations at 0.7 of the peak, 989 TFLOP/s: 0.7 is
