@@ -67,7 +67,7 @@ class Arena {
     const std::lock_guard lock(mutex_);
     stats_.current_bytes -= block.bytes;
     owned_.add(block.owner, -block.bytes);
-    // The kernel looks at every page that has been touched whenever the memory is opened or closed.
+    // Opening and closing the memory costs time for every page that has been touched and is not given back.
     ::madvise(block.data, static_cast<std::size_t>(block.bytes), MADV_DONTNEED);
     free_[static_cast<std::size_t>(block.bytes)].push_back(static_cast<std::byte*>(block.data));
   }

@@ -76,9 +76,9 @@ which counts what they do; registers and spilled bytes are those that ptxas allo
 hidden 2688, 64 Mamba heads of 64 in 8 groups, state 128, convolution of 4 taps over 6144 channels, 32 query and 2 key heads of
 128, 128 experts of 1856 of which 6 are chosen, a shared expert of 3712, vocabulary 131072, in bf16. There are few tokens and few
 experts, but rows are whole, and so are the 384 rows that an expert gets of 8,192 tokens. The modelled L2 of 50 MiB shrinks with
-the tokens (`--l2`): to 3.1 MiB at 512. Where the size of a case is not its tokens, L2 is the part that falls to the blocks counted of all that run at
-once: 16 of 132 rows of the loss, one each to a multiprocessor; an expert's 45 blocks with work, of 132; all of it for sample_tokens, whose
-8 rows are no cut. The embedding's table has 2048 rows: a row that does not occur costs nothing.
+the tokens (`--l2`): to 3.1 MiB at 512. Some cases have a size other than tokens. Their L2 is the share of those blocks that run
+at the same time: 16 rows of the loss, of 132 with one on each multiprocessor; 45 blocks with work of one expert, of 132; the
+whole L2 for sample_tokens, whose 8 rows are no cut. The embedding's table has 2048 rows: a row that does not occur costs nothing.
 
 What a figure means:
 
@@ -122,6 +122,8 @@ select_rows have no benchmark. What was counted is one call of each case of `ben
 
 END
 printf '## Operations\n\n'
+# TOKENS is what the cases have, but where their size is another: then 8192 times the share of L2 that the page names, such as
+# 45 of 132 blocks of grouped_linear and 16 of 132 rows of cross_entropy.
 of_op rmsnorm 512
 of_op gated_rmsnorm 256
 for op in causal_conv1d ssd_scan attention relu2 router embedding; do of_op $op 512; done
