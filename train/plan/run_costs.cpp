@@ -53,7 +53,7 @@ RunCosts::RunCosts(const NemotronHConfig& config, const ParallelPlan& plan, cons
                    const OptimizerOptions& optimizer)
     : config_(config),
       load_(load),
-      plan_{plan, optimizer, load.microbatches},
+      state_{plan, optimizer, load.microbatches},
       passes_(config, plan, load),
       tensors_(std::ssize(tensor_specs(config))) {
   const Simulation simulation = simulate(plan.pipeline.schedule(plan.grid.pp, load.microbatches));
@@ -67,11 +67,11 @@ RunCosts::RunCosts(const NemotronHConfig& config, const ParallelPlan& plan, cons
 }
 
 const LocalParameters& RunCosts::local(int rank) {
-  return passes_.parts().of(place_of(plan_.parallel.grid, rank));
+  return passes_.parts().of(place_of(state_.parallel.grid, rank));
 }
 
 std::int64_t RunCosts::counted_parameters(int rank) {
-  const ZeroLevel level = plan_.parallel.data.level;
+  const ZeroLevel level = state_.parallel.data.level;
   const auto position = [&](std::string_view group) { return groups().seat(group, rank).position; };
   const LocalParameters& parameters = local(rank);
   std::int64_t counted = position("dp_cp") == 0 ? parameters.counted_buffers : 0;
@@ -88,8 +88,8 @@ std::int64_t RunCosts::counted_parameters(int rank) {
 }
 
 std::vector<MemoryItem> RunCosts::memory(int rank) {
-  const GridPlace place = place_of(plan_.parallel.grid, rank);
-  std::vector<MemoryItem> items = state_memory(local(rank), groups(), rank, plan_);
+  const GridPlace place = place_of(state_.parallel.grid, rank);
+  std::vector<MemoryItem> items = state_memory(local(rank), groups(), rank, state_);
   items.push_back({"activations about", activations_[static_cast<std::size_t>(place.pp)]});
   return items;
 }
@@ -101,7 +101,7 @@ RankTraffic::Sums RunCosts::traffic(int rank) {
 }
 
 Bubble RunCosts::bubble() const {
-  const ParallelPlan& plan = plan_.parallel;
+  const ParallelPlan& plan = state_.parallel;
   const Schedule schedule = plan.pipeline.schedule(plan.grid.pp, load_.microbatches);
   const auto length = static_cast<double>(load_.microbatch.longest());
   const ActionCosts own{.stages = stage_flops(config_, plan, length)};

@@ -20,7 +20,7 @@ class RunCosts {
   RunCosts(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
            const OptimizerOptions& optimizer);
 
-  const ParallelPlan& parallel() const { return plan_.parallel; }
+  const ParallelPlan& parallel() const { return state_.parallel; }
   const NemotronHConfig& config() const { return config_; }
   const PlannedGroups& groups() const { return passes_.groups(); }
 
@@ -39,7 +39,7 @@ class RunCosts {
 
   NemotronHConfig config_;
   StepLoad load_;
-  StateOptions plan_;
+  StateOptions state_;
   StepTraffic passes_;
   std::int64_t tensors_;                   // of the whole model
   std::vector<std::int64_t> activations_;  // of pipeline ranks
