@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <map>
@@ -20,23 +21,30 @@ namespace nemocube::guard {
 namespace {
 
 constexpr std::size_t page = 4096, reserved = std::size_t{1} << 36;
+constexpr std::int64_t returned_bytes = 1 << 20;  // freed blocks of so many bytes give their memory back to the system
 
 std::size_t whole_pages(std::int64_t bytes) {
   return (static_cast<std::size_t>(bytes) + page - 1) / page * page;
 }
 
+std::mutex handler_mutex;
 struct sigaction previous_action;
 thread_local int opened_here = 0;
 
 void write_text(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
 
-/// One range of addresses, used from its start on. Freed blocks are kept by size.
+/// One file in memory under two ranges of addresses: that of the tensors, which nobody can touch, and that of the
+/// kernels. Protecting one range between kernels instead would cost time for every page at every kernel. Used from its
+/// start on; freed blocks are kept by size.
 class Arena {
  public:
   Arena() {
-    void* start = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    require(start != MAP_FAILED, "device guard: no address space for ", reserved, " bytes");
-    start_ = static_cast<std::byte*>(start);
+    const int file = ::memfd_create("guard device", MFD_CLOEXEC);
+    require(file >= 0 && ::ftruncate(file, static_cast<off_t>(reserved)) == 0, "device guard: no memory file: ",
+            std::strerror(errno));
+    start_ = map(file, PROT_NONE);
+    opened_start_ = map(file, PROT_READ | PROT_WRITE);
+    ::close(file);
   }
 
   MemoryBlock take(std::int64_t bytes) {
@@ -52,7 +60,6 @@ class Arena {
                               bytes_text(stats_.current_bytes), owned_.largest()));
       data = start_ + used_;
       used_ += size;
-      if (open_ > 0) protect(PROT_READ | PROT_WRITE);
     }
     const auto block_bytes = static_cast<std::int64_t>(size);
     stats_.current_bytes += block_bytes;
@@ -67,8 +74,8 @@ class Arena {
     const std::lock_guard lock(mutex_);
     stats_.current_bytes -= block.bytes;
     owned_.add(block.owner, -block.bytes);
-    // Opening and closing the memory costs time for every page that has been touched and is not given back.
-    ::madvise(block.data, static_cast<std::size_t>(block.bytes), MADV_DONTNEED);
+    if (block.bytes >= returned_bytes)
+      ::madvise(opened_address(block.data), static_cast<std::size_t>(block.bytes), MADV_REMOVE);
     free_[static_cast<std::size_t>(block.bytes)].push_back(static_cast<std::byte*>(block.data));
   }
 
@@ -81,17 +88,16 @@ class Arena {
     stats_.peak_bytes = stats_.current_bytes;
   }
 
-  void open() {
-    const std::lock_guard lock(mutex_);
-    if (open_++ == 0) protect(PROT_READ | PROT_WRITE);
-  }
+  void open() { ++open_; }
   void close() {
-    const std::lock_guard lock(mutex_);
-    if (--open_ > 0) return;
-    protect(PROT_NONE);
+    --open_;
     watch_faults();
   }
   bool is_open() const { return open_ > 0; }
+
+  std::byte* opened_address(const void* address) const {
+    return opened_start_ + (static_cast<const std::byte*>(address) - start_);
+  }
 
   bool contains(const void* address) const {
     const auto* at = static_cast<const std::byte*>(address);
@@ -99,15 +105,17 @@ class Arena {
   }
 
  private:
-  void protect(int access) const {
-    if (used_ > 0 && ::mprotect(start_, used_, access) != 0)
-      throw std::logic_error("device guard: mprotect failed");
+  static std::byte* map(int file, int access) {
+    void* start = ::mmap(nullptr, reserved, access, MAP_SHARED | MAP_NORESERVE, file, 0);
+    require(start != MAP_FAILED, "device guard: no address space for ", reserved, " bytes");
+    return static_cast<std::byte*>(start);
   }
   static void on_fault(int signal, siginfo_t* info, void* context);
 
-  // Others set handlers too, such as the test framework for each test case: the last one before the memory is closed
-  // is called for faults elsewhere.
+  // Others set handlers too, such as the test framework for each test case: the last one before a kernel ends is
+  // called for faults elsewhere.
   static void watch_faults() {
+    const std::lock_guard lock(handler_mutex);
     struct sigaction now {};
     ::sigaction(SIGSEGV, nullptr, &now);
     if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) return;
@@ -118,7 +126,7 @@ class Arena {
     ::sigaction(SIGSEGV, &ours, nullptr);
   }
 
-  std::byte* start_ = nullptr;
+  std::byte *start_ = nullptr, *opened_start_ = nullptr;
   mutable std::mutex mutex_;
   std::size_t used_ = 0;
   std::map<std::size_t, std::vector<std::byte*>> free_;  // by size
@@ -150,8 +158,7 @@ class GuardAllocator final : public Allocator {
   MemoryBlock allocate(std::int64_t bytes) override {
     if (bytes <= 0) return {};
     const MemoryBlock block = arena().take(bytes);
-    const Opened opened;
-    std::memset(block.data, 0xff, static_cast<std::size_t>(block.bytes));
+    std::memset(arena().opened_address(block.data), 0xff, static_cast<std::size_t>(block.bytes));
     return block;
   }
   void free(const MemoryBlock& block) noexcept override {
@@ -179,5 +186,6 @@ Opened::~Opened() {
 }
 bool is_open() { return arena().is_open(); }
 bool is_opened_here() { return opened_here > 0; }
+std::byte* opened_address(const void* address) { return arena().opened_address(address); }
 
 }  // namespace nemocube::guard

@@ -118,7 +118,8 @@ void* Tensor::address() const {
   expect(storage_ != nullptr, "data of a meta tensor of shape ", shape_);
   expect(!storage_->released(), "data of a tensor of shape ", shape_, " whose memory was given back");
   if (!storage_->data()) return nullptr;
-  return storage_->data() + offset_ * size_of(dtype_);
+  std::byte* const at = storage_->data() + offset_ * size_of(dtype_);
+  return device_.is_guard() && guard::is_open() ? guard::opened_address(at) : at;
 }
 
 Tensor Tensor::narrow(int d, std::int64_t start, std::int64_t length) const {
