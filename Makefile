@@ -16,7 +16,7 @@ configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $
 
 .PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu kernel-report cuda-toolkit \
 	test-grids bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
-	format check-format check-headers tidy clean help
+	format check-format check-headers check-headers-rest tidy clean help
 
 all: build
 
@@ -45,7 +45,7 @@ help:
 	@echo "make sanitize-emulator-changed"
 	@echo "                    the short part where all passed before with these sources, compiler and nvcc; else all"
 	@echo "make format         clang-format over all sources; make check-format only looks"
-	@echo "make check-headers  every header compiles alone"
+	@echo "make check-headers  every header compiles alone; make check-headers-rest: those that make asan does not compile so"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
 	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) RUN=FOLDER CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON'"
 
@@ -75,7 +75,7 @@ train-grid: build
 test: setup
 	@$(call configure,$(BUILD))
 	@cmake --build $(BUILD) -j $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure -LE cuda-emulator
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE cuda-emulator
 	@tools/test_summary.sh $(BUILD)/Testing/Temporary/LastTest.log
 
 # Ends a target that needs nvcc where CMake found none.
@@ -174,13 +174,13 @@ install: build
 asan: setup
 	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
-	ctest --test-dir $(BUILD)-asan --output-on-failure -LE end-to-end
+	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(JOBS) -LE end-to-end
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 asan-all: setup
 	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS)
-	ctest --test-dir $(BUILD)-asan --output-on-failure
+	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(JOBS)
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 # Tests of the software GPU under a sanitizer each. $(1): cuda_emulator_tests and $(2): their label. The CUDA programs of
@@ -231,7 +231,11 @@ check-format:
 	clang-format --dry-run -Werror $(SOURCES)
 
 check-headers: setup
-	tools/check_headers.sh $(JOBS)
+	tools/check_headers.sh --jobs $(JOBS)
+
+# Those that builds of single files, such as that of `make asan`, do not check by the way.
+check-headers-rest: setup
+	tools/check_headers.sh --jobs $(JOBS) --rest
 
 # Configures a folder of its own and builds nothing in it.
 tidy: setup
