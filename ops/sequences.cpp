@@ -13,10 +13,11 @@ Tensor uploaded(const std::vector<std::int64_t>& values, Device device) {
 
 Sequences::Sequences() : Sequences(std::vector<std::int64_t>{0}) {}
 
-Sequences::Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions) {
+Sequences::Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions, Last last) {
   const auto data = std::make_shared<Data>();
   data->offsets = std::move(offsets);
   data->positions = std::move(positions);
+  data->last = last;
   data_ = data;
 }
 
@@ -39,6 +40,17 @@ Sequences Sequences::from_ids(std::span<const std::int64_t> ids) {
   for (std::size_t t = 1; t <= ids.size(); ++t)
     if (t == ids.size() || ids[t] != ids[t - 1]) offsets.push_back(static_cast<std::int64_t>(t));
   return Sequences(std::move(offsets));
+}
+
+Sequences Sequences::with_capacity(std::int64_t rows, std::int64_t count) const {
+  require(!has_spare_rows(), "sequences: their capacity was set before");
+  require(tokens() <= rows && this->count() <= count, "sequences: want room for ", this->count(),
+          " sequences of ", tokens(), " rows, got a capacity of ", count, " and ", rows);
+  std::vector<std::int64_t> to = offsets(), at = data_->positions;
+  to.resize(static_cast<std::size_t>(count) + 1, tokens());
+  to.push_back(rows);
+  for (std::int64_t t = tokens(); !at.empty() && t < rows; ++t) at.push_back(t - tokens());
+  return Sequences(std::move(to), std::move(at), Last::spare_rows);
 }
 
 std::int64_t Sequences::longest() const {
@@ -70,6 +82,21 @@ const SequenceTable& Sequences::on(Device device) const {
 
 const Tensor& Sequences::positions_on(Device device) const {
   return derived<Tensor>(device, {}, [&] { return uploaded(positions(), device); });
+}
+
+namespace {
+struct TokenRows {
+  Tensor offsets;
+};
+}  // namespace
+
+Tensor Sequences::token_rows_on(Device device) const {
+  if (!has_spare_rows()) return {};
+  return derived<TokenRows>(device, {},
+                            [&] {
+                              return TokenRows{uploaded({0, begin(count() - 1)}, device)};
+                            })
+      .offsets;
 }
 
 const void* Sequences::find_or_make(std::type_index type, Device device, const std::vector<std::int64_t>& key,

@@ -35,24 +35,33 @@ struct SequenceTable {
 /// chunks of a scan, the rows that each rank has. Each table is made once, when it is first asked for; every layer,
 /// forward and backward, uses it again.
 ///
-/// Batches of different lengths can have tables of the same sizes: a sequence may be empty, so that places for sequences
-/// may stay unused.
+/// Batches of different lengths can have tensors and tables of the same sizes, so that a recorded step can be repeated
+/// with another batch (with_capacity). A sequence may be empty, and the last one may hold spare rows: rows without
+/// tokens, which operations treat as any others, but for the router, which counts them nowhere.
 class Sequences {
  public:
+  /// What the last sequence holds.
+  enum class Last { tokens, spare_rows };
   Sequences();  ///< none
   /// `positions`: of each row in its sequence, where a rank has only some of the rows or a call continues sequences;
   /// without them the rows of a sequence have the positions 0, 1, 2, ...
-  explicit Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions = {});
+  explicit Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions = {},
+                     Last last = Last::tokens);
   static Sequences uniform(std::int64_t count, std::int64_t length);
   /// `starts`: positions of the first rows, where sequences continue; none: 0.
   static Sequences of_lengths(std::span<const std::int64_t> lengths,
                               std::span<const std::int64_t> starts = {});
   /// From one id for each token: a new sequence starts wherever the id changes.
   static Sequences from_ids(std::span<const std::int64_t> ids);
+  /// These sequences, then empty ones up to `count`, then one of the spare rows up to `rows`. Error where there are more
+  /// sequences or rows already, or spare rows.
+  Sequences with_capacity(std::int64_t rows, std::int64_t count) const;
 
   const std::vector<std::int64_t>& offsets() const { return data_->offsets; }
   std::int64_t count() const { return static_cast<std::int64_t>(offsets().size()) - 1; }
-  std::int64_t tokens() const { return offsets().back(); }
+  std::int64_t tokens() const { return offsets().back(); }  ///< and spare rows
+  bool has_spare_rows() const { return last() == Last::spare_rows; }
+  Last last() const { return data_->last; }
   std::int64_t begin(std::int64_t i) const { return offsets()[static_cast<std::size_t>(i)]; }
   std::int64_t end(std::int64_t i) const { return offsets()[static_cast<std::size_t>(i) + 1]; }
   std::int64_t length(std::int64_t i) const { return end(i) - begin(i); }
@@ -64,6 +73,8 @@ class Sequences {
 
   const SequenceTable& on(Device device) const;
   const Tensor& positions_on(Device device) const;  ///< [rows] i64
+  /// [2] i64: 0 and the number of rows that are not spare; undefined where none are.
+  Tensor token_rows_on(Device device) const;
 
   /// What follows from the offsets and from `key`, of type T on `device`: make() at the first call, the same object
   /// afterwards. It lives as long as these sequences and must not hold them.
@@ -87,6 +98,7 @@ class Sequences {
   };
   struct Data {
     std::vector<std::int64_t> offsets, positions;  // positions: empty where they follow from the offsets
+    Last last = Last::tokens;
     Tables tables;
   };
   const void* find_or_make(std::type_index type, Device device, const std::vector<std::int64_t>& key,

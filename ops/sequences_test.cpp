@@ -41,6 +41,31 @@ TEST_CASE("sequences: positions of rows, of pieces and where sequences continue"
   CHECK(Sequences().positions().empty());
 }
 
+TEST_CASE("sequences: a capacity gives batches of different lengths tables of the same sizes" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    CAPTURE(device);
+    const Sequences some = Sequences::of_lengths(Offsets{2, 3}).with_capacity(8, 4);
+    CHECK(some.offsets() == Offsets{0, 2, 5, 5, 5, 8});
+    CHECK(some.positions() == Offsets{0, 1, 0, 1, 2, 0, 1, 2});
+    CHECK(some.tokens() == 8);
+    CHECK(some.has_spare_rows());
+    CHECK(some.token_rows_on(device).device() == device);
+    CHECK(some.token_rows_on(device).to_vector() == std::vector<double>{0, 5});
+    const Sequences full = Sequences::of_lengths(Offsets{1, 0, 3, 4}).with_capacity(8, 4);
+    CHECK(full.on(device).offsets.shape() == some.on(device).offsets.shape());
+    CHECK(full.token_rows_on(device).to_vector() == std::vector<double>{0, 8});
+    CHECK(Sequences().with_capacity(3, 1).token_rows_on(device).to_vector() == std::vector<double>{0, 0});
+    CHECK_FALSE(Sequences::uniform(2, 4).token_rows_on(device).defined());
+  }
+  CHECK(Sequences::of_lengths(Offsets{2}, Offsets{7}).with_capacity(4, 1).positions() == Offsets{7, 8, 0, 1});
+  const Sequences two = Sequences::uniform(2, 3);
+  CHECK_FALSE(two.has_spare_rows());
+  CHECK_THROWS_WITH_AS(two.with_capacity(5, 2), doctest::Contains("2 sequences of 6 rows"), Error);
+  CHECK_THROWS_AS(two.with_capacity(6, 1), Error);
+  CHECK_THROWS_AS(two.with_capacity(6, 2).with_capacity(7, 4), Error);
+}
+
 TEST_CASE("sequences: tables on every device, made once" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices()) {
     CAPTURE(device);

@@ -60,6 +60,21 @@ TokenBatch::TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_)
       sequences(std::move(sequences_)),
       label_tokens(Labels(labels).count()) {}
 
+TokenBatch TokenBatch::with_capacity(std::int64_t rows, std::int64_t sequence_count,
+                                     std::int64_t labels_most) const {
+  require(label_tokens <= labels_most, "batch: want room for ", label_tokens, " labels, got a capacity of ",
+          labels_most);
+  const Sequences with_room = sequences.with_capacity(rows, sequence_count);
+  const auto padded = [&](const Tensor& t, std::int64_t value) {
+    std::vector<std::int64_t> values(t.data<std::int64_t>(), t.data<std::int64_t>() + t.numel());
+    values.resize(static_cast<std::size_t>(rows), value);
+    return Tensor::from(values, {rows});
+  };
+  TokenBatch result(padded(ids, 0), padded(labels, ignored_label), with_room);
+  result.label_capacity = labels_most;
+  return result;
+}
+
 TokenBatch without_padding(const Batch& batch) {
   const Tensor all_ids =
       Tensor::empty({batch.content_tokens}, DType::i64, Device::cpu);  // the loader is the host

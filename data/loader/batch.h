@@ -32,10 +32,14 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id);
 struct TokenBatch {
   /// Counts the labels, which lie in host memory here, so that no step has to read them from a device.
   TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_);
-  Tensor ids;                 ///< [tokens] i64
-  Tensor labels;              ///< [tokens] i64
-  Sequences sequences;        ///< one for each document
-  std::int64_t label_tokens;  ///< labels that are targets
+  /// The same batch, whose tensors have sizes that follow from the capacity alone: spare rows have id 0 and no label,
+  /// and the rest is as Sequences::with_capacity() and Labels have it. Error where the batch is larger.
+  TokenBatch with_capacity(std::int64_t rows, std::int64_t sequences, std::int64_t labels) const;
+  Tensor ids;                       ///< [tokens] i64
+  Tensor labels;                    ///< [tokens] i64
+  Sequences sequences;              ///< one for each document
+  std::int64_t label_tokens;        ///< labels that are targets
+  std::int64_t label_capacity = 0;  ///< of Labels; 0: as many as there are
 };
 TokenBatch without_padding(const Batch& batch);
 

@@ -49,6 +49,20 @@ TEST_CASE("batch: without padding") {
   CHECK(tokens.label_tokens == 4);
 }
 
+TEST_CASE("batch: with a capacity") {
+  const TokenBatch batch(Tensor::from<std::int64_t>({5, 6, 7}, {3}),
+                         Tensor::from<std::int64_t>({6, -100, 9}, {3}), Sequences::uniform(1, 3));
+  const TokenBatch roomy = batch.with_capacity(5, 2, 4);
+  CHECK(roomy.ids.to_vector() == std::vector<double>{5, 6, 7, 0, 0});
+  CHECK(roomy.labels.to_vector() == std::vector<double>{6, -100, 9, -100, -100});
+  CHECK(roomy.sequences.offsets() == std::vector<std::int64_t>{0, 3, 3, 5});
+  CHECK(roomy.label_tokens == 2);
+  CHECK(roomy.label_capacity == 4);
+  CHECK(batch.label_capacity == 0);
+  CHECK_THROWS_WITH_AS(batch.with_capacity(5, 2, 1), doctest::Contains("2 labels"), Error);
+  CHECK_THROWS_AS(batch.with_capacity(2, 2, 4), Error);
+}
+
 TEST_CASE("batch: a label in the padding is noticed") {
   CHECK_THROWS_AS(collate(std::vector<Sample>{{"a", {1, 2}, {x, 3}, {1}}}, 0), std::logic_error);
 }

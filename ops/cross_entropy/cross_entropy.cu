@@ -287,6 +287,14 @@ __global__ void __launch_bounds__(threads)
   };
   const std::int64_t row = blockIdx.x, label = labels[row], tiles = (cols + columns - 1) / columns;
   const float* z = logits.row(row);
+  if (label == ignored_label) {
+    if (threadIdx.x == 0) losses[row] = 0;
+    for (std::int64_t t = 0; t < tiles; ++t)
+      for_own_packs<float, threads>(t * columns, cols, [&](int, std::int64_t c) {
+        Pack<D, N>{}.template store<aligned>(d.row(row) + c, cols - c);
+      });
+    return;
+  }
   Softmax s;
   Tile<float> tile;
   for (std::int64_t t = 0; t < tiles; ++t) {
@@ -355,7 +363,7 @@ struct RowCopy {
   Rows<Unit> to, from;
   std::int64_t to_rows, units;
   const std::int64_t* list;
-  std::int64_t count;  // of the list
+  std::int64_t count, from_rows;  // of the list; entries of it that are no rows are `from_rows` or more
   int row_threads;
 };
 
@@ -378,7 +386,11 @@ __global__ void __launch_bounds__(copy_threads) copy_rows_kernel(const RowCopy<U
   const std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * rows_at_once + static_cast<int>(threadIdx.x) / t.row_threads;
   if (row >= t.to_rows) return;
-  const std::int64_t source = scatter ? index_in(t.list, t.count, row) : row < t.count ? t.list[row] : -1;
+  std::int64_t source = -1;
+  if (scatter)
+    source = index_in(t.list, t.count, row);
+  else if (row < t.count && t.list[row] < t.from_rows)
+    source = t.list[row];
 #pragma unroll 1  // unrolled, the loop begins with a division
   for (std::int64_t u = static_cast<int>(threadIdx.x) % t.row_threads; u < t.units; u += t.row_threads)
     t.to.row(row)[u] = source >= 0 ? t.from.row(source)[u] : Unit{};
@@ -397,6 +409,7 @@ void copy_units(const Tensor& to, const Tensor& from, const Tensor& list) {
                   .units = to.cols() * size_of(to.dtype()) / unit_bytes,
                   .list = data_of<std::int64_t>(list),
                   .count = list.numel(),
+                  .from_rows = from.rows(),
                   .row_threads = 1};
   while (t.row_threads < copy_threads && t.row_threads < t.units) t.row_threads *= 2;
   launch(scatter ? "cross_entropy scatter" : "cross_entropy gather", copy_rows_kernel<Unit, scatter>,

@@ -69,6 +69,12 @@ void copy_rows(std::int64_t count, std::int64_t row_bytes, Fn&& ends) {
   });
 }
 
+/// The entries of a list that are rows of a batch.
+std::int64_t listed(const Tensor& rows, std::int64_t batch_rows) {
+  const auto* first = rows.data<std::int64_t>();
+  return std::lower_bound(first, first + rows.numel(), batch_rows) - first;
+}
+
 std::byte* row_of(const Tensor& t, std::int64_t r) {
   return t.host_bytes() + r * t.row_stride() * size_of(t.dtype());
 }
@@ -147,6 +153,11 @@ void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, co
     using T = acc_t<D>;
     for_rows(logits, [&](std::int64_t r) {
       const std::int64_t label = labels.data<std::int64_t>()[r], n = logits.cols();
+      if (label == ignored_label) {
+        losses.data<double>()[r] = 0;
+        std::fill_n(dlogits.row<D>(r), n, D(0.0f));
+        return;
+      }
       const T* z = logits.row<T>(r);
       const T most = largest(z, n), sum = exp_sum(z, n, most);
       losses.data<double>()[r] = row_loss(most, sum, at_label(z, n, label));
@@ -156,8 +167,8 @@ void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, co
 }
 
 void gather_labelled(const Tensor& to, const Tensor& from, const Tensor& rows) {
-  const std::int64_t n = rows.numel();
   if (to.numel() == 0) return;
+  const std::int64_t n = listed(rows, from.rows());
   copy_rows(n, to.cols() * size_of(to.dtype()), [&](std::int64_t i) {
     return std::pair(row_of(to, i), row_of(from, rows.data<std::int64_t>()[i]));
   });
@@ -167,7 +178,7 @@ void gather_labelled(const Tensor& to, const Tensor& from, const Tensor& rows) {
 void scatter_labelled(const Tensor& to, const Tensor& from, const Tensor& rows) {
   to.zero();
   if (to.numel() == 0) return;
-  copy_rows(rows.numel(), to.cols() * size_of(to.dtype()), [&](std::int64_t i) {
+  copy_rows(listed(rows, to.rows()), to.cols() * size_of(to.dtype()), [&](std::int64_t i) {
     return std::pair(row_of(to, rows.data<std::int64_t>()[i]), row_of(from, i));
   });
 }

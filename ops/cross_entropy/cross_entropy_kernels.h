@@ -39,14 +39,15 @@ void sum_losses(const Tensor& loss, const Tensor& losses);
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
                       const Tensor& labels, std::int64_t begin, const Tensor& dloss, double scale);
 
-/// Losses and gradient at once, for rows that fit the cache of a CPU, every one labelled, over the whole vocabulary.
-/// `dlogits` may be `logits`, or bf16 for f32 logits.
+/// Losses and gradient at once, for rows that fit the cache of a CPU, over the whole vocabulary; zeros in rows without
+/// label. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, double scale);
 
-/// to[i] = from[rows[i]]; the rows of `to` beyond the list are set to zero. i64 or floating point.
+/// `rows` ascend, and end with entries that are the number of rows of the batch, in places that are left.
+/// to[i] = from[rows[i]]; the other rows of `to` are set to zero.
 void gather_labelled(const Tensor& to, const Tensor& from, const Tensor& rows);
-/// to[rows[i]] = from[i]; all other rows of `to` are set to zero. `rows` ascend.
+/// to[rows[i]] = from[i]; the other rows of `to` are set to zero.
 void scatter_labelled(const Tensor& to, const Tensor& from, const Tensor& rows);
 /// The number of rows that products over these gathered rows should have.
 std::int64_t product_rows(const Tensor& rows);

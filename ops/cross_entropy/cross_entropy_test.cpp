@@ -299,6 +299,12 @@ TEST_CASE("labels: the rows with a target, in order") {
   CHECK(labels.count() == 3);
   CHECK(labels.rows.to_vector() == std::vector<double>{0, 2, 4});
   CHECK(labels.values.to_vector() == std::vector<double>{1, -100, 0, -100, 7});
+  CHECK(labels.targets.to_vector() == std::vector<double>{1, 0, 7});
   CHECK(Labels(labels_of({})).count() == 0);
+  const Labels roomy(labels_of({1, -100, 0, -100, 7}), 4), whole(labels_of({1, -100, 0, -100, 7}), 9);
+  CHECK(roomy.rows.to_vector() == std::vector<double>{0, 2, 4, 5});
+  CHECK(roomy.targets.to_vector() == std::vector<double>{1, 0, 7, -100});
+  CHECK(whole.count() == 5);
+  CHECK_THROWS_WITH_AS(Labels(labels_of({1, 0, 7}), 2), doctest::Contains("3 targets"), Error);
   CHECK(Labels(labels_of({1, -100, 0, 2}).reshape({2, 2})).rows.to_vector() == std::vector<double>{0, 2, 3});
 }

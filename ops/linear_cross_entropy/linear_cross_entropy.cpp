@@ -17,18 +17,16 @@ const Variants<CrossEntropyVariant> cross_entropy_variants("cross_entropy",
 
 /// The labelled rows of x and their labels.
 struct Labelled {
-  Tensor x;       // [at least count, in]: zeros follow the labelled rows; x itself when every row is labelled
+  Tensor x;  // [at least count, in]: zeros follow the labelled rows; x itself when every row may be labelled
   Tensor labels;  // [count]
 };
 
 Labelled gather(const Tensor& x, const Labels& labels) {
   const std::int64_t n = labels.count();
   if (n == x.rows()) return {x, labels.values};
-  const Labelled found{Tensor::empty({product_rows(labels.rows), x.cols()}, x.dtype(), x.device()),
-                       Tensor::empty({n, 1}, DType::i64, x.device())};
-  gather_labelled(found.x, x, labels.rows);
-  gather_labelled(found.labels, labels.values.reshape({-1, 1}), labels.rows);
-  return found;
+  const Tensor found = Tensor::empty({product_rows(labels.rows), x.cols()}, x.dtype(), x.device());
+  gather_labelled(found, x, labels.rows);
+  return {found, labels.targets};
 }
 
 // The gradient of x from the gradient of the labelled rows of x.

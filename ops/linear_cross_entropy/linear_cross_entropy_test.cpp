@@ -205,6 +205,33 @@ TEST_CASE("linear_cross_entropy: the same bits on the guard device") {
   }
 }
 
+TEST_CASE("linear_cross_entropy: room for more labels changes nothing but roundings" *
+          doctest::test_suite("cuda")) {
+  for (const std::string& name : variants()) {
+    const KernelChoice choice = choose(name);
+    for_dtypes(test_devices("linear_cross_entropy"), [&](Device device, DType dtype) {
+      CAPTURE(name);
+      const Tensor values = labels_of(some_labels(41, 29, 3));
+      const Tensor x = random_tensor({41, 8}, dtype, 1), w = random_tensor({29, 8}, dtype, 2);
+      const auto with_room_for = [&](std::int64_t capacity) {
+        const Var vx = Var::leaf(x.to(device)), vw = Var::leaf(w.to(device));
+        Tape tape;
+        Context ctx{.tape = &tape, .kernels = &choice};
+        const Var loss = linear_cross_entropy(ctx, vx, vw, Labels(values, capacity).to(device), 0.25, 16);
+        tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype), device));
+        return std::vector<Tensor>{loss.value(), vx.grad(), vw.grad()};
+      };
+      const auto want = with_room_for(0);
+      const double most = dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f32 ? 0x1p-20 : 0x1p-45;
+      for (const std::int64_t capacity : {28, 32, 33, 41, 50}) {
+        CAPTURE(capacity);
+        const auto got = with_room_for(capacity);
+        for (std::size_t i = 0; i < want.size(); ++i) CHECK(relative_error(got[i], want[i]) <= most);
+      }
+    });
+  }
+}
+
 TEST_CASE("linear_cross_entropy: work and memory follow the labelled rows and the chunk") {
   const std::int64_t rows = 2048, in = 16, vocabulary = 4096, chunk = 64;
   const Tensor x = random_tensor({rows, in}, DType::f32, 1),

@@ -82,7 +82,7 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
     routing.losses = zeros.narrow(0, options.experts, losses).bits_as(DType::f64);
   }
   router_choose(scores, routing.choice.experts, routing.weights.value(), routing.counts, logits,
-                correction_bias, options, replay != nullptr);
+                correction_bias, options, replay != nullptr, sequences.token_rows_on(device));
   if (replay)
     aux = replayed_gradient(*replay, logits, options, sequences);
   else

@@ -105,6 +105,7 @@ struct ChooseTensors {
   Rows<float> weights = {};              // null: not wanted
   unsigned long long* counts = nullptr;  // null: not wanted
   std::int64_t tokens = 0;
+  const std::int64_t* offsets = nullptr;  // of all tokens; beyond them rows are spare. Null: none are
   int n = 0, k = 0, groups = 1, group_size = 0, top_groups = 1;
   float scaling = 1;
   bool select = false, balanced = false, normalise = false;
@@ -134,7 +135,7 @@ __global__ void choose_kernel(const ChooseTensors t) {
   const std::int64_t token = own_token(blockDim.x / warp_threads);
   if (token >= t.tokens) return;
   unsigned* const keys = keys_of_block + warp * (t.n + (t.top_groups < t.groups ? t.groups : 0));
-  const bool with_keys = t.select && !t.balanced;
+  const bool spare = t.offsets && token >= t.offsets[1], with_keys = t.select && !t.balanced && !spare;
   float* const scores = t.scores + token * t.n;
   int* const chosen = t.experts.row(token);
 
@@ -151,7 +152,7 @@ __global__ void choose_kernel(const ChooseTensors t) {
 
   const auto choose = [&](int j, int expert) {
     chosen[j] = expert;
-    if (t.counts) atomicAdd(t.counts + expert, 1ULL);
+    if (t.counts && !spare) atomicAdd(t.counts + expert, 1ULL);
   };
   if (with_keys) {
     mark_chosen(t, keys);
@@ -199,7 +200,8 @@ void launch_choose(const char* name, ChooseTensors t, const RouterOptions& o) {
 }
 
 void choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
-            const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen) {
+            const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
+            const Tensor& offsets) {
   launch_choose(
       "router: choice and weights",
       {.logits = data_of<float>(logits),
@@ -209,6 +211,7 @@ void choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, 
        .weights = rows_of<float>(weights),
        .counts = counts ? reinterpret_cast<unsigned long long*>(data_of<std::int64_t>(counts)) : nullptr,
        .tokens = scores.rows(),
+       .offsets = offsets ? data_of<std::int64_t>(offsets) : nullptr,
        .select = !chosen},
       options);
 }
@@ -232,9 +235,10 @@ struct Parts {
     offsets = data_of<std::int64_t>(t);
     count = static_cast<int>(t.numel() - 1);
   }
-  /// The part of a token: the last one that begins with it or before.
+  /// The part of a token: the last one that begins with it or before; -1 for a spare row.
   __device__ int of(std::int64_t token) const {
     if (!offsets) return 0;
+    if (token >= offsets[count]) return -1;
     int low = 0, high = count;
     while (high - low > 1) {
       const int middle = low + (high - low) / 2;
@@ -276,7 +280,12 @@ __global__ void __launch_bounds__(warps_of_block* warp_threads) backward_kernel(
   const std::int64_t token = own_token(warps_of_block);
   if (token >= t.tokens) return;
   const float* const scores = t.scores + token * t.n;
-  const float* const factors = t.factors ? t.factors + std::int64_t{t.parts.of(token)} * t.n : nullptr;
+  const int part = t.parts.of(token);
+  if (part < 0) {
+    for_own(t.n, [&](int i) { t.dlogits[token * t.n + i] = 0; });
+    return;
+  }
+  const float* const factors = t.factors ? t.factors + std::int64_t{part} * t.n : nullptr;
   const float* const logits = t.logits ? t.logits + token * t.n : nullptr;
   float* const dlogits = t.dlogits + token * t.n;
 
@@ -346,8 +355,9 @@ __global__ void __launch_bounds__(count_threads)
   if (at < parts.count) table.row(at)[n] = parts.tokens_of(static_cast<int>(at), tokens);
   if (n == 0 || at >= tokens * k) return;
   const std::int64_t token = at / k;
-  std::int64_t* const row = table.row(parts.of(token));
-  atomicAdd(reinterpret_cast<unsigned long long*>(row + experts.row(token)[at % k]), 1ULL);
+  const int part = parts.of(token);
+  if (part < 0) return;
+  atomicAdd(reinterpret_cast<unsigned long long*>(table.row(part) + experts.row(token)[at % k]), 1ULL);
 }
 
 void count(const Tensor& table, const Tensor& experts, const Tensor& offsets) {
@@ -457,11 +467,13 @@ struct LossTensors {
 
 __device__ double term_of(const LossTensors& t, std::int64_t token) {
   const float* const values = t.values + token * t.n;
+  const int part = t.parts.of(token);
+  if (part < 0) return 0;
   if (!t.factors) {
     const double lse = log_sum(values, t.n);
     return lse * lse;
   }
-  const float* const factors = t.factors + std::int64_t{t.parts.of(token)} * t.n;
+  const float* const factors = t.factors + std::int64_t{part} * t.n;
   double z = 0, sum = 0;
   for_own(t.n, [&](int i) {
     z += values[i];
@@ -514,11 +526,12 @@ void balance_loss(const Tensor& loss, const Tensor& scores, const Tensor& factor
             1, nullptr);
 }
 
-void z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef) {
+void z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef,
+            const Tensor& offsets) {
   sum_terms(loss,
             {.values = data_of<float>(logits),
              .factors = nullptr,
-             .parts = Parts(Tensor()),
+             .parts = Parts(offsets),
              .tokens = logits.rows(),
              .n = static_cast<int>(logits.cols())},
             coef, data_of<std::int64_t>(tokens));

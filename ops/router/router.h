@@ -52,7 +52,7 @@ struct RouterTotals {
 /// What a replay of route() takes from the first pass, on the device of x.
 struct RouterChoice {
   Tensor experts;  ///< [T, k] i32, ascending within a token
-  /// [sequences, E] f32 (f64): d(auxiliary losses but z_loss) / dp_ti times aux_grad_scale, for the tokens t of
+  /// [sequences without that of the spare rows, E] f32 (f64): d(auxiliary losses but z_loss) / dp_ti times aux_grad_scale, for the tokens t of
   /// each sequence; [1, E] without seq_aux_loss; undefined when there are none.
   Tensor balance_factors;
   Tensor tokens{};  ///< [1] i64: T of the microbatch, for z-loss; undefined without losses
@@ -76,6 +76,7 @@ struct Routing {
 ///   experts: the top_k largest t that stay; ties, there and among groups, go to the lowest index
 ///   weights: w_j = s_j scaling, with normalise w_j = s_j / (sum over the chosen s + 1e-20) scaling
 /// With `balanced` the experts of a token come from its place alone, and nothing else changes.
+/// Spare rows of the sequences get experts as with `balanced`; counts, totals and losses leave them out.
 ///
 /// shapes     x [T, h], gate [E, h], correction_bias [E] or undefined (none); T, h >= 0
 /// layout     row strides free

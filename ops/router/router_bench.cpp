@@ -66,7 +66,8 @@ void add_kernels(std::vector<BenchCase>& cases, const BenchOptions& o, std::int6
   w->dlogits = Tensor::empty({tokens, experts}, acc, o.device);
   w->options = {.experts = experts, .top_k = k, .scaling = 2.5};
   const auto choose = [w] {
-    router_choose(w->scores, w->experts, w->weights, w->counts, w->logits, w->bias, w->options, false);
+    router_choose(w->scores, w->experts, w->weights, w->counts, w->logits, w->bias, w->options, false,
+                  Tensor());
   };
   const auto sums_to_scaling = [w, tokens] {
     double sum = 0;

@@ -93,10 +93,10 @@ void select_rows(const Tensor& experts, const Tensor& scores, const Tensor& bias
   });
 }
 
-// Choice j of token t is expert (t k + j) mod E.
-void spread_rows(const Tensor& experts, std::int64_t count) {
+// Choice j of token t is expert (t k + j) mod E, for the rows from `first` on.
+void spread_rows(const Tensor& experts, std::int64_t count, std::int64_t first) {
   const std::int64_t k = experts.cols();
-  for (std::int64_t t = 0; t < experts.rows(); ++t) {
+  for (std::int64_t t = first; t < experts.rows(); ++t) {
     auto* to = experts.row<std::int32_t>(t);
     for (std::int64_t j = 0; j < k; ++j) to[j] = static_cast<std::int32_t>((t * k + j) % count);
     std::sort(to, to + k);
@@ -136,7 +136,6 @@ void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& 
   const auto token = [&](std::int64_t q, std::int64_t t) {
     T* __restrict d = dlogits.row<T>(t);
     const T* __restrict s = scores.row<T>(t);
-    std::fill_n(d, n, T{0});
     if (dweights.defined()) add_weight_gradient(d, s, experts.row<std::int32_t>(t), dweights.row<T>(t), o);
     if (aux.factors.defined()) add_balance_gradient(d, s, aux.factors.row<T>(q), n);
     for (std::int64_t i = 0; i < n; ++i) d[i] *= s[i] * (T{1} - s[i]);
@@ -147,8 +146,10 @@ void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& 
       for (std::int64_t i = 0; i < n; ++i) d[i] += factor * vec_exp(l[i] - lse);
     }
   };
-  parallel_for(scores.rows(), token_grain(n),
-               [&](std::int64_t first, std::int64_t last) { for_tokens(aux.offsets, first, last, token); });
+  parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) std::fill_n(dlogits.row<T>(t), n, T{0});
+    for_tokens(aux.offsets, first, last, token);
+  });
 }
 
 void set_scores(const Tensor& scores, const Tensor& logits) {
@@ -184,17 +185,20 @@ void set_weights(const Tensor& weights, const Tensor& scores, const Tensor& expe
 
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options) {
-  if (options.balanced) return spread_rows(experts, options.experts);
+  if (options.balanced) return spread_rows(experts, options.experts, 0);
   visit_accumulate("router", scores.dtype(),
                    [&]<class T>(TypeTag<T>) { select_rows<T>(experts, scores, bias, options); });
 }
 
 void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
-                   const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen) {
+                   const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
+                   const Tensor& offsets) {
   set_scores(scores, logits);
   if (!chosen) {
     router_select(experts, scores, bias, options);
-    for (std::int64_t t = 0; t < experts.rows(); ++t)
+    const std::int64_t tokens = offsets.defined() ? offsets.data<std::int64_t>()[1] : experts.rows();
+    spread_rows(experts, options.experts, tokens);
+    for (std::int64_t t = 0; t < tokens; ++t)
       for (std::int64_t j = 0; j < options.top_k; ++j)
         ++counts.data<std::int64_t>()[experts.row<std::int32_t>(t)[j]];
   }

@@ -21,7 +21,7 @@ T sum_of(const T* s, std::int64_t n) {
   return sum;
 }
 
-/// Calls fn(part, token) for the tokens [first, last) in order. `offsets` as in router_kernels.h.
+/// Calls fn(part, token) for the rows [first, last) in order, without spare rows. `offsets` as in router_kernels.h.
 template <class Fn>
 void for_tokens(const Tensor& offsets, std::int64_t first, std::int64_t last, Fn&& fn) {
   if (!offsets.defined()) {
@@ -29,6 +29,7 @@ void for_tokens(const Tensor& offsets, std::int64_t first, std::int64_t last, Fn
     return;
   }
   const std::span at(offsets.data<std::int64_t>(), static_cast<std::size_t>(offsets.numel()));
+  last = std::min(last, at.back());
   std::int64_t q = std::ranges::upper_bound(at, first) - at.begin() - 1;
   for (std::int64_t t = first; t < last; ++t) {
     while (t >= at[static_cast<std::size_t>(q) + 1]) ++q;

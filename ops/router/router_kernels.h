@@ -6,8 +6,9 @@
 /// operands have the same dtype, unless they say f64. The tokens are divided among the threads.
 ///
 /// Tokens form parts: those of part q are [offsets[q], offsets[q + 1]), offsets [parts + 1] i64. Where `offsets` are
-/// undefined, all tokens are one part. A sum over tokens is formed in f64, in an order that depends on their number
-/// alone; on the CPU from the first to the last.
+/// undefined, all tokens are one part. Rows beyond the last part are spare: no count and no loss has them, and their
+/// experts come in turn, as with options.balanced, so that they load all alike. A sum over tokens is formed in f64, in an
+/// order that depends on the number of rows alone; on the CPU from the first to the last.
 namespace nemocube {
 
 /// The balancing losses of one microbatch. Factors are d loss / d p_ti for the tokens t of each part.
@@ -29,7 +30,7 @@ struct BalanceFactors {
 /// What the backward pass adds to dlogits besides the gradient of the weights.
 struct AuxGradient {
   Tensor factors;      ///< [parts, E]: BalanceFactors::sum; undefined: none
-  Tensor offsets;      ///< of the parts of `factors`
+  Tensor offsets;      ///< of the parts of `factors`, or of all tokens
   Tensor logits;       ///< for z-loss; undefined: none
   Tensor tokens;       ///< [1] i64: T of the microbatch, for z-loss
   double z_scale = 0;  ///< z-loss adds z_scale / tokens lse_t softmax(l_t)_i to dl_ti
@@ -42,9 +43,10 @@ struct AuxGradient {
 namespace cpu {
 
 /// scores = sigmoid(logits). Unless the experts are `chosen` already, sets them as router_select does, and adds to counts
-/// [E] i64 how often each one is among them. weights [T, k] of the experts.
+/// [E] i64 how often each one is among them. weights [T, k] of the experts. `offsets` are of one part: all tokens.
 void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
-                   const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen);
+                   const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
+                   const Tensor& offsets);
 
 /// Sets `experts` [T, k] i32 to the choices, ascending: the largest scores + bias (scores alone when `bias`
 /// is undefined) within the best groups; or, with options.balanced, experts in turn.
@@ -70,8 +72,9 @@ void router_balance(const BalanceFactors& factors, const RouterOptions& options)
 void router_balance_loss(const Tensor& loss, const Tensor& scores, const Tensor& factors,
                          const Tensor& offsets);
 
-/// loss [1] f64 = coef / tokens sum_t (log sum_i exp l_ti)^2, tokens [1] i64
-void router_z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef);
+/// loss [1] f64 = coef / tokens sum_t (log sum_i exp l_ti)^2, tokens [1] i64, over the tokens t of all parts
+void router_z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef,
+                   const Tensor& offsets);
 
 /// As in ops/router/router.h.
 void add_counts(const Tensor& sum, const Tensor& counts);

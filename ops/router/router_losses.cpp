@@ -5,12 +5,14 @@ namespace {
 
 /// The parts of the tokens that have factors of their own.
 struct Parts {
-  Parts(const Sequences& sequences, const RouterOptions& o, Device device) {
+  Parts(const Sequences& sequences, const RouterOptions& o, Device device)
+      : all(sequences.token_rows_on(device)), offsets(all) {
     if (o.seq_aux_loss_coef == 0) return;
-    offsets = sequences.on(device).offsets;
-    count = sequences.count();
+    count = sequences.count() - (sequences.has_spare_rows() ? 1 : 0);
+    offsets = sequences.on(device).offsets.narrow(0, 0, count + 1);
   }
-  Tensor offsets;  // undefined: all tokens are one part
+  Tensor all;      // tokens, as one part; undefined: all rows
+  Tensor offsets;  // undefined: all rows are one part
   std::int64_t count = 1;
 };
 
@@ -24,14 +26,14 @@ Tensor unbiased_choice(const Tensor& experts, const Tensor& scores, const Tensor
 }
 
 /// How often each of `count` experts appears in `experts` [T, k]: [count + 1] i64, T is the last.
-Tensor count_experts(const Tensor& experts, std::int64_t count) {
+Tensor count_experts(const Tensor& experts, std::int64_t count, const Parts& parts) {
   const Tensor table = Tensor::empty({1, count + 1}, DType::i64, experts.device());
-  router_count(table, experts, Tensor());
+  router_count(table, experts, parts.all);
   return table.select(0);
 }
 
-void add_to_totals(RouterTotals& totals, const Tensor& unbiased, std::int64_t experts) {
-  const Tensor own = count_experts(unbiased, experts);
+void add_to_totals(RouterTotals& totals, const Tensor& unbiased, std::int64_t experts, const Parts& parts) {
+  const Tensor own = count_experts(unbiased, experts, parts);
   if (!totals.sums.defined()) totals.sums = Tensor::zeros(own.shape(), DType::i64, own.device());
   check_shape("route: totals.sums", totals.sums, own.shape());
   if (totals.sum_over_devices) totals.sum_over_devices(own);
@@ -72,9 +74,9 @@ Tensor balance(const Tensor& losses, const Tensor& scores, const Tensor& table, 
   }
   router_balance(f, o);
   const auto loss = [&](std::int64_t kind) { return losses.narrow(0, kind, 1); };
-  if (f.microbatch) router_balance_loss(loss(0), scores, f.microbatch, Tensor());
+  if (f.microbatch) router_balance_loss(loss(0), scores, f.microbatch, parts.all);
   if (f.sequences) router_balance_loss(loss(1), scores, f.sequences, parts.offsets);
-  if (f.global) router_balance_loss(loss(2), scores, f.global, Tensor());
+  if (f.global) router_balance_loss(loss(2), scores, f.global, parts.all);
   return f.sum;
 }
 
@@ -91,10 +93,8 @@ AuxGradient replayed_gradient(const RouterChoice& choice, const Tensor& logits, 
                               const Sequences& sequences) {
   AuxGradient aux;
   if (logits.rows() == 0) return aux;
-  if (choice.balance_factors) {
-    aux.factors = choice.balance_factors;
-    aux.offsets = Parts(sequences, o, logits.device()).offsets;
-  }
+  aux.offsets = Parts(sequences, o, logits.device()).offsets;
+  aux.factors = choice.balance_factors;
   add_z_gradient(aux, logits, choice.tokens, o);
   return aux;
 }
@@ -111,18 +111,18 @@ AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tenso
   const Tensor unbiased = balancing ? unbiased_choice(chosen, scores, bias, o) : chosen;
   const Parts parts(sequences, o, scores.device());
   const Tensor table = count_microbatch(unbiased, parts, o);
-  if (totals) add_to_totals(*totals, unbiased, o.experts);
+  if (totals) add_to_totals(*totals, unbiased, o.experts, parts);
   if (scores.rows() == 0) return aux;
 
+  aux.offsets = parts.offsets;
   const Tensor whole = sum_of_parts(table);
   routing.choice.tokens = whole.narrow(0, whole.numel() - 1, 1);
   if (balancing) {
     aux.factors = balance(routing.losses, scores, table, whole, parts, o, totals);
-    aux.offsets = parts.offsets;
     routing.choice.balance_factors = aux.factors;
   }
   if (o.z_loss_coef != 0)
-    router_z_loss(routing.losses.narrow(0, 3, 1), logits, routing.choice.tokens, o.z_loss_coef);
+    router_z_loss(routing.losses.narrow(0, 3, 1), logits, routing.choice.tokens, o.z_loss_coef, parts.all);
   add_z_gradient(aux, logits, routing.choice.tokens, o);
   return aux;
 }

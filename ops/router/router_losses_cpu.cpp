@@ -103,12 +103,14 @@ void router_balance_loss(const Tensor& loss, const Tensor& scores, const Tensor&
   *loss.data<double>() = sum_of(share.data(), scores.rows());
 }
 
-void router_z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef) {
+void router_z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef,
+                   const Tensor& offsets) {
   std::vector<double> sums(static_cast<std::size_t>(logits.rows()));
   visit_accumulate("router", logits.dtype(), [&]<class T>(TypeTag<T>) {
     parallel_for(logits.rows(), token_grain(logits.cols()), [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t t = first; t < last; ++t)
+      for_tokens(offsets, first, last, [&](std::int64_t, std::int64_t t) {
         sums[static_cast<std::size_t>(t)] = static_cast<double>(log_sum(logits.row<T>(t), logits.cols()));
+      });
     });
   });
   double sum = 0;

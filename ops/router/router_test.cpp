@@ -616,7 +616,7 @@ TEST_CASE("router: on cuda scores, weights and gradients are those of the CPU" *
                  Tensor::empty(of_choice, DType::f32, device),
                  Tensor::zeros({o.experts}, DType::i64, device)};
         router_choose(c.scores, c.experts, c.weights, c.counts, logits.to(device), bias.to(device), o,
-                      known.defined());
+                      known.defined(), Tensor());
         return c;
       };
       const Choice got = choose(Device::cuda, {});
@@ -677,7 +677,7 @@ TEST_CASE("router: on cuda counts, balance and losses are those of the CPU" * do
                    chosen = Tensor::empty({tokens, k}, DType::i32, Device::cpu);
       router_choose(scores, chosen, Tensor::empty({tokens, k}, DType::f32, Device::cpu),
                     Tensor::zeros({experts}, DType::i64, Device::cpu), logits, Tensor(),
-                    {.experts = experts, .top_k = k}, false);
+                    {.experts = experts, .top_k = k}, false, Tensor());
       struct Result {
         Tensor table, whole, tokens_of_parts, factors, other_factors, losses;
       };
@@ -713,7 +713,8 @@ TEST_CASE("router: on cuda counts, balance and losses are those of the CPU" * do
         r.losses = Tensor::zeros({3}, DType::f64, device);
         router_balance_loss(r.losses.narrow(0, 0, 1), here(scores), f.sequences, at);
         router_balance_loss(r.losses.narrow(0, 1, 1), here(scores), f.global, Tensor());
-        router_z_loss(r.losses.narrow(0, 2, 1), here(logits), all.select(0).narrow(0, experts, 1), 0.4);
+        router_z_loss(r.losses.narrow(0, 2, 1), here(logits), all.select(0).narrow(0, experts, 1), 0.4,
+                      Tensor());
         // Factors without those of the sequences.
         f.sequences = Tensor();
         f.sum = r.other_factors = Tensor::empty({parts, experts}, DType::f32, device);

@@ -17,13 +17,17 @@ SsdChunks make_chunks(const Sequences& sequences, std::int64_t chunk_size, bool 
   // 128 took 12 % longer than chunks of 32 or 64, which are equally fast (forward and backward, 4 x 512
   // tokens, 16 heads of 64, state 64, f32, Zen 4).
   constexpr std::int64_t longest_useful = 64;
-  const std::int64_t length =
-      tensor_cores ? ssd_tensor_core_chunk
-                   : std::clamp<std::int64_t>(sequences.longest(), 1, std::min(chunk_size, longest_useful));
+  // With spare rows all sizes follow from the capacity alone.
+  const bool spare = sequences.has_spare_rows();
+  const std::int64_t longest = spare ? sequences.tokens() : sequences.longest(),
+                     length = tensor_cores ? ssd_tensor_core_chunk
+                                           : std::clamp<std::int64_t>(longest, 1,
+                                                                      std::min(chunk_size, longest_useful));
   std::vector<std::int64_t> first{0};
   for (std::int64_t i = 0; i < sequences.count(); ++i)
     first.push_back(first.back() + (sequences.length(i) + length - 1) / length);
-  return {length, first.back(), Tensor::from(first, {std::ssize(first)}).to(device)};
+  const std::int64_t room = sequences.tokens() / length + sequences.count();
+  return {length, spare ? room : first.back(), Tensor::from(first, {std::ssize(first)}).to(device)};
 }
 
 enum class ScanVariant { chunked, recurrent };
@@ -124,18 +128,24 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
   if (final_state) *final_state = states.final;
   if (!records) return y;
 
-  ctx.tape->record("ssd_scan", [in, problem, variant, starts = states.chunk_starts, out = y.node()] {
+  const bool chunks_without_tokens = sequences.has_spare_rows();
+  ctx.tape->record("ssd_scan", [in, problem, variant, starts = states.chunk_starts, out = y.node(),
+                                chunks_without_tokens] {
     if (!out->filled()) return;
     const ZoneTimer backward_timer(backward_zone);
     const Shape partial{problem.chunks.count, problem.options.heads};
-    const DType sums = problem.A_log.dtype();
+    const auto sums = [&] {
+      const Tensor t = Tensor::empty(partial, problem.A_log.dtype(), problem.A_log.device());
+      if (chunks_without_tokens) t.zero();
+      return t;
+    };
     const SsdGradients g{contribution(in.x),
                          contribution(in.dt_raw),
                          contribution(in.B),
                          contribution(in.C),
-                         Tensor::empty(partial, sums, problem.A_log.device()),
-                         Tensor::empty(partial, sums, problem.A_log.device()),
-                         Tensor::empty(partial, sums, problem.A_log.device())};
+                         sums(),
+                         sums(),
+                         sums()};
     if (variant == ScanVariant::recurrent)
       ssd_recurrent_backward(problem, g, out->take(), starts);
     else

@@ -46,7 +46,7 @@ struct Scan {
   __device__ float rate(int head) const { return -expf(A_log[head]); }
 };
 
-/// The tokens [t0, t0 + n) of a chunk.
+/// The tokens [t0, t0 + n) of a chunk; n = 0 beyond the last sequence.
 struct ChunkPlace {
   std::int64_t sequence, t0;
   int n;
@@ -55,6 +55,7 @@ struct ChunkPlace {
 
 template <class T>
 __device__ ChunkPlace place_of(const Scan<T>& scan, std::int64_t chunk) {
+  if (chunk >= scan.first_chunk[scan.sequences]) return {scan.sequences - 1, 0, 0, false, false};
   // The last sequence that begins with this chunk or before; empty sequences come before it.
   std::int64_t low = 0, high = scan.sequences;
   while (high - low > 1) {

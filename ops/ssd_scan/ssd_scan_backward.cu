@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(tile_threads)
   __shared__ PairTile pairs;
   __shared__ TokenSums sums;
   const HeadPart<T> part(scan);
+  if (part.at.n == 0) return;
   const Matrix<T> x = part.channels(scan, scan.x), dy = part.channels(scan, g.dy);
   const Matrix<T> B = part.shared(scan, scan.B), C = part.shared(scan, scan.C);
   const Matrix<float> H = state_of(g.starts, scan, part.chunk, part.head);
@@ -218,6 +219,7 @@ __global__ void __launch_bounds__(tile_threads)
   const std::int64_t chunk = blockIdx.x / scan.groups;
   const int group = static_cast<int>(blockIdx.x % scan.groups), group_heads = scan.group_heads();
   const ChunkPlace at = place_of(scan, chunk);
+  if (at.n == 0) return;
   const std::int64_t shared_col = std::int64_t{group} * scan.state;
   const Matrix<T> B = tokens_of(scan.B, at, shared_col, scan.state),
                   C = tokens_of(scan.C, at, shared_col, scan.state);

@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(tile_threads)
   __shared__ Decays d;
   __shared__ PairTile masked;
   const HeadPart<T> part(scan);
+  if (part.at.n == 0) return;
   const Matrix<T> x = part.channels(scan, scan.x), B = part.shared(scan, scan.B),
                   C = part.shared(scan, scan.C);
   const Matrix<float> H = state_of(starts, scan, part.chunk, part.head);

@@ -10,8 +10,8 @@ namespace nemocube {
 /// short.
 struct SsdChunks {
   std::int64_t length = 1;  // tokens of a whole chunk
-  std::int64_t count = 0;   // of all sequences
-  Tensor first;             // [sequences + 1] i64: index of each sequence's first chunk, then `count`
+  std::int64_t count = 0;   // of all sequences, or more: chunks beyond the last sequence have no tokens
+  Tensor first;             // [sequences + 1] i64: index of each sequence's first chunk, then their number
 
   /// For kernels of the CPU.
   std::int64_t first_of(std::int64_t sequence) const { return first.data<std::int64_t>()[sequence]; }

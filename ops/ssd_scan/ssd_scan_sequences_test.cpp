@@ -92,6 +92,44 @@ TEST_CASE("ssd_scan: packed equals separate sequences, bit for bit" * doctest::t
     });
 }
 
+TEST_CASE("ssd_scan: spare rows and room for more sequences change no sequence" *
+          doctest::test_suite("cuda")) {
+  const std::vector<std::int64_t> lengths{23, 0, 70, 1};
+  const auto check = [&](const SsdOptions& o, DType dtype, Device device, const char* variant) {
+    CAPTURE(variant);
+    const Case roomy = [&] {
+      Case c = make_case({23, 0, 70, 1, 17}, o, dtype, device);  // the last one is of the spare rows
+      c.sequences = Sequences::of_lengths(lengths).with_capacity(111, 6);
+      return with_initial(c);
+    }();
+    Case tight = roomy;
+    tight.sequences = Sequences::of_lengths(lengths);
+    const std::int64_t tokens = tight.sequences.tokens();
+    const auto part = [&](const Tensor& t) { return t.narrow(0, 0, tokens); };
+    tight.initial = roomy.initial.narrow(0, 0, 4);
+    for (std::size_t i = 0; i < 4; ++i) tight.in[i] = part(roomy.in[i]);
+    const Tensor dy = random_tensor(roomy.in[0].shape(), dtype, 9).to(device);
+    dy.narrow(0, tokens, 17).zero();
+    const auto got = run(roomy, variant, dy), want = run(tight, variant, part(dy));
+    CHECK_BITS(part(got[0]), want[0]);
+    CHECK_BITS(got[1].narrow(0, 0, 4), want[1]);
+    for (std::size_t i = 2; i < 6; ++i) {
+      CAPTURE(names[i]);
+      CHECK_BITS(part(got[i]), want[i]);
+    }
+    for (std::size_t i = 6; i < got.size(); ++i) {
+      CAPTURE(names[i]);
+      CHECK(relative_error(got[i], want[i]) <= scan_tol(dtype, tokens));
+    }
+  };
+  SsdOptions o = small;
+  o.chunk_size = 16;
+  for (const Device device : test_devices("ssd_scan"))
+    for_variants(device, [&](const char* variant) { check(o, DType::f32, device, variant); });
+  if (has_cuda() && runs_on_cuda("ssd_scan"))
+    check({.heads = 2, .head_dim = 64, .groups = 1, .state_size = 128}, DType::bf16, Device::cuda, "chunked");
+}
+
 TEST_CASE("ssd_scan: on tensor cores, packed equals separate sequences, bit for bit" *
           doctest::test_suite("cuda")) {
   if (!has_cuda() || !runs_on_cuda("ssd_scan")) return;

@@ -498,6 +498,7 @@ __global__ void __launch_bounds__(group_threads)
   const int group = static_cast<int>(blockIdx.x % scan.groups), heads = scan.group_heads();
   const GroupPart part{chunk, group * heads, (group + 1) * heads, std::int64_t{group} * state_rows,
                        place_of(scan, chunk)};
+  if (part.at.n == 0) return;
   sum_pairs<cols>(tiles, d, scan, g, part, warp, lane);
   {
     FragmentC dC[1][state_rows / 8];

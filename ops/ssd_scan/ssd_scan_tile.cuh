@@ -165,6 +165,7 @@ __global__ void __launch_bounds__(tile_threads)
   __shared__ Operands operands;
   __shared__ Decays d;
   const HeadPart<T> part(scan);
+  if (part.at.n == 0) return;
   block_load_decays(d, scan, part.at, part.head);
   if (blockIdx.y == 0 && threadIdx.x == 0) whole[blockIdx.x] = d.whole;
   if (backward ? part.at.first : part.at.last && !for_last) return;  // nobody reads it

@@ -35,7 +35,7 @@ Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int6
     std::vector<std::int64_t> offsets = rows.offsets();
     for (std::int64_t& offset : offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
     const auto first = rows.positions().begin() + begin;
-    return EvenPart{Sequences(std::move(offsets), {first, first + count})};
+    return EvenPart{Sequences(std::move(offsets), {first, first + count}, rows.last())};
   };
   return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
 }

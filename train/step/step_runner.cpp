@@ -29,7 +29,7 @@ StepRunner::StepRunner(ParallelModel& parallel, std::span<const TokenBatch> micr
     const auto own = [&](const Tensor& t) { return parallel.own_tokens(t, batch.sequences); };
     OwnRows rows;
     if (model.part().embeddings()) rows.ids = own(batch.ids).to(model.device());
-    if (model.part().head()) rows.labels = Labels(own(batch.labels)).to(model.device());
+    if (model.part().head()) rows.labels = Labels(own(batch.labels), batch.label_capacity).to(model.device());
     rows_.push_back(std::move(rows));
   }
 }

@@ -129,7 +129,8 @@ std::int64_t evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, con
   const std::int64_t label_tokens = parallel.first_of_replica() ? batch.label_tokens : 0;
   const Var hidden = parallel.hidden(ctx, batch.ids, batch.sequences);
   if (!hidden.defined()) return label_tokens;
-  const Labels labels = Labels(parallel.own_tokens(batch.labels, batch.sequences)).to(model.device());
+  const Labels labels =
+      Labels(parallel.own_tokens(batch.labels, batch.sequences), batch.label_capacity).to(model.device());
   const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1);
   if (parallel.counts_loss()) add_elements(sum, sum, loss.value().reshape({1}));
   return label_tokens;

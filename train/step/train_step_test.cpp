@@ -237,10 +237,14 @@ TEST_CASE("train_step: an update that leaves numbers that are not finite names w
 
 namespace {
 
-/// Two steps on a device: losses, norms, counts, weights and the state of the optimizer.
-std::vector<Tensor> two_steps(Device device, OptimizerKind kind, DType dtype, bool checkpointing) {
+/// Two steps on a device: losses, norms, counts, weights and the state of the optimizer. `roomy`: batches with a
+/// capacity that is larger than they are.
+std::vector<Tensor> two_steps(Device device, OptimizerKind kind, DType dtype, bool checkpointing,
+                              bool roomy = false) {
   const TestBatch batch = random_batch(tiny_config("ME*-"), {9, 4, 0, 6}, 63);
-  const std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 4)};
+  std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 4)};
+  if (roomy)
+    for (TokenBatch& each : two) each = each.with_capacity(17, 3, 12);
   NemotronH whole(tiny_config("ME*-"), dtype, Device::cpu), model(whole.config(), dtype, device);
   randomise(whole, 64);
   copy_weights(model, whole);
@@ -307,6 +311,51 @@ TEST_CASE("train_step: whole steps on cuda are close to those of the CPU, and th
       CHECK(relative_error(got[i], want[i]) <= most);
     }
   });
+}
+
+TEST_CASE("train_step: spare rows and room for sequences and labels change nothing but roundings" *
+          doctest::test_suite("cuda")) {
+  for_step_kinds([](OptimizerKind kind, DType dtype, bool checkpointing) {
+    const auto on_cpu = two_steps(Device::cpu, kind, dtype, checkpointing, true);
+    CHECK(same_bits(two_steps(Device::guard, kind, dtype, checkpointing, true), on_cpu));
+    for (const Device device : {Device::cpu, Device::cuda}) {
+      if (device.is_cuda() && !has_cuda()) continue;
+      CAPTURE(device);
+      const auto want = two_steps(device, kind, dtype, checkpointing);
+      const auto got = device.is_cuda() ? two_steps(device, kind, dtype, checkpointing, true) : on_cpu;
+      REQUIRE(got.size() == want.size());
+      const double most = dtype == DType::f32 ? 200 * 0x1p-24 : 40 * 0x1p-9;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CAPTURE(i);
+        CHECK(relative_error(got[i], want[i]) <= most);
+      }
+    }
+  });
+}
+
+TEST_CASE("train_step: batches of one capacity need the same memory, to the byte" *
+          doctest::test_suite("cuda")) {
+  for (const Device device :
+       {Device::guard, Device::cuda}) {  // on the CPU kernels have scratch memory of their own
+    if (device.is_cuda() && !has_cuda()) continue;
+    CAPTURE(device);
+    NemotronH model(tiny_config("ME*-"), DType::f32, device);
+    initialise(model, 65);
+    for (MoeMixer* moe : model.moe_layers()) moe->router().seq_aux_loss_coef = 0.25;
+    ParallelModel parallel(model);
+    Optimizer optimizer(model.parameters(), {});
+    const auto peak = [&](const std::vector<std::int64_t>& lengths, std::uint64_t seed) {
+      const TestBatch batch = random_batch(tiny_config("ME*-"), lengths, seed);
+      const std::vector<TokenBatch> one{token_batch(batch).with_capacity(20, 4, 16)};
+      allocator(device).reset_peak();
+      train_step(parallel, optimizer, one, step_options());
+      return allocator(device).stats().peak_bytes;
+    };
+    peak({20}, 1);  // makes the optimizer's tensors
+    const std::int64_t want = peak({20}, 2);
+    CHECK(peak({3, 0, 1, 5}, 3) == want);
+    CHECK(peak({1, 17}, 4) == want);
+  }
 }
 
 TEST_CASE("train_step: auxiliary losses weigh the same for any number of equal microbatches") {
