@@ -21,7 +21,8 @@ namespace nemocube::guard {
 namespace {
 
 constexpr std::size_t page = 4096, reserved = std::size_t{1} << 36;
-constexpr std::int64_t returned_bytes = 1 << 20;  // freed blocks of so many bytes give their memory back to the system
+/// Freed blocks of so many bytes give their memory back to the system.
+constexpr std::int64_t returned_bytes = 1 << 20;
 
 std::size_t whole_pages(std::int64_t bytes) {
   return (static_cast<std::size_t>(bytes) + page - 1) / page * page;
@@ -40,8 +41,8 @@ class Arena {
  public:
   Arena() {
     const int file = ::memfd_create("guard device", MFD_CLOEXEC);
-    require(file >= 0 && ::ftruncate(file, static_cast<off_t>(reserved)) == 0, "device guard: no memory file: ",
-            std::strerror(errno));
+    require(file >= 0 && ::ftruncate(file, static_cast<off_t>(reserved)) == 0,
+            "device guard: no memory file: ", std::strerror(errno));
     start_ = map(file, PROT_NONE);
     opened_start_ = map(file, PROT_READ | PROT_WRITE);
     ::close(file);
