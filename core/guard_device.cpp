@@ -144,7 +144,7 @@ Arena& arena() {
 
 void Arena::on_fault(int signal, siginfo_t* info, void* context) {
   if (arena().contains(info->si_addr)) {
-    write_text("host code touched the memory of a tensor on device guard, outside every kernel; zone: ");
+    write_text("memory on device guard was touched at an address that no kernel asked for; zone: ");
     write_text(current_zone());
     write_text("\n");
     std::abort();

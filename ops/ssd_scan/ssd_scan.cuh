@@ -46,7 +46,7 @@ struct Scan {
   __device__ float rate(int head) const { return -expf(A_log[head]); }
 };
 
-/// The tokens [t0, t0 + n) of a chunk; n = 0 beyond the last sequence.
+/// The tokens [t0, t0 + n) of a chunk. A chunk beyond the last sequence has none: n = 0.
 struct ChunkPlace {
   std::int64_t sequence, t0;
   int n;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int steps = 10, microbatches = 8;  // of a step, over all replicas
 
-// Microbatch m of a step. One has labels for a single token only. `roomy`: half of the packed ones have spare rows.
+// Microbatch m of a step. One has labels for a single token only. With `roomy`, half of the packed ones have spare rows.
 TokenBatch microbatch(int step, int m, bool packed, bool roomy) {
   const auto seed = static_cast<std::uint64_t>(1000 * step + m);
   const std::vector<std::int64_t> lengths =
