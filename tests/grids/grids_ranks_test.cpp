@@ -11,6 +11,7 @@
 #include "model/test_models.h"
 #include "parallel/expert_parallel/expert_groups.h"
 #include "tests/grids/grid_cases.h"
+#include "tests/grids/history.h"
 #include "tests/support/ranks.h"
 #include "train/step/train_step.h"
 
@@ -56,11 +57,6 @@ void add_auxiliary_losses(NemotronH& model, bool global) {
   }
 }
 
-struct History {
-  std::vector<StepResult> steps;
-  std::map<std::string, std::vector<double>> weights;  // of the whole model at the end
-};
-
 struct Task {
   DType dtype;
   bool packed, global_loss;
@@ -79,7 +75,7 @@ History on_one_rank(const Task& task) {
     for (int m = 0; m < microbatches; ++m) batches.push_back(microbatch(s, m, task.packed, false));
     history.steps.push_back(train_step(parallel, optimizer, batches, step_options(s)));
   }
-  for (const Parameter& p : model.parameters().all()) history.weights[p.name] = p.value.to_vector();
+  history.weights = weights_of(model);
   return history;
 }
 
@@ -87,7 +83,8 @@ History on_one_rank(const Task& task) {
 const History& reference(const Task& task) {
   static std::map<Task, History> known;
   const auto found = known.find(task);
-  return found != known.end() ? found->second : known.emplace(task, on_one_rank(task)).first->second;
+  if (found != known.end()) return found->second;
+  return known.emplace(task, history_of_rank_0([&] { return on_one_rank(task); })).first->second;
 }
 
 /// The largest difference between what this rank owns and the weights of one rank.
@@ -95,7 +92,7 @@ double weight_error(const NemotronH& model, const History& want) {
   double worst = 0;
   for (const Parameter& p : model.parameters().all()) {
     const std::vector<double> own = p.own.to_vector();
-    const std::vector<double>& whole = want.weights.at(p.name);
+    const std::vector<double> whole = want.weights.at(p.name).to_vector();
     p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
       for (std::int64_t i = 0; i < count; ++i)
         worst = std::max(worst, std::abs(own[static_cast<std::size_t>(local + i)] -

@@ -7,6 +7,7 @@
 #include "model/test_models.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/data_parallel.h"
+#include "tests/grids/history.h"
 #include "tests/support/ranks.h"
 #include "train/step/train_step.h"
 
@@ -30,11 +31,6 @@ struct Task {
   DType dtype = DType::f64;
   OptimizerOptions optimizer = {};
   bool packed = true;
-};
-
-struct History {
-  std::vector<StepResult> steps;
-  std::vector<Tensor> weights, biases;
 };
 
 NemotronHConfig config_of(const Task& task) {
@@ -81,12 +77,8 @@ void add_auxiliary_losses(NemotronH& model) {
   }
 }
 
-void keep_weights(History& history, const NemotronH& model) {
-  for (const Parameter& p : model.parameters().all()) history.weights.push_back(p.value.clone());
-}
-
 // `shake` changes each weight by up to this fraction of itself.
-History one_rank(const Task& task, int ranks, bool checkpointing, double shake = 0) {
+History on_one_rank(const Task& task, int ranks, bool checkpointing, double shake) {
   NemotronH model(config_of(task), task.dtype, Device::cpu);
   model.activation_checkpointing = checkpointing;
   initialise(model, 3);
@@ -106,8 +98,12 @@ History one_rank(const Task& task, int ranks, bool checkpointing, double shake =
     for (int m = 0; m < ranks * microbatches_of_a_rank; ++m) batches.push_back(microbatch(task, s, m));
     history.steps.push_back(train_step(parallel, optimizer, batches, step_options(s)));
   }
-  keep_weights(history, model);
+  history.weights = weights_of(model);
   return history;
+}
+
+History one_rank(const Task& task, int ranks, bool checkpointing, double shake = 0) {
+  return history_of_rank_0([&] { return on_one_rank(task, ranks, checkpointing, shake); });
 }
 
 History all_ranks(const Task& task, const Layout& layout) {
@@ -132,7 +128,7 @@ History all_ranks(const Task& task, const Layout& layout) {
     history.steps.push_back(train_step(parallel, optimizer, batches, step_options(s)));
   }
   parallel.data().hold(DataParallel::Held::everything);
-  keep_weights(history, model);
+  history.weights = weights_of(model);
   parallel.data().let_go();
   return history;
 }
@@ -154,8 +150,8 @@ void check_same(const History& got, const History& want, double tolerance, bool 
   }
   if (!weights_too) return;
   double worst = 0;
-  for (std::size_t i = 0; i < want.weights.size(); ++i) {
-    const auto a = got.weights[i].to_vector(), b = want.weights[i].to_vector();
+  for (const auto& [name, values] : want.weights) {
+    const auto a = got.weights.at(name).to_vector(), b = values.to_vector();
     REQUIRE(a.size() == b.size());
     for (std::size_t e = 0; e < b.size(); ++e) worst = std::max(worst, std::abs(a[e] - b[e]));
   }
@@ -218,7 +214,7 @@ TEST_CASE("data parallel: ten steps in f32 and bf16; the same layout gives the s
     CAPTURE(static_cast<int>(layout.options.level));
     const History first = all_ranks(task, layout), again = all_ranks(task, layout);
     check_same(first, want, 1e-5, false);
-    for (std::size_t i = 0; i < first.weights.size(); ++i) CHECK_BITS(first.weights[i], again.weights[i]);
+    for (const auto& [name, values] : first.weights) CHECK_BITS(values, again.weights.at(name));
     for (std::size_t s = 0; s < first.steps.size(); ++s) {
       CHECK(first.steps[s].loss == again.steps[s].loss);
       CHECK(first.steps[s].grad_norm == again.steps[s].grad_norm);
@@ -231,7 +227,7 @@ TEST_CASE("data parallel: ten steps in f32 and bf16; the same layout gives the s
     if (!layout.options.overlap || layout.replicas > 1) continue;
     const History run = all_ranks(task, layout);
     if (!plain) plain = run;
-    for (std::size_t i = 0; i < run.weights.size(); ++i) CHECK_BITS(run.weights[i], plain->weights[i]);
+    for (const auto& [name, values] : run.weights) CHECK_BITS(values, plain->weights.at(name));
   }
 }
 
