@@ -41,7 +41,7 @@ help:
 	@echo "make sanitize-emulator"
 	@echo "                    the software GPU and its tests under ThreadSanitizer, then AddressSanitizer and UBSan; needs nvcc"
 	@echo "make sanitize-emulator-short"
-	@echo "                    a short part of that, which touches every folder of the software GPU"
+	@echo "                    a short part of that under ThreadSanitizer, which touches every folder of the software GPU"
 	@echo "make sanitize-emulator-changed"
 	@echo "                    the short part where all passed before with these sources, compiler and nvcc; else all"
 	@echo "make format         clang-format over all sources; make check-format only looks"
@@ -183,13 +183,13 @@ asan-all: setup
 	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(JOBS)
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
-# Tests of the software GPU under a sanitizer each. $(1): cuda_emulator_tests and $(2): their label. The CUDA programs of
-# the tests are built once, in BUILD: nothing of them is sanitized.
+# Tests of the software GPU under each sanitizer of $(3). $(1): cuda_emulator_tests and $(2): their label. The CUDA
+# programs of the tests are built once, in BUILD: nothing of them is sanitized.
 define sanitize
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_programs
-	@for sanitizer in thread address; do \
+	@for sanitizer in $(3); do \
 		folder=$(BUILD)-emulator-$$sanitizer && \
 		cmake -S tools/cuda_emulator -B $$folder -G Ninja -DCUDA_EMULATOR_SANITIZE=$$sanitizer \
 			-DCUDA_EMULATOR_PROGRAMS=$(abspath $(BUILD))/tools/cuda_emulator/tests $(CMAKE_FLAGS) >/dev/null && \
@@ -205,12 +205,13 @@ sanitize-emulator: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
 	@$(fingerprint) >$(BUILD)/sanitizing.txt
-	$(call sanitize,cuda_emulator_tests,cuda-emulator)
+	$(call sanitize,cuda_emulator_tests,cuda-emulator,thread address)
 	@cp $(BUILD)/sanitizing.txt $(sanitized)
 	@echo "sanitize-emulator: all passed; $(sanitized) says of what, and belongs in the commit"
 
+# Of sources that passed under both, only the order of threads can differ from run to run.
 sanitize-emulator-short: setup
-	$(call sanitize,cuda_emulator_short_tests,cuda-emulator-short)
+	$(call sanitize,cuda_emulator_short_tests,cuda-emulator-short,thread)
 
 sanitize-emulator-changed: setup
 	@$(call configure,$(BUILD))
