@@ -84,12 +84,12 @@ TEST_CASE("model: activation checkpointing changes no bit of loss and gradients 
     REQUIRE(moe_records(records).size() == 2);
     for (std::size_t i = 0; i < 2; ++i) {
       const MoeRecord &a = *moe_records(records)[i], &b = *moe_records(replayed)[i];
-      CHECK_BITS(a.counts, b.counts);
-      CHECK_BITS(a.losses, b.losses);
-      CHECK(a.losses.to_vector()[0] > 0);  // aux_loss
-      CHECK(a.losses.to_vector()[2] > 0);  // global_aux_loss
+      CHECK_BITS(a.sums.counts, b.sums.counts);
+      CHECK_BITS(a.sums.losses, b.sums.losses);
+      CHECK(a.sums.losses.to_vector()[0] > 0);  // aux_loss
+      CHECK(a.sums.losses.to_vector()[2] > 0);  // global_aux_loss
       std::int64_t total = 0;
-      for (std::int64_t e = 0; e < 6; ++e) total += a.counts.data<std::int64_t>()[e];
+      for (std::int64_t e = 0; e < 6; ++e) total += a.sums.counts.data<std::int64_t>()[e];
       CHECK(total == 14 * 2);
       const Tensor& sums = model.moe_layers()[i]->totals().sums;
       CHECK_BITS(sums, totals[i]);

@@ -19,6 +19,18 @@ void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   node->add(g);
 }
 
+/// Where kernels that can add to what is there write one contribution to the gradient of `node`; the caller then hands it to
+/// contribute_written(). Such a kernel rounds its values before it adds them: the bits are those of a new tensor that is then
+/// added, which is what an intermediate gets on the CPU.
+inline Output contribution_place(GradNode& node) {
+  if (node.leaf()) return node.into();
+  if (node.filled() && node.device().is_cuda() && node.grad().unique()) return {node.grad(), Into::add};
+  return {node.buffer(), Into::set};
+}
+inline void contribute_written(GradNode& node, const Output& written) {
+  if (!node.leaf() && written.how == Into::set) node.add(written.to);
+}
+
 /// A tensor of `dtype`, the dtype of the value. The caller writes one whole contribution into the tensor and
 /// passes it to GradNode::add. GradNode::buffer cannot serve for a bf16 leaf, because its gradient is f32.
 inline Tensor contribution(GradNode& node, DType dtype) {

@@ -35,11 +35,11 @@ Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& ca
   const bool replay = record && record->choice;
   Routing routing =
       route(ctx, x, gate_->var(), bias_->value, router_, rows_ ? rows_(call.sequences) : call.sequences,
-            record ? &totals_ : nullptr, replay ? &*record->choice : nullptr);
+            record ? &totals_ : nullptr, replay ? &*record->choice : nullptr,
+            record && !replay ? record->sums : RouterSums());
   if (record && !replay) {
     record->choice = routing.choice;
-    record->counts = routing.counts;
-    record->losses = routing.losses;
+    record->sums = {routing.counts, routing.losses};
   }
   return routing;
 }

@@ -10,9 +10,10 @@ namespace nemocube {
 /// What an MoE block notes of one microbatch.
 struct MoeRecord final : MixerRecord {
   std::optional<RouterChoice> choice;  ///< absent before the forward pass
-  Tensor counts;                       ///< tokens sent to each expert [E] i64
-  Tensor losses;  ///< the auxiliary losses [4] f64, or a share of them, see Routing::losses
-  Tensor host;    ///< see ExpertDispatcher::dispatch
+  /// Tokens sent to each expert, and the auxiliary losses or a share of them, see Routing::losses. Set before the forward
+  /// pass: zeros that these are added to.
+  RouterSums sums;
+  Tensor host;  ///< see ExpertDispatcher::dispatch
 };
 
 /// Mixture of experts (docs/moe.md). A sigmoid router chooses k of E squared-ReLU experts for every token;

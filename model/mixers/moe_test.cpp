@@ -39,8 +39,8 @@ Pass forward_backward(NemotronH& model, const Tensor& rows, const Tensor& dy, co
   const MoeRecord& record = *moe_records(records).at(0);
   return {y.value(),
           x.node()->take(),
-          record.counts,
-          record.losses,
+          record.sums.counts,
+          record.sums.losses,
           model.moe_layers().at(0)->totals().sums,
           gradients(model)};
 }

@@ -61,4 +61,11 @@ void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b,
   matmul_untimed(c, a, transpose_a, b, transpose_b);
 }
 
+void matmul_mixed(const Output& c, const Tensor& a, const Tensor& b) {
+  if (c.to.numel() == 0) return;
+  const ZoneTimer timer(matmul_zone());
+  count_product(a.rows(), b.cols(), a.cols());
+  cuda::mixed_product(c, a, b);
+}
+
 }  // namespace nemocube

@@ -107,47 +107,56 @@ PlanCache& plan_cache() {
   return *cache;
 }
 
-template <class T, class Out>
+template <class A, class B, class Out>
 struct Product {
   Rows<Out> c;
-  Rows<const T> a, b;
+  Rows<const A> a;
+  Rows<const B> b;
   std::int64_t m, n, k;
   bool add, aligned;
 };
 
-template <class T, class Out, bool transpose_a, bool transpose_b>
-__global__ void __launch_bounds__(FmaTiles::threads) tiled_product_kernel(const Product<T, Out> p) {
+template <class A, class B, class Out, bool transpose_a, bool transpose_b>
+__global__ void __launch_bounds__(FmaTiles::threads) tiled_product_kernel(const Product<A, B, Out> p) {
   extern __shared__ __align__(16) char shared[];
   const std::int64_t across = (p.n + FmaTiles::cols - 1) / FmaTiles::cols;
   const std::int64_t row = blockIdx.x / across * FmaTiles::rows,
                      column = blockIdx.x % across * FmaTiles::cols;
-  const TileFactor<T> a{transpose_a ? p.a.start + row : p.a.row(row), p.a.stride, p.m - row, p.aligned},
-      b{transpose_b ? p.b.row(column) : p.b.start + column, p.b.stride, p.n - column, p.aligned};
-  const TileResult<Out> c{{p.c.row(row) + column, p.c.stride}, p.m - row, p.n - column, p.add, p.aligned};
+  const TileFactor<A> a{transpose_a ? p.a.start + row : p.a.row(row), p.a.stride, p.m - row, p.aligned};
+  const TileFactor<B> b{transpose_b ? p.b.row(column) : p.b.start + column, p.b.stride, p.n - column,
+                        p.aligned};
+  const TileResult<Out> c{.rows = {p.c.row(row) + column, p.c.stride},
+                          .height = p.m - row,
+                          .width = p.n - column,
+                          .add = p.add,
+                          .aligned = p.aligned,
+                          .round_first = !std::is_same_v<A, B>};
   FmaTiles::form<!transpose_a, transpose_b>(shared, a, b, p.k, c);
 }
 
-template <class T, class Out, bool transpose_a, bool transpose_b>
+template <class A, class B, class Out, bool transpose_a, bool transpose_b>
 void launch_tiled(const Output& c, const Tensor& a, const Tensor& b) {
   const std::int64_t m = c.to.rows(), n = c.to.cols();
-  const Product<T, Out> p{.c = rows_of<Out>(c.to),
-                          .a = const_rows_of<T>(a),
-                          .b = const_rows_of<T>(b),
-                          .m = m,
-                          .n = n,
-                          .k = transpose_a ? a.rows() : a.cols(),
-                          .add = c.how == Into::add,
-                          .aligned = packs_aligned(c.to, a, b)};
-  launch_shared("tiled product", tiled_product_kernel<T, Out, transpose_a, transpose_b>,
+  const Product<A, B, Out> p{.c = rows_of<Out>(c.to),
+                             .a = const_rows_of<A>(a),
+                             .b = const_rows_of<B>(b),
+                             .m = m,
+                             .n = n,
+                             .k = transpose_a ? a.rows() : a.cols(),
+                             .add = c.how == Into::add,
+                             .aligned = packs_aligned(c.to, a, b)};
+  launch_shared("tiled product", tiled_product_kernel<A, B, Out, transpose_a, transpose_b>,
                 blocks_for(tiles_of<FmaTiles>(m, n), 1), FmaTiles::threads, FmaTiles::shared_bytes, p);
 }
 
 template <class T, class Out>
 void tiled_of(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
   if (transpose_a)
-    transpose_b ? launch_tiled<T, Out, true, true>(c, a, b) : launch_tiled<T, Out, true, false>(c, a, b);
+    transpose_b ? launch_tiled<T, T, Out, true, true>(c, a, b)
+                : launch_tiled<T, T, Out, true, false>(c, a, b);
   else
-    transpose_b ? launch_tiled<T, Out, false, true>(c, a, b) : launch_tiled<T, Out, false, false>(c, a, b);
+    transpose_b ? launch_tiled<T, T, Out, false, true>(c, a, b)
+                : launch_tiled<T, T, Out, false, false>(c, a, b);
 }
 
 void by_tiles(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
@@ -157,6 +166,13 @@ void by_tiles(const Output& c, const Tensor& a, bool transpose_a, const Tensor& 
     else if constexpr (!std::is_same_v<T, float>)
       tiled_of<T, float>(c, a, transpose_a, b, transpose_b);
   });
+}
+
+void mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
+  if (c.to.dtype() == DType::f32)
+    launch_tiled<float, __nv_bfloat16, float, false, false>(c, a, b);
+  else
+    launch_tiled<float, __nv_bfloat16, __nv_bfloat16, false, false>(c, a, b);
 }
 
 void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
@@ -175,7 +191,8 @@ void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b
                                   stream()));
 }
 
-const Provide provided[] = {{matmul_kernel, product}, {tiled_product, by_tiles}};
+const Provide provided[] = {
+    {matmul_kernel, product}, {tiled_product, by_tiles}, {cuda::mixed_product, mixed_product}};
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <thread>
+#include <tuple>
 #include <vector>
 
+#include "core/add.h"
 #include "core/cuda/streams.h"
 #include "core/parallel_for.h"
 #include "ops/matmul/matmul_cpu.h"
@@ -146,6 +148,31 @@ TEST_CASE("matmul: the kernel for products that cuBLAS does not have, all forms"
     });
     check_product(place, types, 5, 7, 33, false, true, Into::set, false);
   }
+}
+
+TEST_CASE("matmul: f32 times bf16 on cuda" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const auto& [m, n, k] : {std::tuple{3, 1, 5}, {132, 68, 20}, {1, 200, 7}})
+    for (const DType result : {DType::f32, DType::bf16})
+      for (const Into how : {Into::set, Into::add})
+        for (const bool strided : {false, true}) {
+          CAPTURE(result);
+          CAPTURE(m);
+          CAPTURE(strided);
+          const auto make = [&](std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t seed) {
+            return strided ? framed(rows, cols, dtype, seed, Device::cuda)
+                           : random_tensor({rows, cols}, dtype, seed).to(Device::cuda);
+          };
+          const Tensor a = make(m, k, DType::f32, 1), b = make(k, n, DType::bf16, 2),
+                       c = make(m, n, result, 3);
+          const Tensor start = c.clone(), product = Tensor::empty({m, n}, result, Device::cuda);
+          matmul_mixed({product, Into::set}, a, b);
+          CHECK_CLOSE(product, reference(a, false, b, false, Tensor::zeros({m, n}, result, Device::cpu)),
+                      product_tol(result, DType::f32, k));
+          if (how == Into::add) add_elements(product, product, start);
+          matmul_mixed({c, how}, a, b);
+          CHECK_BITS(c.clone().to(Device::cpu), product.to(Device::cpu));
+        }
 }
 
 TEST_CASE("matmul: every alignment of the operands on cuda" * doctest::test_suite("cuda")) {

@@ -26,6 +26,8 @@ struct TileResult {
   std::int64_t height = 0, width = 0;
   bool add = false;      ///< to what is there
   bool aligned = false;  ///< rows start at multiples of four elements
+  /// With `add`: sums are rounded to T, then added and rounded again, as by an addition of its own. By FmaTiles alone.
+  bool round_first = false;
 };
 
 // With multiply-adds of f32: for any strides, sizes and alignment. Every sum is formed in the order of k, whatever the tile.
@@ -117,11 +119,11 @@ __device__ inline int own_row() { return static_cast<int>(threadIdx.x) / threads
 __device__ inline int own_col() { return static_cast<int>(threadIdx.x) % threads_across * 4; }
 
 /// The thread's sums over `length` k. All threads of the block call it.
-template <bool a_along_k, bool b_along_k, class T>
-__device__ void multiply(Shared& shared, const TileFactor<T>& a, const TileFactor<T>& b, std::int64_t length,
+template <bool a_along_k, bool b_along_k, class A, class B>
+__device__ void multiply(Shared& shared, const TileFactor<A>& a, const TileFactor<B>& b, std::int64_t length,
                          float (&sums)[own_rows][own_cols]) {
-  Loader<T, rows, a_along_k> from_a(a);
-  Loader<T, cols, b_along_k> from_b(b);
+  Loader<A, rows, a_along_k> from_a(a);
+  Loader<B, cols, b_along_k> from_b(b);
 #pragma unroll
   for (int i = 0; i < own_rows; ++i)
 #pragma unroll
@@ -174,7 +176,10 @@ __device__ void store(const TileResult<T>& c, const float (&sums)[own_rows][own_
       float v[4] = {};
       if (c.add) (c.aligned ? Elements::load(to, count) : Elements::template load<false>(to, count)).read(v);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) v[j] += sums[i][4 * half + j];
+      for (int j = 0; j < 4; ++j) {
+        const float sum = sums[i][4 * half + j];
+        v[j] += c.round_first ? to_float(rounded<T>(sum)) : sum;
+      }
       const Elements out = Elements::of(v);
       if (c.aligned)
         out.store(to, count);
@@ -191,8 +196,8 @@ struct FmaTiles {
   static constexpr std::size_t shared_bytes = sizeof(fma_tiles::Shared);
 
   /// Forms a tile over `length` k. All threads of the block call it.
-  template <bool a_along_k, bool b_along_k, class T, class Out>
-  static __device__ void form(void* shared, const TileFactor<T>& a, const TileFactor<T>& b,
+  template <bool a_along_k, bool b_along_k, class A, class B, class Out>
+  static __device__ void form(void* shared, const TileFactor<A>& a, const TileFactor<B>& b,
                               std::int64_t length, const TileResult<Out>& c) {
     float sums[fma_tiles::own_rows][fma_tiles::own_cols];
     fma_tiles::multiply<a_along_k, b_along_k>(*static_cast<fma_tiles::Shared*>(shared), a, b, length, sums);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/profile.h"
+#include "ops/contribute.h"
 #include "ops/permute/permute_kernels.h"
 
 namespace nemocube {
@@ -95,10 +96,9 @@ Var permute(Context& ctx, const Var& x, const Permutation& permutation) {
       static Zone backward_zone("permute/backward");
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
-      if (in->leaf()) return combine_rows(in->into(), dy, Tensor(), permutation);
-      const Tensor dx = in->buffer();
-      combine_rows({dx, Into::set}, dy, Tensor(), permutation);
-      in->add(dx);
+      const Output dx = contribution_place(*in);
+      combine_rows(dx, dy, Tensor(), permutation);
+      contribute_written(*in, dx);
     });
   return y;
 }

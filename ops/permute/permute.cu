@@ -329,7 +329,7 @@ __global__ void combine_kernel(Lanes l, Rows<Out> y, bool add, Rows<In> rows, Ro
       float before[N];
       Pack<Out, N>::load(to, l.cols - c).read(before);
 #pragma unroll
-      for (int i = 0; i < N; ++i) sum[i] = before[i] + sum[i];
+      for (int i = 0; i < N; ++i) sum[i] = before[i] + to_float(rounded<Out>(sum[i]));
     }
     Pack<Out, N>::of(sum).store(to, l.cols - c);
   });

@@ -517,6 +517,30 @@ TEST_CASE("permute, unpermute: gradients of parameters are added on cuda as on t
   });
 }
 
+TEST_CASE("permute: to the gradient of an intermediate rows are added on cuda with the bits of the CPU" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t cols : {7, 64}) {
+      CAPTURE(dtype);
+      CAPTURE(cols);
+      const Tensor experts = random_choices(61, 3, 7), x = random_tensor({61, cols}, dtype, 1),
+                   dy = random_tensor({3 * 61, cols}, dtype, 2);
+      const auto gradient = [&](Device device) {
+        const Permutation p = make_permutation(experts.to(device), 7);
+        const auto node = std::make_shared<GradNode>(x.shape(), dtype, device, false);
+        for (int use = 0; use < 2; ++use) {
+          Tape tape;
+          Context ctx;
+          ctx.tape = &tape;
+          tape.backward(permute(ctx, Var(x.to(device), node), p), dy.to(device));
+        }
+        return node->take().to(Device::cpu);
+      };
+      CHECK_BITS(gradient(Device::cuda), gradient(Device::cpu));
+    }
+}
+
 TEST_CASE("permute, unpermute: rows beyond 2^31 elements on cuda" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   const std::int64_t stride = (std::int64_t{1} << 30) + 64, cols = 24;

@@ -1,7 +1,9 @@
 #include "ops/router/router.h"
 
 #include "core/profile.h"
+#include "ops/contribute.h"
 #include "ops/matmul/matmul.h"
+#include "ops/matmul/matmul_kernels.h"
 #include "ops/router/router_losses.h"
 
 namespace nemocube {
@@ -51,11 +53,27 @@ void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool trans
   node.add(direct ? product : product.to(value_dtype));
 }
 
+void give_input_gradient(GradNode& node, DType dtype, const Tensor& dlogits, const Tensor& gate) {
+  if (!node.device().is_cuda() || gate.dtype() == dlogits.dtype() || dtype != gate.dtype())
+    return give_product(node, dtype, dlogits, false, gate.to(dlogits.dtype()));
+  // One launch instead of four: no copy of the gate or of the result in f32, and no addition.
+  const Output dx = contribution_place(node);
+  matmul_mixed(dx, dlogits, gate);
+  contribute_written(node, dx);
+}
+
 }  // namespace
+
+RouterSums RouterSums::zeros(std::int64_t layers, std::int64_t experts, Device device) {
+  const std::int64_t counts = layers * experts, losses = layers * std::ssize(router_losses);
+  const Tensor all = Tensor::zeros({counts + losses}, DType::i64, device);
+  return {all.narrow(0, 0, counts).reshape({layers, experts}),
+          all.narrow(0, counts, losses).bits_as(DType::f64).reshape({layers, std::ssize(router_losses)})};
+}
 
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
               const RouterOptions& options, const Sequences& sequences, RouterTotals* totals,
-              const RouterChoice* replay) {
+              const RouterChoice* replay, const RouterSums& sums) {
   check_options(options);
   const DType acc = check_operands(x.value(), gate.value(), correction_bias, options);
   const std::int64_t tokens = x.value().dim(0);
@@ -75,11 +93,11 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
     routing.choice = *replay;
   } else {
     routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32, device);
-    // One tensor, because each that begins as zeros is a launch on CUDA.
-    const std::int64_t losses = std::ssize(router_losses);
-    const Tensor zeros = Tensor::zeros({options.experts + losses}, DType::i64, device);
-    routing.counts = zeros.narrow(0, 0, options.experts);
-    routing.losses = zeros.narrow(0, options.experts, losses).bits_as(DType::f64);
+    const RouterSums own = sums.counts ? sums : RouterSums::zeros(1, options.experts, device).layer(0);
+    check_shape("route: counts", own.counts, {options.experts});
+    check_shape("route: losses", own.losses, {std::ssize(router_losses)});
+    routing.counts = own.counts;
+    routing.losses = own.losses;
   }
   router_choose(scores, routing.choice.experts, routing.weights.value(), routing.counts, logits,
                 correction_bias, options, replay != nullptr, sequences.token_rows_on(device));
@@ -97,7 +115,7 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
       const Tensor dweights = out->filled() ? out->take() : Tensor();
       const Tensor dlogits = Tensor::empty(scores.shape(), acc, scores.device());
       router_backward(dlogits, dweights, scores, experts, options, aux);
-      if (x.needs_grad()) give_product(*x.node(), x.value().dtype(), dlogits, false, gate.value().to(acc));
+      if (x.needs_grad()) give_input_gradient(*x.node(), x.value().dtype(), dlogits, gate.value());
       if (gate.needs_grad())
         tape->weight_work([gate, x, dlogits, acc] {
           give_product(*gate.node(), gate.value().dtype(), dlogits, true, x.value().to(acc));

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <functional>
 
@@ -39,6 +40,10 @@ inline constexpr std::array<RouterLoss, 4> router_losses{{
     {"z_loss", &RouterOptions::z_loss_coef},
 }};
 
+inline bool has_losses(const RouterOptions& o) {
+  return std::ranges::any_of(router_losses, [&](const RouterLoss& loss) { return o.*loss.coef != 0; });
+}
+
 /// The sums that global_aux_loss takes over the microbatches so far; a new object starts from zero.
 struct RouterTotals {
   Tensor
@@ -58,11 +63,20 @@ struct RouterChoice {
   Tensor tokens{};  ///< [1] i64: T of the microbatch, for z-loss; undefined without losses
 };
 
+/// What the router of a layer adds up in a microbatch, or, with one dimension more in front, those of several layers: their
+/// zeros are then made by one launch, and added to the step's by one for each tensor.
+struct RouterSums {
+  Tensor counts;  ///< [E] i64
+  Tensor losses;  ///< [4] f64
+  static RouterSums zeros(std::int64_t layers, std::int64_t experts, Device device);
+  RouterSums layer(std::int64_t i) const { return {counts.select(i), losses.select(i)}; }
+};
+
 /// All on the device of x.
 struct Routing {
   Var weights;  ///< [T, k] f32 (f64)
   RouterChoice choice;
-  Tensor counts;  ///< [E] i64: tokens that chose each expert; undefined in a replay
+  Tensor counts;  ///< [E] i64: tokens that chose each expert, undefined in a replay
   /// The auxiliary losses times their coefficients [4] f64, in the order of router_losses; a loss whose coefficient
   /// is 0 is 0. Where ranks share a microbatch, its losses are the sums over these ranks. Undefined in a replay.
   Tensor losses;
@@ -115,13 +129,15 @@ struct Routing {
 ///              [1, 1]              otherwise: T
 ///            then that of `totals` for global_aux_loss; none in a replay or in backward
 ///
+/// Counts and losses are added to `sums`, zeros of one layer on the device of x, where given.
+///
 /// With `replay`, the choice of an earlier call with the same operands, nothing is selected or counted again:
 /// the result has the same bits of weights and gradients, whatever `totals` have become since.
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
               const RouterOptions& options, const Sequences& sequences, RouterTotals* totals = nullptr,
-              const RouterChoice* replay = nullptr);
+              const RouterChoice* replay = nullptr, const RouterSums& sums = {});
 
-/// sum_i <- sum_i + counts_i, both [E] i64.
+/// sum_i <- sum_i + counts_i, both i64 of the same shape.
 void add_counts(const Tensor& sum, const Tensor& counts);
 
 /// Balancing without an auxiliary loss, once for each optimizer step:

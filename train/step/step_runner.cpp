@@ -61,6 +61,11 @@ void StepRunner::forward(const Action& action) {
   if (stage > 0)
     m.in = make_result(parallel_.transfers().take(Payload::activation, stage - 1, microbatch), true);
   m.records = model_.make_records(chunk);
+  const std::vector<MoeRecord*> routers = moe_records(m.records);
+  if (!routers.empty())
+    m.sums = RouterSums::zeros(std::ssize(routers), model_.config().n_routed_experts, model_.device());
+  for (std::size_t i = 0; i < routers.size(); ++i)
+    routers[i]->sums = m.sums.layer(static_cast<std::int64_t>(i));
   Context ctx{.tape = &m.tape, .kernels = kernels_};
   m.out = model_.forward(ctx, {.ids = stage == 0 ? own_rows(microbatch).ids : Tensor(),
                                .residual = m.in,
@@ -105,17 +110,19 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
                                reached ? m.in.node()->take() : zeros_like(m.in.value()));
     m.in = {};
   }
-  add_records(m, parallel_.chunk_of(stage), sums);
+  add_sums(m.sums, parallel_.chunk_of(stage), sums);
   if (kind == Kind::backward) live_.erase(found);
 }
 
-void StepRunner::add_records(const Live& m, std::size_t chunk, StepTensors& sums) const {
-  auto layer = moe_numbers_[chunk].begin();
-  for (const MoeRecord* record : moe_records(m.records)) {
-    const std::int64_t number = *layer++;
-    const Tensor sum = sums.losses_of(number);
-    add_elements(sum, sum, record->losses);
-    add_counts(sums.counts.select(number), record->counts);
+void StepRunner::add_sums(const RouterSums& own, std::size_t chunk, StepTensors& sums) const {
+  if (!own.counts) return;
+  // The layers of a chunk follow each other.
+  const std::int64_t first = moe_numbers_[chunk].front(), layers = own.counts.dim(0);
+  add_counts(sums.counts.narrow(0, first, layers), own.counts);
+  // All zero where no loss has a coefficient.
+  if (std::ranges::any_of(model_.moe_layers(), [](MoeMixer* moe) { return has_losses(moe->router()); })) {
+    const Tensor losses = sums.losses_of(first, layers);
+    add_elements(losses, losses, own.losses);
   }
 }
 

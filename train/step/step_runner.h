@@ -29,12 +29,13 @@ class StepRunner {
   struct Live {
     Tape tape;
     BlockRecords records;
+    RouterSums sums;  // of the chunk's MoE layers
     Var in, out;
   };
   void forward(const Action& action);
   void backward(const Action& action, bool last, StepTensors& sums);
   Var start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums);
-  void add_records(const Live& m, std::size_t chunk, StepTensors& sums) const;
+  void add_sums(const RouterSums& own, std::size_t chunk, StepTensors& sums) const;
 
   std::int64_t last_stage() const { return parallel_.plan().pipeline.last_stage(); }
   const TokenBatch& batch(std::int64_t microbatch) const {

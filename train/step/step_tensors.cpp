@@ -44,8 +44,8 @@ StepTensors StepTensors::fetch() const {
   return {all.to(Device::cpu), counts.dim(0), counts.dim(1)};  // the host reads
 }
 
-Tensor StepTensors::losses_of(std::int64_t moe_layer) const {
-  return sums.narrow(0, 1 + moe_layer * kinds, kinds);
+Tensor StepTensors::losses_of(std::int64_t first, std::int64_t layers) const {
+  return sums.narrow(0, 1 + first * kinds, layers * kinds).reshape({layers, kinds});
 }
 
 std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t chunk) {

@@ -21,7 +21,8 @@ struct StepTensors {
   /// The same tensors with their values in host memory. The host waits.
   StepTensors fetch() const;
   Tensor loss() const { return sums.narrow(0, 0, 1); }
-  Tensor losses_of(std::int64_t moe_layer) const;
+  /// [layers, 4]: the router losses of MoE layers that follow each other.
+  Tensor losses_of(std::int64_t first, std::int64_t layers) const;
   UpdateGate gate() const { return {decision.narrow(0, 1, 1), decision.narrow(0, 2, 1), finite}; }
 
  private:

@@ -386,7 +386,7 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
     BlockRecords records;
     loss_and_gradients(by_hand.model, part(batch, i), 1, nullptr, &records);
     for (const MoeRecord* moe : moe_records(records)) {
-      const auto losses = moe->losses.to_vector();
+      const auto losses = moe->sums.losses.to_vector();
       aux += losses[0] / 2;
       global += losses[2] / 2;
       z += losses[3] / 2;
