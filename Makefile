@@ -104,7 +104,8 @@ test-cuda: setup
 	@echo "test-cuda: device tests at seeds 1 and 2, both at once; what each says follows when it has ended"
 	@$(MAKE) --no-print-directory -j 2 -Otarget test-cuda-seed-1 test-cuda-seed-2
 
-# Cases that look at memory or counters, or that choose seeds themselves, run at one seed.
+# Cases that look at memory or counters, or that choose seeds themselves, run at one seed. Each name is one word of a
+# command line: a question mark, which stands for any character, replaces its spaces.
 once = planned_step: *,device: operations on the software GPU *,cuda: a run repeats its bits *
 test-cuda-seed-%:
 	@export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$*; \

@@ -19,14 +19,15 @@ void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   node->add(g);
 }
 
-/// Where kernels that can add to what is there write one contribution to the gradient of `node`; the caller then hands it to
-/// contribute_written(). Such a kernel rounds its values before it adds them: the bits are those of a new tensor that is then
-/// added, which is what an intermediate gets on the CPU.
+/// The place for one contribution to the gradient of `node`, written by a kernel that can also add. The caller then passes
+/// the place to contribute_written(). On CUDA the place may be the gradient itself. A kernel rounds its values before it adds
+/// them to a gradient of bf16, so that the bits are those of a new tensor that is added afterwards, as on the CPU.
 inline Output contribution_place(GradNode& node) {
   if (node.leaf()) return node.into();
   if (node.filled() && node.device().is_cuda() && node.grad().unique()) return {node.grad(), Into::add};
   return {node.buffer(), Into::set};
 }
+/// Adds what the caller has written, unless the kernel has added it.
 inline void contribute_written(GradNode& node, const Output& written) {
   if (!node.leaf() && written.how == Into::set) node.add(written.to);
 }

@@ -10,8 +10,8 @@ namespace nemocube {
 /// What an MoE block notes of one microbatch.
 struct MoeRecord final : MixerRecord {
   std::optional<RouterChoice> choice;  ///< absent before the forward pass
-  /// Tokens sent to each expert, and the auxiliary losses or a share of them, see Routing::losses. Set before the forward
-  /// pass: zeros that these are added to.
+  /// Tokens sent to each expert, and the auxiliary losses or a share of them, see Routing::losses. Where a caller sets zeros
+  /// here before the forward pass, the router adds to these; else the router makes its own tensors.
   RouterSums sums;
   Tensor host;  ///< see ExpertDispatcher::dispatch
 };

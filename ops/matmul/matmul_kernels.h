@@ -19,9 +19,13 @@ inline const Function<void(const Output& c, const Tensor& a, const Tensor& b)> m
     "matmul/mixed_product");
 }  // namespace cuda
 
-/// On CUDA, c = a b of a in f32 and b in bf16, with multiply-adds of f32: what a copy of b in f32 would give, but for the
-/// order of the sums. c is f32 or bf16; Into::add adds the rounded product, as by an addition of its own. A product as those of
-/// matmul().
+/// c = a b, or c + a b with Into::add, on CUDA. The product is formed by multiply-adds of f32, as with a copy of b in f32 but
+/// for the order of the sums. Into::add adds the rounded product and rounds again, as an addition of its own does.
+///
+/// shapes     a [m, k], b [k, n] -> c [m, n], which the caller has checked; an empty c is left alone
+/// dtypes     a f32, b bf16, c f32 or bf16
+/// layout     row strides free
+/// profile    counted and timed as a product of matmul()
 void matmul_mixed(const Output& c, const Tensor& a, const Tensor& b);
 
 }  // namespace nemocube

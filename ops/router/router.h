@@ -40,6 +40,7 @@ inline constexpr std::array<RouterLoss, 4> router_losses{{
     {"z_loss", &RouterOptions::z_loss_coef},
 }};
 
+/// Whether any auxiliary loss has a coefficient.
 inline bool has_losses(const RouterOptions& o) {
   return std::ranges::any_of(router_losses, [&](const RouterLoss& loss) { return o.*loss.coef != 0; });
 }
@@ -63,11 +64,12 @@ struct RouterChoice {
   Tensor tokens{};  ///< [1] i64: T of the microbatch, for z-loss; undefined without losses
 };
 
-/// What the router of a layer adds up in a microbatch, or, with one dimension more in front, those of several layers: their
-/// zeros are then made by one launch, and added to the step's by one for each tensor.
+/// What route() adds up over the tokens of a microbatch, on the device of x. Several layers have one more dimension in front:
+/// one launch then makes the zeros of all layers, and one launch for each tensor adds them to the sums of a step.
 struct RouterSums {
   Tensor counts;  ///< [E] i64
   Tensor losses;  ///< [4] f64
+  /// counts [layers, E] and losses [layers, 4], all 0.
   static RouterSums zeros(std::int64_t layers, std::int64_t experts, Device device);
   RouterSums layer(std::int64_t i) const { return {counts.select(i), losses.select(i)}; }
 };
@@ -76,7 +78,7 @@ struct RouterSums {
 struct Routing {
   Var weights;  ///< [T, k] f32 (f64)
   RouterChoice choice;
-  Tensor counts;  ///< [E] i64: tokens that chose each expert, undefined in a replay
+  Tensor counts;  ///< [E] i64: tokens that chose each expert; undefined in a replay
   /// The auxiliary losses times their coefficients [4] f64, in the order of router_losses; a loss whose coefficient
   /// is 0 is 0. Where ranks share a microbatch, its losses are the sums over these ranks. Undefined in a replay.
   Tensor losses;

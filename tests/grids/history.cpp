@@ -55,7 +55,7 @@ std::map<std::string, Tensor> weights_of(const NemotronH& model) {
 }
 
 History history_of_rank_0(const std::function<History()>& train) {
-  const StorageTime longer(test_world(), 1'000'000'000);  // the others wait for as long as rank 0 takes
+  const StorageTime longer(test_world(), 1'000'000'000);  // rank 0 may train for longer than others wait
   History history;
   const std::string text = text_of_rank_0(&test_world().communicator(), [&] {
     history = train();

@@ -119,7 +119,7 @@ void StepRunner::add_sums(const RouterSums& own, std::size_t chunk, StepTensors&
   // The layers of a chunk follow each other.
   const std::int64_t first = moe_numbers_[chunk].front(), layers = own.counts.dim(0);
   add_counts(sums.counts.narrow(0, first, layers), own.counts);
-  // All zero where no loss has a coefficient.
+  // Losses without a coefficient are zero.
   if (std::ranges::any_of(model_.moe_layers(), [](MoeMixer* moe) { return has_losses(moe->router()); })) {
     const Tensor losses = sums.losses_of(first, layers);
     add_elements(losses, losses, own.losses);
