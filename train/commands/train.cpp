@@ -81,8 +81,9 @@ void run(TrainArguments options, const Launch& launch) {
   {
     World world(launch, comm_options(recipe));
     result = run_training(recipe, settings, world, recipe_device(recipe, chosen, world));
+    // Before the ranks part: after a signal, mpirun kills the other ranks as soon as one has ended.
+    if (launch.rank == 0) report(options, recipe, launch.size, result);
   }
-  if (launch.rank == 0) report(options, recipe, launch.size, result);
   // The shell's convention for a process that a signal ended, so that launchers know the run is not complete.
   if (result.signal != 0) std::exit(128 + result.signal);
 }
