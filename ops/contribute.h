@@ -50,12 +50,27 @@ inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& 
   return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype(), dy.device());
 }
 
-/// Adds the column sums of `partial` (see sum_segments) to the gradient of `node`, whose value is of `dtype`.
-inline void contribute_sum(GradNode& node, const Tensor& partial, DType dtype) {
-  if (node.leaf()) return sum_segments(node.into(), partial);
-  const Tensor sum = Tensor::empty(node.shape(), dtype, node.device());
-  sum_segments({sum, Into::set}, partial);
-  node.add(sum);
-}
+/// Column sums (see sum_segments) that are contributions to gradients.
+class ContributedSums {
+ public:
+  /// The column sums of `partial` are a contribution to the gradient of `node`, whose value is of `dtype`. Nothing where
+  /// `node` is null: no gradient is wanted.
+  void add(const std::shared_ptr<GradNode>& node, const Tensor& partial, DType dtype) {
+    if (!node) return;
+    sums_.push_back(
+        {node->leaf() ? node->into() : Output{Tensor::empty(node->shape(), dtype, node->device())}, partial});
+    nodes_.push_back(node);
+  }
+  /// Forms all sums.
+  void contribute() {
+    sum_segments(sums_);
+    for (std::size_t i = 0; i < nodes_.size(); ++i)
+      if (!nodes_[i]->leaf()) nodes_[i]->add(sums_[i].out.to);
+  }
+
+ private:
+  SegmentSums sums_;
+  std::vector<std::shared_ptr<GradNode>> nodes_;
+};
 
 }  // namespace nemocube

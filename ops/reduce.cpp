@@ -27,11 +27,12 @@ void sum_columns(const Output& out, const Tensor& partial) {
 
 }  // namespace
 
-void cpu::sum_segments(const Output& out, const Tensor& partial) {
-  visit_float("sum_segments", out.to.dtype(), [&]<class Out>(TypeTag<Out>) {
-    visit_accumulate("sum_segments", partial.dtype(),
-                     [&]<class In>(TypeTag<In>) { sum_columns<Out, In>(out, partial); });
-  });
+void cpu::sum_segments(const SegmentSums& sums) {
+  for (const auto& [out, partial] : sums)
+    visit_float("sum_segments", out.to.dtype(), [&]<class Out>(TypeTag<Out>) {
+      visit_accumulate("sum_segments", partial.dtype(),
+                       [&]<class In>(TypeTag<In>) { sum_columns<Out, In>(out, partial); });
+    });
 }
 
 void cpu::segment_sums(const Tensor& partial, const Tensor& x) {
@@ -49,11 +50,13 @@ void cpu::segment_sums(const Tensor& partial, const Tensor& x) {
   });
 }
 
-void sum_segments(const Output& out, const Tensor& partial) {
-  expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
-         " into ", out.to.shape());
-  sum_segments_kernel(out, partial);
+void sum_segments(const SegmentSums& sums) {
+  for (const auto& [out, partial] : sums)
+    expect(out.to.numel() == partial.cols() && out.to.contiguous(), "column sums of ", partial.shape(),
+           " into ", out.to.shape());
+  if (!sums.empty()) sum_segments_kernel(sums);
 }
+void sum_segments(const Output& out, const Tensor& partial) { sum_segments(SegmentSums{{out, partial}}); }
 
 void sum_rows(const Output& out, const Tensor& x) {
   const Tensor partial =

@@ -1,3 +1,5 @@
+#include <set>
+
 #include "core/cuda/elementwise.cuh"
 #include "ops/reduce_kernels.h"
 #include "ops/segments.h"
@@ -10,27 +12,64 @@ namespace {
 constexpr int columns = 32, sets = 16;
 
 template <class T>
-__global__ void __launch_bounds__(columns* sets)
-    segments_kernel(T* out, bool add, Rows<float> partial, std::int64_t segments, std::int64_t cols) {
+struct Sum {
+  T* out;
+  bool add;
+  Rows<float> partial;
+  std::int64_t segments, cols;
+  unsigned first_block;
+};
+/// The sums of one launch.
+template <class T>
+struct Sums {
+  static constexpr int most = 4;
+  Sum<T> all[most];
+  int count;
+};
+
+template <class T>
+__global__ void __launch_bounds__(columns* sets) segments_kernel(const Sums<T> sums) {
   __shared__ float of_set[sets][columns];
   const int column = threadIdx.x % columns, set = threadIdx.x / columns;
-  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * columns + column;
+  Sum<T> own = sums.all[0];
+#pragma unroll
+  for (int i = 1; i < sums.most; ++i)
+    if (i < sums.count && blockIdx.x >= sums.all[i].first_block) own = sums.all[i];
+  const std::int64_t c = std::int64_t{blockIdx.x - own.first_block} * columns + column;
   float sum = 0;
-  if (c < cols)
-    for (std::int64_t s = set; s < segments; s += sets) sum += partial.row(s)[c];
+  if (c < own.cols)
+    for (std::int64_t s = set; s < own.segments; s += sets) sum += own.partial.row(s)[c];
   of_set[set][column] = sum;
   __syncthreads();
-  if (set > 0 || c >= cols) return;
+  if (set > 0 || c >= own.cols) return;
   for (int i = 1; i < sets; ++i) sum += of_set[i][column];
-  out[c] = rounded<T>(add ? to_float(out[c]) + sum : sum);
+  own.out[c] = rounded<T>(own.add ? to_float(own.out[c]) + sum : sum);
 }
 
-void sum(const Output& out, const Tensor& partial) {
-  if (partial.cols() == 0) return;
-  visit_storage("sum_segments", out.to.dtype(), [&]<class T>(TypeTag<T>) {
-    launch("sum of segments", segments_kernel<T>, blocks_for(partial.cols(), columns), columns * sets,
-           data_of<T>(out.to), out.how == Into::add, rows_of<float>(partial), partial.rows(), partial.cols());
-  });
+template <class T>
+void launch_sums(const SegmentSums& wanted, DType dtype) {
+  Sums<T> sums{};
+  unsigned blocks = 0;
+  const auto finish = [&] {
+    if (sums.count > 0) launch("sum of segments", segments_kernel<T>, blocks, columns * sets, sums);
+    sums.count = 0;
+    blocks = 0;
+  };
+  for (const auto& [out, partial] : wanted) {
+    if (out.to.dtype() != dtype || partial.cols() == 0) continue;
+    if (sums.count == sums.most) finish();
+    sums.all[sums.count++] = {data_of<T>(out.to), out.how == Into::add, rows_of<float>(partial),
+                              partial.rows(),     partial.cols(),       blocks};
+    blocks += blocks_for(partial.cols(), columns);
+  }
+  finish();
+}
+
+void sum(const SegmentSums& sums) {
+  std::set<DType> dtypes;
+  for (const auto& [out, partial] : sums) dtypes.insert(out.to.dtype());
+  for (const DType dtype : dtypes)
+    visit_storage("sum_segments", dtype, [&]<class T>(TypeTag<T>) { launch_sums<T>(sums, dtype); });
 }
 
 // A thread adds up the rows of a segment, in their order, for N neighbouring columns.

@@ -15,6 +15,8 @@ namespace nemocube {
 /// out = (or +=) the column sums of `partial` [segments, cols] (f32 or f64). `out.to` has `cols` elements
 /// in any contiguous shape, dtype as partial or narrower.
 void sum_segments(const Output& out, const Tensor& partial);
+/// Several sums. On CUDA one launch forms up to four whose results have the same dtype.
+void sum_segments(const SegmentSums& sums);
 
 /// out = (or +=) sum over rows of x [rows, cols].
 void sum_rows(const Output& out, const Tensor& x);

@@ -120,6 +120,30 @@ TEST_CASE("sum_segments: any contiguous shape, rounded once to a narrower dtype"
   }
 }
 
+TEST_CASE("sum_segments: several sums of any sizes and dtypes are those formed one by one" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("reduce")) {
+    SegmentSums sums;
+    std::vector<Tensor> want;
+    const Shape partials[] = {{3, 40}, {70, 1}, {1, 64}, {5, 0}, {0, 7}, {17, 65}, {2, 33}, {40, 3}};
+    for (int i = 0; i < 8; ++i) {
+      const Tensor partial = random_tensor(partials[i], DType::f32, 80 + i).to(device);
+      const DType dtype = i % 3 == 2 ? DType::bf16 : DType::f32;
+      const Into how = i % 2 == 1 ? Into::add : Into::set;
+      const Tensor before = random_tensor({partial.cols()}, dtype, 90 + i).to(device);
+      want.push_back(before.clone());
+      sum_segments({want.back(), how}, partial);
+      sums.push_back({{before, how}, partial});
+    }
+    sum_segments(sums);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      CAPTURE(i);
+      CHECK_BITS(sums[i].out.to, want[i]);
+    }
+    sum_segments(SegmentSums{});
+  }
+}
+
 TEST_CASE("for_segments: every row once, in segments of a fixed length") {
   for (const std::int64_t rows : {0, 1, 64, 65, 200}) {
     CAPTURE(rows);

@@ -13,6 +13,7 @@ namespace {
 
 thread_local const char* last_launch = nullptr;
 std::atomic<bool> wait_for_launches = false;
+std::atomic<std::int64_t> launch_count = 0;
 
 struct Chosen {
   std::mutex mutex;
@@ -77,6 +78,8 @@ void profiler_stop() { NEMOCUBE_CUDA(cudaProfilerStop()); }
 
 void set_synchronise_launches(bool wanted) { wait_for_launches = wanted; }
 
+std::int64_t count_launches() { return launch_count; }
+
 const Provide provided[] = {{device_problem, problem},
                             {device_count, count_devices},
                             {use_device, use},
@@ -84,11 +87,15 @@ const Provide provided[] = {{device_problem, problem},
                             {synchronize, wait_for_all},
                             {start_profiler, profiler_start},
                             {stop_profiler, profiler_stop},
-                            {synchronise_launches, set_synchronise_launches}};
+                            {synchronise_launches, set_synchronise_launches},
+                            {launches, count_launches}};
 
 }  // namespace
 
-void note_launch(const char* name) { last_launch = name; }
+void note_launch(const char* name) {
+  last_launch = name;
+  ++launch_count;
+}
 
 void check(cudaError_t error, const char* call, std::source_location where) {
   if (error == cudaSuccess) return;

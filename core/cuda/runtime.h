@@ -38,6 +38,8 @@ inline const Function<void(bool wanted)> time_zones("core/time_zones");
 /// Whether every launch of a kernel is followed by a wait for its end, so that an error is that of the kernel that the
 /// message names. Slow, and not counted as waits of the host.
 inline const Function<void(bool wanted)> synchronise_launches("core/synchronise_launches");
+/// How many kernels and products of cuBLAS the process has queued since its start. Copies are not counted.
+inline const Function<std::int64_t()> launches("core/launches");
 /// Begin and end of the part of a program that a profiler looks at.
 inline const Function<void()> start_profiler("core/start_profiler"), stop_profiler("core/stop_profiler");
 

@@ -491,8 +491,10 @@ void backward(const Tensor& dx, const Output& dweight, const Output& dbias, cons
     launch("causal_conv1d backward, sums", sums_any_kernel<T>, blocks_of(sums), any_threads, sums, t,
            rows_of<float>(dw), rows_of<float>(db), rows_of<float>(du));
   });
-  if (dw) sum_segments_kernel.on_cuda(dweight, dw);
-  if (db) sum_segments_kernel.on_cuda(dbias, db);
+  SegmentSums of_blocks;
+  if (dw) of_blocks.push_back({dweight, dw});
+  if (db) of_blocks.push_back({dbias, db});
+  sum_segments_kernel.on_cuda(of_blocks);
 }
 
 const Provide provided[] = {{causal_conv1d_forward, forward},

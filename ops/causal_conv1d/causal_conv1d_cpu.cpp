@@ -299,8 +299,10 @@ void causal_conv1d_backward(const Tensor& dx, const Output& dweight, const Outpu
     };
     const Tensor dw = partial(dweight), db = partial(dbias);
     Conv<T>(in).backward(dx, dw, db, dy);
-    if (dw) cpu::sum_segments(dweight, dw);
-    if (db) cpu::sum_segments(dbias, db);
+    SegmentSums sums;
+    if (dw) sums.push_back({dweight, dw});
+    if (db) sums.push_back({dbias, db});
+    cpu::sum_segments(sums);
   });
 }
 

@@ -59,7 +59,9 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
     gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms, dots);
     if (ny) ny->add(dy);
     if (nz) nz->add(dz);
-    if (nw) contribute_sum(*nw, dw, vw.dtype());
+    ContributedSums sum;
+    sum.add(nw, dw, vw.dtype());
+    sum.contribute();
   });
   return out;
 }

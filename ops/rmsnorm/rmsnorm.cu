@@ -318,7 +318,7 @@ void backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor
     else
       backward_rows<T, false>(t);
   });
-  if (dw.to) sum_segments_kernel.on_cuda(dw, partial);
+  if (dw.to) sum_segments_kernel.on_cuda({{dw, partial}});
 }
 
 const Provide provided[] = {{rmsnorm_forward, forward}, {rmsnorm_backward, backward}};

@@ -116,7 +116,7 @@ void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, cons
   if (x.rows() > 0)
     visit_float("rmsnorm", x.dtype(),
                 [&]<class T>(TypeTag<T>) { backward_rows<T>(dx, partial, dy, extra, x, weight, inv_rms); });
-  if (dw.to) cpu::sum_segments(dw, partial);
+  if (dw.to) cpu::sum_segments({{dw, partial}});
 }
 
 }  // namespace nemocube::cpu

@@ -74,10 +74,6 @@ Tensor contribution(const Var& v) {
                         : Tensor::empty(v.shape(), dtype, v.value().device());
 }
 
-void add_sum(const Var& v, const Tensor& partial) {
-  if (v.needs_grad()) contribute_sum(*v.node(), partial, v.value().dtype());
-}
-
 }  // namespace
 
 Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const Sequences& sequences,
@@ -154,9 +150,11 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
     if (in.dt_raw.needs_grad()) in.dt_raw.node()->add(g.dt_raw);
     if (in.B.needs_grad()) in.B.node()->add(g.B);
     if (in.C.needs_grad()) in.C.node()->add(g.C);
-    add_sum(in.A_log, g.A_log);
-    add_sum(in.D, g.D);
-    add_sum(in.dt_bias, g.dt_bias);
+    ContributedSums parameters;
+    parameters.add(in.A_log.node(), g.A_log, in.A_log.value().dtype());
+    parameters.add(in.D.node(), g.D, in.D.value().dtype());
+    parameters.add(in.dt_bias.node(), g.dt_bias, in.dt_bias.value().dtype());
+    parameters.contribute();
   });
   return y;
 }

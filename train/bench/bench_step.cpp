@@ -111,6 +111,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
 
   BenchStepResult result;
   CommStats before;
+  std::int64_t launches_before = 0;
   result.start_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.device.is_cuda()) cuda::time_zones(true);
   for (std::int64_t i = 0; i < o.steps; ++i) {
@@ -118,6 +119,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
       reset_zones();
       reset_host_waits();
       before = all_stats(ranks, made);
+      if (o.device.is_cuda()) launches_before = cuda::launches();
     }
     StepResult r;
     result.step_seconds.push_back(
@@ -131,6 +133,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   result.zones = zone_totals();
   result.host_waits = host_waits();
   result.warm_steps = static_cast<std::int64_t>(warm.size());
+  if (o.device.is_cuda()) result.launches = (cuda::launches() - launches_before) / result.warm_steps;
   for (auto& [name, zone] : result.zones) {
     zone.seconds /= static_cast<double>(warm.size());
     zone.calls /= static_cast<std::int64_t>(warm.size());

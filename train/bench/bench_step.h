@@ -51,6 +51,7 @@ struct BenchStepResult {
   std::map<std::string, ZoneTotal> zones;
   /// Waits of the host for a device (core/host_wait.h) in these steps, all together, by name.
   std::map<std::string, std::int64_t> host_waits;
+  std::int64_t launches = 0;    ///< of kernels and products on a CUDA device, in a step (cuda::launches)
   std::int64_t warm_steps = 0;  ///< that the median is taken over
   double gemm_seconds() const;  ///< spent in matrix products, per step
 };

@@ -47,6 +47,9 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
   line("peak memory") << number(static_cast<double>(r.peak_bytes) / mib, 1) << " MiB       of it tensors "
                       << std::setprecision(1) << static_cast<double>(r.tensor_peak_bytes) / mib << " MiB\n";
   line("start") << number(r.start_seconds, 2) << " s         until the first step\n";
+  if (r.launches > 0)
+    line("launches") << number(static_cast<double>(r.launches), 0)
+                     << "           a step, of kernels and products of cuBLAS\n";
   line("loss") << number(r.loss_first, 4) << " at the first step, " << std::setprecision(4) << r.loss_last
                << " at the last\n\n";
   if (!r.ranks.empty()) {
@@ -107,6 +110,7 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
           {"loss_last", r.loss_last},
           {"zones", zones},
           {"host_waits", r.host_waits},
+          {"launches", r.launches},
           {"ranks", ranks},
           {"peak_bytes_all_ranks", r.peak_bytes_all_ranks()}};
 }

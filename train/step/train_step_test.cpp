@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cuda/runtime.h"
 #include "core/host_wait.h"
 #include "model/test_models.h"
 #include "tests/support/devices.h"
@@ -331,6 +332,42 @@ TEST_CASE("train_step: spare rows and room for sequences and labels change nothi
       }
     }
   });
+}
+
+namespace {
+
+/// Launches of a step of `microbatches` equal microbatches.
+std::int64_t launches_of(const std::string& pattern, std::int64_t microbatches) {
+  NemotronHConfig config = tiny_config(pattern.c_str());
+  config.mamba_num_heads = 2;  // the scan on tensor cores
+  config.mamba_head_dim = 64;
+  config.n_groups = 1;
+  config.ssm_state_size = 128;
+  NemotronH model(config, DType::bf16, Device::cuda);
+  initialise(model, 1);
+  ParallelModel parallel(model);
+  Optimizer optimizer(model.parameters(), {});
+  const TestBatch batch = random_batch(config, {9, 4}, 63);
+  const std::vector<TokenBatch> batches(static_cast<std::size_t>(microbatches), token_batch(batch));
+  const std::int64_t before = cuda::launches();
+  CHECK(train_step(parallel, optimizer, batches, step_options()).outcome == StepOutcome::updated);
+  return cuda::launches() - before;
+}
+
+}  // namespace
+
+TEST_CASE("train_step: a block's launches on cuda, forward and backward, are as few as it needs" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  // The second of two blocks, in the second of two microbatches: all that comes once in a step or a microbatch cancels.
+  const auto launches_of_block = [](const std::string& block) {
+    return (launches_of(block + block, 2) - launches_of(block + block, 1)) -
+           (launches_of(block, 2) - launches_of(block, 1));
+  };
+  CHECK(launches_of_block("M") <= 19);
+  CHECK(launches_of_block("E") <= 31);  // of more than 32,768 choices one more counts them
+  CHECK(launches_of_block("*") <= 21);
+  CHECK(launches_of_block("-") <= 11);
 }
 
 TEST_CASE("train_step: batches of one capacity need the same memory, to the byte" *
