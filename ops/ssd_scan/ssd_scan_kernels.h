@@ -35,7 +35,7 @@ struct SsdProblem {
 /// Whether kernels form the products of a scan on tensor cores. Their chunks have ssd_tensor_core_chunk tokens, and their
 /// states at the starts of chunks are bf16, each transposed: [chunks, heads, state_size, head_dim].
 inline bool ssd_on_tensor_cores(Device device, DType dtype, const SsdOptions& o) {
-  return device.is_cuda() && dtype == DType::bf16 && o.state_size == 128 &&
+  return device.is_cuda() && dtype == DType::bf16 && (o.state_size == 128 || o.state_size == 256) &&
          (o.head_dim == 64 || o.head_dim == 80);
 }
 constexpr std::int64_t ssd_tensor_core_chunk = 128;

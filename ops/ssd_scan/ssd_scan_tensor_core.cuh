@@ -2,9 +2,12 @@
 #include "core/cuda/mma.cuh"
 #include "ops/ssd_scan/ssd_scan.cuh"
 
-/// Parts of the kernels that form products on tensor cores, for bf16 and states of 128. A state is transposed here: its
-/// rows are those of B and C, its columns the channels of the head. Operands of second products (token products with
+/// Parts of the kernels that form products on tensor cores, for bf16 and states of 128 or 256. A state is transposed here:
+/// its rows are those of B and C, its columns the channels of the head. Operands of second products (token products with
 /// their decays, states, weighted inputs) are rounded to bf16; sums, states from piece to piece and decays are f32.
+///
+/// The rows of a state do not depend on each other: a scan is the sum of scans of parts of its states, of 128 rows each. The
+/// kernels that walk along a sequence take one part after the other.
 namespace nemocube::cuda::ssd {
 
 using Element = __nv_bfloat16;
@@ -12,6 +15,31 @@ constexpr int state_rows = 128;
 /// Tokens of a chunk, at whose start a state is kept, and of the pieces in which kernels walk along a sequence.
 constexpr int chunk_tokens = ssd_tensor_core_chunk, piece = Decays::tokens;
 static_assert(chunk_tokens == 2 * piece);
+/// One of the parts. Its sums with those of the parts before it are f32 until the last part rounds them.
+struct StatePart {
+  int first_row;
+  bool first, last;
+
+  /// Column of this part's first element in rows of B and C.
+  __device__ std::int64_t column(const Scan<Element>& scan, int group) const {
+    return std::int64_t{group} * scan.state + first_row;
+  }
+  /// Where a chunk's kept state of a head begins; its rows are `scan.head_dim` apart.
+  __device__ std::int64_t kept(const Scan<Element>& scan, std::int64_t chunk, int head) const {
+    return (chunk * scan.heads + head) * scan.state_elements() + std::int64_t{first_row} * scan.head_dim;
+  }
+};
+/// Calls fn(part) for the parts of the states, in order.
+template <class Fn>
+void for_parts(const Scan<Element>& scan, Fn&& fn) {
+  for (int row = 0; row < scan.state; row += state_rows)
+    fn(StatePart{row, row == 0, row + state_rows == scan.state});
+}
+/// A place for sums over parts, where there are several parts.
+inline Tensor sums_of_parts(const Scan<Element>& scan, const Tensor& like) {
+  return scan.state == state_rows ? Tensor() : Tensor::empty(like.shape(), DType::f32, like.device());
+}
+
 /// A block that walks along a sequence: each warp has 16 tokens of a piece, and 32 rows of the state.
 constexpr int walk_warps = piece / 16, walk_threads = walk_warps * warp_threads;
 
@@ -51,13 +79,13 @@ __device__ FragmentA scaled_columns(const FragmentA& a, int lane, Factor&& facto
   return {{scaled(a.r[0], f0, f1), scaled(a.r[1], f0, f1), scaled(a.r[2], f8, f9), scaled(a.r[3], f8, f9)}};
 }
 
-/// c[i][j] += a[i] times the rows [row, row + 16) of a tile.
+/// c[i][j] += a[i] times the rows [row, row + 16) of a tile, from column col0 on.
 template <int left, int right, int cols>
 __device__ void add_product(FragmentC (&c)[left][right], const FragmentA (&a)[left],
-                            const SharedTile<cols>& b, int row, int lane) {
+                            const SharedTile<cols>& b, int row, int lane, int col0 = 0) {
 #pragma unroll
   for (int j = 0; j + 1 < right; j += 2) {
-    const FragmentB2 pair = load_b2(b, row, 8 * j, lane);
+    const FragmentB2 pair = load_b2(b, row, col0 + 8 * j, lane);
 #pragma unroll
     for (int i = 0; i < left; ++i) {
       mma(c[i][j], a[i], pair.left);
@@ -65,7 +93,7 @@ __device__ void add_product(FragmentC (&c)[left][right], const FragmentA (&a)[le
     }
   }
   if constexpr (right % 2 == 1) {
-    const FragmentB last = load_b(b, row, 8 * (right - 1), lane);
+    const FragmentB last = load_b(b, row, col0 + 8 * (right - 1), lane);
 #pragma unroll
     for (int i = 0; i < left; ++i) mma(c[i][right - 1], a[i], last);
   }
@@ -101,32 +129,42 @@ __device__ void for_each_pair(FragmentC (&c)[count], int row0, int lane, Fn&& fn
 /// Begins to copy the tokens [t0, t0 + n) of the columns from col0 on to a tile; its other rows become zero.
 template <int rows, int threads, int cols>
 __device__ void copy_tokens(const SharedTile<cols>& to, const Rows<Element>& from, std::int64_t t0, int n,
-                            std::int64_t col0) {
+                            std::int64_t col0, int thread = static_cast<int>(threadIdx.x)) {
   const Element* const start = from.row(t0) + col0;
-  copy_rows_async<rows, threads>(to, static_cast<int>(threadIdx.x),
+  copy_rows_async<rows, threads>(to, thread,
                                  [&](int r) { return r < n ? start + r * from.stride : nullptr; });
 }
 /// Begins to copy a kept state to a tile.
 template <int threads, int cols>
-__device__ void copy_state(const SharedTile<cols>& to, const Element* from, int stride) {
-  copy_rows_async<state_rows, threads>(to, static_cast<int>(threadIdx.x),
-                                       [&](int r) { return from + r * stride; });
+__device__ void copy_state(const SharedTile<cols>& to, const Element* from, int stride,
+                           int thread = static_cast<int>(threadIdx.x)) {
+  copy_rows_async<state_rows, threads>(to, thread, [&](int r) { return from + r * stride; });
 }
-/// A warp writes the rows [row0, row0 + 16) of a tile, columns [0, width), as the tokens t0 + row0 and so on; those below
-/// `n` exist.
+/// A warp writes the rows [row0, row0 + 16) of a tile, columns [col0, col0 + width), as the tokens t0 + row0 and so on, from
+/// column to_col0 on; those below `n` exist.
 template <int width, int cols>
 __device__ void store_tokens(const SharedTile<cols>& tile, int row0, const Rows<Element>& to, std::int64_t t0,
-                             int n, std::int64_t col0, int lane) {
+                             int n, std::int64_t to_col0, int lane, int col0 = 0) {
   constexpr int packs = width / 8;
   __syncwarp();
 #pragma unroll
   for (int i = lane; i < 16 * packs; i += warp_threads) {
     const int row = row0 + i / packs, pack = i % packs;
     if (row < n)
-      *reinterpret_cast<uint4*>(to.row(t0 + row) + col0 + pack * 8) =
-          *reinterpret_cast<const uint4*>(tile.at(row, pack * 8));
+      *reinterpret_cast<uint4*>(to.row(t0 + row) + to_col0 + pack * 8) =
+          *reinterpret_cast<const uint4*>(tile.at(row, col0 + pack * 8));
   }
   __syncwarp();
+}
+
+/// `own` and the sum of the parts before, of two neighbouring channels of a token; the last part leaves no sum.
+__device__ inline float2 sum_of_parts(const Rows<float>& sums, const StatePart& part, float2 own,
+                                      std::int64_t token, bool exists, std::int64_t col) {
+  if (!exists) return own;
+  float2* const at = reinterpret_cast<float2*>(sums.row(token) + col);
+  if (!part.first) own = make_float2(at->x + own.x, at->y + own.y);
+  if (!part.last) *at = own;
+  return own;
 }
 
 /// The part of a state that a warp of a walking block has, 32 rows.

@@ -1,9 +1,11 @@
+#include <algorithm>
+
 #include "ops/ssd_scan/ssd_scan_tensor_core.cuh"
 
 // Backward on tensor cores: two kernels. The first has a block for each sequence and head, which walks from the last
 // piece to the first with R, the gradient of the state, in registers. It forms the gradients of x, dt_raw and the
-// parameters, and leaves R at the end of every chunk. The second has a block for each chunk and group, which sums the
-// gradients of B and C over the heads of the group in their order.
+// parameters, and leaves R at the end of every chunk. It is launched for each part of the states. The second has a block
+// for each chunk, group and part, which sums the gradients of B and C over the heads of the group in their order.
 namespace nemocube::cuda::ssd {
 namespace {
 
@@ -14,6 +16,8 @@ struct BackwardTensors {
   bool with_initial;
   Rows<Element> dx, ddt_raw, dB, dC;
   float *dA_log, *dD, *ddt_bias;  // [chunks, heads]
+  Rows<float> dx_sums, ddt_sums;  // dx and ddt_raw of the parts so far
+  StatePart part;                 // of the walk
 };
 
 // ---- The walk ----
@@ -181,7 +185,7 @@ struct ChunkSums {
 };
 
 /// One warp: gradients of dt_raw of a piece, and its part of the chunk's sums. `across` crosses the whole piece.
-__device__ void finish_decays(ChunkSums& chunk, const Scan<Element>& scan, const Rows<Element>& ddt_raw,
+__device__ void finish_decays(ChunkSums& chunk, const Scan<Element>& scan, const BackwardTensors& g,
                               std::int64_t t0, int n, int head, const Decays& d, const TokenSums& sums,
                               float across, int lane) {
   const int t = 2 * lane;
@@ -207,7 +211,12 @@ __device__ void finish_decays(ChunkSums& chunk, const Scan<Element>& scan, const
     const float v = d.raw[t + i], soft = softplus(v);
     const bool inside = soft >= scan.dt_min && soft <= scan.dt_max;
     const float ddt = inside ? (sums.ddt[t + i] + rate * da[i]) * softplus_grad(v) : 0;
-    ddt_raw.row(t0 + t + i)[head] = rounded<Element>(ddt);
+    float all = ddt;
+    if (!g.part.first) all += g.ddt_sums.row(t0 + t + i)[head];
+    if (g.part.last)
+      g.ddt_raw.row(t0 + t + i)[head] = rounded<Element>(all);
+    else
+      g.ddt_sums.row(t0 + t + i)[head] = all;
     chunk.decay += da[i] * d.dt[t + i];
     chunk.bias += ddt;
     chunk.skip += sums.skip[t + i];
@@ -227,9 +236,9 @@ __global__ void __launch_bounds__(walk_threads)
   const std::int64_t sequence = blockIdx.x / scan.heads;
   const std::int64_t begin = scan.offsets[sequence], end = scan.offsets[sequence + 1];
   const std::int64_t first_chunk = scan.first_chunk[sequence];
-  const std::int64_t shared_col = std::int64_t{group} * state_rows, col = std::int64_t{head} * cols;
+  const std::int64_t shared_col = g.part.column(scan, group), col = std::int64_t{head} * cols;
   if (begin == end) return;
-  const float skip = scan.D[head];
+  const float skip = g.part.first ? scan.D[head] : 0;
   const int row = 16 * warp + lane / 4;  // of the thread's upper elements
 
   State<cols> r;
@@ -240,7 +249,7 @@ __global__ void __launch_bounds__(walk_threads)
     const bool second = (t0 - begin) % chunk_tokens != 0;  // piece of its chunk
     const bool last_of_chunk = second || !has_end;
     const std::int64_t chunk = first_chunk + (t0 - begin) / chunk_tokens;
-    const std::int64_t kept = (chunk * scan.heads + head) * scan.state_elements();
+    const std::int64_t kept = g.part.kept(scan, chunk, head);
 
     lane = opaque(lane);
     __syncthreads();  // all warps are done with the tiles
@@ -332,24 +341,27 @@ __global__ void __launch_bounds__(walk_threads)
     for_each_pair(q[0], 16 * warp, lane, [&](float a, float b, int s, int p, int) {
       const float2 dy = pair_at(tiles.dY, s, p);
       const float dt = d.dt[s];
-      set_pair(tiles.X, s, p, dt * a + skip * dy.x, dt * b + skip * dy.y);
+      float2 dx = make_float2(dt * a + skip * dy.x, dt * b + skip * dy.y);
+      if (!g.part.first || !g.part.last) dx = sum_of_parts(g.dx_sums, g.part, dx, t0 + s, s < n, col + p);
+      set_pair(tiles.X, s, p, dx.x, dx.y);
     });
-    store_tokens<cols>(tiles.X, 16 * warp, g.dx, t0, n, col, lane);
+    if (g.part.last) store_tokens<cols>(tiles.X, 16 * warp, g.dx, t0, n, col, lane);
 
     __syncthreads();  // `sums` are complete
     if (warp == walk_warps - 1) {
       float total = 0;
       for (const float part : sums.across) total += part;
       if (last_of_chunk) chunk_sums = {};
-      finish_decays(chunk_sums, scan, g.ddt_raw, t0, n, head, d, sums, d.whole * total, lane);
+      finish_decays(chunk_sums, scan, g, t0, n, head, d, sums, d.whole * total, lane);
       if (!second) {
         const float decay = warp_sum(chunk_sums.decay), bias = warp_sum(chunk_sums.bias),
                     skip_sum = warp_sum(chunk_sums.skip);
         if (lane == 0) {
           const std::int64_t at = chunk * scan.heads + head;
-          g.dA_log[at] = scan.rate(head) * decay;
-          g.ddt_bias[at] = bias;
-          g.dD[at] = skip_sum;
+          const float of_decay = scan.rate(head) * decay;
+          g.dA_log[at] = g.part.first ? of_decay : g.dA_log[at] + of_decay;
+          g.ddt_bias[at] = g.part.first ? bias : g.ddt_bias[at] + bias;
+          if (g.part.first) g.dD[at] = skip_sum;
         }
       }
     }
@@ -361,129 +373,107 @@ __global__ void __launch_bounds__(walk_threads)
 
 // ---- The gradients of B and C ----
 
-constexpr int group_warps = chunk_tokens / 16, group_threads = group_warps * warp_threads;
+// A warp has 16 tokens and half of the rows of the states.
+constexpr int group_warps = chunk_tokens / 16 * 2, group_threads = group_warps * warp_threads,
+              half_rows = state_rows / 2;
 
 template <int cols>
 struct GroupTiles {
   static constexpr int channels = SharedTile<cols>::bytes(chunk_tokens),
                        pairs = SharedTile<chunk_tokens>::bytes(chunk_tokens);
-  static constexpr std::size_t bytes = 2 * channels + pairs;
-  static_assert(state_rows == chunk_tokens && 2 * channels >= SharedTile<state_rows>::bytes(chunk_tokens));
-  SharedTile<cols> first, second;  // of one head: X and dY; dY and H; X and R
-  SharedTile<state_rows> rows;     // in their place: B, C; then dC, dB
-  SharedTile<chunk_tokens> P;      // on and above the diagonal
+  static constexpr std::size_t bytes = std::max(4 * channels, 2 * pairs);
+  static_assert(state_rows == chunk_tokens);
+  SharedTile<cols> X, dY, H, R;  // of one head
+  // In their place after the last head:
+  SharedTile<chunk_tokens> P;   // on and above the diagonal
+  SharedTile<state_rows> rows;  // B, C; dC, dB
   __device__ explicit GroupTiles(char* at)
-      : first(at), second(at + channels), rows(at), P(at + 2 * channels) {}
+      : X(at), dY(at + channels), H(at + 2 * channels), R(at + 3 * channels), P(at), rows(at + pairs) {}
 };
 
-/// The 16 x 16 blocks on and above the diagonal of P that a warp has: calls fn(number, row, column), in blocks. Of each two
-/// block rows i and 7 - i, one warp has 5 and another one 4 blocks.
-constexpr int own_blocks = 5;
+/// The 16 x 16 blocks on and above the diagonal of P that a warp has: calls fn(number, row, column), in blocks. The 36 blocks,
+/// row after row, are dealt to the warps.
+constexpr int block_rows = chunk_tokens / 16, all_blocks = block_rows * (block_rows + 1) / 2,
+              own_blocks = (all_blocks + group_warps - 1) / group_warps;
 template <class Fn>
 __device__ void for_own_blocks(int warp, Fn&& fn) {
-  static_assert(group_warps == 8);
-  const int row = warp % 4;
 #pragma unroll
-  for (int i = 0; i < own_blocks; ++i)
-    if (warp < 4)
-      fn(i, row, row + i);
-    else if (i < 3 - row)
-      fn(i, row, row + 5 + i);
-    else if (i < 4)
-      fn(i, 7 - row, 7 - row + (i - (3 - row)));
+  for (int i = 0; i < own_blocks; ++i) {
+    int place = opaque(warp) + i * group_warps;
+    if (place >= all_blocks) return;
+    int row = 0;
+    for (; place >= block_rows - row; ++row) place -= block_rows - row;
+    fn(i, row, row + place);
+  }
 }
 
 struct GroupPart {
   std::int64_t chunk;
   int first_head, last_head;
+  StatePart rows;  // of the states
   std::int64_t shared_col;
   ChunkPlace at;
 };
 
-/// P = (X dY^T * E) dt, summed over heads.
+/// P += (X dY^T * E) dt of a head.
 template <int cols>
-__device__ void sum_pairs(const GroupTiles<cols>& tiles, DecaysOf<chunk_tokens>& d, const Scan<Element>& scan,
-                          const BackwardTensors& g, const GroupPart& part, int warp, int lane) {
-  FragmentC P[own_blocks][2];
-  for (int head = part.first_head; head < part.last_head; ++head) {
-    const std::int64_t col = std::int64_t{head} * cols;
-    __syncthreads();
-    copy_tokens<chunk_tokens, group_threads>(tiles.first, scan.x, part.at.t0, part.at.n, col);
-    copy_tokens<chunk_tokens, group_threads>(tiles.second, g.dy, part.at.t0, part.at.n, col);
-    copy_async_commit();
-    if (warp == 0) warp_load_decays(d, scan, part.at.t0, part.at.n, head);
-    copy_async_wait<0>();
-    __syncthreads();
-    for_own_blocks(warp, [&](int i, int row, int column) {
-      FragmentC scores[2];
-#pragma unroll
-      for (int p = 0; p < cols; p += 16)
-        add_transposed_product(scores, load_a(tiles.first, 16 * row, p, lane), tiles.second, 16 * column, p,
-                               lane);
-#pragma unroll
-      for (int j = 0; j < 2; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int s = 16 * row + lane / 4 + k / 2 * 8, l = 16 * column + 8 * j + lane % 4 * 2 + k % 2;
-          if (l >= s) P[i][j].v[k] += scores[j].v[k] * d.between(s, l) * d.dt[s];
-        }
-    });
-  }
+__device__ void add_pairs(FragmentC (&P)[own_blocks][2], const GroupTiles<cols>& tiles,
+                          const DecaysOf<chunk_tokens>& d, int warp, int lane) {
   for_own_blocks(warp, [&](int i, int row, int column) {
-    for_each_pair(P[i], 16 * row, lane,
-                  [&](float a, float b, int s, int l, int) { set_pair(tiles.P, s, 16 * column + l, a, b); });
+    FragmentC scores[2];
+#pragma unroll 1
+    for (int p = 0; p < cols; p += 16)
+      add_transposed_product(scores, load_a(tiles.X, 16 * row, p, lane), tiles.dY, 16 * column, p, lane);
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int s = 16 * row + lane / 4 + k / 2 * 8, l = 16 * column + 8 * j + lane % 4 * 2 + k % 2;
+        if (l >= s) P[i][j].v[k] += scores[j].v[k] * d.between(s, l) * d.dt[s];
+      }
   });
 }
 
-/// sums += the heads' factor(l) rows[l, p] state[n, p], for a warp's 16 tokens l.
+/// sums += factor(l) tokens[l, p] state[n, p] of a head, for a warp's 16 tokens l and its rows n of the state.
 template <int cols, class Factor>
-__device__ void add_states(FragmentC (&sums)[state_rows / 8], const GroupTiles<cols>& tiles,
-                           DecaysOf<chunk_tokens>& d, const Scan<Element>& scan, const Rows<Element>& rows,
-                           const Element* states, const GroupPart& part, int warp, int lane,
-                           Factor&& factor) {
-  for (int head = part.first_head; head < part.last_head; ++head) {
-    __syncthreads();
-    copy_tokens<chunk_tokens, group_threads>(tiles.first, rows, part.at.t0, part.at.n,
-                                             std::int64_t{head} * cols);
-    copy_state<group_threads>(tiles.second, states + (part.chunk * scan.heads + head) * scan.state_elements(),
-                              cols);
-    copy_async_commit();
-    if (warp == 0) warp_load_decays(d, scan, part.at.t0, part.at.n, head);
-    copy_async_wait<0>();
-    __syncthreads();
-    const float upper = factor(16 * warp + lane / 4), lower = factor(16 * warp + lane / 4 + 8);
+__device__ void add_state(FragmentC (&sums)[1][half_rows / 8], const SharedTile<cols>& tokens,
+                          const SharedTile<cols>& state, int warp, int lane, Factor&& factor) {
+  const int row = warp / 2 * 16, half = warp % 2 * half_rows;
+  const float upper = factor(row + lane / 4), lower = factor(row + lane / 4 + 8);
 #pragma unroll 1
-    for (int p = 0; p < cols; p += 16) {
-      const FragmentA a = scaled_rows(load_a(tiles.first, 16 * warp, p, lane), upper, lower);
+  for (int p = 0; p < cols; p += 16) {
+    const FragmentA a = scaled_rows(load_a(tokens, row, p, lane), upper, lower);
 #pragma unroll
-      for (int n = 0; n < state_rows / 16; ++n) {
-        const FragmentB2 pair = load_b2_transposed(tiles.second, 16 * n, p, lane);
-        mma(sums[2 * n], a, pair.left);
-        mma(sums[2 * n + 1], a, pair.right);
-      }
+    for (int n = 0; n < half_rows / 16; ++n) {
+      const FragmentB2 pair = load_b2_transposed(state, half + 16 * n, p, lane);
+      mma(sums[0][2 * n], a, pair.left);
+      mma(sums[0][2 * n + 1], a, pair.right);
     }
   }
 }
 
 /// sums += the products with `from` between tokens, and writes the sums: dB += P C, or dC += P^T B.
 template <bool transposed, int cols>
-__device__ void finish_rows(FragmentC (&sums)[1][state_rows / 8], const GroupTiles<cols>& tiles,
+__device__ void finish_rows(FragmentC (&sums)[1][half_rows / 8], const GroupTiles<cols>& tiles,
                             const Rows<Element>& from, const Rows<Element>& to, const GroupPart& part,
                             int warp, int lane) {
+  const int row = warp / 2, half = warp % 2 * half_rows;
   __syncthreads();
   copy_tokens<chunk_tokens, group_threads>(tiles.rows, from, part.at.t0, part.at.n, part.shared_col);
   copy_async_commit();
   copy_async_wait<0>();
   __syncthreads();
-  for (int block = transposed ? 0 : warp; block < (transposed ? warp + 1 : group_warps); ++block) {
-    const FragmentA a[1] = {transposed ? load_a_transposed(tiles.P, 16 * block, 16 * warp, lane)
-                                       : load_a(tiles.P, 16 * warp, 16 * block, lane)};
-    add_product(sums, a, tiles.rows, 16 * block, lane);
+#pragma unroll 1
+  for (int block = transposed ? 0 : row; block < (transposed ? row + 1 : block_rows); ++block) {
+    const FragmentA a[1] = {transposed ? load_a_transposed(tiles.P, 16 * block, 16 * row, lane)
+                                       : load_a(tiles.P, 16 * row, 16 * block, lane)};
+    add_product(sums, a, tiles.rows, 16 * block, lane, half);
   }
   __syncthreads();  // all warps are done with `rows`
-  for_each_pair(sums[0], 16 * warp, lane,
-                [&](float a, float b, int t, int n, int) { set_pair(tiles.rows, t, n, a, b); });
-  store_tokens<state_rows>(tiles.rows, 16 * warp, to, part.at.t0, part.at.n, part.shared_col, lane);
+  for_each_pair(sums[0], 16 * row, lane,
+                [&](float a, float b, int t, int n, int) { set_pair(tiles.rows, t, half + n, a, b); });
+  store_tokens<half_rows>(tiles.rows, 16 * row, to, part.at.t0, part.at.n, part.shared_col + half, lane,
+                          half);
 }
 
 template <int cols>
@@ -492,36 +482,58 @@ __global__ void __launch_bounds__(group_threads)
   extern __shared__ __align__(128) char shared[];
   __shared__ DecaysOf<chunk_tokens> d;
   const GroupTiles<cols> tiles(shared);
-  const int warp = static_cast<int>(threadIdx.x) / warp_threads,
-            lane = static_cast<int>(threadIdx.x) % warp_threads;
-  const std::int64_t chunk = blockIdx.x / scan.groups;
-  const int group = static_cast<int>(blockIdx.x % scan.groups), heads = scan.group_heads();
-  const GroupPart part{chunk, group * heads, (group + 1) * heads, std::int64_t{group} * state_rows,
-                       place_of(scan, chunk)};
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / warp_threads;
+  int lane = thread % warp_threads;
+  const int parts = scan.state / state_rows;
+  const StatePart rows{static_cast<int>(blockIdx.x % parts) * state_rows};
+  const std::int64_t chunk = blockIdx.x / parts / scan.groups;
+  const int group = static_cast<int>(blockIdx.x / parts % scan.groups), heads = scan.group_heads();
+  const GroupPart part{
+      chunk, group * heads, (group + 1) * heads, rows, rows.column(scan, group), place_of(scan, chunk)};
   if (part.at.n == 0) return;
-  sum_pairs<cols>(tiles, d, scan, g, part, warp, lane);
-  {
-    FragmentC dC[1][state_rows / 8];
-    if (!part.at.first || g.with_initial)
-      add_states<cols>(dC[0], tiles, d, scan, g.dy, g.starts, part, warp, lane,
-                       [&](int l) { return d.from_start[l]; });
-    finish_rows<true, cols>(dC, tiles, scan.B, g.dC, part, warp, lane);
+  const bool has_start = !part.at.first || g.with_initial, has_end = !part.at.last;
+
+  FragmentC P[own_blocks][2], dC[1][half_rows / 8], dB[1][half_rows / 8];
+  for (int head = part.first_head; head < part.last_head; ++head) {
+    const std::int64_t col = std::int64_t{head} * cols, kept = rows.kept(scan, chunk, head);
+    __syncthreads();  // all warps are done with the head before
+    copy_tokens<chunk_tokens, group_threads>(tiles.X, scan.x, part.at.t0, part.at.n, col, opaque(thread));
+    copy_tokens<chunk_tokens, group_threads>(tiles.dY, g.dy, part.at.t0, part.at.n, col, opaque(thread));
+    copy_async_commit();
+    if (has_start) copy_state<group_threads>(tiles.H, g.starts + kept, cols, opaque(thread));
+    if (has_end) copy_state<group_threads>(tiles.R, g.ends + kept, cols, opaque(thread));
+    copy_async_commit();
+    if (warp == 0) warp_load_decays(d, scan, part.at.t0, part.at.n, head);
+    copy_async_wait<1>();
+    __syncthreads();
+    lane = opaque(lane);
+    add_pairs<cols>(P, tiles, d, warp, lane);
+    copy_async_wait<0>();
+    __syncthreads();
+    lane = opaque(lane);
+    if (has_start) add_state(dC, tiles.dY, tiles.H, warp, lane, [&](int l) { return d.from_start[l]; });
+    lane = opaque(lane);
+    if (has_end) add_state(dB, tiles.X, tiles.R, warp, lane, [&](int s) { return d.to_end[s] * d.dt[s]; });
   }
-  {
-    FragmentC dB[1][state_rows / 8];
-    if (!part.at.last)
-      add_states<cols>(dB[0], tiles, d, scan, scan.x, g.ends, part, warp, lane,
-                       [&](int s) { return d.to_end[s] * d.dt[s]; });
-    finish_rows<false, cols>(dB, tiles, scan.C, g.dB, part, warp, lane);
-  }
+  __syncthreads();
+  for_own_blocks(warp, [&](int i, int row, int column) {
+    for_each_pair(P[i], 16 * row, lane,
+                  [&](float a, float b, int s, int l, int) { set_pair(tiles.P, s, 16 * column + l, a, b); });
+  });
+  finish_rows<true>(dC, tiles, scan.B, g.dC, part, warp, lane);
+  finish_rows<false>(dB, tiles, scan.C, g.dB, part, warp, lane);
 }
 
 template <int cols>
-void launch_backward(const Scan<Element>& scan, const BackwardTensors& g) {
-  launch_shared("ssd_scan backward", walk_backward_kernel<cols>, blocks_for(scan.sequences * scan.heads, 1),
-                walk_threads, WalkTiles<cols>::bytes, scan, g);
+void launch_backward(const Scan<Element>& scan, BackwardTensors g) {
+  for_parts(scan, [&](const StatePart& part) {
+    g.part = part;
+    launch_shared("ssd_scan backward", walk_backward_kernel<cols>, blocks_for(scan.sequences * scan.heads, 1),
+                  walk_threads, WalkTiles<cols>::bytes, scan, g);
+  });
   launch_shared("ssd_scan gradients of B and C", group_gradients_kernel<cols>,
-                blocks_for(scan.chunks * scan.groups, 1), group_threads, GroupTiles<cols>::bytes, scan, g);
+                blocks_for(scan.chunks * scan.groups * (scan.state / state_rows), 1), group_threads,
+                GroupTiles<cols>::bytes, scan, g);
 }
 
 }  // namespace
@@ -535,6 +547,7 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
   const AlignedOutput dx(gradients.x), dB(gradients.B), dC(gradients.C);
   const Tensor ends = Tensor::empty(chunk_starts.shape(), DType::bf16, dy.device());
   const Scan<Element> scan(aligned);
+  const Tensor dx_sums = sums_of_parts(scan, gradients.x), ddt_sums = sums_of_parts(scan, gradients.dt_raw);
   const BackwardTensors g{.dy = rows_of<Element>(aligned_dy),
                           .starts = data_of<Element>(chunk_starts),
                           .ends = data_of<Element>(ends),
@@ -545,7 +558,10 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
                           .dC = rows_of<Element>(dC.get()),
                           .dA_log = data_of<float>(gradients.A_log),
                           .dD = data_of<float>(gradients.D),
-                          .ddt_bias = data_of<float>(gradients.dt_bias)};
+                          .ddt_bias = data_of<float>(gradients.dt_bias),
+                          .dx_sums = rows_of<float>(dx_sums),
+                          .ddt_sums = rows_of<float>(ddt_sums),
+                          .part = {}};
   scan.head_dim == 80 ? launch_backward<80>(scan, g) : launch_backward<64>(scan, g);
   for (const AlignedOutput* out : {&dx, &dB, &dC}) out->finish();
 }

@@ -1,6 +1,6 @@
 #include "ops/ssd_scan/ssd_scan_tensor_core.cuh"
 
-// Forward on tensor cores: one kernel. A block has one sequence and head, or a slice of the head's channels, and walks
+// Forward on tensor cores: one kernel for each part of the states. A block has one sequence and head, or a slice of the head's channels, and walks
 // along the sequence with the state in registers. B and C of a group come from DRAM once: the blocks of its other heads
 // find them in the L2 cache. The tokens of a piece are the rows of the warps; for the state, warps have rows of B.
 //
@@ -27,6 +27,8 @@ struct ForwardTensors {
   Element* starts;       // [chunks, heads, state, head_dim]; may be null, as the next two
   const float* initial;  // [sequences, heads, head_dim, state]
   float* final;
+  Rows<float> sums;  // y of the parts so far
+  StatePart part;
   int slices;
 };
 
@@ -74,17 +76,18 @@ __global__ void __launch_bounds__(walk_threads)
   const int head = static_cast<int>(blockIdx.x / t.slices % scan.heads), group = head / scan.group_heads();
   const std::int64_t sequence = blockIdx.x / t.slices / scan.heads;
   const std::int64_t begin = scan.offsets[sequence], end = scan.offsets[sequence + 1];
-  const std::int64_t shared_col = std::int64_t{group} * state_rows;
+  const std::int64_t shared_col = t.part.column(scan, group);
   const std::int64_t col = std::int64_t{head} * scan.head_dim + slice * cols;
   // Of the slice's first channel.
-  const std::int64_t state_at = ((sequence * scan.heads + head) * scan.head_dim + slice * cols) * state_rows;
-  const float skip = scan.D[head];
+  const std::int64_t state_at =
+      ((sequence * scan.heads + head) * scan.head_dim + slice * cols) * scan.state + t.part.first_row;
+  const float skip = t.part.first ? scan.D[head] : 0;
 
   State<cols> h;
   if (t.initial)
     h.for_each_pair(warp, lane, [&](float& a, float& b, int n, int p) {
-      a = t.initial[state_at + p * state_rows + n];
-      b = t.initial[state_at + (p + 1) * state_rows + n];
+      a = t.initial[state_at + p * scan.state + n];
+      b = t.initial[state_at + (p + 1) * scan.state + n];
     });
 
   const auto tokens_from = [&](std::int64_t t0) {
@@ -116,8 +119,8 @@ __global__ void __launch_bounds__(walk_threads)
     begin_copies(t0 + piece, stage ^ 1);
     if (t.starts && (t0 - begin) % chunk_tokens == 0) {
       const std::int64_t chunk = scan.first_chunk[sequence] + (t0 - begin) / chunk_tokens;
-      keep_state<walk_threads>(t.starts + (chunk * scan.heads + head) * scan.state_elements() + slice * cols,
-                               scan.head_dim, tiles.H);
+      keep_state<walk_threads>(t.starts + t.part.kept(scan, chunk, head) + slice * cols, scan.head_dim,
+                               tiles.H);
     }
 
     FragmentC out[1][cols / 8];
@@ -127,9 +130,11 @@ __global__ void __launch_bounds__(walk_threads)
     lane = opaque(lane);
     for_each_pair(out[0], 16 * warp, lane, [&](float a, float b, int l, int p, int) {
       const float2 x = pair_at(tiles.X, l, p);
-      set_pair(tiles.C, l, p, a + skip * x.x, b + skip * x.y);
+      float2 y = make_float2(a + skip * x.x, b + skip * x.y);
+      if (!t.part.first || !t.part.last) y = sum_of_parts(t.sums, t.part, y, t0 + l, l < n, col + p);
+      set_pair(tiles.C, l, p, y.x, y.y);
     });
-    store_tokens<cols>(tiles.C, 16 * warp, t.y, t0, n, col, lane);
+    if (t.part.last) store_tokens<cols>(tiles.C, 16 * warp, t.y, t0, n, col, lane);
 
     if (t0 + piece >= end && !t.final) break;
     h.scale(d.whole);
@@ -137,8 +142,8 @@ __global__ void __launch_bounds__(walk_threads)
   }
   if (t.final)
     h.for_each_pair(warp, lane, [&](float a, float b, int n, int p) {
-      t.final[state_at + p * state_rows + n] = a;
-      t.final[state_at + (p + 1) * state_rows + n] = b;
+      t.final[state_at + p * scan.state + n] = a;
+      t.final[state_at + (p + 1) * scan.state + n] = b;
     });
 }
 
@@ -158,18 +163,24 @@ void tensor_core_forward(const SsdProblem& problem, const Tensor& y, const SsdSt
   const AlignedOutput out(y);
   const Scan<Element> scan(aligned);
   if (scan.sequences == 0) return;
-  const ForwardTensors t{.y = rows_of<Element>(out.get()),
-                         .starts = states.chunk_starts ? data_of<Element>(states.chunk_starts) : nullptr,
-                         .initial = problem.initial_state ? data_of<float>(problem.initial_state) : nullptr,
-                         .final = states.final ? data_of<float>(states.final) : nullptr,
-                         .slices = 1};
+  const Tensor sums = sums_of_parts(scan, y);
+  ForwardTensors t{.y = rows_of<Element>(out.get()),
+                   .starts = states.chunk_starts ? data_of<Element>(states.chunk_starts) : nullptr,
+                   .initial = problem.initial_state ? data_of<float>(problem.initial_state) : nullptr,
+                   .final = states.final ? data_of<float>(states.final) : nullptr,
+                   .sums = rows_of<float>(sums),
+                   .part = {},
+                   .slices = 1};
   // Slices where whole heads would be fewer than two blocks for each multiprocessor. Two stages of whole heads of 80 do
   // not fit into the shared memory of every device.
   const bool few = scan.sequences * scan.heads < 2 * device_limits().multiprocessors;
-  if (scan.head_dim == 80)
-    launch_forward<40>(scan, t);
-  else
-    few ? launch_forward<32>(scan, t) : launch_forward<64>(scan, t);
+  for_parts(scan, [&](const StatePart& part) {
+    t.part = part;
+    if (scan.head_dim == 80)
+      launch_forward<40>(scan, t);
+    else
+      few ? launch_forward<32>(scan, t) : launch_forward<64>(scan, t);
+  });
   out.finish();
 }
 

@@ -136,7 +136,9 @@ TEST_CASE("ssd_scan: gradients in f32 and bf16 against f64" * doctest::test_suit
 TEST_CASE("ssd_scan: on tensor cores, against f64" * doctest::test_suite("cuda")) {
   if (!has_cuda() || !runs_on_cuda("ssd_scan")) return;
   const SsdOptions shapes[] = {{.heads = 2, .head_dim = 64, .groups = 1, .state_size = 128},
-                               {.heads = 3, .head_dim = 80, .groups = 3, .state_size = 128}};
+                               {.heads = 3, .head_dim = 80, .groups = 3, .state_size = 128},
+                               {.heads = 2, .head_dim = 64, .groups = 2, .state_size = 256},
+                               {.heads = 2, .head_dim = 80, .groups = 1, .state_size = 256}};
   for (const SsdOptions& o : shapes)
     for (const bool slow : {false, true}) {  // slow: small time steps, states that last
       REQUIRE(ssd_on_tensor_cores(Device::cuda, DType::bf16, o));
@@ -153,6 +155,7 @@ TEST_CASE("ssd_scan: on tensor cores, against f64" * doctest::test_suite("cuda")
       const auto want = run(as_dtype(on_device(c, Device::cpu), DType::f64), "recurrent", dy.to(DType::f64));
       for (std::size_t i = 0; i < got.size(); ++i) {
         CAPTURE(o.head_dim);
+        CAPTURE(o.state_size);
         CAPTURE(slow);
         CAPTURE(names[i]);
         CHECK_BITS(got[i], again[i]);
