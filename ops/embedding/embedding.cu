@@ -85,11 +85,14 @@ __global__ void __launch_bounds__(tile)
   sorted[place] = own;
 }
 
+// Of a thread. Neighbouring threads then have neighbouring 16 bytes of the gradient, which is f32.
+constexpr int backward_columns = 4;
+
 template <class T, bool aligned>
 __global__ void __launch_bounds__(threads)
     backward_kernel(Rows<float> dweight, bool add, std::int64_t rows, Rows<T> dy, std::int64_t cols,
                     const std::int64_t* sorted, std::int64_t tokens, unsigned blocks_per_row) {
-  constexpr int N = whole_pack<T>;
+  constexpr int N = backward_columns;
   const std::int64_t begin = blockIdx.x / blocks_per_row, row = row_of(sorted[begin]);
   if (row == rows || (begin > 0 && row_of(sorted[begin - 1]) == row)) return;
   const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x % blocks_per_row) * threads + threadIdx.x) * N;
@@ -139,7 +142,7 @@ void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, cons
   }
 
   visit_storage("embedding", dy.dtype(), [&]<class T>(TypeTag<T>) {
-    const unsigned blocks_per_row = blocks_for(dy.cols(), std::int64_t{threads} * whole_pack<T>);
+    const unsigned blocks_per_row = blocks_for(dy.cols(), std::int64_t{threads} * backward_columns);
     const auto queue = [&](auto aligned) {
       launch("embedding backward", backward_kernel<T, aligned>, blocks_for(tokens * blocks_per_row, 1),
              threads, rows_of<float>(dweight.to), dweight.how == Into::add, rows, rows_of<T>(dy), dy.cols(),

@@ -82,9 +82,12 @@ __global__ void __launch_bounds__(Tiles::threads) weight_products_kernel(const W
   Tiles::template form<false, false>(shared, a, b, length, c);
 }
 
+/// Wide tiles read a quarter less than narrow ones. Of a result of few columns, more of the last tile is empty.
+constexpr std::int64_t columns_for_wide = 1024;
+
 /// Calls fn(Tiles(), TypeTag<T>(), TypeTag<Out>()) for factors of T and a result of Out, which is T or f32.
 template <class Fn>
-void visit_tiles(const Tensor& result, const Tensor& a, const Tensor& b, Fn&& fn) {
+void visit_tiles(const Tensor& result, const Tensor& a, const Tensor& b, bool wide, Fn&& fn) {
   visit_storage("grouped_linear", a.dtype(), [&]<class T>(TypeTag<T> tag) {
     const auto of_result = [&](auto tiles) {
       if (result.dtype() == a.dtype())
@@ -93,7 +96,7 @@ void visit_tiles(const Tensor& result, const Tensor& a, const Tensor& b, Fn&& fn
         fn(tiles, tag, TypeTag<float>());
     };
     if constexpr (!std::is_same_v<T, float>)
-      if (rows_aligned(result, a, b)) return of_result(MmaTiles());
+      if (rows_aligned(result, a, b)) return wide ? of_result(MmaTiles<256>()) : of_result(MmaTiles<128>());
     of_result(FmaTiles());
   });
 }
@@ -102,7 +105,7 @@ template <bool transpose_weight>
 void row_products(const Output& to, const Tensor& from, const Tensor& offsets, const Tensor& weight) {
   const std::int64_t groups = weight.dim(0), cols = to.to.cols();
   if (groups == 0 || to.to.numel() == 0) return;
-  visit_tiles(to.to, from, weight, [&]<class Tiles, class T, class Out>(Tiles, TypeTag<T>, TypeTag<Out>) {
+  const auto queue = [&]<class Tiles, class T, class Out>(Tiles, TypeTag<T>, TypeTag<Out>) {
     const RowProducts<T, Out> p{.to = rows_of<Out>(to.to),
                                 .from = const_rows_of<T>(from),
                                 .weight = const_rows_of<T>(weight),
@@ -117,7 +120,10 @@ void row_products(const Output& to, const Tensor& from, const Tensor& offsets, c
                        across = (cols + Tiles::cols - 1) / Tiles::cols;
     launch_shared("grouped product of rows", row_products_kernel<Tiles, T, Out, transpose_weight>,
                   blocks_for(down * across, 1), Tiles::threads, Tiles::shared_bytes, p);
-  });
+  };
+  // Groups of few rows fill a part of a tile: then more tiles occupy the device better.
+  visit_tiles(to.to, from, weight, cols >= columns_for_wide && from.rows() >= groups * MmaTiles<256>::rows,
+              queue);
 }
 
 void forward(const Tensor& y, const Tensor& x, const Tensor& offsets, const Tensor& weight) {
@@ -131,7 +137,7 @@ void backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets, c
 void backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets, const Tensor& x) {
   const Tensor& to = dweight.to;
   if (to.numel() == 0) return;
-  visit_tiles(to, dy, x, [&]<class Tiles, class T, class Out>(Tiles, TypeTag<T>, TypeTag<Out>) {
+  const auto queue = [&]<class Tiles, class T, class Out>(Tiles, TypeTag<T>, TypeTag<Out>) {
     const WeightProducts<T, Out> p{.to = rows_of<Out>(to),
                                    .dy = const_rows_of<T>(dy),
                                    .x = const_rows_of<T>(x),
@@ -143,7 +149,8 @@ void backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offs
     launch_shared("grouped product of weights", weight_products_kernel<Tiles, T, Out>,
                   blocks_for(to.dim(0) * tiles_of<Tiles>(p.out, p.in), 1), Tiles::threads,
                   Tiles::shared_bytes, p);
-  });
+  };
+  visit_tiles(to, dy, x, to.cols() >= columns_for_wide, queue);
 }
 
 const Provide provided[] = {{grouped_linear_forward_kernel, forward},

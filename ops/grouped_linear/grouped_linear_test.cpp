@@ -128,6 +128,27 @@ TEST_CASE("grouped_linear: f32 and bf16 against f64" * doctest::test_suite("cuda
   });
 }
 
+TEST_CASE("grouped_linear: wide tiles on tensor cores, against f64" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  // Results of many columns, of which the last tile has 72, and of few.
+  for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{24, 1096}, {1096, 24}}) {
+    CAPTURE(in);
+    const Offsets offsets{0, 130, 130, 390};
+    const Tensor x = random_tensor({390, in}, DType::bf16, 1), dy = random_tensor({390, out}, DType::bf16, 2),
+                 weight = random_tensor({3, out, in}, DType::bf16, 3);
+    const Result want = reference(x, offsets, weight, dy);
+    const Tensor own_offsets = tensor_of(offsets, Device::cuda), own_x = x.to(Device::cuda),
+                 own_dy = dy.to(Device::cuda), own_weight = weight.to(Device::cuda);
+    const Tensor dx = Tensor::zeros(x.shape(), DType::bf16, Device::cuda),
+                 dweight = Tensor::zeros(weight.shape(), DType::f32, Device::cuda);
+    CHECK_CLOSE(grouped_linear_forward(own_x, own_offsets, own_weight), want.y, product_tol(DType::bf16, in));
+    grouped_linear_backward_input({dx, Into::add}, own_dy, own_offsets, own_weight);
+    CHECK_CLOSE(dx, want.dx, product_tol(DType::bf16, out));
+    grouped_linear_backward_weight({dweight, Into::add}, own_dy, own_offsets, own_x);
+    CHECK_CLOSE(dweight, want.dweight, product_tol(DType::f32, 390));
+  }
+}
+
 TEST_CASE("grouped_linear: rows of any alignment, and results into windows" * doctest::test_suite("cuda")) {
   for_dtypes(test_devices("grouped_linear"), [](Device device, DType dtype) {
     const Offsets offsets{0, 3, 3, 20, 21};
