@@ -75,7 +75,7 @@ struct Setup {
 std::vector<BenchCase> make(const BenchOptions& options) {
   const std::int64_t count = options.nano ? 1 : 4,
                      length = options.small      ? 32
-                              : options.nano     ? 512
+                              : options.nano     ? 8192
                               : options.emulated ? 192
                                                  : 512,
                      channels = options.small  ? 48
