@@ -4,6 +4,7 @@
 #include "ops/contribute.h"
 #include "ops/linear/linear_kernels.h"
 #include "ops/matmul/matmul.h"
+#include "ops/matmul/matmul_kernels.h"
 #include "ops/reduce.h"
 
 namespace nemocube {
@@ -26,6 +27,7 @@ Tensor linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias)
   if (bias) {
     check_shape("linear: bias", bias, {weight.dim(0)});
     check_dtype("linear: bias", bias, x.dtype());
+    if (matmul_with_bias(y, x, weight, bias)) return y;
     fill_rows(y, bias);
   }
   matmul({y, bias ? Into::add : Into::set}, x, false, weight, true);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/cuda/runtime.h"
 #include "ops/matmul/matmul.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -161,6 +162,25 @@ TEST_CASE("linear: the bias is added before the rounding" * doctest::test_suite(
     CHECK(linear_forward(values({1, 256}, {1, 2}), values({1, 1}, {1, 2}), values({1}, {1})).to_vector() ==
           std::vector<double>{258});
   }
+}
+
+TEST_CASE("linear: on cuda one product adds the bias; one that does not begin at 16 bytes is added before" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t start : {0, 1}) {
+      CAPTURE(dtype);
+      CAPTURE(start);
+      const Tensor x = random_tensor({20, 64}, dtype, 1), weight = random_tensor({48, 64}, dtype, 2);
+      const Tensor bias = random_tensor({49}, dtype, 3).narrow(0, start, 48);
+      const Tensor want = reference(x, weight, bias, Tensor::zeros({20, 48}, dtype, Device::cpu)).y;
+      const Tensor own_x = x.to(Device::cuda), own_weight = weight.to(Device::cuda),
+                   own_bias = random_tensor({49}, dtype, 3).to(Device::cuda).narrow(0, start, 48);
+      const std::int64_t before = cuda::launches();
+      const Tensor y = linear_forward(own_x, own_weight, own_bias);
+      CHECK(cuda::launches() - before == 1 + start);
+      CHECK_CLOSE(y, want, product_tol(dtype, 64));
+    }
 }
 
 TEST_CASE("linear: computes no gradient that nobody wants" * doctest::test_suite("cuda")) {

@@ -68,4 +68,12 @@ void matmul_mixed(const Output& c, const Tensor& a, const Tensor& b) {
   cuda::mixed_product(c, a, b);
 }
 
+bool matmul_with_bias(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {
+  if (!c.device().is_cuda() || c.numel() == 0 || a.numel() == 0) return false;
+  const ZoneTimer timer(matmul_zone());
+  if (!cuda::biased_product(c, a, b, bias)) return false;
+  count_product(a.rows(), b.rows(), a.cols());
+  return true;
+}
+
 }  // namespace nemocube

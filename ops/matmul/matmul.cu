@@ -26,7 +26,7 @@ std::uint32_t alignment_of(const Tensor& t) {
 cudaDataType type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 /// All that the choice of an algorithm depends on.
-using Key = std::array<std::int64_t, 14>;
+using Key = std::array<std::int64_t, 15>;
 
 struct Plan {
   cublasLtMatmulDescOpaque_t product{};
@@ -52,7 +52,14 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& t) {
                                        static_cast<std::uint64_t>(t.rows()), step_of(t)));
 }
 
-Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+void set_bias(Plan& plan, const Tensor& bias) {
+  const void* const at = bias.address();
+  NEMOCUBE_CUBLAS(cublas().product_set(&plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at, sizeof at));
+}
+
+/// `bias` may be undefined, as in all that follows.
+Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+               const Tensor& bias) {
   const CublasLt& lt = cublas();
   Plan plan;
   NEMOCUBE_CUBLAS(lt.product_init(&plan.product, sizeof plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -60,6 +67,11 @@ Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor&
                           second = transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   NEMOCUBE_CUBLAS(lt.product_set(&plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
   NEMOCUBE_CUBLAS(lt.product_set(&plan.product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+  if (bias) {
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    NEMOCUBE_CUBLAS(lt.product_set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    set_bias(plan, bias);
+  }
   describe(plan.a, a);
   describe(plan.b, b);
   describe(plan.c, c);
@@ -85,15 +97,16 @@ Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor&
 /// made again is the same.
 class PlanCache {
  public:
-  Plan find_or_make(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  Plan find_or_make(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                    const Tensor& bias) {
     const auto is_bf16 = [](const Tensor& t) { return std::int64_t{t.dtype() == DType::bf16}; };
     const Key key{c.rows(),   c.cols(),   a.rows(),        a.cols(),        step_of(c),
                   step_of(a), step_of(b), alignment_of(c), alignment_of(a), alignment_of(b),
-                  is_bf16(c), is_bf16(a), transpose_a,     transpose_b};
+                  is_bf16(c), is_bf16(a), transpose_a,     transpose_b,     bias.defined()};
     const std::lock_guard lock(mutex_);
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
     if (plans_.size() >= most_plans) plans_.clear();
-    return plans_.emplace(key, make_plan(c, a, transpose_a, b, transpose_b)).first->second;
+    return plans_.emplace(key, make_plan(c, a, transpose_a, b, transpose_b, bias)).first->second;
   }
 
  private:
@@ -175,10 +188,7 @@ void mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
     launch_tiled<float, __nv_bfloat16, __nv_bfloat16, false, false>(c, a, b);
 }
 
-void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
-  visit_storage("matmul", a.dtype(), [](auto) {});
-  Plan plan = plan_cache().find_or_make(c.to, a, transpose_a, b, transpose_b);
-  if (!plan.supported) return by_tiles(c, a, transpose_a, b, transpose_b);
+void queue(Plan& plan, const Output& c, const Tensor& a, const Tensor& b) {
   const auto workspace_bytes = static_cast<std::int64_t>(plan.chosen.workspaceSize);
   const Tensor workspace =
       workspace_bytes > 0 ? Tensor::empty({workspace_bytes}, DType::u8, c.to.device()) : Tensor();
@@ -191,8 +201,27 @@ void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b
                                   stream()));
 }
 
-const Provide provided[] = {
-    {matmul_kernel, product}, {tiled_product, by_tiles}, {cuda::mixed_product, mixed_product}};
+void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
+  visit_storage("matmul", a.dtype(), [](auto) {});
+  Plan plan = plan_cache().find_or_make(c.to, a, transpose_a, b, transpose_b, {});
+  if (!plan.supported) return by_tiles(c, a, transpose_a, b, transpose_b);
+  queue(plan, c, a, b);
+}
+
+bool biased_product(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {
+  visit_storage("matmul", a.dtype(), [](auto) {});
+  if (!bias.contiguous() || alignment_of(bias) < 16) return false;
+  Plan plan = plan_cache().find_or_make(c, a, false, b, true, bias);
+  if (!plan.supported) return false;
+  set_bias(plan, bias);
+  queue(plan, {c, Into::set}, a, b);
+  return true;
+}
+
+const Provide provided[] = {{matmul_kernel, product},
+                            {tiled_product, by_tiles},
+                            {cuda::mixed_product, mixed_product},
+                            {cuda::biased_product, biased_product}};
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -14,6 +14,9 @@ namespace cuda {
 inline const Function<void(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b,
                            bool transpose_b)>
     tiled_product("matmul/tiled_product");
+/// Behind matmul_with_bias(). False, and nothing done, where cuBLAS has no such product.
+inline const Function<bool(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias)>
+    biased_product("matmul/biased_product");
 /// Behind matmul_mixed().
 inline const Function<void(const Output& c, const Tensor& a, const Tensor& b)> mixed_product(
     "matmul/mixed_product");
@@ -27,5 +30,13 @@ inline const Function<void(const Output& c, const Tensor& a, const Tensor& b)> m
 /// layout     row strides free
 /// profile    counted and timed as a product of matmul()
 void matmul_mixed(const Output& c, const Tensor& a, const Tensor& b);
+
+/// c = a b^T + bias in the epilogue of a product of cuBLAS, on CUDA. False, and nothing done, on other devices and where
+/// cuBLAS has no such product.
+///
+/// shapes     a [m, k], b [n, k], bias [n] -> c [m, n], which the caller has checked
+/// dtypes     all alike: f32 or bf16; c is rounded once, the bias included
+/// profile    counted and timed as a product of matmul()
+bool matmul_with_bias(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias);
 
 }  // namespace nemocube
