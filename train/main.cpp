@@ -34,7 +34,7 @@ std::string version_text() {
       nemocube::cat("nemocube ", nemocube::version(), "\n  cpu   yes (oneDNN ", dnn->major, ".", dnn->minor,
                     ".", dnn->patch, ", ", NEMOCUBE_ARCHITECTURE, ")\n  cuda  ");
   const std::string cuda = NEMOCUBE_CUDA_TOOLKIT, no_cuda = NEMOCUBE_NO_CUDA;
-  text += no_cuda.empty() ? "yes (CUDA " + cuda + "; kernels of some operations)" : "no (" + no_cuda + ")";
+  text += no_cuda.empty() ? "yes (CUDA " + cuda + ")" : "no (" + no_cuda + ")";
   return text + "\n  mpi   yes (MPI " NEMOCUBE_MPI ")";
 }
 
