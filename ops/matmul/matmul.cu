@@ -1,10 +1,12 @@
 #include <array>
+#include <atomic>
 #include <bit>
 #include <map>
 #include <mutex>
 
 #include "core/cuda/cublas.cuh"
 #include "core/log.h"
+#include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_kernels.h"
 #include "ops/matmul/tiled_product.cuh"
 
@@ -26,7 +28,9 @@ std::uint32_t alignment_of(const Tensor& t) {
 cudaDataType type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 /// All that the choice of an algorithm depends on.
-using Key = std::array<std::int64_t, 15>;
+using Key = std::array<std::int64_t, 16>;
+
+std::atomic<bool> tf32_allowed = false;
 
 struct Plan {
   cublasLtMatmulDescOpaque_t product{};
@@ -59,10 +63,11 @@ void set_bias(Plan& plan, const Tensor& bias) {
 
 /// `bias` may be undefined, as in all that follows.
 Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
-               const Tensor& bias) {
+               const Tensor& bias, bool tf32) {
   const CublasLt& lt = cublas();
   Plan plan;
-  NEMOCUBE_CUBLAS(lt.product_init(&plan.product, sizeof plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  NEMOCUBE_CUBLAS(lt.product_init(&plan.product, sizeof plan.product,
+                                  tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   const cublasOperation_t first = transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                           second = transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   NEMOCUBE_CUBLAS(lt.product_set(&plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
@@ -100,13 +105,15 @@ class PlanCache {
   Plan find_or_make(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
                     const Tensor& bias) {
     const auto is_bf16 = [](const Tensor& t) { return std::int64_t{t.dtype() == DType::bf16}; };
-    const Key key{c.rows(),   c.cols(),   a.rows(),        a.cols(),        step_of(c),
-                  step_of(a), step_of(b), alignment_of(c), alignment_of(a), alignment_of(b),
-                  is_bf16(c), is_bf16(a), transpose_a,     transpose_b,     bias.defined()};
+    const bool tf32 = a.dtype() == DType::f32 && tf32_allowed;
+    const Key key{c.rows(),        c.cols(),        a.rows(),       a.cols(),
+                  step_of(c),      step_of(a),      step_of(b),     alignment_of(c),
+                  alignment_of(a), alignment_of(b), is_bf16(c),     is_bf16(a),
+                  transpose_a,     transpose_b,     bias.defined(), tf32};
     const std::lock_guard lock(mutex_);
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
     if (plans_.size() >= most_plans) plans_.clear();
-    return plans_.emplace(key, make_plan(c, a, transpose_a, b, transpose_b, bias)).first->second;
+    return plans_.emplace(key, make_plan(c, a, transpose_a, b, transpose_b, bias, tf32)).first->second;
   }
 
  private:
@@ -218,10 +225,13 @@ bool biased_product(const Tensor& c, const Tensor& a, const Tensor& b, const Ten
   return true;
 }
 
+void set_tf32(bool allowed) { tf32_allowed = allowed; }
+
 const Provide provided[] = {{matmul_kernel, product},
                             {tiled_product, by_tiles},
                             {cuda::mixed_product, mixed_product},
-                            {cuda::biased_product, biased_product}};
+                            {cuda::biased_product, biased_product},
+                            {allow_tf32, set_tf32}};
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -1,5 +1,6 @@
 #pragma once
 #include "core/autograd.h"
+#include "core/cuda/module.h"
 #include "core/profile.h"
 
 namespace nemocube {
@@ -10,7 +11,7 @@ namespace nemocube {
 ///            op(b) [K, N], c [M, N]; sizes may be 0 (K = 0: c is set to zero, or left as it is)
 /// layout     last dimension contiguous, row stride free
 /// dtypes     a, b alike: f32, f64 or bf16; c the same, or f32 for bf16 operands
-/// arithmetic f32 sums for f32 and bf16 (oneDNN; on CUDA cuBLAS, without TF32), f64 sums in the order of k for f64;
+/// arithmetic f32 sums for f32 and bf16 (oneDNN; on CUDA cuBLAS), f64 sums in the order of k for f64;
 ///            c is rounded once, the old value of c included. Without bf16 instructions the operands are converted to f32.
 /// aliasing   c may not overlap a or b
 /// errors     Error for shapes or dtypes that do not fit
@@ -18,6 +19,12 @@ namespace nemocube {
 /// repeat     same build, machine, shapes, strides and thread count: same bits; on CUDA same build, cuBLAS, kind of device,
 ///            shapes, strides and alignment
 void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);
+
+namespace cuda {
+/// Whether cuBLAS may round the operands of f32 products to TF32, which has 10 bits of mantissa for f32's 23, and use tensor
+/// cores. Off until the first call; for all products queued after the call.
+inline const Function<void(bool allowed)> allow_tf32("matmul/allow_tf32");
+}  // namespace cuda
 
 /// matmul without its timer, for an operation that times a group of products in matmul_zone() itself.
 void matmul_untimed(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b);

@@ -175,6 +175,25 @@ TEST_CASE("matmul: f32 times bf16 on cuda" * doctest::test_suite("cuda")) {
         }
 }
 
+TEST_CASE("matmul: f32 operands are rounded to TF32 on cuda when that is allowed, and only then" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  // TF32 has no 2^-12 beside 1.
+  Tensor a = Tensor::empty({64, 64}, DType::f32, Device::cpu), b = a.clone();
+  a.fill(1 + 0x1p-12);
+  b.fill(1);
+  a = a.to(Device::cuda);
+  b = b.to(Device::cuda);
+  for (const bool allowed : {false, true, false}) {
+    CAPTURE(allowed);
+    const Tensor c = Tensor::empty({64, 64}, DType::f32, Device::cuda);
+    cuda::allow_tf32(allowed);
+    matmul({c, Into::set}, a, false, b, false);
+    cuda::allow_tf32(false);
+    CHECK(c.to_vector() == std::vector<double>(64 * 64, allowed ? 64 : 64 + 0x1p-6));
+  }
+}
+
 TEST_CASE("matmul: every alignment of the operands on cuda" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   const auto window = [](std::int64_t rows, std::int64_t cols, std::int64_t start, std::int64_t stride,

@@ -2,6 +2,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/log.h"
+#include "ops/matmul/matmul.h"
 #include "train/device/device_of_rank.h"
 
 namespace nemocube {
@@ -26,7 +27,10 @@ ParallelSettings settle(Recipe& recipe) {
 
 Device recipe_device(const Recipe& recipe, Device chosen, const World& world) {
   const Device device = device_of_rank(chosen, world, recipe.share_device);
-  if (device.is_cuda()) cuda::synchronise_launches(recipe.debug.synchronise_launches);
+  if (device.is_cuda()) {
+    cuda::synchronise_launches(recipe.debug.synchronise_launches);
+    cuda::allow_tf32(recipe.allow_tf32);
+  }
   return device;
 }
 

@@ -217,6 +217,8 @@ void fields(auto& io, Like<Recipe> auto& r) {
            "where to compute; auto: cuda if there is a device and every operation has CUDA kernels, else cpu "
            "(own)");
   io.field("share_device", r.share_device, "several ranks of a node may compute on one CUDA device (own)");
+  io.field("allow_tf32", r.allow_tf32,
+           "on cuda: cuBLAS may round the operands of f32 products to TF32, 10 bits of mantissa (own)");
   io.section("step_scheduler", r.step_scheduler);
   io.section("model", r.model);
   io.path_or_section("tokenizer", r.tokenizer,

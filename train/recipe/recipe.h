@@ -191,6 +191,7 @@ struct Recipe {
   bool deterministic = true;
   DeviceChoice device = DeviceChoice::cpu;
   bool share_device = false;
+  bool allow_tf32 = false;  ///< cuda::allow_tf32
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path
