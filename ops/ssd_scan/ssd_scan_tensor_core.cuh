@@ -35,11 +35,6 @@ void for_parts(const Scan<Element>& scan, Fn&& fn) {
   for (int row = 0; row < scan.state; row += state_rows)
     fn(StatePart{row, row == 0, row + state_rows == scan.state});
 }
-/// A place for sums over parts, where there are several parts.
-inline Tensor sums_of_parts(const Scan<Element>& scan, const Tensor& like) {
-  return scan.state == state_rows ? Tensor() : Tensor::empty(like.shape(), DType::f32, like.device());
-}
-
 /// A block that walks along a sequence: each warp has 16 tokens of a piece, and 32 rows of the state.
 constexpr int walk_warps = piece / 16, walk_threads = walk_warps * warp_threads;
 

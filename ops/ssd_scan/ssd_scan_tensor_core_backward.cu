@@ -2,10 +2,11 @@
 
 #include "ops/ssd_scan/ssd_scan_tensor_core.cuh"
 
-// Backward on tensor cores: two kernels. The first has a block for each sequence and head, which walks from the last
-// piece to the first with R, the gradient of the state, in registers. It forms the gradients of x, dt_raw and the
-// parameters, and leaves R at the end of every chunk. It is launched for each part of the states. The second has a block
-// for each chunk, group and part, which sums the gradients of B and C over the heads of the group in their order.
+// Backward on tensor cores: two kernels. The first has a block for each sequence and head, or for half of the head's
+// channels where there are few sequences and heads. The block walks from the last piece to the first with R, the gradient of
+// the state, in registers. It forms the gradients of x, dt_raw and the parameters, and leaves R at the end of every chunk. It
+// is launched for each part of the states. The second has a block for each chunk, group and part, which sums the gradients of
+// B and C over the heads of the group in their order, and adds what the halves have.
 namespace nemocube::cuda::ssd {
 namespace {
 
@@ -15,10 +16,27 @@ struct BackwardTensors {
   Element* ends;          // R at the end of each chunk but the last of a sequence, like `starts`
   bool with_initial;
   Rows<Element> dx, ddt_raw, dB, dC;
-  float *dA_log, *dD, *ddt_bias;  // [chunks, heads]
-  Rows<float> dx_sums, ddt_sums;  // dx and ddt_raw of the parts so far
-  StatePart part;                 // of the walk
+  float* parameters[3];  // gradients of A_log, D and dt_bias, [chunks, heads]
+  int slices;            // of a head's channels
+  float*
+      of_slices;  // [3, slices, chunks, heads]: what gradients of parameters are summed from; null for one slice
+  Rows<float>
+      ddt_sums;  // [slices * tokens, heads]: ddt_raw of the slices and of the parts so far; null for one of both
+  Rows<float> dx_sums;  // dx of the parts so far
+  StatePart part;       // of the walk
+  std::int64_t tokens;
+
+  __device__ float& parameter(int which, int slice, std::int64_t chunk, int head,
+                              const Scan<Element>& scan) const {
+    float* const to =
+        of_slices ? of_slices + (which * slices + slice) * scan.chunks * scan.heads : parameters[which];
+    return to[chunk * scan.heads + head];
+  }
+  __device__ float& ddt_sum(int slice, std::int64_t token, int head) const {
+    return ddt_sums.row(slice * tokens + token)[head];
+  }
 };
+enum Parameter { A_log, D, dt_bias };
 
 // ---- The walk ----
 
@@ -186,8 +204,8 @@ struct ChunkSums {
 
 /// One warp: gradients of dt_raw of a piece, and its part of the chunk's sums. `across` crosses the whole piece.
 __device__ void finish_decays(ChunkSums& chunk, const Scan<Element>& scan, const BackwardTensors& g,
-                              std::int64_t t0, int n, int head, const Decays& d, const TokenSums& sums,
-                              float across, int lane) {
+                              std::int64_t t0, int n, int head, int slice, const Decays& d,
+                              const TokenSums& sums, float across, int lane) {
   const int t = 2 * lane;
   const float rate = scan.rate(head);
   float started[2] = {sums.through_start[t], sums.through_start[t + 1]};
@@ -211,19 +229,19 @@ __device__ void finish_decays(ChunkSums& chunk, const Scan<Element>& scan, const
     const float v = d.raw[t + i], soft = softplus(v);
     const bool inside = soft >= scan.dt_min && soft <= scan.dt_max;
     const float ddt = inside ? (sums.ddt[t + i] + rate * da[i]) * softplus_grad(v) : 0;
-    float all = ddt;
-    if (!g.part.first) all += g.ddt_sums.row(t0 + t + i)[head];
-    if (g.part.last)
-      g.ddt_raw.row(t0 + t + i)[head] = rounded<Element>(all);
-    else
-      g.ddt_sums.row(t0 + t + i)[head] = all;
+    if (!g.ddt_sums.start) {
+      g.ddt_raw.row(t0 + t + i)[head] = rounded<Element>(ddt);
+    } else {
+      float& sum = g.ddt_sum(slice, t0 + t + i, head);
+      sum = g.part.first ? ddt : sum + ddt;
+    }
     chunk.decay += da[i] * d.dt[t + i];
     chunk.bias += ddt;
     chunk.skip += sums.skip[t + i];
   }
 }
 
-template <int cols>
+template <int cols, int slices>
 __global__ void __launch_bounds__(walk_threads)
     walk_backward_kernel(const Scan<Element> scan, const BackwardTensors g) {
   extern __shared__ __align__(128) char shared[];
@@ -232,11 +250,13 @@ __global__ void __launch_bounds__(walk_threads)
   const WalkTiles<cols> tiles(shared);
   const int warp = static_cast<int>(threadIdx.x) / warp_threads;
   int lane = static_cast<int>(threadIdx.x) % warp_threads;
-  const int head = static_cast<int>(blockIdx.x % scan.heads), group = head / scan.group_heads();
-  const std::int64_t sequence = blockIdx.x / scan.heads;
+  const int slice = static_cast<int>(blockIdx.x % slices);
+  const int head = static_cast<int>(blockIdx.x / slices % scan.heads), group = head / scan.group_heads();
+  const std::int64_t sequence = blockIdx.x / slices / scan.heads;
   const std::int64_t begin = scan.offsets[sequence], end = scan.offsets[sequence + 1];
   const std::int64_t first_chunk = scan.first_chunk[sequence];
-  const std::int64_t shared_col = g.part.column(scan, group), col = std::int64_t{head} * cols;
+  const std::int64_t shared_col = g.part.column(scan, group),
+                     col = std::int64_t{head} * scan.head_dim + slice * cols;
   if (begin == end) return;
   const float skip = g.part.first ? scan.D[head] : 0;
   const int row = 16 * warp + lane / 4;  // of the thread's upper elements
@@ -249,11 +269,11 @@ __global__ void __launch_bounds__(walk_threads)
     const bool second = (t0 - begin) % chunk_tokens != 0;  // piece of its chunk
     const bool last_of_chunk = second || !has_end;
     const std::int64_t chunk = first_chunk + (t0 - begin) / chunk_tokens;
-    const std::int64_t kept = g.part.kept(scan, chunk, head);
+    const std::int64_t kept = g.part.kept(scan, chunk, head) + slice * cols;
 
     lane = opaque(lane);
     __syncthreads();  // all warps are done with the tiles
-    copy_state<walk_threads>(tiles.H, g.starts + kept, cols);
+    copy_state<walk_threads>(tiles.H, g.starts + kept, scan.head_dim);
     if (second) {
       // The state at the start of the piece, from that at the start of the chunk.
       copy_tokens<piece, walk_threads>(tiles.B, scan.B, t0 - piece, piece, shared_col);
@@ -277,7 +297,7 @@ __global__ void __launch_bounds__(walk_threads)
     if (warp == 0) warp_load_decays(d, scan, t0, n, head);
     copy_async_wait<0>();
     __syncthreads();
-    if (has_end && second) keep_state<walk_threads>(g.ends + kept, cols, tiles.R);
+    if (has_end && second) keep_state<walk_threads>(g.ends + kept, scan.head_dim, tiles.R);
 
     // The term through the state at the start: dY (C H).
     lane = opaque(lane);
@@ -352,16 +372,18 @@ __global__ void __launch_bounds__(walk_threads)
       float total = 0;
       for (const float part : sums.across) total += part;
       if (last_of_chunk) chunk_sums = {};
-      finish_decays(chunk_sums, scan, g, t0, n, head, d, sums, d.whole * total, lane);
+      finish_decays(chunk_sums, scan, g, t0, n, head, slice, d, sums, d.whole * total, lane);
       if (!second) {
         const float decay = warp_sum(chunk_sums.decay), bias = warp_sum(chunk_sums.bias),
                     skip_sum = warp_sum(chunk_sums.skip);
         if (lane == 0) {
-          const std::int64_t at = chunk * scan.heads + head;
-          const float of_decay = scan.rate(head) * decay;
-          g.dA_log[at] = g.part.first ? of_decay : g.dA_log[at] + of_decay;
-          g.ddt_bias[at] = g.part.first ? bias : g.ddt_bias[at] + bias;
-          if (g.part.first) g.dD[at] = skip_sum;
+          const auto add = [&](Parameter which, float sum) {
+            float& to = g.parameter(which, slice, chunk, head, scan);
+            to = g.part.first ? sum : to + sum;
+          };
+          add(A_log, scan.rate(head) * decay);
+          add(dt_bias, bias);
+          if (g.part.first) add(D, skip_sum);
         }
       }
     }
@@ -476,6 +498,25 @@ __device__ void finish_rows(FragmentC (&sums)[1][half_rows / 8], const GroupTile
                           half);
 }
 
+/// Adds what slices and parts have left, and rounds ddt_raw.
+__device__ void add_slices(const Scan<Element>& scan, const BackwardTensors& g, const GroupPart& part) {
+  const int heads = part.last_head - part.first_head;
+  for (int i = static_cast<int>(threadIdx.x); i < part.at.n * heads; i += group_threads) {
+    const std::int64_t token = part.at.t0 + i / heads;
+    const int head = part.first_head + i % heads;
+    float sum = 0;
+    for (int slice = 0; slice < g.slices; ++slice) sum += g.ddt_sum(slice, token, head);
+    g.ddt_raw.row(token)[head] = rounded<Element>(sum);
+  }
+  if (!g.of_slices) return;
+  for (int i = static_cast<int>(threadIdx.x); i < 3 * heads; i += group_threads) {
+    const int which = i / heads, head = part.first_head + i % heads;
+    float sum = 0;
+    for (int slice = 0; slice < g.slices; ++slice) sum += g.parameter(which, slice, part.chunk, head, scan);
+    g.parameters[which][part.chunk * scan.heads + head] = sum;
+  }
+}
+
 template <int cols>
 __global__ void __launch_bounds__(group_threads)
     group_gradients_kernel(const Scan<Element> scan, const BackwardTensors g) {
@@ -522,18 +563,21 @@ __global__ void __launch_bounds__(group_threads)
   });
   finish_rows<true>(dC, tiles, scan.B, g.dC, part, warp, lane);
   finish_rows<false>(dB, tiles, scan.C, g.dB, part, warp, lane);
+  if (g.ddt_sums.start && rows.first_row == 0) add_slices(scan, g, part);
 }
 
-template <int cols>
+template <int head_dim, int slices>
 void launch_backward(const Scan<Element>& scan, BackwardTensors g) {
+  constexpr int cols = head_dim / slices;
   for_parts(scan, [&](const StatePart& part) {
     g.part = part;
-    launch_shared("ssd_scan backward", walk_backward_kernel<cols>, blocks_for(scan.sequences * scan.heads, 1),
-                  walk_threads, WalkTiles<cols>::bytes, scan, g);
+    launch_shared("ssd_scan backward", walk_backward_kernel<cols, slices>,
+                  blocks_for(scan.sequences * scan.heads * slices, 1), walk_threads, WalkTiles<cols>::bytes,
+                  scan, g);
   });
-  launch_shared("ssd_scan gradients of B and C", group_gradients_kernel<cols>,
+  launch_shared("ssd_scan gradients of B and C", group_gradients_kernel<head_dim>,
                 blocks_for(scan.chunks * scan.groups * (scan.state / state_rows), 1), group_threads,
-                GroupTiles<cols>::bytes, scan, g);
+                GroupTiles<head_dim>::bytes, scan, g);
 }
 
 }  // namespace
@@ -547,7 +591,18 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
   const AlignedOutput dx(gradients.x), dB(gradients.B), dC(gradients.C);
   const Tensor ends = Tensor::empty(chunk_starts.shape(), DType::bf16, dy.device());
   const Scan<Element> scan(aligned);
-  const Tensor dx_sums = sums_of_parts(scan, gradients.x), ddt_sums = sums_of_parts(scan, gradients.dt_raw);
+  // Slices where whole heads would be fewer blocks than there are multiprocessors. 80 channels have no halves that products
+  // on tensor cores can sum over.
+  const int slices =
+      scan.head_dim == 64 && scan.sequences * scan.heads < device_limits().multiprocessors ? 2 : 1;
+  const auto scratch = [&](bool wanted, const Shape& shape) {
+    return wanted ? Tensor::empty(shape, DType::f32, dy.device()) : Tensor();
+  };
+  const bool parts = scan.state > state_rows;
+  const std::int64_t tokens = dy.rows();
+  const Tensor of_slices = scratch(slices > 1, {3, slices, scan.chunks, scan.heads}),
+               ddt_sums = scratch(parts || slices > 1, {slices * tokens, scan.heads}),
+               dx_sums = scratch(parts, dy.shape());
   const BackwardTensors g{.dy = rows_of<Element>(aligned_dy),
                           .starts = data_of<Element>(chunk_starts),
                           .ends = data_of<Element>(ends),
@@ -556,13 +611,18 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
                           .ddt_raw = rows_of<Element>(gradients.dt_raw),
                           .dB = rows_of<Element>(dB.get()),
                           .dC = rows_of<Element>(dC.get()),
-                          .dA_log = data_of<float>(gradients.A_log),
-                          .dD = data_of<float>(gradients.D),
-                          .ddt_bias = data_of<float>(gradients.dt_bias),
-                          .dx_sums = rows_of<float>(dx_sums),
+                          .parameters = {data_of<float>(gradients.A_log), data_of<float>(gradients.D),
+                                         data_of<float>(gradients.dt_bias)},
+                          .slices = slices,
+                          .of_slices = of_slices ? data_of<float>(of_slices) : nullptr,
                           .ddt_sums = rows_of<float>(ddt_sums),
-                          .part = {}};
-  scan.head_dim == 80 ? launch_backward<80>(scan, g) : launch_backward<64>(scan, g);
+                          .dx_sums = rows_of<float>(dx_sums),
+                          .part = {},
+                          .tokens = tokens};
+  if (scan.head_dim == 80)
+    launch_backward<80, 1>(scan, g);
+  else
+    slices == 2 ? launch_backward<64, 2>(scan, g) : launch_backward<64, 1>(scan, g);
   for (const AlignedOutput* out : {&dx, &dB, &dC}) out->finish();
 }
 

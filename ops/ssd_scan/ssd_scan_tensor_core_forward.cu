@@ -163,7 +163,7 @@ void tensor_core_forward(const SsdProblem& problem, const Tensor& y, const SsdSt
   const AlignedOutput out(y);
   const Scan<Element> scan(aligned);
   if (scan.sequences == 0) return;
-  const Tensor sums = sums_of_parts(scan, y);
+  const Tensor sums = scan.state > state_rows ? Tensor::empty(y.shape(), DType::f32, y.device()) : Tensor();
   ForwardTensors t{.y = rows_of<Element>(out.get()),
                    .starts = states.chunk_starts ? data_of<Element>(states.chunk_starts) : nullptr,
                    .initial = problem.initial_state ? data_of<float>(problem.initial_state) : nullptr,

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/cuda/runtime.h"
 #include "ops/ssd_scan/ssd_scan_cases.h"
 #include "ops/ssd_scan/ssd_scan_kernels.h"
 #include "tests/support/devices.h"
@@ -133,36 +134,54 @@ TEST_CASE("ssd_scan: gradients in f32 and bf16 against f64" * doctest::test_suit
   });
 }
 
+namespace {
+
+/// A scan of bf16 on tensor cores, twice, against f64.
+void check_tensor_cores(const std::vector<std::int64_t>& lengths, const SsdOptions& o) {
+  REQUIRE(ssd_on_tensor_cores(Device::cuda, DType::bf16, o));
+  for (const bool slow : {false, true}) {  // slow: small time steps, states that last
+    Case c = make_case(lengths, o, DType::bf16, Device::cuda);
+    if (slow) {
+      // Rows that 16-byte accesses can read, and no initial state.
+      for (Tensor& t : c.in) t = t.clone();
+      c.in[6].fill(-4);
+    } else {
+      c = with_initial(c);
+    }
+    const Tensor dy = random_tensor(c.in[0].shape(), DType::bf16, 9);
+    const auto got = run(c, "chunked", dy.to(Device::cuda)), again = run(c, "chunked", dy.to(Device::cuda));
+    const auto want = run(as_dtype(on_device(c, Device::cpu), DType::f64), "recurrent", dy.to(DType::f64));
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(o.head_dim);
+      CAPTURE(o.state_size);
+      CAPTURE(slow);
+      CAPTURE(names[i]);
+      CHECK_BITS(got[i], again[i]);
+      // Operands of second products are rounded to bf16, so this holds for the results that are f32 too.
+      CHECK(relative_error(got[i], want[i]) < scan_tol(DType::bf16, 200));
+    }
+  }
+}
+
+}  // namespace
+
 TEST_CASE("ssd_scan: on tensor cores, against f64" * doctest::test_suite("cuda")) {
-  if (!has_cuda() || !runs_on_cuda("ssd_scan")) return;
+  if (!has_cuda()) return;
   const SsdOptions shapes[] = {{.heads = 2, .head_dim = 64, .groups = 1, .state_size = 128},
                                {.heads = 3, .head_dim = 80, .groups = 3, .state_size = 128},
                                {.heads = 2, .head_dim = 64, .groups = 2, .state_size = 256},
                                {.heads = 2, .head_dim = 80, .groups = 1, .state_size = 256}};
-  for (const SsdOptions& o : shapes)
-    for (const bool slow : {false, true}) {  // slow: small time steps, states that last
-      REQUIRE(ssd_on_tensor_cores(Device::cuda, DType::bf16, o));
-      Case c = make_case({200, 0, 1, 64, 131}, o, DType::bf16, Device::cuda);
-      if (slow) {
-        // Rows that 16-byte accesses can read, and no initial state.
-        for (Tensor& t : c.in) t = t.clone();
-        c.in[6].fill(-4);
-      } else {
-        c = with_initial(c);
-      }
-      const Tensor dy = random_tensor(c.in[0].shape(), DType::bf16, 9);
-      const auto got = run(c, "chunked", dy.to(Device::cuda)), again = run(c, "chunked", dy.to(Device::cuda));
-      const auto want = run(as_dtype(on_device(c, Device::cpu), DType::f64), "recurrent", dy.to(DType::f64));
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        CAPTURE(o.head_dim);
-        CAPTURE(o.state_size);
-        CAPTURE(slow);
-        CAPTURE(names[i]);
-        CHECK_BITS(got[i], again[i]);
-        // Operands of second products are rounded to bf16, so this holds for the results that are f32 too.
-        CHECK(relative_error(got[i], want[i]) < scan_tol(DType::bf16, 200));
-      }
-    }
+  for (const SsdOptions& o : shapes) check_tensor_cores({200, 0, 1, 64, 131}, o);
+}
+
+TEST_CASE("ssd_scan: on tensor cores, with a sequence for every multiprocessor, heads are not cut" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(cuda::describe_device().multiprocessors), 2);
+  lengths[3] = 0;
+  lengths[5] = 150;
+  for (const std::int64_t state : {128, 256})
+    check_tensor_cores(lengths, {.heads = 1, .head_dim = 64, .groups = 1, .state_size = state});
 }
 
 TEST_CASE("ssd_scan: f32 parameters beside bf16 activations" * doctest::test_suite("cuda")) {
