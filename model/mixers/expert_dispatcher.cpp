@@ -7,7 +7,9 @@ namespace nemocube {
 DispatchedRows LocalDispatcher::dispatch(Context& ctx, const Var& x, const Routing& routing,
                                          std::int64_t experts, Tensor&) {
   const Permutation order = make_permutation(routing.choice.experts, experts);
-  return {permute(ctx, x, order), order.offsets,
+  return {permute(ctx, x, order),
+          order.offsets,
+          {},
           [order, weights = routing.weights](Context& c, const Var& results) {
             return unpermute(c, results, weights, order);
           }};

@@ -8,8 +8,9 @@ namespace nemocube {
 
 /// Token rows on their way through the experts.
 struct DispatchedRows {
-  Var rows;        ///< [R, d], those of one expert consecutive
-  Tensor offsets;  ///< [local experts + 1] i64: expert e has rows [offsets[e], offsets[e + 1])
+  Var rows;             ///< [R, d], those of one expert consecutive
+  Tensor offsets;       ///< [local experts + 1] i64: expert e has rows [offsets[e], offsets[e + 1])
+  Tensor host_offsets;  ///< the same in host memory where the host knows them, else undefined
   /// Brings the experts' results [R, d'] back: y[t, :] = sum over j of weights[t, j] result of token t's choice j.
   /// To be called once.
   std::function<Var(Context&, const Var& results)> combine;

@@ -11,15 +11,20 @@ namespace nemocube {
 /// dtypes     x, weight, y alike: f32, f64 or bf16; sums in f32 (f64 for f64)
 /// layout     row stride of x free
 /// gradients  as for linear
-/// errors     Error for shapes and dtypes that do not fit; on the CPU also for such offsets
-/// host       reads nothing
-Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight);
+/// variants   grouped: a kernel for all groups, which reads `offsets` on the device.
+///            products: a product of matmul() for each group that has rows. Wants the offsets on the host: `host_offsets`, the
+///            same numbers as `offsets` in host memory, or a CPU run; Error without
+/// errors     Error for shapes and dtypes that do not fit; on the CPU and for `products` also for such offsets
+/// host       reads nothing of the device
+Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight,
+                   const Tensor& host_offsets = {});
 
-/// The pieces, without a tape.
-Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tensor& weight);
+/// The pieces, without a tape. With `host_offsets` by products, else grouped.
+Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tensor& weight,
+                              const Tensor& host_offsets = {});
 void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets,
-                                   const Tensor& weight);
+                                   const Tensor& weight, const Tensor& host_offsets = {});
 void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets,
-                                    const Tensor& x);
+                                    const Tensor& x, const Tensor& host_offsets = {});
 
 }  // namespace nemocube

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "core/host_wait.h"
+#include "core/variants.h"
 #include "ops/matmul/matmul.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
@@ -125,6 +126,47 @@ TEST_CASE("grouped_linear: f32 and bf16 against f64" * doctest::test_suite("cuda
     check_against_reference(device, dtype, {0, 3, 6}, 0, 4);
     check_against_reference(device, dtype, {0, 3, 6}, 4, 0);
     if (dtype == DType::f32) check_against_reference(device, dtype, {0, 600}, 9, 11);
+  });
+}
+
+TEST_CASE("grouped_linear: products, of groups that the host knows, against f64" *
+          doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("grouped_linear"), [](Device device, DType dtype) {
+    const Offsets offsets{0, 5, 5, 17, 18, 40};
+    const Tensor x = random_tensor({40, 24}, dtype, 1), dy = random_tensor({40, 16}, dtype, 2),
+                 weight = random_tensor({5, 16, 24}, dtype, 3);
+    const Result want = reference(x, offsets, weight, dy);
+    const Tensor own_dy = dy.to(device), own_offsets = tensor_of(offsets, device),
+                 on_host = tensor_of(offsets);
+    KernelChoice choice;
+    choice.by_op["grouped_linear"] = "products";
+    const Var vx(x.to(device), std::make_shared<GradNode>(x.shape(), dtype, device, false)),
+        vw = Var::leaf(weight.to(device));
+    for (int pass = 1; pass <= 2; ++pass) {  // Into::set, then Into::add
+      Tape tape;
+      Context ctx;
+      ctx.tape = &tape;
+      ctx.kernels = &choice;
+      reset_host_waits();
+      const Var y = grouped_linear(ctx, vx, own_offsets, vw, on_host);
+      tape.backward(y, own_dy);
+      CHECK(host_waits().empty());
+      CHECK_CLOSE(y.value(), want.y, product_tol(dtype, 24));
+      CHECK_CLOSE(vx.node()->take(), want.dx, product_tol(dtype, 16));
+      auto dweight = want.dweight.to_vector();
+      for (double& value : dweight) value *= pass;
+      CHECK_CLOSE(vw.grad(), Tensor::from(dweight, weight.shape()),
+                  product_tol(accumulate_dtype(dtype), 2 * 40));
+    }
+    Context ctx;
+    ctx.kernels = &choice;
+    if (device == Device::cpu)
+      CHECK_CLOSE(grouped_linear(ctx, vx, own_offsets, vw).value(), want.y, product_tol(dtype, 24));
+    else
+      CHECK_THROWS_WITH_AS(grouped_linear(ctx, vx, own_offsets, vw),
+                           doctest::Contains("wants the rows of each expert on the host"), Error);
+    CHECK_THROWS_WITH_AS(grouped_linear(ctx, vx, own_offsets, vw, tensor_of({0, 5, 4, 17, 18, 40})),
+                         doctest::Contains("for group 1"), Error);
   });
 }
 

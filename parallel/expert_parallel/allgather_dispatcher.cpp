@@ -39,7 +39,9 @@ DispatchedRows AllGatherDispatcher::dispatch(Context& ctx, const Var& x, const R
   host = Tensor::from<std::int64_t>({order.source.numel()}, {1});
   const Var rows = all_rows(ctx, x, tokens, group, Consumer::cut);
   const Var weights = all_rows(ctx, routing.weights, tokens, group, Consumer::cut);
-  return {permute(ctx, rows, order), order.offsets,
+  return {permute(ctx, rows, order),
+          order.offsets,
+          {},
           [&group, order, tokens, weights](Context& c, const Var& results) {
             return sum_to_own_rows(c, unpermute(c, results, weights, order), tokens, group);
           }};

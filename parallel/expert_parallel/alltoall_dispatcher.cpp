@@ -25,6 +25,18 @@ class RowCounts {
     const auto end = [&](std::int64_t expert) { return expert > 0 ? ends[expert - 1] : 0; };
     return end(experts.end) - end(experts.begin);
   }
+  /// [experts here + 1] i64: where the rows of each expert here begin, of all ranks together.
+  Tensor offsets_here() const {
+    const Range here = experts_here();
+    Rows offsets{0};
+    for (std::int64_t expert = here.begin; expert < here.end; ++expert) {
+      offsets.push_back(offsets.back());
+      for (std::int64_t slice = 0; slice < groups_.expt_tp.size(); ++slice)
+        for (std::int64_t place = 0; place < groups_.ep.size(); ++place)
+          offsets.back() += sum_of(slice, place, {expert, expert + 1});
+    }
+    return Tensor::from(offsets, {std::ssize(offsets)});
+  }
 
  private:
   const ExpertGroups& groups_;
@@ -82,7 +94,7 @@ DispatchedRows AllToAllDispatcher::dispatch(Context& ctx, const Var& x, const Ro
 
   Var rows = exchange_rows(ctx, permute(ctx, x, order), routes.sent, routes.received, groups_.ep);
   rows = all_rows(ctx, rows, routes.slices, groups_.expt_tp, Consumer::cut);
-  return {permute(ctx, rows, by_expert), by_expert.offsets,
+  return {permute(ctx, rows, by_expert), by_expert.offsets, counts.offsets_here(),
           [groups = groups_, order, routes, by_expert, weights = routing.weights](Context& c,
                                                                                   const Var& results) {
             Var back = permute(c, results, inverse(by_expert));

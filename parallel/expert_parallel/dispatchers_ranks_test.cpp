@@ -137,6 +137,9 @@ void check_identity(const ExpertGrid& grid, const char* name) {
   const auto* offsets = sent.offsets.data<std::int64_t>();
   REQUIRE(sent.offsets.shape() == Shape{here.size() + 1});
   REQUIRE(offsets[here.size()] == rows.rows());
+  // The host knows the offsets where it has read the rows for each expert.
+  REQUIRE(sent.host_offsets.defined() == std::is_same_v<Dispatcher, AllToAllDispatcher>);
+  if (sent.host_offsets) CHECK_BITS(sent.host_offsets, sent.offsets);
   for (std::int64_t e = 0; e < here.size(); ++e)
     for (std::int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
       const float* row = rows.row<float>(r);
