@@ -182,7 +182,9 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
        "step_scheduler.ckpt_every_steps=100000", "step_scheduler.val_every_steps=null"});
   // mpirun kills rank 0 if another rank ends before it; what rank 0 has to say must be out by then.
   const Words late_rank_0{"/usr/bin/env", "LD_PRELOAD=" NEMOCUBE_LATE_RANK_LIBRARY,
-                          "ASAN_OPTIONS=verify_asan_link_order=0"};
+                          // The sanitizer's library comes after the preloaded one.
+                          cat("ASAN_OPTIONS=verify_asan_link_order=0:",
+                              std::getenv("ASAN_OPTIONS") ? std::getenv("ASAN_OPTIONS") : "")};
   for (const Words& words : {command, plus(late_rank_0, command)}) {
     const RunDir dir;
     Process job(mpirun(3, words), dir.path());
