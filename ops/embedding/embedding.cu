@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(tile)
   sorted[place] = own;
 }
 
-// Of a thread. Neighbouring threads then have neighbouring 16 bytes of the gradient, which is f32.
+// A thread has four columns, 16 bytes of the gradient, which is f32: the accesses of a warp lie side by side.
 constexpr int backward_columns = 4;
 
 template <class T, bool aligned>

@@ -12,8 +12,8 @@ namespace nemocube {
 /// layout     row stride of x free
 /// gradients  as for linear
 /// variants   grouped: a kernel for all groups, which reads `offsets` on the device.
-///            products: a product of matmul() for each group that has rows. Wants the offsets on the host: `host_offsets`, the
-///            same numbers as `offsets` in host memory, or a CPU run; Error without
+///            products: a product of matmul() for each group. The host must know the offsets: on the CPU it reads `offsets`,
+///            elsewhere it wants `host_offsets`, the same numbers in host memory, and throws Error without them
 /// errors     Error for shapes and dtypes that do not fit; on the CPU and for `products` also for such offsets
 /// host       reads nothing of the device
 Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight,

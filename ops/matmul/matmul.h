@@ -11,7 +11,7 @@ namespace nemocube {
 ///            op(b) [K, N], c [M, N]; sizes may be 0 (K = 0: c is set to zero, or left as it is)
 /// layout     last dimension contiguous, row stride free
 /// dtypes     a, b alike: f32, f64 or bf16; c the same, or f32 for bf16 operands
-/// arithmetic f32 sums for f32 and bf16 (oneDNN; on CUDA cuBLAS), f64 sums in the order of k for f64;
+/// arithmetic f32 sums for f32 and bf16 (oneDNN; on CUDA cuBLAS, see allow_tf32), f64 sums in the order of k for f64;
 ///            c is rounded once, the old value of c included. Without bf16 instructions the operands are converted to f32.
 /// aliasing   c may not overlap a or b
 /// errors     Error for shapes or dtypes that do not fit

@@ -15,6 +15,7 @@ constexpr int state_rows = 128;
 /// Tokens of a chunk, at whose start a state is kept, and of the pieces in which kernels walk along a sequence.
 constexpr int chunk_tokens = ssd_tensor_core_chunk, piece = Decays::tokens;
 static_assert(chunk_tokens == 2 * piece);
+
 /// One of the parts. Its sums with those of the parts before it are f32 until the last part rounds them.
 struct StatePart {
   int first_row;
@@ -35,6 +36,7 @@ void for_parts(const Scan<Element>& scan, Fn&& fn) {
   for (int row = 0; row < scan.state; row += state_rows)
     fn(StatePart{row, row == 0, row + state_rows == scan.state});
 }
+
 /// A block that walks along a sequence: each warp has 16 tokens of a piece, and 32 rows of the state.
 constexpr int walk_warps = piece / 16, walk_threads = walk_warps * warp_threads;
 

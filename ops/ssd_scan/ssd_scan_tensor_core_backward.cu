@@ -10,19 +10,21 @@
 namespace nemocube::cuda::ssd {
 namespace {
 
+enum ScanParameter { A_log, D, dt_bias };
+
 struct BackwardTensors {
   Rows<Element> dy;
   const Element* starts;  // H, [chunks, heads, state, head_dim]
   Element* ends;          // R at the end of each chunk but the last of a sequence, like `starts`
   bool with_initial;
   Rows<Element> dx, ddt_raw, dB, dC;
-  float* parameters[3];  // gradients of A_log, D and dt_bias, [chunks, heads]
-  int slices;            // of a head's channels
-  float*
-      of_slices;  // [3, slices, chunks, heads]: what gradients of parameters are summed from; null for one slice
-  Rows<float>
-      ddt_sums;  // [slices * tokens, heads]: ddt_raw of the slices and of the parts so far; null for one of both
-  Rows<float> dx_sums;  // dx of the parts so far
+  float* parameters[3];  // by ScanParameter: the gradients, [chunks, heads]
+  int slices;            // of a head's channels: whole heads or halves
+  // What the slices have of these gradients, [3, slices, chunks, heads]. Null for one slice.
+  float* of_slices;
+  // What slices, in all parts so far, have of ddt_raw, [slices * tokens, heads]. Null for one slice and one part.
+  Rows<float> ddt_sums;
+  Rows<float> dx_sums;  // dx of the parts so far; null for one part
   StatePart part;       // of the walk
   std::int64_t tokens;
 
@@ -36,7 +38,6 @@ struct BackwardTensors {
     return ddt_sums.row(slice * tokens + token)[head];
   }
 };
-enum Parameter { A_log, D, dt_bias };
 
 // ---- The walk ----
 
@@ -377,7 +378,7 @@ __global__ void __launch_bounds__(walk_threads)
         const float decay = warp_sum(chunk_sums.decay), bias = warp_sum(chunk_sums.bias),
                     skip_sum = warp_sum(chunk_sums.skip);
         if (lane == 0) {
-          const auto add = [&](Parameter which, float sum) {
+          const auto add = [&](ScanParameter which, float sum) {
             float& to = g.parameter(which, slice, chunk, head, scan);
             to = g.part.first ? sum : to + sum;
           };

@@ -196,9 +196,10 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
     CAPTURE(result.err);
     CHECK(result.exit_code == 128 + SIGTERM);
     CHECK(result.err.find("stopped by signal 15") != std::string::npos);
-    // The whole command, mpirun and its options included.
+    // The whole command: mpirun, its options, what stands before the program, the program, train and the recipe.
     std::string start = cat("to go on: ", NEMOCUBE_MPIRUN, " --oversubscribe --bind-to none -np 3 ");
-    for (std::size_t i = 0; i + command.size() < words.size() + 3; ++i) start += words[i] + " ";
+    const std::size_t to_recipe = words.size() - command.size() + 3;
+    for (std::size_t i = 0; i < to_recipe; ++i) start += words[i] + " ";
     CHECK(result.err.find(start + "--set ") != std::string::npos);
     const auto steps = read_jsonl(dir / "straight" / "training.jsonl");
     CHECK(fs::canonical(dir / "straight" / "LATEST")
