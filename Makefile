@@ -99,8 +99,8 @@ test-cuda: setup
 	@$(need_nvcc)
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_tests
-	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L '^cuda-emulator$$'
 	ctest --test-dir $(BUILD) --output-on-failure -R '^install$$'
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L '^cuda-emulator$$'
 	@echo "test-cuda: device tests at seeds 1 and 2, both at once; what each says follows when it has ended"
 	@$(MAKE) --no-print-directory -j 2 -Otarget test-cuda-seed-1 test-cuda-seed-2
 
