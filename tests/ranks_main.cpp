@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -13,7 +14,9 @@
 #include "core/log.h"
 #include "model/test_models.h"
 #include "parallel/comm/failure.h"
+#include "tests/support/devices.h"
 #include "tests/support/ranks.h"
+#include "train/device/device_of_rank.h"
 #include "train/ranks/plan_model.h"
 #include "train/step/train_step.h"
 
@@ -28,6 +31,9 @@ World* world = nullptr;
 
 void run_tests(World& ranks, int argc, char** argv) {
   world = &ranks;
+  // Ranks that each have a CUDA device of their own use NCCL from here on; those that share one do not.
+  if (std::getenv("NEMOCUBE_TEST_CUDA") && nemocube::testing::has_cuda())
+    nemocube::testing::use_cuda_device(device_of_rank(Device::cuda, ranks, {.shared = true}));
   // A rank that leaves a test early lets the others wait, which ends the program after this time.
   ranks.set_options({.timeout_seconds = 60});
   doctest::Context context(argc, argv);

@@ -11,8 +11,8 @@
 namespace nemocube::cuda {
 
 /// Work of one stream runs in the order of the calls; the streams run beside each other.
-enum class Stream : std::uint8_t { compute, copies, communication };
-constexpr int stream_count = 3;
+enum class Stream : std::uint8_t { compute, copies, communication, pipeline };
+constexpr int stream_count = 4;
 
 /// Names the stream on which this thread queues its work while an object lives: kernels, copies, and memory that is
 /// taken. The innermost one counts; without one it is Stream::compute.

@@ -105,6 +105,29 @@ GroupedMessages grouped_messages(const Collective& c, int rank) {
   return messages;
 }
 
+std::int64_t bytes_for_others(const Collective& call, int rank, int size) {
+  const auto own_part = [&](std::int64_t count) {
+    return even_counts(count, size)[static_cast<std::size_t>(rank)] * size_of(call.dtype);
+  };
+  const std::int64_t others = size - 1;
+  switch (call.operation) {
+    case Operation::all_reduce:  // the parts of others, and the sum of the own one to all
+      return call.out.bytes() - own_part(call.out.numel()) + others * own_part(call.out.numel());
+    case Operation::reduce_scatter:
+      return call.in.bytes() - call.out.bytes();
+    case Operation::broadcast: {  // each part from the root to its rank, and from there to the others
+      const std::int64_t own = own_part(call.out.numel());
+      return rank == call.root ? call.out.bytes() - own + others * own : (others - 1) * own;
+    }
+    default:
+      break;
+  }
+  std::int64_t bytes = 0;
+  for (const Send& send : grouped_messages(call, rank).sends)
+    if (send.to != rank) bytes += send.tensor.bytes();
+  return bytes;
+}
+
 void copy_own_messages(const GroupedMessages& messages, int rank) {
   auto receive = messages.receives.begin();
   for (const Send& send : messages.sends) {

@@ -38,6 +38,9 @@ struct GroupedMessages {
 /// operations. Parts of tensors are one-dimensional.
 GroupedMessages grouped_messages(const Collective& call, int rank);
 
+/// The fewest bytes that rank `rank` of `size` sends to others in the call: those of message_communicator.h.
+std::int64_t bytes_for_others(const Collective& call, int rank, int size);
+
 /// Delivers the messages of the rank to itself.
 void copy_own_messages(const GroupedMessages& messages, int rank);
 

@@ -219,11 +219,12 @@ Started start(Communicator& group, int kind, const Case& c) {
   }
 }
 
-/// Small limits, so that few elements already need several chunks and messages.
+/// Small limits, so that few elements already need several chunks and messages, and NCCL's sums in the order of ranks.
 struct SmallLimits {
   explicit SmallLimits(bool check = false) {
     test_world().set_options({.timeout_seconds = 60,
                               .check_collectives = check,
+                              .deterministic_collectives = true,
                               .staging_bytes = 8000,
                               .chunk_bytes = 1000,
                               .message_bytes = 768});
@@ -235,7 +236,8 @@ std::int64_t sum_over_ranks(std::int64_t value) { return test_world().communicat
 
 }  // namespace
 
-TEST_CASE("collectives: exact against a plain reference, for every dtype and many sizes") {
+TEST_CASE("collectives: exact against a plain reference, for every dtype and many sizes" *
+          doctest::test_suite("cuda")) {
   Communicator& world = test_world().communicator();
   std::uint64_t key = 1;
   for (const Device device : test_devices()) {
@@ -285,7 +287,8 @@ TEST_CASE(
   CHECK(waits([&] { CHECK(world.host_all_reduce(1.5) == 1.5 * n); }) == 0);
 }
 
-TEST_CASE("collectives: a started operation of device tensors uses the result of an earlier one") {
+TEST_CASE("collectives: a started operation of device tensors uses the result of an earlier one" *
+          doctest::test_suite("cuda")) {
   Communicator& world = test_world().communicator();
   const std::int64_t n = world.size(), count = 5000;
   for (const Device device : test_devices()) {
@@ -327,8 +330,10 @@ TEST_CASE("control messages: values, structs and texts of every rank") {
   CHECK(both == std::array<float, 2>{static_cast<float>(n - 1), 1});
 }
 
-TEST_CASE("collectives: random programs on random groups, started and waited for in any order") {
+TEST_CASE("collectives: random programs on random groups, started and waited for in any order" *
+          doctest::test_suite("cuda")) {
   World& world = test_world();
+  const std::vector<Device> devices = test_devices();
   const RandomStream random(7, "programs");  // the same draws on every rank
   std::uint64_t draw = 0;
   const auto below = [&](std::uint64_t n) { return random.below(draw++, n); };
@@ -353,7 +358,7 @@ TEST_CASE("collectives: random programs on random groups, started and waited for
       const auto g = static_cast<std::size_t>(below(groups.size() + 1));
       Case c{draw * 2 + 1, static_cast<DType>(below(6)),
              static_cast<std::int64_t>(below(below(4) ? 200 : 6000)), static_cast<Reduction>(below(3)),
-             below(3) == 0 ? Device::guard : Device::cpu};
+             below(3) == 0 ? devices.back() : Device::cpu};
       const auto kind = static_cast<int>(below(kinds));
       const bool at_once = below(3) == 0;
       Communicator* group = g < groups.size() ? groups[g].get() : &world.communicator();
@@ -404,7 +409,8 @@ TEST_CASE("collectives: a Work that goes out of scope waits, and holds its tenso
   CHECK(wrong(kept, [&](auto) { return world.size(); }) == 0);
 }
 
-TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the same bits for any chunks") {
+TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the same bits for any chunks" *
+          doctest::test_suite("cuda")) {
   Communicator& world = test_world().communicator();
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
     for (const std::int64_t count : {std::int64_t{300}, std::int64_t{9973}}) {
@@ -425,6 +431,7 @@ TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the sa
       for (const bool limited : {false, true}) {
         std::optional<SmallLimits> limits;
         if (limited) limits.emplace();
+        if (!limited) test_world().set_options({.timeout_seconds = 60, .deterministic_collectives = true});
         for (const Device device : test_devices()) {
           const Tensor all = random(world.rank()).clone().to(device),
                        part = Tensor::empty({count}, dtype, device);
@@ -435,6 +442,7 @@ TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the sa
         }
       }
     }
+  test_world().set_options({.timeout_seconds = 60});
 }
 
 TEST_CASE("collectives: the bytes sent are the fewest that can be") {

@@ -15,6 +15,7 @@
 #include "core/profile.h"
 #include "core/rng.h"
 #include "parallel/comm/collective.h"
+#include "parallel/comm/nccl_group.h"
 #include "parallel/comm/reduce_in_order.h"
 #include "parallel/comm/staged_collective.h"
 
@@ -399,7 +400,9 @@ MessageCommunicator::~MessageCommunicator() {
 }
 
 std::unique_ptr<Communicator> MessageCommunicator::of_same_ranks(std::string name) const {
-  return std::make_unique<MessageCommunicator>(std::move(name), group_, engine_);
+  auto same = std::make_unique<MessageCommunicator>(std::move(name), group_, engine_);
+  same->use_nccl(nccl_);
+  return same;
 }
 
 void MessageCommunicator::execute(const Collective& call) {
@@ -415,7 +418,27 @@ void MessageCommunicator::execute(const Collective& call) {
   count(call.operation, stats);
 }
 
+namespace {
+/// Whether the call's tensors are on a CUDA device.
+bool on_cuda(const Collective& call) {
+  if (call.operation != Operation::exchange) return call.in.defined() && call.in.device().is_cuda();
+  const auto there = [](const auto& message) { return message.tensor.device().is_cuda(); };
+  return std::ranges::any_of(call.sends, there) || std::ranges::any_of(call.receives, there);
+}
+}  // namespace
+
+Work MessageCommunicator::start_nccl(const Collective& call) {
+  if (engine_->options.check_collectives && call.operation != Operation::exchange)
+    engine_->queue.run([&] {
+      const std::lock_guard lock(engine_->transport_mutex);
+      Execution(*this, *group_, *engine_, call).check_with_others();
+    });
+  count(call.operation, {.calls = 1, .bytes_sent = bytes_for_others(call, rank(), size())});
+  return nccl_->start(call, *this);
+}
+
 void MessageCommunicator::run(Collective call) {
+  if (nccl_ && on_cuda(call)) return start_nccl(call).wait();
   static Zone zone("comm/blocked");
   const ZoneTimer timer(zone);
   engine_->queue.run([&] {
@@ -425,6 +448,7 @@ void MessageCommunicator::run(Collective call) {
 }
 
 Work MessageCommunicator::start(Collective call) {
+  if (nccl_ && on_cuda(call)) return start_nccl(call);
   ++started_;
   return engine_->queue.start(
       [this, engine = engine_, held = std::make_shared<const Collective>(std::move(call))] {

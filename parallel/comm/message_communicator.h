@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "parallel/comm/comm_queue.h"
 #include "parallel/comm/communicator.h"
@@ -16,6 +17,8 @@ struct CommOptions {
   /// Before each collective the ranks compare operation, number, dtype, counts, reduction and root. Costs two
   /// short messages for each rank, through rank 0 of the group.
   bool check_collectives = false;
+  /// Sums of CUDA tensors by NCCL are formed in the order of ranks (nccl_group.h). Those by MPI always are.
+  bool deterministic_collectives = false;
   /// Memory in which contributions of other ranks wait to be added, for each operation that runs.
   std::int64_t staging_bytes = std::int64_t{16} << 20;
   /// Largest contribution that is received as one and then added.
@@ -30,12 +33,16 @@ constexpr std::int64_t latency_bound_bytes = 4096;
 /// What StorageTime takes for slow storage.
 constexpr double slow_storage_bytes_per_second = 1e7;
 
+class NcclGroup;
+class NcclWatch;
+
 /// What all communicators of the process share.
 struct CommEngine {
   CommOptions options;
   std::timed_mutex transport_mutex;            ///< held by the thread that sends and receives
   std::atomic<std::int64_t> storage_bytes{0};  ///< that ranks write or read now (StorageTime)
   std::atomic<bool> ending{false};             ///< the job is about to be aborted
+  std::shared_ptr<NcclWatch> nccl;  ///< null: tensors of devices are staged
   CommQueue queue;
 };
 
@@ -48,8 +55,8 @@ struct CommEngine {
 ///   broadcast       (n - 1) N: above 4 KiB the root deals out parts, which their ranks pass on to the others
 ///   all_to_all      what differs from the part that a rank keeps
 ///   barrier         messages without content
-/// Nothing is padded: parts differ by one element where N does not divide. Tensors of a device are staged
-/// (staged_collective.h) by the thread that executes the operation.
+/// Nothing is padded: parts differ by one element where N does not divide. Tensors of a device travel by NCCL after
+/// use_nccl(); else they are staged (staged_collective.h) by the thread that executes the operation.
 class MessageCommunicator final : public Communicator {
  public:
   MessageCommunicator(std::string name, std::shared_ptr<MessageGroup> group,
@@ -58,14 +65,18 @@ class MessageCommunicator final : public Communicator {
   /// process: an exception has left their Work behind, and the job is about to end.
   ~MessageCommunicator() override;
   std::unique_ptr<Communicator> of_same_ranks(std::string name) const override;
+  /// CUDA tensors go through `group`, which has the same ranks, from now on.
+  void use_nccl(std::shared_ptr<NcclGroup> group) { nccl_ = std::move(group); }
 
  private:
   void run(Collective call) override;
   Work start(Collective call) override;
   void execute(const Collective& call);  // with the transport
+  Work start_nccl(const Collective& call);
 
   std::shared_ptr<MessageGroup> group_;
   std::shared_ptr<CommEngine> engine_;
+  std::shared_ptr<NcclGroup> nccl_;  // null: none
   std::atomic<int> started_{0};  // and not done
 };
 

@@ -14,8 +14,10 @@
 #include "core/environment.h"
 #include "core/error.h"
 #include "parallel/comm/job_files.h"
+#include "parallel/comm/nccl_group.h"
 #include "parallel/comm/rank_threads.h"
 #include "parallel/comm/time_limit.h"
+#include "parallel/comm/together.h"
 
 namespace nemocube {
 namespace {
@@ -75,6 +77,9 @@ World::World(const Launch& launch, const CommOptions& options)
 World::~World() {
   if (!transport_ || std::uncaught_exceptions() > uncaught_) return;
   engine_->queue.finish();
+  static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
+  nccl_ = nullptr;
+  engine_->nccl = nullptr;
   in_time("MPI_Finalize", [&] { transport_->finish(); });
   delete std::exchange(process, nullptr);
 }
@@ -114,9 +119,23 @@ std::unique_ptr<Communicator> World::split(const std::string& name, int colour, 
     const std::lock_guard lock(engine_->transport_mutex);
     group = in_time(cat("the making of group ", name), [&] { return transport_->split(colour, key); });
   }
+  std::shared_ptr<NcclGroup> nccl;
+  if (nccl_) nccl = nccl_->split(name, colour, key);
   if (!group) return nullptr;
   if (group->members().size() == 1) return self_communicator(name, rank());
-  return std::make_unique<MessageCommunicator>(name, std::move(group), engine_);
+  auto communicator = std::make_unique<MessageCommunicator>(name, std::move(group), engine_);
+  communicator->use_nccl(std::move(nccl));
+  return communicator;
+}
+
+void World::use_nccl() {
+  if (!transport_ || nccl_) return;
+  together(communicator_.get(), [] {
+    const std::string missing = nccl_missing();
+    require(missing.empty(), missing);
+  });
+  nccl_ = NcclGroup::of_world(*communicator_, engine_);
+  static_cast<MessageCommunicator&>(*communicator_).use_nccl(nccl_);
 }
 
 bool World::running() { return process != nullptr; }
@@ -124,6 +143,7 @@ int World::node_of_process() { return process ? process->node : 0; }
 
 void World::abort(int exit_code) noexcept {
   if (!process) return;
+  if (process->engine->nccl) process->engine->nccl->abort();
   process->engine->ending = true;  // whoever sends and receives stops, since MPI takes calls of one thread
   const std::unique_lock lock(process->engine->transport_mutex, std::chrono::seconds(1));
   process->transport->abort(exit_code);

@@ -43,6 +43,10 @@ class World {
   /// All ranks together: divides them into groups of those that give the same colour, ordered by key. Null
   /// for colour < 0.
   std::unique_ptr<Communicator> split(const std::string& name, int colour, int key);
+  /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors go through
+  /// NCCL from now on, in this group and in those that split() makes. Error on every rank where one cannot use NCCL.
+  void use_nccl();
+  bool uses_nccl() const { return nccl_ != nullptr; }
   /// All ranks give the same options, while no operation runs.
   void set_options(const CommOptions& options) { engine_->options = options; }
 
@@ -64,6 +68,7 @@ class World {
   std::shared_ptr<CommEngine> engine_;
   Transport* transport_ = nullptr;  // null for one rank
   std::unique_ptr<Communicator> communicator_;
+  std::shared_ptr<NcclGroup> nccl_;  // of all ranks; null: not in use
   int local_rank_ = 0, local_size_ = 1, node_ = 0, nodes_ = 1;
 };
 

@@ -23,15 +23,21 @@ bool has_cuda() {
   return available;
 }
 
+namespace {
+Device device_in_use = Device::cuda;
+}
+Device cuda_device() { return device_in_use; }
+void use_cuda_device(Device device) { device_in_use = device; }
+
 std::vector<Device> test_devices() {
   std::vector<Device> devices{Device::cpu, Device::guard};
-  if (has_cuda()) devices.push_back(Device::cuda);
+  if (has_cuda()) devices.push_back(cuda_device());
   return devices;
 }
 
 std::vector<Device> test_devices(std::string_view op) {
   std::vector<Device> devices{Device::cpu, Device::guard};
-  if (runs_on_cuda(op) && has_cuda()) devices.push_back(Device::cuda);
+  if (runs_on_cuda(op) && has_cuda()) devices.push_back(cuda_device());
   return devices;
 }
 

@@ -12,6 +12,10 @@ namespace nemocube::testing {
 /// CUDA devices are left out; with NEMOCUBE_TEST_CUDA=required in the environment it ends the process as failed.
 bool has_cuda();
 
+/// The CUDA device that tests use: the first, unless another one was named before.
+Device cuda_device();
+void use_cuda_device(Device device);
+
 /// The devices that a test of an operation runs on: the CPU, Device::guard, and a CUDA device where there is one. Tests that use it
 /// are in doctest's suite "cuda", which `make test-cuda` runs on the software GPU:
 ///     TEST_CASE("relu2: against the formula" * doctest::test_suite("cuda")) {

@@ -11,6 +11,7 @@ CommOptions comm_options(const Recipe& recipe) {
   CommOptions o;
   o.timeout_seconds = recipe.dist_env.timeout_minutes * 60;
   o.check_collectives = recipe.debug.check_collectives;
+  o.deterministic_collectives = recipe.deterministic_collectives;
   return o;
 }
 
@@ -25,8 +26,10 @@ ParallelSettings settle(Recipe& recipe) {
   return environment.settings;
 }
 
-Device recipe_device(const Recipe& recipe, Device chosen, const World& world) {
-  const Device device = device_of_rank(chosen, world, recipe.share_device);
+Device recipe_device(const Recipe& recipe, Device chosen, World& world) {
+  const std::optional<CommBackend> backend = recipe.dist_env.backend;
+  const bool over_mpi = backend == CommBackend::mpi || backend == CommBackend::gloo;
+  const Device device = device_of_rank(chosen, world, {recipe.share_device, over_mpi});
   if (device.is_cuda()) {
     cuda::synchronise_launches(recipe.debug.synchronise_launches);
     cuda::allow_tf32(recipe.allow_tf32);

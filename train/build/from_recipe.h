@@ -13,8 +13,9 @@ CommOptions comm_options(const Recipe& recipe);
 /// Sets the variables that the recipe asks for, and in `recipe` the kernels that the settings choose. To be called
 /// before other threads run.
 ParallelSettings settle(Recipe& recipe);
-/// device_of_rank() with what the recipe says: `share_device`, `debug.synchronise_launches`, `allow_tf32`.
-Device recipe_device(const Recipe& recipe, Device chosen, const World& world);
+/// device_of_rank() with what the recipe says: `share_device`, `dist_env.backend`,
+/// `debug.synchronise_launches`, `allow_tf32`.
+Device recipe_device(const Recipe& recipe, Device chosen, World& world);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
 /// The dtype that weights are stored in: from the recipe, else from config.json, else f32. Throws Error when

@@ -163,7 +163,7 @@ void add_step(Command& bench) {
     o->step.distributed = recipe.distributed;
     o->step.activation_checkpointing |= recipe.distributed.activation_checkpointing;
     World world(launch, comm_options(recipe));
-    o->step.device = device_of_rank(chosen, world, o->share_device);
+    o->step.device = device_of_rank(chosen, world, {.shared = o->share_device});
     o->step.dtype = parse_weight_dtype(o->dtype);
     want_same_inputs(world, inputs_of_step(o->step, recipe));
     o->step.on_step = [steps = o->step.steps](std::int64_t step, double seconds) {

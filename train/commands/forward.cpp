@@ -57,7 +57,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
   if (launch.rank == 0) check_output_place(options.output);
   const std::filesystem::path folder = find_model(options.model);
   World world(launch);
-  const Device device = device_of_rank(chosen, world, options.share_device);
+  const Device device = device_of_rank(chosen, world, {.shared = options.share_device});
   Inputs inputs{"the command line",
                 cat("--dtype: ", options.dtype, "\n--grads: ", options.grads ? "yes" : "no"),
                 files_of_model(folder)};

@@ -6,6 +6,7 @@
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "parallel/comm/nccl_group.h"
 #include "parallel/comm/together.h"
 
 namespace nemocube {
@@ -31,7 +32,7 @@ std::string device_conflict(std::span<const RankDevice> devices, bool shared) {
   return {};
 }
 
-Device device_of_rank(Device chosen, const World& world, bool shared) {
+Device device_of_rank(Device chosen, World& world, const RankDeviceOptions& options) {
   Communicator* const group = world.size() > 1 ? &world.communicator() : nullptr;
   Device device = chosen;
   nlohmann::json own{world.node(), "", cat(chosen)};
@@ -48,11 +49,17 @@ Device device_of_rank(Device chosen, const World& world, bool shared) {
     const auto of_rank = nlohmann::json::parse(text);
     devices.push_back({of_rank[0], of_rank[1], of_rank[2]});
   }
-  const std::string conflict = device_conflict(devices, shared);
+  const std::string conflict = device_conflict(devices, options.shared);
   require(conflict.empty(), conflict);
   for (std::size_t rank = 0; rank < devices.size(); ++rank)
     if (chosen.is_cuda() && world.rank() == 0 && devices[rank].node == world.node())
       log_info("rank ", rank, " computes on ", devices[rank].text);
+  if (!chosen.is_cuda() || !group) return device;
+  const bool one_each = device_conflict(devices, false).empty();
+  if (one_each && !options.over_mpi) world.use_nccl();
+  if (world.rank() == 0)
+    log_info("tensors travel by ", world.uses_nccl() ? nccl_version() : "MPI, by way of host memory",
+             one_each ? "" : ": ranks share a device");
   return device;
 }
 

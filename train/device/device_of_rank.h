@@ -21,10 +21,16 @@ struct RankDevice {
 /// the same one and it is not `shared`. Empty when they can.
 std::string device_conflict(std::span<const RankDevice> devices, bool shared);
 
+struct RankDeviceOptions {
+  bool shared = false;    ///< several ranks of a node may have one device
+  bool over_mpi = false;  ///< tensors of CUDA devices travel over MPI, by way of host memory, and not by NCCL
+};
+
 /// The device of this rank for one of choose_device(): a CUDA device gets its index and is the process's own from then
-/// on; another device stays as it is. All ranks together, before the first tensor on the device. Rank 0 logs the devices
-/// of its node.
-/// errors  Error on every rank where one cannot use its device or device_conflict() finds a reason
-Device device_of_rank(Device chosen, const World& world, bool shared);
+/// on; another device stays as it is. Several ranks on CUDA devices of their own use NCCL from then on (World::use_nccl).
+/// Ranks that share one cannot, and exchange tensors over MPI. All ranks together, before the first tensor on the device
+/// and before the first group. Rank 0 logs the devices of its node and how tensors travel.
+/// errors  Error on every rank where one cannot use its device or NCCL, or where device_conflict() finds a reason
+Device device_of_rank(Device chosen, World& world, const RankDeviceOptions& options);
 
 }  // namespace nemocube

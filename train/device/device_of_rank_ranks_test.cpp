@@ -12,20 +12,20 @@ using namespace nemocube::testing;
 TEST_CASE("device: each rank of a node has a CUDA device of its own, or shares one on request" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  const World& world = test_world();
+  World& world = test_world();
   const int visible = cuda::device_count();
   const Device wanted = Device::cuda_number(world.local_rank() % visible);
-  CHECK(device_of_rank(Device::cuda, world, true) == wanted);
+  CHECK(device_of_rank(Device::cuda, world, {.shared = true}) == wanted);
   if (world.local_size() <= visible) {
-    CHECK(device_of_rank(Device::cuda, world, false) == wanted);
+    CHECK(device_of_rank(Device::cuda, world, {}) == wanted);
   } else {
-    const std::string message = message_of([&] { device_of_rank(Device::cuda, world, false); });
+    const std::string message = message_of([&] { device_of_rank(Device::cuda, world, {}); });
     CAPTURE(message);
     CHECK(message.find(" compute on one device (cuda, ") != std::string::npos);
   }
 }
 
 TEST_CASE("device: ranks on the CPU stay there") {
-  const World& world = test_world();
-  CHECK(device_of_rank(Device::cpu, world, false) == Device::cpu);
+  World& world = test_world();
+  CHECK(device_of_rank(Device::cpu, world, {}) == Device::cpu);
 }

@@ -69,7 +69,7 @@ struct VariableText {
   bool operator==(const VariableText&) const = default;
 };
 
-enum class CommBackend { nccl, gloo, mpi, gloo_and_nccl };  ///< all of them mean MPI in this build
+enum class CommBackend { nccl, gloo, mpi, gloo_and_nccl };  ///< of CUDA tensors; gloo means MPI
 /// resolve_environment() (train/recipe/environment.h) says what the keys named after variables mean.
 struct DistEnvSection {
   std::optional<CommBackend> backend;

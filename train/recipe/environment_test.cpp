@@ -142,8 +142,10 @@ TEST_CASE("environment: what always holds here is said") {
           "experts alone",
           "r.yaml: dist_env.nemotronh_ep_sync_inactive_experts is off, but ranks of this build take part in "
           "every exchange, with or without tokens",
-          "r.yaml: dist_env.backend is nccl; the ranks of this build compute on CPUs and exchange data over "
-          "MPI"});
+          "r.yaml: dist_env.backend is nccl; ranks that compute on CPUs exchange data over MPI"});
+  CHECK(resolve("device: cuda\ndist_env: {backend: nccl}").notes.empty());
+  CHECK(resolve("device: cuda\ndist_env: {backend: gloo}").notes ==
+        Texts{"r.yaml: dist_env.backend is gloo; ranks exchange data over MPI"});
   CHECK(resolve("dist_env: {backend: mpi, nemotronh_ep_physical_partition: true}").notes.empty());
 }
 

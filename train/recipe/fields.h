@@ -219,6 +219,9 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.field("share_device", r.share_device, "several ranks of a node may compute on one CUDA device (own)");
   io.field("allow_tf32", r.allow_tf32,
            "on cuda: cuBLAS may round the operands of f32 products to TF32, 10 bits of mantissa (own)");
+  io.field("deterministic_collectives", r.deterministic_collectives,
+           "on cuda: sums over ranks by NCCL are formed in the order of ranks, as those by MPI always are; "
+           "the same bits on any machine, and slower (own)");
   io.section("step_scheduler", r.step_scheduler);
   io.section("model", r.model);
   io.path_or_section("tokenizer", r.tokenizer,

@@ -192,6 +192,7 @@ struct Recipe {
   DeviceChoice device = DeviceChoice::cpu;
   bool share_device = false;
   bool allow_tf32 = false;  ///< cuda::allow_tf32
+  bool deterministic_collectives = false;  ///< CommOptions::deterministic_collectives
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path

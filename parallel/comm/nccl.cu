@@ -1,0 +1,297 @@
+#include "parallel/comm/nccl.h"
+
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "core/cuda/device.cuh"
+
+namespace nemocube::nccl {
+namespace {
+
+/// The functions of libnccl.so.2.
+struct Library {
+  decltype(&::ncclGetVersion) get_version = nullptr;
+  decltype(&::ncclGetErrorString) error_string = nullptr;
+  decltype(&::ncclGetLastError) last_error = nullptr;
+  decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&::ncclCommInitRankConfig) init_rank = nullptr;
+  decltype(&::ncclCommSplit) split = nullptr;
+  decltype(&::ncclCommGetAsyncError) async_error = nullptr;
+  decltype(&::ncclCommFinalize) finalize = nullptr;
+  decltype(&::ncclCommDestroy) destroy = nullptr;
+  decltype(&::ncclCommAbort) abort = nullptr;
+  decltype(&::ncclGroupStart) group_start = nullptr;
+  decltype(&::ncclGroupEnd) group_end = nullptr;
+  decltype(&::ncclAllReduce) all_reduce = nullptr;
+  decltype(&::ncclReduce) reduce = nullptr;
+  decltype(&::ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&::ncclAllGather) all_gather = nullptr;
+  decltype(&::ncclBroadcast) broadcast = nullptr;
+  decltype(&::ncclSend) send = nullptr;
+  decltype(&::ncclRecv) receive = nullptr;
+};
+
+template <class Pointer>
+void find(void* file, const char* name, Pointer& function) {
+  function = reinterpret_cast<Pointer>(::dlsym(file, name));
+  require(function, "NCCL cannot be used: ", ::dlerror());
+}
+
+Library load() {
+  // Never closed: its threads run until the process ends.
+  void* const file = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  require(file, "NCCL, by which ranks on several CUDA devices exchange data, cannot be loaded: ", ::dlerror());
+  Library l;
+  find(file, "ncclGetVersion", l.get_version);
+  find(file, "ncclGetErrorString", l.error_string);
+  find(file, "ncclGetLastError", l.last_error);
+  find(file, "ncclGetUniqueId", l.get_unique_id);
+  find(file, "ncclCommInitRankConfig", l.init_rank);
+  find(file, "ncclCommSplit", l.split);
+  find(file, "ncclCommGetAsyncError", l.async_error);
+  find(file, "ncclCommFinalize", l.finalize);
+  find(file, "ncclCommDestroy", l.destroy);
+  find(file, "ncclCommAbort", l.abort);
+  find(file, "ncclGroupStart", l.group_start);
+  find(file, "ncclGroupEnd", l.group_end);
+  find(file, "ncclAllReduce", l.all_reduce);
+  find(file, "ncclReduce", l.reduce);
+  find(file, "ncclReduceScatter", l.reduce_scatter);
+  find(file, "ncclAllGather", l.all_gather);
+  find(file, "ncclBroadcast", l.broadcast);
+  find(file, "ncclSend", l.send);
+  find(file, "ncclRecv", l.receive);
+  return l;
+}
+
+const Library& nccl() {
+  static const Library l = load();
+  return l;
+}
+
+std::string text_of(ncclResult_t result) {
+  const char* const detail = nccl().last_error(nullptr);
+  return cat(nccl().error_string(result), detail && *detail ? cat(" (", detail, ")") : "");
+}
+
+void check(ncclResult_t result, const char* call) {
+  if (result != ncclSuccess && result != ncclInProgress) fail("NCCL: ", call, ": ", text_of(result));
+}
+
+/// A communicator of NCCL, which one thread uses; another one may ask for errors, and abort.
+class Communicator {
+ public:
+  Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() {
+    const std::lock_guard lock(mutex_);
+    if (!comm) return;
+    cuda::stream();  // chooses the device for the thread
+    if (std::uncaught_exceptions() > 0) {
+      nccl().abort(comm);
+      return;
+    }
+    ncclResult_t state = nccl().finalize(comm);
+    while (state == ncclSuccess || state == ncclInProgress) {
+      if (nccl().async_error(comm, &state) != ncclSuccess || state != ncclInProgress) break;
+    }
+    nccl().destroy(comm);
+  }
+
+  ncclResult_t state() {
+    const std::lock_guard lock(mutex_);
+    ncclResult_t found = ncclInvalidUsage;
+    if (comm) check(nccl().async_error(comm, &found), "ncclCommGetAsyncError");
+    return found;
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    cuda::stream();
+    if (comm) nccl().abort(std::exchange(comm, nullptr));
+  }
+
+  ncclComm_t comm = nullptr;
+
+ private:
+  std::mutex mutex_;
+};
+
+Communicator& of(const Handle& group) { return *static_cast<Communicator*>(group.get()); }
+
+ncclConfig_t not_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+std::string version() {
+  int number = 0;
+  check(nccl().get_version(&number), "ncclGetVersion");
+  return cat("NCCL ", number / 10000, ".", number / 100 % 100, ".", number % 100);
+}
+
+UniqueId new_id() {
+  ncclUniqueId id;
+  check(nccl().get_unique_id(&id), "ncclGetUniqueId");
+  UniqueId bytes{};
+  static_assert(sizeof id.internal == sizeof bytes);
+  std::memcpy(bytes.data(), id.internal, sizeof bytes);
+  return bytes;
+}
+
+Handle make_world(const UniqueId& bytes, int rank, int size) {
+  ncclUniqueId id;
+  std::memcpy(id.internal, bytes.data(), sizeof bytes);
+  cuda::stream();  // chooses the device, which the communicator belongs to
+  ncclConfig_t config = not_blocking();
+  const auto made = std::make_shared<Communicator>();
+  check(nccl().init_rank(&made->comm, size, id, rank, &config), "ncclCommInitRankConfig");
+  return made;
+}
+
+Handle divide(const Handle& parent, int colour, int key) {
+  cuda::stream();
+  ncclConfig_t config = not_blocking();
+  const auto made = std::make_shared<Communicator>();
+  check(nccl().split(of(parent).comm, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key, &made->comm, &config),
+        "ncclCommSplit");
+  return colour < 0 ? nullptr : made;
+}
+
+bool is_ready(const Handle& group) {
+  const ncclResult_t state = of(group).state();
+  check(state, "ncclCommGetAsyncError");
+  return state == ncclSuccess;
+}
+
+std::string find_problem(const Handle& group) {
+  const ncclResult_t state = of(group).state();
+  return state == ncclSuccess || state == ncclInProgress ? "" : cat("NCCL: ", text_of(state));
+}
+
+void end(const Handle& group) { of(group).end(); }
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+    case DType::i64:
+      return ncclInt64;
+    case DType::u8:
+      return ncclUint8;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t operation_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::sum:
+      return ncclSum;
+    case Reduction::max:
+      return ncclMax;
+    case Reduction::min:
+      return ncclMin;
+  }
+  return ncclSum;
+}
+
+bool all_equal(const std::vector<std::int64_t>& counts) {
+  return std::ranges::all_of(counts, [&](std::int64_t n) { return n == counts.front(); });
+}
+
+void queue_reduce_scatter(ncclComm_t comm, const Collective& call, cudaStream_t stream) {
+  const auto type = type_of(call.dtype);
+  const auto operation = operation_of(call.reduction);
+  if (all_equal(call.in_counts)) {
+    check(nccl().reduce_scatter(call.in.address(), call.out.address(), static_cast<std::size_t>(call.out.numel()),
+                                type, operation, comm, stream),
+          "ncclReduceScatter");
+    return;
+  }
+  const auto* part = static_cast<const std::byte*>(call.in.address());
+  for (std::size_t r = 0; r < call.in_counts.size(); ++r) {
+    const std::int64_t count = call.in_counts[r];
+    if (count > 0)
+      check(nccl().reduce(part, call.out.address(), static_cast<std::size_t>(count), type, operation,
+                          static_cast<int>(r), comm, stream),
+            "ncclReduce");
+    part += count * size_of(call.dtype);
+  }
+}
+
+// Both ends of a message know its size, so that both leave out an empty one. In an all_gather the part of this rank may
+// be in its place already.
+void queue_messages(ncclComm_t comm, const GroupedMessages& messages, cudaStream_t stream) {
+  const auto in_place = [](const Send& s, const Receive& r) { return s.tensor.address() == r.tensor.address(); };
+  const bool own_is_there = !messages.sends.empty() && !messages.receives.empty() &&
+                            in_place(messages.sends.front(), messages.receives.front());
+  const std::size_t first = own_is_there ? 1 : 0;
+  for (const Send& s : std::span(messages.sends).subspan(first))
+    if (s.tensor.numel() > 0)
+      check(nccl().send(s.tensor.address(), static_cast<std::size_t>(s.tensor.bytes()), ncclUint8, s.to, comm,
+                        stream),
+            "ncclSend");
+  for (const Receive& r : std::span(messages.receives).subspan(first))
+    if (r.tensor.numel() > 0)
+      check(nccl().receive(r.tensor.address(), static_cast<std::size_t>(r.tensor.bytes()), ncclUint8, r.from,
+                           comm, stream),
+            "ncclRecv");
+}
+
+void queue_call(const Handle& group, const Collective& call, const GroupedMessages& messages) {
+  const cudaStream_t stream = cuda::stream();
+  const ncclComm_t comm = of(group).comm;
+  check(nccl().group_start(), "ncclGroupStart");
+  const auto count = [](const Tensor& t) { return static_cast<std::size_t>(t.numel()); };
+  switch (call.operation) {
+    case Operation::all_reduce:
+      check(nccl().all_reduce(call.in.address(), call.out.address(), count(call.out), type_of(call.dtype),
+                              operation_of(call.reduction), comm, stream),
+            "ncclAllReduce");
+      break;
+    case Operation::broadcast:
+      check(nccl().broadcast(call.in.address(), call.out.address(), count(call.out), type_of(call.dtype),
+                             call.root, comm, stream),
+            "ncclBroadcast");
+      break;
+    case Operation::reduce_scatter:
+      queue_reduce_scatter(comm, call, stream);
+      break;
+    case Operation::all_gather:
+      if (all_equal(call.out_counts))
+        check(nccl().all_gather(call.in.address(), call.out.address(), count(call.in), type_of(call.dtype), comm,
+                                stream),
+              "ncclAllGather");
+      else
+        queue_messages(comm, messages, stream);
+      break;
+    case Operation::all_to_all:
+    case Operation::exchange:
+      queue_messages(comm, messages, stream);
+      break;
+    case Operation::barrier:
+      break;
+  }
+  check(nccl().group_end(), "ncclGroupEnd");
+}
+
+const cuda::Provide provided[] = {{library, version},          {unique_id, new_id}, {begin_world, make_world},
+                                  {begin_split, divide},       {ready, is_ready},   {problem, find_problem},
+                                  {nemocube::nccl::abort, end}, {queue, queue_call}};
+
+}  // namespace
+}  // namespace nemocube::nccl

@@ -1,0 +1,126 @@
+#include "parallel/comm/nccl_group.h"
+
+#include <utility>
+
+#include "core/cuda/streams.h"
+#include "core/error.h"
+#include "parallel/comm/reduce_in_order_kernel.h"
+
+namespace nemocube {
+namespace {
+
+using cuda::Stream;
+
+struct Queued final : Work::State {
+  Queued(Collective c, cuda::Event e) : call(std::move(c)), end(std::move(e)) {}
+  void wait() override { cuda::wait_for_event(cuda::OnStream::current(), end); }
+  bool done() override { return cuda::event_reached(end); }
+
+  Collective call;  // whose tensors live until someone has waited
+  cuda::Event end;
+};
+
+/// `count` elements of a contiguous tensor.
+Tensor elements(const Tensor& t, std::int64_t begin, std::int64_t count) {
+  return t.reshape({t.numel()}).narrow(0, begin, count);
+}
+
+}  // namespace
+
+std::string nccl_missing() {
+  if (!cuda::unavailable().empty()) return cuda::unavailable();
+  if (!cuda::provides(nccl::library.name()))
+    return "this build has no NCCL: its header nccl.h was not found when it was configured";
+  try {
+    nccl::library();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+std::string nccl_version() { return nccl::library(); }
+
+NcclGroup::NcclGroup(nccl::Handle handle, std::shared_ptr<CommEngine> engine)
+    : handle_(std::move(handle)), engine_(std::move(engine)) {
+  engine_->nccl->add(handle_);
+}
+
+NcclGroup::~NcclGroup() { engine_->nccl->remove(handle_); }
+
+std::shared_ptr<NcclGroup> NcclGroup::of_world(Communicator& all, std::shared_ptr<CommEngine> engine) {
+  nccl::UniqueId id{};
+  if (all.rank() == 0) id = nccl::unique_id();
+  all.host_broadcast(std::span(&id, 1), 0);
+  engine->nccl = std::make_shared<NcclWatch>(*engine, all.rank());
+  const nccl::Handle handle = nccl::begin_world(id, all.rank(), all.size());
+  engine->nccl->wait_until_ready(handle, "the making of NCCL's group of all ranks");
+  return std::shared_ptr<NcclGroup>(new NcclGroup(handle, std::move(engine)));
+}
+
+std::shared_ptr<NcclGroup> NcclGroup::split(const std::string& name, int colour, int key) const {
+  const std::string text = cat("the making of NCCL's group ", name);
+  const nccl::Handle handle = nccl::begin_split(handle_, colour, key);
+  engine_->nccl->wait_until_ready(handle_, text);
+  if (!handle) return nullptr;
+  engine_->nccl->wait_until_ready(handle, text);
+  return std::shared_ptr<NcclGroup>(new NcclGroup(handle, engine_));
+}
+
+void NcclGroup::queue(const Collective& call, int rank) {
+  nccl::queue(handle_, call, grouped_messages(call, rank));
+  engine_->nccl->wait_until_ready(handle_, describe(call));
+}
+
+// What is taken of the device's memory here belongs to the stream of the operation.
+void NcclGroup::queue_in_order(const Collective& call, int rank, int size) {
+  const auto own = static_cast<std::size_t>(rank);
+  const bool gathers = call.operation == Operation::all_reduce;
+  const std::vector<std::int64_t> counts = gathers ? even_counts(call.in.numel(), size) : call.in_counts;
+  const Tensor others = Tensor::empty({size, counts[own]}, call.dtype, call.in.device());
+  Collective parts;
+  parts.operation = Operation::exchange;
+  std::int64_t begin = 0, own_begin = 0;
+  for (int r = 0; r < size; ++r) {
+    const std::int64_t count = counts[static_cast<std::size_t>(r)];
+    if (r == rank) own_begin = begin;
+    parts.sends.push_back({elements(call.in, begin, count), r});
+    parts.receives.push_back({others.select(r), r});
+    begin += count;
+  }
+  queue(parts, rank);
+  const Tensor sum = gathers ? elements(call.out, own_begin, counts[own]) : call.out;
+  cuda::reduce_in_order(others, sum, call.reduction);
+  if (!gathers) return;
+  Collective gather;
+  gather.operation = Operation::all_gather;
+  gather.dtype = call.dtype;
+  gather.in = sum;
+  gather.out = call.out;
+  gather.out_counts = counts;
+  queue(gather, rank);
+}
+
+// NCCL takes the number where one operand of a maximum is a number and the other is NaN.
+bool NcclGroup::in_order(const Collective& call) const {
+  if (call.operation != Operation::all_reduce && call.operation != Operation::reduce_scatter) return false;
+  if (!is_float(call.dtype)) return false;
+  return call.reduction != Reduction::sum || engine_->options.deterministic_collectives;
+}
+
+Work NcclGroup::start(const Collective& call, const Communicator& communicator) {
+  const Stream stream = communicator.name() == "pp" ? Stream::pipeline : Stream::communication;
+  const cuda::Event before = cuda::record_event(cuda::OnStream::current());
+  cuda::wait_for_event(stream, before);
+  const cuda::OnStream on(stream);
+  const cuda::Event begin = cuda::record_event(stream);
+  if (in_order(call))
+    queue_in_order(call, communicator.rank(), communicator.size());
+  else
+    queue(call, communicator.rank());
+  const cuda::Event end = cuda::record_event(stream);
+  engine_->nccl->add(begin, end, cat(describe(call), " of group ", communicator.name()));
+  return Work(std::make_shared<Queued>(call, end));
+}
+
+}  // namespace nemocube

@@ -1,0 +1,48 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "parallel/comm/collective.h"
+#include "parallel/comm/message_communicator.h"
+#include "parallel/comm/nccl.h"
+#include "parallel/comm/nccl_watch.h"
+
+namespace nemocube {
+
+/// Collectives of CUDA tensors by NCCL, for the ranks of one group. The host queues them and never waits for the device:
+/// an operation begins after the kernels queued before it and runs beside those queued later, on Stream::communication,
+/// or on Stream::pipeline for the group "pp". What kernels queue after Work::wait() begins after it.
+///
+/// Sums: by NCCL, in an order of its own, which repeats for the same ranks, sizes and machines. With
+/// CommOptions::deterministic_collectives the ranks exchange their parts, each adds what it got in the order of ranks,
+/// as MPI's sums are formed (reduce_in_order_kernel.h), and the sums are gathered: the same bytes sent, and up to
+/// (n - 1) / n of the tensor more memory. Maxima and minima of floats are always formed so, because NCCL loses NaN.
+class NcclGroup {
+ public:
+  /// All ranks together. `all`: every rank of the job, by host messages.
+  static std::shared_ptr<NcclGroup> of_world(Communicator& all, std::shared_ptr<CommEngine> engine);
+  /// All ranks of this group: divides them as World::split does. Null for colour < 0.
+  std::shared_ptr<NcclGroup> split(const std::string& name, int colour, int key) const;
+  ~NcclGroup();
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  /// Queues a call of `communicator`, which has the same ranks.
+  Work start(const Collective& call, const Communicator& communicator);
+
+ private:
+  NcclGroup(nccl::Handle handle, std::shared_ptr<CommEngine> engine);
+  bool in_order(const Collective& call) const;
+  void queue(const Collective& call, int rank);
+  void queue_in_order(const Collective& call, int rank, int size);
+
+  nccl::Handle handle_;
+  std::shared_ptr<CommEngine> engine_;
+};
+
+/// Why this process cannot use NCCL; empty when it can.
+std::string nccl_missing();
+/// "NCCL 2.28.3", where it can.
+std::string nccl_version();
+
+}  // namespace nemocube
