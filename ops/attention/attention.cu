@@ -494,7 +494,7 @@ void forward(const AttentionResult& out, const AttentionInputs& in, Into how) {
 
 void backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
               const AttentionInputs& in, Into how) {
-  const Tensor delta = Tensor::empty(result.lse.shape(), DType::f32, Device::cuda);
+  const Tensor delta = Tensor::empty(result.lse.shape(), DType::f32, in.q.device());
   visit_storage("attention", in.q.dtype(), [&]<class T>(TypeTag<T>) {
     const Problem p(in);
     if (p.pair_count == 0) return;

@@ -456,7 +456,7 @@ void final_state(const Tensor& state, const ConvInputs& in) {
 Tensor partial_sums(const Output& sum, std::int64_t segments) {
   if (!sum.to) return {};
   const std::int64_t cols = sum.to.numel();
-  return Tensor::empty({segments, (cols + 3) / 4 * 4}, DType::f32, Device::cuda).narrow(-1, 0, cols);
+  return Tensor::empty({segments, (cols + 3) / 4 * 4}, DType::f32, sum.to.device()).narrow(-1, 0, cols);
 }
 
 void backward(const Tensor& dx, const Output& dweight, const Output& dbias, const Tensor& dy,
@@ -479,7 +479,7 @@ void backward(const Tensor& dx, const Output& dweight, const Output& dbias, cons
           column_groups);
       return;
     }
-    const Tensor du = Tensor::empty(dy.shape(), DType::f32, Device::cuda);
+    const Tensor du = Tensor::empty(dy.shape(), DType::f32, dy.device());
     const WarpGrid grid = warp_grid(t.rows, t.channels);
     launch("causal_conv1d backward, du", du_any_kernel<T>, blocks_of(grid), any_threads, grid, t,
            rows_of<float>(du), rows_of<T>(dy));

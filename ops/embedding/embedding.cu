@@ -130,7 +130,7 @@ void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, cons
   require(rows < (std::int64_t{1} << 31), "embedding on cuda: want fewer than 2^31 rows, got ", rows);
 
   const unsigned tiles = blocks_for(tokens, tile);
-  const auto of_all_tokens = [&] { return Tensor::empty({tokens}, DType::i64, Device::cuda); };
+  const auto of_all_tokens = [&] { return Tensor::empty({tokens}, DType::i64, dy.device()); };
   Tensor sorted = of_all_tokens();
   launch("embedding backward, tiles", sort_tiles_kernel, tiles, tile, data_of<std::int64_t>(sorted),
          static_cast<const std::int64_t*>(data_of<std::int64_t>(ids)), begin, rows, tokens);

@@ -163,7 +163,7 @@ void DataParallel::take_gradient_memory(Unit& unit) {
     reductions_.erase(under_way);
   }
   if (!frees_gradients()) return;
-  for (const Flat& flat : unit.flats) flat.unit.gradients().storage()->restore();
+  for (const Flat& flat : unit.flats) flat.unit.restore_gradients();
 }
 
 void DataParallel::gradients_written(std::int64_t block) {

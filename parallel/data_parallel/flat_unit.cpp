@@ -63,6 +63,9 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
     Parameter& p = *parameters_[i];
     const std::int64_t start = layout.starts[i], count = counts[i];
     const Shape shape = p.value.shape();
+    const std::int64_t next = i + 1 < counts.size() ? layout.starts[i + 1] : size;
+    if (start + count < next)
+      gradient_gaps_.push_back(gradients_.narrow(0, start + count, next - start - count));
     p.value = values_.narrow(0, start, count).reshape(shape);
     p.node->set_place(gradients_.narrow(0, start, count).reshape(shape));
     if (level == ZeroLevel::none) {
@@ -79,6 +82,11 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
     p.own_gradient = own_gradients_.narrow(0, at, own_end - begin);
     p.counted_elsewhere = within(p.counted_elsewhere, {begin, own_end});
   }
+}
+
+void FlatUnit::restore_gradients() const {
+  gradients_.storage()->restore();
+  for (const Tensor& gap : gradient_gaps_) gap.zero();
 }
 
 void FlatUnit::complete_gradients() const {

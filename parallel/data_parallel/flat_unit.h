@@ -35,8 +35,8 @@ struct FlatLayout {
 ///     values      [n shard]   dtype of the parameters: Parameter::value are views
 ///     gradients   [n shard]   accumulation dtype: the gradients of the leaves are views
 ///
-/// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. Nothing reads the
-/// gaps between parameters (FlatLayout).
+/// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. The gaps between
+/// parameters (FlatLayout) travel with the rest and are zeros.
 /// Source: Megatron-LM, param_and_grad_buffer.py (without its buckets: a unit is one block).
 class FlatUnit {
  public:
@@ -49,6 +49,8 @@ class FlatUnit {
   const Tensor& own_values() const { return own_values_; }
   const Tensor& gradients() const { return gradients_; }
   const Tensor& own_gradients() const { return own_gradients_; }
+  /// The memory of the gradients after its release. Parameters have any values there, and gaps zeros.
+  void restore_gradients() const;
   /// Zeros for the parameters that no kernel wrote a gradient of since the last clear.
   void complete_gradients() const;
   void clear_gradients() const;
@@ -56,6 +58,7 @@ class FlatUnit {
  private:
   std::vector<Parameter*> parameters_;
   Tensor values_, own_values_, gradients_, own_gradients_;
+  std::vector<Tensor> gradient_gaps_;
 };
 
 }  // namespace nemocube

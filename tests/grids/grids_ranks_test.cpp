@@ -12,6 +12,7 @@
 #include "parallel/expert_parallel/expert_groups.h"
 #include "tests/grids/grid_cases.h"
 #include "tests/grids/history.h"
+#include "tests/support/devices.h"
 #include "tests/support/ranks.h"
 #include "train/step/train_step.h"
 
@@ -139,11 +140,13 @@ struct OnGrid {
   std::optional<Optimizer> optimizer;
 };
 
-void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance) {
+/// The first `count` steps on a grid of devices, and on one rank on the CPU. Weights are compared after all steps.
+void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Device device = Device::cpu,
+                           int count = steps) {
   const Task task{dtype, c.packed, c.grid.dp() == 1};
   const History& want = reference(task);
-  OnGrid ranks(c, task, Device::cpu);
-  for (int s = 0; s < steps; ++s) {
+  OnGrid ranks(c, task, device);
+  for (int s = 0; s < count; ++s) {
     CAPTURE(s);
     const StepResult got = ranks.step(s);
     const StepResult& one = want.steps[static_cast<std::size_t>(s)];
@@ -160,7 +163,7 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance) {
     for (std::size_t i = 0; i < one.expert_counts.size(); ++i)
       CHECK_BITS(got.expert_counts[i], one.expert_counts[i]);
   }
-  CHECK(weight_error(ranks.model, want) < tolerance);
+  if (count == steps) CHECK(weight_error(ranks.model, want) < tolerance);
 }
 
 /// The waits of a step for the device, without those of messages, which depend on the backend.
@@ -223,5 +226,14 @@ TEST_CASE("grids: ten steps on every grid are those of one rank") {
     log_info("grid: ", name_of(c));
     compare_with_one_rank(c, DType::f64, 1e-12);
     compare_with_one_rank(c, DType::f32, 1e-5);
+  }
+}
+
+TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CPU" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const GridCase& c : wished_cases()) {
+    CAPTURE(name_of(c));
+    log_info("grid on cuda: ", name_of(c));
+    compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 3);
   }
 }
