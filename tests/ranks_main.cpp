@@ -100,11 +100,17 @@ void call_with_other_sizes(World& ranks, const std::string& operation, std::int6
   }
 }
 
+// "cuda: NAME" is the fault NAME with tensors on CUDA devices.
 void fail_on_purpose(World& ranks, std::string_view fault) {
   using namespace std::chrono_literals;
+  Device device = Device::cpu;
+  if (constexpr std::string_view on_cuda = "cuda: "; fault.starts_with(on_cuda)) {
+    fault.remove_prefix(on_cuda.size());
+    device = device_of_rank(Device::cuda, ranks, {.shared = true});
+  }
   Communicator& all = ranks.communicator();
-  const Tensor t = Tensor::zeros({1000000}, DType::f32, Device::cpu),
-               few = Tensor::zeros({3}, DType::f32, Device::cpu);
+  const Tensor t = Tensor::zeros({device.is_cuda() ? 1000 : 1000000}, DType::f32, device),
+               few = Tensor::zeros({3}, DType::f32, device);
   const bool last = ranks.rank() == ranks.size() - 1;
   all.host_barrier();
   if (fault == "throw") {
@@ -127,6 +133,10 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     all.all_reduce(t);
   } else if (fault == "differ") {
     ranks.set_options({.timeout_seconds = 20, .check_collectives = true});
+    all.all_reduce(few);
+    all.broadcast(last ? few.narrow(0, 0, 2) : few, 0);
+  } else if (fault == "differ, unchecked") {
+    ranks.set_options({.timeout_seconds = 20});
     all.all_reduce(few);
     all.broadcast(last ? few.narrow(0, 0, 2) : few, 0);
   } else if (fault == "skip, checked") {

@@ -42,7 +42,7 @@ struct CommEngine {
   std::timed_mutex transport_mutex;            ///< held by the thread that sends and receives
   std::atomic<std::int64_t> storage_bytes{0};  ///< that ranks write or read now (StorageTime)
   std::atomic<bool> ending{false};             ///< the job is about to be aborted
-  std::shared_ptr<NcclWatch> nccl;  ///< null: tensors of devices are staged
+  std::shared_ptr<NcclWatch> nccl;             ///< null: tensors of devices are staged
   CommQueue queue;
 };
 
@@ -77,7 +77,7 @@ class MessageCommunicator final : public Communicator {
   std::shared_ptr<MessageGroup> group_;
   std::shared_ptr<CommEngine> engine_;
   std::shared_ptr<NcclGroup> nccl_;  // null: none
-  std::atomic<int> started_{0};  // and not done
+  std::atomic<int> started_{0};      // and not done
 };
 
 }  // namespace nemocube

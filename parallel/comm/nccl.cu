@@ -47,7 +47,8 @@ void find(void* file, const char* name, Pointer& function) {
 Library load() {
   // Never closed: its threads run until the process ends.
   void* const file = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  require(file, "NCCL, by which ranks on several CUDA devices exchange data, cannot be loaded: ", ::dlerror());
+  require(file,
+          "NCCL, by which ranks on several CUDA devices exchange data, cannot be loaded: ", ::dlerror());
   Library l;
   find(file, "ncclGetVersion", l.get_version);
   find(file, "ncclGetErrorString", l.error_string);
@@ -94,7 +95,6 @@ class Communicator {
   ~Communicator() {
     const std::lock_guard lock(mutex_);
     if (!comm) return;
-    cuda::stream();  // chooses the device for the thread
     if (std::uncaught_exceptions() > 0) {
       nccl().abort(comm);
       return;
@@ -114,7 +114,6 @@ class Communicator {
   }
   void end() {
     const std::lock_guard lock(mutex_);
-    cuda::stream();
     if (comm) nccl().abort(std::exchange(comm, nullptr));
   }
 
@@ -217,8 +216,8 @@ void queue_reduce_scatter(ncclComm_t comm, const Collective& call, cudaStream_t 
   const auto type = type_of(call.dtype);
   const auto operation = operation_of(call.reduction);
   if (all_equal(call.in_counts)) {
-    check(nccl().reduce_scatter(call.in.address(), call.out.address(), static_cast<std::size_t>(call.out.numel()),
-                                type, operation, comm, stream),
+    check(nccl().reduce_scatter(call.in.address(), call.out.address(),
+                                static_cast<std::size_t>(call.out.numel()), type, operation, comm, stream),
           "ncclReduceScatter");
     return;
   }
@@ -236,7 +235,9 @@ void queue_reduce_scatter(ncclComm_t comm, const Collective& call, cudaStream_t 
 // Both ends of a message know its size, so that both leave out an empty one. In an all_gather the part of this rank may
 // be in its place already.
 void queue_messages(ncclComm_t comm, const GroupedMessages& messages, cudaStream_t stream) {
-  const auto in_place = [](const Send& s, const Receive& r) { return s.tensor.address() == r.tensor.address(); };
+  const auto in_place = [](const Send& s, const Receive& r) {
+    return s.tensor.address() == r.tensor.address();
+  };
   const bool own_is_there = !messages.sends.empty() && !messages.receives.empty() &&
                             in_place(messages.sends.front(), messages.receives.front());
   const std::size_t first = own_is_there ? 1 : 0;
@@ -273,8 +274,8 @@ void queue_call(const Handle& group, const Collective& call, const GroupedMessag
       break;
     case Operation::all_gather:
       if (all_equal(call.out_counts))
-        check(nccl().all_gather(call.in.address(), call.out.address(), count(call.in), type_of(call.dtype), comm,
-                                stream),
+        check(nccl().all_gather(call.in.address(), call.out.address(), count(call.in), type_of(call.dtype),
+                                comm, stream),
               "ncclAllGather");
       else
         queue_messages(comm, messages, stream);
@@ -289,9 +290,9 @@ void queue_call(const Handle& group, const Collective& call, const GroupedMessag
   check(nccl().group_end(), "ncclGroupEnd");
 }
 
-const cuda::Provide provided[] = {{library, version},          {unique_id, new_id}, {begin_world, make_world},
-                                  {begin_split, divide},       {ready, is_ready},   {problem, find_problem},
-                                  {nemocube::nccl::abort, end}, {queue, queue_call}};
+const cuda::Provide provided[] = {
+    {library, version}, {unique_id, new_id},     {begin_world, make_world},    {begin_split, divide},
+    {ready, is_ready},  {problem, find_problem}, {nemocube::nccl::abort, end}, {queue, queue_call}};
 
 }  // namespace
 }  // namespace nemocube::nccl

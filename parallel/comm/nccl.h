@@ -25,7 +25,8 @@ inline const cuda::Function<std::string()> library("comm/nccl_library");
 inline const cuda::Function<UniqueId()> unique_id("comm/nccl_unique_id");
 
 /// Begins to make the communicator of all ranks, on the device of this process.
-inline const cuda::Function<Handle(const UniqueId& id, int rank, int size)> begin_world("comm/nccl_begin_world");
+inline const cuda::Function<Handle(const UniqueId& id, int rank, int size)> begin_world(
+    "comm/nccl_begin_world");
 /// All ranks of `parent`: begins to divide them into groups of those that give the same colour, ordered by key. Null for
 /// colour < 0.
 inline const cuda::Function<Handle(const Handle& parent, int colour, int key)> begin_split(
@@ -39,7 +40,8 @@ inline const cuda::Function<void(const Handle& group)> abort("comm/nccl_abort");
 
 /// Queues a collective of tensors of the device on the stream of the thread (OnStream), in one group of NCCL calls.
 /// `messages`: grouped_messages() of the call.
-inline const cuda::Function<void(const Handle& group, const Collective& call, const GroupedMessages& messages)>
+inline const cuda::Function<void(const Handle& group, const Collective& call,
+                                 const GroupedMessages& messages)>
     queue("comm/nccl_queue");
 
 }  // namespace nemocube::nccl

@@ -114,12 +114,17 @@ Work NcclGroup::start(const Collective& call, const Communicator& communicator) 
   cuda::wait_for_event(stream, before);
   const cuda::OnStream on(stream);
   const cuda::Event begin = cuda::record_event(stream);
-  if (in_order(call))
-    queue_in_order(call, communicator.rank(), communicator.size());
-  else
-    queue(call, communicator.rank());
+  const std::string text = cat(describe(call), " of group ", communicator.name());
+  try {
+    if (in_order(call))
+      queue_in_order(call, communicator.rank(), communicator.size());
+    else
+      queue(call, communicator.rank());
+  } catch (const Error& e) {
+    fail(text, ": ", e.what());
+  }
   const cuda::Event end = cuda::record_event(stream);
-  engine_->nccl->add(begin, end, cat(describe(call), " of group ", communicator.name()));
+  engine_->nccl->add(begin, end, text);
   return Work(std::make_shared<Queued>(call, end));
 }
 

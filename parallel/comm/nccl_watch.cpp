@@ -54,8 +54,8 @@ double NcclWatch::limit() const {
 
 std::string NcclWatch::waited(double seconds, const std::string& text) const {
   std::ostringstream out;
-  out << "rank " << world_rank_ << " waited " << std::fixed << std::setprecision(1) << seconds << " s in " << text
-      << "; NCCL does not say which rank has not come";
+  out << "rank " << world_rank_ << " waited " << std::fixed << std::setprecision(1) << seconds << " s in "
+      << text << "; NCCL does not say which rank has not come";
   return out.str();
 }
 
@@ -69,15 +69,18 @@ void NcclWatch::wait_until_ready(const nccl::Handle& group, const std::string& t
   }
 }
 
-// Operations of one stream end in their order, and there are few streams: those in front have mostly ended.
+// What NCCL finds says more than what CUDA makes of it.
 std::string NcclWatch::problem(double now) {
-  for (const nccl::Handle& group : groups_) {
-    const std::string found = nccl::problem(group);
-    if (found.empty()) continue;
-    const auto open = std::ranges::find_if(operations_, [](const Operation& o) { return o.since >= 0; });
-    return cat("rank ", world_rank_, ": ", found, open == operations_.end() ? "" : cat(" in ", open->text));
+  std::string of_cuda;
+  try {
+    std::erase_if(operations_, [](const Operation& o) { return cuda::event_reached(o.end); });
+  } catch (const Error& e) {
+    of_cuda = e.what();
   }
-  std::erase_if(operations_, [](const Operation& o) { return cuda::event_reached(o.end); });
+  const std::string where = operations_.empty() ? "" : cat(" in ", operations_.front().text);
+  for (const nccl::Handle& group : groups_)
+    if (const std::string found = nccl::problem(group); !found.empty()) return cat(found, where);
+  if (!of_cuda.empty()) return cat(of_cuda, where);
   for (Operation& o : operations_) {
     if (o.since < 0 && cuda::event_reached(o.begin)) o.since = now;
     if (o.since >= 0 && now - o.since > limit()) return waited(now - o.since, o.text);
@@ -102,7 +105,20 @@ void NcclWatch::watch() {
   }
 }
 
-void NcclWatch::abort() {
+void NcclWatch::wait_for_all() {
+  using namespace std::chrono_literals;
+  const auto ended = [this] {
+    const std::lock_guard lock(mutex_);
+    try {
+      return std::ranges::all_of(operations_, [](const Operation& o) { return cuda::event_reached(o.end); });
+    } catch (const Error&) {
+      return false;  // the thread finds the same, and says so
+    }
+  };
+  while (!ended()) std::this_thread::sleep_for(100us);
+}
+
+void NcclWatch::abort() noexcept {
   const std::lock_guard lock(mutex_);
   for (const nccl::Handle& group : groups_) nccl::abort(group);
   groups_.clear();

@@ -30,8 +30,10 @@ class NcclWatch {
   void add(cuda::Event begin, cuda::Event end, std::string text);
   /// Waits until NCCL is ready with what the host began, for as long as waits for messages may take; Error beyond.
   void wait_until_ready(const nccl::Handle& group, const std::string& text);
+  /// Waits until all operations have ended, or until the thread has ended the job.
+  void wait_for_all();
   /// Ends what this rank's groups do on the device.
-  void abort();
+  void abort() noexcept;
 
  private:
   struct Operation {

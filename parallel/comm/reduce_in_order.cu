@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(elementwise_threads)
 
 void reduce(const Tensor& parts, const Tensor& out, Reduction reduction) {
   const std::int64_t count = out.numel();
-  expect(parts.ndim() == 2 && parts.dim(0) > 0 && parts.dim(1) == count && parts.contiguous() && out.contiguous(),
+  expect(parts.ndim() == 2 && parts.dim(0) > 0 && parts.dim(1) == count && parts.contiguous() &&
+             out.contiguous(),
          "reduce_in_order: parts of shape ", parts.shape(), " for ", count, " elements");
   if (count == 0) return;
   visit_any(out.dtype(), [&]<class Stored>(TypeTag<Stored>) {

@@ -77,9 +77,14 @@ World::World(const Launch& launch, const CommOptions& options)
 World::~World() {
   if (!transport_ || std::uncaught_exceptions() > uncaught_) return;
   engine_->queue.finish();
-  static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
-  nccl_ = nullptr;
-  engine_->nccl = nullptr;
+  if (nccl_) {
+    engine_->nccl->wait_for_all();
+    in_time("the end of NCCL", [&] {
+      static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
+      nccl_ = nullptr;
+      engine_->nccl = nullptr;
+    });
+  }
   in_time("MPI_Finalize", [&] { transport_->finish(); });
   delete std::exchange(process, nullptr);
 }

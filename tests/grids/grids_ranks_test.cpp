@@ -229,7 +229,8 @@ TEST_CASE("grids: ten steps on every grid are those of one rank") {
   }
 }
 
-TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CPU" * doctest::test_suite("cuda")) {
+TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CPU" *
+          doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   for (const GridCase& c : wished_cases()) {
     CAPTURE(name_of(c));

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "parallel/comm/process_groups.h"
 #include "train/bench/timing.h"
@@ -32,15 +33,15 @@ std::int64_t wrong_elements(const Tensor& t, Fn&& want) {
 /// One operation on buffers of its own.
 class Subject {
  public:
-  Subject(Communicator& group, Operation operation, std::int64_t elements, DType dtype)
+  Subject(Communicator& group, Operation operation, std::int64_t elements, DType dtype, Device device)
       : group_(group),
         operation_(operation),
         n_(group.size()),
         part_(elements / n_),
         counts_(group.members().size(), part_) {
-    buffer_ = Tensor::zeros({elements}, dtype, Device::cpu);  // MPI messages
+    buffer_ = Tensor::zeros({elements}, dtype, device);
     if (operation == Operation::all_to_all || operation == Operation::exchange)
-      other_ = Tensor::zeros({elements}, dtype, Device::cpu);  // MPI messages
+      other_ = Tensor::zeros({elements}, dtype, device);
   }
 
   void run() {
@@ -67,9 +68,11 @@ class Subject {
   /// Runs on small integers; returns how many elements are wrong on this rank. Leaves zeros behind.
   std::int64_t verify() {
     const std::int64_t rank = group_.rank(), elements = buffer_.numel();
-    for (std::int64_t i = 0; i < elements; ++i) put(buffer_, i, input(rank, i));
+    const Tensor inputs = Tensor::empty({elements}, buffer_.dtype(), Device::cpu);  // made by the host
+    for (std::int64_t i = 0; i < elements; ++i) put(inputs, i, input(rank, i));
+    buffer_.copy_from(inputs);
     run();
-    const Tensor& result = other_.defined() ? other_ : buffer_;
+    const Tensor result = (other_.defined() ? other_ : buffer_).to(Device::cpu);  // compared by the host
     const std::int64_t wrong = wrong_elements(result, [&](std::int64_t i) { return expected(i); });
     buffer_.zero();
     return wrong;
@@ -140,11 +143,12 @@ struct Timing {
 };
 
 template <class Fn>
-Timing time_calls(World& world, double seconds, Fn&& fn) {
+Timing time_calls(World& world, double seconds, Device device, Fn&& fn) {
   const auto calls_of = [&](std::int64_t calls) {
     world.communicator().host_barrier();
     const double all = seconds_of([&] {
       for (std::int64_t i = 0; i < calls; ++i) fn();
+      if (device.is_cuda()) cuda::synchronize();
     });
     return greatest(world, all / static_cast<double>(calls));
   };
@@ -198,19 +202,20 @@ void bench_comm(World& world, const BenchCommOptions& o,
         const bool barrier = operation == Operation::barrier;
         const std::int64_t width = size_of(o.dtype), n = group.size();
         const std::int64_t elements = barrier ? n : std::max<std::int64_t>(1, bytes / width / n) * n;
-        Subject subject(group, operation, elements, o.dtype);
+        Subject subject(group, operation, elements, o.dtype, o.device);
         BenchCommCase c{.group = name, .ranks = group.size(), .operation = operation};
         c.bytes = barrier ? 0 : elements * width;
         c.wrong = added_up(world, barrier ? 0 : subject.verify());
-        const Timing timing = time_calls(world, o.seconds, [&] { subject.run(); });
+        const Timing timing = time_calls(world, o.seconds, o.device, [&] { subject.run(); });
         c.calls = timing.calls;
         c.seconds = timing.seconds;
         c.algorithm_bandwidth = static_cast<double>(c.bytes) / c.seconds;
         c.bus_bandwidth = c.algorithm_bandwidth * subject.bus_factor();
         if (c.bytes > 0) {
-          const Tensor from = Tensor::zeros({c.bytes}, DType::u8, Device::cpu),  // rate of the CPU
-              to = Tensor::zeros({c.bytes}, DType::u8, Device::cpu);             // rate of the CPU
-          const Timing copy = time_calls(world, o.seconds / 4, [&] {
+          const Tensor from = Tensor::zeros({c.bytes}, DType::u8, o.device),
+                       to = Tensor::zeros({c.bytes}, DType::u8, o.device);
+          const Timing copy = time_calls(world, o.seconds / 4, o.device, [&] {
+            if (o.device.is_cuda()) return to.copy_from(from);
             std::memcpy(to.host_bytes(), from.host_bytes(), static_cast<std::size_t>(c.bytes));
             asm volatile("" ::: "memory");
           });
@@ -229,7 +234,7 @@ std::string_view bench_comm_legend() {
   us          microseconds of one call on the slowest rank
   algbw       GB/s: bytes / time
   busbw       GB/s: algbw times the part of the bytes that a rank must send, as in nccl-tests
-  of copy     busbw / bandwidth of memcpy of as many bytes on all ranks at once
+  of copy     busbw / bandwidth of copies of as many bytes on all ranks at once
   wrong       elements that differ from the exact result on small integers, on all ranks
 )";
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "parallel/comm/world.h"
 #include "parallel/grid/hypercube_grid.h"
@@ -20,6 +21,7 @@ struct BenchCommOptions {
   std::int64_t factor = 4;
   DType dtype = DType::f32;
   double seconds = 0.1;  ///< about how long one case is timed
+  Device device;         ///< of the tensors: device_of_rank()
 };
 
 /// One operation of one group at one size. All groups of the name work at the same time; times are those of
@@ -33,7 +35,7 @@ struct BenchCommCase {
   double seconds = 0;              ///< of one call
   double algorithm_bandwidth = 0;  ///< bytes / seconds
   double bus_bandwidth = 0;        ///< algorithm_bandwidth times what a rank must send, as a part of `bytes`
-  double copy_fraction = 0;        ///< bus_bandwidth / bandwidth of memcpy of `bytes` on all ranks at once
+  double copy_fraction = 0;        ///< bus_bandwidth / bandwidth of copies of `bytes` on all ranks at once
   std::int64_t wrong = 0;          ///< elements that differ from the exact result on small integers
 };
 

@@ -271,8 +271,8 @@ void print_comm(const BenchCommCase& c) {
 void add_comm(Command& bench) {
   struct Options {
     BenchCommOptions comm;
-    std::string grid, sizes = "1k:256M", dtype = "f32";
-    bool json = false;
+    std::string grid, sizes = "1k:256M", dtype = "f32", device = "cpu";
+    bool share_device = false, json = false;
   };
   auto o = std::make_shared<Options>();
   Command* command = bench.add_subcommand(
@@ -289,6 +289,8 @@ void add_comm(Command& bench) {
       ->capture_default_str()
       ->check(in_range(2, 1024));
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64")->capture_default_str();
+  add_device_option(*command, o->device, "cpu");
+  add_share_device_option(*command, o->share_device);
   command->add_option("--seconds", o->comm.seconds, "about how long each case is timed")
       ->capture_default_str();
   command->add_flag("--json", o->json, "one JSON object a line: the machine, then each case");
@@ -299,7 +301,9 @@ void add_comm(Command& bench) {
         colon == std::string::npos ? o->comm.least_bytes : parse_bytes(o->sizes.substr(colon + 1));
     o->comm.dtype = parse_weight_dtype(o->dtype);
     if (!o->grid.empty()) o->comm.grid = parse_dimensions(o->grid);
+    const Device chosen = choose_device(o->device, {});
     World world(launch);
+    o->comm.device = device_of_rank(chosen, world, {.shared = o->share_device});
     const bool speaks = world.rank() == 0;
     if (speaks && o->json) {
       std::cout << nlohmann::json{{"machine", to_json(describe_machine())},

@@ -37,13 +37,13 @@ TEST_CASE("device: ranks that chose different kinds are told so; ranks on the CP
 }
 
 TEST_CASE("device: of a single rank") {
-  const World world(Launch{});
-  CHECK(device_of_rank(Device::cpu, world, false) == Device::cpu);
-  CHECK(device_of_rank(Device::guard, world, false) == Device::guard);
+  World world(Launch{});
+  CHECK(device_of_rank(Device::cpu, world, {}) == Device::cpu);
+  CHECK(device_of_rank(Device::guard, world, {}) == Device::guard);
 }
 
 TEST_CASE("device: a single rank takes the first CUDA device" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  const World world(Launch{});
-  CHECK(device_of_rank(Device::cuda, world, false) == Device::cuda);
+  World world(Launch{});
+  CHECK(device_of_rank(Device::cuda, world, {}) == Device::cuda);
 }

@@ -205,7 +205,8 @@ Environment resolve_environment(const Recipe& recipe, const GetVariable& get_var
   s.refuse_underfill = variables.is_on("NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL") &&
                        !variables.is_on("NEMOAUTOMODEL_PP_ALLOW_UNDERFILL");
   const std::optional<CommBackend> backend = recipe.dist_env.backend;
-  if (backend == CommBackend::gloo || (backend && backend != CommBackend::mpi && recipe.device != DeviceChoice::cuda))
+  if (backend == CommBackend::gloo ||
+      (backend && backend != CommBackend::mpi && recipe.device != DeviceChoice::cuda))
     out.notes.push_back(cat(recipe.file, ": dist_env.backend is ", name_of_choice(*backend), "; ",
                             backend == CommBackend::gloo ? "ranks" : "ranks that compute on CPUs",
                             " exchange data over MPI"));

@@ -191,7 +191,7 @@ struct Recipe {
   bool deterministic = true;
   DeviceChoice device = DeviceChoice::cpu;
   bool share_device = false;
-  bool allow_tf32 = false;  ///< cuda::allow_tf32
+  bool allow_tf32 = false;                 ///< cuda::allow_tf32
   bool deterministic_collectives = false;  ///< CommOptions::deterministic_collectives
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
