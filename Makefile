@@ -15,7 +15,7 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
 .PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu kernel-report cuda-toolkit \
-	test-grids bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
+	test-grids test-grids-cuda bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
 	format check-format check-headers check-headers-rest tidy clean help
 
 all: build
@@ -26,6 +26,8 @@ help:
 	@echo "make train-grid     the same job on 4 ranks under mpirun: a pipeline of 2 stages, experts on 2 ranks"
 	@echo "make test           build and run every test"
 	@echo "make test-cuda      the tests that run on every device, and bench op, on the software GPU; needs nvcc and no GPU"
+	@echo "make test-grids-cuda"
+	@echo "                    every process grid of 2, 4 and 8 ranks on the software GPU, over NCCL and over MPI"
 	@echo "make test-cuda-all  the same, and the planted faults"
 	@echo "make planted-faults mistakes planted in copies of the CUDA kernels, which the tests must notice"
 	@echo "make test-gpu       the same tests on a GPU, under compute-sanitizer too"
@@ -107,6 +109,9 @@ test-cuda: setup
 # Cases that look at memory or counters, or that choose seeds themselves, run at one seed. Each name is one word of a
 # command line: a question mark, which stands for any character, replaces its spaces.
 once = planned_step: *,device: operations on the software GPU *,cuda: a run repeats its bits *
+# Ranks and devices on which grids train. Ranks with a device each use NCCL, ranks that share one use MPI.
+cuda_grids_of_seed_1 = 2/2 4/1
+cuda_grids_of_seed_2 = 2/1 4/4
 test-cuda-seed-%:
 	@export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$*; \
 	cases="--test-suite=cuda $(if $(filter 1,$*),,--test-case-exclude=$(subst $() ,?,$(once)))"; \
@@ -114,7 +119,21 @@ test-cuda-seed-%:
 	for devices in 1 2; do \
 		OMP_NUM_THREADS=1 $(mpirun) -np 2 env $(emulate) --devices $$devices $(BUILD)/test_comm --test-suite=cuda || exit 1; \
 	done && \
+	for grids in $(cuda_grids_of_seed_$*); do \
+		OMP_NUM_THREADS=1 $(mpirun) -np $${grids%/*} env $(emulate) --devices $${grids#*/} $(BUILD)/test_grids \
+			--test-suite=cuda || exit 1; \
+	done && \
 	NEMOCUBE_TEST_CUDA=required $(BUILD)/test_tests $$cases
+
+# All grids of 2, 4 and 8 ranks on the software GPU, over NCCL and over MPI.
+test-grids-cuda: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS) --target test_grids cuda_emulator
+	@export CUDA_EMULATOR_STRICT=1; for ranks in 2 4 8; do for devices in $$ranks 1; do \
+		OMP_NUM_THREADS=1 NEMOCUBE_GRIDS=all $(mpirun) -np $$ranks env $(emulate) --devices $$devices $(BUILD)/test_grids \
+			--test-suite=cuda || exit 1; \
+	done; done
 
 # The same, and the planted faults.
 test-cuda-all:
@@ -137,6 +156,9 @@ test-gpu: setup
 	@cmake --build $(BUILD) -j $(JOBS)
 	@export NEMOCUBE_TEST_CUDA=required; \
 	for program in $(cuda_tests) test_tests; do $(BUILD)/$$program --test-suite=cuda || exit 1; done; \
+	for program in test_comm test_grids; do \
+		OMP_NUM_THREADS=1 $(mpirun) -np 2 $(BUILD)/$$program --test-suite=cuda || exit 1; \
+	done; \
 	if command -v compute-sanitizer >/dev/null; then \
 		for tool in memcheck racecheck initcheck synccheck; do \
 			for program in test_core test_ops; do \

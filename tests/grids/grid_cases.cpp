@@ -17,20 +17,20 @@ using enum ScheduleKind;
 const std::vector<GridCase> cases{
     // 2 ranks
     {.grid = {.tp = 2}, .always = true},
-    {.grid = {.tp = 2}, .sequence_parallel = true, .checkpointing = true, .always = true},
+    {.grid = {.tp = 2}, .sequence_parallel = true, .checkpointing = true, .always = true, .cuda = true},
     {.grid = {.tp = 2, .ep = 2}, .dispatcher = allgather, .whole_head = true},
     {.grid = {.tp = 2, .expt_tp = 2}, .sequence_parallel = true, .dispatcher = allgather, .whole_head = true},
     {.grid = {.tp = 2, .expt_tp = 2}, .packed = false},
-    {.grid = {.cp = 2}, .always = true},
+    {.grid = {.cp = 2}, .always = true, .cuda = true},
     {.grid = {.cp = 2, .ep = 2}, .level = none, .attention = ContextAttention::all_gather, .packed = false, .always = true},
     {.grid = {.pp = 2}, .always = true},
     {.grid = {.pp = 2}, .schedule = gpipe, .packed = false, .checkpointing = true},
     {.grid = {.pp = 2}, .schedule = interleaved_1f1b, .chunks = 2},
     {.grid = {.pp = 2}, .schedule = interleaved_1f1b, .chunks = 4, .checkpointing = true},
     {.grid = {.pp = 2}, .schedule = interleaved_zero_bubble, .chunks = 2, .always = true},
-    {.grid = {.pp = 2}, .schedule = zbv, .chunks = 2, .packed = false, .checkpointing = true, .always = true},
-    {.grid = {.dp_shard = 2, .ep = 2}, .level = parameters, .always = true},
-    {.grid = {.dp_shard = 2, .ep = 2}, .level = none, .dispatcher = allgather, .always = true},
+    {.grid = {.pp = 2}, .schedule = zbv, .chunks = 2, .packed = false, .checkpointing = true, .always = true, .cuda = true},
+    {.grid = {.dp_shard = 2, .ep = 2}, .level = parameters, .always = true, .cuda = true},
+    {.grid = {.dp_shard = 2, .ep = 2}, .level = none, .dispatcher = allgather, .always = true, .cuda = true},
     {.grid = {.dp_shard = 2, .expt_tp = 2}, .level = optimizer},
     // 4 ranks
     {.grid = {.tp = 4}, .sequence_parallel = true, .always = true},
@@ -48,13 +48,13 @@ const std::vector<GridCase> cases{
     {.grid = {.pp = 4}, .schedule = interleaved_zero_bubble, .chunks = 2},
     {.grid = {.pp = 4}, .schedule = zbv, .chunks = 2, .packed = false},
     {.grid = {.pp = 4}, .schedule = gpipe},
-    {.grid = {.dp_shard = 2, .pp = 2, .ep = 2}, .schedule = interleaved_1f1b, .chunks = 2, .always = true},
+    {.grid = {.dp_shard = 2, .pp = 2, .ep = 2}, .schedule = interleaved_1f1b, .chunks = 2, .always = true, .cuda = true},
     {.grid = {.dp_shard = 2, .pp = 2, .ep = 2}, .level = gradients, .schedule = zbv, .chunks = 2, .checkpointing = true},
     {.grid = {.dp_shard = 4, .ep = 4}, .checkpointing = true, .always = true},
     {.grid = {.dp_shard = 4, .ep = 2}, .level = optimizer, .dispatcher = allgather},
     {.grid = {.dp_shard = 2, .dp_replicate = 2, .ep = 2}, .level = parameters},
     {.grid = {.dp_shard = 4, .expt_tp = 2, .ep = 2}, .level = none},
-    {.grid = {.tp = 2, .dp_shard = 2, .ep = 2}, .sequence_parallel = true, .always = true},
+    {.grid = {.tp = 2, .dp_shard = 2, .ep = 2}, .sequence_parallel = true, .always = true, .cuda = true},
     {.grid = {.tp = 2, .dp_shard = 2, .expt_tp = 2, .ep = 2}, .level = gradients, .dispatcher = allgather},
     {.grid = {.tp = 2, .dp_shard = 2}, .level = optimizer, .packed = false, .whole_head = true},
     {.grid = {.cp = 2, .dp_shard = 2, .ep = 4}, .checkpointing = true},
@@ -131,7 +131,9 @@ ParallelPlan plan_of(const GridCase& c, const NemotronHConfig& config) {
 
 std::vector<GridCase> grid_cases(std::int64_t ranks, const std::string& wish) {
   const auto wished = [&](const GridCase& c) {
-    return wish.empty() ? c.always : wish == "all" || name_of(c).find(wish) != std::string::npos;
+    return wish.empty()     ? c.always
+           : wish == "cuda" ? c.cuda
+                            : wish == "all" || name_of(c).find(wish) != std::string::npos;
   };
   std::vector<GridCase> chosen;
   for (const GridCase& c : cases)

@@ -19,6 +19,7 @@ struct GridCase {
   bool checkpointing = false;  ///< of activations
   bool whole_head = false;     ///< lm_head is not cut: cross-entropy `off`
   bool always = false;         ///< among the cases that every test run tries
+  bool cuda = false;           ///< among those that `make test-cuda` tries on the software GPU
 };
 std::string name_of(const GridCase& grid);
 
@@ -26,8 +27,8 @@ std::string name_of(const GridCase& grid);
 NemotronHConfig grid_model();
 ParallelPlan plan_of(const GridCase& grid, const NemotronHConfig& config);
 
-/// The cases for this number of ranks that `wish` asks for: "" those with `always`, "all" every one, any other text
-/// those whose names contain the text.
+/// The cases for this number of ranks that `wish` asks for: "" those with `always`, "cuda" those with `cuda`, "all" every
+/// one, any other text those whose names contain the text.
 std::vector<GridCase> grid_cases(std::int64_t ranks, const std::string& wish);
 
 }  // namespace nemocube::testing

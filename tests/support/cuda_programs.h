@@ -38,6 +38,7 @@ inline bool has_cuda_for_programs() {
 /// Options of the software GPU for one run; without effect on a GPU.
 struct EmulatorOptions {
   int seed = 1;
+  int devices = 1;
   std::filesystem::path counters = {};  ///< empty: nothing is counted
 };
 
@@ -50,6 +51,7 @@ inline std::vector<std::string> on_cuda(const std::vector<std::string>& program,
       (std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tools" / "cuda_emulator" / "run").string(), "--strict"};
   const char* seed = std::getenv("CUDA_EMULATOR_SEED");
   words.insert(words.end(), {"--seed", seed && options.seed == 1 ? seed : std::to_string(options.seed)});
+  words.insert(words.end(), {"--devices", std::to_string(options.devices)});
   if (!options.counters.empty()) words.insert(words.end(), {"--counters", options.counters.string()});
   words.insert(words.end(), program.begin(), program.end());
   return words;

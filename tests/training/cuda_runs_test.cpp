@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cuda_programs.h"
+#include "tests/support/mpirun.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -88,6 +89,40 @@ TEST_CASE("cuda: a run repeats its bits at every seed of the software GPU, and s
       CHECK(relative(here[i]["loss"], there[i]["loss"]) <= (half ? 1e-2 : 1e-5));
       CHECK(relative(here[i]["grad_norm"], there[i]["grad_norm"]) <= (half ? 5e-2 : 1e-4));
     }
+  }
+}
+
+TEST_CASE(
+    "cuda: two ranks over NCCL and over MPI train with the same bits where sums are in the order of ranks" *
+    doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  const RunDir dir;
+  const Words run = plus(short_run, {"distributed.ep_size=2", "deterministic_collectives=true"});
+  const auto on_devices = [&](int devices, const Words& more) {
+    const Words program = plus({NEMOCUBE_BINARY}, plus(train(plus(run, more)), {"--share-device"}));
+    const ProcessResult ended =
+        run_process(mpirun(2, on_cuda(program, {.seed = devices, .devices = devices})), dir.path());
+    CAPTURE(ended.err);
+    REQUIRE(ended.exit_code == 0);
+    return ended.err;
+  };
+  const std::string nccl = on_devices(2, {});
+  if (cuda::backend_missing().empty() && !cuda::unavailable().empty())
+    CHECK(nccl.find("[rank 0] tensors travel by NCCL 2.") != std::string::npos);
+  const std::string mpi =
+      on_devices(1, {"checkpoint.checkpoint_dir=resumed", "dist_env.backend=mpi",
+                     "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()});
+  CHECK(mpi.find("[rank 0] tensors travel by MPI, by way of host memory") != std::string::npos);
+  CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
+  const ProcessResult cpu = dir.train(plus(short_run, {"checkpoint.checkpoint_dir=cpu"}));
+  REQUIRE(cpu.exit_code == 0);
+  const auto here = read_jsonl(dir / "straight" / "training.jsonl"),
+             there = read_jsonl(dir / "cpu" / "training.jsonl");
+  REQUIRE(here.size() == there.size());
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    CAPTURE(i);
+    CHECK(relative(here[i]["loss"], there[i]["loss"]) <= 1e-5);
+    CHECK(relative(here[i]["grad_norm"], there[i]["grad_norm"]) <= 1e-4);
   }
 }
 

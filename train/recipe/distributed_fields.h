@@ -101,7 +101,9 @@ void fields(auto& io, Like<DistributedSection> auto& s) {
 }
 
 void fields(auto& io, Like<DistEnvSection> auto& s) {
-  io.field("backend", s.backend, "every one of them means MPI in this build");
+  io.field("backend", s.backend,
+           "how CUDA tensors travel: mpi and gloo mean MPI, the others NCCL where each rank has a device of "
+           "its own");
   io.field("timeout_minutes", s.timeout_minutes, "the run ends when a rank waits longer for the others",
            wait_minutes);
   for (const NamedVariable& variable : named_variables)
