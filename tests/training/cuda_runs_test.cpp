@@ -114,8 +114,8 @@ TEST_CASE(
                      "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()});
   CHECK(mpi.find("[rank 0] tensors travel by MPI, by way of host memory") != std::string::npos);
   CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
-  const ProcessResult cpu = dir.train(plus(short_run, {"checkpoint.checkpoint_dir=cpu"}));
-  REQUIRE(cpu.exit_code == 0);
+  const Words on_cpu = plus(run, {"checkpoint.checkpoint_dir=cpu"});
+  REQUIRE(run_process(mpirun(2, RunDir::train_command(on_cpu)), dir.path()).exit_code == 0);
   const auto here = read_jsonl(dir / "straight" / "training.jsonl"),
              there = read_jsonl(dir / "cpu" / "training.jsonl");
   REQUIRE(here.size() == there.size());
