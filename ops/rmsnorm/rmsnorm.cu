@@ -299,8 +299,7 @@ void backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor
   Tensor partial;
   if (dw.to) {
     const std::int64_t aligned = (x.cols() + 3) / 4 * 4;  // rows of whole 16-byte packs
-    partial =
-        Tensor::empty({segments_of(x.rows()), aligned}, DType::f32, x.device()).narrow(-1, 0, x.cols());
+    partial = Tensor::empty({segments_of(x.rows()), aligned}, DType::f32, x.device()).narrow(-1, 0, x.cols());
   }
   visit_storage("rmsnorm", x.dtype(), [&]<class T>(TypeTag<T>) {
     if (x.rows() == 0) return;
