@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -445,38 +446,62 @@ TEST_CASE("all_reduce and reduce_scatter: floats are added in rank order, the sa
   test_world().set_options({.timeout_seconds = 60});
 }
 
-TEST_CASE("collectives: the bytes sent are the fewest that can be") {
+TEST_CASE("all_reduce: maxima and minima are NaN where a rank has one" * doctest::test_suite("cuda")) {
+  Communicator& world = test_world().communicator();
+  const auto last = static_cast<std::int64_t>(world.size()) - 1;
+  for (const Device device : test_devices())
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Reduction reduction : {Reduction::max, Reduction::min}) {
+        CAPTURE(device);
+        CAPTURE(dtype);
+        // Element r is NaN on rank r alone; the last element on no rank.
+        std::vector<double> values(static_cast<std::size_t>(world.size()) + 1, world.rank());
+        values[static_cast<std::size_t>(world.rank())] = std::nan("");
+        const Tensor t = Tensor::from(values, {std::ssize(values)}).to(dtype).clone().to(device);
+        world.all_reduce(t, reduction);
+        const std::vector<double> got = t.to_vector();
+        for (int r = 0; r < world.size(); ++r) CHECK(std::isnan(got[static_cast<std::size_t>(r)]));
+        CHECK(got.back() == (reduction == Reduction::max ? static_cast<double>(last) : 0.0));
+      }
+}
+
+TEST_CASE("collectives: the bytes sent are the fewest that can be" * doctest::test_suite("cuda")) {
   World& world = test_world();
-  const auto group = world.split("bytes", 0, world.rank());
-  const std::int64_t n = group->size(), count = 3001, bytes = count * 4;
-  const SmallLimits limits(true);  // what the checks send does not count
-  const auto sent = [&](Operation operation, auto&& call) {
-    const CommStats before = group->stats(operation);
-    call();
-    const CommStats after = group->stats(operation);
-    CHECK(after.calls == before.calls + 1);
-    CHECK(after.seconds >= before.seconds);
-    CHECK(after.waiting_seconds - before.waiting_seconds <= after.seconds - before.seconds);
-    return sum_over_ranks(after.bytes_sent - before.bytes_sent);
-  };
-  const Tensor t = Tensor::zeros({count}, DType::f32, Device::cpu),
-               all = Tensor::zeros({count * n}, DType::f32, Device::cpu);
-  const Tensor other = Tensor::zeros({count * n}, DType::f32, Device::cpu);
-  CHECK(sent(Operation::all_reduce, [&] { group->all_reduce(t); }) == 2 * (n - 1) * bytes);
-  CHECK(sent(Operation::all_reduce, [&] { group->all_reduce(t.narrow(0, 0, 1024)); }) == n * (n - 1) * 4096);
-  CHECK(sent(Operation::reduce_scatter, [&] { group->reduce_scatter(t, all); }) == n * (n - 1) * bytes);
-  CHECK(sent(Operation::all_gather, [&] { group->all_gather(all, t); }) == n * (n - 1) * bytes);
-  CHECK(sent(Operation::broadcast, [&] { group->broadcast(t, static_cast<int>(n) - 1); }) == (n - 1) * bytes);
-  CHECK(sent(Operation::broadcast, [&] { group->broadcast(t.narrow(0, 0, 10), 0); }) == (n - 1) * 40);
-  const Counts rows(static_cast<std::size_t>(n), count);
-  CHECK(sent(Operation::all_to_all, [&] { group->all_to_all_v(all, rows, other, rows); }) ==
-        n * (n - 1) * bytes);
-  CHECK(sent(Operation::exchange, [&] {
-          const int self = group->rank(), next = (self + 1) % group->size();
-          const int previous = (self + group->size() - 1) % group->size();
-          group->exchange({{t, next}}, {{other.narrow(0, 0, count), previous}});
-        }) == (n > 1 ? n * bytes : 0));
-  CHECK(sent(Operation::barrier, [&] { group->host_barrier(); }) == 0);
+  for (const Device device : test_devices()) {
+    const bool by_nccl = device.is_cuda() && world.uses_nccl();
+    const auto group = world.split("bytes", 0, world.rank());
+    const std::int64_t n = group->size(), count = 3001, bytes = count * 4;
+    const SmallLimits limits(true);  // what the checks send does not count
+    const auto sent = [&](Operation operation, auto&& call) {
+      const CommStats before = group->stats(operation);
+      call();
+      const CommStats after = group->stats(operation);
+      CHECK(after.calls == before.calls + 1);
+      CHECK(after.seconds >= before.seconds);
+      CHECK(after.waiting_seconds - before.waiting_seconds <= after.seconds - before.seconds);
+      return sum_over_ranks(after.bytes_sent - before.bytes_sent);
+    };
+    const Tensor t = Tensor::zeros({count}, DType::f32, device),
+                 all = Tensor::zeros({count * n}, DType::f32, device);
+    const Tensor other = Tensor::zeros({count * n}, DType::f32, device);
+    CHECK(sent(Operation::all_reduce, [&] { group->all_reduce(t); }) == 2 * (n - 1) * bytes);
+    CHECK(sent(Operation::all_reduce, [&] { group->all_reduce(t.narrow(0, 0, 1024)); }) ==
+          (by_nccl ? 2 : n) * (n - 1) * 4096);
+    CHECK(sent(Operation::reduce_scatter, [&] { group->reduce_scatter(t, all); }) == n * (n - 1) * bytes);
+    CHECK(sent(Operation::all_gather, [&] { group->all_gather(all, t); }) == n * (n - 1) * bytes);
+    CHECK(sent(Operation::broadcast, [&] { group->broadcast(t, static_cast<int>(n) - 1); }) ==
+          (n - 1) * bytes);
+    CHECK(sent(Operation::broadcast, [&] { group->broadcast(t.narrow(0, 0, 10), 0); }) == (n - 1) * 40);
+    const Counts rows(static_cast<std::size_t>(n), count);
+    CHECK(sent(Operation::all_to_all, [&] { group->all_to_all_v(all, rows, other, rows); }) ==
+          n * (n - 1) * bytes);
+    CHECK(sent(Operation::exchange, [&] {
+            const int self = group->rank(), next = (self + 1) % group->size();
+            const int previous = (self + group->size() - 1) % group->size();
+            group->exchange({{t, next}}, {{other.narrow(0, 0, count), previous}});
+          }) == (n > 1 ? n * bytes : 0));
+    CHECK(sent(Operation::barrier, [&] { group->host_barrier(); }) == 0);
+  }
 }
 
 TEST_CASE("collectives: more than 2^31 elements") {

@@ -74,8 +74,8 @@ class Work {
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
-  /// Waits, so that the tensors are free again. While an exception unwinds the stack nothing is waited for:
-  /// the queue keeps the tensors, and the job is about to end.
+  /// Waits, so that the tensors are free again. While an exception unwinds the stack nothing is waited for, since the job is
+  /// about to end; the queue of the host keeps its tensors.
   ~Work();
   /// Returns when kernels and, for tensors of the host, the host can use the result; throws the operation's Error if
   /// it failed.

@@ -423,7 +423,10 @@ namespace {
 bool on_cuda(const Collective& call) {
   if (call.operation != Operation::exchange) return call.in.defined() && call.in.device().is_cuda();
   const auto there = [](const auto& message) { return message.tensor.device().is_cuda(); };
-  return std::ranges::any_of(call.sends, there) || std::ranges::any_of(call.receives, there);
+  const auto count = std::ranges::count_if(call.sends, there) + std::ranges::count_if(call.receives, there);
+  expect(count == 0 || count == std::ssize(call.sends) + std::ssize(call.receives),
+         "exchange: some tensors are on a CUDA device, others are not");
+  return count > 0;
 }
 }  // namespace
 

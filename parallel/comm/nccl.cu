@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 #include <nccl.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -26,7 +28,6 @@ struct Library {
   decltype(&::ncclCommGetAsyncError) async_error = nullptr;
   decltype(&::ncclCommFinalize) finalize = nullptr;
   decltype(&::ncclCommDestroy) destroy = nullptr;
-  decltype(&::ncclCommAbort) abort = nullptr;
   decltype(&::ncclGroupStart) group_start = nullptr;
   decltype(&::ncclGroupEnd) group_end = nullptr;
   decltype(&::ncclAllReduce) all_reduce = nullptr;
@@ -45,6 +46,9 @@ void find(void* file, const char* name, Pointer& function) {
 }
 
 Library load() {
+  // Connections and their memory are made with a communicator and not at its first operation, when tensors may fill the
+  // device.
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   // Never closed: its threads run until the process ends.
   void* const file = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   require(file,
@@ -59,7 +63,6 @@ Library load() {
   find(file, "ncclCommGetAsyncError", l.async_error);
   find(file, "ncclCommFinalize", l.finalize);
   find(file, "ncclCommDestroy", l.destroy);
-  find(file, "ncclCommAbort", l.abort);
   find(file, "ncclGroupStart", l.group_start);
   find(file, "ncclGroupEnd", l.group_end);
   find(file, "ncclAllReduce", l.all_reduce);
@@ -86,44 +89,39 @@ void check(ncclResult_t result, const char* call) {
   if (result != ncclSuccess && result != ncclInProgress) fail("NCCL: ", call, ": ", text_of(result));
 }
 
-/// A communicator of NCCL, which one thread uses; another one may ask for errors, and abort.
-class Communicator {
- public:
-  Communicator() = default;
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
-  ~Communicator() {
-    const std::lock_guard lock(mutex_);
-    if (!comm) return;
-    if (std::uncaught_exceptions() > 0) {
-      nccl().abort(comm);
-      return;
-    }
-    ncclResult_t state = nccl().finalize(comm);
-    while (state == ncclSuccess || state == ncclInProgress) {
-      if (nccl().async_error(comm, &state) != ncclSuccess || state != ncclInProgress) break;
-    }
-    nccl().destroy(comm);
-  }
+/// A communicator of NCCL. One thread uses it, and the one that watches asks for its state: NCCL wants one at a time.
+struct Communicator {
+  std::mutex mutex;
+  ncclComm_t comm = nullptr;  // null on a rank that is in no group of a split
 
   ncclResult_t state() {
-    const std::lock_guard lock(mutex_);
-    ncclResult_t found = ncclInvalidUsage;
+    const std::lock_guard lock(mutex);
+    ncclResult_t found = ncclSuccess;
     if (comm) check(nccl().async_error(comm, &found), "ncclCommGetAsyncError");
     return found;
   }
-  void end() {
-    const std::lock_guard lock(mutex_);
-    if (comm) nccl().abort(std::exchange(comm, nullptr));
-  }
-
-  ncclComm_t comm = nullptr;
-
- private:
-  std::mutex mutex_;
 };
 
 Communicator& of(const Handle& group) { return *static_cast<Communicator*>(group.get()); }
+
+// After an error, and while an exception unwinds the stack, the communicator stays: NCCL ends it only together with the
+// other ranks, which may not come, and its threads may still write what they began. The process is about to end.
+void end(Communicator* group) {
+  if (std::uncaught_exceptions() > 0) return;
+  if (group->comm) {
+    ncclResult_t state = nccl().finalize(group->comm);
+    while (state == ncclInProgress || state == ncclSuccess) {
+      if (nccl().async_error(group->comm, &state) != ncclSuccess) return;
+      if (state == ncclSuccess) break;
+      ::sched_yield();
+    }
+    if (state != ncclSuccess) return;
+    nccl().destroy(group->comm);
+  }
+  delete group;
+}
+
+std::shared_ptr<Communicator> new_communicator() { return {new Communicator, end}; }
 
 ncclConfig_t not_blocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -151,7 +149,7 @@ Handle make_world(const UniqueId& bytes, int rank, int size) {
   std::memcpy(id.internal, bytes.data(), sizeof bytes);
   cuda::stream();  // chooses the device, which the communicator belongs to
   ncclConfig_t config = not_blocking();
-  const auto made = std::make_shared<Communicator>();
+  const auto made = new_communicator();
   check(nccl().init_rank(&made->comm, size, id, rank, &config), "ncclCommInitRankConfig");
   return made;
 }
@@ -159,10 +157,11 @@ Handle make_world(const UniqueId& bytes, int rank, int size) {
 Handle divide(const Handle& parent, int colour, int key) {
   cuda::stream();
   ncclConfig_t config = not_blocking();
-  const auto made = std::make_shared<Communicator>();
+  const auto made = new_communicator();
+  const std::lock_guard lock(of(parent).mutex);
   check(nccl().split(of(parent).comm, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key, &made->comm, &config),
         "ncclCommSplit");
-  return colour < 0 ? nullptr : made;
+  return made;
 }
 
 bool is_ready(const Handle& group) {
@@ -175,8 +174,6 @@ std::string find_problem(const Handle& group) {
   const ncclResult_t state = of(group).state();
   return state == ncclSuccess || state == ncclInProgress ? "" : cat("NCCL: ", text_of(state));
 }
-
-void end(const Handle& group) { of(group).end(); }
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -234,12 +231,11 @@ void queue_reduce_scatter(ncclComm_t comm, const Collective& call, cudaStream_t 
 
 // Both ends of a message know its size, so that both leave out an empty one. In an all_gather the part of this rank may
 // be in its place already.
-void queue_messages(ncclComm_t comm, const GroupedMessages& messages, cudaStream_t stream) {
-  const auto in_place = [](const Send& s, const Receive& r) {
-    return s.tensor.address() == r.tensor.address();
-  };
-  const bool own_is_there = !messages.sends.empty() && !messages.receives.empty() &&
-                            in_place(messages.sends.front(), messages.receives.front());
+void queue_messages(ncclComm_t comm, const Collective& call, const GroupedMessages& messages,
+                    cudaStream_t stream) {
+  const bool own_is_there =
+      call.operation == Operation::all_gather &&
+      messages.sends.front().tensor.address() == messages.receives.front().tensor.address();
   const std::size_t first = own_is_there ? 1 : 0;
   for (const Send& s : std::span(messages.sends).subspan(first))
     if (s.tensor.numel() > 0)
@@ -253,10 +249,8 @@ void queue_messages(ncclComm_t comm, const GroupedMessages& messages, cudaStream
             "ncclRecv");
 }
 
-void queue_call(const Handle& group, const Collective& call, const GroupedMessages& messages) {
-  const cudaStream_t stream = cuda::stream();
-  const ncclComm_t comm = of(group).comm;
-  check(nccl().group_start(), "ncclGroupStart");
+void queue_calls(ncclComm_t comm, const Collective& call, const GroupedMessages& messages,
+                 cudaStream_t stream) {
   const auto count = [](const Tensor& t) { return static_cast<std::size_t>(t.numel()); };
   switch (call.operation) {
     case Operation::all_reduce:
@@ -278,21 +272,33 @@ void queue_call(const Handle& group, const Collective& call, const GroupedMessag
                                 comm, stream),
               "ncclAllGather");
       else
-        queue_messages(comm, messages, stream);
+        queue_messages(comm, call, messages, stream);
       break;
     case Operation::all_to_all:
     case Operation::exchange:
-      queue_messages(comm, messages, stream);
+      queue_messages(comm, call, messages, stream);
       break;
     case Operation::barrier:
       break;
   }
+}
+
+void queue_call(const Handle& group, const Collective& call, const GroupedMessages& messages) {
+  const cudaStream_t stream = cuda::stream();
+  const std::lock_guard lock(of(group).mutex);
+  check(nccl().group_start(), "ncclGroupStart");
+  try {
+    queue_calls(of(group).comm, call, messages, stream);
+  } catch (...) {
+    static_cast<void>(nccl().group_end());  // the first error counts
+    throw;
+  }
   check(nccl().group_end(), "ncclGroupEnd");
 }
 
-const cuda::Provide provided[] = {
-    {library, version}, {unique_id, new_id},     {begin_world, make_world},    {begin_split, divide},
-    {ready, is_ready},  {problem, find_problem}, {nemocube::nccl::abort, end}, {queue, queue_call}};
+const cuda::Provide provided[] = {{library, version},    {unique_id, new_id}, {begin_world, make_world},
+                                  {begin_split, divide}, {ready, is_ready},   {problem, find_problem},
+                                  {queue, queue_call}};
 
 }  // namespace
 }  // namespace nemocube::nccl

@@ -16,8 +16,8 @@ namespace nemocube::nccl {
 
 /// By which the ranks of a job find each other. Rank 0 makes one, and all others get it from rank 0.
 using UniqueId = std::array<std::byte, 128>;
-/// A communicator of NCCL. Its last owner ends it: by itself while an exception unwinds the stack, else together with the
-/// other ranks.
+/// A communicator of NCCL. Its last owner ends it, together with the other ranks; while an exception unwinds the stack, and
+/// after an error, it stays until the process ends.
 using Handle = std::shared_ptr<void>;
 
 /// Version of the library: "NCCL 2.28.3". Error where it cannot be loaded.
@@ -27,17 +27,14 @@ inline const cuda::Function<UniqueId()> unique_id("comm/nccl_unique_id");
 /// Begins to make the communicator of all ranks, on the device of this process.
 inline const cuda::Function<Handle(const UniqueId& id, int rank, int size)> begin_world(
     "comm/nccl_begin_world");
-/// All ranks of `parent`: begins to divide them into groups of those that give the same colour, ordered by key. Null for
-/// colour < 0.
+/// All ranks of `parent`, of which no operation is under way: begins to divide them into groups of those that give the same
+/// colour, ordered by key. NCCL writes into the result until `parent` is ready. For colour < 0 the result is of no use.
 inline const cuda::Function<Handle(const Handle& parent, int colour, int key)> begin_split(
     "comm/nccl_begin_split");
 /// Whether NCCL has ended on the host what was begun: the communicator can be used, what was queued is in the stream.
 inline const cuda::Function<bool(const Handle& group)> ready("comm/nccl_ready");
 /// What NCCL has found wrong since, on this rank or with another one; empty when nothing. Any thread may ask.
 inline const cuda::Function<std::string(const Handle& group)> problem("comm/nccl_problem");
-/// Ends what the ranks of this group do on the device. Any thread; the handle is of no use afterwards.
-inline const cuda::Function<void(const Handle& group)> abort("comm/nccl_abort");
-
 /// Queues a collective of tensors of the device on the stream of the thread (OnStream), in one group of NCCL calls.
 /// `messages`: grouped_messages() of the call.
 inline const cuda::Function<void(const Handle& group, const Collective& call,

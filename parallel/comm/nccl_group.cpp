@@ -5,6 +5,7 @@
 #include "core/cuda/streams.h"
 #include "core/error.h"
 #include "parallel/comm/reduce_in_order_kernel.h"
+#include "parallel/comm/time_limit.h"
 
 namespace nemocube {
 namespace {
@@ -41,12 +42,16 @@ std::string nccl_missing() {
 
 std::string nccl_version() { return nccl::library(); }
 
-NcclGroup::NcclGroup(nccl::Handle handle, std::shared_ptr<CommEngine> engine)
-    : handle_(std::move(handle)), engine_(std::move(engine)) {
+NcclGroup::NcclGroup(std::string name, nccl::Handle handle, std::shared_ptr<CommEngine> engine)
+    : name_(std::move(name)), handle_(std::move(handle)), engine_(std::move(engine)) {
   engine_->nccl->add(handle_);
 }
 
-NcclGroup::~NcclGroup() { engine_->nccl->remove(handle_); }
+NcclGroup::~NcclGroup() {
+  engine_->nccl->remove(handle_);
+  const TimeLimit limit(engine_->options.timeout_seconds, cat("the end of NCCL's group ", name_));
+  handle_.reset();
+}
 
 std::shared_ptr<NcclGroup> NcclGroup::of_world(Communicator& all, std::shared_ptr<CommEngine> engine) {
   nccl::UniqueId id{};
@@ -55,16 +60,17 @@ std::shared_ptr<NcclGroup> NcclGroup::of_world(Communicator& all, std::shared_pt
   engine->nccl = std::make_shared<NcclWatch>(*engine, all.rank());
   const nccl::Handle handle = nccl::begin_world(id, all.rank(), all.size());
   engine->nccl->wait_until_ready(handle, "the making of NCCL's group of all ranks");
-  return std::shared_ptr<NcclGroup>(new NcclGroup(handle, std::move(engine)));
+  return std::shared_ptr<NcclGroup>(new NcclGroup("world", handle, std::move(engine)));
 }
 
 std::shared_ptr<NcclGroup> NcclGroup::split(const std::string& name, int colour, int key) const {
   const std::string text = cat("the making of NCCL's group ", name);
+  engine_->nccl->wait_for_all();
   const nccl::Handle handle = nccl::begin_split(handle_, colour, key);
   engine_->nccl->wait_until_ready(handle_, text);
-  if (!handle) return nullptr;
+  if (colour < 0) return nullptr;
   engine_->nccl->wait_until_ready(handle, text);
-  return std::shared_ptr<NcclGroup>(new NcclGroup(handle, engine_));
+  return std::shared_ptr<NcclGroup>(new NcclGroup(name, handle, engine_));
 }
 
 void NcclGroup::queue(const Collective& call, int rank) {
@@ -120,6 +126,8 @@ Work NcclGroup::start(const Collective& call, const Communicator& communicator) 
       queue_in_order(call, communicator.rank(), communicator.size());
     else
       queue(call, communicator.rank());
+  } catch (const OutOfMemory&) {
+    throw;
   } catch (const Error& e) {
     fail(text, ": ", e.what());
   }

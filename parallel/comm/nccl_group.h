@@ -31,11 +31,12 @@ class NcclGroup {
   Work start(const Collective& call, const Communicator& communicator);
 
  private:
-  NcclGroup(nccl::Handle handle, std::shared_ptr<CommEngine> engine);
+  NcclGroup(std::string name, nccl::Handle handle, std::shared_ptr<CommEngine> engine);
   bool in_order(const Collective& call) const;
   void queue(const Collective& call, int rank);
   void queue_in_order(const Collective& call, int rank, int size);
 
+  std::string name_;
   nccl::Handle handle_;
   std::shared_ptr<CommEngine> engine_;
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iomanip>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -29,22 +30,26 @@ NcclWatch::~NcclWatch() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+  if (second_.joinable()) second_.join();
 }
 
 void NcclWatch::add(nccl::Handle group) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(looking_);
   groups_.push_back(std::move(group));
 }
 
 void NcclWatch::remove(const nccl::Handle& group) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(looking_);
   std::erase(groups_, group);
 }
 
 void NcclWatch::add(cuda::Event begin, cuda::Event end, std::string text) {
+  ++open_;
   const std::lock_guard lock(mutex_);
-  operations_.push_back({std::move(begin), std::move(end), std::move(text)});
-  if (!thread_.joinable()) thread_ = std::thread([this] { watch(); });
+  added_.push_back({std::move(begin), std::move(end), std::move(text)});
+  if (thread_.joinable()) return;
+  thread_ = std::thread([this] { watch(); });
+  second_ = std::thread([this] { watch_the_watch(); });
 }
 
 double NcclWatch::limit() const {
@@ -69,13 +74,41 @@ void NcclWatch::wait_until_ready(const nccl::Handle& group, const std::string& t
   }
 }
 
-// What NCCL finds says more than what CUDA makes of it.
-std::string NcclWatch::problem(double now) {
+void NcclWatch::wait_for_all() {
+  using namespace std::chrono_literals;
+  hurry_ = true;
+  changed_.notify_all();
+  while (open_ > 0) std::this_thread::sleep_for(100us);
+  hurry_ = false;
+}
+
+// Whether the watch goes on after that long.
+bool NcclWatch::wait(double seconds) {
+  std::unique_lock lock(mutex_);
+  constexpr double shortest = 0.0002;
+  const std::chrono::duration<double> pause(hurry_ ? shortest : seconds);
+  const bool was_slow = !hurry_;
+  changed_.wait_for(lock, pause, [&] { return ending_ || (was_slow && hurry_); });
+  return !ending_;
+}
+
+// What is wrong, or nothing. What NCCL finds says more than what CUDA makes of it.
+std::string NcclWatch::look(double now) {
   std::string of_cuda;
-  try {
-    std::erase_if(operations_, [](const Operation& o) { return cuda::event_reached(o.end); });
-  } catch (const Error& e) {
-    of_cuda = e.what();
+  while (!operations_.empty()) {
+    const auto ended = [&](const Operation& o) {
+      try {
+        return cuda::event_reached(o.end);
+      } catch (const Error& e) {
+        of_cuda = e.what();
+        return false;
+      }
+    };
+    // Those of one stream end in their order.
+    const auto first = std::ranges::find_if(operations_, ended);
+    if (first == operations_.end()) break;
+    operations_.erase(first);
+    --open_;
   }
   const std::string where = operations_.empty() ? "" : cat(" in ", operations_.front().text);
   for (const nccl::Handle& group : groups_)
@@ -89,39 +122,42 @@ std::string NcclWatch::problem(double now) {
 }
 
 void NcclWatch::watch() {
-  using namespace std::chrono_literals;
   ::pthread_setname_np(::pthread_self(), "nemocube:nccl");
-  std::unique_lock lock(mutex_);
-  std::string failure;
-  while (!changed_.wait_for(lock, 50ms, [this] { return ending_; })) {
+  while (wait(0.05)) {
+    const double now = seconds_now();
+    const std::lock_guard looking(looking_);
+    {
+      const std::lock_guard lock(mutex_);
+      std::ranges::move(added_, std::back_inserter(operations_));
+      added_.clear();
+      oldest_ = operations_.empty() ? "a call of NCCL" : operations_.front().text;
+      look_began_ = now;
+    }
+    std::string failure;
     try {
-      failure = problem(seconds_now());
+      failure = look(now);
     } catch (const std::exception& e) {
       failure = e.what();
     }
-    if (failure.empty()) continue;
-    lock.unlock();  // abort() takes it
-    ::_exit(report_failure(failure, 2));
+    if (!failure.empty()) ::_exit(report_failure(failure, 2));
+    const std::lock_guard lock(mutex_);
+    look_began_ = -1;
   }
 }
 
-void NcclWatch::wait_for_all() {
-  using namespace std::chrono_literals;
-  const auto ended = [this] {
-    const std::lock_guard lock(mutex_);
-    try {
-      return std::ranges::all_of(operations_, [](const Operation& o) { return cuda::event_reached(o.end); });
-    } catch (const Error&) {
-      return false;  // the thread finds the same, and says so
+void NcclWatch::watch_the_watch() {
+  constexpr double most = 30;  // a look that takes longer is blocked
+  while (wait(1)) {
+    std::string text;
+    double began = -1;
+    {
+      const std::lock_guard lock(mutex_);
+      began = look_began_;
+      text = oldest_;
     }
-  };
-  while (!ended()) std::this_thread::sleep_for(100us);
-}
-
-void NcclWatch::abort() noexcept {
-  const std::lock_guard lock(mutex_);
-  for (const nccl::Handle& group : groups_) nccl::abort(group);
-  groups_.clear();
+    const double seconds = seconds_now() - began;
+    if (began >= 0 && seconds > limit() + most) ::_exit(report_failure(waited(seconds, text), 2));
+  }
 }
 
 }  // namespace nemocube

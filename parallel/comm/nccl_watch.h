@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -12,10 +13,12 @@
 
 namespace nemocube {
 
-/// Watches the collectives that this process has queued with NCCL, in a thread of its own: no one waits on the host for
-/// them, so no one would notice that another rank does not come. When an operation runs on the device for longer than the
-/// limit of waits for messages, or NCCL finds an error, it writes one message (report_failure) and ends the job with exit
-/// code 2.
+/// Watches the collectives that this process has queued with NCCL: no one waits on the host for them, so no one would
+/// notice that another rank does not come. When an operation runs on the device for longer than the limit of waits for
+/// messages, or NCCL finds an error, one message is written (report_failure) and the job ends with exit code 2.
+///
+/// One thread asks CUDA and NCCL. They may block it while another thread is in a call that waits for the device; a second
+/// thread, which calls neither, then writes the message.
 class NcclWatch {
  public:
   /// `engine` lives longer.
@@ -25,15 +28,14 @@ class NcclWatch {
   NcclWatch& operator=(const NcclWatch&) = delete;
 
   void add(nccl::Handle group);
+  /// The group is not asked for errors any more when this returns.
   void remove(const nccl::Handle& group);
   /// An operation of which both events are in the device's streams. `text`: "all_reduce number 7 (...) of group dp".
   void add(cuda::Event begin, cuda::Event end, std::string text);
   /// Waits until NCCL is ready with what the host began, for as long as waits for messages may take; Error beyond.
   void wait_until_ready(const nccl::Handle& group, const std::string& text);
-  /// Waits until all operations have ended, or until the thread has ended the job.
+  /// Waits until all operations have ended, or until the job ends.
   void wait_for_all();
-  /// Ends what this rank's groups do on the device.
-  void abort() noexcept;
 
  private:
   struct Operation {
@@ -41,19 +43,29 @@ class NcclWatch {
     std::string text;
     double since = -1;  // when its begin was first seen to be reached, in seconds; -1: not yet
   };
+  bool wait(double seconds);
   void watch();
-  std::string problem(double now);
+  std::string look(double now);
+  void watch_the_watch();
   double limit() const;
   std::string waited(double seconds, const std::string& text) const;
 
   CommEngine& engine_;
   const int world_rank_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Operation> operations_;
+
+  std::mutex looking_;  // held while CUDA and NCCL are asked, which may block
   std::vector<nccl::Handle> groups_;
+  std::deque<Operation> operations_;  // of the thread that asks
+
+  std::mutex mutex_;  // never held in calls of CUDA or NCCL
+  std::condition_variable changed_;
+  std::vector<Operation> added_;
+  std::string oldest_;      // text of the first operation under way
+  double look_began_ = -1;  // in seconds; -1: no look is under way
   bool ending_ = false;
-  std::thread thread_;
+  std::atomic<std::int64_t> open_{0};  // operations that were not seen to have ended
+  std::atomic<bool> hurry_{false};
+  std::thread thread_, second_;
 };
 
 }  // namespace nemocube

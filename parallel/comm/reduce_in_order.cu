@@ -23,23 +23,12 @@ __device__ T stored(Sum<T> value) {
     return value;
 }
 
-// Integers wrap around.
-template <class A>
-__device__ A add(A a, A b) {
-  if constexpr (std::is_integral_v<A>) {
-    using U = std::make_unsigned_t<A>;
-    return static_cast<A>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
-  } else {
-    return a + b;
-  }
-}
 // A NaN in a stays; b comes last, so that a NaN there is taken.
 template <class A>
 __device__ A combine(A a, A b, Reduction reduction) {
-  if (reduction == Reduction::sum) return add(a, b);
-  const bool a_is_nan = a != a;
+  if (reduction == Reduction::sum) return a + b;
   const bool first = reduction == Reduction::max ? a > b : a < b;
-  return first || a_is_nan ? a : b;
+  return first || a != a ? a : b;
 }
 
 template <class T>
@@ -58,7 +47,7 @@ void reduce(const Tensor& parts, const Tensor& out, Reduction reduction) {
              out.contiguous(),
          "reduce_in_order: parts of shape ", parts.shape(), " for ", count, " elements");
   if (count == 0) return;
-  visit_any(out.dtype(), [&]<class Stored>(TypeTag<Stored>) {
+  visit_float("reduce_in_order", out.dtype(), [&]<class Stored>(TypeTag<Stored>) {
     using T = device_t<Stored>;
     launch_elementwise<1>("reduce in order", reduce_kernel<T>, 1, count, data_of<T>(parts), data_of<T>(out),
                           static_cast<int>(parts.dim(0)), reduction);

@@ -148,7 +148,6 @@ int World::node_of_process() { return process ? process->node : 0; }
 
 void World::abort(int exit_code) noexcept {
   if (!process) return;
-  if (process->engine->nccl) process->engine->nccl->abort();
   process->engine->ending = true;  // whoever sends and receives stops, since MPI takes calls of one thread
   const std::unique_lock lock(process->engine->transport_mutex, std::chrono::seconds(1));
   process->transport->abort(exit_code);

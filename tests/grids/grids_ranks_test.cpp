@@ -140,6 +140,21 @@ struct OnGrid {
   std::optional<Optimizer> optimizer;
 };
 
+/// The waits of a step for the device, without those of messages, which depend on the backend.
+std::map<std::string, std::int64_t> waits_without_messages() {
+  auto waits = host_waits();
+  waits.erase("staged message");
+  return waits;
+}
+
+/// Those that a step needs: for its result, and for the rows of experts on several ranks.
+std::map<std::string, std::int64_t> needed_waits(const OnGrid& ranks, const GridCase& c) {
+  std::map<std::string, std::int64_t> waits{{"step result", 1}};
+  const std::int64_t moe = std::ssize(ranks.model.moe_layers());
+  if (c.grid.ep * c.grid.expt_tp > 1 && moe > 0) waits[expert_rows_wait] = moe * ranks.own_microbatches();
+  return waits;
+}
+
 /// The first `count` steps on a grid of devices, and on one rank on the CPU. Weights are compared after all steps.
 void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Device device = Device::cpu,
                            int count = steps) {
@@ -148,7 +163,12 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
   OnGrid ranks(c, task, device);
   for (int s = 0; s < count; ++s) {
     CAPTURE(s);
+    reset_host_waits();
     const StepResult got = ranks.step(s);
+    if (device.is_cuda()) {
+      CHECK(waits_without_messages() == needed_waits(ranks, c));
+      CHECK(host_waits().contains("staged message") != test_world().uses_nccl());
+    }
     const StepResult& one = want.steps[static_cast<std::size_t>(s)];
     CHECK(got.outcome == one.outcome);
     CHECK(got.label_tokens == one.label_tokens);
@@ -164,13 +184,6 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
       CHECK_BITS(got.expert_counts[i], one.expert_counts[i]);
   }
   if (count == steps) CHECK(weight_error(ranks.model, want) < tolerance);
-}
-
-/// The waits of a step for the device, without those of messages, which depend on the backend.
-std::map<std::string, std::int64_t> waits_without_messages() {
-  auto waits = host_waits();
-  waits.erase("staged message");
-  return waits;
 }
 
 std::vector<GridCase> wished_cases(const char* otherwise = "") {
@@ -192,10 +205,7 @@ TEST_CASE(
       CAPTURE(dtype);
       const Task task{dtype, c.packed, c.grid.dp() == 1};
       OnGrid there(c, task, Device::guard), here(c, task, Device::cpu);
-      std::map<std::string, std::int64_t> wanted{{"step result", 1}};
-      const std::int64_t moe = std::ssize(there.model.moe_layers());
-      if (c.grid.ep * c.grid.expt_tp > 1 && moe > 0)
-        wanted[expert_rows_wait] = moe * there.own_microbatches();
+      const auto wanted = needed_waits(there, c);
       for (int s = 0; s < 2; ++s) {
         CAPTURE(s);
         reset_host_waits();
