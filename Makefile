@@ -26,9 +26,9 @@ help:
 	@echo "make train-grid     the same job on 4 ranks under mpirun: a pipeline of 2 stages, experts on 2 ranks"
 	@echo "make test           build and run every test"
 	@echo "make test-cuda      the tests that run on every device, and bench op, on the software GPU; needs nvcc and no GPU"
+	@echo "make test-cuda-all  the same, and the planted faults"
 	@echo "make test-grids-cuda"
 	@echo "                    every process grid of 2, 4 and 8 ranks on the software GPU, over NCCL and over MPI"
-	@echo "make test-cuda-all  the same, and the planted faults"
 	@echo "make planted-faults mistakes planted in copies of the CUDA kernels, which the tests must notice"
 	@echo "make test-gpu       the same tests on a GPU, under compute-sanitizer too"
 	@echo "make kernel-report  count the kernels at the sizes of Nemotron 3 Nano, into docs/kernels.md; needs nvcc and no GPU"
@@ -125,6 +125,11 @@ test-cuda-seed-%:
 	done && \
 	NEMOCUBE_TEST_CUDA=required $(BUILD)/test_tests $$cases
 
+# The same, and the planted faults.
+test-cuda-all:
+	$(MAKE) --no-print-directory test-cuda
+	$(MAKE) --no-print-directory planted-faults
+
 # All grids of 2, 4 and 8 ranks on the software GPU, over NCCL and over MPI.
 test-grids-cuda: setup
 	@$(call configure,$(BUILD))
@@ -134,11 +139,6 @@ test-grids-cuda: setup
 		OMP_NUM_THREADS=1 NEMOCUBE_GRIDS=all $(mpirun) -np $$ranks env $(emulate) --devices $$devices $(BUILD)/test_grids \
 			--test-suite=cuda || exit 1; \
 	done; done
-
-# The same, and the planted faults.
-test-cuda-all:
-	$(MAKE) --no-print-directory test-cuda
-	$(MAKE) --no-print-directory planted-faults
 
 # Mistakes in the kernels that these tests must notice: a missing barrier, a short wait, an offset by one and the like, in
 # each family of kernels. FAULTS names some of tools/planted_faults/faults; default: all.

@@ -38,7 +38,8 @@ struct GroupedMessages {
 /// operations. Parts of tensors are one-dimensional.
 GroupedMessages grouped_messages(const Collective& call, int rank);
 
-/// The fewest bytes that rank `rank` of `size` sends to others in the call: those of message_communicator.h.
+/// The fewest bytes that rank `rank` of `size` can send to others in the call. They are those in the table of
+/// message_communicator.h for calls of more than latency_bound_bytes; what NCCL sends depends on its algorithm.
 std::int64_t bytes_for_others(const Collective& call, int rank, int size);
 
 /// Delivers the messages of the rank to itself.

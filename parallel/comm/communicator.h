@@ -21,11 +21,12 @@
 /// x() returns when its result is there. start_x() returns at once; until its Work is done, the tensors
 /// belong to the operation: outputs may be neither read nor written, inputs not written.
 ///
-/// Tensors are contiguous, of any dtype, and may be larger than 2^31 elements. They lie on one device, and that of
-/// the tensors decides how they travel: those of the host by MPI, those of other devices through copies in host
-/// memory, also by MPI (staged_collective.h). When x() or Work::wait() has returned, kernels that the host starts see
-/// the result; a host that wants values of a device copies them, which is a wait of its own (core/host_wait.h).
-/// host_x() are for what hosts tell each other: plain values, always by MPI, never with a device.
+/// Tensors are contiguous, of any dtype, and may be larger than 2^31 elements. The tensors of a call lie on one device,
+/// which decides how they travel: tensors of the host by MPI; those of CUDA devices by NCCL after World::use_nccl()
+/// (nccl_group.h); others through copies in host memory, also by MPI (staged_collective.h). When x() or Work::wait() has
+/// returned, kernels that the host starts see the result. A host that wants values of a device copies them, which is a wait
+/// of its own (core/host_wait.h). host_x() are for what hosts tell each other: plain values, always by MPI, never with a
+/// device.
 ///
 /// Parts of a tensor are counted in elements in row-major order, whatever its shape. Unless a function says otherwise,
 /// outputs and inputs share no memory. A call that breaks one of these rules throws std::logic_error before

@@ -12,6 +12,7 @@
 ///
 /// Communicators are not blocking: calls return at once, and ready() says when what they began has ended on the host. All
 /// functions throw Error with NCCL's words where a call fails.
+/// Source: NVIDIA, NCCL User Guide 2.28, "Creating a Communicator", "Group Calls", "Fault Tolerance".
 namespace nemocube::nccl {
 
 /// By which the ranks of a job find each other. Rank 0 makes one, and all others get it from rank 0.
@@ -35,6 +36,7 @@ inline const cuda::Function<Handle(const Handle& parent, int colour, int key)> b
 inline const cuda::Function<bool(const Handle& group)> ready("comm/nccl_ready");
 /// What NCCL has found wrong since, on this rank or with another one; empty when nothing. Any thread may ask.
 inline const cuda::Function<std::string(const Handle& group)> problem("comm/nccl_problem");
+
 /// Queues a collective of tensors of the device on the stream of the thread (OnStream), in one group of NCCL calls.
 /// `messages`: grouped_messages() of the call.
 inline const cuda::Function<void(const Handle& group, const Collective& call,

@@ -79,11 +79,9 @@ World::~World() {
   engine_->queue.finish();
   if (nccl_) {
     engine_->nccl->wait_for_all();
-    in_time("the end of NCCL", [&] {
-      static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
-      nccl_ = nullptr;
-      engine_->nccl = nullptr;
-    });
+    static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
+    nccl_ = nullptr;
+    engine_->nccl = nullptr;
   }
   in_time("MPI_Finalize", [&] { transport_->finish(); });
   delete std::exchange(process, nullptr);
