@@ -164,7 +164,7 @@ TEST_CASE("linear: the bias is added before the rounding" * doctest::test_suite(
   }
 }
 
-TEST_CASE("linear: on cuda one product adds the bias; one that does not begin at 16 bytes is added before" *
+TEST_CASE("linear: on cuda one product adds the bias, wherever in memory the bias begins" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -178,7 +178,7 @@ TEST_CASE("linear: on cuda one product adds the bias; one that does not begin at
                    own_bias = random_tensor({49}, dtype, 3).to(Device::cuda).narrow(0, start, 48);
       const std::int64_t before = cuda::launches();
       const Tensor y = linear_forward(own_x, own_weight, own_bias);
-      CHECK(cuda::launches() - before == 1 + start);
+      CHECK(cuda::launches() - before == 1);
       CHECK_CLOSE(y, want, product_tol(dtype, 64));
     }
 }

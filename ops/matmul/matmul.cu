@@ -31,6 +31,7 @@ cudaDataType type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : 
 using Key = std::array<std::int64_t, 16>;
 
 std::atomic<bool> tf32_allowed = false;
+std::atomic<std::int64_t> largest_workspace = 0;
 
 struct Plan {
   cublasLtMatmulDescOpaque_t product{};
@@ -40,9 +41,11 @@ struct Plan {
 };
 
 // No reduction in the output: its order is that of the blocks, or it rounds to bf16 more than once. Parts of a sum may be
-// added in f32 in the order of the parts.
-constexpr std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-constexpr std::uint64_t most_workspace = std::uint64_t{32} << 20;
+// added in f32 in the order of the parts; not where a bias follows, which cuBLAS 13 adds to what it has rounded then (seen
+// on an H200).
+constexpr std::uint32_t reductions(bool bias) {
+  return bias ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
 
 template <class T>
 void prefer(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
@@ -82,8 +85,9 @@ Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor&
   describe(plan.c, c);
   cublasLtMatmulPreferenceOpaque_t preference{};
   NEMOCUBE_CUBLAS(lt.preference_init(&preference, sizeof preference));
-  prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
-  prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace);
+  prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions(bias.defined()));
+  prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+         static_cast<std::uint64_t>(most_product_workspace));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(b));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(a));
   prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
@@ -197,6 +201,9 @@ void mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
 
 void queue(Plan& plan, const Output& c, const Tensor& a, const Tensor& b) {
   const auto workspace_bytes = static_cast<std::int64_t>(plan.chosen.workspaceSize);
+  std::int64_t largest = largest_workspace;
+  while (workspace_bytes > largest && !largest_workspace.compare_exchange_weak(largest, workspace_bytes)) {
+  }
   const Tensor workspace =
       workspace_bytes > 0 ? Tensor::empty({workspace_bytes}, DType::u8, c.to.device()) : Tensor();
   const float alpha = 1, beta = c.how == Into::add ? 1 : 0;
@@ -217,21 +224,24 @@ void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b
 
 bool biased_product(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {
   visit_storage("matmul", a.dtype(), [](auto) {});
-  if (!bias.contiguous() || alignment_of(bias) < 16) return false;
   Plan plan = plan_cache().find_or_make(c, a, false, b, true, bias);
   if (!plan.supported) return false;
-  set_bias(plan, bias);
+  // cuBLAS reads packs of 16 bytes.
+  const Tensor packs = bias.contiguous() && alignment_of(bias) >= 16 ? bias : bias.clone();
+  set_bias(plan, packs);
   queue(plan, {c, Into::set}, a, b);
   return true;
 }
 
 void set_tf32(bool allowed) { tf32_allowed = allowed; }
+std::int64_t workspace_so_far() { return largest_workspace; }
 
 const Provide provided[] = {{matmul_kernel, product},
                             {tiled_product, by_tiles},
                             {cuda::mixed_product, mixed_product},
                             {cuda::biased_product, biased_product},
-                            {allow_tf32, set_tf32}};
+                            {allow_tf32, set_tf32},
+                            {largest_product_workspace, workspace_so_far}};
 
 }  // namespace
 }  // namespace nemocube::cuda

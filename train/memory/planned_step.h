@@ -22,7 +22,7 @@ struct PlannedSteps {
 
 /// Bytes that the tensors of training steps hold on a CUDA device at their peak, found by running two steps on
 /// Device::planned: everything that the code of the program allocates counts, kernels excepted, whose scratch memory
-/// is small. Nothing of the size of the model is allocated.
+/// is small, and cuBLAS's workspace (cuda::most_product_workspace). Nothing of the size of the model is allocated.
 /// errors  those of train_step()
 std::int64_t planned_peak_bytes(const NemotronHConfig& config, const PlannedSteps& steps);
 

@@ -13,6 +13,7 @@
 #include "core/cuda/runtime.h"
 #include "core/memory_limit.h"
 #include "data/hf/hf_config.h"
+#include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_cpu.h"
 #include "train/build/from_recipe.h"
 #include "train/build/run_batches.h"
@@ -80,7 +81,7 @@ std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& conf
 
 // Of a device's memory: what the driver takes for a process that has loaded kernels (measured by others on H100s: 0.4 to
 // 0.6 GB), and the workspace of products (ops/matmul/matmul.cu).
-constexpr std::int64_t cuda_context_bytes = 500'000'000, cuda_workspace_bytes = std::int64_t{32} << 20;
+constexpr std::int64_t cuda_context_bytes = 500'000'000;
 
 PlannedSteps planned_steps(const Recipe& recipe, const StepLoad& load) {
   PlannedSteps steps{.dtype = load.dtype,
@@ -156,7 +157,7 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
       items.back().bytes =
           std::max<std::int64_t>(0, planned_peak_bytes(model.config(), planned_steps(recipe, load)) -
                                         total_bytes(items) + items.back().bytes);
-    items.push_back({"workspace of cuBLAS at most", cuda_workspace_bytes});
+    items.push_back({"workspace of cuBLAS at most", cuda::most_product_workspace});
     items.push_back({"CUDA's context and libraries about", cuda_context_bytes});
     return items;
   }
