@@ -1,5 +1,6 @@
 #include "core/rng.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/parallel_for.h"
@@ -35,12 +36,13 @@ void fill_with(const Tensor& t, const RandomStream& stream, std::uint64_t first,
   if (t.numel() == 0) return;
   visit_float("random fill", t.dtype(), [&]<class T>(TypeTag<T>) {
     const std::int64_t cols = t.cols();
-    parallel_for(t.rows(), 1 + 4096 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
-      std::uint64_t i = first + static_cast<std::uint64_t>(begin * cols);
+    parallel_for(t.numel(), 4096, [&](std::int64_t begin, std::int64_t end) {
+      std::uint64_t i = first + static_cast<std::uint64_t>(begin);
       auto block = stream.block(i / 2);
-      for (std::int64_t r = begin; r < end; ++r) {
-        T* row = t.row<T>(r);
-        for (std::int64_t c = 0; c < cols; ++c, ++i) {
+      for (std::int64_t j = begin; j < end;) {
+        T* const row = t.row<T>(j / cols);
+        const std::int64_t to = std::min(cols, j % cols + end - j);
+        for (std::int64_t c = j % cols; c < to; ++c, ++i, ++j) {
           if (i % 2 == 0) block = stream.block(i / 2);
           row[c] = static_cast<T>(static_cast<acc_t<T>>(law(RandomStream::to_uniform(block[i % 2]))));
         }
