@@ -19,7 +19,8 @@ struct BenchOptions {
   /// Cases of operations without CUDA kernels are asked for on the CPU only.
   Device device = Device::cpu;
   bool emulated = false;  ///< sizes of about a million elements, for a device in software
-  bool nano = false;  ///< sizes of Nemotron 3 Nano, mostly few tokens (docs/kernels.md); emulated is set too
+  /// Sizes of Nemotron 3 Nano: those of 8,192 tokens; emulated mostly of few tokens (docs/kernels.md).
+  bool nano = false;
 };
 
 /// Named sizes of a case in the order to print them: {{"rows", 2048}, {"cols", 512}}.

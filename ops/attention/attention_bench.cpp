@@ -117,7 +117,7 @@ const RegisterBench registration("attention", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
   if (o.nano) {
     const AttentionOptions nano{32, 2, 128, 0.088388347648318447, true};
-    const Sequences sequence = Sequences::uniform(1, 512);
+    const Sequences sequence = Sequences::uniform(1, o.emulated ? 512 : 8192);
     add_cases(list, nano, sequence, sequence, o, true);
     return list;
   }

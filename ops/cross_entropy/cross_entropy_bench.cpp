@@ -85,6 +85,7 @@ std::vector<BenchCase> with_lm_head(const BenchOptions& options) {
 std::vector<BenchCase> of_logits(const BenchOptions& options) {
   const std::int64_t rows = options.small      ? 8
                             : options.emulated ? 16
+                            : options.nano     ? 1024
                                                : 256,
                      vocabulary = options.small                       ? 100
                                   : options.emulated && !options.nano ? 32768

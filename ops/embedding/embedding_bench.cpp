@@ -14,6 +14,7 @@ struct Run {
 std::vector<BenchCase> make_cases(const BenchOptions& o) {
   const std::int64_t tokens = o.small      ? 64
                               : o.emulated ? 512
+                              : o.nano     ? 8192
                                            : 4096,
                      vocabulary = o.small      ? 100
                                   : o.emulated ? 2048

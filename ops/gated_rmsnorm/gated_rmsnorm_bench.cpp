@@ -69,14 +69,16 @@ struct Setup {
 };
 
 std::vector<BenchCase> make(const BenchOptions& options) {
-  // Emulated: the groups of Nemotron 3 Nano.
+  // Emulated, too: the groups of Nemotron 3 Nano.
+  const bool nano = options.nano || options.emulated;
   const std::int64_t tokens = options.small      ? 64
                               : options.emulated ? 256
+                              : nano             ? 8192
                                                  : 2048,
-                     channels = options.small      ? 96
-                                : options.emulated ? 4096
-                                                   : 1024,
-                     groups = options.emulated ? 8 : 4;
+                     channels = options.small ? 96
+                                : nano        ? 4096
+                                              : 1024,
+                     groups = nano ? 8 : 4;
   auto setup = std::make_shared<Setup>(options, tokens, channels, groups);
   const double tolerance = options.dtype == DType::bf16 ? 0.05 : 1e-4;
   const BenchShape shape{{"tokens", tokens}, {"channels", channels}, {"groups", groups}};

@@ -94,9 +94,12 @@ void add_cases(std::vector<BenchCase>& cases, const BenchOptions& options, const
 }
 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
-  if (options.nano) {  // rows for each expert as of 8,192 tokens, 6 of 128 experts chosen
+  if (options
+          .nano) {  // 8,192 tokens, 6 of 128 experts chosen: 384 rows for each, with 8 ranks of experts 3072
     std::vector<BenchCase> cases;
-    add_cases(cases, options, "even", {0, 384}, 2688, 1856);
+    Offsets of_rank{0};
+    while (std::ssize(of_rank) <= 16) of_rank.push_back(of_rank.back() + 3072);
+    add_cases(cases, options, "even", options.emulated ? Offsets{0, 384} : of_rank, 2688, 1856);
     return cases;
   }
   const std::int64_t mean = options.small ? 8 : options.emulated ? 64 : 256;

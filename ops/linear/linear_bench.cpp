@@ -52,11 +52,13 @@ bool check_gradients(const Tensor& dx, const Tensor& dweight, const Tensor& dy, 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
   const std::int64_t tokens = options.small      ? 48
                               : options.emulated ? 512
+                              : options.nano     ? 8192
                                                  : 2048,
                      in = options.small      ? 24
                           : options.emulated ? 128
+                          : options.nano     ? 2688
                                              : 512;
-  const std::int64_t out = options.small ? 40 : options.emulated ? 1024 : 2048;
+  const std::int64_t out = options.small ? 40 : options.emulated ? 1024 : options.nano ? 3712 : 2048;
   const DType dtype = options.dtype;
   const Tensor x = normal(options, {tokens, in}, "x"), weight = normal(options, {out, in}, "weight");
   const Tensor bias = normal(options, {out}, "bias"), dy = normal(options, {tokens, out}, "dy");

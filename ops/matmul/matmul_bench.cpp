@@ -54,21 +54,22 @@ void add_case(std::vector<BenchCase>& cases, const char* variant, const Product&
   cases.push_back(std::move(c));
 }
 
+using Sizes = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
 // The three products of a linear layer: y = x W^T, dx = dy W, dW += dy^T x.
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
   std::vector<BenchCase> cases;
   const std::int64_t tokens = options.small      ? 48
                               : options.emulated ? 256
+                              : options.nano     ? 8192
                                                  : 2048,
                      divide = options.small      ? 32
                               : options.emulated ? 4
                                                  : 1;
-  for (const auto& [full_in, full_out] : {std::pair<std::int64_t, std::int64_t>{512, 2704},
-                                          {1024, 512},
-                                          {512, 2048},
-                                          {2048, 512},
-                                          {512, 512},
-                                          {512, 8192}}) {
+  // Nano: projections into and out of Mamba, query, key and value together, and into the shared expert.
+  const Sizes of_nano{{2688, 10304}, {4096, 2688}, {2688, 4608}, {2688, 3712}},
+      of_small_models{{512, 2704}, {1024, 512}, {512, 2048}, {2048, 512}, {512, 512}, {512, 8192}};
+  for (const auto& [full_in, full_out] : options.nano && !options.emulated ? of_nano : of_small_models) {
     const std::int64_t in = full_in / divide, out = full_out / divide;
     const Tensor x = normal(options, {tokens, in}, "x"), w = normal(options, {out, in}, "w");
     const Tensor dy = normal(options, {tokens, out}, "dy");

@@ -40,6 +40,7 @@ bool column_sums_agree(const Tensor& rows, const Tensor& sums) {
 std::vector<BenchCase> make_cases(const BenchOptions& o) {
   const std::int64_t tokens = o.small      ? 64
                               : o.emulated ? 128
+                              : o.nano     ? 8192
                                            : 4096,
                      choices = 6, experts = o.small ? 8 : 128, cols = o.small ? 32 : 2688,
                      rows = tokens * choices;

@@ -29,7 +29,7 @@ const RegisterBench registration("relu2", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
   using Size = std::pair<std::int64_t, std::int64_t>;
   const std::vector<Size> sizes = o.small      ? std::vector<Size>{{65, 96}}
-                                  : o.nano     ? std::vector<Size>{{512, 3712}}
+                                  : o.nano     ? std::vector<Size>{{o.emulated ? 512 : 8192, 3712}}
                                   : o.emulated ? std::vector<Size>{{1024, 1024}}
                                                : std::vector<Size>{{2048, 2048}, {8192, 8192}};
   for (const auto& [rows, cols] : sizes) {

@@ -78,6 +78,7 @@ const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
   // Emulated: the hidden size of Nemotron 3 Nano.
   const std::vector<Size> sizes = o.small      ? std::vector<Size>{{65, 96}}
                                   : o.emulated ? std::vector<Size>{{512, 2688}}
+                                  : o.nano     ? std::vector<Size>{{8192, 2688}}
                                                : std::vector<Size>{{2048, 512}, {16384, 2048}};
   for (const auto& [rows, cols] : sizes) {
     const auto w = prepare(rows, cols, o);

@@ -93,7 +93,7 @@ void add_kernels(std::vector<BenchCase>& cases, const BenchOptions& o, std::int6
 
 void add_cases(std::vector<BenchCase>& cases, const BenchOptions& o, std::int64_t experts, std::int64_t k,
                std::int64_t hidden) {
-  const std::int64_t tokens = o.small ? 64 : o.emulated ? 512 : 4096;
+  const std::int64_t tokens = o.small ? 64 : o.emulated ? 512 : o.nano ? 8192 : 4096;
   add_kernels(cases, o, experts, k, tokens);
   // The whole router is mostly a matrix product, and its logits pass through memory.
   if (o.emulated) return;

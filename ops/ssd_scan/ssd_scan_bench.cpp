@@ -131,7 +131,7 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
   if (options.device.is_cuda() && !options.small) {
     // The scan of Nemotron 3 Nano.
     const SsdOptions nano{.heads = 64, .head_dim = 64, .groups = 8, .state_size = 128};
-    const std::int64_t count = options.emulated ? 1 : 4;
+    const std::int64_t count = options.emulated || options.nano ? 1 : 4;
     const std::int64_t length = options.nano ? 8192 : options.emulated ? 512 : 4096;
     add_cases(cases, count, length, nano, options, "chunked", "recurrent");
     return cases;

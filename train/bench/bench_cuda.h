@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/tensor.h"
 #include "ops/bench.h"
 
 namespace nemocube {
@@ -12,6 +13,8 @@ namespace nemocube {
 struct BenchCudaOptions {
   BenchOptions sizes;
   int repeats = 15;
+  bool cold = false;   ///< empties the L2 before every timed call
+  bool verify = true;  ///< every case, before it is measured
   bool json = false;
   bool markdown = false;
   std::filesystem::path cases = {};
@@ -23,12 +26,21 @@ struct NamedCase {
   BenchCase work;
 };
 
+/// The highest rates of the device, measured.
+struct CudaRates {
+  double bytes_per_second = 0;  ///< of device memory: a copy's bytes, read and written
+  double flops_per_second = 0;  ///< of a large product with operands of the dtype
+};
+CudaRates measure_cuda_rates(DType dtype, bool small);
+
 /// Runs cases on the CUDA device: each is called once to warm up, verified, and measured. On a device a measurement
-/// is the time of a call; under tools/cuda_emulator, whose times say nothing, it is what the emulator counted in one
-/// call. Prints a table, or with `json` one object a line: the device, then each case. With `markdown`, which the emulator
-/// alone can fill, it prints a section for each case (kernel_report.h) of its second call, and verifies nothing; `cases` then names a
-/// file that a line is added to for each (counted_cases.h). Returns
-/// whether all cases verified.
+/// is the time of a call, beside its floor: the larger of its bytes and its operations at the measured rates. With
+/// `cold` the L2 is emptied before each call, which is timed by events of the device; without, calls follow one another,
+/// and operands that fit stay in the L2, so that a time can be below the floor. Under tools/cuda_emulator, whose times
+/// say nothing, a measurement is what the emulator counted in one call. Prints a table, or with `json` one object a
+/// line: the device, then each case. With `markdown`, which the emulator alone can fill, it prints a section for each
+/// case (kernel_report.h) of its second call, and verifies nothing; `cases` then names a file that a line is added to
+/// for each (counted_cases.h). Returns whether all cases verified.
 class BenchCuda {
  public:
   BenchCuda(const BenchCudaOptions& options, std::ostream& out);
@@ -39,9 +51,12 @@ class BenchCuda {
   void count(const NamedCase& c, bool ok);
   void report(const NamedCase& c);
   void time(const NamedCase& c, bool ok);
+  std::vector<double> seconds_of_calls(const BenchCase& work);
 
   BenchCudaOptions options_;
   std::ostream& out_;
+  CudaRates rates_;
+  Tensor flush_;  ///< larger than the L2
   bool all_ok_ = true;
 };
 

@@ -17,6 +17,7 @@ struct BenchOpOptions {
   BenchOptions sizes;
   int repeats = 15;
   bool cold = false;  ///< empties the caches before every repeat
+  bool verify = true;
   bool json = false;
   bool markdown = false;  ///< tables of docs/kernels.md, on Device::cuda under tools/cuda_emulator
   std::filesystem::path

@@ -34,7 +34,7 @@ struct BenchStepResult {
   double tokens_per_second = 0;      ///< at the median
   double flops = 0;                  ///< model FLOPs of a step: 3 x forward (model/flops.h)
   std::int64_t peak_bytes = 0;       ///< largest resident size of the process so far
-  std::int64_t tensor_peak_bytes = 0;
+  std::int64_t tensor_peak_bytes = 0;  ///< on the device of the model
   double loss_first = 0, loss_last = 0;
   /// Of one rank, per step of those that the median is taken over. Collectives run beside the computation, so the
   /// three need not add up to the step.

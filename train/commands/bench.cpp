@@ -44,8 +44,12 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
                            << " GFLOP/s   3 x forward = " << std::setprecision(3) << r.flops * 1e-9
                            << " GFLOP a step\n";
   line("matrix products") << number(r.gemm_seconds(), 4) << " s a step\n";
-  line("peak memory") << number(static_cast<double>(r.peak_bytes) / mib, 1) << " MiB       of it tensors "
-                      << std::setprecision(1) << static_cast<double>(r.tensor_peak_bytes) / mib << " MiB\n";
+  const double host = static_cast<double>(r.peak_bytes) / mib,
+               tensors = static_cast<double>(r.tensor_peak_bytes) / mib;
+  line("peak memory") << number(o.device.is_cuda() ? tensors : host, 1)
+                      << (o.device.is_cuda() ? " MiB       tensors on the device; the process on the host "
+                                             : " MiB       of it tensors ")
+                      << std::setprecision(1) << (o.device.is_cuda() ? host : tensors) << " MiB\n";
   line("start") << number(r.start_seconds, 2) << " s         until the first step\n";
   if (r.launches > 0)
     line("launches") << number(static_cast<double>(r.launches), 0)
@@ -206,7 +210,9 @@ void add_op(Command& bench) {
   command->add_flag("--small", o->op.sizes.small,
                     "sizes that finish in milliseconds, to see that everything works");
   command->add_flag("--nano", o->op.sizes.nano,
-                    "on cuda: rows and heads as wide as those of Nemotron 3 Nano, few tokens");
+                    "on cuda: sizes of Nemotron 3 Nano and 8,192 tokens; on the software GPU few tokens");
+  command->add_flag("!--no-verify", o->op.verify,
+                    "do not compare results, which takes long for large sizes; times alone");
   command->add_flag("--markdown", o->op.markdown,
                     "on cuda, counted: a table of the kernels of each case, against the rates of an H100");
   command->add_option("--cases", o->cases,
