@@ -50,6 +50,11 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"CUBLAS_EMULATE_SINGLE_PRECISION", AcrossRanks::same},
     {"CUBLAS_EMULATION_STRATEGY", AcrossRanks::same},
     {"NVIDIA_TF32_OVERRIDE", AcrossRanks::same},
+    // Whether ranks that share a device use NCCL.
+    {"NCCL_MULTI_RANK_GPU_ENABLE", AcrossRanks::same},
+    // Which interfaces NCCL uses.
+    {"NCCL_IB_HCA", AcrossRanks::free},
+    {"NCCL_SOCKET_IFNAME", AcrossRanks::free},
     // The launcher, which tells each rank something else.
     {"OMPI_COMM_WORLD_RANK", AcrossRanks::free},
     {"OMPI_MCA_orte_ess_num_procs", AcrossRanks::free},

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 
 #include "core/cuda/runtime.h"
@@ -60,12 +61,20 @@ std::string text_of(const cudaUUID_t& uuid) {
   return text;
 }
 
+std::string pci_text(const cudaDeviceProp& properties) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
+                properties.pciDeviceID);
+  return text;
+}
+
 DeviceDescription describe() {
   stream();  // chooses the device
   cudaDeviceProp properties{};
   NEMOCUBE_CUDA(cudaGetDeviceProperties(&properties, chosen().index));
   return {.name = properties.name,
           .uuid = text_of(properties.uuid),
+          .pci = pci_text(properties),
           .major = properties.major,
           .minor = properties.minor,
           .multiprocessors = properties.multiProcessorCount,

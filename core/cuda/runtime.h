@@ -15,6 +15,7 @@ namespace nemocube::cuda {
 struct DeviceDescription {
   std::string name;          ///< "NVIDIA H100 80GB HBM3"
   std::string uuid;          ///< "GPU-3f2a...", as nvidia-smi writes it: the same for all processes
+  std::string pci;           ///< "0000:1b:00.0", as Linux names the device
   int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
   std::int64_t memory_bytes = 0, l2_bytes = 0;

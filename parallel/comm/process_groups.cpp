@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/profile.h"
 #include "parallel/grid/grid_sizes.h"
 
 namespace nemocube {
@@ -80,6 +81,8 @@ ProcessGroups::ProcessGroups() : alone_(self_communicator("world", 0)), all_(alo
 
 ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid)
     : all_(&world.communicator()) {
+  static Zone zone("start/groups");
+  const ZoneTimer timer(zone);
   const bool inside = grid.contains(world.rank());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto& [name, ranks, ends_only] = rows[i];

@@ -13,6 +13,7 @@
 
 #include "core/environment.h"
 #include "core/error.h"
+#include "core/profile.h"
 #include "parallel/comm/job_files.h"
 #include "parallel/comm/nccl_group.h"
 #include "parallel/comm/rank_threads.h"
@@ -59,6 +60,8 @@ World::World(const Launch& launch, const CommOptions& options)
     communicator_ = self_communicator("world", 0);
     return;
   }
+  static Zone zone("start/mpi");
+  const ZoneTimer timer(zone);
   // The PMIx server of ORTE, which is Open MPI's mpirun up to version 4, refuses a rank that it has seen end.
   require(
       create_job_file(cat("started.", rank_of_job())) || !environment_variable("OMPI_MCA_orte_ess_num_procs"),

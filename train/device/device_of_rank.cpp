@@ -2,12 +2,16 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "core/cuda/runtime.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/profile.h"
 #include "parallel/comm/nccl_group.h"
 #include "parallel/comm/together.h"
+#include "train/device/placement.h"
 
 namespace nemocube {
 
@@ -32,34 +36,71 @@ std::string device_conflict(std::span<const RankDevice> devices, bool shared) {
   return {};
 }
 
+namespace {
+
+/// Makes the CUDA device of this rank the process's own.
+RankDevice take_cuda_device(const World& world, Device& device) {
+  device = Device::cuda_number(device_index(world.local_rank(), cuda::device_count()));
+  cuda::use_device(device.index);
+  cuda::time_zones(false);  // ranges for profilers
+  const cuda::DeviceDescription described = cuda::describe_device();
+  const int numa_node = numa_node_of(described.pci);
+  const OwnCpus cpus = own_cpus();
+  return {world.node(), described.uuid, cat(device, ", ", described.name, ", ", described.uuid),
+          cat(", PCI ", described.pci, numa_node < 0 ? "" : cat(" of NUMA node ", numa_node), "; ",
+              to_string(cpus)),
+          world.size() > 1 ? placement_problem(numa_node, cpus) : ""};
+}
+
+std::vector<RankDevice> of_all_ranks(Communicator* group, const RankDevice& own) {
+  const nlohmann::json sent{own.node, own.uuid, own.text, own.place, own.problem};
+  std::vector<RankDevice> devices;
+  for (const std::string& text : gather_texts(group, sent.dump())) {
+    const auto of_rank = nlohmann::json::parse(text);
+    devices.push_back({of_rank[0], of_rank[1], of_rank[2], of_rank[3], of_rank[4]});
+  }
+  return devices;
+}
+
+void log_devices(std::span<const RankDevice> devices, int node) {
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const RankDevice& device = devices[rank];
+    if (device.node == node) log_info("rank ", rank, " computes on ", device.text, device.place);
+    if (!device.problem.empty()) log_warning("rank ", rank, ": ", device.problem);
+  }
+}
+
+/// Whether NCCL's own variable, of 2.30 and later, allows several ranks on a device.
+bool nccl_shares_devices() {
+  const char* text = environment_variable("NCCL_MULTI_RANK_GPU_ENABLE");
+  return text && std::string_view(text) == "1";
+}
+
+}  // namespace
+
 Device device_of_rank(Device chosen, World& world, const RankDeviceOptions& options) {
+  static Zone zone("start/devices");
+  const ZoneTimer timer(zone);
   Communicator* const group = world.size() > 1 ? &world.communicator() : nullptr;
   Device device = chosen;
-  nlohmann::json own{world.node(), "", cat(chosen)};
+  RankDevice own{world.node(), "", cat(chosen)};
   together(group, [&] {
-    if (!chosen.is_cuda()) return;
-    device = Device::cuda_number(device_index(world.local_rank(), cuda::device_count()));
-    cuda::use_device(device.index);
-    cuda::time_zones(false);  // ranges for profilers
-    const cuda::DeviceDescription described = cuda::describe_device();
-    own = {world.node(), described.uuid, cat(device, ", ", described.name, ", ", described.uuid)};
+    if (chosen.is_cuda()) own = take_cuda_device(world, device);
   });
-  std::vector<RankDevice> devices;
-  for (const std::string& text : gather_texts(group, own.dump())) {
-    const auto of_rank = nlohmann::json::parse(text);
-    devices.push_back({of_rank[0], of_rank[1], of_rank[2]});
-  }
+  const std::vector<RankDevice> devices = of_all_ranks(group, own);
   const std::string conflict = device_conflict(devices, options.shared);
   require(conflict.empty(), conflict);
-  for (std::size_t rank = 0; rank < devices.size(); ++rank)
-    if (chosen.is_cuda() && world.rank() == 0 && devices[rank].node == world.node())
-      log_info("rank ", rank, " computes on ", devices[rank].text);
-  if (!chosen.is_cuda() || !group) return device;
+  if (!chosen.is_cuda()) return device;
+  const bool speaks = world.rank() == 0;
+  if (speaks) log_devices(devices, world.node());
+  if (!group) return device;
   const bool one_each = device_conflict(devices, false).empty();
-  if (one_each && !options.over_mpi) world.use_nccl();
-  if (world.rank() == 0)
-    log_info("tensors travel by ", world.uses_nccl() ? nccl_version() : "MPI, by way of host memory",
-             one_each ? "" : ": ranks share a device");
+  if ((one_each || nccl_shares_devices()) && !options.over_mpi) world.use_nccl();
+  if (!speaks) return device;
+  log_info("tensors travel by ", world.uses_nccl() ? nccl_version() : "MPI, by way of host memory",
+           one_each ? "" : ": ranks share a device");
+  if (const std::string network = network_text(); !network.empty())
+    log_info("network of rank 0's machine: ", network);
   return device;
 }
 

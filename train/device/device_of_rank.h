@@ -15,6 +15,8 @@ struct RankDevice {
   int node = 0;
   std::string uuid;  ///< of a CUDA device, "" for others; equal on one node means the same device
   std::string text;  ///< device, name and UUID, for messages
+  std::string place = {};    ///< for the log: where it lies (placement.h)
+  std::string problem = {};  ///< what is wrong with that
 };
 
 /// Why these devices, by rank, cannot be used: they are not all CUDA devices or all others, or two ranks of a node have
@@ -28,8 +30,10 @@ struct RankDeviceOptions {
 
 /// The device of this rank for one of choose_device(): a CUDA device gets its index and is the process's own from then
 /// on; another device stays as it is. Several ranks on CUDA devices of their own use NCCL from then on (World::use_nccl).
-/// Ranks that share one cannot, and exchange tensors over MPI. All ranks together, before the first tensor on the device
-/// and before the first group. Rank 0 logs the devices of its node and how tensors travel.
+/// Ranks that share one exchange tensors over MPI, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that they may use NCCL
+/// (source: NCCL user guide, "Environment Variables"; NCCL 2.30 or later). All ranks together, before the first tensor on
+/// the device and before the first group. Rank 0 logs the devices of its node, their places, badly bound ranks of all
+/// nodes, and how tensors travel.
 /// errors  Error on every rank where one cannot use its device or NCCL, or where device_conflict() finds a reason
 Device device_of_rank(Device chosen, World& world, const RankDeviceOptions& options);
 

@@ -1,7 +1,14 @@
 #include "train/model_io/model_io.h"
 
+#include "core/profile.h"
+
 namespace nemocube {
 namespace {
+Zone& weights_zone() {
+  static Zone zone("start/weights");
+  return zone;
+}
+
 /// Without weights.
 LoadedModel build(const NemotronHConfig& config, std::optional<DType> dtype, const ModelPlace& place) {
   const DType stored = dtype.value_or(config.dtype.value_or(DType::f32));
@@ -49,6 +56,7 @@ LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dt
   const NemotronHConfig config = read_hf_config(dir);
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
   LoadedModel loaded = build(config, dtype, place);
+  const ZoneTimer timer(weights_zone());
   loaded.files = load_hf_weights(dir, named_tensors(*loaded.model));
   return loaded;
 }
@@ -57,6 +65,7 @@ LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dt
                        const ModelPlace& place, Initialisation law) {
   const NemotronHConfig config = read_hf_config(dir);
   LoadedModel made = build(config, dtype, place);
+  const ZoneTimer timer(weights_zone());
   initialise(*made.model, seed, law);
   made.files = default_weight_files(config);
   return made;

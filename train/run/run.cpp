@@ -9,6 +9,7 @@
 
 #include "core/allocator.h"
 #include "core/log.h"
+#include "core/profile.h"
 #include "parallel/comm/together.h"
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
@@ -23,6 +24,7 @@
 #include "train/run/recipe_changes.h"
 #include "train/run/run_lock.h"
 #include "train/run/signals.h"
+#include "train/run/start_times.h"
 #include "train/run/step_flops.h"
 #include "train/run/validation.h"
 #include "train/schedule/lr_schedule.h"
@@ -43,8 +45,7 @@ class Run {
         lock_(lock_directory()),  // before the directory is looked at
         loaded_(recipe_model(recipe, ranks_)),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
-        loader_(recipe_dataset(recipe, *recipe.dataset, tokenizer_, true),
-                loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size())),
+        loader_(training_data(), loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size())),
         steps_(schedule_steps(recipe, ranks_.dp_size(), loader_.batches_per_epoch())),
         schedule_(make_schedule(recipe, steps_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
@@ -91,7 +92,7 @@ class Run {
     while (state_.step < steps_.total_steps && !stopped) {
       const std::int64_t step = state_.step;
       if (ranks_.first()) signals.set_second_text(second_signal_text(true));
-      const TrainingRecord record = one_step();
+      const TrainingRecord record = step == result_.first_step ? first_step() : one_step();
       progress.step({step, steps_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
                      record.tokens, record.skipped, record.experts.worst()});
       stop_when_hopeless();
@@ -197,6 +198,8 @@ class Run {
     const auto from = checkpoints_.find();
     if (!from) return;
     if (ranks_.first()) report_recipe_changes(*from, recipe_);
+    static Zone zone("start/checkpoint");
+    const ZoneTimer timer(zone);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
       loaded_.parallel->data().spread_values();
@@ -268,6 +271,24 @@ class Run {
     saved_steps_ = state_.step;
     if (log_) log_->keep_branch();
     log_info("checkpoint ", result_.checkpoint.string());
+  }
+
+  std::shared_ptr<const Dataset> training_data() const {
+    static Zone zone("start/data");
+    const ZoneTimer timer(zone);
+    return recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true);
+  }
+
+  TrainingRecord first_step() {
+    TrainingRecord record;
+    {
+      static Zone zone("start/first step");
+      const ZoneTimer timer(zone);
+      record = one_step();
+    }
+    const std::string text = start_text(ranks_.group());
+    if (ranks_.first()) log_info(text);
+    return record;
   }
 
   TrainingRecord one_step() {
