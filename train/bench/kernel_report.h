@@ -4,17 +4,10 @@
 
 #include "ops/bench.h"
 #include "train/bench/kernel_counters.h"
+#include "train/rates/gpu_rates.h"
 
 /// What an H100 could make of counted kernels, as tables of docs/kernels.md.
 namespace nemocube {
-
-/// The rates of an H100 SXM; docs/kernels.md says where each comes from.
-struct GpuRates {
-  double dram_bytes = 3.35e12, l2_bytes = 5.5e12;  ///< a second
-  double tensor_flops = 989e12, single_flops = 67e12;
-  double multiprocessors = 132, clock = 1.755e9;
-  double warp_instructions = 4;  ///< a clock and multiprocessor; of wavefronts of 128 bytes there is 1
-};
 
 /// How the work of a launch lies on the multiprocessors.
 enum class Placement {

@@ -17,6 +17,7 @@
 #include "train/plan/planned_load.h"
 #include "train/plan/write_plan.h"
 #include "train/ranks/plan_model.h"
+#include "train/rates/gpu_rates.h"
 
 namespace nemocube {
 namespace {
@@ -24,6 +25,7 @@ namespace {
 struct PlanArguments {
   std::filesystem::path recipe;
   std::vector<std::string> overrides;
+  std::string gpu = "h100";
   std::int64_t ranks = 0;
   bool json = false;
   std::string schedule;
@@ -54,6 +56,7 @@ void print_schedule(const PlanArguments& o) {
 }
 
 void print_run(const PlanArguments& o) {
+  gpu_rates(o.gpu);  // before anything is printed
   Recipe recipe = load_recipe(o.recipe, o.overrides, RecipeUse::plan);
   const ParallelSettings settings = settle(recipe);
   const RankSizes ranks = rank_sizes(recipe.distributed, o.ranks);
@@ -67,7 +70,7 @@ void print_run(const PlanArguments& o) {
                             "; a step has ", counted(load.microbatches, "microbatch", "microbatches"), " of ",
                             counted(load.microbatch.count(), "row"), " of ", load.microbatch.longest(),
                             " tokens on each of ", counted(ranks.dp, "replica")),
-                        assumption(recipe, config)};
+                        assumption(recipe, config), o.gpu};
   o.json ? print_plan_json(std::cout, words, costs) : print_plan(std::cout, words, costs);
 }
 
@@ -85,6 +88,9 @@ void add_plan_command(Command& app) {
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false)
       ->needs(recipe);
+  command->add_option("--gpu", o->gpu, "h100 or h200: whose rates the time of a step is estimated from")
+      ->capture_default_str()
+      ->needs(recipe);
   command->add_flag("--json", o->json, "one JSON object, with every rank")->needs(recipe);
   auto* schedule =
       command->add_option("--schedule", o->schedule,
@@ -101,7 +107,10 @@ void add_plan_command(Command& app) {
   command->footer(
       "With a recipe: process groups, stages, bytes that each rank holds (activations are an estimate), what "
       "the\n"
-      "ranks send in a step by group and operation, and the share of a step in which a pipeline is idle.\n"
+      "ranks send in a step by group and operation, the share of a step in which a pipeline is idle, and "
+      "about how "
+      "long a\n"
+      "step takes on GPUs, with what that takes for granted.\n"
       "\n"
       "With --schedule: a row for each rank in the notation of PyTorch's schedule files: 4B1 is stage 4, "
       "backward\n"

@@ -22,6 +22,7 @@ class RunCosts {
 
   const ParallelPlan& parallel() const { return state_.parallel; }
   const NemotronHConfig& config() const { return config_; }
+  const StepLoad& load() const { return load_; }
   const PlannedGroups& groups() const { return passes_.groups(); }
 
   /// Elements of the tensors that a rank computes with.

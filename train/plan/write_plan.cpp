@@ -10,6 +10,7 @@
 
 #include "core/memory_limit.h"
 #include "data/json/json.h"
+#include "train/plan/step_time.h"
 
 namespace nemocube {
 namespace {
@@ -170,6 +171,23 @@ Json json_of(const RankTraffic::Sums& sums) {
   return json;
 }
 
+Json json_of(const std::vector<StepTime::Part>& parts) {
+  Json json = Json::object();
+  for (const StepTime::Part& part : parts) json[part.name] = part.seconds;
+  return json;
+}
+
+Json json_of(const StepTime& time, const std::string& gpu) {
+  return {{"gpu", gpu},
+          {"seconds", time.seconds},
+          {"tokens", time.tokens},
+          {"model_flops", time.model_flops},
+          {"compute", json_of(time.compute)},
+          {"exposed", json_of(time.exposed)},
+          {"hidden", time.hidden},
+          {"idle", time.idle}};
+}
+
 Json json_of_groups(const RunCosts& costs) {
   Json json = Json::object();
   for (const auto& [name, groups, ends_only] : costs.groups().all())
@@ -204,10 +222,13 @@ void print_plan(std::ostream& out, const PlanWords& words, RunCosts& costs) {
   print_stages(out, costs);
   print_memory(out, costs);
   print_traffic(out, costs);
-  if (costs.parallel().grid.pp == 1) return;
-  const auto [equal, own] = costs.bubble();
-  out << "bubble  " << percent(equal) << " of a step, were all stages alike; " << percent(own)
-      << " by their floating-point operations\n";
+  if (costs.parallel().grid.pp > 1) {
+    const auto [equal, own] = costs.bubble();
+    out << "bubble  " << percent(equal) << " of a step, were all stages alike; " << percent(own)
+        << " by their floating-point operations\n";
+  }
+  const StepTimeOptions options{.gpu = gpu_rates(words.gpu)};
+  out << to_string(step_time(costs, options), words.gpu, ranks_of(costs), options);
 }
 
 void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs) {
@@ -228,7 +249,8 @@ void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs)
               {"expt_dp", g.expt_dp()}}},
             {"groups", json_of_groups(costs)},
             {"stages", json_of_stages(costs)},
-            {"bubble", {{"of_equal_stages", equal}, {"of_own_stages", own}}}};
+            {"bubble", {{"of_equal_stages", equal}, {"of_own_stages", own}}},
+            {"time", json_of(step_time(costs, {.gpu = gpu_rates(words.gpu)}), words.gpu)}};
   std::map<std::string, std::size_t> known;  // classes by their text
   Json classes = Json::array(), class_of_rank = Json::array();
   std::int64_t counted = 0;

@@ -1,0 +1,144 @@
+#include "train/plan/step_time.h"
+
+#include <doctest/doctest.h>
+
+#include "model/test_models.h"
+#include "tests/support/message_of.h"
+#include "train/ranks/plan_model.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+/// Rates by which times can be formed by hand: 1 Gflop/s and 1 GB/s, all of which is reached.
+StepTimeOptions round_rates() {
+  StepTimeOptions o;
+  o.gpu.tensor_flops = o.gpu.dram_bytes = 1e9;
+  o.reached = {1, 1, 1, 1, 1, 1, 1, 1};
+  o.links = {8, 1e6, 1e5, 0, 0};
+  return o;
+}
+
+struct Wish {
+  const char* pattern = "-";
+  std::int64_t ranks = 1, pp = 1, ep = 1, microbatches = 1, gpus_of_node = 8;
+  bool ddp = false, checkpointing = false;
+};
+
+/// Of 64 tokens a microbatch, in bf16, with SGD without momentum.
+StepTime time_of(const Wish& w, StepTimeOptions o = round_rates()) {
+  NemotronHConfig config = tiny_config(w.pattern);
+  DistributedSection section;
+  section.pp_size = w.pp;
+  section.ep_size = w.ep;
+  if (w.ddp) section.strategy = Strategy::ddp;
+  if (w.pp > 1) section.pipeline = PipelineSection{};
+  StepLoad load;
+  load.dtype = DType::bf16;
+  load.microbatch = Sequences::uniform(1, 64);
+  load.microbatches = w.microbatches;
+  load.checkpointing = w.checkpointing;
+  const ParallelSettings settings{.dispatcher = DispatcherKind::alltoall};
+  o.links.gpus_of_node = w.gpus_of_node;
+  RunCosts costs(config, plan_model(section, settings, rank_sizes(section, w.ranks), config), load,
+                 {.kind = OptimizerKind::sgd, .momentum = 0});
+  return step_time(costs, o);
+}
+
+double part(const std::vector<StepTime::Part>& parts, const char* name) {
+  double seconds = 0;
+  for (const StepTime::Part& p : parts)
+    if (p.name == name) seconds += p.seconds;
+  return seconds;
+}
+
+double product(double rows, double in, double out) {
+  const double operations = 2 * rows * in * out, own = 2 * rows * (in + out), weight = in * out;
+  return 1e-9 * (2 * std::max(operations, own + 2 * weight) + std::max(operations, own + 8 * weight));
+}
+
+}  // namespace
+
+TEST_CASE("step time: of an MLP block, its products, bytes and update are what their sizes say") {
+  const NemotronHConfig c = tiny_config("-");
+  const auto h = static_cast<double>(c.hidden_size), wide = static_cast<double>(c.intermediate_size),
+             vocabulary = static_cast<double>(c.vocab_size);
+  const StepTime t = time_of({});
+  const double products = product(64, h, wide) + product(64, wide, h) + product(64, h, vocabulary);
+  CHECK(part(t.compute, "products") == doctest::Approx(products));
+  CHECK(part(t.compute, "memory") ==
+        doctest::Approx(1e-9 * 64 * (8 * 2 * h + 5 * 2 * wide + (8 + 2 * 2) * vocabulary)));
+  // Masters are read and written in f32, gradients read twice, a copy of bf16 written.
+  const double parameters = 2 * vocabulary * h + 2 * h * wide + 2 * h;
+  CHECK(part(t.compute, "optimizer") == doctest::Approx(1e-9 * parameters * (4 * 4 + 2)));
+  double sum = 0;
+  for (const StepTime::Part& p : t.compute) sum += p.seconds;
+  CHECK(t.seconds == doctest::Approx(sum));
+  CHECK(t.exposed.empty());
+  CHECK(t.hidden == 0);
+  CHECK(t.idle == 0);
+  CHECK(t.tokens == 64);
+}
+
+TEST_CASE("step time: each microbatch takes as long, and checkpointing adds the blocks' forward passes") {
+  const StepTime one = time_of({}), four = time_of({.microbatches = 4});
+  CHECK(part(four.compute, "products") == doctest::Approx(4 * part(one.compute, "products")));
+  CHECK(part(four.compute, "optimizer") == doctest::Approx(part(one.compute, "optimizer")));
+  CHECK(four.tokens == 256);
+  CHECK(part(one.compute, "recomputed") == 0);
+  const StepTime again = time_of({.checkpointing = true});
+  CHECK(again.seconds == doctest::Approx(one.seconds + part(again.compute, "recomputed")));
+  CHECK(part(again.compute, "recomputed") > 0);
+}
+
+TEST_CASE(
+    "step time: gradients are hidden behind the passes as far as these are long, on links of their own "
+    "rates") {
+  StepTimeOptions o = round_rates();
+  const Wish ddp{.ranks = 2, .ddp = true};
+  const StepTime behind = time_of(ddp, [&] {
+    o.links.node_bytes = 1e9;
+    return o;
+  }());
+  CHECK(behind.hidden > 0);
+  CHECK(part(behind.exposed, "data parallel") == 0);
+  const StepTime slow = time_of(ddp);  // a thousand times
+  double passes = -part(slow.compute, "optimizer");
+  for (const StepTime::Part& p : slow.compute) passes += p.seconds;
+  CHECK(slow.hidden == doctest::Approx(passes));
+  CHECK(part(slow.exposed, "data parallel") + slow.hidden == doctest::Approx(1000 * behind.hidden));
+  // Each rank on a machine of its own: a tenth of the rate.
+  const StepTime apart = time_of({.ranks = 2, .gpus_of_node = 1, .ddp = true});
+  CHECK(part(apart.exposed, "data parallel") + apart.hidden == doctest::Approx(10000 * behind.hidden));
+}
+
+TEST_CASE(
+    "step time: experts' exchanges wait; of six ranks on two machines three fifths go through the network") {
+  const Wish experts{.pattern = "E", .ranks = 6, .ep = 6};
+  const StepTime near = time_of(experts);
+  CHECK(part(near.compute, "experts") > 0);
+  CHECK(part(near.exposed, "ep") > 0);
+  Wish apart = experts;
+  apart.gpus_of_node = 3;
+  CHECK(part(time_of(apart).exposed, "ep") == doctest::Approx(part(near.exposed, "ep") * 10 * 3 / 5));
+}
+
+TEST_CASE("step time: a pipeline of equal stages idles as its schedule does") {
+  const Wish w{.pattern = "--------", .ranks = 2, .pp = 2, .microbatches = 4};
+  StepTimeOptions o = round_rates();
+  o.links = {8, 1e15, 1e15, 0, 0};
+  const StepTime t = time_of(w, o);
+  double passes = -part(t.compute, "optimizer");
+  for (const StepTime::Part& p : t.compute) passes += p.seconds;
+  // The last stage has the head, too, which makes it the slower one: the other's first and last passes are its wait.
+  CHECK(t.idle > 0);
+  CHECK(t.idle < passes / 4);
+  CHECK(t.seconds == doctest::Approx(passes + t.idle + part(t.compute, "optimizer")));
+}
+
+TEST_CASE("step time: rates of GPUs by name") {
+  CHECK(gpu_rates("h100").dram_bytes == 3.35e12);
+  CHECK(gpu_rates("h200").dram_bytes == 4.8e12);
+  CHECK(message_of([] { gpu_rates("tpu"); }) == "no rates are known of a GPU 'tpu': want h100 or h200");
+}

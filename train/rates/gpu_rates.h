@@ -1,0 +1,38 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+/// How fast GPUs and the links between them are, for estimates.
+namespace nemocube {
+
+/// Peak rates, those of an H100 SXM where nothing else is said; docs/kernels.md says where each comes from.
+struct GpuRates {
+  double dram_bytes = 3.35e12, l2_bytes = 5.5e12;  ///< a second
+  double tensor_flops = 989e12, single_flops = 67e12;
+  double multiprocessors = 132, clock = 1.755e9;
+  double warp_instructions = 4;  ///< a clock and multiprocessor; of wavefronts of 128 bytes there is 1
+};
+
+/// "h100" (SXM) or "h200", which is the same but for its memory (4.8 TB/s: NVIDIA, H200 datasheet). Error for other names.
+GpuRates gpu_rates(const std::string& name);
+
+/// Links of machines of 8 GPUs, a direction and GPU: NVLink 4 has 450 GB/s, of which collectives reach about 0.8
+/// (nccl-tests); the network has an interface of 400 Gbit/s for each GPU. Latencies are those of small collectives.
+struct LinkRates {
+  std::int64_t gpus_of_node = 8;
+  double node_bytes = 360e9, network_bytes = 45e9;       ///< a second
+  double node_latency = 10e-6, network_latency = 25e-6;  ///< seconds of a call, whatever its bytes
+};
+
+/// What compiled kernels have reached of a GPU's peak rates: on an H200, in bf16, at the sizes of Nemotron 3 Nano and 8,192
+/// tokens (docs/measured.md).
+struct ReachedShares {
+  double products = 0.74;  ///< of tensor_flops, as all but memory: cuBLAS
+  double experts = 0.30;   ///< grouped_linear
+  double attention_forward = 0.22, attention_backward = 0.09;
+  double scan_forward = 0.056, scan_backward = 0.067;
+  double memory = 0.65;     ///< of dram_bytes: norms, convolution, routing, activations, loss
+  double optimizer = 0.94;  ///< of dram_bytes
+};
+
+}  // namespace nemocube
