@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "core/host_wait.h"
@@ -105,6 +106,11 @@ double weight_error(const NemotronH& model, const History& want) {
 
 double relative(double got, double want) { return std::abs(got / want - 1); }
 
+double sum_of(const Tensor& t) {
+  const std::vector<double> values = t.to_vector();
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
 /// This rank's part of the model on a grid.
 struct OnGrid {
   OnGrid(const GridCase& c, const Task& task, Device device)
@@ -180,8 +186,12 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
       CHECK(relative(got.auxiliary_losses[i].second, one.auxiliary_losses[i].second) < tolerance);
     }
     REQUIRE(got.expert_counts.size() == one.expert_counts.size());
-    for (std::size_t i = 0; i < one.expert_counts.size(); ++i)
-      CHECK_BITS(got.expert_counts[i], one.expert_counts[i]);
+    for (std::size_t i = 0; i < one.expert_counts.size(); ++i) {
+      if (dtype != DType::bf16)
+        CHECK_BITS(got.expert_counts[i], one.expert_counts[i]);
+      else  // rounded scores may change places
+        CHECK(sum_of(got.expert_counts[i]) == sum_of(one.expert_counts[i]));
+    }
   }
   if (count == steps) CHECK(weight_error(ranks.model, want) < tolerance);
 }
@@ -239,7 +249,9 @@ TEST_CASE("grids: ten steps on every grid are those of one rank") {
   }
 }
 
-// Products and sums of a device have orders of their own: f32 differs by some 1e-7 of a value, which two steps raise.
+// Products and sums of a device have orders of their own: f32 differs by some 1e-7 of a value, which two steps raise. bf16
+// rounds each of the activations to 2^-9 of its value, and other sums round elsewhere: a loss is their mean, a gradient norm
+// multiplies the errors of all layers.
 TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CPU" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
@@ -247,5 +259,8 @@ TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CP
     CAPTURE(name_of(c));
     log_info("grid on cuda: ", name_of(c));
     compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2);
+    const char* wish = std::getenv("NEMOCUBE_GRIDS");
+    if (wish && std::string_view(wish) == "all")
+      compare_with_one_rank(c, DType::bf16, 0x1p-5, cuda_device(), 2);
   }
 }

@@ -39,6 +39,17 @@ Words train(const Words& overrides = {}) {
   return words;
 }
 
+/// The same on two ranks, which share the devices there are; on the software GPU `devices` of them, and the seed is theirs.
+ProcessResult on_two_ranks(const fs::path& dir, int devices, const Words& words) {
+  const Words program = plus({NEMOCUBE_BINARY}, plus(words, {"--share-device"}));
+  const ProcessResult ended =
+      run_process(mpirun(2, on_cuda(program, {.seed = devices, .devices = devices})), dir);
+  CAPTURE(words[0]);
+  CAPTURE(ended.err);
+  REQUIRE(ended.exit_code == 0);
+  return ended;
+}
+
 // A run that takes few steps, with a checkpoint in the middle and one at its end.
 const Words short_run{"step_scheduler.max_steps=4", "step_scheduler.ckpt_every_steps=2",
                       "step_scheduler.val_every_steps=2"};
@@ -99,12 +110,7 @@ TEST_CASE(
   const RunDir dir;
   const Words run = plus(short_run, {"distributed.ep_size=2", "deterministic_collectives=true"});
   const auto on_devices = [&](int devices, const Words& more) {
-    const Words program = plus({NEMOCUBE_BINARY}, plus(train(plus(run, more)), {"--share-device"}));
-    const ProcessResult ended =
-        run_process(mpirun(2, on_cuda(program, {.seed = devices, .devices = devices})), dir.path());
-    CAPTURE(ended.err);
-    REQUIRE(ended.exit_code == 0);
-    return ended.err;
+    return on_two_ranks(dir.path(), devices, train(plus(run, more))).err;
   };
   const std::string nccl = on_devices(2, {});
   if (cuda::backend_missing().empty() && !cuda::unavailable().empty())
@@ -124,6 +130,28 @@ TEST_CASE(
     CHECK(relative(here[i]["loss"], there[i]["loss"]) <= 1e-5);
     CHECK(relative(here[i]["grad_norm"], there[i]["grad_norm"]) <= 1e-4);
   }
+}
+
+TEST_CASE(
+    "cuda: a pipeline of two ranks resumes with the same bits, and tensor-parallel ranks evaluate what one "
+    "rank "
+    "does on the CPU" *
+    doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  const RunDir dir;
+  const Words run = plus(short_run, {"distributed.pp_size=2"});
+  on_two_ranks(dir.path(), 2, train(run));
+  on_two_ranks(
+      dir.path(), 1,
+      train(plus(run, {"checkpoint.checkpoint_dir=resumed",
+                       "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()})));
+  CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
+  const Words eval{"eval", "recipe.yaml", "--json", "--model", "straight/LATEST/model"};
+  const ProcessResult one = run_process(plus({NEMOCUBE_BINARY}, eval), dir.path());
+  REQUIRE(one.exit_code == 0);
+  const ProcessResult two =
+      on_two_ranks(dir.path(), 2, plus(eval, {"--device", "cuda", "--set", "distributed.tp_size=2"}));
+  CHECK(relative(parse_json(two.out, "eval")["val_loss"], parse_json(one.out, "eval")["val_loss"]) <= 1e-5);
 }
 
 TEST_CASE("cuda: eval and generate say what they say on the CPU" * doctest::test_suite("cuda")) {
