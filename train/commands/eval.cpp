@@ -117,6 +117,7 @@ void add_eval_command(Command& app) {
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
   add_device_option(*command, o->device, "the recipe's key device");
+  add_share_device_option(*command, o->share_device);
   command->add_option("--model", o->model,
                       "evaluate this model (Hugging Face directory, checkpoint or directory of a run) "
                       "instead of the recipe's");
