@@ -156,8 +156,9 @@ test-gpu: setup
 	@cmake --build $(BUILD) -j $(JOBS)
 	@export NEMOCUBE_TEST_CUDA=required; \
 	for program in $(cuda_tests) test_tests; do $(BUILD)/$$program --test-suite=cuda || exit 1; done; \
-	for program in test_comm test_grids; do \
-		OMP_NUM_THREADS=1 $(mpirun) -np 2 $(BUILD)/$$program --test-suite=cuda || exit 1; \
+	OMP_NUM_THREADS=1 $(mpirun) -np 2 $(BUILD)/test_comm --test-suite=cuda || exit 1; \
+	for ranks in 2 4 8; do \
+		OMP_NUM_THREADS=1 NEMOCUBE_GRIDS=all $(mpirun) -np $$ranks $(BUILD)/test_grids --test-suite=cuda || exit 1; \
 	done; \
 	if command -v compute-sanitizer >/dev/null; then \
 		for tool in memcheck racecheck initcheck synccheck; do \
