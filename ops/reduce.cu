@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(columns* sets) segments_kernel(const Sums<T> s
   const std::int64_t c = std::int64_t{blockIdx.x - own.first_block} * columns + column;
   float sum = 0;
   if (c < own.cols)
+#pragma unroll 8  // loads that are under way together
     for (std::int64_t s = set; s < own.segments; s += sets) sum += own.partial.row(s)[c];
   of_set[set][column] = sum;
   __syncthreads();

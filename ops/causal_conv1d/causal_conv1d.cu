@@ -14,7 +14,9 @@ namespace nemocube::cuda {
 namespace {
 
 constexpr int taps = 4;
-constexpr int rows_at_once = 4;  // loads that are under way together
+/// Rows whose loads are under way together. As many as a thread keeps: after so many rows, all that it keeps is new, and
+/// nothing moves from register to register.
+constexpr int rows_at_once = taps - 1;
 
 template <class T>
 struct Conv {
@@ -112,6 +114,12 @@ __device__ void read_taps(const Conv<T>& t, std::int64_t c, float (&w)[N][taps])
     for (int k = 0; k < taps; ++k) w[i][k] = all[i * taps + k];
 }
 
+/// Columns of N that a thread may touch. `aligned`: rows are aligned and have whole packs only.
+template <bool aligned, int N>
+__device__ std::int64_t columns_from(std::int64_t c, std::int64_t channels) {
+  return aligned ? N : channels - c;
+}
+
 template <int N>
 __device__ void copy(float (&to)[N], const float (&from)[N]) {
 #pragma unroll
@@ -119,45 +127,54 @@ __device__ void copy(float (&to)[N], const float (&from)[N]) {
 }
 
 constexpr int forward_threads = 128;
-constexpr int forward_rows = 32;  // of a warp
+constexpr int forward_rows = 48;  // of a warp
 
 template <class T, bool aligned>
-__global__ void __launch_bounds__(forward_threads)
+__global__ void __launch_bounds__(forward_threads, 3)
     forward_kernel(const Conv<T> t, Rows<T> y, std::int64_t column_groups) {
   constexpr int N = whole_pack<T>;
+  using Elements = Pack<T, N>;
   const int warp = threadIdx.x / warp_threads, lane = threadIdx.x % warp_threads;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * (forward_threads / warp_threads) + warp;
   const std::int64_t first = item / column_groups * forward_rows;
   if (first >= t.rows) return;
-  const std::int64_t stop = first + forward_rows < t.rows ? first + forward_rows : t.rows;
+  const int height = static_cast<int>(forward_rows < t.rows - first ? forward_rows : t.rows - first);
   Place place = place_of(t.offsets, t.sequences, first);
   const std::int64_t c = (item % column_groups * warp_threads + lane) * N;
   if (c >= t.channels) return;
+  const std::int64_t count = columns_from<aligned, N>(c, t.channels);
 
-  float w[N][taps], bias[N], before[taps - 1][N];  // before: the rows row - 3 to row - 1
+  float w[N][taps], bias[N], before[taps - 1][N];  // before: the three rows before a row
   read_taps<aligned>(t, c, w);
   t.bias.template read<aligned>(c, t.channels - c, bias);
-  const auto read_before = [&](std::int64_t row) {
+  // Rows count from `first`. `change`: where the next sequence begins.
+  int change = 0;
+  const auto begin_sequence = [&](int row) {
+    change = static_cast<int>(place.end - first < height ? place.end - first : height);
 #pragma unroll
-    for (int k = 0; k < taps - 1; ++k) read_input<aligned>(t, place, row - taps + 1 + k, c, before[k]);
+    for (int k = 0; k < taps - 1; ++k)
+      read_input<aligned>(t, place, first + row - taps + 1 + k, c, before[k]);
   };
-  read_before(first);
-  for (std::int64_t start = first; start < stop; start += rows_at_once) {
-    Pack<T, N> packs[rows_at_once];
+  const T* x = t.x.row(first) + c;
+  T* out_row = y.row(first) + c;
+  Elements packs[rows_at_once];
 #pragma unroll
-    for (int r = 0; r < rows_at_once; ++r)
-      if (start + r < stop)
-        packs[r] = Pack<T, N>::template load<aligned>(t.x.row(start + r) + c, t.channels - c);
+  for (int r = 0; r < rows_at_once; ++r)
+    if (r < height) packs[r] = Elements::template load<aligned>(x + r * t.x.stride, count);
+  begin_sequence(0);
+  for (int start = 0; start < height; start += rows_at_once) {
 #pragma unroll
-    for (int r = 0; r < rows_at_once; ++r) {
-      const std::int64_t row = start + r;
-      if (row >= stop) break;
-      if (row == place.end) {
+    for (int r = 0; r < rows_at_once; ++r, x += t.x.stride, out_row += y.stride) {
+      const int row = start + r;
+      if (row >= height) break;
+      if (row == change) {
         place = next_place(t.offsets, place);
-        read_before(row);
+        begin_sequence(row);
       }
       float v[N], out[N];
       packs[r].read(v);
+      if (row + rows_at_once < height)
+        packs[r] = Elements::template load<aligned>(x + rows_at_once * t.x.stride, count);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         float sum = bias[i];
@@ -166,7 +183,7 @@ __global__ void __launch_bounds__(forward_threads)
         sum += w[i][taps - 1] * v[i];
         out[i] = sum * sigmoid(sum);
       }
-      Pack<T, N>::of(out).template store<aligned>(y.row(row) + c, t.channels - c);
+      Elements::of(out).template store<aligned>(out_row, count);
 #pragma unroll
       for (int k = 0; k + 1 < taps - 1; ++k) copy(before[k], before[k + 1]);
       copy(before[taps - 2], v);
@@ -174,7 +191,7 @@ __global__ void __launch_bounds__(forward_threads)
   }
 }
 
-// Backward: a block has 256 rows, each of its warps 32 of them, from the last to the first: dx of a row needs du of the
+// Backward: a block has 512 rows, each of its warps 64 of them, from the last to the first: dx of a row needs du of the
 // three rows after it. These may belong to the next warp, which then forms them, too. The sums of the block's warps for
 // dweight and dbias are added in their order, and sum_segments adds those of the blocks.
 template <class T>
@@ -184,70 +201,83 @@ struct Gradients {
 };
 
 constexpr int backward_warps = 8;
-constexpr int backward_rows = 32;  // of a warp
+constexpr int backward_rows = 64;  // of a warp
 constexpr int backward_columns = 4;
-/// Two blocks of bf16 have room on a multiprocessor at a time; one of f32, with more loads under way.
+/// That a multiprocessor shall hold.
 template <class T>
 constexpr int backward_blocks = sizeof(T) == 2 ? 2 : 1;
-template <class T>
-constexpr int backward_rows_at_once = rows_at_once / backward_blocks<T>;
 
 template <class T, bool aligned>
 __global__ void __launch_bounds__(backward_warps* warp_threads, backward_blocks<T>)
     backward_kernel(const Conv<T> t, const Gradients<T> d, unsigned column_groups) {
-  constexpr int N = backward_columns, at_once = backward_rows_at_once<T>;
+  constexpr int N = backward_columns;
+  using Elements = Pack<T, N>;
   __shared__ float of_warps[backward_warps][N * (taps + 1)][warp_threads];
   const int warp = threadIdx.x / warp_threads, lane = threadIdx.x % warp_threads;
   const std::int64_t segment = blockIdx.x / column_groups;
   const std::int64_t first = (segment * backward_warps + warp) * backward_rows;
-  const std::int64_t stop = first + backward_rows < t.rows ? first + backward_rows : t.rows;
+  const int height = static_cast<int>(backward_rows < t.rows - first ? backward_rows : t.rows - first);
   const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x % column_groups) * warp_threads + lane) * N;
   const std::int64_t count = t.channels - c;
 
   float dw[N][taps] = {}, db[N] = {};
-  if (first < stop) {
-    Place place = place_of(t.offsets, t.sequences, stop - 1);
+  if (height > 0) {
+    Place place = place_of(t.offsets, t.sequences, first + height - 1);
     if (count > 0) {
+      const std::int64_t own = columns_from<aligned, N>(c, t.channels);
       float w[N][taps], bias[N];
       read_taps<aligned>(t, c, w);
       t.bias.template read<aligned>(c, count, bias);
-      std::int64_t start = stop - 1;
-      if (d.dx) start = start + taps - 1 < place.end ? start + taps - 1 : place.end - 1;
-      // v: the inputs of rows row - 2 to row. after: du of rows row + 1 to row + 3, 0 beyond the sequence.
+      // Rows count from `first`.
+      int start = height - 1;
+      if (d.dx) {
+        const std::int64_t after = place.end - first - height;
+        start += static_cast<int>(after < taps - 1 ? after : taps - 1);
+      }
+      // v: the inputs of the two rows before a row, and its own. after: du of the three rows after it, 0 beyond the
+      // sequence, which begins at `begin` or before the first input that the warp needs.
       float v[taps - 1][N], after[taps - 1][N];
-      const auto begin_sequence = [&](std::int64_t row) {
+      int begin = 0;
+      const auto begin_sequence = [&](int row) {
+        begin = static_cast<int>(place.begin - first > -taps ? place.begin - first : -taps);
 #pragma unroll
         for (int k = 0; k < taps - 1; ++k) {
-          read_input<aligned>(t, place, row - taps + 2 + k, c, v[k]);
+          read_input<aligned>(t, place, first + row - taps + 2 + k, c, v[k]);
 #pragma unroll
           for (int i = 0; i < N; ++i) after[k][i] = 0;
         }
       };
+      const int first_input = static_cast<int>(first < taps - 1 ? -first : 1 - taps);
+      const T* dy_row = d.dy.row(first + start) + c;
+      const T* x_row = t.x.row(first + start - taps + 1) + c;  // of the oldest input
+      T* dx_row = d.dx ? d.dx.row(first + start) + c : nullptr;
+      Elements oldest[rows_at_once], dy[rows_at_once];
+      const auto load = [&](int r, int row, std::int64_t ahead) {
+        dy[r] = Elements::template load<aligned>(dy_row - ahead * d.dy.stride, own);
+        if (row - taps + 1 >= first_input)
+          oldest[r] = Elements::template load<aligned>(x_row - ahead * t.x.stride, own);
+      };
+#pragma unroll
+      for (int r = 0; r < rows_at_once; ++r)
+        if (start - r >= 0) load(r, start - r, r);
       begin_sequence(start);
-      for (; start >= first; start -= at_once) {
-        Pack<T, N> oldest[at_once], dy[at_once];
+      for (; start >= 0; start -= rows_at_once) {
 #pragma unroll
-        for (int r = 0; r < at_once; ++r) {
-          if (const std::int64_t row = start - r; row >= first) {
-            dy[r] = Pack<T, N>::template load<aligned>(d.dy.row(row) + c, count);
-            if (row >= taps - 1)
-              oldest[r] = Pack<T, N>::template load<aligned>(t.x.row(row - taps + 1) + c, count);
-          }
-        }
-#pragma unroll
-        for (int r = 0; r < at_once; ++r) {
-          const std::int64_t row = start - r;
-          if (row < first) break;
-          if (row < place.begin) {
+        for (int r = 0; r < rows_at_once;
+             ++r, dx_row -= d.dx.stride, dy_row -= d.dy.stride, x_row -= t.x.stride) {
+          const int row = start - r;
+          if (row < 0) break;
+          if (row < begin) {
             place = previous_place(t.offsets, place);
             begin_sequence(row);
           }
           float u[N], du[N], dx[N];
-          if (row - taps + 1 >= place.begin)
+          if (row - taps + 1 >= begin)
             oldest[r].read(u);
           else
-            read_state<aligned>(t, place, row - taps + 1, c, u);
+            read_state<aligned>(t, place, first + row - taps + 1, c, u);
           dy[r].read(du);
+          if (row >= rows_at_once) load(r, row - rows_at_once, rows_at_once);
 #pragma unroll
           for (int i = 0; i < N; ++i) {
             float sum = bias[i] + w[i][0] * u[i];
@@ -255,7 +285,7 @@ __global__ void __launch_bounds__(backward_warps* warp_threads, backward_blocks<
             for (int k = 1; k < taps; ++k) sum += w[i][k] * v[k - 1][i];
             du[i] *= silu_slope(sum, sigmoid(sum));
           }
-          if (row < stop) {
+          if (row < height) {
 #pragma unroll
             for (int i = 0; i < N; ++i) {
               dw[i][0] += du[i] * u[i];
@@ -266,7 +296,7 @@ __global__ void __launch_bounds__(backward_warps* warp_threads, backward_blocks<
 #pragma unroll
               for (int k = 0; k < taps - 1; ++k) dx[i] += w[i][taps - 2 - k] * after[k][i];
             }
-            if (d.dx) Pack<T, N>::of(dx).template store<aligned>(d.dx.row(row) + c, count);
+            if (d.dx) Elements::of(dx).template store<aligned>(dx_row, own);
           }
 #pragma unroll
           for (int k = taps - 2; k > 0; --k) {
@@ -419,7 +449,9 @@ void forward(const Tensor& y, const ConvInputs& any_in) {
     const std::int64_t column_groups = (t.channels + columns - 1) / columns,
                        tiles = (t.rows + forward_rows - 1) / forward_rows;
     launch("causal_conv1d forward",
-           aligned_inputs(in) && rows_aligned(y) ? forward_kernel<T, true> : forward_kernel<T, false>,
+           t.channels % whole_pack<T> == 0 && aligned_inputs(in) && rows_aligned(y)
+               ? forward_kernel<T, true>
+               : forward_kernel<T, false>,
            blocks_for(tiles * column_groups, forward_threads / warp_threads), forward_threads, t,
            rows_of<T>(y), column_groups);
   });
@@ -471,12 +503,13 @@ void backward(const Tensor& dx, const Output& dweight, const Output& dbias, cons
     const Conv<T> t = conv_of<T>(in);
     if (own_taps) {
       const unsigned column_groups = blocks_for(t.channels, warp_threads * backward_columns);
-      launch(
-          "causal_conv1d backward",
-          aligned_inputs(in) && rows_aligned(dx, dy) ? backward_kernel<T, true> : backward_kernel<T, false>,
-          blocks_for(segments * column_groups, 1), backward_warps * warp_threads, t,
-          Gradients<T>{rows_of<T>(dx), rows_of<T>(dy), rows_of<float>(dw), rows_of<float>(db)},
-          column_groups);
+      launch("causal_conv1d backward",
+             t.channels % backward_columns == 0 && aligned_inputs(in) && rows_aligned(dx, dy)
+                 ? backward_kernel<T, true>
+                 : backward_kernel<T, false>,
+             blocks_for(segments * column_groups, 1), backward_warps * warp_threads, t,
+             Gradients<T>{rows_of<T>(dx), rows_of<T>(dy), rows_of<float>(dw), rows_of<float>(db)},
+             column_groups);
       return;
     }
     const Tensor du = Tensor::empty(dy.shape(), DType::f32, dy.device());

@@ -8,6 +8,7 @@
 #include "core/cuda/pack.cuh"
 #include "core/cuda/rows.cuh"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
+#include "ops/math.cuh"
 
 namespace nemocube::cuda {
 namespace {
@@ -24,7 +25,7 @@ __device__ float shift_of(float max) { return max == -infinity ? 0 : max; }
 struct JoinSoftmax {
   __device__ Softmax operator()(const Softmax& a, const Softmax& b) const {
     const float max = fmaxf(a.max, b.max), shift = shift_of(max);
-    return {max, a.sum * expf(a.max - shift) + b.sum * expf(b.max - shift)};
+    return {max, a.sum * quick_exp(a.max - shift) + b.sum * quick_exp(b.max - shift)};
   }
 };
 
@@ -34,12 +35,12 @@ __device__ void add_logits(Softmax& s, const float (&z)[n]) {
 #pragma unroll
   for (int i = 0; i < n; ++i) max = fmaxf(max, z[i]);
   if (max > s.max) {
-    s.sum *= expf(s.max - max);
+    s.sum *= quick_exp(s.max - max);
     s.max = max;
   }
   const float shift = shift_of(s.max);
 #pragma unroll
-  for (int i = 0; i < n; ++i) s.sum += expf(z[i] - shift);
+  for (int i = 0; i < n; ++i) s.sum += quick_exp(z[i] - shift);
 }
 
 // A block has one row, which it reads in tiles of `threads` times a few packs. Thread t has packs t, t + threads, .. of a
@@ -54,6 +55,12 @@ struct Tile {
   Pack<T, N> packs[packs_at_once];
 };
 
+/// Columns from c on that a pack may touch. `aligned`: rows are aligned and have whole packs only.
+template <bool aligned, int N>
+__device__ std::int64_t columns_from(std::int64_t c, std::int64_t cols) {
+  return aligned ? N : cols - c;
+}
+
 /// Calls fn(index of the pack, its first column) for the packs that this thread has of a tile.
 template <class T, int threads, class Fn>
 __device__ void for_own_packs(std::int64_t tile_start, std::int64_t cols, Fn&& fn) {
@@ -67,12 +74,13 @@ template <bool aligned, int threads, class T>
 __device__ Tile<T> load_tile(const T* z, std::int64_t tile_start, std::int64_t cols) {
   Tile<T> tile;
   for_own_packs<T, threads>(tile_start, cols, [&](int j, std::int64_t c) {
-    tile.packs[j] = Pack<T, Tile<T>::N>::template load<aligned>(z + c, cols - c);
+    constexpr int N = Tile<T>::N;
+    tile.packs[j] = Pack<T, N>::template load<aligned>(z + c, columns_from<aligned, N>(c, cols));
   });
   return tile;
 }
 
-template <int threads, class T>
+template <bool aligned, int threads, class T>
 __device__ void add_tile(Softmax& s, const Tile<T>& tile, std::int64_t tile_start, std::int64_t cols) {
   constexpr int N = Tile<T>::N;
   float z[packs_at_once * N];
@@ -83,7 +91,7 @@ __device__ void add_tile(Softmax& s, const Tile<T>& tile, std::int64_t tile_star
     tile.packs[j].read(values);
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      if (i < cols - c) z[j * N + i] = values[i];
+      if (i < columns_from<aligned, N>(c, cols)) z[j * N + i] = values[i];
   });
   add_logits(s, z);
 }
@@ -121,8 +129,13 @@ __global__ void __launch_bounds__(threads)
     s.max = 0;
   } else {
     const T* z = logits.row(row);
-    for (std::int64_t c = 0; c < cols; c += tile_columns<T, threads>)
-      add_tile<threads>(s, load_tile<aligned, threads>(z, c, cols), c, cols);
+    // A tile is under way while the one before it is added.
+    Tile<T> next = load_tile<aligned, threads>(z, 0, cols);
+    for (std::int64_t c = 0; c < cols; c += tile_columns<T, threads>) {
+      const Tile<T> tile = next;
+      next = load_tile<aligned, threads>(z, c + tile_columns<T, threads>, cols);
+      add_tile<aligned, threads>(s, tile, c, cols);
+    }
     s = join_block<threads>(s);
     logit = at_label(z, cols, label - begin);
   }
@@ -145,7 +158,7 @@ void statistics_of_rows(const RowStatistics& s, const Tensor& logits, const Tens
 void statistics(const RowStatistics& s, const Tensor& logits, const Tensor& labels, std::int64_t begin) {
   visit_storage("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     if (logits.rows() == 0) return;
-    if (rows_aligned(logits))
+    if (logits.cols() % whole_pack<T> == 0 && rows_aligned(logits))
       statistics_of_rows<T, true>(s, logits, labels, begin);
     else
       statistics_of_rows<T, false>(s, logits, labels, begin);
@@ -215,13 +228,21 @@ struct RowGradient {
 /// The gradient of a pack of logits, whose first column is c, in place of them.
 template <int N>
 __device__ void gradient_of_pack(float (&z)[N], std::int64_t c, const RowGradient& row) {
-  const std::int64_t offset = row.label - c;
-  const int at = offset >= 0 && offset < N ? static_cast<int>(offset) : -1;
+  const std::int64_t at = row.label - c;
+  const bool has_label = at >= 0 && at < N;
+  float of_label = 0;
+  if (has_label) {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i == at) of_label = row.scale * (row.factor * quick_exp(z[i] - row.shift) - 1);
+  }
   const float both = row.scale * row.factor;
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const float e = expf(z[i] - row.shift);
-    z[i] = i == at ? row.scale * (row.factor * e - 1) : both * e;
+  for (int i = 0; i < N; ++i) z[i] = both * quick_exp(z[i] - row.shift);
+  if (has_label) {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i == at) z[i] = of_label;
   }
 }
 
@@ -242,18 +263,19 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
                             .factor = 1 / sums.row(r)[0],
                             .scale = static_cast<float>(dloss ? scale * *dloss : scale),
                             .label = label - begin};
-      Pack<T, N>::template load<aligned>(logits.row(r) + c, count).read(z);
+      Pack<T, N>::template load<aligned>(logits.row(r) + c, aligned ? N : count).read(z);
       gradient_of_pack(z, c, row);
     }
-    Pack<D, N>::of(z).template store<aligned>(d.row(r) + c, count);
+    Pack<D, N>::of(z).template store<aligned>(d.row(r) + c, aligned ? N : count);
   });
 }
 
 template <class D, class T>
 void gradient_of(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
                  std::int64_t begin, const Tensor& dloss, double scale) {
-  const auto kernel =
-      rows_aligned(dlogits, logits) ? gradient_kernel<D, T, true> : gradient_kernel<D, T, false>;
+  const auto kernel = logits.cols() % gradient_pack<D, T> == 0 && rows_aligned(dlogits, logits)
+                          ? gradient_kernel<D, T, true>
+                          : gradient_kernel<D, T, false>;
   launch_elementwise<gradient_pack<D, T>>(
       "cross_entropy gradient", kernel, logits.rows(), logits.cols(), rows_of<D>(dlogits), rows_of<T>(logits),
       static_cast<const float*>(data_of<float>(s.max)), rows_of<float>(s.sums),
@@ -291,18 +313,19 @@ __global__ void __launch_bounds__(threads)
     if (threadIdx.x == 0) losses[row] = 0;
     for (std::int64_t t = 0; t < tiles; ++t)
       for_own_packs<float, threads>(t * columns, cols, [&](int, std::int64_t c) {
-        Pack<D, N>{}.template store<aligned>(d.row(row) + c, cols - c);
+        Pack<D, N>{}.template store<aligned>(d.row(row) + c, columns_from<aligned, N>(c, cols));
       });
     return;
   }
   Softmax s;
-  Tile<float> tile;
+  Tile<float> tile, next = load_tile<aligned, threads>(z, 0, cols);  // under way while one is worked on
   for (std::int64_t t = 0; t < tiles; ++t) {
-    tile = load_tile<aligned, threads>(z, t * columns, cols);
+    tile = next;
+    next = load_tile<aligned, threads>(z, (t + 1) * columns, cols);
     if (t < held)
       for_own_packs<float, threads>(t * columns, cols,
                                     [&](int j, std::int64_t) { held_pack(t, j) = tile.packs[j]; });
-    add_tile<threads>(s, tile, t * columns, cols);
+    add_tile<aligned, threads>(s, tile, t * columns, cols);
   }
   float logit = 0;
   if (threadIdx.x == 0) logit = at_label(z, cols, label);
@@ -312,17 +335,18 @@ __global__ void __launch_bounds__(threads)
 
   const RowGradient of_row{.shift = s.max, .factor = 1 / s.sum, .scale = scale, .label = label};
   for (std::int64_t t = tiles - 1; t >= 0; --t) {
-    if (t < held)
-      for_own_packs<float, threads>(t * columns, cols,
-                                    [&](int j, std::int64_t) { tile.packs[j] = held_pack(t, j); });
-    else if (t < tiles - 1)
-      tile = load_tile<aligned, threads>(z, t * columns, cols);
+    if (t > held)
+      next = load_tile<aligned, threads>(z, (t - 1) * columns, cols);
+    else if (t > 0)
+      for_own_packs<float, threads>((t - 1) * columns, cols,
+                                    [&](int j, std::int64_t) { next.packs[j] = held_pack(t - 1, j); });
     for_own_packs<float, threads>(t * columns, cols, [&](int j, std::int64_t c) {
       float values[N];
       tile.packs[j].read(values);
       gradient_of_pack(values, c, of_row);
-      Pack<D, N>::of(values).template store<aligned>(d.row(row) + c, cols - c);
+      Pack<D, N>::of(values).template store<aligned>(d.row(row) + c, columns_from<aligned, N>(c, cols));
     });
+    tile = next;
   }
 }
 
@@ -347,7 +371,7 @@ void losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tens
                          const Tensor& labels, double scale) {
   visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     if (logits.rows() == 0) return;
-    if (rows_aligned(dlogits, logits))
+    if (logits.cols() % whole_pack<float> == 0 && rows_aligned(dlogits, logits))
       losses_and_gradient_of_rows<D, true>(dlogits, losses, logits, labels, scale);
     else
       losses_and_gradient_of_rows<D, false>(dlogits, losses, logits, labels, scale);

@@ -1,5 +1,6 @@
 #include "core/cuda/elementwise.cuh"
 #include "core/cuda/values.cuh"
+#include "core/cuda/warp.cuh"
 #include "ops/embedding/embedding_kernels.h"
 
 namespace nemocube::cuda {
@@ -64,13 +65,17 @@ __global__ void __launch_bounds__(tile)
   tiles[first + place] = own;
 }
 
-__global__ void __launch_bounds__(tile)
+// Threads that search for the place of one token, each in its share of the tiles.
+constexpr int searchers = 8, merge_threads = 256, tokens_of_merge = merge_threads / searchers;
+
+__global__ void __launch_bounds__(merge_threads)
     merge_tiles_kernel(std::int64_t* sorted, const std::int64_t* tiles, std::int64_t tokens) {
-  const std::int64_t own_tile = static_cast<std::int64_t>(blockIdx.x) * tile, at = own_tile + threadIdx.x;
-  if (at >= tokens) return;
-  const std::int64_t own = tiles[at];
-  std::int64_t place = threadIdx.x;
-  for (std::int64_t first = 0; first < tokens; first += tile) {
+  const int searcher = static_cast<int>(threadIdx.x) % searchers;
+  const std::int64_t at =
+      std::int64_t{blockIdx.x} * tokens_of_merge + static_cast<int>(threadIdx.x) / searchers;
+  const std::int64_t own_tile = at / tile * tile, own = at < tokens ? tiles[at] : 0;
+  std::int64_t place = searcher == 0 ? at - own_tile : 0;
+  for (std::int64_t first = std::int64_t{searcher} * tile; first < tokens; first += searchers * tile) {
     if (first == own_tile) continue;
     std::int64_t low = first, high = first + tile < tokens ? first + tile : tokens;
     while (low < high) {
@@ -82,7 +87,8 @@ __global__ void __launch_bounds__(tile)
     }
     place += low - first;
   }
-  sorted[place] = own;
+  place = warp_sum<searchers>(place);
+  if (searcher == 0 && at < tokens) sorted[place] = own;
 }
 
 // A thread has four columns, 16 bytes of the gradient, which is f32: the accesses of a warp lie side by side.
@@ -136,7 +142,8 @@ void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, cons
          static_cast<const std::int64_t*>(data_of<std::int64_t>(ids)), begin, rows, tokens);
   if (tiles > 1) {
     const Tensor merged = of_all_tokens();
-    launch("embedding backward, merge", merge_tiles_kernel, tiles, tile, data_of<std::int64_t>(merged),
+    launch("embedding backward, merge", merge_tiles_kernel, blocks_for(tokens, tokens_of_merge),
+           merge_threads, data_of<std::int64_t>(merged),
            static_cast<const std::int64_t*>(data_of<std::int64_t>(sorted)), tokens);
     sorted = merged;
   }

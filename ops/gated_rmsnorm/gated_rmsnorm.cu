@@ -66,6 +66,12 @@ void visit_layout(const Operands<T>& t, bool rows_are_aligned, int held, Fn&& fn
                    [&](auto team) { aligned ? fn(std::true_type(), team) : fn(std::false_type(), team); });
 }
 
+/// Channels from c on that a pack may touch. `aligned`: rows are aligned and groups have whole packs only.
+template <bool aligned, class T>
+__device__ int channels_from(const Operands<T>& t, int c) {
+  return aligned ? whole_pack<T> : t.size - c;
+}
+
 /// g = y silu(z)
 template <bool aligned, class T, int N>
 __device__ void read_gated(const Operands<T>& t, std::int64_t row, std::int64_t channel, int count,
@@ -90,17 +96,19 @@ __global__ void __launch_bounds__(block_threads<team>)
   const std::int64_t row = item / t.groups, start = item % t.groups * t.size;
   const int first = static_cast<int>(threadIdx.x % team) * N, step = team * N;
   float own = 0;
-  const auto gate = [&](int c, float(&g)[N]) { read_gated<aligned>(t, row, start + c, t.size - c, g); };
+  const auto gate = [&](int c, float(&g)[N]) {
+    read_gated<aligned>(t, row, start + c, channels_from<aligned>(t, c), g);
+  };
   const auto add_squares = [&](const float(&g)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) own += g[i] * g[i];
   };
   const auto finish = [&](int c, const float(&g)[N], float scale) {
     float w[N];
-    t.weight.template read<aligned>(start + c, t.size - c, w);
+    t.weight.template read<aligned>(start + c, channels_from<aligned>(t, c), w);
 #pragma unroll
     for (int i = 0; i < N; ++i) w[i] *= g[i] * scale;
-    Pack<T, N>::of(w).template store<aligned>(out.row(row) + start + c, t.size - c);
+    Pack<T, N>::of(w).template store<aligned>(out.row(row) + start + c, channels_from<aligned>(t, c));
   };
 
   float held[packs][N];
@@ -160,11 +168,11 @@ __global__ void __launch_bounds__(block_threads<team>)
   float own = 0;
   for (int c = static_cast<int>(threadIdx.x % team) * N; c < t.size; c += team * N) {
     float g[N];
-    read_gated<aligned>(t, row, start + c, t.size - c, g);
+    read_gated<aligned>(t, row, start + c, channels_from<aligned>(t, c), g);
     if (dout) {
       float up[N], w[N];
-      read_values<aligned>(dout.row(row) + start + c, t.size - c, up);
-      t.weight.template read<aligned>(start + c, t.size - c, w);
+      read_values<aligned>(dout.row(row) + start + c, channels_from<aligned>(t, c), up);
+      t.weight.template read<aligned>(start + c, channels_from<aligned>(t, c), w);
 #pragma unroll
       for (int i = 0; i < N; ++i) own += w[i] * up[i] * g[i];
     } else {
@@ -274,13 +282,17 @@ __global__ void __launch_bounds__(block_threads<team>)
   const int first = static_cast<int>(threadIdx.x % team) * N, step = team * N;
   const std::int64_t begin = segment * segment_rows;
   const std::int64_t end = begin + segment_rows < t.rows ? begin + segment_rows : t.rows;
-  const auto weight = [&](int c, float(&w)[N]) { t.weight.template read<aligned>(start + c, t.size - c, w); };
+  const auto weight = [&](int c, float(&w)[N]) {
+    t.weight.template read<aligned>(start + c, channels_from<aligned>(t, c), w);
+  };
   float sums[held_backward][N] = {};
 
   for (std::int64_t row = begin + own_team; row < end; row += teams) {
     RowPack<T> held[held_backward];
     const float r = d.inv_rms[row * t.groups + group];
-    const auto load = [&](int c) { return load_row_pack<aligned>(t, d, row, start + c, t.size - c); };
+    const auto load = [&](int c) {
+      return load_row_pack<aligned>(t, d, row, start + c, channels_from<aligned>(t, c));
+    };
     float dot = 0;
 #pragma unroll
     for (int k = 0; k < held_backward; ++k)
@@ -310,18 +322,19 @@ __global__ void __launch_bounds__(block_threads<team>)
       if (const int c = first + k * step; c < t.size) {
         float w[N];
         weight(c, w);
-        finish_row_pack<aligned>(d, row, start + c, t.size - c, held[k], w, r, mean, sums[k]);
+        finish_row_pack<aligned>(d, row, start + c, channels_from<aligned>(t, c), held[k], w, r, mean,
+                                 sums[k]);
       }
     // Channels beyond those in registers: their sums are in the segment's row of dweight, each element with one thread.
     for (int c = first + held_backward * step; c < t.size; c += step) {
       float w[N], of_pack[N] = {};
       weight(c, w);
       float* const place = d.dweight ? d.dweight.row(segment) + start + c : nullptr;
-      if (place && row > begin) read_values<aligned>(place, t.size - c, of_pack);
+      if (place && row > begin) read_values<aligned>(place, channels_from<aligned>(t, c), of_pack);
       RowPack<T> pack = load(c);
       dot_of(pack, w, r);
-      finish_row_pack<aligned>(d, row, start + c, t.size - c, pack, w, r, mean, of_pack);
-      if (place) write_values<aligned>(place, t.size - c, of_pack);
+      finish_row_pack<aligned>(d, row, start + c, channels_from<aligned>(t, c), pack, w, r, mean, of_pack);
+      if (place) write_values<aligned>(place, channels_from<aligned>(t, c), of_pack);
     }
   }
 
@@ -346,7 +359,7 @@ __global__ void __launch_bounds__(block_threads<team>)
 #pragma unroll
   for (int k = 0; k < held_backward; ++k)
     if (const int c = first + k * step; c < t.size)
-      write_values<aligned>(d.dweight.row(segment) + start + c, t.size - c, sums[k]);
+      write_values<aligned>(d.dweight.row(segment) + start + c, channels_from<aligned>(t, c), sums[k]);
 }
 
 void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout, const Tensor& y,

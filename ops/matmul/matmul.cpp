@@ -61,11 +61,18 @@ void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b,
   matmul_untimed(c, a, transpose_a, b, transpose_b);
 }
 
-void matmul_mixed(const Output& c, const Tensor& a, const Tensor& b) {
-  if (c.to.numel() == 0) return;
+Tensor matmul_mixed(const Output& c, const Tensor& a, const Tensor& b) {
+  if (c.to.numel() == 0) return {};
   const ZoneTimer timer(matmul_zone());
   count_product(a.rows(), b.cols(), a.cols());
-  cuda::mixed_product(c, a, b);
+  return cuda::mixed_product(c, a, b);
+}
+
+void matmul_terms(const Output& c, const Tensor& terms, const Tensor& b) {
+  if (c.to.numel() == 0) return;
+  const ZoneTimer timer(matmul_zone());
+  count_product(c.to.rows(), c.to.cols(), b.rows());
+  cuda::terms_product(c, terms, b);
 }
 
 bool matmul_with_bias(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {

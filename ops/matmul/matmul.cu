@@ -4,7 +4,9 @@
 #include <map>
 #include <mutex>
 
+#include "core/add_kernels.h"
 #include "core/cuda/cublas.cuh"
+#include "core/cuda/elementwise.cuh"
 #include "core/log.h"
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_kernels.h"
@@ -131,56 +133,52 @@ PlanCache& plan_cache() {
   return *cache;
 }
 
-template <class A, class B, class Out>
+template <class T, class Out>
 struct Product {
   Rows<Out> c;
-  Rows<const A> a;
-  Rows<const B> b;
+  Rows<const T> a, b;
   std::int64_t m, n, k;
   bool add, aligned;
 };
 
-template <class A, class B, class Out, bool transpose_a, bool transpose_b>
-__global__ void __launch_bounds__(FmaTiles::threads) tiled_product_kernel(const Product<A, B, Out> p) {
+template <class T, class Out, bool transpose_a, bool transpose_b>
+__global__ void __launch_bounds__(FmaTiles::threads) tiled_product_kernel(const Product<T, Out> p) {
   extern __shared__ __align__(16) char shared[];
   const std::int64_t across = (p.n + FmaTiles::cols - 1) / FmaTiles::cols;
   const std::int64_t row = blockIdx.x / across * FmaTiles::rows,
                      column = blockIdx.x % across * FmaTiles::cols;
-  const TileFactor<A> a{transpose_a ? p.a.start + row : p.a.row(row), p.a.stride, p.m - row, p.aligned};
-  const TileFactor<B> b{transpose_b ? p.b.row(column) : p.b.start + column, p.b.stride, p.n - column,
+  const TileFactor<T> a{transpose_a ? p.a.start + row : p.a.row(row), p.a.stride, p.m - row, p.aligned};
+  const TileFactor<T> b{transpose_b ? p.b.row(column) : p.b.start + column, p.b.stride, p.n - column,
                         p.aligned};
   const TileResult<Out> c{.rows = {p.c.row(row) + column, p.c.stride},
                           .height = p.m - row,
                           .width = p.n - column,
                           .add = p.add,
-                          .aligned = p.aligned,
-                          .round_first = !std::is_same_v<A, B>};
+                          .aligned = p.aligned};
   FmaTiles::form<!transpose_a, transpose_b>(shared, a, b, p.k, c);
 }
 
-template <class A, class B, class Out, bool transpose_a, bool transpose_b>
+template <class T, class Out, bool transpose_a, bool transpose_b>
 void launch_tiled(const Output& c, const Tensor& a, const Tensor& b) {
   const std::int64_t m = c.to.rows(), n = c.to.cols();
-  const Product<A, B, Out> p{.c = rows_of<Out>(c.to),
-                             .a = const_rows_of<A>(a),
-                             .b = const_rows_of<B>(b),
-                             .m = m,
-                             .n = n,
-                             .k = transpose_a ? a.rows() : a.cols(),
-                             .add = c.how == Into::add,
-                             .aligned = packs_aligned(c.to, a, b)};
-  launch_shared("tiled product", tiled_product_kernel<A, B, Out, transpose_a, transpose_b>,
+  const Product<T, Out> p{.c = rows_of<Out>(c.to),
+                          .a = const_rows_of<T>(a),
+                          .b = const_rows_of<T>(b),
+                          .m = m,
+                          .n = n,
+                          .k = transpose_a ? a.rows() : a.cols(),
+                          .add = c.how == Into::add,
+                          .aligned = packs_aligned(c.to, a, b)};
+  launch_shared("tiled product", tiled_product_kernel<T, Out, transpose_a, transpose_b>,
                 blocks_for(tiles_of<FmaTiles>(m, n), 1), FmaTiles::threads, FmaTiles::shared_bytes, p);
 }
 
 template <class T, class Out>
 void tiled_of(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
   if (transpose_a)
-    transpose_b ? launch_tiled<T, T, Out, true, true>(c, a, b)
-                : launch_tiled<T, T, Out, true, false>(c, a, b);
+    transpose_b ? launch_tiled<T, Out, true, true>(c, a, b) : launch_tiled<T, Out, true, false>(c, a, b);
   else
-    transpose_b ? launch_tiled<T, T, Out, false, true>(c, a, b)
-                : launch_tiled<T, T, Out, false, false>(c, a, b);
+    transpose_b ? launch_tiled<T, Out, false, true>(c, a, b) : launch_tiled<T, Out, false, false>(c, a, b);
 }
 
 void by_tiles(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b) {
@@ -190,13 +188,6 @@ void by_tiles(const Output& c, const Tensor& a, bool transpose_a, const Tensor& 
     else if constexpr (!std::is_same_v<T, float>)
       tiled_of<T, float>(c, a, transpose_a, b, transpose_b);
   });
-}
-
-void mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
-  if (c.to.dtype() == DType::f32)
-    launch_tiled<float, __nv_bfloat16, float, false, false>(c, a, b);
-  else
-    launch_tiled<float, __nv_bfloat16, __nv_bfloat16, false, false>(c, a, b);
 }
 
 void queue(Plan& plan, const Output& c, const Tensor& a, const Tensor& b) {
@@ -222,6 +213,120 @@ void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b
   queue(plan, c, a, b);
 }
 
+// An f32 factor as the sum of three bf16 terms: a product with it is one of bf16, three times as long.
+constexpr int terms_of_f32 = 3, factor_threads = 256;
+
+struct MixedFactors {
+  Rows<__nv_bfloat16> terms, stacked;  // of a: [m, 3 k]; three times b, one below the other: [3 k, n]
+  Rows<const float> a;
+  Rows<const __nv_bfloat16> b;
+  std::int64_t m, n, k;
+  unsigned blocks_of_a;
+};
+
+/// Of the thread's pack of N columns.
+struct PackPlace {
+  std::int64_t row, column;
+};
+template <int N>
+__device__ PackPlace own_pack(unsigned block, std::int64_t cols) {
+  const std::int64_t packs = (cols + N - 1) / N, own = std::int64_t{block} * factor_threads + threadIdx.x;
+  return {own / packs, own % packs * N};
+}
+
+template <int N>
+__global__ void __launch_bounds__(factor_threads) mixed_factors_kernel(const MixedFactors f) {
+  if (blockIdx.x < f.blocks_of_a) {
+    const auto [row, c] = own_pack<N>(blockIdx.x, f.k);
+    if (row >= f.m) return;
+    float rest[N], term[N];
+    Pack<float, N>::load(f.a.row(row) + c, f.k - c).read(rest);
+#pragma unroll
+    for (int i = 0; i < terms_of_f32; ++i) {
+      const auto rounded_rest = Pack<__nv_bfloat16, N>::of(rest);
+      rounded_rest.store(f.terms.row(row) + i * f.k + c, f.k - c);
+      rounded_rest.read(term);
+#pragma unroll
+      for (int j = 0; j < N; ++j) rest[j] -= term[j];  // exact
+    }
+  } else {
+    const auto [row, c] = own_pack<N>(blockIdx.x - f.blocks_of_a, f.n);
+    if (row >= f.k) return;
+    const auto pack = Pack<__nv_bfloat16, N>::load(f.b.row(row) + c, f.n - c);
+#pragma unroll
+    for (int i = 0; i < terms_of_f32; ++i) pack.store(f.stacked.row(i * f.k + row) + c, f.n - c);
+  }
+}
+
+Tensor mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
+  const std::int64_t m = a.rows(), k = a.cols(), n = b.cols();
+  const Tensor terms = Tensor::empty({m, terms_of_f32 * k}, DType::bf16, a.device()),
+               stacked = Tensor::empty({terms_of_f32 * k, n}, DType::bf16, a.device());
+  const auto prepare = [&](auto pack) {
+    const std::int64_t packs_of_a = m * ((k + pack - 1) / pack), packs_of_b = k * ((n + pack - 1) / pack);
+    const MixedFactors f{.terms = rows_of<__nv_bfloat16>(terms),
+                         .stacked = rows_of<__nv_bfloat16>(stacked),
+                         .a = const_rows_of<float>(a),
+                         .b = const_rows_of<__nv_bfloat16>(b),
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .blocks_of_a = blocks_for(packs_of_a, factor_threads)};
+    launch("matmul: factors of a mixed product", mixed_factors_kernel<pack>,
+           blocks_for(f.blocks_of_a + std::int64_t{blocks_for(packs_of_b, factor_threads)}, 1),
+           factor_threads, f);
+  };
+  if (k % 4 == 0 && n % 4 == 0 && packs_aligned(a, b))
+    prepare(std::integral_constant<int, 4>());
+  else
+    prepare(std::integral_constant<int, 1>());
+  if (c.how == Into::set) {
+    product(c, terms, false, stacked, false);
+  } else {
+    const Tensor rounded_first = Tensor::empty({m, n}, c.to.dtype(), c.to.device());
+    product({rounded_first, Into::set}, terms, false, stacked, false);
+    add_elements_kernel.on_cuda(c.to, c.to, rounded_first);
+  }
+  return terms;
+}
+
+template <class Out, int N>
+__global__ void sum_terms_kernel(RowBlocks grid, Rows<Out> c, bool add, const float* products,
+                                 std::int64_t rows) {
+  for_own_pack<N>(grid, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
+    float sum[N] = {}, v[N];
+#pragma unroll
+    for (int i = terms_of_f32 - 1; i >= 0; --i) {  // the smallest first
+      Pack<float, N>::load(products + (i * rows + row) * grid.cols + col, count).read(v);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += v[j];
+    }
+    Out* const to = c.row(row) + col;
+    if (add) {
+      Pack<Out, N>::load(to, count).read(v);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] = v[j] + to_float(rounded<Out>(sum[j]));
+    }
+    Pack<Out, N>::of(sum).store(to, count);
+  });
+}
+
+void terms_product(const Output& c, const Tensor& terms, const Tensor& b) {
+  const std::int64_t rows = c.to.rows(), cols = c.to.cols();
+  const Tensor products = Tensor::empty({terms_of_f32 * rows, cols}, DType::f32, c.to.device());
+  product({products, Into::set}, terms, true, b, false);
+  visit_storage("matmul", c.to.dtype(), [&]<class T>(TypeTag<T>) {
+    const auto sum = [&](auto pack) {
+      launch_elementwise<pack>("matmul: sum of terms", sum_terms_kernel<T, pack>, rows, cols,
+                               rows_of<T>(c.to), c.how == Into::add, data_of<float>(products), rows);
+    };
+    if (cols % 4 == 0 && packs_aligned(c.to))
+      sum(std::integral_constant<int, 4>());
+    else
+      sum(std::integral_constant<int, 1>());
+  });
+}
+
 bool biased_product(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {
   visit_storage("matmul", a.dtype(), [](auto) {});
   Plan plan = plan_cache().find_or_make(c, a, false, b, true, bias);
@@ -239,6 +344,7 @@ std::int64_t workspace_so_far() { return largest_workspace; }
 const Provide provided[] = {{matmul_kernel, product},
                             {tiled_product, by_tiles},
                             {cuda::mixed_product, mixed_product},
+                            {cuda::terms_product, terms_product},
                             {cuda::biased_product, biased_product},
                             {allow_tf32, set_tf32},
                             {largest_product_workspace, workspace_so_far}};

@@ -17,19 +17,26 @@ inline const Function<void(const Output& c, const Tensor& a, bool transpose_a, c
 /// Behind matmul_with_bias(). False, and nothing done, where cuBLAS has no such product.
 inline const Function<bool(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias)>
     biased_product("matmul/biased_product");
-/// Behind matmul_mixed().
-inline const Function<void(const Output& c, const Tensor& a, const Tensor& b)> mixed_product(
+/// Behind matmul_mixed() and matmul_terms().
+inline const Function<Tensor(const Output& c, const Tensor& a, const Tensor& b)> mixed_product(
     "matmul/mixed_product");
+inline const Function<void(const Output& c, const Tensor& terms, const Tensor& b)> terms_product(
+    "matmul/terms_product");
 }  // namespace cuda
 
-/// c = a b, or c + a b with Into::add, on CUDA. The product is formed by multiply-adds of f32, as with a copy of b in f32 but
-/// for the order of the sums. Into::add adds the rounded product and rounds again, as an addition of its own does.
+/// c = a b, or c + a b with Into::add, on CUDA. Each element of a is the sum of three bf16 terms, so that products of bf16
+/// with sums of f32 give what a copy of b in f32 gives but for the order of the sums; infinities among a make NaNs.
+/// Into::add adds the rounded product and rounds again, as an addition of its own does. Returns the terms [m, 3 k] bf16 for
+/// matmul_terms(); undefined where c is empty.
 ///
 /// shapes     a [m, k], b [k, n] -> c [m, n], which the caller has checked; an empty c is left alone
 /// dtypes     a f32, b bf16, c f32 or bf16
 /// layout     row strides free
 /// profile    counted and timed as a product of matmul()
-void matmul_mixed(const Output& c, const Tensor& a, const Tensor& b);
+Tensor matmul_mixed(const Output& c, const Tensor& a, const Tensor& b);
+
+/// c = a^T b, or c + a^T b, for the terms of a [m, k] and b [m, n] -> c [k, n]; otherwise as matmul_mixed().
+void matmul_terms(const Output& c, const Tensor& terms, const Tensor& b);
 
 /// c = a b^T + bias in the epilogue of a product of cuBLAS, on CUDA. False, and nothing done, on other devices and where
 /// cuBLAS has no such product.

@@ -172,15 +172,27 @@ TEST_CASE("matmul: f32 times bf16 on cuda" * doctest::test_suite("cuda")) {
             return strided ? framed(rows, cols, dtype, seed, Device::cuda)
                            : random_tensor({rows, cols}, dtype, seed).to(Device::cuda);
           };
+          const auto check = [&](const Tensor& a, bool transpose, const Tensor& b, std::int64_t rows,
+                                 std::int64_t length, auto&& form) {
+            const Tensor c = make(rows, n, result, 3), start = c.clone(),
+                         product = Tensor::empty({rows, n}, result, Device::cuda);
+            const Tensor wanted =
+                reference(a, transpose, b, false, Tensor::zeros({rows, n}, result, Device::cpu));
+            form(Output{product, Into::set});
+            CHECK_CLOSE(product, wanted, product_tol(result, DType::f32, length));
+            form(Output{c, how});
+            if (how == Into::add) {
+              add_elements(product, product, start);
+              CHECK_BITS(c.clone().to(Device::cpu), product.to(Device::cpu));
+            } else {
+              CHECK_CLOSE(c.clone(), wanted, product_tol(result, DType::f32, length));
+            }
+          };
           const Tensor a = make(m, k, DType::f32, 1), b = make(k, n, DType::bf16, 2),
-                       c = make(m, n, result, 3);
-          const Tensor start = c.clone(), product = Tensor::empty({m, n}, result, Device::cuda);
-          matmul_mixed({product, Into::set}, a, b);
-          CHECK_CLOSE(product, reference(a, false, b, false, Tensor::zeros({m, n}, result, Device::cpu)),
-                      product_tol(result, DType::f32, k));
-          if (how == Into::add) add_elements(product, product, start);
-          matmul_mixed({c, how}, a, b);
-          CHECK_BITS(c.clone().to(Device::cpu), product.to(Device::cpu));
+                       other = make(m, n, DType::bf16, 4);
+          Tensor terms;
+          check(a, false, b, m, k, [&](const Output& c) { terms = matmul_mixed(c, a, b); });
+          check(a, true, other, k, m, [&](const Output& c) { matmul_terms(c, terms, other); });
         }
 }
 

@@ -26,8 +26,6 @@ struct TileResult {
   std::int64_t height = 0, width = 0;
   bool add = false;      ///< to what is there
   bool aligned = false;  ///< rows start at multiples of four elements
-  /// With `add`: sums are rounded to T, then added and rounded again, as by an addition of its own. By FmaTiles alone.
-  bool round_first = false;
 };
 
 // With multiply-adds of f32: for any strides, sizes and alignment. Every sum is formed in the order of k, whatever the tile.
@@ -176,10 +174,7 @@ __device__ void store(const TileResult<T>& c, const float (&sums)[own_rows][own_
       float v[4] = {};
       if (c.add) (c.aligned ? Elements::load(to, count) : Elements::template load<false>(to, count)).read(v);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float sum = sums[i][4 * half + j];
-        v[j] += c.round_first ? to_float(rounded<T>(sum)) : sum;
-      }
+      for (int j = 0; j < 4; ++j) v[j] += sums[i][4 * half + j];
       const Elements out = Elements::of(v);
       if (c.aligned)
         out.store(to, count);

@@ -6,7 +6,6 @@
 #include "core/cuda/rows.cuh"
 #include "ops/reduce_kernels.h"
 #include "ops/rmsnorm/rmsnorm_kernels.h"
-#include "ops/segments.h"
 
 // A block has whole rows. Thread t has packs t, t + threads, .. of N neighbouring columns. The first `held` packs of a
 // thread stay in registers, so that every operand is read once; only rows of more than threads * held packs are
@@ -121,46 +120,49 @@ void forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Te
   });
 }
 
-// Backward: a block has one of the segments of ops/reduce.h and writes that segment's part of dw. Each thread adds up
-// the parts of its columns, in the order of the rows. The block works on several rows at a time: loads of all of
-// them are under way together, and they share one reduction.
+// Backward: a block has `backward_rows` rows and writes their part of dw. Each thread adds up the parts of its columns, in
+// the order of the rows. A pack of the next row is loaded as soon as that of a row is done. 8,192 rows of 2688 columns make
+// 373 blocks, of which an H200 holds 396 at a time.
 template <class T>
 struct BackwardTensors {
   Rows<T> dx, dy, extra, x;  // dx and extra may be null
-  Rows<float> dw;            // [segments, cols]; may be null
+  Rows<float> dw;            // [blocks, cols]; may be null
   const T* weight;
   const float* inv_rms;
   std::int64_t rows;
   int cols;
 };
 
-constexpr int held_backward = 2, rows_at_once = 2;
+constexpr int held_backward = 3, backward_rows = 22;
 
-struct RowSums {
-  float of[rows_at_once] = {};
+/// What a thread holds of one row's pack from before the row's sum on.
+template <class T>
+struct RowPack {
+  Pack<T, whole_pack<T>> x, dy;
 };
-struct AddRowSums {
-  __device__ RowSums operator()(RowSums a, const RowSums& b) const {
-#pragma unroll
-    for (int r = 0; r < rows_at_once; ++r) a.of[r] += b.of[r];
-    return a;
+
+/// The thread's first column in the operands of a row.
+template <class T>
+struct RowPlace {
+  const T *x, *dy, *extra;
+  T* dx;
+  __device__ RowPlace(const BackwardTensors<T>& t, std::int64_t row, int column)
+      : x(t.x.row(row) + column),
+        dy(t.dy.row(row) + column),
+        extra(t.extra ? t.extra.row(row) + column : nullptr),
+        dx(t.dx ? t.dx.row(row) + column : nullptr) {}
+  __device__ void next_row(const BackwardTensors<T>& t) {
+    x += t.x.stride;
+    dy += t.dy.stride;
+    extra += t.extra.stride;
+    dx += t.dx.stride;
   }
 };
 
-/// What a thread holds of one row's pack.
-template <class T>
-struct RowPack {
-  Pack<T, whole_pack<T>> x, dy, extra;
-};
-
 template <bool aligned, class T>
-__device__ RowPack<T> load_row_pack(const BackwardTensors<T>& t, std::int64_t row, int c) {
+__device__ RowPack<T> load_row_pack(const T* x, const T* dy, int count) {
   using Elements = Pack<T, whole_pack<T>>;
-  RowPack<T> pack;
-  pack.x = Elements::template load<aligned>(t.x.row(row) + c, t.cols - c);
-  pack.dy = Elements::template load<aligned>(t.dy.row(row) + c, t.cols - c);
-  if (t.extra) pack.extra = Elements::template load<aligned>(t.extra.row(row) + c, t.cols - c);
-  return pack;
+  return {Elements::template load<aligned>(x, count), Elements::template load<aligned>(dy, count)};
 }
 
 /// The pack's part of the sum over c of w dy x.
@@ -174,20 +176,20 @@ __device__ float dot_of(const RowPack<T>& pack, const float (&w)[N]) {
   return dot;
 }
 
-/// Adds the pack's part of dw to `dw` and writes dx. `scale` is the row's inv_rms, `back` the factor of x in dx.
-template <bool aligned, class T, int N>
-__device__ void finish_row_pack(const BackwardTensors<T>& t, std::int64_t row, int c, const RowPack<T>& pack,
-                                const float (&w)[N], float scale, float back, float (&dw)[N]) {
-  float x[N], dy[N], extra[N];
+/// Adds the pack's part of dw to `dw` and makes dx of `extra`. `scale` is the row's inv_rms, `back` the factor of x in dx.
+template <class T, int N>
+__device__ void finish_row_pack(Pack<T, N>& extra, const RowPack<T>& pack, const float (&w)[N], float scale,
+                                float back, float (&dw)[N]) {
+  float x[N], dy[N], dx[N];
   pack.x.read(x);
   pack.dy.read(dy);
-  pack.extra.read(extra);  // zeros where there is none
+  extra.read(dx);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     dw[i] += dy[i] * x[i] * scale;
-    dy[i] = w[i] * dy[i] * scale - x[i] * back + extra[i];
+    dx[i] = w[i] * dy[i] * scale + (dx[i] - x[i] * back);
   }
-  if (t.dx) Pack<T, N>::of(dy).template store<aligned>(t.dx.row(row) + c, t.cols - c);
+  extra = Pack<T, N>::of(dx);
 }
 
 template <int N>
@@ -202,95 +204,98 @@ __device__ void store_sums(float* to, const float (&sums)[N], int count) {
   }
 }
 
+/// Blocks of so many threads that a multiprocessor shall hold.
+constexpr int blocks_of_multiprocessor(int threads) { return threads > 384 ? 1 : 384 / threads; }
+
+// `aligned`: rows are aligned and have whole packs only.
 template <class T, bool aligned, int threads>
-__global__ void __launch_bounds__(threads) rmsnorm_backward_kernel(const BackwardTensors<T> t) {
-  constexpr int N = whole_pack<T>;
-  using Reduce = cub::BlockReduce<RowSums, threads>;
+__global__ void __launch_bounds__(threads, blocks_of_multiprocessor(threads))
+    rmsnorm_backward_kernel(const BackwardTensors<T> t) {
+  constexpr int N = whole_pack<T>, step = threads * N;
+  using Elements = Pack<T, N>;
+  using Reduce = cub::BlockReduce<float, threads>;
   __shared__ typename Reduce::TempStorage storage;
-  __shared__ RowSums of_rows;
-  const int first = static_cast<int>(threadIdx.x) * N, step = threads * N;
-  const std::int64_t begin = blockIdx.x * segment_rows;
-  const std::int64_t end = begin + segment_rows < t.rows ? begin + segment_rows : t.rows;
-  const auto weight = [&](int c, float(&w)[N]) {
-    Pack<T, N>::template load<aligned>(t.weight + c, t.cols - c).read(w);
+  __shared__ float of_row;
+  const int first = static_cast<int>(threadIdx.x) * N,
+            cols = t.cols - first;  // cols: from the thread's first on
+  const std::int64_t begin = std::int64_t{blockIdx.x} * backward_rows;
+  const int height = static_cast<int>(t.rows - begin < backward_rows ? t.rows - begin : backward_rows);
+  const T* const weight = t.weight + first;
+  float* const partial = t.dw ? t.dw.row(blockIdx.x) + first : nullptr;
+  RowPlace<T> at(t, begin, first);
+  // Elements from c on that a pack may touch.
+  const auto count = [&](int c) { return aligned ? N : cols - c; };
+  const auto read_weight = [&](int c, float(&w)[N]) {
+    Elements::template load<aligned>(weight + c, count(c)).read(w);
   };
   float dw[held_backward][N] = {};
+  RowPack<T> held[held_backward];
+#pragma unroll
+  for (int k = 0; k < held_backward; ++k)
+    if (const int c = k * step; c < cols) held[k] = load_row_pack<aligned>(at.x + c, at.dy + c, count(c));
 
-  for (std::int64_t row = begin; row < end; row += rows_at_once) {
-    RowPack<T> held[rows_at_once][held_backward];
-    RowSums dots;
-    const auto has = [&](int r) { return row + r < end; };
+  for (int r = 0; r < height; ++r, at.next_row(t)) {
+    const float scale = t.inv_rms[begin + r];
+    Elements extra[held_backward];
 #pragma unroll
     for (int k = 0; k < held_backward; ++k)
-      if (const int c = first + k * step; c < t.cols) {
+      if (const int c = k * step; c < cols && at.extra)
+        extra[k] = Elements::template load<aligned>(at.extra + c, count(c));
+    float dot = 0, w[N];
 #pragma unroll
-        for (int r = 0; r < rows_at_once; ++r)
-          if (has(r)) held[r][k] = load_row_pack<aligned>(t, row + r, c);
-        float w[N];
-        weight(c, w);
-#pragma unroll
-        for (int r = 0; r < rows_at_once; ++r)
-          if (has(r)) dots.of[r] += dot_of(held[r][k], w);
+    for (int k = 0; k < held_backward; ++k)
+      if (const int c = k * step; c < cols) {
+        read_weight(c, w);
+        dot += dot_of(held[k], w);
       }
-    for (int c = first + held_backward * step; c < t.cols; c += step) {
-      float w[N];
-      weight(c, w);
-#pragma unroll
-      for (int r = 0; r < rows_at_once; ++r)
-        if (has(r)) dots.of[r] += dot_of(load_row_pack<aligned>(t, row + r, c), w);
+    for (int c = held_backward * step; c < cols; c += step) {
+      read_weight(c, w);
+      dot += dot_of(load_row_pack<aligned>(at.x + c, at.dy + c, count(c)), w);
     }
 
-    dots = Reduce(storage).Reduce(dots, AddRowSums());
-    if (threadIdx.x == 0) of_rows = dots;
+    dot = Reduce(storage).Sum(dot);
+    if (threadIdx.x == 0) of_row = dot;
     __syncthreads();
-    float scale[rows_at_once], back[rows_at_once];
-#pragma unroll
-    for (int r = 0; r < rows_at_once; ++r) {
-      scale[r] = has(r) ? t.inv_rms[row + r] : 0;
-      back[r] = scale[r] * scale[r] * scale[r] * of_rows.of[r] / static_cast<float>(t.cols);
-    }
-    __syncthreads();  // of_rows and storage are free for the next rows
+    const float back = scale * scale * scale * of_row / static_cast<float>(t.cols);
+    __syncthreads();  // of_row and storage are free for the next row
 
 #pragma unroll
     for (int k = 0; k < held_backward; ++k)
-      if (const int c = first + k * step; c < t.cols) {
-        float w[N];
-        weight(c, w);
-#pragma unroll
-        for (int r = 0; r < rows_at_once; ++r)
-          if (has(r)) finish_row_pack<aligned>(t, row + r, c, held[r][k], w, scale[r], back[r], dw[k]);
+      if (const int c = k * step; c < cols) {
+        read_weight(c, w);
+        finish_row_pack(extra[k], held[k], w, scale, back, dw[k]);
+        if (t.dx) extra[k].template store<aligned>(at.dx + c, count(c));
+        if (r + 1 < height)
+          held[k] = load_row_pack<aligned>(at.x + t.x.stride + c, at.dy + t.dy.stride + c, count(c));
       }
-    // Columns beyond those in registers: dw is summed in the segment's row of partial sums, each element by one
-    // thread.
-    for (int c = first + held_backward * step; c < t.cols; c += step) {
-      float w[N], sums[N] = {};
-      weight(c, w);
-      float* const place = t.dw ? t.dw.row(blockIdx.x) + c : nullptr;
-      if (place && row > begin)
+    // Columns beyond those in registers: dw is summed in the block's row of partial sums, each element by one thread.
+    for (int c = held_backward * step; c < cols; c += step) {
+      float sums[N] = {};
+      if (partial && r > 0)
 #pragma unroll
         for (int i = 0; i < N; ++i)
-          if (c + i < t.cols) sums[i] = place[i];
-#pragma unroll
-      for (int r = 0; r < rows_at_once; ++r)
-        if (has(r))
-          finish_row_pack<aligned>(t, row + r, c, load_row_pack<aligned>(t, row + r, c), w, scale[r], back[r],
-                                   sums);
-      if (place) store_sums(place, sums, t.cols - c);
+          if (c + i < cols) sums[i] = partial[c + i];
+      Elements out;
+      if (at.extra) out = Elements::template load<aligned>(at.extra + c, count(c));
+      read_weight(c, w);
+      finish_row_pack(out, load_row_pack<aligned>(at.x + c, at.dy + c, count(c)), w, scale, back, sums);
+      if (t.dx) out.template store<aligned>(at.dx + c, count(c));
+      if (partial) store_sums(partial + c, sums, cols - c);
     }
   }
 
-  if (!t.dw) return;
+  if (!partial) return;
 #pragma unroll
   for (int k = 0; k < held_backward; ++k)
-    if (const int c = first + k * step; c < t.cols) store_sums(t.dw.row(blockIdx.x) + c, dw[k], t.cols - c);
+    if (const int c = k * step; c < cols) store_sums(partial + c, dw[k], cols - c);
 }
 
 template <class T, bool aligned>
-void backward_rows(const BackwardTensors<T>& t) {
+void backward_rows_of(const BackwardTensors<T>& t) {
   constexpr int held_columns = whole_pack<T> * held_backward;
   visit_block_size((t.cols + held_columns - 1) / held_columns, [&](auto threads) {
-    launch("rmsnorm backward", rmsnorm_backward_kernel<T, aligned, threads>, blocks_for(t.rows, segment_rows),
-           threads, t);
+    launch("rmsnorm backward", rmsnorm_backward_kernel<T, aligned, threads>,
+           blocks_for(t.rows, backward_rows), threads, t);
   });
 }
 
@@ -299,7 +304,8 @@ void backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor
   Tensor partial;
   if (dw.to) {
     const std::int64_t aligned = (x.cols() + 3) / 4 * 4;  // rows of whole 16-byte packs
-    partial = Tensor::empty({segments_of(x.rows()), aligned}, DType::f32, x.device()).narrow(-1, 0, x.cols());
+    partial = Tensor::empty({(x.rows() + backward_rows - 1) / backward_rows, aligned}, DType::f32, x.device())
+                  .narrow(-1, 0, x.cols());
   }
   visit_storage("rmsnorm", x.dtype(), [&]<class T>(TypeTag<T>) {
     if (x.rows() == 0) return;
@@ -312,10 +318,10 @@ void backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor
                                .inv_rms = data_of<float>(inv_rms),
                                .rows = x.rows(),
                                .cols = columns_of(x)};
-    if (rows_aligned(dx, dy, extra, x, weight))
-      backward_rows<T, true>(t);
+    if (t.cols % whole_pack<T> == 0 && rows_aligned(dx, dy, extra, x, weight))
+      backward_rows_of<T, true>(t);
     else
-      backward_rows<T, false>(t);
+      backward_rows_of<T, false>(t);
   });
   if (dw.to) sum_segments_kernel.on_cuda({{dw, partial}});
 }

@@ -53,13 +53,29 @@ void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool trans
   node.add(direct ? product : product.to(value_dtype));
 }
 
-void give_input_gradient(GradNode& node, DType dtype, const Tensor& dlogits, const Tensor& gate) {
-  if (!node.device().is_cuda() || gate.dtype() == dlogits.dtype() || dtype != gate.dtype())
-    return give_product(node, dtype, dlogits, false, gate.to(dlogits.dtype()));
-  // One launch instead of four: no copy of the gate or of the result in f32, and no addition.
+// Whether x and gate go into products with dlogits as they are: no copies in f32, and products of bf16.
+bool mixed_products(const Tensor& x, const Tensor& gate) {
+  return x.device().is_cuda() && x.dtype() == DType::bf16 && gate.dtype() == DType::bf16;
+}
+
+// Returns the terms of dlogits for the gradient of the gate, or nothing.
+Tensor give_input_gradient(GradNode& node, const Tensor& x, const Tensor& dlogits, const Tensor& gate) {
+  if (!mixed_products(x, gate)) {
+    give_product(node, x.dtype(), dlogits, false, gate.to(dlogits.dtype()));
+    return {};
+  }
   const Output dx = contribution_place(node);
-  matmul_mixed(dx, dlogits, gate);
+  const Tensor terms = matmul_mixed(dx, dlogits, gate);
   contribute_written(node, dx);
+  return terms;
+}
+
+void give_gate_gradient(GradNode& node, const Tensor& gate, const Tensor& dlogits, const Tensor& terms,
+                        const Tensor& x) {
+  if (!terms) return give_product(node, gate.dtype(), dlogits, true, x.to(dlogits.dtype()));
+  const Output dgate = contribution_place(node);
+  matmul_terms(dgate, terms, x);
+  contribute_written(node, dgate);
 }
 
 }  // namespace
@@ -115,10 +131,11 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
       const Tensor dweights = out->filled() ? out->take() : Tensor();
       const Tensor dlogits = Tensor::empty(scores.shape(), acc, scores.device());
       router_backward(dlogits, dweights, scores, experts, options, aux);
-      if (x.needs_grad()) give_input_gradient(*x.node(), x.value().dtype(), dlogits, gate.value());
+      Tensor terms;
+      if (x.needs_grad()) terms = give_input_gradient(*x.node(), x.value(), dlogits, gate.value());
       if (gate.needs_grad())
-        tape->weight_work([gate, x, dlogits, acc] {
-          give_product(*gate.node(), gate.value().dtype(), dlogits, true, x.value().to(acc));
+        tape->weight_work([gate, x, dlogits, terms] {
+          give_gate_gradient(*gate.node(), gate.value(), dlogits, terms, x.value());
         });
     });
   return routing;

@@ -370,17 +370,27 @@ void count(const Tensor& table, const Tensor& experts, const Tensor& offsets) {
          n, k);
 }
 
+// A block has 32 columns, each of its warps a share of the parts.
 __global__ void __launch_bounds__(count_threads)
     sum_parts_kernel(std::int64_t* sum, Rows<std::int64_t> table, std::int64_t parts, std::int64_t n) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * count_threads + threadIdx.x;
-  if (i >= n) return;
+  constexpr int warps = count_threads / warp_threads;
+  __shared__ std::int64_t of_warps[warps][warp_threads];
+  const int warp = static_cast<int>(threadIdx.x) / warp_threads;
+  const std::int64_t i = std::int64_t{blockIdx.x} * warp_threads + own_lane();
   std::int64_t own = 0;
-  for (std::int64_t q = 0; q < parts; ++q) own += table.row(q)[i];
+  if (i < n) {
+#pragma unroll 8
+    for (std::int64_t q = warp; q < parts; q += warps) own += table.row(q)[i];
+  }
+  of_warps[warp][own_lane()] = own;
+  __syncthreads();
+  if (warp > 0 || i >= n) return;
+  for (int other = 1; other < warps; ++other) own += of_warps[other][own_lane()];
   sum[i] = own;
 }
 
 void sum_parts(const Tensor& sum, const Tensor& table) {
-  launch("router: sum of parts", sum_parts_kernel, blocks_for(sum.numel(), count_threads), count_threads,
+  launch("router: sum of parts", sum_parts_kernel, blocks_for(sum.numel(), warp_threads), count_threads,
          data_of<std::int64_t>(sum), rows_of<std::int64_t>(table), table.rows(), sum.numel());
 }
 
