@@ -515,7 +515,7 @@ void backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResul
     if (!t.dq && !t.dk && !t.dv) return;
     if (p.q_rows > 0) launch("attention delta", attention_delta_kernel<T>, queries, threads, t);
     if constexpr (std::is_same_v<T, __nv_bfloat16>)
-      if (backward_by_mma(t)) return;
+      if (backward_by_mma(t, in.q.device())) return;
     visit_width(p, [&](auto width) {
       if (t.dq) launch("attention dq", attention_dq_kernel<T, width>, queries, threads, t);
       if (t.dk || t.dv) launch("attention dk dv", attention_dkv_kernel<T, width>, keys, threads, t);

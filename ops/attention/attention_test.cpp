@@ -457,14 +457,18 @@ TEST_CASE("attention: tensor cores round as FlashAttention-2 does" * doctest::te
   const auto causal = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
     return AttentionOptions{heads, kv_heads, head_dim};
   };
-  // Tiles have 128 or 64 rows and 64, 32 or 16 of the other kind. Each width of the kernels with a head that fills it and
-  // one that does not, sequences without rows, queries at the end of longer keys.
+  // Tiles have 128, 64 or 32 rows and 64, 48, 32 or 16 of the other kind. Each width of the kernels with a head that fills it
+  // and one that does not, sequences without rows, queries at the end of longer keys, more keys or queries than tiles of the
+  // other kind that a block has under way; dk and dv in one part and in several.
   for (const Sizes& sizes : {Sizes{causal(3, 1, 64), {70, 0, 1}, {70, 5, 130}},
                              {causal(2, 2, 80), {33}, {65}},
                              {causal(16, 1, 128), {9, 17}, {9, 80}},
                              {causal(2, 1, 112), {129}, {129}},
                              {causal(1, 1, 160), {40}, {40}},
                              {causal(2, 1, 256), {20, 3}, {20, 70}},
+                             {causal(4, 1, 128), {150, 7}, {200, 190}},
+                             {causal(8, 8, 64), {100}, {150}},
+                             {causal(20, 2, 192), {37}, {70}},
                              {{2, 1, 128, 0.2, false}, {30, 2}, {70, 64}}}) {
     CAPTURE(sizes.options.head_dim);
     const Case c = make_case(sizes.options, sizes.queries, sizes.keys, DType::bf16, Device::cuda);

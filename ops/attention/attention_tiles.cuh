@@ -126,14 +126,19 @@ struct QueryTile {
   }
   /// Up to `tile` rows of those that are left.
   __device__ void cut(std::int64_t left, int tile) { count = left < tile ? static_cast<int>(left) : tile; }
-  __device__ void advance(int rows) {
-    const int queries = query_of(rows);
-    first_query += queries;
-    first_head += rows - queries * group;
+  /// Moves back by rows, of which there are `queries` times the group and `heads`.
+  __device__ void retreat(int queries, int heads) {
+    first_query -= queries;
+    first_head -= heads;
+    if (first_head >= 0) return;
+    first_head += group;
+    --first_query;
   }
-  /// From first_query on. The product is exact enough while group * (group + tile) < 2^32.
-  __device__ int query_of(int r) const {
-    return static_cast<int>(static_cast<unsigned>(first_head + r) * group_reciprocal >> 32);
+  /// From first_query on.
+  __device__ int query_of(int r) const { return whole_groups(first_head + r); }
+  /// rows / group. The product is exact enough while group * (group + tile) < 2^32.
+  __device__ int whole_groups(int rows) const {
+    return static_cast<int>(static_cast<unsigned>(rows) * group_reciprocal >> 32);
   }
 };
 
@@ -204,8 +209,9 @@ struct Backward {
   bool add, aligned;
 };
 
-// On tensor cores (attention_mma.cu). They return false for sizes that the general kernels have to do.
+// On tensor cores (attention_mma.cuh). They return false for sizes that the general kernels have to do. `device`: of the
+// operands.
 bool forward_by_mma(const Forward<__nv_bfloat16>& t);
-bool backward_by_mma(const Backward<__nv_bfloat16>& t);
+bool backward_by_mma(const Backward<__nv_bfloat16>& t, Device device);
 
 }  // namespace nemocube::cuda::attention

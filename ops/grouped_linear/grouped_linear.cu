@@ -82,8 +82,12 @@ __global__ void __launch_bounds__(Tiles::threads) weight_products_kernel(const W
   Tiles::template form<false, false>(shared, a, b, length, c);
 }
 
-/// Wide tiles read a quarter less than narrow ones. Of a result of few columns, more of the last tile is empty.
+/// Wide tiles read a quarter less than narrow ones, and need more shared memory than devices of compute 8.6 and 8.9 have. Of
+/// a result of few columns, more of the last tile is empty.
 constexpr std::int64_t columns_for_wide = 1024;
+bool wide_tiles_fit() {
+  return static_cast<std::size_t>(device_limits().shared_bytes) >= MmaTiles<256>::shared_bytes;
+}
 
 /// Calls fn(Tiles(), TypeTag<T>(), TypeTag<Out>()) for factors of T and a result of Out, which is T or f32.
 template <class Fn>
@@ -96,7 +100,8 @@ void visit_tiles(const Tensor& result, const Tensor& a, const Tensor& b, bool wi
         fn(tiles, tag, TypeTag<float>());
     };
     if constexpr (!std::is_same_v<T, float>)
-      if (rows_aligned(result, a, b)) return wide ? of_result(MmaTiles<256>()) : of_result(MmaTiles<128>());
+      if (rows_aligned(result, a, b) && (result.cols() | a.cols() | b.cols()) % 8 == 0)
+        return wide && wide_tiles_fit() ? of_result(MmaTiles<256>()) : of_result(MmaTiles<128>());
     of_result(FmaTiles());
   });
 }

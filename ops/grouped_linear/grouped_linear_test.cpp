@@ -172,8 +172,8 @@ TEST_CASE("grouped_linear: products, of groups that the host knows, against f64"
 
 TEST_CASE("grouped_linear: wide tiles on tensor cores, against f64" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  // Results of many columns, of which the last tile has 72, and of few.
-  for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{24, 1096}, {1096, 24}}) {
+  // Results of many columns, of which the last tile has 72, and of few; whole tiles and slabs, and others.
+  for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{200, 1096}, {1096, 200}}) {
     CAPTURE(in);
     const Offsets offsets{0, 130, 130, 390};
     const Tensor x = random_tensor({390, in}, DType::bf16, 1), dy = random_tensor({390, out}, DType::bf16, 2),
