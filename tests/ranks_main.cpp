@@ -109,8 +109,7 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     device = device_of_rank(Device::cuda, ranks, {.shared = true});
   }
   Communicator& all = ranks.communicator();
-  const Tensor t = Tensor::zeros({device.is_cuda() ? 1000 : 1000000}, DType::f32, device),
-               few = Tensor::zeros({3}, DType::f32, device);
+  const Tensor t = Tensor::zeros({1000000}, DType::f32, device), few = Tensor::zeros({3}, DType::f32, device);
   const bool last = ranks.rank() == ranks.size() - 1;
   all.host_barrier();
   if (fault == "throw") {

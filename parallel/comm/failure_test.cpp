@@ -138,7 +138,7 @@ TEST_CASE("faults: with tensors on CUDA devices, one message ends the job, too" 
   const ProcessResult killed = run_fault("cuda: kill", at_most_one);
   CHECK(killed.exit_code != 0);
   CHECK(killed.err.find("signal 9") != std::string::npos);
-  const ProcessResult late = run_fault("cuda: skip", " (sum, f32, 1000 elements) of group world; ");
+  const ProcessResult late = run_fault("cuda: skip", " (sum, f32, 1000000 elements) of group world; ");
   CHECK(late.exit_code == 2);
   CHECK(late.err.find(" waited 0.") != std::string::npos);
   CHECK(late.err.find(" s in all_reduce number ") != std::string::npos);

@@ -159,6 +159,24 @@ TEST_CASE("A rank that stands still does not take others for gone that did their
   }));
 }
 
+TEST_CASE("A rank that is late for a collective of many pieces is no deadlock of the others") {
+  const SharedCounter waiting;
+  all_good(run_ranks(3, [&](int rank, ncclUniqueId id) {
+    const ncclComm_t comm = join(3, id, rank);
+    constexpr std::size_t count = 3'000'000;
+    const DeviceArray<float> x(std::vector<float>(count, 1));
+    if (rank == 2) {
+      // Longer than ranks without progress take to look for a deadlock, and to look again.
+      waiting.wait_for(2);
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+    }
+    EXPECT(ncclAllReduce(x.data(), x.data(), count, ncclFloat32, ncclSum, comm, nullptr) == ncclSuccess);
+    if (rank != 2) waiting.add();
+    EXPECT(x.get().back() == 3);
+    EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  }));
+}
+
 TEST_CASE("Several devices of one process") {
   all_good(run_ranks(1, [](int, ncclUniqueId) {
     ncclComm_t comms[3];

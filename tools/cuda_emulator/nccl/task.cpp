@@ -114,8 +114,10 @@ Collective::Collective(Communicator& communicator, const Request& request, const
 Progress Collective::advance(std::vector<int>& waits_for) {
   Progress progress;
   for (;;) {
-    waits_for.clear();
-    const bool published = publish(waits_for), taken = take(waits_for);
+    // A rank takes no piece that some rank has still to publish: such a rank, and none that would take, is waited for.
+    std::vector<int> takers, publishers;
+    const bool published = publish(takers), taken = take(publishers);
+    waits_for = publishers.empty() ? takers : publishers;
     progress.moved |= published || taken;
     progress.done = taken_ == pieces_;
     if (progress.done) communicator_.pieces = first_ + pieces_;
@@ -123,7 +125,7 @@ Progress Collective::advance(std::vector<int>& waits_for) {
   }
 }
 
-/// Puts the next piece into this rank's slot when all ranks have taken what lies there.
+/// Puts the next piece into this rank's slot when all ranks have taken what lies there. Adds those that have not.
 bool Collective::publish(std::vector<int>& waits_for) {
   if (published_ == pieces_) return false;
   const std::uint64_t piece = first_ + published_;
@@ -147,7 +149,7 @@ bool Collective::publish(std::vector<int>& waits_for) {
   return true;
 }
 
-/// Reads the next piece of all ranks when all have published it.
+/// Reads the next piece of all ranks when all have published it. Adds those that have not.
 bool Collective::take(std::vector<int>& waits_for) {
   const std::uint64_t piece = first_ + taken_;
   bool there = true;
