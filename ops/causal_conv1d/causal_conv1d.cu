@@ -127,10 +127,16 @@ __device__ void copy(float (&to)[N], const float (&from)[N]) {
 }
 
 constexpr int forward_threads = 128;
+/// That a multiprocessor shall hold. Code of compute 8.0 would spill registers for a fourth.
+#if __CUDA_ARCH__ >= 900
+constexpr int forward_blocks = 4;
+#else
+constexpr int forward_blocks = 3;
+#endif
 constexpr int forward_rows = 48;  // of a warp
 
 template <class T, bool aligned>
-__global__ void __launch_bounds__(forward_threads, 3)
+__global__ void __launch_bounds__(forward_threads, forward_blocks)
     forward_kernel(const Conv<T> t, Rows<T> y, std::int64_t column_groups) {
   constexpr int N = whole_pack<T>;
   using Elements = Pack<T, N>;

@@ -4,7 +4,6 @@
 #include <map>
 #include <mutex>
 
-#include "core/add_kernels.h"
 #include "core/cuda/cublas.cuh"
 #include "core/cuda/elementwise.cuh"
 #include "core/log.h"
@@ -280,13 +279,7 @@ Tensor mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
     prepare(std::integral_constant<int, 4>());
   else
     prepare(std::integral_constant<int, 1>());
-  if (c.how == Into::set) {
-    product(c, terms, false, stacked, false);
-  } else {
-    const Tensor rounded_first = Tensor::empty({m, n}, c.to.dtype(), c.to.device());
-    product({rounded_first, Into::set}, terms, false, stacked, false);
-    add_elements_kernel.on_cuda(c.to, c.to, rounded_first);
-  }
+  product(c, terms, false, stacked, false);
   return terms;
 }
 
@@ -305,7 +298,7 @@ __global__ void sum_terms_kernel(RowBlocks grid, Rows<Out> c, bool add, const fl
     if (add) {
       Pack<Out, N>::load(to, count).read(v);
 #pragma unroll
-      for (int j = 0; j < N; ++j) sum[j] = v[j] + to_float(rounded<Out>(sum[j]));
+      for (int j = 0; j < N; ++j) sum[j] += v[j];
     }
     Pack<Out, N>::of(sum).store(to, count);
   });

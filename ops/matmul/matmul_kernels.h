@@ -25,9 +25,8 @@ inline const Function<void(const Output& c, const Tensor& terms, const Tensor& b
 }  // namespace cuda
 
 /// c = a b, or c + a b with Into::add, on CUDA. Each element of a is the sum of three bf16 terms, so that products of bf16
-/// with sums of f32 give what a copy of b in f32 gives but for the order of the sums; infinities among a make NaNs.
-/// Into::add adds the rounded product and rounds again, as an addition of its own does. Returns the terms [m, 3 k] bf16 for
-/// matmul_terms(); undefined where c is empty.
+/// with sums of f32 give what a copy of b in f32 gives but for the order of the sums; infinities among a make NaNs. Rounding as
+/// in matmul(). Returns the terms [m, 3 k] bf16 for matmul_terms(); undefined where c is empty.
 ///
 /// shapes     a [m, k], b [k, n] -> c [m, n], which the caller has checked; an empty c is left alone
 /// dtypes     a f32, b bf16, c f32 or bf16

@@ -144,7 +144,11 @@ TEST_CASE("faults: with tensors on CUDA devices, one message ends the job, too" 
   CHECK(late.err.find(" s in all_reduce number ") != std::string::npos);
   CHECK(run_fault("cuda: differ", "calls of group world differ: rank 2 calls broadcast number ").exit_code ==
         2);
-  CHECK(run_fault("cuda: differ, unchecked", " elements) of group world").exit_code == 2);
+  const auto says = [&](const char* words) { return late.err.find(words) != std::string::npos; };
+  if (says("tensors travel by NCCL") && !says("(emulated)"))
+    MESSAGE("skipped: calls that differ and are not checked: NCCL itself does not compare them");
+  else
+    CHECK(run_fault("cuda: differ, unchecked", " elements) of group world").exit_code == 2);
   ::unsetenv("CUDA_EMULATOR_DEVICES");
   ::unsetenv("OMP_NUM_THREADS");
 }
