@@ -1,6 +1,8 @@
 #include "ops/ssd_scan/ssd_scan.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "core/profile.h"
 #include "core/variants.h"
@@ -23,11 +25,21 @@ SsdChunks make_chunks(const Sequences& sequences, std::int64_t chunk_size, bool 
                      length = tensor_cores ? ssd_tensor_core_chunk
                                            : std::clamp<std::int64_t>(longest, 1,
                                                                       std::min(chunk_size, longest_useful));
-  std::vector<std::int64_t> first{0};
-  for (std::int64_t i = 0; i < sequences.count(); ++i)
-    first.push_back(first.back() + (sequences.length(i) + length - 1) / length);
-  const std::int64_t room = sequences.tokens() / length + sequences.count();
-  return {length, spare ? room : first.back(), Tensor::from(first, {std::ssize(first)}).to(device)};
+  // The number of parts of all sequences, and a table of each sequence's first one.
+  const auto cut = [&](std::int64_t part, std::int64_t fewest) {
+    std::vector<std::int64_t> first{0};
+    for (std::int64_t i = 0; i < sequences.count(); ++i)
+      first.push_back(first.back() + std::max(fewest, (sequences.length(i) + part - 1) / part));
+    const std::int64_t room = sequences.tokens() / part + sequences.count();
+    return std::pair(spare ? room : first.back(), Tensor::from(first, {std::ssize(first)}).to(device));
+  };
+  SsdChunks chunks;
+  chunks.length = length;
+  chunks.segments = sequences.count();
+  std::tie(chunks.count, chunks.first) = cut(length, 0);
+  if (tensor_cores && longest > ssd_segment_tokens)
+    std::tie(chunks.segments, chunks.first_segment) = cut(ssd_segment_tokens, 1);
+  return chunks;
 }
 
 enum class ScanVariant { chunked, recurrent };

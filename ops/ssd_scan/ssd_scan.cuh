@@ -16,7 +16,8 @@ struct Scan {
   Rows<T> x, dt_raw, B, C;
   const float *A_log, *D, *dt_bias;
   const std::int64_t *offsets, *first_chunk;  // [sequences + 1]
-  std::int64_t sequences, chunks;
+  const std::int64_t* first_segment;          // the same; null: every sequence is one segment
+  std::int64_t sequences, chunks, segments;
   int heads, head_dim, groups, state, chunk_length;
   float dt_min, dt_max;
 
@@ -30,8 +31,10 @@ struct Scan {
         dt_bias(data_of<float>(p.dt_bias)),
         offsets(data_of<std::int64_t>(p.sequences.offsets)),
         first_chunk(data_of<std::int64_t>(p.chunks.first)),
+        first_segment(p.chunks.first_segment ? data_of<std::int64_t>(p.chunks.first_segment) : nullptr),
         sequences(p.sequences.count()),
         chunks(p.chunks.count),
+        segments(p.chunks.segments),
         heads(static_cast<int>(p.options.heads)),
         head_dim(static_cast<int>(p.options.head_dim)),
         groups(static_cast<int>(p.options.groups)),
@@ -53,19 +56,27 @@ struct ChunkPlace {
   bool first, last;  // of its sequence
 };
 
+/// Which sequence has the part `index`, from a table of each sequence's first part: the last one that begins with this part
+/// or before; sequences without parts come before it.
+__device__ inline std::int64_t sequence_of(const std::int64_t* first, std::int64_t sequences,
+                                           std::int64_t index) {
+  std::int64_t low = 0, high = sequences;
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    (first[middle] <= index ? low : high) = middle;
+  }
+  return low;
+}
+
 template <class T>
 __device__ ChunkPlace place_of(const Scan<T>& scan, std::int64_t chunk) {
   if (chunk >= scan.first_chunk[scan.sequences]) return {scan.sequences - 1, 0, 0, false, false};
-  // The last sequence that begins with this chunk or before; empty sequences come before it.
-  std::int64_t low = 0, high = scan.sequences;
-  while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
-    (scan.first_chunk[middle] <= chunk ? low : high) = middle;
-  }
-  const std::int64_t t0 = scan.offsets[low] + (chunk - scan.first_chunk[low]) * scan.chunk_length;
-  const std::int64_t rest = scan.offsets[low + 1] - t0;
-  return {low, t0, static_cast<int>(rest < scan.chunk_length ? rest : scan.chunk_length),
-          chunk == scan.first_chunk[low], chunk + 1 == scan.first_chunk[low + 1]};
+  const std::int64_t sequence = sequence_of(scan.first_chunk, scan.sequences, chunk);
+  const std::int64_t first = scan.first_chunk[sequence];
+  const std::int64_t t0 = scan.offsets[sequence] + (chunk - first) * scan.chunk_length;
+  const std::int64_t rest = scan.offsets[sequence + 1] - t0;
+  return {sequence, t0, static_cast<int>(rest < scan.chunk_length ? rest : scan.chunk_length), chunk == first,
+          chunk + 1 == scan.first_chunk[sequence + 1]};
 }
 
 __device__ inline float softplus(float v) { return v > 20 ? v : log1pf(expf(v)); }

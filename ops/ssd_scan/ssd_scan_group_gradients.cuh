@@ -62,7 +62,8 @@ __device__ void add_pairs(FragmentC (&P)[own_blocks][2], const GroupTiles<cols>&
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int s = 16 * row + lane / 4 + k / 2 * 8, l = 16 * column + 8 * j + lane % 4 * 2 + k % 2;
-        if (l >= s) P[i][j].v[k] += scores[j].v[k] * d.between(s, l) * d.dt[s];
+        const float weighted = scores[j].v[k] * d.between(s, l) * d.dt[s];
+        if (l >= s) P[i][j].v[k] += weighted;
       }
   });
 }

@@ -13,6 +13,11 @@ struct SsdChunks {
   std::int64_t count = 0;   // of all sequences, or more: chunks beyond the last sequence have no tokens
   Tensor first;             // [sequences + 1] i64: index of each sequence's first chunk, then their number
 
+  /// Kernels on tensor cores cut long sequences into segments of ssd_segment_tokens, which they walk along at the same time.
+  /// Every sequence has one or more.
+  std::int64_t segments = 0;  // of all sequences, or more, as `count`
+  Tensor first_segment;       // like `first`; undefined where no sequence can have more than one
+
   /// For kernels of the CPU.
   std::int64_t first_of(std::int64_t sequence) const { return first.data<std::int64_t>()[sequence]; }
   std::int64_t count_of(std::int64_t sequence) const { return first_of(sequence + 1) - first_of(sequence); }
@@ -27,7 +32,9 @@ struct SsdProblem {
   SsdChunks chunks;
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
-    for (const Tensor* t : {&x, &dt_raw, &B, &C, &A_log, &D, &dt_bias, &initial_state, &chunks.first}) fn(*t);
+    for (const Tensor* t :
+         {&x, &dt_raw, &B, &C, &A_log, &D, &dt_bias, &initial_state, &chunks.first, &chunks.first_segment})
+      fn(*t);
     sequences.for_each_tensor(fn);
   }
 };
@@ -39,6 +46,9 @@ inline bool ssd_on_tensor_cores(Device device, DType dtype, const SsdOptions& o)
          (o.head_dim == 64 || o.head_dim == 80);
 }
 constexpr std::int64_t ssd_tensor_core_chunk = 128;
+/// Whether a sequence is cut depends on its own length alone, so that its bits do.
+constexpr std::int64_t ssd_segment_tokens = 1024;
+static_assert(ssd_segment_tokens % ssd_tensor_core_chunk == 0);
 
 /// The tensors that forward writes besides y; each may be undefined.
 struct SsdStates {

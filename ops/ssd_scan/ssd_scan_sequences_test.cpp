@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/ssd_scan/ssd_scan_cases.h"
+#include "ops/ssd_scan/ssd_scan_kernels.h"
 #include "tests/support/devices.h"
 
 using namespace nemocube;
@@ -95,11 +96,12 @@ TEST_CASE("ssd_scan: packed equals separate sequences, bit for bit" * doctest::t
 TEST_CASE("ssd_scan: spare rows and room for more sequences change no sequence" *
           doctest::test_suite("cuda")) {
   const std::vector<std::int64_t> lengths{23, 0, 70, 1};
-  const auto check = [&](const SsdOptions& o, DType dtype, Device device, const char* variant) {
+  const auto check = [&](const SsdOptions& o, DType dtype, Device device, const char* variant,
+                         std::int64_t spare = 17) {
     CAPTURE(variant);
     const Case roomy = [&] {
-      Case c = make_case({23, 0, 70, 1, 17}, o, dtype, device);  // the last one is of the spare rows
-      c.sequences = Sequences::of_lengths(lengths).with_capacity(111, 6);
+      Case c = make_case({23, 0, 70, 1, spare}, o, dtype, device);  // the last one is of the spare rows
+      c.sequences = Sequences::of_lengths(lengths).with_capacity(94 + spare, 6);
       return with_initial(c);
     }();
     Case tight = roomy;
@@ -109,7 +111,7 @@ TEST_CASE("ssd_scan: spare rows and room for more sequences change no sequence" 
     tight.initial = roomy.initial.narrow(0, 0, 4);
     for (std::size_t i = 0; i < 4; ++i) tight.in[i] = part(roomy.in[i]);
     const Tensor dy = random_tensor(roomy.in[0].shape(), dtype, 9).to(device);
-    dy.narrow(0, tokens, 17).zero();
+    dy.narrow(0, tokens, spare).zero();
     const auto got = run(roomy, variant, dy), want = run(tight, variant, part(dy));
     CHECK_BITS(part(got[0]), want[0]);
     CHECK_BITS(got[1].narrow(0, 0, 4), want[1]);
@@ -127,24 +129,28 @@ TEST_CASE("ssd_scan: spare rows and room for more sequences change no sequence" 
   for (const Device device : test_devices("ssd_scan"))
     for_variants(device, [&](const char* variant) { check(o, DType::f32, device, variant); });
   if (has_cuda() && runs_on_cuda("ssd_scan"))
-    check({.heads = 2, .head_dim = 64, .groups = 1, .state_size = 128}, DType::bf16, Device::cuda, "chunked");
+    for (const std::int64_t spare : {std::int64_t{17}, ssd_segment_tokens + 50})
+      check({.heads = 2, .head_dim = 64, .groups = 1, .state_size = 128}, DType::bf16, Device::cuda,
+            "chunked", spare);
 }
 
 TEST_CASE("ssd_scan: on tensor cores, packed equals separate sequences, bit for bit" *
           doctest::test_suite("cuda")) {
   if (!has_cuda() || !runs_on_cuda("ssd_scan")) return;
   const SsdOptions o{.heads = 2, .head_dim = 64, .groups = 1, .state_size = 128};
-  const auto check = [&](const std::vector<std::int64_t>& lengths, bool backward) {
+  const auto check = [&](const std::vector<std::int64_t>& lengths, std::int64_t sequence, bool backward) {
     Case c = make_case(lengths, o, DType::bf16, Device::cuda);
     for (Tensor& t : c.in) t = t.clone();
-    const std::int64_t length = lengths.front();
-    const auto part = [&](const Tensor& t) { return t.narrow(0, 0, length); };
+    const std::int64_t begin = c.sequences.begin(sequence), length = c.sequences.length(sequence);
+    const auto part = [&](const Tensor& t) { return t.narrow(0, begin, length); };
     Case one = c;
     one.sequences = Sequences::uniform(1, length);
     for (std::size_t i = 0; i < 4; ++i) one.in[i] = part(c.in[i]);
     if (backward) {
       const Tensor dy = random_tensor(c.in[0].shape(), DType::bf16, 9).to(Device::cuda);
       const auto whole = run(c, "chunked", dy), alone = run(one, "chunked", part(dy));
+      CHECK_BITS(alone[0], part(whole[0]));
+      CHECK_BITS(alone[1], whole[1].narrow(0, sequence, 1));
       for (std::size_t i = 2; i < 6; ++i) CHECK_BITS(alone[i], part(whole[i]));
     } else {
       Context ctx;
@@ -154,11 +160,14 @@ TEST_CASE("ssd_scan: on tensor cores, packed equals separate sequences, bit for 
       CHECK_BITS(forward(one), part(forward(c)));
     }
   };
-  check({140, 0, 70}, true);
+  check({140, 0, 70}, 0, true);
+  // Of several segments.
+  check({70, 2 * ssd_segment_tokens + 300, 0, 1}, 1, true);
+  check({ssd_segment_tokens + 1, 70}, 1, true);
   // So many sequences that blocks have whole heads; those of one sequence have slices.
   std::vector<std::int64_t> many(140, 1);
   many.front() = 70;
-  check(many, false);
+  check(many, 0, false);
 }
 
 TEST_CASE("ssd_scan: pieces with state hand-over, and token by token, equal the whole" *

@@ -40,10 +40,11 @@ void for_parts(const Scan<Element>& scan, Fn&& fn) {
 /// A block that walks along a sequence: each warp has 16 tokens of a piece, and 32 rows of the state.
 constexpr int walk_warps = piece / 16, walk_threads = walk_warps * warp_threads;
 
-/// The same number, of which the compiler knows nothing more. It then forms addresses that depend on the number where they
-/// are needed: formed ahead of a long loop, they would take more registers than there are.
+/// The same number, of which the compiler knows no more than that it is not negative. It then forms addresses that depend on
+/// the number where they are needed: formed ahead of a long loop, they would take more registers than there are.
 __device__ inline int opaque(int x) {
   asm volatile("" : "+r"(x));
+  __builtin_assume(x >= 0);
   return x;
 }
 
@@ -131,6 +132,14 @@ __device__ void copy_tokens(const SharedTile<cols>& to, const Rows<Element>& fro
   copy_rows_async<rows, threads>(to, thread,
                                  [&](int r) { return r < n ? start + r * from.stride : nullptr; });
 }
+/// A warp begins to copy the tokens of its rows [row0, row0 + 16).
+template <int cols>
+__device__ void copy_own_tokens(const SharedTile<cols>& to, int row0, const Rows<Element>& from,
+                                std::int64_t t0, int n, std::int64_t col0, int lane) {
+  // 16 rows of a tile are a tile, because their order in memory repeats after 8.
+  copy_tokens<16, warp_threads>(SharedTile<cols>(to.start + SharedTile<cols>::bytes(row0)), from, t0 + row0,
+                                n - row0, col0, lane);
+}
 /// Begins to copy a kept state to a tile.
 template <int threads, int cols>
 __device__ void copy_state(const SharedTile<cols>& to, const Element* from, int stride,
@@ -154,14 +163,16 @@ __device__ void store_tokens(const SharedTile<cols>& tile, int row0, const Rows<
   __syncwarp();
 }
 
-/// `own` and the sum of the parts before, of two neighbouring channels of a token; the last part leaves no sum.
-__device__ inline float2 sum_of_parts(const Rows<float>& sums, const StatePart& part, float2 own,
-                                      std::int64_t token, bool exists, std::int64_t col) {
-  if (!exists) return own;
+/// Adds the sum of the parts before, of two neighbouring channels of a token; the last part leaves no sum.
+__device__ inline void sum_of_parts(const Rows<float>& sums, const StatePart& part, float& a, float& b,
+                                    std::int64_t token, bool exists, std::int64_t col) {
+  if (!exists) return;
   float2* const at = reinterpret_cast<float2*>(sums.row(token) + col);
+  float2 own = make_float2(a, b);
   if (!part.first) own = make_float2(at->x + own.x, at->y + own.y);
   if (!part.last) *at = own;
-  return own;
+  a = own.x;
+  b = own.y;
 }
 
 /// The part of a state that a warp of a walking block has, 32 rows.
@@ -188,6 +199,34 @@ struct State {
       b = factor * v.y;
     });
   }
+  /// = a state [head_dim, state_size] in f32, from its row of the first channel on
+  __device__ void load(const float* from, int state_size, int warp, int lane) {
+    for_each_pair(warp, lane, [&](float& a, float& b, int n, int p) {
+      a = from[p * state_size + n];
+      b = from[(p + 1) * state_size + n];
+    });
+  }
+  /// Calls fn(values, place) for the thread's places of four f32 each, in memory that only threads like it use.
+  template <class Fn>
+  __device__ void for_each_four(float* memory, int warp, int lane, Fn&& fn) {
+    float4* const places = reinterpret_cast<float4*>(memory) + warp * warp_threads + lane;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < cols / 8; ++j) fn(of[i][j].v, places[(i * (cols / 8) + j) * walk_threads]);
+  }
+  __device__ void write(float* to, int warp, int lane) {
+    for_each_four(to, warp, lane,
+                  [](const float(&v)[4], float4& place) { place = make_float4(v[0], v[1], v[2], v[3]); });
+  }
+  __device__ void read(float* from, int warp, int lane) {
+    for_each_four(from, warp, lane, [](float(&v)[4], const float4& place) {
+      v[0] = place.x;
+      v[1] = place.y;
+      v[2] = place.z;
+      v[3] = place.w;
+    });
+  }
   __device__ void scale(float factor) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -197,11 +236,11 @@ struct State {
         for (float& v : of[i][j].v) v *= factor;
   }
   /// += sum over the tokens l of a piece of factor(l) rows[l, n] channels[l, p]
-  template <class Factor>
+  template <int unroll = 1, class Factor>
   __device__ void add(const SharedTile<state_rows>& rows, const SharedTile<cols>& channels, int warp,
                       int lane, Factor&& factor) {
     lane = opaque(lane);
-#pragma unroll 1
+#pragma unroll unroll
     for (int l = 0; l < piece; l += 16) {
       FragmentA a[2];
 #pragma unroll

@@ -1,9 +1,10 @@
 #include "ops/ssd_scan/ssd_scan_group_gradients.cuh"
 #include "ops/ssd_scan/ssd_scan_tensor_core_backward.cuh"
 
-// Backward on tensor cores: two kernels. The first has a block for each sequence and head, or for half of the head's
-// channels where there are few sequences and heads. The block walks from the last piece to the first with R, the gradient of
-// the state, in registers. It forms the gradients of x, dt_raw and the parameters, and leaves R at the end of every chunk. It
+// Backward on tensor cores: two kernels. The first has a block for each segment and head, or for half of the head's
+// channels where there are few segments and heads. The block walks from the last piece to the first with R, the gradient of
+// the state, in registers. Where sequences have several segments, two kernels before it form R between segments
+// (ssd_scan_segments.cuh). It forms the gradients of x, dt_raw and the parameters, and leaves R at the end of every chunk. It
 // is launched for each part of the states. The second has a block for each chunk, group and part, which sums the gradients of
 // B and C over the heads of the group in their order, and adds what the halves have (ssd_scan_group_gradients.cuh).
 namespace nemocube::cuda::ssd {
@@ -95,11 +96,12 @@ __device__ void token_pairs(FragmentC (&q)[1][cols / 8], float (&direct)[2], Tok
         const int s = 16 * warp + lane / 4 + i / 2 * 8, l = 16 * block + 8 * j + lane % 4 * 2 + i % 2;
         const float product = products[j].v[i], score = W[j].v[i];
         if (s == l) sums.skip[s] = score;
-        const float e = l >= s ? d.between(s, l) : 0;
-        const float masked = l >= s ? product * e : 0;
-        products[j].v[i] = masked;
-        direct[i / 2] += l >= s ? masked * score : 0;
-        W[j].v[i] = l >= s ? masked * score * d.dt[s] : 0;
+        // Formed for all elements and then masked, so that nothing branches.
+        const float decayed = product * d.between(s, l), weighted = decayed * score,
+                    with_step = weighted * d.dt[s];
+        products[j].v[i] = l >= s ? decayed : 0;
+        direct[i / 2] += l >= s ? weighted : 0;
+        W[j].v[i] = l >= s ? with_step : 0;
       }
     const FragmentA masked[1] = {fragment_a(products[0], products[1])};
     add_product(q, masked, tiles.dY, 16 * block, lane);
@@ -214,56 +216,61 @@ template <int cols, int slices>
 __global__ void __launch_bounds__(walk_threads)
     walk_backward_kernel(const Scan<Element> scan, const BackwardTensors g) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ Decays d;
+  __shared__ Decays d, before;  // of a piece and the one before it
   __shared__ TokenSums sums;
   const WalkTiles<cols> tiles(shared);
   const int warp = static_cast<int>(threadIdx.x) / warp_threads;
   int lane = static_cast<int>(threadIdx.x) % warp_threads;
   const int slice = static_cast<int>(blockIdx.x % slices);
   const int head = static_cast<int>(blockIdx.x / slices % scan.heads), group = head / scan.group_heads();
-  const std::int64_t sequence = blockIdx.x / slices / scan.heads;
-  const std::int64_t begin = scan.offsets[sequence], end = scan.offsets[sequence + 1];
-  const std::int64_t first_chunk = scan.first_chunk[sequence];
+  const std::int64_t segment = blockIdx.x / slices / scan.heads;
+  const SegmentPlace at = place_of_segment(scan, segment);
+  const std::int64_t begin = at.begin, end = at.end;
   const std::int64_t shared_col = g.part.column(scan, group),
                      col = std::int64_t{head} * scan.head_dim + slice * cols;
-  if (begin == end) return;
+  if (begin == end) return;  // as where there is no such segment
   const float skip = g.part.first ? scan.D[head] : 0;
   const int row = 16 * warp + lane / 4;  // of the thread's upper elements
 
   State<cols> r;
+  if (!at.last) r.read(g.segments.state(scan, segment + 1, head, slice * cols), warp, lane);
   ChunkSums chunk_sums;
   for (std::int64_t t0 = begin + (end - begin - 1) / piece * piece; t0 >= begin; t0 -= piece) {
     const int n = static_cast<int>(end - t0 < piece ? end - t0 : piece);
-    const bool has_start = t0 > begin || g.with_initial, has_end = t0 + piece < end;
+    const bool has_start = t0 > begin || !at.first || g.with_initial, has_end = t0 + piece < end || !at.last;
     const bool second = (t0 - begin) % chunk_tokens != 0;  // piece of its chunk
     const bool last_of_chunk = second || !has_end;
-    const std::int64_t chunk = first_chunk + (t0 - begin) / chunk_tokens;
+    const std::int64_t chunk = at.first_chunk + (t0 - begin) / chunk_tokens;
     const std::int64_t kept = g.part.kept(scan, chunk, head) + slice * cols;
 
     lane = opaque(lane);
+    const int thread = opaque(static_cast<int>(threadIdx.x));
     __syncthreads();  // all warps are done with the tiles
-    copy_state<walk_threads>(tiles.H, g.starts + kept, scan.head_dim);
+    copy_state<walk_threads>(tiles.H, g.starts + kept, scan.head_dim, thread);
+    if (second) {
+      copy_tokens<piece, walk_threads>(tiles.B, scan.B, t0 - piece, piece, shared_col, thread);
+      copy_tokens<piece, walk_threads>(tiles.X, scan.x, t0 - piece, piece, col, thread);
+    }
+    copy_async_commit();
+    copy_tokens<piece, walk_threads>(tiles.C, scan.C, t0, n, shared_col, thread);
+    copy_tokens<piece, walk_threads>(tiles.dY, g.dy, t0, n, col, thread);
+    copy_async_commit();
+    if (warp == 0) warp_load_decays(d, scan, t0, n, head);
     if (second) {
       // The state at the start of the piece, from that at the start of the chunk.
-      copy_tokens<piece, walk_threads>(tiles.B, scan.B, t0 - piece, piece, shared_col);
-      copy_tokens<piece, walk_threads>(tiles.X, scan.x, t0 - piece, piece, col);
-      copy_async_commit();
-      if (warp == 0) warp_load_decays(d, scan, t0 - piece, piece, head);
-      copy_async_wait<0>();
+      if (warp == 1) warp_load_decays(before, scan, t0 - piece, piece, head);
+      copy_async_wait<1>();
       __syncthreads();
       State<cols> h;
-      h.load(tiles.H, d.whole, warp, lane);
-      h.add(tiles.B, tiles.X, warp, lane, [&](int s) { return d.to_end[s] * d.dt[s]; });
+      h.load(tiles.H, before.whole, warp, lane);
+      h.add(tiles.B, tiles.X, warp, lane, [&](int s) { return before.to_end[s] * before.dt[s]; });
       h.store(tiles.H, warp, lane);  // the rows that this warp has read
       __syncthreads();
     }
-    copy_tokens<piece, walk_threads>(tiles.C, scan.C, t0, n, shared_col);
-    copy_tokens<piece, walk_threads>(tiles.dY, g.dy, t0, n, col);
-    copy_tokens<piece, walk_threads>(tiles.B, scan.B, t0, n, shared_col);
-    copy_tokens<piece, walk_threads>(tiles.X, scan.x, t0, n, col);
+    copy_tokens<piece, walk_threads>(tiles.B, scan.B, t0, n, shared_col, thread);
+    copy_tokens<piece, walk_threads>(tiles.X, scan.x, t0, n, col, thread);
     copy_async_commit();
     r.store(tiles.R, warp, lane);
-    if (warp == 0) warp_load_decays(d, scan, t0, n, head);
     copy_async_wait<0>();
     __syncthreads();
     if (has_end && second) keep_state<walk_threads>(g.ends + kept, scan.head_dim, tiles.R);
@@ -327,13 +334,18 @@ __global__ void __launch_bounds__(walk_threads)
     // dX = dt Q + D dY, by way of the rows of X that the warp has; they have been read.
     __syncwarp();
     lane = opaque(lane);
-    for_each_pair(q[0], 16 * warp, lane, [&](float a, float b, int s, int p, int) {
+    for_each_pair(q[0], 16 * warp, lane, [&](float& a, float& b, int s, int p, int) {
       const float2 dy = pair_at(tiles.dY, s, p);
       const float dt = d.dt[s];
-      float2 dx = make_float2(dt * a + skip * dy.x, dt * b + skip * dy.y);
-      if (!g.part.first || !g.part.last) dx = sum_of_parts(g.dx_sums, g.part, dx, t0 + s, s < n, col + p);
-      set_pair(tiles.X, s, p, dx.x, dx.y);
+      a = fmaf(dt, a, skip * dy.x);
+      b = fmaf(dt, b, skip * dy.y);
     });
+    if (!g.part.first || !g.part.last)
+      for_each_pair(q[0], 16 * warp, lane, [&](float& a, float& b, int s, int p, int) {
+        sum_of_parts(g.dx_sums, g.part, a, b, t0 + s, s < n, col + p);
+      });
+    for_each_pair(q[0], 16 * warp, lane,
+                  [&](float a, float b, int s, int p, int) { set_pair(tiles.X, s, p, a, b); });
     if (g.part.last) store_tokens<cols>(tiles.X, 16 * warp, g.dx, t0, n, col, lane);
 
     __syncthreads();  // `sums` are complete
@@ -367,8 +379,9 @@ void launch_backward(const Scan<Element>& scan, BackwardTensors g) {
   constexpr int cols = head_dim / slices;
   for_parts(scan, [&](const StatePart& part) {
     g.part = part;
+    form_segment_states<cols, true>(scan, g.dy, part, nullptr, g.segments);
     launch_shared("ssd_scan backward", walk_backward_kernel<cols, slices>,
-                  blocks_for(scan.sequences * scan.heads * slices, 1), walk_threads, WalkTiles<cols>::bytes,
+                  blocks_for(scan.segments * scan.heads * slices, 1), walk_threads, WalkTiles<cols>::bytes,
                   scan, g);
   });
   launch_shared("ssd_scan gradients of B and C", group_gradients_kernel<head_dim>,
@@ -390,7 +403,7 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
   // Slices where whole heads would be fewer blocks than there are multiprocessors. 80 channels have no halves that products
   // on tensor cores can sum over.
   const int slices =
-      scan.head_dim == 64 && scan.sequences * scan.heads < device_limits().multiprocessors ? 2 : 1;
+      scan.head_dim == 64 && scan.segments * scan.heads < device_limits().multiprocessors ? 2 : 1;
   const auto scratch = [&](bool wanted, const Shape& shape) {
     return wanted ? Tensor::empty(shape, DType::f32, dy.device()) : Tensor();
   };
@@ -399,6 +412,7 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
   const Tensor of_slices = scratch(slices > 1, {3, slices, scan.chunks, scan.heads}),
                ddt_sums = scratch(parts || slices > 1, {slices * tokens, scan.heads}),
                dx_sums = scratch(parts, dy.shape());
+  const SegmentMemory segments(scan, dy.device());
   const BackwardTensors g{.dy = rows_of<Element>(aligned_dy),
                           .starts = data_of<Element>(chunk_starts),
                           .ends = data_of<Element>(ends),
@@ -413,6 +427,7 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
                           .of_slices = of_slices ? data_of<float>(of_slices) : nullptr,
                           .ddt_sums = rows_of<float>(ddt_sums),
                           .dx_sums = rows_of<float>(dx_sums),
+                          .segments = segments.get(),
                           .part = {},
                           .tokens = tokens};
   if (scan.head_dim == 80)

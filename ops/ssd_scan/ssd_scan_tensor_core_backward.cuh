@@ -1,5 +1,5 @@
 #pragma once
-#include "ops/ssd_scan/ssd_scan_tensor_core.cuh"
+#include "ops/ssd_scan/ssd_scan_segments.cuh"
 
 /// Operands and results of the two backward kernels on tensor cores (ssd_scan_tensor_core_backward.cu).
 namespace nemocube::cuda::ssd {
@@ -19,6 +19,7 @@ struct BackwardTensors {
   // What slices, in all parts so far, have of ddt_raw, [slices * tokens, heads]. Null for one slice and one part.
   Rows<float> ddt_sums;
   Rows<float> dx_sums;  // dx of the parts so far; null for one part
+  Segments segments;    // R between segments
   StatePart part;       // of the walk
   std::int64_t tokens;
 

@@ -174,6 +174,16 @@ TEST_CASE("ssd_scan: on tensor cores, against f64" * doctest::test_suite("cuda")
   for (const SsdOptions& o : shapes) check_tensor_cores({200, 0, 1, 64, 131}, o);
 }
 
+TEST_CASE("ssd_scan: on tensor cores, sequences of several segments against f64" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  constexpr std::int64_t segment = ssd_segment_tokens;
+  check_tensor_cores({3 * segment + 150, 0, segment},
+                     {.heads = 1, .head_dim = 64, .groups = 1, .state_size = 128});
+  check_tensor_cores({70, 2 * segment + 1, 1}, {.heads = 1, .head_dim = 80, .groups = 1, .state_size = 128});
+  check_tensor_cores({segment + 1}, {.heads = 1, .head_dim = 64, .groups = 1, .state_size = 256});
+}
+
 TEST_CASE("ssd_scan: on tensor cores, with a sequence for every multiprocessor, heads are not cut" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
