@@ -144,17 +144,17 @@ cat <<'END'
 
 ## A training step, estimated
 
-**An estimate, not a measurement: no part of it has run on a GPU.** It is one rank's forward and backward of one sequence of
+**An estimate, not a measurement; [measured.md](measured.md) has those.** It is one rank's forward and backward of one sequence of
 8,192 tokens, all 128 experts there and chosen equally often, without activation checkpointing.
 
 - Kernels take the least time of the cases above, grown to 8,192 tokens: in proportion to the tokens, and kernels of attention
   that DRAM does not bound in proportion to the pairs of query and key. Tiles across the diagonal weigh more in the 512 tokens
   counted: attention may take up to a quarter less.
 - Their work is shared evenly by the multiprocessors, because 8,192 tokens have blocks enough. Two kernels of ssd_scan walk along
-  the sequence: their blocks, 64 heads or halves of them, stay as few as above, and the busiest multiprocessor decides.
+  segments of the sequence, which above has all 8,192 tokens: their blocks are those, and the busiest multiprocessor decides.
 - A product of cuBLAS takes the longer of its bytes at 3.35 TB/s and of its operations at 0.7 of the peak, 989 TFLOP/s: 0.7 is
   assumed. It is forward and two gradients together; a weight's gradient is read and written in f32. The gradients of the router's
-  gate are products in f32, at 0.7 of 67 TFLOP/s.
+  gate are products of bf16 three times as long, because their f32 factor is the sum of three terms.
 - Grouped products are kernels of this program, and take the longer of what was counted and of what a product of cuBLAS would.
 - Sums and conversions of the MoE block have no benchmark and take the time of their bytes. Filling gradients with zeros,
   deal_columns and select_rows are left out.

@@ -61,7 +61,7 @@ class Costs {
     for (const CountedKernel& k : counted_.find(op, variant).kernels)
       list_.push_back({op, k.name, times * k.seconds, k.bound});
   }
-  /// Kernels that walk along a sequence have no more blocks for more tokens.
+  /// Kernels that walk along a sequence stay in the blocks that they have where they were counted.
   void scan() {
     const CountedCase& c = counted_.find("ssd_scan", "chunked forward+backward");
     const double times = tokens() / c.size("tokens");
@@ -114,16 +114,16 @@ class Costs {
                          stretch > 1 ? least.bound : k.bound});
     }
   }
-  /// Logits of bf16 factors; the gradients' factors are f32, off tensor cores.
+  /// Logits of bf16 factors; the gradients' f32 factor is three terms of bf16, and so is the gradient of the weight.
   void gate() {
-    const double t = tokens(), weight = hidden * expert_count, flops = 2 * t * weight;
-    list_.push_back(sum_of(
-        "router gate", name_of_products,
-        {of_product(bf16_bytes * (t * hidden + weight) + f32_bytes * t * expert_count, flops,
-                    o_.rates.tensor_flops, o_),
-         of_product(f32_bytes * (t * expert_count + weight + t * hidden), flops, o_.rates.single_flops, o_),
-         of_product(f32_bytes * (t * expert_count + t * hidden + 2 * weight), flops, o_.rates.single_flops,
-                    o_)}));
+    const double t = tokens(), weight = hidden * expert_count, flops = 2 * t * weight,
+                 peak = o_.rates.tensor_flops, x = bf16_bytes * t * hidden,
+                 terms = bf16_bytes * 3 * t * expert_count;
+    list_.push_back(
+        sum_of("router gate", name_of_products,
+               {of_product(x + bf16_bytes * weight + f32_bytes * t * expert_count, flops, peak, o_),
+                of_product(terms + 3 * bf16_bytes * weight + x, 3 * flops, peak, o_),
+                of_product(terms + x + 3 * f32_bytes * weight, 3 * flops, peak, o_)}));
   }
   std::vector<Cost> take() { return std::move(list_); }
 

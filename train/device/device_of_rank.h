@@ -13,8 +13,8 @@ int device_index(int local_rank, int visible);
 
 struct RankDevice {
   int node = 0;
-  std::string uuid;  ///< of a CUDA device, "" for others; equal on one node means the same device
-  std::string text;  ///< device, name and UUID, for messages
+  std::string uuid;          ///< of a CUDA device, "" for others; equal on one node means the same device
+  std::string text;          ///< device, name and UUID, for messages
   std::string place = {};    ///< for the log: where it lies (placement.h)
   std::string problem = {};  ///< what is wrong with that
 };
