@@ -14,7 +14,7 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
-.PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu kernel-report cuda-toolkit \
+.PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu sanitize-gpu kernel-report cuda-toolkit \
 	test-grids test-grids-cuda bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
 	format check-format check-headers check-headers-rest tidy clean help
 
@@ -30,7 +30,8 @@ help:
 	@echo "make test-grids-cuda"
 	@echo "                    every process grid of 2, 4 and 8 ranks on the software GPU, over NCCL and over MPI"
 	@echo "make planted-faults mistakes planted in copies of the CUDA kernels, which the tests must notice"
-	@echo "make test-gpu       the same tests on a GPU, under compute-sanitizer too"
+	@echo "make test-gpu       the same tests on a GPU, with every grid of 2, 4 and 8 ranks"
+	@echo "make sanitize-gpu   those of operations on a GPU under compute-sanitizer"
 	@echo "make kernel-report  count the kernels at the sizes of Nemotron 3 Nano, into docs/kernels.md; needs nvcc and no GPU"
 	@echo "make emulator       build the software GPU, which runs CUDA programs; needs nvcc and no GPU"
 	@echo "make cuda-toolkit   install nvcc, which needs no GPU, for the targets that need it; downloads 0.7 GB, keeps 0.3 GB"
@@ -149,8 +150,7 @@ planted-faults: setup
 	@cmake --build $(BUILD) -j $(JOBS) --target test_core test_ops cuda_emulator
 	@$(plant) $(FAULTS)
 
-# The same tests on a GPU, then those of core and ops under compute-sanitizer where it is installed. Errors of CUDA's calls
-# are no finding: tests ask for more memory than there is.
+# The same tests on a GPU.
 test-gpu: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
@@ -160,17 +160,20 @@ test-gpu: setup
 	OMP_NUM_THREADS=1 $(mpirun) -np 2 $(BUILD)/test_comm --test-suite=cuda || exit 1; \
 	for ranks in 2 4 8; do \
 		OMP_NUM_THREADS=1 NEMOCUBE_GRIDS=all $(mpirun) -np $$ranks $(BUILD)/test_grids --test-suite=cuda || exit 1; \
-	done; \
-	if command -v compute-sanitizer >/dev/null; then \
-		for tool in memcheck racecheck initcheck synccheck; do \
-			for program in test_core test_ops; do \
-				compute-sanitizer --tool $$tool $$([ $$tool != memcheck ] || echo --report-api-errors no) \
-					--error-exitcode 99 $(BUILD)/$$program --test-suite=cuda || exit 1; \
-			done; \
+	done
+
+# Those of core and ops on a GPU under compute-sanitizer. Errors of CUDA's calls are no finding: tests ask for more memory
+# than there is.
+sanitize-gpu: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS) --target test_core test_ops
+	@export NEMOCUBE_TEST_CUDA=required; for tool in memcheck racecheck initcheck synccheck; do \
+		for program in test_core test_ops; do \
+			compute-sanitizer --tool $$tool $$([ $$tool != memcheck ] || echo --report-api-errors no) \
+				--error-exitcode 99 $(BUILD)/$$program --test-suite=cuda || exit 1; \
 		done; \
-	else \
-		echo "test-gpu: no compute-sanitizer on the PATH: its checks were left out"; \
-	fi
+	done
 
 # What the software GPU counts of the kernels at the sizes of Nemotron 3 Nano.
 kernel-report: build

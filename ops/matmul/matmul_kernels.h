@@ -34,7 +34,13 @@ inline const Function<void(const Output& c, const Tensor& terms, const Tensor& b
 /// profile    counted and timed as a product of matmul()
 Tensor matmul_mixed(const Output& c, const Tensor& a, const Tensor& b);
 
-/// c = a^T b, or c + a^T b, for the terms of a [m, k] and b [m, n] -> c [k, n]; otherwise as matmul_mixed().
+/// c = a^T b, or c + a^T b with Into::add, on CUDA, for the terms that matmul_mixed() has made of a. The products of the three
+/// terms are added in f32, the smallest first, and rounded once.
+///
+/// shapes     terms [m, 3 k], b [m, n] -> c [k, n], which the caller has checked; an empty c is left alone
+/// dtypes     terms and b bf16, c f32 or bf16
+/// layout     row strides free
+/// profile    counted and timed as a product of matmul()
 void matmul_terms(const Output& c, const Tensor& terms, const Tensor& b);
 
 /// c = a b^T + bias in the epilogue of a product of cuBLAS, on CUDA. False, and nothing done, on other devices and where

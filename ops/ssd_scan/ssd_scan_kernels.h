@@ -46,7 +46,7 @@ inline bool ssd_on_tensor_cores(Device device, DType dtype, const SsdOptions& o)
          (o.head_dim == 64 || o.head_dim == 80);
 }
 constexpr std::int64_t ssd_tensor_core_chunk = 128;
-/// Whether a sequence is cut depends on its own length alone, so that its bits do.
+/// Tokens of a segment. Where a sequence is cut depends on its own length alone: packed and separate ones are cut alike.
 constexpr std::int64_t ssd_segment_tokens = 1024;
 static_assert(ssd_segment_tokens % ssd_tensor_core_chunk == 0);
 

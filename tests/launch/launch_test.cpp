@@ -139,8 +139,8 @@ TEST_CASE("launch: bind.sh gives each rank its share of the CPUs beside its devi
     CHECK(bound.err.empty());
     return bound.out;
   };
-  CHECK(cpus({"OMPI_COMM_WORLD_LOCAL_RANK=0"}) == "-c 0,1,2 echo program\n");
-  CHECK(cpus({"OMPI_COMM_WORLD_LOCAL_RANK=1"}) == "-c 3,8,9 echo program\n");
+  CHECK(cpus({"OMPI_COMM_WORLD_LOCAL_RANK=0"}) == "-c 0,1,8 echo program\n");
+  CHECK(cpus({"OMPI_COMM_WORLD_LOCAL_RANK=1"}) == "-c 2,3,9 echo program\n");
   CHECK(cpus({"SLURM_LOCALID=2"}) == "-c 4 echo program\n");
   CHECK(cpus({"SLURM_LOCALID=3"}) == "-c 5,6 echo program\n");
   CHECK(cpus({"CUDA_VISIBLE_DEVICES=3", "SLURM_LOCALID=0"}) == "-c 4,5,6 echo program\n");

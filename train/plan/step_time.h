@@ -43,8 +43,8 @@ struct StepTime {
 ///                      passes compute; all else waits
 ///     a pipeline       its schedule with the passes' times (parallel/schedule/simulate.h); exchanges wait
 ///
-/// Launches, the host and the data cost nothing. Memory is that of bf16 or f32 weights alike; f32 products are taken at the
-/// rate of f32 multiply-adds.
+/// Launches, the host and the data cost nothing. Kernels of f32 models are taken to reach 0.9 of the rate of f32
+/// multiply-adds.
 StepTime step_time(RunCosts& costs, const StepTimeOptions& options);
 
 /// For `nemocube plan`: the estimate and what it takes for granted.

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string_view>
+
 #include "model/test_models.h"
 #include "tests/support/message_of.h"
 #include "train/ranks/plan_model.h"
@@ -79,6 +81,22 @@ TEST_CASE("step time: of an MLP block, its products, bytes and update are what t
   CHECK(t.hidden == 0);
   CHECK(t.idle == 0);
   CHECK(t.tokens == 64);
+}
+
+TEST_CASE("step time: where bytes cost nothing, the passes take the model's own operations") {
+  StepTimeOptions o = round_rates();
+  o.gpu.dram_bytes = 1e30;
+  for (const char* pattern : {"M", "E", "-", "*"}) {
+    CAPTURE(pattern);
+    const NemotronHConfig c = tiny_config(pattern);
+    const StepTime t = time_of({.pattern = pattern}, o);
+    // The convolution counts as bytes. Of attention's products between tokens backward forms five for two.
+    const double conv = pattern == std::string_view("M")
+                            ? 2.0 * static_cast<double>(c.conv_dim() * c.conv_kernel)
+                            : 0,
+                 attention = part(t.compute, "attention"), again = attention - attention * 3 / 3.5;
+    CHECK(t.seconds - again == doctest::Approx(1e-9 * (t.model_flops - 3 * t.tokens * conv)));
+  }
 }
 
 TEST_CASE("step time: each microbatch takes as long, and checkpointing adds the blocks' forward passes") {

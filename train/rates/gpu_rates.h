@@ -25,7 +25,7 @@ struct LinkRates {
 };
 
 /// What compiled kernels have reached of a GPU's peak rates: on an H200, in bf16, at the sizes of Nemotron 3 Nano and 8,192
-/// tokens (docs/measured.md).
+/// tokens (docs/measured.md). The scan's are from before it walked along segments of a sequence at the same time.
 struct ReachedShares {
   double products = 0.75;  ///< of tensor_flops, as all but memory: cuBLAS
   double experts = 0.45;   ///< grouped_linear
