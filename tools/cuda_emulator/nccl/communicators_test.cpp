@@ -177,6 +177,38 @@ TEST_CASE("A rank that is late for a collective of many pieces is no deadlock of
   }));
 }
 
+TEST_CASE("A rank that stands still within a collective of many pieces is no deadlock of the others") {
+  const SharedCounter stops;
+  all_good(run_ranks(4, [&](int rank, ncclUniqueId id) {
+    const ncclComm_t comm = join(4, id, rank);
+    constexpr std::size_t count = 3'000'000;
+    const DeviceArray<float> x(std::vector<float>(count, 0));
+    const pid_t me = getpid();
+    const pid_t stopper = rank == 3 ? fork() : -1;
+    if (stopper == 0) {
+      // Long enough for the others to look for a deadlock, and to look again; at eight moments of collectives.
+      for (int turn = 0; turn < 8 && getppid() == me; ++turn) {
+        usleep(static_cast<useconds_t>(20000 + turn * 7919));
+        kill(me, SIGSTOP);
+        usleep(450000);
+        kill(me, SIGCONT);
+        stops.add();
+      }
+      _exit(0);
+    }
+    // Rank 3 says how long: all ranks do as many collectives.
+    const DeviceArray<int> more({1});
+    while (more.get()[0]) {
+      EXPECT(ncclAllReduce(x.data(), x.data(), count, ncclFloat32, ncclSum, comm, nullptr) == ncclSuccess);
+      const int left = stops.count() < 8;
+      EXPECT(cudaMemcpy(more.data(), &left, sizeof left, cudaMemcpyHostToDevice) == cudaSuccess);
+      EXPECT(ncclBcast(more.data(), 1, ncclInt32, 3, comm, nullptr) == ncclSuccess);
+    }
+    if (rank == 3) waitpid(stopper, nullptr, 0);
+    EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  }));
+}
+
 TEST_CASE("Several devices of one process") {
   all_good(run_ranks(1, [](int, ncclUniqueId) {
     ncclComm_t comms[3];

@@ -114,10 +114,11 @@ Collective::Collective(Communicator& communicator, const Request& request, const
 Progress Collective::advance(std::vector<int>& waits_for) {
   Progress progress;
   for (;;) {
-    // A rank takes no piece that some rank has still to publish: such a rank, and none that would take, is waited for.
     std::vector<int> takers, publishers;
     const bool published = publish(takers), taken = take(publishers);
-    waits_for = publishers.empty() ? takers : publishers;
+    // What keeps this rank: it cannot take a piece before it has published that piece itself, for which others must free its
+    // slot. Of pieces that it has published, the next is missing from some ranks; its own next slot becomes free after that.
+    waits_for = published_ == taken_ ? takers : publishers;
     progress.moved |= published || taken;
     progress.done = taken_ == pieces_;
     if (progress.done) communicator_.pieces = first_ + pieces_;
