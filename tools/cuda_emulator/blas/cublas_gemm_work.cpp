@@ -52,6 +52,7 @@ bool run(const Access& access, std::span<const Gemm> gemms, const Compute& compu
     targets.push_back({*alpha, *beta, gemm.c.view(c, false)});
   }
   for (const Gemm& gemm : gemms) touch(access, gemm.c, true);
+  count_products(products, compute.rounding);
   multiply(products, compute.rounding, [&](const Tile& tile) { store_tile(targets[tile.product], tile); });
   return true;
 }

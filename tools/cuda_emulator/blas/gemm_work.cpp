@@ -43,6 +43,18 @@ void touch(const Access& access, const Matrix& matrix, bool write) {
   }
 }
 
+void count_products(std::span<const Product> products, InputRounding rounding) {
+  double on_tensor_cores = 0, off = 0;
+  for (const Product& product : products) {
+    const double multiply_adds =
+        static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
+    const bool plain =
+        rounding == InputRounding::none && (product.a.type == CUDA_R_32F || product.a.type == CUDA_R_64F);
+    (plain ? off : on_tensor_cores) += multiply_adds;
+  }
+  cuda_emulator_product(on_tensor_cores, off);
+}
+
 std::optional<Compute> compute_of(cublasComputeType_t type, cudaDataType a, cudaDataType b, cudaDataType c) {
   if (a != b) return std::nullopt;
   const bool all_f32 = a == CUDA_R_32F && c == CUDA_R_32F;

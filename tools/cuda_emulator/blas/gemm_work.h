@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,9 @@ struct Matrix {
 void* host(const Access& access, const Matrix& matrix);
 /// Records that the elements, and nothing between the lines, are read or written.
 void touch(const Access& access, const Matrix& matrix, bool write);
+
+/// Tells the timeline what the operation multiplies: on tensor cores unless inputs are f32 or f64 as they are.
+void count_products(std::span<const Product> products, InputRounding rounding);
 
 /// How inputs are rounded and of which type alpha and beta are.
 struct Compute {

@@ -247,6 +247,7 @@ class Matmul {
       }
     }
     for (std::size_t i = 0; i < plan_.batches; ++i) touch(access_, matrix(plan_.layout_d, d, i), true);
+    count_products(products_, plan_.compute.rounding);
     multiply(products_, plan_.compute.rounding, [this](const Tile& tile) { finish(tile); });
     for (std::size_t i = 0; i < plan_.batches; ++i) write_bias_gradient(products_[i], batches_[i]);
     return true;

@@ -44,6 +44,8 @@ Book& book() {
   return the;
 }
 
+thread_local LaunchCounts last_launch;
+
 const char* counter_file() {
   static const char* const name = std::getenv("CUDA_EMULATOR_COUNTERS");
   return name && *name ? name : nullptr;
@@ -218,11 +220,22 @@ void launch_ends(LaunchCounters& counters, const Launch& launch) {
       blocks_per_multiprocessor(threads, resources.registers,
                                 kernel.dynamic_shared_offset - kernel.shared_gap_bytes + shape.dynamic_shared)
           .blocks;
+  const std::uint64_t blocks = std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z,
+                      dram_read = counters.l2->dram_read_bytes(),
+                      dram_write = counters.l2->dram_write_bytes();
+  last_launch = {dram_read + dram_write,
+                 one.sectors,
+                 one.matrix_multiply_adds,
+                 one.multiply_adds,
+                 one.wavefronts,
+                 one.warp_instructions,
+                 blocks,
+                 resident};
   Book& all = book();
   const std::lock_guard lock(all.mutex);
   Totals& sum = all.kernels[kernel.readable];
   ++sum.launches;
-  sum.blocks += std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
+  sum.blocks += blocks;
   sum.warp_instructions += one.warp_instructions;
   sum.lane_instructions += one.lane_instructions;
   sum.local_bytes += one.local_bytes;
@@ -235,8 +248,8 @@ void launch_ends(LaunchCounters& counters, const Launch& launch) {
   sum.requests += one.requests;
   sum.wavefronts += one.wavefronts;
   sum.ideal_wavefronts += one.ideal_wavefronts;
-  sum.dram_read += counters.l2->dram_read_bytes();
-  sum.dram_write += counters.l2->dram_write_bytes();
+  sum.dram_read += dram_read;
+  sum.dram_write += dram_write;
   sum.resources = resources;
   sum.resident_blocks = resident;
   sum.occupancy = static_cast<double>(resident * ((threads + 31) / 32)) / 64;
@@ -244,13 +257,15 @@ void launch_ends(LaunchCounters& counters, const Launch& launch) {
 
 }  // namespace count
 
+LaunchCounts counts_of_last_launch() { return last_launch; }
+
 void restart_counters() {
   const std::lock_guard lock(book().mutex);
   book().kernels.clear();
 }
 
 void write_counters() {
-  if (!counters_enabled()) return;
+  if (!counter_file()) return;
   const std::lock_guard lock(book().mutex);
   // Readers never see half a file.
   const std::string name = counter_file(), draft = name + ".part";
@@ -298,7 +313,7 @@ void write_counters() {
 }
 
 void print_counters() {
-  if (!counters_enabled()) return;
+  if (!counter_file()) return;
   const std::lock_guard lock(book().mutex);
   if (book().kernels.empty()) return;
   std::fprintf(stderr, "cuda_emulator: %8s %11s %11s %11s %9s %7s %6s %6s %6s %6s  kernel\n", "launches",

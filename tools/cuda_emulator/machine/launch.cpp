@@ -50,8 +50,9 @@ bool checks_enabled() {
 
 bool counters_enabled() {
   static const bool enabled = [] {
-    const char* const name = std::getenv("CUDA_EMULATOR_COUNTERS");
-    return name && *name;
+    for (const char* const variable : {"CUDA_EMULATOR_COUNTERS", "CUDA_EMULATOR_TIMELINE"})
+      if (const char* const name = std::getenv(variable); name && *name) return true;
+    return false;
   }();
   return enabled;
 }

@@ -111,7 +111,7 @@ std::uint64_t environment_number(const char* variable, std::uint64_t otherwise);
 std::uint32_t worker_count();
 /// Whether checks are on: CUDA_EMULATOR_CHECK is not 0.
 bool checks_enabled();
-/// Whether counters are on: CUDA_EMULATOR_COUNTERS names a file.
+/// Whether counters are on: CUDA_EMULATOR_COUNTERS names a file for them, or CUDA_EMULATOR_TIMELINE a folder for records.
 bool counters_enabled();
 /// CUDA_EMULATOR_SEED, default 1.
 std::uint64_t base_seed();

@@ -79,6 +79,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<int> outstanding{0};  ///< units that are not complete
   std::atomic<bool> finalized{false};
   std::vector<PreMultiplied> operators;
+  std::string label;  ///< ncclConfig_t::commName, for the timeline
 
   Turnstile turnstile;
 

@@ -59,6 +59,12 @@ bool blocking(const ncclConfig_t* config, bool otherwise) {
   return config->blocking == 1;
 }
 
+std::string label_in(const ncclConfig_t* config) {
+  // Older programs have a shorter structure.
+  constexpr std::size_t with_name = offsetof(ncclConfig_t, commName) + sizeof(config->commName);
+  return config && config->size >= with_name && config->commName ? config->commName : "";
+}
+
 int current_device() {
   int device = 0;
   const cudaError_t error = cudaGetDevice(&device);
@@ -80,7 +86,9 @@ void create(ncclComm_t* handle, const std::shared_ptr<Communicator>& communicato
   throw Failure{result, communicator->message()};
 }
 
-void join(ncclComm_t* handle, int ranks, const std::string& name, int rank, bool wait) {
+/// `segment`: the name of the memory that the ranks share.
+void join(ncclComm_t* handle, int ranks, const std::string& segment, int rank, bool wait,
+          const std::string& label = {}) {
   if (!handle) throw Failure{ncclInvalidArgument, "comm is NULL"};
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     throw Failure{ncclInvalidArgument,
@@ -89,7 +97,8 @@ void join(ncclComm_t* handle, int ranks, const std::string& name, int rank, bool
   static std::once_flag cleaned;
   std::call_once(cleaned, remove_dead_segments);
   const auto communicator = std::make_shared<Communicator>(current_device(), wait);
-  communicator->begin_join(name, ranks, rank);
+  communicator->label = label;
+  communicator->begin_join(segment, ranks, rank);
   create(handle, communicator);
 }
 
@@ -151,7 +160,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
   return api("ncclCommInitRankConfig",
-             [&] { join(comm, ranks, segment_name(id), rank, blocking(config, true)); });
+             [&] { join(comm, ranks, segment_name(id), rank, blocking(config, true), label_in(config)); });
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
@@ -162,7 +171,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int
                                       ncclConfig_t* config) {
   return api("ncclCommInitRankScalable", [&] {
     if (!id || ids < 1) throw Failure{ncclInvalidArgument, "there is no id"};
-    join(comm, ranks, segment_name(id[0]), rank, blocking(config, true));
+    join(comm, ranks, segment_name(id[0]), rank, blocking(config, true), label_in(config));
   });
 }
 
@@ -195,6 +204,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* spli
       throw Failure{ncclInvalidArgument, "color or newcomm"};
     const auto communicator =
         std::make_shared<Communicator>(parent.device(), blocking(config, parent.blocking()));
+    communicator->label = label_in(config);
     communicator->begin_split(parent.shared_from_this(), color, key);
     if (color != NCCL_SPLIT_NOCOLOR) return create(split, communicator);
     *split = nullptr;

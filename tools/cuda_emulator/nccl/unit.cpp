@@ -143,6 +143,21 @@ bool Unit::enter() {
   return false;
 }
 
+/// All requests of the unit. A collective has its number among those of the communicator; messages are counted by the timeline.
+void Unit::add_to_timeline() const {
+  constexpr int message = static_cast<int>(Kind::send);
+  std::uint64_t number = communicator_->calls;
+  const int rank = communicator_->rank();
+  for (const Request& r : requests_) {
+    const bool sends = r.kind == Kind::send;
+    const int source = sends ? rank : r.root, target = sends ? r.root : rank;
+    const std::string name = describe(r) + (communicator_->label.empty() ? "" : ", " + communicator_->label);
+    cuda_emulator_transfer(std::min(static_cast<int>(r.kind), message), communicator_->segment().hash(), rank,
+                           communicator_->ranks(), source, target, sends, r.collective() ? ++number : 0,
+                           static_cast<double>(r.count * type_bytes(r.type)), name.c_str());
+  }
+}
+
 /// Checks the buffers and records what is read and written.
 void Unit::begin(unsigned operation) {
   const int rank = communicator_->rank(), ranks = communicator_->ranks();
@@ -173,6 +188,7 @@ void Unit::begin(unsigned operation) {
     if (requests_[i].collective()) continue;
     transfers_.emplace_back(*communicator_, requests_[i], buffers_[i].first, buffers_[i].second);
   }
+  add_to_timeline();
   transferred_.assign(transfers_.size(), false);
   next_collective_ = 0;
   begun_ = true;

@@ -29,6 +29,7 @@ class Unit {
  private:
   int run(unsigned operation);
   void begin(unsigned operation);
+  void add_to_timeline() const;
   bool enter();
   bool advance();
   void finish();

@@ -8,6 +8,7 @@
 #include "runtime/api.h"
 #include "runtime/capture.h"
 #include "runtime/registration.h"
+#include "timeline/recorder.h"
 
 namespace emulator {
 namespace {
@@ -157,12 +158,26 @@ void CopyWork::stage() {
   });
 }
 
+/// `staged`: the source lies on the host, wherever it was.
+void CopyWork::add_to_timeline(bool staged) const {
+  if (!timeline::recording()) return;
+  const bool from_host = staged || host_side(locate(reinterpret_cast<void*>(source.address)).side),
+             to_host = host_side(locate(reinterpret_cast<void*>(destination.address)).side);
+  timeline::Load load;
+  load.kind = from_host ? timeline::Load::Kind::upload
+              : to_host ? timeline::Load::Kind::download
+                        : timeline::Load::Kind::local;
+  load.bytes = static_cast<double>(extent.bytes()) * (from_host || to_host ? 1 : 2);
+  timeline::set_load(load);
+}
+
 int CopyWork::run(OperationId operation) {
   if (extent.empty()) return 0;
   AddressSpace& space = AddressSpace::instance();
   const std::byte* staged = staged_.empty() ? nullptr : staged_.data();
   // Rows of staged data lie close together, whatever the source's pitch was.
   const Region packed{0, extent.width, extent.width * extent.rows};
+  add_to_timeline(staged);
   int error = 0;
   for_pieces(extent, destination, staged ? packed : source,
              [&](std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
@@ -192,6 +207,7 @@ int CopyWork::run(OperationId operation) {
 
 int FillWork::run(OperationId operation) {
   if (extent.empty()) return 0;
+  timeline::add_bytes(static_cast<double>(extent.bytes()));
   int error = 0;
   for_pieces(extent, destination, destination, [&](std::uint64_t to, std::uint64_t, std::uint64_t bytes) {
     if (error) return;

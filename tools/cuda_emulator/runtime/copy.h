@@ -50,6 +50,7 @@ class CopyWork : public Work {
   CopyWork(Region destination, Region source, Extent extent, const char* api_name);
   int run(OperationId operation) override;
   std::string name() const override { return what_; }
+  timeline::HostStep::Kind call() const override { return timeline::HostStep::Kind::copy; }
   /// Reads the (pageable) source now.
   void stage();
 
@@ -58,6 +59,8 @@ class CopyWork : public Work {
   cudaMemcpyKind kind = cudaMemcpyDefault;  ///< as the program said
 
  private:
+  void add_to_timeline(bool staged) const;
+
   std::string what_;
   std::vector<std::byte> staged_;
 };
@@ -74,6 +77,7 @@ class FillWork : public Work {
         what_(api_name) {}
   int run(OperationId operation) override;
   std::string name() const override { return what_; }
+  timeline::HostStep::Kind call() const override { return timeline::HostStep::Kind::copy; }
 
   Region destination;
   Extent extent;

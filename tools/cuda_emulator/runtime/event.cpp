@@ -48,7 +48,7 @@ void record_event(cudaEvent_t handle, Stream& stream, unsigned flags) {
   if (event.shared) {
     event.shared_record = SharedEvent::record(event.shared, stream, event.mark);
   } else {
-    event.mark = Scheduler::instance().record(stream);
+    event.mark = Scheduler::instance().record(stream, !(event.flags & cudaEventDisableTiming));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "machine/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
+#include "timeline/recorder.h"
 
 /// What happens when the program ends: remaining work runs, then leaks are noted, counters written and the exit status decided.
 namespace emulator {
@@ -49,6 +50,7 @@ __attribute__((destructor)) void end() {
   report_unread_refusals();
   if (program_status == 0) note_leaks();
   if (counters_enabled()) write_counters(), print_counters();
+  timeline::finish();
   print_report_summary();
   const int status = exit_status(program_status);
   if (status == program_status) return;

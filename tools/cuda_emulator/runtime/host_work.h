@@ -18,6 +18,7 @@ class HostWork : public Work {
   std::string name() const override { return "host function"; }
   bool ordered() const override { return false; }
   bool on_host() const override { return true; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::host; }
 
   cudaHostFn_t function;
   void* data;
@@ -36,6 +37,7 @@ class CallbackWork : public Work {
   std::string name() const override { return "stream callback"; }
   bool ordered() const override { return false; }
   bool on_host() const override { return true; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::host; }
 
  private:
   cudaStream_t stream_;

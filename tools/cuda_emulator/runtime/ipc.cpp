@@ -33,6 +33,8 @@ class ShareWork : public Work {
     return 0;
   }
   std::string name() const override { return "cudaIpcGetMemHandle"; }
+  timeline::HostStep::Kind call() const override { return timeline::HostStep::Kind::memory; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::point; }
   bool ordered() const override { return false; }
 
   std::optional<SharedPlace> place;
@@ -169,6 +171,8 @@ class SharedEvent::Record : public Work {
   /// Other processes must not wait for a device that failed.
   void skip(int) override { event_->finish(record_); }
   std::string name() const override { return "cudaEventRecord"; }
+  timeline::HostStep::Kind call() const override { return timeline::HostStep::Kind::event; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::point; }
   bool ordered() const override { return false; }
 
  private:
@@ -182,6 +186,8 @@ class SharedEvent::Wait : public Work {
       : event_(std::move(event)), record_(record) {}
   int run(OperationId) override { return event_->done(record_) ? 0 : work_again; }
   std::string name() const override { return "cudaStreamWaitEvent"; }
+  timeline::HostStep::Kind call() const override { return timeline::HostStep::Kind::event; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::point; }
   bool ordered() const override { return false; }
 
  private:

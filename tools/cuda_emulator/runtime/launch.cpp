@@ -3,6 +3,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "counters/counters.h"
 #include "machine/device.h"
 #include "machine/random.h"
 #include "machine/report.h"
@@ -11,6 +12,7 @@
 #include "runtime/api.h"
 #include "runtime/event.h"
 #include "runtime/occupancy.h"
+#include "timeline/recorder.h"
 
 namespace emulator {
 namespace {
@@ -83,6 +85,21 @@ void apply(const cudaLaunchAttribute& attribute, const Kernel& kernel, KernelWor
   }
 }
 
+/// What the timeline knows of a kernel.
+timeline::Load load_of(const LaunchCounts& counts) {
+  timeline::Load load;
+  load.kind = timeline::Load::Kind::kernel;
+  load.bytes = static_cast<double>(counts.dram_bytes);
+  load.l2_bytes = 32 * static_cast<double>(counts.sectors);
+  load.tensor_multiply_adds = static_cast<double>(counts.tensor_multiply_adds);
+  load.multiply_adds = static_cast<double>(counts.multiply_adds);
+  load.wavefronts = static_cast<double>(counts.wavefronts);
+  load.instructions = static_cast<double>(counts.warp_instructions);
+  load.blocks = static_cast<double>(counts.blocks);
+  load.resident = static_cast<double>(counts.resident_blocks);
+  return load;
+}
+
 }  // namespace
 
 std::shared_ptr<Launch> KernelWork::begin(OperationId operation) const {
@@ -113,7 +130,9 @@ int KernelWork::run(OperationId operation) {
       std::uint64_t random = launch->seed();
       if (launch->run_blocks(next_random(random) % (launch->blocks() + 1))) other();
     }
-    return launch->run();
+    const int error = launch->run();
+    if (timeline::recording()) timeline::set_load(load_of(counts_of_last_launch()));
+    return error;
   });
 }
 

@@ -18,6 +18,7 @@ class KernelWork : public Work {
  public:
   int run(OperationId operation) override;
   std::string name() const override { return "kernel " + kernel->readable; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::kernel; }
   bool launches_dependents() const override { return kernel->launches_dependents; }
   bool begins_early() const override { return programmatic; }
   void run_early(OperationId early, OperationId later) override;

@@ -1,11 +1,15 @@
 #include "runtime/library.h"
 
+#include <cstring>
+#include <iostream>
+
 #include "checks/global_shadow.h"
 #include "machine/launch.h"
 #include "machine/report.h"
 #include "memory/address_space.h"
 #include "runtime/api.h"
 #include "runtime/copy.h"
+#include "timeline/recorder.h"
 
 namespace emulator {
 namespace {
@@ -31,6 +35,9 @@ class LibraryWork : public Work {
     }
   }
   std::string name() const override { return what_; }
+  timeline::HostStep::Kind call() const override {
+    return what_.starts_with("nccl") ? timeline::HostStep::Kind::exchange : timeline::HostStep::Kind::product;
+  }
 
  private:
   std::string what_;
@@ -80,6 +87,41 @@ void cuda_emulator_touch(unsigned operation, const void* pointer, std::size_t by
     }
   }
   if (write) space.mark_initialised(address, bytes);
+  timeline::add_bytes(static_cast<double>(bytes));
+}
+
+void cuda_emulator_product(double tensor_multiply_adds, double multiply_adds) {
+  timeline::add_product(tensor_multiply_adds, multiply_adds);
+}
+
+void cuda_emulator_transfer(int kind, unsigned long long communicator, int rank, int ranks, int source,
+                            int target, int sends, unsigned long long number, double bytes,
+                            const char* name) {
+  timeline::Transfer transfer;
+  transfer.kind = static_cast<timeline::Transfer::Kind>(kind);
+  transfer.communicator = communicator;
+  transfer.rank = rank;
+  transfer.ranks = ranks;
+  transfer.source = source;
+  transfer.target = target;
+  transfer.number = number;
+  transfer.bytes = bytes;
+  timeline::add_transfer(transfer, sends != 0, name);
+}
+
+long cuda_emulator_timeline(char* text, std::size_t size) {
+  try {
+    const std::string summary = timeline::summary();
+    if (text && size) {
+      const std::size_t count = std::min(size - 1, summary.size());
+      std::memcpy(text, summary.data(), count);
+      text[count] = 0;
+    }
+    return static_cast<long>(summary.size());
+  } catch (const std::exception& error) {
+    std::cerr << "cuda_emulator: timeline: " << error.what() << '\n';
+    return -1;
+  }
 }
 
 void cuda_emulator_report(int severity, const char* kind, const char* message) {

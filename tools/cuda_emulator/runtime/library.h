@@ -24,6 +24,16 @@ void* cuda_emulator_host(const void* pointer, size_t bytes, const char* what);
 void cuda_emulator_touch(unsigned operation, const void* pointer, size_t bytes, int write, const char* what);
 /// severity: 0 error, 1 warning, 2 note.
 void cuda_emulator_report(int severity, const char* kind, const char* message);
+/// For the timeline, inside of a work function: multiply-adds of a product, on tensor cores and off them. What the function touches
+/// are its bytes.
+void cuda_emulator_product(double tensor_multiply_adds, double multiply_adds);
+/// For the timeline, inside of a work function: what NCCL moves. `kind`: timeline::Transfer::Kind; `source`, `target`, `sends`: of
+/// a message, whose number is counted here; `number`: of a collective.
+void cuda_emulator_transfer(int kind, unsigned long long communicator, int rank, int ranks, int source,
+                            int target, int sends, unsigned long long number, double bytes, const char* name);
+/// The timeline's summary of all processes as JSON, of which at most `size - 1` bytes and an end are written. Returns the bytes
+/// that it has, or -1 where nothing was recorded (a message is on standard error).
+long cuda_emulator_timeline(char* text, size_t size);
 /// Device (ordinal) that the stream belongs to; the calling thread's current device for NULL.
 int cuda_emulator_device_of(cudaStream_t stream);
 /// CUDA_EMULATOR_THREADS or the cores: host threads that library calls may use.

@@ -86,6 +86,8 @@ class AllocateWork : public Work {
  public:
   int run(OperationId) override { return 0; }
   std::string name() const override { return "cudaMallocAsync"; }
+  timeline::HostStep::Kind call() const override { return timeline::HostStep::Kind::memory; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::point; }
 };
 
 class FreeWork : public Work {
@@ -108,6 +110,8 @@ class FreeWork : public Work {
     return 0;
   }
   std::string name() const override { return "cudaFreeAsync"; }
+  timeline::HostStep::Kind call() const override { return timeline::HostStep::Kind::memory; }
+  timeline::Load::Kind load() const override { return timeline::Load::Kind::point; }
 
  private:
   void remember(const Pool::Freed& freed) {

@@ -8,6 +8,7 @@
 #include "machine/launch.h"
 #include "machine/thread_object.h"
 #include "runtime/api.h"
+#include "timeline/recorder.h"
 
 namespace emulator {
 namespace {
@@ -114,20 +115,24 @@ OperationPtr Scheduler::append(Stream& stream, std::shared_ptr<Work> work, const
   auto operation = std::make_shared<Operation>();
   operation->work = std::move(work);
   operation->device = stream.device;
-  Clock others = host_clock_;  // what comes before the operation but for its own stream
+  Clock others = host_clock_;         // what comes before the operation but for its own stream
+  std::vector<OperationPtr> befores;  // operations of other streams
   link(operation, stream.last);
   if (stream.legacy) {
     for (const auto& other : streams_) {
       if (!other->blocking || other->legacy || other->device != stream.device) continue;
       link(operation, other->last);
+      befores.push_back(other->last);
       join(others, other->clock);
     }
   } else if (stream.blocking) {
     const Stream& legacy = legacy_stream(stream.device);
     link(operation, legacy.last);
+    befores.push_back(legacy.last);
     join(others, legacy.clock);
   }
   link(operation, after.operation);
+  befores.push_back(after.operation);
   join(others, after.clock);
   operation->clock = stream.clock;
   join(operation->clock, others);
@@ -138,9 +143,26 @@ OperationPtr Scheduler::append(Stream& stream, std::shared_ptr<Work> work, const
     operation->id =
         OperationOrder::instance().add(stream.key, operation->clock, operation->work->name().c_str());
   }
+  add_to_timeline(*operation, stream.key, stream.last, befores);
   stream.last = operation;
   stream.clock = operation->clock;
   return operation;
+}
+
+void Scheduler::add_to_timeline(Operation& operation, StreamKey stream, const OperationPtr& before,
+                                const std::vector<OperationPtr>& after) {
+  if (!timeline::recording()) return;
+  timeline::Operation added;
+  added.device = operation.device;
+  added.stream = stream;
+  if (operation.work) {
+    added.name = operation.work->name();
+    added.load.kind = operation.work->load();
+  }
+  added.before = before ? before->recorded : 0;
+  for (const OperationPtr& other : after)
+    if (other && other->recorded) added.after.push_back(other->recorded);
+  operation.recorded = timeline::add_operation(std::move(added));
 }
 
 /// The part of the work before its griddepcontrol.wait comes after what the kernel before in the stream comes after, and after what
@@ -167,13 +189,19 @@ OperationPtr Scheduler::dependent_of(const OperationPtr& operation) const {
 
 OperationPtr Scheduler::enqueue(Stream& stream, std::shared_ptr<Work> work, const Mark& after) {
   const std::lock_guard lock(mutex_);
+  const timeline::HostStep::Kind call = work ? work->call() : timeline::HostStep::Kind::event;
   const OperationPtr operation = append(stream, std::move(work), after);
+  timeline::add_step(call, {operation->recorded});
   submit(operation);
   return operation;
 }
 
-Mark Scheduler::record(Stream& stream) {
-  const OperationPtr operation = enqueue(stream, nullptr);
+Mark Scheduler::record(Stream& stream, bool timed) {
+  const std::lock_guard lock(mutex_);
+  const OperationPtr operation = append(stream, nullptr, {});
+  timeline::add_step(timed ? timeline::HostStep::Kind::timed_event : timeline::HostStep::Kind::event,
+                     {operation->recorded});
+  submit(operation);
   return {operation, operation->clock};
 }
 
@@ -193,8 +221,10 @@ OperationPtr Scheduler::enqueue_graph(Stream& stream, const std::vector<Node>& n
     operation->device = node.device;
     operation->clock = begin->clock;
     link(operation, begin);
+    std::vector<OperationPtr> befores{node.wait.operation};
     for (const std::size_t i : node.after) {
       link(operation, operations[i]);
+      befores.push_back(operations[i]);
       join(operation->clock, operations[i]->clock);
     }
     link(operation, node.wait.operation);
@@ -202,11 +232,16 @@ OperationPtr Scheduler::enqueue_graph(Stream& stream, const std::vector<Node>& n
     if (node.work && node.work->ordered()) {
       operation->id = OperationOrder::instance().add(node.chain, operation->clock, node.work->name().c_str());
     }
+    add_to_timeline(*operation, node.chain, begin, befores);
     if (node.marks) *node.marks = {operation, operation->clock};
     link(end, operation);
     join(end->clock, operation->clock);
     operations.push_back(std::move(operation));
   }
+  add_to_timeline(*end, stream.key, begin, operations);
+  std::vector<std::uint64_t> sent{begin->recorded, end->recorded};
+  for (const OperationPtr& operation : operations) sent.push_back(operation->recorded);
+  timeline::add_step(timeline::HostStep::Kind::graph, std::move(sent));
   stream.last = end;
   stream.clock = end->clock;
   submit(begin);
@@ -252,6 +287,10 @@ void Scheduler::learn(const std::vector<OperationPtr>& operations) {
   for (const OperationPtr& operation : operations) {
     if (operation) join(host_clock_, operation->clock);
   }
+  std::vector<std::uint64_t> recorded;
+  for (const OperationPtr& operation : operations)
+    if (operation && operation->recorded) recorded.push_back(operation->recorded);
+  if (!recorded.empty()) timeline::add_step(timeline::HostStep::Kind::wait, std::move(recorded));
 }
 
 void Scheduler::want(const OperationPtr& operation) {
@@ -400,6 +439,7 @@ void Scheduler::execute(Lock& lock, const OperationPtr& operation) {
     };
     begin_early(operation);
     if (dependent) operation->work->overlap([&] { begin_early(dependent); });
+    const timeline::Running running(operation->recorded);
     result = operation->work->run(operation->id);
   }
   if (result != work_again) operation->work.reset();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checks/order.h"
+#include "timeline/schedule.h"
 
 /// Streams as queues of operations that run as late and in as mixed an order as the program's events and synchronisation allow.
 namespace emulator {
@@ -37,6 +38,9 @@ class Work {
   virtual void overlap(std::function<void()> /*other*/) {}
   /// Called instead of run() when the device has failed before.
   virtual void skip(int /*error*/) {}
+  /// For the timeline: by which kind of call the work is sent, and what it is before run() has said more.
+  virtual timeline::HostStep::Kind call() const { return timeline::HostStep::Kind::launch; }
+  virtual timeline::Load::Kind load() const { return timeline::Load::Kind::local; }
 };
 /// Result of Work::run: a peer is not there yet; other work goes on and this work is tried again later.
 constexpr int work_again = -1;
@@ -59,8 +63,9 @@ struct Operation {
   std::uint32_t missing = 0;               ///< predecessors that are not done
   std::vector<OperationPtr> predecessors;  ///< emptied when the operation is done
   std::vector<OperationPtr> successors;
-  bool wanted = false;      ///< a thread waits for this operation or for one behind it
-  std::uint64_t round = 0;  ///< of the last try that ended with work_again
+  bool wanted = false;         ///< a thread waits for this operation or for one behind it
+  std::uint64_t recorded = 0;  ///< its id in the timeline; 0: it is not recorded
+  std::uint64_t round = 0;     ///< of the last try that ended with work_again
   std::chrono::steady_clock::time_point finished;
   bool done() const { return state == State::done; }
 };
@@ -101,7 +106,8 @@ class Scheduler {
 
   /// Appends work to a stream. `after`: further operations to wait for, with what they know.
   OperationPtr enqueue(Stream& stream, std::shared_ptr<Work> work, const Mark& after = {});
-  Mark record(Stream& stream);
+  /// `timed`: the event wants the time.
+  Mark record(Stream& stream, bool timed);
 
   /// A piece of a graph: the nodes before it, by index, and the key that stands for its chain in the order of operations.
   struct Node {
@@ -138,6 +144,8 @@ class Scheduler {
   Scheduler();
   void learn(const std::vector<OperationPtr>& operations);
   void link(const OperationPtr& operation, const OperationPtr& predecessor);
+  static void add_to_timeline(Operation& operation, StreamKey stream, const OperationPtr& before,
+                              const std::vector<OperationPtr>& after);
   void submit(const OperationPtr& operation);
   OperationPtr append(Stream& stream, std::shared_ptr<Work> work, const Mark& after);
   std::vector<OperationPtr> last_of(Stream& stream);
