@@ -109,7 +109,7 @@ test-cuda: setup
 
 # Cases that look at memory or counters, or that choose seeds themselves, run at one seed. Each name is one word of a
 # command line: a question mark, which stands for any character, replaces its spaces.
-once = planned_step: *,device: operations on the software GPU *,cuda: a run repeats its bits *
+once = planned_step: *,timeline: *,device: operations on the software GPU *,cuda: a run repeats its bits *
 # Ranks and devices on which grids train. Ranks with a device each use NCCL, ranks that share one use MPI.
 cuda_grids_of_seed_1 = 2/2 4/1
 cuda_grids_of_seed_2 = 2/1 4/4

@@ -69,6 +69,7 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"NEMOCUBE_NODE", AcrossRanks::free},
     // Output.
     {"CUDA_EMULATOR_COUNTERS", AcrossRanks::free},
+    {"CUDA_EMULATOR_TIMELINE", AcrossRanks::free},
     {"TERM", AcrossRanks::free},
 });
 

@@ -5,9 +5,13 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
 
 #include "core/cuda/runtime.h"
+
+/// Of the software GPU's CUDA runtime alone (tools/cuda_emulator/runtime/library.h).
+extern "C" __attribute__((weak)) long cuda_emulator_timeline(char* text, std::size_t size);
 
 namespace nemocube::cuda {
 namespace {
@@ -82,6 +86,19 @@ DeviceDescription describe() {
           .l2_bytes = properties.l2CacheSize};
 }
 
+std::string summary_of_timeline() {
+  require(cuda_emulator_timeline, "a timeline: want the software GPU, this is the CUDA of a device");
+  std::string text;
+  long bytes = 1 << 20;
+  while (bytes > std::ssize(text)) {
+    text.resize(static_cast<std::size_t>(bytes) + 1);
+    bytes = cuda_emulator_timeline(text.data(), text.size());
+    require(bytes >= 0, "a timeline: the software GPU has none");
+  }
+  text.resize(static_cast<std::size_t>(bytes));
+  return text;
+}
+
 void profiler_start() { NEMOCUBE_CUDA(cudaProfilerStart()); }
 void profiler_stop() { NEMOCUBE_CUDA(cudaProfilerStop()); }
 
@@ -96,6 +113,7 @@ const Provide provided[] = {{device_problem, problem},
                             {synchronize, wait_for_all},
                             {start_profiler, profiler_start},
                             {stop_profiler, profiler_stop},
+                            {timeline_summary, summary_of_timeline},
                             {synchronise_launches, set_synchronise_launches},
                             {launches, count_launches}};
 

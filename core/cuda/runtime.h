@@ -44,6 +44,10 @@ inline const Function<std::int64_t()> launches("core/launches");
 /// Begin and end of the part of a program that a profiler looks at.
 inline const Function<void()> start_profiler("core/start_profiler"), stop_profiler("core/stop_profiler");
 
+/// What the software GPU estimates of the parts between start_profiler() and stop_profiler() of all processes of the program, as
+/// JSON (tools/cuda_emulator/timeline/TIMELINE.md). Throws Error where nothing was recorded, as on a GPU.
+inline const Function<std::string()> timeline_summary("core/timeline_summary");
+
 /// Behind nemocube::allocator(): a stream-ordered pool, of device `index`; std::logic_error when another one is in use.
 /// Freed memory serves later work on its stream at once; where other streams used it (note_use), after their work.
 inline const Function<Allocator&(int index)> device_allocator("core/allocator");

@@ -149,14 +149,16 @@ Handle make_world(const UniqueId& bytes, int rank, int size) {
   std::memcpy(id.internal, bytes.data(), sizeof bytes);
   cuda::stream();  // chooses the device, which the communicator belongs to
   ncclConfig_t config = not_blocking();
+  config.commName = "world";
   const auto made = new_communicator();
   check(nccl().init_rank(&made->comm, size, id, rank, &config), "ncclCommInitRankConfig");
   return made;
 }
 
-Handle divide(const Handle& parent, int colour, int key) {
+Handle divide(const Handle& parent, int colour, int key, const std::string& name) {
   cuda::stream();
   ncclConfig_t config = not_blocking();
+  config.commName = name.c_str();
   const auto made = new_communicator();
   const std::lock_guard lock(of(parent).mutex);
   check(nccl().split(of(parent).comm, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key, &made->comm, &config),

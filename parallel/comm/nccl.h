@@ -29,9 +29,10 @@ inline const cuda::Function<UniqueId()> unique_id("comm/nccl_unique_id");
 inline const cuda::Function<Handle(const UniqueId& id, int rank, int size)> begin_world(
     "comm/nccl_begin_world");
 /// All ranks of `parent`, of which no operation is under way: begins to divide them into groups of those that give the same
-/// colour, ordered by key. NCCL writes into the result until `parent` is ready. For colour < 0 the result is of no use.
-inline const cuda::Function<Handle(const Handle& parent, int colour, int key)> begin_split(
-    "comm/nccl_begin_split");
+/// colour, ordered by key. NCCL writes into the result until `parent` is ready. For colour < 0 the result is of no use. `name`
+/// is the communicator's for NCCL's log and for profilers.
+inline const cuda::Function<Handle(const Handle& parent, int colour, int key, const std::string& name)>
+    begin_split("comm/nccl_begin_split");
 /// Whether NCCL has ended on the host what was begun: the communicator can be used, what was queued is in the stream.
 inline const cuda::Function<bool(const Handle& group)> ready("comm/nccl_ready");
 /// What NCCL has found wrong since, on this rank or with another one; empty when nothing. Any thread may ask.

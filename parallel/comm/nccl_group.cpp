@@ -66,7 +66,7 @@ std::shared_ptr<NcclGroup> NcclGroup::of_world(Communicator& all, std::shared_pt
 std::shared_ptr<NcclGroup> NcclGroup::split(const std::string& name, int colour, int key) const {
   const std::string text = cat("the making of NCCL's group ", name);
   engine_->nccl->wait_for_all();
-  const nccl::Handle handle = nccl::begin_split(handle_, colour, key);
+  const nccl::Handle handle = nccl::begin_split(handle_, colour, key, name);
   engine_->nccl->wait_until_ready(handle_, text);
   if (colour < 0) return nullptr;
   engine_->nccl->wait_until_ready(handle, text);

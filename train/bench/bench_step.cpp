@@ -113,7 +113,9 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   CommStats before;
   std::int64_t launches_before = 0;
   result.start_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (o.device.is_cuda()) cuda::time_zones(true);
+  // Events that take the time of zones would be in a timeline, too; the ranges of NVTX are there in any case.
+  const bool timeline = o.device.is_cuda() && timeline_is_recorded();
+  if (o.device.is_cuda()) cuda::time_zones(!timeline);
   for (std::int64_t i = 0; i < o.steps; ++i) {
     if (i <= 1) {  // the first step is cold, so its zones do not count when there are others
       reset_zones();
@@ -122,8 +124,9 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
       if (o.device.is_cuda()) launches_before = cuda::launches();
     }
     StepResult r;
-    result.step_seconds.push_back(
-        seconds_of([&] { r = train_step(*made.parallel, optimizer, batches, step); }));
+    const auto run_step = [&] { r = train_step(*made.parallel, optimizer, batches, step); };
+    result.step_seconds.push_back(seconds_of(
+        [&] { timeline&& i == o.steps - 1 ? record_timeline(world.communicator(), run_step) : run_step(); }));
     if (i == 0) result.loss_first = r.loss;
     result.loss_last = r.loss;
     if (o.on_step) o.on_step(i, result.step_seconds.back());
@@ -144,6 +147,9 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   result.peak_bytes = process_peak_bytes();
   result.tensor_peak_bytes = allocator(model.device()).stats().peak_bytes;
   result.flops = 3 * tokens * forward_flops_per_token(model.config(), static_cast<double>(o.seq)).total();
+  if (timeline && world.rank() == 0)
+    result.timeline =
+        read_step_timeline(made.parallel->plan().pipeline, made.parallel->plan().grid.pp, o.microbatches);
   result.ranks = times_of_ranks(ranks, made, result, before, static_cast<double>(warm.size()));
   return result;
 }

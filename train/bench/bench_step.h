@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "core/dtype.h"
 #include "core/profile.h"
 #include "parallel/comm/world.h"
+#include "train/bench/step_timeline.h"
 #include "train/recipe/environment.h"
 
 namespace nemocube {
@@ -53,6 +55,8 @@ struct BenchStepResult {
   std::map<std::string, std::int64_t> host_waits;
   std::int64_t launches = 0;    ///< of kernels and products on a CUDA device, in a step (cuda::launches)
   std::int64_t warm_steps = 0;  ///< that the median is taken over
+  /// Of the last step, on rank 0, under `tools/cuda_emulator/run --timeline`.
+  std::optional<StepTimeline> timeline;
   double gemm_seconds() const;  ///< spent in matrix products, per step
 };
 

@@ -78,6 +78,7 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
                 << static_cast<double>(count) / static_cast<double>(r.warm_steps) << '\n';
     std::cout << '\n';
   }
+  if (r.timeline) std::cout << to_string(*r.timeline) << '\n';
   std::cout << std::left << std::setw(32) << "zone" << std::right << std::setw(10) << "s a step"
             << std::setw(9) << "of step" << std::setw(14) << "calls a step"
             << "   (zones may contain others)\n";
@@ -85,6 +86,23 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
     std::cout << std::left << std::setw(32) << name << std::right << std::setw(10) << std::setprecision(4)
               << zone.seconds << std::setw(8) << std::setprecision(1) << 100 * zone.seconds / r.median_seconds
               << '%' << std::setw(14) << zone.calls << '\n';
+}
+
+nlohmann::json timeline_json(const StepTimeline& t) {
+  nlohmann::json json{{"seconds", t.seconds},
+                      {"exposed_seconds", t.exposed},
+                      {"least_exposed_seconds", t.least_exposed},
+                      {"ranks", nlohmann::json::array()}};
+  for (const StepTimeline::DeviceSeconds& d : t.ranks)
+    json["ranks"].push_back({{"computing_seconds", d.computing},
+                             {"communicating_seconds", d.communicating},
+                             {"waiting_seconds", d.waiting},
+                             {"copying_seconds", d.copying},
+                             {"host_seconds", d.host},
+                             {"forward_seconds", d.forward},
+                             {"backward_seconds", d.backward}});
+  if (t.bubble) json["bubble"] = {{"share", t.bubble->share}, {"share_of_schedule", t.bubble->of_schedule}};
+  return json;
 }
 
 nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
@@ -116,6 +134,7 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
           {"host_waits", r.host_waits},
           {"launches", r.launches},
           {"ranks", ranks},
+          {"timeline", r.timeline ? timeline_json(*r.timeline) : nlohmann::json()},
           {"peak_bytes_all_ranks", r.peak_bytes_all_ranks()}};
 }
 

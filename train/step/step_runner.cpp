@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/add.h"
+#include "core/profile.h"
 #include "ops/router/router.h"
 
 namespace nemocube {
@@ -54,6 +55,8 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
 }
 
 void StepRunner::forward(const Action& action) {
+  static Zone zone("step/forward");
+  const ZoneTimer timer(zone);
   const auto& [kind, stage, microbatch] = action;
   Live& m = live_[{stage, microbatch}];
   const TokenBatch& tokens = batch(microbatch);
@@ -85,6 +88,8 @@ Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepT
 }
 
 void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
+  static Zone zone("step/backward");
+  const ZoneTimer timer(zone);
   const auto& [kind, stage, microbatch] = action;
   const auto found = live_.find({stage, microbatch});
   expect(found != live_.end(), action, " before its forward pass");
