@@ -14,7 +14,7 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
-.PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu sanitize-gpu kernel-report cuda-toolkit \
+.PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu sanitize-gpu kernel-report overlap-report cuda-toolkit \
 	test-grids test-grids-cuda bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
 	format check-format check-headers check-headers-rest tidy clean help
 
@@ -33,6 +33,7 @@ help:
 	@echo "make test-gpu       the same tests on a GPU, with every grid of 2, 4 and 8 ranks"
 	@echo "make sanitize-gpu   those of operations on a GPU under compute-sanitizer"
 	@echo "make kernel-report  count the kernels at the sizes of Nemotron 3 Nano, into docs/kernels.md; needs nvcc and no GPU"
+	@echo "make overlap-report estimate what communication costs a step of several ranks, into docs/overlap.md; the same"
 	@echo "make emulator       build the software GPU, which runs CUDA programs; needs nvcc and no GPU"
 	@echo "make cuda-toolkit   install nvcc, which needs no GPU, for the targets that need it; downloads 0.7 GB, keeps 0.3 GB"
 	@echo "make test-grids     train on every process grid of 2, 4, 8 and 16 ranks, compared with one rank"
@@ -181,6 +182,13 @@ kernel-report: build
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator
 	tools/kernel_report.sh $(BUILD) >$(BUILD)/kernels.md
 	mv $(BUILD)/kernels.md docs/kernels.md
+
+# What communication costs steps of several ranks, by the timeline of the software GPU.
+overlap-report: build
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator
+	tools/overlap/report.sh $(BUILD) >$(BUILD)/overlap.md
+	mv $(BUILD)/overlap.md docs/overlap.md
 
 # CMake looks in this folder where the system has no nvcc.
 cuda-toolkit:

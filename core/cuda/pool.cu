@@ -87,7 +87,7 @@ class DeviceAllocator final : public Allocator {
   // The stream on which a block is freed that compute and `users` have used: after the work of all of them.
   static cudaStream_t last_of(unsigned users) {
     Stream last = Stream::compute;
-    for (const Stream s : {Stream::copies, Stream::communication, Stream::pipeline}) {
+    for (const Stream s : {Stream::copies, Stream::communication, Stream::messages, Stream::background}) {
       if ((users & bit(s)) == 0) continue;
       wait_for_event(s, record_event(last));
       last = s;

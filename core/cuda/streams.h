@@ -10,9 +10,10 @@
 /// Streams of the device, events between them, and pinned host memory, for code that is not CUDA code.
 namespace nemocube::cuda {
 
-/// Work of one stream runs in the order of the calls; the streams run beside each other.
-enum class Stream : std::uint8_t { compute, copies, communication, pipeline };
-constexpr int stream_count = 4;
+/// Work of one stream runs in the order of the calls; the streams run beside each other. `background` is for communication on
+/// which nothing waits yet.
+enum class Stream : std::uint8_t { compute, copies, communication, messages, background };
+constexpr int stream_count = 5;
 
 /// Names the stream on which this thread queues its work while an object lives: kernels, copies, and memory that is
 /// taken. The innermost one counts; without one it is Stream::compute.

@@ -7,7 +7,7 @@ namespace nemocube {
 DispatchedRows LocalDispatcher::dispatch(Context& ctx, const Var& x, const Routing& routing,
                                          std::int64_t experts, Tensor&) {
   const Permutation order = make_permutation(routing.choice.experts, experts);
-  return {permute(ctx, x, order),
+  return {[rows = permute(ctx, x, order)](Context&) { return rows; },
           order.offsets,
           {},
           [order, weights = routing.weights](Context& c, const Var& results) {

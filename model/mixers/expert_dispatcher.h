@@ -8,7 +8,9 @@ namespace nemocube {
 
 /// Token rows on their way through the experts.
 struct DispatchedRows {
-  Var rows;             ///< [R, d], those of one expert consecutive
+  /// The rows [R, d], those of one expert consecutive. What is done between dispatch() and this runs beside their way, and
+  /// so does its backward pass. To be called once, before combine.
+  std::function<Var(Context&)> receive;
   Tensor offsets;       ///< [local experts + 1] i64: expert e has rows [offsets[e], offsets[e + 1])
   Tensor host_offsets;  ///< the same in host memory where the host knows them, else undefined
   /// Brings the experts' results [R, d'] back: y[t, :] = sum over j of weights[t, j] result of token t's choice j.

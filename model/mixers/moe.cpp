@@ -53,10 +53,12 @@ Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const DispatchedRows sent =
       dispatcher_->dispatch(ctx, fc1_latent_ ? (*fc1_latent_)(ctx, in, sequences) : in, routing,
                             router_.experts, record ? record->host : unrecorded);
-  const Var hidden = relu2(ctx, grouped_linear(ctx, sent.rows, sent.offsets, up_->var(), sent.host_offsets));
+  const Var shared = shared_.forward(ctx, x, call);  // while the rows are on their way
+  const Var rows = sent.receive(ctx);
+  const Var hidden = relu2(ctx, grouped_linear(ctx, rows, sent.offsets, up_->var(), sent.host_offsets));
   Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down_->var(), sent.host_offsets));
   if (fc2_latent_) y = (*fc2_latent_)(ctx, y, sequences);
-  return add(ctx, apply(routed_output_, ctx, y, sequences), shared_.forward(ctx, x, call));
+  return add(ctx, apply(routed_output_, ctx, y, sequences), shared);
 }
 
 }  // namespace nemocube

@@ -430,18 +430,20 @@ bool on_cuda(const Collective& call) {
 }
 }  // namespace
 
-Work MessageCommunicator::start_nccl(const Collective& call) {
+void MessageCommunicator::begin_nccl(const Collective& call) {
   if (engine_->options.check_collectives && call.operation != Operation::exchange)
     engine_->queue.run([&] {
       const std::lock_guard lock(engine_->transport_mutex);
       Execution(*this, *group_, *engine_, call).check_with_others();
     });
   count(call.operation, {.calls = 1, .bytes_sent = bytes_for_others(call, rank(), size())});
-  return nccl_->start(call, *this);
 }
 
 void MessageCommunicator::run(Collective call) {
-  if (nccl_ && on_cuda(call)) return start_nccl(call).wait();
+  if (nccl_ && on_cuda(call)) {
+    begin_nccl(call);
+    return nccl_->run(call, *this);
+  }
   static Zone zone("comm/blocked");
   const ZoneTimer timer(zone);
   engine_->queue.run([&] {
@@ -451,7 +453,10 @@ void MessageCommunicator::run(Collective call) {
 }
 
 Work MessageCommunicator::start(Collective call) {
-  if (nccl_ && on_cuda(call)) return start_nccl(call);
+  if (nccl_ && on_cuda(call)) {
+    begin_nccl(call);
+    return nccl_->start(call, *this);
+  }
   ++started_;
   return engine_->queue.start(
       [this, engine = engine_, held = std::make_shared<const Collective>(std::move(call))] {

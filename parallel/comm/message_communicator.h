@@ -71,8 +71,8 @@ class MessageCommunicator final : public Communicator {
  private:
   void run(Collective call) override;
   Work start(Collective call) override;
-  void execute(const Collective& call);  // with the transport
-  Work start_nccl(const Collective& call);
+  void execute(const Collective& call);     // with the transport
+  void begin_nccl(const Collective& call);  // what comes before a call of nccl_
 
   std::shared_ptr<MessageGroup> group_;
   std::shared_ptr<CommEngine> engine_;

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "core/cuda/streams.h"
 #include "core/error.h"
 #include "parallel/comm/reduce_in_order_kernel.h"
 #include "parallel/comm/time_limit.h"
@@ -20,6 +19,10 @@ struct Queued final : Work::State {
   Collective call;  // whose tensors live until someone has waited
   cuda::Event end;
 };
+
+bool is_message(const Collective& call) {
+  return call.operation == Operation::all_to_all || call.operation == Operation::exchange;
+}
 
 /// `count` elements of a contiguous tensor.
 Tensor elements(const Tensor& t, std::int64_t begin, std::int64_t count) {
@@ -114,8 +117,15 @@ bool NcclGroup::in_order(const Collective& call) const {
   return call.reduction != Reduction::sum || engine_->options.deterministic_collectives;
 }
 
+void NcclGroup::run(const Collective& call, const Communicator& communicator) {
+  start_on(is_message(call) ? Stream::messages : Stream::communication, call, communicator).wait();
+}
+
 Work NcclGroup::start(const Collective& call, const Communicator& communicator) {
-  const Stream stream = communicator.name() == "pp" ? Stream::pipeline : Stream::communication;
+  return start_on(is_message(call) ? Stream::messages : Stream::background, call, communicator);
+}
+
+Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicator& communicator) {
   const cuda::Event before = cuda::record_event(cuda::OnStream::current());
   cuda::wait_for_event(stream, before);
   const cuda::OnStream on(stream);

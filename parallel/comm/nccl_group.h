@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "core/cuda/streams.h"
 #include "parallel/comm/collective.h"
 #include "parallel/comm/message_communicator.h"
 #include "parallel/comm/nccl.h"
@@ -10,8 +11,12 @@
 namespace nemocube {
 
 /// Collectives of CUDA tensors by NCCL, for the ranks of one group. The host queues them and never waits for the device:
-/// an operation begins after the kernels queued before it and runs beside those queued later, on Stream::communication,
-/// or on Stream::pipeline for the group "pp". What kernels queue after Work::wait() begins after it.
+/// an operation begins after the kernels queued before it and runs beside those queued later. Three streams, so that what is
+/// wanted at once waits for nothing else: collectives that are run on Stream::communication, those that are started on
+/// Stream::background (weights gathered ahead, sums of gradients), messages (all_to_all_v, exchange) on Stream::messages.
+/// Operations of one communicator of NCCL go one after the other on all streams. What kernels queue after Work::wait()
+/// begins after it.
+/// Source: NVIDIA, NCCL User Guide 2.28, "CUDA Stream Semantics", "Using multiple NCCL communicators concurrently".
 ///
 /// Sums: by NCCL, in an order of its own, which repeats for the same ranks, sizes and machines. With
 /// CommOptions::deterministic_collectives the ranks exchange their parts, each adds what it got in the order of ranks,
@@ -27,11 +32,13 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  /// Queues a call of `communicator`, which has the same ranks.
+  /// Queue a call of `communicator`, which has the same ranks. Kernels queued after run() wait for its end.
+  void run(const Collective& call, const Communicator& communicator);
   Work start(const Collective& call, const Communicator& communicator);
 
  private:
   NcclGroup(std::string name, nccl::Handle handle, std::shared_ptr<CommEngine> engine);
+  Work start_on(cuda::Stream stream, const Collective& call, const Communicator& communicator);
   bool in_order(const Collective& call) const;
   void queue(const Collective& call, int rank);
   void queue_in_order(const Collective& call, int rank, int size);

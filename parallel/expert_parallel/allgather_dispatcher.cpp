@@ -39,7 +39,7 @@ DispatchedRows AllGatherDispatcher::dispatch(Context& ctx, const Var& x, const R
   host = Tensor::from<std::int64_t>({order.source.numel()}, {1});
   const Var rows = all_rows(ctx, x, tokens, group, Consumer::cut);
   const Var weights = all_rows(ctx, routing.weights, tokens, group, Consumer::cut);
-  return {permute(ctx, rows, order),
+  return {[received = permute(ctx, rows, order)](Context&) { return received; },
           order.offsets,
           {},
           [&group, order, tokens, weights](Context& c, const Var& results) {

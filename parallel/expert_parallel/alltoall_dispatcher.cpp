@@ -92,9 +92,12 @@ DispatchedRows AllToAllDispatcher::dispatch(Context& ctx, const Var& x, const Ro
       merge_by_expert(by_slice(ends, groups_), counts.experts_here(),
                       std::accumulate(routes.slices.begin(), routes.slices.end(), std::int64_t{0}));
 
-  Var rows = exchange_rows(ctx, permute(ctx, x, order), routes.sent, routes.received, groups_.ep);
-  rows = all_rows(ctx, rows, routes.slices, groups_.expt_tp, Consumer::cut);
-  return {permute(ctx, rows, by_expert), by_expert.offsets, counts.offsets_here(),
+  const RowExchange exchange(ctx, permute(ctx, x, order), routes.sent, routes.received, groups_.ep);
+  return {[groups = groups_, exchange, routes, by_expert](Context& c) {
+            const Var rows = all_rows(c, exchange.finish(c), routes.slices, groups.expt_tp, Consumer::cut);
+            return permute(c, rows, by_expert);
+          },
+          by_expert.offsets, counts.offsets_here(),
           [groups = groups_, order, routes, by_expert, weights = routing.weights](Context& c,
                                                                                   const Var& results) {
             Var back = permute(c, results, inverse(by_expert));

@@ -100,7 +100,7 @@ Results run(ExpertDispatcher& dispatcher, const Tokens& tokens, std::int64_t exp
   Context ctx{.tape = &tape};
   Tensor host;
   const DispatchedRows sent = dispatcher.dispatch(ctx, x, routing_of(tokens, weights), experts, host);
-  const Var hidden = relu2(ctx, grouped_linear(ctx, sent.rows, sent.offsets, up));
+  const Var rows = sent.receive(ctx), hidden = relu2(ctx, grouped_linear(ctx, rows, sent.offsets, up));
   const Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down));
   tape.backward(y, tokens.dy);
   return {y.value(), x.grad(), weights.grad(), up.grad(), down.grad()};
@@ -133,7 +133,7 @@ void check_identity(const ExpertGrid& grid, const char* name) {
   Dispatcher dispatcher(groups);
   Tensor host;
   const DispatchedRows sent = dispatcher.dispatch(ctx, own.x, routing_of(own, own.weights), experts, host);
-  const Tensor& rows = sent.rows.value();
+  const Tensor rows = sent.receive(ctx).value();
   const auto* offsets = sent.offsets.data<std::int64_t>();
   REQUIRE(sent.offsets.shape() == Shape{here.size() + 1});
   REQUIRE(offsets[here.size()] == rows.rows());
@@ -307,6 +307,6 @@ TEST_CASE("dispatchers: rows that do not fit are errors on the rank that has the
     CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x.narrow(0, 0, 4), routing, 4, host), Error);
     CHECK_THROWS_AS(dispatcher->dispatch(ctx, own.x, routing, 3, other), Error);
     const DispatchedRows sent = dispatcher->dispatch(ctx, own.x, routing, 4, host);
-    CHECK_THROWS_AS(sent.combine(ctx, sent.rows.value().narrow(0, 0, 9)), Error);
+    CHECK_THROWS_AS(sent.combine(ctx, sent.receive(ctx).value().narrow(0, 0, 9)), Error);
   }
 }

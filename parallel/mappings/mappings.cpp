@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <numeric>
+#include <utility>
 
 namespace nemocube {
 namespace {
@@ -41,13 +42,6 @@ Tensor scattered_sum(const Tensor& x, std::span<const std::int64_t> rows, Commun
 Tensor own_part(const Tensor& x, std::span<const std::int64_t> rows, const Communicator& group) {
   const auto rank = static_cast<std::size_t>(group.rank());
   return x.narrow(0, sum_of(rows.first(rank)), rows[rank]);
-}
-
-Tensor exchanged(const Tensor& x, std::span<const std::int64_t> in, std::span<const std::int64_t> out,
-                 Communicator& group) {
-  const Tensor y = rows_like(x, sum_of(out));
-  group.all_to_all_v(y, out, x.as_contiguous(), in);
-  return y;
 }
 
 void check_rows(const char* name, const Tensor& x, std::span<const std::int64_t> rows, std::int64_t want,
@@ -111,17 +105,61 @@ Var all_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Com
                 });
 }
 
+struct RowExchange::State {
+  /// A started all_to_all_v and its result.
+  struct Arriving {
+    Tensor rows;  // undefined: nothing was started
+    Work work;
+  };
+  Arriving start(const Tensor& from, std::span<const std::int64_t> in,
+                 std::span<const std::int64_t> out) const {
+    const Tensor rows = rows_like(from, sum_of(out));
+    return {rows, group.start_all_to_all_v(rows, out, from.as_contiguous(), in)};
+  }
+
+  Var x;  // of a group of one rank, and where gradients are wanted
+  std::vector<std::int64_t> in_rows, out_rows;
+  Communicator& group;
+  Arriving y = {}, dx = {};
+};
+
+RowExchange::RowExchange(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
+                         std::vector<std::int64_t> out_rows, Communicator& group)
+    : state_(new State{{}, std::move(in_rows), std::move(out_rows), group}) {
+  State& s = *state_;
+  check_rows("exchange_rows", x.value(), s.in_rows, sum_of(s.in_rows), group);
+  expect(s.in_rows.size() == s.out_rows.size(), "exchange_rows: rows to ", s.in_rows.size(), " ranks, from ",
+         s.out_rows.size());
+  if (group.size() == 1) {
+    s.x = x;
+    return;
+  }
+  s.y = s.start(x.value(), s.in_rows, s.out_rows);
+  if (!ctx.records({&x})) return;
+  s.x = Var(Tensor(), x.node());
+  ctx.tape->record("exchange_rows", [state = state_] {
+    if (!state->dx.rows) return;
+    state->dx.work.wait();
+    state->x.node()->add(std::exchange(state->dx.rows, {}));
+  });
+}
+
+Var RowExchange::finish(Context& ctx) const {
+  State& s = *state_;
+  if (s.group.size() == 1) return s.x;
+  s.y.work.wait();
+  Var y = make_result(std::exchange(s.y.rows, {}), s.x.needs_grad());
+  if (y.needs_grad())
+    ctx.tape->record("exchange_rows", [state = state_, out = y.node()] {
+      if (!out->filled()) return;
+      state->dx = state->start(out->take(), state->out_rows, state->in_rows);
+    });
+  return y;
+}
+
 Var exchange_rows(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
                   std::vector<std::int64_t> out_rows, Communicator& group) {
-  check_rows("exchange_rows", x.value(), in_rows, sum_of(in_rows), group);
-  expect(in_rows.size() == out_rows.size(), "exchange_rows: rows to ", in_rows.size(), " ranks, from ",
-         out_rows.size());
-  if (group.size() == 1) return x;
-  const Tensor y = exchanged(x.value(), in_rows, out_rows, group);
-  return mapped(ctx, "exchange_rows", x, y,
-                [&group, in = std::move(in_rows), out = std::move(out_rows)](const Tensor& dy) {
-                  return exchanged(dy, out, in, group);
-                });
+  return RowExchange(ctx, x, std::move(in_rows), std::move(out_rows), group).finish(ctx);
 }
 
 std::vector<std::int64_t> even_rows(std::int64_t total, std::int64_t ranks) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,21 @@ Var all_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Com
 /// dx: the same with in_rows and out_rows exchanged.
 Var exchange_rows(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
                   std::vector<std::int64_t> out_rows, Communicator& group);
+
+/// exchange_rows() in two parts: what the rank does between them runs beside the exchange, and what is recorded between them has its
+/// backward pass beside that of the exchange.
+class RowExchange {
+ public:
+  /// Starts the exchange.
+  RowExchange(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
+              std::vector<std::int64_t> out_rows, Communicator& group);
+  /// Returns y, which kernels may use from now on. To be called once, on all ranks at the same place.
+  Var finish(Context& ctx) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
 
 /// `total` rows over `ranks` as evenly as possible: the first total mod ranks parts have one row more.
 std::vector<std::int64_t> even_rows(std::int64_t total, std::int64_t ranks);

@@ -139,3 +139,37 @@ TEST_CASE("mappings: rows are dealt out evenly") {
   CHECK(even_rows(2, 4) == std::vector<std::int64_t>{1, 1, 0, 0});
   CHECK(even_rows(0, 2) == std::vector<std::int64_t>{0, 0});
 }
+
+TEST_CASE(
+    "mappings: an exchange in two parts is the whole one, with other operations between the parts, backward "
+    "too") {
+  const int rank = group().rank(), ranks = group().size();
+  std::vector<std::int64_t> in, out;
+  for (int r = 0; r < ranks; ++r) {
+    in.push_back((rank + 2 * r) % 3);
+    out.push_back((r + 2 * rank) % 3);
+  }
+  const auto sum_of = [](const std::vector<std::int64_t>& rows) {
+    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  };
+  const Tensor x = of_rank(rank, sum_of(in), 7), dy = of_rank(rank, sum_of(out), 8);
+  const Result whole =
+      run(x, dy, [&](Context& c, const Var& v) { return exchange_rows(c, v, in, out, group()); });
+  std::vector<std::string> order;
+  const Result parts = run(x, dy, [&](Context& c, const Var& v) {
+    const Var before = make_result(v.value(), true);
+    c.tape->record("before", [&order, from = before.node(), to = v.node()] {
+      order.push_back(from->filled() ? "arrived" : "nothing before");
+      to->add(from->take());
+    });
+    const RowExchange exchange(c, before, in, out, group());
+    c.tape->record("between", [&order, node = before.node()] {
+      order.push_back(node->filled() ? "too early" : "between");
+    });
+    return exchange.finish(c);
+  });
+  CHECK_BITS(parts.y, whole.y);
+  CHECK_BITS(parts.dx, whole.dx);
+  // The gradient is on its way while what was recorded between the parts runs.
+  if (ranks > 1) CHECK(order == std::vector<std::string>{"between", "arrived"});
+}

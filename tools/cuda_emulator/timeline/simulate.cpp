@@ -12,7 +12,7 @@ namespace {
 /// Less than any duration that matters; sums of floating-point durations differ by less.
 constexpr double tiny = 1e-15;
 
-/// Resources of a device, each with a capacity of 1.
+/// Resources of a device, each with a capacity of 1. Those from nvlink_out on are directions of links.
 enum Resource : std::uint8_t {
   multiprocessors,
   dram,
@@ -27,7 +27,8 @@ enum Resource : std::uint8_t {
 
 struct Use {
   std::size_t resource;
-  double share;
+  double
+      share;  ///< of it that is used at full speed; of a link, the weight among those who use it at the same time
 };
 
 /// A transfer with the operations of the ranks that take part.
@@ -168,6 +169,7 @@ void Simulation::connect(std::size_t p) {
     std::vector<std::size_t> waits;  ///< for what transfers of the stream wait
   };
   std::map<std::uint64_t, Gate> gates;
+  std::map<std::uint64_t, std::size_t> last_of_communicator;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& operation = operations[i];
     const std::size_t node = first_[p] + i;
@@ -195,6 +197,15 @@ void Simulation::connect(std::size_t p) {
       gate.waits.erase(std::unique(gate.waits.begin(), gate.waits.end()), gate.waits.end());
     }
     add(operation.before);
+    if (!options_.transfers_apart && !operation.transfers.empty()) {
+      // NCCL does the operations of a communicator one after the other, on whatever streams.
+      const auto [last, first] =
+          last_of_communicator.try_emplace(operation.transfers.front().communicator, node);
+      if (!first) {
+        add(operations[last->second - first_[p]].id);
+        last->second = node;
+      }
+    }
     for (const std::size_t b : before) follow(b, node);
   }
 }
@@ -238,15 +249,24 @@ int Simulation::rank_in(const Meeting& meeting, std::size_t member) const {
 
 std::vector<Use> Simulation::links(const Meeting& meeting) const {
   std::vector<Use> uses;
-  if (options_.transfers_apart) return uses;
+  const bool to_itself = meeting.message() && meeting.transfer.source == meeting.transfer.target;
+  if (options_.transfers_apart || to_itself) return uses;
   const bool inside = one_node(meeting);
   for (const std::size_t member : meeting.members) {
     const std::size_t device = nodes_[member].device;
     const int rank = rank_in(meeting, member);
+    // A call has the weight 1 in each direction, which its messages share.
+    const auto weight = [&](bool sends) {
+      if (!meeting.message()) return 1.0;
+      int messages = 0;
+      for (const Transfer& t : nodes_[member].operation->transfers)
+        messages += t.source != t.target && rank == (sends ? t.source : t.target);
+      return 1.0 / messages;
+    };
     if (!meeting.message() || rank == meeting.transfer.source)
-      uses.push_back({resource(device, inside ? nvlink_out : network_out), 1});
+      uses.push_back({resource(device, inside ? nvlink_out : network_out), weight(true)});
     if (!meeting.message() || rank == meeting.transfer.target)
-      uses.push_back({resource(device, inside ? nvlink_in : network_in), 1});
+      uses.push_back({resource(device, inside ? nvlink_in : network_in), weight(false)});
   }
   return uses;
 }
@@ -393,7 +413,7 @@ void Simulation::end(std::size_t n) {
   waiters_.erase(n);
 }
 
-/// A resource that is wanted more than once is shared: all who use it become slower alike.
+/// A resource that is wanted more than once is shared: all who use it become slower alike, on links by their weights.
 void Simulation::share_resources() {
   std::map<std::size_t, double> load;
   for (const Activity& a : activities_)
@@ -401,7 +421,11 @@ void Simulation::share_resources() {
       for (const Use& use : a.uses) load[use.resource] += use.share;
   for (Activity& a : activities_) {
     a.speed = 1;
-    for (const Use& use : a.uses) a.speed = std::min(a.speed, 1 / std::max(1.0, load[use.resource]));
+    for (const Use& use : a.uses) {
+      const bool link = use.resource % resources >= nvlink_out;
+      const double all = load[use.resource];
+      a.speed = std::min(a.speed, link && all > 0 ? use.share / all : 1 / std::max(1.0, all));
+    }
   }
   changed_ = false;
 }

@@ -240,6 +240,32 @@ TEST_CASE("timeline: bytes and latency of collectives, inside of a node and betw
   CHECK(simulate({a, b}, rates).seconds == doctest::Approx(11));
 }
 
+TEST_CASE(
+    "timeline: operations of a communicator go one after the other on all streams, those of others beside "
+    "them") {
+  const auto program = [](int rank, std::uint64_t other) {
+    Program p(rank);
+    Transfer t;
+    t.rank = rank;
+    t.ranks = 2;
+    t.kind = Transfer::Kind::reduce;
+    t.bytes = 4;
+    t.number = 1;
+    p.exchange(1, {t});
+    t.communicator = other;
+    t.number = 2;
+    p.exchange(2, {t});
+    return p;
+  };
+  const Result same = simulate({program(0, 0), program(1, 0)}, plain()),
+               two = simulate({program(0, 9), program(1, 9)}, plain());
+  check_span(same.operations[0][0], 0, 4);
+  check_span(same.operations[0][1], 4, 8);
+  // They share the links.
+  check_span(two.operations[0][0], 0, 8);
+  check_span(two.operations[0][1], 0, 8);
+}
+
 TEST_CASE("timeline: transfers at the same time share the links of a device, one direction each") {
   // Rank 0 sends 4 to rank 1 and 2 to rank 2 in one call; rank 1 sends 3 to rank 2.
   Program zero(0), one(1), two(2);
@@ -256,6 +282,27 @@ TEST_CASE("timeline: transfers at the same time share the links of a device, one
   left.exchange(1, {message(0, 0, 1, 4), message(0, 1, 0, 4)});
   right.exchange(1, {message(1, 0, 1, 4), message(1, 1, 0, 4)});
   CHECK(simulate({left, right}, plain()).seconds == doctest::Approx(4));
+}
+
+TEST_CASE("timeline: a collective beside a call of many messages gets half of the links") {
+  const auto program = [](int rank) {
+    Program p(rank);
+    std::vector<Transfer> messages;
+    for (int other = 0; other < 3; ++other) {
+      if (other == rank) continue;
+      messages.push_back(message(rank, rank, other, 4));
+      messages.push_back(message(rank, other, rank, 4));
+    }
+    p.exchange(1, messages);
+    Transfer sum = message(rank, 0, 0, 3);
+    sum.communicator = 1;
+    sum.kind = Transfer::Kind::reduce;
+    p.exchange(2, {sum});
+    return p;
+  };
+  const Result result = simulate({program(0), program(1), program(2)}, plain());
+  check_span(result.operations[0][1], 0, 6);
+  check_span(result.operations[0][0], 0, 11);
 }
 
 TEST_CASE("timeline: communication beside kernels costs nothing, behind them all that it takes") {

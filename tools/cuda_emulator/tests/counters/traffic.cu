@@ -1,7 +1,11 @@
-// Kernels that read or write each byte of much memory once. `traffic NAME` runs one; traffic_test.cpp knows its bytes.
+// Kernels that read or write each byte of much memory once. `traffic NAME` runs one; traffic_test.cpp knows its bytes. `traffic NAME STATUS`
+// runs it in two processes, and the first ends with that status.
 #include <cuda_runtime.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -25,6 +29,7 @@ __global__ void column_sums(const float* in, float* out) {
 
 int main(int argc, char** argv) {
   const char* const name = argc > 1 ? argv[1] : "";
+  const pid_t child = argc > 2 ? fork() : 0;  // before the first use of CUDA
   float *in = nullptr, *out = nullptr;
   cudaMalloc(&in, count * sizeof(float));
   cudaMalloc(&out, count * sizeof(float));
@@ -35,5 +40,6 @@ int main(int argc, char** argv) {
   if (error != cudaSuccess) std::printf("CUDA: %s\n", cudaGetErrorName(error));
   cudaFree(in);
   cudaFree(out);
-  return error != cudaSuccess;
+  if (child) waitpid(child, nullptr, 0);
+  return error != cudaSuccess ? 1 : child ? std::atoi(argv[2]) : 0;
 }
