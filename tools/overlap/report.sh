@@ -31,13 +31,15 @@ row() {
   }
   awk -v name="$name" -v ranks="$ranks" '
     /^  step .*communication exposes/ { step = $2 + 0; exposed = $7 + 0; least = $NF + 0 }
-    /^  pipeline: ranks idle/ { bubble = $5 " %"; schedule = $(NF - 1) " %" }
+    /^  pipeline: ranks idle/ { bubble = sprintf("%.1f %%", $5); schedule = sprintf("%.1f %%", $(NF - 1)) }
     /^  rank +computing/ { table = 1; next }
     table && NF == 6 { computing += $2; ++count }
     table && NF != 6 { table = 0 }
     END {
-      printf "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.2f | %s | %s |\n", name, ranks, step, computing / count, exposed, least,
-        least > 0 ? exposed / least : 1, bubble ? bubble : "-", schedule ? schedule : "-"
+      ratio = least > 0 ? exposed / least : 1
+      if (!bubble) bubble = schedule = "-"
+      printf("| %s | %d | %.1f | %.1f | %.1f | %.1f | %.2f | %s | %s |\n", name, ranks, step, computing / count, exposed,
+        least, ratio, bubble, schedule)
     }' "$folder/out"
   echo "overlap_report: $name took $SECONDS s" >&2
 }
