@@ -37,9 +37,11 @@ row() {
     table && NF != 6 { table = 0 }
     END {
       ratio = least > 0 ? exposed / least : 1
+      if (ratio > 1.1) missed = "exposed " sprintf("%.2f", ratio) " > 1.1"
+      if (bubble - schedule > 2) missed = missed " idle"
       if (!bubble) bubble = schedule = "-"
-      printf("| %s | %d | %.1f | %.1f | %.1f | %.1f | %.2f | %s | %s |\n", name, ranks, step, computing / count, exposed,
-        least, ratio, bubble, schedule)
+      printf("| %s | %d | %.1f | %.1f | %.1f | %.1f | %.2f | %s | %s | %s |\n", name, ranks, step, computing / count, exposed,
+        least, ratio, bubble, schedule, missed)
     }' "$folder/out"
   echo "overlap_report: $name took $SECONDS s" >&2
 }
@@ -64,12 +66,12 @@ kernel takes about what it took on an H200 ([measured.md](measured.md)). Eight d
 | exposed | what the step takes longer than with communication that takes no time, ms |
 | least | the same at least, by the dependencies that streams and events declare and by the rates of the links |
 | idle | share of the time from the first pass to the last in which ranks of a pipeline compute nothing |
-| by schedule | the same by the simulation of the schedule alone ([parallel/schedule/simulate.h](../parallel/schedule/simulate.h)) with the mean times of each rank's passes |
+| by schedule | the same by the simulation of the schedule alone ([parallel/schedule/simulate.h](../parallel/schedule/simulate.h)) with the mean times of each stage's passes |
 
 Aims: exposed at most 1.1 times the least; idle within 2 points of the schedule's.
 
-| plan | ranks | step | computing | exposed | least | ratio | idle | by schedule |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|
+| plan | ranks | step | computing | exposed | least | ratio | idle | by schedule | missed |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|---|
 END
 set_() { for s in "$@"; do printf -- '--set\ndistributed.%s\n' "$s"; done; }
 mapfile -t ddp < <(set_ strategy=ddp)

@@ -1,6 +1,7 @@
 #include "train/bench/step_timeline.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iomanip>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,14 @@
 namespace nemocube {
 namespace {
 
+constexpr std::string_view forward_zone = "step/forward", backward_zone = "step/backward";
+
+/// Behind the name of a zone: " 2" or " 2 > matmul" is 2; the first chunk has no number.
+std::size_t chunk_of(const std::string& rest) {
+  return rest.size() > 1 && std::isdigit(static_cast<unsigned char>(rest[1])) ? std::stoul(rest.substr(1))
+                                                                              : 0;
+}
+
 StepTimeline::DeviceSeconds device_of(const nlohmann::json& device) {
   StepTimeline::DeviceSeconds d;
   d.computing = device.at("computing");
@@ -24,9 +33,13 @@ StepTimeline::DeviceSeconds device_of(const nlohmann::json& device) {
   d.host = device.at("host");
   d.passes_begin = std::numeric_limits<double>::infinity();
   for (const auto& [range, sum] : device.at("ranges").items()) {
-    const bool forward = range.starts_with("step/forward"), backward = range.starts_with("step/backward");
+    const bool forward = range.starts_with(forward_zone), backward = range.starts_with(backward_zone);
     if (!forward && !backward) continue;
-    (forward ? d.forward : d.backward) += sum.at("seconds").get<double>();
+    const double seconds = sum.at("seconds");
+    (forward ? d.forward : d.backward) += seconds;
+    const std::size_t chunk = chunk_of(range.substr((forward ? forward_zone : backward_zone).size()));
+    if (d.chunks.size() <= chunk) d.chunks.resize(chunk + 1);
+    d.chunks[chunk] += seconds;
     d.passes_begin = std::min(d.passes_begin, sum.at("begin").get<double>());
     d.passes_end = std::max(d.passes_end, sum.at("end").get<double>());
   }
@@ -37,27 +50,31 @@ StepTimeline::DeviceSeconds device_of(const nlohmann::json& device) {
 StepTimeline::Bubble bubble_of(const std::vector<StepTimeline::DeviceSeconds>& ranks,
                                const PipelinePlan& pipeline, std::int64_t pp, std::int64_t microbatches) {
   const std::int64_t of_stage = std::ssize(ranks) / pp;
-  double begin = std::numeric_limits<double>::infinity(), end = 0, busy = 0;
-  std::vector<double> forward(static_cast<std::size_t>(pp)), backward(forward);
+  double begin = std::numeric_limits<double>::infinity(), end = 0, forward = 0, backward = 0;
+  std::vector<std::vector<double>> chunks(static_cast<std::size_t>(pp));
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     begin = std::min(begin, ranks[r].passes_begin);
     end = std::max(end, ranks[r].passes_end);
-    busy += ranks[r].forward + ranks[r].backward;
-    const auto position = static_cast<std::size_t>(static_cast<std::int64_t>(r) / of_stage);
-    forward[position] += ranks[r].forward;
-    backward[position] += ranks[r].backward;
+    forward += ranks[r].forward;
+    backward += ranks[r].backward;
+    std::vector<double>& sums = chunks[static_cast<std::size_t>(static_cast<std::int64_t>(r) / of_stage)];
+    sums.resize(std::max(sums.size(), ranks[r].chunks.size()));
+    for (std::size_t c = 0; c < ranks[r].chunks.size(); ++c) sums[c] += ranks[r].chunks[c];
   }
-  const double ratio = std::accumulate(backward.begin(), backward.end(), 0.0) /
-                       std::accumulate(forward.begin(), forward.end(), 0.0);
+  const double ratio = backward / forward;
   ActionCosts costs{
       .forward = 1, .backward = ratio, .backward_input = ratio / 2, .backward_weight = ratio / 2};
+  std::vector<std::size_t> next(
+      static_cast<std::size_t>(pp));  // the stages of a rank are its chunks, in their order
   for (const std::int64_t rank : pipeline.rank_of_stage) {
     const auto position = static_cast<std::size_t>(rank);
-    costs.stages.push_back((forward[position] + backward[position]) / (1 + ratio) /
-                           static_cast<double>(pipeline.stages_of(rank).size()));
+    const std::size_t chunk = next[position]++;
+    require(chunk < chunks[position].size(), "a timeline: no pass of chunk ", chunk, " of pipeline rank ",
+            rank);
+    costs.stages.push_back(chunks[position][chunk] / (1 + ratio));
   }
   const std::vector<double> idle = simulate(pipeline.schedule(pp, microbatches), costs).idle;
-  return {1 - busy / (static_cast<double>(ranks.size()) * (end - begin)),
+  return {1 - (forward + backward) / (static_cast<double>(ranks.size()) * (end - begin)),
           std::accumulate(idle.begin(), idle.end(), 0.0) / static_cast<double>(idle.size())};
 }
 

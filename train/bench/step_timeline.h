@@ -20,12 +20,13 @@ struct StepTimeline {
   struct DeviceSeconds {
     double computing = 0, communicating = 0, waiting = 0, copying = 0, host = 0;
     double forward = 0, backward = 0;  ///< of `computing`, in the passes of all microbatches
+    std::vector<double> chunks;        ///< of the sum of both, in each chunk of the rank
     double passes_begin = 0, passes_end = 0;
   };
   std::vector<DeviceSeconds> ranks;
 
   /// Of a pipeline: the share of its ranks' time, between the first pass and the last, in which they compute nothing; and the same
-  /// by the simulation of its schedule (parallel/schedule/simulate.h) with the mean times of each rank's passes.
+  /// by the simulation of its schedule (parallel/schedule/simulate.h) with the mean times of each stage's passes.
   struct Bubble {
     double share = 0, of_schedule = 0;
   };

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "parallel/schedule/simulate.h"
 
 using namespace nemocube;
 
@@ -70,6 +71,29 @@ TEST_CASE("step timeline: the bubble of a pipeline beside that of its schedule")
                                ",", device(3, 2, 4, 1, 9));
   CHECK(parse_step_timeline(summary(four), two_stages(), 2, 2).bubble->of_schedule ==
         doctest::Approx(1.0 / 3));
+}
+
+TEST_CASE("step timeline: the stages of a rank have times of their own") {
+  PipelinePlan plan = two_stages();
+  plan.stages.resize(4);
+  plan.rank_of_stage = {0, 1, 0, 1};
+  plan.kind = ScheduleKind::interleaved_1f1b;
+  // The last stage takes three times as long as the others.
+  const auto rank = [](double second) {
+    const auto range = [](const char* name, double seconds) {
+      return cat("\"", name, "\":{\"seconds\":", seconds, ",\"operations\":1,\"begin\":0,\"end\":40}");
+    };
+    return cat(
+        R"({"rank":0,"device":0,"computing":1,"communicating":0,"waiting":0,"copying":0,"host":0,"ranges":{)",
+        range("step/forward", 2), ",", range("step/backward > matmul", 4), ",",
+        range("step/forward 1", 2 * second), ",", range("step/backward 1 > matmul", 4 * second), "}}");
+  };
+  const StepTimeline t = parse_step_timeline(summary(cat(rank(1), ",", rank(3))), plan, 2, 2);
+  CHECK(t.ranks[1].chunks == std::vector<double>{6, 18});
+  const std::vector<double> idle =
+      simulate(plan.schedule(2, 2), {.forward = 1, .backward = 2, .stages = {2, 2, 2, 6}}).idle;
+  CHECK(t.bubble->of_schedule == doctest::Approx((idle[0] + idle[1]) / 2));
+  CHECK(t.bubble->share == doctest::Approx(1 - 36.0 / 80));
 }
 
 TEST_CASE("step timeline: what is no summary is refused") {

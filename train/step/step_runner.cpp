@@ -1,6 +1,9 @@
 #include "train/step/step_runner.h"
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
 
 #include "core/add.h"
 #include "core/profile.h"
@@ -11,6 +14,19 @@ namespace {
 
 using Kind = Action::Kind;
 using Payload = Transfer::Payload;
+
+/// The zone of the passes of one of this rank's chunks: "step/forward", for further chunks "step/forward 1" and so on.
+Zone& zone_of(const char* name, std::size_t chunk) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::size_t>, std::pair<std::string, std::unique_ptr<Zone>>> zones;
+  const std::lock_guard lock(mutex);
+  auto& [text, zone] = zones[{name, chunk}];
+  if (!zone) {
+    text = chunk > 0 ? cat(name, " ", chunk) : name;
+    zone = std::make_unique<Zone>(text.c_str());
+  }
+  return *zone;
+}
 
 Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), t.device()); }
 
@@ -55,9 +71,8 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
 }
 
 void StepRunner::forward(const Action& action) {
-  static Zone zone("step/forward");
-  const ZoneTimer timer(zone);
   const auto& [kind, stage, microbatch] = action;
+  const ZoneTimer timer(zone_of("step/forward", parallel_.chunk_of(stage)));
   Live& m = live_[{stage, microbatch}];
   const TokenBatch& tokens = batch(microbatch);
   const std::size_t chunk = parallel_.chunk_of(stage);
@@ -88,9 +103,8 @@ Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepT
 }
 
 void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
-  static Zone zone("step/backward");
-  const ZoneTimer timer(zone);
   const auto& [kind, stage, microbatch] = action;
+  const ZoneTimer timer(zone_of("step/backward", parallel_.chunk_of(stage)));
   const auto found = live_.find({stage, microbatch});
   expect(found != live_.end(), action, " before its forward pass");
   Live& m = found->second;
