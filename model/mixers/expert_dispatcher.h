@@ -8,8 +8,9 @@ namespace nemocube {
 
 /// Token rows on their way through the experts.
 struct DispatchedRows {
-  /// The rows [R, d], those of one expert consecutive. What is done between dispatch() and this runs beside their way, and
-  /// so does its backward pass. To be called once, before combine.
+  /// Returns the rows [R, d], those of one expert consecutive. The rows are on their way since dispatch(): kernels that are
+  /// queued in between need not wait for them, and their backward passes need not wait for the gradients of the rows. To be
+  /// called once, before combine.
   std::function<Var(Context&)> receive;
   Tensor offsets;       ///< [local experts + 1] i64: expert e has rows [offsets[e], offsets[e + 1])
   Tensor host_offsets;  ///< the same in host memory where the host knows them, else undefined

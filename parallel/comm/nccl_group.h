@@ -11,9 +11,10 @@
 namespace nemocube {
 
 /// Collectives of CUDA tensors by NCCL, for the ranks of one group. The host queues them and never waits for the device:
-/// an operation begins after the kernels queued before it and runs beside those queued later. Three streams, so that what is
-/// wanted at once waits for nothing else: collectives that are run on Stream::communication, those that are started on
-/// Stream::background (weights gathered ahead, sums of gradients), messages (all_to_all_v, exchange) on Stream::messages.
+/// an operation begins after the kernels queued before it and runs beside those queued later. There are three streams, so that an operation whose result is
+/// wanted at once does not queue behind one whose result is wanted later: Stream::communication has the collectives of run(),
+/// Stream::background those of start() (weights gathered ahead, sums of gradients), and Stream::messages has all_to_all_v and
+/// exchange.
 /// Operations of one communicator of NCCL go one after the other on all streams. What kernels queue after Work::wait()
 /// begins after it.
 /// Source: NVIDIA, NCCL User Guide 2.28, "CUDA Stream Semantics", "Using multiple NCCL communicators concurrently".

@@ -9,18 +9,12 @@ trap 'rm -rf "$folder"' EXIT
 export CUDA_EMULATOR_LIBRARIES=${CUDA_EMULATOR_LIBRARIES:-$build/cuda_emulator} OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# config PATTERN EXPERTS: prints the folder of the model's configuration.
-config() {
-  mkdir -p "$folder/$1-$2"
-  sed "s/\"hybrid_override_pattern\": *\"[^\"]*\"/\"hybrid_override_pattern\": \"$1\"/
-    s/\"n_routed_experts\": *[0-9]*/\"n_routed_experts\": $2/" "$here/config.json" >"$folder/$1-$2/config.json"
-  echo "$folder/$1-$2"
-}
-
 # row NAME PATTERN EXPERTS RANKS arguments..: a row of the table, of the second step.
 row() {
   local name=$1 model=$folder/$2-$3 ranks=$4
-  config "$2" "$3" >/dev/null
+  mkdir -p "$model"
+  sed "s/\"hybrid_override_pattern\": *\"[^\"]*\"/\"hybrid_override_pattern\": \"$2\"/
+    s/\"n_routed_experts\": *[0-9]*/\"n_routed_experts\": $3/" "$here/config.json" >"$model/config.json"
   shift 4
   SECONDS=0
   "$here/../cuda_emulator/run" --no-check --devices "$ranks" --threads 1 --timeline "$folder/trace" --rates "$here/rates" \
@@ -89,7 +83,9 @@ row 'pipeline 4, interleaved, 8 microbatches' "$stages" 16 4 --batch 8 --microba
   --set distributed.pipeline.pp_schedule=interleaved1f1b
 cat <<'END'
 
-What stays exposed: weights of the embeddings and the head, which are one unit, are gathered before the first kernel, and their gradients are
-reduced after the last; the experts' exchange, beside which only the shared expert computes, in the direction of the dispatch; sums of
-activations over tensor-parallel ranks, for which the next product waits.
+What stays exposed:
+
+- Embeddings and head are one unit: their weights are gathered before the first kernel, and their gradients are reduced after the last.
+- Experts: the exchange that brings their results back, and what of the exchange before lasts longer than the shared expert.
+- Tensor parallelism: sums of activations, for which the next product waits.
 END

@@ -15,16 +15,13 @@ namespace {
 using Kind = Action::Kind;
 using Payload = Transfer::Payload;
 
-/// The zone of the passes of one of this rank's chunks: "step/forward", for further chunks "step/forward 1" and so on.
-Zone& zone_of(const char* name, std::size_t chunk) {
+/// The zone of the passes of one of this rank's chunks: "step/forward" of the first, "step/forward 1" of the second.
+Zone& zone_of(const std::string& passes, std::size_t chunk) {
   static std::mutex mutex;
-  static std::map<std::pair<std::string, std::size_t>, std::pair<std::string, std::unique_ptr<Zone>>> zones;
+  static std::map<std::string, std::unique_ptr<Zone>> zones;
   const std::lock_guard lock(mutex);
-  auto& [text, zone] = zones[{name, chunk}];
-  if (!zone) {
-    text = chunk > 0 ? cat(name, " ", chunk) : name;
-    zone = std::make_unique<Zone>(text.c_str());
-  }
+  auto& [name, zone] = *zones.try_emplace(chunk > 0 ? cat(passes, " ", chunk) : passes).first;
+  if (!zone) zone = std::make_unique<Zone>(name.c_str());
   return *zone;
 }
 
