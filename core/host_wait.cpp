@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/cuda/graph.h"
 #include "core/error.h"
 #include "core/profile.h"
 
@@ -26,9 +27,11 @@ HostWaitName::HostWaitName(const char* name) : outer_(std::exchange(wait_name, n
 HostWaitName::~HostWaitName() { wait_name = outer_; }
 
 void count_host_wait() {
+  const std::string name = wait_name ? std::string(wait_name) : cat("in ", current_zone());
+  cuda::refuse_in_capture(cat("the host waits for the device: ", name));
   Counts& all = counts();
   const std::lock_guard lock(all.mutex);
-  ++all.by_name[wait_name ? std::string(wait_name) : cat("in ", current_zone())];
+  ++all.by_name[name];
 }
 
 std::map<std::string, std::int64_t> host_waits() {

@@ -19,7 +19,8 @@ class HostWaitName {
   const char* outer_;
 };
 
-/// Counts one wait of this thread under its name; without a name under "in ZONE", the zone of the profile at hand.
+/// To be called before one wait of this thread: counts it under its name; without a name under "in ZONE", the zone of the
+/// profile at hand. Error in a capture (core/cuda/graph.h), where there is nothing to wait for.
 void count_host_wait();
 
 std::map<std::string, std::int64_t> host_waits();  ///< since the last reset

@@ -133,7 +133,7 @@ Tensor NemotronH::logits(const Tensor& hidden) const {
 }
 
 Var NemotronH::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
-                    double grad_scale) {
+                    const GradScale& grad_scale) {
   const AllocationOwner owner("loss");
   return linear_cross_entropy(ctx, apply(lm_head_input_, ctx, hidden, sequences), lm_head_->var(), labels,
                               grad_scale, loss_chunk_rows, vocabulary_part);

@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "model/mixers/moe.h"
 #include "model/parameters.h"
+#include "ops/cross_entropy/grad_scale.h"
 #include "ops/cross_entropy/labels.h"
 #include "ops/vocabulary_part.h"
 
@@ -73,7 +74,7 @@ class NemotronH {
   ///
   /// `hidden` are rows as forward() returns them, `labels` those of all rows after the transform "lm_head.input".
   Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
-           double grad_scale);
+           const GradScale& grad_scale);
 
   DecodeState make_state(std::int64_t sequences) const;
   BlockRecords make_records(std::size_t chunk = 0) const;

@@ -5,6 +5,7 @@
 
 #include "core/allocation_owner.h"
 #include "core/cuda/device.cuh"
+#include "core/cuda/graph.h"
 #include "core/tensor.h"
 
 /// Kernels that treat many tensors by one launch, such as the step of an optimizer: a table on the device has a row for
@@ -36,6 +37,7 @@ class RangeTable {
       device_ = Tensor::from(copy, {std::ssize(copy)}).to(Device::cuda_number(device_index()));
       rows_ = std::move(rows);
     }
+    if (Capture* const capture = Capture::current()) capture->keep(device_);
     return static_cast<const Row*>(device_.address());
   }
 

@@ -1,6 +1,7 @@
 #include "ops/sequences.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nemocube {
 namespace {
@@ -53,6 +54,22 @@ Sequences Sequences::with_capacity(std::int64_t rows, std::int64_t count) const 
   return Sequences(std::move(to), std::move(at), Last::spare_rows);
 }
 
+void Sequences::become(const Sequences& other) {
+  expect(other.tokens() == tokens() && other.count() == count() && other.last() == last(),
+         "sequences: ", count(), " of ", tokens(), " rows cannot become ", other.count(), " of ",
+         other.tokens());
+  if (data_ == other.data_) return;
+  const std::lock_guard lock(data_->tables.mutex);
+  std::erase_if(data_->tables.entries,
+                [](const Tables::Entry& e) { return !e.maker.refill && e.device.is_host(); });
+  for (const Tables::Entry& e : data_->tables.entries) {
+    expect(e.maker.refill != nullptr, "sequences: a table on ", e.device, " cannot be filled again");
+    e.maker.refill(e.value.get(), e.maker.make(other).get());
+  }
+  data_->offsets = other.data_->offsets;
+  data_->positions = other.data_->positions;
+}
+
 std::int64_t Sequences::longest() const {
   std::int64_t most = 0;
   for (std::int64_t i = 0; i < count(); ++i) most = std::max(most, length(i));
@@ -77,36 +94,40 @@ void Sequences::check(std::string_view what, std::int64_t tokens) const {
 }
 
 const SequenceTable& Sequences::on(Device device) const {
-  return derived<SequenceTable>(device, {}, [&] { return SequenceTable{uploaded(offsets(), device)}; });
+  return derived<SequenceTable>(
+      device, {}, [device](const Sequences& s) { return SequenceTable{uploaded(s.offsets(), device)}; });
 }
 
 const Tensor& Sequences::positions_on(Device device) const {
-  return derived<Tensor>(device, {}, [&] { return uploaded(positions(), device); });
+  return derived<Tensor>(device, {},
+                         [device](const Sequences& s) { return uploaded(s.positions(), device); });
 }
 
 namespace {
 struct TokenRows {
   Tensor offsets;
+  void refill(const TokenRows& made) const { offsets.copy_from(made.offsets); }
 };
 }  // namespace
 
 Tensor Sequences::token_rows_on(Device device) const {
   if (!has_spare_rows()) return {};
   return derived<TokenRows>(device, {},
-                            [&] {
-                              return TokenRows{uploaded({0, begin(count() - 1)}, device)};
+                            [device](const Sequences& s) {
+                              return TokenRows{uploaded({0, s.token_count()}, device)};
                             })
       .offsets;
 }
 
 const void* Sequences::find_or_make(std::type_index type, Device device, const std::vector<std::int64_t>& key,
-                                    const std::function<std::shared_ptr<const void>()>& make) const {
-  const Tables& tables = data_->tables;
+                                    Maker maker) const {
+  Tables& tables = data_->tables;
   const std::lock_guard lock(tables.mutex);
   for (const Tables::Entry& e : tables.entries)
     if (e.type == type && e.device == device && e.key == key) return e.value.get();
-  const std::shared_ptr<const void> value = make();
-  tables.entries.push_back({type, device, key, value});
+  const std::shared_ptr<void> value = maker.make(*this);
+  if (!maker.refill) maker.make = nullptr;
+  tables.entries.push_back({type, device, key, value, std::move(maker)});
   return value.get();
 }
 

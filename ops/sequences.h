@@ -4,8 +4,10 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <type_traits>
 #include <typeindex>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -24,6 +26,8 @@ struct SequenceTable {
   std::int64_t begin(std::int64_t i) const { return offsets.data<std::int64_t>()[i]; }
   std::int64_t end(std::int64_t i) const { return begin(i + 1); }
   std::int64_t length(std::int64_t i) const { return end(i) - begin(i); }
+  /// See Sequences::become().
+  void refill(const SequenceTable& made) const { offsets.copy_from(made.offsets); }
 };
 
 /// The rows of a microbatch: how its token rows are cut into sequences, and everything that follows from that. Sequence
@@ -31,12 +35,12 @@ struct SequenceTable {
 /// has any lengths. Operations along the sequence (convolution, scan, attention) start afresh at every offset. Other
 /// libraries call the offsets cu_seqlens.
 ///
-/// The offsets never change. Copies share them, and with them the tables that follow from them: tensors on a device,
-/// chunks of a scan, the rows that each rank has. Each table is made once, when it is first asked for; every layer,
-/// forward and backward, uses it again.
+/// The offsets never change, but by become(). Copies share them, and with them the tables that follow from them: tensors
+/// on a device, chunks of a scan, the rows that each rank has. Each table is made once, when it is first asked for; every
+/// layer, forward and backward, uses it again.
 ///
 /// Batches of different lengths can have tensors and tables of the same sizes, so that a recorded step can be repeated
-/// with another batch (with_capacity). A sequence may be empty, and the last one may hold spare rows: rows without
+/// with another batch (with_capacity, become). A sequence may be empty, and the last one may hold spare rows: rows without
 /// tokens, which operations treat as any others, but for the router, which counts them nowhere.
 class Sequences {
  public:
@@ -56,10 +60,19 @@ class Sequences {
   /// These sequences, then empty ones up to `count`, then one of the spare rows up to `rows`. Error where there are more
   /// sequences or rows already, or spare rows.
   Sequences with_capacity(std::int64_t rows, std::int64_t count) const;
+  /// The same offsets, which share nothing with these.
+  Sequences clone() const { return Sequences(offsets(), data_->positions, last()); }
+  /// Whether the other sequences are these or a copy that shares them.
+  bool same(const Sequences& other) const { return data_ == other.data_; }
+  /// These sequences, and all copies that share them, become those of `other`, which has the same capacity. The tables on
+  /// devices so far stay where they are and get other values: what is queued with them can be queued again. None of them
+  /// may be in use by the host. std::logic_error for another capacity, and where a table cannot be filled again.
+  void become(const Sequences& other);
 
   const std::vector<std::int64_t>& offsets() const { return data_->offsets; }
   std::int64_t count() const { return static_cast<std::int64_t>(offsets().size()) - 1; }
   std::int64_t tokens() const { return offsets().back(); }  ///< and spare rows
+  std::int64_t token_count() const { return has_spare_rows() ? begin(count() - 1) : tokens(); }
   bool has_spare_rows() const { return last() == Last::spare_rows; }
   Last last() const { return data_->last; }
   std::int64_t begin(std::int64_t i) const { return offsets()[static_cast<std::size_t>(i)]; }
@@ -78,23 +91,48 @@ class Sequences {
 
   /// What follows from the offsets and from `key`, of type T on `device`: make() at the first call, the same object
   /// afterwards. It lives as long as these sequences and must not hold them.
+  ///
+  /// become() can fill what make(const Sequences&) makes, from the sequences that it is given and from nothing that changes,
+  /// if T is a Tensor or has a member refill(const T& made): the same memory on the device, the values of `made`. What is
+  /// made otherwise cannot be filled, unless `device` is the host's, where become() drops it.
   template <class T, class Make>
-  const T& derived(Device device, const std::vector<std::int64_t>& key, Make&& make) const {
-    const auto made = [&]() -> std::shared_ptr<const void> { return std::make_shared<const T>(make()); };
-    return *static_cast<const T*>(find_or_make(typeid(T), device, key, made));
+  const T& derived(Device device, const std::vector<std::int64_t>& key, Make make) const {
+    Maker maker;
+    if constexpr (std::is_invocable_v<Make&, const Sequences&>) {
+      maker.make = [make](const Sequences& from) { return std::make_shared<T>(make(from)); };
+      maker.refill = [](void* to, const void* from) {
+        refill(*static_cast<T*>(to), *static_cast<const T*>(from));
+      };
+    } else {
+      maker.make = [&make](const Sequences&) { return std::make_shared<T>(make()); };
+    }
+    return *static_cast<const T*>(find_or_make(typeid(T), device, key, std::move(maker)));
   }
 
  private:
+  struct Maker {
+    std::function<std::shared_ptr<void>(const Sequences&)> make;
+    void (*refill)(void* to,
+                   const void* from) = nullptr;  // null: `make` lives no longer than the call that it came by
+  };
+  template <class T>
+  static void refill(T& to, const T& from) {
+    if constexpr (std::is_same_v<T, Tensor>)
+      to.copy_from(from);
+    else
+      to.refill(from);
+  }
   /// Everything that was derived.
   struct Tables {
     struct Entry {
       std::type_index type;
       Device device;
       std::vector<std::int64_t> key;
-      std::shared_ptr<const void> value;
+      std::shared_ptr<void> value;
+      Maker maker;
     };
-    mutable std::recursive_mutex mutex;  // make() may derive, too
-    mutable std::vector<Entry> entries;
+    std::recursive_mutex mutex;  // make() may derive, too
+    std::vector<Entry> entries;
   };
   struct Data {
     std::vector<std::int64_t> offsets, positions;  // positions: empty where they follow from the offsets
@@ -102,8 +140,8 @@ class Sequences {
     Tables tables;
   };
   const void* find_or_make(std::type_index type, Device device, const std::vector<std::int64_t>& key,
-                           const std::function<std::shared_ptr<const void>()>& make) const;
-  std::shared_ptr<const Data> data_;
+                           Maker maker) const;
+  std::shared_ptr<Data> data_;
 };
 
 }  // namespace nemocube

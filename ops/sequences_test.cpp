@@ -90,3 +90,33 @@ TEST_CASE("sequences: tables on every device, made once" * doctest::test_suite("
   CHECK(none.on(Device::cpu).count() == 0);
   CHECK(&none.on(Device::cpu) != &Sequences::uniform(0, 4).on(Device::cpu));
 }
+
+TEST_CASE("sequences: those that become others of the same capacity keep the memory of their tables" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    CAPTURE(device);
+    const Sequences first = Sequences::of_lengths(Offsets{2, 3}).with_capacity(8, 3),
+                    second = Sequences::of_lengths(Offsets{1, 4, 1}).with_capacity(8, 3);
+    Sequences fixed = first.clone();
+    CHECK_FALSE(fixed.same(first));
+    const Sequences copy = fixed;
+    CHECK(copy.same(fixed));
+    const Tensor offsets = fixed.on(device).offsets, positions = fixed.positions_on(device),
+                 token_rows = fixed.token_rows_on(device);
+    CHECK(fixed.longest() == 3);
+    fixed.become(second);
+    CHECK(copy.offsets() == second.offsets());
+    CHECK(copy.positions() == second.positions());
+    CHECK(first.offsets() == Offsets{0, 2, 5, 5, 8});
+    CHECK(offsets.to_vector() == std::vector<double>{0, 1, 5, 6, 8});
+    CHECK(positions.to_vector() == std::vector<double>{0, 0, 1, 2, 3, 0, 0, 1});
+    CHECK(token_rows.to_vector() == std::vector<double>{0, 6});
+    CHECK(copy.on(device).offsets.same_storage(offsets));
+    CHECK_THROWS_AS(fixed.become(first.with_capacity(8, 4)), Error);  // has spare rows already
+    CHECK_THROWS_AS(fixed.become(Sequences::uniform(4, 2)), std::logic_error);
+    if (device.is_host()) continue;
+    const std::int64_t number = 7;
+    fixed.derived<std::int64_t>(device, {}, [&] { return number; });
+    CHECK_THROWS_WITH_AS(fixed.become(first), doctest::Contains("cannot be filled again"), std::logic_error);
+  }
+}

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <mutex>
 
+#include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
 
 /// Of the software GPU's CUDA runtime alone (tools/cuda_emulator/runtime/library.h).
@@ -104,8 +105,6 @@ void profiler_stop() { NEMOCUBE_CUDA(cudaProfilerStop()); }
 
 void set_synchronise_launches(bool wanted) { wait_for_launches = wanted; }
 
-std::int64_t count_launches() { return launch_count; }
-
 const Provide provided[] = {{device_problem, problem},
                             {device_count, count_devices},
                             {use_device, use},
@@ -124,6 +123,9 @@ void note_launch(const char* name) {
   ++launch_count;
 }
 
+std::int64_t count_launches() { return launch_count; }
+void set_launches(std::int64_t count) { launch_count = count; }
+
 void check(cudaError_t error, const char* call, std::source_location where) {
   if (error == cudaSuccess) return;
   fail("CUDA: ", call, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ", at ",
@@ -133,7 +135,9 @@ void check(cudaError_t error, const char* call, std::source_location where) {
 
 void check_launch(const char* name) {
   check(cudaGetLastError(), name);
-  if (wait_for_launches) check(cudaStreamSynchronize(stream()), name);
+  if (!wait_for_launches) return;
+  refuse_in_capture("every launch is waited for");
+  check(cudaStreamSynchronize(stream()), name);
 }
 
 cudaStream_t stream_of(Stream stream) {
@@ -176,6 +180,7 @@ void allow_shared(const void* kernel, const char* name, std::size_t bytes) {
 }
 
 void wait_for_all() {
+  refuse_in_capture("the host waits for all work");
   for (int i = 0; i < stream_count; ++i)
     NEMOCUBE_CUDA(cudaStreamSynchronize(stream_of(static_cast<Stream>(i))));
 }

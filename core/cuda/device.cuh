@@ -25,6 +25,10 @@ void wait_for_all();
 
 /// The name of a kernel that is about to be launched, for the message of a later error.
 void note_launch(const char* name);
+/// Behind launches().
+std::int64_t count_launches();
+/// For launches that were captured, not made.
+void set_launches(std::int64_t count);
 
 /// After a launch: throws Error where CUDA refuses it and, with synchronise_launches(), where the kernel fails.
 void check_launch(const char* name);

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "core/cuda/device.cuh"
+#include "core/cuda/graph.h"
 #include "core/cuda/streams.h"
 #include "core/host_wait.h"
 
@@ -50,7 +51,8 @@ void wait(Stream on, const Event& event) {
 
 bool reached(const Event& event) {
   if (!event.point) return true;
-  stream();  // chooses the device for the thread
+  if (Capture::current()) return false;  // nothing that is captured has run
+  stream();                              // chooses the device for the thread
   const cudaError_t state = cudaEventQuery(event_of(event));
   if (state == cudaErrorNotReady) return false;
   check(state, "cudaEventQuery");

@@ -5,7 +5,10 @@
 
 #include "core/allocation_owner.h"
 #include "core/cuda/device.cuh"
+#include "core/cuda/graph.h"
+#include "core/cuda/pool.cuh"
 #include "core/cuda/runtime.h"
+#include "core/log.h"
 #include "core/memory_limit.h"
 
 namespace nemocube::cuda {
@@ -35,14 +38,22 @@ class DeviceAllocator final : public Allocator {
     owned_.add(block.owner, bytes);
     current_ += bytes;
     peak_ = std::max(peak_, current_);
+    if (Capture::current()) {
+      captured_.emplace(block.data, block);
+      captured_peak_ = std::max(captured_peak_, current_);
+    }
     return block;
   }
 
   void free(const MemoryBlock& block) noexcept override {
     if (!block.data) return;
+    Capture* const capture = Capture::current();
     unsigned users = 0;
+    bool captured = false;
     {
       const std::lock_guard lock(mutex_);
+      captured = captured_.erase(block.data) > 0;
+      if (capture && !captured) return capture->keep(block);
       owned_.add(block.owner, -block.bytes);
       current_ -= block.bytes;
       if (const auto found = users_.find(block.data); found != users_.end()) {
@@ -50,6 +61,7 @@ class DeviceAllocator final : public Allocator {
         users_.erase(found);
       }
     }
+    if (captured && !capture) return;  // of a capture that failed: there never was such memory
     // Not checked: an error here is that of a kernel before it, which the next checked call reports, or means that
     // the process ends and CUDA has given all memory back already.
     try {
@@ -59,10 +71,12 @@ class DeviceAllocator final : public Allocator {
   }
 
   MemoryStats stats() const override {
-    std::uint64_t reserved = 0;
+    std::uint64_t reserved = 0, of_graphs = 0;
     NEMOCUBE_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    NEMOCUBE_CUDA(
+        cudaDeviceGetGraphMemAttribute(device_index(), cudaGraphMemAttrReservedMemCurrent, &of_graphs));
     const std::lock_guard lock(mutex_);
-    return {current_, peak_, static_cast<std::int64_t>(reserved)};
+    return {current_, peak_, static_cast<std::int64_t>(reserved + of_graphs)};
   }
 
   void reset_peak() override {
@@ -79,6 +93,28 @@ class DeviceAllocator final : public Allocator {
   void release_cache() override {
     wait_for_all();
     NEMOCUBE_CUDA(cudaMemPoolTrimTo(pool_, 0));
+    NEMOCUBE_CUDA(cudaDeviceGraphMemTrim(device_index()));
+  }
+
+  void begin_capture() {
+    const std::lock_guard lock(mutex_);
+    captured_from_ = captured_peak_ = current_;
+  }
+
+  std::int64_t end_capture() {
+    const std::lock_guard lock(mutex_);
+    if (!captured_.empty()) {
+      const MemoryBlock& left = captured_.begin()->second;
+      expect(false, "captured work leaves ", counted(std::ssize(captured_), "tensor"),
+             " behind, one of them of ", bytes_text(left.bytes),
+             left.owner ? cat(" (", left.owner, ")") : "");
+    }
+    return captured_peak_ - captured_from_;
+  }
+
+  void count_graph(std::int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    peak_ = std::max(peak_, current_ + bytes);
   }
 
  private:
@@ -114,6 +150,8 @@ class DeviceAllocator final : public Allocator {
   mutable std::mutex mutex_;
   cudaMemPool_t pool_ = nullptr;
   std::int64_t current_ = 0, peak_ = 0;
+  std::int64_t captured_from_ = 0, captured_peak_ = 0;     // of current_, since the capture began
+  std::unordered_map<const void*, MemoryBlock> captured_;  // made by a capture, and in use
   OwnedBytes owned_;
   std::unordered_map<const void*, unsigned> users_;  // streams besides compute, of the blocks that have some
 };
@@ -138,4 +176,11 @@ void note(const Tensor& t, Stream user) {
 const Provide provided[] = {{device_allocator, allocator_of}, {note_use, note}};
 
 }  // namespace
+
+void begin_captured_memory() { the_allocator().begin_capture(); }
+std::int64_t end_captured_memory() { return the_allocator().end_capture(); }
+void count_graph_memory(std::int64_t bytes) { the_allocator().count_graph(bytes); }
+void release_free_memory() { the_allocator().release_cache(); }
+void free_kept(const MemoryBlock& block) { the_allocator().free(block); }
+
 }  // namespace nemocube::cuda

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/cuda/device.cuh"
+#include "core/cuda/graph.h"
 #include "core/cuda/streams.h"
 
 namespace nemocube::cuda {
@@ -36,6 +37,7 @@ Pool& pool() {
 }
 
 MemoryBlock take(std::int64_t bytes) {
+  refuse_in_capture("a copy between host and device");
   stream();  // chooses the device for the thread
   const auto wanted = static_cast<std::uint64_t>(std::max(bytes, smallest));
   MemoryBlock block{nullptr, static_cast<std::int64_t>(std::bit_ceil(wanted)), false};

@@ -38,6 +38,7 @@ struct Event {
 inline const Function<Event(Stream stream)> record_event("core/record_event");
 /// What is queued on `stream` from now on begins after the event. The host goes on.
 inline const Function<void(Stream stream, const Event& event)> wait_for_event("core/wait_for_event");
+/// Never in a capture (core/cuda/graph.h).
 inline const Function<bool(const Event& event)> event_reached("core/event_reached");
 /// The host waits, which is counted (core/host_wait.h).
 inline const Function<void(const Event& event)> host_wait_for_event("core/host_wait_for_event");

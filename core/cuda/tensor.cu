@@ -3,7 +3,9 @@
 
 #include "core/add_kernels.h"
 #include "core/cuda/elementwise.cuh"
+#include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
+#include "core/profile.h"
 
 namespace nemocube::cuda {
 namespace {
@@ -59,6 +61,8 @@ void upload_rows(std::byte* to, std::int64_t to_pitch, const std::byte* from, st
 // CUDA would wait for the stream before it takes the values of pageable memory. They go through pinned memory in pieces,
 // so that the pool needs no block as large as the largest tensor.
 void upload_bytes(const Tensor& to, const Tensor& from) {
+  // A graph would upload the same memory each time, whatever is in it by then.
+  refuse_in_capture(cat("values of the host go to the device, in zone ", current_zone()));
   constexpr std::int64_t piece = std::int64_t{4} << 20;
   auto* target = static_cast<std::byte*>(to.address());
   const std::byte* source = from.host_bytes();

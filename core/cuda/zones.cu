@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/cuda/device.cuh"
+#include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
 #include "core/profile.h"
 
@@ -20,14 +21,15 @@ class DeviceZones final : public ZoneWatcher {
 
   void enter(Zone& zone) override {
     nvtxRangePushA(zone.name());
-    open().push_back(timed_ ? mark() : nullptr);
+    // Events in a graph have no times that could be asked for.
+    open().push_back(timed_ && !Capture::current() ? mark() : nullptr);
   }
 
   bool leave(Zone& zone) override {
     nvtxRangePop();
     const cudaEvent_t start = open().back();
     open().pop_back();
-    if (!start) return false;
+    if (!start) return timed_ && Capture::current();
     const cudaEvent_t end = mark();
     const std::lock_guard lock(mutex_);
     pending_.push_back({&zone, start, end});

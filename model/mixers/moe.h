@@ -29,9 +29,12 @@ class MoeMixer final : public Mixer {
   RouterOptions& router() { return router_; }
   const Parameter& correction_bias() const { return *bias_; }
   /// Totals for the global auxiliary loss over the recorded passes since reset_totals(), which is to be called
-  /// once for each optimizer step; empty when the loss's coefficient is 0.
+  /// once for each optimizer step, and which keeps their memory, so that the same work can be queued again; empty when
+  /// the loss's coefficient is 0.
   const RouterTotals& totals() const { return totals_; }
-  void reset_totals() { totals_.sums = Tensor(); }
+  void reset_totals() {
+    if (totals_.sums) totals_.sums.zero();
+  }
   /// See RouterTotals::sum_over_devices.
   void sum_totals_over_devices(std::function<void(const Tensor&)> sum) {
     totals_.sum_over_devices = std::move(sum);

@@ -13,11 +13,19 @@ Tensor place_for(GradNode* node, bool shared, DType dtype) {
   return own && own.dtype() == dtype ? own : Tensor::empty(node->shape(), dtype, node->device());
 }
 
-AttentionPairs pairs_of(const Sequences& queries, const Sequences& keys, Device device) {
+AttentionPairs make_pairs(const Sequences& queries, const Sequences& keys, Device device) {
   std::vector<AttentionPair> pairs;
   for (std::int64_t i = 0; i < queries.count(); ++i)
     pairs.push_back({{queries.begin(i), queries.end(i)}, {keys.begin(i), keys.end(i)}});
   return {std::move(pairs), device};
+}
+
+const AttentionPairs& pairs_of(const Sequences& queries, const Sequences& keys, Device device) {
+  if (queries.same(keys))
+    return queries.derived<AttentionPairs>(device, {},
+                                           [device](const Sequences& s) { return make_pairs(s, s, device); });
+  return queries.derived<AttentionPairs>(device, keys.offsets(),
+                                         [&] { return make_pairs(queries, keys, device); });
 }
 
 }  // namespace
@@ -29,8 +37,7 @@ Var attention(Context& ctx, const Var& q, const Var& k, const Var& v, const Atte
   kv_seqs.check("attention: k", in.k.dim(0));
   require(q_seqs.count() == kv_seqs.count(), "attention: q has ", q_seqs.count(), " sequences, k and v have ",
           kv_seqs.count());
-  in.pairs = q_seqs.derived<AttentionPairs>(in.q.device(), kv_seqs.offsets(),
-                                            [&] { return pairs_of(q_seqs, kv_seqs, in.q.device()); });
+  in.pairs = pairs_of(q_seqs, kv_seqs, in.q.device());
   const AttentionResult out{
       Tensor::empty(in.q.shape(), in.q.dtype(), in.q.device()),
       Tensor::empty({in.q.dim(0), options.heads}, accumulate_dtype(in.q.dtype()), in.q.device())};

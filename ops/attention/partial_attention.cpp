@@ -63,6 +63,11 @@ std::span<const AttentionPair> AttentionPairs::in_table() const {
   return {reinterpret_cast<const AttentionPair*>(table_.data<std::int64_t>()), list_.size()};
 }
 
+void AttentionPairs::refill(const AttentionPairs& made) {
+  list_ = made.list_;
+  if (table_) table_.copy_from(made.table_);
+}
+
 AttentionInputs attention_inputs(const Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                  const AttentionOptions& options) {
   AttentionInputs in{q, k, v, options, false, {}};

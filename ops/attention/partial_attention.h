@@ -27,6 +27,8 @@ class AttentionPairs {
   const Tensor& table() const { return table_; }
   /// The pairs as the table has them, for kernels of the CPU.
   std::span<const AttentionPair> in_table() const;
+  /// See Sequences::become().
+  void refill(const AttentionPairs& made);
 
  private:
   std::vector<AttentionPair> list_;

@@ -18,7 +18,7 @@ RowStatistics row_statistics(const Tensor& logits, const Tensor& labels, const V
   return s;
 }
 
-Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, double grad_scale,
+Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const GradScale& grad_scale,
                   const VocabularyPart& part) {
   const char* op = "cross_entropy";
   const Tensor& z = logits.value();

@@ -219,6 +219,16 @@ void sum(const Tensor& loss, const Tensor& losses) {
          static_cast<const double*>(data_of<double>(losses)), losses.numel());
 }
 
+/// A GradScale, for kernels.
+struct DeviceScale {
+  double number;
+  const double* factor;  // null: 1
+  __device__ double value() const { return factor ? number * *factor : number; }
+};
+DeviceScale on_device(const GradScale& scale) {
+  return {scale.number, scale.tensor ? data_of<double>(scale.tensor) : nullptr};
+}
+
 /// Numbers of a row for its gradient scale (factor e^(z - shift) - [at the label]).
 struct RowGradient {
   float shift, factor, scale;
@@ -253,7 +263,7 @@ constexpr int gradient_pack = whole_pack<std::conditional_t<(sizeof(D) > sizeof(
 template <class D, class T, bool aligned>
 __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const float* max, Rows<float> sums,
                                 const std::int64_t* labels, std::int64_t begin, const float* dloss,
-                                double scale) {
+                                DeviceScale scale) {
   constexpr int N = gradient_pack<D, T>;
   for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
     const std::int64_t label = labels[r];
@@ -261,7 +271,7 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
     if (label != ignored_label) {
       const RowGradient row{.shift = max[r],
                             .factor = 1 / sums.row(r)[0],
-                            .scale = static_cast<float>(dloss ? scale * *dloss : scale),
+                            .scale = static_cast<float>(dloss ? scale.value() * *dloss : scale.value()),
                             .label = label - begin};
       Pack<T, N>::template load<aligned>(logits.row(r) + c, aligned ? N : count).read(z);
       gradient_of_pack(z, c, row);
@@ -272,7 +282,7 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
 
 template <class D, class T>
 void gradient_of(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
-                 std::int64_t begin, const Tensor& dloss, double scale) {
+                 std::int64_t begin, const Tensor& dloss, const GradScale& scale) {
   const auto kernel = logits.cols() % gradient_pack<D, T> == 0 && rows_aligned(dlogits, logits)
                           ? gradient_kernel<D, T, true>
                           : gradient_kernel<D, T, false>;
@@ -280,11 +290,11 @@ void gradient_of(const Tensor& dlogits, const Tensor& logits, const RowStatistic
       "cross_entropy gradient", kernel, logits.rows(), logits.cols(), rows_of<D>(dlogits), rows_of<T>(logits),
       static_cast<const float*>(data_of<float>(s.max)), rows_of<float>(s.sums),
       static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin,
-      static_cast<const float*>(dloss.defined() ? data_of<float>(dloss) : nullptr), scale);
+      static_cast<const float*>(dloss.defined() ? data_of<float>(dloss) : nullptr), on_device(scale));
 }
 
 void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
-              std::int64_t begin, const Tensor& dloss, double scale) {
+              std::int64_t begin, const Tensor& dloss, const GradScale& scale) {
   visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     if (logits.numel() == 0) return;
     if (logits.dtype() == dlogits.dtype())
@@ -300,7 +310,7 @@ void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& 
 template <class D, bool aligned, int threads>
 __global__ void __launch_bounds__(threads)
     losses_and_gradient_kernel(Rows<D> d, double* losses, Rows<float> logits, const std::int64_t* labels,
-                               std::int64_t cols, float scale, int held) {
+                               std::int64_t cols, DeviceScale scale, int held) {
   constexpr int N = Tile<float>::N;
   constexpr std::int64_t columns = tile_columns<float, threads>;
   extern __shared__ Pack<float, N> held_packs[];
@@ -333,7 +343,8 @@ __global__ void __launch_bounds__(threads)
   if (s.max == -infinity) s.sum = NAN;  // no token is possible
   if (threadIdx.x == 0) losses[row] = loss_of(s.max, s.sum, logit);
 
-  const RowGradient of_row{.shift = s.max, .factor = 1 / s.sum, .scale = scale, .label = label};
+  const RowGradient of_row{
+      .shift = s.max, .factor = 1 / s.sum, .scale = static_cast<float>(scale.value()), .label = label};
   for (std::int64_t t = tiles - 1; t >= 0; --t) {
     if (t > held)
       next = load_tile<aligned, threads>(z, (t - 1) * columns, cols);
@@ -352,7 +363,7 @@ __global__ void __launch_bounds__(threads)
 
 template <class D, bool aligned>
 void losses_and_gradient_of_rows(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                                 const Tensor& labels, double scale) {
+                                 const Tensor& labels, const GradScale& scale) {
   visit_block_size(blocks_for(logits.cols(), packs_at_once * whole_pack<float>), [&](auto threads) {
     constexpr std::int64_t columns = tile_columns<float, threads>;
     constexpr std::int64_t tile_bytes = columns * std::int64_t{sizeof(float)};
@@ -363,12 +374,12 @@ void losses_and_gradient_of_rows(const Tensor& dlogits, const Tensor& losses, co
                   blocks_for(logits.rows(), 1), threads, static_cast<std::size_t>(held * tile_bytes),
                   rows_of<D>(dlogits), data_of<double>(losses), rows_of<float>(logits),
                   static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), logits.cols(),
-                  static_cast<float>(scale), static_cast<int>(held));
+                  on_device(scale), static_cast<int>(held));
   });
 }
 
 void losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                         const Tensor& labels, double scale) {
+                         const Tensor& labels, const GradScale& scale) {
   visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     if (logits.rows() == 0) return;
     if (logits.cols() % whole_pack<float> == 0 && rows_aligned(dlogits, logits))

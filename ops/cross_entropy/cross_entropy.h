@@ -1,5 +1,6 @@
 #pragma once
 #include "core/autograd.h"
+#include "ops/cross_entropy/grad_scale.h"
 #include "ops/cross_entropy/labels.h"
 #include "ops/vocabulary_part.h"
 
@@ -32,7 +33,7 @@ namespace nemocube {
 /// shapes     logits z [..., V], or, for a `part`, [..., its tokens]; dtypes f32, f64 or bf16; ignored rows get
 ///            gradient 0
 /// messages   one block of all rows
-Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, double grad_scale = 1,
+Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const GradScale& grad_scale = 1,
                   const VocabularyPart& part = {});
 
 }  // namespace nemocube

@@ -125,8 +125,9 @@ void sum_losses(const Tensor& loss, const Tensor& losses) {
 }
 
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      const Tensor& labels, std::int64_t begin, const Tensor& dloss, double scale) {
-  if (dloss.defined()) scale *= dloss.to_vector().front();
+                      const Tensor& labels, std::int64_t begin, const Tensor& dloss,
+                      const GradScale& grad_scale) {
+  const double scale = grad_scale.value() * (dloss.defined() ? dloss.to_vector().front() : 1);
   const auto rows = [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
     using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {
@@ -148,7 +149,8 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStat
 }
 
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                                 const Tensor& labels, double scale) {
+                                 const Tensor& labels, const GradScale& grad_scale) {
+  const double scale = grad_scale.value();
   visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     using T = acc_t<D>;
     for_rows(logits, [&](std::int64_t r) {

@@ -37,12 +37,12 @@ void sum_losses(const Tensor& loss, const Tensor& losses);
 /// dlogits = dloss scale (softmax - onehot); rows without label are set to zero. `dloss` has one element, undefined
 /// means 1. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      const Tensor& labels, std::int64_t begin, const Tensor& dloss, double scale);
+                      const Tensor& labels, std::int64_t begin, const Tensor& dloss, const GradScale& scale);
 
 /// Losses and gradient at once, for rows that fit the cache of a CPU, over the whole vocabulary; zeros in rows without
 /// label. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                                 const Tensor& labels, double scale);
+                                 const Tensor& labels, const GradScale& scale);
 
 /// `rows` ascend, and end with entries that are the number of rows of the batch, in places that are left.
 /// to[i] = from[rows[i]]; the other rows of `to` are set to zero.

@@ -36,4 +36,10 @@ Labels Labels::to(Device device) const {
   return there;
 }
 
+void Labels::copy_from(const Labels& other) const {
+  values.copy_from(other.values);
+  rows.copy_from(other.rows);
+  targets.copy_from(other.targets);
+}
+
 }  // namespace nemocube

@@ -18,6 +18,8 @@ struct Labels {
   /// With room for `capacity` targets, at most one a row; Error where there are more targets.
   Labels(const Tensor& values, std::int64_t capacity);
   Labels to(Device device) const;
+  /// Takes over the values of labels of the same sizes, in the memory that is there.
+  void copy_from(const Labels& other) const;
 
   std::int64_t count() const { return rows.numel(); }  ///< rows with a target, or the capacity
 

@@ -46,8 +46,8 @@ Tensor empty_logits(std::int64_t rows, std::int64_t vocabulary, DType dtype, Dev
 }
 
 /// Losses of the labelled rows, chunk by chunk. Forms the gradients dx and dw that are defined.
-Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw, double grad_scale,
-                  std::int64_t chunk_rows, const VocabularyPart& part) {
+Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw,
+                  const GradScale& grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
   const DType acc = accumulate_dtype(weight.dtype());
   const std::int64_t rows = in.x.dim(0), count = in.labels.dim(0), most = std::min(chunk_rows, rows),
                      vocabulary = weight.dim(0);
@@ -82,7 +82,7 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Ou
   return all_losses;
 }
 
-Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, double grad_scale,
+Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, const GradScale& grad_scale,
           std::int64_t chunk_rows, const VocabularyPart& part) {
   const char* op = "linear_cross_entropy";
   const Tensor &xv = x.value(), &w = weight.value();
@@ -120,7 +120,7 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, d
 }  // namespace
 
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
-                         double grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
+                         const GradScale& grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
   if (cross_entropy_variants.chosen(ctx, x.value().device()) == CrossEntropyVariant::plain)
     return cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale, part);

@@ -20,6 +20,7 @@ namespace nemocube {
 ///            is a chunk ("fused") or all rows ("plain"). dW is that of the rank's rows. dx sums over the
 ///            rank's tokens only: the caller adds the dx of all ranks
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
-                         double grad_scale, std::int64_t chunk_rows, const VocabularyPart& part = {});
+                         const GradScale& grad_scale, std::int64_t chunk_rows,
+                         const VocabularyPart& part = {});
 
 }  // namespace nemocube

@@ -205,6 +205,30 @@ TEST_CASE("linear_cross_entropy: the same bits on the guard device") {
   }
 }
 
+TEST_CASE("linear_cross_entropy: a factor of gradients that lies on the device has the bits of a number" *
+          doctest::test_suite("cuda")) {
+  for (const std::string& name : variants()) {
+    const KernelChoice choice = choose(name);
+    for_dtypes(test_devices("linear_cross_entropy"), [&](Device device, DType dtype) {
+      CAPTURE(name);
+      const Labels labels = Labels(labels_of(some_labels(41, 29, 3))).to(device);
+      const Tensor x = random_tensor({41, 8}, dtype, 1), w = random_tensor({29, 8}, dtype, 2);
+      const auto with = [&](const GradScale& scale) {
+        const Var vx = Var::leaf(x.to(device)), vw = Var::leaf(w.to(device));
+        Tape tape;
+        Context ctx{.tape = &tape, .kernels = &choice};
+        const Var loss = linear_cross_entropy(ctx, vx, vw, labels, scale, 16);
+        tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype), device));
+        return std::vector<Tensor>{loss.value(), vx.grad(), vw.grad()};
+      };
+      const auto got = with(Tensor::from<double>({1.0 / 77}, {1}).to(device)), want = with(1.0 / 77);
+      for (std::size_t i = 0; i < want.size(); ++i) CHECK_BITS(got[i], want[i]);
+    });
+  }
+  CHECK_THROWS_AS(GradScale(Tensor::zeros({1}, DType::f32, Device::cpu)), Error);
+  CHECK_THROWS_AS(GradScale(Tensor::zeros({2}, DType::f64, Device::cpu)), Error);
+}
+
 TEST_CASE("linear_cross_entropy: room for more labels changes nothing but roundings" *
           doctest::test_suite("cuda")) {
   for (const std::string& name : variants()) {

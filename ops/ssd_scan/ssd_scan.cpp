@@ -114,9 +114,11 @@ Var ssd_scan(Context& ctx, const SsdInputs& in, const SsdOptions& options, const
                            initial_state ? initial_state->as_contiguous() : Tensor(),
                            options,
                            sequences.on(device),
-                           sequences.derived<SsdChunks>(device, {options.chunk_size, tensor_cores}, [&] {
-                             return make_chunks(sequences, options.chunk_size, tensor_cores, device);
-                           })};
+                           sequences.derived<SsdChunks>(
+                               device, {options.chunk_size, tensor_cores},
+                               [chunk_size = options.chunk_size, tensor_cores, device](const Sequences& s) {
+                                 return make_chunks(s, chunk_size, tensor_cores, device);
+                               })};
   const ScanVariant variant = scan_variants.chosen(ctx, in.x.value().device());
   const bool records = ctx.records({&in.x, &in.dt_raw, &in.B, &in.C, &in.A_log, &in.D, &in.dt_bias});
   Var y = make_result(Tensor::empty(in.x.shape(), dtype, in.x.value().device()), records);

@@ -18,6 +18,14 @@ struct SsdChunks {
   std::int64_t segments = 0;  // of all sequences, or more, as `count`
   Tensor first_segment;       // like `first`; undefined where no sequence can have more than one
 
+  /// See Sequences::become().
+  void refill(const SsdChunks& made) const {
+    expect(made.length == length && made.count == count && made.segments == segments,
+           "ssd_scan: other chunks cannot take the place of these");
+    first.copy_from(made.first);
+    if (first_segment) first_segment.copy_from(made.first_segment);
+  }
+
   /// For kernels of the CPU.
   std::int64_t first_of(std::int64_t sequence) const { return first.data<std::int64_t>()[sequence]; }
   std::int64_t count_of(std::int64_t sequence) const { return first_of(sequence + 1) - first_of(sequence); }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/cuda/graph.h"
 #include "core/profile.h"
 #include "core/rng.h"
 #include "parallel/comm/collective.h"
@@ -436,14 +437,28 @@ void MessageCommunicator::begin_nccl(const Collective& call) {
       const std::lock_guard lock(engine_->transport_mutex);
       Execution(*this, *group_, *engine_, call).check_with_others();
     });
-  count(call.operation, {.calls = 1, .bytes_sent = bytes_for_others(call, rank(), size())});
+  const auto count_call = [this, operation = call.operation, bytes = bytes_for_others(call, rank(), size())] {
+    count(operation, {.calls = 1, .bytes_sent = bytes});
+  };
+  if (cuda::Capture* const capture = cuda::Capture::current())
+    capture->at_launch(count_call);
+  else
+    count_call();
 }
+
+namespace {
+// The queue would keep an error, and its thread does not know of the capture.
+void refuse_in_capture(const Collective& call) {
+  if (on_cuda(call)) cuda::refuse_in_capture("ranks exchange tensors of the device by MPI");
+}
+}  // namespace
 
 void MessageCommunicator::run(Collective call) {
   if (nccl_ && on_cuda(call)) {
     begin_nccl(call);
     return nccl_->run(call, *this);
   }
+  refuse_in_capture(call);
   static Zone zone("comm/blocked");
   const ZoneTimer timer(zone);
   engine_->queue.run([&] {
@@ -457,6 +472,7 @@ Work MessageCommunicator::start(Collective call) {
     begin_nccl(call);
     return nccl_->start(call, *this);
   }
+  refuse_in_capture(call);
   ++started_;
   return engine_->queue.start(
       [this, engine = engine_, held = std::make_shared<const Collective>(std::move(call))] {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/cuda/graph.h"
 #include "core/error.h"
 #include "parallel/comm/reduce_in_order_kernel.h"
 #include "parallel/comm/time_limit.h"
@@ -142,7 +143,11 @@ Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicat
     fail(text, ": ", e.what());
   }
   const cuda::Event end = cuda::record_event(stream);
-  engine_->nccl->add(begin, end, text);
+  if (cuda::Capture* const capture = cuda::Capture::current())
+    capture->watch(text, [engine = engine_](const cuda::Event& from, const cuda::Event& to,
+                                            const std::string& what) { engine->nccl->add(from, to, what); });
+  else
+    engine_->nccl->add(begin, end, text);
   return Work(std::make_shared<Queued>(call, end));
 }
 

@@ -128,6 +128,21 @@ void DataParallel::spread_values() {
   spread(root_);
 }
 
+void DataParallel::abandon_step() {
+  const auto abandon = [&](Unit& unit) {
+    unit.gathers.clear();
+    for (const Flat& flat : unit.flats) {
+      if (frees_gradients()) flat.unit.gradients().storage()->release();
+      if (shards_values()) flat.unit.values().storage()->release();
+    }
+    unit.gathered = !shards_values();
+    unit.reduced = false;
+  };
+  reductions_.clear();
+  for (auto& [block, unit] : blocks_) abandon(unit);
+  abandon(root_);
+}
+
 void DataParallel::before_forward(std::int64_t block) {
   Unit* unit = block_unit(block);
   if (!unit) return;

@@ -67,6 +67,9 @@ class DataParallel final : public BlockHooks {
   Tensor square_sum_of_gradients() const;
   /// After the update, or after one that changed nothing.
   void finish_update();
+  /// After a step that failed in a capture (core/cuda/graph.h), so that nothing of it has run: back to before begin_step().
+  /// Called while the exception unwinds the stack: collectives under way are not waited for.
+  void abandon_step();
 
   enum class Held { root, everything };
   /// For forward passes without backward. While the root is held, all ranks run the same number of passes, since

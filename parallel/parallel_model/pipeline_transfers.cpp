@@ -1,5 +1,7 @@
 #include "parallel/parallel_model/pipeline_transfers.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace nemocube {
@@ -20,7 +22,13 @@ Tensor PipelineTransfers::take(Transfer::Payload payload, std::int64_t stage, st
          ", that no exchange brings");
   const Arrival arrival = std::move(found->second);
   arrivals_.erase(found);
-  if (arrival.exchange) arrival.exchange->wait();
+  if (!arrival.exchange) return arrival.tensor;
+  arrival.exchange->wait();
+  // Exchanges end in their order. What those before this one have sent is free now.
+  if (const auto own = std::ranges::find(under_way_, arrival.exchange); own != under_way_.end()) {
+    for (auto work = under_way_.begin(); work != own; ++work) (*work)->wait();
+    under_way_.erase(under_way_.begin(), own + 1);
+  }
   return arrival.tensor;
 }
 
@@ -43,6 +51,12 @@ void PipelineTransfers::exchange(const Exchange& transfers, const Room& room) {
   *work = ranks_.start_exchange(std::move(sends), std::move(receives));
   std::erase_if(under_way_, [](const auto& earlier) { return earlier->done(); });
   under_way_.push_back(work);
+}
+
+void PipelineTransfers::abandon() {
+  arrivals_.clear();
+  outgoing_.clear();
+  under_way_.clear();
 }
 
 void PipelineTransfers::finish() {

@@ -30,6 +30,9 @@ class PipelineTransfers {
   void exchange(const Exchange& transfers, const Room& room);
   /// At the end of a program: waits for the exchanges. std::logic_error when a tensor is left.
   void finish();
+  /// After a program that failed in a capture (core/cuda/graph.h), so that nothing of it has run: forgets all of it. Called
+  /// while the exception unwinds the stack: exchanges under way are not waited for.
+  void abandon();
 
  private:
   using Key =

@@ -23,19 +23,21 @@ class GroupReduction final : public RankReduction {
 /// What sequences keep of even_part_of_rows().
 struct EvenPart {
   Sequences rows;
+  /// See Sequences::become(): the part has tables of its own.
+  void refill(const EvenPart& made) { rows.become(made.rows); }
 };
 
 }  // namespace
 
 Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int64_t rank) {
-  const auto make = [&] {
-    const std::vector<std::int64_t> counts = even_rows(rows.tokens(), ranks);
+  const auto make = [ranks, rank](const Sequences& all) {
+    const std::vector<std::int64_t> counts = even_rows(all.tokens(), ranks);
     const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
     const std::int64_t count = counts[static_cast<std::size_t>(rank)];
-    std::vector<std::int64_t> offsets = rows.offsets();
+    std::vector<std::int64_t> offsets = all.offsets();
     for (std::int64_t& offset : offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
-    const auto first = rows.positions().begin() + begin;
-    return EvenPart{Sequences(std::move(offsets), {first, first + count}, rows.last())};
+    const auto first = all.positions().begin() + begin;
+    return EvenPart{Sequences(std::move(offsets), {first, first + count}, all.last())};
   };
   return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
 }

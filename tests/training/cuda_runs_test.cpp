@@ -103,6 +103,33 @@ TEST_CASE("cuda: a run repeats its bits at every seed of the software GPU, and s
   }
 }
 
+TEST_CASE("cuda: a run by CUDA graphs follows one without, and resumes with the same bits" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  const RunDir dir;
+  const Words run = plus(short_run, {"cuda_graphs=true", "step_scheduler.max_steps=6"});
+  const std::string log = on_device(dir.path(), train(run)).err;
+  CHECK(log.find("cuda_graphs: the passes of a microbatch: 1 launch in the place of ") != std::string::npos);
+  CHECK(log.find("cuda_graphs: the update: 1 launch in the place of ") != std::string::npos);
+  CHECK(log.find("no graph of") == std::string::npos);
+  on_device(dir.path(),
+            train(plus(run, {"checkpoint.checkpoint_dir=resumed",
+                             "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()})),
+            {.seed = 2});
+  CHECK(differences(dir / "straight" / "epoch_0_step_5", dir / "resumed" / "epoch_0_step_5") == "");
+  on_device(dir.path(), train(plus(run, {"checkpoint.checkpoint_dir=without", "cuda_graphs=false"})));
+  const auto with = read_jsonl(dir / "straight" / "training.jsonl"),
+             without = read_jsonl(dir / "without" / "training.jsonl");
+  REQUIRE(with.size() == 6);
+  REQUIRE(without.size() == 6);
+  for (std::size_t i = 0; i < with.size(); ++i) {
+    CAPTURE(i);
+    CHECK(with[i]["num_label_tokens"] == without[i]["num_label_tokens"]);
+    CHECK(relative(with[i]["loss"], without[i]["loss"]) <= 1e-5);
+    CHECK(relative(with[i]["grad_norm"], without[i]["grad_norm"]) <= 1e-4);
+  }
+}
+
 TEST_CASE(
     "cuda: two ranks over NCCL and over MPI train with the same bits where sums are in the order of ranks" *
     doctest::test_suite("cuda")) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "core/allocator.h"
@@ -11,6 +12,7 @@
 #include "core/rng.h"
 #include "model/flops.h"
 #include "train/bench/timing.h"
+#include "train/build/run_batches.h"
 #include "train/model_io/model_io.h"
 #include "train/ranks/run_ranks.h"
 #include "train/step/train_step.h"
@@ -34,6 +36,12 @@ TokenBatch random_batch(const BenchStepOptions& o, std::int64_t vocab, std::int6
     labels.data<std::int64_t>()[t] = last ? -100 : ids.data<std::int64_t>()[t + 1];
   }
   return {ids, labels, Sequences::uniform(rows, o.seq)};
+}
+
+/// Microbatches of the size of the largest one.
+BatchCapacity capacity_of(const BenchStepOptions& o, std::int64_t parts) {
+  const std::int64_t sequences = (o.batch + parts - 1) / parts;
+  return {sequences * o.seq, sequences};
 }
 
 /// What all communicators of this rank have done since they were made.
@@ -105,13 +113,19 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   for (std::int64_t m = 0; m < o.microbatches; ++m)
     batches.push_back(
         random_batch(o, model.config().vocab_size, ranks.dp_rank() * o.microbatches + m, parts));
+  std::optional<StepReplay> replay;
+  if (o.cuda_graphs) {
+    replay.emplace(*made.parallel);
+    for (TokenBatch& batch : batches) batch = capacity_of(o, parts).fit(batch);
+  }
   StepOptions step;
   step.lr = 1e-4;
   step.weight_decay = 0.01;
+  step.replay = replay ? &*replay : nullptr;
 
   BenchStepResult result;
   CommStats before;
-  std::int64_t launches_before = 0;
+  std::int64_t launches_before = 0, in_graphs_before = 0;
   result.start_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // Events that take the time of zones would be in a timeline, too; the ranges of NVTX are there in any case.
   const bool timeline = o.device.is_cuda() && timeline_is_recorded();
@@ -122,6 +136,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
       reset_host_waits();
       before = all_stats(ranks, made);
       if (o.device.is_cuda()) launches_before = cuda::launches();
+      if (replay) in_graphs_before = replay->graphs().launches_in_graphs();
     }
     StepResult r;
     const auto run_step = [&] { r = train_step(*made.parallel, optimizer, batches, step); };
@@ -137,6 +152,9 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   result.host_waits = host_waits();
   result.warm_steps = static_cast<std::int64_t>(warm.size());
   if (o.device.is_cuda()) result.launches = (cuda::launches() - launches_before) / result.warm_steps;
+  if (replay)
+    result.launches_in_graphs =
+        (replay->graphs().launches_in_graphs() - in_graphs_before) / result.warm_steps;
   for (auto& [name, zone] : result.zones) {
     zone.seconds /= static_cast<double>(warm.size());
     zone.calls /= static_cast<std::int64_t>(warm.size());

@@ -22,6 +22,7 @@ struct BenchStepOptions {
   DType dtype = DType::f32;
   Device device;  ///< of this rank
   bool activation_checkpointing = false;
+  bool cuda_graphs = false;        ///< StepReplay
   std::int64_t microbatches = 1;   ///< of a step, on each replica
   DistributedSection distributed;  ///< of several ranks, whose replicas share the sequences of the batch
   ParallelSettings settings;
@@ -53,8 +54,10 @@ struct BenchStepResult {
   std::map<std::string, ZoneTotal> zones;
   /// Waits of the host for a device (core/host_wait.h) in these steps, all together, by name.
   std::map<std::string, std::int64_t> host_waits;
-  std::int64_t launches = 0;    ///< of kernels and products on a CUDA device, in a step (cuda::launches)
-  std::int64_t warm_steps = 0;  ///< that the median is taken over
+  std::int64_t launches =
+      0;  ///< of kernels, products and graphs on a CUDA device, in a step (cuda::launches)
+  std::int64_t launches_in_graphs = 0;  ///< of kernels and products, in those graphs
+  std::int64_t warm_steps = 0;          ///< that the median is taken over
   /// Of the last step, on rank 0, under `tools/cuda_emulator/run --timeline`.
   std::optional<StepTimeline> timeline;
   double gemm_seconds() const;  ///< spent in matrix products, per step

@@ -63,4 +63,14 @@ RunBatches batches_of_run(const Dataset& dataset, const LoaderOptions& options, 
   return found;
 }
 
+BatchCapacity capacity_of_run(const RunBatches& batches) {
+  // The number of sequences is that of some packed rows; others may have a few more.
+  return {batches.tokens, batches.sequences + batches.sequences / 4};
+}
+
+TokenBatch BatchCapacity::fit(TokenBatch batch) const {
+  if (batch.sequences.tokens() > rows || batch.sequences.count() > sequences) return batch;
+  return batch.with_capacity(rows, sequences, rows);
+}
+
 }  // namespace nemocube

@@ -53,7 +53,9 @@ void print_step(const BenchStepOptions& o, const BenchStepResult& r) {
   line("start") << number(r.start_seconds, 2) << " s         until the first step\n";
   if (r.launches > 0)
     line("launches") << number(static_cast<double>(r.launches), 0)
-                     << "           a step, of kernels and products of cuBLAS\n";
+                     << (o.cuda_graphs ? cat("           a step; the CUDA graphs among them have ",
+                                             r.launches_in_graphs, " of kernels and products of cuBLAS\n")
+                                       : "           a step, of kernels and products of cuBLAS\n");
   line("loss") << number(r.loss_first, 4) << " at the first step, " << std::setprecision(4) << r.loss_last
                << " at the last\n\n";
   if (!r.ranks.empty()) {
@@ -133,6 +135,7 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
           {"zones", zones},
           {"host_waits", r.host_waits},
           {"launches", r.launches},
+          {"launches_in_graphs", r.launches_in_graphs},
           {"ranks", ranks},
           {"timeline", r.timeline ? timeline_json(*r.timeline) : nlohmann::json()},
           {"peak_bytes_all_ranks", r.peak_bytes_all_ranks()}};
@@ -141,8 +144,9 @@ nlohmann::json step_json(const BenchStepOptions& o, const BenchStepResult& r) {
 Inputs inputs_of_step(const BenchStepOptions& o, const Recipe& recipe) {
   Inputs inputs{"the command line",
                 cat("--batch: ", o.batch, "\n--seq: ", o.seq, "\n--microbatches: ", o.microbatches,
-                    "\n--steps: ", o.steps, "\n--dtype: ", o.dtype, "\n--activation-checkpointing: ",
-                    o.activation_checkpointing ? "yes" : "no", "\n", describe(recipe)),
+                    "\n--steps: ", o.steps, "\n--dtype: ", o.dtype,
+                    "\n--activation-checkpointing: ", o.activation_checkpointing ? "yes" : "no",
+                    "\n--cuda-graphs: ", o.cuda_graphs ? "yes" : "no", "\n", describe(recipe)),
                 {},
                 recipe.debug.allow_differing_instruction_sets};
   // Where the file is missing, reading the configuration says so.
@@ -174,6 +178,8 @@ void add_step(Command& bench) {
   add_share_device_option(*command, o->share_device);
   command->add_flag("--activation-checkpointing", o->step.activation_checkpointing,
                     "keep only the inputs of blocks and form the rest again in backward");
+  command->add_flag("--cuda-graphs", o->step.cuda_graphs,
+                    "on cuda: queue the passes of a microbatch, and the update, by one launch each");
   command
       ->add_option("--set", o->overrides,
                    "distributed.key=value, as in a recipe: how several ranks share the work; may be repeated")

@@ -1,8 +1,6 @@
 #include "train/optimizer/optimizer.h"
 
 #include "core/allocation_owner.h"
-#include "ops/adamw/adamw.h"
-#include "ops/sgd/sgd.h"
 
 namespace nemocube {
 
@@ -29,43 +27,59 @@ std::vector<Tensor> Optimizer::gradients() const {
   return all;
 }
 
-void Optimizer::step(double lr, double weight_decay, const UpdateGate& gate) {
+SgdOptions Optimizer::sgd_options() const {
+  return {.momentum = options_.momentum, .first = steps_ == 0, .nesterov = options_.nesterov};
+}
+
+AdamWOptions Optimizer::adamw_options() const {
+  return {.beta1 = options_.beta1,
+          .beta2 = options_.beta2,
+          .eps = options_.eps,
+          .decoupled = options_.kind == OptimizerKind::adamw,
+          .step = steps_ + 1};
+}
+
+void Optimizer::prepare(double lr, double weight_decay) {
   if (slots_.empty()) return;
-  const auto copy_of = [](const Slot& slot) {
-    return slot.master.same_storage(slot.parameter->own) ? Tensor() : slot.parameter->own;
+  const auto with_rates = [&](auto options) {
+    options.lr = lr;
+    options.weight_decay = weight_decay;
+    return options;
   };
-  // One tensor that lasts, so that the same work could be queued again.
-  const auto set_schedule = [this](const Tensor& values) {
-    if (!schedule_) schedule_ = Tensor::empty(values.shape(), values.dtype(), slots_[0].master.device());
-    schedule_.copy_from(values);
-  };
-  if (options_.kind == OptimizerKind::sgd) {
-    const SgdOptions o{.lr = lr,
-                       .momentum = options_.momentum,
-                       .weight_decay = weight_decay,
-                       .first = steps_ == 0,
-                       .nesterov = options_.nesterov};
-    std::vector<SgdRange> ranges;
-    for (const Slot& s : slots_)
-      ranges.push_back({s.master, s.first, s.parameter->gradient(), copy_of(s), s.factors.lr,
-                        s.factors.weight_decay, s.parameter->number});
-    set_schedule(sgd_schedule(o));
-    sgd_step(ranges, o, schedule_, gate);
-  } else {
-    const AdamWOptions o{.lr = lr,
-                         .beta1 = options_.beta1,
-                         .beta2 = options_.beta2,
-                         .eps = options_.eps,
-                         .weight_decay = weight_decay,
-                         .decoupled = options_.kind == OptimizerKind::adamw,
-                         .step = steps_ + 1};
-    std::vector<AdamWRange> ranges;
-    for (const Slot& s : slots_)
-      ranges.push_back({s.master, s.first, s.second, s.parameter->gradient(), copy_of(s), s.factors.lr,
-                        s.factors.weight_decay, s.parameter->number});
-    set_schedule(adamw_schedule(o));
-    adamw_step(ranges, o, schedule_, gate);
-  }
+  const Tensor values = options_.kind == OptimizerKind::sgd ? sgd_schedule(with_rates(sgd_options()))
+                                                            : adamw_schedule(with_rates(adamw_options()));
+  // One tensor that lasts, so that the same work can be queued again.
+  if (!schedule_) schedule_ = Tensor::empty(values.shape(), values.dtype(), slots_[0].master.device());
+  schedule_.copy_from(values);
+}
+
+void Optimizer::step(const UpdateGate& gate) {
+  if (slots_.empty()) return;
+  expect(schedule_.defined(), "a step of the optimizer that was not prepared");
+  if (options_.kind == OptimizerKind::sgd)
+    step_sgd(gate);
+  else
+    step_adamw(gate);
+}
+
+Tensor Optimizer::copy_of(const Slot& slot) {
+  return slot.master.same_storage(slot.parameter->own) ? Tensor() : slot.parameter->own;
+}
+
+void Optimizer::step_sgd(const UpdateGate& gate) {
+  std::vector<SgdRange> ranges;
+  for (const Slot& s : slots_)
+    ranges.push_back({s.master, s.first, s.parameter->gradient(), copy_of(s), s.factors.lr,
+                      s.factors.weight_decay, s.parameter->number});
+  sgd_step(ranges, sgd_options(), schedule_, gate);
+}
+
+void Optimizer::step_adamw(const UpdateGate& gate) {
+  std::vector<AdamWRange> ranges;
+  for (const Slot& s : slots_)
+    ranges.push_back({s.master, s.first, s.second, s.parameter->gradient(), copy_of(s), s.factors.lr,
+                      s.factors.weight_decay, s.parameter->number});
+  adamw_step(ranges, adamw_options(), schedule_, gate);
 }
 
 std::vector<StateTensor> Optimizer::state() const {

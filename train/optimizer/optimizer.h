@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "model/parameters.h"
+#include "ops/adamw/adamw.h"
+#include "ops/sgd/sgd.h"
 #include "ops/update_gate.h"
 
 namespace nemocube {
@@ -43,11 +45,13 @@ class Optimizer {
   /// Allocates the state; masters start as copies of the parameters, so load the weights first.
   Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule = {});
 
-  /// One step with the scheduled `lr` and `weight_decay`, behind `gate`. Its `finite` has one element for each
-  /// parameter of the whole model: that of a parameter with a new weight, master or moment that is not finite becomes 0.
-  /// A parameter that got no gradient has gradient zero. The caller, who learns later whether the gate was open,
-  /// then counts the step with count_step().
-  void step(double lr, double weight_decay, const UpdateGate& gate);
+  /// Brings to the device what changes from step to step: the scheduled `lr` and `weight_decay`, and what follows from the
+  /// number of steps.
+  void prepare(double lr, double weight_decay);
+  /// One step as it was prepared, behind `gate`. Its `finite` has one element for each parameter of the whole model: that of
+  /// a parameter with a new weight, master or moment that is not finite becomes 0. A parameter that got no gradient has
+  /// gradient zero. The caller, who learns later whether the gate was open, then counts the step with count_step().
+  void step(const UpdateGate& gate);
   void count_step() { ++steps_; }
 
   std::vector<Tensor> gradients() const;  ///< Parameter::gradient() of the trainable parameters
@@ -62,6 +66,12 @@ class Optimizer {
     Tensor master;         // Parameter::own itself unless it is bf16
     Tensor first, second;  // exp_avg and exp_avg_sq, or the momentum buffer alone
   };
+  static Tensor copy_of(const Slot& slot);  // in bf16, undefined where the master is the parameter
+  SgdOptions sgd_options() const;
+  AdamWOptions adamw_options() const;
+  void step_sgd(const UpdateGate& gate);
+  void step_adamw(const UpdateGate& gate);
+
   OptimizerOptions options_;
   std::vector<Slot> slots_;
   Tensor schedule_;  // of the operation: what changes from step to step

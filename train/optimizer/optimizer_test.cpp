@@ -42,7 +42,8 @@ std::string step(Optimizer& optimizer, NemotronH& model, double lr, double weigh
   UpdateGate gate = open_gate(grad_scale);
   gate.finite = Tensor::empty({std::ssize(all)}, DType::f64, Device::cpu);
   gate.finite.fill(1);
-  optimizer.step(lr, weight_decay, gate);
+  optimizer.prepare(lr, weight_decay);
+  optimizer.step(gate);
   optimizer.count_step();
   const auto finite = gate.finite.to_vector();
   const auto lost = std::ranges::find(finite, 0.0);
@@ -236,7 +237,8 @@ TEST_CASE("optimizer: behind a closed gate nothing changes, and the next step is
   UpdateGate gate = open_gate();
   gate.go.fill(0);
   gate.finite = Tensor::zeros({std::ssize(model.parameters().all())}, DType::f64, Device::cpu);
-  optimizers[0].step(0.01, 0.1, gate);
+  optimizers[0].prepare(0.01, 0.1);
+  optimizers[0].step(gate);
   CHECK(optimizers[0].steps() == 0);
   step(optimizers[0], model, 0.01, 0.1, 1);
   step(optimizers[1], other, 0.01, 0.1, 1);

@@ -222,6 +222,9 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.field("deterministic_collectives", r.deterministic_collectives,
            "on cuda: sums over ranks by NCCL are formed in the order of ranks, as those by MPI always are; "
            "the same bits on any machine, and slower (own)");
+  io.field("cuda_graphs", r.cuda_graphs,
+           "on cuda: the passes of a microbatch, and the update, are queued by one launch each; all "
+           "microbatches get the size of the largest one (own)");
   io.section("step_scheduler", r.step_scheduler);
   io.section("model", r.model);
   io.path_or_section("tokenizer", r.tokenizer,

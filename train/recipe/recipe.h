@@ -193,6 +193,7 @@ struct Recipe {
   bool share_device = false;
   bool allow_tf32 = false;                 ///< cuda::allow_tf32
   bool deterministic_collectives = false;  ///< CommOptions::deterministic_collectives
+  bool cuda_graphs = false;                ///< StepReplay
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path

@@ -136,14 +136,16 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   const std::int64_t rows = options.batch_size * ranks.dp;
   const std::int64_t of_epoch = std::max<std::int64_t>(1, (dataset.size() + rows - 1) / rows);
   const StepSchedule steps = schedule_steps(recipe, ranks.dp, of_epoch);
-  const std::int64_t steps_of_epoch = (of_epoch + steps.microbatches - 1) / steps.microbatches;
-  const RunBatches batches =
-      batches_of_run(dataset, options, (steps.total_steps + steps_of_epoch - 1) / steps_of_epoch);
+  const RunBatches batches = batches_of_run(dataset, options, epochs_of(steps));
   StepLoad load = planned_load(recipe, model, ranks.dp);
   const std::int64_t sequences = std::max<std::int64_t>(1, std::min(batches.sequences, batches.tokens));
   std::vector<std::int64_t> offsets{0};
   for (std::int64_t i = 1; i <= sequences; ++i) offsets.push_back(batches.tokens * i / sequences);
   load.microbatch = Sequences(std::move(offsets));
+  if (recipe.cuda_graphs && device.is_cuda()) {
+    const BatchCapacity capacity = capacity_of_run(batches);
+    load.microbatch = load.microbatch.with_capacity(capacity.rows, std::max(sequences, capacity.sequences));
+  }
   const ParallelPlan plan =
       plan_model(recipe.distributed, resolve_environment(recipe).settings, ranks, model.config());
   RunCosts run(model.config(), plan, load, optimizer_options(*recipe.optimizer));

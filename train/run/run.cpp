@@ -13,6 +13,7 @@
 #include "parallel/comm/together.h"
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
+#include "train/build/run_batches.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/shared_directory.h"
 #include "train/datasets/recipe_datasets.h"
@@ -53,6 +54,11 @@ class Run {
         checkpoints_(recipe.checkpoint, describe_for_file(recipe), ranks_.group(),
                      ranks_.layout(*loaded_.parallel)),
         validation_(recipe, loaded_.model->config()) {
+    if (recipe.cuda_graphs && device.is_cuda()) {
+      replay_.emplace(*loaded_.parallel);
+      capacity_ = capacity_of_run(batches_of_run(
+          loader_.dataset(), loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size()), epochs_of(steps_)));
+    }
     if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
@@ -305,7 +311,7 @@ class Run {
       record.tokens += batch.tail_trimmed_tokens;
       record.label_tokens += batch.label_tokens;
       record.samples += batch.samples;
-      microbatches.push_back(without_padding(batch));
+      microbatches.push_back(replay_ ? capacity_.fit(without_padding(batch)) : without_padding(batch));
     }
     sum_over_ranks(record);
     const std::int64_t n = schedule_position();
@@ -315,6 +321,7 @@ class Run {
     options.max_norm = recipe_.clip_grad_norm.max_norm;
     options.expert_bias_rate = recipe_.model->moe.expert_bias_update_rate;
     options.kernels = &recipe_.kernels;
+    options.replay = replay_ ? &*replay_ : nullptr;
     const StepResult result = train_step(*loaded_.parallel, optimizer_, microbatches, options);
 
     const bool updated = result.outcome == StepOutcome::updated;
@@ -397,6 +404,8 @@ class Run {
   StepSchedule steps_;
   LrSchedule schedule_;
   Optimizer optimizer_;
+  std::optional<StepReplay> replay_;  // where steps are to use CUDA graphs
+  BatchCapacity capacity_;            // of microbatches then
   Checkpoints checkpoints_;
   Validation validation_;
   RunState state_;

@@ -41,6 +41,11 @@ StepSchedule schedule_steps(const Recipe& recipe, std::int64_t dp, std::optional
   return schedule;
 }
 
+std::int64_t epochs_of(const StepSchedule& schedule) {
+  if (!schedule.epoch_steps) return 1;
+  return schedule.total_steps / *schedule.epoch_steps + (schedule.total_steps % *schedule.epoch_steps != 0);
+}
+
 bool is_last_step_of_epoch(const StepSchedule& schedule, std::int64_t step) {
   return schedule.epoch_steps && ends_interval(step, *schedule.epoch_steps);
 }

@@ -23,6 +23,8 @@ struct StepSchedule {
 /// max_steps. A last group of fewer than `microbatches` batches is still a step.
 StepSchedule schedule_steps(const Recipe& recipe, std::int64_t dp, std::optional<std::int64_t> batches);
 
+/// Epochs that the run begins. 1 for data without length.
+std::int64_t epochs_of(const StepSchedule& schedule);
 bool is_last_step_of_epoch(const StepSchedule& schedule, std::int64_t step);  ///< false without length
 bool is_last_step(const StepSchedule& schedule, std::int64_t step);
 /// `preempted`: a signal asked the run to end after this step.

@@ -49,6 +49,10 @@ TEST_CASE("the run ends with its epochs or its steps, whichever is first") {
   CHECK(plan_of(batch + "num_epochs: 9000000000000000000, max_steps: 5", 100).total_steps == 5);
   const StepSchedule unsized =
       plan_of(batch + "num_epochs: 1, max_steps: 9, ckpt_every_steps: null", std::nullopt);
+  CHECK(epochs_of(plan_of(batch + "num_epochs: 3", 7)) == 3);
+  CHECK(epochs_of(plan_of(batch + "num_epochs: 3, max_steps: 15", 7)) == 3);
+  CHECK(epochs_of(plan_of(batch + "num_epochs: 3, max_steps: 14", 7)) == 2);
+  CHECK(epochs_of(unsized) == 1);
   CHECK(unsized.total_steps == 9);
   CHECK(unsized.ckpt_every == 4);
   CHECK_FALSE(is_last_step_of_epoch(unsized, 8));

@@ -29,49 +29,111 @@ Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), 
 
 }  // namespace
 
-StepRunner::StepRunner(ParallelModel& parallel, std::span<const TokenBatch> microbatches, double loss_scale,
-                       const KernelChoice* kernels)
+StepRunner::StepRunner(ParallelModel& parallel, std::span<const TokenBatch> microbatches,
+                       const GradScale& loss_scale, const KernelChoice* kernels, StepReplay* replay)
     : parallel_(parallel),
       model_(parallel.model()),
-      batches_(microbatches),
       loss_scale_(loss_scale),
-      kernels_(kernels) {
+      kernels_(kernels),
+      replay_(replay && !replay->whole_steps() ? replay : nullptr) {
   const NemotronH& model = model_;
   for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
     moe_numbers_.push_back(moe_layer_numbers(model, chunk));
   for (const TokenBatch& batch : microbatches) {
-    const auto own = [&](const Tensor& t) { return parallel.own_tokens(t, batch.sequences); };
-    OwnRows rows;
-    if (model.part().embeddings()) rows.ids = own(batch.ids).to(model.device());
-    if (model.part().head()) rows.labels = Labels(own(batch.labels), batch.label_capacity).to(model.device());
-    rows_.push_back(std::move(rows));
+    MicrobatchRows own(parallel, batch);
+    if (!replay)
+      own = own.to(model.device());
+    else if (replay->whole_steps())
+      own = replay->place(own, std::ssize(rows_));
+    rows_.push_back(std::move(own));
   }
+}
+
+double StepRunner::aux_grad_scale() const {
+  for (MoeMixer* moe : model_.moe_layers())
+    if (has_losses(moe->router())) return moe->router().aux_grad_scale;
+  return 1;
+}
+
+GraphCache::Key StepRunner::key() const {
+  GraphCache::Key key{aux_grad_scale()};
+  for (const MicrobatchRows& own : rows_)
+    for (const std::int64_t size : {own.sequences.tokens(), own.sequences.count(), own.label_count()})
+      key.push_back(static_cast<double>(size));
+  return key;
+}
+
+void StepRunner::abandon() {
+  live_.clear();
+  parallel_.transfers().abandon();
+  parallel_.data().abandon_step();
 }
 
 void StepRunner::run(const Program& program, StepTensors& sums) {
   const std::vector<bool> last = last_backward_passes(program);
   for (std::size_t i = 0; i < program.size(); ++i) {
     if (const auto* transfers = std::get_if<Exchange>(&program[i])) {
-      parallel_.transfers().exchange(*transfers, [&](const Transfer& t) {
-        return parallel_.residual_room(batch(t.microbatch).sequences);
-      });
-      continue;
-    }
-    const Action& action = std::get<Action>(program[i]);
-    if (action.kind == Kind::forward)
+      exchange(*transfers);
+    } else if (const Action& action = std::get<Action>(program[i]); is_whole_microbatch(program, i)) {
+      ++i;
+      run_whole(action.microbatch, last[i], i + 1 == program.size(), sums);
+    } else if (action.kind == Kind::forward) {
       forward(action);
-    else
+    } else {
       backward(action, last[i], sums);
+    }
   }
   parallel_.transfers().finish();
   expect(live_.empty(), "a step ends with ", live_.size(), " unfinished microbatches");
+  if (!replay_) finish(sums);
+}
+
+void StepRunner::exchange(const Exchange& transfers) {
+  parallel_.transfers().exchange(
+      transfers, [&](const Transfer& t) { return parallel_.residual_room(rows(t.microbatch).sequences); });
+}
+
+// Both passes of the whole model, one after the other, by a graph.
+bool StepRunner::is_whole_microbatch(const Program& program, std::size_t at) const {
+  if (!replay_) return false;
+  const Action& forward = std::get<Action>(program[at]);
+  const Action* const next = at + 1 < program.size() ? std::get_if<Action>(&program[at + 1]) : nullptr;
+  expect(last_stage() == 0 && forward.kind == Kind::forward && next &&
+             *next == Action{Kind::backward, 0, forward.microbatch},
+         forward, " in a graph without its backward pass");
+  return true;
+}
+
+// `ends`: the step has no other microbatch behind this one. Work on other streams that the passes begin then is awaited in
+// the same graph.
+void StepRunner::run_whole(std::int64_t microbatch, bool last, bool ends, StepTensors& sums) {
+  MicrobatchRows& own = rows(microbatch);
+  own = replay_->place(own);
+  const GraphCache::Key key{static_cast<double>(own.sequences.tokens()),
+                            static_cast<double>(own.sequences.count()),
+                            static_cast<double>(own.label_count()),
+                            static_cast<double>(last),
+                            static_cast<double>(ends),
+                            aux_grad_scale()};
+  const auto passes = [&] {
+    forward({Kind::forward, 0, microbatch});
+    backward({Kind::backward, 0, microbatch}, last, sums);
+    if (ends) finish(sums);
+  };
+  replay_->graphs().run("the passes of a microbatch", key, passes, [this] { abandon(); });
+}
+
+void StepRunner::finish(StepTensors& sums) {
+  parallel_.data().finish_gradients();
+  parallel_.all().all_reduce(sums.sums);
+  if (sums.counts.numel() > 0) parallel_.all().all_reduce(sums.counts);
 }
 
 void StepRunner::forward(const Action& action) {
   const auto& [kind, stage, microbatch] = action;
   const ZoneTimer timer(zone_of("step/forward", parallel_.chunk_of(stage)));
   Live& m = live_[{stage, microbatch}];
-  const TokenBatch& tokens = batch(microbatch);
+  const MicrobatchRows& own = rows(microbatch);
   const std::size_t chunk = parallel_.chunk_of(stage);
   if (stage > 0)
     m.in = make_result(parallel_.transfers().take(Payload::activation, stage - 1, microbatch), true);
@@ -82,9 +144,9 @@ void StepRunner::forward(const Action& action) {
   for (std::size_t i = 0; i < routers.size(); ++i)
     routers[i]->sums = m.sums.layer(static_cast<std::int64_t>(i));
   Context ctx{.tape = &m.tape, .kernels = kernels_};
-  m.out = model_.forward(ctx, {.ids = stage == 0 ? own_rows(microbatch).ids : Tensor(),
+  m.out = model_.forward(ctx, {.ids = stage == 0 ? own.ids : Tensor(),
                                .residual = m.in,
-                               .sequences = tokens.sequences,
+                               .sequences = own.sequences,
                                .records = &m.records,
                                .chunk = chunk});
   if (stage == last_stage()) return;
@@ -93,8 +155,8 @@ void StepRunner::forward(const Action& action) {
 }
 
 Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums) {
-  Var loss = model_.loss(ctx, std::exchange(m.out, {}), own_rows(microbatch).labels,
-                         batch(microbatch).sequences, loss_scale_);
+  const MicrobatchRows& own = rows(microbatch);
+  Var loss = model_.loss(ctx, std::exchange(m.out, {}), own.labels, own.sequences, loss_scale_);
   if (parallel_.counts_loss()) add_elements(sums.loss(), sums.loss(), loss.value().reshape({1}));
   return loss;
 }

@@ -6,6 +6,8 @@
 #include "core/variants.h"
 #include "data/loader/batch.h"
 #include "parallel/parallel_model/parallel_model.h"
+#include "train/step/microbatch_rows.h"
+#include "train/step/step_replay.h"
 #include "train/step/step_tensors.h"
 
 namespace nemocube {
@@ -13,18 +15,18 @@ namespace nemocube {
 /// Executes the forward and backward passes of one step, on this rank's part of the pipeline.
 class StepRunner {
  public:
-  /// Gradients are those of `loss_scale` times the sum of all token losses.
-  StepRunner(ParallelModel& model, std::span<const TokenBatch> microbatches, double loss_scale,
-             const KernelChoice* kernels);
-  /// Adds losses and counts of this rank to `sums`.
+  /// Gradients are those of `loss_scale` times the sum of all token losses. With `replay`, whose step has begun, the passes of
+  /// each microbatch are a graph, or run() is part of one.
+  StepRunner(ParallelModel& model, std::span<const TokenBatch> microbatches, const GradScale& loss_scale,
+             const KernelChoice* kernels, StepReplay* replay = nullptr);
+  /// Adds losses and counts of all ranks to `sums`, and returns when all gradients are those of all ranks.
   void run(const Program& program, StepTensors& sums);
+  /// What the launches of run() depend on.
+  GraphCache::Key key() const;
+  /// After run() has failed in a capture: lets go of what it has made.
+  void abandon();
 
  private:
-  /// What this rank computes with of a microbatch, on the model's device.
-  struct OwnRows {
-    Tensor ids;     // where the model's part has the embeddings
-    Labels labels;  // where it has the head
-  };
   /// One microbatch in one chunk, between the start of its forward and the end of its backward pass.
   struct Live {
     Tape tape;
@@ -32,25 +34,25 @@ class StepRunner {
     RouterSums sums;  // of the chunk's MoE layers
     Var in, out;
   };
+  double aux_grad_scale() const;
+  bool is_whole_microbatch(const Program& program, std::size_t at) const;
+  void run_whole(std::int64_t microbatch, bool last, bool ends, StepTensors& sums);
+  void exchange(const Exchange& transfers);
   void forward(const Action& action);
   void backward(const Action& action, bool last, StepTensors& sums);
+  void finish(StepTensors& sums);
   Var start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums);
   void add_sums(const RouterSums& own, std::size_t chunk, StepTensors& sums) const;
 
   std::int64_t last_stage() const { return parallel_.plan().pipeline.last_stage(); }
-  const TokenBatch& batch(std::int64_t microbatch) const {
-    return batches_[static_cast<std::size_t>(microbatch)];
-  }
-  const OwnRows& own_rows(std::int64_t microbatch) const {
-    return rows_[static_cast<std::size_t>(microbatch)];
-  }
+  MicrobatchRows& rows(std::int64_t microbatch) { return rows_[static_cast<std::size_t>(microbatch)]; }
 
   ParallelModel& parallel_;
   NemotronH& model_;
-  std::span<const TokenBatch> batches_;
-  std::vector<OwnRows> rows_;  // of each microbatch
-  double loss_scale_;
+  std::vector<MicrobatchRows> rows_;  // of each microbatch
+  GradScale loss_scale_;
   const KernelChoice* kernels_;
+  StepReplay* replay_;                                          // null: microbatches are no graphs
   std::vector<std::vector<std::int64_t>> moe_numbers_;          // of each chunk
   std::map<std::pair<std::int64_t, std::int64_t>, Live> live_;  // by stage and microbatch
 };

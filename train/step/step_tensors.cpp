@@ -25,7 +25,13 @@ StepTensors::StepTensors(const Tensor& whole, std::int64_t layers, std::int64_t 
   finite = next(all.numel() - at);
 }
 
-StepTensors::StepTensors(const NemotronH& model) {
+StepTensors::StepTensors(const NemotronH& model) { *this = start_of(model).to(model.device()); }
+
+void StepTensors::reset(const NemotronH& model) { all.copy_from(start_of(model).all); }
+
+StepTensors StepTensors::to(Device device) const { return {all.to(device), counts.dim(0), counts.dim(1)}; }
+
+StepTensors StepTensors::start_of(const NemotronH& model) {
   const std::int64_t layers = model.config().count(BlockKind::moe), experts = model.config().n_routed_experts;
   const auto parameters = std::ssize(tensor_specs(model.config()));
   const std::int64_t size = sums_size(layers) + layers * experts + decision_size + parameters;
@@ -36,12 +42,12 @@ StepTensors::StepTensors(const NemotronH& model) {
     for (std::int64_t kind = 0; kind < kinds; ++kind)
       numbers[kind] += moe->router().*router_losses[static_cast<std::size_t>(kind)].coef != 0;
   values.finite.fill(1);
-  *this = StepTensors(start.to(model.device()), layers, experts);
+  return values;
 }
 
 StepTensors StepTensors::fetch() const {
   const HostWaitName name("step result");
-  return {all.to(Device::cpu), counts.dim(0), counts.dim(1)};  // the host reads
+  return to(Device::cpu);  // the host reads
 }
 
 Tensor StepTensors::losses_of(std::int64_t first, std::int64_t layers) const {

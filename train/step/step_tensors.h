@@ -17,7 +17,9 @@ struct StepTensors {
   Tensor decision;  ///< [3] f64: see clip_decision
   Tensor finite;    ///< [parameters of the whole model] f64: see UpdateGate; 1 for those of other ranks
 
+  /// With the values that a step begins with.
   explicit StepTensors(const NemotronH& model);
+  void reset(const NemotronH& model);  ///< to these values, in the same memory
   /// The same tensors with their values in host memory. The host waits.
   StepTensors fetch() const;
   Tensor loss() const { return sums.narrow(0, 0, 1); }
@@ -27,6 +29,8 @@ struct StepTensors {
 
  private:
   StepTensors(const Tensor& all, std::int64_t layers, std::int64_t experts);
+  static StepTensors start_of(const NemotronH& model);  // in host memory
+  StepTensors to(Device device) const;
 };
 
 /// The number of each MoE layer of this part among those of the whole model: of a chunk, and of all chunks.

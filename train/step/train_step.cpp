@@ -14,17 +14,20 @@ namespace {
 /// Of all ranks.
 struct BatchTotals {
   std::int64_t labels = 0;
-  double microbatches = 0;  // that have tokens
+  double microbatches = 0;   // that have tokens
+  bool fixed_sizes = false;  // all microbatches have a capacity
+  double loss_scale() const { return 1.0 / static_cast<double>(labels); }
 };
 
 BatchTotals count_batches(std::span<const TokenBatch> microbatches, Communicator& replicas) {
-  std::array<std::int64_t, 2> counts{};
+  std::array<std::int64_t, 3> counts{};
   for (const TokenBatch& batch : microbatches) {
     counts[0] += batch.label_tokens;
-    counts[1] += batch.ids.numel() > 0;
+    counts[1] += batch.sequences.token_count() > 0;
+    counts[2] += !batch.sequences.has_spare_rows();
   }
   replicas.host_all_reduce(std::span<std::int64_t>(counts));
-  return {counts[0], static_cast<double>(counts[1])};
+  return {counts[0], static_cast<double>(counts[1]), counts[2] == 0};
 }
 
 /// The auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean must
@@ -36,24 +39,10 @@ void begin_router_losses(NemotronH& model, const BatchTotals& totals) {
   }
 }
 
-/// The forward and backward passes. All ranks get the same sums.
-StepTensors run_passes(ParallelModel& parallel, std::span<const TokenBatch> microbatches,
-                       const StepOptions& options, const BatchTotals& totals) {
-  NemotronH& model = parallel.model();
-  begin_router_losses(model, totals);
-  parallel.data().begin_step();
-  StepTensors tensors(model);
-  StepRunner runner(parallel, microbatches, 1.0 / static_cast<double>(totals.labels), options.kernels);
-  runner.run(parallel.program(std::ssize(microbatches)), tensors);
-  parallel.data().finish_gradients();
-  parallel.all().all_reduce(tensors.sums);
-  if (tensors.counts.numel() > 0) parallel.all().all_reduce(tensors.counts);
-  return tensors;
-}
-
 /// Weights, then router biases, unless the decision is to skip the step.
-void update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, const StepTensors& t) {
-  optimizer.step(options.lr, options.weight_decay, t.gate());
+void update_weights(NemotronH& model, Optimizer& optimizer, const StepOptions& options,
+                    const StepTensors& t) {
+  optimizer.step(t.gate());
   if (options.expert_bias_rate <= 0) return;
   const std::vector<std::int64_t> numbers = moe_layer_numbers(model);
   auto layer = numbers.begin();
@@ -63,6 +52,14 @@ void update(NemotronH& model, Optimizer& optimizer, const StepOptions& options, 
     gate.finite = t.finite.narrow(0, bias.number, 1);
     update_expert_bias(bias.value, t.counts.select(*layer++), options.expert_bias_rate, gate);
   }
+}
+
+/// From the gradients to the weights that all ranks have.
+void update(ParallelModel& parallel, Optimizer& optimizer, const StepOptions& options, const StepTensors& t) {
+  t.decision.copy_from(clip_decision(parallel.data().square_sum_of_gradients(), t.loss(), options.max_norm));
+  update_weights(parallel.model(), optimizer, options, t);
+  parallel.all().all_reduce(t.finite, Reduction::min);
+  parallel.data().finish_update();
 }
 
 /// See StepResult.
@@ -86,7 +83,7 @@ StepResult result_of(const NemotronH& model, const StepTensors& tensors, const B
                             finite = tensors.finite.to_vector();
   StepResult result;
   result.label_tokens = totals.labels;
-  result.loss = sums[0] * (1.0 / static_cast<double>(totals.labels));
+  result.loss = sums[0] * totals.loss_scale();
   result.grad_norm = decision[0];
   if (decision[2] == 0) result.outcome = StepOutcome::non_finite;
   if (const auto lost = std::ranges::find(finite, 0.0); lost != finite.end())
@@ -109,12 +106,33 @@ StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<c
     nothing.outcome = StepOutcome::no_labels;
     return nothing;
   }
-  StepTensors tensors = run_passes(parallel, microbatches, options, totals);
-  tensors.decision.copy_from(
-      clip_decision(parallel.data().square_sum_of_gradients(), tensors.loss(), options.max_norm));
-  update(model, optimizer, options, tensors);
-  parallel.all().all_reduce(tensors.finite, Reduction::min);
-  parallel.data().finish_update();
+  StepReplay* const replay =
+      options.replay && options.replay->begin_step(totals.fixed_sizes, totals.loss_scale()) ? options.replay
+                                                                                            : nullptr;
+  StepTensors tensors = replay ? replay->tensors() : StepTensors(model);
+  begin_router_losses(model, totals);
+  optimizer.prepare(options.lr, options.weight_decay);
+  StepRunner runner(parallel, microbatches,
+                    replay ? GradScale(replay->loss_scale()) : GradScale(totals.loss_scale()),
+                    options.kernels, replay);
+  const auto passes = [&] {
+    parallel.data().begin_step();
+    runner.run(parallel.program(std::ssize(microbatches)), tensors);
+  };
+  const auto updates = [&] { update(parallel, optimizer, options, tensors); };
+  const GraphCache::Key of_update{options.max_norm, options.expert_bias_rate};
+  if (replay && replay->whole_steps()) {
+    GraphCache::Key key = runner.key();
+    key.insert(key.end(), of_update.begin(), of_update.end());
+    replay->graphs().run(
+        "a step", key, [&] { passes(), updates(); }, [&] { runner.abandon(); });
+  } else {
+    passes();
+    if (replay)
+      replay->graphs().run("the update", of_update, updates);
+    else
+      updates();
+  }
   model.parameters().clear_gradients();
   const StepResult result = result_of(model, tensors.fetch(), totals);
   if (result.outcome == StepOutcome::updated) optimizer.count_step();

@@ -10,6 +10,7 @@
 #include "model/nemotron_h.h"
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/optimizer/optimizer.h"
+#include "train/step/step_replay.h"
 
 namespace nemocube {
 
@@ -19,6 +20,8 @@ struct StepOptions {
   double expert_bias_rate =
       0;  ///< step of the routers' correction bias (nemotron_h auxiliary-loss-free balancing)
   const KernelChoice* kernels = nullptr;
+  StepReplay* replay =
+      nullptr;  ///< of the same model, optimizer and kernels in every step; null: no CUDA graphs
 };
 
 enum class StepOutcome {

@@ -169,6 +169,46 @@ TEST_CASE("16-bit and 8-bit floats: sums in f32, rounded once; factors of their 
   }));
 }
 
+TEST_CASE("Operations of a communicator in a graph go in the order of the calls, whatever their streams") {
+  all_good(run_ranks(2, [](int rank, ncclUniqueId id) {
+    ncclComm_t comm;
+    EXPECT(ncclCommInitRank(&comm, 2, id, rank) == ncclSuccess);
+    const DeviceArray<float> x({1}), y({1, 1, 1});
+    cudaStream_t first = nullptr, second = nullptr;
+    cudaEvent_t fork = nullptr, join = nullptr;
+    for (cudaStream_t* stream : {&first, &second})
+      EXPECT(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking) == cudaSuccess);
+    for (cudaEvent_t* event : {&fork, &join})
+      EXPECT(cudaEventCreateWithFlags(event, cudaEventDisableTiming) == cudaSuccess);
+    EXPECT(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    EXPECT(cudaEventRecord(fork, first) == cudaSuccess);
+    EXPECT(cudaStreamWaitEvent(second, fork, 0) == cudaSuccess);
+    // Nothing but the calls' order says which is first.
+    EXPECT(ncclAllReduce(x.data(), x.data(), 1, ncclFloat32, ncclSum, comm, first) == ncclSuccess);
+    EXPECT(ncclAllReduce(y.data(), y.data(), 3, ncclFloat32, ncclSum, comm, second) == ncclSuccess);
+    EXPECT(cudaEventRecord(join, second) == cudaSuccess);
+    EXPECT(cudaStreamWaitEvent(first, join, 0) == cudaSuccess);
+    cudaGraph_t graph = nullptr;
+    EXPECT(cudaStreamEndCapture(first, &graph) == cudaSuccess);
+    cudaGraphExec_t exec = nullptr;
+    EXPECT(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+    constexpr int launches = 20;
+    for (int i = 0; i < launches; ++i) {
+      // The ranks run what is ready in other orders.
+      for (int k = 0; k < rank * i; ++k) EXPECT(cudaStreamSynchronize(second) == cudaSuccess);
+      EXPECT(cudaGraphLaunch(exec, first) == cudaSuccess);
+      EXPECT(cudaStreamSynchronize(first) == cudaSuccess);
+    }
+    EXPECT(x.get()[0] == 1 << launches);
+    EXPECT(y.get()[2] == 1 << launches);
+    EXPECT(cudaGraphExecDestroy(exec) == cudaSuccess);
+    EXPECT(cudaGraphDestroy(graph) == cudaSuccess);
+    for (const cudaStream_t stream : {first, second}) EXPECT(cudaStreamDestroy(stream) == cudaSuccess);
+    for (const cudaEvent_t event : {fork, join}) EXPECT(cudaEventDestroy(event) == cudaSuccess);
+    EXPECT(ncclCommDestroy(comm) == ncclSuccess);
+  }));
+}
+
 TEST_CASE("Messages larger than the shared buffers") {
   all_good(run_ranks(2, [](int rank, ncclUniqueId id) {
     ncclComm_t comm;

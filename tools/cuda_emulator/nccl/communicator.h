@@ -83,6 +83,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   Turnstile turnstile;
 
+  // In a capture: which one, and the end of the unit that was captured last there (an event of CUDA).
+  unsigned long long capture = 0;
+  std::shared_ptr<void> captured;
+
   // Of the unit that is at work.
   std::uint64_t calls = 0;   ///< collectives begun
   std::uint64_t pieces = 0;  ///< pieces of collectives complete

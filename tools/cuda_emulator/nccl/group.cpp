@@ -42,10 +42,16 @@ class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
   ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  void hold_up(cudaStream_t stream) const {
+    check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+  }
   /// What comes later in `to` waits for what is in `from`.
   void order(cudaStream_t from, cudaStream_t to) const {
-    check(cudaEventRecord(event_, from), "cudaEventRecord");
-    check(cudaStreamWaitEvent(to, event_, 0), "cudaStreamWaitEvent");
+    record(from);
+    hold_up(to);
   }
 
  private:
@@ -63,11 +69,21 @@ void start(const std::shared_ptr<Communicator>& communicator, std::vector<Reques
     }
   }
   for (const cudaStream_t other : others) Event().order(other, stream);
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing");
-  Unit::enqueue(
-      std::make_shared<Unit>(communicator, std::move(requests), capture != cudaStreamCaptureStatusNone),
-      stream);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long capture = 0;
+  check(cudaStreamGetCaptureInfo(stream, &status, &capture, nullptr, nullptr, nullptr, nullptr),
+        "cudaStreamGetCaptureInfo");
+  const bool captured = status != cudaStreamCaptureStatusNone;
+  // NCCL does the operations of a communicator in the order of the calls, in a graph too.
+  if (captured && communicator->captured && communicator->capture == capture)
+    static_cast<const Event*>(communicator->captured.get())->hold_up(stream);
+  Unit::enqueue(std::make_shared<Unit>(communicator, std::move(requests), captured), stream);
+  if (captured) {
+    const auto end = std::make_shared<Event>();
+    end->record(stream);
+    communicator->capture = capture;
+    communicator->captured = end;
+  }
   for (const cudaStream_t other : others) Event().order(stream, other);
 }
 

@@ -1,0 +1,27 @@
+#pragma once
+#include "core/tensor.h"
+
+namespace nemocube {
+
+/// A factor of gradients: a number, or one that kernels read from their device, so that the same work can be queued again
+/// with another.
+struct GradScale {
+  GradScale(double value) : number(value) {}  // NOLINT(google-explicit-constructor): a number is a factor
+  /// [1] f64, on the device of the gradients.
+  GradScale(Tensor on_device)
+      : tensor(std::move(on_device)) {  // NOLINT(google-explicit-constructor): likewise
+    check_dtype("factor of gradients", tensor, DType::f64);
+    check_shape("factor of gradients", tensor, {1});
+  }
+
+  double number = 1;
+  Tensor tensor;  ///< undefined: 1. The factor is the product of both
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    fn(tensor);
+  }
+  /// For kernels of the CPU.
+  double value() const { return tensor ? number * *tensor.data<double>() : number; }
+};
+
+}  // namespace nemocube

@@ -1,0 +1,54 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/cuda/graph.h"
+#include "model/parameters.h"
+#include "parallel/comm/communicator.h"
+
+namespace nemocube {
+
+/// Work of training steps that is queued again and again, by CUDA graphs.
+class GraphCache {
+ public:
+  /// The ranks `all` call run() together and alike: either all of them launch a graph or none. Both outlive this object.
+  GraphCache(ParameterStore& parameters, Communicator& all) : parameters_(parameters), all_(all) {}
+
+  /// Numbers that are parts of the work, such as its sizes.
+  using Key = std::vector<double>;
+  /// Runs `work`, which writes the same memory for the same key and the same set of gradients that are there (GradNode).
+  /// The first time it runs as it is, and makes what lasts: tables, loaded kernels, memory of libraries. The second time it
+  /// is captured, and from then on the graph runs in its place. What cannot be captured, twice, runs as it is every time,
+  /// and a warning says so once. `name`: "the update". `undo` is called while `work` throws in a capture: it lets go of all that
+  /// the work has made so far, and brings what the host notes of the step back to where it was.
+  void run(const char* name, const Key& key, const std::function<void()>& work,
+           const std::function<void()>& undo = {});
+  /// Rank 0 warns once that work has no graph, and why.
+  void say_refused(const char* name, const std::string& reason);
+  /// Kernels and products that graphs have run so far.
+  std::int64_t launches_in_graphs() const { return launches_in_graphs_; }
+
+ private:
+  struct Entry {
+    bool ran = false;
+    int failures = 0;  // to capture it
+    std::shared_ptr<cuda::Graph> graph;
+    std::vector<bool> gradients;  // that are there after the work
+  };
+  std::vector<bool> gradients() const;
+  void set_gradients(const std::vector<bool>& there) const;
+  void capture(const char* name, Entry& entry, const std::function<void()>& work,
+               const std::function<void()>& undo);
+  ParameterStore& parameters_;
+  Communicator& all_;
+  std::map<std::tuple<std::string, Key, std::vector<bool>>, Entry> entries_;
+  std::set<std::string> said_;
+  std::int64_t launches_in_graphs_ = 0;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,24 @@
+#pragma once
+#include "data/loader/batch.h"
+#include "ops/cross_entropy/labels.h"
+#include "parallel/parallel_model/parallel_model.h"
+
+namespace nemocube {
+
+/// What a rank computes with of a microbatch.
+struct MicrobatchRows {
+  /// In host memory.
+  MicrobatchRows(const ParallelModel& parallel, const TokenBatch& batch);
+  MicrobatchRows to(Device device) const;
+  /// Takes over the values of another microbatch of the same sizes, in the memory that is there. The sequences become those
+  /// of the other one (Sequences::become).
+  void become(const MicrobatchRows& other);
+
+  std::int64_t label_count() const { return labels.values ? labels.count() : 0; }
+
+  Sequences sequences;  ///< of the whole microbatch
+  Tensor ids;           ///< where the model's part has the embeddings
+  Labels labels;        ///< where it has the head
+};
+
+}  // namespace nemocube
