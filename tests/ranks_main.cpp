@@ -5,11 +5,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "core/cuda/graph.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "model/test_models.h"
@@ -100,6 +103,20 @@ void call_with_other_sizes(World& ranks, const std::string& operation, std::int6
   }
 }
 
+// All ranks launch a graph of two collectives, and all but the last launch it again.
+void leave_others_in_graph(World& ranks, const Tensor& t, const std::function<void()>& leave) {
+  const auto graph = cuda::capture_graph([&] {
+    ranks.communicator().all_reduce(t);
+    ranks.communicator().all_reduce(t);
+  });
+  graph->launch();
+  cuda::synchronize();
+  ranks.communicator().host_barrier();
+  if (ranks.rank() == ranks.size() - 1) leave();
+  graph->launch();
+  cuda::synchronize();
+}
+
 // "cuda: NAME" is the fault NAME with tensors on CUDA devices.
 void fail_on_purpose(World& ranks, std::string_view fault) {
   using namespace std::chrono_literals;
@@ -130,6 +147,11 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     all.all_reduce(few);
     if (last) std::this_thread::sleep_for(60s);  // computes
     all.all_reduce(t);
+  } else if (fault == "skip a launch") {
+    ranks.set_options({.timeout_seconds = 0.5});
+    leave_others_in_graph(ranks, few, [] { std::this_thread::sleep_for(60s); });
+  } else if (fault == "kill before a launch") {
+    leave_others_in_graph(ranks, few, [] { std::raise(SIGKILL); });
   } else if (fault == "differ") {
     ranks.set_options({.timeout_seconds = 20, .check_collectives = true});
     all.all_reduce(few);

@@ -1,5 +1,7 @@
 #include "core/cuda/graph.h"
 
+#include <ranges>
+
 #include "core/error.h"
 #include "core/log.h"
 
@@ -13,7 +15,10 @@ Capture::Capture() {
   current_capture = this;
 }
 
-Capture::~Capture() { current_capture = nullptr; }
+Capture::~Capture() {
+  current_capture = nullptr;
+  for (const auto& call : std::views::reverse(at_end_)) call();
+}
 
 Capture* Capture::current() { return current_capture; }
 
@@ -23,8 +28,9 @@ void Capture::watch(const std::string& operation, const LaunchWatch& watch) {
   kept_.first_watched = operation;
 }
 
-std::string Capture::Kept::text() const {
-  return cat("a CUDA graph with ", counted(watched, "operation"), ", the first: ", first_watched);
+std::string Capture::Kept::text(std::int64_t launch) const {
+  return cat("launch ", launch, " of a CUDA graph with ", counted(watched, "operation"),
+             ", the first captured as ", first_watched);
 }
 
 void refuse_in_capture(std::string_view what) {

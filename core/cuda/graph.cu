@@ -51,21 +51,29 @@ class CapturedGraph final : public Graph {
     const Event begin = record_event(Stream::compute);
     count_graph_memory(bytes());
     note_launch("a CUDA graph");
-    cudaError_t error = cudaGraphLaunch(exec_, stream_of(Stream::compute));
+    cudaError_t error = try_launch();
     if (error == cudaErrorMemoryAllocation) {
-      static_cast<void>(cudaGetLastError());  // forgets the error
       release_free_memory();
-      error = cudaGraphLaunch(exec_, stream_of(Stream::compute));
+      error = try_launch();
     }
+    if (error == cudaErrorMemoryAllocation) fail_for_want_of("a CUDA graph", bytes());
     check(error, "cudaGraphLaunch");
     const Event end = record_event(Stream::compute);
     others_wait_for(end);
+    ++launched_;
     for (const auto& call : kept_->at_launch) call();
-    if (kept_->watch) kept_->watch(begin, end, kept_->text());
+    if (kept_->watch) kept_->watch(begin, end, kept_->text(launched_));
   }
 
  private:
+  cudaError_t try_launch() const {
+    const cudaError_t error = cudaGraphLaunch(exec_, stream_of(Stream::compute));
+    if (error == cudaErrorMemoryAllocation) static_cast<void>(cudaGetLastError());  // forgets the error
+    return error;
+  }
+
   cudaGraphExec_t exec_ = nullptr;
+  std::int64_t launched_ = 0;
   std::shared_ptr<const Capture::Kept> kept_;
 };
 
@@ -91,7 +99,7 @@ class Recording {
     return CudaGraph(graph);
   }
 
-  // After an error, of which there may be more behind it.
+  // After an error. Errors of these calls follow from it, and are not reported.
   void abandon() noexcept {
     cudaGraph_t graph = nullptr;
     static_cast<void>(cudaStreamEndCapture(stream_of(Stream::compute), &graph));
@@ -113,6 +121,8 @@ class Recording {
 
 std::shared_ptr<Graph> capture(const std::function<void()>& work) {
   expect(OnStream::current() == Stream::compute, "a capture that does not begin on the stream of kernels");
+  // Where the same work has run before, what it held lies free in the pool. The graph takes memory of its own.
+  release_free_memory();
   std::optional<Capture> current(std::in_place);
   Recording recording;
   CudaGraph graph;
@@ -129,8 +139,6 @@ std::shared_ptr<Graph> capture(const std::function<void()>& work) {
   const std::int64_t bytes = end_captured_memory();
   if (failure) std::rethrow_exception(failure);
   const std::int64_t launches = recording.take_launches();
-  // The same work has run before: what it held lies free in the pool now.
-  release_free_memory();
   return std::make_shared<CapturedGraph>(graph.get(), std::move(kept), launches, bytes);
 }
 

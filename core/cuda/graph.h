@@ -54,7 +54,9 @@ class Capture {
   /// The graph keeps the tensor.
   void keep(const Tensor& t) { kept_.tensors.push_back(t); }
   void keep(const MemoryBlock& block) { kept_.blocks.push_back(block); }
-  /// Called with each launch of the graph, while what it needs is there.
+  /// Called when the capture ends, with a graph or without, the last one first.
+  void at_end(std::function<void()> call) { at_end_.push_back(std::move(call)); }
+  /// Called with each launch of the graph. What the call needs must be there as long as the graph.
   void at_launch(std::function<void()> call) { kept_.at_launch.push_back(std::move(call)); }
   /// For operations that someone watches while they run: the watch of the first one gets all launches of the graph.
   void watch(const std::string& operation, const LaunchWatch& watch);
@@ -67,12 +69,14 @@ class Capture {
     LaunchWatch watch;
     std::string first_watched;
     std::int64_t watched = 0;
-    std::string text() const;  ///< "a CUDA graph with 3 operations, the first: all_reduce number 7 (...)"
+    /// "launch 2 of a CUDA graph with 3 operations, the first captured as all_reduce number 7 (...)"
+    std::string text(std::int64_t launch) const;
   };
   Kept take() { return std::move(kept_); }
 
  private:
   Kept kept_;
+  std::vector<std::function<void()>> at_end_;
 };
 
 /// For calls that cannot be captured: throws Error that says so where there is a capture. "the host waits for all work"

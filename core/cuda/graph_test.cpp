@@ -3,11 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/add.h"
 #include "core/allocator.h"
 #include "core/cuda/runtime.h"
 #include "core/host_wait.h"
+#include "core/memory_limit.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/message_of.h"
@@ -168,4 +170,20 @@ TEST_CASE("cuda graphs: captured work leaves no tensor behind" * doctest::test_s
                        std::logic_error);
   left = Tensor();
   CHECK(cuda::capture_graph([] { static_cast<void>(full(1)); })->launches() == 1);
+}
+
+TEST_CASE("cuda graphs: without enough memory the error says what is wanted, and graphs work once there is" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const std::int64_t most = cuda::describe_device().memory_bytes / 10 * 6;
+  const auto taken = [most] { return Tensor::empty({most}, DType::u8, Device::cuda); };
+  const auto run = [&] { cuda::capture_graph([&] { static_cast<void>(taken()); })->launch(); };
+  std::optional<Tensor> other = taken();
+  const std::string message = message_of(run);
+  CAPTURE(message);
+  CHECK(message.starts_with("out of memory on cuda: a "));  // tensor of the capture, or graph of the launch
+  CHECK(message.find(cat(" wants ", bytes_text(most), "; tensors hold ")) != std::string::npos);
+  other.reset();
+  run();
+  cuda::synchronize();
 }

@@ -27,11 +27,11 @@ class DeviceAllocator final : public Allocator {
     if (bytes <= 0) return {};
     MemoryBlock block{nullptr, bytes, false, AllocationOwner::current()};
     cudaError_t error = try_allocate(block);
-    if (error == cudaErrorMemoryAllocation) {
+    if (error == cudaErrorMemoryAllocation && !Capture::current()) {
       release_cache();
       error = try_allocate(block);
     }
-    if (error == cudaErrorMemoryAllocation) fail_for_want_of(bytes);
+    if (error == cudaErrorMemoryAllocation) fail_for_want_of("a tensor", bytes);
     check(error, "cudaMallocAsync");
     const std::lock_guard lock(mutex_);
     if (OnStream::current() != Stream::compute) users_[block.data] |= bit(OnStream::current());
@@ -117,6 +117,16 @@ class DeviceAllocator final : public Allocator {
     peak_ = std::max(peak_, current_ + bytes);
   }
 
+  [[noreturn]] void fail_for_want_of(const char* what, std::int64_t bytes) const {
+    std::size_t free = 0, total = 0;
+    NEMOCUBE_CUDA(cudaMemGetInfo(&free, &total));
+    const std::lock_guard lock(mutex_);
+    throw OutOfMemory(cat("out of memory on cuda: ", what, " wants ", bytes_text(bytes), "; tensors hold ",
+                          bytes_text(current_), owned_.largest(), ", ",
+                          bytes_text(static_cast<std::int64_t>(free)), " of the device's ",
+                          bytes_text(static_cast<std::int64_t>(total)), " are free"));
+  }
+
  private:
   static unsigned bit(Stream s) { return 1U << static_cast<unsigned>(s); }
 
@@ -135,16 +145,6 @@ class DeviceAllocator final : public Allocator {
     const cudaError_t error = cudaMallocAsync(&block.data, static_cast<std::size_t>(block.bytes), stream());
     if (error == cudaErrorMemoryAllocation) static_cast<void>(cudaGetLastError());  // forgets the error
     return error;
-  }
-
-  [[noreturn]] void fail_for_want_of(std::int64_t bytes) const {
-    std::size_t free = 0, total = 0;
-    NEMOCUBE_CUDA(cudaMemGetInfo(&free, &total));
-    const std::lock_guard lock(mutex_);
-    throw OutOfMemory(cat("out of memory on cuda: a tensor wants ", bytes_text(bytes), "; tensors hold ",
-                          bytes_text(current_), owned_.largest(), ", ",
-                          bytes_text(static_cast<std::int64_t>(free)), " of the device's ",
-                          bytes_text(static_cast<std::int64_t>(total)), " are free"));
   }
 
   mutable std::mutex mutex_;
@@ -180,6 +180,7 @@ const Provide provided[] = {{device_allocator, allocator_of}, {note_use, note}};
 void begin_captured_memory() { the_allocator().begin_capture(); }
 std::int64_t end_captured_memory() { return the_allocator().end_capture(); }
 void count_graph_memory(std::int64_t bytes) { the_allocator().count_graph(bytes); }
+void fail_for_want_of(const char* what, std::int64_t bytes) { the_allocator().fail_for_want_of(what, bytes); }
 void release_free_memory() { the_allocator().release_cache(); }
 void free_kept(const MemoryBlock& block) { the_allocator().free(block); }
 

@@ -12,6 +12,8 @@ void begin_captured_memory();
 std::int64_t end_captured_memory();
 /// A graph that holds so many bytes while it runs is launched.
 void count_graph_memory(std::int64_t bytes);
+/// Throws OutOfMemory. `what`: "a CUDA graph", which wants so many bytes.
+[[noreturn]] void fail_for_want_of(const char* what, std::int64_t bytes);
 /// Memory that no tensor holds goes back to the system, where captured work will take it.
 void release_free_memory();
 /// Blocks that a graph has kept.

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/cuda/graph.h"
 #include "core/profile.h"
 #include "parallel/comm/collective.h"
 
@@ -61,7 +62,7 @@ class SelfCommunicator final : public Communicator {
       copy_elements(call.out, call.in);
     else
       copy_own_messages(grouped_messages(call, 0), 0);
-    count(call.operation, {.calls = 1});
+    count_as_queued(call.operation, {.calls = 1});
   }
   Work start(Collective call) override {
     run(std::move(call));
@@ -120,11 +121,23 @@ void Communicator::count(Operation operation, const CommStats& call) {
   total.waiting_seconds += call.waiting_seconds;
 }
 
+void Communicator::count_as_queued(Operation operation, const CommStats& call) {
+  if (cuda::Capture* const capture = cuda::Capture::current())
+    capture->at_launch([this, operation, call] { count(operation, call); });
+  else
+    count(operation, call);
+}
+
 Collective Communicator::next(Operation operation) {
   std::int64_t& called = operation == Operation::exchange ? exchanges_ : collectives_;
   Collective call;
   call.operation = operation;
   call.number = called++;
+  // A captured call is made by each launch. Without one, ranks that got further in a capture than others count on alike.
+  if (cuda::Capture* const capture = cuda::Capture::current()) {
+    capture->at_end([&called] { --called; });
+    capture->at_launch([&called] { ++called; });
+  }
   return call;
 }
 

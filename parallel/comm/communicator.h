@@ -180,6 +180,8 @@ class Communicator {
   Communicator(std::string name, int rank, std::vector<int> members);
   /// Adds one call to the statistics. Thread-safe.
   void count(Operation operation, const CommStats& call);
+  /// Likewise, for a call that is queued on a device: where it is captured (core/cuda/graph.h), with each launch.
+  void count_as_queued(Operation operation, const CommStats& call);
 
  private:
   virtual void run(Collective call) = 0;

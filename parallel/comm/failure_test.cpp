@@ -153,6 +153,31 @@ TEST_CASE("faults: with tensors on CUDA devices, one message ends the job, too" 
   ::unsetenv("OMP_NUM_THREADS");
 }
 
+TEST_CASE(
+    "faults: a rank that does not come to the collectives of a CUDA graph ends the job with one message" *
+    doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  ::setenv("CUDA_EMULATOR_DEVICES", "3", 1);  // read by the software GPU alone
+  ::setenv("OMP_NUM_THREADS", "1", 1);
+  const ProcessResult late = run_fault("cuda: skip a launch", at_most_one);
+  CAPTURE(late.err);
+  const auto says = [&](const char* words) { return late.err.find(words) != std::string::npos; };
+  if (says("cannot be captured: ranks exchange tensors") && !says("(emulated)")) {
+    MESSAGE("skipped: graphs of ranks that share a GPU, which have no collectives");
+  } else {
+    CHECK(late.exit_code == 2);
+    CHECK(occurrences(late.err, "] error: ") == 1);
+    CHECK(says(" waited 0."));
+    CHECK(says(" s in launch 2 of a CUDA graph with 2 operations, the first captured as all_reduce number "));
+    CHECK(says(" (sum, f32, 3 elements) of group world; "));
+    const ProcessResult killed = run_fault("cuda: kill before a launch", at_most_one);
+    CHECK(killed.exit_code != 0);
+    CHECK(killed.err.find("signal 9") != std::string::npos);
+  }
+  ::unsetenv("CUDA_EMULATOR_DEVICES");
+  ::unsetenv("OMP_NUM_THREADS");
+}
+
 TEST_CASE("faults: calls that differ are named, the first rank that differs and both calls") {
   CHECK(run_fault(
             "differ",

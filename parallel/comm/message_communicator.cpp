@@ -432,24 +432,21 @@ bool on_cuda(const Collective& call) {
 }  // namespace
 
 void MessageCommunicator::begin_nccl(const Collective& call) {
-  if (engine_->options.check_collectives && call.operation != Operation::exchange)
+  // Another rank may not come to a captured call, where it cannot capture one before it.
+  const bool checked = engine_->options.check_collectives && !cuda::Capture::current();
+  if (checked && call.operation != Operation::exchange)
     engine_->queue.run([&] {
       const std::lock_guard lock(engine_->transport_mutex);
       Execution(*this, *group_, *engine_, call).check_with_others();
     });
-  const auto count_call = [this, operation = call.operation, bytes = bytes_for_others(call, rank(), size())] {
-    count(operation, {.calls = 1, .bytes_sent = bytes});
-  };
-  if (cuda::Capture* const capture = cuda::Capture::current())
-    capture->at_launch(count_call);
-  else
-    count_call();
+  count_as_queued(call.operation, {.calls = 1, .bytes_sent = bytes_for_others(call, rank(), size())});
 }
 
 namespace {
 // The queue would keep an error, and its thread does not know of the capture.
 void refuse_in_capture(const Collective& call) {
-  if (on_cuda(call)) cuda::refuse_in_capture("ranks exchange tensors of the device by MPI");
+  cuda::refuse_in_capture(on_cuda(call) ? "ranks exchange tensors of the device by MPI"
+                                        : "ranks exchange values of the host");
 }
 }  // namespace
 

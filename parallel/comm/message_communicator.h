@@ -15,7 +15,8 @@ struct CommOptions {
   /// A rank that waits longer than this for a message, while none arrives or leaves, throws Error.
   double timeout_seconds = 600;
   /// Before each collective the ranks compare operation, number, dtype, counts, reduction and root. Costs two
-  /// short messages for each rank, through rank 0 of the group.
+  /// short messages for each rank, through rank 0 of the group. Not for those in CUDA graphs: they are the collectives of
+  /// a step before the capture.
   bool check_collectives = false;
   /// Sums of CUDA tensors by NCCL are formed in the order of ranks (nccl_group.h). Those by MPI always are.
   bool deterministic_collectives = false;

@@ -49,8 +49,7 @@ void GraphCache::set_gradients(const std::vector<bool>& there) const {
 }
 
 void GraphCache::say_refused(const char* name, const std::string& reason) {
-  if (said_.insert(name + reason).second && all_.rank() == 0)
-    log_warning("cuda_graphs: no graph of ", name, ": ", reason);
+  if (said_.insert(name + reason).second) log_warning("cuda_graphs: no graph of ", name, ": ", reason);
 }
 
 void GraphCache::capture(const char* name, Entry& entry, const std::function<void()>& work,
@@ -67,21 +66,22 @@ void GraphCache::capture(const char* name, Entry& entry, const std::function<voi
     reason = e.what();
   }
   set_gradients(before);  // nothing has run
-  if (all_.host_all_reduce(std::int64_t{reason.empty()}, Reduction::min) == 1) {
+  const std::int64_t ranks = all_.size(), rank = all_.rank();
+  const std::int64_t first_without = all_.host_all_reduce(reason.empty() ? ranks : rank, Reduction::min);
+  if (first_without == ranks) {
     log_info("cuda_graphs: ", name, ": 1 launch in the place of ", entry.graph->launches(), "; tensors of ",
              bytes_text(entry.graph->bytes()), " at most");
     return;
   }
   entry.graph = nullptr;
-  if (++entry.failures == most_failures)
-    say_refused(name, reason.empty() ? "another rank cannot capture it" : reason);
+  if (++entry.failures == most_failures && rank == first_without) say_refused(name, reason);
 }
 
 void GraphCache::run(const char* name, const Key& key, const std::function<void()>& work,
                      const std::function<void()>& undo) {
   const auto found = entries_.find({name, key, gradients()});
   if (found == entries_.end() && entries_.size() >= most_entries) {
-    say_refused(name, cat("it has more than ", most_entries, " forms"));
+    if (all_.rank() == 0) say_refused(name, cat("it has more than ", most_entries, " forms"));
     return work();
   }
   Entry& entry = found != entries_.end() ? found->second : entries_[{name, key, gradients()}];

@@ -23,12 +23,12 @@ class GraphCache {
   using Key = std::vector<double>;
   /// Runs `work`, which writes the same memory for the same key and the same set of gradients that are there (GradNode).
   /// The first time it runs as it is, and makes what lasts: tables, loaded kernels, memory of libraries. The second time it
-  /// is captured, and from then on the graph runs in its place. What cannot be captured, twice, runs as it is every time,
-  /// and a warning says so once. `name`: "the update". `undo` is called while `work` throws in a capture: it lets go of all that
-  /// the work has made so far, and brings what the host notes of the step back to where it was.
+  /// is captured, and from then on the graph runs in its place. What one rank cannot capture, twice, runs as it is every
+  /// time on all ranks, and that rank warns once. `name`: "the update". `undo` is called while `work` throws in a capture: it
+  /// lets go of all that the work has made so far, and brings what the host notes of the step back to where it was.
   void run(const char* name, const Key& key, const std::function<void()>& work,
            const std::function<void()>& undo = {});
-  /// Rank 0 warns once that work has no graph, and why.
+  /// This rank warns once that work has no graph, and why.
   void say_refused(const char* name, const std::string& reason);
   /// Kernels and products that graphs have run so far.
   std::int64_t launches_in_graphs() const { return launches_in_graphs_; }
@@ -40,7 +40,7 @@ class GraphCache {
     std::shared_ptr<cuda::Graph> graph;
     std::vector<bool> gradients;  // that are there after the work
   };
-  std::vector<bool> gradients() const;
+  std::vector<bool> gradients() const;  // that are there, of all parameters
   void set_gradients(const std::vector<bool>& there) const;
   void capture(const char* name, Entry& entry, const std::function<void()>& work,
                const std::function<void()>& undo);

@@ -35,7 +35,7 @@ bool StepReplay::begin_step(bool fixed_sizes, double loss_scale) {
                              : fixed_sizes     ? ""
                                                : "a microbatch is larger than the others may be";
   if (!reason.empty()) {
-    graphs_.say_refused("a step", reason);
+    if (parallel_.all().rank() == 0) graphs_.say_refused("a step", reason);
     return false;
   }
   const NemotronH& model = parallel_.model();

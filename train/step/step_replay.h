@@ -10,20 +10,23 @@
 
 namespace nemocube {
 
-/// Training steps of one model with one optimizer by CUDA graphs: the passes of a microbatch are one, the update is another.
-/// Where blocks have their weights or gradients for a while only, in memory that differs from time to time (ZeRO-2 and 3), where
-/// gradients are reduced after each microbatch, and in a pipeline, a whole step is one. Steps have the bits of steps without graphs. Holds what lasts from step to step and has the values of
-/// the step, because graphs read and write the same memory each time.
+/// Training steps of one model with one optimizer by CUDA graphs. The passes of a microbatch are one graph, the update is
+/// another. A whole step is one graph in a pipeline, where gradients are reduced after each microbatch, and where blocks have
+/// their weights or gradients for a while only, in memory that differs from time to time (ZeRO-2 and 3). Steps have the bits
+/// of steps without graphs.
+///
+/// Graphs read and write the same memory each time. This object holds the memory that lasts from step to step and has the
+/// values of the step at hand.
 ///
 /// Microbatches have a capacity (TokenBatch::with_capacity), the same on all ranks, and each capacity has graphs of its own.
-/// Steps of others, and what cannot be captured, run as without graphs; a warning says so once.
+/// Steps of microbatches without capacity, and work that cannot be captured, run as without graphs; a warning says so once.
 class StepReplay {
  public:
   /// The model, on a CUDA device, outlives this object.
   explicit StepReplay(ParallelModel& parallel);
 
-  /// Begins a step. `fixed_sizes`: the microbatches of all ranks have a capacity. Whether the step can use graphs: then it
-  /// uses all that follows.
+  /// Begins a step. `fixed_sizes`: the microbatches of all ranks have a capacity. Returns whether the step can use graphs:
+  /// then it uses all that follows.
   bool begin_step(bool fixed_sizes, double loss_scale);
   const StepTensors& tensors() const { return *tensors_; }  ///< with the values that a step begins with
   const Tensor& loss_scale() const { return loss_scale_; }  ///< [1] f64

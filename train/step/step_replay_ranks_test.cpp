@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <optional>
 
 #include "core/cuda/runtime.h"
@@ -139,4 +140,30 @@ TEST_CASE("step graphs: ranks whose steps cannot be captured run them as without
   context.grid.cp = ranks;
   context.data.level = ZeroLevel::none;
   CHECK(compare_steps(context) == 0);
+}
+
+TEST_CASE(
+    "step graphs: work that one rank cannot capture runs on all as without graphs, its calls in their order" *
+    doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  Communicator& all = test_world().communicator();
+  const bool last = all.rank() == all.size() - 1;
+  for (const bool checked : {false, true}) {
+    CAPTURE(checked);
+    test_world().set_options({.timeout_seconds = 60, .check_collectives = checked});
+    ParameterStore parameters(grid_model(), DType::f32, Device::meta);
+    GraphCache graphs(parameters, all);
+    const Tensor x = Tensor::empty({5}, DType::f32, cuda_device());
+    x.fill(1);
+    const auto work = [&] {
+      if (last) cuda::synchronize();
+      all.all_reduce(x);
+      all.all_reduce(x);
+    };
+    for (int i = 0; i < 4; ++i) graphs.run("two sums", {}, work);
+    CHECK(graphs.launches_in_graphs() == 0);
+    for (const double value : x.to_vector()) CHECK(value == std::pow(all.size(), 8));
+    all.host_barrier();
+  }
+  test_world().set_options({.timeout_seconds = 60});
 }

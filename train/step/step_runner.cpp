@@ -25,6 +25,11 @@ Zone& zone_of(const std::string& passes, std::size_t chunk) {
   return *zone;
 }
 
+void add_sizes(GraphCache::Key& key, const MicrobatchRows& own) {
+  for (const std::int64_t size : {own.sequences.tokens(), own.sequences.count(), own.label_count()})
+    key.push_back(static_cast<double>(size));
+}
+
 Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), t.device()); }
 
 }  // namespace
@@ -57,9 +62,7 @@ double StepRunner::aux_grad_scale() const {
 
 GraphCache::Key StepRunner::key() const {
   GraphCache::Key key{aux_grad_scale()};
-  for (const MicrobatchRows& own : rows_)
-    for (const std::int64_t size : {own.sequences.tokens(), own.sequences.count(), own.label_count()})
-      key.push_back(static_cast<double>(size));
+  for (const MicrobatchRows& own : rows_) add_sizes(key, own);
   return key;
 }
 
@@ -109,12 +112,8 @@ bool StepRunner::is_whole_microbatch(const Program& program, std::size_t at) con
 void StepRunner::run_whole(std::int64_t microbatch, bool last, bool ends, StepTensors& sums) {
   MicrobatchRows& own = rows(microbatch);
   own = replay_->place(own);
-  const GraphCache::Key key{static_cast<double>(own.sequences.tokens()),
-                            static_cast<double>(own.sequences.count()),
-                            static_cast<double>(own.label_count()),
-                            static_cast<double>(last),
-                            static_cast<double>(ends),
-                            aux_grad_scale()};
+  GraphCache::Key key{aux_grad_scale(), static_cast<double>(last), static_cast<double>(ends)};
+  add_sizes(key, own);
   const auto passes = [&] {
     forward({Kind::forward, 0, microbatch});
     backward({Kind::backward, 0, microbatch}, last, sums);

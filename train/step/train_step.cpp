@@ -94,6 +94,31 @@ StepResult result_of(const NemotronH& model, const StepTensors& tensors, const B
   return result;
 }
 
+/// All work of a step on the device, of which the graphs of `replay` are parts, where it is not null.
+void queue_step(ParallelModel& parallel, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
+                const StepOptions& options, const GradScale& loss_scale, StepReplay* replay,
+                StepTensors& tensors) {
+  StepRunner runner(parallel, microbatches, loss_scale, options.kernels, replay);
+  const auto passes = [&] {
+    parallel.data().begin_step();
+    runner.run(parallel.program(std::ssize(microbatches)), tensors);
+  };
+  const auto updates = [&] { update(parallel, optimizer, options, tensors); };
+  const GraphCache::Key of_update{options.max_norm, options.expert_bias_rate};
+  if (replay && replay->whole_steps()) {
+    GraphCache::Key key = runner.key();
+    key.insert(key.end(), of_update.begin(), of_update.end());
+    replay->graphs().run(
+        "a step", key, [&] { passes(), updates(); }, [&] { runner.abandon(); });
+    return;
+  }
+  passes();
+  if (replay)
+    replay->graphs().run("the update", of_update, updates);
+  else
+    updates();
+}
+
 }  // namespace
 
 StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
@@ -112,27 +137,8 @@ StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<c
   StepTensors tensors = replay ? replay->tensors() : StepTensors(model);
   begin_router_losses(model, totals);
   optimizer.prepare(options.lr, options.weight_decay);
-  StepRunner runner(parallel, microbatches,
-                    replay ? GradScale(replay->loss_scale()) : GradScale(totals.loss_scale()),
-                    options.kernels, replay);
-  const auto passes = [&] {
-    parallel.data().begin_step();
-    runner.run(parallel.program(std::ssize(microbatches)), tensors);
-  };
-  const auto updates = [&] { update(parallel, optimizer, options, tensors); };
-  const GraphCache::Key of_update{options.max_norm, options.expert_bias_rate};
-  if (replay && replay->whole_steps()) {
-    GraphCache::Key key = runner.key();
-    key.insert(key.end(), of_update.begin(), of_update.end());
-    replay->graphs().run(
-        "a step", key, [&] { passes(), updates(); }, [&] { runner.abandon(); });
-  } else {
-    passes();
-    if (replay)
-      replay->graphs().run("the update", of_update, updates);
-    else
-      updates();
-  }
+  queue_step(parallel, optimizer, microbatches, options,
+             replay ? GradScale(replay->loss_scale()) : GradScale(totals.loss_scale()), replay, tensors);
   model.parameters().clear_gradients();
   const StepResult result = result_of(model, tensors.fetch(), totals);
   if (result.outcome == StepOutcome::updated) optimizer.count_step();
