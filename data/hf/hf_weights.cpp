@@ -4,6 +4,8 @@
 #include <charconv>
 #include <set>
 
+#include "data/hf/name_list.h"
+
 namespace nemocube {
 namespace {
 constexpr std::string_view experts_infix = ".mixer.experts.";
@@ -73,84 +75,41 @@ std::vector<StoredIn> HfWeights::stored(std::string_view name) const {
   return places;
 }
 
-namespace {
-/// Reads runs of elements of one stored tensor, in ascending order. Short runs are taken out of a longer piece that is
-/// read at once: a rank's columns of a matrix are a run in every row.
-class RunReader {
- public:
-  explicit RunReader(const StoredIn& stored, std::int64_t elements) : stored_(stored), elements_(elements) {}
-  void read(std::int64_t first, const Tensor& into) {
-    constexpr std::int64_t piece = 1 << 16;
-    const std::int64_t count = into.numel();
-    if (count >= piece) return stored_.file->read(*stored_.entry, first, into);
-    if (first < begin_ || first + count > begin_ + piece_.numel()) {
-      begin_ = first;
-      piece_ = Tensor::empty({std::min(piece, elements_ - first)}, into.dtype(), Device::cpu);  // of the file
-      stored_.file->read(*stored_.entry, begin_, piece_);
-    }
-    into.copy_from(piece_.narrow(0, first - begin_, count));
-  }
+std::int64_t HfWeights::bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& [name, entry] : entries_)
+    for (const auto& part : entry.parts) bytes += part.second.entry->bytes();
+  return bytes;
+}
 
- private:
-  StoredIn stored_;
-  std::int64_t elements_, begin_ = 0;
-  Tensor piece_ = Tensor::empty({0}, DType::f32, Device::cpu);  // of the file
-};
-}  // namespace
-
-void HfWeights::read(const NamedTensor& into) const {
-  const Entry& entry = at(into.name);
-  const Shape& shape = into.global_shape();
+std::vector<StoredPart> HfWeights::parts(std::string_view name, const Shape& shape) const {
+  const Entry& entry = at(name);
   Shape part_shape = shape;
   if (entry.per_expert()) {
     const auto count = static_cast<std::int64_t>(entry.parts.size());
     require(shape.ndim() >= 1 && shape[0] == count && entry.parts.rbegin()->first == count - 1,
-            directory_.string(), ": want all experts of '", into.name, "' for shape ", shape, ", got ", count,
+            directory_.string(), ": want all experts of '", name, "' for shape ", shape, ", got ", count,
             " up to number ", entry.parts.rbegin()->first);
     part_shape = Shape(shape.dims().subspan(1));
   }
-  for (const auto& part : entry.parts)
-    require(std::ranges::equal(part.second.entry->shape, part_shape.dims()), into.name, ": want shape ",
-            part_shape, ", got ", describe(*part.second.entry));
-  if (into.value.numel() == 0) return;
-  // A run of elements may span the files' tensors of several experts.
-  const Tensor to = into.value.reshape({-1});
-  const std::int64_t part_size = part_shape.numel();
-  std::int64_t open_part = -1;
-  std::optional<RunReader> from;
-  into.shard.value_or(Shard(shape))
-      .for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
-        while (count > 0) {
-          const std::int64_t part = global / part_size, at = global % part_size;
-          const std::int64_t length = std::min(count, part_size - at);
-          if (part != open_part) {
-            from.emplace(entry.parts.at(entry.per_expert() ? part : -1), part_size);
-            open_part = part;
-          }
-          from->read(at, to.narrow(0, local, length));
-          local += length, global += length, count -= length;
-        }
-      });
+  std::vector<StoredPart> parts;
+  for (const auto& [expert, stored] : entry.parts) {
+    require(std::ranges::equal(stored.entry->shape, part_shape.dims()), name, ": want shape ", part_shape,
+            ", got ", describe(*stored.entry));
+    parts.push_back({stored, expert < 0 ? Shard(shape) : Shard(shape).cut(0, Range{expert, expert + 1})});
+  }
+  return parts;
+}
+
+BytesRead HfWeights::read(std::span<const NamedTensor> into, Communicator* node) const {
+  std::vector<WantedPart> wanted;
+  for (const NamedTensor& t : into)
+    wanted.push_back({t.name, t.shard.value_or(Shard(t.global_shape())), t.value});
+  return read_parts(
+      wanted, [&](const WantedPart& part) { return parts(part.name, part.shard.global_shape()); }, node);
 }
 
 namespace {
-/// A list of tensors with one kind of problem. Counts all and names the first ten.
-class Complaint {
- public:
-  explicit Complaint(std::string what) : what_(std::move(what)) {}
-  void add(const std::string& text) {
-    if (++count_ <= 10) list_ += (count_ == 1 ? "" : ", ") + text;
-  }
-  std::string text() const {
-    if (count_ == 0) return "";
-    return cat("\n  ", count_, ' ', what_, ": ", list_, count_ > 10 ? ", ..." : "");
-  }
-
- private:
-  std::string what_, list_;
-  int count_ = 0;
-};
-
 bool has_shape(const StoredTensor& stored, std::span<const std::int64_t> dims) {
   return std::ranges::equal(stored.shape, dims);
 }
@@ -161,7 +120,7 @@ bool is_stored_float(const std::string& dtype) {
 }  // namespace
 
 void HfWeights::check(std::span<const NamedTensor> wanted) const {
-  Complaint missing("missing"), unexpected("unexpected"), wrong("with another shape or dtype");
+  NameList missing("missing"), unexpected("unexpected"), wrong("with another shape or dtype");
   std::set<std::string_view> names;
   for (const NamedTensor& w : wanted) {
     names.insert(w.name);
@@ -206,11 +165,13 @@ WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
   return files;
 }
 
-WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into) {
+WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into,
+                            World* world) {
   const HfWeights weights(directory);
   weights.check(into);
-  for (const NamedTensor& tensor : into)
-    if (!tensor.value.is_meta()) weights.read(tensor);
+  std::optional<StorageTime> longer;  // ranks wait for what others read
+  if (world) longer.emplace(*world, weights.bytes());
+  weights.read(into, world ? world->node_group() : nullptr);
   return weights.files(into);
 }
 

@@ -10,9 +10,10 @@
 
 #include "core/shard.h"
 #include "data/json/atomic_file.h"
+#include "data/safetensors/part_reader.h"
 #include "data/safetensors/reader.h"
 #include "model/config.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/world.h"
 
 /// NemotronH weights in Hugging Face directories. In memory a tensor has its canonical name (see
 /// tensor_specs: "backbone." prefix, experts stacked); files may say "model." for "backbone.",
@@ -73,11 +74,15 @@ class HfWeights {
   /// and may hold meta tensors.
   void check(std::span<const NamedTensor> wanted) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
+  std::int64_t bytes() const;  ///< of all tensors
   /// Where the tensor is stored: one place, or one for each expert, in order, when the files separate
   /// experts.
   std::vector<StoredIn> stored(std::string_view name) const;
-  /// Copies into.value from the files, converting to its floating dtype.
-  void read(const NamedTensor& into) const;
+  /// The same as parts of the canonical tensor, which has this shape. Error where the files hold other experts.
+  std::vector<StoredPart> parts(std::string_view name, const Shape& shape) const;
+  /// Copies from the files into each `value` that is not meta, converting to its floating dtype. The ranks of `node` call
+  /// together, with the same names, and read each byte once (data/safetensors/part_reader.h); null: one rank.
+  BytesRead read(std::span<const NamedTensor> into, Communicator* node = nullptr) const;
   /// The form of the tensors named in `loaded`; other "mtp." tensors are carried.
   WeightFiles files(std::span<const NamedTensor> loaded) const;
 
@@ -92,8 +97,9 @@ class HfWeights {
 };
 
 /// Opens a directory, checks it against `into`, reads every tensor of `into` that is not meta, and returns
-/// the form of the directory.
-WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into);
+/// the form of the directory. Of several ranks those of one node read each byte once; all ranks of the world call together.
+WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into,
+                            World* world = nullptr);
 
 /// The form for a model that did not come from files: "backbone." names, one tensor for each expert, one
 /// file, and a config.json. The dtype is config.dtype (f32 when unset), and f32 for keep_f32 tensors. Tensors

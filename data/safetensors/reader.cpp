@@ -100,18 +100,30 @@ void SafetensorsFile::read(const StoredTensor& which, std::int64_t first, const 
   constexpr std::int64_t piece =
       1 << 18;  // elements: few enough to stay in the cache until they are converted
   const Tensor flat = into.reshape({-1});
-  std::vector<std::uint16_t> halves;
+  std::vector<std::byte> bytes;
   for (std::int64_t at = 0; at < flat.numel(); at += piece) {
-    const Tensor part = Tensor::empty({std::min(piece, flat.numel() - at)}, dtype, Device::cpu);  // file
-    if (half) {
-      halves.resize(static_cast<std::size_t>(part.numel()));
-      read_bytes(which, (first + at) * element_bytes, std::as_writable_bytes(std::span(halves)));
-      std::ranges::transform(halves, part.data<float>(), float_of_half);
-    } else {
-      read_bytes(which, (first + at) * element_bytes, bytes_of(part));
-    }
-    flat.narrow(0, at, part.numel()).copy_from(part);
+    const std::int64_t count = std::min(piece, flat.numel() - at);
+    bytes.resize(static_cast<std::size_t>(count * element_bytes));
+    read_bytes(which, (first + at) * element_bytes, bytes);
+    convert(which, bytes, flat.narrow(0, at, count));
   }
+}
+
+void SafetensorsFile::convert(const StoredTensor& which, std::span<const std::byte> bytes,
+                              const Tensor& into) const {
+  const std::int64_t count = into.numel();
+  if (which.dtype == "F16") {
+    expect(std::ssize(bytes) == 2 * count, path().string(), ": ", bytes.size(), " bytes for ", count,
+           " elements of '", which.name, "'");
+    const Tensor singles = Tensor::empty({count}, DType::f32, Device::cpu);  // of the file
+    const auto* halves = reinterpret_cast<const std::uint16_t*>(bytes.data());
+    std::transform(halves, halves + count, singles.data<float>(), float_of_half);
+    return into.copy_from(singles.reshape(into.shape()));
+  }
+  const DType dtype = read_dtype(which, path());
+  expect(std::ssize(bytes) == size_of(dtype) * count, path().string(), ": ", bytes.size(), " bytes for ",
+         count, " elements of '", which.name, "'");
+  into.copy_from(Tensor::borrow(const_cast<std::byte*>(bytes.data()), into.shape(), dtype, nullptr));
 }
 
 namespace {

@@ -43,6 +43,9 @@ class SafetensorsFile {
   void read(const StoredTensor& which, std::int64_t first, const Tensor& into) const;
   /// Reads stored bytes, those of the tensor from `begin` on.
   void read_bytes(const StoredTensor& which, std::int64_t begin, std::span<std::byte> to) const;
+  /// Takes the stored bytes of some elements, as read_bytes() reads them, into a contiguous tensor of as many, like
+  /// read().
+  void convert(const StoredTensor& which, std::span<const std::byte> bytes, const Tensor& into) const;
 
  private:
   RegularFile file_;

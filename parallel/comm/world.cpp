@@ -80,6 +80,7 @@ World::World(const Launch& launch, const CommOptions& options)
 World::~World() {
   if (!transport_ || std::uncaught_exceptions() > uncaught_) return;
   engine_->queue.finish();
+  node_group_ = nullptr;
   if (nccl_) {
     engine_->nccl->wait_for_all();
     static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
@@ -118,13 +119,26 @@ void World::find_neighbours() {
   if (!environment_variable("OMP_NUM_THREADS")) omp_set_num_threads(rank_threads(bindings, self));
 }
 
+std::unique_ptr<MessageGroup> World::split_messages(const std::string& name, int colour, int key) {
+  const std::lock_guard lock(engine_->transport_mutex);
+  return in_time(cat("the making of group ", name), [&] { return transport_->split(colour, key); });
+}
+
+Communicator* World::node_group() {
+  if (!transport_) return nullptr;
+  if (nodes_ == 1) return communicator_.get();
+  if (node_group_) return node_group_.get();
+  auto group = split_messages("node", node_, rank());
+  if (local_size_ > 1)
+    node_group_ = std::make_unique<MessageCommunicator>("node", std::move(group), engine_);
+  else
+    node_group_ = self_communicator("node", rank());
+  return node_group_.get();
+}
+
 std::unique_ptr<Communicator> World::split(const std::string& name, int colour, int key) {
   if (!transport_) return colour < 0 ? nullptr : self_communicator(name, 0);
-  std::unique_ptr<MessageGroup> group;
-  {
-    const std::lock_guard lock(engine_->transport_mutex);
-    group = in_time(cat("the making of group ", name), [&] { return transport_->split(colour, key); });
-  }
+  std::unique_ptr<MessageGroup> group = split_messages(name, colour, key);
   std::shared_ptr<NcclGroup> nccl;
   if (nccl_) nccl = nccl_->split(name, colour, key);
   if (!group) return nullptr;

@@ -43,6 +43,9 @@ class World {
   /// All ranks together: divides them into groups of those that give the same colour, ordered by key. Null
   /// for colour < 0.
   std::unique_ptr<Communicator> split(const std::string& name, int colour, int key);
+  /// The ranks of this node, for what hosts tell each other; null for one rank. All ranks call it together the first
+  /// time, when several nodes divide into groups.
+  Communicator* node_group();
   /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors go through
   /// NCCL from now on, in this group and in those that split() makes. Error on every rank where one cannot use NCCL.
   void use_nccl();
@@ -60,6 +63,8 @@ class World {
  private:
   friend class StorageTime;
   void find_neighbours();
+  /// Null for colour < 0.
+  std::unique_ptr<MessageGroup> split_messages(const std::string& name, int colour, int key);
   /// A call of the library that waits for all ranks, with the limit of other waits.
   template <class Fn>
   auto in_time(const std::string& call, Fn&& fn) const;
@@ -68,7 +73,8 @@ class World {
   std::shared_ptr<CommEngine> engine_;
   Transport* transport_ = nullptr;  // null for one rank
   std::unique_ptr<Communicator> communicator_;
-  std::shared_ptr<NcclGroup> nccl_;  // of all ranks; null: not in use
+  std::unique_ptr<Communicator> node_group_;  // null: not asked for, or the world itself
+  std::shared_ptr<NcclGroup> nccl_;           // of all ranks; null: not in use
   int local_rank_ = 0, local_size_ = 1, node_ = 0, nodes_ = 1;
 };
 

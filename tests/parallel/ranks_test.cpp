@@ -9,6 +9,7 @@
 
 #include "data/safetensors/reader.h"
 #include "tests/parallel/rank_runs.h"
+#include "tests/parallel/same_runs.h"
 #include "tests/support/compare.h"
 #include "tests/support/mpirun.h"
 #include "tests/training/run_support.h"
@@ -26,23 +27,6 @@ Words train_words(const std::string& directory, const Words& overrides) {
   return RunDir::train_command(plus({"step_scheduler.local_batch_size=1", "step_scheduler.max_steps=10",
                                      "checkpoint.enabled=false", "checkpoint.checkpoint_dir=" + directory},
                                     overrides));
-}
-
-void check_same_runs(const fs::path& got, const fs::path& want, double tolerance) {
-  for (const char* log : {"training.jsonl", "validation.jsonl"}) {
-    const auto a = read_jsonl(got / log), b = read_jsonl(want / log);
-    REQUIRE(a.size() == b.size());
-    REQUIRE(!a.empty());
-    for (std::size_t i = 0; i < a.size(); ++i)
-      for (const char* key :
-           {"loss", "grad_norm", "val_loss", "aux_loss", "num_tokens_per_step", "num_label_tokens"}) {
-        if (!b[i].contains(key)) continue;
-        CAPTURE(key);
-        CAPTURE(i);
-        const double x = a[i][key].get<double>(), y = b[i][key].get<double>();
-        CHECK(std::abs(x - y) <= tolerance * std::abs(y));
-      }
-  }
 }
 
 int lines_with(const std::string& text, const std::string& part) {

@@ -95,4 +95,9 @@ LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::in
   return o;
 }
 
+BatchShape batch_shape(const Recipe& recipe) {
+  return {recipe.step_scheduler.global_batch_size, recipe.dataset->seq_length.value_or(0),
+          recipe.packed_sequence.packed_sequence_size};
+}
+
 }  // namespace nemocube

@@ -1,5 +1,6 @@
 #pragma once
 #include "data/loader/loader.h"
+#include "train/checkpoint/run_state.h"
 #include "train/model_io/model_io.h"
 #include "train/optimizer/optimizer.h"
 #include "train/ranks/run_ranks.h"
@@ -18,6 +19,7 @@ ParallelSettings settle(Recipe& recipe);
 Device recipe_device(const Recipe& recipe, Device chosen, World& world);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
+BatchShape batch_shape(const Recipe& recipe);
 /// The dtype that weights are stored in: from the recipe, else from config.json, else f32. Throws Error when
 /// distributed.mp_policy asks for another dtype of computation, or another one of reductions than the
 /// accumulation dtype.

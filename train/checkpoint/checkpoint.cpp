@@ -11,6 +11,7 @@
 #include "parallel/comm/together.h"
 #include "train/checkpoint/checksums.h"
 #include "train/checkpoint/optimizer_files.h"
+#include "train/checkpoint/restore.h"
 
 namespace nemocube {
 namespace {
@@ -36,15 +37,16 @@ void check_whole(const fs::path& checkpoint) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_recipe, Communicator* ranks,
+Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_recipe, World* world,
                          const RankLayout& layout)
     : section_(section),
       folder_(section.checkpoint_dir, section.best_metric_key),
       resolved_recipe_(std::move(resolved_recipe)),
-      ranks_(ranks),
+      world_(world && world->size() > 1 ? world : nullptr),
+      ranks_(world_ ? &world_->communicator() : nullptr),
       layout_(layout.ranks() > 1 ? layout : RankLayout{}) {
-  expect(layout_.ranks() == (ranks ? ranks->size() : 1), "checkpoints of ", layout_.ranks(), " ranks on ",
-         ranks ? ranks->size() : 1);
+  const int size = ranks_ ? ranks_->size() : 1;
+  expect(layout_.ranks() == size, "checkpoints of ", layout_.ranks(), " ranks on ", size);
 }
 
 fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state) {
@@ -134,18 +136,17 @@ void Checkpoints::check_intact(const fs::path& checkpoint) const {
   }
 }
 
-void Checkpoints::check_layout(const fs::path& checkpoint) const {
-  const fs::path file = checkpoint / "state.json";
-  const RankLayout written = read_rank_layout(file);
-  require(written == layout_, file.string(), ": the checkpoint was written by ", to_string(written),
-          ", this run has ", to_string(layout_),
-          "; want the same number of ranks and the same distributed section of the recipe");
+void Checkpoints::report_layout(const fs::path& checkpoint) const {
+  const RankLayout written = read_rank_layout(checkpoint / "state.json");
+  if (written == layout_) return;
+  log_info(checkpoint.string(), " was written by ", to_string(written), ", this run has ", to_string(layout_),
+           ": each rank takes its part of it");
 }
 
 RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {
   on_rank_0(ranks_, [&] {
     check_intact(checkpoint);
-    check_layout(checkpoint);
+    report_layout(checkpoint);
   });
   RunState state;
   std::optional<Origin> origin;
@@ -153,9 +154,11 @@ RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimiz
     const fs::path file = checkpoint / "state.json";
     state = read_run_state(file);
     origin = read_origin(file);
-    load_hf_weights(checkpoint / "model", named_tensors(model));
   });
-  load_optimizer(checkpoint / "optim", optimizer, ranks_);
+  restore_tensors(checkpoint, model, optimizer, section_, world_);
+  if (section_.finetune) state = RunState{};
+  if (!section_.load_optim) state.optimizer_steps = 0;
+  if (!section_.load_scheduler) state.scheduler_steps = 0;
   optimizer.set_steps(state.optimizer_steps);
   parent_ = {name_in(folder_.dir(), checkpoint), state.step, origin ? origin->serial : 0};
   on_rank_0(ranks_, [&] {

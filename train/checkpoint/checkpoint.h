@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/world.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/run_state.h"
 #include "train/model_io/model_io.h"
@@ -36,8 +36,8 @@ namespace nemocube {
 
 class Checkpoints {
  public:
-  /// `ranks`: all ranks of the run; null for one rank. Does not communicate.
-  Checkpoints(const CheckpointSection& section, std::string resolved_recipe, Communicator* ranks = nullptr,
+  /// `world`: the ranks of the run; null for one rank. Does not communicate.
+  Checkpoints(const CheckpointSection& section, std::string resolved_recipe, World* world = nullptr,
               const RankLayout& layout = {});
 
   /// Writes a checkpoint, moves LATEST to it and prunes old checkpoints. The first save() after a load()
@@ -60,9 +60,10 @@ class Checkpoints {
   /// exist.
   std::optional<std::filesystem::path> find() const;
 
-  /// Reads a checkpoint into a model and optimizer of the same shape; every bit is as it was at save(). Of
-  /// several ranks each reads Parameter::own; call DataParallel::spread_values() afterwards. A checkpoint of
-  /// another layout is refused.
+  /// Reads a checkpoint of any layout and dtype into a model and optimizer of the same kind (restore_tensors()); in the
+  /// same dtype every bit is as it was at save(). Of several ranks each reads Parameter::own; call
+  /// DataParallel::spread_values() afterwards. Rank 0 logs which other layout the checkpoint comes from. The keys load_optim,
+  /// load_scheduler and finetune leave out what they name, in the returned state as well.
   /// Errors name the file and what in the file is damaged, missing, unexpected or of another shape. For a
   /// damaged checkpoint they also name the newest intact one before it.
   RunState load(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer);
@@ -80,11 +81,12 @@ class Checkpoints {
  private:
   std::filesystem::path find_here() const;
   void check_intact(const std::filesystem::path& checkpoint) const;
-  void check_layout(const std::filesystem::path& checkpoint) const;
+  void report_layout(const std::filesystem::path& checkpoint) const;
   CheckpointSection section_;
   CheckpointFolder folder_;
   std::string resolved_recipe_;
-  Communicator* ranks_;
+  World* world_;
+  Communicator* ranks_;  // null: one rank
   RankLayout layout_;
   struct Parent {
     std::string name;

@@ -15,6 +15,7 @@
 #include "tests/support/shared_dir.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checksums.h"
+#include "train/checkpoint/optimizer_files.h"
 #include "train/checkpoint/shared_directory.h"
 #include "train/step/train_step.h"
 
@@ -196,7 +197,7 @@ void train_save_resume(const GridCase& grid, DType dtype, Device device) {
   CAPTURE(device);
   const SharedDir dir;
   Training run(grid, dtype, 3, OptimizerKind::adamw, device);
-  Checkpoints checkpoints(section_in(dir.path()), "seed: 1\n", world(), run.layout);
+  Checkpoints checkpoints(section_in(dir.path()), "seed: 1\n", &test_world(), run.layout);
   run.train(0, 1);
   const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(1));
   CHECK(at == dir / "runs" / "epoch_0_step_0");
@@ -220,7 +221,7 @@ void train_save_resume(const GridCase& grid, DType dtype, Device device) {
   run.train(1, 2);
 
   Training again(grid, dtype, 4, OptimizerKind::adamw, device);
-  Checkpoints later(section_in(dir.path()), "", world(), again.layout);
+  Checkpoints later(section_in(dir.path()), "", &test_world(), again.layout);
   REQUIRE(later.find() == at);
   const RunState state = later.load(at, *again.loaded.model, *again.optimizer);
   again.parallel->data().spread_values();
@@ -247,12 +248,13 @@ TEST_CASE("checkpoints of ranks: the optimizer's files hold every element once")
     CAPTURE(name_of(grid));
     const SharedDir dir;
     Training run(grid, DType::bf16, 3);
-    Checkpoints checkpoints(section_in(dir.path()), "", world(), run.layout);
+    Checkpoints checkpoints(section_in(dir.path()), "", &test_world(), run.layout);
     run.train(0, 1);
     const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(1));
     std::map<std::string, std::int64_t> elements;
     std::size_t files = 0;
     for (const auto& entry : fs::directory_iterator(at / "optim")) {
+      if (entry.path().filename() == "index.json") continue;
       const SafetensorsFile file(entry.path());
       for (const StoredTensor& t : file.tensors()) elements[t.name] += file.tensor(t).numel();
       CHECK(file.metadata().contains("shards") == (test_world().size() > 1));
@@ -264,44 +266,144 @@ TEST_CASE("checkpoints of ranks: the optimizer's files hold every element once")
   }
 }
 
-TEST_CASE("checkpoints of ranks: another layout is refused, with one message on all ranks") {
-  const int ranks = test_world().size();
+namespace {
+
+/// Every tensor of a checkpoint's optimizer as one rank would hold it.
+std::map<std::string, Tensor> optimizer_of(const fs::path& checkpoint) {
+  const StoredOptimizer stored(checkpoint / "optim");
+  std::map<std::string, Tensor> all;
+  std::vector<StateTensor> wanted;
+  for (const auto& [name, entry] : stored.tensors())
+    wanted.push_back(
+        {name, Tensor::empty(entry.shape, *dtype_of_stored(entry.dtype), Device::cpu), Shard(entry.shape)});
+  stored.read(wanted);
+  for (const StateTensor& t : wanted) all.emplace(t.name, t.value);
+  return all;
+}
+
+void check_same_checkpoint(const fs::path& got, const fs::path& want) {
+  CHECK(files_below(got / "model") == files_below(want / "model"));
+  const auto state = optimizer_of(got), wanted = optimizer_of(want);
+  REQUIRE(state.size() == wanted.size());
+  for (const auto& [name, value] : wanted) {
+    CAPTURE(name);
+    REQUIRE(state.contains(name));
+    CHECK_BITS(state.at(name), value);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints of ranks: any layout takes over the checkpoint of any other, with every bit") {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const GridCase& from : grids()) {
+      CAPTURE(dtype);
+      CAPTURE(name_of(from));
+      const SharedDir dir;
+      Training run(from, dtype, 3);
+      CheckpointSection section = section_in(dir.path());
+      run.train(0, 1);
+      const fs::path at =
+          Checkpoints(section, "", &test_world(), run.layout).save(run.loaded, *run.optimizer, run.state(1));
+      int number = 0;
+      for (const GridCase& to : grids()) {
+        CAPTURE(name_of(to));
+        Training other(to, dtype, 4);
+        CHECK(Checkpoints(section, "", &test_world(), other.layout)
+                  .load(at, *other.loaded.model, *other.optimizer)
+                  .step == 1);
+        other.parallel->data().spread_values();
+        CheckpointSection elsewhere = section;
+        elsewhere.checkpoint_dir = (dir / cat("other", ++number)).string();
+        const fs::path again = Checkpoints(elsewhere, "", &test_world(), other.layout)
+                                   .save(other.loaded, *other.optimizer, other.state(1));
+        if (first()) check_same_checkpoint(again, at);
+        barrier();
+      }
+      // One rank alone.
+      if (!first()) continue;
+      const NemotronHConfig config = config_of(dtype);
+      LoadedModel alone{.groups = nullptr,
+                        .model = std::make_unique<NemotronH>(config, dtype, Device::cpu),
+                        .parallel = nullptr,
+                        .files = run.loaded.files};
+      Optimizer optimizer(alone.model->parameters(), {});
+      Checkpoints(section, "").load(at, *alone.model, optimizer);
+      CheckpointSection elsewhere = section;
+      elsewhere.checkpoint_dir = (dir / "alone").string();
+      check_same_checkpoint(Checkpoints(elsewhere, "").save(alone, optimizer, run.state(1)), at);
+    }
+}
+
+TEST_CASE("checkpoints of ranks: the checkpoint of one rank, and of a program without an index") {
   const SharedDir dir;
   const CheckpointSection section = section_in(dir.path());
-  Training run(data_parallel(ZeroLevel::parameters), DType::f32, 3);
-  const fs::path at =
-      Checkpoints(section, "", world(), run.layout).save(run.loaded, *run.optimizer, run.state(1));
-  const auto refused_by = [&](const GridCase& grid, const std::string& name) {
-    Training other(grid, DType::f32, 3);
-    for (const std::string& text : messages_of([&] {
-           Checkpoints(section, "", world(), other.layout).load(at, *other.loaded.model, *other.optimizer);
-         }))
-      CHECK(text == cat((at / "state.json").string(), ": the checkpoint was written by ", ranks,
-                        " ranks (dp_shard ", ranks, ", dp_replicate 1, ZeRO level 3), this run has ", ranks,
-                        " ranks (", name,
-                        "); want the same number of ranks and the same distributed section of the recipe"));
-  };
-  if (ranks > 1)
-    refused_by(data_parallel(ZeroLevel::optimizer),
-               cat("dp_shard ", ranks, ", dp_replicate 1, ZeRO level 1"));
-  if (ranks == 2) {
-    refused_by({.grid = {.tp = 2}}, "tp 2, dp_shard 1, dp_replicate 1, ZeRO level 3");
-    refused_by({.grid = {.dp_shard = 2, .ep = 2}}, "ep 2, dp_shard 2, dp_replicate 1, ZeRO level 3");
-    refused_by(
-        {.grid = {.pp = 2}, .schedule = ScheduleKind::zbv, .chunks = 2},
-        "pp 2, dp_shard 1, dp_replicate 1, ZeRO level 3; rank 0: blocks 0 to 1; rank 1: blocks 2 to 3; "
-        "rank 1: blocks 4 to 5; rank 0: blocks 6 to 7");
-  }
-  // One rank writes no layout, and refuses that of several.
+  const NemotronHConfig config = config_of(DType::bf16);
+  const fs::path at = dir / "runs" / "epoch_0_step_0";
   if (first()) {
-    CHECK(contains(slurp(at / "state.json"), "layout") == (ranks > 1));
-    NemotronH model(config_of(DType::f32), DType::f32, Device::cpu);
-    Optimizer optimizer(model.parameters(), {});
-    const std::string text = message_of([&] { Checkpoints(section, "").load(at, model, optimizer); });
-    if (ranks > 1)
-      CHECK(contains(text, "this run has 1 rank;"));
-    else
-      CHECK(text == "no error");
+    LoadedModel alone{.groups = nullptr,
+                      .model = std::make_unique<NemotronH>(config, DType::bf16, Device::cpu),
+                      .parallel = nullptr,
+                      .files = default_weight_files(config)};
+    initialise(*alone.model, 8);
+    Optimizer optimizer(alone.model->parameters(), {});
+    std::uint64_t seed = 0;
+    for (const StateTensor& t : optimizer.state())
+      t.value.copy_from(random_tensor(t.value.shape(), t.value.dtype(), ++seed));
+    RunState state;
+    state.step = state.samples = 1;
+    state.loader = {0, 2, 100, 7};
+    Checkpoints(section, "").save(alone, optimizer, state);
+  }
+  barrier();
+  for (const bool indexed : {true, false}) {
+    if (!indexed && first()) {
+      fs::remove(at / "optim" / "index.json");
+      without_checksums(at);
+    }
+    barrier();
+    for (const GridCase& to : grids()) {
+      CAPTURE(name_of(to));
+      Training other(to, DType::bf16, 4);
+      Checkpoints(section, "", &test_world(), other.layout).load(at, *other.loaded.model, *other.optimizer);
+      other.parallel->data().spread_values();
+      CheckpointSection elsewhere = section;
+      elsewhere.checkpoint_dir = (dir / cat("other", indexed, to.grid.ranks(), name_of(to))).string();
+      const fs::path again = Checkpoints(elsewhere, "", &test_world(), other.layout)
+                                 .save(other.loaded, *other.optimizer, other.state(1));
+      if (first()) check_same_checkpoint(again, at);
+      barrier();
+    }
+  }
+}
+
+TEST_CASE("checkpoints of ranks: another dtype takes over weights and masters at their precision") {
+  for (const GridCase& grid : {data_parallel(ZeroLevel::none), data_parallel(ZeroLevel::parameters)}) {
+    const SharedDir dir;
+    const CheckpointSection section = section_in(dir.path());
+    Training run(grid, DType::bf16, 3);
+    run.train(0, 1);
+    const fs::path at =
+        Checkpoints(section, "", &test_world(), run.layout).save(run.loaded, *run.optimizer, run.state(1));
+    // The weights of f32 are the masters of bf16, and back.
+    Training single(grid, DType::f32, 4);
+    Checkpoints(section, "", &test_world(), single.layout).load(at, *single.loaded.model, *single.optimizer);
+    std::size_t compared = 0;
+    for (const StateTensor& t : run.optimizer->state())
+      if (t.name.starts_with("master.") && grid.level == ZeroLevel::none) {
+        CHECK_BITS(single.loaded.model->parameters().get(t.name.substr(7)).own.clone(), t.value.clone());
+        ++compared;
+      }
+    CHECK((compared > 20 || grid.level != ZeroLevel::none));
+    CheckpointSection elsewhere = section;
+    elsewhere.checkpoint_dir = (dir / "single").string();
+    single.parallel->data().spread_values();
+    const fs::path in_f32 = Checkpoints(elsewhere, "", &test_world(), single.layout)
+                                .save(single.loaded, *single.optimizer, single.state(1));
+    Training back(grid, DType::bf16, 5);
+    Checkpoints(elsewhere, "", &test_world(), back.layout).load(in_f32, *back.loaded.model, *back.optimizer);
+    back.parallel->data().spread_values();
+    check_same(back.values(), run.values());
   }
 }
 
@@ -311,7 +413,7 @@ TEST_CASE("checkpoints of ranks: a part of the optimizer that is missing, damage
     CAPTURE(static_cast<int>(level));
     const SharedDir dir;
     Training run(data_parallel(level), DType::f32, 3);
-    Checkpoints checkpoints(section_in(dir.path()), "", world(), run.layout);
+    Checkpoints checkpoints(section_in(dir.path()), "", &test_world(), run.layout);
     run.train(0, 1);
     const fs::path at = checkpoints.save(run.loaded, *run.optimizer, run.state(1));
     const int last = level == ZeroLevel::none ? 0 : std::min(ranks - 1, 1);
@@ -323,27 +425,28 @@ TEST_CASE("checkpoints of ranks: a part of the optimizer that is missing, damage
       barrier();
       for (const std::string& text :
            messages_of([&] { checkpoints.load(at, *run.loaded.model, *run.optimizer); }))
-        CHECK_MESSAGE((contains(text, part.string()) && contains(text, what)), text);
+        CHECK_MESSAGE((contains(text, (at / "optim").string()) && contains(text, what)), text);
       barrier();
     };
     std::string bad = good;
     bad[bad.size() - 2] ^= 1;
     if (first()) spit(part, bad);
-    check_refused("damaged: its CRC-32C is ");
+    check_refused(part.string() + ": damaged: its CRC-32C is ");
     if (first()) fs::remove(part);
-    check_refused("cannot open");
+    check_refused(part.string() + ": cannot open");
     // Where no checksums tell, the rank that reads the part does.
     if (first()) without_checksums(at);
-    check_refused("cannot open");
+    check_refused(part.string() + ": cannot open");
     if (ranks > 1) {
       // The file says of a tensor that its global shape is another one.
+      if (first()) fs::remove(at / "optim" / "index.json");
       bad = good;
       const std::string shape = R"(\"shape\":[)";
       const std::size_t digit = bad.find(shape) + shape.size();
       REQUIRE(digit < bad.size());
       bad[digit] = bad[digit] == '9' ? '8' : '9';
       if (first()) spit(part, bad);
-      check_refused("want the part {\"shape\":[");
+      check_refused("another shape");
     }
     if (first()) spit(part, good);
     barrier();
@@ -362,7 +465,7 @@ TEST_CASE("checkpoints of ranks: rank 0 finds, notes, recovers and prunes for al
   section.max_recent_checkpoints = 2;
   Training run(data_parallel(ZeroLevel::none), DType::f32, 3);
   const RankLayout& layout = run.layout;
-  Checkpoints checkpoints(section, "", world(), layout);
+  Checkpoints checkpoints(section, "", &test_world(), layout);
   CHECK_FALSE(checkpoints.find());
   const fs::path runs = dir / "runs";
   for (const std::int64_t step : {1, 2, 3, 4}) {
@@ -374,16 +477,16 @@ TEST_CASE("checkpoints of ranks: rank 0 finds, notes, recovers and prunes for al
   CHECK(checkpoints.find() == runs / "epoch_0_step_3");
   barrier();
   if (first()) fs::rename(runs / "epoch_0_step_3", runs / ".epoch_0_step_3.123.4.tmp");
-  Checkpoints next(section, "", world(), layout);
+  Checkpoints next(section, "", &test_world(), layout);
   next.recover(false);
   CHECK_FALSE(fs::exists(runs / "epoch_0_step_3"));
   barrier();
   next.recover();
   CHECK(next.find() == runs / "epoch_0_step_3");
   section.restore_from = "LOWEST_VAL";
-  CHECK(Checkpoints(section, "", world(), layout).find() == fs::canonical(runs / "epoch_0_step_1"));
+  CHECK(Checkpoints(section, "", &test_world(), layout).find() == fs::canonical(runs / "epoch_0_step_1"));
   section.restore_from = "epoch_7_step_7";
-  for (const std::string& text : messages_of([&] { Checkpoints(section, "", world(), layout).find(); }))
+  for (const std::string& text : messages_of([&] { Checkpoints(section, "", &test_world(), layout).find(); }))
     CHECK(contains(text, "no checkpoint 'epoch_7_step_7'"));
 }
 
@@ -392,7 +495,7 @@ TEST_CASE("checkpoints of ranks: a directory that cannot be written is named by 
   if (first()) spit(dir / "runs", "a file");
   Training run(data_parallel(ZeroLevel::optimizer), DType::f32, 3);
   for (const std::string& text : messages_of([&] {
-         Checkpoints(section_in(dir.path()), "", world(), run.layout)
+         Checkpoints(section_in(dir.path()), "", &test_world(), run.layout)
              .save(run.loaded, *run.optimizer, run.state(1));
        }))
     CHECK_MESSAGE(contains(text, "epoch_0_step_0"), text);

@@ -265,7 +265,6 @@ TEST_CASE("checkpoint: errors name the file and what does not fit") {
                          Error);
   };
   refuses(Training(DType::f32, 5, OptimizerKind::sgd, "-"), "another optimizer");
-  refuses(Training(DType::bf16, 5, OptimizerKind::adamw, "-"), "master.");
   refuses(Training(DType::f32, 5, OptimizerKind::adamw, "--"), "backbone.layers.1");
   make_old(at);
   const std::string state = slurp(at / "state.json");
@@ -303,7 +302,7 @@ TEST_CASE("checkpoint: every flipped byte and every cut is found, and the one be
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(newest))
     if (entry.is_regular_file()) files.push_back(entry.path());
-  REQUIRE(files.size() == 7);
+  REQUIRE(files.size() == 8);
   for (const fs::path& file : files) {
     CAPTURE(file);
     const std::string good = slurp(file);
@@ -358,7 +357,7 @@ TEST_CASE("checkpoint: state that no run can have is refused") {
   const std::vector<std::pair<Json, const char*>> cases{
       {{{"step", 99999}}, "'step'"},
       {{{"optimizer_steps", 9}}, "'optimizer_steps'"},
-      {{{"scheduler_steps", 10}, {"optimizer_steps", 10}}, "'scheduler_steps'"},
+      {{{"scheduler_steps", 9}}, "'scheduler_steps'"},
       {{{"skipped_steps", 2}}, "'skipped_steps'"},
       {{{"nonfinite_in_a_row", 2}}, "'nonfinite_in_a_row'"},
       {{{"samples", 8}}, "'samples'"},

@@ -6,9 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "core/log.h"
 #include "core/rng.h"
+#include "data/hf/name_list.h"
 #include "data/json/json.h"
-#include "data/safetensors/reader.h"
+#include "data/safetensors/shard_json.h"
 #include "data/safetensors/writer.h"
 #include "parallel/comm/together.h"
 
@@ -17,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* shards_key = "shards";
+constexpr const char *shards_key = "shards", *index_name = "index.json";
 
 bool several(const Communicator* ranks) { return ranks && ranks->size() > 1; }
 
@@ -39,24 +41,10 @@ std::vector<StateTensor> kept_state(const Optimizer& optimizer) {
   return kept;
 }
 
-Json describe(const Shard& shard) {
-  const auto dims = shard.global_shape().dims();
-  Json json{{"shape", std::vector<std::int64_t>(dims.begin(), dims.end())}};
-  if (shard.shape() != shard.global_shape()) {
-    Json& ranges = json["ranges"] = Json::array();
-    for (const auto& of_dim : shard.ranges()) {
-      Json& list = ranges.emplace_back(Json::array());
-      for (const Range& range : of_dim) list.push_back({range.begin, range.end});
-    }
-  }
-  if (const auto& flat = shard.flat_range(); flat && !shard.whole()) json["flat"] = {flat->begin, flat->end};
-  return json;
-}
-
-std::string describe(const std::vector<StateTensor>& state) {
+Json shards_of(const std::vector<StateTensor>& state) {
   Json shards = Json::object();
-  for (const StateTensor& t : state) shards[t.name] = describe(t.shard);
-  return dump_json(shards, -1);
+  for (const StateTensor& t : state) shards[t.name] = to_json(t.shard);
+  return shards;
 }
 
 // What this rank keeps, by the rank whose file holds it: the lowest that keeps the same part of a tensor. All ranks
@@ -69,7 +57,7 @@ std::map<int, std::vector<StateTensor>> state_by_writer(const Optimizer& optimiz
     return by_writer;
   }
   std::vector<std::uint64_t> own;
-  for (const StateTensor& t : kept) own.push_back(hash_name(t.name + dump_json(describe(t.shard), -1)));
+  for (const StateTensor& t : kept) own.push_back(hash_name(t.name + dump_json(to_json(t.shard), -1)));
   const std::string_view bytes(reinterpret_cast<const char*>(own.data()), own.size() * sizeof own[0]);
   std::unordered_map<std::uint64_t, int> lowest;
   int rank = 0;
@@ -85,44 +73,20 @@ std::map<int, std::vector<StateTensor>> state_by_writer(const Optimizer& optimiz
   return by_writer;
 }
 
-void check_part(const SafetensorsFile& file, const Json& shards, const StateTensor& want) {
-  const auto entry = shards.find(want.name);
-  const Json part = describe(want.shard);
-  require(entry != shards.end() && *entry == part, file.path().string(), ": ", want.name, ": want the part ",
-          dump_json(part, -1), ", got ", entry == shards.end() ? "none" : dump_json(*entry, -1));
-}
-
-// `parts`: the file is that of one of several ranks; `all`: and holds nothing else.
-void load_file(const fs::path& path, const std::vector<StateTensor>& into, bool parts, bool all) {
-  const SafetensorsFile file(path);
-  Json shards;
-  if (parts) {
-    const auto entry = file.metadata().find(shards_key);
-    require(entry != file.metadata().end(), path.string(), ": its metadata has no entry '", shards_key,
-            "', which says what part of the optimizer's state the file holds");
-    shards = parse_json(entry->second, cat(path.string(), ": metadata '", shards_key, "'"));
-  }
-  std::vector<std::string> missing;
-  std::size_t used = 0;
-  for (const StateTensor& t : into) {
-    const StoredTensor* stored = file.find(t.name);
-    if (!stored) {
-      missing.push_back(t.name);
-      continue;
+// index.json, from the parts in the files of all ranks.
+Json index_of(const std::vector<std::string>& parts_of_ranks, const Communicator* ranks) {
+  std::map<std::string, Json> tensors;
+  for (std::size_t r = 0; r < parts_of_ranks.size(); ++r) {
+    if (parts_of_ranks[r].empty()) continue;
+    const std::string file = file_name(ranks, static_cast<int>(r));
+    const Json parts = parse_json(parts_of_ranks[r], file);
+    for (const auto& item : parts.items()) {
+      Json& entry = tensors[item.key()];
+      entry["dtype"] = item.value()["dtype"];
+      entry["parts"][file] = item.value()["part"];
     }
-    if (parts) check_part(file, shards, t);
-    const Tensor source = file.meta(*stored);
-    check_shape(path.string() + ": " + t.name, source, t.value.shape());
-    check_dtype(path.string() + ": " + t.name, source, t.value.dtype());
-    file.read(*stored, 0, t.value);
-    ++used;
   }
-  require(missing.empty(), path.string(), ": ", missing.size(), " tensors are missing, the first is '",
-          missing.empty() ? "" : missing[0],
-          "'; was it written with another optimizer or model.torch_dtype?");
-  require(!all || used == file.tensors().size(), path.string(), ": holds ", file.tensors().size(),
-          " tensors, the optimizer has ", used,
-          "; was it written with another optimizer or model.torch_dtype?");
+  return {{"tensors", Json(tensors)}};
 }
 
 }  // namespace
@@ -133,31 +97,135 @@ FileSums save_optimizer(const fs::path& directory, const Optimizer& optimizer, C
   const auto written = by_writer.find(rank);
   const bool writes = written != by_writer.end();
   FileSum own;
+  Json parts = Json::object();
   together(ranks, [&] {
     if (!writes) return;
     std::vector<TensorSource> tensors;
-    for (const StateTensor& t : written->second)
+    for (const StateTensor& t : written->second) {
       tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
+      parts[t.name] = {{"dtype", tensors.back().dtype}, {"part", to_json(t.shard)}};
+    }
     SafetensorsMetadata metadata = pytorch_metadata;
-    if (several(ranks)) metadata[shards_key] = describe(written->second);
+    if (several(ranks)) metadata[shards_key] = dump_json(shards_of(written->second), -1);
     own = write_safetensors(directory / file_name(ranks, rank), std::move(tensors), metadata);
   });
   const std::string_view bytes(reinterpret_cast<const char*>(&own), sizeof own);
   const auto of_ranks = gather_texts(ranks, writes ? bytes : std::string_view());
+  const auto parts_of_ranks = gather_texts(ranks, writes ? dump_json(parts, -1) : "");
   FileSums sums;
   for (std::size_t r = 0; r < of_ranks.size(); ++r)
     if (!of_ranks[r].empty())
       std::memcpy(&sums[file_name(ranks, static_cast<int>(r))], of_ranks[r].data(), sizeof own);
+  sums[index_name] = write_file_atomically(directory / index_name,
+                                           dump_json(index_of(parts_of_ranks, ranks), -1) + "\n", ranks);
   return sums;
 }
 
-void load_optimizer(const fs::path& directory, Optimizer& optimizer, Communicator* ranks) {
-  const int rank = ranks ? ranks->rank() : 0;
-  const auto by_writer = state_by_writer(optimizer, ranks);
+StoredOptimizer::StoredOptimizer(const fs::path& directory) : directory_(directory) {
+  if (fs::exists(directory / index_name))
+    open_index(directory / index_name);
+  else
+    open_files();
+}
+
+void StoredOptimizer::open_index(const fs::path& index) {
+  const Json json = read_json_file(index);
+  const JsonView tensors = JsonView(json, index.string()).at("tensors");
+  std::map<std::string, std::shared_ptr<const SafetensorsFile>> files;
+  for (const auto& item : tensors.value().items()) {
+    const JsonView entry = tensors.member(item.key()), parts = entry.at("parts");
+    for (const auto& part : parts.value().items()) {
+      const JsonView shard = parts.member(part.key());
+      const std::string& name = part.key();
+      if (fs::path(name).filename() != name) shard.refuse("a file of the same directory");
+      auto& file = files[name];
+      if (!file) file = std::make_shared<SafetensorsFile>(directory_ / name);
+      add(item.key(), file, shard_from_json(shard));
+    }
+    const std::string& dtype = entry.at("dtype").string();
+    require(has(item.key()) && tensors_.at(item.key()).dtype == dtype, index.string(), ": '", item.key(),
+            "': want parts in ", dtype);
+  }
+}
+
+// Of a checkpoint without an index.
+void StoredOptimizer::open_files() {
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto file = std::make_shared<SafetensorsFile>(entry.path());
+    const auto metadata = file->metadata().find(shards_key);
+    require(metadata != file->metadata().end() || entry.path().filename() == file_name(nullptr, 0),
+            entry.path().string(), ": its metadata has no entry '", shards_key,
+            "', which says what part of the optimizer's state the file holds");
+    const std::string what = cat(entry.path().string(), ": metadata '", shards_key, "'");
+    const Json shards = metadata == file->metadata().end() ? Json() : parse_json(metadata->second, what);
+    for (const StoredTensor& t : file->tensors())
+      add(t.name, file,
+          shards.is_null() ? Shard(file->meta(t).shape())
+                           : shard_from_json(JsonView(shards, what).at(t.name)));
+  }
+  require(!tensors_.empty(), directory_.string(), ": want ", file_name(nullptr, 0),
+          " or the parts of several ranks, found no tensor");
+}
+
+void StoredOptimizer::add(const std::string& name, const std::shared_ptr<const SafetensorsFile>& file,
+                          const Shard& shard) {
+  const StoredTensor& stored = file->at(name);
+  Entry& entry = tensors_[name];
+  if (entry.parts.empty()) entry = {stored.dtype, shard.global_shape(), {}};
+  require(entry.shape == shard.global_shape() && entry.dtype == stored.dtype, file->path().string(), ": '",
+          name, "' is a part of ", stored.dtype, ' ', shard.global_shape(),
+          ", other files have parts of another shape or dtype, ", entry.dtype, ' ', entry.shape);
+  entry.parts.push_back({{file, &stored}, shard});
+}
+
+void StoredOptimizer::check(std::span<const StateTensor> wanted, Strictness strictness,
+                            Communicator* ranks) const {
+  NameList missing("missing in the checkpoint"), wrong("of another shape"),
+      unexpected("that the run has not");
+  std::map<std::string_view, std::size_t> numbers;
+  for (const auto& [name, entry] : tensors_) numbers.emplace(name, numbers.size());
+  std::vector<std::int64_t> used(tensors_.size(), 0);
+  for (const StateTensor& t : wanted) {
+    const auto found = tensors_.find(t.name);
+    if (found == tensors_.end()) {
+      missing.add(t.name);
+      continue;
+    }
+    used[numbers.at(t.name)] = 1;
+    if (found->second.shape != t.shard.global_shape())
+      wrong.add(cat(t.name, " is ", found->second.shape, ", want ", t.shard.global_shape()));
+  }
+  if (several(ranks)) ranks->host_all_reduce(std::span(used), Reduction::max);
+  for (const auto& [name, number] : numbers)
+    if (used[number] == 0) unexpected.add(std::string(name));
+  using enum Strictness;
+  const bool both = strictness == raise_all || strictness == log_all;
+  const std::string differ = missing.text() + (both ? unexpected.text() : "");
   together(ranks, [&] {
-    for (const auto& [writer, state] : by_writer)
-      load_file(directory / file_name(ranks, writer), state, several(ranks), writer == rank);
+    const bool raises = strictness == raise_all || strictness == raise_unexpected;
+    const std::string errors = (raises ? differ : "") + wrong.text();
+    require(errors.empty(), directory_.string(),
+            ": the tensors are not those of the optimizer; was it written with another optimizer?", errors);
   });
+  if ((strictness == log_all || strictness == log_unexpected) && !differ.empty())
+    log_warning(directory_.string(),
+                ": the tensors are not those of the optimizer (checkpoint.strictness):", differ);
+}
+
+BytesRead StoredOptimizer::read(std::span<const StateTensor> wanted, Communicator* node) const {
+  std::map<std::string_view, const StateTensor*> own;
+  for (const StateTensor& t : wanted) own.emplace(t.name, &t);
+  std::vector<WantedPart> parts;
+  for (const auto& [name, entry] : tensors_) {
+    const auto found = own.find(name);
+    if (found == own.end())
+      parts.push_back({name, Shard(entry.shape), Tensor::meta(entry.shape, DType::f32)});
+    else
+      parts.push_back({name, found->second->shard, found->second->value});
+  }
+  return read_parts(
+      parts, [&](const WantedPart& part) { return tensors_.at(part.name).parts; }, node);
 }
 
 }  // namespace nemocube

@@ -1,20 +1,29 @@
 #pragma once
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "data/json/atomic_file.h"
-#include "parallel/comm/communicator.h"
+#include "data/safetensors/part_reader.h"
+#include "parallel/comm/world.h"
 #include "train/optimizer/optimizer.h"
+#include "train/recipe/recipe.h"
 
 /// The state of an optimizer (Optimizer::state()) in the directory optim/ of a checkpoint: one rank writes
 /// optimizer.safetensors, rank 2 of 8 writes optimizer-00002-of-00008.safetensors, with the state of what it owns.
-/// A part of a tensor that has a flat range (Shard) is stored with one dimension. The metadata of the file of one
-/// of several ranks has an entry "shards", JSON that says for each tensor of the file which part it is:
-///     {"exp_avg.lm_head.weight": {"shape": [512, 64], "ranges": [[[0, 256]], [[0, 64]]], "flat": [0, 1000]}}
-/// "shape" is that of the global tensor. "ranges" are Shard::ranges(), absent where no dimension is cut; "flat" is
-/// Shard::flat_range(), absent where there is none. A whole tensor has its global shape.
+/// index.json names every tensor of the whole model's state, and which file holds which part:
+///     {"tensors": {"exp_avg.lm_head.weight": {"dtype": "F32", "parts": {
+///         "optimizer-00000-of-00008.safetensors": {"shape": [512, 64], "ranges": [[[0, 256]], [[0, 64]]], "flat": [0, 1000]},
+///         ...}}}}
+/// with the parts as data/safetensors/shard_json.h describes them. A part of a tensor that has a flat range (Shard) is
+/// stored with one dimension. The metadata of the file of one of several ranks has an entry "shards", JSON with the part of
+/// each of its tensors; checkpoints of 0.1.0 have this alone and no index.
 ///
 /// Of ranks that own the same part of a tensor (DDP, replicas of HSDP, norms under tensor parallelism) the lowest
-/// writes that part, and the others read it from its file. A rank that has nothing to write makes no file.
+/// writes that part. A rank that has nothing to write makes no file.
 namespace nemocube {
 
 /// Writes the files, in an existing directory. All ranks call together; returns the sums of all files by name,
@@ -22,9 +31,36 @@ namespace nemocube {
 FileSums save_optimizer(const std::filesystem::path& directory, const Optimizer& optimizer,
                         Communicator* ranks = nullptr);
 
-/// Reads them into an optimizer of the same kind on the same layout. All ranks call together. Throws Error naming
-/// the file and what in it is missing, unexpected, of another shape or another part.
-void load_optimizer(const std::filesystem::path& directory, Optimizer& optimizer,
-                    Communicator* ranks = nullptr);
+/// The state in a directory, however many ranks have written it. Holds headers only.
+class StoredOptimizer {
+ public:
+  /// Throws Error naming the file that is missing, or what in it is damaged.
+  explicit StoredOptimizer(const std::filesystem::path& directory);
+
+  struct Entry {
+    std::string dtype;  ///< as in the files
+    Shape shape;        ///< of the global tensor
+    std::vector<StoredPart> parts;
+  };
+  const std::map<std::string, Entry>& tensors() const { return tensors_; }
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+  const std::filesystem::path& directory() const { return directory_; }
+
+  /// Throws one Error that lists the tensors of `wanted` that are missing or of another shape, and those that no rank wants:
+  /// for each kind the number and the first ten. `strictness` may make a warning of some, or nothing. All ranks call together;
+  /// they may want different tensors.
+  void check(std::span<const StateTensor> wanted, Strictness strictness = Strictness::raise_all,
+             Communicator* ranks = nullptr) const;
+  /// Reads each `value`, converting to its dtype, wherever its elements lie in the files. Tensors that are not stored stay
+  /// as they are. All ranks call together; they may want different tensors. See read_parts().
+  BytesRead read(std::span<const StateTensor> wanted, Communicator* node = nullptr) const;
+
+ private:
+  void open_index(const std::filesystem::path& index);
+  void open_files();
+  void add(const std::string& name, const std::shared_ptr<const SafetensorsFile>& file, const Shard& shard);
+  std::filesystem::path directory_;
+  std::map<std::string, Entry> tensors_;
+};
 
 }  // namespace nemocube

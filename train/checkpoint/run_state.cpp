@@ -36,13 +36,26 @@ void check_possible(const std::string& file, const RunState& s) {
   at_most("step", s.step, "samples", s.samples);  // every step takes at least one sample
   at_most("loader.epoch", s.loader.epoch, "step", s.step);
   at_most("loader.next_index", s.loader.next_index, "loader.rows", s.loader.rows);
-  require(s.optimizer_steps == s.scheduler_steps, file, ": 'optimizer_steps' is ", s.optimizer_steps,
-          ", 'scheduler_steps' is ", s.scheduler_steps, "; want the same number");
-  require(s.scheduler_steps + s.skipped_steps == s.step, file, ": 'scheduler_steps' and 'skipped_steps' are ",
-          s.scheduler_steps, " and ", s.skipped_steps, ", which is not 'step', ", s.step, ", in all");
+  // Fewer where a run has resumed without them (checkpoint.load_optim, load_scheduler).
+  at_most("skipped_steps", s.skipped_steps, "step", s.step);
+  for (const auto& [name, steps] :
+       {std::pair{"optimizer_steps", s.optimizer_steps}, {"scheduler_steps", s.scheduler_steps}})
+    require(steps <= s.step - s.skipped_steps, file, ": '", name, "' is ", steps,
+            ", more than 'step' less 'skipped_steps', which is ", s.step - s.skipped_steps);
 }
 
 }  // namespace
+
+void want_same_batches(const BatchShape& written, const BatchShape& now) {
+  const auto same = [](const char* key, std::int64_t before, std::int64_t after) {
+    require(before == after, "the checkpoint's place in the data counts with ", key, " = ", before,
+            ", this run has ", after,
+            "; want the same, or checkpoint.load_data=false, which begins at the first row");
+  };
+  same("step_scheduler.global_batch_size", written.global_batch_size, now.global_batch_size);
+  same("dataset.seq_length", written.seq_length, now.seq_length);
+  same("packed_sequence.packed_sequence_size", written.packed_sequence_size, now.packed_sequence_size);
+}
 
 std::string to_string(const RankLayout& layout) {
   const GridSizes& grid = layout.grid;
@@ -82,6 +95,10 @@ FileSum write_run_state(const std::filesystem::path& file, const RunState& s, co
               {"serial", origin.serial},
               {"parent", origin.parent},
               {"parent_steps", origin.parent_steps}}}};
+  if (s.batch)
+    json["batch"] = {{"global_batch_size", s.batch->global_batch_size},
+                     {"seq_length", s.batch->seq_length},
+                     {"packed_sequence_size", s.batch->packed_sequence_size}};
   if (layout.ranks() > 1) {
     Json& ranks = json["layout"] = {{"ranks", layout.ranks()},
                                     {"dp_shard", layout.grid.dp_shard},
@@ -104,6 +121,9 @@ RunState read_run_state(const std::filesystem::path& file) {
   s.skipped_steps = count(view, "skipped_steps");
   s.nonfinite_in_a_row = count(view, "nonfinite_in_a_row");
   s.loader = loader_state_from_json(view.at("loader"));
+  if (const auto batch = view.find("batch"))
+    s.batch = {count(*batch, "global_batch_size"), count(*batch, "seq_length"),
+               count(*batch, "packed_sequence_size")};
   check_possible(file.string(), s);
   return s;
 }

@@ -12,6 +12,18 @@
 
 namespace nemocube {
 
+/// What the place in the data counts in: rows, of this kind, in batches of this size.
+struct BatchShape {
+  std::int64_t global_batch_size = 0;
+  std::int64_t seq_length = 0;            ///< to which rows are cut; 0: to none
+  std::int64_t packed_sequence_size = 0;  ///< 0: rows are not packed
+  friend bool operator==(const BatchShape&, const BatchShape&) = default;
+};
+
+/// Throws Error that names the first difference, and the way out of it, unless a run of batches `now` can go on at a place
+/// that counts in batches `written`.
+void want_same_batches(const BatchShape& written, const BatchShape& now);
+
 /// Everything a run needs to go on, besides tensors. Random draws depend on seeds and counters alone.
 struct RunState {
   std::int64_t step = 0;             ///< steps done
@@ -20,7 +32,8 @@ struct RunState {
   std::int64_t samples = 0;  ///< consumed, skipped steps included
   std::int64_t skipped_steps = 0;
   std::int64_t nonfinite_in_a_row = 0;
-  LoaderState loader;  ///< after the last step, in the epoch of that step
+  LoaderState loader;               ///< after the last step, in the epoch of that step
+  std::optional<BatchShape> batch;  ///< absent in checkpoints of 0.1.0
 };
 
 /// Where a checkpoint comes from.

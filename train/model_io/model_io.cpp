@@ -57,7 +57,7 @@ LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dt
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
   LoadedModel loaded = build(config, dtype, place);
   const ZoneTimer timer(weights_zone());
-  loaded.files = load_hf_weights(dir, named_tensors(*loaded.model));
+  loaded.files = load_hf_weights(dir, named_tensors(*loaded.model), place.world);
   return loaded;
 }
 

@@ -21,6 +21,11 @@ Optimizer::Optimizer(ParameterStore& store, const OptimizerOptions& options, con
   }
 }
 
+void Optimizer::take_weights() {
+  for (const Slot& slot : slots_)
+    if (const Tensor weights = copy_of(slot)) slot.master.copy_from(weights);
+}
+
 std::vector<Tensor> Optimizer::gradients() const {
   std::vector<Tensor> all;
   for (const Slot& slot : slots_) all.push_back(slot.parameter->gradient());

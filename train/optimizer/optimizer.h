@@ -54,6 +54,9 @@ class Optimizer {
   void step(const UpdateGate& gate);
   void count_step() { ++steps_; }
 
+  /// The masters become copies of the weights, as in a new optimizer.
+  void take_weights();
+
   std::vector<Tensor> gradients() const;  ///< Parameter::gradient() of the trainable parameters
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }

@@ -71,6 +71,17 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("checkpoint_dir", s.checkpoint_dir, "folder of the run: logs and checkpoints");
   io.field("restore_from", s.restore_from,
            "null: LATEST if there is one; LATEST, LOWEST_VAL, a name, a path");
+  io.field("load_optim", s.load_optim,
+           "resume with the optimizer's moments and masters; false: the optimizer is new, its masters the "
+           "weights");
+  io.field("load_scheduler", s.load_scheduler,
+           "resume at the checkpoint's place in the learning-rate schedule; false: at its start");
+  io.field("load_data", s.load_data,
+           "resume at the checkpoint's place in the data; false: at the first row, and batches may be others "
+           "(own)");
+  io.field("finetune", s.finetune, "take the checkpoint's weights alone, and begin at step 0");
+  io.field("strictness", s.strictness,
+           "when the optimizer's tensors are not those of the checkpoint (Megatron's dist_ckpt_strictness)");
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, "older ones are removed; null: none is",
            positive);
   io.field("best_metric_key", s.best_metric_key, "name of the validation set that LOWEST_VAL is about");

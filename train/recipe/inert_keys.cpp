@@ -104,6 +104,8 @@ constexpr auto table = std::to_array<InertKeys>({
      "is_async wait_for_staging cpu_offload single_rank_consolidation v4_compatible "
      "diffusers_compatible allow_legacy_pickle_restore dequantize_base_checkpoint load_base_model",
      flag, "checkpoints of PyTorch"},
+    {"checkpoint", "load_rng", flag,
+     "random numbers follow from seeds and steps, and no checkpoint holds any"},
     {"checkpoint", "consolidation_timeout_minutes", above_zero, "checkpoints of PyTorch"},
     {"checkpoint",
      "_target_ model_save_format staging_dir skip_task_head_prefixes_for_base_model "

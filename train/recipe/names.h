@@ -21,6 +21,11 @@ template <>
 inline constexpr std::array names_of<DeviceChoice>{
     Name{"cpu", DeviceChoice::cpu}, Name{"cuda", DeviceChoice::cuda}, Name{"auto", DeviceChoice::automatic}};
 template <>
+inline constexpr std::array names_of<Strictness>{
+    Name{"raise_all", Strictness::raise_all}, Name{"raise_unexpected", Strictness::raise_unexpected},
+    Name{"log_all", Strictness::log_all}, Name{"log_unexpected", Strictness::log_unexpected},
+    Name{"ignore_all", Strictness::ignore_all}};
+template <>
 inline constexpr std::array names_of<ModelSource>{Name{"from_pretrained", ModelSource::pretrained},
                                                   Name{"from_config", ModelSource::config}};
 template <>

@@ -74,10 +74,22 @@ struct ModelSection {
   BackendSection backend;
 };
 
+/// What happens where the tensors of a checkpoint's optimizer are not those of the run's. Megatron calls "unexpected" those
+/// that the run asks for and the checkpoint lacks, "missing" those that the run does not ask for.
+enum class Strictness {
+  raise_all,         ///< an Error
+  raise_unexpected,  ///< an Error for those that the checkpoint lacks
+  log_all,           ///< a warning; those that the checkpoint lacks stay new
+  log_unexpected,    ///< a warning for those that the checkpoint lacks, which stay new
+  ignore_all
+};
 struct CheckpointSection {
   bool enabled = true;
   std::string checkpoint_dir = "checkpoints/";
   std::optional<std::string> restore_from;
+  bool load_optim = true, load_scheduler = true, load_data = true;
+  bool finetune = false;
+  Strictness strictness = Strictness::raise_all;
   std::optional<std::int64_t> max_recent_checkpoints;
   std::string best_metric_key = "default";
 };

@@ -51,8 +51,7 @@ class Run {
         schedule_(make_schedule(recipe, steps_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
-        checkpoints_(recipe.checkpoint, describe_for_file(recipe), ranks_.group(),
-                     ranks_.layout(*loaded_.parallel)),
+        checkpoints_(recipe.checkpoint, describe_for_file(recipe), &world, ranks_.layout(*loaded_.parallel)),
         validation_(recipe, loaded_.model->config()) {
     if (recipe.cuda_graphs && device.is_cuda()) {
       replay_.emplace(*loaded_.parallel);
@@ -61,6 +60,7 @@ class Run {
     }
     if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
+    state_.batch = batch_shape(recipe);
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
     ranks_.check_pipeline_fill(*loaded_.parallel, steps_.microbatches);
@@ -203,22 +203,35 @@ class Run {
         });
     const auto from = checkpoints_.find();
     if (!from) return;
-    if (ranks_.first()) report_recipe_changes(*from, recipe_);
+    if (ranks_.first() && !recipe_.checkpoint.finetune) report_recipe_changes(*from, recipe_);
     static Zone zone("start/checkpoint");
     const ZoneTimer timer(zone);
     try {
       state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
       loaded_.parallel->data().spread_values();
-      loader_.restore(state_.loader);
+      take_data_position();
     } catch (const OutOfMemory&) {
       throw;  // the checkpoint is not at fault
     } catch (const Error& e) {
       fail("cannot resume from ", from->string(), ": ", e.what(),
            "; for a new run name another checkpoint.checkpoint_dir, or remove this one");
     }
-    log_info("resumed from ", from->string(), ", which has ", counted(state_.step, "step"), " done");
+    log_info(recipe_.checkpoint.finetune ? cat("new run with the weights of ", from->string())
+                                         : cat("resumed from ", from->string(), ", which has ",
+                                               counted(state_.step, "step"), " done"));
     result_.checkpoint = *from;
     saved_steps_ = state_.step;
+  }
+
+  // Of the checkpoint that state_ comes from.
+  void take_data_position() {
+    const std::optional<BatchShape> written = std::exchange(state_.batch, batch_shape(recipe_));
+    if (recipe_.checkpoint.finetune || !recipe_.checkpoint.load_data) {
+      state_.loader = loader_.state();
+      return;
+    }
+    if (written) want_same_batches(*written, *state_.batch);
+    loader_.restore(state_.loader);
   }
 
   void prune_after_kill() const {

@@ -1,0 +1,15 @@
+#pragma once
+#include "core/shard.h"
+#include "data/json/json.h"
+
+/// Shards in the headers and indices of files:
+///     {"shape": [512, 64], "ranges": [[[0, 256]], [[0, 64]]], "flat": [0, 1000]}
+/// "shape" is that of the global tensor. "ranges" are Shard::ranges(), absent where no dimension is cut. "flat" is
+/// Shard::flat_range(), absent where there is none. A whole tensor has its shape alone.
+namespace nemocube {
+
+Json to_json(const Shard& shard);
+/// errors  Error naming the file, and the field that is missing or that no shard has
+Shard shard_from_json(const JsonView& json);
+
+}  // namespace nemocube

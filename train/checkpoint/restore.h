@@ -1,0 +1,24 @@
+#pragma once
+#include <filesystem>
+
+#include "model/nemotron_h.h"
+#include "parallel/comm/world.h"
+#include "train/optimizer/optimizer.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// Reads the weights of a checkpoint and the state of its optimizer, whatever layout and dtype it was written in. Of
+/// several ranks each gets what it owns; ranks of one node read each byte once. All ranks call together.
+///
+///     written in    read into bf16                           read into f32 (f64)
+///     bf16          weights; masters; moments                weights from the masters; moments
+///     f32 (f64)     weights rounded; masters from weights    weights; moments
+///
+/// Of `section` load_optim, finetune and strictness count. Without its state the optimizer stays new, with the weights as its
+/// masters.
+/// errors  Error that names the file and what in it is damaged, missing, unexpected or of another shape
+void restore_tensors(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer,
+                     const CheckpointSection& section, World* world = nullptr);
+
+}  // namespace nemocube
