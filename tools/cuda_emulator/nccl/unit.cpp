@@ -9,6 +9,7 @@
 
 #include "nccl/reduction.h"
 #include "runtime/library.h"
+#include "timeline/schedule.h"
 
 namespace emulator::nccl {
 namespace {
@@ -46,6 +47,32 @@ std::uint32_t read_record(const WaitRecord& record, std::vector<Member>& targets
     if (version % 2 == 0 && record.version == version) return version;
     sched_yield();
   }
+}
+
+timeline::Transfer::Kind transfer_kind(Kind kind) {
+  using To = timeline::Transfer::Kind;
+  switch (kind) {
+    case Kind::all_reduce:
+      return To::all_reduce;
+    case Kind::reduce:
+      return To::reduce;
+    case Kind::broadcast:
+      return To::broadcast;
+    case Kind::all_gather:
+      return To::all_gather;
+    case Kind::reduce_scatter:
+      return To::reduce_scatter;
+    case Kind::all_to_all:
+      return To::all_to_all;
+    case Kind::gather:
+      return To::gather;
+    case Kind::scatter:
+      return To::scatter;
+    case Kind::send:
+    case Kind::receive:
+      break;
+  }
+  return To::message;
 }
 
 bool same(const Member& a, const Member& b) { return a.communicator == b.communicator && a.rank == b.rank; }
@@ -145,14 +172,13 @@ bool Unit::enter() {
 
 /// All requests of the unit. A collective has its number among those of the communicator; messages are counted by the timeline.
 void Unit::add_to_timeline() const {
-  constexpr int message = static_cast<int>(Kind::send);
   std::uint64_t number = communicator_->calls;
   const int rank = communicator_->rank();
   for (const Request& r : requests_) {
     const bool sends = r.kind == Kind::send;
     const int source = sends ? rank : r.root, target = sends ? r.root : rank;
     const std::string name = describe(r) + (communicator_->label.empty() ? "" : ", " + communicator_->label);
-    cuda_emulator_transfer(std::min(static_cast<int>(r.kind), message), communicator_->segment().hash(), rank,
+    cuda_emulator_transfer(static_cast<int>(transfer_kind(r.kind)), communicator_->segment().hash(), rank,
                            communicator_->ranks(), source, target, sends, r.collective() ? ++number : 0,
                            static_cast<double>(r.count * type_bytes(r.type)), name.c_str());
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -81,6 +82,33 @@ TEST_CASE("run --timeline: several processes become one trace, and the program's
   const std::string text = text_of(trace);
   CHECK(count(text, "rank 0, device 0") == 2);
   CHECK(kernel_microseconds(text) > 0);
+}
+
+TEST_CASE("run --timeline: a signal reaches the program, and the timeline is written when it has ended") {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const Folder folder;
+    const std::string trace = folder.file("trace.json"), said = folder.file("said");
+    const Outcome outcome = outcome_of(run + "--no-check --timeline '" + trace + "' " + copy + " wait >'" +
+                                       said + "' 2>&1 & run=$!; " + "until grep -q waits '" + said +
+                                       "' || ! kill -0 $run; do sleep 0.1; done; kill -" +
+                                       std::to_string(signal) + " $run; wait $run");
+    const std::string text = text_of(said);
+    CAPTURE(outcome.text);
+    CAPTURE(text);
+    CHECK(outcome.status == signal);
+    CHECK(count(text, "timeline, estimated:") == 1);
+    CHECK(kernel_microseconds(text_of(trace)) > 0);
+    CHECK(folder.files() == 2);  // no record is left
+  }
+}
+
+TEST_CASE("run --timeline: a program that cannot be started leaves nothing") {
+  const Folder folder;
+  const Outcome outcome = outcome_of(run + "--timeline '" + folder.file("t") + "' /nowhere/program");
+  CAPTURE(outcome.text);
+  CHECK(outcome.status == 127);
+  CHECK(outcome.text.find("cannot start /nowhere/program: No such file") != std::string::npos);
+  CHECK(folder.files() == 0);
 }
 
 TEST_CASE("run --timeline: what cannot be is refused before the program starts") {
