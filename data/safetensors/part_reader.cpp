@@ -81,9 +81,9 @@ class Reader {
             const std::vector<std::optional<Shard>>& wanted, const Tensor& into) {
     const bool wants = wanted[static_cast<std::size_t>(rank_)].has_value() && into.numel() > 0;
     // Rows of a matrix are many copies, which are too small for a device.
-    const Tensor host = wants && into.device() != Device::cpu
-                            ? Tensor::empty(into.shape(), into.dtype(), Device::cpu)  // of the files
-                            : into;
+    const bool staged = wants && into.device() != Device::cpu;  // bytes of files come to the host
+    const Tensor host = staged ? Tensor::empty(into.shape(), into.dtype(), Device::cpu)  // for them
+                               : into;
     const std::vector<Span> spans = plan(name, parts, wanted);
     const std::int64_t at_once = window_bytes * std::ssize(loads_);
     for (std::size_t begin = 0; begin < spans.size();) {
@@ -93,7 +93,7 @@ class Reader {
       move(parts, std::span(spans).subspan(begin, end - begin), host);
       begin = end;
     }
-    if (wants && !host.same_storage(into)) attempt([&] { into.copy_from(host); });
+    if (staged) attempt([&] { into.copy_from(host); });
   }
 
   BytesRead finish() const {
