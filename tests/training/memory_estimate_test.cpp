@@ -85,9 +85,9 @@ TEST_CASE("memory estimate: --check is never below what a run takes, and near it
     };
     const std::int64_t estimate = said(arguments(cat(i)));
     std::int64_t truth = measured(arguments(cat(i)));
-    // A busy machine takes pages of libraries back before the peak: a second run shows whether it did.
-    if (truth > 300'000'000 && estimate > truth * 115 / 100)
-      truth = std::max(truth, measured(arguments(cat(i, "-again"))));
+    // The machine may take pages of libraries back before the peak: further runs show whether it did.
+    for (int again = 0; again < 3 && truth > 300'000'000 && estimate > truth * 115 / 100; ++again)
+      truth = std::max(truth, measured(arguments(cat(i, "-again", again))));
     CAPTURE(estimate);
     CAPTURE(truth);
     MESSAGE("run ", i, ": said ", estimate / 1000000, " MB, took ", truth / 1000000, " MB");
