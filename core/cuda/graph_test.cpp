@@ -8,6 +8,7 @@
 #include "core/add.h"
 #include "core/allocator.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/test_tensors.h"
 #include "core/host_wait.h"
 #include "core/memory_limit.h"
 #include "tests/support/compare.h"
@@ -18,22 +19,6 @@ using namespace nemocube;
 using namespace nemocube::testing;
 using cuda::OnStream;
 using cuda::Stream;
-
-namespace {
-
-constexpr std::int64_t elements = 3000;
-
-Tensor full(double value) {
-  const Tensor t = Tensor::empty({elements}, DType::f32, Device::cuda);
-  t.fill(value);
-  return t;
-}
-
-bool all_are(const Tensor& t, double value) {
-  return std::ranges::all_of(t.to_vector(), [value](double v) { return v == value; });
-}
-
-}  // namespace
 
 TEST_CASE("cuda graphs: work that is captured runs with each launch, on the values that are there by then" *
           doctest::test_suite("cuda")) {

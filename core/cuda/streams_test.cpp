@@ -9,6 +9,7 @@
 
 #include "core/add.h"
 #include "core/cuda/runtime.h"
+#include "core/cuda/test_tensors.h"
 #include "core/host_wait.h"
 #include "core/profile.h"
 #include "tests/support/compare.h"
@@ -21,18 +22,6 @@ using cuda::OnStream;
 using cuda::Stream;
 
 namespace {
-
-constexpr std::int64_t elements = 5000;
-
-Tensor full(double value) {
-  const Tensor t = Tensor::empty({elements}, DType::f32, Device::cuda);
-  t.fill(value);
-  return t;
-}
-
-bool all_are(const Tensor& t, double value) {
-  return std::ranges::all_of(t.to_vector(), [value](double v) { return v == value; });
-}
 
 void order(Stream before, Stream after) { cuda::wait_for_event(after, cuda::record_event(before)); }
 

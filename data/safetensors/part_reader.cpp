@@ -177,7 +177,7 @@ class Reader {
     }
   }
 
-  // Of the ranks that want some of it, the one that has read least.
+  // Of the ranks that want some of the span, the one that has read least.
   int choose_reader(const Span& span, std::int64_t bytes) {
     int reader = span.copies[0].rank;
     for (const Copy& copy : span.copies)
@@ -204,10 +204,14 @@ class Reader {
         bytes_.from_ranks += count * size;
         continue;
       }
-      bytes.assign(static_cast<std::size_t>(bytes_of(parts, span)), std::byte{0});
       const StoredIn& at = parts[span.part].at;
+      bytes_.from_files += bytes_of(parts, span);
+      if (span.copies.size() == 1) {  // of this rank: straight to its place
+        attempt([&] { at.file->read(*at.entry, span.begin, place_of(span.copies[0], into)); });
+        continue;
+      }
+      bytes.resize(static_cast<std::size_t>(bytes_of(parts, span)));
       attempt([&] { at.file->read_bytes(*at.entry, span.begin * size, bytes); });
-      bytes_.from_files += std::ssize(bytes);
       for (const Copy& copy : span.copies)
         if (copy.rank == rank_)
           store(at, std::span(bytes).subspan(static_cast<std::size_t>((copy.from - span.begin) * size)), size,
@@ -231,11 +235,15 @@ class Reader {
     }
   }
 
+  static Tensor place_of(const Copy& copy, const Tensor& into) {
+    return into.reshape({-1}).narrow(0, copy.to, copy.count);
+  }
+
   void store(const StoredIn& at, std::span<const std::byte> bytes, std::int64_t size, const Copy& copy,
              const Tensor& into) {
     attempt([&] {
       at.file->convert(*at.entry, bytes.first(static_cast<std::size_t>(copy.count * size)),
-                       into.reshape({-1}).narrow(0, copy.to, copy.count));
+                       place_of(copy, into));
     });
   }
 
@@ -285,6 +293,7 @@ BytesRead read_parts(std::span<const WantedPart> wanted,
   const auto by_rank = wanted_by_ranks(wanted, node);
   Reader reader(node);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (std::ranges::none_of(by_rank[i], [](const auto& shard) { return shard.has_value(); })) continue;
     const std::vector<StoredPart> parts = stored(wanted[i]);
     for (const StoredPart& part : parts) {
       std::int64_t elements = 1;

@@ -215,7 +215,7 @@ TEST_CASE("damaged checkpoints: refused with the file, and nothing is overwritte
   refuse(weights, slurp(weights).substr(0, 5000), {"model.safetensors", "cut off?"});
   check_refused(dir.path(),
                 train_with({saving[0], "optimizer._target_=torch.optim.SGD", "optimizer.momentum=0.9"}),
-                {"/optim: ", "missing in the checkpoint: momentum.", "that the run has not: exp_avg."});
+                {"/optim: ", "missing in the checkpoint: momentum.", "not in the run: exp_avg."});
   fs::remove(state);
   check_refused(dir.path(), train_to(4), {"state.json", "No such file"});
 }

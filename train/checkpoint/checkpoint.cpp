@@ -140,7 +140,7 @@ void Checkpoints::report_layout(const fs::path& checkpoint) const {
   const RankLayout written = read_rank_layout(checkpoint / "state.json");
   if (written == layout_) return;
   log_info(checkpoint.string(), " was written by ", to_string(written), ", this run has ", to_string(layout_),
-           ": each rank takes its part of it");
+           ": each rank takes its part");
 }
 
 RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {

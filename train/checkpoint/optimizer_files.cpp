@@ -41,12 +41,6 @@ std::vector<StateTensor> kept_state(const Optimizer& optimizer) {
   return kept;
 }
 
-Json shards_of(const std::vector<StateTensor>& state) {
-  Json shards = Json::object();
-  for (const StateTensor& t : state) shards[t.name] = to_json(t.shard);
-  return shards;
-}
-
 // What this rank keeps, by the rank whose file holds it: the lowest that keeps the same part of a tensor. All ranks
 // call together.
 std::map<int, std::vector<StateTensor>> state_by_writer(const Optimizer& optimizer, Communicator* ranks) {
@@ -97,16 +91,18 @@ FileSums save_optimizer(const fs::path& directory, const Optimizer& optimizer, C
   const auto written = by_writer.find(rank);
   const bool writes = written != by_writer.end();
   FileSum own;
-  Json parts = Json::object();
+  Json parts = Json::object();  // for the index
   together(ranks, [&] {
     if (!writes) return;
     std::vector<TensorSource> tensors;
+    Json shards = Json::object();
     for (const StateTensor& t : written->second) {
       tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
-      parts[t.name] = {{"dtype", tensors.back().dtype}, {"part", to_json(t.shard)}};
+      shards[t.name] = to_json(t.shard);
+      parts[t.name] = {{"dtype", tensors.back().dtype}, {"part", shards[t.name]}};
     }
     SafetensorsMetadata metadata = pytorch_metadata;
-    if (several(ranks)) metadata[shards_key] = dump_json(shards_of(written->second), -1);
+    if (several(ranks)) metadata[shards_key] = dump_json(shards, -1);
     own = write_safetensors(directory / file_name(ranks, rank), std::move(tensors), metadata);
   });
   const std::string_view bytes(reinterpret_cast<const char*>(&own), sizeof own);
@@ -181,8 +177,7 @@ void StoredOptimizer::add(const std::string& name, const std::shared_ptr<const S
 
 void StoredOptimizer::check(std::span<const StateTensor> wanted, Strictness strictness,
                             Communicator* ranks) const {
-  NameList missing("missing in the checkpoint"), wrong("of another shape"),
-      unexpected("that the run has not");
+  NameList missing("missing in the checkpoint"), wrong("of another shape"), unexpected("not in the run");
   std::map<std::string_view, std::size_t> numbers;
   for (const auto& [name, entry] : tensors_) numbers.emplace(name, numbers.size());
   std::vector<std::int64_t> used(tensors_.size(), 0);
@@ -205,8 +200,10 @@ void StoredOptimizer::check(std::span<const StateTensor> wanted, Strictness stri
   together(ranks, [&] {
     const bool raises = strictness == raise_all || strictness == raise_unexpected;
     const std::string errors = (raises ? differ : "") + wrong.text();
-    require(errors.empty(), directory_.string(),
-            ": the tensors are not those of the optimizer; was it written with another optimizer?", errors);
+    require(
+        errors.empty(), directory_.string(),
+        ": the tensors are not those of the optimizer; was the checkpoint written with another optimizer?",
+        errors);
   });
   if ((strictness == log_all || strictness == log_unexpected) && !differ.empty())
     log_warning(directory_.string(),

@@ -1,7 +1,7 @@
 #pragma once
 #include <filesystem>
-#include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,7 +44,6 @@ class StoredOptimizer {
   };
   const std::map<std::string, Entry>& tensors() const { return tensors_; }
   bool has(const std::string& name) const { return tensors_.contains(name); }
-  const std::filesystem::path& directory() const { return directory_; }
 
   /// Throws one Error that lists the tensors of `wanted` that are missing or of another shape, and those that no rank wants:
   /// for each kind the number and the first ten. `strictness` may make a warning of some, or nothing. All ranks call together;

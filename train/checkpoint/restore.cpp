@@ -1,9 +1,9 @@
 #include "train/checkpoint/restore.h"
 
+#include <map>
 #include <optional>
 #include <string_view>
 
-#include "core/log.h"
 #include "data/hf/hf_weights.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/optimizer_files.h"

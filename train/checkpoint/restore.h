@@ -15,8 +15,8 @@ namespace nemocube {
 ///     bf16          weights; masters; moments                weights from the masters; moments
 ///     f32 (f64)     weights rounded; masters from weights    weights; moments
 ///
-/// Of `section` load_optim, finetune and strictness count. Without its state the optimizer stays new, with the weights as its
-/// masters.
+/// Of the keys in `section`, load_optim, finetune and strictness count here. An optimizer that takes no state stays new, with
+/// the weights as its masters.
 /// errors  Error that names the file and what in it is damaged, missing, unexpected or of another shape
 void restore_tensors(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer,
                      const CheckpointSection& section, World* world = nullptr);
