@@ -13,4 +13,12 @@ struct ForwardFlops {
 };
 ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length);
 
+/// Floating-point operations of one training step over so many sequences, as NeMo AutoModel's benchmark counts them
+/// (nemo_automodel/components/utils/flops_utils.py), to compare with its figures. It differs from three times
+/// forward_flops_per_token(): attention has the width hidden_size instead of heads x head_dim, a `-` block three
+/// matrices instead of two, and the scan 7 d N operations a token whatever the chunk. Published models come out at 0.98
+/// to 1.28 times that.
+double automodel_step_flops(const NemotronHConfig& config, std::int64_t sequences,
+                            std::int64_t sequence_length);
+
 }  // namespace nemocube

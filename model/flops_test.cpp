@@ -25,14 +25,31 @@ void check_rounded(double got, double want) { CHECK(std::abs(got - want) <= 0.00
 }  // namespace
 
 TEST_CASE("flops: training of published models at 4096 tokens, in GFLOP a token") {
-  const auto training = [](const NemotronHConfig& c) {
-    return 3e-9 * forward_flops_per_token(c, 4096).total();
+  struct Published {
+    NemotronHConfig config;
+    double correct, automodel;
   };
-  check_rounded(training(a3b), 20.203);
-  check_rounded(training(super_120b), 74.985);
-  check_rounded(training(ultra_550b), 334.161);
-  check_rounded(training(dense({nano_4b, 3136, 40, 8, 12544, 96, 80, 128, 256})), 22.404);
-  check_rounded(training(h_8b), 46.254);
+  for (const Published& p :
+       {Published{a3b, 20.203, 19.721}, Published{super_120b, 74.985, 75.070},
+        Published{ultra_550b, 334.161, 334.403},
+        Published{dense({nano_4b, 3136, 40, 8, 12544, 96, 80, 128, 256}), 22.404, 25.763},
+        Published{dense({nano_9b, 4480, 40, 8, 15680, 128, 80, 128}), 50.963, 61.348},
+        Published{dense({nano_12b, 5120, 40, 8, 20480, 128, 80, 128}), 71.265, 88.961},
+        Published{dense({h8, 3072, 32, 8, 12288, 112, 64, 128}), 25.334, 30.522},
+        Published{h_8b, 46.254, 58.989},
+        Published{dense({h47, 8192, 64, 8, 30720, 256, 64, 256}), 278.201, 351.718},
+        Published{dense({h56, 8192, 64, 8, 32768, 256, 64, 256}), 336.982, 425.202}}) {
+    CAPTURE(p.correct);
+    check_rounded(3e-9 * forward_flops_per_token(p.config, 4096).total(), p.correct);
+    check_rounded(1e-9 * automodel_step_flops(p.config, 1, 4096) / 4096, p.automodel);
+  }
+}
+
+// The values of AutoModel's own test, and its count for a step of its benchmark of Nano.
+TEST_CASE("flops: AutoModel's count of whole steps") {
+  CHECK(automodel_step_flops(a3b, 1, 2048) == 39'982'504'869'888);
+  CHECK(automodel_step_flops(super_120b, 1, 2048) == 152'918'015'606'784);
+  CHECK(std::abs(1e-12 * automodel_step_flops(a3b, 256, 1024) - 5091.78) <= 0.005);
 }
 
 TEST_CASE("flops: one block of each kind, in MFLOP a token") {

@@ -5,10 +5,13 @@
 #include <optional>
 
 #include "core/log.h"
+#include "data/json/atomic_file.h"
+#include "data/json/json.h"
 #include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/commands/resume_command.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/run/benchmark_report.h"
 #include "train/run/run.h"
 
 namespace nemocube {
@@ -63,6 +66,20 @@ void report(const TrainArguments& options, const Recipe& recipe, int ranks, cons
   log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));
 }
 
+/// Rank 0 prints the table as it grows, and writes the file.
+void measure(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device) {
+  const auto& path = recipe.benchmark.json_output_path;
+  const bool writes = world.rank() == 0 && path && *path;
+  if (writes) check_output_place(**path);
+  const auto print = [](const BenchmarkResult& r) {
+    if (r.step_seconds.size() == 1) std::cout << benchmark_head(r);
+    std::cout << benchmark_step_line(r) << std::flush;
+  };
+  const BenchmarkResult result = run_benchmark(recipe, settings, world, device, print);
+  if (world.rank() == 0) std::cout << benchmark_summary(result) << std::flush;
+  if (writes) write_file_atomically(**path, dump_json(benchmark_json(result)) + "\n");
+}
+
 void run(TrainArguments options, const Launch& launch) {
   override_device(options.overrides, options.device, options.share_device);
   Recipe recipe = load_recipe(options.recipe, options.overrides);
@@ -80,6 +97,7 @@ void run(TrainArguments options, const Launch& launch) {
   RunResult result;
   {
     World world(launch, comm_options(recipe));
+    if (is_benchmark(recipe)) return measure(recipe, settings, world, recipe_device(recipe, chosen, world));
     result = run_training(recipe, settings, world, recipe_device(recipe, chosen, world));
     // Before the ranks part: after a signal, mpirun kills the other ranks as soon as one has ended.
     if (launch.rank == 0) report(options, recipe, launch.size, result);

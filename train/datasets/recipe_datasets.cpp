@@ -63,7 +63,7 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
     }
     case DatasetKind::mock: {
       MockOptions options;
-      options.vocab_size = section.vocab_size;
+      options.vocab_size = *section.vocab_size;
       options.seq_length = section.seq_length.value_or(1024);
       options.num_samples = section.limit_dataset_samples.value_or(section.num_samples);
       options.seed = static_cast<std::uint64_t>(recipe.seed);
@@ -104,7 +104,7 @@ void check_vocabulary(const DatasetSection& section, const std::optional<Tokeniz
                       const Dataset& dataset, std::int64_t vocab_size) {
   if (tokenizer) return check_vocabulary(*tokenizer, vocab_size);
   if (section.kind == DatasetKind::mock)
-    require(section.vocab_size <= vocab_size, "mock data set: vocab_size is ", section.vocab_size,
+    require(*section.vocab_size <= vocab_size, "mock data set: vocab_size is ", *section.vocab_size,
             ", the model's is ", vocab_size, "; want at most that");
   if (section.kind != DatasetKind::tokens) return;
   for (std::int64_t i = 0; i < dataset.size(); ++i) {

@@ -1,16 +1,10 @@
 #include "train/logging/jsonl.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -22,15 +16,6 @@ namespace {
 
 std::string quoted(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-void write_all(int file, std::string_view text, const std::filesystem::path& path) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(file, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    require(n > 0, path.string(), ": cannot write: ", n < 0 ? std::strerror(errno) : "nothing was written");
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
 }
 
 std::string json_number(double value) {
@@ -117,34 +102,15 @@ JsonLine& JsonLine::add(std::string_view name, std::span<const std::vector<std::
   return *this;
 }
 
-JsonlWriter::JsonlWriter(const std::filesystem::path& path) : path_(path) { open(); }
-
-void JsonlWriter::open() {
-  std::error_code error;
-  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), error);
-  require(!error, path_.string(), ": cannot create the folder of this log: ", error.message());
-  // O_NONBLOCK: opening a FIFO does not wait for a reader, and fails.
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
-  require(file_ >= 0, path_.string(), ": cannot open this log: ", std::strerror(errno));
-}
-
-JsonlWriter::JsonlWriter(JsonlWriter&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
-
-JsonlWriter::~JsonlWriter() {
-  if (file_ >= 0) ::close(file_);
-}
-
 void JsonlWriter::append(const JsonLine& line) {
-  if (!is_file_at(file_, path_)) {
-    require(is_run_log(path_), path_.string(),
+  if (!file_.has_its_name()) {
+    require(is_run_log(path()), path().string(),
             ": was replaced while the run goes on, by what is no log of a training run");
-    ::close(std::exchange(file_, -1));
-    open();
-    log_warning(path_.string(),
+    file_.reopen();
+    log_warning(path().string(),
                 ": was removed, renamed or replaced while the run goes on; it goes on in a new file");
   }
-  write_all(file_, line.text() + "\n", path_);
+  file_.append(line.text() + "\n");
 }
 
 bool is_run_log(const std::filesystem::path& path) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "train/logging/append_file.h"
+
 /// Logs of one JSON object per line.
 namespace nemocube {
 
@@ -36,22 +38,15 @@ class JsonLine {
 class JsonlWriter {
  public:
   /// Creates the file and the folders above it. Throws Error naming the path and the reason.
-  explicit JsonlWriter(const std::filesystem::path& path);
-  ~JsonlWriter();
-  JsonlWriter(JsonlWriter&& other) noexcept;
-  JsonlWriter(const JsonlWriter&) = delete;
-  JsonlWriter& operator=(const JsonlWriter&) = delete;
-  JsonlWriter& operator=(JsonlWriter&&) = delete;
+  explicit JsonlWriter(const std::filesystem::path& path) : file_(path) {}
 
   /// Throws Error naming the path and the reason, such as a full disk or a file of another kind under the
   /// name of the log.
   void append(const JsonLine& line);
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
 
  private:
-  void open();
-  std::filesystem::path path_;
-  int file_ = -1;
+  AppendFile file_;
 };
 
 inline constexpr std::int64_t most_line_bytes = std::int64_t{1} << 30;  ///< more than any log line has

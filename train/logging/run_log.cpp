@@ -15,13 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
-
-std::optional<double> rate(std::int64_t count, double seconds) {
-  if (!(seconds > 0)) return std::nullopt;
-  return static_cast<double>(count) / seconds;
-}
-
 constexpr const char* branch_mark = ".branch_";
 
 struct NumberedLog {
@@ -77,16 +70,18 @@ std::string utc_timestamp(std::chrono::system_clock::time_point time) {
 
 JsonLine training_line(const TrainingRecord& r, std::chrono::system_clock::time_point time) {
   expect(r.ranks > 0, "training_line: ", r.ranks, " ranks");
-  const auto tps = rate(r.tokens, r.seconds);
   JsonLine line;
   line.add("step", r.step).add("epoch", r.epoch).add("timestamp", utc_timestamp(time)).add("loss", r.loss);
-  line.add("grad_norm", r.grad_norm).add("lr", r.lr).add("mem", gib(r.peak_bytes)).add("tps", tps);
-  line.add("tps_per_gpu", rate(r.tokens, r.seconds * r.ranks)).add("mfu", r.mfu);
+  line.add("grad_norm", r.grad_norm)
+      .add("lr", r.lr)
+      .add("mem", gib(r.peak_bytes))
+      .add("tps", r.per_second(r.tokens));
+  line.add("tps_per_gpu", r.tokens_per_second_and_rank()).add("mfu", r.mfu);
   line.add("num_tokens_per_step", r.tokens).add("num_label_tokens", r.label_tokens);
-  line.add("positions_per_second", rate(r.positions, r.seconds));
-  line.add("content_tokens_per_second", rate(r.content_tokens, r.seconds));
-  line.add("label_tokens_per_second", rate(r.label_tokens, r.seconds));
-  line.add("samples_per_second", rate(r.samples, r.seconds));
+  line.add("positions_per_second", r.per_second(r.positions));
+  line.add("content_tokens_per_second", r.per_second(r.content_tokens));
+  line.add("label_tokens_per_second", r.per_second(r.label_tokens));
+  line.add("samples_per_second", r.per_second(r.samples));
   line.add("skipped", r.skipped).add("skipped_steps", r.skipped_steps);
   for (const auto& [field, value] : r.auxiliary_losses) line.add(field, value);
   if (!r.experts.tokens.empty())
@@ -112,6 +107,11 @@ RunLog::RunLog(fs::path folder, std::span<const std::string> validation_sets, co
     require(is_run_log(folder_ / name), (folder_ / name).string(),
             ": is in the way and no log of a training run; want another checkpoint.checkpoint_dir");
   complete_branches(folder_, start_.serial - 1);
+  if (start_.tensorboard)
+    tensorboard_.emplace(*start_.tensorboard,
+                         TensorboardLog::Start{start_.first_step, start_.consumed_samples, start_.serial,
+                                               start_.leaves_branch},
+                         clock_);
 }
 
 std::string RunLog::file_name(const std::string& validation_set) {
@@ -177,6 +177,7 @@ void RunLog::begin() {
 }
 
 void RunLog::keep_branch() {
+  if (tensorboard_) tensorboard_->keep_branch();
   if (ending_.empty()) return;
   files_.clear();
   ending_.clear();
@@ -197,10 +198,12 @@ void RunLog::training(const TrainingRecord& record) {
     if (!start_.layout.empty()) line.add("layout", start_.layout);
   }
   log.append(line);
+  if (tensorboard_) tensorboard_->training(record);
 }
 
 void RunLog::validation(const std::string& name, const ValidationRecord& record) {
   file(file_name(name)).append(validation_line(record, clock_()));
+  if (tensorboard_) tensorboard_->validation(name, record);
 }
 
 }  // namespace nemocube

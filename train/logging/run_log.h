@@ -2,52 +2,20 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "train/logging/expert_record.h"
 #include "train/logging/jsonl.h"
+#include "train/logging/records.h"
+#include "train/logging/tensorboard_log.h"
 
 /// The files `training.jsonl` and `validation.jsonl` (`validation_NAME.jsonl` for further validation sets),
-/// with the fields of NeMo AutoModel's logs and a few of our own. Only one process may write them.
+/// with the fields of NeMo AutoModel's logs and a few of our own, and the event files of TensorBoard. Only one process
+/// may write them.
 namespace nemocube {
-
-using WallClock = std::function<std::chrono::system_clock::time_point()>;
-
-/// What a training step adds to the log. Counts are of the whole step, over all ranks.
-struct TrainingRecord {
-  std::int64_t step = 0, epoch = 0;
-  double loss = 0;                  ///< mean over labelled tokens
-  std::optional<double> grad_norm;  ///< before clipping
-  double lr = 0;                    ///< of the next step: the schedule has already advanced
-  std::int64_t peak_bytes = 0;      ///< most memory held during the step, per rank
-  double seconds = 0;               ///< of training, since the previous record
-  int ranks = 1;
-  std::int64_t positions = 0;       ///< batch rows times length, padding included
-  std::int64_t content_tokens = 0;  ///< positions that are not padding
-  std::int64_t tokens = 0;          ///< label positions less the trailing -100 of each row
-  std::int64_t label_tokens = 0;    ///< labels other than -100
-  std::int64_t samples = 0;
-  std::optional<double> mfu;       ///< percent
-  bool skipped = false;            ///< loss or gradient was not finite: the weights did not move
-  std::int64_t skipped_steps = 0;  ///< of the run so far
-  std::vector<std::pair<std::string, double>> auxiliary_losses;  ///< by name of the field; not part of `loss`
-  ExpertRecord experts = {};                                     ///< without layers: not logged
-};
-
-struct ValidationRecord {
-  std::int64_t step = 0, epoch = 0;
-  double val_loss = 0;
-  double lr = 0;
-  std::int64_t label_tokens = 0;
-  std::int64_t peak_bytes = 0;
-  std::optional<double> exact_match, f1;  ///< percent; left out of the line when absent
-};
 
 /// training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
 /// num_tokens_per_step, num_label_tokens, then positions_per_second, content_tokens_per_second,
@@ -64,10 +32,12 @@ std::string utc_timestamp(std::chrono::system_clock::time_point time);
 
 /// Where a run begins, as far as its logs are concerned.
 struct LogStart {
-  std::int64_t first_step = 0;  ///< 0: a new run
-  std::int64_t serial = 1;      ///< Origin::serial of the first checkpoint that this run will save
-  bool leaves_branch = false;   ///< that checkpoint will set aside existing ones of later steps
-  std::string layout = {};      ///< of several ranks: what RunRanks::text() says
+  std::int64_t first_step = 0;        ///< 0: a new run
+  std::int64_t serial = 1;            ///< Origin::serial of the first checkpoint that this run will save
+  bool leaves_branch = false;         ///< that checkpoint will set aside existing ones of later steps
+  std::string layout = {};            ///< of several ranks: what RunRanks::text() says
+  std::int64_t consumed_samples = 0;  ///< rows that earlier starts trained on
+  std::optional<TensorboardOptions> tensorboard = {};  ///< absent: no event files
 };
 
 /// No file is touched before the first line is logged. Then start_log() prepares all existing logs, also
@@ -110,6 +80,7 @@ class RunLog {
   bool begun_ = false, first_line_ = true;
   std::string ending_;  // of the file names, until the first checkpoint of the branch is saved
   std::map<std::string, JsonlWriter> files_;
+  std::optional<TensorboardLog> tensorboard_;
 };
 
 }  // namespace nemocube

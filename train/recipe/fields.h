@@ -121,7 +121,8 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
   io.field("shuffle_seed", s.shuffle_seed, "shuffle the rows before the split is cut; null: do not",
            nonnegative);
   io.classes("mock");
-  io.field("vocab_size", s.vocab_size, "token ids are below", positive);
+  io.field("vocab_size", s.vocab_size, "token ids are below; null: 1024, in a benchmark the model's",
+           positive);
   io.field("num_samples", s.num_samples, "number of rows", positive);
   io.classes("squad messages mock");
   io.field("seq_length", s.seq_length, "tokens of a row, for padding and truncation; mock: 1024 if null",
@@ -215,12 +216,33 @@ void fields(auto& io, Like<MfuSection> auto& s) {
            positive);
 }
 
+void fields(auto& io, Like<TensorboardSection> auto& s) {
+  io.field("enabled", s.enabled,
+           "a run writes event files where it has this section; false: it does not (own)");
+  io.field("tensorboard_dir", s.tensorboard_dir,
+           "folder of the event files, for one run alone; null: tensorboard/ in checkpoint.checkpoint_dir");
+  io.field("tensorboard_log_interval", s.tensorboard_log_interval, "steps from one point to the next",
+           positive);
+  io.field("log_timers_to_tensorboard", s.log_timers_to_tensorboard,
+           "scalar iteration-time: seconds of a step");
+  io.field("log_throughput", s.log_throughput, "scalar throughput: 10^12 model operations a second and rank");
+  io.field("log_memory_to_tensorboard", s.log_memory_to_tensorboard, "scalar mem-max-allocated-bytes");
+  io.field("log_world_size_to_tensorboard", s.log_world_size_to_tensorboard, "scalar world-size: all ranks");
+  io.field("log_validation_ppl_to_tensorboard", s.log_validation_ppl_to_tensorboard,
+           "scalar `lm loss validation ppl`: exp(min(20, loss))");
+}
+
 void fields(auto& io, Like<MoeMetricsSection> auto& s) {
   io.field("enabled", s.enabled,
            "log the tokens of each expert; null: where ep_size * expert_tp_size is above 1");
 }
 
 void fields(auto& io, Like<Recipe> auto& r) {
+  io.field(
+      "recipe", r.recipe_class,
+      "AutoModel's class; BenchmarkingRecipeForNextTokenPrediction measures the time of steps, others change "
+      "nothing",
+      or_default);
   io.field("seed", r.seed, "order of rows, fresh weights", nonnegative);
   io.section("rng", [&](auto& sub) { sub.alias("seed", r.seed, "seed", nonnegative); });
   io.field("deterministic", r.deterministic, "what the CPU computes is deterministic either way (own)");
@@ -256,9 +278,14 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.section("clip_grad_norm", r.clip_grad_norm);
   io.field("kernels", r.kernels.by_op, "operation to the variant of it that runs (own)");
   io.section("mfu", r.mfu);
-  io.section("benchmark",
-             [&](auto& sub) { sub.alias("peak_tflops", r.mfu.peak_tflops, "mfu.peak_tflops", positive); });
+  io.section("benchmark", [&](auto& sub) {
+    sub.field("warmup_steps", r.benchmark.warmup_steps,
+              "benchmark: steps at the start that are not measured; absent: 0", nonnegative);
+    sub.field("json_output_path", r.benchmark.json_output_path, "benchmark: file for the results");
+    sub.alias("peak_tflops", r.mfu.peak_tflops, "mfu.peak_tflops", positive);
+  });
   io.section("moe_metrics", r.moe_metrics);
+  io.section("tensorboard", r.tensorboard);
   io.section("evaluation", r.evaluation);
   io.section("compile", nothing);
 }

@@ -125,7 +125,8 @@ struct DatasetSection {
   std::optional<std::optional<std::string>> chat_template;
   bool mask_history = false, mask_reasoning_content = false, skip_invalid_samples = false;
   std::optional<std::int64_t> shuffle_seed;
-  std::int64_t vocab_size = 1024, num_samples = 1'000'000;
+  std::optional<std::int64_t> vocab_size;  ///< mock: never absent once loaded
+  std::int64_t num_samples = 1'000'000;
 };
 
 struct PackedSequenceSection {
@@ -183,6 +184,30 @@ struct MfuSection {
   std::optional<double> peak_tflops;
 };
 
+/// The key `recipe`: a class of AutoModel's, as text or as `_target_` of a section. Of a dotted path the last component
+/// counts.
+struct RecipeClass {
+  std::string text;
+  friend bool operator==(const RecipeClass&, const RecipeClass&) = default;
+};
+/// The class whose recipes measure the time of steps (train/run/benchmark.h).
+inline constexpr const char* benchmark_class = "BenchmarkingRecipeForNextTokenPrediction";
+
+/// Absent in recipes of other classes.
+struct BenchmarkSection {
+  std::optional<std::optional<std::int64_t>> warmup_steps;  ///< null: 0
+  std::optional<std::optional<std::string>> json_output_path;
+};
+
+/// TensorBoard's event files: TensorboardOptions (train/logging/tensorboard_log.h). The keys are Megatron-LM's options.
+struct TensorboardSection {
+  bool enabled = true;
+  std::optional<std::string> tensorboard_dir;  ///< absent: tensorboard/ in checkpoint.checkpoint_dir
+  std::int64_t tensorboard_log_interval = 1;
+  bool log_timers_to_tensorboard = false, log_throughput = false, log_memory_to_tensorboard = false;
+  bool log_world_size_to_tensorboard = false, log_validation_ppl_to_tensorboard = false;
+};
+
 /// The fields of the log about tokens of experts: ExpertRecord (train/logging/expert_record.h).
 struct MoeMetricsSection {
   std::optional<bool> enabled;  ///< absent: with experts on several ranks
@@ -198,8 +223,9 @@ struct EvaluationSection {
 };
 
 struct Recipe {
-  std::string file;        ///< where it was read, for messages
-  std::int64_t seed = 42;  ///< from `seed` or `rng.seed`
+  std::string file;          ///< where it was read, for messages
+  RecipeClass recipe_class;  ///< key `recipe`; empty but for a benchmark
+  std::int64_t seed = 42;    ///< from `seed` or `rng.seed`
   bool deterministic = true;
   DeviceChoice device = DeviceChoice::cpu;
   bool share_device = false;
@@ -224,13 +250,19 @@ struct Recipe {
   ClipSection clip_grad_norm;
   KernelChoice kernels;  ///< checked for use in training and evaluation
   MfuSection mfu;        ///< key peak_tflops, also of section benchmark
+  BenchmarkSection benchmark;
   MoeMetricsSection moe_metrics;
+  std::optional<TensorboardSection> tensorboard;  ///< absent: no event files
   EvaluationSection evaluation;
   std::vector<std::string> no_effect;  ///< key paths that were given and have no effect in this build
   std::vector<std::string> warnings;   ///< messages about keys that this recipe makes pointless
   std::map<std::string, std::string>
       interpolated;  ///< text that came out of variables, to the text as written
 };
+
+/// Whether the recipe is a benchmark: it has data of `mock` then, a constant learning rate, and neither clipping,
+/// validation, checkpoints nor logs, whatever it says about these.
+bool is_benchmark(const Recipe& recipe);
 
 /// The use of a recipe, which decides which sections it must have.
 enum class RecipeUse {

@@ -46,6 +46,10 @@ TEST_CASE("describe() reads back as the same recipe") {
       with("distributed: {dp_replicate_size: 2, reshard_after_forward: false, mp_policy: {reduce_dtype: "
            "float32}}\n"),
       with("distributed: {strategy: ddp}\n"),
+      with("tensorboard: {}\n"),
+      with(
+          "tensorboard: {enabled: false, tensorboard_dir: a/b, tensorboard_log_interval: 10, log_throughput: "
+          "true, tensorboard_queue_size: 5}\n"),
       with("distributed: {tp_size: 2, pp_size: 2, cp_size: 2, ep_size: 4, expert_tp_size: 2, "
            "sequence_parallel: "
            "true, tp_cross_entropy: off, cp_comm_type: all_gather, tp_plan: {'*.up_proj': colwise, a$b: "

@@ -364,7 +364,7 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
            "dist_env: {backend: nccl, timeout_minutes: 1, runtime_env: {A: b}}\n"
            "distributed: {strategy: fsdp2, tp_size: 1, dp_size: none, moe: {ignore_router_for_ac: true}}\n"));
   CHECK(r.no_effect == std::vector<std::string>{"distributed.moe.ignore_router_for_ac", "compile.enabled",
-                                                "wandb", "recipe", "ci"});
+                                                "wandb", "ci", "recipe"});
   CHECK(r.warnings.empty());
   CHECK(parse(with("deterministic: false")).no_effect == std::vector<std::string>{"deterministic"});
   CHECK(parse(with("checkpoint: {save_consolidated: every}\nbenchmark: {warmup_steps: 2}\n"
@@ -385,6 +385,59 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
   CHECK(contains(error_with("loss_fn: {reduction: mean}"), "want sum, found 'mean'"));
   CHECK(error_with("optimizer: {amsgrad: False}") == "no error");
   CHECK(contains(error_with("optimizer: {amsgrad: True}"), "AMSGrad is not in this build"));
+}
+
+TEST_CASE("the class of the recipe: a benchmark is one, whatever the spelling; others change nothing") {
+  const auto plan = [](const std::string& more) {
+    return parse_recipe(cat("step_scheduler: {max_steps: 5}\nmodel: {config: ", model_folder,
+                            "}\ndataset: {_target_: mock, seq_len: 8}\noptimizer: {lr: 1e-3}\n", more),
+                        "r.yaml", {}, RecipeUse::plan);
+  };
+  const std::string sections =
+      "lr_scheduler: {}\nclip_grad_norm: {max_norm: 2}\nbenchmark: {warmup_steps: 2}\n";
+  for (const char* text : {"BenchmarkingRecipeForNextTokenPrediction",
+                           "nemo_automodel.recipes.llm.benchmark.BenchmarkingRecipeForNextTokenPrediction",
+                           "{_target_: a.BenchmarkingRecipeForNextTokenPrediction}"}) {
+    const Recipe r = plan(cat(sections, "recipe: ", text));
+    CHECK(is_benchmark(r));
+    CHECK(r.benchmark.warmup_steps == 2);
+    CHECK_FALSE(r.lr_scheduler.has_value());
+    CHECK(std::isinf(r.clip_grad_norm.max_norm));
+    CHECK_FALSE(r.checkpoint.enabled);
+    CHECK(r.dataset->num_samples == 5 * 32);
+    CHECK(r.dataset->vocab_size == 96);  // of the model
+    CHECK(r.no_effect == std::vector<std::string>{"lr_scheduler", "clip_grad_norm"});
+    CHECK(describe(parse_recipe(describe(r), "r.yaml", {}, RecipeUse::plan)) == describe(r));
+    CHECK(parse_recipe(describe(r), "r.yaml", {}, RecipeUse::plan).no_effect.empty());
+  }
+  const Recipe r = plan(cat(sections, "recipe: TrainFinetuneRecipeForNextTokenPrediction"));
+  CHECK_FALSE(is_benchmark(r));
+  CHECK(r.clip_grad_norm.max_norm == 2);
+  CHECK(r.dataset->vocab_size == 1024);
+  CHECK(r.no_effect == std::vector<std::string>{"benchmark.warmup_steps", "recipe"});
+  CHECK_FALSE(is_benchmark(plan("recipe: null")));
+  CHECK_FALSE(is_benchmark(plan("recipe: NotBenchmarkingRecipeForNextTokenPrediction")));
+  CHECK(
+      contains(error_with("recipe: [a]"), "recipe: want a class, or a section with _target_, found a list"));
+}
+
+TEST_CASE("event files are written where the recipe has the section") {
+  CHECK_FALSE(parse(with("")).tensorboard.has_value());
+  CHECK_FALSE(parse(with("tensorboard: null")).tensorboard.has_value());
+  REQUIRE(parse(with("tensorboard: {}")).tensorboard.has_value());
+  CHECK(parse(with("tensorboard: {}")).tensorboard->enabled);
+  const Recipe r =
+      parse(with("tensorboard: {tensorboard_log_interval: 5, tensorboard_queue_size: 1000, "
+                 "log_loss_scale_to_tensorboard: "
+                 "true, log_params_norm: false}"));
+  CHECK(r.tensorboard->tensorboard_log_interval == 5);
+  CHECK(r.no_effect == std::vector<std::string>{"tensorboard.tensorboard_queue_size",
+                                                "tensorboard.log_loss_scale_to_tensorboard"});
+  CHECK(error_with("tensorboard: {tensorboard_log_interval: 0}") ==
+        "r.yaml:2: tensorboard.tensorboard_log_interval: want a positive integer, found '0'");
+  CHECK(contains(error_with("tensorboard: {log_params_norm: true}"),
+                 "tensorboard.log_params_norm: the norm of all parameters is not in this build"));
+  CHECK(contains(error_with("tensorboard: {log_intervall: 1}"), "the nearest known key is 'log_interval'"));
 }
 
 TEST_CASE("what means nothing on one rank is read all the same") {

@@ -7,6 +7,7 @@
 #include "core/quote.h"
 #include "data/datasets/split.h"
 #include "train/model_io/find_model.h"
+#include "train/recipe/benchmark_rules.h"
 #include "train/recipe/distributed_rules.h"
 #include "train/recipe/files.h"
 
@@ -49,7 +50,8 @@ void backend_rules(BackendSection& backend, Reading& reading) {
   backend.dispatcher = kind;
 }
 
-void dataset_rules(const DatasetSection& s, Reading& reading) {
+void dataset_rules(DatasetSection& s, Reading& reading) {
+  if (s.kind == DatasetKind::mock && !s.vocab_size) s.vocab_size = 1024;
   reading.rule(s.padding != Padding::max_length || s.seq_length, {s.key + ".padding", s.key + ".seq_length"},
                "max_length needs seq_length, which is absent");
 }
@@ -183,10 +185,12 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
                "is empty; want a folder");
   distributed_rules(recipe.distributed, reading);
   dist_env_rules(recipe.dist_env, reading);
+  const bool own_vocabulary = recipe.dataset && recipe.dataset->vocab_size;
   if (recipe.dataset) dataset_rules(*recipe.dataset, reading);
-  for (const auto& [name, section] : recipe.validation_datasets) dataset_rules(section, reading);
+  for (auto& [name, section] : recipe.validation_datasets) dataset_rules(section, reading);
   if (recipe.dataset && recipe.dataset->kind == DatasetKind::tokens && !reading.given("dataloader.shuffle"))
     recipe.dataloader.shuffle = false;
+  benchmark_rules(recipe, reading, use);
   // Validation takes every row, in order, whatever the recipe says.
   if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");
   if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");
@@ -204,6 +208,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
       want_pipeline(recipe.distributed, reading);
       want_training(recipe, reading, use == RecipeUse::train);
       want_model(recipe, reading);
+      if (is_benchmark(recipe) && !own_vocabulary) take_vocabulary_of_model(recipe, reading);
       if (use == RecipeUse::train) want_validation_files(recipe, reading);
       want_kernels(recipe, reading);
       break;

@@ -208,6 +208,13 @@ void read(const Place& at, VariableText& out, Range range) {
   out.text = flag ? (*flag ? "1" : "0") : scalar->text;
 }
 
+void read(const Place& at, RecipeClass& out, Range range) {
+  const Value* target = at.value.find("_target_");
+  if (target == nullptr && at.value.kind != Value::Kind::scalar) wrong(at, show(out, range).wish);
+  if (target == nullptr) return read(at, out.text, range);
+  read(Place{*target, at.path + "._target_", at.where}, out.text, range);
+}
+
 std::size_t read_choice(const Place& at, const std::vector<std::string>& names, const char* class_noun) {
   const auto scalar = scalar_of(at);
   if (!scalar) wrong(at, "one of " + joined(names));
@@ -267,6 +274,10 @@ Shown show(const std::vector<std::vector<std::string>>& value, Range) {
 
 Shown show(const VariableText& value, Range) {
   return {"text, a number, or true or false", in_quotes(value.text)};
+}
+
+Shown show(const RecipeClass& value, Range) {
+  return {"a class, or a section with _target_", value.text.empty() ? "" : in_quotes(value.text)};
 }
 
 }  // namespace nemocube::recipe

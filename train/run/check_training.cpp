@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/log.h"
+#include "data/json/atomic_file.h"
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
 #include "train/checkpoint/checkpoint.h"
@@ -9,6 +10,7 @@
 #include "train/run/memory_report.h"
 #include "train/run/run.h"
 #include "train/run/run_directory.h"
+#include "train/run/tensorboard.h"
 #include "train/run/validation.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_schedule.h"
@@ -76,7 +78,12 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
     problems.collect(
         [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), config->vocab_size); });
   if (config) problems.collect([&] { Validation(recipe, *config); });
-  problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
+  if (!is_benchmark(recipe))
+    problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
+  else if (const auto& path = recipe.benchmark.json_output_path; path && *path)
+    problems.collect([&] { check_output_place(**path); });
+  if (const auto tensorboard = tensorboard_options(recipe))
+    problems.collect([&] { check_folder_for_files("tensorboard.tensorboard_dir", tensorboard->folder); });
   problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
   problems.report();
   if (ranks > 1) log_info(sizes.text);

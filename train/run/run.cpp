@@ -27,6 +27,7 @@
 #include "train/run/signals.h"
 #include "train/run/start_times.h"
 #include "train/run/step_flops.h"
+#include "train/run/tensorboard.h"
 #include "train/run/validation.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_schedule.h"
@@ -70,7 +71,8 @@ class Run {
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
     log_.emplace(recipe.checkpoint.checkpoint_dir, validation_sets,
                  LogStart{state_.step, checkpoints_.next_serial(), checkpoints_.to_be_abandoned() > 0,
-                          ranks_.several() ? ranks_.text(recipe.kernels) : ""});
+                          ranks_.several() ? ranks_.text(recipe.kernels) : "", state_.samples,
+                          tensorboard_options(recipe)});
   }
 
   RunResult train() {
@@ -261,8 +263,8 @@ class Run {
 
   Losses validate(std::int64_t step, std::int64_t epoch, double lr, const StopAsked& asked,
                   const Losses& known = {}) {
-    return validation_.run(*loaded_.parallel, {step, epoch, lr, log_ ? &*log_ : nullptr}, {asked, stop_here_},
-                           known);
+    return validation_.run(*loaded_.parallel, {step, epoch, lr, state_.samples, log_ ? &*log_ : nullptr},
+                           {asked, stop_here_}, known);
   }
 
   // As rank 0 finds them in files that change while it runs.
@@ -362,10 +364,14 @@ class Run {
     record.seconds = std::chrono::duration<double>(now - last_record_).count();
     result_.seconds += record.seconds;
     last_record_ = now;
+    record.consumed_samples = state_.samples;
+    record.mean_auxiliary_losses =
+        mean_auxiliary_losses(recipe_.model->moe, loaded_.model->config(), result.auxiliary_losses);
     const auto& peak = recipe_.mfu.peak_tflops;
+    if (counts_flops() && result.outcome != StepOutcome::no_labels)
+      record.flops = ranks_.sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0);
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
-      record.mfu = ranks_.sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0) /
-                   (record.seconds * *peak * 1e12 * record.ranks) * 100;
+      record.mfu = record.flops / (record.seconds * *peak * 1e12 * record.ranks) * 100;
     if (lock_) lock_->renew_if_lost();
     if (log_) log_->training(record);
     if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
@@ -375,6 +381,10 @@ class Run {
   bool logs_experts() const {
     const DistributedSection& d = recipe_.distributed;
     return recipe_.moe_metrics.enabled.value_or(d.ep_size * d.expert_tp_size > 1);
+  }
+
+  bool counts_flops() const {
+    return recipe_.mfu.peak_tflops || (recipe_.tensorboard && recipe_.tensorboard->log_throughput);
   }
 
   // The ranks of a replica get the same batches, which count once.

@@ -42,21 +42,26 @@ void check_file_system(const fs::path& folder, const std::string& where) {
 
 }  // namespace
 
-void check_run_directory(const fs::path& directory) {
+void check_folder_for_files(const std::string& key, const fs::path& directory) {
   std::error_code error;
   fs::path existing = fs::absolute(directory, error);
   while (!fs::exists(existing, error) && existing != existing.root_path()) {
-    require(!fs::is_symlink(fs::symlink_status(existing, error)), "checkpoint.checkpoint_dir: '",
-            directory.string(), "': '", existing.string(), "' is a link to nothing");
+    require(!fs::is_symlink(fs::symlink_status(existing, error)), key, ": '", directory.string(), "': '",
+            existing.string(), "' is a link to nothing");
     existing = existing.parent_path();
   }
-  require(fs::is_directory(existing, error), "checkpoint.checkpoint_dir: '", directory.string(), "': '",
-          existing.string(), "' is not a directory");
+  require(fs::is_directory(existing, error), key, ": '", directory.string(), "': '", existing.string(),
+          "' is not a directory");
   if (::access(existing.c_str(), R_OK | W_OK | X_OK) != 0)
-    fail("checkpoint.checkpoint_dir: '", directory.string(), "': nothing can be written in '",
-         existing.string(), "': ", std::generic_category().message(errno));
-  check_file_system(existing, cat("checkpoint.checkpoint_dir: '", directory.string(), "': '"));
-  if (existing == fs::absolute(directory, error)) const RunLock taken(existing);
+    fail(key, ": '", directory.string(), "': nothing can be written in '", existing.string(),
+         "': ", std::generic_category().message(errno));
+  check_file_system(existing, cat(key, ": '", directory.string(), "': '"));
+}
+
+void check_run_directory(const fs::path& directory) {
+  check_folder_for_files("checkpoint.checkpoint_dir", directory);
+  std::error_code error;
+  if (fs::is_directory(directory, error)) const RunLock taken(fs::absolute(directory, error));
 }
 
 }  // namespace nemocube

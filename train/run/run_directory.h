@@ -1,10 +1,14 @@
 #pragma once
 #include <filesystem>
+#include <string>
 
 namespace nemocube {
 
 /// Throws Error, naming checkpoint.checkpoint_dir, when a run could not write files below `directory`. The
 /// directory and the folders above it need not exist yet. Creates nothing.
 void check_run_directory(const std::filesystem::path& directory);
+
+/// The same for a folder of other files that the recipe's key `key` names, or none yet.
+void check_folder_for_files(const std::string& key, const std::filesystem::path& directory);
 
 }  // namespace nemocube

@@ -90,6 +90,7 @@ Losses Validation::run(ParallelModel& model, const Moment& moment, const Stop& s
     record.epoch = moment.epoch;
     record.val_loss = v.loss;
     record.lr = moment.lr;
+    record.consumed_samples = moment.consumed_samples;
     record.label_tokens = v.label_tokens;
     record.peak_bytes = allocator(model.model().device()).stats().peak_bytes;
     std::string metrics;

@@ -27,6 +27,7 @@ class Validation {
   struct Moment {
     std::int64_t step = 0, epoch = 0;
     double lr = 0;
+    std::int64_t consumed_samples = 0;
     RunLog* log = nullptr;  ///< null on all ranks but the first
   };
   /// Of several ranks, all poll `together` at the same points; each independent replica polls `alone` at its own.

@@ -1,0 +1,24 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/config.h"
+#include "train/logging/tensorboard_log.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// What the recipe says about event files; nothing where it wants none.
+std::optional<TensorboardOptions> tensorboard_options(const Recipe& recipe);
+
+/// StepResult::auxiliary_losses over their coefficients and the number of MoE blocks of the whole model: what
+/// Megatron-LM logs (megatron/core/transformer/moe/moe_utils.py, track_moe_metrics).
+std::vector<std::pair<std::string, double>> mean_auxiliary_losses(
+    const MoeSection& coefficients, const NemotronHConfig& config,
+    std::span<const std::pair<std::string, double>> losses);
+
+}  // namespace nemocube
