@@ -1,35 +1,26 @@
 #include "core/cuda/cublas.cuh"
 
-#include <dlfcn.h>
-
 #include <string>
 
 #include "core/cuda/device.cuh"
+#include "core/cuda/shared_library.cuh"
 
 namespace nemocube::cuda {
 namespace {
 
-template <class Pointer>
-void find(void* library, const char* name, Pointer& function) {
-  function = reinterpret_cast<Pointer>(::dlsym(library, name));
-  require(function, "cuBLAS cannot be used: ", ::dlerror());
-}
-
 CublasLt load() {
-  const std::string file = cat("libcublasLt.so.", CUBLAS_VER_MAJOR);
-  // Never closed: products may run until the process ends.
-  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  require(library, "cuBLAS, which products of matrices on cuda need, cannot be loaded: ", ::dlerror());
+  const SharedLibrary library(cat("libcublasLt.so.", CUBLAS_VER_MAJOR), "cuBLAS",
+                              "which products of matrices on cuda need");
   CublasLt lt;
-  find(library, "cublasLtCreate", lt.create);
-  find(library, "cublasLtGetStatusString", lt.status_string);
-  find(library, "cublasLtMatrixLayoutInit_internal", lt.layout_init);
-  find(library, "cublasLtMatmulDescInit_internal", lt.product_init);
-  find(library, "cublasLtMatmulDescSetAttribute", lt.product_set);
-  find(library, "cublasLtMatmulPreferenceInit_internal", lt.preference_init);
-  find(library, "cublasLtMatmulPreferenceSetAttribute", lt.preference_set);
-  find(library, "cublasLtMatmulAlgoGetHeuristic", lt.heuristic);
-  find(library, "cublasLtMatmul", lt.matmul);
+  library.find("cublasLtCreate", lt.create);
+  library.find("cublasLtGetStatusString", lt.status_string);
+  library.find("cublasLtMatrixLayoutInit_internal", lt.layout_init);
+  library.find("cublasLtMatmulDescInit_internal", lt.product_init);
+  library.find("cublasLtMatmulDescSetAttribute", lt.product_set);
+  library.find("cublasLtMatmulPreferenceInit_internal", lt.preference_init);
+  library.find("cublasLtMatmulPreferenceSetAttribute", lt.preference_set);
+  library.find("cublasLtMatmulAlgoGetHeuristic", lt.heuristic);
+  library.find("cublasLtMatmul", lt.matmul);
   stream();  // chooses the device, which the handle belongs to
   const cublasStatus_t status = lt.create(&lt.handle);
   require(status == CUBLAS_STATUS_SUCCESS,

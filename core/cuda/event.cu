@@ -11,16 +11,21 @@ namespace {
 
 /// Events to be used again: making one takes longer than recording it.
 struct FreeEvents {
-  std::mutex mutex;
-  std::vector<cudaEvent_t> events;
+  unsigned flags;
+  std::mutex mutex = {};
+  std::vector<cudaEvent_t> events = {};
 };
-FreeEvents& free_events() {
-  static auto* all = new FreeEvents;  // never destroyed: events may be dropped last
+// Never destroyed: events may be dropped last.
+FreeEvents& untimed_events() {
+  static auto* all = new FreeEvents{cudaEventDisableTiming};
+  return *all;
+}
+FreeEvents& timed_events() {
+  static auto* all = new FreeEvents{cudaEventDefault};
   return *all;
 }
 
-std::shared_ptr<void> new_event() {
-  FreeEvents& free = free_events();
+std::shared_ptr<void> new_event(FreeEvents& free) {
   cudaEvent_t event = nullptr;
   {
     const std::lock_guard lock(free.mutex);
@@ -29,7 +34,7 @@ std::shared_ptr<void> new_event() {
       free.events.pop_back();
     }
   }
-  if (!event) NEMOCUBE_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  if (!event) NEMOCUBE_CUDA(cudaEventCreateWithFlags(&event, free.flags));
   return {event, [&free](void* used) {
             const std::lock_guard lock(free.mutex);
             free.events.push_back(static_cast<cudaEvent_t>(used));
@@ -38,11 +43,19 @@ std::shared_ptr<void> new_event() {
 
 cudaEvent_t event_of(const Event& event) { return static_cast<cudaEvent_t>(event.point.get()); }
 
-Event record(Stream on) {
+Event record_one(FreeEvents& of, Stream on) {
   cudaStream_t queue = stream_of(on);
-  Event event{new_event()};
+  Event event{new_event(of)};
   NEMOCUBE_CUDA(cudaEventRecord(event_of(event), queue));
   return event;
+}
+Event record(Stream on) { return record_one(untimed_events(), on); }
+Event record_timed(Stream on) { return record_one(timed_events(), on); }
+
+double seconds(const Event& begin, const Event& end) {
+  float milliseconds = 0;
+  NEMOCUBE_CUDA(cudaEventElapsedTime(&milliseconds, event_of(begin), event_of(end)));
+  return static_cast<double>(milliseconds) / 1000;
 }
 
 void wait(Stream on, const Event& event) {
@@ -66,10 +79,9 @@ void host_wait(const Event& event) {
   NEMOCUBE_CUDA(cudaEventSynchronize(event_of(event)));
 }
 
-const Provide provided[] = {{record_event, record},
-                            {wait_for_event, wait},
-                            {event_reached, reached},
-                            {host_wait_for_event, host_wait}};
+const Provide provided[] = {{record_event, record},     {record_timed_event, record_timed},
+                            {seconds_between, seconds}, {wait_for_event, wait},
+                            {event_reached, reached},   {host_wait_for_event, host_wait}};
 
 }  // namespace
 }  // namespace nemocube::cuda

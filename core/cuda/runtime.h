@@ -36,6 +36,8 @@ inline const Function<void()> synchronize("core/synchronize");
 /// are wanted, those of zones are of the device, from what the stream of the thread has done before the zone to the end
 /// of what the zone queues there.
 inline const Function<void(bool wanted)> time_zones("core/time_zones");
+/// Whether times are wanted.
+inline const Function<bool()> zones_are_timed("core/zones_are_timed");
 /// Whether every launch of a kernel is followed by a wait for its end, so that an error is that of the kernel that the
 /// message names. Slow, and not counted as waits of the host.
 inline const Function<void(bool wanted)> synchronise_launches("core/synchronise_launches");

@@ -36,6 +36,10 @@ struct Event {
 };
 /// The end of all work that has been queued on `stream`.
 inline const Function<Event(Stream stream)> record_event("core/record_event");
+/// The same, for seconds_between(). Takes the host longer: 0.8 us and not 0.2 us with an H200.
+inline const Function<Event(Stream stream)> record_timed_event("core/record_timed_event");
+/// Of the device, between two timed events that are reached and were not captured.
+inline const Function<double(const Event& begin, const Event& end)> seconds_between("core/seconds_between");
 /// What is queued on `stream` from now on begins after the event. The host goes on.
 inline const Function<void(Stream stream, const Event& event)> wait_for_event("core/wait_for_event");
 /// Never in a capture (core/cuda/graph.h).

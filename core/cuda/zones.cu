@@ -18,6 +18,7 @@ constexpr std::size_t most_pending = 4096;
 class DeviceZones final : public ZoneWatcher {
  public:
   void time(bool wanted) { timed_ = wanted; }
+  bool timed() const { return timed_; }
 
   void enter(Zone& zone) override {
     nvtxRangePushA(zone.name());
@@ -85,16 +86,18 @@ class DeviceZones final : public ZoneWatcher {
   std::vector<cudaEvent_t> free_;
 };
 
-void time(bool wanted) {
-  static auto* const zones = [] {
-    auto* all = new DeviceZones;
-    watch_zones(*all);
-    return all;
-  }();
-  zones->time(wanted);
+DeviceZones& device_zones() {
+  static auto* const zones = new DeviceZones;
+  return *zones;
 }
 
-const Provide provided(time_zones, time);
+void time(bool wanted) {
+  watch_zones(device_zones());
+  device_zones().time(wanted);
+}
+bool timed() { return device_zones().timed(); }
+
+const Provide provided[] = {{time_zones, time}, {zones_are_timed, timed}};
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +9,8 @@
 #include <numeric>
 #include <optional>
 
+#include "core/cuda/graph.h"
+#include "core/cuda/runtime.h"
 #include "core/host_wait.h"
 #include "core/rng.h"
 #include "parallel/comm/collective.h"
@@ -463,6 +466,37 @@ TEST_CASE("all_reduce: maxima and minima are NaN where a rank has one" * doctest
         for (int r = 0; r < world.size(); ++r) CHECK(std::isnan(got[static_cast<std::size_t>(r)]));
         CHECK(got.back() == (reduction == Reduction::max ? static_cast<double>(last) : 0.0));
       }
+}
+
+TEST_CASE("collectives: NCCL's seconds are those of the device, and a graph's calls have none" *
+          doctest::test_suite("cuda")) {
+  World& world = test_world();
+  if (!world.uses_nccl()) return;
+  const Tensor t = Tensor::zeros({1 << 16}, DType::f32, cuda_device());
+  // Calls and seconds that these add, and their seconds by the clock of the host.
+  const auto seconds_of = [&](auto&& calls) {
+    world.wait_for_collectives();
+    const CommStats before = world.communicator().stats(Operation::all_reduce);
+    const auto start = std::chrono::steady_clock::now();
+    calls();
+    world.wait_for_collectives();
+    const std::chrono::duration<double> on_host = std::chrono::steady_clock::now() - start;
+    const CommStats after = world.communicator().stats(Operation::all_reduce);
+    CHECK(after.calls == before.calls + 3);
+    CHECK(after.waiting_seconds == before.waiting_seconds);
+    return std::pair(after.seconds - before.seconds, on_host.count());
+  };
+  const auto three = [&] {
+    for (int i = 0; i < 3; ++i) world.communicator().all_reduce(t);
+  };
+  cuda::time_zones(true);
+  const auto [seconds, on_host] = seconds_of(three);
+  CHECK(seconds > 0);
+  CHECK(seconds <= on_host);
+  const auto graph = cuda::capture_graph(three);
+  CHECK(seconds_of([&] { graph->launch(); }).first == 0);
+  cuda::time_zones(false);
+  CHECK(seconds_of(three).first == 0);
 }
 
 TEST_CASE("collectives: the bytes sent are the fewest that can be" * doctest::test_suite("cuda")) {

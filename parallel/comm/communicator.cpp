@@ -107,25 +107,25 @@ void Work::wait() {
 Communicator::Communicator(std::string name, int rank, std::vector<int> members)
     : name_(std::move(name)), rank_(rank), members_(std::move(members)) {}
 
-CommStats Communicator::stats(Operation operation) const {
-  const std::lock_guard lock(stats_mutex_);
-  return stats_[static_cast<std::size_t>(operation)];
+void CommTally::add(Operation operation, const CommStats& more) {
+  const std::lock_guard lock(mutex_);
+  CommStats& total = stats_[static_cast<std::size_t>(operation)];
+  total.calls += more.calls;
+  total.bytes_sent += more.bytes_sent;
+  total.seconds += more.seconds;
+  total.waiting_seconds += more.waiting_seconds;
 }
 
-void Communicator::count(Operation operation, const CommStats& call) {
-  const std::lock_guard lock(stats_mutex_);
-  CommStats& total = stats_[static_cast<std::size_t>(operation)];
-  total.calls += call.calls;
-  total.bytes_sent += call.bytes_sent;
-  total.seconds += call.seconds;
-  total.waiting_seconds += call.waiting_seconds;
+CommStats CommTally::of(Operation operation) const {
+  const std::lock_guard lock(mutex_);
+  return stats_[static_cast<std::size_t>(operation)];
 }
 
 void Communicator::count_as_queued(Operation operation, const CommStats& call) {
   if (cuda::Capture* const capture = cuda::Capture::current())
-    capture->at_launch([this, operation, call] { count(operation, call); });
+    capture->at_launch([tally = tally_, operation, call] { tally->add(operation, call); });
   else
-    count(operation, call);
+    tally_->add(operation, call);
 }
 
 Collective Communicator::next(Operation operation) {

@@ -53,11 +53,27 @@ std::string_view name_of(Reduction reduction);
 std::string_view name_of(Operation operation);
 
 /// What one operation has done in one group so far, on this rank.
+///
+/// Nobody on the host waits for NCCL. Its seconds are taken on the device while cuda::time_zones() wants times, and come with
+/// World::wait_for_collectives(). Calls in a CUDA graph have none: a graph has one time, which is not that of communication.
 struct CommStats {
   std::int64_t calls = 0;
   std::int64_t bytes_sent = 0;  ///< payload for other ranks
-  double seconds = 0;           ///< from the moment a call leaves the queue to its end
-  double waiting_seconds = 0;   ///< of `seconds`, those in which no message arrived or left
+  /// From the moment a call leaves the queue to its end; by NCCL, from the moment the device's stream comes to it.
+  double seconds = 0;
+  /// Of `seconds`, those in which no message arrived or left. NCCL does not tell them: 0, and they are in `seconds`.
+  double waiting_seconds = 0;
+};
+
+/// The statistics of one group. Thread-safe.
+class CommTally {
+ public:
+  void add(Operation operation, const CommStats& more);
+  CommStats of(Operation operation) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<CommStats, operation_count> stats_{};
 };
 
 /// A started operation. Holds its tensors until it is done.
@@ -108,7 +124,9 @@ class Communicator {
   int rank() const { return rank_; }                 ///< of this process in the group
   int size() const { return static_cast<int>(members_.size()); }
   std::span<const int> members() const { return members_; }  ///< world rank of each rank of the group
-  CommStats stats(Operation operation) const;
+  CommStats stats(Operation operation) const { return tally_->of(operation); }
+  /// Behind stats(), for those who execute calls; it may outlive the communicator.
+  const std::shared_ptr<CommTally>& tally() const { return tally_; }
   /// A communicator of the same ranks with a name, numbers and statistics of its own. Both use what the message library
   /// has made for these ranks, so that their operations are in one order: the ranks call those of both alike.
   virtual std::unique_ptr<Communicator> of_same_ranks(std::string name) const = 0;
@@ -178,9 +196,7 @@ class Communicator {
 
  protected:
   Communicator(std::string name, int rank, std::vector<int> members);
-  /// Adds one call to the statistics. Thread-safe.
-  void count(Operation operation, const CommStats& call);
-  /// Likewise, for a call that is queued on a device: where it is captured (core/cuda/graph.h), with each launch.
+  /// Adds a call that is queued on a device to the statistics: where it is captured (core/cuda/graph.h), with each launch.
   void count_as_queued(Operation operation, const CommStats& call);
 
  private:
@@ -201,8 +217,7 @@ class Communicator {
   int rank_;
   std::vector<int> members_;
   std::int64_t collectives_ = 0, exchanges_ = 0;  // called so far
-  mutable std::mutex stats_mutex_;
-  std::array<CommStats, operation_count> stats_{};
+  std::shared_ptr<CommTally> tally_ = std::make_shared<CommTally>();
 };
 
 namespace comm_detail {

@@ -416,7 +416,7 @@ void MessageCommunicator::execute(const Collective& call) {
   staged.bring_back();
   CommStats stats = execution.stats();
   stats.seconds = Seconds(Clock::now() - start).count();
-  count(call.operation, stats);
+  tally()->add(call.operation, stats);
 }
 
 namespace {

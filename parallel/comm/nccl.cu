@@ -1,6 +1,5 @@
 #include "parallel/comm/nccl.h"
 
-#include <dlfcn.h>
 #include <nccl.h>
 #include <sched.h>
 
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "core/cuda/device.cuh"
+#include "core/cuda/shared_library.cuh"
 
 namespace nemocube::nccl {
 namespace {
@@ -39,39 +39,31 @@ struct Library {
   decltype(&::ncclRecv) receive = nullptr;
 };
 
-template <class Pointer>
-void find(void* file, const char* name, Pointer& function) {
-  function = reinterpret_cast<Pointer>(::dlsym(file, name));
-  require(function, "NCCL cannot be used: ", ::dlerror());
-}
-
 Library load() {
   // Connections and their memory are made with a communicator and not at its first operation, when tensors may fill the
   // device.
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-  // Never closed: its threads run until the process ends.
-  void* const file = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  require(file,
-          "NCCL, by which ranks on several CUDA devices exchange data, cannot be loaded: ", ::dlerror());
+  const cuda::SharedLibrary file("libnccl.so.2", "NCCL",
+                                 "by which ranks on several CUDA devices exchange data");
   Library l;
-  find(file, "ncclGetVersion", l.get_version);
-  find(file, "ncclGetErrorString", l.error_string);
-  find(file, "ncclGetLastError", l.last_error);
-  find(file, "ncclGetUniqueId", l.get_unique_id);
-  find(file, "ncclCommInitRankConfig", l.init_rank);
-  find(file, "ncclCommSplit", l.split);
-  find(file, "ncclCommGetAsyncError", l.async_error);
-  find(file, "ncclCommFinalize", l.finalize);
-  find(file, "ncclCommDestroy", l.destroy);
-  find(file, "ncclGroupStart", l.group_start);
-  find(file, "ncclGroupEnd", l.group_end);
-  find(file, "ncclAllReduce", l.all_reduce);
-  find(file, "ncclReduce", l.reduce);
-  find(file, "ncclReduceScatter", l.reduce_scatter);
-  find(file, "ncclAllGather", l.all_gather);
-  find(file, "ncclBroadcast", l.broadcast);
-  find(file, "ncclSend", l.send);
-  find(file, "ncclRecv", l.receive);
+  file.find("ncclGetVersion", l.get_version);
+  file.find("ncclGetErrorString", l.error_string);
+  file.find("ncclGetLastError", l.last_error);
+  file.find("ncclGetUniqueId", l.get_unique_id);
+  file.find("ncclCommInitRankConfig", l.init_rank);
+  file.find("ncclCommSplit", l.split);
+  file.find("ncclCommGetAsyncError", l.async_error);
+  file.find("ncclCommFinalize", l.finalize);
+  file.find("ncclCommDestroy", l.destroy);
+  file.find("ncclGroupStart", l.group_start);
+  file.find("ncclGroupEnd", l.group_end);
+  file.find("ncclAllReduce", l.all_reduce);
+  file.find("ncclReduce", l.reduce);
+  file.find("ncclReduceScatter", l.reduce_scatter);
+  file.find("ncclAllGather", l.all_gather);
+  file.find("ncclBroadcast", l.broadcast);
+  file.find("ncclSend", l.send);
+  file.find("ncclRecv", l.receive);
   return l;
 }
 

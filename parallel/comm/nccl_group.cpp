@@ -1,8 +1,10 @@
 #include "parallel/comm/nccl_group.h"
 
+#include <functional>
 #include <utility>
 
 #include "core/cuda/graph.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "parallel/comm/reduce_in_order_kernel.h"
 #include "parallel/comm/time_limit.h"
@@ -130,7 +132,10 @@ Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicat
   const cuda::Event before = cuda::record_event(cuda::OnStream::current());
   cuda::wait_for_event(stream, before);
   const cuda::OnStream on(stream);
-  const cuda::Event begin = cuda::record_event(stream);
+  cuda::Capture* const capture = cuda::Capture::current();
+  const bool timed = !capture && cuda::zones_are_timed();
+  const auto& record = timed ? cuda::record_timed_event : cuda::record_event;
+  const cuda::Event begin = record(stream);
   const std::string text = cat(describe(call), " of group ", communicator.name());
   try {
     if (in_order(call))
@@ -142,12 +147,17 @@ Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicat
   } catch (const Error& e) {
     fail(text, ": ", e.what());
   }
-  const cuda::Event end = cuda::record_event(stream);
-  if (cuda::Capture* const capture = cuda::Capture::current())
+  const cuda::Event end = record(stream);
+  std::function<void(double)> count_seconds;
+  if (timed)
+    count_seconds = [tally = communicator.tally(), operation = call.operation](double seconds) {
+      tally->add(operation, {.seconds = seconds});
+    };
+  if (capture)
     capture->watch(text, [engine = engine_](const cuda::Event& from, const cuda::Event& to,
                                             const std::string& what) { engine->nccl->add(from, to, what); });
   else
-    engine_->nccl->add(begin, end, text);
+    engine_->nccl->add(begin, end, text, std::move(count_seconds));
   return Work(std::make_shared<Queued>(call, end));
 }
 

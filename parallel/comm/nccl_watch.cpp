@@ -43,10 +43,11 @@ void NcclWatch::remove(const nccl::Handle& group) {
   std::erase(groups_, group);
 }
 
-void NcclWatch::add(cuda::Event begin, cuda::Event end, std::string text) {
+void NcclWatch::add(cuda::Event begin, cuda::Event end, std::string text,
+                    std::function<void(double)> count_seconds) {
   ++open_;
   const std::lock_guard lock(mutex_);
-  added_.push_back({std::move(begin), std::move(end), std::move(text)});
+  added_.push_back({std::move(begin), std::move(end), std::move(text), std::move(count_seconds)});
   if (thread_.joinable()) return;
   thread_ = std::thread([this] { watch(); });
   second_ = std::thread([this] { watch_the_watch(); });
@@ -107,6 +108,7 @@ std::string NcclWatch::look(double now) {
     // Those of one stream end in their order.
     const auto first = std::ranges::find_if(operations_, ended);
     if (first == operations_.end()) break;
+    if (first->count_seconds) first->count_seconds(cuda::seconds_between(first->begin, first->end));
     operations_.erase(first);
     --open_;
   }

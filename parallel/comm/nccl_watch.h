@@ -2,6 +2,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -31,16 +32,19 @@ class NcclWatch {
   /// The group is not asked for errors any more when this returns.
   void remove(const nccl::Handle& group);
   /// An operation of which both events are in the device's streams. `text`: "all_reduce number 7 (...) of group dp".
-  void add(cuda::Event begin, cuda::Event end, std::string text);
+  /// `count_seconds` is for timed events: it gets the seconds between them, when the end was seen to be reached.
+  void add(cuda::Event begin, cuda::Event end, std::string text,
+           std::function<void(double)> count_seconds = nullptr);
   /// Waits until NCCL is ready with what the host began, for as long as waits for messages may take; Error beyond.
   void wait_until_ready(const nccl::Handle& group, const std::string& text);
-  /// Waits until all operations have ended, or until the job ends.
+  /// Waits until all operations have ended and are counted, or until the job ends.
   void wait_for_all();
 
  private:
   struct Operation {
     cuda::Event begin, end;
     std::string text;
+    std::function<void(double)> count_seconds;
     double since = -1;  // when its begin was first seen to be reached, in seconds; -1: not yet
   };
   bool wait(double seconds);

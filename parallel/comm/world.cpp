@@ -82,7 +82,7 @@ World::~World() {
   engine_->queue.finish();
   node_group_ = nullptr;
   if (nccl_) {
-    engine_->nccl->wait_for_all();
+    wait_for_collectives();
     static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
     nccl_ = nullptr;
     engine_->nccl = nullptr;
@@ -156,6 +156,10 @@ void World::use_nccl() {
   });
   nccl_ = NcclGroup::of_world(*communicator_, engine_);
   static_cast<MessageCommunicator&>(*communicator_).use_nccl(nccl_);
+}
+
+void World::wait_for_collectives() const {
+  if (nccl_) engine_->nccl->wait_for_all();
 }
 
 bool World::running() { return process != nullptr; }

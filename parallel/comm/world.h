@@ -50,6 +50,8 @@ class World {
   /// NCCL from now on, in this group and in those that split() makes. Error on every rank where one cannot use NCCL.
   void use_nccl();
   bool uses_nccl() const { return nccl_ != nullptr; }
+  /// Waits for the collectives of CUDA tensors that this rank has queued: Communicator::stats() has their seconds then.
+  void wait_for_collectives() const;
   /// All ranks give the same options, while no operation runs.
   void set_options(const CommOptions& options) { engine_->options = options; }
 

@@ -43,8 +43,8 @@ struct BenchStepResult {
   /// three need not add up to the step.
   struct RankTimes {
     double compute = 0;      ///< the step without waiting for a collective's result
-    double collectives = 0;  ///< in which this rank sent, received or added
-    double waiting = 0;      ///< in collectives, for other ranks
+    double collectives = 0;  ///< in which this rank sent, received or added; by NCCL, or waited for others
+    double waiting = 0;      ///< in collectives, for other ranks; not told by NCCL
     std::int64_t bytes_sent = 0;
     std::int64_t peak_bytes = 0;
   };

@@ -26,10 +26,17 @@ ParallelSettings settle(Recipe& recipe) {
   return environment.settings;
 }
 
-Device recipe_device(const Recipe& recipe, Device chosen, World& world) {
+namespace {
+bool over_mpi(const Recipe& recipe) {
   const std::optional<CommBackend> backend = recipe.dist_env.backend;
-  const bool over_mpi = backend == CommBackend::mpi || backend == CommBackend::gloo;
-  const Device device = device_of_rank(chosen, world, {recipe.share_device, over_mpi});
+  return backend == CommBackend::mpi || backend == CommBackend::gloo;
+}
+}  // namespace
+
+bool exchanges_by_nccl(const Recipe& recipe) { return !over_mpi(recipe) && !recipe.share_device; }
+
+Device recipe_device(const Recipe& recipe, Device chosen, World& world) {
+  const Device device = device_of_rank(chosen, world, {recipe.share_device, over_mpi(recipe)});
   if (device.is_cuda()) {
     cuda::synchronise_launches(recipe.debug.synchronise_launches);
     cuda::allow_tf32(recipe.allow_tf32);

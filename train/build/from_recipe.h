@@ -17,6 +17,8 @@ ParallelSettings settle(Recipe& recipe);
 /// device_of_rank() with what the recipe says: `share_device`, `dist_env.backend`,
 /// `debug.synchronise_launches`, `allow_tf32`.
 Device recipe_device(const Recipe& recipe, Device chosen, World& world);
+/// Whether ranks of CUDA devices exchange tensors by NCCL, as far as the recipe says it: `dist_env.backend`, `share_device`.
+bool exchanges_by_nccl(const Recipe& recipe);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
 BatchShape batch_shape(const Recipe& recipe);

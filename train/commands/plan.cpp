@@ -70,7 +70,8 @@ void print_run(const PlanArguments& o) {
                             "; a step has ", counted(load.microbatches, "microbatch", "microbatches"), " of ",
                             counted(load.microbatch.count(), "row"), " of ", load.microbatch.longest(),
                             " tokens on each of ", counted(ranks.dp, "replica")),
-                        assumption(recipe, config), o.gpu};
+                        assumption(recipe, config), o.gpu,
+                        recipe.device == DeviceChoice::cuda && o.ranks > 1 && exchanges_by_nccl(recipe)};
   o.json ? print_plan_json(std::cout, words, costs) : print_plan(std::cout, words, costs);
 }
 

@@ -6,6 +6,7 @@
 #include "model/flops.h"
 #include "ops/router/router.h"
 #include "parallel/schedule/simulate.h"
+#include "train/memory/nccl_memory.h"
 
 namespace nemocube {
 namespace {
@@ -92,6 +93,10 @@ std::vector<MemoryItem> RunCosts::memory(int rank) {
   std::vector<MemoryItem> items = state_memory(local(rank), groups(), rank, state_);
   items.push_back({"activations about", activations_[static_cast<std::size_t>(place.pp)]});
   return items;
+}
+
+std::int64_t RunCosts::nccl_bytes(int rank) {
+  return nemocube::nccl_bytes(groups(), state_.parallel.grid.ranks(), rank, traffic(rank));
 }
 
 RankTraffic::Sums RunCosts::traffic(int rank) {

@@ -31,6 +31,8 @@ class RunCosts {
   std::int64_t counted_parameters(int rank);
   /// state_memory() and, as an estimate, activation_memory().
   std::vector<MemoryItem> memory(int rank);
+  /// What NCCL takes besides on a CUDA device, as an estimate (nccl_memory.h).
+  std::int64_t nccl_bytes(int rank);
   /// What train_step() sends: the passes (StepTraffic), and the sums that it forms over ranks.
   RankTraffic::Sums traffic(int rank);
   Bubble bubble() const;

@@ -75,6 +75,7 @@ TEST_CASE("plan: as text and as JSON") {
   print_plan(text, words, costs);
   CHECK(text.str().find("provided that tokens are spread evenly over the experts") != std::string::npos);
   CHECK(text.str().find("0-255") != std::string::npos);
+  CHECK(text.str().find("NCCL") == std::string::npos);
   print_plan_json(json, words, costs);
   const Json object = parse_json(json.str(), "plan");
   CHECK(object["parameters"] == m.elements);
@@ -85,6 +86,21 @@ TEST_CASE("plan: as text and as JSON") {
   for (const Json& item : last["traffic"]) bytes += item["bytes"].get<std::int64_t>();
   for (const auto& [key, sum] : costs.traffic(1023)) bytes -= sum.bytes;
   CHECK(bytes == 0);
+  CHECK(last["bytes"].size() == costs.memory(1023).size());
   CHECK(object["bubble"]["of_equal_stages"].get<double>() ==
         doctest::Approx(3.0 / 19));  // (pp - 1) / (M + pp - 1)
+}
+
+TEST_CASE("plan: the memory of NCCL is a part of it for runs that use NCCL") {
+  RunCosts costs = plan_of(published_models().front());
+  PlanWords words{"1024 ranks", "a step", ""};
+  words.nccl = true;
+  std::ostringstream text, json;
+  print_plan(text, words, costs);
+  CHECK(text.str().find("NCCL's buffers about") != std::string::npos);
+  print_plan_json(json, words, costs);
+  const Json object = parse_json(json.str(), "plan");
+  const Json& first = object["classes"].at(object["class_of_rank"].front().get<std::size_t>());
+  CHECK(first["bytes"]["NCCL's buffers about"] == costs.nccl_bytes(0));
+  CHECK(costs.nccl_bytes(0) > 0);
 }

@@ -89,7 +89,13 @@ void print_stages(std::ostream& out, const RunCosts& costs) {
   table.print(out);
 }
 
-void print_memory(std::ostream& out, RunCosts& costs) {
+std::vector<MemoryItem> memory_items(RunCosts& costs, const PlanWords& words, int rank) {
+  std::vector<MemoryItem> items = costs.memory(rank);
+  if (words.nccl) items.push_back({"NCCL's buffers about", costs.nccl_bytes(rank)});
+  return items;
+}
+
+void print_memory(std::ostream& out, const PlanWords& words, RunCosts& costs) {
   const GridSizes& grid = costs.parallel().grid;
   Table table;
   for (std::int64_t stage = 0; stage < grid.pp; ++stage) {
@@ -98,7 +104,7 @@ void print_memory(std::ostream& out, RunCosts& costs) {
     std::vector<Span> spans;
     Span parameters, total;
     for (std::int64_t rank = first; rank < end; ++rank) {
-      const auto items = costs.memory(static_cast<int>(rank));
+      const auto items = memory_items(costs, words, static_cast<int>(rank));
       spans.resize(items.size());
       names.clear();
       for (std::size_t i = 0; i < items.size(); ++i) {
@@ -220,7 +226,7 @@ void print_plan(std::ostream& out, const PlanWords& words, RunCosts& costs) {
   out << "\n\n";
   print_groups(out, costs);
   print_stages(out, costs);
-  print_memory(out, costs);
+  print_memory(out, words, costs);
   print_traffic(out, costs);
   if (costs.parallel().grid.pp > 1) {
     const auto [equal, own] = costs.bubble();
@@ -259,7 +265,7 @@ void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs)
     counted += costs.counted_parameters(rank);
     Json entry{{"pipeline_rank", place_of(g, r).pp},
                {"parameters", costs.parameters(rank)},
-               {"bytes", json_of(costs.memory(rank))},
+               {"bytes", json_of(memory_items(costs, words, rank))},
                {"traffic", json_of(costs.traffic(rank))}};
     const auto [found, is_new] = known.emplace(dump_json(entry, -1), classes.size());
     if (is_new) classes.push_back(std::move(entry));

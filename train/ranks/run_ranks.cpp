@@ -47,6 +47,7 @@ std::string RunRanks::text(const KernelChoice& kernels) const {
 std::vector<CommStats> RunRanks::stats(const ProcessGroups& groups) const {
   std::vector<CommStats> all;
   if (!several()) return all;
+  world_.wait_for_collectives();
   const auto add = [&](const Communicator& group) {
     for (std::size_t i = 0; i < operation_count; ++i) all.push_back(group.stats(static_cast<Operation>(i)));
   };

@@ -44,7 +44,7 @@ class RunRanks {
   /// Sums of all ranks, in place.
   void sum(std::span<std::int64_t> values) const;
   double sum(double value) const;
-  /// What the world and each of these groups have done so far on this rank.
+  /// What the world and each of these groups have done so far on this rank. Waits for collectives of CUDA tensors.
   std::vector<CommStats> stats(const ProcessGroups& groups) const;
 
  private:

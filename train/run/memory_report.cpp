@@ -150,9 +150,13 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
       plan_model(recipe.distributed, resolve_environment(recipe).settings, ranks, model.config());
   RunCosts run(model.config(), plan, load, optimizer_options(*recipe.optimizer));
   std::vector<MemoryItem> items;
+  int largest = 0;
   for (std::int64_t stage = 0; stage < ranks.grid.pp; ++stage) {  // the first rank of a stage has the most
-    auto own = run.memory(static_cast<int>(stage * ranks.grid.ranks_of_stage()));
-    if (total_bytes(own) > total_bytes(items)) items = std::move(own);
+    const int rank = static_cast<int>(stage * ranks.grid.ranks_of_stage());
+    auto own = run.memory(rank);
+    if (total_bytes(own) <= total_bytes(items)) continue;
+    items = std::move(own);
+    largest = rank;
   }
   if (device.is_cuda()) {
     if (ranks.grid.ranks() == 1)
@@ -161,6 +165,8 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
                                         total_bytes(items) + items.back().bytes);
     items.push_back({"workspace of cuBLAS at most", cuda::most_product_workspace});
     items.push_back({"CUDA's context and libraries about", cuda_context_bytes});
+    if (ranks.grid.ranks() > 1 && exchanges_by_nccl(recipe))
+      items.push_back({"NCCL's buffers about", run.nccl_bytes(largest)});
     return items;
   }
   if (recipe.evaluation.squad_metrics && !recipe.validation_datasets.empty())

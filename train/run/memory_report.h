@@ -13,7 +13,7 @@ namespace nemocube {
 ///
 /// On a CUDA device: state_memory(), what the largest microbatch of the run holds besides, which is counted by a step on
 /// Device::planned where one rank computes (planned_peak_bytes) and else activation_memory(), and what CUDA and its
-/// libraries take of the device's memory.
+/// libraries take of the device's memory, NCCL among them where several ranks use it.
 ///
 /// On the CPU: state_memory(), activation_memory() of the largest microbatch of the run or of generated answers, blocks
 /// that the allocator keeps, products that oneDNN prepares, and what the process holds besides. The sum is an upper bound of the resident memory of the process (its
