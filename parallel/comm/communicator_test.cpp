@@ -6,8 +6,8 @@
 #include <string>
 
 #include "parallel/comm/collective.h"
-#include "parallel/comm/comm_queue.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/job_queue.h"
 #include "tests/support/message_of.h"
 
 using namespace nemocube;
@@ -117,7 +117,7 @@ TEST_CASE("collective: the text says what ranks must agree on") {
 
 TEST_CASE("queue: first in, first out; after a failure everything throws the same") {
   std::string order;
-  CommQueue queue;
+  JobQueue queue("jobs");
   queue.run([&] { order += 'a'; });
   Work b = queue.start([&] { order += 'b'; });
   Work c = queue.start([&] { order += 'c'; });

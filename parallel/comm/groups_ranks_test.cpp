@@ -1,9 +1,15 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "parallel/comm/process_groups.h"
+#include "parallel/comm/together.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 
@@ -98,6 +104,64 @@ TEST_CASE("process groups: only those named are made, and equal sets of ranks on
   }
   CHECK(same.name() == "dp_shard_cp");
   CHECK(same.stats(Operation::all_reduce).calls == before + 3);
+}
+
+TEST_CASE("background group: its operations run beside those of the main thread, and never hold these up") {
+  World& world = test_world();
+  const auto group = world.background_group("beside", 1 << 20);
+  CHECK((group == nullptr) == (world.size() == 1));
+  if (!group) return;
+  CHECK(group->rank() == world.rank());
+  CHECK(group->size() == world.size());
+  std::atomic<int> main_calls{0};
+  int before_late_rank = 0;
+  const auto sums_of = [&](Communicator& ranks, std::int64_t call) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(1 + call * 997 % 5000), ranks.rank() + call);
+    ranks.host_all_reduce(std::span(values), Reduction::sum);
+    const std::int64_t n = ranks.size(), want = n * (n - 1) / 2 + n * call;
+    return std::ranges::all_of(values, [want](std::int64_t v) { return v == want; });
+  };
+  bool right = true;
+  std::thread other([&] {
+    // The last rank comes when the main threads of all have made their first hundred calls.
+    if (world.rank() == world.size() - 1)
+      while (main_calls < 100) std::this_thread::yield();
+    group->host_barrier();
+    before_late_rank = main_calls;
+    for (int call = 0; call < 100; ++call) right &= sums_of(*group, call);
+    const auto texts = gather_texts(&*group, std::string(100000, static_cast<char>('a' + world.rank())));
+    for (std::size_t r = 0; r < texts.size(); ++r)
+      right &= texts[r] == std::string(100000, static_cast<char>('a' + r));
+  });
+  for (int call = 0; call < 200; ++call, ++main_calls) CHECK(sums_of(world.communicator(), call));
+  other.join();
+  CHECK(right);
+  CHECK(before_late_rank >= 99);  // a rank may be one call behind the others
+}
+
+TEST_CASE("background group: a failure of a rank is one of all, and waits have the limit of the storage") {
+  World& world = test_world();
+  const auto group = world.background_group("beside", 5'000'000);  // half a second
+  if (!group) return;
+  std::string text;
+  std::thread other([&] {
+    text = message_of([&] { together(&*group, [&] { require(world.rank() != 1, "no space"); }); });
+  });
+  other.join();
+  CHECK(text == (world.rank() == 1 ? "no space" : "rank 1: no space"));
+  const CommOptions usual;
+  CommOptions hasty;
+  hasty.timeout_seconds = 0.2;
+  world.communicator().host_barrier();
+  world.set_options(hasty);
+  if (world.rank() == 0) {
+    std::thread([&] { text = message_of([&] { group->host_barrier(); }); }).join();
+    CHECK(text.find("in barrier number") != std::string::npos);
+    CHECK(text.find("of group beside; rank") != std::string::npos);
+    CHECK(text.find("the limit is 0.2 s and 0.5 s for 5.0 MB at 10.0 MB/s") != std::string::npos);
+  }
+  world.set_options(usual);
+  world.communicator().host_barrier();
 }
 
 TEST_CASE("world: the local rank comes from the node") {

@@ -30,8 +30,9 @@ constexpr const char* ending_text = "another failure ends the job";
 constexpr std::uint32_t check_fingerprint = 1;  // of the messages with which ranks compare their calls
 
 // Ranks often share cores, and a message in shared memory moves only while both ends poll.
-void rest(Clock::duration idle) {
+void rest(Clock::duration idle, CallsFrom from) {
   using namespace std::chrono_literals;
+  if (from == CallsFrom::background_thread) return std::this_thread::sleep_for(idle < 1ms ? 50us : 1ms);
   if (idle < 20us) return;
   if (idle < 1ms)
     ::sched_yield();
@@ -42,12 +43,15 @@ void rest(Clock::duration idle) {
 /// One collective on this rank, while it runs.
 class Execution {
  public:
+  /// `storage_bytes`: of this communicator (wait_for_storage_of()).
   Execution(const Communicator& communicator, const MessageGroup& group, CommEngine& engine,
-            const Collective& call)
+            const Collective& call, CallsFrom from, std::int64_t storage_bytes)
       : communicator_(communicator),
         group_(group),
         engine_(engine),
         call_(call),
+        from_(from),
+        own_storage_bytes_(storage_bytes),
         rank_(communicator.rank()),
         size_(communicator.size()),
         fingerprint_(fingerprint(call) ^ static_cast<std::uint32_t>(hash_name(communicator.name()))),
@@ -75,15 +79,23 @@ class Execution {
   int world_rank(int rank) const { return communicator_.members()[static_cast<std::size_t>(rank)]; }
   [[noreturn]] void fail_waiting(const Messages& messages, double seconds) const;
 
+  /// For one call of the transport, where the operation does not hold the transport throughout.
+  std::unique_lock<std::timed_mutex> transport() const {
+    if (from_ == CallsFrom::main_thread) return {engine_.transport_mutex, std::defer_lock};
+    return std::unique_lock(engine_.transport_mutex);
+  }
+  std::int64_t storage_bytes() const { return engine_.storage_bytes + own_storage_bytes_; }
   /// What waits may last longer now.
   double storage_seconds() const {
-    return static_cast<double>(engine_.storage_bytes) / slow_storage_bytes_per_second;
+    return static_cast<double>(storage_bytes()) / slow_storage_bytes_per_second;
   }
 
   const Communicator& communicator_;
   const MessageGroup& group_;
   CommEngine& engine_;
   const Collective& call_;
+  const CallsFrom from_;
+  const std::int64_t own_storage_bytes_;
   const int rank_, size_;
   const std::uint32_t fingerprint_;
   Clock::time_point last_message_;
@@ -97,19 +109,28 @@ class Execution::Phase {
   explicit Phase(Execution& execution) : Phase(execution, execution.fingerprint_) {}
   Phase(Execution& execution, std::uint32_t fingerprint)
       : execution_(execution), messages_(execution.group_.messages()), fingerprint_(fingerprint) {}
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+  ~Phase() {
+    const auto lock = execution_.transport();
+    messages_ = nullptr;
+  }
 
   void send(const std::byte* data, std::int64_t bytes, int to) {
     in_pieces(bytes, [&](std::int64_t offset, std::int64_t n) {
+      const auto lock = execution_.transport();
       messages_->send(data + offset, n, to, tag(bytes));
     });
     execution_.stats_.bytes_sent += bytes;
   }
   void receive(std::byte* data, std::int64_t bytes, int from) {
     in_pieces(bytes, [&](std::int64_t offset, std::int64_t n) {
+      const auto lock = execution_.transport();
       execution_.in_our_words([&] { messages_->receive(data + offset, n, from, tag(bytes)); });
     });
   }
   void signal(int peer) {
+    const auto lock = execution_.transport();
     messages_->send(nullptr, 0, peer, tag(0));
     execution_.in_our_words([&] { messages_->receive(nullptr, 0, peer, tag(0)); });
   }
@@ -137,7 +158,10 @@ void Execution::wait(Messages& messages, double timeout_seconds) {
   auto open = std::ranges::count(messages.all(), false, &Messages::Message::done);
   Clock::time_point before = Clock::now();
   while (open > 0) {
-    const int done = in_our_words([&] { return messages.poll(); });
+    const int done = in_our_words([&] {
+      const auto lock = transport();
+      return messages.poll();
+    });
     const Clock::time_point now = Clock::now();
     open -= done;
     if (done > 0) last_message_ = now;
@@ -146,7 +170,7 @@ void Execution::wait(Messages& messages, double timeout_seconds) {
       require(!engine_.ending, ending_text);
       const double waited = Seconds(now - last_message_).count();
       if (waited > timeout_seconds + storage_seconds()) fail_waiting(messages, waited);
-      rest(now - last_message_);
+      rest(now - last_message_, from_);
     }
     before = now;
   }
@@ -191,7 +215,7 @@ void Execution::fail_waiting(const Messages& messages, double seconds) const {
        communicator_.name(), "; ", who.str(),
        extra > 0
            ? cat(" (while files are written or read, the limit is ", text(engine_.options.timeout_seconds),
-                 " s and ", text(extra), " s for ", text(static_cast<double>(engine_.storage_bytes) / 1e6),
+                 " s and ", text(extra), " s for ", text(static_cast<double>(storage_bytes()) / 1e6),
                  " MB at ", text(slow_storage_bytes_per_second / 1e6), " MB/s)")
            : "");
 }
@@ -389,10 +413,11 @@ void Execution::check_with_others() {
 }  // namespace
 
 MessageCommunicator::MessageCommunicator(std::string name, std::shared_ptr<MessageGroup> group,
-                                         std::shared_ptr<CommEngine> engine)
+                                         std::shared_ptr<CommEngine> engine, CallsFrom from)
     : Communicator(std::move(name), group->rank(), group->members()),
       group_(std::move(group)),
-      engine_(std::move(engine)) {}
+      engine_(std::move(engine)),
+      from_(from) {}
 
 MessageCommunicator::~MessageCommunicator() {
   if (started_ == 0) return;
@@ -409,7 +434,7 @@ std::unique_ptr<Communicator> MessageCommunicator::of_same_ranks(std::string nam
 void MessageCommunicator::execute(const Collective& call) {
   const Clock::time_point start = Clock::now();
   const StagedCollective staged(call, rank());
-  Execution execution(*this, *group_, *engine_, staged.on_host());
+  Execution execution(*this, *group_, *engine_, staged.on_host(), from_, storage_bytes_);
   if (engine_->options.check_collectives && call.operation != Operation::exchange)
     execution.check_with_others();
   execution.run();
@@ -437,7 +462,7 @@ void MessageCommunicator::begin_nccl(const Collective& call) {
   if (checked && call.operation != Operation::exchange)
     engine_->queue.run([&] {
       const std::lock_guard lock(engine_->transport_mutex);
-      Execution(*this, *group_, *engine_, call).check_with_others();
+      Execution(*this, *group_, *engine_, call, from_, storage_bytes_).check_with_others();
     });
   count_as_queued(call.operation, {.calls = 1, .bytes_sent = bytes_for_others(call, rank(), size())});
 }
@@ -455,6 +480,10 @@ void MessageCommunicator::run(Collective call) {
     begin_nccl(call);
     return nccl_->run(call, *this);
   }
+  if (from_ == CallsFrom::background_thread) {
+    require(!engine_->ending, ending_text);
+    return execute(call);
+  }
   refuse_in_capture(call);
   static Zone zone("comm/blocked");
   const ZoneTimer timer(zone);
@@ -469,6 +498,8 @@ Work MessageCommunicator::start(Collective call) {
     begin_nccl(call);
     return nccl_->start(call, *this);
   }
+  expect(from_ == CallsFrom::main_thread, "an operation of group ", name(),
+         " is to be started: in its thread they run");
   refuse_in_capture(call);
   ++started_;
   return engine_->queue.start(

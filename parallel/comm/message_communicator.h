@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "parallel/comm/comm_queue.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/job_queue.h"
 #include "parallel/comm/transport.h"
 
 namespace nemocube {
@@ -40,11 +40,20 @@ class NcclWatch;
 /// What all communicators of the process share.
 struct CommEngine {
   CommOptions options;
-  std::timed_mutex transport_mutex;            ///< held by the thread that sends and receives
+  std::timed_mutex transport_mutex;            ///< held by the thread that sends and receives (CallsFrom)
   std::atomic<std::int64_t> storage_bytes{0};  ///< that ranks write or read now (StorageTime)
   std::atomic<bool> ending{false};             ///< the job is about to be aborted
   std::shared_ptr<NcclWatch> nccl;             ///< null: tensors of devices are staged
-  CommQueue queue;
+  JobQueue queue{"nemocube:comm"};
+};
+
+/// Which thread calls the operations of a communicator.
+enum class CallsFrom {
+  /// The one that calls those of all others too. They share a queue, and each holds the transport until it is done.
+  main_thread,
+  /// Another one (World::background_group()), in which they run. They hold the transport for one call of MPI at a time, so
+  /// those of the main thread never wait for the ranks of this group.
+  background_thread,
 };
 
 /// Collectives made of messages between pairs of ranks. Every rank sends directly to every other one, rank
@@ -61,7 +70,9 @@ struct CommEngine {
 class MessageCommunicator final : public Communicator {
  public:
   MessageCommunicator(std::string name, std::shared_ptr<MessageGroup> group,
-                      std::shared_ptr<CommEngine> engine);
+                      std::shared_ptr<CommEngine> engine, CallsFrom from = CallsFrom::main_thread);
+  /// Waits for other ranks may last longer, as with StorageTime, but in this communicator alone.
+  void wait_for_storage_of(std::int64_t bytes) { storage_bytes_ = bytes; }
   /// If started operations of this communicator are not done, they fail, and so does every later one of the
   /// process: an exception has left their Work behind, and the job is about to end.
   ~MessageCommunicator() override;
@@ -77,6 +88,8 @@ class MessageCommunicator final : public Communicator {
 
   std::shared_ptr<MessageGroup> group_;
   std::shared_ptr<CommEngine> engine_;
+  CallsFrom from_;
+  std::int64_t storage_bytes_ = 0;
   std::shared_ptr<NcclGroup> nccl_;  // null: none
   std::atomic<int> started_{0};      // and not done
 };

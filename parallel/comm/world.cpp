@@ -148,6 +148,14 @@ std::unique_ptr<Communicator> World::split(const std::string& name, int colour, 
   return communicator;
 }
 
+std::unique_ptr<Communicator> World::background_group(const std::string& name, std::int64_t storage_bytes) {
+  if (!transport_) return nullptr;
+  auto group = std::make_unique<MessageCommunicator>(name, split_messages(name, 0, rank()), engine_,
+                                                     CallsFrom::background_thread);
+  group->wait_for_storage_of(storage_bytes);
+  return group;
+}
+
 void World::use_nccl() {
   if (!transport_ || nccl_) return;
   together(communicator_.get(), [] {

@@ -46,6 +46,10 @@ class World {
   /// The ranks of this node, for what hosts tell each other; null for one rank. All ranks call it together the first
   /// time, when several nodes divide into groups.
   Communicator* node_group();
+  /// All ranks together: all of them once more, for what one other thread of each host tells the others of its kind. Its
+  /// operations run in the thread that calls them, beside those of all other groups, and never hold these up. Waits may last
+  /// longer than usual, by the time that `storage_bytes` take on slow storage. Null for one rank.
+  std::unique_ptr<Communicator> background_group(const std::string& name, std::int64_t storage_bytes);
   /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors go through
   /// NCCL from now on, in this group and in those that split() makes. Error on every rank where one cannot use NCCL.
   void use_nccl();

@@ -1,4 +1,4 @@
-#include "parallel/comm/comm_queue.h"
+#include "parallel/comm/job_queue.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -7,8 +7,8 @@
 
 namespace nemocube {
 
-struct CommQueue::Job final : Work::State {
-  Job(CommQueue& q, std::function<void()> fn) : queue(q), operation(std::move(fn)) {}
+struct JobQueue::Job final : Work::State {
+  Job(JobQueue& q, std::function<void()> fn) : queue(q), operation(std::move(fn)) {}
   void wait() override {
     std::unique_lock lock(queue.mutex_);
     queue.changed_.wait(lock, [&] { return ended; });
@@ -19,13 +19,13 @@ struct CommQueue::Job final : Work::State {
     return ended;
   }
 
-  CommQueue& queue;
+  JobQueue& queue;
   std::function<void()> operation;
   bool ended = false;
   std::exception_ptr failure;
 };
 
-void CommQueue::finish() {
+void JobQueue::finish() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
@@ -34,7 +34,7 @@ void CommQueue::finish() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CommQueue::run(std::function<void()> operation) {
+void JobQueue::run(std::function<void()> operation) {
   {
     std::unique_lock lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
@@ -52,9 +52,9 @@ void CommQueue::run(std::function<void()> operation) {
   }
 }
 
-Work CommQueue::start(std::function<void()> operation) { return Work(push(std::move(operation))); }
+Work JobQueue::start(std::function<void()> operation) { return Work(push(std::move(operation))); }
 
-std::shared_ptr<CommQueue::Job> CommQueue::push(std::function<void()> operation) {
+std::shared_ptr<JobQueue::Job> JobQueue::push(std::function<void()> operation) {
   const auto job = std::make_shared<Job>(*this, std::move(operation));
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
@@ -64,8 +64,8 @@ std::shared_ptr<CommQueue::Job> CommQueue::push(std::function<void()> operation)
   return job;
 }
 
-void CommQueue::work() {
-  ::pthread_setname_np(::pthread_self(), "nemocube:comm");
+void JobQueue::work() {
+  ::pthread_setname_np(::pthread_self(), thread_name_.c_str());
   omp_set_num_threads(1);  // of this thread: the cores belong to the computation
   std::unique_lock lock(mutex_);
   for (;;) {
