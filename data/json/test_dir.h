@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -55,6 +56,15 @@ inline std::vector<std::string> names_in(const std::filesystem::path& directory)
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+/// The regular files below a directory: contents by path relative to it.
+inline std::map<std::string, std::string> files_below(const std::filesystem::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
+    if (entry.is_regular_file())
+      files[std::filesystem::relative(entry.path(), directory).string()] = slurp(entry.path());
+  return files;
 }
 
 }  // namespace nemocube::testing

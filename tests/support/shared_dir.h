@@ -1,7 +1,6 @@
 #pragma once
 #include <exception>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 
@@ -30,14 +29,5 @@ class SharedDir {
   std::optional<TestDir> own_;  // on rank 0
   std::filesystem::path path_;
 };
-
-/// The regular files below a directory: contents by path relative to it.
-inline std::map<std::string, std::string> files_below(const std::filesystem::path& directory) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
-    if (entry.is_regular_file())
-      files[std::filesystem::relative(entry.path(), directory).string()] = slurp(entry.path());
-  return files;
-}
 
 }  // namespace nemocube::testing

@@ -1,13 +1,18 @@
 #include "train/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <chrono>
+#include <deque>
+#include <exception>
 #include <nlohmann/json.hpp>
-#include <vector>
+#include <utility>
 
 #include "core/log.h"
+#include "core/memory_limit.h"
 #include "core/version.h"
 #include "data/files/regular_file.h"
 #include "data/files/staging_directory.h"
+#include "parallel/comm/job_queue.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/checksums.h"
 #include "train/checkpoint/optimizer_files.h"
@@ -23,6 +28,17 @@ std::string name_in(const fs::path& dir, const fs::path& checkpoint) {
   std::error_code none;
   return fs::equivalent(checkpoint.parent_path(), dir, none) ? checkpoint.filename().string()
                                                              : checkpoint.string();
+}
+
+// The same text on all ranks: those of filesystem_error name paths in the way of the library.
+std::string on_disk(Communicator* ranks, const std::function<std::string()>& work) {
+  return text_of_rank_0(ranks, [&] {
+    try {
+      return work();
+    } catch (const fs::filesystem_error& e) {
+      fail("cannot be written: ", e.code().message());
+    }
+  });
 }
 
 void check_whole(const fs::path& checkpoint) {
@@ -49,50 +65,120 @@ Checkpoints::Checkpoints(const CheckpointSection& section, std::string resolved_
   expect(layout_.ranks() == size, "checkpoints of ", layout_.ranks(), " ranks on ", size);
 }
 
+/// The thread that writes checkpoints while training goes on.
+struct Checkpoints::Background {
+  std::unique_ptr<Communicator> ranks;  // of the threads; null: one rank
+  JobQueue queue{"nemocube:save"};
+  std::deque<Work> begun;  // that take_published() has not seen to be done
+};
+
+Checkpoints::~Checkpoints() {
+  if (!background_) return;
+  const bool unwinding = std::uncaught_exceptions() > 0;
+  if (unwinding && std::ranges::any_of(background_->begun, [](const Work& w) { return !w.done(); }))
+    log_info("the checkpoint that is being written is completed first");
+}
+
+std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype) {
+  return count_tensors(tensor_specs(config)).elements *
+         (size_of(dtype) + 3 * size_of(accumulate_dtype(dtype)));
+}
+
 fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state) {
   const fs::path target = folder_.dir() / CheckpointFolder::name_of(state);
+  if (section_.is_async && !background_) {
+    background_ = std::make_unique<Background>();
+    const std::int64_t bytes = checkpoint_bytes(model.model->config(), model.model->dtype());
+    if (world_) background_->ranks = world_->background_group("checkpoint", bytes);
+  }
+  finish();
+  Snapshot snapshot = snapshot_of(model, optimizer, state, ranks_);
+  if (background_) {
+    const auto start = std::chrono::steady_clock::now();
+    snapshot = copy_of(std::move(snapshot));
+    const auto taken =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+    log_info("checkpoint ", target.string(), ": copied ", bytes_text(snapshot.bytes()), " in ", taken.count(),
+             " ms; a thread writes the copy");
+  }
+  do_or_queue([this, target, held = std::make_shared<const Snapshot>(std::move(snapshot))](
+                  Communicator* ranks) { write(*held, target, ranks); });
+  return target;
+}
+
+void Checkpoints::do_or_queue(std::function<void(Communicator* ranks)> work) {
+  if (!background_) return work(ranks_);
+  background_->begun.push_back(
+      background_->queue.start([work = std::move(work), ranks = background_->ranks.get()] { work(ranks); }));
+}
+
+void Checkpoints::finish() {
+  if (!background_) return;
+  if (!background_->begun.empty() && !background_->begun.front().done())
+    log_info("waiting for the checkpoint that is being written");
+  for (Work& work : background_->begun) work.wait();
+  background_->begun.clear();
+}
+
+std::vector<Checkpoints::Published> Checkpoints::take_published() {
+  while (background_ && !background_->begun.empty() && background_->begun.front().done()) {
+    background_->begun.front().wait();
+    background_->begun.pop_front();
+  }
+  const std::lock_guard lock(published_mutex_);
+  return std::exchange(published_, {});
+}
+
+void Checkpoints::write(const Snapshot& snapshot, const fs::path& target, Communicator* ranks) {
   Origin origin{std::string(version()), 0, parent_.name, parent_.steps};
   try {
     std::optional<StagingDirectory> staging;  // on rank 0
-    const fs::path place = text_of_rank_0(ranks_, [&] {
+    const fs::path place = on_disk(ranks, [&] {
       origin.serial = next_serial();
       staging.emplace(target);
       return staging->path().string();
     });
     SaveOptions options;
-    options.dtype = model.model->dtype();
+    options.dtype = snapshot.dtype;
     FileSums sums;
     for (auto& [name, sum] :
-         save_hf_weights(place / "model", named_tensors(*model.model), model.files, options, ranks_))
+         save_hf_weights(place / "model", snapshot.weights, *snapshot.files, options, ranks))
       sums["model/" + name] = sum;
-    on_rank_0(ranks_, [&] { fs::create_directory(place / "optim"); });
-    for (auto& [name, sum] : save_optimizer(place / "optim", optimizer, ranks_)) sums["optim/" + name] = sum;
-    on_rank_0(ranks_, [&] {
-      sums["state.json"] = write_run_state(place / "state.json", state, origin, layout_);
+    on_disk(ranks, [&] { return fs::create_directory(place / "optim"), std::string(); });
+    for (auto& [name, sum] : save_optimizer(place / "optim", snapshot.optimizer_state, ranks))
+      sums["optim/" + name] = sum;
+    on_disk(ranks, [&] {
+      sums["state.json"] = write_run_state(place / "state.json", snapshot.state, origin, layout_);
       sums["config.yaml"] = write_file_atomically(place / "config.yaml", resolved_recipe_);
       write_checksums(place, sums);
       folder_.publish(*staging, target, origin);
+      return std::string();
     });
-  } catch (const fs::filesystem_error& e) {
-    fail("checkpoint ", target.string(), ": cannot be written: ", e.code().message());
   } catch (const Error& e) {
     fail("checkpoint ", target.string(), ": ", e.what());
   }
-  parent_ = {target.filename().string(), state.step, origin.serial};
-  prune();
-  return target;
+  parent_ = {target.filename().string(), snapshot.state.step, origin.serial};
+  {
+    const std::lock_guard lock(published_mutex_);
+    published_.push_back({target, snapshot.state.step});
+  }
+  prune(ranks);
 }
 
-void Checkpoints::prune() const {
-  on_rank_0(ranks_, [&] {
+void Checkpoints::prune() const { prune(ranks_); }
+
+void Checkpoints::prune(Communicator* ranks) const {
+  on_rank_0(ranks, [&] {
     const bool here = !parent_.name.empty() && !fs::path(parent_.name).has_parent_path();
     if (section_.max_recent_checkpoints && here && folder_.later_than(parent_.steps).empty())
       folder_.prune(*section_.max_recent_checkpoints, folder_.dir() / parent_.name);
   });
 }
 
-void Checkpoints::note_losses(const fs::path& checkpoint, const std::map<std::string, double>& losses) const {
-  on_rank_0(ranks_, [&] { folder_.note_losses(checkpoint, losses); });
+void Checkpoints::note_losses(const fs::path& checkpoint, const std::map<std::string, double>& losses) {
+  do_or_queue([this, checkpoint, losses](Communicator* ranks) {
+    on_rank_0(ranks, [&] { folder_.note_losses(checkpoint, losses); });
+  });
 }
 
 void Checkpoints::recover(bool locked, const LoggedLosses& logged) const {

@@ -1,13 +1,18 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/world.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/run_state.h"
+#include "train/checkpoint/snapshot.h"
 #include "train/model_io/model_io.h"
 #include "train/optimizer/optimizer.h"
 #include "train/recipe/recipe.h"
@@ -39,17 +44,33 @@ class Checkpoints {
   /// `world`: the ranks of the run; null for one rank. Does not communicate.
   Checkpoints(const CheckpointSection& section, std::string resolved_recipe, World* world = nullptr,
               const RankLayout& layout = {});
+  /// Waits for what was begun, as if nothing had happened where an exception unwinds the stack: the other ranks do so too.
+  ~Checkpoints();
 
   /// Writes a checkpoint, moves LATEST to it and prunes old checkpoints. The first save() after a load()
   /// moves the checkpoints of steps after the loaded one to abandoned/: they belong to a branch that this run
   /// has left. Returns the directory of the new checkpoint.
+  ///
+  /// With the key is_async the tensors that this rank writes are copied to memory of the host, and a thread writes the copy
+  /// while training goes on, beside the collectives of training (World::background_group()). Then a save() first waits for
+  /// what the one before it has begun. One checkpoint at a time, in the order of the calls, as without the key.
   std::filesystem::path save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state);
 
   /// Writes the validation losses of a saved step, by name of the set, into the checkpoint. Then points
   /// LOWEST_VAL to the checkpoint with the lowest finite loss of the set best_metric_key; of equal losses the
-  /// earliest wins.
-  void note_losses(const std::filesystem::path& checkpoint,
-                   const std::map<std::string, double>& losses) const;
+  /// earliest wins. With the key is_async the thread does this, after what save() has begun.
+  void note_losses(const std::filesystem::path& checkpoint, const std::map<std::string, double>& losses);
+
+  /// A checkpoint that is complete under its name.
+  struct Published {
+    std::filesystem::path path;
+    std::int64_t steps = 0;  ///< done
+  };
+  /// Those of save() that this function has not returned before, in their order, on this rank alone. Throws the Error of
+  /// a save() that has failed.
+  std::vector<Published> take_published();
+  /// Waits until all that was begun is done. Throws the Error of what failed. Does not communicate.
+  void finish();
 
   /// CheckpointFolder::recover(), if `locked`: whether this rank holds the lock of the directory
   /// (train/run/run_lock.h). Rank 0 counts.
@@ -79,6 +100,10 @@ class Checkpoints {
   std::int64_t next_serial() const { return folder_.next_serial(parent_.serial); }
 
  private:
+  struct Background;
+  void write(const Snapshot& snapshot, const std::filesystem::path& target, Communicator* ranks);
+  void do_or_queue(std::function<void(Communicator* ranks)> work);
+  void prune(Communicator* ranks) const;
   std::filesystem::path find_here() const;
   void check_intact(const std::filesystem::path& checkpoint) const;
   void report_layout(const std::filesystem::path& checkpoint) const;
@@ -92,6 +117,13 @@ class Checkpoints {
     std::string name;
     std::int64_t steps = 0, serial = 0;
   } parent_;  // the checkpoint loaded or saved last
+  std::mutex published_mutex_;
+  std::vector<Published> published_;
+  std::unique_ptr<Background>
+      background_;  // null: none has been needed. Last, because its thread uses the others
 };
+
+/// Bytes of a checkpoint of the whole model with moments and masters, at most.
+std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype);
 
 }  // namespace nemocube

@@ -242,6 +242,55 @@ TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every g
       for (const Device device : {Device::cpu, Device::guard}) train_save_resume(grid, dtype, device);
 }
 
+TEST_CASE(
+    "checkpoints of ranks: an asynchronous save has the bytes of the moment of its call, on every grid") {
+  for (const GridCase& grid : grids())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(name_of(grid));
+      CAPTURE(dtype);
+      const SharedDir dir;
+      Training run(grid, dtype, 3);
+      CheckpointSection section = section_in(dir.path());
+      Checkpoints sync(section, "", &test_world(), run.layout);
+      section.checkpoint_dir = (dir / "async").string();
+      section.is_async = true;
+      Checkpoints async(section, "", &test_world(), run.layout);
+      for (const std::int64_t step : {1, 2}) {
+        sync.save(run.loaded, *run.optimizer, run.state(step));
+        const fs::path saved = async.save(run.loaded, *run.optimizer, run.state(step));
+        run.train(step - 1, step);  // while the threads of all ranks write
+        async.note_losses(saved, {{"default", 3.0}});
+      }
+      async.finish();
+      CHECK(async.take_published().size() == 2);
+      sync.note_losses(dir / "runs" / "epoch_0_step_0", {{"default", 3.0}});
+      sync.note_losses(dir / "runs" / "epoch_0_step_1", {{"default", 3.0}});
+      if (first()) CHECK(files_below(dir / "async") == files_below(dir / "runs"));
+    }
+}
+
+TEST_CASE("checkpoints of ranks: all ranks get the error of the one that cannot write an asynchronous save") {
+  const SharedDir dir;
+  Training run(data_parallel(ZeroLevel::optimizer), DType::f32, 3);
+  CheckpointSection section = section_in(dir.path());
+  section.is_async = true;
+  Checkpoints checkpoints(section, "", &test_world(), run.layout);
+  checkpoints.save(run.loaded, *run.optimizer, run.state(1));
+  checkpoints.finish();
+  barrier();
+  const auto before = first() ? files_below(dir / "runs") : std::map<std::string, std::string>();
+  if (first()) spit(dir / "runs" / "abandoned", "");  // where the checkpoint of the same name cannot go
+  barrier();
+  checkpoints.save(run.loaded, *run.optimizer, run.state(1));
+  run.train(0, 1);
+  for (const std::string& text : messages_of([&] { checkpoints.finish(); }))
+    CHECK_MESSAGE(contains(text, "epoch_0_step_0: cannot be written"), text);
+  barrier();
+  if (!first()) return;
+  fs::remove(dir / "runs" / "abandoned");
+  CHECK(files_below(dir / "runs") == before);
+}
+
 TEST_CASE("checkpoints of ranks: the optimizer's files hold every element once") {
   for (const GridCase& grid : grids()) {
     if (grid.grid.tp > 1) continue;  // ranks may own different parts of which some elements are the same

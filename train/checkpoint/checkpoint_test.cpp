@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
@@ -182,12 +183,12 @@ TEST_CASE("checkpoint: where none is whole, the likeliest is found and refused, 
 TEST_CASE("checkpoint: LOWEST_VAL is the saved one with the lowest loss, the first of equals") {
   const TestDir dir;
   CheckpointSection section = section_in(dir);
-  Checkpoints checkpoints(section, "");
+  std::optional<Checkpoints> checkpoints(std::in_place, section, "");
   const Training t(DType::f32, 4, OptimizerKind::adamw, "-");
   const fs::path link = dir / "runs" / "LOWEST_VAL";
   const auto lowest_after = [&](std::int64_t step, double loss, double other) {
-    const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state_after(step));
-    checkpoints.note_losses(at, {{"default", loss}, {"other", other}});
+    const fs::path at = checkpoints->save(t.loaded, *t.optimizer, state_after(step));
+    checkpoints->note_losses(at, {{"default", loss}, {"other", other}});
     return fs::exists(link) ? fs::read_symlink(link).string() : "none";
   };
   CHECK(lowest_after(1, std::nan(""), 0.5) == "none");
@@ -198,7 +199,7 @@ TEST_CASE("checkpoint: LOWEST_VAL is the saved one with the lowest loss, the fir
   // A later process reads the losses from the checkpoints, here those of another validation set. A checkpoint
   // whose losses.json is damaged is no candidate.
   section.best_metric_key = "other";
-  checkpoints = Checkpoints(section, "");
+  checkpoints.emplace(section, "");
   CHECK(lowest_after(6, 9, 9) == "epoch_1_step_0");
   spit(dir / "runs" / "epoch_1_step_0" / "losses.json", "{");
   CHECK(lowest_after(7, 9, 9) == "epoch_1_step_2");
@@ -215,6 +216,76 @@ TEST_CASE("checkpoint: old ones go, but not the newest nor the best") {
                             {{"default", step == 2 ? 1.0 : 2.0}});
   CHECK(names_in(dir / "runs") == std::vector<std::string>{"LATEST", "LOWEST_VAL", "epoch_1_step_1",
                                                            "epoch_1_step_3", "epoch_1_step_4"});
+}
+
+TEST_CASE("checkpoint: an asynchronous save has the bytes of the moment of its call, on every device") {
+  for (const Device device : {Device::cpu, Device::guard})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const TestDir dir, async_dir;
+      const Training t(dtype, 6, OptimizerKind::adamw, "ME*-", device);
+      CheckpointSection section = section_in(async_dir);
+      section.is_async = true;
+      Checkpoints sync(section_in(dir), "seed: 1\n"), async(section, "seed: 1\n");
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        const fs::path want = sync.save(t.loaded, *t.optimizer, state_after(step)),
+                       got = async.save(t.loaded, *t.optimizer, state_after(step));
+        CHECK(got == section.checkpoint_dir / want.filename());
+        // Training goes on at once.
+        for (const Parameter& p : t.loaded.model->parameters().all()) p.value.fill(static_cast<double>(step));
+        for (const StateTensor& s : t.optimizer->state()) s.value.fill(0.5 * static_cast<double>(step));
+      }
+      async.finish();
+      CHECK(files_below(async_dir / "runs") == files_below(dir / "runs"));
+      std::vector<std::int64_t> steps;
+      for (const auto& [path, done] : async.take_published()) {
+        CHECK(CheckpointFolder::steps_in(path) == done);
+        steps.push_back(done);
+      }
+      CHECK(steps == std::vector<std::int64_t>{1, 2, 3});
+      CHECK(async.take_published().empty());
+      CHECK(sync.take_published().size() == 3);
+    }
+}
+
+TEST_CASE("checkpoint: losses and pruning of asynchronous saves keep their order") {
+  const TestDir dir;
+  CheckpointSection section = section_in(dir);
+  section.max_recent_checkpoints = 2;
+  section.is_async = true;
+  const Training t(DType::f32, 4, OptimizerKind::adamw, "-");
+  {
+    Checkpoints checkpoints(section, "");
+    for (std::int64_t step = 1; step <= 5; ++step)
+      checkpoints.note_losses(checkpoints.save(t.loaded, *t.optimizer, state_after(step)),
+                              {{"default", step == 2 ? 1.0 : 2.0}});
+  }  // waits
+  CHECK(names_in(dir / "runs") == std::vector<std::string>{"LATEST", "LOWEST_VAL", "epoch_1_step_1",
+                                                           "epoch_1_step_3", "epoch_1_step_4"});
+  CHECK(fs::read_symlink(dir / "runs" / "LOWEST_VAL") == "epoch_1_step_1");
+}
+
+TEST_CASE("checkpoint: an asynchronous save that fails is told, and leaves what there was") {
+  const TestDir dir;
+  CheckpointSection section = section_in(dir);
+  section.is_async = true;
+  const Training t(DType::f32, 4, OptimizerKind::adamw, "-");
+  Checkpoints checkpoints(section, "");
+  checkpoints.save(t.loaded, *t.optimizer, state_after(1));
+  checkpoints.finish();
+  CHECK(checkpoints.take_published().size() == 1);
+  const auto before = files_below(dir / "runs");
+  // A folder of the checkpoint's name cannot be set aside, because `abandoned` is a file.
+  spit(dir / "runs" / "abandoned", "");
+  checkpoints.save(t.loaded, *t.optimizer, state_after(1));
+  const auto fails = [&](auto&& call) {
+    CHECK_THROWS_WITH_AS(call(), doctest::Contains("epoch_1_step_0: cannot be written"), Error);
+  };
+  fails([&] {
+    while (checkpoints.take_published().empty()) std::this_thread::yield();
+  });
+  fails([&] { checkpoints.save(t.loaded, *t.optimizer, state_after(2)); });
+  fs::remove(dir / "runs" / "abandoned");
+  CHECK(files_below(dir / "runs") == before);
 }
 
 TEST_CASE("checkpoint: a run that goes back leaves the other branch aside when it first saves") {

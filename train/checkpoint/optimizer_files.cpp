@@ -41,32 +41,6 @@ std::vector<StateTensor> kept_state(const Optimizer& optimizer) {
   return kept;
 }
 
-// What this rank keeps, by the rank whose file holds it: the lowest that keeps the same part of a tensor. All ranks
-// call together.
-std::map<int, std::vector<StateTensor>> state_by_writer(const Optimizer& optimizer, Communicator* ranks) {
-  std::vector<StateTensor> kept = kept_state(optimizer);
-  std::map<int, std::vector<StateTensor>> by_writer;
-  if (!several(ranks)) {
-    by_writer[0] = std::move(kept);
-    return by_writer;
-  }
-  std::vector<std::uint64_t> own;
-  for (const StateTensor& t : kept) own.push_back(hash_name(t.name + dump_json(to_json(t.shard), -1)));
-  const std::string_view bytes(reinterpret_cast<const char*>(own.data()), own.size() * sizeof own[0]);
-  std::unordered_map<std::uint64_t, int> lowest;
-  int rank = 0;
-  for (const std::string& text : gather_texts(ranks, bytes)) {
-    for (std::size_t at = 0; at < text.size(); at += sizeof own[0]) {
-      std::uint64_t part = 0;
-      std::memcpy(&part, text.data() + at, sizeof part);
-      lowest.emplace(part, rank);
-    }
-    ++rank;
-  }
-  for (std::size_t i = 0; i < kept.size(); ++i) by_writer[lowest.at(own[i])].push_back(std::move(kept[i]));
-  return by_writer;
-}
-
 // index.json, from the parts in the files of all ranks.
 Json index_of(const std::vector<std::string>& parts_of_ranks, const Communicator* ranks) {
   std::map<std::string, Json> tensors;
@@ -85,18 +59,38 @@ Json index_of(const std::vector<std::string>& parts_of_ranks, const Communicator
 
 }  // namespace
 
-FileSums save_optimizer(const fs::path& directory, const Optimizer& optimizer, Communicator* ranks) {
+std::vector<StateTensor> written_state(const Optimizer& optimizer, Communicator* ranks) {
+  std::vector<StateTensor> kept = kept_state(optimizer);
+  if (!several(ranks)) return kept;
+  std::vector<std::uint64_t> own;
+  for (const StateTensor& t : kept) own.push_back(hash_name(t.name + dump_json(to_json(t.shard), -1)));
+  const std::string_view bytes(reinterpret_cast<const char*>(own.data()), own.size() * sizeof own[0]);
+  std::unordered_map<std::uint64_t, int> lowest;  // rank that keeps this part
+  int rank = 0;
+  for (const std::string& text : gather_texts(ranks, bytes)) {
+    for (std::size_t at = 0; at < text.size(); at += sizeof own[0]) {
+      std::uint64_t part = 0;
+      std::memcpy(&part, text.data() + at, sizeof part);
+      lowest.emplace(part, rank);
+    }
+    ++rank;
+  }
+  std::vector<StateTensor> written;
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    if (lowest.at(own[i]) == ranks->rank()) written.push_back(std::move(kept[i]));
+  return written;
+}
+
+FileSums save_optimizer(const fs::path& directory, std::span<const StateTensor> state, Communicator* ranks) {
   const int rank = ranks ? ranks->rank() : 0;
-  const auto by_writer = state_by_writer(optimizer, ranks);
-  const auto written = by_writer.find(rank);
-  const bool writes = written != by_writer.end();
+  const bool writes = !state.empty() || !several(ranks);
   FileSum own;
   Json parts = Json::object();  // for the index
   together(ranks, [&] {
     if (!writes) return;
     std::vector<TensorSource> tensors;
     Json shards = Json::object();
-    for (const StateTensor& t : written->second) {
+    for (const StateTensor& t : state) {
       tensors.push_back(source_of(t.name, t.value, t.value.dtype()));
       shards[t.name] = to_json(t.shard);
       parts[t.name] = {{"dtype", tensors.back().dtype}, {"part", shards[t.name]}};

@@ -26,9 +26,13 @@
 /// writes that part. A rank that has nothing to write makes no file.
 namespace nemocube {
 
-/// Writes the files, in an existing directory. All ranks call together; returns the sums of all files by name,
-/// on every rank.
-FileSums save_optimizer(const std::filesystem::path& directory, const Optimizer& optimizer,
+/// What this rank writes of the state, in the shape in which its file has it. The tensors share the memory of the optimizer.
+/// All ranks call together.
+std::vector<StateTensor> written_state(const Optimizer& optimizer, Communicator* ranks = nullptr);
+
+/// Writes the files, in an existing directory: this rank writes `state`, which written_state() has given. All ranks call
+/// together; returns the sums of all files by name, on every rank.
+FileSums save_optimizer(const std::filesystem::path& directory, std::span<const StateTensor> state,
                         Communicator* ranks = nullptr);
 
 /// The state in a directory, however many ranks have written it. Holds headers only.

@@ -148,31 +148,59 @@ std::int64_t common(const Range& a, const Range& b) {
   return std::max<std::int64_t>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
 }
 
+/// Of the parameters that a rank owns, whole on one rank and in DDP.
+struct OwnBytes {
+  std::int64_t weights = 0, masters = 0, moments = 0;
+};
+
+ZeroLevel level_of(const StateOptions& options) {
+  return options.parallel.grid.ranks() == 1 ? ZeroLevel::none : options.parallel.data.level;
+}
+
+OwnBytes own_bytes(const LocalParameters& local, const PlannedGroups& groups, int rank,
+                   const StateOptions& options) {
+  const ZeroLevel level = level_of(options);
+  const OptimizerOptions& o = options.optimizer;
+  const int moments_of_each = o.kind != OptimizerKind::sgd ? 2 : o.momentum != 0 ? 1 : 0;
+  OwnBytes bytes;
+  local.for_each_unit([&](const LocalUnit& unit) {
+    for (const LocalFlat& flat : unit.flats) {
+      const Range own = flat.own(level, groups.seat(flat.shard_group(level), rank).position);
+      for (const LocalFlat::Piece& piece : flat.pieces) {
+        const std::int64_t elements = common(own, {piece.start, piece.start + piece.count}),
+                           wide = elements * size_of(accumulate_dtype(flat.dtype));
+        bytes.weights += elements * size_of(flat.dtype);
+        bytes.masters += flat.dtype == DType::bf16 ? wide : 0;
+        bytes.moments += moments_of_each * wide;
+      }
+    }
+  });
+  return bytes;
+}
+
 }  // namespace
+
+std::int64_t snapshot_bytes(const LocalParameters& local, const PlannedGroups& groups, int rank,
+                            const StateOptions& options) {
+  const OwnBytes own = own_bytes(local, groups, rank, options);
+  return local.buffer_bytes + own.weights + own.masters + own.moments;
+}
 
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
                                      const StateOptions& options) {
-  const bool alone = options.parallel.grid.ranks() == 1;
-  const ZeroLevel level = alone ? ZeroLevel::none : options.parallel.data.level;
-  const OptimizerOptions& o = options.optimizer;
-  const int moments_of_each = o.kind != OptimizerKind::sgd ? 2 : o.momentum != 0 ? 1 : 0;
-  std::int64_t weights = local.buffer_bytes, gradients = 0, masters = 0, moments = 0, reduced = 0;
+  const ZeroLevel level = level_of(options);
+  std::int64_t weights = local.buffer_bytes, gradients = 0, reduced = 0;
   local.for_each_unit([&](const LocalUnit& unit) {
     for (const LocalFlat& flat : unit.flats) {
       const std::int64_t wide = size_of(accumulate_dtype(flat.dtype));
       weights += (level == ZeroLevel::parameters ? flat.shard : flat.size) * size_of(flat.dtype);
       gradients += (level >= ZeroLevel::gradients ? flat.shard : flat.size) * wide;
       reduced = std::max(reduced, flat.shard * wide);
-      const Range own = flat.own(level, groups.seat(flat.shard_group(level), rank).position);
-      for (const LocalFlat::Piece& piece : flat.pieces) {
-        const std::int64_t bytes = common(own, {piece.start, piece.start + piece.count}) * wide;
-        masters += flat.dtype == DType::bf16 ? bytes : 0;
-        moments += moments_of_each * bytes;
-      }
     }
   });
+  const OwnBytes own = own_bytes(local, groups, rank, options);
   std::vector<MemoryItem> items{
-      {"weights", weights}, {"gradients", gradients}, {"masters", masters}, {"moments", moments}};
+      {"weights", weights}, {"gradients", gradients}, {"masters", own.masters}, {"moments", own.moments}};
   const WholeAtOnce whole = whole_at_once(local, options);
   if (level == ZeroLevel::parameters) items.push_back({"gathered weights", whole.values});
   // Reduced gradients of a later microbatch, which are then added to the sum of the earlier ones.

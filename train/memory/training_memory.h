@@ -36,6 +36,11 @@ struct StateOptions {
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
                                      const StateOptions& options);
 
+/// At most, the bytes of weights, masters and moments that a rank copies for a checkpoint which is written while training
+/// goes on (train/checkpoint/snapshot.h): those that the rank owns.
+std::int64_t snapshot_bytes(const LocalParameters& local, const PlannedGroups& groups, int rank,
+                            const StateOptions& options);
+
 struct ActivationOptions {
   std::int64_t tokens = 0;     ///< of one microbatch
   bool checkpointing = false;  ///< of activations

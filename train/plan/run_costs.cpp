@@ -95,6 +95,10 @@ std::vector<MemoryItem> RunCosts::memory(int rank) {
   return items;
 }
 
+std::int64_t RunCosts::snapshot_bytes(int rank) {
+  return nemocube::snapshot_bytes(local(rank), groups(), rank, state_);
+}
+
 std::int64_t RunCosts::nccl_bytes(int rank) {
   return nemocube::nccl_bytes(groups(), state_.parallel.grid.ranks(), rank, traffic(rank));
 }

@@ -31,6 +31,9 @@ class RunCosts {
   std::int64_t counted_parameters(int rank);
   /// state_memory() and, as an estimate, activation_memory().
   std::vector<MemoryItem> memory(int rank);
+  /// At most, what this rank copies to the host's memory for a checkpoint that is written while training goes on
+  /// (checkpoint.is_async).
+  std::int64_t snapshot_bytes(int rank);
   /// What NCCL takes besides on a CUDA device, as an estimate (nccl_memory.h).
   std::int64_t nccl_bytes(int rank);
   /// What train_step() sends: the passes (StepTraffic), and the sums that it forms over ranks.

@@ -82,6 +82,8 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("finetune", s.finetune, "take the checkpoint's weights alone, and begin at step 0");
   io.field("strictness", s.strictness,
            "when the optimizer's tensors are not those of the checkpoint (Megatron's dist_ckpt_strictness)");
+  io.field("is_async", s.is_async,
+           "copy weights and optimizer to the host's memory, and write the copy while training goes on");
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, "older ones are removed; null: none is",
            positive);
   io.field("best_metric_key", s.best_metric_key, "name of the validation set that LOWEST_VAL is about");

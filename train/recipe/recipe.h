@@ -90,6 +90,7 @@ struct CheckpointSection {
   bool load_optim = true, load_scheduler = true, load_data = true;
   bool finetune = false;
   Strictness strictness = Strictness::raise_all;
+  bool is_async = false;
   std::optional<std::int64_t> max_recent_checkpoints;
   std::string best_metric_key = "default";
 };

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/log.h"
+#include "core/memory_limit.h"
 #include "data/json/atomic_file.h"
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
@@ -89,6 +90,9 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
   if (ranks > 1) log_info(sizes.text);
   const auto memory = memory_of_run(recipe, *model, loader->dataset(), sizes, device);
   log_info(memory_sentence(memory, sizes, device));
+  if (const auto copy = host_copy_bytes(recipe, *model, loader->dataset(), sizes, device); copy > 0)
+    log_info("a checkpoint is first copied to the host's memory (checkpoint.is_async): ", bytes_text(copy),
+             ranks > 1 ? " on each rank at most" : "");
   if (const std::string warning = memory_warning(recipe, memory, model->dtype(), sizes, device);
       !warning.empty())
     log_warning(warning);

@@ -130,30 +130,78 @@ std::string advice(const Recipe& recipe, DType dtype, const RankSizes& sizes) {
 
 }  // namespace
 
+namespace {
+
+/// What a run trains on, and what a step costs each of its ranks.
+struct CostedRun {
+  CostedRun(const Recipe& recipe, const NemotronH& model, const Dataset& dataset, const RankSizes& sizes,
+            Device device)
+      : ranks(sizes.grid),
+        steps(schedule_steps(recipe, sizes.dp, batches_per_epoch(recipe, dataset, sizes))),
+        batches(batches_of_run(dataset, loader_options(recipe, 0, sizes.dp), epochs_of(steps))),
+        load(largest_load(recipe, model, sizes, device)),
+        plan(plan_model(recipe.distributed, resolve_environment(recipe).settings, sizes, model.config())),
+        costs(model.config(), plan, load, optimizer_options(*recipe.optimizer)) {}
+
+  /// One of each pipeline stage, the one that has the most.
+  std::vector<int> first_ranks_of_stages() const {
+    std::vector<int> first;
+    for (std::int64_t stage = 0; stage < ranks.pp; ++stage)
+      first.push_back(static_cast<int>(stage * ranks.ranks_of_stage()));
+    return first;
+  }
+
+  GridSizes ranks;
+  StepSchedule steps;
+  RunBatches batches;
+  StepLoad load;
+  ParallelPlan plan;
+  RunCosts costs;
+
+ private:
+  static std::int64_t batches_per_epoch(const Recipe& recipe, const Dataset& dataset,
+                                        const RankSizes& sizes) {
+    const std::int64_t rows = loader_options(recipe, 0, sizes.dp).batch_size * sizes.dp;
+    return std::max<std::int64_t>(1, (dataset.size() + rows - 1) / rows);
+  }
+  StepLoad largest_load(const Recipe& recipe, const NemotronH& model, const RankSizes& sizes,
+                        Device device) const {
+    StepLoad largest = planned_load(recipe, model, sizes.dp);
+    const std::int64_t sequences = std::max<std::int64_t>(1, std::min(batches.sequences, batches.tokens));
+    std::vector<std::int64_t> offsets{0};
+    for (std::int64_t i = 1; i <= sequences; ++i) offsets.push_back(batches.tokens * i / sequences);
+    largest.microbatch = Sequences(std::move(offsets));
+    if (recipe.cuda_graphs && device.is_cuda()) {
+      const BatchCapacity capacity = capacity_of_run(batches);
+      largest.microbatch =
+          largest.microbatch.with_capacity(capacity.rows, std::max(sequences, capacity.sequences));
+    }
+    return largest;
+  }
+};
+
+bool copies_for_saving(const Recipe& recipe) {
+  return recipe.checkpoint.enabled && recipe.checkpoint.is_async;
+}
+
+}  // namespace
+
+std::int64_t host_copy_bytes(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+                             const RankSizes& ranks, Device device) {
+  if (!device.is_cuda() || !copies_for_saving(recipe)) return 0;
+  CostedRun run(recipe, model, dataset, ranks, device);
+  std::int64_t most = 0;
+  for (const int rank : run.first_ranks_of_stages()) most = std::max(most, run.costs.snapshot_bytes(rank));
+  return most;
+}
+
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
                                       const RankSizes& ranks, Device device) {
-  const LoaderOptions options = loader_options(recipe, 0, ranks.dp);
-  const std::int64_t rows = options.batch_size * ranks.dp;
-  const std::int64_t of_epoch = std::max<std::int64_t>(1, (dataset.size() + rows - 1) / rows);
-  const StepSchedule steps = schedule_steps(recipe, ranks.dp, of_epoch);
-  const RunBatches batches = batches_of_run(dataset, options, epochs_of(steps));
-  StepLoad load = planned_load(recipe, model, ranks.dp);
-  const std::int64_t sequences = std::max<std::int64_t>(1, std::min(batches.sequences, batches.tokens));
-  std::vector<std::int64_t> offsets{0};
-  for (std::int64_t i = 1; i <= sequences; ++i) offsets.push_back(batches.tokens * i / sequences);
-  load.microbatch = Sequences(std::move(offsets));
-  if (recipe.cuda_graphs && device.is_cuda()) {
-    const BatchCapacity capacity = capacity_of_run(batches);
-    load.microbatch = load.microbatch.with_capacity(capacity.rows, std::max(sequences, capacity.sequences));
-  }
-  const ParallelPlan plan =
-      plan_model(recipe.distributed, resolve_environment(recipe).settings, ranks, model.config());
-  RunCosts run(model.config(), plan, load, optimizer_options(*recipe.optimizer));
+  CostedRun run(recipe, model, dataset, ranks, device);
   std::vector<MemoryItem> items;
   int largest = 0;
-  for (std::int64_t stage = 0; stage < ranks.grid.pp; ++stage) {  // the first rank of a stage has the most
-    const int rank = static_cast<int>(stage * ranks.grid.ranks_of_stage());
-    auto own = run.memory(rank);
+  for (const int rank : run.first_ranks_of_stages()) {
+    auto own = run.costs.memory(rank);
     if (total_bytes(own) <= total_bytes(items)) continue;
     items = std::move(own);
     largest = rank;
@@ -161,25 +209,28 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   if (device.is_cuda()) {
     if (ranks.grid.ranks() == 1)
       items.back().bytes =
-          std::max<std::int64_t>(0, planned_peak_bytes(model.config(), planned_steps(recipe, load)) -
+          std::max<std::int64_t>(0, planned_peak_bytes(model.config(), planned_steps(recipe, run.load)) -
                                         total_bytes(items) + items.back().bytes);
     items.push_back({"workspace of cuBLAS at most", cuda::most_product_workspace});
     items.push_back({"CUDA's context and libraries about", cuda_context_bytes});
     if (ranks.grid.ranks() > 1 && exchanges_by_nccl(recipe))
-      items.push_back({"NCCL's buffers about", run.nccl_bytes(largest)});
+      items.push_back({"NCCL's buffers about", run.costs.nccl_bytes(largest)});
     return items;
   }
+  const std::int64_t snapshot = copies_for_saving(recipe) ? run.costs.snapshot_bytes(largest) : 0;
   if (recipe.evaluation.squad_metrics && !recipe.validation_datasets.empty())
-    items.back().bytes = std::max(items.back().bytes, answering_memory(recipe, model, batches, plan));
+    items.back().bytes = std::max(items.back().bytes, answering_memory(recipe, model, run.batches, run.plan));
   // A tensor may lie in a larger block that was free; with a twelfth of the activations the sum was enough in all
   // runs measured. Where every step asks for the same sizes, few blocks wait for another size.
-  const std::int64_t larger = items.back().bytes / 12, tensors = total_bytes(items) + larger,
-                     most_kept = most_cpu_reserved(tensors) - tensors;
-  const bool all_sizes = batches.vary || memory_limit().counts_untouched || recipe.evaluation.squad_metrics;
+  const std::int64_t larger = items.back().bytes / 12;
+  items.push_back({"copy for saving", snapshot});
+  const std::int64_t tensors = total_bytes(items) + larger, most_kept = most_cpu_reserved(tensors) - tensors;
+  const bool all_sizes =
+      run.batches.vary || memory_limit().counts_untouched || recipe.evaluation.squad_metrics;
   items.push_back({"blocks kept for reuse", larger + (all_sizes ? most_kept : most_kept - tensors / 16)});
   items.push_back({"prepared products about",
-                   product_bytes() * prepared_products(recipe, model.config(), ranks, batches,
-                                                       steps.total_steps * steps.microbatches)});
+                   product_bytes() * prepared_products(recipe, model.config(), ranks, run.batches,
+                                                       run.steps.total_steps * run.steps.microbatches)});
   items.push_back({"libraries, data and threads about", besides_tensors(ranks.grid.ranks() > 1)});
   return items;
 }

@@ -15,12 +15,18 @@ namespace nemocube {
 /// Device::planned where one rank computes (planned_peak_bytes) and else activation_memory(), and what CUDA and its
 /// libraries take of the device's memory, NCCL among them where several ranks use it.
 ///
-/// On the CPU: state_memory(), activation_memory() of the largest microbatch of the run or of generated answers, blocks
-/// that the allocator keeps, products that oneDNN prepares, and what the process holds besides. The sum is an upper bound of the resident memory of the process (its
-/// VmHWM), at most 15 % above it for runs of more than 300 MB; where a limit counts address space, it is one of that.
+/// On the CPU: state_memory(), activation_memory() of the largest microbatch of the run or of generated answers, the copy
+/// that checkpoint.is_async makes, blocks that the allocator keeps, products that oneDNN prepares, and what the process
+/// holds besides. The sum is an upper bound of the resident memory of the process (its VmHWM), at most 15 % above it for
+/// runs of more than 300 MB; where a limit counts address space, it is one of that.
 /// `model` is whole and may consist of meta tensors in the dtype of the run. Throws Error as plan_model() does.
 std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
                                       const RankSizes& ranks, Device device);
+
+/// What a rank of a run on a CUDA device copies to the host's memory for a checkpoint, at most; 0 without
+/// checkpoint.is_async.
+std::int64_t host_copy_bytes(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+                             const RankSizes& ranks, Device device);
 
 /// One sentence: the sum, its items, and that activations are an estimate.
 std::string memory_sentence(const std::vector<MemoryItem>& items, const RankSizes& sizes, Device device);

@@ -104,26 +104,29 @@ class Run {
       progress.step({step, steps_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
                      record.tokens, record.skipped, record.experts.worst()});
       stop_when_hopeless();
+      note_published();
       stopped = asked();
       const bool validates = validation_.sets() > 0 && is_validation_step(steps_, step, stopped);
       if (stopped && validation_.sets() > 0 && is_validation_step(steps_, step)) complete = false;
-      bool saves = is_due(step, stopped);
+      const bool saves = is_due(step, stopped);
       if (!saves && !validates) continue;
       // Save before validating: if a long validation is interrupted, the step is not lost.
-      if (saves) save();
+      std::filesystem::path saved;
+      if (saves) saved = save();
       if (ranks_.first()) signals.set_second_text(second_signal_text(false));
       if (validates) {
         const auto losses = validate(step, record.epoch, record.lr, asked);
         complete = losses.size() == validation_.sets();
         stopped = asked();
         if (!saves && is_due(step, stopped)) {
-          saves = true;
-          save();
+          saved = save();
         }
-        if (saves && !losses.empty()) checkpoints_.note_losses(result_.checkpoint, losses);
+        if (!saved.empty() && !losses.empty()) checkpoints_.note_losses(saved, losses);
       }
       last_record_ = Clock::now();  // rates are those of training alone
     }
+    checkpoints_.finish();
+    note_published();
     result_.steps_done = state_.step;
     result_.skipped_steps = state_.skipped_steps;
     if (stopped && (state_.step < steps_.total_steps || !complete)) result_.signal = signal_;
@@ -149,11 +152,8 @@ class Run {
     return count_tensors(tensor_specs(loaded_.model->config())).parameters();
   }
 
-  /// Of the whole model with moments and masters, at most.
-  std::int64_t checkpoint_bytes() const {
-    const DType dtype = loaded_.model->dtype();
-    return count_tensors(tensor_specs(loaded_.model->config())).elements *
-           (size_of(dtype) + 3 * size_of(accumulate_dtype(dtype)));
+  std::int64_t most_checkpoint_bytes() const {
+    return checkpoint_bytes(loaded_.model->config(), loaded_.model->dtype());
   }
 
   std::string first_signal_text() const {
@@ -196,7 +196,7 @@ class Run {
 
   void resume() {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
-    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone checks all files
+    const StorageTime longer(ranks_.world(), most_checkpoint_bytes());  // rank 0 alone checks all files
     const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
     checkpoints_.recover(
         lock_ && lock_->held(), [&](const std::filesystem::path& checkpoint, std::int64_t serial) {
@@ -238,7 +238,7 @@ class Run {
 
   void prune_after_kill() const {
     if (!recipe_.checkpoint.enabled) return;
-    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone removes files
+    const StorageTime longer(ranks_.world(), most_checkpoint_bytes());  // rank 0 alone removes files
     checkpoints_.prune();
   }
 
@@ -285,13 +285,22 @@ class Run {
     return recipe_.checkpoint.enabled && is_checkpoint_step(steps_, step, stopped);
   }
 
-  void save() {
-    const StorageTime longer(ranks_.world(), checkpoint_bytes());  // rank 0 alone publishes and prunes
+  std::filesystem::path save() {
+    const StorageTime longer(ranks_.world(), most_checkpoint_bytes());  // rank 0 alone publishes and prunes
     if (lock_) lock_->renew_if_lost();
-    result_.checkpoint = checkpoints_.save(loaded_, optimizer_, state_);
-    saved_steps_ = state_.step;
-    if (log_) log_->keep_branch();
-    log_info("checkpoint ", result_.checkpoint.string());
+    std::filesystem::path saved = checkpoints_.save(loaded_, optimizer_, state_);
+    note_published();
+    return saved;
+  }
+
+  // Checkpoints that have become complete since the last call.
+  void note_published() {
+    for (const auto& [path, steps] : checkpoints_.take_published()) {
+      result_.checkpoint = path;
+      saved_steps_ = steps;
+      if (log_) log_->keep_branch();
+      log_info("checkpoint ", path.string());
+    }
   }
 
   std::shared_ptr<const Dataset> training_data() const {
