@@ -15,7 +15,7 @@ mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --over
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
 .PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu sanitize-gpu kernel-report overlap-report cuda-toolkit \
-	test-grids test-grids-cuda test-layouts bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
+	test-grids test-grids-cuda test-layouts test-kills bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
 	format check-format check-headers check-headers-rest tidy clean help
 
 all: build
@@ -36,6 +36,7 @@ help:
 	@echo "make overlap-report estimate what communication costs a step of several ranks, into docs/overlap.md; the same"
 	@echo "make emulator       build the software GPU, which runs CUDA programs; needs nvcc and no GPU"
 	@echo "make cuda-toolkit   install nvcc, which needs no GPU, for the targets that need it; downloads 0.7 GB, keeps 0.3 GB"
+	@echo "make test-kills     kill ranks at every file operation of saving, and resume"
 	@echo "make test-layouts   begin a run on each of 12 layouts of ranks and go on on each other one"
 	@echo "make test-grids     train on every process grid of 2, 4, 8 and 16 ranks, compared with one rank"
 	@echo "make bench          operations against their floors, then whole steps of the small model"
@@ -210,6 +211,12 @@ test-layouts: setup
 	@$(call configure,$(BUILD))
 	@cmake --build $(BUILD) -j $(JOBS) --target test_tests nemocube
 	NEMOCUBE_LAYOUTS=all $(BUILD)/test_tests --test-case='layouts: *'
+
+# `make test` kills at some of the operations.
+test-kills: setup
+	@$(call configure,$(BUILD))
+	@cmake --build $(BUILD) -j $(JOBS) --target test_tests nemocube
+	NEMOCUBE_KILLS=all $(BUILD)/test_tests --test-case='kill points*'
 
 bench: build
 	$(BUILD)/nemocube bench op

@@ -89,7 +89,10 @@ void check_all_points(const Words& settings, const std::string& best, const Word
     const ProcessResult resumed = run_process(command(settings), dir.path());
     CAPTURE(resumed.err);
     REQUIRE(resumed.exit_code == 0);
-    CHECK(compared(state_of(runs), want) == "");
+    auto after = state_of(runs);
+    // Logs of a run that was killed before its first checkpoint was complete are kept under these names.
+    std::erase_if(after, [](const auto& e) { return e.first.ends_with(".jsonl.1"); });
+    CHECK(compared(after, want) == "");
   }
   CHECK(point > 40);
 }
@@ -105,6 +108,11 @@ TEST_CASE("kill points: wherever a kill falls, links and kept checkpoints are ri
 TEST_CASE("kill points: the same where each checkpoint but the last is the best so far") {
   check_all_points({"optimizer.lr=0.1", "checkpoint.max_recent_checkpoints=1"}, "epoch_0_step_2",
                    {"epoch_0_step_2", "epoch_0_step_3"});
+}
+
+TEST_CASE("kill points: the same while checkpoints are written beside training") {
+  check_all_points({"optimizer.lr=3", "checkpoint.max_recent_checkpoints=2", "checkpoint.is_async=true"},
+                   "epoch_0_step_3", {"epoch_0_step_0", "epoch_0_step_2", "epoch_0_step_3"});
 }
 
 TEST_CASE("kill points: a run that goes back leaves the old branch or the new one, never a mixture") {
