@@ -2,13 +2,17 @@
 // that changes what the checkpoint directory says. These calls are renames and new links there, removed directories,
 // and lines of logs. Files of a checkpoint that has no final name yet do not count, but with NEMOCUBE_DIE_STAGED every
 // call that makes, writes, syncs or renames one counts too. With NEMOCUBE_DIE_RANK only that rank of a job is killed.
+//
+// NEMOCUBE_FULL_IN: for such files of which the path fits this pattern of fnmatch() the disk is full.
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -24,11 +28,16 @@ bool is_wanted_rank() {
   return !wanted || (rank && std::string_view(wanted) == rank);
 }
 
-void before_change() {
-  static const char* const wanted = std::getenv("NEMOCUBE_DIE_AT");
+// Whether the disk is full.
+bool before_change() {
+  static const char *const die = std::getenv("NEMOCUBE_DIE_AT"), *const full =
+                                                                     std::getenv("NEMOCUBE_FULL_AT");
   static const bool here = is_wanted_rank();
   static std::atomic<int> calls{0};
-  if (wanted && here && ++calls == std::atoi(wanted)) ::kill(::getpid(), SIGKILL);
+  if (!here || (!die && !full)) return false;
+  const int call = ++calls;
+  if (die && call == std::atoi(die)) ::kill(::getpid(), SIGKILL);
+  return full && call >= std::atoi(full);
 }
 
 bool counts_staged() {
@@ -45,8 +54,14 @@ std::string path_of(int file) {
   return {name, static_cast<std::size_t>(size > 0 ? size : 0)};
 }
 
-void before_staged(std::string_view path) {
-  if (counts_staged() && is_staged(path)) before_change();
+// Whether the disk has no room for this file.
+bool is_full(const std::string& path) {
+  static const char* const full = std::getenv("NEMOCUBE_FULL_IN");
+  if (!is_staged(path)) return false;
+  if (counts_staged()) before_change();
+  if (!full || ::fnmatch(full, path.c_str(), 0) != 0) return false;
+  errno = ENOSPC;
+  return true;
 }
 
 template <class Function>
@@ -75,20 +90,18 @@ int unlinkat(int directory, const char* name, int flags) noexcept {
 
 ssize_t write(int file, const void* bytes, size_t count) {
   const std::string path = path_of(file);
-  if (path.ends_with(".jsonl"))
-    before_change();
-  else
-    before_staged(path);
+  if (path.ends_with(".jsonl")) before_change();
+  if (is_full(path)) return -1;
   return next(&::write, "write")(file, bytes, count);
 }
 
 ssize_t pwrite(int file, const void* bytes, size_t count, off_t at) {
-  before_staged(path_of(file));
+  if (is_full(path_of(file))) return -1;
   return next(&::pwrite, "pwrite")(file, bytes, count, at);
 }
 
 int fsync(int file) {
-  before_staged(path_of(file));
+  if (is_full(path_of(file))) return -1;
   return next(&::fsync, "fsync")(file);
 }
 
@@ -104,7 +117,7 @@ int open(const char* path, int flags, ...) {
     va_start(arguments, flags);
     mode = va_arg(arguments, mode_t);
     va_end(arguments);
-    before_staged(path);
+    if (is_full(path)) return -1;
   }
   return next(&::open, "open")(path, flags, mode);
 }

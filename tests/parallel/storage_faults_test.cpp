@@ -11,7 +11,7 @@
 using namespace nemocube;
 using namespace nemocube::testing;
 
-// Kills at the file operations of saving on several ranks.
+// Ranks that are killed at a file operation of saving, or whose disk is full.
 
 namespace {
 
@@ -28,15 +28,13 @@ Words command(const Words& more) {
       more));
 }
 
-ProcessResult die_at(int point, int rank, const fs::path& dir, const Words& more) {
-  return run_process(mpirun(ranks, plus({"/usr/bin/env", "LD_PRELOAD=" NEMOCUBE_DIE_AT_LIBRARY,
-                                         cat("NEMOCUBE_DIE_AT=", point), cat("NEMOCUBE_DIE_RANK=", rank),
-                                         "NEMOCUBE_DIE_STAGED=1",
-                                         // The sanitizer's library comes after the preloaded one.
-                                         cat("ASAN_OPTIONS=verify_asan_link_order=0:",
-                                             std::getenv("ASAN_OPTIONS") ? std::getenv("ASAN_OPTIONS") : "")},
-                                        command(more))),
-                     dir);
+// `faults`: environment variables of tests/support/preload/die_at.cpp.
+ProcessResult run_with(const Words& faults, const fs::path& dir, const Words& more) {
+  const Words words{"/usr/bin/env", "LD_PRELOAD=" NEMOCUBE_DIE_AT_LIBRARY,
+                    // The sanitizer's library comes after the preloaded one.
+                    cat("ASAN_OPTIONS=verify_asan_link_order=0:",
+                        std::getenv("ASAN_OPTIONS") ? std::getenv("ASAN_OPTIONS") : "")};
+  return run_process(mpirun(ranks, plus(plus(words, faults), command(more))), dir);
 }
 
 Words checkpoints_in(const fs::path& runs) {
@@ -67,7 +65,9 @@ int kill_and_resume(int rank, int first, int stride, const RunDir& dir, const fs
     CAPTURE(rank);
     CAPTURE(point);
     fs::remove_all(runs);
-    const ProcessResult killed = die_at(point, rank, dir.path(), settings);
+    const ProcessResult killed =
+        run_with({cat("NEMOCUBE_DIE_AT=", point), cat("NEMOCUBE_DIE_RANK=", rank), "NEMOCUBE_DIE_STAGED=1"},
+                 dir.path(), settings);
     CAPTURE(killed.err);
     check_intact(runs);
     if (killed.exit_code == 0) return kills;
@@ -103,4 +103,30 @@ TEST_CASE("kill points of ranks: wherever one is killed, no checkpoint is damage
 
 TEST_CASE("kill points of ranks: the same while checkpoints are written beside training") {
   kill_everywhere({"checkpoint.is_async=true"});
+}
+
+TEST_CASE("full disk: a rank that cannot write a checkpoint ends the run, and what was saved stays") {
+  for (const Words& settings : {Words{}, Words{"checkpoint.is_async=true"}})
+    for (const char* file : {"*model.safetensors*", "optim/*optimizer-00003-of-00004*", "optim/*index.json*",
+                             "*checksums.json*"}) {
+      CAPTURE(settings.size());
+      CAPTURE(std::string(file));
+      const RunDir dir;
+      const fs::path runs = dir / "straight";
+      const ProcessResult full =
+          run_with({cat("NEMOCUBE_FULL_IN=*/.epoch_0_step_1.*.tmp/", file)}, dir.path(), settings);
+      CAPTURE(full.err);
+      CHECK(full.exit_code == 2);
+      CHECK(full.err.find("error: checkpoint straight/epoch_0_step_1: ") != std::string::npos);
+      CHECK(full.err.find("No space left on device") != std::string::npos);
+      CHECK(checkpoints_in(runs) == Words{"epoch_0_step_0"});
+      check_intact(runs);
+      const ProcessResult resumed = run_process(mpirun(ranks, command(settings)), dir.path());
+      CAPTURE(resumed.err);
+      CHECK(resumed.exit_code == 0);
+      CHECK(resumed.err.find("resumed from straight/epoch_0_step_0") != std::string::npos);
+      check_intact(runs);
+      CHECK(checkpoints_in(runs) == Words{"epoch_0_step_1", "epoch_0_step_2"});
+      for (const std::string& name : names_in(runs)) CHECK_FALSE(name.ends_with(".tmp"));
+    }
 }
