@@ -60,10 +60,12 @@ std::size_t lines_in(const fs::path& path) {
 const Overrides long_run{"step_scheduler.max_steps=60", "step_scheduler.num_epochs=20",
                          "step_scheduler.ckpt_every_steps=1000", "step_scheduler.val_every_steps=null"};
 
-void check_signal(int number, int exit_code) {
+void check_signal(int number, int exit_code, const Overrides& overrides = {}) {
   const RunDir dir;
   {
-    Process running(RunDir::train_command(plus(long_run, {"checkpoint.checkpoint_dir=stopped"})), dir.path());
+    Process running(
+        RunDir::train_command(plus(plus(long_run, {"checkpoint.checkpoint_dir=stopped"}), overrides)),
+        dir.path());
     for (int i = 0; i < 6000 && lines_in(dir / "stopped" / "training.jsonl") < 2; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     running.signal(number);
@@ -103,6 +105,10 @@ TEST_CASE("resume: from a checkpoint, the rest of an f64 run has the same bits")
   check_resume({"model.torch_dtype=float64"});
 }
 
+TEST_CASE("resume: from a checkpoint that was written beside training, the rest has the same bits") {
+  check_resume({"checkpoint.is_async=true"});
+}
+
 TEST_CASE("resume: SGD with momentum, unpacked rows and activation checkpointing") {
   check_resume({"optimizer={_target_: torch.optim.SGD, lr: 0.05, momentum: 0.9, nesterov: true}",
                 "packed_sequence.packed_sequence_size=0", "dataset.limit_dataset_samples=24",
@@ -121,6 +127,10 @@ TEST_CASE("resume: a run with nothing left to do changes nothing") {
 TEST_CASE(
     "signals: SIGTERM ends the run with 143 and a checkpoint from which it completes with the same bits") {
   check_signal(SIGTERM, 143);
+}
+
+TEST_CASE("signals: SIGTERM waits for the checkpoint that is written beside training") {
+  check_signal(SIGTERM, 143, {"checkpoint.is_async=true"});
 }
 
 TEST_CASE(
