@@ -103,6 +103,35 @@ TEST_CASE("cuda: a run repeats its bits at every seed of the software GPU, and s
   }
 }
 
+TEST_CASE("cuda: a run that began on the CPU goes on on the device, and back, saved beside training" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  const RunDir dir;
+  const Words run = plus(
+      short_run, {"step_scheduler.max_steps=6", "lr_scheduler.lr_decay_steps=6", "checkpoint.is_async=true"});
+  const auto from = [&](const std::string& folder, const std::string& checkpoint) {
+    return plus(run, {"checkpoint.checkpoint_dir=" + folder,
+                      "checkpoint.restore_from=" + (dir / checkpoint).string()});
+  };
+  REQUIRE(dir.train(run).exit_code == 0);
+  on_device(dir.path(),
+            train(plus(from("there", "straight/epoch_0_step_1"), {"step_scheduler.max_steps=4"})));
+  REQUIRE(dir.train(from("back", "there/epoch_0_step_3")).exit_code == 0);
+  const auto straight = read_jsonl(dir / "straight" / "training.jsonl"),
+             there = read_jsonl(dir / "there" / "training.jsonl"),
+             back = read_jsonl(dir / "back" / "training.jsonl");
+  REQUIRE(straight.size() == 6);
+  REQUIRE(there.size() == 2);
+  REQUIRE(back.size() == 2);
+  for (std::size_t step = 2; step < 6; ++step) {
+    CAPTURE(step);
+    const Json &got = step < 4 ? there[step - 2] : back[step - 4], &want = straight[step];
+    for (const char* key : {"step", "num_label_tokens", "lr"}) CHECK(got[key] == want[key]);
+    CHECK(relative(got["loss"], want["loss"]) <= 1e-5);
+    CHECK(relative(got["grad_norm"], want["grad_norm"]) <= 1e-4);
+  }
+}
+
 TEST_CASE("cuda: a run by CUDA graphs follows one without, and resumes with the same bits" *
           doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;
