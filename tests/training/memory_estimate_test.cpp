@@ -73,6 +73,7 @@ TEST_CASE("memory estimate: --check is never below what a run takes, and near it
       {"step_scheduler.max_steps=6", "packed_sequence.packed_sequence_size=256"},
       {"step_scheduler.max_steps=6", "step_scheduler.local_batch_size=48",
        "step_scheduler.global_batch_size=48"},
+      {"step_scheduler.max_steps=6", "step_scheduler.ckpt_every_steps=2", "checkpoint.is_async=true"},
       {"step_scheduler.max_steps=4", "evaluation.squad_metrics=true", "evaluation.limit_samples=32"},
   };
   for (std::size_t i = 0; i < runs.size(); ++i) {
