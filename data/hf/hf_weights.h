@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -123,6 +124,8 @@ struct SaveOptions {
   /// Most bytes of tensors in one file; 0: one file for all. Absent: the same division into files as the
   /// source.
   std::optional<std::int64_t> most_shard_bytes;
+  /// Called as bytes of tensors are written, by this process of `total`.
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 
 /// Writes a directory in the form of `files`. `tensors` are all of files.tensors, in the order in which they

@@ -10,11 +10,11 @@
 #include "core/log.h"
 #include "core/memory_limit.h"
 #include "core/version.h"
-#include "data/files/regular_file.h"
 #include "data/files/staging_directory.h"
 #include "parallel/comm/job_queue.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/checksums.h"
+#include "train/checkpoint/intact.h"
 #include "train/checkpoint/optimizer_files.h"
 #include "train/checkpoint/restore.h"
 
@@ -39,16 +39,6 @@ std::string on_disk(Communicator* ranks, const std::function<std::string()>& wor
       fail("cannot be written: ", e.code().message());
     }
   });
-}
-
-void check_whole(const fs::path& checkpoint) {
-  for (const auto& entry : fs::recursive_directory_iterator(checkpoint))
-    if (entry.is_other()) const RegularFile refused(entry.path());  // a FIFO, socket or device
-  const auto sums = read_checksums(checkpoint);
-  if (sums) return check_sums(checkpoint, *sums);
-  require(!read_origin(checkpoint / "state.json"), (checkpoint / checksums_file).string(),
-          ": damaged: is missing");
-  log_info(checkpoint.string(), " was written without checksums: its files cannot be checked for damage");
 }
 
 }  // namespace
@@ -201,27 +191,6 @@ fs::path Checkpoints::find_here() const {
        " nor as a path");
 }
 
-void Checkpoints::check_intact(const fs::path& checkpoint) const {
-  try {
-    check_whole(checkpoint);
-  } catch (const Error& damage) {
-    std::vector<fs::path> before = folder_.published();
-    std::erase_if(before, [&](const fs::path& c) {
-      return CheckpointFolder::steps_in(c) >= CheckpointFolder::steps_in(checkpoint);
-    });
-    for (auto c = before.rbegin(); c != before.rend(); ++c) {
-      try {
-        check_whole(*c);
-      } catch (const Error&) {
-        continue;
-      }
-      fail(damage.what(), "; the newest intact checkpoint before it: --set checkpoint.restore_from=",
-           c->filename().string());
-    }
-    throw;
-  }
-}
-
 void Checkpoints::report_layout(const fs::path& checkpoint) const {
   const RankLayout written = read_rank_layout(checkpoint / "state.json");
   if (written == layout_) return;
@@ -230,10 +199,8 @@ void Checkpoints::report_layout(const fs::path& checkpoint) const {
 }
 
 RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {
-  on_rank_0(ranks_, [&] {
-    check_intact(checkpoint);
-    report_layout(checkpoint);
-  });
+  check_intact(folder_, checkpoint, ranks_);
+  on_rank_0(ranks_, [&] { report_layout(checkpoint); });
   RunState state;
   std::optional<Origin> origin;
   together(ranks_, [&] {

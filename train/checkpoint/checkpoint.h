@@ -33,10 +33,10 @@
 /// the final name is always complete.
 ///
 /// On several ranks each one writes and reads what it owns, straight from and into its memory, so checkpoint_dir
-/// must be seen by all (train/checkpoint/shared_directory.h). Rank 0 does everything else. All ranks call each
-/// function together, and with the same arguments unless a function says otherwise; all get the same result or
-/// all throw, with the text of the rank that failed (parallel/comm/together.h). Ranks wait for the slowest, which
-/// may take long: see StorageTime.
+/// must be seen by all (train/checkpoint/shared_directory.h). All check equal parts of the files for damage. Rank 0 does
+/// everything else. All ranks call each function together, and with the same arguments unless a function says otherwise;
+/// all get the same result or all throw, with the text of the rank that failed (parallel/comm/together.h). Ranks wait for
+/// the slowest, which may take long: see StorageTime.
 namespace nemocube {
 
 class Checkpoints {
@@ -105,7 +105,6 @@ class Checkpoints {
   void do_or_queue(std::function<void(Communicator* ranks)> work);
   void prune(Communicator* ranks) const;
   std::filesystem::path find_here() const;
-  void check_intact(const std::filesystem::path& checkpoint) const;
   void report_layout(const std::filesystem::path& checkpoint) const;
   CheckpointSection section_;
   CheckpointFolder folder_;

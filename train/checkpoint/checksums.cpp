@@ -4,9 +4,12 @@
 #include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "core/error.h"
+#include "data/files/regular_file.h"
 #include "data/json/json.h"
+#include "train/checkpoint/verify_files.h"
 
 namespace nemocube {
 namespace {
@@ -34,10 +37,8 @@ void write_checksums(const std::filesystem::path& checkpoint, const FileSums& su
   write_file_atomically(checkpoint / checksums_file, dump_json({{"crc32c", files}}) + "\n");
 }
 
-std::optional<FileSums> read_checksums(const std::filesystem::path& checkpoint) {
-  const std::filesystem::path file = checkpoint / checksums_file;
-  if (!std::filesystem::exists(file)) return std::nullopt;
-  const Json json = read_json_file(file);
+FileSums parse_checksums(std::string_view text, const std::filesystem::path& file) {
+  const Json json = parse_json(text, file.string());
   const JsonView files = JsonView(json, file.string()).at("crc32c");
   if (!files.value().is_object()) files.refuse("an object");
   FileSums sums;
@@ -48,15 +49,23 @@ std::optional<FileSums> read_checksums(const std::filesystem::path& checkpoint) 
   return sums;
 }
 
+std::optional<FileSums> read_checksums(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path file = checkpoint / checksums_file;
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  return parse_checksums(read_text_file(file, JsonLimits{}.max_bytes), file);
+}
+
+std::string wrong_length(const std::filesystem::path& file, std::int64_t bytes, const FileSum& want) {
+  return cat(file.string(), ": damaged: has ", bytes, " bytes, was written with ", want.bytes);
+}
+
+std::string wrong_crc(const std::filesystem::path& file, std::uint32_t crc32c, const FileSum& want) {
+  return cat(file.string(), ": damaged: its CRC-32C is ", hex(crc32c), ", was written as ", hex(want.crc32c));
+}
+
 void check_sums(const std::filesystem::path& checkpoint, const FileSums& sums) {
-  for (const auto& [name, want] : sums) {
-    const std::filesystem::path file = checkpoint / name;
-    const FileSum got = sum_of_file(file);
-    require(got.bytes == want.bytes, file.string(), ": damaged: has ", got.bytes, " bytes, was written with ",
-            want.bytes);
-    require(got.crc32c == want.crc32c, file.string(), ": damaged: its CRC-32C is ", hex(got.crc32c),
-            ", was written as ", hex(want.crc32c));
-  }
+  const std::vector<std::string> damage = find_damage(checkpoint, sums);
+  require(damage.empty(), damage.empty() ? "" : damage[0]);
 }
 
 void add_file(const std::filesystem::path& checkpoint, const std::string& name, std::string_view text) {

@@ -1,6 +1,8 @@
 #pragma once
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "data/json/atomic_file.h"
 
@@ -16,6 +18,13 @@ void write_checksums(const std::filesystem::path& checkpoint, const FileSums& su
 /// Returns nothing when the checkpoint has no checksums.json. Throws Error naming the file when it is
 /// damaged.
 std::optional<FileSums> read_checksums(const std::filesystem::path& checkpoint);
+
+/// Of the text of such a file. Throws Error naming `file`.
+FileSums parse_checksums(std::string_view text, const std::filesystem::path& file);
+
+/// What is said of a file with another length or CRC-32C than it was written with.
+std::string wrong_length(const std::filesystem::path& file, std::int64_t bytes, const FileSum& want);
+std::string wrong_crc(const std::filesystem::path& file, std::uint32_t crc32c, const FileSum& want);
 
 /// Throws Error naming the first file that is missing or differs from its sum.
 void check_sums(const std::filesystem::path& checkpoint, const FileSums& sums);

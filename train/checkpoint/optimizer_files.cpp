@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <unordered_map>
 
 #include "core/log.h"
@@ -118,10 +119,48 @@ StoredOptimizer::StoredOptimizer(const fs::path& directory) : directory_(directo
     open_files();
 }
 
+namespace {
+
+// A file says of which parts it has the tensors. Index and file must agree.
+class NamedParts {
+ public:
+  NamedParts(const fs::path& index, const SafetensorsFile& file)
+      : index_(index.string()),
+        path_(file.path().string()),
+        what_(cat(path_, ": metadata '", shards_key, "'")) {
+    const auto metadata = file.metadata().find(shards_key);
+    if (metadata != file.metadata().end()) shards_ = parse_json(metadata->second, what_);
+    for (const StoredTensor& t : file.tensors()) left_.insert(t.name);
+  }
+  void want_named(const StoredTensor& tensor, const Shard& shard) {
+    left_.erase(tensor.name);
+    std::int64_t elements = 1;
+    for (const std::int64_t size : tensor.shape) elements *= size;
+    require(elements == shard.numel(), index_, ": '", tensor.name, "': wants ", shard.numel(),
+            " elements of ", shard.global_shape(), " in ", path_, ", which has ", describe(tensor));
+    if (shards_.is_null()) return;  // the file of one rank
+    const Shard own = shard_from_json(JsonView(shards_, what_).at(tensor.name));
+    require(own == shard, index_, ": '", tensor.name, "': wants another part of it in ", path_,
+            " than the metadata of that file names");
+  }
+  void want_all_named() const {
+    require(left_.empty(), path_, ": holds '", left_.empty() ? "" : *left_.begin(), "', which ", index_,
+            " does not name");
+  }
+
+ private:
+  std::string index_, path_, what_;
+  Json shards_;
+  std::set<std::string> left_;  // tensors that the index has not named yet
+};
+
+}  // namespace
+
 void StoredOptimizer::open_index(const fs::path& index) {
   const Json json = read_json_file(index);
   const JsonView tensors = JsonView(json, index.string()).at("tensors");
   std::map<std::string, std::shared_ptr<const SafetensorsFile>> files;
+  std::map<std::string, NamedParts> named;
   for (const auto& item : tensors.value().items()) {
     const JsonView entry = tensors.member(item.key()), parts = entry.at("parts");
     for (const auto& part : parts.value().items()) {
@@ -129,13 +168,19 @@ void StoredOptimizer::open_index(const fs::path& index) {
       const std::string& name = part.key();
       if (fs::path(name).filename() != name) shard.refuse("a file of the same directory");
       auto& file = files[name];
-      if (!file) file = std::make_shared<SafetensorsFile>(directory_ / name);
-      add(item.key(), file, shard_from_json(shard));
+      if (!file) {
+        file = std::make_shared<SafetensorsFile>(directory_ / name);
+        named.emplace(name, NamedParts(index, *file));
+      }
+      const Shard part_shard = shard_from_json(shard);
+      add(item.key(), file, part_shard);
+      named.at(name).want_named(file->at(item.key()), part_shard);
     }
     const std::string& dtype = entry.at("dtype").string();
     require(has(item.key()) && tensors_.at(item.key()).dtype == dtype, index.string(), ": '", item.key(),
             "': want parts in ", dtype);
   }
+  for (const auto& file : named) file.second.want_all_named();
 }
 
 // Of a checkpoint without an index.

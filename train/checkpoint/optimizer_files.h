@@ -38,7 +38,8 @@ FileSums save_optimizer(const std::filesystem::path& directory, std::span<const 
 /// The state in a directory, however many ranks have written it. Holds headers only.
 class StoredOptimizer {
  public:
-  /// Throws Error naming the file that is missing, or what in it is damaged.
+  /// Throws Error naming the file that is missing, what in it is damaged, or where it contradicts the index: about the
+  /// tensors that it holds, or its part of one.
   explicit StoredOptimizer(const std::filesystem::path& directory);
 
   struct Entry {

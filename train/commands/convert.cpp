@@ -1,11 +1,14 @@
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
 #include "core/log.h"
 #include "data/hf/hf_weights.h"
+#include "train/checkpoint/intact.h"
 #include "train/commands/commands.h"
+#include "train/logging/progress.h"
 #include "train/model_io/find_model.h"
 
 namespace nemocube {
@@ -29,6 +32,12 @@ void run(const ConvertArguments& options) {
             "--max-shard-gb: want a number above 0 and up to 1e9, got ", *options.max_shard_gb);
     save.most_shard_bytes = static_cast<std::int64_t>(std::ceil(*options.max_shard_gb * 1e9));
   }
+  {
+    TaskProgress progress = TaskProgress::of_bytes("checking files");
+    check_model_of_checkpoint(source, std::ref(progress));
+  }
+  TaskProgress progress = TaskProgress::of_bytes("copying");
+  save.progress = std::ref(progress);
   copy_hf_model(source, options.target, save);
   log_info("wrote ", options.target.string());
 }

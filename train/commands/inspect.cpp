@@ -9,6 +9,7 @@
 #include "data/json/json.h"
 #include "model/flops.h"
 #include "train/commands/commands.h"
+#include "train/commands/inspect_checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/model_io/find_model.h"
 #include "train/recipe/key_list.h"
@@ -21,7 +22,8 @@ struct InspectArguments {
   std::filesystem::path model, recipe;
   std::vector<std::string> overrides;
   std::int64_t samples = 5;
-  bool schedule = false, recipe_keys = false, json = false;
+  bool schedule = false, recipe_keys = false, json = false, no_verify = false;
+  CheckpointInspection checkpoint;
 };
 
 void inspect_model(const InspectArguments& options) {
@@ -87,6 +89,12 @@ void run(const InspectArguments& options) {
     std::cout << recipe::key_table();
     return;
   }
+  if (!options.checkpoint.checkpoint.empty()) {
+    CheckpointInspection checkpoint = options.checkpoint;
+    checkpoint.json = options.json;
+    checkpoint.verify = !options.no_verify;
+    return inspect_checkpoint(checkpoint);
+  }
   if (!options.model.empty()) return inspect_model(options);
   if (!options.schedule) return inspect_samples(options);
   print_schedule(std::cout, load_recipe(options.recipe, options.overrides, RecipeUse::schedule));
@@ -97,12 +105,21 @@ void run(const InspectArguments& options) {
 void add_inspect_command(Command& app) {
   auto o = std::make_shared<InspectArguments>();
   Command* command =
-      app.add_subcommand("inspect", "What a model, a data set or a schedule holds; reads no weights");
+      app.add_subcommand("inspect", "What a checkpoint, a model, a data set or a schedule holds");
+  auto* checkpoint = command->add_option("checkpoint", o->checkpoint.checkpoint,
+                                         "checkpoint or directory of a run (its LATEST): tensors, files, "
+                                         "origin; compares all files with their checksums");
+  command->add_flag("--tensors", o->checkpoint.tensors, "list every tensor of the checkpoint")
+      ->needs(checkpoint);
+  command->add_flag("--no-verify", o->no_verify, "read headers and indices of the checkpoint only")
+      ->needs(checkpoint);
   auto* model = command->add_option("--model", o->model,
-                                    "Hugging Face directory, config.json, checkpoint or directory of a run");
+                                    "Hugging Face directory, config.json, checkpoint or directory of a run: "
+                                    "the model's shapes; reads no weights");
   auto* recipe = command->add_option(
       "--recipe", o->recipe, "recipe: its data set (validation set if it has no other) or --schedule");
-  model->excludes(recipe);
+  model->excludes(recipe)->excludes(checkpoint);
+  recipe->excludes(checkpoint);
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe")->needs(recipe);
   command->add_option("--samples", o->samples, "rows to print, in file order, unpacked, as JSON lines")
       ->capture_default_str()
@@ -111,11 +128,15 @@ void add_inspect_command(Command& app) {
   command->add_flag("--schedule", o->schedule, "print n, learning rate, weight decay, separated by tabs")
       ->needs(recipe);
   auto* keys = command->add_flag("--recipe-keys", o->recipe_keys, "print the table of all keys of recipes");
-  keys->excludes(model)->excludes(recipe);
-  command->add_flag("--json", o->json, "--model: one JSON object")->needs(model);
-  command->callback([o, model, recipe, keys] {
-    require(model->count() + recipe->count() + keys->count() == 1,
-            "inspect: give --model or --recipe, or --recipe-keys");
+  keys->excludes(model)->excludes(recipe)->excludes(checkpoint);
+  command->add_flag("--json", o->json, "checkpoint, --model: one JSON object")
+      ->excludes(recipe)
+      ->excludes(keys);
+  command->callback([o, checkpoint, model, recipe, keys] {
+    require(checkpoint->count() + model->count() + recipe->count() + keys->count() == 1,
+            "inspect: give a checkpoint, or --model or --recipe, or --recipe-keys");
+    require(checkpoint->count() == 0 || !o->checkpoint.checkpoint.empty(),
+            "inspect: the name of the checkpoint is empty");
     run(*o);
   });
 }

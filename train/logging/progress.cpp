@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "core/log.h"
+#include "core/memory_limit.h"
 
 namespace nemocube {
 namespace {
@@ -126,6 +127,10 @@ TaskProgress::TaskProgress(std::string what, std::string unit, ProgressDisplay d
   if (display_.terminal) before_ = display_.shown();
 }
 
+TaskProgress TaskProgress::of_bytes(std::string what, ProgressDisplay display) {
+  return {std::move(what), "", std::move(display)};
+}
+
 TaskProgress::~TaskProgress() {
   if (display_.terminal && shown_) display_.show(before_);
 }
@@ -134,7 +139,12 @@ void TaskProgress::operator()(std::int64_t done, std::int64_t total) {
   const double time = display_.clock();
   const double pause = display_.terminal ? display_.min_seconds : display_.every_seconds;
   if (time - shown_at_ < pause) return;
-  std::string text = cat(what_, ": ", done, " of ", total, " ", unit_, " (", percent(done, total), " %)");
+  const bool bytes = unit_.empty();
+  const std::string amounts =
+      bytes ? cat(bytes_text(done), " of ", bytes_text(total)) : cat(done, " of ", total, " ", unit_);
+  std::string text = cat(what_, ": ", amounts, " (", percent(done, total), " %)");
+  if (bytes && time > started_at_)
+    text += cat("  ", bytes_text(std::llround(static_cast<double>(done) / (time - started_at_))), "/s");
   if (done > 0 && done < total) {
     const double each = (time - started_at_) / static_cast<double>(done);
     text += cat("  ", short_duration(each * static_cast<double>(total - done)), " left");

@@ -69,6 +69,9 @@ class StepProgress {
 class TaskProgress {
  public:
   TaskProgress(std::string what, std::string unit, ProgressDisplay display = stderr_display());
+  /// For parts that are bytes:
+  ///     checking files: 1.20 GB of 3.40 GB (35 %)  450 MB/s  5s left
+  static TaskProgress of_bytes(std::string what, ProgressDisplay display = stderr_display());
   ~TaskProgress();
   TaskProgress(const TaskProgress&) = delete;
   TaskProgress& operator=(const TaskProgress&) = delete;
@@ -76,7 +79,7 @@ class TaskProgress {
   void operator()(std::int64_t done, std::int64_t total);
 
  private:
-  std::string what_, unit_;
+  std::string what_, unit_;  ///< no unit: bytes
   ProgressDisplay display_;
   std::string before_;  ///< the line on the screen when this began
   double started_at_, shown_at_;

@@ -160,3 +160,14 @@ TEST_CASE("tasks in a file: a line now and then, none for short ones") {
   { TaskProgress("eval", "questions", screen.display(false, 30))(1, 2); }
   CHECK(screen.out.empty());
 }
+
+TEST_CASE("tasks of bytes: amounts, rate and time left") {
+  Screen screen;
+  TaskProgress progress = TaskProgress::of_bytes("checking files", screen.display(true, 0.1));
+  screen.time += 2;
+  progress(1'200'000'000, 3'600'000'000);
+  CHECK(screen.out.back() == "checking files: 1.20 GB of 3.60 GB (33 %)  600 MB/s  4s left");
+  screen.time += 4;
+  progress(3'600'000'000, 3'600'000'000);
+  CHECK(screen.out.back() == "checking files: 3.60 GB of 3.60 GB (100 %)  600 MB/s");
+}

@@ -196,7 +196,7 @@ class Run {
 
   void resume() {
     if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
-    const StorageTime longer(ranks_.world(), most_checkpoint_bytes());  // rank 0 alone checks all files
+    const StorageTime longer(ranks_.world(), most_checkpoint_bytes());  // ranks wait for the slowest check
     const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
     checkpoints_.recover(
         lock_ && lock_->held(), [&](const std::filesystem::path& checkpoint, std::int64_t serial) {

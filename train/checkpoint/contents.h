@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/json/atomic_file.h"
+#include "data/json/json.h"
+#include "train/checkpoint/run_state.h"
+
+/// What a checkpoint holds, for people who look into it.
+namespace nemocube {
+
+struct CheckpointTensor {
+  std::string name;   ///< of a weight: as in the files; of the optimizer: of the global tensor
+  std::string dtype;  ///< as in the files: "F32"
+  std::vector<std::int64_t> shape;
+  std::int64_t bytes = 0;
+  std::int64_t parts = 1;  ///< files that hold a part
+};
+
+struct CheckpointFile {
+  std::string name;  ///< relative to the checkpoint
+  std::int64_t bytes = 0;
+};
+
+struct CheckpointContents {
+  std::optional<RunState> state;
+  std::optional<Origin> origin;  ///< nothing in checkpoints of 0.1.0
+  RankLayout layout;
+  Json losses;  ///< by validation set; empty before validation
+  std::vector<CheckpointTensor> weights, optimizer;
+  std::vector<CheckpointFile> files;  ///< regular files by name, checksums.json and strays included
+  std::optional<FileSums> sums;       ///< nothing in checkpoints of 0.1.0
+  /// What is wrong, each text naming the file: unreadable files, weights that are not those of config.json, tensors
+  /// of the optimizer that no weight has, parts that do not make up their tensor.
+  std::vector<std::string> faults;
+};
+
+/// Reads headers, indices and small files of a checkpoint; with `compare` also what two parts of one tensor both hold
+/// (cover_faults()). A damaged file gives a fault, and the others are read all the same.
+CheckpointContents read_contents(const std::filesystem::path& checkpoint, bool compare);
+
+/// The checkpoint behind what a user named: a directory with any part of one, RUN/LATEST and RUN/LOWEST_VAL as what they
+/// point to now, or RUN as RUN/LATEST. Throws Error that names the places looked at.
+std::filesystem::path find_checkpoint(std::filesystem::path named);
+
+}  // namespace nemocube

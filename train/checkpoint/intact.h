@@ -1,0 +1,27 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+
+#include "data/json/atomic_file.h"
+#include "parallel/comm/communicator.h"
+#include "train/checkpoint/checkpoint_folder.h"
+#include "train/logging/progress.h"
+
+/// Whether a checkpoint has the bytes that were written.
+namespace nemocube {
+
+/// The sums of all files of a checkpoint. Returns nothing for the checkpoint of an older program, which wrote none. Throws
+/// Error where checksums.json is missing or damaged, and where the checkpoint holds a FIFO, socket or device.
+std::optional<FileSums> want_checksums(const std::filesystem::path& checkpoint);
+
+/// Throws Error where a file of the checkpoint is damaged: names the first such file, what is wrong, and the newest
+/// intact checkpoint before it, if `folder` has one. All ranks of `ranks` call together, and each reads an equal part
+/// of the files (find_damage()); null: one rank. All throw the same text.
+void check_intact(const CheckpointFolder& folder, const std::filesystem::path& checkpoint,
+                  Communicator* ranks = nullptr);
+
+/// The same for the files of a checkpoint's directory `model`; of these, all that are damaged are counted. Does nothing for
+/// a model that is not in a checkpoint.
+void check_model_of_checkpoint(const std::filesystem::path& model, const OnProgress& progress = {});
+
+}  // namespace nemocube
