@@ -1,9 +1,11 @@
 #include "core/autograd.h"
 
+#include <optional>
 #include <utility>
 
 #include "core/add.h"
 #include "core/allocation_owner.h"
+#include "core/trace.h"
 
 namespace nemocube {
 namespace {
@@ -12,6 +14,21 @@ bool same_place(const Tensor& a, const Tensor& b) {
   return a.defined() && b.defined() && a.same_storage(b) && a.address() == b.address() &&
          a.shape() == b.shape();
 }
+
+/// In a trace: the closures of one owner that run one after another are a span of that name.
+class OwnerSpans {
+ public:
+  void next(const char* owner) {
+    if (owner == owner_) return;
+    span_.reset();
+    owner_ = owner;
+    if (owner) span_.emplace(trace::Category::backward, owner);
+  }
+
+ private:
+  const char* owner_ = nullptr;
+  std::optional<trace::Span> span_;
+};
 
 }  // namespace
 
@@ -122,9 +139,12 @@ void Tape::backward(std::span<const Var> outputs, std::span<const Tensor> gradie
          gradients.size(), " gradients");
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i].needs_grad()) outputs[i].node()->add(gradients[i]);
+  OwnerSpans spans;
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
+    // A tape inside of another one runs within a block of the outer one.
+    if (!outer_) spans.next(entry.owner);
     const AllocationOwner owner(entry.owner);
     try {
       entry.backward();
@@ -145,7 +165,9 @@ void Tape::weight_work(std::function<void()> work) {
 }
 
 void Tape::run_weight_work() {
+  OwnerSpans spans;
   for (Entry& work : std::exchange(weight_work_, {})) {
+    spans.next(work.owner);
     const AllocationOwner owner(work.owner);
     std::exchange(work.backward, nullptr)();
   }

@@ -6,17 +6,21 @@
 #include <string>
 #include <utility>
 
+#include "core/trace.h"
+
 /// Time spent in named zones, summed over all threads that enter them, for `nemocube bench step`. Two clock
 /// reads for each entry. Where a ZoneWatcher measures them, times are those of the device that works through what the
-/// zone queues.
+/// zone queues. While a trace is recorded (core/trace.h), each entry is an operation there, by the clock of the host.
 ///     static Zone zone("ssd_scan/forward");
 ///     const ZoneTimer timer(zone);
 namespace nemocube {
 
 class Zone {
  public:
-  explicit Zone(const char* name);
+  /// `is_operation`: traces show the zone. Not where they show the same work by other names, as the passes of a microbatch.
+  explicit Zone(const char* name, bool is_operation = true);
   const char* name() const { return name_; }
+  bool is_operation() const { return is_operation_; }
   void add(std::int64_t nanoseconds) {
     nanoseconds_.fetch_add(nanoseconds, std::memory_order_relaxed);
     calls_.fetch_add(1, std::memory_order_relaxed);
@@ -27,6 +31,7 @@ class Zone {
 
  private:
   const char* name_;
+  bool is_operation_;
   std::atomic<std::int64_t> nanoseconds_ = 0, calls_ = 0;
 };
 
@@ -44,7 +49,8 @@ class ZoneWatcher {
 void watch_zones(ZoneWatcher& watcher);
 namespace profile_detail {
 inline std::atomic<ZoneWatcher*> watcher = nullptr;
-}
+void record(const Zone& zone, std::int64_t begin, std::int64_t duration);  // in a trace
+}  // namespace profile_detail
 
 /// The name of the innermost zone that the thread is in, for messages; "none" outside all zones.
 const char* current_zone();
@@ -61,10 +67,14 @@ class ZoneTimer {
   }
   ~ZoneTimer() {
     innermost_ = outer_;
-    if (watcher_ && watcher_->leave(zone_)) [[unlikely]]
+    const bool measured = watcher_ && watcher_->leave(zone_);
+    const bool traced = trace::recording() && zone_.is_operation();
+    if (measured && !traced) [[unlikely]]
       return;
-    zone_.add(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_)
-                  .count());
+    const std::int64_t begin = trace::nanoseconds(start_), duration = trace::now() - begin;
+    if (!measured) zone_.add(duration);
+    if (traced) [[unlikely]]
+      profile_detail::record(zone_, begin, duration);
   }
   ZoneTimer(const ZoneTimer&) = delete;
   ZoneTimer& operator=(const ZoneTimer&) = delete;
@@ -82,6 +92,8 @@ struct ZoneTotal {
   double seconds = 0;
   std::int64_t calls = 0;
 };
+/// Adds the times of all zones that were left (ZoneWatcher::collect).
+void collect_zones();
 std::map<std::string, ZoneTotal> zone_totals();  ///< every zone entered at least once since the last reset
 void reset_zones();
 

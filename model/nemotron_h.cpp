@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/allocation_owner.h"
+#include "core/trace.h"
 #include "model/mixers/attention.h"
 #include "model/mixers/mamba.h"
 #include "model/mixers/mlp.h"
@@ -101,6 +102,7 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
   Var residual = input.residual;
   const AllocationOwner embeddings("embeddings");
   if (chunk.embeddings) {
+    const trace::Span span(trace::Category::forward, "embeddings");
     const bool cut = token_rows && !input.state;
     (cut ? token_rows(sequences) : sequences).check("model", input.ids.numel());
     const Var rows = embedding(ctx, input.ids, embeddings_->var(), embedding_part);
@@ -112,6 +114,7 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
   Var normed = rmsnorm(ctx, residual, norm_before(first)->var(), eps);
   for (std::size_t i = first; i < end; ++i) {
     const AllocationOwner block(blocks_[i].owner);
+    const trace::Span span(trace::Category::forward, blocks_[i].owner, {{"layer", blocks_[i].number}});
     const Var out = run_block(ctx, blocks_[i], normed,
                               {sequences, input.state ? input.state->blocks[i].get() : nullptr,
                                input.records ? (*input.records)[i - first].get() : nullptr});
@@ -135,6 +138,7 @@ Tensor NemotronH::logits(const Tensor& hidden) const {
 Var NemotronH::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
                     const GradScale& grad_scale) {
   const AllocationOwner owner("loss");
+  const trace::Span span(trace::Category::forward, "loss");
   return linear_cross_entropy(ctx, apply(lm_head_input_, ctx, hidden, sequences), lm_head_->var(), labels,
                               grad_scale, loss_chunk_rows, vocabulary_part);
 }

@@ -38,6 +38,9 @@ inline const Function<void()> synchronize("core/synchronize");
 inline const Function<void(bool wanted)> time_zones("core/time_zones");
 /// Whether times are wanted.
 inline const Function<bool()> zones_are_timed("core/zones_are_timed");
+/// How exactly the clock of the device was related to std::chrono::steady_clock when times were last asked for: seconds, by
+/// which host_nanoseconds() (core/cuda/streams.h) and zones of a device in a trace (core/trace.h) may be wrong then.
+inline const Function<double()> device_clock_uncertainty("core/device_clock_uncertainty");
 /// Whether every launch of a kernel is followed by a wait for its end, so that an error is that of the kernel that the
 /// message names. Slow, and not counted as waits of the host.
 inline const Function<void(bool wanted)> synchronise_launches("core/synchronise_launches");

@@ -40,6 +40,9 @@ inline const Function<Event(Stream stream)> record_event("core/record_event");
 inline const Function<Event(Stream stream)> record_timed_event("core/record_timed_event");
 /// Of the device, between two timed events that are reached and were not captured.
 inline const Function<double(const Event& begin, const Event& end)> seconds_between("core/seconds_between");
+/// When a timed event was reached that was recorded after time_zones(true) (core/cuda/runtime.h) and not captured: nanoseconds
+/// of std::chrono::steady_clock.
+inline const Function<std::int64_t(const Event& event)> host_nanoseconds("core/host_nanoseconds");
 /// What is queued on `stream` from now on begins after the event. The host goes on.
 inline const Function<void(Stream stream, const Event& event)> wait_for_event("core/wait_for_event");
 /// Never in a capture (core/cuda/graph.h).

@@ -51,6 +51,15 @@ std::string describe(const Collective& c) {
   return out.str();
 }
 
+trace::Event traced_collective(const Collective& call, const char* group, const CommStats& stats) {
+  return {.name = name_of(call.operation).data(),
+          .category = trace::Category::collective,
+          .arguments = {{{"bytes", stats.bytes_sent},
+                         {"group", group},
+                         {"number", call.number},
+                         {"waiting_seconds", stats.waiting_seconds}}}};
+}
+
 std::uint32_t fingerprint(const Collective& c) {
   std::uint64_t hash = 1;
   const auto add = [&hash](auto value) {

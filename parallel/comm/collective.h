@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/trace.h"
 #include "parallel/comm/communicator.h"
 
 /// One call of an operation, checked: what a backend of Communicator executes.
@@ -25,6 +26,9 @@ struct Collective {
 
 /// "all_reduce number 7 (sum, f32, 1024 elements)". Ranks whose calls belong together have the same text.
 std::string describe(const Collective& call);
+
+/// The call in a trace, without times and row. `group` lives as long as the process.
+trace::Event traced_collective(const Collective& call, const char* group, const CommStats& stats);
 
 /// A number of what ranks whose calls belong together have in common. Other calls mostly have another one.
 std::uint32_t fingerprint(const Collective& call);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/allocation_owner.h"
 #include "core/cuda/graph.h"
 #include "core/profile.h"
 #include "core/rng.h"
@@ -417,7 +418,8 @@ MessageCommunicator::MessageCommunicator(std::string name, std::shared_ptr<Messa
     : Communicator(std::move(name), group->rank(), group->members()),
       group_(std::move(group)),
       engine_(std::move(engine)),
-      from_(from) {}
+      from_(from),
+      traced_name_(kept_name(this->name())) {}
 
 MessageCommunicator::~MessageCommunicator() {
   if (started_ == 0) return;
@@ -440,8 +442,15 @@ void MessageCommunicator::execute(const Collective& call) {
   execution.run();
   staged.bring_back();
   CommStats stats = execution.stats();
-  stats.seconds = Seconds(Clock::now() - start).count();
+  const Clock::duration taken = Clock::now() - start;
+  stats.seconds = Seconds(taken).count();
   tally()->add(call.operation, stats);
+  if (!trace::recording()) return;
+  trace::Event event = traced_collective(call, traced_name_, stats);
+  event.begin = trace::nanoseconds(start);
+  event.duration = taken / std::chrono::nanoseconds(1);
+  event.row = from_ == CallsFrom::main_thread ? trace::collective_row : trace::own_row;
+  trace::record(event);
 }
 
 namespace {

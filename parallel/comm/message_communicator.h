@@ -91,6 +91,7 @@ class MessageCommunicator final : public Communicator {
   CallsFrom from_;
   std::int64_t storage_bytes_ = 0;
   std::shared_ptr<NcclGroup> nccl_;  // null: none
+  const char* traced_name_;          // of the group, for traces
   std::atomic<int> started_{0};      // and not done
 };
 

@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/allocation_owner.h"
 #include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -149,10 +150,19 @@ Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicat
   }
   const cuda::Event end = record(stream);
   std::function<void(double)> count_seconds;
-  if (timed)
-    count_seconds = [tally = communicator.tally(), operation = call.operation](double seconds) {
+  if (timed) {
+    CommStats stats{.bytes_sent = bytes_for_others(call, communicator.rank(), communicator.size())};
+    trace::Event traced = traced_collective(call, kept_name(communicator.name()), stats);
+    traced.row = trace::first_device_row + static_cast<trace::Row>(stream);
+    count_seconds = [tally = communicator.tally(), operation = call.operation, traced, begin,
+                     end](double seconds) mutable {
       tally->add(operation, {.seconds = seconds});
+      if (!trace::recording()) return;
+      traced.begin = cuda::host_nanoseconds(begin);
+      traced.duration = cuda::host_nanoseconds(end) - traced.begin;
+      trace::record(traced);
     };
+  }
   if (capture)
     capture->watch(text, [engine = engine_](const cuda::Event& from, const cuda::Event& to,
                                             const std::string& what) { engine->nccl->add(from, to, what); });

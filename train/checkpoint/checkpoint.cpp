@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "core/memory_limit.h"
+#include "core/trace.h"
 #include "core/version.h"
 #include "data/files/staging_directory.h"
 #include "parallel/comm/job_queue.h"
@@ -85,6 +86,7 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
   Snapshot snapshot = snapshot_of(model, optimizer, state, ranks_);
   if (background_) {
     const auto start = std::chrono::steady_clock::now();
+    const trace::Span span(trace::Category::checkpoint, "copy of the tensors", {{"step", state.step - 1}});
     snapshot = copy_of(std::move(snapshot));
     const auto taken =
         std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
@@ -120,6 +122,8 @@ std::vector<Checkpoints::Published> Checkpoints::take_published() {
 }
 
 void Checkpoints::write(const Snapshot& snapshot, const fs::path& target, Communicator* ranks) {
+  const trace::Span span(trace::Category::checkpoint, "write checkpoint",
+                         {{"step", snapshot.state.step - 1}});
   Origin origin{std::string(version()), 0, parent_.name, parent_.steps};
   try {
     std::optional<StagingDirectory> staging;  // on rank 0

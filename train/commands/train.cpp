@@ -23,6 +23,7 @@ struct TrainArguments {
   std::vector<std::string> overrides;
   std::string device;
   bool share_device = false;
+  std::optional<std::string> profile;
   bool check = false;
   std::optional<std::int64_t> ranks;
 };
@@ -82,11 +83,16 @@ void measure(const Recipe& recipe, const ParallelSettings& settings, World& worl
 }
 
 void run(TrainArguments options, const Launch& launch) {
+  std::optional<StepRange> profile;
+  if (options.profile) profile = parse_step_range(*options.profile);
   override_device(options.overrides, options.device, options.share_device);
   Recipe recipe = load_recipe(options.recipe, options.overrides);
   const Device chosen =
       choose_device(recipe.device, training_operations(operation_of(recipe.optimizer->kind)),
                     asked_device(recipe, options.device));
+  require(!profile || !is_benchmark(recipe), recipe.file,
+          ": a benchmark (key recipe) has no run directory for --profile; nemocube bench step measures its "
+          "parts");
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
     if (launch.rank > 0) return;
@@ -99,7 +105,7 @@ void run(TrainArguments options, const Launch& launch) {
   {
     World world(launch, comm_options(recipe));
     if (is_benchmark(recipe)) return measure(recipe, settings, world, recipe_device(recipe, chosen, world));
-    result = run_training(recipe, settings, world, recipe_device(recipe, chosen, world));
+    result = run_training(recipe, settings, world, recipe_device(recipe, chosen, world), profile);
     // Before the ranks part: after a signal, mpirun kills the other ranks as soon as one has ended.
     if (launch.rank == 0) report(options, recipe, launch.size, result);
   }
@@ -117,6 +123,10 @@ void add_train_command(Command& app) {
       ->allow_extra_args(false);
   add_device_option(*command, o->device, "the recipe's key device");
   add_share_device_option(*command, o->share_device);
+  command->add_option(
+      "--profile", o->profile,
+      "steps=A-B: write what all ranks do in steps A to B, as a trace for ui.perfetto.dev, to "
+      "profile/ of the run");
   Option* check = command->add_flag(
       "--check", o->check, "validate the recipe and the files it names, print it resolved, and run nothing");
   command

@@ -10,6 +10,7 @@
 #include "core/allocator.h"
 #include "core/log.h"
 #include "core/profile.h"
+#include "core/trace.h"
 #include "parallel/comm/together.h"
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
@@ -19,6 +20,7 @@
 #include "train/datasets/recipe_datasets.h"
 #include "train/logging/progress.h"
 #include "train/logging/run_log.h"
+#include "train/profile/step_profile.h"
 #include "train/ranks/inputs.h"
 #include "train/ranks/run_ranks.h"
 #include "train/run/memory_report.h"
@@ -41,7 +43,8 @@ using Clock = std::chrono::steady_clock;
 /// One run: everything that lives from the first step to the last.
 class Run {
  public:
-  Run(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device)
+  Run(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device,
+      const std::optional<StepRange>& profile)
       : recipe_(recipe),
         ranks_(world, recipe.distributed, settings, device),
         lock_(lock_directory()),  // before the directory is looked at
@@ -61,6 +64,9 @@ class Run {
     }
     if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
+    if (profile)
+      profile_.emplace(*profile, ranks_, loaded_.groups.get(), recipe.checkpoint.checkpoint_dir,
+                       recipe.cuda_graphs);
     state_.batch = batch_shape(recipe);
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
@@ -100,6 +106,7 @@ class Run {
     while (state_.step < steps_.total_steps && !stopped) {
       const std::int64_t step = state_.step;
       if (ranks_.first()) signals.set_second_text(second_signal_text(true));
+      if (profile_ && profile_->before_step(step)) last_record_ = Clock::now();
       const TrainingRecord record = step == result_.first_step ? first_step() : one_step();
       progress.step({step, steps_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
                      record.tokens, record.skipped, record.experts.worst()});
@@ -125,6 +132,7 @@ class Run {
       }
       last_record_ = Clock::now();  // rates are those of training alone
     }
+    if (profile_) profile_->finish();
     checkpoints_.finish();
     note_published();
     result_.steps_done = state_.step;
@@ -263,6 +271,7 @@ class Run {
 
   Losses validate(std::int64_t step, std::int64_t epoch, double lr, const StopAsked& asked,
                   const Losses& known = {}) {
+    const trace::Span span(trace::Category::validation, "validation", {{"step", step}});
     return validation_.run(*loaded_.parallel, {step, epoch, lr, state_.samples, log_ ? &*log_ : nullptr},
                            {asked, stop_here_}, known);
   }
@@ -286,6 +295,7 @@ class Run {
   }
 
   std::filesystem::path save() {
+    const trace::Span span(trace::Category::checkpoint, "checkpoint", {{"step", state_.step - 1}});
     const StorageTime longer(ranks_.world(), most_checkpoint_bytes());  // rank 0 alone publishes and prunes
     if (lock_) lock_->renew_if_lost();
     std::filesystem::path saved = checkpoints_.save(loaded_, optimizer_, state_);
@@ -312,7 +322,7 @@ class Run {
   TrainingRecord first_step() {
     TrainingRecord record;
     {
-      static Zone zone("start/first step");
+      static Zone zone("start/first step", false);
       const ZoneTimer timer(zone);
       record = one_step();
     }
@@ -321,12 +331,9 @@ class Run {
     return record;
   }
 
-  TrainingRecord one_step() {
-    Allocator& memory = allocator(loaded_.model->device());
-    memory.reset_peak();
+  std::vector<TokenBatch> next_microbatches(TrainingRecord& record) {
+    const trace::Span span(trace::Category::data, "load batches");
     if (loader_.epoch_done()) loader_.start_epoch(loader_.epoch() + 1);
-    TrainingRecord record;
-    record.step = state_.step;
     record.epoch = loader_.epoch();
     std::vector<TokenBatch> microbatches;
     for (const Batch& batch : loader_.next_group(steps_.microbatches)) {
@@ -337,6 +344,16 @@ class Run {
       record.samples += batch.samples;
       microbatches.push_back(replay_ ? capacity_.fit(without_padding(batch)) : without_padding(batch));
     }
+    return microbatches;
+  }
+
+  TrainingRecord one_step() {
+    const trace::Span span(trace::Category::step, "step", {{"step", state_.step}});
+    Allocator& memory = allocator(loaded_.model->device());
+    memory.reset_peak();
+    TrainingRecord record;
+    record.step = state_.step;
+    const std::vector<TokenBatch> microbatches = next_microbatches(record);
     sum_over_ranks(record);
     const std::int64_t n = schedule_position();
     StepOptions options;
@@ -383,6 +400,7 @@ class Run {
       record.mfu = record.flops / (record.seconds * *peak * 1e12 * record.ranks) * 100;
     if (lock_) lock_->renew_if_lost();
     if (log_) log_->training(record);
+    if (profile_) profile_->after_step(record.step, record.seconds);
     if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
     return record;
   }
@@ -442,8 +460,9 @@ class Run {
   Validation validation_;
   RunState state_;
   std::optional<RunLog> log_;  // on rank 0
-  int signal_ = 0;             // that the ranks agree on
-  StopAsked stop_here_;        // without asking other ranks
+  std::optional<StepProfile> profile_;
+  int signal_ = 0;       // that the ranks agree on
+  StopAsked stop_here_;  // without asking other ranks
   RunResult result_;
   std::int64_t saved_steps_ = 0;  // steps done in result_.checkpoint
   Clock::time_point last_record_;
@@ -451,11 +470,12 @@ class Run {
 
 }  // namespace
 
-RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device) {
+RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device,
+                       const std::optional<StepRange>& profile) {
   check_kernel_choice(recipe.kernels, device);
   want_same_inputs(world, recipe, RecipeUse::train);  // before the ranks form groups
   try {
-    return Run(recipe, settings, world, device).train();
+    return Run(recipe, settings, world, device, profile).train();
   } catch (const OutOfMemory& e) {
     const std::string need = explain_memory(recipe, world.size(), device);
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));

@@ -1,5 +1,8 @@
 #pragma once
+#include <optional>
+
 #include "parallel/comm/world.h"
+#include "train/profile/step_range.h"
 #include "train/recipe/environment.h"
 #include "train/run/run_summary.h"
 
@@ -10,7 +13,9 @@ namespace nemocube {
 /// and saves nothing, when an update wrote numbers that are not finite or when too many steps in a row were
 /// not finite; the last checkpoint is good.
 /// All ranks of the world call it, each with its device. Rank 0 alone writes logs and publishes checkpoints.
-RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device);
+/// `profile`: steps of which a trace is written (train/profile/step_profile.h).
+RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device,
+                       const std::optional<StepRange>& profile = {});
 
 /// Finds the problems that would stop run_training before its first step, without loading weights or making
 /// an optimizer. Checks the files of the model and its tokenizer, the data of all sets, the schedule, the

@@ -15,13 +15,14 @@ namespace {
 using Kind = Action::Kind;
 using Payload = Transfer::Payload;
 
-/// The zone of the passes of one of this rank's chunks: "step/forward" of the first, "step/forward 1" of the second.
+/// The zone of the passes of one of this rank's chunks: "step/forward" of the first, "step/forward 1" of the second. In a
+/// trace they are actions of a pipeline.
 Zone& zone_of(const std::string& passes, std::size_t chunk) {
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<Zone>> zones;
   const std::lock_guard lock(mutex);
   auto& [name, zone] = *zones.try_emplace(chunk > 0 ? cat(passes, " ", chunk) : passes).first;
-  if (!zone) zone = std::make_unique<Zone>(name.c_str());
+  if (!zone) zone = std::make_unique<Zone>(name.c_str(), false);
   return *zone;
 }
 
@@ -29,6 +30,23 @@ void add_sizes(GraphCache::Key& key, const MicrobatchRows& own) {
   for (const std::int64_t size : {own.sequences.tokens(), own.sequences.count(), own.label_count()})
     key.push_back(static_cast<double>(size));
 }
+
+/// In a trace.
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::forward:
+      return "forward";
+    case Kind::backward:
+      return "backward";
+    case Kind::backward_input:
+      return "backward input";
+    case Kind::backward_weight:
+      return "backward weight";
+  }
+  throw std::logic_error("kind of an action");
+}
+
+std::int64_t number(std::size_t n) { return static_cast<std::int64_t>(n); }
 
 Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), t.device()); }
 
@@ -92,6 +110,7 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
 }
 
 void StepRunner::exchange(const Exchange& transfers) {
+  const trace::Span span(trace::Category::pipeline, "exchange");
   parallel_.transfers().exchange(
       transfers, [&](const Transfer& t) { return parallel_.residual_room(rows(t.microbatch).sequences); });
 }
@@ -130,10 +149,12 @@ void StepRunner::finish(StepTensors& sums) {
 
 void StepRunner::forward(const Action& action) {
   const auto& [kind, stage, microbatch] = action;
-  const ZoneTimer timer(zone_of("step/forward", parallel_.chunk_of(stage)));
+  const std::size_t chunk = parallel_.chunk_of(stage);
+  const ZoneTimer timer(zone_of("step/forward", chunk));
+  const trace::Span span(trace::Category::pipeline, name_of(kind),
+                         {{"microbatch", microbatch}, {"chunk", number(chunk)}, {"stage", stage}});
   Live& m = live_[{stage, microbatch}];
   const MicrobatchRows& own = rows(microbatch);
-  const std::size_t chunk = parallel_.chunk_of(stage);
   if (stage > 0)
     m.in = make_result(parallel_.transfers().take(Payload::activation, stage - 1, microbatch), true);
   m.records = model_.make_records(chunk);
@@ -162,7 +183,10 @@ Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepT
 
 void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
   const auto& [kind, stage, microbatch] = action;
-  const ZoneTimer timer(zone_of("step/backward", parallel_.chunk_of(stage)));
+  const std::size_t chunk = parallel_.chunk_of(stage);
+  const ZoneTimer timer(zone_of("step/backward", chunk));
+  const trace::Span span(trace::Category::pipeline, name_of(kind),
+                         {{"microbatch", microbatch}, {"chunk", number(chunk)}, {"stage", stage}});
   const auto found = live_.find({stage, microbatch});
   expect(found != live_.end(), action, " before its forward pass");
   Live& m = found->second;
@@ -187,7 +211,7 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
                                reached ? m.in.node()->take() : zeros_like(m.in.value()));
     m.in = {};
   }
-  add_sums(m.sums, parallel_.chunk_of(stage), sums);
+  add_sums(m.sums, chunk, sums);
   if (kind == Kind::backward) live_.erase(found);
 }
 

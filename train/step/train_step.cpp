@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/add.h"
+#include "core/trace.h"
 #include "ops/global_norm/global_norm.h"
 #include "ops/router/router.h"
 #include "train/step/step_runner.h"
@@ -56,9 +57,19 @@ void update_weights(NemotronH& model, Optimizer& optimizer, const StepOptions& o
 
 /// From the gradients to the weights that all ranks have.
 void update(ParallelModel& parallel, Optimizer& optimizer, const StepOptions& options, const StepTensors& t) {
-  t.decision.copy_from(clip_decision(parallel.data().square_sum_of_gradients(), t.loss(), options.max_norm));
-  update_weights(parallel.model(), optimizer, options, t);
+  using trace::Category;
+  const trace::Span span(Category::optimizer, "update");
+  {
+    const trace::Span norm(Category::optimizer, "gradient norm");
+    t.decision.copy_from(
+        clip_decision(parallel.data().square_sum_of_gradients(), t.loss(), options.max_norm));
+  }
+  {
+    const trace::Span weights(Category::optimizer, "weights");
+    update_weights(parallel.model(), optimizer, options, t);
+  }
   parallel.all().all_reduce(t.finite, Reduction::min);
+  const trace::Span spread(Category::optimizer, "weights of other ranks");
   parallel.data().finish_update();
 }
 
