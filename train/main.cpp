@@ -74,6 +74,7 @@ void run(int argc, char** argv) {
   nemocube::add_bench_command(app);
   nemocube::add_grid_command(app);
   nemocube::add_plan_command(app);
+  nemocube::add_report_command(app);
   app.parse(argc, argv);
 }
 

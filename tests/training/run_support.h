@@ -90,7 +90,8 @@ inline std::vector<std::string> repeatable(const std::filesystem::path& log) {
   for (Json line : read_jsonl(log)) {
     for (const char* key :
          {"version", "layout", "timestamp", "tps", "tps_per_gpu", "mem", "positions_per_second",
-          "content_tokens_per_second", "label_tokens_per_second", "samples_per_second"})
+          "content_tokens_per_second", "label_tokens_per_second", "samples_per_second", "data_seconds",
+          "communication_seconds", "communication_waiting_seconds"})
       line.erase(key);
     lines.push_back(dump_json(line, -1));
   }

@@ -44,22 +44,11 @@ BatchCapacity capacity_of(const BenchStepOptions& o, std::int64_t parts) {
   return {sequences * o.seq, sequences};
 }
 
-/// What all communicators of this rank have done since they were made.
-CommStats all_stats(const RunRanks& ranks, const LoadedModel& model) {
-  CommStats sum;
-  for (const CommStats& s : ranks.stats(*model.groups)) {
-    sum.bytes_sent += s.bytes_sent;
-    sum.seconds += s.seconds;
-    sum.waiting_seconds += s.waiting_seconds;
-  }
-  return sum;
-}
-
 std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, const LoadedModel& model,
                                                        const BenchStepResult& own, const CommStats& before,
                                                        double steps) {
   if (!ranks.several()) return {};
-  const CommStats now = all_stats(ranks, model);
+  const CommStats now = ranks.total_stats(*model.groups);
   const auto blocked = own.zones.find("comm/blocked");
   const double waiting = (now.waiting_seconds - before.waiting_seconds) / steps;
   const std::array<double, 5> mine{
@@ -134,7 +123,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
     if (i <= 1) {  // the first step is cold, so its zones do not count when there are others
       reset_zones();
       reset_host_waits();
-      before = all_stats(ranks, made);
+      before = ranks.total_stats(*made.groups);
       if (o.device.is_cuda()) launches_before = cuda::launches();
       if (replay) in_graphs_before = replay->graphs().launches_in_graphs();
     }

@@ -40,5 +40,6 @@ void add_inspect_command(Command& app);
 void add_bench_command(Command& app);
 void add_grid_command(Command& app);
 void add_plan_command(Command& app);
+void add_report_command(Command& app);
 
 }  // namespace nemocube

@@ -20,15 +20,6 @@
 namespace nemocube {
 namespace {
 
-std::filesystem::path predictions_file(std::filesystem::path path, const std::string& set) {
-  if (set != "default") path.replace_filename(cat(path.stem().string(), "_", set, path.extension().string()));
-  return path;
-}
-
-}  // namespace
-
-namespace {
-
 /// What ranks hold while they run forward passes only.
 class Held {
  public:
@@ -194,6 +185,11 @@ SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const
   }
   result.score = scorer.score();
   return result;
+}
+
+std::filesystem::path predictions_file(std::filesystem::path path, const std::string& set) {
+  if (set != "default") path.replace_filename(cat(path.stem().string(), "_", set, path.extension().string()));
+  return path;
 }
 
 void write_predictions(const std::filesystem::path& path, const std::string& set, const SquadResult& result) {

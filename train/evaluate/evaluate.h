@@ -54,8 +54,10 @@ SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const
                          const KernelChoice* kernels, const StopAsked& stop = {},
                          const OnProgress& progress = {});
 
-/// Writes question id -> answer as JSON, completely or not at all. The file is `path` for the set named
-/// "default"; for other sets "_NAME" goes before the extension (said.json -> said_train.json).
+/// The file for the predictions of a set: `path` for the set named "default"; for other sets "_NAME" goes before the
+/// extension (said.json -> said_train.json).
+std::filesystem::path predictions_file(std::filesystem::path path, const std::string& set);
+/// Writes question id -> answer as JSON into predictions_file(), completely or not at all.
 void write_predictions(const std::filesystem::path& path, const std::string& set, const SquadResult& result);
 /// Throws Error when no file can be written at the recipe's evaluation.predictions_path.
 void check_predictions_place(const Recipe& recipe);

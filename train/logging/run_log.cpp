@@ -86,6 +86,11 @@ JsonLine training_line(const TrainingRecord& r, std::chrono::system_clock::time_
   for (const auto& [field, value] : r.auxiliary_losses) line.add(field, value);
   if (!r.experts.tokens.empty())
     line.add("expert_tokens", r.experts.tokens).add("expert_imbalance", r.experts.imbalance);
+  if (r.times) {
+    line.add("data_seconds", r.times->data);
+    if (r.times->communication) line.add("communication_seconds", r.times->communication);
+    if (r.times->waiting) line.add("communication_waiting_seconds", r.times->waiting);
+  }
   return line;
 }
 

@@ -84,6 +84,12 @@ TEST_CASE("a training line has the fields of AutoModel's log, then honest rates"
   r.experts = {.tokens = {{3, 1}, {0, 4}}, .imbalance = {1.5, 2}};
   CHECK(training_line(r, Time{}).text().ends_with(
       R"("z_loss": 0.25, "expert_tokens": [[3, 1], [0, 4]], "expert_imbalance": [1.5, 2]})"));
+  r.times = StepTimes{.data = 0.25};
+  CHECK(training_line(r, Time{}).text().ends_with(R"("expert_imbalance": [1.5, 2], "data_seconds": 0.25})"));
+  r.times->communication = 0.75;
+  r.times->waiting = 0.5;
+  CHECK(training_line(r, Time{}).text().ends_with(
+      R"("data_seconds": 0.25, "communication_seconds": 0.75, "communication_waiting_seconds": 0.5})"));
   r.seconds = 0;
   r.loss = std::nan("");
   r.grad_norm.reset();
@@ -320,6 +326,7 @@ TEST_CASE("docs/logs.md: one row for each field, with its unit") {
   for (const char* name : {"aux_loss", "seq_aux_loss", "global_aux_loss", "z_loss"})
     training.auxiliary_losses.emplace_back(name, 1);
   training.experts = {.tokens = {{1, 1}}, .imbalance = {1}};
+  training.times = StepTimes{.data = 1, .communication = 1, .waiting = 1};
   const Folder folder;
   RunLog log(folder.path, {}, {.layout = "2 ranks"});
   log.training(training);

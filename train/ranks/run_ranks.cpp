@@ -56,6 +56,17 @@ std::vector<CommStats> RunRanks::stats(const ProcessGroups& groups) const {
   return all;
 }
 
+CommStats RunRanks::total_stats(const ProcessGroups& groups) const {
+  CommStats sum;
+  for (const CommStats& s : stats(groups)) {
+    sum.calls += s.calls;
+    sum.bytes_sent += s.bytes_sent;
+    sum.seconds += s.seconds;
+    sum.waiting_seconds += s.waiting_seconds;
+  }
+  return sum;
+}
+
 std::int64_t RunRanks::largest(std::int64_t value) const { return nemocube::largest(group(), value); }
 
 void RunRanks::sum(std::span<std::int64_t> values) const {

@@ -46,6 +46,8 @@ class RunRanks {
   double sum(double value) const;
   /// What the world and each of these groups have done so far on this rank. Waits for collectives of CUDA tensors.
   std::vector<CommStats> stats(const ProcessGroups& groups) const;
+  /// Their sum.
+  CommStats total_stats(const ProcessGroups& groups) const;
 
  private:
   World& world_;

@@ -334,6 +334,7 @@ class Run {
   std::vector<TokenBatch> next_microbatches(TrainingRecord& record) {
     const trace::Span span(trace::Category::data, "load batches");
     if (loader_.epoch_done()) loader_.start_epoch(loader_.epoch() + 1);
+    const auto begin = Clock::now();
     record.epoch = loader_.epoch();
     std::vector<TokenBatch> microbatches;
     for (const Batch& batch : loader_.next_group(steps_.microbatches)) {
@@ -344,6 +345,7 @@ class Run {
       record.samples += batch.samples;
       microbatches.push_back(replay_ ? capacity_.fit(without_padding(batch)) : without_padding(batch));
     }
+    record.times = StepTimes{.data = std::chrono::duration<double>(Clock::now() - begin).count()};
     return microbatches;
   }
 
@@ -351,6 +353,7 @@ class Run {
     const trace::Span span(trace::Category::step, "step", {{"step", state_.step}});
     Allocator& memory = allocator(loaded_.model->device());
     memory.reset_peak();
+    const CommStats communicated = communication();
     TrainingRecord record;
     record.step = state_.step;
     const std::vector<TokenBatch> microbatches = next_microbatches(record);
@@ -398,11 +401,24 @@ class Run {
       record.flops = ranks_.sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0);
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
       record.mfu = record.flops / (record.seconds * *peak * 1e12 * record.ranks) * 100;
+    note_communication(*record.times, communicated);
     if (lock_) lock_->renew_if_lost();
     if (log_) log_->training(record);
     if (profile_) profile_->after_step(record.step, record.seconds);
     if (!result.not_finite.empty()) fail_not_finite(result.not_finite);
     return record;
+  }
+
+  // Nobody waits for NCCL here: that would slow the step down.
+  CommStats communication() const {
+    return ranks_.world().uses_nccl() ? CommStats{} : ranks_.total_stats(*loaded_.groups);
+  }
+
+  void note_communication(StepTimes& times, const CommStats& before) const {
+    if (!ranks_.several() || ranks_.world().uses_nccl()) return;
+    const CommStats now = communication();
+    times.communication = now.seconds - before.seconds;
+    times.waiting = now.waiting_seconds - before.waiting_seconds;
   }
 
   bool logs_experts() const {

@@ -2,9 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -76,6 +83,19 @@ void RunLock::acquire() {
     fail(directory_.string(), ": another run is at work here; wait for its end or name another checkpoint.",
          "checkpoint_dir");
   } while (!in_place());
+}
+
+// A line: "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF", device in hexadecimal, then the inode.
+bool is_run_locked(const std::filesystem::path& directory) {
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0) return false;
+  std::array<char, 64> place;
+  std::snprintf(place.data(), place.size(), " %02x:%02x:%ju ", major(status.st_dev), minor(status.st_dev),
+                static_cast<std::uintmax_t>(status.st_ino));
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);)
+    if (line.find(" FLOCK ") != line.npos && line.find(place.data()) != line.npos) return true;
+  return false;
 }
 
 }  // namespace nemocube

@@ -55,3 +55,14 @@ TEST_CASE("run lock: a directory that is removed or renamed is noticed, created 
   const RunLock other(dir / "runs");
   CHECK_THROWS_WITH_AS(lock.renew_if_lost(), doctest::Contains("another run is at work"), Error);
 }
+
+TEST_CASE("run lock: others see it in the list of the kernel without taking it") {
+  const TestDir dir;
+  CHECK_FALSE(is_run_locked(dir / "runs"));
+  {
+    const RunLock lock(dir / "runs");
+    CHECK(is_run_locked(dir / "runs"));
+    CHECK_FALSE(is_run_locked(dir.path()));
+  }
+  CHECK_FALSE(is_run_locked(dir / "runs"));
+}
