@@ -75,7 +75,7 @@ grid = --set distributed.pp_size=2 --set distributed.ep_size=2 --set step_schedu
 train-grid: RUN ?= runs/make_train_grid
 train-grid: build
 	$(if $(filter $(RUN),runs/make_train_grid),rm -rf runs/make_train_grid)
-	$(mpirun) -np 4 $(BUILD)/nemocube train configs/squad_tiny.yaml $(grid) --set checkpoint.checkpoint_dir=$(RUN)
+	$(mpirun) --quiet -np 4 $(BUILD)/nemocube train configs/squad_tiny.yaml $(grid) --set checkpoint.checkpoint_dir=$(RUN)
 	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
 
 test: setup

@@ -70,6 +70,7 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     // Output.
     {"CUDA_EMULATOR_COUNTERS", AcrossRanks::free},
     {"CUDA_EMULATOR_TIMELINE", AcrossRanks::free},
+    {"NO_COLOR", AcrossRanks::free},
     {"TERM", AcrossRanks::free},
 });
 

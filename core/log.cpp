@@ -7,7 +7,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "core/environment.h"
 #include "core/quote.h"
@@ -30,6 +32,30 @@ StatusLine& status() {
   return *line;
 }
 std::atomic<bool> status_shown{false};  // for signal handlers, which cannot lock
+
+using Listener = std::function<void(LogLevel level, const std::string& text)>;
+struct ListenerSlot {
+  std::mutex mutex;
+  std::shared_ptr<const Listener> listener;
+};
+ListenerSlot& listener_slot() {
+  static ListenerSlot* slot = new ListenerSlot;  // never destroyed, like status()
+  return *slot;
+}
+
+void tell_listener(LogLevel level, const std::string& text) {
+  thread_local bool inside = false;
+  if (inside || level < LogLevel::warning) return;
+  std::shared_ptr<const Listener> listener;
+  {
+    const std::lock_guard lock(listener_slot().mutex);
+    listener = listener_slot().listener;
+  }
+  if (!listener) return;
+  inside = true;
+  (*listener)(level, text);
+  inside = false;
+}
 
 // Losing a message must not stop a run, so the result is ignored.
 void to_stderr(std::string_view text) {
@@ -64,9 +90,17 @@ void write_log(LogLevel level, const std::string& text) {
   if (level != LogLevel::info) line += cat(names[static_cast<std::size_t>(level)], ": ");
   line += printable(text);
   line += '\n';
-  const std::lock_guard lock(status().mutex);
-  const std::string& below = status().text;
-  to_stderr(below.empty() ? line : cat(erase_line, line, visible(below)));
+  {
+    const std::lock_guard lock(status().mutex);
+    const std::string& below = status().text;
+    to_stderr(below.empty() ? line : cat(erase_line, line, visible(below)));
+  }
+  tell_listener(level, text);
+}
+
+void set_log_listener(Listener listener) {
+  const std::lock_guard lock(listener_slot().mutex);
+  listener_slot().listener = listener ? std::make_shared<const Listener>(std::move(listener)) : nullptr;
 }
 
 void set_status_line(std::string_view text) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,10 @@ void set_log_rank(int rank, int ranks);
 /// in the text are shown, not obeyed: see printable().
 void write_log(LogLevel level, const std::string& text);
 bool log_enabled(LogLevel level);
+/// Gets each warning and error that this process writes from now on, without level and rank, after it was written; an
+/// empty function ends that. One listener at a time. It may be called by several threads and must not throw. Messages
+/// that it writes itself do not reach it.
+void set_log_listener(std::function<void(LogLevel level, const std::string& text)> listener);
 
 template <class... Parts>
 void log_at(LogLevel level, Parts&&... parts) {

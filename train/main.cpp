@@ -75,6 +75,7 @@ void run(int argc, char** argv) {
   nemocube::add_grid_command(app);
   nemocube::add_plan_command(app);
   nemocube::add_report_command(app);
+  nemocube::add_watch_command(app);
   app.parse(argc, argv);
 }
 

@@ -64,6 +64,7 @@ PackedDataset::PackedDataset(std::shared_ptr<const Dataset> rows, const PackOpti
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(rows_->size()));
   std::string first_ids;
   for (std::int64_t i = 0; i < rows_->size(); ++i) {
+    if (options.on_rows) options.on_rows(i, rows_->size());
     std::int64_t& length = lengths[static_cast<std::size_t>(i)];
     length = rows_->content_length(i);
     if (length <= pack_size_) continue;

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,8 @@ struct PackOptions {
   Packing strategy = Packing::thd;
   std::optional<std::int64_t> max_packs = std::nullopt;  ///< stop after this many packs
   bool drop_long = true;  ///< drop rows longer than a pack, with one warning; false: Error
+  /// Called while rows are measured, which means that their text is tokenized: `done` of `total` rows.
+  std::function<void(std::int64_t done, std::int64_t total)> on_rows = {};
 };
 
 /// The rows of each pack, in order. `lengths` are the lengths of the rows, none above pack_size. Empty rows

@@ -58,6 +58,17 @@ TEST_CASE("packing: the upstream table") {
   }
 }
 
+TEST_CASE("packing: tells which row it has come to") {
+  PackOptions options{.pack_size = 10};
+  Ids rows;
+  options.on_rows = [&](std::int64_t done, std::int64_t total) {
+    CHECK(total == 4);
+    rows.push_back(done);
+  };
+  const PackedDataset packs(std::make_shared<Counting>(Ids{3, 4, 2, 5}), options);
+  CHECK(rows == Ids{0, 1, 2, 3});
+}
+
 TEST_CASE("packing: in order and longest first") {
   const Ids lengths{5, 3, 6, 2, 4};
   CHECK(pack_rows(lengths, Packing::thd, 8) == Packs{{0, 1}, {2, 3}, {4}});

@@ -101,12 +101,14 @@ std::vector<StoredPart> HfWeights::parts(std::string_view name, const Shape& sha
   return parts;
 }
 
-BytesRead HfWeights::read(std::span<const NamedTensor> into, Communicator* node) const {
+BytesRead HfWeights::read(std::span<const NamedTensor> into, Communicator* node,
+                          const OnBytes& on_bytes) const {
   std::vector<WantedPart> wanted;
   for (const NamedTensor& t : into)
     wanted.push_back({t.name, t.shard.value_or(Shard(t.global_shape())), t.value});
   return read_parts(
-      wanted, [&](const WantedPart& part) { return parts(part.name, part.shard.global_shape()); }, node);
+      wanted, [&](const WantedPart& part) { return parts(part.name, part.shard.global_shape()); }, node,
+      on_bytes);
 }
 
 namespace {
@@ -166,12 +168,12 @@ WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
 }
 
 WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into,
-                            World* world) {
+                            World* world, const OnBytes& on_bytes) {
   const HfWeights weights(directory);
   weights.check(into);
   std::optional<StorageTime> longer;  // ranks wait for what others read
   if (world) longer.emplace(*world, weights.bytes());
-  weights.read(into, world ? world->node_group() : nullptr);
+  weights.read(into, world ? world->node_group() : nullptr, on_bytes);
   return weights.files(into);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/shard.h"
+#include "data/files/on_bytes.h"
 #include "data/json/atomic_file.h"
 #include "data/safetensors/part_reader.h"
 #include "data/safetensors/reader.h"
@@ -83,7 +84,8 @@ class HfWeights {
   std::vector<StoredPart> parts(std::string_view name, const Shape& shape) const;
   /// Copies from the files into each `value` that is not meta, converting to its floating dtype. The ranks of `node` call
   /// together, with the same names, and read each byte once (data/safetensors/part_reader.h); null: one rank.
-  BytesRead read(std::span<const NamedTensor> into, Communicator* node = nullptr) const;
+  BytesRead read(std::span<const NamedTensor> into, Communicator* node = nullptr,
+                 const OnBytes& on_bytes = {}) const;
   /// The form of the tensors named in `loaded`; other "mtp." tensors are carried.
   WeightFiles files(std::span<const NamedTensor> loaded) const;
 
@@ -100,7 +102,7 @@ class HfWeights {
 /// Opens a directory, checks it against `into`, reads every tensor of `into` that is not meta, and returns
 /// the form of the directory. Of several ranks those of one node read each byte once; all ranks of the world call together.
 WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into,
-                            World* world = nullptr);
+                            World* world = nullptr, const OnBytes& on_bytes = {});
 
 /// The form for a model that did not come from files: "backbone." names, one tensor for each expert, one
 /// file, and a config.json. The dtype is config.dtype (f32 when unset), and f32 for keep_f32 tensors. Tensors
@@ -124,8 +126,7 @@ struct SaveOptions {
   /// Most bytes of tensors in one file; 0: one file for all. Absent: the same division into files as the
   /// source.
   std::optional<std::int64_t> most_shard_bytes;
-  /// Called as bytes of tensors are written, by this process of `total`.
-  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
+  OnBytes on_bytes = {};  ///< of the tensors
 };
 
 /// Writes a directory in the form of `files`. `tensors` are all of files.tensors, in the order in which they

@@ -1,4 +1,3 @@
-#include <memory>
 #include <set>
 #include <system_error>
 
@@ -167,24 +166,6 @@ std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, con
 }
 
 namespace {
-FileShards with_progress(FileShards files,
-                         const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
-  if (!progress) return files;
-  const auto done = std::make_shared<std::int64_t>(0), total = std::make_shared<std::int64_t>(0);
-  for (auto& [file, tensors] : files)
-    for (TensorSource& tensor : tensors)
-      for (TensorPiece& piece : tensor.pieces) {
-        *total += piece.count * stored_bits(tensor.dtype) / 8;
-        piece.write = [write = std::move(piece.write), done, total, progress](const ByteSink& sink) {
-          write([&](std::span<const std::byte> bytes) {
-            sink(bytes);
-            progress(*done += std::ssize(bytes), *total);
-          });
-        };
-      }
-  return files;
-}
-
 template <class Make>
 FileSums write_directory(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
                          const WeightFiles& files, const SaveOptions& options, Communicator* group,
@@ -202,8 +183,8 @@ FileSums write_directory(const std::filesystem::path& directory, std::span<const
     staging.emplace(target);
     return staging->path().string();
   });
-  FileSums sums = write_safetensors_model(
-      place, with_progress(plan_files(tensors, files, options, group, make), options.progress), group);
+  FileSums sums = write_safetensors_model(place, plan_files(tensors, files, options, group, make), group,
+                                          options.on_bytes);
   for (const auto& [name, text] : files.other_files) {
     const std::optional<DType> dtype =
         name == "config.json" ? new_config_dtype(files, options) : std::nullopt;

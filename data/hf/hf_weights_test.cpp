@@ -125,6 +125,35 @@ TEST_CASE("hf weights: a model from scratch comes back") {
   CHECK(file.at("backbone.layers.0.mixer.A_log").dtype == "F32");
 }
 
+TEST_CASE("hf weights: saving, loading and copying tell how far they are, in bytes of the tensors") {
+  const TestDir dir;
+  const NemotronHConfig config = small();
+  const std::vector<NamedTensor> model = random_model(config);
+  std::int64_t bytes = 0;
+  for (const NamedTensor& t : model) bytes += t.value.bytes();
+  std::vector<std::int64_t> reached;
+  const OnBytes on_bytes = [&](std::int64_t done, std::int64_t total) {
+    CHECK(total == bytes);
+    CHECK((reached.empty() || done >= reached.back()));
+    reached.push_back(done);
+  };
+  const auto check = [&](const char* what) {
+    CAPTURE(what);
+    CHECK(reached.size() >= model.size());
+    CHECK(reached.back() == bytes);
+    reached.clear();
+  };
+  SaveOptions options;
+  options.on_bytes = on_bytes;
+  options.most_shard_bytes = 2000;
+  save_hf_weights(dir / "m", model, default_weight_files(config), options);
+  check("saving");
+  load_hf_weights(dir / "m", empty_model(config), nullptr, on_bytes);
+  check("loading");
+  copy_hf_model(dir / "m", dir / "copy", options);
+  check("copying");
+}
+
 TEST_CASE("hf weights: names and forms of every kind are accepted") {
   const NemotronHConfig config = small();
   const std::vector<NamedTensor> model = random_model(config);

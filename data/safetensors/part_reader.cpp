@@ -78,7 +78,8 @@ class Reader {
         loads_(node_ ? static_cast<std::size_t>(node_->size()) : 1, 0) {}
 
   void read(const std::string& name, const std::vector<StoredPart>& parts,
-            const std::vector<std::optional<Shard>>& wanted, const Tensor& into) {
+            const std::vector<std::optional<Shard>>& wanted, const Tensor& into,
+            const std::function<void(double share)>& on_share) {
     const bool wants = wanted[static_cast<std::size_t>(rank_)].has_value() && into.numel() > 0;
     // Rows of a matrix are many copies, which are too small for a device.
     const bool staged = wants && into.device() != Device::cpu;  // bytes of files come to the host
@@ -92,6 +93,7 @@ class Reader {
         bytes += bytes_of(parts, spans[end]);
       move(parts, std::span(spans).subspan(begin, end - begin), host);
       begin = end;
+      on_share(static_cast<double>(end) / static_cast<double>(spans.size()));
     }
     if (staged) attempt([&] { into.copy_from(host); });
   }
@@ -267,6 +269,12 @@ class Reader {
   std::exception_ptr failure_;
 };
 
+std::int64_t stored_bytes(const std::vector<StoredPart>& parts) {
+  std::int64_t bytes = 0;
+  for (const StoredPart& part : parts) bytes += part.at.entry->bytes();
+  return bytes;
+}
+
 /// What each rank wants of each tensor.
 std::vector<std::vector<std::optional<Shard>>> wanted_by_ranks(std::span<const WantedPart> wanted,
                                                                Communicator* node) {
@@ -289,12 +297,22 @@ std::vector<std::vector<std::optional<Shard>>> wanted_by_ranks(std::span<const W
 
 BytesRead read_parts(std::span<const WantedPart> wanted,
                      const std::function<std::vector<StoredPart>(const WantedPart&)>& stored,
-                     Communicator* node) {
+                     Communicator* node, const OnBytes& on_bytes) {
+  std::int64_t total = 0, before = 0;
+  if (on_bytes)
+    for (const WantedPart& part : wanted) total += stored_bytes(stored(part));
   const auto by_rank = wanted_by_ranks(wanted, node);
   Reader reader(node);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (std::ranges::none_of(by_rank[i], [](const auto& shard) { return shard.has_value(); })) continue;
+    const bool anyone = std::ranges::any_of(by_rank[i], [](const auto& shard) { return shard.has_value(); });
+    if (!anyone && !on_bytes) continue;
     const std::vector<StoredPart> parts = stored(wanted[i]);
+    const std::int64_t bytes = stored_bytes(parts);
+    const auto on_share = [&](double share) {
+      if (on_bytes) on_bytes(before + static_cast<std::int64_t>(share * static_cast<double>(bytes)), total);
+    };
+    before += anyone ? 0 : bytes;
+    if (!anyone) continue;
     for (const StoredPart& part : parts) {
       std::int64_t elements = 1;
       for (const std::int64_t size : part.at.entry->shape) elements *= size;
@@ -302,7 +320,8 @@ BytesRead read_parts(std::span<const WantedPart> wanted,
               " of '", part.at.entry->name, "': want ", part.shard.numel(), " elements of ",
               part.shard.global_shape());
     }
-    reader.read(wanted[i].name, parts, by_rank[i], wanted[i].into);
+    reader.read(wanted[i].name, parts, by_rank[i], wanted[i].into, on_share);
+    before += bytes;
   }
   return reader.finish();
 }

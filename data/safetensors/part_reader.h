@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/shard.h"
+#include "data/files/on_bytes.h"
 #include "data/safetensors/reader.h"
 #include "parallel/comm/communicator.h"
 
@@ -37,10 +38,11 @@ struct BytesRead {
 /// Reads all of `wanted`, each from the parts that stored(part) names, converting to the dtype of `into`. Parts that
 /// hold the same elements hold the same values.
 /// The ranks of `node` call together, with the same names in the same order and the same stored parts; null: one rank.
+/// on_bytes counts the stored bytes of all of `wanted` up to the place in the list that has been reached.
 /// errors  Error naming the tensor where no part holds an element that is wanted, or a part that cannot be read, on
 ///         the ranks that notice: call within together() (parallel/comm/together.h)
 BytesRead read_parts(std::span<const WantedPart> wanted,
                      const std::function<std::vector<StoredPart>(const WantedPart&)>& stored,
-                     Communicator* node = nullptr);
+                     Communicator* node = nullptr, const OnBytes& on_bytes = {});
 
 }  // namespace nemocube

@@ -20,7 +20,36 @@ std::int64_t TensorSource::bytes() const {
   return bits / 8;
 }
 
+std::int64_t TensorSource::piece_bytes() const {
+  std::int64_t elements = 0;
+  for (const TensorPiece& piece : pieces) elements += piece.count;
+  return elements * stored_bits(dtype) / 8;
+}
+
 namespace {
+/// Tells how far all ranks have come, from what this one has written of its share.
+class WriteProgress {
+ public:
+  explicit WriteProgress(const OnBytes& on_bytes) : on_bytes_(on_bytes) {}
+  void expects(std::span<const TensorSource> tensors) {
+    for (const TensorSource& t : tensors) {
+      total_ += t.bytes();
+      share_ += t.piece_bytes();
+    }
+  }
+  void wrote(std::int64_t bytes) {
+    written_ += bytes;
+    if (on_bytes_ && share_ > 0)
+      on_bytes_(static_cast<std::int64_t>(static_cast<double>(total_) * static_cast<double>(written_) /
+                                          static_cast<double>(share_)),
+                total_);
+  }
+
+ private:
+  const OnBytes& on_bytes_;
+  std::int64_t total_ = 0, share_ = 0, written_ = 0;
+};
+
 /// Elements at once, where they are copied before they are written.
 constexpr std::int64_t elements_at_once = 1 << 20;
 
@@ -91,11 +120,15 @@ std::vector<StoredTensor> lay_out(const std::vector<TensorSource>& tensors, cons
 }
 
 // Writes the pieces that this rank has of one tensor, whose bytes begin at `begin` of the file.
-void write_pieces(FilePart& file, const TensorSource& tensor, std::int64_t begin, const std::string& path) {
+void write_pieces(FilePart& file, const TensorSource& tensor, std::int64_t begin, const std::string& path,
+                  WriteProgress& progress) {
   const int bits = stored_bits(tensor.dtype);
   for (const TensorPiece& piece : tensor.pieces) {
     file.seek(begin + piece.first * bits / 8);
-    piece.write([&](std::span<const std::byte> bytes) { file.write(bytes); });
+    piece.write([&](std::span<const std::byte> bytes) {
+      file.write(bytes);
+      progress.wrote(std::ssize(bytes));
+    });
     expect(file.position() == begin + (piece.first + piece.count) * bits / 8, path, ": tensor '", tensor.name,
            "': the piece of elements [", piece.first, ", ", piece.first + piece.count,
            ") wrote another number of bytes");
@@ -143,10 +176,9 @@ FileSum combine(const Segments& of_ranks, const std::vector<StoredTensor>& entri
   if (sum.bytes != end) wrong(std::min(sum.bytes, end), "no rank");
   return sum;
 }
-}  // namespace
 
-FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
-                          const SafetensorsMetadata& metadata, Communicator* group) {
+FileSum write_file(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+                   const SafetensorsMetadata& metadata, Communicator* group, WriteProgress& progress) {
   std::ranges::sort(tensors, {},
                     [](const TensorSource& t) { return std::pair(-stored_bits(t.dtype), t.name); });
   const std::vector<StoredTensor> entries = lay_out(tensors, path.string());
@@ -163,7 +195,7 @@ FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorS
   together(group, [&] {
     part.emplace(temporary, path);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      write_pieces(*part, tensors[i], header_sum.bytes + entries[i].begin, path.string());
+      write_pieces(*part, tensors[i], header_sum.bytes + entries[i].begin, path.string(), progress);
       tensors[i].pieces.clear();  // releases the tensors that the callbacks hold
     }
     part->sync();
@@ -171,6 +203,14 @@ FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorS
   const FileSum sum = combine(gather_segments(group, header_sum, *part), entries, path.string());
   on_rank_0(group, [&] { file->commit(); });
   return sum;
+}
+}  // namespace
+
+FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+                          const SafetensorsMetadata& metadata, Communicator* group, const OnBytes& on_bytes) {
+  WriteProgress progress(on_bytes);
+  progress.expects(tensors);
+  return write_file(path, std::move(tensors), metadata, group, progress);
 }
 
 FileShards plan_shards(std::vector<TensorSource> tensors, std::int64_t most_bytes) {
@@ -199,7 +239,9 @@ FileShards plan_shards(std::vector<TensorSource> tensors, std::int64_t most_byte
 }
 
 FileSums write_safetensors_model(const std::filesystem::path& directory, FileShards files,
-                                 Communicator* group) {
+                                 Communicator* group, const OnBytes& on_bytes) {
+  WriteProgress progress(on_bytes);
+  for (const auto& [file, tensors] : files) progress.expects(tensors);
   std::map<std::string, std::string> places;
   std::int64_t total = 0;
   for (const auto& [file, tensors] : files)
@@ -210,7 +252,7 @@ FileSums write_safetensors_model(const std::filesystem::path& directory, FileSha
     }
   FileSums sums;
   for (auto& [file, tensors] : files)
-    sums[file] = write_safetensors(directory / file, std::move(tensors), pytorch_metadata, group);
+    sums[file] = write_file(directory / file, std::move(tensors), pytorch_metadata, group, progress);
   if (files.size() == 1 && files.begin()->first == single_file_name) return sums;
   Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
   Json::object_t& map = index["weight_map"].get_ref<Json::object_t&>();

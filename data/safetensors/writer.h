@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "data/files/on_bytes.h"
 #include "data/json/atomic_file.h"
 #include "data/safetensors/format.h"
 #include "parallel/comm/communicator.h"
@@ -32,7 +33,8 @@ struct TensorSource {
   std::string dtype;  ///< as in the file: "F32", "BF16", ...
   std::vector<std::int64_t> shape;
   std::vector<TensorPiece> pieces;
-  std::int64_t bytes() const;  ///< of the whole tensor
+  std::int64_t bytes() const;        ///< of the whole tensor
+  std::int64_t piece_bytes() const;  ///< of the pieces
 };
 
 /// Writes `value` (any row stride) as `stored`, converting between floating dtypes part by part. Its elements
@@ -54,7 +56,7 @@ inline const SafetensorsMetadata pytorch_metadata{{"format", "pt"}};  ///< requi
 /// std::logic_error names tensor and element where pieces overlap or leave a gap.
 FileSum write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
                           const SafetensorsMetadata& metadata = pytorch_metadata,
-                          Communicator* group = nullptr);
+                          Communicator* group = nullptr, const OnBytes& on_bytes = {});
 
 /// Which file holds which tensors.
 using FileShards = std::map<std::string, std::vector<TensorSource>>;
@@ -65,6 +67,6 @@ FileShards plan_shards(std::vector<TensorSource> tensors, std::int64_t most_byte
 /// Writes the files, then, unless the only one is "model.safetensors", their index. Returns the
 /// sum of each file, by file name. With a group see write_safetensors(); rank 0 writes the index.
 FileSums write_safetensors_model(const std::filesystem::path& directory, FileShards files,
-                                 Communicator* group = nullptr);
+                                 Communicator* group = nullptr, const OnBytes& on_bytes = {});
 
 }  // namespace nemocube

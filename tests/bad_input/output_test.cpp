@@ -154,7 +154,7 @@ TEST_CASE(
 
   check_message(run_limited(100, train_to(4), dir.path()), {"epoch_0_step_3", "File too large"});
   CHECK(names_in(dir / "checkpoints") ==
-        std::vector<std::string>{"LATEST", "epoch_0_step_1", "training.jsonl"});
+        std::vector<std::string>{"LATEST", "epoch_0_step_1", "history.jsonl", "training.jsonl"});
   CHECK(fs::read_symlink(dir / "checkpoints" / "LATEST") == "epoch_0_step_1");
   CHECK(snapshot(dir / "checkpoints" / "epoch_0_step_1") == before);
 

@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "core/error.h"
 #include "data/json/test_dir.h"
@@ -120,16 +123,44 @@ TEST_CASE("launch: mpirun.sh starts the ranks of a topology, and the caller's se
       with({"--nodes", "33", "--hostfile", "HOSTS", "recipe.yaml", "--set", "distributed.ep_size=4"});
   CAPTURE(many.out);
   CHECK(many.exit_code == 0);
-  CHECK(many.out.starts_with("mpirun -np 256 --hostfile HOSTS --map-by ppr:8:node --bind-to none "));
+  CHECK(many.out.starts_with("mpirun --quiet -np 256 --hostfile HOSTS --map-by ppr:8:node --bind-to none "));
   CHECK(many.out.ends_with(
       "bind.sh build/nemocube train recipe.yaml --set step_scheduler.global_batch_size=768 --set "
       "distributed.ep_size=8 --set distributed.ep_size=4\n"));
-  CHECK(with({"recipe.yaml"}).out.starts_with("mpirun -np 8 --map-by ppr:8:node "));
+  CHECK(with({"recipe.yaml"}).out.starts_with("mpirun --quiet -np 8 --map-by ppr:8:node "));
   const ProcessResult no_hosts = with({"--nodes", "9", "recipe.yaml"});
   CHECK(no_hosts.exit_code == 2);
   CHECK(no_hosts.err == "mpirun.sh: want --hostfile for more than one node\n");
   CHECK(with({"--nodes", "7", "--hostfile", "HOSTS", "recipe.yaml"}).exit_code == 2);
   CHECK(with({}).exit_code == 2);
+}
+
+TEST_CASE(
+    "launch: mpirun.sh leaves the last word to the rank that failed, and says which signal killed one") {
+  const TestDir dir;
+  const auto start = [&](const std::string& mpirun) {
+    write_script(dir / "mpirun", mpirun);
+    return Words{"sh", "-c", cat("PATH='", dir.path().string(), "':$PATH exec \"$0\" recipe.yaml"),
+                 tool("mpirun.sh")};
+  };
+  const auto ended = [&](const std::string& mpirun) { return run_process(start(mpirun), source_dir()); };
+  const ProcessResult failed = ended("echo error: ours >&2; exit 2");
+  CHECK(failed.exit_code == 2);
+  CHECK(failed.err == "error: ours\n");
+  const ProcessResult killed = ended("exit 137");
+  CHECK(killed.exit_code == 137);
+  CHECK(killed.err == "mpirun.sh: signal 9 killed a rank; exit code 137\n");
+  CHECK(ended("exit 0").exit_code == 0);
+
+  Process stopped(start("trap 'echo saved >&2; exit 143' TERM; : >'" + (dir / "ready").string() +
+                        "'; while :; do sleep 0.1; done"),
+                  source_dir());
+  for (int i = 0; i < 3000 && !fs::exists(dir / "ready"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  stopped.signal(SIGTERM);
+  const ProcessResult saved = stopped.wait();
+  CHECK(saved.exit_code == 143);
+  CHECK(saved.err == "saved\n");
 }
 
 TEST_CASE("launch: bind.sh gives each rank its share of the CPUs beside its device") {

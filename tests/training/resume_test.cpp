@@ -80,7 +80,8 @@ void check_signal(int number, int exit_code, const Overrides& overrides = {}) {
   // The checkpoint is that of the last step in the log, and nothing else lies there.
   const std::string name = latest(dir / "stopped").filename().string();
   CHECK(name.ends_with(cat("_step_", steps.size() - 1)));
-  CHECK(names_in(dir / "stopped") == std::vector<std::string>{"LATEST", name, "training.jsonl"});
+  CHECK(names_in(dir / "stopped") ==
+        std::vector<std::string>{"LATEST", name, "history.jsonl", "training.jsonl"});
 
   const ProcessResult finished = dir.train(plus(long_run, {"checkpoint.checkpoint_dir=stopped"}));
   CAPTURE(finished.err);
@@ -162,7 +163,7 @@ TEST_CASE("signals: one that arrives during validation ends it, and the step is 
     CHECK(stopped.exit_code == 143);
     CHECK(stopped.err.find("validation after step 0 given up") != std::string::npos);
     CHECK(names_in(dir / "straight") ==
-          std::vector<std::string>{"LATEST", "epoch_0_step_0", "training.jsonl"});
+          std::vector<std::string>{"LATEST", "epoch_0_step_0", "history.jsonl", "training.jsonl"});
     CHECK_FALSE(fs::exists(dir / "straight" / "epoch_0_step_0" / "losses.json"));
 
     // The run makes up for the validation and goes on after that step; no step is in a log twice.

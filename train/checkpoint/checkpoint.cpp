@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "train/checkpoint/intact.h"
 #include "train/checkpoint/optimizer_files.h"
 #include "train/checkpoint/restore.h"
+#include "train/logging/progress.h"
 
 namespace nemocube {
 namespace {
@@ -125,6 +127,8 @@ void Checkpoints::write(const Snapshot& snapshot, const fs::path& target, Commun
   const trace::Span span(trace::Category::checkpoint, "write checkpoint",
                          {{"step", snapshot.state.step - 1}});
   Origin origin{std::string(version()), 0, parent_.name, parent_.steps};
+  const auto begin = std::chrono::steady_clock::now();
+  std::int64_t bytes = 0;  // on rank 0
   try {
     std::optional<StagingDirectory> staging;  // on rank 0
     const fs::path place = on_disk(ranks, [&] {
@@ -134,17 +138,27 @@ void Checkpoints::write(const Snapshot& snapshot, const fs::path& target, Commun
     });
     SaveOptions options;
     options.dtype = snapshot.dtype;
+    std::optional<TaskProgress> progress;
+    const auto show = [&](const char* what) {
+      progress.reset();
+      if (background_) return OnBytes();  // training shows its own
+      return OnBytes(std::ref(progress.emplace(cat("saving ", what), "bytes")));
+    };
+    options.on_bytes = show("weights");
     FileSums sums;
     for (auto& [name, sum] :
          save_hf_weights(place / "model", snapshot.weights, *snapshot.files, options, ranks))
       sums["model/" + name] = sum;
     on_disk(ranks, [&] { return fs::create_directory(place / "optim"), std::string(); });
-    for (auto& [name, sum] : save_optimizer(place / "optim", snapshot.optimizer_state, ranks))
+    for (auto& [name, sum] :
+         save_optimizer(place / "optim", snapshot.optimizer_state, ranks, show("optimizer")))
       sums["optim/" + name] = sum;
+    progress.reset();
     on_disk(ranks, [&] {
       sums["state.json"] = write_run_state(place / "state.json", snapshot.state, origin, layout_);
       sums["config.yaml"] = write_file_atomically(place / "config.yaml", resolved_recipe_);
       write_checksums(place, sums);
+      for (const auto& [name, sum] : sums) bytes += sum.bytes;
       folder_.publish(*staging, target, origin);
       return std::string();
     });
@@ -154,7 +168,8 @@ void Checkpoints::write(const Snapshot& snapshot, const fs::path& target, Commun
   parent_ = {target.filename().string(), snapshot.state.step, origin.serial};
   {
     const std::lock_guard lock(published_mutex_);
-    published_.push_back({target, snapshot.state.step});
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    published_.push_back({target, snapshot.state.step, bytes, taken.count()});
   }
   prune(ranks);
 }

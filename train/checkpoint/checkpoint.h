@@ -65,6 +65,8 @@ class Checkpoints {
   struct Published {
     std::filesystem::path path;
     std::int64_t steps = 0;  ///< done
+    std::int64_t bytes = 0;  ///< of all files; 0 on other ranks than rank 0
+    double seconds = 0;      ///< that writing took
   };
   /// Those of save() that this function has not returned before, in their order, on this rank alone. Throws the Error of
   /// a save() that has failed.

@@ -237,9 +237,10 @@ TEST_CASE("checkpoint: an asynchronous save has the bytes of the moment of its c
       async.finish();
       CHECK(files_below(async_dir / "runs") == files_below(dir / "runs"));
       std::vector<std::int64_t> steps;
-      for (const auto& [path, done] : async.take_published()) {
-        CHECK(CheckpointFolder::steps_in(path) == done);
-        steps.push_back(done);
+      for (const Checkpoints::Published& p : async.take_published()) {
+        CHECK(CheckpointFolder::steps_in(p.path) == p.steps);
+        CHECK(p.bytes > 1000);
+        steps.push_back(p.steps);
       }
       CHECK(steps == std::vector<std::int64_t>{1, 2, 3});
       CHECK(async.take_published().empty());

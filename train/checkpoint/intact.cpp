@@ -1,5 +1,6 @@
 #include "train/checkpoint/intact.h"
 
+#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "train/checkpoint/checksums.h"
 #include "train/checkpoint/run_state.h"
 #include "train/checkpoint/verify_files.h"
+#include "train/logging/progress.h"
 
 namespace nemocube {
 namespace {
@@ -40,7 +42,8 @@ std::string damage_of(const fs::path& checkpoint, Communicator* ranks) {
     return "";
   }
   const FileSums sums = parse_checksums(std::string_view(text).substr(1), checkpoint / checksums_file);
-  const std::vector<std::string> damage = find_damage(checkpoint, sums, ranks);
+  TaskProgress progress("checking the files of the checkpoint", "bytes");
+  const std::vector<std::string> damage = find_damage(checkpoint, sums, ranks, std::ref(progress));
   return damage.empty() ? "" : damage[0];
 }
 

@@ -82,7 +82,8 @@ std::vector<StateTensor> written_state(const Optimizer& optimizer, Communicator*
   return written;
 }
 
-FileSums save_optimizer(const fs::path& directory, std::span<const StateTensor> state, Communicator* ranks) {
+FileSums save_optimizer(const fs::path& directory, std::span<const StateTensor> state, Communicator* ranks,
+                        const OnBytes& on_bytes) {
   const int rank = ranks ? ranks->rank() : 0;
   const bool writes = !state.empty() || !several(ranks);
   FileSum own;
@@ -98,7 +99,8 @@ FileSums save_optimizer(const fs::path& directory, std::span<const StateTensor> 
     }
     SafetensorsMetadata metadata = pytorch_metadata;
     if (several(ranks)) metadata[shards_key] = dump_json(shards, -1);
-    own = write_safetensors(directory / file_name(ranks, rank), std::move(tensors), metadata);
+    own = write_safetensors(directory / file_name(ranks, rank), std::move(tensors), metadata, nullptr,
+                            on_bytes);
   });
   const std::string_view bytes(reinterpret_cast<const char*>(&own), sizeof own);
   const auto of_ranks = gather_texts(ranks, writes ? bytes : std::string_view());
@@ -249,7 +251,8 @@ void StoredOptimizer::check(std::span<const StateTensor> wanted, Strictness stri
                 ": the tensors are not those of the optimizer (checkpoint.strictness):", differ);
 }
 
-BytesRead StoredOptimizer::read(std::span<const StateTensor> wanted, Communicator* node) const {
+BytesRead StoredOptimizer::read(std::span<const StateTensor> wanted, Communicator* node,
+                                const OnBytes& on_bytes) const {
   std::map<std::string_view, const StateTensor*> own;
   for (const StateTensor& t : wanted) own.emplace(t.name, &t);
   std::vector<WantedPart> parts;
@@ -261,7 +264,7 @@ BytesRead StoredOptimizer::read(std::span<const StateTensor> wanted, Communicato
       parts.push_back({name, found->second->shard, found->second->value});
   }
   return read_parts(
-      parts, [&](const WantedPart& part) { return tensors_.at(part.name).parts; }, node);
+      parts, [&](const WantedPart& part) { return tensors_.at(part.name).parts; }, node, on_bytes);
 }
 
 }  // namespace nemocube

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/files/on_bytes.h"
 #include "data/json/atomic_file.h"
 #include "data/safetensors/part_reader.h"
 #include "parallel/comm/world.h"
@@ -31,9 +32,10 @@ namespace nemocube {
 std::vector<StateTensor> written_state(const Optimizer& optimizer, Communicator* ranks = nullptr);
 
 /// Writes the files, in an existing directory: this rank writes `state`, which written_state() has given. All ranks call
-/// together; returns the sums of all files by name, on every rank.
+/// together; returns the sums of all files by name, on every rank. on_bytes counts what
+/// this rank writes.
 FileSums save_optimizer(const std::filesystem::path& directory, std::span<const StateTensor> state,
-                        Communicator* ranks = nullptr);
+                        Communicator* ranks = nullptr, const OnBytes& on_bytes = {});
 
 /// The state in a directory, however many ranks have written it. Holds headers only.
 class StoredOptimizer {
@@ -57,7 +59,8 @@ class StoredOptimizer {
              Communicator* ranks = nullptr) const;
   /// Reads each `value`, converting to its dtype, wherever its elements lie in the files. Tensors that are not stored stay
   /// as they are. All ranks call together; they may want different tensors. See read_parts().
-  BytesRead read(std::span<const StateTensor> wanted, Communicator* node = nullptr) const;
+  BytesRead read(std::span<const StateTensor> wanted, Communicator* node = nullptr,
+                 const OnBytes& on_bytes = {}) const;
 
  private:
   void open_index(const std::filesystem::path& index);

@@ -1,5 +1,6 @@
 #include "train/checkpoint/restore.h"
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -7,6 +8,7 @@
 #include "data/hf/hf_weights.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/optimizer_files.h"
+#include "train/logging/progress.h"
 #include "train/model_io/model_io.h"
 
 namespace nemocube {
@@ -61,12 +63,18 @@ void restore_tensors(const fs::path& checkpoint, NemotronH& model, Optimizer& op
     weights->check(own);
     if (with_optimizer) stored.emplace(checkpoint / "optim");
   });
-  together(ranks, [&] { weights->read(own, node); });
+  together(ranks, [&] {
+    TaskProgress progress("weights of the checkpoint", "bytes");
+    weights->read(own, node, std::ref(progress));
+  });
   if (!with_optimizer) return optimizer.take_weights();
   const Wanted wanted = wanted_of(*stored, model, optimizer);
   stored->check(wanted.state, section.strictness, ranks);
   together(ranks, [&] { weights->read(wanted.masters, node); });
-  together(ranks, [&] { stored->read(wanted.state, node); });
+  together(ranks, [&] {
+    TaskProgress progress("optimizer of the checkpoint", "bytes");
+    stored->read(wanted.state, node, std::ref(progress));
+  });
 }
 
 }  // namespace nemocube

@@ -41,5 +41,6 @@ void add_bench_command(Command& app);
 void add_grid_command(Command& app);
 void add_plan_command(Command& app);
 void add_report_command(Command& app);
+void add_watch_command(Command& app);
 
 }  // namespace nemocube

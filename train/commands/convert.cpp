@@ -33,12 +33,14 @@ void run(const ConvertArguments& options) {
     save.most_shard_bytes = static_cast<std::int64_t>(std::ceil(*options.max_shard_gb * 1e9));
   }
   {
-    TaskProgress progress = TaskProgress::of_bytes("checking files");
+    TaskProgress progress("checking files", "bytes");
     check_model_of_checkpoint(source, std::ref(progress));
   }
-  TaskProgress progress = TaskProgress::of_bytes("copying");
-  save.progress = std::ref(progress);
-  copy_hf_model(source, options.target, save);
+  {
+    TaskProgress progress("weights", "bytes");
+    save.on_bytes = std::ref(progress);
+    copy_hf_model(source, options.target, save);
+  }
   log_info("wrote ", options.target.string());
 }
 

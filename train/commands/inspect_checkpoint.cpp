@@ -138,7 +138,7 @@ void inspect_checkpoint(const CheckpointInspection& options) {
   const bool verified = options.verify && c.sums;
   std::vector<std::string> wrong;
   if (verified) {
-    TaskProgress progress = TaskProgress::of_bytes("checking files");
+    TaskProgress progress("checking files", "bytes");
     wrong = find_damage(checkpoint, *c.sums, nullptr, std::ref(progress));
   }
   const std::size_t damaged = wrong.size();

@@ -13,12 +13,6 @@
 namespace nemocube {
 namespace {
 
-std::string shell_line(const CommandWords& words) {
-  std::string line;
-  for (const std::string& word : words) line += cat(line.empty() ? "" : " ", shell_word(word));
-  return line;
-}
-
 /// mpirun, /usr/bin/mpirun, mpirun.openmpi
 bool is_launcher(const CommandWords& words) {
   constexpr std::array<std::string_view, 5> launchers{"mpirun", "mpiexec", "orterun", "prterun", "srun"};
@@ -62,6 +56,12 @@ std::string shell_word(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
   return quoted + "'";
+}
+
+std::string shell_line(const CommandWords& words) {
+  std::string line;
+  for (const std::string& word : words) line += cat(line.empty() ? "" : " ", shell_word(word));
+  return line;
 }
 
 std::string resume_command(const CommandWords& program, const CommandWords& more, int ranks,

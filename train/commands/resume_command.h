@@ -9,6 +9,8 @@ using CommandWords = std::vector<std::string>;
 
 /// `text` as one word of a shell's command line.
 std::string shell_word(const std::string& text);
+/// The words as a command line of a shell.
+std::string shell_line(const CommandWords& words);
 
 /// The command that goes on with a run that has been interrupted, for a shell. `program`: the words that start it on
 /// one rank; `more`: words that the continuation needs behind them; `ancestors`: the command lines of the processes

@@ -10,6 +10,7 @@
 #include "data/json/json.h"
 #include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
+#include "train/commands/next_steps.h"
 #include "train/commands/resume_command.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/run/benchmark_report.h"
@@ -53,16 +54,25 @@ void report_no_effect(const Recipe& recipe) {
   if (!keys.empty()) log_info(recipe.file, ": without effect in this build: ", keys);
 }
 
+/// The recipe with what the command line changes in it.
+CommandWords recipe_words(const TrainArguments& options) {
+  CommandWords words{options.recipe.string()};
+  for (const std::string& o : options.overrides) words.insert(words.end(), {"--set", o});
+  return words;
+}
+
 /// The command that goes on from the newest checkpoint of a run.
 std::string command_to_go_on(const TrainArguments& options, const Recipe& recipe, int ranks) {
-  CommandWords program{"nemocube", "train", options.recipe.string()}, more;
-  for (const std::string& o : options.overrides) program.insert(program.end(), {"--set", o});
+  CommandWords program{"nemocube", "train"}, more;
+  const CommandWords words = recipe_words(options);
+  program.insert(program.end(), words.begin(), words.end());
   // The checkpoint that this run started from is not the newest any more.
   if (recipe.checkpoint.restore_from) more = {"--set", "checkpoint.restore_from=LATEST"};
   return resume_command(program, more, ranks, command_lines_of_ancestors());
 }
 
 void report(const TrainArguments& options, const Recipe& recipe, int ranks, const RunResult& result) {
+  for (const std::string& line : next_steps(result, recipe, recipe_words(options))) log_info(line);
   if (result.signal != 0 && recipe.checkpoint.enabled)
     log_info("to go on: ", command_to_go_on(options, recipe, ranks));
   log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));

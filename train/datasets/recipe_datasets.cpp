@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string_view>
 
 #include "data/datasets/messages.h"
@@ -12,6 +13,7 @@
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
 #include "train/datasets/chat_template.h"
+#include "train/logging/progress.h"
 #include "train/recipe/files.h"
 #include "train/tokens/token_ids.h"
 
@@ -136,6 +138,8 @@ std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const Datase
   options.strategy = packing.packing_strategy;
   options.max_packs = packing.max_packs;
   options.drop_long = packing.drop_long_samples;
+  TaskProgress progress("packing", "rows");
+  options.on_rows = std::ref(progress);
   return std::make_shared<PackedDataset>(rows, options);
 }
 

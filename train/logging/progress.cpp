@@ -15,6 +15,7 @@ namespace {
 // Steps over which rates are taken: enough to smooth the lengths of samples, few enough to follow change.
 constexpr std::size_t window = 32;
 constexpr std::int64_t plain_every_steps = 10;
+constexpr std::size_t bar_columns = 12;
 
 std::string formatted(const char* format, double value) {
   if (std::isnan(value)) return "nan";  // printf would add a meaningless sign
@@ -36,7 +37,26 @@ std::int64_t percent(std::int64_t done, std::int64_t total) {
                                    static_cast<double>(std::max<std::int64_t>(total, 1)));
 }
 
+std::string bar(std::int64_t done, std::int64_t total, const ProgressDisplay& display) {
+  return display.terminal ? "  " + progress_bar(done, total, bar_columns) : "";
+}
+
 }  // namespace
+
+std::string transfer_text(std::int64_t bytes, double seconds) {
+  std::string text =
+      cat(bytes_text(bytes), " in ", formatted(seconds < 9.95 ? "%.1f" : "%.0f", seconds), " s");
+  if (seconds > 0)
+    text += cat(", ", bytes_text(static_cast<std::int64_t>(static_cast<double>(bytes) / seconds)), "/s");
+  return text;
+}
+
+std::string progress_bar(std::int64_t done, std::int64_t total, std::size_t columns) {
+  const std::size_t width = std::max<std::size_t>(columns, 3) - 2;
+  const auto share = static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total, 1));
+  const auto full = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(width));
+  return cat("[", std::string(full, '#'), std::string(width - full, '-'), "]");
+}
 
 std::string short_duration(double seconds) {
   if (!(seconds >= 0) || seconds > 1e9) return "?";
@@ -106,8 +126,8 @@ bool StepProgress::due(const ProgressStep& now, double time) const {
 std::string StepProgress::describe(const ProgressStep& now) const {
   const Mark &from = recent_.front(), &to = recent_.back();
   const double seconds = to.time - from.time;
-  std::string text = cat("step ", now.step, " of ", now.total, " (", percent(now.step + 1, now.total),
-                         " %)  epoch ", now.epoch);
+  std::string text = cat("step ", now.step, " of ", now.total, " (", percent(now.step + 1, now.total), " %)",
+                         bar(now.step + 1, now.total, display_), "  epoch ", now.epoch);
   if (now.skipped) text += "  skipped";
   if (seconds > 0) {
     const double per_step = seconds / static_cast<double>(to.step - from.step);
@@ -127,10 +147,6 @@ TaskProgress::TaskProgress(std::string what, std::string unit, ProgressDisplay d
   if (display_.terminal) before_ = display_.shown();
 }
 
-TaskProgress TaskProgress::of_bytes(std::string what, ProgressDisplay display) {
-  return {std::move(what), "", std::move(display)};
-}
-
 TaskProgress::~TaskProgress() {
   if (display_.terminal && shown_) display_.show(before_);
 }
@@ -139,19 +155,22 @@ void TaskProgress::operator()(std::int64_t done, std::int64_t total) {
   const double time = display_.clock();
   const double pause = display_.terminal ? display_.min_seconds : display_.every_seconds;
   if (time - shown_at_ < pause) return;
-  const bool bytes = unit_.empty();
-  const std::string amounts =
-      bytes ? cat(bytes_text(done), " of ", bytes_text(total)) : cat(done, " of ", total, " ", unit_);
-  std::string text = cat(what_, ": ", amounts, " (", percent(done, total), " %)");
-  if (bytes && time > started_at_)
-    text += cat("  ", bytes_text(std::llround(static_cast<double>(done) / (time - started_at_))), "/s");
-  if (done > 0 && done < total) {
-    const double each = (time - started_at_) / static_cast<double>(done);
-    text += cat("  ", short_duration(each * static_cast<double>(total - done)), " left");
-  }
-  display_.show(text);
+  display_.show(describe(done, total, time));
   shown_at_ = time;
   shown_ = true;
+}
+
+std::string TaskProgress::describe(std::int64_t done, std::int64_t total, double time) const {
+  const bool bytes = unit_ == "bytes";
+  std::string text = bytes ? cat(what_, ": ", bytes_text(done), " of ", bytes_text(total))
+                           : cat(what_, ": ", done, " of ", total, " ", unit_);
+  text += cat(" (", percent(done, total), " %)", bar(done, total, display_));
+  if (done == 0 || !(time > started_at_)) return text;
+  const double rate = static_cast<double>(done) / (time - started_at_);
+  if (done < total) text += cat("  ", short_duration(static_cast<double>(total - done) / rate), " left");
+  return text + cat("  ",
+                    bytes ? bytes_text(static_cast<std::int64_t>(rate)) : short_count(rate) + " " + unit_,
+                    "/s");
 }
 
 }  // namespace nemocube

@@ -35,7 +35,7 @@ struct ProgressStep {
 
 /// Training, after each step:
 ///     step 12 of 50 (26 %)  epoch 1  3m05s left  loss 2.3456  1.2k tokens/s  lr 9.5e-05  grad norm 1.23
-/// and at its end, where experts are watched, "busiest expert 1.83 x mean".
+/// in a terminal with a bar, "[##------]", behind the percentage, and at its end, where experts are watched, "busiest expert 1.83 x mean".
 /// The percentage counts steps that are done. Rates are taken over the last 32 steps.
 class StepProgress {
  public:
@@ -62,16 +62,15 @@ class StepProgress {
   std::int64_t shown_step_ = -1;
 };
 
-/// Work of a known number of parts, such as the rows of a validation set:
-///     validation: 12 of 80 rows (15 %)  3s left
-/// In a terminal the line disappears at the end and the line that it replaced comes back. Elsewhere, work
+/// Work of a known number of parts, such as the rows of a validation set, or bytes:
+///     validation: 12 of 80 rows (15 %)  3s left  23 rows/s
+///     weights: 1.20 GB of 8.00 GB (15 %)  28s left  240 MB/s
+/// In a terminal a bar stands behind the percentage. In a terminal the line disappears at the end and the line that it replaced comes back. Elsewhere, work
 /// that ends within `every_seconds` shows nothing.
 class TaskProgress {
  public:
+  /// `unit`: a plural such as "rows"; "bytes" are written in kB, MB, GB.
   TaskProgress(std::string what, std::string unit, ProgressDisplay display = stderr_display());
-  /// For parts that are bytes:
-  ///     checking files: 1.20 GB of 3.40 GB (35 %)  450 MB/s  5s left
-  static TaskProgress of_bytes(std::string what, ProgressDisplay display = stderr_display());
   ~TaskProgress();
   TaskProgress(const TaskProgress&) = delete;
   TaskProgress& operator=(const TaskProgress&) = delete;
@@ -79,7 +78,8 @@ class TaskProgress {
   void operator()(std::int64_t done, std::int64_t total);
 
  private:
-  std::string what_, unit_;  ///< no unit: bytes
+  std::string describe(std::int64_t done, std::int64_t total, double time) const;
+  std::string what_, unit_;
   ProgressDisplay display_;
   std::string before_;  ///< the line on the screen when this began
   double started_at_, shown_at_;
@@ -93,5 +93,9 @@ using OnProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 std::string short_duration(double seconds);
 /// "950", "1.2k", "3.4M", "5.6G".
 std::string short_count(double value);
+/// "31.2 MB in 0.4 s, 78 MB/s"; without the rate where no time has passed.
+std::string transfer_text(std::int64_t bytes, double seconds);
+/// "[###-----]" of `columns` columns, at least 3.
+std::string progress_bar(std::int64_t done, std::int64_t total, std::size_t columns);
 
 }  // namespace nemocube

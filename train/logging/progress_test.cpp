@@ -137,8 +137,8 @@ TEST_CASE("tasks in a terminal: the line that was there before comes back") {
       screen.time += 0.06;
     }
     REQUIRE(screen.out.size() == 40);
-    CHECK(screen.out[0] == "validation: 2 of 80 rows (2 %)  5s left");
-    CHECK(screen.out[39] == "validation: 80 of 80 rows (100 %)");
+    CHECK(screen.out[0] == "validation: 2 of 80 rows (2 %)  [----------]  5s left  17 rows/s");
+    CHECK(screen.out[39] == "validation: 80 of 80 rows (100 %)  [##########]  17 rows/s");
   }
   CHECK(screen.out.size() == 41);
   CHECK(screen.line == "step 3 of 9");
@@ -153,21 +153,27 @@ TEST_CASE("tasks in a file: a line now and then, none for short ones") {
       screen.time += 1;
     }
   }
-  CHECK(screen.out == std::vector<std::string>{"eval: 30 of 100 questions (30 %)  1m10s left",
-                                               "eval: 60 of 100 questions (60 %)  40s left",
-                                               "eval: 90 of 100 questions (90 %)  10s left"});
+  CHECK(screen.out == std::vector<std::string>{"eval: 30 of 100 questions (30 %)  1m10s left  1 questions/s",
+                                               "eval: 60 of 100 questions (60 %)  40s left  1 questions/s",
+                                               "eval: 90 of 100 questions (90 %)  10s left  1 questions/s"});
   screen.out.clear();
   { TaskProgress("eval", "questions", screen.display(false, 30))(1, 2); }
   CHECK(screen.out.empty());
 }
 
-TEST_CASE("tasks of bytes: amounts, rate and time left") {
+TEST_CASE("tasks of bytes, and what was transferred, have units of bytes") {
   Screen screen;
-  TaskProgress progress = TaskProgress::of_bytes("checking files", screen.display(true, 0.1));
-  screen.time += 2;
-  progress(1'200'000'000, 3'600'000'000);
-  CHECK(screen.out.back() == "checking files: 1.20 GB of 3.60 GB (33 %)  600 MB/s  4s left");
-  screen.time += 4;
-  progress(3'600'000'000, 3'600'000'000);
-  CHECK(screen.out.back() == "checking files: 3.60 GB of 3.60 GB (100 %)  600 MB/s");
+  {
+    TaskProgress progress("weights", "bytes", screen.display(true, 1));
+    progress(0, 8'000'000'000);
+    screen.time += 5;
+    progress(1'200'000'000, 8'000'000'000);
+  }
+  CHECK(screen.out[0] == "weights: 1.20 GB of 8.00 GB (15 %)  [#---------]  28s left  240 MB/s");
+  CHECK(transfer_text(31'200'000, 0.4) == "31.2 MB in 0.4 s, 78.0 MB/s");
+  CHECK(transfer_text(8'000'000'000, 40) == "8.00 GB in 40 s, 200 MB/s");
+  CHECK(transfer_text(5, 0) == "5 B in 0.0 s");
+  CHECK(progress_bar(1, 4, 10) == "[##------]");
+  CHECK(progress_bar(5, 4, 6) == "[####]");
+  CHECK(progress_bar(0, 0, 0) == "[-]");
 }

@@ -1,6 +1,9 @@
 #include "train/model_io/model_io.h"
 
+#include <functional>
+
 #include "core/profile.h"
+#include "train/logging/progress.h"
 
 namespace nemocube {
 namespace {
@@ -57,7 +60,8 @@ LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dt
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
   LoadedModel loaded = build(config, dtype, place);
   const ZoneTimer timer(weights_zone());
-  loaded.files = load_hf_weights(dir, named_tensors(*loaded.model), place.world);
+  TaskProgress progress("weights", "bytes");
+  loaded.files = load_hf_weights(dir, named_tensors(*loaded.model), place.world, std::ref(progress));
   return loaded;
 }
 

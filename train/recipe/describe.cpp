@@ -1,6 +1,11 @@
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
+#include <functional>
 #include <ranges>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/quote.h"
@@ -123,6 +128,25 @@ std::string describe_for_file(const Recipe& recipe) {
   for (const auto& [text, written] : recipe.interpolated)
     writer.yaml += cat(interpolation_note(written), interpolation_digest(text), "\n");
   return writer.yaml;
+}
+
+std::string message_for_file(std::string message, const std::map<std::string, std::string>& interpolated) {
+  constexpr std::size_t shortest = 4;
+  const auto of_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  // Longer texts come first, because they may begin with others.
+  std::vector<std::pair<std::string, std::string>> values(interpolated.begin(), interpolated.end());
+  std::ranges::sort(values, std::greater(), [](const auto& value) { return value.first.size(); });
+  for (const auto& [text, written] : values) {
+    if (text.size() < shortest) continue;
+    for (auto at = message.find(text); at != message.npos; at = message.find(text, at)) {
+      const std::size_t end = at + text.size();
+      const bool whole =
+          (at == 0 || !of_word(message[at - 1])) && (end == message.size() || !of_word(message[end]));
+      if (whole) message.replace(at, text.size(), written);
+      at += whole ? written.size() : 1;
+    }
+  }
+  return message;
 }
 
 std::string interpolation_note(const std::string& written) {

@@ -291,6 +291,9 @@ std::string describe(const Recipe& recipe);
 /// written as the recipe has it (${oc.env:NAME}). A comment for each says what tells a later run that the value has
 /// changed.
 std::string describe_for_file(const Recipe& recipe);
+/// A message for such files: texts that came from variables (Recipe::interpolated) are written as the recipe has them, unless
+/// they have fewer than four characters, as numbers do.
+std::string message_for_file(std::string message, const std::map<std::string, std::string>& interpolated);
 /// That comment for the value `text`, written `written`; up to the digest it begins with interpolation_note(). The
 /// digest has 16 bits, so nobody can tell from it which of many guesses is the value.
 std::string interpolation_note(const std::string& written);

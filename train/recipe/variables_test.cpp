@@ -67,6 +67,11 @@ TEST_CASE("what came out of variables is written to files as the recipe has it")
   CHECK(describe(again) == describe(recipe));
   const std::string rewritten = describe_for_file(again);
   CHECK(rewritten.substr(0, rewritten.find('#')) == file.substr(0, file.find('#')));
+  CHECK(message_for_file("/runs/hunter2/$a/training.jsonl: full; no hunter2, hunter22 or xhunter2: 'hunter2'",
+                         recipe.interpolated) ==
+        "/runs/${oc.env:NEMOCUBE_TEST_SECRET}/$$a/training.jsonl: full; no ${oc.env:NEMOCUBE_TEST_SECRET}, "
+        "hunter22 or "
+        "xhunter2: '${oc.env:NEMOCUBE_TEST_SECRET}'");
   // Where a run's directory has given way to the model in it.
   Recipe moved = recipe;
   moved.checkpoint.checkpoint_dir = "/runs/hunter2/b/model";

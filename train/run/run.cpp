@@ -19,6 +19,7 @@
 #include "train/checkpoint/shared_directory.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/logging/progress.h"
+#include "train/logging/run_history.h"
 #include "train/logging/run_log.h"
 #include "train/profile/step_profile.h"
 #include "train/ranks/inputs.h"
@@ -89,6 +90,8 @@ class Run {
       log_info("nothing to train: ", counted(state_.step, "step"), " done, the recipe asks for ",
                steps_.total_steps);
     else
+      start_history();
+    if (history_)
       log_info("training ", trainable_parameters(), " parameters in ", loaded_.model->dtype(), ": from step ",
                state_.step, " of ", steps_.total_steps, " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
@@ -139,6 +142,7 @@ class Run {
     result_.skipped_steps = state_.skipped_steps;
     if (stopped && (state_.step < steps_.total_steps || !complete)) result_.signal = signal_;
     stop_here_ = {};
+    if (history_ && ranks_.first()) history_->end(result_.signal, summary(result_));
     return result_;
   }
 
@@ -153,6 +157,17 @@ class Run {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
     signals.push_back(SIGINT);
     return signals;
+  }
+
+  void start_history() {
+    history_.emplace(recipe_.checkpoint.checkpoint_dir, ranks_.world().rank(),
+                     [interpolated = recipe_.interpolated](std::string text) {
+                       return message_for_file(std::move(text), interpolated);
+                     });
+    history_->set_steps_done(state_.step);
+    if (!ranks_.first()) return;
+    history_->start({state_.step, steps_.total_steps, trainable_parameters(), cat(loaded_.model->dtype()),
+                     ranks_.world().size(), ranks_.several() ? ranks_.text(recipe_.kernels) : ""});
   }
 
   /// Of the whole model.
@@ -305,11 +320,12 @@ class Run {
 
   // Checkpoints that have become complete since the last call.
   void note_published() {
-    for (const auto& [path, steps] : checkpoints_.take_published()) {
+    for (const auto& [path, steps, bytes, seconds] : checkpoints_.take_published()) {
       result_.checkpoint = path;
       saved_steps_ = steps;
       if (log_) log_->keep_branch();
-      log_info("checkpoint ", path.string());
+      log_info("checkpoint ", path.string(), ": ", transfer_text(bytes, seconds));
+      if (history_ && ranks_.first()) history_->checkpoint(path.filename().string(), bytes, seconds);
     }
   }
 
@@ -370,6 +386,7 @@ class Run {
 
     const bool updated = result.outcome == StepOutcome::updated;
     ++state_.step;
+    if (history_) history_->set_steps_done(state_.step);
     state_.scheduler_steps += updated;
     state_.optimizer_steps = optimizer_.steps();
     state_.samples += record.samples;
@@ -475,7 +492,8 @@ class Run {
   Checkpoints checkpoints_;
   Validation validation_;
   RunState state_;
-  std::optional<RunLog> log_;  // on rank 0
+  std::optional<RunLog> log_;          // on rank 0
+  std::optional<RunHistory> history_;  // where there are steps to train
   std::optional<StepProfile> profile_;
   int signal_ = 0;       // that the ranks agree on
   StopAsked stop_here_;  // without asking other ranks

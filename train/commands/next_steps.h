@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "train/commands/resume_command.h"
+#include "train/recipe/recipe.h"
+#include "train/run/run_summary.h"
+
+namespace nemocube {
+
+/// What to do with a run that has ended, a line for each: where its logs are and what shows them, and the commands that
+/// evaluate and try its model, as far as the recipe has what these need. `recipe_words`: the recipe's file and the
+/// options behind it that changed it. No line where nothing was trained and there is no model.
+std::vector<std::string> next_steps(const RunResult& result, const Recipe& recipe,
+                                    const CommandWords& recipe_words);
+
+}  // namespace nemocube

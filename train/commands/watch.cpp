@@ -1,0 +1,42 @@
+#include "train/watch/watch.h"
+
+#include <cstdlib>
+#include <memory>
+
+#include "core/error.h"
+#include "train/commands/commands.h"
+
+namespace nemocube {
+namespace {
+
+void run(const WatchOptions& options) {
+  require(options.interval >= 0.1 && options.interval <= 3600,
+          "watch: --interval: want 0.1 to 3600 seconds, got ", options.interval);
+  require(!options.run.empty(), "watch: the name of the run's directory is empty");
+  if (const int signal = watch_run(options); signal != 0) std::exit(128 + signal);
+}
+
+}  // namespace
+
+void add_watch_command(Command& app) {
+  auto o = std::make_shared<WatchOptions>();
+  Command* command =
+      app.add_subcommand("watch", "Show a run that goes on, or has ended, from its logs alone");
+  command->add_option("run", o->run, "directory of the run: checkpoint.checkpoint_dir of its recipe")
+      ->required();
+  command->add_option("--interval", o->interval, "seconds between two looks at the logs, 0.1 to 3600")
+      ->capture_default_str()
+      ->check(number());
+  command->add_flag("--once", o->once, "print one view and end, as without a terminal");
+  command->add_flag("--keep", o->keep, "go on when the run has ended");
+  command->add_option("--steps", o->steps, "the last steps that are drawn, and that means are taken over")
+      ->capture_default_str()
+      ->check(in_range(2, 1'000'000));
+  command->footer(
+      "On a terminal the view is redrawn until the run ends; q or Ctrl-C ends it sooner. Nothing is written "
+      "into the run's "
+      "directory, and nothing is locked.");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace nemocube

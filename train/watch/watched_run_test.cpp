@@ -1,0 +1,100 @@
+#include "train/watch/watched_run.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+using namespace nemocube;
+
+TEST_CASE("watched run: time stamps of the logs") {
+  CHECK(seconds_of_timestamp("1970-01-01T00:00:00.000Z") == 0);
+  CHECK(*seconds_of_timestamp("2026-08-22T09:05:03.007Z") == doctest::Approx(1787389503.007).epsilon(1e-13));
+  CHECK(seconds_of_timestamp("2024-02-29T00:00:00.000Z").has_value());
+  for (const char* no :
+       {"", "now", "2026-02-30T09:05:03.007Z", "2026-08-22T25:05:03.007Z", "2026-08-22T09:05:03.007Z!"})
+    CHECK_FALSE(seconds_of_timestamp(no).has_value());
+}
+
+TEST_CASE("watched run: a line of a step, and numbers that are none") {
+  WatchedRun run(10);
+  run.training_line(
+      R"({"step": 3, "epoch": 1, "timestamp": "1970-01-01T00:01:00.500Z", "loss": 2.5, "grad_norm": "NaN", "lr": 1e-4,
+          "mem": 1.5, "tps": 200, "tps_per_gpu": 50, "mfu": null, "num_tokens_per_step": 100, "skipped_steps": 2,
+          "version": "1.2.3", "layout": "4 ranks"})");
+  REQUIRE(run.steps.size() == 1);
+  const WatchedStep& s = run.steps[0];
+  CHECK(s.step == 3);
+  CHECK(s.epoch == 1);
+  CHECK(s.time == 60.5);
+  CHECK(s.loss == 2.5);
+  CHECK(std::isnan(*s.grad_norm));
+  CHECK(s.mem == 1.5);
+  CHECK(s.seconds() == 0.5);
+  CHECK_FALSE(s.mfu.has_value());
+  CHECK(s.skipped_steps == 2);
+  CHECK(run.version == "1.2.3");
+  CHECK(run.layout == "4 ranks");
+}
+
+TEST_CASE("watched run: damaged and strange lines change nothing") {
+  WatchedRun run(10);
+  for (const char* line : {"", "{", "[1]", "{\"step\": 4, \"lo", "{\"loss\": 1}", "{\"step\": -1}",
+                           "{\"step\": \"4\"}", "\xff"}) {
+    run.training_line(line);
+    run.validation_line("default", line);
+    run.history_line(line);
+  }
+  CHECK(run.steps.empty());
+  CHECK(run.validations.empty());
+  CHECK_FALSE(run.start.has_value());
+  run.training_line("{\"step\": 4}");  // of some other version
+  REQUIRE(run.steps.size() == 1);
+  CHECK_FALSE(run.steps[0].loss.has_value());
+  CHECK_FALSE(run.steps[0].seconds().has_value());
+}
+
+TEST_CASE("watched run: the last steps are kept; a step that comes again replaces those from it on") {
+  WatchedRun run(5);
+  const auto add = [&](int step, double loss) {
+    run.training_line("{\"step\": " + std::to_string(step) + ", \"loss\": " + std::to_string(loss) + "}");
+  };
+  for (int step = 0; step < 8; ++step) add(step, step);
+  REQUIRE(run.steps.size() == 5);
+  CHECK(run.steps.front().step == 3);
+  add(5, 50);
+  REQUIRE(run.steps.size() == 3);
+  CHECK(run.steps.back().loss == 50);
+}
+
+TEST_CASE("watched run: validations by set, with the one before and the lowest") {
+  WatchedRun run(5);
+  for (const char* loss : {"3", "2", "\"NaN\"", "2.5"})
+    run.validation_line("train", std::string("{\"step\": 7, \"val_loss\": ") + loss + "}");
+  const WatchedValidation& v = run.validations.at("train");
+  CHECK(v.last->loss == 2.5);
+  CHECK(std::isnan(v.before->loss));
+  CHECK(v.lowest->loss == 2);
+  run.forget_validation("train");
+  CHECK(run.validations.empty());
+}
+
+TEST_CASE("watched run: how a run ended, until it starts again") {
+  WatchedRun run(5);
+  run.history_line(R"({"step": 0, "event": "start", "total_steps": 9, "ranks": 2})");
+  CHECK(run.start->total_steps == 9);
+  CHECK_FALSE(run.end.has_value());
+  run.history_line(R"({"step": 2, "event": "warning", "rank": 1, "text": "careful"})");
+  run.history_line(R"({"step": 3, "event": "end", "signal": 15, "text": "stopped"})");
+  CHECK(run.end == "stopped");
+  CHECK(run.signal == 15);
+  CHECK_FALSE(run.failed);
+  run.history_line(R"({"step": 3, "event": "start", "total_steps": 9})");
+  CHECK_FALSE(run.end.has_value());
+  CHECK(run.messages.empty());
+  run.history_line(R"({"step": 4, "event": "error", "rank": 1, "text": "no memory"})");
+  CHECK(run.end == "no memory");
+  CHECK(run.failed);
+  CHECK(run.signal == 0);
+  for (int i = 0; i < 100; ++i) run.history_line(R"({"step": 4, "event": "warning", "text": "again"})");
+  CHECK(run.messages.size() == WatchedRun::most_messages);
+}
