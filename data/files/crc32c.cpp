@@ -57,6 +57,25 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const s
   for (; at != end; ++at) rest = _mm_crc32_u8(rest, static_cast<unsigned char>(*at));
   return ~rest;
 }
+
+/// Thirds, when each has this many bytes, side by side: the instruction ends after three cycles and begins every cycle.
+constexpr std::size_t least_third = 16384;
+
+__attribute__((target("sse4.2"))) std::uint32_t by_thirds(std::span<const std::byte> bytes,
+                                                          std::uint32_t before) {
+  const std::size_t third = bytes.size() / 3 / 8 * 8;
+  if (third < least_third) return by_instruction(bytes, before);
+  std::uint64_t a = static_cast<std::uint32_t>(~before), b = 0xFFFFFFFF, c = 0xFFFFFFFF;
+  const std::byte* at = bytes.data();
+  for (const std::byte* const end = at + third; at != end; at += 8) {
+    a = _mm_crc32_u64(a, load_word(at));
+    b = _mm_crc32_u64(b, load_word(at + third));
+    c = _mm_crc32_u64(c, load_word(at + 2 * third));
+  }
+  std::uint32_t sum = crc32c_combine(~static_cast<std::uint32_t>(a), ~static_cast<std::uint32_t>(b), third);
+  sum = crc32c_combine(sum, ~static_cast<std::uint32_t>(c), third);
+  return by_instruction(bytes.subspan(3 * third), sum);
+}
 #endif
 
 }  // namespace
@@ -76,7 +95,7 @@ std::uint32_t crc32c_by_table(std::span<const std::byte> bytes, std::uint32_t be
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) {
 #if defined(__x86_64__)
   static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction) return by_instruction(bytes, before);
+  if (has_instruction) return by_thirds(bytes, before);
 #endif
   return crc32c_by_table(bytes, before);
 }

@@ -47,6 +47,17 @@ TEST_CASE("crc32c: the vectors of RFC 3720 and the check value") {
   }
 }
 
+TEST_CASE("crc32c: long texts, of which the instruction forms three sums at once") {
+  const std::string text = noise(3 * 16384 + 100);
+  for (const std::size_t size : {3 * 16384 - 1, 3 * 16384, 3 * 16384 + 7, 3 * 16384 + 24, 3 * 16384 + 100})
+    for (const std::size_t begin : {0, 1, 5}) {
+      const auto all = bytes_of(text).first(size).subspan(begin);
+      const std::uint32_t want = by_definition(all);
+      CHECK(crc32c(all) == want);
+      CHECK(crc32c(all.subspan(11), crc32c(all.first(11))) == want);
+    }
+}
+
 TEST_CASE("crc32c: any length, in any pieces, by instruction and by table") {
   const std::string text = noise(300);
   for (std::size_t size = 0; size <= text.size(); ++size) {
