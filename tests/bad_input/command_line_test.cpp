@@ -76,9 +76,11 @@ TEST_CASE("command line: --version names the version, its commit and oneDNN") {
 TEST_CASE("command line: --help of every subcommand names every option") {
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases{
       {{},
-       {"train", "eval", "generate", "forward", "convert", "tokenize", "inspect", "bench", "--version",
-        "--log-level"}},
-      {{"train"}, {"recipe", "--set", "--check"}},
+       {"train", "eval", "generate", "forward", "convert", "tokenize", "inspect", "bench", "report", "watch",
+        "--version", "--log-level"}},
+      {{"train"}, {"recipe", "--set", "--check", "--profile"}},
+      {{"report"}, {"runs", "--output"}},
+      {{"watch"}, {"run", "--interval", "--once", "--keep", "--steps"}},
       {{"eval"}, {"recipe", "--set", "--model", "--show", "--json"}},
       {{"generate"},
        {"--model", "--tokenizer", "--prompt", "--prompt-file", "--max-new-tokens", "--temperature", "--top-k",
