@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -120,7 +121,11 @@ void record(const Event& event) {
   Buffer& own = own_buffer();
   // In this order, and in the other one in stop(): a thread that stop() does not see writing sees that nothing is recorded.
   own.writing = true;
-  if (detail::recording) append(own, event);
+  if (detail::recording) try {
+      append(own, event);
+    } catch (const std::bad_alloc&) {
+      recorder().dropped.fetch_add(1, std::memory_order_relaxed);
+    }
   own.writing.store(false, std::memory_order_release);
 }
 

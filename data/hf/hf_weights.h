@@ -146,7 +146,8 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
                          const WeightFiles& files, const SaveOptions& options = {},
                          Communicator* group = nullptr);
 
-/// Copies the model directory `from` to `to` like save_hf_weights, a piece of a tensor at a time. Without options.dtype every tensor keeps its bits (F16, which is never written, becomes F32).
+/// Copies the model directory `from` to `to` like save_hf_weights, a piece of a tensor at a time. Without options.dtype
+/// every tensor keeps its bits (F16, which is never written, becomes F32).
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
                    const SaveOptions& options = {});
 

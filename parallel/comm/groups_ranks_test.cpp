@@ -139,6 +139,26 @@ TEST_CASE("background group: its operations run beside those of the main thread,
   CHECK(before_late_rank >= 99);  // a rank may be one call behind the others
 }
 
+TEST_CASE("background group: its operations go on while main threads wait in a collective for a rank") {
+  World& world = test_world();
+  const auto group = world.background_group("beside", 0);
+  if (!group) return;
+  const CommOptions usual;
+  CommOptions limited;
+  limited.timeout_seconds = 20;
+  world.communicator().host_barrier();
+  world.set_options(limited);
+  std::thread other([&] {
+    for (int call = 0; call < 50; ++call) group->host_barrier();
+  });
+  // Rank 0 comes to the collective when its other thread has ended, which needs those of all ranks.
+  if (world.rank() == 0) other.join();
+  world.communicator().host_barrier();
+  if (other.joinable()) other.join();
+  world.set_options(usual);
+  world.communicator().host_barrier();
+}
+
 TEST_CASE("background group: a failure of a rank is one of all, and waits have the limit of the storage") {
   World& world = test_world();
   const auto group = world.background_group("beside", 5'000'000);  // half a second

@@ -80,6 +80,14 @@ class Execution {
   int world_rank(int rank) const { return communicator_.members()[static_cast<std::size_t>(rank)]; }
   [[noreturn]] void fail_waiting(const Messages& messages, double seconds) const;
 
+  /// Others exchange messages meanwhile.
+  void rest_without_transport(Clock::duration idle) const {
+    if (from_ == CallsFrom::background_thread) return rest(idle, from_);
+    engine_.transport_mutex.unlock();
+    rest(idle, from_);
+    engine_.transport_mutex.lock();
+    require(!engine_.ending, ending_text);  // first: the communicator may be gone
+  }
   /// For one call of the transport, where the operation does not hold the transport throughout.
   std::unique_lock<std::timed_mutex> transport() const {
     if (from_ == CallsFrom::main_thread) return {engine_.transport_mutex, std::defer_lock};
@@ -171,7 +179,7 @@ void Execution::wait(Messages& messages, double timeout_seconds) {
       require(!engine_.ending, ending_text);
       const double waited = Seconds(now - last_message_).count();
       if (waited > timeout_seconds + storage_seconds()) fail_waiting(messages, waited);
-      rest(now - last_message_, from_);
+      rest_without_transport(now - last_message_);
     }
     before = now;
   }

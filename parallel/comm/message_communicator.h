@@ -49,10 +49,11 @@ struct CommEngine {
 
 /// Which thread calls the operations of a communicator.
 enum class CallsFrom {
-  /// The one that calls those of all others too. They share a queue, and each holds the transport until it is done.
+  /// The one that calls those of all others too. They share a queue, and each holds the transport until it is done, but for
+  /// the moments in which no message arrives.
   main_thread,
-  /// Another one (World::background_group()), in which they run. They hold the transport for one call of MPI at a time, so
-  /// those of the main thread never wait for the ranks of this group.
+  /// Another one (World::background_group()), in which they run. They hold the transport for one call of MPI at a time:
+  /// neither kind of operation waits for the ranks of the other.
   background_thread,
 };
 

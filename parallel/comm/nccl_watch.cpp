@@ -108,7 +108,11 @@ std::string NcclWatch::look(double now) {
     // Those of one stream end in their order.
     const auto first = std::ranges::find_if(operations_, ended);
     if (first == operations_.end()) break;
-    if (first->count_seconds) first->count_seconds(cuda::seconds_between(first->begin, first->end));
+    if (first->count_seconds) try {
+        first->count_seconds(cuda::seconds_between(first->begin, first->end));
+      } catch (const Error&) {
+        // A time that is not known is no reason to end the run.
+      }
     operations_.erase(first);
     --open_;
   }

@@ -120,8 +120,13 @@ void World::find_neighbours() {
 }
 
 std::unique_ptr<MessageGroup> World::split_messages(const std::string& name, int colour, int key) {
-  const std::lock_guard lock(engine_->transport_mutex);
-  return in_time(cat("the making of group ", name), [&] { return transport_->split(colour, key); });
+  std::unique_ptr<MessageGroup> group;
+  engine_->queue.run(
+      [&] {  // behind what was started: MPI may wait for other ranks here, which may wait for that
+        const std::lock_guard lock(engine_->transport_mutex);
+        group = in_time(cat("the making of group ", name), [&] { return transport_->split(colour, key); });
+      });
+  return group;
 }
 
 Communicator* World::node_group() {

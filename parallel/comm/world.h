@@ -50,6 +50,9 @@ class World {
   /// operations run in the thread that calls them, beside those of all other groups, and never hold these up. Waits may last
   /// longer than usual, by the time that `storage_bytes` take on slow storage. Null for one rank.
   std::unique_ptr<Communicator> background_group(const std::string& name, std::int64_t storage_bytes);
+  /// Operations of all groups that wait for messages throw from now on: the job is about to end with an error.
+  void give_up_waiting() const { engine_->ending = true; }
+  double timeout_seconds() const { return engine_->options.timeout_seconds; }
   /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors go through
   /// NCCL from now on, in this group and in those that split() makes. Error on every rank where one cannot use NCCL.
   void use_nccl();

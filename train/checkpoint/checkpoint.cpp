@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "core/log.h"
@@ -67,9 +68,17 @@ struct Checkpoints::Background {
 
 Checkpoints::~Checkpoints() {
   if (!background_) return;
-  const bool unwinding = std::uncaught_exceptions() > 0;
-  if (unwinding && std::ranges::any_of(background_->begun, [](const Work& w) { return !w.done(); }))
-    log_info("the checkpoint that is being written is completed first");
+  const auto all_done = [&] {
+    return std::ranges::all_of(background_->begun, [](const Work& work) { return work.done(); });
+  };
+  if (std::uncaught_exceptions() == 0 || all_done()) return;
+  log_info("the checkpoint that is being written is completed first");
+  if (!world_) return;
+  const auto start = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> limit(world_->timeout_seconds());
+  while (!all_done() && std::chrono::steady_clock::now() - start < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (!all_done()) world_->give_up_waiting();
 }
 
 std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype) {

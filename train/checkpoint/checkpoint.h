@@ -44,7 +44,8 @@ class Checkpoints {
   /// `world`: the ranks of the run; null for one rank. Does not communicate.
   Checkpoints(const CheckpointSection& section, std::string resolved_recipe, World* world = nullptr,
               const RankLayout& layout = {});
-  /// Waits for what was begun, as if nothing had happened where an exception unwinds the stack: the other ranks do so too.
+  /// Waits for the saves that have begun, also while an exception unwinds the stack, because the save threads of the other
+  /// ranks need this one's; then not for longer than ranks wait for messages.
   ~Checkpoints();
 
   /// Writes a checkpoint, moves LATEST to it and prunes old checkpoints. The first save() after a load()

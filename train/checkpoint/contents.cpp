@@ -118,7 +118,10 @@ fs::path find_checkpoint(fs::path named) {
   const auto status = fs::status(named, error);
   require(fs::is_directory(status), named.string(), ": want the directory of a checkpoint or of a run, ",
           fs::exists(status) ? "got a file" : "there is none");
-  const fs::path link = is_part_of_checkpoint(named) ? named : named / "LATEST";
+  // A run's directory may also hold a folder `model` that is no checkpoint's.
+  const bool has_latest = fs::exists(named / "LATEST", error) && !fs::exists(named / "state.json", error) &&
+                          !fs::exists(named / checksums_file, error);
+  const fs::path link = is_part_of_checkpoint(named) && !has_latest ? named : named / "LATEST";
   const fs::path target = fs::read_symlink(link, error);
   const fs::path found = target.empty() ? link : link.parent_path() / target;
   require(is_part_of_checkpoint(found), named.string(),

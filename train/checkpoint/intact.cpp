@@ -47,13 +47,14 @@ std::string damage_of(const fs::path& checkpoint, Communicator* ranks) {
   return damage.empty() ? "" : damage[0];
 }
 
-// The newest first, as rank 0 sees the folder.
+// Those that can be checked, the newest first, as rank 0 sees the folder.
 std::vector<std::string> names_before(const CheckpointFolder& folder, const fs::path& checkpoint,
                                       Communicator* ranks) {
   std::istringstream text(text_of_rank_0(ranks, [&] {
     std::string names;
     for (const fs::path& c : folder.published())
-      if (CheckpointFolder::steps_in(c) < CheckpointFolder::steps_in(checkpoint))
+      if (CheckpointFolder::steps_in(c) < CheckpointFolder::steps_in(checkpoint) &&
+          fs::exists(c / checksums_file))
         names.insert(0, c.filename().string() + '/');
     return names;
   }));

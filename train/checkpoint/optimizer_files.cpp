@@ -183,6 +183,11 @@ void StoredOptimizer::open_index(const fs::path& index) {
             "': want parts in ", dtype);
   }
   for (const auto& file : named) file.second.want_all_named();
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    const fs::path& path = entry.path();
+    if (path.extension() != ".safetensors" || files.contains(path.filename().string())) continue;
+    NamedParts(index, SafetensorsFile(path)).want_all_named();
+  }
 }
 
 // Of a checkpoint without an index.

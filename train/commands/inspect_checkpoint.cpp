@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "core/memory_limit.h"
+#include "core/quote.h"
 #include "data/json/json.h"
 #include "train/checkpoint/checksums.h"
 #include "train/checkpoint/contents.h"
@@ -40,7 +41,7 @@ void print_tensors(const char* what, const std::vector<CheckpointTensor>& tensor
               << kinds_text(tensors, of_optimizer) << '\n';
   if (!each) return;
   for (const CheckpointTensor& t : tensors)
-    std::cout << "  " << std::setw(72) << t.name << ' ' << std::setw(5) << t.dtype << std::setw(20)
+    std::cout << "  " << std::setw(72) << printable(t.name) << ' ' << std::setw(5) << t.dtype << std::setw(20)
               << shape_text(t) << ' ' << bytes_text(t.bytes)
               << (of_optimizer ? cat(", ", counted(t.parts, "part")) : "") << '\n';
 }
@@ -51,15 +52,16 @@ void print_history(const CheckpointContents& c) {
                    << " skipped), in epoch " << c.state->loader.epoch << "; "
                    << counted(c.state->samples, "sample") << '\n';
   if (c.state)
-    label("written by") << (c.origin ? "nemocube " + c.origin->program : "an older program") << ", on "
-                        << to_string(c.layout) << '\n';
+    label("written by") << (c.origin ? "nemocube " + printable(c.origin->program) : "an older program")
+                        << ", on " << to_string(c.layout) << '\n';
   if (c.origin)
     label("serial") << c.origin->serial << ", "
-                    << (c.origin->parent.empty() ? "the first of its run" : "after " + c.origin->parent)
+                    << (c.origin->parent.empty() ? "the first of its run"
+                                                 : "after " + printable(c.origin->parent))
                     << '\n';
   if (c.losses.is_object())
     for (const auto& item : c.losses.items())
-      label("loss") << dump_json(item.value(), -1) << " on " << item.key() << '\n';
+      label("loss") << dump_json(item.value(), -1) << " on " << printable(item.key()) << '\n';
 }
 
 void print_files(const CheckpointContents& c) {
@@ -67,7 +69,7 @@ void print_files(const CheckpointContents& c) {
   for (const CheckpointFile& file : c.files) bytes += file.bytes;
   label("files") << c.files.size() << ", " << bytes_text(bytes) << '\n';
   for (const CheckpointFile& file : c.files)
-    std::cout << "  " << std::right << std::setw(7) << bytes_text(file.bytes) << "  " << file.name
+    std::cout << "  " << std::right << std::setw(7) << bytes_text(file.bytes) << "  " << printable(file.name)
               << (c.sums && file.name != checksums_file && !c.sums->contains(file.name) ? "  (no checksum)"
                                                                                         : "")
               << '\n';
@@ -146,7 +148,7 @@ void inspect_checkpoint(const CheckpointInspection& options) {
   if (options.json) {
     print_json(checkpoint, c, verified, wrong);
   } else {
-    for (const std::string& text : wrong) std::cout << "wrong: " << text << '\n';
+    for (const std::string& text : wrong) std::cout << "wrong: " << printable(text) << '\n';
     if (verified && wrong.empty()) std::cout << "all " << c.sums->size() << " files intact\n";
     if (options.verify && !c.sums && wrong.empty())
       std::cout

@@ -65,8 +65,8 @@ class StepProgress {
 /// Work of a known number of parts, such as the rows of a validation set, or bytes:
 ///     validation: 12 of 80 rows (15 %)  3s left  23 rows/s
 ///     weights: 1.20 GB of 8.00 GB (15 %)  28s left  240 MB/s
-/// In a terminal a bar stands behind the percentage. In a terminal the line disappears at the end and the line that it replaced comes back. Elsewhere, work
-/// that ends within `every_seconds` shows nothing.
+/// In a terminal a bar stands behind the percentage; the line disappears at the end, and the line that it replaced comes
+/// back. Elsewhere, work that ends within `every_seconds` shows nothing.
 class TaskProgress {
  public:
   /// `unit`: a plural such as "rows"; "bytes" are written in kB, MB, GB.

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -43,11 +44,18 @@ class RunHistory::File {
     line.add("step", steps_done.load()).add("event", event).add("timestamp", utc_timestamp(clock_()));
     fields(line);
     const std::lock_guard lock(mutex_);
-    if (!file_)
+    const std::string text = line.text() + "\n";
+    if (file_ && !file_->has_its_name()) file_.reset();
+    if (!file_) {
       file_.emplace(path_);
-    else if (!file_->has_its_name())
-      file_->reopen();
-    file_->append(line.text() + "\n");
+      if (ends_within_line()) file_->append("\n");
+    }
+    try {
+      file_->append(text);
+    } catch (...) {
+      file_.reset();  // a part of the line may be there
+      throw;
+    }
   }
   // Losing a line must not stop a run.
   void try_append(std::string_view event, const std::function<void(JsonLine&)>& fields) noexcept {
@@ -70,6 +78,13 @@ class RunHistory::File {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  // After a full disk or a crash.
+  bool ends_within_line() const {
+    std::ifstream in(path_, std::ios::binary | std::ios::ate);
+    if (!in || in.tellg() <= 0) return false;
+    in.seekg(-1, std::ios::end);
+    return in.get() != '\n';
+  }
   std::filesystem::path path_;
   int rank_;
   std::function<std::string(std::string)> text_for_file_;

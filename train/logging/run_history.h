@@ -30,7 +30,8 @@ struct HistoryStart {
 ///
 /// Rank 0 calls start(), checkpoint() and end(). While a RunHistory lives, the warnings of its process are lines as well,
 /// and so is the error that ends the process, also after an exception has destroyed the RunHistory. A rank that writes
-/// no line does not touch the file. Where a line cannot be written, the run goes on without it; start() alone throws.
+/// no line does not touch the file. On a network file system lines that two machines write at the same moment may damage
+/// each other, which readers leave out. Where a line cannot be written, the run goes on without it; start() alone throws.
 class RunHistory {
  public:
   /// Touches no file. Only one RunHistory may live in a process.
@@ -44,7 +45,7 @@ class RunHistory {
   void set_steps_done(std::int64_t steps);
   /// Throws Error naming the file where it cannot be written, or is no log of a run.
   void start(const HistoryStart& start);
-  /// `seconds`: from the call that saves to the complete checkpoint.
+  /// `seconds`: that writing took.
   void checkpoint(const std::string& name, std::int64_t bytes, double seconds);
   /// `text` says how the run ended; `signal`: the signal that ended it early, or 0.
   void end(int signal, std::string_view text);

@@ -84,8 +84,8 @@ std::string loss_html(std::span<const RunData> runs, const std::vector<std::stri
       chart.series.push_back(series_of(branch.loss, "branch, " + branch.file, 6));
     for (std::size_t i = 1; i < run.training.starts.size(); ++i) {
       const ProgramStart& start = run.training.starts[i];
-      chart.marks.push_back(
-          {start.step, cat("started again at step ", start.step, ", ", readable_time(start.timestamp))});
+      chart.marks.push_back({start.step, cat("started again at step ", readable(start.step), ", ",
+                                             readable_time(start.timestamp))});
     }
     chart.mark_name = "started again";
   }

@@ -170,7 +170,7 @@ std::string facts_html(const RunData& run) {
                                   readable_time(log.last_timestamp)));
   std::string starts = counted(static_cast<std::int64_t>(log.starts.size()), "start");
   for (std::size_t i = 1; i < log.starts.size() && i < 10; ++i)
-    starts += cat(i == 1 ? "; again at step " : ", ", log.starts[i].step, " (",
+    starts += cat(i == 1 ? "; again at step " : ", ", readable(log.starts[i].step), " (",
                   readable_time(log.starts[i].timestamp), ")");
   if (!log.starts.empty()) facts.emplace_back("Starts", starts);
   facts.emplace_back("How it ended", run.progress_text);

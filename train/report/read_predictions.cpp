@@ -57,8 +57,10 @@ std::vector<Predictions> read_predictions(const Recipe& recipe, std::vector<std:
     const auto file = predictions_file(*recipe.evaluation.predictions_path, name);
     try {
       all.push_back(read_set(name, section, file));
+      all.back().file = message_for_file(all.back().file, recipe.interpolated);  // pages are sent to others
     } catch (const Error& e) {
-      absent.push_back(cat(e.what(), " (paths of the recipe begin at the working directory)"));
+      absent.push_back(cat(message_for_file(e.what(), recipe.interpolated),
+                           " (paths of the recipe begin at the working directory)"));
     }
   }
   if (all.empty() && absent.empty()) absent.emplace_back("no validation set has questions");

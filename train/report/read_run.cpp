@@ -1,6 +1,7 @@
 #include "train/report/read_run.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -9,8 +10,10 @@
 #include "data/hf/hf_config.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/logging/jsonl.h"
+#include "train/logging/run_history.h"
 #include "train/logging/run_log.h"
 #include "train/run/run_lock.h"
+#include "train/watch/watched_run.h"
 
 namespace nemocube::run_report {
 namespace {
@@ -42,36 +45,54 @@ std::string name_of(const fs::path& folder) {
   return last.empty() ? whole.parent_path().filename().string() : last;
 }
 
-void read_validation(RunData& run) {
+/// The regular files of a folder that a run may be changing.
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(run.folder, error)) {
-    const std::string file = entry.path().filename().string();
-    if (!file.starts_with("validation") || !file.ends_with(".jsonl") || !entry.is_regular_file(error) ||
-        !is_run_log(entry.path()))
-      continue;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
+    if (std::error_code none; entry->is_regular_file(none)) files.push_back(entry->path());
+  return files;
+}
+
+/// Reads a log, unless the run has renamed or removed the file by now.
+void read_if_there(const auto& read) {
+  try {
+    read();
+  } catch (const Error&) {
+  }
+}
+
+void read_validation(RunData& run) {
+  for (const fs::path& path : files_of(run.folder)) {
+    const std::string file = path.filename().string();
+    if (!file.starts_with("validation") || !file.ends_with(".jsonl")) continue;
     std::string set = "default";
     if (file.starts_with("validation_")) set = file.substr(11, file.size() - 11 - 6);
-    if (RunLog::file_name(set) == file) run.validation.emplace(set, read_validation_log(entry.path()));
+    if (RunLog::file_name(set) != file) continue;
+    read_if_there([&] {
+      if (is_run_log(path)) run.validation.emplace(set, read_validation_log(path));
+    });
   }
 }
 
 /// training.jsonl in abandoned/, with and without a number, and training.jsonl.branch_N of a run that has gone back.
 void read_branches(RunData& run) {
   std::vector<fs::path> logs;
-  std::error_code error;
   for (const fs::path& folder : {run.folder / "abandoned", run.folder})
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-      const std::string file = entry.path().filename().string();
+    for (const fs::path& path : files_of(folder)) {
       const char* beginning = folder == run.folder ? "training.jsonl.branch_" : "training.jsonl";
-      if (file.starts_with(beginning) && entry.is_regular_file(error) && is_run_log(entry.path()))
-        logs.push_back(entry.path());
+      if (path.filename().string().starts_with(beginning)) logs.push_back(path);
     }
   std::ranges::sort(logs);
   for (const fs::path& log : logs) {
     if (run.left_branches.size() == most_branches) break;
-    TrainingLog read = read_training_log(log);
-    if (const auto loss = read.curves.find("loss"); loss != read.curves.end())
-      run.left_branches.push_back({log.lexically_relative(run.folder).string(), std::move(loss->second)});
+    read_if_there([&] {
+      if (!is_run_log(log)) return;
+      TrainingLog read = read_training_log(log);
+      if (const auto loss = read.curves.find("loss"); loss != read.curves.end())
+        run.left_branches.push_back({log.lexically_relative(run.folder).string(), std::move(loss->second)});
+    });
   }
 }
 
@@ -135,7 +156,16 @@ bool is_finished(const RunData& run) {
          left < (run.recipe->dataloader.drop_last ? steps.global_batch_size : 1);
 }
 
+/// What history.jsonl says of the last start.
+WatchedRun read_history(const fs::path& folder) {
+  WatchedRun history(1);
+  std::ifstream in(folder / history_file);
+  for (std::string line; std::getline(in, line);) history.history_line(line);
+  return history;
+}
+
 void judge_progress(RunData& run) {
+  const WatchedRun history = read_history(run.folder);
   const std::int64_t done = run.training.last_step + 1;
   std::string steps = counted(done, "step");
   if (run.recipe && run.recipe->step_scheduler.max_steps)
@@ -143,9 +173,15 @@ void judge_progress(RunData& run) {
   if (is_run_locked(run.folder)) {
     run.progress = Progress::under_way;
     run.progress_text = cat("under way, ", steps, " done");
-  } else if (is_finished(run)) {
+  } else if (history.end && (history.failed || history.signal != 0)) {
+    run.progress = Progress::stopped;
+    run.progress_text = cat(history.failed ? "failed after " : "stopped after ", steps, ": ", *history.end);
+  } else if (history.end || is_finished(run)) {
     run.progress = Progress::finished;
     run.progress_text = cat("finished after ", counted(done, "step"));
+  } else if (history.start) {
+    run.progress_text =
+        cat(steps, " done; history.jsonl has no end: under way on another machine, or killed");
   } else if (run.state && run.recipe) {
     run.progress = Progress::stopped;
     run.progress_text = cat("stopped after ", steps, "; the newest checkpoint has ", run.state->step);

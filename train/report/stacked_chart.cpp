@@ -57,8 +57,13 @@ std::string stacked_chart_html(const StackedChart& chart) {
     figure.legend.push_back({share, i, Sign::box});
     description += cat(" ", share, ".");
   }
-  const PlotArea area(step_axis(chart.columns.front().first_x, chart.columns.back().last_x + 1, 10),
-                      rounded_axis(0, highest, 6), true, 300);
+  // Steps of a log that two processes wrote may go back.
+  double first_step = chart.columns.front().first_x, last_step = chart.columns.front().last_x;
+  for (const auto& column : chart.columns) {
+    first_step = std::min({first_step, column.first_x, column.last_x});
+    last_step = std::max({last_step, column.first_x, column.last_x});
+  }
+  const PlotArea area(step_axis(first_step, last_step + 1, 10), rounded_axis(0, highest, 6), true, 300);
   figure.drawing = svg_begin(figure, area.width, area.height, description) + area.frame("step");
   figure.table.head = {"steps"};
   for (const std::string& part : chart.parts) figure.table.head.push_back(part);

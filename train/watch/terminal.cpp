@@ -26,7 +26,7 @@ constexpr std::string_view take_screen = "\033[?1049h\033[?25l", give_screen_bac
 sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGTSTP}) sigaddset(&set, number);
+  for (const int number : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGWINCH, SIGTSTP}) sigaddset(&set, number);
   return set;
 }
 

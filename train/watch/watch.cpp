@@ -75,7 +75,9 @@ class Watch {
     WatchMoment moment;
     moment.now = Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
     if (grew_at_) moment.quiet = Seconds(std::chrono::steady_clock::now() - *grew_at_).count();
-    const TerminalSize size = terminal_size();
+    TerminalSize size = terminal_size();
+    // The last column stays free: on some terminals what erases the rest of a line erases a character there.
+    if (terminal_on_stdout() && size.columns > 1) --size.columns;
     return view(name_, logs_.run(), moment, {size.columns, size.rows, utf8_, colour_});
   }
 

@@ -29,16 +29,18 @@ std::optional<double> number_in(const LogLine& line, const char* key) {
   return std::nullopt;
 }
 
+constexpr double largest = 1e15;  // of the numbers that are computed with; no run has larger ones
+
 std::optional<double> finite_in(const LogLine& line, const char* key) {
   const auto value = number_in(line, key);
-  return value && std::isfinite(*value) ? value : std::nullopt;
+  return value && std::abs(*value) <= largest ? value : std::nullopt;
 }
 
 std::optional<std::int64_t> count_in(const LogLine& line, const char* key) {
   const auto field = line.find(key);
   if (field == line.end() || !field->is_number_integer()) return std::nullopt;
   const auto value = field->get<std::int64_t>();
-  return value >= 0 ? std::optional(value) : std::nullopt;
+  return value >= 0 && value <= static_cast<std::int64_t>(largest) ? std::optional(value) : std::nullopt;
 }
 
 std::string text_in(const LogLine& line, const char* key) {
