@@ -15,21 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More steps than a test could wait for, one checkpoint at the end.
-const std::vector<std::string> endless{"step_scheduler.max_steps=100000", "step_scheduler.num_epochs=100000",
-                                       "step_scheduler.ckpt_every_steps=100000",
-                                       "step_scheduler.val_every_steps=null", "lr_scheduler=null"};
-
 std::vector<std::string> in_shell(const std::string& script, const std::vector<std::string>& overrides) {
   std::vector<std::string> command{"sh", "-c", script};
   const auto train = RunDir::train_command(overrides);
   command.insert(command.end(), train.begin(), train.end());
   return command;
-}
-
-void wait_for_steps(const RunDir& dir) {
-  for (int i = 0; i < 6000 && !fs::exists(dir / "straight" / "training.jsonl"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 void check_saved(const RunDir& dir) {

@@ -1,10 +1,12 @@
 #pragma once
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "data/json/json.h"
@@ -76,6 +78,17 @@ class RunDir : public TestDir {
     return command;
   }
 };
+
+/// More steps than a test could wait for, one checkpoint at the end.
+inline const std::vector<std::string> endless{
+    "step_scheduler.max_steps=100000", "step_scheduler.num_epochs=100000",
+    "step_scheduler.ckpt_every_steps=100000", "step_scheduler.val_every_steps=null", "lr_scheduler=null"};
+
+/// Waits for the first step of a run, at most a minute.
+inline void wait_for_steps(const RunDir& dir) {
+  for (int i = 0; i < 6000 && !std::filesystem::exists(dir / "straight" / "training.jsonl"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
 
 inline std::vector<Json> read_jsonl(const std::filesystem::path& path) {
   std::vector<Json> lines;

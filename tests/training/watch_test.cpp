@@ -14,20 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More steps than a test could wait for.
-const std::vector<std::string> endless{"step_scheduler.max_steps=100000", "step_scheduler.num_epochs=100000",
-                                       "step_scheduler.ckpt_every_steps=100000",
-                                       "step_scheduler.val_every_steps=null", "lr_scheduler=null"};
-
 ProcessResult watch(const RunDir& dir, const std::vector<std::string>& more = {"--once"}) {
   std::vector<std::string> command{NEMOCUBE_BINARY, "watch", "straight"};
   command.insert(command.end(), more.begin(), more.end());
   return run_process(command, dir.path());
-}
-
-void wait_for_steps(const RunDir& dir) {
-  for (int i = 0; i < 6000 && !fs::exists(dir / "straight" / "training.jsonl"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }

@@ -44,7 +44,7 @@ struct CheckpointContents {
 CheckpointContents read_contents(const std::filesystem::path& checkpoint, bool compare);
 
 /// The checkpoint behind what a user named: a directory with any part of one, RUN/LATEST and RUN/LOWEST_VAL as what they
-/// point to now, or RUN as RUN/LATEST. Throws Error that names the places looked at.
+/// point to now, or RUN as RUN/LATEST where there is that link. Throws Error that names the places looked at.
 std::filesystem::path find_checkpoint(std::filesystem::path named);
 
 }  // namespace nemocube

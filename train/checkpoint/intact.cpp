@@ -83,7 +83,7 @@ void check_intact(const CheckpointFolder& folder, const fs::path& checkpoint, Co
   fail(damage);
 }
 
-void check_model_of_checkpoint(const fs::path& model, const OnProgress& progress) {
+void check_model_of_checkpoint(const fs::path& model, const OnBytes& on_bytes) {
   constexpr std::string_view folder = "model";
   const fs::path place = model.has_filename() && model.filename() != "." && model.filename() != ".."
                              ? model
@@ -97,7 +97,7 @@ void check_model_of_checkpoint(const fs::path& model, const OnProgress& progress
   FileSums read;
   for (const auto& [name, sum] : *sums)
     if (name.starts_with(cat(folder, '/'))) read.emplace(name, sum);
-  const std::vector<std::string> damage = find_damage(checkpoint, read, nullptr, progress);
+  const std::vector<std::string> damage = find_damage(checkpoint, read, nullptr, on_bytes);
   require(damage.empty(), damage.empty() ? "" : damage[0],
           damage.size() < 2 ? "" : cat(" (", damage.size(), " files are damaged)"));
 }

@@ -2,10 +2,10 @@
 #include <filesystem>
 #include <optional>
 
+#include "data/files/on_bytes.h"
 #include "data/json/atomic_file.h"
 #include "parallel/comm/communicator.h"
 #include "train/checkpoint/checkpoint_folder.h"
-#include "train/logging/progress.h"
 
 /// Whether a checkpoint has the bytes that were written.
 namespace nemocube {
@@ -22,6 +22,6 @@ void check_intact(const CheckpointFolder& folder, const std::filesystem::path& c
 
 /// The same for the files of a checkpoint's directory `model`; of these, all that are damaged are counted. Does nothing for
 /// a model that is not in a checkpoint.
-void check_model_of_checkpoint(const std::filesystem::path& model, const OnProgress& progress = {});
+void check_model_of_checkpoint(const std::filesystem::path& model, const OnBytes& on_bytes = {});
 
 }  // namespace nemocube

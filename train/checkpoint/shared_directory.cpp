@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <fstream>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "data/json/atomic_file.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/checkpoint_folder.h"
@@ -17,11 +17,6 @@ namespace nemocube {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
-}
 
 std::string contents(const fs::path& file) {
   std::ifstream in(file);
@@ -38,11 +33,12 @@ void check_shared_directory(const fs::path& directory, Communicator* ranks) {
   const std::string name =
       broadcast_text(ranks, temporary_sibling(directory / CheckpointFolder::token_name).filename().string());
   // The time tells the file from one of the same name that another job has left.
-  const std::string token = broadcast_text(ranks, cat(host_name(), ' ', ::getpid(), ' ', now, '\n'));
+  const std::string token =
+      broadcast_text(ranks, cat(host_name("an unknown host"), ' ', ::getpid(), ' ', now, '\n'));
   on_rank_0(ranks, [&] { write_file_atomically(directory / name, token); });
   const bool seen = contents(directory / name) == token;
-  const auto blind = gather_texts(ranks, seen ? "" : host_name());
-  const std::string host_of_rank_0 = broadcast_text(ranks, host_name());
+  const auto blind = gather_texts(ranks, seen ? "" : host_name("an unknown host"));
+  const std::string host_of_rank_0 = broadcast_text(ranks, host_name("an unknown host"));
   on_rank_0(ranks, [&] {
     std::error_code ignored;
     fs::remove(directory / name, ignored);

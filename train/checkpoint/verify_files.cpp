@@ -91,7 +91,7 @@ void sum_piece(FilePiece& piece, const fs::path& path, std::vector<std::byte>& b
 }
 
 void sum_pieces(std::vector<FilePiece>& pieces, const std::vector<SummedFile>& files,
-                const OnProgress& progress) {
+                const OnBytes& on_bytes) {
   std::int64_t total = 0, done = 0;
   for (const FilePiece& piece : pieces) total += piece.bytes;
   std::atomic<std::size_t> next = 0;
@@ -102,7 +102,7 @@ void sum_pieces(std::vector<FilePiece>& pieces, const std::vector<SummedFile>& f
       sum_piece(pieces[i], files[pieces[i].file].path, buffer);
       const std::lock_guard lock(reporting);
       done += pieces[i].bytes;
-      if (progress) progress(done, total);
+      on_bytes(done, total);
     }
   };
   parallel_for(std::min<std::int64_t>(std::ssize(pieces), omp_get_max_threads()), 1, work);
@@ -128,15 +128,20 @@ std::string sums_text(const std::vector<FilePiece>& pieces) {
 }  // namespace
 
 std::vector<std::string> find_damage(const fs::path& directory, const FileSums& sums, Communicator* ranks,
-                                     const OnProgress& progress) {
+                                     const OnBytes& on_bytes) {
   std::vector<SummedFile> files;
   for (const auto& [name, sum] : sums) files.push_back({directory / name, sum});
   Faults faults = wrong_lengths(files, ranks);
   const Faults unread = faults;
   std::string own;
+  const int size = ranks ? ranks->size() : 1;
+  // Ranks have equal parts.
+  const OnBytes of_all_ranks = [&](std::int64_t done, std::int64_t total) {
+    if (on_bytes) on_bytes(done * size, total * size);
+  };
   together(ranks, [&] {
-    auto pieces = pieces_of_rank(files, unread, ranks ? ranks->rank() : 0, ranks ? ranks->size() : 1);
-    sum_pieces(pieces, files, progress);
+    auto pieces = pieces_of_rank(files, unread, ranks ? ranks->rank() : 0, size);
+    sum_pieces(pieces, files, of_all_ranks);
     own = sums_text(pieces);
   });
   std::vector<std::uint32_t> crcs(files.size(), 0);

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "data/files/on_bytes.h"
 #include "data/json/atomic_file.h"
 #include "parallel/comm/communicator.h"
-#include "train/logging/progress.h"
 
 namespace nemocube {
 
@@ -14,8 +14,8 @@ namespace nemocube {
 ///
 /// The files are one row of bytes, of which every rank reads an equal part; the OpenMP threads of a rank take pieces
 /// of it, and hold a mebibyte each. All ranks of `ranks` call together, with the same sums; null: one rank. All get the
-/// same texts. `progress` counts the bytes of this rank.
+/// same texts.
 std::vector<std::string> find_damage(const std::filesystem::path& directory, const FileSums& sums,
-                                     Communicator* ranks = nullptr, const OnProgress& progress = {});
+                                     Communicator* ranks = nullptr, const OnBytes& on_bytes = {});
 
 }  // namespace nemocube

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/log.h"
 
 namespace nemocube {
@@ -29,12 +29,6 @@ std::optional<NumberedRest> number_and_rest(std::string_view text) {
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop == end || *stop != '.' || number < 0) return std::nullopt;
   return NumberedRest{number, std::string(stop + 1, end)};
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
 }
 
 void rename_events(const fs::path& from, const fs::path& to) {
@@ -63,7 +57,7 @@ std::string EventFiles::new_ending() const {
   }
   std::string digits = std::to_string(seconds);
   if (digits.size() < 10) digits.insert(0, 10 - digits.size(), '0');
-  return cat(digits, ".", host_name(), ".", ::getpid(), ".0");
+  return cat(digits, ".", host_name("localhost"), ".", ::getpid(), ".0");
 }
 
 /// Files of branches up to `last_serial` belong to checkpoints that were saved.

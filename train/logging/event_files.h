@@ -1,17 +1,14 @@
 #pragma once
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 
 #include "train/logging/append_file.h"
 #include "train/logging/event_records.h"
+#include "train/logging/wall_clock.h"
 
 namespace nemocube {
-
-using WallClock = std::function<std::chrono::system_clock::time_point()>;
 
 /// The event files of a run in one folder, which TensorBoard shows as one run. Each start of the program adds a file,
 /// events.out.tfevents.SECONDS.HOST.PID.N, whose name sorts behind those of earlier starts, because readers take the

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <exception>
 #include <fstream>
@@ -12,21 +11,13 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/host_name.h"
 #include "core/log.h"
 #include "core/version.h"
 #include "train/logging/append_file.h"
 #include "train/logging/run_log.h"
 
 namespace nemocube {
-namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
-}
-
-}  // namespace
-
 /// Shared with the listener of the log, which may outlive the run. Many threads may append.
 class RunHistory::File {
  public:
@@ -116,7 +107,7 @@ void RunHistory::start(const HistoryStart& s) {
     line.add("total_steps", s.total_steps).add("parameters", s.parameters).add("dtype", s.dtype);
     line.add("ranks", std::int64_t{s.ranks});
     if (!s.layout.empty()) line.add("layout", s.layout);
-    line.add("host", host_name()).add("process", std::int64_t{::getpid()}).add("version", version());
+    line.add("host", host_name("?")).add("process", std::int64_t{::getpid()}).add("version", version());
   });
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "train/logging/event_files.h"
+#include "train/logging/wall_clock.h"
 
 namespace nemocube {
 

@@ -1,9 +1,7 @@
 #include "train/logging/run_log.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstdio>
 #include <vector>
 
 #include "core/error.h"
@@ -52,21 +50,6 @@ void abandon(const fs::path& log, const fs::path& name) {
 }
 
 }  // namespace
-
-std::string utc_timestamp(std::chrono::system_clock::time_point time) {
-  using namespace std::chrono;
-  const auto milli = floor<milliseconds>(time);
-  const auto day = floor<days>(milli);
-  const year_month_day date(day);
-  const hh_mm_ss clock(milli - day);
-  std::array<char, 48> text;
-  const int size = std::snprintf(
-      text.data(), text.size(), "%04d-%02u-%02uT%02d:%02d:%02d.%03dZ", static_cast<int>(date.year()),
-      static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
-      static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
-      static_cast<int>(clock.seconds().count()), static_cast<int>(clock.subseconds().count()));
-  return {text.data(), static_cast<std::size_t>(size)};
-}
 
 JsonLine training_line(const TrainingRecord& r, std::chrono::system_clock::time_point time) {
   expect(r.ranks > 0, "training_line: ", r.ranks, " ranks");

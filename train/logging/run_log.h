@@ -11,6 +11,7 @@
 #include "train/logging/jsonl.h"
 #include "train/logging/records.h"
 #include "train/logging/tensorboard_log.h"
+#include "train/logging/wall_clock.h"
 
 /// The files `training.jsonl` and `validation.jsonl` (`validation_NAME.jsonl` for further validation sets),
 /// with the fields of NeMo AutoModel's logs and a few of our own, and the event files of TensorBoard. Only one process
@@ -27,9 +28,6 @@ namespace nemocube {
 JsonLine training_line(const TrainingRecord& record, std::chrono::system_clock::time_point time);
 /// validation: step, epoch, timestamp, val_loss, lr, num_label_tokens, mem, and the metrics that are present.
 JsonLine validation_line(const ValidationRecord& record, std::chrono::system_clock::time_point time);
-
-/// "2026-08-22T09:05:03.007Z".
-std::string utc_timestamp(std::chrono::system_clock::time_point time);
 
 /// Where a run begins, as far as its logs are concerned.
 struct LogStart {

@@ -47,13 +47,6 @@ TrainingRecord at_step(std::int64_t step) {
 
 }  // namespace
 
-TEST_CASE("timestamps are UTC with milliseconds") {
-  CHECK(utc_timestamp(Time{}) == "1970-01-01T00:00:00.000Z");
-  CHECK(utc_timestamp(Time{milliseconds{1'700'000'000'007}}) == "2023-11-14T22:13:20.007Z");
-  CHECK(utc_timestamp(Time{milliseconds{951'782'399'999}}) == "2000-02-28T23:59:59.999Z");
-  CHECK(utc_timestamp(Time{milliseconds{-1}}) == "1969-12-31T23:59:59.999Z");
-}
-
 TEST_CASE("a training line has the fields of AutoModel's log, then honest rates") {
   TrainingRecord r{.step = 7,
                    .epoch = 1,

@@ -1,9 +1,6 @@
 #include "train/profile/step_profile.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <iomanip>
 #include <limits>
@@ -13,6 +10,7 @@
 #include <utility>
 
 #include "core/cuda/runtime.h"
+#include "core/host_name.h"
 #include "core/log.h"
 #include "core/memory_limit.h"
 #include "core/profile.h"
@@ -33,15 +31,10 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-std::string machine_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
 /// "rank 3 (node1, pp 1, tp 0)": the coordinates in dimensions of more than one rank.
 std::string name_of_rank(const GridSizes& sizes, int rank) {
   const GridPlace place = place_of(sizes, rank);
-  std::string text = cat("rank ", rank, " (", machine_name());
+  std::string text = cat("rank ", rank, " (", host_name("unknown"));
   const auto add = [&](const char* name, std::int64_t size, std::int64_t coordinate) {
     if (size > 1) text += cat(", ", name, " ", coordinate);
   };

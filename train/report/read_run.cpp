@@ -55,11 +55,12 @@ std::vector<fs::path> files_of(const fs::path& folder) {
   return files;
 }
 
-/// Reads a log, unless the run has renamed or removed the file by now.
-void read_if_there(const auto& read) {
+/// The run may have renamed or removed a log by now: the page then lacks that log, and a warning says so.
+void read_or_warn(const auto& read) {
   try {
     read();
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    log_warning(e.what(), "; the page is made without");
   }
 }
 
@@ -70,7 +71,7 @@ void read_validation(RunData& run) {
     std::string set = "default";
     if (file.starts_with("validation_")) set = file.substr(11, file.size() - 11 - 6);
     if (RunLog::file_name(set) != file) continue;
-    read_if_there([&] {
+    read_or_warn([&] {
       if (is_run_log(path)) run.validation.emplace(set, read_validation_log(path));
     });
   }
@@ -87,7 +88,7 @@ void read_branches(RunData& run) {
   std::ranges::sort(logs);
   for (const fs::path& log : logs) {
     if (run.left_branches.size() == most_branches) break;
-    read_if_there([&] {
+    read_or_warn([&] {
       if (!is_run_log(log)) return;
       TrainingLog read = read_training_log(log);
       if (const auto loss = read.curves.find("loss"); loss != read.curves.end())

@@ -40,7 +40,7 @@ struct RunData {
   std::optional<PipelineProfile> pipeline;
   std::string no_pipeline;
   Progress progress = Progress::unknown;
-  std::string progress_text;  ///< "under way: step 12 of 100"
+  std::string progress_text;  ///< "under way, 12 steps of at most 100 done"
 };
 
 /// Throws Error naming the directory when it is none, or holds no log of a training run.

@@ -1,11 +1,11 @@
 #include "train/watch/watched_run.h"
 
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "train/logging/wall_clock.h"
 
 namespace nemocube {
 namespace {
@@ -65,22 +65,6 @@ WatchedStart start_in(const LogLine& line) {
 }
 
 }  // namespace
-
-std::optional<double> seconds_of_timestamp(std::string_view text) {
-  int year = 0, milli = 0;
-  unsigned month = 0, day = 0, hour = 0, minute = 0, second = 0;
-  int end = 0;
-  const std::string copy(text);
-  if (std::sscanf(copy.c_str(), "%4d-%2u-%2uT%2u:%2u:%2u.%3dZ%n", &year, &month, &day, &hour, &minute,
-                  &second, &milli, &end) != 7 ||
-      static_cast<std::size_t>(end) != text.size())
-    return std::nullopt;
-  const std::chrono::year_month_day date{std::chrono::year{year}, std::chrono::month{month},
-                                         std::chrono::day{day}};
-  if (!date.ok() || hour > 23 || minute > 59 || second > 60) return std::nullopt;
-  const auto days = std::chrono::sys_days{date}.time_since_epoch().count();
-  return 86400.0 * static_cast<double>(days) + 3600.0 * hour + 60.0 * minute + second + 1e-3 * milli;
-}
 
 std::optional<double> WatchedStep::seconds() const {
   if (!tokens || !tokens_per_second || !(*tokens_per_second > 0)) return std::nullopt;

@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -8,9 +7,6 @@
 #include <string_view>
 
 namespace nemocube {
-
-/// Seconds since 1970 of "2026-08-22T09:05:03.007Z" (utc_timestamp()); nothing for another text.
-std::optional<double> seconds_of_timestamp(std::string_view text);
 
 /// A line of training.jsonl, as far as it is shown. Numbers that are no numbers in the line are absent.
 struct WatchedStep {

@@ -6,15 +6,6 @@
 
 using namespace nemocube;
 
-TEST_CASE("watched run: time stamps of the logs") {
-  CHECK(seconds_of_timestamp("1970-01-01T00:00:00.000Z") == 0);
-  CHECK(*seconds_of_timestamp("2026-08-22T09:05:03.007Z") == doctest::Approx(1787389503.007).epsilon(1e-13));
-  CHECK(seconds_of_timestamp("2024-02-29T00:00:00.000Z").has_value());
-  for (const char* no :
-       {"", "now", "2026-02-30T09:05:03.007Z", "2026-08-22T25:05:03.007Z", "2026-08-22T09:05:03.007Z!"})
-    CHECK_FALSE(seconds_of_timestamp(no).has_value());
-}
-
 TEST_CASE("watched run: a line of a step, and numbers that are none") {
   WatchedRun run(10);
   run.training_line(
