@@ -141,6 +141,12 @@ std::vector<Damage> damages() {
       {"the index leaves a part out",
        edit_index([](Json& parts) { parts.erase(part_name); }),
        {part_name, "holds 'exp_avg.backbone.embeddings.weight'", "index.json does not name"}},
+      {"the index leaves a file out",
+       [=](const fs::path& c) {
+         fs::copy_file(c / part, c / "optim" / "more.safetensors");
+         sum_again(c);
+       },
+       {"more.safetensors", "which", "index.json does not name"}},
       {"the index gives a part another range",
        edit_index([](Json& parts) {
          for (Json& end : parts[part_name]["flat"]) end = end.get<std::int64_t>() - 1;

@@ -97,8 +97,8 @@ TEST_CASE("watch: on a terminal it redraws, follows the size, and gives the term
     const char* keys;
     int signal, exit_code;
   };
-  for (const Way& way :
-       {Way{"q", 0, 0}, Way{"\003", 0, 0}, Way{"", SIGTERM, 128 + SIGTERM}, Way{"", SIGHUP, 128 + SIGHUP}}) {
+  for (const Way& way : {Way{"q", 0, 0}, Way{"\003", 0, 0}, Way{"\034", 0, 128 + SIGQUIT},
+                         Way{"", SIGTERM, 128 + SIGTERM}, Way{"", SIGHUP, 128 + SIGHUP}}) {
     CAPTURE(way.keys);
     CAPTURE(way.signal);
     TerminalProcess watching({NEMOCUBE_BINARY, "watch", "straight", "--interval", "0.1"}, 70, 20, dir.path());

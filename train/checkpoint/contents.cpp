@@ -119,7 +119,8 @@ fs::path find_checkpoint(fs::path named) {
   require(fs::is_directory(status), named.string(), ": want the directory of a checkpoint or of a run, ",
           fs::exists(status) ? "got a file" : "there is none");
   // A run's directory may also hold a folder `model` that is no checkpoint's.
-  const bool has_latest = fs::exists(named / "LATEST", error) && !fs::exists(named / "state.json", error) &&
+  const bool has_latest = fs::exists(fs::symlink_status(named / "LATEST", error)) &&
+                          !fs::exists(named / "state.json", error) &&
                           !fs::exists(named / checksums_file, error);
   const fs::path link = is_part_of_checkpoint(named) && !has_latest ? named : named / "LATEST";
   const fs::path target = fs::read_symlink(link, error);

@@ -62,6 +62,8 @@ TEST_CASE("find checkpoint: itself, behind links, the newest of a run, and what 
   fs::create_directory_symlink("epoch_0_step_1", run / "LATEST");
   CHECK(find_checkpoint(run) == at);
   CHECK(find_checkpoint(run / "LATEST") == at);
+  fs::create_directory(run / "model");  // that the run began with
+  CHECK(find_checkpoint(run) == at);
   fs::remove(run / "LATEST");
   fs::create_directory_symlink("epoch_0_step_9", run / "LATEST");
   CHECK(refusal(run).starts_with(run.string() + ": holds no checkpoint"));

@@ -105,6 +105,20 @@ TEST_CASE("history: a file that was removed or replaced while the run goes on is
   CHECK(lines_of(dir).size() == 1);
 }
 
+TEST_CASE("history: a line that a full disk or a crash has cut off spoils no other") {
+  const TestDir dir;
+  spit(dir / "history.jsonl", "{\"step\": 4, \"event\": \"sta");
+  RunHistory history(dir.path(), 0, same, at_noon());
+  history.start({4, 9, 10, "f32", 1, ""});
+  history.end(0, "done");
+  std::istringstream in(slurp(dir / "history.jsonl"));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  REQUIRE(lines.size() == 3);
+  CHECK(parse_json(lines[1], "history")["event"] == "start");
+  CHECK(parse_json(lines[2], "history")["event"] == "end");
+}
+
 TEST_CASE("history: texts are as the run wants them in files") {
   const TestDir dir;
   {

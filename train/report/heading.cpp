@@ -67,7 +67,7 @@ std::vector<Tile> tiles_of(const RunData& run) {
     tiles.push_back(
         {"Tokens a second", short_count(log.tokens / log.seconds),
          cat("mean; a step takes ",
-             readable(std::round(log.seconds / static_cast<double>(log.lines) * 1e4) / 1e4), " s")});
+             readable(std::round(log.seconds / static_cast<double>(log.timed_steps) * 1e4) / 1e4), " s")});
     tiles.push_back({"Training time", short_duration(log.seconds), "without validation and checkpoints"});
   }
   if (const Curve* memory = curve_of(run, "mem"))

@@ -272,6 +272,52 @@ TEST_CASE("report: how far a run has come") {
   CHECK(read_run(dir / "a").progress == Progress::under_way);
 }
 
+TEST_CASE("report: how a run has ended, as its history says") {
+  const TestDir dir;
+  write_run(dir / "a", 3);
+  const auto with = [&](const std::string& more) {
+    spit(dir / "a" / "history.jsonl", R"({"step": 0, "event": "start", "total_steps": 9})"
+                                      "\n" +
+                                          more);
+    return read_run(dir / "a");
+  };
+  CHECK(with("").progress == Progress::unknown);
+  CHECK(has(with("").progress_text, "3 steps done; history.jsonl has no end"));
+  CHECK(with(R"({"step": 3, "event": "end", "signal": 0, "text": "done"})"
+             "\n")
+            .progress == Progress::finished);
+  const RunData stopped = with(R"({"step": 3, "event": "end", "signal": 15, "text": "stopped by signal 15"})"
+                               "\n");
+  CHECK(stopped.progress == Progress::stopped);
+  CHECK(stopped.progress_text == "stopped after 3 steps: stopped by signal 15");
+  const RunData failed = with(R"({"step": 3, "event": "error", "rank": 1, "text": "no space"})"
+                              "\n");
+  CHECK(failed.progress == Progress::stopped);
+  CHECK(failed.progress_text.starts_with("failed after 3 steps: "));
+  CHECK(has(failed.progress_text, "no space"));
+}
+
+TEST_CASE("report: text that came out of variables is not on the page") {
+  const TestDir dir;
+  write_run(dir / "a", 1);
+  ::setenv("NEMOCUBE_TEST_SECRET", "hunter2", 1);
+  write_checkpoint(dir / "a", 0,
+                   "dataset: {_target_: mock}\nvalidation_dataset: {_target_: squad, dataset_name: "
+                   "'${oc.env:NEMOCUBE_TEST_SECRET}'}\nevaluation: {squad_metrics: true, predictions_path: "
+                   "'/tmp/${oc.env:NEMOCUBE_TEST_SECRET}/said.json'}\n");
+  const std::string page = page_of({dir / "a"});
+  ::unsetenv("NEMOCUBE_TEST_SECRET");
+  CHECK_FALSE(has(page, "hunter2"));
+  CHECK(has(page, "/tmp/${oc.env:NEMOCUBE_TEST_SECRET}/said.json"));
+}
+
+TEST_CASE("report: a log whose steps go back gives a page all the same") {
+  const TestDir dir;
+  fs::create_directories(dir / "a");
+  spit(dir / "a" / "training.jsonl", training_line(7, "") + training_line(9, "") + training_line(2, ""));
+  CHECK(fault_of_page(page_of({dir / "a"})) == "");
+}
+
 TEST_CASE("report: predictions with their questions, right and wrong") {
   const TestDir dir;
   write_run(dir / "a", 1);

@@ -62,6 +62,7 @@ void take_times(TrainingLog& log, const Line& line, double step) {
   if (!(seconds <= longest_step)) return;
   log.seconds += seconds;
   log.tokens += *tokens;
+  ++log.timed_steps;
   const auto data = number(line, "data_seconds"), communication = number(line, "communication_seconds");
   log.has_data_times = log.has_data_times || data;
   log.has_communication_times = log.has_communication_times || communication;

@@ -50,6 +50,7 @@ struct TrainingLog {
   std::vector<double> not_finite;  ///< the first steps whose loss is not finite
   std::int64_t not_finite_steps = 0;
   double seconds = 0, tokens = 0;  ///< of the steps that have both
+  std::int64_t timed_steps = 0;    ///< these steps
 };
 
 struct ValidationLog {

@@ -1,7 +1,6 @@
 #include "train/report/read_run.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -160,8 +159,11 @@ bool is_finished(const RunData& run) {
 /// What history.jsonl says of the last start.
 WatchedRun read_history(const fs::path& folder) {
   WatchedRun history(1);
-  std::ifstream in(folder / history_file);
-  for (std::string line; std::getline(in, line);) history.history_line(line);
+  if (const fs::path file = folder / history_file; fs::exists(file))
+    read_or_warn([&] {
+      for_each_file_line(file, most_line_bytes,
+                         [&](std::string_view line, std::int64_t) { history.history_line(line); });
+    });
   return history;
 }
 

@@ -19,7 +19,8 @@ std::string percent_text(double share) {
 std::string column_svg(const StackedChart& chart, const RunMeans::Mean& column, const PlotArea& area) {
   std::string svg;
   double below = 0;
-  const double left = area.across(column.first_x), right = area.across(column.last_x + 1);
+  const auto [first, last] = std::minmax(column.first_x, column.last_x);
+  const double left = area.across(first), right = area.across(last + 1);
   const double gap = right - left > 4 ? 1 : 0;
   for (std::size_t i = 0; i < chart.parts.size(); ++i) {
     const double value = column.values[i], top = area.up(below + value), bottom = area.up(below);

@@ -44,6 +44,17 @@ TEST_CASE("watched run: damaged and strange lines change nothing") {
   CHECK_FALSE(run.steps[0].seconds().has_value());
 }
 
+TEST_CASE("watched run: numbers that no run has are no numbers") {
+  WatchedRun run(10);
+  run.training_line(R"({"step": 9223372036854775807, "loss": 1})");
+  CHECK(run.steps.empty());
+  run.training_line(R"({"step": 1, "loss": 1, "tps": 1e300, "num_tokens_per_step": 1e300, "mem": -1e300})");
+  REQUIRE(run.steps.size() == 1);
+  CHECK_FALSE(run.steps[0].tokens_per_second.has_value());
+  CHECK_FALSE(run.steps[0].tokens.has_value());
+  CHECK_FALSE(run.steps[0].mem.has_value());
+}
+
 TEST_CASE("watched run: the last steps are kept; a step that comes again replaces those from it on") {
   WatchedRun run(5);
   const auto add = [&](int step, double loss) {
