@@ -7,18 +7,14 @@
 #include <string_view>
 #include <vector>
 
-#include "core/tensor.h"
+#include "model/blocks/block_kind.h"
+#include "model/tensor_spec.h"
 
 /// The config of a NemotronH model: its sizes, its blocks, and the names and shapes of its tensors. Field
 /// names and defaults are those of Hugging Face's config class for `nemotron_h`, except that `blocks` has no
 /// default. data/hf reads config.json.
 namespace nemocube {
 
-/// Each block holds one norm and one mixer of one of these kinds.
-enum class BlockKind : std::uint8_t { mamba, attention, mlp, moe };
-char letter_of(BlockKind kind);            ///< 'M', '*', '-', 'E'
-std::string_view name_of(BlockKind kind);  ///< "mamba", "attention", "mlp", "moe"
-inline std::ostream& operator<<(std::ostream& out, BlockKind kind) { return out << name_of(kind); }
 std::string to_pattern(std::span<const BlockKind> blocks);  ///< "MEM*-"
 
 /// A parsed pattern string. `blocks` are the letters before the first '/'. Each '/' starts one list of `mtp`,
@@ -81,6 +77,9 @@ struct NemotronHConfig {
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
   bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use
   std::int64_t count(BlockKind kind) const;
+  std::vector<BlockKind> kinds() const;  ///< for which has() is true, in the order of block_kinds()
+  bool has_experts() const;              ///< whether one of kinds() has routed experts
+  std::int64_t expert_layers() const;    ///< how many of `blocks` have routed experts
   std::int64_t mamba_inner() const { return mamba_num_heads * mamba_head_dim; }
   std::int64_t state_width() const { return n_groups * ssm_state_size; }  ///< width of B, and of C
   std::int64_t conv_dim() const { return mamba_inner() + 2 * state_width(); }
@@ -95,14 +94,6 @@ struct NemotronHConfig {
   bool operator==(const NemotronHConfig&) const = default;
 };
 
-struct TensorSpec {
-  std::string name;
-  Shape shape;
-  bool keep_f32 = false;  ///< f32 in memory and in files, whatever the dtype of the model
-  bool buffer = false;    ///< state that is saved but not trained by gradient
-  bool experts = false;   ///< dimension 0 counts experts; most files hold one tensor for each expert
-};
-
 /// Every tensor of the model in canonical order: embeddings, blocks, final norm, head. Canonical names begin
 /// with "backbone." (or are "lm_head.weight"); experts are stacked, `experts.up_proj` [experts, inner, outer]
 /// and `experts.down_proj` [experts, outer, inner]. The tensors of multi-token prediction are not among them.
@@ -113,15 +104,5 @@ std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config);
 std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config);
 /// Whether the tensor of this name (canonical, or as spelled in a file) has keep_f32.
 bool keeps_f32(std::string_view name);
-
-struct TensorCount {
-  std::int64_t tensors = 0;  ///< a stack of experts counts once for each expert
-  std::int64_t elements = 0;
-  std::int64_t buffers = 0;  ///< of these elements, those of buffers, which no optimizer changes
-
-  std::int64_t parameters() const { return elements - buffers; }
-};
-/// Throws Error naming the tensor at which the count overflows.
-TensorCount count_tensors(std::span<const TensorSpec> specs);
 
 }  // namespace nemocube

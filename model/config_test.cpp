@@ -66,8 +66,8 @@ TEST_CASE("config: block counts of the published models") {
   const auto counts = [](const char* pattern) {
     NemotronHConfig c;
     c.blocks = parse_pattern(pattern).blocks;
-    return std::vector<std::int64_t>{c.num_layers(), c.count(BlockKind::mamba), c.count(BlockKind::mlp),
-                                     c.count(BlockKind::moe), c.count(BlockKind::attention)};
+    return std::vector<std::int64_t>{c.num_layers(), c.count(mamba_block), c.count(mlp_block),
+                                     c.count(moe_block), c.count(attention_block)};
   };
   using V = std::vector<std::int64_t>;
   CHECK(counts(h8) == V{52, 24, 24, 0, 4});
@@ -89,7 +89,7 @@ TEST_CASE("config: patterns") {
   CHECK(to_pattern(p.mtp[1]) == "*E");
   CHECK(parse_pattern("").blocks.empty());
   CHECK_THROWS_WITH_AS(parse_pattern("MEXM"), doctest::Contains("'X' at position 3"), Error);
-  CHECK(name_of(BlockKind::moe) == "moe");
+  CHECK(name_of(moe_block) == "moe");
 }
 
 TEST_CASE("config: canonical names, shapes and marks of one block of each kind") {
@@ -210,7 +210,7 @@ TEST_CASE("config: every promise of validate() is kept") {
 
 TEST_CASE("config: more parameters than can be counted are refused") {
   NemotronHConfig c = small();
-  c.blocks.assign(16384, BlockKind::moe);
+  c.blocks.assign(16384, moe_block);
   c.hidden_size = c.moe_shared_expert_intermediate_size = 1 << 24;
   CHECK_THROWS_WITH_AS(c.validate(),
                        "the sizes: want at most 1125899906842624 parameters, got more; tensor "
@@ -225,7 +225,7 @@ TEST_CASE("config: more parameters than can be counted are refused") {
                        Error);
   c = small();
   c.num_nextn_predict_layers = 1024;
-  c.mtp_blocks.assign(17, BlockKind::mlp);
+  c.mtp_blocks.assign(17, mlp_block);
   CHECK_THROWS_WITH_AS(c.validate(), "multi-token prediction: want at most 16384 blocks, got 1024 x 17",
                        Error);
 }

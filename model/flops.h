@@ -5,13 +5,15 @@ namespace nemocube {
 
 /// Floating-point operations of one forward pass per token, in sequences of `sequence_length` tokens. A
 /// multiply-add counts as two. Counted are the projections, the chunked scan with dense Q x Q tiles, the
-/// causal half of attention, the k chosen experts and the router, and the head. Elementwise work is not
-/// counted. Training costs three times as much; recomputation is not counted.
+/// causal half of attention, the k chosen experts and the router, and the head (BlockType::add_work). Elementwise work is
+/// not counted. Training costs three times as much; recomputation is not counted.
 struct ForwardFlops {
-  double mamba = 0, attention = 0, mlp = 0, moe = 0, head = 0;
-  double total() const { return mamba + attention + mlp + moe + head; }
+  double blocks = 0, head = 0;
+  double total() const { return blocks + head; }
 };
 ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length);
+/// The same of one block.
+double forward_flops_per_token(BlockKind kind, const NemotronHConfig& config, double sequence_length);
 
 /// Floating-point operations of one training step over so many sequences, as NeMo AutoModel's benchmark counts them
 /// (nemo_automodel/components/utils/flops_utils.py), to compare with its figures. It differs from three times

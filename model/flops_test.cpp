@@ -65,8 +65,8 @@ TEST_CASE("flops: one block of each kind, in MFLOP a token") {
       return 1e-6 * flops / static_cast<double>(b.config.count(kind));
     };
     // Sums of numbers rounded to three decimals.
-    CHECK(std::abs(per(f.mamba, BlockKind::mamba) - b.mamba) <= 0.0016);
-    CHECK(std::abs(per(f.attention, BlockKind::attention) - b.attention) <= 0.0011);
+    CHECK(std::abs(per(f.mamba, mamba_block) - b.mamba) <= 0.0016);
+    CHECK(std::abs(per(f.attention, attention_block) - b.attention) <= 0.0011);
     CHECK(f.mlp == 0);
   }
 }
@@ -96,7 +96,7 @@ TEST_CASE("model: published sizes are planned without memory") {
     CHECK(model.parameters().element_count() == p.elements);
     CHECK(model.parameters().element_count() == count_tensors(tensor_specs(p.config)).elements);
     for (const Parameter& parameter : model.parameters().all()) CHECK(parameter.value.is_meta());
-    CHECK(model.moe_layers().size() == static_cast<std::size_t>(p.config.count(BlockKind::moe)));
+    CHECK(model.moe_layers().size() == static_cast<std::size_t>(p.config.count(moe_block)));
   }
   // Ultra: half a trillion parameters.
   CHECK(NemotronH(ultra_550b, DType::bf16, Device::meta).parameters().element_count() > 549'000'000'000);

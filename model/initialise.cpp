@@ -8,46 +8,6 @@
 namespace nemocube {
 namespace {
 
-enum class Role { input, output, mamba_output, conv, a_log, dt_bias, one, zero };
-struct RoleOf {
-  std::string_view suffix;
-  Role role;
-};
-// The law of a parameter depends on the end of its name. A name that matches no entry has no law.
-constexpr RoleOf roles[] = {
-    {"embeddings.weight", Role::input},
-    {"lm_head.weight", Role::input},
-    {".gate.weight", Role::input},
-    {".in_proj.weight", Role::input},
-    {".q_proj.weight", Role::input},
-    {".k_proj.weight", Role::input},
-    {".v_proj.weight", Role::input},
-    {".up_proj.weight", Role::input},
-    {".experts.up_proj", Role::input},
-    {".fc1_latent_proj.weight", Role::input},
-    {".out_proj.weight", Role::mamba_output},
-    {".o_proj.weight", Role::output},
-    {".down_proj.weight", Role::output},
-    {".experts.down_proj", Role::output},
-    {".fc2_latent_proj.weight", Role::output},
-    {".conv1d.weight", Role::conv},
-    {".conv1d.bias", Role::conv},
-    {".A_log", Role::a_log},
-    {".dt_bias", Role::dt_bias},
-    {".D", Role::one},
-    {".norm.weight", Role::one},
-    {".norm_f.weight", Role::one},
-    {"_proj.bias", Role::zero},
-    {".e_score_correction_bias", Role::zero},
-};
-
-Role role_of(std::string_view name) {
-  for (const auto& [suffix, role] : roles)
-    if (name.ends_with(suffix)) return role;
-  expect(false, "initialise: no law for a tensor named '", name, "'");
-  return Role::zero;
-}
-
 // Fills the runs of a parameter's own elements: fill(run, first) gets the tensor of one run [n] and the global
 // index of its first element.
 template <class Fill>
@@ -109,25 +69,26 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
   const double sigma = config.initializer_range;
   const auto blocks = static_cast<double>(config.blocks.size());
   const bool megatron = law == Initialisation::megatron;
-  Role role = role_of(parameter.name);
-  if (role == Role::mamba_output && (megatron || !config.rescale_prenorm_residual)) role = Role::output;
+  InitialLaw role = parameter.law;
+  if (role == InitialLaw::scan_output && (megatron || !config.rescale_prenorm_residual))
+    role = InitialLaw::output;
   switch (role) {
-    case Role::input:
+    case InitialLaw::input:
       return fill_gauss(parameter, stream, sigma);
-    case Role::output:
+    case InitialLaw::output:
       return fill_gauss(parameter, stream, megatron ? sigma / std::sqrt(blocks) : sigma);
-    case Role::mamba_output:
+    case InitialLaw::scan_output:
       return fill_symmetric(parameter, stream,
                             1 / std::sqrt(static_cast<double>(config.mamba_inner()) * blocks));
-    case Role::conv:
+    case InitialLaw::conv:
       return fill_symmetric(parameter, stream, 1 / std::sqrt(static_cast<double>(config.conv_kernel)));
-    case Role::a_log:
+    case InitialLaw::a_log:
       return fill_a_log(parameter, stream, law);
-    case Role::dt_bias:
+    case InitialLaw::dt_bias:
       return fill_dt_bias(parameter, stream, config);
-    case Role::one:
+    case InitialLaw::one:
       return parameter.own.fill(1);
-    case Role::zero:
+    case InitialLaw::zero:
       return parameter.own.zero();
   }
 }

@@ -175,7 +175,7 @@ TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by 
     }
     // A model of more blocks has the same first blocks, except for weights whose law depends on the depth.
     NemotronHConfig deeper = c;
-    deeper.blocks.push_back(BlockKind::mlp);
+    deeper.blocks.push_back(mlp_block);
     NemotronH more(deeper, DType::f32, Device::cpu);
     initialise(more, 83, law);
     CHECK_BITS(more.parameters().get("backbone.layers.3.mixer.up_proj.weight").value,

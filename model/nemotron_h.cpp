@@ -4,9 +4,7 @@
 
 #include "core/allocation_owner.h"
 #include "core/trace.h"
-#include "model/mixers/attention.h"
-#include "model/mixers/mamba.h"
-#include "model/mixers/mlp.h"
+#include "model/blocks/block_type.h"
 #include "ops/embedding/embedding.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
@@ -15,20 +13,6 @@
 
 namespace nemocube {
 namespace {
-
-std::unique_ptr<Mixer> make_mixer(BlockKind kind, const MixerSources& sources, const std::string& name) {
-  switch (kind) {
-    case BlockKind::mamba:
-      return std::make_unique<MambaMixer>(sources, name);
-    case BlockKind::attention:
-      return std::make_unique<AttentionMixer>(sources, name);
-    case BlockKind::mlp:
-      return std::make_unique<MlpMixer>(sources, name);
-    case BlockKind::moe:
-      return std::make_unique<MoeMixer>(sources, name);
-  }
-  throw std::logic_error("block kind");
-}
 
 // On the CPU, the logits of a chunk should stay in cache. On CUDA, every chunk reads and writes the whole f32 gradient of
 // lm_head: with 2048 rows, its products have 1500 operations for each byte of that, five times what an H100 does in the
@@ -48,19 +32,20 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
   loss_chunk_rows = default_loss_chunk_rows(config_.vocab_size, device);
   if (part_.embeddings()) {
     embeddings_ = &parameters_.get("backbone.embeddings.weight");
-    points_.emplace("backbone.embeddings.output", &embeddings_output_);
+    points_.emplace("backbone.embeddings.output",
+                    TransformPoint{&embeddings_output_, PointPlace::way_out, "backbone.embeddings"});
   }
   if (part_.head()) {
     final_norm_ = &parameters_.get("backbone.norm_f.weight");
     lm_head_ = &parameters_.get("lm_head.weight");
-    points_.emplace("lm_head.input", &lm_head_input_);
+    points_.emplace("lm_head.input", TransformPoint{&lm_head_input_, PointPlace::way_in, "lm_head"});
   }
   for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
     const std::string name = "backbone.layers." + std::to_string(i);
     if (!part_.has(name)) continue;
     const BlockKind kind = config_.blocks[static_cast<std::size_t>(i)];
     blocks_.push_back({i, kept_name(cat(kind, " block ", i)), &parameters_.get(name + ".norm.weight"),
-                       make_mixer(kind, {config_, parameters_, points_}, name + ".mixer")});
+                       kind->make({config_, parameters_, points_}, name + ".mixer")});
     if (auto* moe = dynamic_cast<MoeMixer*>(blocks_.back().mixer.get())) moe_layers_.push_back(moe);
   }
 }

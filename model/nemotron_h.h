@@ -2,8 +2,8 @@
 #include <memory>
 #include <vector>
 
+#include "model/blocks/moe/moe.h"
 #include "model/config.h"
-#include "model/mixers/moe.h"
 #include "model/parameters.h"
 #include "ops/cross_entropy/grad_scale.h"
 #include "ops/cross_entropy/labels.h"

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "model/mixers/mamba.h"
+#include "model/blocks/mamba/mamba.h"
 #include "model/test_models.h"
 #include "ops/test_ranks.h"
 

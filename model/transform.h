@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -17,12 +18,28 @@ inline Var apply(const Transform& transform, Context& ctx, const Var& x, const S
   return transform ? transform(ctx, x, whole) : x;
 }
 
+/// What a place for a transform is to the block that has it.
+enum class PointPlace : std::uint8_t {
+  other,
+  way_in,     ///< all rows of the residual stream enter the block here
+  way_out,    ///< the block's rows go back to the residual stream here; a layer that is cut has partial sums
+  routed_in,  ///< around what is computed for the rows that a rank routes to experts
+  routed_out,
+};
+
+/// A place where a transform can be installed.
+struct TransformPoint {
+  Transform* transform;
+  PointPlace place = PointPlace::other;
+  std::string module = {};  ///< on whose cut a way in or out depends: "backbone.layers.3.mixer.q_proj"
+};
+
 /// Where transforms can be installed, by name:
 ///   "<linear layer>.input", "<linear layer>.output", such as "backbone.layers.3.mixer.o_proj.output"
 ///   "<attention>.qkv.input"                          shared by q_proj, k_proj and v_proj
 ///   "<moe>.routed.input", "<moe>.routed.output"      around router, latent projections and routed experts
 ///   "backbone.embeddings.output", "lm_head.input"
-using TransformPoints = std::map<std::string, Transform*, std::less<>>;
+using TransformPoints = std::map<std::string, TransformPoint, std::less<>>;
 
 /// The rows that a place has of each sequence, in their order. Empty: all.
 using RowCut = std::function<Sequences(const Sequences& whole)>;

@@ -15,6 +15,7 @@
 #include "data/files/regular_file.h"
 #include "data/hf/hf_config_refused.h"
 #include "data/json/atomic_file.h"
+#include "model/blocks/block_kinds.h"
 
 namespace nemocube {
 namespace {
@@ -114,19 +115,25 @@ void write_keys(const NemotronHConfig& config, Json& to) {
   if (config.moe_latent_size == 0) to["moe_latent_size"] = nullptr;
 }
 
+/// "mamba (linear_attention, M), mlp (-) or moe (E)"
+std::string known_blocks() {
+  const auto kinds = block_kinds();
+  std::string text;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const char* between = i == 0 ? "" : i + 1 < kinds.size() ? ", " : " or ";
+    const std::string alias = kinds[i]->alias ? cat(kinds[i]->alias, ", ") : "";
+    text += cat(between, kinds[i], " (", alias, kinds[i]->letter, ")");
+  }
+  return text;
+}
+
 /// The letter of a block that a list names, "M" or "mamba".
 char read_block(const JsonView& item, std::string_view other_letters = "") {
-  static const std::map<std::string_view, char> letters{{"mamba", 'M'},     {"linear_attention", 'M'},
-                                                        {"attention", '*'}, {"full_attention", '*'},
-                                                        {"mlp", '-'},       {"moe", 'E'},
-                                                        {"M", 'M'},         {"*", '*'},
-                                                        {"-", '-'},         {"E", 'E'}};
   const std::string& name = item.string();
   if (name.size() == 1 && other_letters.find(name) != other_letters.npos) return name[0];
-  const auto found = letters.find(name);
-  if (found == letters.end())
-    item.refuse("mamba (linear_attention, M), attention (full_attention, *), mlp (-) or moe (E)");
-  return found->second;
+  const auto kind = name.size() == 1 ? find_block_kind(name[0]) : find_block_kind(name);
+  if (!kind) item.refuse(known_blocks());
+  return letter_of(*kind);
 }
 
 std::vector<BlockKind> read_list(const JsonView& list) {
@@ -288,7 +295,7 @@ NemotronHConfig parse_hf_config(const JsonView& object) {
   read_time_step_limit(c, object);
   read_tokens(c, object);
   c.dtype = read_dtype(object);
-  warn_without_effect(object, c.has(BlockKind::moe));
+  warn_without_effect(object, c.has_experts());
   try {
     c.validate();
   } catch (const Error& error) {

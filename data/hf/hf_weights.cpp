@@ -5,24 +5,36 @@
 #include <set>
 
 #include "data/hf/name_list.h"
+#include "model/blocks/block_kinds.h"
 
 namespace nemocube {
 namespace {
-constexpr std::string_view experts_infix = ".mixer.experts.";
-
 bool is_mtp(std::string_view name) { return name.starts_with("mtp."); }
 
-/// "12.up_proj.weight" -> 12 and "up_proj"; nothing for other texts.
-std::optional<std::pair<std::int64_t, std::string_view>> parse_expert(std::string_view rest) {
+/// The number that a part of a name is; nothing for other texts.
+std::optional<std::int64_t> parse_expert(std::string_view digits) {
   std::int64_t expert = 0;
-  const char* end = rest.data() + std::min<std::size_t>(rest.size(), 9);
-  const auto [stop, error] = std::from_chars(rest.data(), end, expert);
-  if (error != std::errc() || expert < 0 || rest.starts_with("-")) return std::nullopt;
-  const auto digits = static_cast<std::size_t>(stop - rest.data());
-  if (digits > 1 && rest[0] == '0') return std::nullopt;
-  for (std::string_view projection : {"up_proj", "down_proj"})
-    if (rest.substr(digits) == cat('.', projection, ".weight")) return std::pair(expert, projection);
-  return std::nullopt;
+  if (digits.empty() || digits.size() > 9 || (digits.size() > 1 && digits[0] == '0')) return std::nullopt;
+  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), expert);
+  const bool all = error == std::errc() && stop == digits.data() + digits.size();
+  return all && expert >= 0 && digits[0] != '-' ? std::optional(expert) : std::nullopt;
+}
+
+/// One expert's slice of a stack: expert_tensor_name() backwards. Nothing for other names.
+std::optional<CanonicalPlace> slice_of_stack(std::string_view name) {
+  constexpr std::string_view ending = ".weight";
+  if (!name.ends_with(ending)) return std::nullopt;
+  name.remove_suffix(ending.size());
+  const std::size_t last = name.rfind('.');
+  if (last == name.npos || last == 0) return std::nullopt;
+  const std::size_t before = name.rfind('.', last - 1);
+  if (before == name.npos) return std::nullopt;
+  const auto expert = parse_expert(name.substr(before + 1, last - before - 1));
+  if (!expert) return std::nullopt;
+  std::string stack = cat(name.substr(0, before), name.substr(last));
+  const BlockTensor* tensor = find_block_tensor(stack);
+  if (!tensor || !tensor->experts) return std::nullopt;
+  return CanonicalPlace{std::move(stack), *expert};
 }
 }  // namespace
 
@@ -35,12 +47,7 @@ CanonicalPlace canonical_place(std::string_view name_in_file) {
       name = cat("backbone.", rest);
       break;
     }
-  const std::size_t at = name.find(experts_infix);
-  if (at == name.npos) return {name, -1};
-  const std::size_t begin = at + experts_infix.size();
-  const auto parsed = parse_expert(std::string_view(name).substr(begin));
-  if (!parsed) return {name, -1};
-  return {name.substr(0, begin) + std::string(parsed->second), parsed->first};
+  return slice_of_stack(name).value_or(CanonicalPlace{name, -1});
 }
 
 std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert) {

@@ -1,5 +1,5 @@
 #pragma once
-#include "model/mixers/attention.h"
+#include "model/blocks/attention/attention.h"
 #include "parallel/comm/communicator.h"
 
 /// The operation `attention` (ops/attention/attention.h), computed together by the ranks of a context-parallel group.

@@ -1,7 +1,7 @@
 #include "parallel/context_parallel/context_parallel.h"
 
-#include "model/mixers/attention.h"
-#include "model/mixers/mamba.h"
+#include "model/blocks/attention/attention.h"
+#include "model/blocks/mamba/mamba.h"
 #include "parallel/context_parallel/attention_cores.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/context_parallel/sequence_cut.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "model/blocks/block_type.h"
 #include "ops/deal_columns/deal_columns.h"
 #include "ops/select_rows/select_rows.h"
 #include "ops/view/view.h"
@@ -82,8 +83,9 @@ MambaHeadCut cut_mamba_heads(std::int64_t heads, std::int64_t groups, std::int64
 
 void check_context_parallel(const NemotronHConfig& config, std::int64_t tp, std::int64_t cp) {
   require(cp >= 1, "distributed.cp_size is ", cp, "; want at least 1");
-  if (config.has(BlockKind::mamba))
-    cut_mamba_heads(config.mamba_num_heads / tp, std::max<std::int64_t>(1, config.n_groups / tp), cp);
+  for (const BlockKind kind : config.kinds())
+    if (const auto scan = kind->cores(config).scan)
+      cut_mamba_heads(scan->heads / tp, std::max<std::int64_t>(1, scan->groups / tp), cp);
 }
 
 MambaCoreRunner context_parallel_mamba(Communicator& cp) {

@@ -1,6 +1,6 @@
 #pragma once
+#include "model/blocks/mamba/mamba.h"
 #include "model/config.h"
-#include "model/mixers/mamba.h"
 #include "parallel/comm/communicator.h"
 
 /// Mamba blocks over the ranks of a context-parallel group. The recurrence needs whole sequences, so each rank

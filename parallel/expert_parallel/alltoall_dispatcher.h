@@ -1,5 +1,5 @@
 #pragma once
-#include "model/mixers/expert_dispatcher.h"
+#include "model/blocks/moe/expert_dispatcher.h"
 #include "parallel/expert_parallel/expert_groups.h"
 
 namespace nemocube {

@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "model/mixers/expert_dispatcher.h"
+#include "model/blocks/moe/expert_dispatcher.h"
 #include "parallel/expert_parallel/expert_groups.h"
 
 namespace nemocube {

@@ -167,7 +167,7 @@ Tensor ParallelModel::logits(const Var& hidden, const std::vector<std::int64_t>&
     const ContextParallel::Whole whole(installed_->context.get());
     Context ctx;
     const Tensor states =
-        apply(*model_.transform_points().at("lm_head.input"), ctx, hidden, sequences).value();
+        apply(*model_.transform_points().at("lm_head.input").transform, ctx, hidden, sequences).value();
     const Tensor chosen = Tensor::empty({count, states.cols()}, states.dtype(), states.device());
     for (std::int64_t i = 0; i < count; ++i)
       chosen.narrow(0, i, 1).copy_from(states.narrow(0, rows[static_cast<std::size_t>(i)], 1));

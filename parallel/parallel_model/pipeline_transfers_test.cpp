@@ -50,7 +50,7 @@ TEST_CASE("used groups: those of the plan and the model alone") {
   plan.data.level = ZeroLevel::none;
   using Names = std::set<std::string>;
   const Names dense{"dp", "dp_cp", "tp", "cp", "pp"};
-  const bool moe = config.count(BlockKind::moe) > 0;
+  const bool moe = config.has_experts();
   Names names = used_groups(plan, config);
   CHECK(std::ranges::includes(names, dense));
   CHECK(names.contains("ep") == moe);

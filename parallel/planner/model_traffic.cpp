@@ -33,23 +33,8 @@ ModelTraffic::ModelTraffic(const NemotronHConfig& config, const ParallelPlan& pl
   cuts_embeddings_ = cut("backbone.embeddings");
   cuts_head_ = cut("lm_head");
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
-    Block block{config.blocks[static_cast<std::size_t>(i)]};
-    const std::string mixer = cat("backbone.layers.", i, ".mixer.");
-    switch (block.kind) {
-      case BlockKind::mamba:
-        block.cut = cut(mixer + "in_proj");
-        break;
-      case BlockKind::attention:
-        block.cut = cut(mixer + "q_proj");
-        break;
-      case BlockKind::mlp:
-        block.cut = cut(mixer + "up_proj");
-        break;
-      case BlockKind::moe:
-        block.shared_cut = cut(mixer + "shared_experts.up_proj");
-        break;
-    }
-    blocks_.push_back(block);
+    const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
+    blocks_.push_back({kind->cores(config), cut(cat("backbone.layers.", i, ".mixer.", kind->entry()))});
   }
   for (std::int64_t rank = 0; rank < plan.grid.cp; ++rank) {
     const SequenceCut part(load.microbatch, plan.grid.cp, rank);
@@ -73,12 +58,11 @@ void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Progr
     if (chunk.embeddings) add_way_out(traffic, place, cuts_embeddings_, once);
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config_.num_layers()); ++i) {
       const Block& block = blocks_[static_cast<std::size_t>(i)];
-      const bool moe = block.kind == BlockKind::moe, cut = moe ? block.shared_cut : block.cut;
-      add_way_in(traffic, place, cut, in_blocks);
-      if (block.kind == BlockKind::attention) add_attention(traffic, place, block, in_blocks);
-      if (block.kind == BlockKind::mamba) add_mamba(traffic, place, block, in_blocks);
-      if (moe) add_experts(traffic, place, in_blocks);
-      add_way_out(traffic, place, cut, in_blocks);
+      add_way_in(traffic, place, block.cut, in_blocks);
+      if (block.cores.attention) add_attention(traffic, place, *block.cores.attention, block.cut, in_blocks);
+      if (block.cores.scan) add_scan(traffic, place, *block.cores.scan, block.cut, in_blocks);
+      if (block.cores.experts) add_experts(traffic, place, in_blocks);
+      add_way_out(traffic, place, block.cut, in_blocks);
     }
     if (!chunk.head) continue;
     add_way_in(traffic, place, cuts_head_, once);
@@ -114,14 +98,13 @@ void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, boo
 
 /// Every rank sees the keys and values of all, forward and again in backward, and their gradients are added at the
 /// owner.
-void ModelTraffic::add_attention(RankTraffic& traffic, const GridPlace& place, const Block& block,
-                                 Times times) const {
+void ModelTraffic::add_attention(RankTraffic& traffic, const GridPlace& place,
+                                 const BlockCores::Attention& attention, bool cut, Times times) const {
   const std::int64_t c = plan_.grid.cp;
   if (c == 1) return;
-  const std::int64_t heads = block.cut
-                                 ? std::max<std::int64_t>(1, config_.num_key_value_heads / plan_.grid.tp)
-                                 : config_.num_key_value_heads;
-  const std::int64_t width = heads * config_.head_dim;
+  const std::int64_t heads =
+      cut ? std::max<std::int64_t>(1, attention.kv_heads / plan_.grid.tp) : attention.kv_heads;
+  const std::int64_t width = heads * attention.head_dim;
   const DType sums = accumulate_dtype(load_.dtype);
   const std::int64_t own = rows(place.cp) * width, all = sum(rows_of_cp_) * width,
                      walks = times.forward + times.backward;
@@ -139,19 +122,19 @@ void ModelTraffic::add_attention(RankTraffic& traffic, const GridPlace& place, c
 }
 
 /// Each rank gets its heads' columns of all rows and returns their results; gradients go the other way.
-void ModelTraffic::add_mamba(RankTraffic& traffic, const GridPlace& place, const Block& block,
-                             Times times) const {
-  const std::int64_t c = plan_.grid.cp, t = block.cut ? plan_.grid.tp : 1;
-  const std::int64_t heads = config_.mamba_num_heads / t,
-                     groups = std::max<std::int64_t>(1, config_.n_groups / t), own = rows(place.cp);
+void ModelTraffic::add_scan(RankTraffic& traffic, const GridPlace& place, const BlockCores::Scan& scan,
+                            bool is_cut, Times times) const {
+  const std::int64_t c = plan_.grid.cp, t = is_cut ? plan_.grid.tp : 1;
+  const std::int64_t heads = scan.heads / t, groups = std::max<std::int64_t>(1, scan.groups / t),
+                     own = rows(place.cp);
   // A norm group that several tp ranks share is normalised by one sum over them, forward and backward.
-  if (block.cut && own > 0)
+  if (is_cut && own > 0)
     traffic.all_reduce("state_replicas", own * groups, accumulate_dtype(load_.dtype),
                        times.forward + times.backward);
   if (c == 1) return;
   const MambaHeadCut cut = cut_mamba_heads(heads, groups, c);
-  const std::int64_t results = cut.heads * config_.mamba_head_dim,
-                     inputs = results + 2 * cut.groups * config_.ssm_state_size + cut.heads,
+  const std::int64_t results = cut.heads * scan.head_dim,
+                     inputs = results + 2 * cut.groups * scan.state_size + cut.heads,
                      own_to_all = (c - 1) * own, all_to_own = sum(rows_of_cp_) - own;
   traffic.all_to_all("cp", own_to_all * inputs, load_.dtype, times.forward);
   traffic.all_to_all("cp", all_to_own * results, load_.dtype, times.forward);

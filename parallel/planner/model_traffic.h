@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "model/blocks/block_type.h"
 #include "parallel/parallel_model/parallel_plan.h"
 #include "parallel/planner/rank_traffic.h"
 #include "parallel/planner/step_load.h"
@@ -28,10 +29,9 @@ class ModelTraffic {
   void add(RankTraffic& traffic, const GridPlace& place, const Program& program) const;
 
  private:
-  /// Which of a block's ends are cut over tp.
   struct Block {
-    BlockKind kind;
-    bool cut = false, shared_cut = false;
+    BlockCores cores;
+    bool cut;  ///< over tp
   };
   /// How often something of one kind happens in a step.
   struct Times {
@@ -40,8 +40,10 @@ class ModelTraffic {
 
   void add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
   void add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
-  void add_attention(RankTraffic& traffic, const GridPlace& place, const Block& block, Times times) const;
-  void add_mamba(RankTraffic& traffic, const GridPlace& place, const Block& block, Times times) const;
+  void add_attention(RankTraffic& traffic, const GridPlace& place, const BlockCores::Attention& attention,
+                     bool cut, Times times) const;
+  void add_scan(RankTraffic& traffic, const GridPlace& place, const BlockCores::Scan& scan, bool cut,
+                Times times) const;
   void add_experts(RankTraffic& traffic, const GridPlace& place, Times times) const;
   void add_router_losses(RankTraffic& traffic) const;
   void add_alltoall(RankTraffic& traffic, const GridPlace& place, Times times) const;

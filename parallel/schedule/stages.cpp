@@ -1,7 +1,6 @@
 #include "parallel/schedule/stages.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -9,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "model/blocks/block_kinds.h"
 #include "parallel/schedule/fields.h"
 
 namespace nemocube {
@@ -27,21 +27,17 @@ std::vector<ModelChunk> stages_ending_at(const std::vector<std::int64_t>& ends) 
   return stages;
 }
 
-constexpr std::array<std::pair<std::string_view, double BlockWeights::*>, 6> weight_names{
-    {{"mamba", &BlockWeights::mamba},
-     {"attention", &BlockWeights::attention},
-     {"mlp", &BlockWeights::mlp},
-     {"moe", &BlockWeights::moe},
-     {"embeddings", &BlockWeights::embeddings},
-     {"head", &BlockWeights::head}}};
-
-double BlockWeights::*weight_named(std::string_view name) {
+double& weight_named(BlockWeights& weights, std::string_view name) {
+  if (const auto kind = find_block_kind(name); kind && name == name_of(*kind)) return weights.of(*kind);
+  if (name == "embeddings") return weights.embeddings;
+  if (name == "head") return weights.head;
   std::string known;
-  for (const auto& [known_name, member] : weight_names) {
-    if (known_name == name) return member;
-    known += cat(known.empty() ? "" : ", ", known_name);
-  }
-  fail("block weights: no ", quote(name), "; there are: ", known);
+  for (const BlockKind kind : block_kinds()) known += cat(kind, ", ");
+  fail("block weights: no ", quote(name), "; there are: ", known, "embeddings, head");
+}
+
+std::size_t place_of(BlockKind kind) {
+  return static_cast<std::size_t>(std::ranges::find(block_kinds(), kind) - block_kinds().begin());
 }
 
 }  // namespace
@@ -76,19 +72,12 @@ std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages) {
   return stages_ending_at(ends);
 }
 
-double BlockWeights::of(BlockKind kind) const {
-  switch (kind) {
-    case BlockKind::mamba:
-      return mamba;
-    case BlockKind::attention:
-      return attention;
-    case BlockKind::mlp:
-      return mlp;
-    case BlockKind::moe:
-      break;
-  }
-  return moe;
+BlockWeights::BlockWeights() {
+  for (const BlockKind kind : block_kinds()) kinds.push_back(kind->pipeline_weight);
 }
+
+double& BlockWeights::of(BlockKind kind) { return kinds.at(place_of(kind)); }
+double BlockWeights::of(BlockKind kind) const { return kinds.at(place_of(kind)); }
 
 BlockWeights parse_block_weights(std::string_view text) {
   BlockWeights weights;
@@ -98,7 +87,7 @@ BlockWeights parse_block_weights(std::string_view text) {
     const auto middle = part.find_first_of("=:");
     require(middle != std::string_view::npos, "block weights: ", quote(part), "; want NAME=WEIGHT");
     const std::string_view name = trimmed(part.substr(0, middle)), value = trimmed(part.substr(middle + 1));
-    double& weight = weights.*weight_named(name);
+    double& weight = weight_named(weights, name);
     require(named.insert(name).second, "block weights: ", quote(part), " is the second weight of ", name);
     const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), weight);
     require(

@@ -29,14 +29,18 @@ std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t block
 std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages);
 
 /// Time of a block of each kind, of the embeddings, and of final norm, head and loss, relative to each other.
-/// Defaults: NeMo AutoModel's.
+/// Defaults: those of the kinds (BlockType::pipeline_weight), which are NeMo AutoModel's.
 struct BlockWeights {
-  double mamba = 2, attention = 2, mlp = 1, moe = 3, embeddings = 0, head = 0;
+  BlockWeights();
+  std::vector<double> kinds;  ///< in the order of block_kinds()
+  double embeddings = 0, head = 0;
+
+  double& of(BlockKind kind);
   double of(BlockKind kind) const;
   bool operator==(const BlockWeights&) const = default;
 };
 
-/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are the members of BlockWeights;
+/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are those of the kinds, embeddings and head;
 /// ':' may stand for '=', spaces around words are skipped, what is not named keeps its default. Error naming
 /// the part that has another form, an unknown name, a name given twice, or a weight that is negative or no
 /// finite number.

@@ -2,21 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+
+#include "model/blocks/block_type.h"
 
 namespace nemocube {
 namespace {
 
-constexpr const char* attention_input = ".mixer.q_proj";
-constexpr const char* mamba_input = ".mixer.in_proj";
+bool is_shared(const Division& d) { return d.shared != SharedHeads::none; }
 
-/// A size of the model that a size of the grid divides.
-struct Division {
-  const char* key;
-  std::int64_t value;
-  bool replicable = false;  // more ranks than `value` may share each one
-
-  bool by(std::int64_t ranks) const { return value % ranks == 0 || (replicable && ranks % value == 0); }
-};
+bool divides(const Division& d, std::int64_t ranks) {
+  return d.value % ranks == 0 || (is_shared(d) && ranks % d.value == 0);
+}
 
 /// "1, 2 or 4", the first twelve numbers of ranks that divide all.
 std::string sizes_that_fit(const std::vector<Division>& divisions) {
@@ -24,7 +21,7 @@ std::string sizes_that_fit(const std::vector<Division>& divisions) {
   for (const Division& d : divisions) most = std::max(most, d.value);
   std::vector<std::int64_t> fit;
   for (std::int64_t n = 1; n <= most && fit.size() <= 12; ++n)
-    if (std::ranges::all_of(divisions, [n](const Division& d) { return d.by(n); })) fit.push_back(n);
+    if (std::ranges::all_of(divisions, [n](const Division& d) { return divides(d, n); })) fit.push_back(n);
   if (fit.size() == 1) return "1";
   std::string text;
   for (std::size_t i = 0; i + 1 < fit.size(); ++i) text += cat(i > 0 ? ", " : "", fit[i]);
@@ -33,8 +30,8 @@ std::string sizes_that_fit(const std::vector<Division>& divisions) {
 
 void check_divisions(const char* key, std::int64_t ranks, const std::vector<Division>& divisions) {
   for (const Division& d : divisions)
-    require(d.by(ranks), key, " is ", ranks, "; ", d.key, " is ", d.value, "; want a divisor",
-            d.replicable ? " or a multiple" : "", ". Sizes that fit this model: ", sizes_that_fit(divisions));
+    require(divides(d, ranks), key, " is ", ranks, "; ", d.key, " is ", d.value, "; want a divisor",
+            is_shared(d) ? " or a multiple" : "", ". Sizes that fit this model: ", sizes_that_fit(divisions));
 }
 
 /// Part `index` of `parts` equal ones.
@@ -67,9 +64,19 @@ std::int64_t neighbours_with_same(std::int64_t heads, std::int64_t tp) {
   return tp % heads == 0 ? tp / heads : 1;
 }
 
-/// A bias that Linear adds after the output transform: to this rank's rows only, where the residual stream is cut.
-bool added_last(std::string_view tensor) {
-  return tensor.ends_with(".down_proj.bias") || tensor.ends_with(".out_proj.bias");
+/// What the kinds of blocks of a model want divided where the plan cuts them, by the names of the kinds.
+std::vector<Division> divisions_of(const NemotronHConfig& config, const TensorParallelPlan& plan) {
+  std::vector<BlockKind> kinds = config.kinds();
+  std::ranges::sort(kinds, {}, [](BlockKind kind) { return name_of(kind); });
+  std::vector<Division> all;
+  for (const BlockKind kind : kinds)
+    std::ranges::copy_if(kind->divisions(config), std::back_inserter(all),
+                         [&](const Division& d) { return plan.cuts_any(d.module); });
+  return all;
+}
+
+GradientSum sum_over(SharedHeads shared) {
+  return shared == SharedHeads::key_value ? GradientSum::kv_replicas : GradientSum::state_replicas;
 }
 
 }  // namespace
@@ -81,8 +88,9 @@ std::string_view name_of(GradientSum sum) {
 
 HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
   HeadReplicas r;
-  if (plan.cuts_any(attention_input)) r.kv = neighbours_with_same(config.num_key_value_heads, tp);
-  if (plan.cuts_any(mamba_input)) r.state = neighbours_with_same(config.n_groups, tp);
+  for (const Division& d : divisions_of(config, plan))
+    if (is_shared(d))
+      (d.shared == SharedHeads::key_value ? r.kv : r.state) = neighbours_with_same(d.value, tp);
   return r;
 }
 
@@ -93,50 +101,11 @@ Range vocabulary_range(std::int64_t vocabulary, std::int64_t ranks, std::int64_t
 
 TensorCuts::TensorCuts(const NemotronHConfig& config, TensorParallelPlan plan, const GridSizes& sizes)
     : config_(config), plan_(std::move(plan)), sizes_(sizes) {
-  std::vector<Division> dense;
-  if (plan_.cuts_any(attention_input)) {
-    dense.push_back({"num_attention_heads", config.num_attention_heads});
-    dense.push_back({"num_key_value_heads", config.num_key_value_heads, true});
-  }
-  if (plan_.cuts_any(mamba_input)) {
-    dense.push_back({"mamba_num_heads", config.mamba_num_heads});
-    dense.push_back({"n_groups", config.n_groups, true});
-  }
-  if (plan_.cuts_any(".mixer.up_proj")) dense.push_back({"intermediate_size", config.intermediate_size});
-  if (plan_.cuts_any(".shared_experts.up_proj"))
-    dense.push_back({"moe_shared_expert_intermediate_size", config.moe_shared_expert_intermediate_size});
-  check_divisions("distributed.tp_size", sizes.tp, dense);
-  if (config.count(BlockKind::moe) == 0) return;
+  check_divisions("distributed.tp_size", sizes.tp, divisions_of(config, plan_));
+  if (config.expert_layers() == 0) return;
   check_divisions("distributed.expert_tp_size", sizes.expt_tp,
-                  {{"moe_intermediate_size", config.moe_intermediate_size}});
-  check_divisions("distributed.ep_size", sizes.ep, {{"n_routed_experts", config.n_routed_experts}});
-}
-
-/// Rows that are cut into `parts` equal parts, on their own. With fewer parts than ranks, neighbours hold the same.
-struct TensorCuts::Segment {
-  Range rows;
-  std::int64_t parts;
-};
-
-std::vector<TensorCuts::Segment> TensorCuts::segments(const TensorSpec& spec) const {
-  const std::int64_t t = sizes_.tp;
-  const auto is = [&](std::string_view module) { return spec.name.find(module) != std::string::npos; };
-  if (is(".k_proj.") || is(".v_proj."))
-    return {{{0, spec.shape[0]}, std::min(t, config_.num_key_value_heads)}};
-  const bool projection = is(".in_proj.");
-  if (!projection && !is(".conv1d.")) return {{{0, spec.shape[0]}, t}};
-  std::vector<Segment> all;
-  const auto add = [&](std::int64_t rows, std::int64_t parts) {
-    const std::int64_t begin = all.empty() ? 0 : all.back().rows.end;
-    all.push_back({{begin, begin + rows}, parts});
-  };
-  const std::int64_t groups = std::min(t, config_.n_groups);
-  if (projection) add(config_.mamba_inner(), t);    // z
-  add(config_.mamba_inner(), t);                    // x
-  add(config_.state_width(), groups);               // B
-  add(config_.state_width(), groups);               // C
-  if (projection) add(config_.mamba_num_heads, t);  // dt
-  return all;
+                  {{"moe_intermediate_size", config.moe_intermediate_size, {}}});
+  check_divisions("distributed.ep_size", sizes.ep, {{"n_routed_experts", config.n_routed_experts, {}}});
 }
 
 TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) const {
@@ -144,17 +113,21 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
   TensorCut cut;
   std::vector<Range> rows;
   std::int64_t at = 0;  // elements so far
-  const std::vector<Segment> all = segments(spec);
-  for (const Segment& segment : all) {
-    const std::int64_t holders = sizes_.tp / segment.parts;
-    rows.push_back(even_part(segment.rows, segment.parts, tp_rank / holders));
+  const auto segments =
+      spec.cut->segments ? spec.cut->segments(config_) : std::vector{RowSegment{spec.shape[0]}};
+  std::int64_t row = 0;
+  for (const RowSegment& segment : segments) {
+    // With fewer heads than ranks, neighbours hold the same.
+    const std::int64_t parts = segment.heads > 0 ? std::min(sizes_.tp, segment.heads) : sizes_.tp,
+                       holders = sizes_.tp / parts;
+    rows.push_back(even_part({row, row + segment.rows}, parts, tp_rank / holders));
+    row += segment.rows;
     const Range local{at, at + rows.back().size() * width};
     at = local.end;
     if (holders > 1) append_range(cut.summed, local);
     if (tp_rank % holders == 0) append_range(cut.counted, local);
   }
-  if (!cut.summed.empty())  // only Mamba stacks several segments
-    cut.sum = all.size() > 1 ? GradientSum::state_replicas : GradientSum::kv_replicas;
+  if (!cut.summed.empty()) cut.sum = sum_over(spec.cut->shared);
   cut.shard = Shard(spec.shape).cut(0, rows);
   return cut;
 }
@@ -181,11 +154,11 @@ TensorCut TensorCuts::whole(const TensorSpec& spec, std::int64_t tp_rank, bool p
 
 TensorCut TensorCuts::operator()(const TensorSpec& spec, const GridPlace& place) const {
   const bool cut_stream = plan_.sequence_parallel();
-  switch (plan_.style(spec.name)) {
+  switch (plan_.style(spec)) {
     case TensorStyle::replicated:
-      return whole(spec, place.tp, cut_stream && added_last(spec.name));
+      return whole(spec, place.tp, cut_stream && spec.cut->added_last);
     case TensorStyle::sequence_parallel:
-      return whole(spec, place.tp, cut_stream || spec.name.find(".mixer.") != std::string::npos);
+      return whole(spec, place.tp, cut_stream || spec.cut->always_own_rows);
     case TensorStyle::colwise:
       return by_columns(spec, place.tp);
     case TensorStyle::rowwise:

@@ -55,8 +55,6 @@ class TensorCuts {
   const TensorParallelPlan& plan() const { return plan_; }
 
  private:
-  struct Segment;
-  std::vector<Segment> segments(const TensorSpec& spec) const;
   TensorCut by_columns(const TensorSpec& spec, std::int64_t tp_rank) const;
   TensorCut expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const;
   TensorCut whole(const TensorSpec& spec, std::int64_t tp_rank, bool partial) const;

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "model/mixers/mamba.h"
+#include "model/blocks/mamba/mamba.h"
 #include "parallel/tensor_parallel/cuts.h"
 
 namespace nemocube {
@@ -54,7 +54,7 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorParallelPlan& plan,
         return even_part_of_rows(rows_of_group(whole), tp_.size(), tp_.rank());
       });
   if (tp_.size() == 1) return;
-  for (const auto& [point, transform] : model.transform_points()) *transform = transform_at(plan, point);
+  for (const auto& [name, point] : model.transform_points()) *point.transform = transform_at(plan, point);
   const std::int64_t vocabulary = model.config().vocab_size;
   reductions_.push_back(std::make_unique<GroupReduction>(tp_));
   const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin,
@@ -132,22 +132,19 @@ Transform TensorParallel::way_out(TensorStyle style) const {
   };
 }
 
-Transform TensorParallel::transform_at(const TensorParallelPlan& plan, std::string_view point) const {
-  // The end of a point's name, and of the module whose style decides.
-  constexpr std::pair<std::string_view, std::string_view> ways_in[] = {{".qkv.input", ".q_proj"},
-                                                                       {".in_proj.input", ".in_proj"},
-                                                                       {".up_proj.input", ".up_proj"},
-                                                                       {"lm_head.input", "lm_head"}};
-  constexpr std::string_view ways_out[] = {".o_proj.output", ".out_proj.output", ".down_proj.output",
-                                           "backbone.embeddings.output"};
-  if (point.ends_with(".routed.input")) return sequence_parallel_ ? Transform() : to_own_rows();
-  if (point.ends_with(".routed.output"))
-    return sequence_parallel_ ? Transform() : to_all_rows(Consumer::replicated);
-  for (const auto& [ending, module] : ways_in)
-    if (point.ends_with(ending))
-      return way_in(plan.style(cat(point.substr(0, point.size() - ending.size()), module)));
-  for (const std::string_view ending : ways_out)
-    if (point.ends_with(ending)) return way_out(plan.style(point.substr(0, point.rfind('.'))));
+Transform TensorParallel::transform_at(const TensorParallelPlan& plan, const TransformPoint& point) const {
+  switch (point.place) {
+    case PointPlace::way_in:
+      return way_in(plan.style(point.module));
+    case PointPlace::way_out:
+      return way_out(plan.style(point.module));
+    case PointPlace::routed_in:
+      return sequence_parallel_ ? Transform() : to_own_rows();
+    case PointPlace::routed_out:
+      return sequence_parallel_ ? Transform() : to_all_rows(Consumer::replicated);
+    case PointPlace::other:
+      break;
+  }
   return {};
 }
 

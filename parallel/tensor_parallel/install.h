@@ -46,7 +46,7 @@ class TensorParallel {
   void gather_vocabulary(const Tensor& logits, const Tensor& own) const;
 
  private:
-  Transform transform_at(const TensorParallelPlan& plan, std::string_view point) const;
+  Transform transform_at(const TensorParallelPlan& plan, const TransformPoint& point) const;
   Transform way_in(TensorStyle style) const;   ///< into a layer or mixer
   Transform way_out(TensorStyle style) const;  ///< out of it
   Transform to_own_rows() const;

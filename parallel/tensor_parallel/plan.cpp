@@ -2,56 +2,38 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <set>
 
 #include "core/quote.h"
+#include "model/blocks/block_type.h"
 
 namespace nemocube {
 namespace {
 
-using Words = std::vector<std::string_view>;
-
-/// What a module may be.
-struct Choice {
-  std::string_view pattern;
-  TensorStyle style;        // the usual one
-  bool replicable = false;  // may be replicated instead
-  Words also = {};          // words of other plans that mean `style` here
-};
-
-/// The usual plan. Every module of every model matches one entry.
-const std::vector<Choice>& usual_choices() {
-  using enum TensorStyle;
-  static const std::vector<Choice> table{
-      {"backbone.embeddings", vocab_parallel, true, {"rowwise", "rowwise_rep"}},
-      {"backbone.layers.*.norm", sequence_parallel},
-      {"backbone.layers.*.mixer.q_proj", colwise, true},
-      {"backbone.layers.*.mixer.k_proj", colwise, true},
-      {"backbone.layers.*.mixer.v_proj", colwise, true},
-      {"backbone.layers.*.mixer.o_proj", rowwise, true},
-      {"backbone.layers.*.mixer.in_proj", colwise, true},
-      {"backbone.layers.*.mixer.out_proj", rowwise, true},
-      {"backbone.layers.*.mixer.up_proj", colwise, true},
-      {"backbone.layers.*.mixer.down_proj", rowwise, true},
-      {"backbone.layers.*.mixer.gate", sequence_parallel},
-      {"backbone.layers.*.mixer.fc1_latent_proj", sequence_parallel},
-      {"backbone.layers.*.mixer.fc2_latent_proj", sequence_parallel},
-      {"backbone.layers.*.mixer.experts.up_proj", expert_colwise},
-      {"backbone.layers.*.mixer.experts.down_proj", expert_rowwise},
-      {"backbone.layers.*.mixer.shared_experts.up_proj", colwise, true},
-      {"backbone.layers.*.mixer.shared_experts.down_proj", rowwise, true},
-      {"backbone.norm_f", sequence_parallel},
-      {"lm_head", vocab_parallel, true, {"colwise", "colwise_rep"}},
+/// The usual rules, which match every module of the model: those of all kinds of blocks, by the names of the kinds.
+std::vector<TensorParallelRule> usual_rules(const NemotronHConfig& config) {
+  std::vector<TensorParallelRule> rules;
+  const auto add = [&](std::string pattern, TensorStyle style) {
+    if (std::ranges::find(rules, pattern, &TensorParallelRule::pattern) == rules.end())
+      rules.push_back({std::move(pattern), std::string(name_of(style))});
   };
-  return table;
+  add("backbone.embeddings", TensorStyle::vocab_parallel);
+  add("backbone.layers.*.norm", TensorStyle::sequence_parallel);
+  std::vector<BlockKind> kinds = config.kinds();
+  std::ranges::sort(kinds, {}, [](BlockKind kind) { return name_of(kind); });
+  for (const BlockKind kind : kinds)
+    for (const BlockTensor& tensor : kind->tensors())
+      add(cat("backbone.layers.*.mixer.", module_of(tensor)), tensor.cut.style);
+  add("backbone.norm_f", TensorStyle::sequence_parallel);
+  add("lm_head", TensorStyle::vocab_parallel);
+  return rules;
 }
 
-constexpr std::array<std::string_view, 7> style_names{"replicated",     "colwise",           "rowwise",
-                                                      "vocab_parallel", "sequence_parallel", "expert_colwise",
-                                                      "expert_rowwise"};
-
 bool is_known(std::string_view word) {
-  return std::ranges::count(style_names, word) || word == "colwise_rep" || word == "rowwise_rep";
+  for (int style = 0; style <= static_cast<int>(TensorStyle::expert_rowwise); ++style)
+    if (word == name_of(static_cast<TensorStyle>(style))) return true;
+  return word == "colwise_rep" || word == "rowwise_rep";
 }
 
 bool is_skipped(std::string_view word) {
@@ -68,29 +50,7 @@ bool pattern_matches(std::string_view pattern, std::string_view name) {
   return !name.empty() && pattern[0] == name[0] && pattern_matches(pattern.substr(1), name.substr(1));
 }
 
-std::string_view without_ending(std::string_view name, std::string_view ending) {
-  return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : name;
-}
-
-std::string module_of(std::string_view tensor) {
-  std::string_view name = tensor;
-  for (const char* ending : {".weight", ".bias", ".e_score_correction_bias"})
-    name = without_ending(name, ending);
-  for (const char* member : {".conv1d", ".A_log", ".D", ".dt_bias", ".norm"}) {
-    const std::string_view owner = without_ending(name, member);
-    if (owner != name && owner.ends_with(".mixer")) return std::string(owner) + ".in_proj";
-  }
-  return std::string(name);
-}
-
-const Choice& choice_of(std::string_view module) {
-  const auto found = std::ranges::find_if(
-      usual_choices(), [&](const Choice& c) { return pattern_matches(c.pattern, module); });
-  expect(found != usual_choices().end(), "the usual tensor-parallel plan has no rule for '", module, "'");
-  return *found;
-}
-
-TensorStyle style_as(const Choice& choice, std::string_view word, std::string_view module) {
+TensorStyle style_as(const CutRule& choice, std::string_view word, std::string_view module) {
   if (word == name_of(choice.style) || std::ranges::count(choice.also, word)) return choice.style;
   require(choice.replicable && word == name_of(TensorStyle::replicated), "the tensor-parallel plan says '",
           word, "' for '", module, "'; want ", name_of(choice.style),
@@ -113,8 +73,6 @@ void check_whole_mixers(const std::map<std::string, TensorStyle, std::less<>>& s
 
 }  // namespace
 
-std::string_view name_of(TensorStyle style) { return style_names[static_cast<std::size_t>(style)]; }
-
 TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool sequence_parallel,
                                        const std::vector<TensorParallelRule>& rules)
     : sequence_parallel_(sequence_parallel) {
@@ -131,13 +89,12 @@ TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool seque
     all.push_back(rule);
   }
   const std::size_t own = all.size();
-  for (const Choice& c : usual_choices())
-    all.push_back({std::string(c.pattern), std::string(name_of(c.style))});
+  std::ranges::move(usual_rules(config), std::back_inserter(all));
 
   std::set<std::size_t> matched, used;
   std::string known;  // entries of the usual plan that the model has
   for (const TensorSpec& spec : tensor_specs(config)) {
-    const std::string module = module_of(spec.name);
+    const std::string& module = spec.module;
     if (styles_.contains(module)) continue;
     std::size_t counting = all.size();
     for (std::size_t i = all.size(); i-- > 0;)
@@ -146,7 +103,7 @@ TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool seque
         counting = i;
       }
     used.insert(counting);
-    styles_.emplace(module, style_as(choice_of(module), all.at(counting).style, module));
+    styles_.emplace(module, style_as(*spec.cut, all.at(counting).style, module));
   }
   for (std::size_t i = own; i < all.size(); ++i)
     if (matched.contains(i)) known += (known.empty() ? "" : ", ") + all[i].pattern;
@@ -157,13 +114,14 @@ TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool seque
   for (const std::size_t i : used) rules_.push_back(all[i]);
 }
 
-TensorStyle TensorParallelPlan::style(std::string_view tensor) const {
-  const auto found = styles_.find(module_of(tensor));
-  expect(found != styles_.end(), "the tensor-parallel plan has no module '", tensor, "'");
+TensorStyle TensorParallelPlan::style(std::string_view module) const {
+  const auto found = styles_.find(module);
+  expect(found != styles_.end(), "the tensor-parallel plan has no module '", module, "'");
   return found->second;
 }
 
-bool TensorParallelPlan::cuts_any(std::string_view ending) const {
+bool TensorParallelPlan::cuts_any(std::string_view module_of_block) const {
+  const std::string ending = cat(".mixer.", module_of_block);
   return std::ranges::any_of(styles_, [&](const auto& entry) {
     return entry.first.ends_with(ending) && entry.second != TensorStyle::replicated;
   });

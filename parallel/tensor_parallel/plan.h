@@ -21,7 +21,7 @@
 ///     ...mixer.gate, fc1_latent_proj, fc2_latent_proj                     sequence_parallel
 ///     ...mixer.experts.up_proj / down_proj          expert_colwise / expert_rowwise
 ///
-/// A mixer (or shared expert) is cut as a whole or is `replicated` as a whole. Mamba's convolution, A_log, D, dt_bias
+/// The kinds of blocks say so themselves (model/blocks, CutRule). A mixer (or shared expert) is cut as a whole or is `replicated` as a whole. Mamba's convolution, A_log, D, dt_bias
 /// and gated norm have no rules: they follow in_proj.
 ///
 /// Words of other plans: embeddings may be `rowwise` or `rowwise_rep`, lm_head `colwise` or `colwise_rep`, with the same
@@ -30,18 +30,6 @@
 /// gather.
 /// Source: the style words of NeMo AutoModel, components/distributed/parallelizer.py.
 namespace nemocube {
-
-enum class TensorStyle : std::uint8_t {
-  replicated,      ///< every rank holds all of it and computes all rows
-  colwise,         ///< outputs are cut: rows of the weight, and the bias
-  rowwise,         ///< inputs are cut: columns of the weight; results are added over ranks, then the bias
-  vocab_parallel,  ///< tokens are cut: rows of the weight
-  sequence_parallel,  ///< every rank holds all of it and computes its own rows. Norms do so only where the residual
-                      ///< stream is cut (sequence parallel), routers and latent projections always
-  expert_colwise,  ///< experts are cut over ep, their outputs over expt_tp
-  expert_rowwise,  ///< experts are cut over ep, their inputs over expt_tp
-};
-std::string_view name_of(TensorStyle style);
 
 struct TensorParallelRule {
   std::string pattern, style;
@@ -56,10 +44,11 @@ class TensorParallelPlan {
                               const std::vector<TensorParallelRule>& rules = {});
 
   bool sequence_parallel() const { return sequence_parallel_; }
-  /// Of the module that holds the tensor of a canonical name.
-  TensorStyle style(std::string_view tensor) const;
-  /// Whether the model has modules whose names end so and are not replicated.
-  bool cuts_any(std::string_view ending) const;
+  TensorStyle style(std::string_view module) const;
+  /// Of the module that decides about the tensor.
+  TensorStyle style(const TensorSpec& tensor) const { return style(tensor.module); }
+  /// Whether a block of the model has this module, "q_proj", and the module is not replicated.
+  bool cuts_any(std::string_view module_of_block) const;
   /// The rules that count for some module, in their order.
   const std::vector<TensorParallelRule>& rules() const { return rules_; }
   const std::vector<std::string>& notes() const {

@@ -7,6 +7,7 @@
 #include "data/datasets/describe.h"
 #include "data/hf/hf_config.h"
 #include "data/json/json.h"
+#include "model/blocks/block_kinds.h"
 #include "model/flops.h"
 #include "train/commands/commands.h"
 #include "train/commands/inspect_checkpoint.h"
@@ -54,7 +55,7 @@ void inspect_model(const InspectArguments& options) {
   }
   std::cout << std::left << "blocks      " << config.num_layers() << "  " << to_pattern(config.blocks)
             << '\n';
-  for (const BlockKind kind : {BlockKind::mamba, BlockKind::attention, BlockKind::mlp, BlockKind::moe})
+  for (const BlockKind kind : block_kinds())
     if (config.count(kind) > 0)
       std::cout << "  " << std::setw(10) << name_of(kind) << config.count(kind) << '\n';
   std::cout << "\ntensors (experts are listed stacked)\n";

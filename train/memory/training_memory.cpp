@@ -1,103 +1,23 @@
 #include "train/memory/training_memory.h"
 
 #include <algorithm>
-#include <cmath>
-#include <stdexcept>
+#include <utility>
 
-#include "core/allocator.h"
 #include "core/memory_limit.h"
+#include "model/blocks/block_type.h"
 #include "parallel/tensor_parallel/cuts.h"
 
 namespace nemocube {
 namespace {
 
-/// Rows on a rank, in one microbatch.
-struct Rows {
-  double all = 0;       // that cut layers see
-  double residual = 0;  // of the residual stream
-  double routed = 0;    // that the rank routes to experts
-  double arriving = 0;  // for which its experts compute, each counted once for all its choices
-  double scan_chunks = 0;
-};
-
-Rows rows_of(const NemotronHConfig& config, const ActivationOptions& options, const ParallelPlan& plan) {
+BlockRows rows_of(const ActivationOptions& options, const ParallelPlan& plan) {
   const auto tokens = static_cast<double>(options.tokens), cp = static_cast<double>(plan.grid.cp),
              tp = static_cast<double>(plan.grid.tp);
-  Rows rows;
+  BlockRows rows{.tokens = tokens, .sequences = static_cast<double>(options.sequences), .cp = cp};
   rows.all = tokens / cp;
-  rows.residual = plan.sequence_parallel ? rows.all / tp : rows.all;
   rows.routed = rows.all / tp;
   rows.arriving = rows.routed * static_cast<double>(plan.grid.expt_tp);
-  // A sequence begins a chunk of its own.
-  rows.scan_chunks =
-      (tokens / static_cast<double>(config.chunk_size) + static_cast<double>(options.sequences)) / cp;
   return rows;
-}
-
-/// Bytes on a rank.
-struct BlockMemory {
-  std::int64_t kept = 0;      ///< from forward to backward, beside the residual stream
-  std::int64_t backward = 0;  ///< that backward holds beside what is still kept, at most
-};
-
-/// Bytes of tensors with so many numbers in the dtype of the model, and in f32 (f64).
-struct Sizes {
-  std::int64_t stored_size, wide_size;
-  std::int64_t stored(double numbers) const { return cpu_block_bytes(count(numbers) * stored_size); }
-  std::int64_t wide(double numbers) const { return cpu_block_bytes(count(numbers) * wide_size); }
-  static std::int64_t count(double numbers) { return static_cast<std::int64_t>(std::ceil(numbers)); }
-};
-
-/// `c` has the sizes of the local part.
-BlockMemory memory_of(BlockKind kind, const NemotronHConfig& c, const Rows& rows, const Sizes& of) {
-  const auto n = [](std::int64_t count) { return static_cast<double>(count); };
-  switch (kind) {
-    case BlockKind::mamba: {
-      const std::int64_t projected = of.stored(rows.all * n(c.in_proj_width())),
-                         convolved = of.stored(rows.all * n(c.conv_dim()));
-      // What the scan and the norm return; the scale of each norm; the states at the starts of chunks.
-      return {projected + convolved + 2 * of.stored(rows.all * n(c.mamba_inner())) +
-                  of.wide(rows.all * n(c.n_groups)) +
-                  of.wide(rows.scan_chunks * n(c.mamba_inner()) * n(c.ssm_state_size)),
-              projected + convolved};
-    }
-    case BlockKind::attention: {
-      const std::int64_t q = of.stored(rows.all * n(c.q_width())), k = of.stored(rows.all * n(c.kv_width()));
-      // Keys and values have gradients in the dtype of the model and sums in f32.
-      return {2 * q + 2 * k + of.wide(rows.all * n(c.num_attention_heads)),
-              2 * q + 2 * k + 2 * of.wide(rows.all * n(c.kv_width()))};
-    }
-    case BlockKind::mlp: {
-      const std::int64_t inner = of.stored(rows.all * n(c.intermediate_size));
-      return {inner, inner};
-    }
-    case BlockKind::moe: {
-      const double choices = rows.arriving * n(c.num_experts_per_tok);
-      const std::int64_t outer = of.stored(choices * n(c.expert_width())),
-                         inner = of.stored(choices * n(c.moe_intermediate_size)),
-                         shared = of.stored(rows.all * n(c.moe_shared_expert_intermediate_size)),
-                         latent = of.stored(rows.routed * n(c.moe_latent_size)),
-                         scores = of.wide(rows.routed * n(c.n_routed_experts)) +
-                                  of.wide(rows.routed * n(c.num_experts_per_tok));
-      // For each choice the input row, the hidden row and the output row. Backward frees what the last operation
-      // kept before it forms the gradient of its input, and has done the shared expert before the others.
-      return {2 * outer + inner + shared + latent + scores, std::max({outer, inner, shared}) + latent};
-    }
-  }
-  throw std::logic_error("block kind");
-}
-
-/// The sizes of the layers on one tensor-parallel rank, as the usual plan cuts them.
-NemotronHConfig local_sizes(NemotronHConfig c, const GridSizes& grid) {
-  const auto divide = [&](std::int64_t& size, std::int64_t ranks) {
-    size = std::max<std::int64_t>(1, size / ranks);
-  };
-  for (std::int64_t* size : {&c.num_attention_heads, &c.num_key_value_heads, &c.intermediate_size,
-                             &c.mamba_num_heads, &c.n_groups, &c.moe_shared_expert_intermediate_size})
-    divide(*size, grid.tp);
-  divide(c.moe_intermediate_size, grid.expt_tp);
-  c.vocab_size = vocabulary_range(c.vocab_size, grid.tp, 0).size();
-  return c;
 }
 
 /// Bytes of whole buffers.
@@ -212,28 +132,34 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
 
 std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan, std::int64_t pipeline_rank) {
-  const Sizes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
-  const NemotronHConfig local = local_sizes(config, plan.grid);
-  const Rows rows = rows_of(config, options, plan);
-  const std::int64_t row = of.stored(rows.residual * static_cast<double>(config.hidden_size));
+  const TensorBytes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
+  const BlockRows rows = rows_of(options, plan);
+  const double residual = plan.sequence_parallel ? rows.routed : rows.all;
+  const std::int64_t row = of.stored(residual * static_cast<double>(config.hidden_size));
+  std::vector<std::pair<BlockKind, BlockMemory>> memory;
+  for (const BlockKind kind : config.kinds())
+    memory.emplace_back(kind, kind->memory(config, rows, of, {plan.grid.tp, plan.grid.expt_tp}));
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
-      const BlockMemory block = memory_of(config.blocks[static_cast<std::size_t>(i)], local, rows, of);
+      const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
+      const BlockMemory& block =
+          std::ranges::find(memory, kind, &std::pair<BlockKind, BlockMemory>::first)->second;
       if (options.forward_only) {
         most = std::max(most, 4 * row + block.kept);
         continue;
       }
-      kept += 2 * row + of.wide(rows.residual);  // the residual sum, its norm, and one factor of that
+      kept += 2 * row + of.wide(residual);  // the residual sum, its norm, and one factor of that
       most = std::max(most, kept + block.kept + block.backward + 2 * row);  // and the gradients of both
       if (!options.checkpointing) kept += block.kept;
     }
     // Hidden states for the head, labelled rows of them, the gradients of both; one chunk of logits.
     std::int64_t ends = 4 * row;
     if (chunk.head) {
+      const std::int64_t vocabulary = vocabulary_range(config.vocab_size, plan.grid.tp, 0).size();
       const double logits =
-          std::min(rows.all, static_cast<double>(options.loss_rows)) * static_cast<double>(local.vocab_size);
+          std::min(rows.all, static_cast<double>(options.loss_rows)) * static_cast<double>(vocabulary);
       ends += of.wide(logits) + (of.stored_size < of.wide_size ? of.stored(logits) : 0);
     }
     most = std::max(most, kept + ends);
@@ -244,17 +170,9 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
 
 std::int64_t decode_state_memory(const NemotronHConfig& config, DType dtype, std::int64_t sequences,
                                  std::int64_t length) {
-  const Sizes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
-  const auto n = [](std::int64_t count) { return static_cast<double>(count); };
+  const TensorBytes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
   std::int64_t bytes = 0;
-  for (const BlockKind kind : config.blocks) {
-    // Keys and values of a sequence lie in buffers that double when they are full.
-    if (kind == BlockKind::attention)
-      bytes += sequences * 2 * of.stored(2 * n(length) * n(config.kv_width()));
-    if (kind == BlockKind::mamba)
-      bytes += of.wide(n(sequences) * n(config.conv_kernel) * n(config.conv_dim())) +
-               of.wide(n(sequences) * n(config.mamba_inner()) * n(config.ssm_state_size));
-  }
+  for (const BlockKind kind : config.blocks) bytes += kind->decode_bytes(config, of, sequences, length);
   return bytes;
 }
 

@@ -36,7 +36,7 @@ StepLoad planned_load(const Recipe& recipe, const NemotronH& model, std::int64_t
 std::string assumption(const Recipe& recipe, const NemotronHConfig& config) {
   const bool lengths =
       recipe.dataset->kind != DatasetKind::mock || recipe.packed_sequence.packed_sequence_size > 0;
-  const bool experts = config.has(BlockKind::moe) && !recipe.model->backend.fake_balanced_gate;
+  const bool experts = config.has_experts() && !recipe.model->backend.fake_balanced_gate;
   std::string text;
   if (lengths)
     text = cat("every row has ", tokens_of_row(recipe),

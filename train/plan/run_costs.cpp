@@ -40,7 +40,7 @@ double mean_idle(const Simulation& simulation) {
 
 /// See train_step().
 void add_step_sums(RankTraffic& traffic, const NemotronHConfig& config, std::int64_t tensors) {
-  const std::int64_t layers = config.count(BlockKind::moe), losses = std::ssize(router_losses);
+  const std::int64_t layers = config.expert_layers(), losses = std::ssize(router_losses);
   traffic.all_reduce("dp", 3, DType::i64);  // labels, microbatches, those without a capacity
   traffic.all_reduce("world", 1 + (layers + 1) * losses, DType::f64);  // StepTensors::sums
   if (layers > 0) traffic.all_reduce("world", layers * config.n_routed_experts, DType::i64);  // and counts

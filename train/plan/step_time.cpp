@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "model/blocks/block_type.h"
 #include "model/flops.h"
 #include "parallel/schedule/simulate.h"
 
@@ -28,41 +29,56 @@ struct PassTimes {
   }
 };
 
-/// The kernels of one rank for one microbatch.
-class Passes {
+/// The time of a rank's kernels for one microbatch.
+class Passes final : public BlockWork {
  public:
   Passes(const RunCosts& costs, const StepTimeOptions& o)
       : c_(costs.config()),
         o_(o),
         grid_(costs.parallel().grid),
         half_(costs.load().dtype == DType::bf16),
-        tp_(real(grid_.tp)),
-        tokens_(real(costs.load().microbatch.tokens()) / real(grid_.cp)),
-        routed_(tokens_ / tp_),
-        residual_(costs.parallel().sequence_parallel ? routed_ : tokens_),
-        length_(real(costs.load().microbatch.longest())) {}
+        rows_{.all = real(costs.load().microbatch.tokens()) / real(grid_.cp),
+              .length = real(costs.load().microbatch.longest())},
+        residual_(rows_.all) {
+    rows_.routed = rows_.all / real(grid_.tp);
+    if (costs.parallel().sequence_parallel) residual_ = rows_.routed;
+  }
 
   void block(BlockKind kind) {
-    const double h = real(c_.hidden_size);
-    bytes(residual_ * h * (4 + 4));  // residual addition and norm: two tensors in, two out, each way
-    switch (kind) {
-      case BlockKind::mamba:
-        return mamba(h);
-      case BlockKind::attention:
-        return attention(h);
-      case BlockKind::mlp:
-        return mlp(h, real(c_.intermediate_size));
-      case BlockKind::moe:
-        return experts(h);
-    }
+    const double moved = residual_ * real(c_.hidden_size) * 4;
+    numbers(moved, moved);  // residual addition and norm: two tensors in, two out, each way
+    kind->add_work(*this, c_, rows_, {grid_.tp, grid_.expt_tp, grid_.ep});
   }
   void head() {
-    const double h = real(c_.hidden_size), vocabulary = real(c_.vocab_size) / tp_;
-    product("products", tokens_, h, vocabulary);
+    const double vocabulary = real(c_.vocab_size) / real(grid_.tp);
+    product(Part::products, rows_.all, real(c_.hidden_size), vocabulary, 1);
     // Logits in f32 written and read, their gradient written and read.
-    add_bytes(times_.forward, tokens_ * vocabulary * (8 + 2 * element()));
+    add_bytes(times_.forward, rows_.all * vocabulary * (8 + 2 * element()));
   }
   const PassTimes& times() const { return times_; }
+
+  void product(Part part, double rows, double in, double out, double copies) override {
+    const bool experts = part == Part::experts;
+    const double share = experts ? o_.reached.experts : o_.reached.products;
+    const double arithmetic = 2 * rows * in * out / reached(share), weight = copies * in * out,
+                 rows_bytes = rows * (in + out) * element(), dram = o_.gpu.dram_bytes;
+    const char* name = experts ? "experts" : "products";
+    times_.forward[name] += std::max(arithmetic, (rows_bytes + weight * element()) / dram);
+    times_.backward[name] += std::max(arithmetic, (rows_bytes + weight * element()) / dram) +
+                             std::max(arithmetic, (rows_bytes + weight * 8) / dram);
+  }
+  void operations(Part part, double forward, double backward) override {
+    const ReachedShares& r = o_.reached;
+    if (part == Part::convolution) return;  // bound by the bytes that numbers() counts
+    const bool scan = part == Part::scan;
+    const char* name = scan ? "scan" : "attention";
+    times_.forward[name] += forward / reached(scan ? r.scan_forward : r.attention_forward);
+    times_.backward[name] += backward / reached(scan ? r.scan_backward : r.attention_backward);
+  }
+  void numbers(double forward, double backward) override {
+    add_bytes(times_.forward, forward * element());
+    add_bytes(times_.backward, backward * element());
+  }
 
  private:
   double element() const { return half_ ? 2 : 4; }
@@ -72,66 +88,13 @@ class Passes {
   void add_bytes(std::map<std::string, double>& pass, double count) {
     pass["memory"] += count / (o_.reached.memory * o_.gpu.dram_bytes);
   }
-  /// Of elements that kernels read or write, half of them in each pass.
-  void bytes(double elements) {
-    add_bytes(times_.forward, elements / 2 * element());
-    add_bytes(times_.backward, elements / 2 * element());
-  }
-  /// [rows, in] x [in, out] with `copies` weights of this size, and its two gradients.
-  void product(const char* part, double rows, double in, double out, double copies = 1) {
-    const double share = part == std::string_view("experts") ? o_.reached.experts : o_.reached.products;
-    const double arithmetic = 2 * rows * in * out / reached(share), weight = copies * in * out,
-                 rows_bytes = rows * (in + out) * element(), dram = o_.gpu.dram_bytes;
-    times_.forward[part] += std::max(arithmetic, (rows_bytes + weight * element()) / dram);
-    times_.backward[part] += std::max(arithmetic, (rows_bytes + weight * element()) / dram) +
-                             std::max(arithmetic, (rows_bytes + weight * 8) / dram);
-  }
-  void mamba(double h) {
-    const double d = real(c_.mamba_inner()) / tp_, states = real(c_.state_width()) / tp_,
-                 chunk = real(c_.chunk_size);
-    product("products", tokens_, h, real(c_.in_proj_width()) / tp_);
-    product("products", tokens_, d, h);
-    const double scan = tokens_ * (2 * chunk * states + 2 * chunk * d + 4 * d * real(c_.ssm_state_size));
-    times_.forward["scan"] += scan / reached(o_.reached.scan_forward);
-    times_.backward["scan"] += 2 * scan / reached(o_.reached.scan_backward);
-    add_bytes(times_.forward, tokens_ * element() * (2 * real(c_.conv_dim()) / tp_ + 3 * d));
-    add_bytes(times_.backward, tokens_ * element() * (3 * real(c_.conv_dim()) / tp_ + 5 * d));
-  }
-  void attention(double h) {
-    const double heads = real(c_.num_attention_heads) / tp_,
-                 kv = std::max(1.0, real(c_.num_key_value_heads) / tp_), width = real(c_.head_dim);
-    product("products", tokens_, h, width * (heads + 2 * kv));
-    product("products", tokens_, width * heads, h);
-    const double scores = tokens_ * 4 * heads * width * (length_ + 1) / 2;
-    times_.forward["attention"] += scores / reached(o_.reached.attention_forward);
-    times_.backward["attention"] += 2.5 * scores / reached(o_.reached.attention_backward);
-  }
-  void mlp(double h, double width) {
-    product("products", tokens_, h, width / tp_);
-    product("products", tokens_, width / tp_, h);
-    bytes(tokens_ * width / tp_ * (2 + 3));
-  }
-  void experts(double h) {
-    const double in = real(c_.expert_width()), share = real(grid_.expt_tp),
-                 choices = real(c_.num_experts_per_tok), width = real(c_.moe_intermediate_size) / share,
-                 rows = routed_ * choices * share, own = real(c_.n_routed_experts) / real(grid_.ep);
-    product("products", routed_, h, real(c_.n_routed_experts));
-    if (c_.moe_latent_size > 0) {
-      product("products", routed_, h, in);
-      product("products", routed_, in, h);
-    }
-    product("experts", rows, in, width, own);
-    product("experts", rows, width, in, own);
-    bytes(rows * width * (2 + 3));
-    bytes((routed_ + routed_ * choices) * in * 4);  // to the experts' rows and back, each way
-    mlp(h, real(c_.moe_shared_expert_intermediate_size));
-  }
 
   const NemotronHConfig& c_;
   const StepTimeOptions& o_;
   const GridSizes& grid_;
   bool half_;
-  double tp_, tokens_, routed_, residual_, length_;
+  BlockRows rows_;
+  double residual_;
   PassTimes times_;
 };
 

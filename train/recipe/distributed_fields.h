@@ -1,4 +1,5 @@
 #pragma once
+#include "model/blocks/block_kinds.h"
 #include "train/recipe/environment.h"
 #include "train/recipe/field_kinds.h"
 
@@ -18,10 +19,8 @@ void fields(auto& io, Like<PrecisionSection> auto& s) {
 }
 
 void fields(auto& io, Like<BlockWeights> auto& s) {
-  io.field("mamba", s.mamba, "time of a Mamba block (own)", block_weight);
-  io.field("attention", s.attention, "time of an attention block (own)", block_weight);
-  io.field("mlp", s.mlp, "time of an MLP block (own)", block_weight);
-  io.field("moe", s.moe, "time of a mixture-of-experts block (own)", block_weight);
+  for (const BlockKind kind : block_kinds())
+    io.field(kind->name, s.of(kind), cat("time of ", kind->title, " (own)").c_str(), block_weight);
   io.field("embeddings", s.embeddings, "time of the token embeddings (own)", block_weight);
   io.field("head", s.head, "time of final norm, head and loss (own)", block_weight);
 }

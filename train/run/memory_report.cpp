@@ -70,11 +70,9 @@ std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& conf
   // Validation has rows of its own lengths, and generated tokens come in any number.
   if (!recipe.validation_datasets.empty()) return cpu::most_onednn_plans;
   constexpr std::int64_t of_kind = 12, of_expert = 8;
-  std::int64_t kinds = 1;  // and the head
-  for (const BlockKind kind : {BlockKind::mamba, BlockKind::attention, BlockKind::mlp, BlockKind::moe})
-    kinds += config.has(kind);
+  const std::int64_t kinds = std::ssize(config.kinds()) + 1;  // and the head
   const std::int64_t experts =
-      config.count(BlockKind::moe) * std::max<std::int64_t>(1, config.n_routed_experts / ranks.grid.ep);
+      config.expert_layers() * std::max<std::int64_t>(1, config.n_routed_experts / ranks.grid.ep);
   const std::int64_t of_pass = (batches.vary ? of_kind * kinds : 0) + of_expert * experts;
   const std::int64_t most = cpu::most_onednn_plans - of_kind * kinds;
   return of_kind * kinds + (passes > most / std::max<std::int64_t>(of_pass, 1) ? most : passes * of_pass);

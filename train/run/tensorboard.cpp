@@ -30,7 +30,7 @@ std::vector<std::pair<std::string, double>> mean_auxiliary_losses(
       {"seq_aux_loss", coefficients.seq_aux_loss_coeff},
       {"global_aux_loss", coefficients.global_aux_loss_coeff},
       {"z_loss", coefficients.z_loss_coeff}};
-  const auto layers = static_cast<double>(config.count(BlockKind::moe));
+  const auto layers = static_cast<double>(config.expert_layers());
   std::vector<std::pair<std::string, double>> means;
   for (const auto& [name, value] : losses) {
     const auto coefficient = std::ranges::find(known, name, &std::pair<std::string, double>::first);

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "core/host_wait.h"
+#include "model/blocks/block_type.h"
 
 namespace nemocube {
 namespace {
@@ -32,7 +33,7 @@ void StepTensors::reset(const NemotronH& model) { all.copy_from(start_of(model).
 StepTensors StepTensors::to(Device device) const { return {all.to(device), counts.dim(0), counts.dim(1)}; }
 
 StepTensors StepTensors::start_of(const NemotronH& model) {
-  const std::int64_t layers = model.config().count(BlockKind::moe), experts = model.config().n_routed_experts;
+  const std::int64_t layers = model.config().expert_layers(), experts = model.config().n_routed_experts;
   const auto parameters = std::ssize(tensor_specs(model.config()));
   const std::int64_t size = sums_size(layers) + layers * experts + decision_size + parameters;
   const Tensor start = Tensor::zeros({size}, DType::f64, Device::cpu);  // the host makes the first values
@@ -59,7 +60,7 @@ std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t 
   std::vector<std::int64_t> numbers;
   std::int64_t block = 0, number = 0;
   for (const BlockKind kind : model.config().blocks) {
-    if (kind == BlockKind::moe) {
+    if (kind->cores(model.config()).experts) {
       if (own.has_block(block)) numbers.push_back(number);
       ++number;
     }

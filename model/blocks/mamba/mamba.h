@@ -1,5 +1,5 @@
 #pragma once
-#include "model/mixers/linear.h"
+#include "model/blocks/linear.h"
 #include "ops/gated_rmsnorm/gated_rmsnorm.h"
 #include "ops/ssd_scan/ssd_scan.h"
 

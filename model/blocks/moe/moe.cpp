@@ -1,4 +1,4 @@
-#include "model/mixers/moe.h"
+#include "model/blocks/moe/moe.h"
 
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/relu2/relu2.h"
@@ -13,8 +13,8 @@ MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
       down_(&sources.parameters.get(name + ".experts.down_proj")),
       shared_(sources, name + ".shared_experts"),
       dispatcher_(std::make_unique<LocalDispatcher>()) {
-  sources.points.emplace(name + ".routed.input", &routed_input_);
-  sources.points.emplace(name + ".routed.output", &routed_output_);
+  sources.points.emplace(name + ".routed.input", TransformPoint{&routed_input_, PointPlace::routed_in});
+  sources.points.emplace(name + ".routed.output", TransformPoint{&routed_output_, PointPlace::routed_out});
   const NemotronHConfig& config = sources.config;
   router_.experts = config.n_routed_experts;
   router_.top_k = config.num_experts_per_tok;

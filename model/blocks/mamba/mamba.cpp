@@ -1,4 +1,4 @@
-#include "model/mixers/mamba.h"
+#include "model/blocks/mamba/mamba.h"
 
 #include <array>
 
@@ -16,8 +16,8 @@ struct MambaMixer::State final : MixerState {
 MambaMixer::MambaMixer(const MixerSources& sources, const std::string& name)
     : conv_kernel_(sources.config.conv_kernel),
       eps_(sources.config.layer_norm_epsilon),
-      in_proj_(sources, name + ".in_proj"),
-      out_proj_(sources, name + ".out_proj"),
+      in_proj_(sources, name + ".in_proj", PointPlace::way_in),
+      out_proj_(sources, name + ".out_proj", PointPlace::way_out),
       conv_weight_(&sources.parameters.get(name + ".conv1d.weight")),
       conv_bias_(sources.parameters.find(name + ".conv1d.bias")),
       a_log_(&sources.parameters.get(name + ".A_log")),

@@ -1,4 +1,4 @@
-#include "model/mixers/expert_dispatcher.h"
+#include "model/blocks/moe/expert_dispatcher.h"
 
 #include "ops/permute/permute.h"
 

@@ -1,13 +1,14 @@
-#include "model/mixers/linear.h"
+#include "model/blocks/linear.h"
 
 #include "ops/linear/linear.h"
 
 namespace nemocube {
 
-Linear::Linear(const MixerSources& sources, const std::string& name)
+Linear::Linear(const MixerSources& sources, const std::string& name, PointPlace place)
     : weight_(&sources.parameters.get(name + ".weight")), bias_(sources.parameters.find(name + ".bias")) {
-  sources.points.emplace(name + ".input", &input_);
-  sources.points.emplace(name + ".output", &output_);
+  const auto at = [&](PointPlace end) { return place == end ? end : PointPlace::other; };
+  sources.points.emplace(name + ".input", TransformPoint{&input_, at(PointPlace::way_in), name});
+  sources.points.emplace(name + ".output", TransformPoint{&output_, at(PointPlace::way_out), name});
 }
 
 Var Linear::operator()(Context& ctx, const Var& x, const Sequences& sequences) const {

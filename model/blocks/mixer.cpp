@@ -1,4 +1,4 @@
-#include "model/mixers/mixer.h"
+#include "model/blocks/mixer.h"
 
 namespace nemocube {
 

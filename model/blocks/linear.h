@@ -1,5 +1,5 @@
 #pragma once
-#include "model/mixers/mixer.h"
+#include "model/blocks/mixer.h"
 #include "model/transform.h"
 
 namespace nemocube {
@@ -9,7 +9,9 @@ namespace nemocube {
 /// be a sum over devices.
 class Linear {
  public:
-  Linear(const MixerSources& sources, const std::string& name);
+  /// `place`: way_in where all rows of the residual stream enter the block through this layer's input, way_out where they
+  /// leave through its output.
+  Linear(const MixerSources& sources, const std::string& name, PointPlace place = PointPlace::other);
   Linear(const Linear&) = delete;  // the transform points lead here
   Linear& operator=(const Linear&) = delete;
   Var operator()(Context& ctx, const Var& x, const Sequences& sequences) const;

@@ -1,5 +1,5 @@
 #pragma once
-#include "model/mixers/linear.h"
+#include "model/blocks/linear.h"
 
 namespace nemocube {
 

@@ -1,8 +1,8 @@
 #pragma once
 #include <optional>
 
-#include "model/mixers/expert_dispatcher.h"
-#include "model/mixers/mlp.h"
+#include "model/blocks/mlp/mlp.h"
+#include "model/blocks/moe/expert_dispatcher.h"
 #include "ops/router/router.h"
 
 namespace nemocube {

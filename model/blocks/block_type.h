@@ -1,0 +1,159 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/blocks/block_kind.h"
+#include "model/tensor_spec.h"
+
+/// All that the program knows of a kind of block, in one place: its folder in model/blocks. docs/new_block.md walks through
+/// one.
+namespace nemocube {
+
+struct NemotronHConfig;
+struct MixerSources;
+class Mixer;
+
+/// A tensor of a block. The name is that of Hugging Face's files below "backbone.layers.N.mixer.".
+struct BlockTensor {
+  std::string_view name;
+  /// Absent: a model of this config has no such tensor.
+  std::optional<Shape> (*shape)(const NemotronHConfig&);
+  InitialLaw law;
+  CutRule cut = {};
+  bool keep_f32 = false, buffer = false, experts = false;  ///< see TensorSpec
+};
+
+/// Below the block: CutRule::module.
+std::string_view module_of(const BlockTensor& tensor);
+
+/// What a block computes that needs other tokens than a row's own, or other devices than that of the row. The ways of
+/// parallelism serve these, in whatever kind of block they are.
+struct BlockCores {
+  /// Softmax attention: context parallelism sends keys and values.
+  struct Attention {
+    std::int64_t heads, kv_heads, head_dim;
+  };
+  /// A Mamba-2 scan with its convolution: context parallelism deals heads; norm groups may span tensor-parallel ranks.
+  struct Scan {
+    std::int64_t heads, head_dim, groups, state_size;
+  };
+  /// Routed experts: rows go to the ranks of their experts and come back.
+  struct Experts {
+    std::int64_t count, top_k, width;  ///< the width of the rows that are sent
+  };
+  std::optional<Attention> attention = {};
+  std::optional<Scan> scan = {};
+  std::optional<Experts> experts = {};
+};
+
+/// A size of the config that the number of tensor-parallel ranks has to divide where `module` is cut; or, for heads that
+/// ranks may share, has to divide or be a multiple of.
+struct Division {
+  const char* key;  ///< in config.json
+  std::int64_t value;
+  std::string_view module;  ///< below the block: "q_proj"
+  SharedHeads shared = SharedHeads::none;
+};
+
+/// How many ranks divide the sizes of a block.
+struct BlockDivisors {
+  std::int64_t tp = 1, expert_tp = 1, ep = 1;
+};
+
+/// Rows of one microbatch on one rank, evenly spread.
+struct BlockRows {
+  double tokens = 0;     ///< of the microbatch, on all ranks
+  double sequences = 1;  ///< the same
+  double cp = 1;         ///< ranks that share them
+  double all = 0;        ///< that cut layers see: tokens / cp
+  double routed = 0;     ///< that the rank routes to experts
+  double arriving = 0;   ///< for which its experts compute, each counted once for all its choices
+  double length = 0;     ///< tokens of a sequence
+};
+
+/// Bytes of tensors with so many numbers in the dtype of the model, and in f32 (f64).
+struct TensorBytes {
+  std::int64_t stored_size, wide_size;
+  std::int64_t stored(double numbers) const;
+  std::int64_t wide(double numbers) const;
+};
+
+/// Bytes on a rank for one microbatch.
+struct BlockMemory {
+  std::int64_t kept = 0;      ///< from forward to backward, beside the residual stream
+  std::int64_t backward = 0;  ///< that backward holds beside what is still kept, at most
+};
+
+/// Takes the work of a block's passes over one microbatch, on one rank, kernel by kernel.
+class BlockWork {
+ public:
+  enum class Part : std::uint8_t { products, experts, attention, scan, convolution };
+
+  /// [rows, in] x [in, out] with `copies` weights of this size; backward has the two gradients.
+  virtual void product(Part part, double rows, double in, double out, double copies = 1) = 0;
+  /// Floating-point operations of the forward and of the backward pass.
+  virtual void operations(Part part, double forward, double backward) = 0;
+  /// Numbers in the dtype of the model that other kernels read or write.
+  virtual void numbers(double forward, double backward) = 0;
+
+ protected:
+  ~BlockWork() = default;
+};
+
+class BlockType {
+ public:
+  BlockType(const BlockType&) = delete;
+  BlockType& operator=(const BlockType&) = delete;
+
+  const char letter;             ///< in patterns such as "MEM*"
+  const char* const name;        ///< in lists such as layers_block_type, and for people
+  const char* const alias;       ///< another name in such lists, or null
+  const char* const title;       ///< "a Mamba block"
+  const double pipeline_weight;  ///< time relative to other kinds, where pipeline stages are cut by weight
+
+  /// Throws Error naming the key where no block can be made from this config.
+  virtual void validate(const NemotronHConfig& config) const = 0;
+  /// In the order of files.
+  virtual std::span<const BlockTensor> tensors() const = 0;
+  /// `name`: of the mixer, "backbone.layers.3.mixer".
+  virtual std::unique_ptr<Mixer> make(const MixerSources& sources, const std::string& name) const = 0;
+
+  /// The module that all rows of the residual stream enter: where it is cut, the block is (tensor parallelism).
+  virtual std::string_view entry() const = 0;
+  virtual std::vector<Division> divisions(const NemotronHConfig& config) const = 0;
+  virtual BlockCores cores(const NemotronHConfig&) const { return {}; }
+
+  /// Where the usual plan of tensor parallelism cuts all that it can.
+  virtual void add_work(BlockWork& work, const NemotronHConfig& config, const BlockRows& rows,
+                        const BlockDivisors& divisors) const = 0;
+  /// See automodel_step_flops(): of a token, forward and backward.
+  virtual double automodel_flops(const NemotronHConfig& config, double length) const = 0;
+  virtual BlockMemory memory(const NemotronHConfig& config, const BlockRows& rows, const TensorBytes& bytes,
+                             const BlockDivisors& divisors) const = 0;
+  /// Bytes of the states and caches of sequences of up to `length` tokens that are generated at once.
+  virtual std::int64_t decode_bytes(const NemotronHConfig&, const TensorBytes&, std::int64_t /*sequences*/,
+                                    std::int64_t /*length*/) const {
+    return 0;
+  }
+
+ protected:
+  struct Facts {
+    char letter;
+    const char *name, *alias, *title;
+    double pipeline_weight;
+  };
+  constexpr explicit BlockType(const Facts& f)
+      : letter(f.letter), name(f.name), alias(f.alias), title(f.title), pipeline_weight(f.pipeline_weight) {}
+  ~BlockType() = default;
+};
+
+/// A size that ranks divide, in an estimate: at least 1.
+inline std::int64_t part_of_size(std::int64_t size, std::int64_t ranks) {
+  return size / ranks > 0 ? size / ranks : 1;
+}
+
+}  // namespace nemocube
