@@ -21,6 +21,7 @@ inline Var apply(const Transform& transform, Context& ctx, const Var& x, const S
 ///   "<linear layer>.input", "<linear layer>.output", such as "backbone.layers.3.mixer.o_proj.output"
 ///   "<attention>.qkv.input"                          shared by q_proj, k_proj and v_proj
 ///   "<moe>.routed.input", "<moe>.routed.output"      around router, latent projections and routed experts
+///   "<moe>.experts.output"                           the rows of experts that are here, before they go back to their tokens
 ///   "backbone.embeddings.output", "lm_head.input"
 using TransformPoints = std::map<std::string, Transform*, std::less<>>;
 
