@@ -6,6 +6,10 @@
 #include <functional>
 #include <set>
 
+#include "model/blocks/attention/attention_block.h"
+#include "model/blocks/mamba/mamba_block.h"
+#include "model/blocks/mlp/mlp_block.h"
+#include "model/blocks/moe/moe_block.h"
 #include "model/test_configs.h"
 
 using namespace nemocube;

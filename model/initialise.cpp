@@ -69,7 +69,8 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
   const double sigma = config.initializer_range;
   const auto blocks = static_cast<double>(config.blocks.size());
   const bool megatron = law == Initialisation::megatron;
-  InitialLaw role = parameter.law;
+  expect(parameter.law.has_value(), "initialise: no law for a tensor named '", parameter.name, "'");
+  InitialLaw role = *parameter.law;
   if (role == InitialLaw::scan_output && (megatron || !config.rescale_prenorm_residual))
     role = InitialLaw::output;
   switch (role) {

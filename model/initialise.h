@@ -34,7 +34,7 @@ enum class Initialisation { hf, megatron };
 /// Fills what this process owns of every parameter. Element i of a global tensor depends on (seed, name, i), the
 /// law and the config alone, so every rank draws its own part of the same model, however the model is sharded.
 void initialise(NemotronH& model, std::uint64_t seed, Initialisation law = Initialisation::hf);
-/// Fills one parameter of a model of this config. Throws std::logic_error for a name that has no law.
+/// Fills one parameter of a model of this config, by Parameter::law. Throws std::logic_error where there is none.
 void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
                 Initialisation law);
 

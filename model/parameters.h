@@ -18,10 +18,10 @@ namespace nemocube {
 /// tensor_specs). The gradient is summed over microbatches in f32 (f64 for f64).
 struct Parameter {
   std::string name;
-  std::int64_t number = 0;  ///< among all tensors of the whole model, in the order of tensor_specs()
-  InitialLaw law = InitialLaw::zero;  ///< of fresh values
-  Tensor value;                       ///< what the blocks compute with
-  std::shared_ptr<GradNode> node;     ///< null for buffers, which have no gradient
+  std::int64_t number = 0;         ///< among all tensors of the whole model, in the order of tensor_specs()
+  std::optional<InitialLaw> law;   ///< of fresh values; a parameter of a model has one
+  Tensor value;                    ///< what the blocks compute with
+  std::shared_ptr<GradNode> node;  ///< null for buffers, which have no gradient
   bool trainable = true;
 
   /// What this process initialises, loads, updates and saves: `value` itself, or, where data parallelism

@@ -160,8 +160,8 @@ TEST_CASE("model: transforms can be installed at every point; biases come after 
   const TestBatch batch = random_batch(model.config(), {9, 4}, 38);
   const Tensor want = hidden_of(model, batch);
   std::map<std::string, int> calls;
-  for (const auto& [name, transform] : model.transform_points())
-    *transform = [&calls, name](Context&, const Var& x, const Sequences&) {
+  for (const auto& [name, point] : model.transform_points())
+    *point.transform = [&calls, name = name](Context&, const Var& x, const Sequences&) {
       ++calls[name];
       return x;
     };
@@ -184,7 +184,7 @@ TEST_CASE("model: transforms can be installed at every point; biases come after 
   copy_weights(doubled, small);
   Tensor& weight = doubled.parameters().get("backbone.layers.0.mixer.down_proj.weight").value;
   for (std::int64_t i = 0; i < weight.numel(); ++i) weight.data<double>()[i] *= 2;
-  *small.transform_points().at("backbone.layers.0.mixer.down_proj.output") =
+  *small.transform_points().at("backbone.layers.0.mixer.down_proj.output").transform =
       [](Context& ctx, const Var& x, const Sequences&) { return add(ctx, x, x); };
   CHECK(loss_and_gradients(small, batch) ==
         doctest::Approx(loss_and_gradients(doubled, batch)).epsilon(1e-13));

@@ -25,6 +25,7 @@ enum class PointPlace : std::uint8_t {
   way_out,    ///< the block's rows go back to the residual stream here; a layer that is cut has partial sums
   routed_in,  ///< around what is computed for the rows that a rank routes to experts
   routed_out,
+  experts_out,  ///< the rows of the experts that are here, before they go back to their tokens
 };
 
 /// A place where a transform can be installed.
@@ -38,6 +39,7 @@ struct TransformPoint {
 ///   "<linear layer>.input", "<linear layer>.output", such as "backbone.layers.3.mixer.o_proj.output"
 ///   "<attention>.qkv.input"                          shared by q_proj, k_proj and v_proj
 ///   "<moe>.routed.input", "<moe>.routed.output"      around router, latent projections and routed experts
+///   "<moe>.experts.output"                           the rows of experts that are here, before they go back to their tokens
 ///   "backbone.embeddings.output", "lm_head.input"
 using TransformPoints = std::map<std::string, TransformPoint, std::less<>>;
 

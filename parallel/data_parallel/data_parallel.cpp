@@ -41,6 +41,8 @@ DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const 
   for (const auto& [block, parameters] : of_block)
     blocks_.emplace(block, make_unit(parameters, device, sources));
   root_ = make_unit(root, device, sources);
+  const bool experts_elsewhere = !model.moe_layers().empty() && groups["tp_ep"].size() > 1;
+  if (options.overlap) exchanges_.emplace(model, experts_elsewhere, [this] { start_waiting(); });
   model_.hooks = this;
 }
 
@@ -78,7 +80,13 @@ DataParallel::Unit* DataParallel::block_unit(std::int64_t block) {
 
 // --- values
 
+void DataParallel::start_waiting() {
+  start_reduction();
+  if (waiting_gather_) start_gather(*waiting_gather_);
+}
+
 void DataParallel::start_gather(Unit& unit) {
+  if (waiting_gather_ == &unit) waiting_gather_ = nullptr;
   if (unit.gathered) return;
   unit.gathered = true;
   for (const Flat& flat : unit.flats) {
@@ -138,6 +146,9 @@ void DataParallel::abandon_step() {
     unit.gathered = !shards_values();
     unit.reduced = false;
   };
+  waiting_gather_ = nullptr;
+  waiting_reduction_.reset();
+  passed_backward_.reset();
   reductions_.clear();
   for (auto& [block, unit] : blocks_) abandon(unit);
   abandon(root_);
@@ -147,8 +158,10 @@ void DataParallel::before_forward(std::int64_t block) {
   Unit* unit = block_unit(block);
   if (!unit) return;
   gather(*unit);
-  if (const auto next = blocks_.upper_bound(block); next != blocks_.end() && options_.overlap)
-    start_gather(next->second);
+  const auto next = blocks_.upper_bound(block);
+  if (next == blocks_.end() || !exchanges_) return;
+  waiting_gather_ = &next->second;
+  if (!exchanges_->in_forward(block)) start_gather(next->second);
 }
 
 void DataParallel::after_forward(std::int64_t block) {
@@ -161,11 +174,14 @@ void DataParallel::before_backward(std::int64_t block) {
   gather(*unit);
   take_gradient_memory(*unit);
   const auto here = blocks_.find(block);
-  if (here != blocks_.begin() && options_.overlap) start_gather(std::prev(here)->second);
+  if (here == blocks_.begin() || !exchanges_) return;
+  waiting_gather_ = &std::prev(here)->second;
+  if (!exchanges_->in_backward(block)) start_gather(*waiting_gather_);
 }
 
 void DataParallel::after_backward(std::int64_t block) {
   if (Unit* unit = block_unit(block); unit && reduces_now()) release(*unit);
+  passed_backward_ = block;
 }
 
 // --- gradients
@@ -182,13 +198,27 @@ void DataParallel::take_gradient_memory(Unit& unit) {
 }
 
 void DataParallel::gradients_written(std::int64_t block) {
-  if (Unit* unit = block_unit(block); unit && reduces_now()) reduce(*unit);
+  // Weight work that comes later meets no exchange to wait for.
+  const bool backward_goes_on = std::exchange(passed_backward_, {}) == block;
+  Unit* unit = block_unit(block);
+  if (!unit || !reduces_now()) return;
+  prepare_reduction(*unit);
+  if (!backward_goes_on || !exchanges_ || !exchanges_->in_backward(block - 1)) start_reduction();
+  finish_earlier_reductions();
 }
 
-void DataParallel::reduce(Unit& unit) {
-  PendingReduction reduction{{}, &unit, {}};
+void DataParallel::prepare_reduction(Unit& unit) {
+  start_reduction();  // of the block before, should it wait still
   for (const Flat& flat : unit.flats) flat.unit.complete_gradients();
-  unit.parts.add();
+  waiting_reduction_ = {&unit, unit.parts.start()};
+}
+
+void DataParallel::start_reduction() {
+  if (!waiting_reduction_) return;
+  for (GradientParts::Sum& sum : waiting_reduction_->sums) sum.finish();
+  Unit& unit = *waiting_reduction_->unit;
+  waiting_reduction_.reset();
+  PendingReduction reduction{{}, &unit, {}};
   for (const Flat& flat : unit.flats) {
     const FlatUnit& u = flat.unit;
     u.clear_gradients();
@@ -204,8 +234,11 @@ void DataParallel::reduce(Unit& unit) {
   }
   unit.reduced = true;
   reductions_.push_back(std::move(reduction));
-  // One reduction runs beside the next block's backward pass; the memory of earlier ones is needed.
-  const std::size_t under_way = options_.overlap ? 1 : 0;
+}
+
+// One reduction runs beside the next block's backward pass; the memory of earlier ones is needed.
+void DataParallel::finish_earlier_reductions() {
+  const std::size_t under_way = options_.overlap && !waiting_reduction_ ? 1 : 0;
   while (frees_gradients() && reductions_.size() > under_way) {
     finish(reductions_.front());
     reductions_.erase(reductions_.begin());
@@ -224,6 +257,12 @@ void DataParallel::finish(PendingReduction& reduction) {
   }
 }
 
+void DataParallel::begin_backward(bool last) {
+  start_reduction();  // this pass may write gradients of the same block
+  passed_backward_.reset();
+  last_microbatch_ = last;
+}
+
 void DataParallel::begin_step() {
   hold(Held::root);
   take_gradient_memory(root_);
@@ -232,7 +271,8 @@ void DataParallel::begin_step() {
 }
 
 void DataParallel::finish_gradients() {
-  reduce(root_);
+  prepare_reduction(root_);
+  start_reduction();
   for (PendingReduction& reduction : reductions_) finish(reduction);
   reductions_.clear();
 }

@@ -6,6 +6,7 @@
 
 #include "model/nemotron_h.h"
 #include "parallel/comm/process_groups.h"
+#include "parallel/data_parallel/first_exchanges.h"
 #include "parallel/data_parallel/flat_unit.h"
 #include "parallel/data_parallel/gradient_parts.h"
 
@@ -38,6 +39,9 @@ struct DataParallelOptions {
 ///     gradients                                                       reduce-scatter, free    all-gather values
 ///     parameters  gather the root   gather before, release after      reduce-scatter, free    release the root
 ///
+/// While a block computes, the weights of the next one are gathered and the gradients of the one before are reduced. Both begin
+/// behind the block's first exchange with other ranks (FirstExchanges), or with the block where it has none.
+///
 /// All ranks call every function together. A collective that fails throws Error (parallel/comm/communicator.h).
 /// With dp_replicate > 1 (HSDP), groups of ranks shard as above and then sum their parts over the replicas.
 /// While nothing is said of a pipeline, each backward pass is of all blocks; see begin_backward().
@@ -46,7 +50,8 @@ class DataParallel final : public BlockHooks {
  public:
   /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank keeps of
   /// them on `device`. A model that has its memory stays as it is: that of one rank, which divides nothing
-  /// (ZeroLevel::none). The model must outlive this object.
+  /// (ZeroLevel::none). Tensor parallelism is in the model already, so that its exchanges are known. The model must outlive
+  /// this object.
   DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
                Device device, const GradientSourceOf& source_of = {});
   ~DataParallel() override;
@@ -59,7 +64,7 @@ class DataParallel final : public BlockHooks {
   // A training step, in this order.
   void begin_step();
   /// Before a backward pass, or its work on weights, that is the last of these blocks in this step or not.
-  void begin_backward(bool last) { last_microbatch_ = last; }
+  void begin_backward(bool last);
   /// After the last backward pass: returns when Parameter::gradient() is that of all ranks.
   void finish_gradients();
   /// The square sum (ops/global_norm/global_norm.h) of the gradients of all parameters of all ranks, every element
@@ -97,6 +102,11 @@ class DataParallel final : public BlockHooks {
     bool gathered = true;
     bool reduced = false;  // own_gradients hold sums of earlier microbatches of this step
   };
+  /// Not started yet. Sums of parts are on their way.
+  struct WaitingReduction {
+    Unit* unit;
+    std::vector<GradientParts::Sum> sums;
+  };
   struct PendingReduction {
     std::vector<Work> works;
     Unit* unit;
@@ -112,11 +122,14 @@ class DataParallel final : public BlockHooks {
   Unit make_unit(const std::vector<Parameter*>& parameters, Device device,
                  const GradientSourceOf& source_of) const;
   Unit* block_unit(std::int64_t block);
+  void start_waiting();
   void start_gather(Unit& unit);
   void gather(Unit& unit);
   void release(Unit& unit, bool after_forward = false);
   void take_gradient_memory(Unit& unit);
-  void reduce(Unit& unit);
+  void prepare_reduction(Unit& unit);
+  void start_reduction();
+  void finish_earlier_reductions();
   void finish(PendingReduction& reduction);
 
   NemotronH& model_;
@@ -126,7 +139,12 @@ class DataParallel final : public BlockHooks {
   std::map<std::int64_t, Unit> blocks_;
   Unit root_;
   bool keep_blocks_ = false;
-  std::vector<PendingReduction> reductions_;  // started, oldest first
+  std::optional<FirstExchanges> exchanges_;
+  // What start_waiting() starts, behind the next of these.
+  Unit* waiting_gather_ = nullptr;
+  std::optional<WaitingReduction> waiting_reduction_;
+  std::optional<std::int64_t> passed_backward_;  // the block, until something else is called
+  std::vector<PendingReduction> reductions_;     // started, oldest first
   bool last_microbatch_ = true;
 };
 

@@ -14,29 +14,35 @@ GradientParts::GradientParts(const std::vector<Parameter*>& parameters, const Gr
   }
 }
 
-void GradientParts::add() const {
+std::vector<GradientParts::Sum> GradientParts::start() const {
+  std::vector<Sum> sums;
   for (const Group& group : groups_) {
-    std::vector<Tensor> parts;
+    std::vector<Tensor> places;
     std::int64_t elements = 0;
     for (const Piece& piece : group.pieces) {
       const Tensor gradient = piece.node->grad().reshape({-1});
       for (const Range& range : piece.elements) {
-        parts.push_back(gradient.narrow(0, range.begin, range.size()));
+        places.push_back(gradient.narrow(0, range.begin, range.size()));
         elements += range.size();
       }
     }
-    const Tensor message = Tensor::empty({elements}, parts.front().dtype(), parts.front().device());
+    const Tensor message = Tensor::empty({elements}, places.front().dtype(), places.front().device());
     std::int64_t at = 0;
-    for (const Tensor& part : parts) {
-      message.narrow(0, at, part.numel()).copy_from(part);
-      at += part.numel();
+    for (const Tensor& place : places) {
+      message.narrow(0, at, place.numel()).copy_from(place);
+      at += place.numel();
     }
-    group.ranks->all_reduce(message);
-    at = 0;
-    for (const Tensor& part : parts) {
-      part.copy_from(message.narrow(0, at, part.numel()));
-      at += part.numel();
-    }
+    sums.push_back({group.ranks->start_all_reduce(message), message, std::move(places)});
+  }
+  return sums;
+}
+
+void GradientParts::Sum::finish() {
+  work.wait();
+  std::int64_t at = 0;
+  for (const Tensor& place : places) {
+    place.copy_from(message.narrow(0, at, place.numel()));
+    at += place.numel();
   }
 }
 

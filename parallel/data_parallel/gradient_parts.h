@@ -25,8 +25,16 @@ class GradientParts {
  public:
   GradientParts() = default;  ///< of no parameters
   GradientParts(const std::vector<Parameter*>& parameters, const GradientSourceOf& source_of);
-  /// Every parameter has a gradient by now. Returns when the sums are in place.
-  void add() const;
+  /// A sum on its way.
+  struct Sum {
+    Work work;
+    Tensor message;
+    std::vector<Tensor> places;  // of its elements, in the gradients
+    /// Returns when the sum is in place.
+    void finish();
+  };
+  /// Starts the sums. Every parameter has a gradient by now, which nobody may read or write until its sum is finished.
+  [[nodiscard]] std::vector<Sum> start() const;
 
  private:
   struct Piece {

@@ -61,11 +61,6 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
     p.counts = !cut.counted.empty();
     if (p.counts) p.counted_elsewhere = others(cut.counted, p.value.numel());
   }
-  data_ = std::make_unique<DataParallel>(model, groups, plan.data, device, [&](const Parameter& p) {
-    const TensorCut& cut = cut_of.at(p.name);
-    Communicator* parts = cut.sum == GradientSum::none ? nullptr : &groups[std::string(name_of(cut.sum))];
-    return GradientSource{cut.expert, parts, cut.summed};
-  });
   installed_->context = std::make_unique<ContextParallel>(model, groups["cp"], plan.context_attention);
   installed_->tensor = std::make_unique<TensorParallel>(
       model, cuts.plan(), groups,
@@ -79,6 +74,11 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
     if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
       moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); };
   }
+  data_ = std::make_unique<DataParallel>(model, groups, plan.data, device, [&](const Parameter& p) {
+    const TensorCut& cut = cut_of.at(p.name);
+    Communicator* parts = cut.sum == GradientSum::none ? nullptr : &groups[std::string(name_of(cut.sum))];
+    return GradientSource{cut.expert, parts, cut.summed};
+  });
 }
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "model/blocks/moe/moe_block.h"
 #include "tests/support/message_of.h"
 
 using namespace nemocube;
@@ -28,9 +29,9 @@ Sizes sizes_of(const std::vector<ModelChunk>& stages, std::int64_t blocks) {
   return sizes;
 }
 
-Sizes weighted(std::string_view pattern, std::int64_t stages, const BlockWeights& weights = {}) {
+Sizes weighted(std::string_view pattern, std::int64_t stages, std::string_view weights = "") {
   const auto blocks = parse_pattern(pattern).blocks;
-  return sizes_of(weighted_stages(blocks, stages, weights), std::ssize(blocks));
+  return sizes_of(weighted_stages(blocks, stages, parse_block_weights(weights)), std::ssize(blocks));
 }
 
 std::string weights_fault(std::string_view text) {
@@ -56,10 +57,10 @@ TEST_CASE("stages: split by weight") {
   CHECK(weighted("E--E--", 2) == Sizes{3, 3});
   CHECK(weighted("MMM", 2) == Sizes{1, 2});  // 2 and 4 are equally near to 3
   CHECK(weighted("E---", 4) == Sizes{1, 1, 1, 1});
-  CHECK(weighted("----", 2, {.embeddings = 2}) == Sizes{1, 3});
-  CHECK(weighted("----", 2, {.head = 2}) == Sizes{3, 1});
-  CHECK(weighted("----", 2, {.embeddings = 100}) == Sizes{1, 3});
-  CHECK(weighted("----", 2, {.mlp = 0}) == Sizes{1, 3});
+  CHECK(weighted("----", 2, "embeddings=2") == Sizes{1, 3});
+  CHECK(weighted("----", 2, "head=2") == Sizes{3, 1});
+  CHECK(weighted("----", 2, "embeddings=100") == Sizes{1, 3});
+  CHECK(weighted("----", 2, "mlp=0") == Sizes{1, 3});
   CHECK(message_of([] { weighted("MM", 3); }) ==
         "pipeline: 3 stages for 2 blocks; want at least one block for each stage, so 1 to 2 stages");
 }
@@ -67,7 +68,10 @@ TEST_CASE("stages: split by weight") {
 TEST_CASE("stages: weights of blocks from text") {
   CHECK(parse_block_weights("") == BlockWeights{});
   CHECK(parse_block_weights("moe=3,attention=2,mamba=2,mlp=1") == BlockWeights{});
-  CHECK(parse_block_weights(" moe : 4.5 , head=2,, embeddings=0 ") == BlockWeights{.moe = 4.5, .head = 2});
+  BlockWeights weights;
+  weights.of(moe_block) = 4.5;
+  weights.head = 2;
+  CHECK(parse_block_weights(" moe : 4.5 , head=2,, embeddings=0 ") == weights);
   CHECK(weights_fault("moe") == "block weights: 'moe'; want NAME=WEIGHT");
   CHECK(weights_fault("mlp=1,expert=2") ==
         "block weights: no 'expert'; there are: mamba, attention, mlp, moe, embeddings, head");

@@ -205,7 +205,7 @@ TEST_CASE("tensor cuts: every element is held, and counted once") {
       }
       CHECK(counted == std::vector(counted.size(), 1));
       CHECK(*std::ranges::min_element(held) >= 1);
-      const TensorStyle style = plan.style(spec.name);
+      const TensorStyle style = plan.style(spec);
       if (style == TensorStyle::sequence_parallel)
         CHECK(held == std::vector(held.size(), static_cast<int>(holders)));
       // Where several ranks hold an element of a layer that is cut, each has a part of the gradient.

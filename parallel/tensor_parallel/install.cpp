@@ -142,6 +142,7 @@ Transform TensorParallel::transform_at(const TensorParallelPlan& plan, const Tra
       return sequence_parallel_ ? Transform() : to_own_rows();
     case PointPlace::routed_out:
       return sequence_parallel_ ? Transform() : to_all_rows(Consumer::replicated);
+    case PointPlace::experts_out:
     case PointPlace::other:
       break;
   }

@@ -320,7 +320,7 @@ TEST_CASE("tensor parallel: one rank installs nothing") {
   NemotronH whole(config, DType::f64, Device::cpu);
   randomise(whole, 76);
   CutModel part(whole, 1, true);
-  for (const auto& [point, transform] : part.model.transform_points()) CHECK_FALSE(*transform);
+  for (const auto& [name, point] : part.model.transform_points()) CHECK_FALSE(*point.transform);
   CHECK(part.model.vocabulary_part.reduction == nullptr);
   for (const Parameter& p : part.model.parameters().all()) {
     CHECK(p.shard.whole());

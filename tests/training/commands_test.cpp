@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/safetensors/reader.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/support/compare.h"
 #include "tests/training/run_support.h"
 
@@ -341,6 +342,55 @@ TEST_CASE("tokenize: there and back on the sample passages") {
       {NEMOCUBE_BINARY, "tokenize", "--tokenizer", tokenizer, "--input", "ids.txt", "--decode"}, dir.path());
   REQUIRE(back.exit_code == 0);
   CHECK(back.out == text);
+}
+
+TEST_CASE("tokenize --chat: conversations as text, ids and masks") {
+  const TestDir dir;
+  std::filesystem::copy(source_dir() / "data" / "samples" / "tokenizer", dir / "tokenizer");
+  const std::string line_of_a_turn = "[{{ m.role }}] {{ m.content }}";
+  spit(dir / "tokenizer" / "chat_template.jinja",
+       "{% for m in messages %}{% if m.role == 'assistant' %}[assistant]{% generation %} {{ m.content }}"
+       "{% endgeneration %}{% else %}" +
+           line_of_a_turn +
+           "{% endif %}{{ '\\n' }}{% endfor %}{{ '[assistant]' if add_generation_prompt }}{{ mood }}\n");
+  spit(dir / "chats.jsonl",
+       R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])"
+       "\n"
+       R"({"messages": [{"role": "user", "content": "Bye"}], "chat_template_kwargs": {"mood": "!"}})"
+       "\n");
+  const auto tokenize = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{NEMOCUBE_BINARY, "tokenize", "--tokenizer",
+                                       "tokenizer",     "--chat",   "chats.jsonl"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_process(arguments, dir.path());
+  };
+  CHECK(tokenize({}).out == "[user] Hi\n[assistant] Hello\n\n[user] Bye\n!\n");
+  CHECK(tokenize({"--add-generation-prompt", "--set", "mood=?"}).out ==
+        "[user] Hi\n[assistant] Hello\n[assistant]?\n[user] Bye\n[assistant]?\n");
+  CHECK(tokenize({"--chat-template", "{{ messages | length }}"}).out == "2\n1\n");
+
+  const Tokenizer tokenizer = Tokenizer::load(dir / "tokenizer");
+  for (const std::string& option : {std::string("--ids"), std::string("--mask")}) {
+    CAPTURE(option);
+    const std::string out = tokenize({option}).out;
+    const Json first = parse_json(out.substr(0, out.find('\n')), "the first line");
+    CHECK(first["text"] == "[user] Hi\n[assistant] Hello\n");
+    const auto ids = first["ids"].get<std::vector<std::int64_t>>();
+    CHECK(tokenizer.decode(ids, false) == "[user] Hi\n[assistant] Hello\n");
+    CHECK(first.contains("mask") == (option == "--mask"));
+    if (!first.contains("mask")) continue;
+    std::vector<std::int64_t> marked;
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      if (first["mask"][i] == 1) marked.push_back(ids[i]);
+    CHECK(tokenizer.decode(marked, false) == " Hello");
+  }
+  const ProcessResult bad = tokenize({"--chat-template", "{{ messages.x.y }}"});
+  CHECK(bad.exit_code == 2);
+  CHECK(bad.err.find(
+            "chats.jsonl: line 1: the given chat template, line 1, column 14: a list has no attribute or "
+            "key 'x'") != std::string::npos);
+  CHECK(run_process({NEMOCUBE_BINARY, "tokenize", "--tokenizer", "tokenizer"}, dir.path())
+            .err.find("want either --input or --chat") != std::string::npos);
 }
 
 TEST_CASE("commands: mistakes of the user end with 2 and a message, not with a trace") {

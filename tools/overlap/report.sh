@@ -71,13 +71,14 @@ set_() { for s in "$@"; do printf -- '--set\ndistributed.%s\n' "$s"; done; }
 mapfile -t ddp < <(set_ strategy=ddp)
 mapfile -t zero3 < <(set_ strategy=megatron_fsdp zero_dp_strategy=3)
 mapfile -t expert < <(set_ ep_size=8)
-mapfile -t tensor < <(set_ tp_size=2 sequence_parallel=true ep_size=8)
+mapfile -t tensor < <(set_ tp_size=2 sequence_parallel=true)
 mapfile -t pipeline < <(set_ pp_size=4)
 slice='MEM*EMEM*E' stages='MEMEMEMEMEM*'
 row 'data parallel' "$slice" 16 8 --batch 8 "${ddp[@]}"
 row 'ZeRO-3' "$slice" 16 8 --batch 8 "${zero3[@]}"
 row 'experts on 8 ranks, weights divided (fsdp2)' "$slice" 32 8 --batch 8 "${expert[@]}"
-row 'tensor 2 with sequence parallelism, experts on 8' "$slice" 32 8 --batch 4 "${tensor[@]}"
+row 'tensor 2 with sequence parallelism' "$slice" 16 8 --batch 4 "${tensor[@]}"
+row 'tensor 2 with sequence parallelism, experts on 8' "$slice" 32 8 --batch 4 "${tensor[@]}" "${expert[@]}"
 row 'pipeline 4, 1f1b, 8 microbatches' "$stages" 16 4 --batch 8 --microbatches 8 "${pipeline[@]}"
 row 'pipeline 4, interleaved, 8 microbatches' "$stages" 16 4 --batch 8 --microbatches 8 "${pipeline[@]}" \
   --set distributed.pipeline.pp_schedule=interleaved1f1b

@@ -1,20 +1,30 @@
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/error.h"
+#include "core/quote.h"
+#include "data/chat/chat_file.h"
+#include "data/chat/chat_tokens.h"
+#include "data/chat/template_files.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/commands/commands.h"
 #include "train/commands/lines.h"
 #include "train/model_io/find_model.h"
+#include "train/recipe/files.h"
 
 namespace nemocube {
 namespace {
 
 struct TokenizeArguments {
-  std::filesystem::path tokenizer, input;
+  std::filesystem::path tokenizer, input, chat;
   bool special = false, decode = false;
+  std::string chat_template;
+  bool ids = false, mask = false, add_generation_prompt = false;
+  std::vector<std::string> variables;
 };
 
 std::vector<std::int64_t> read_ids(const std::string& line, std::int64_t vocab_size) {
@@ -29,8 +39,60 @@ std::vector<std::int64_t> read_ids(const std::string& line, std::int64_t vocab_s
   return ids;
 }
 
+/// name=value; a value that is not JSON is a text.
+void set_variable(Json& variables, const std::string& option) {
+  const std::size_t equals = option.find('=');
+  require(equals != std::string::npos && equals > 0, "--set: want NAME=VALUE, got ", quote(option));
+  const std::string text = option.substr(equals + 1);
+  Json value = Json::parse(text, nullptr, false);
+  variables[option.substr(0, equals)] = value.is_discarded() ? Json(text) : std::move(value);
+}
+
+/// The text of a conversation, or a JSON line with what was asked for.
+void print_chat(const TokenizeArguments& options, const ChatTemplate& chat_template,
+                const Tokenizer& tokenizer, const Chat& chat) {
+  const std::string text = chat_template.render(chat).text;
+  if (!options.ids && !options.mask) {
+    std::cout << text << '\n';
+    return;
+  }
+  Json line{{"text", text}};
+  if (options.mask) {
+    const ChatTokens tokens = chat_tokens(chat_template, tokenizer, chat);
+    line["ids"] = tokens.ids;
+    line["mask"] = Json::array();
+    for (const bool assistant : tokens.assistant) line["mask"].push_back(assistant ? 1 : 0);
+  } else {
+    line["ids"] = tokenizer.encode(text, false);
+  }
+  std::cout << dump_json(line, -1) << '\n';
+}
+
+void run_chats(const TokenizeArguments& options, const std::filesystem::path& file,
+               const Tokenizer& tokenizer) {
+  const std::optional<std::string> wanted =
+      options.chat_template.empty() ? std::nullopt : std::optional(options.chat_template);
+  std::map<bool, ChatTemplate> templates;  // for conversations with and without tools
+  for (NamedChat& named : read_chats(options.chat)) {
+    const bool with_tools = named.chat.tools.has_value();
+    auto found = templates.find(with_tools);
+    if (found == templates.end())
+      found = templates.emplace(with_tools, load_chat_template(folder_of(file), wanted, with_tools)).first;
+    named.chat.add_generation_prompt |= options.add_generation_prompt;
+    for (const std::string& variable : options.variables) set_variable(named.chat.variables, variable);
+    try {
+      print_chat(options, found->second, tokenizer, named.chat);
+    } catch (const Error& error) {
+      fail(named.place, ": ", error.what());
+    }
+  }
+}
+
 void run(const TokenizeArguments& options) {
-  const Tokenizer tokenizer = Tokenizer::load(find_tokenizer(options.tokenizer));
+  require(options.input.empty() != options.chat.empty(), "tokenize: want either --input or --chat");
+  const std::filesystem::path file = find_tokenizer(options.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::load(file);
+  if (!options.chat.empty()) return run_chats(options, file, tokenizer);
   for_each_line(options.input, [&](const std::string& line) {
     if (options.decode)
       std::cout << tokenizer.decode(read_ids(line, tokenizer.vocab_size()), !options.special) << '\n';
@@ -43,15 +105,42 @@ void run(const TokenizeArguments& options) {
 
 void add_tokenize_command(Command& app) {
   auto o = std::make_shared<TokenizeArguments>();
-  Command* command = app.add_subcommand("tokenize", "Turn each line of a file into token ids, or back");
+  Command* command = app.add_subcommand(
+      "tokenize", "Turn each line of a file, or conversations, into token ids, or ids back");
   command
       ->add_option("--tokenizer", o->tokenizer,
                    "tokenizer.json, its directory, a checkpoint or the directory of a run")
       ->required();
-  command->add_option("--input", o->input, "text file; - is standard input")->required();
-  command->add_flag("--special", o->special,
-                    "add the special tokens that the tokenizer puts around a text; with --decode: show them");
-  command->add_flag("--decode", o->decode, "the other way: each line is a JSON array of ids, print its text");
+  auto* input = command->add_option("--input", o->input, "text file; - is standard input");
+  command
+      ->add_flag("--special", o->special,
+                 "add the special tokens that the tokenizer puts around a text; with --decode: show them")
+      ->needs(input);
+  command->add_flag("--decode", o->decode, "the other way: each line is a JSON array of ids, print its text")
+      ->needs(input);
+  auto* chat =
+      command->add_option("--chat", o->chat,
+                          "render the conversations of a JSON or JSONL file with the chat template: lists of "
+                          "messages, or objects with messages and tools");
+  chat->excludes(input);
+  command
+      ->add_option(
+          "--chat-template", o->chat_template,
+          "another template than the tokenizer's: a file, the name of one of its templates, or Jinja text")
+      ->needs(chat);
+  command->add_flag("--ids", o->ids, "print a JSON line for each conversation, with text and ids")
+      ->needs(chat);
+  command->add_flag("--mask", o->mask, "the same with a mask too: 1 at the assistant's tokens")->needs(chat);
+  command
+      ->add_flag("--add-generation-prompt", o->add_generation_prompt,
+                 "end the text where the assistant begins its answer")
+      ->needs(chat);
+  command
+      ->add_option("--set", o->variables,
+                   "NAME=VALUE: a variable of the template, such as enable_thinking=false; JSON or text; may "
+                   "be repeated")
+      ->allow_extra_args(false)
+      ->needs(chat);
   command->callback([o] { run(*o); });
 }
 

@@ -117,7 +117,7 @@ TEST_CASE("pipelines: defaults, values and AutoModel's older section") {
     CHECK(s.pp_microbatch_size == 2);
     CHECK(s.layers_per_stage == 3);
     CHECK(s.round_virtual_stages_to_pp_multiple == Round::up);
-    CHECK(s.block_weights == BlockWeights{.moe = 4, .head = 2});
+    CHECK(s.block_weights == parse_block_weights("moe=4,head=2"));
     CHECK(r.no_effect == std::vector<std::string>{section + ".pp_batch_size", section + ".pp_seq_len",
                                                   section + ".dtype", section + ".patch_inner_model"});
     CHECK(r.warnings.empty());

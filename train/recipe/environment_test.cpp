@@ -178,10 +178,10 @@ TEST_CASE("environment: the cross-entropy of tensor-parallel ranks") {
 TEST_CASE("environment: weights of blocks, underfill and warnings") {
   const std::string pipeline = "distributed: {pp_size: 2, pipeline: {block_weights: {moe: 5}}}\n";
   const std::string variable = "NEMOAUTOMODEL_PP_BLOCK_WEIGHTS";
-  CHECK(settings(pipeline).block_weights == BlockWeights{.moe = 5});
-  CHECK(settings(pipeline, {{variable, ""}}).block_weights == BlockWeights{.moe = 5});
+  CHECK(settings(pipeline).block_weights == parse_block_weights("moe=5"));
+  CHECK(settings(pipeline, {{variable, ""}}).block_weights == parse_block_weights("moe=5"));
   const Environment e = resolve(pipeline, {{variable, "mlp=7"}});
-  CHECK(e.settings.block_weights == BlockWeights{.mlp = 7});
+  CHECK(e.settings.block_weights == parse_block_weights("mlp=7"));
   CHECK(e.notes.size() == 1);
   CHECK(error_of("", {{variable, "moe=x"}})
             .starts_with("the environment variable NEMOAUTOMODEL_PP_BLOCK_WEIGHTS: block weights: the weight "

@@ -15,6 +15,7 @@ MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
       dispatcher_(std::make_unique<LocalDispatcher>()) {
   sources.points.emplace(name + ".routed.input", TransformPoint{&routed_input_, PointPlace::routed_in});
   sources.points.emplace(name + ".routed.output", TransformPoint{&routed_output_, PointPlace::routed_out});
+  sources.points.emplace(name + ".experts.output", TransformPoint{&experts_output_, PointPlace::experts_out});
   const NemotronHConfig& config = sources.config;
   router_.experts = config.n_routed_experts;
   router_.top_k = config.num_experts_per_tok;
@@ -56,7 +57,9 @@ Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Var shared = shared_.forward(ctx, x, call);  // while the rows are on their way
   const Var rows = sent.receive(ctx);
   const Var hidden = relu2(ctx, grouped_linear(ctx, rows, sent.offsets, up_->var(), sent.host_offsets));
-  Var y = sent.combine(ctx, grouped_linear(ctx, hidden, sent.offsets, down_->var(), sent.host_offsets));
+  Var y = sent.combine(
+      ctx, apply(experts_output_, ctx,
+                 grouped_linear(ctx, hidden, sent.offsets, down_->var(), sent.host_offsets), sequences));
   if (fc2_latent_) y = (*fc2_latent_)(ctx, y, sequences);
   return add(ctx, apply(routed_output_, ctx, y, sequences), shared);
 }

@@ -50,7 +50,7 @@ class MoeMixer final : public Mixer {
 
   RouterOptions router_;
   const Parameter *gate_, *bias_, *up_, *down_;
-  Transform routed_input_, routed_output_;
+  Transform routed_input_, routed_output_, experts_output_;
   RowCut rows_;
   std::optional<Linear> fc1_latent_, fc2_latent_;
   MlpMixer shared_;

@@ -1,0 +1,20 @@
+#pragma once
+#include <filesystem>
+#include <vector>
+
+#include "data/chat/chat_template.h"
+
+namespace nemocube {
+
+struct NamedChat {
+  std::string place;  ///< file and row, for messages
+  Chat chat;
+};
+
+/// Reads conversations from a file in one of the forms of for_each_row(). A row is a list of messages, or an object with
+/// `messages` and, where wanted, `tools` (a list, or its JSON text), `documents`, `add_generation_prompt` and
+/// `chat_template_kwargs`. Rows that are messages themselves (objects with `role`) make one conversation together.
+/// Throws Error naming file and row.
+std::vector<NamedChat> read_chats(const std::filesystem::path& path);
+
+}  // namespace nemocube

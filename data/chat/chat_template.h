@@ -1,0 +1,66 @@
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/chat/jinja/template.h"
+#include "data/json/json.h"
+
+/// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
+/// apply_chat_template of transformers 5.23 (docs/chat_templates.md has what differs).
+namespace nemocube {
+
+/// A conversation with all that its template may read.
+struct Chat {
+  Json messages = Json::array();    ///< objects with `role`, `content` and whatever else the template reads
+  std::optional<Json> tools{};      ///< a list of JSON schemas
+  std::optional<Json> documents{};  ///< a list of objects
+  bool add_generation_prompt = false;  ///< ends the text where the assistant begins its answer
+  Json variables = Json::object();     ///< further variables, such as enable_thinking
+};
+
+struct RenderedChat {
+  std::string text;
+  struct Range {
+    std::size_t begin = 0, end = 0;  ///< bytes of the text
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+  /// What {% generation %} blocks printed, in order. transformers counts from what the template had printed outside
+  /// of macros and captured blocks, so ranges of blocks inside of these are as wrong here as there.
+  std::vector<Range> generation;
+};
+
+/// A parsed template with the special tokens of its tokenizer. Cheap to copy; many threads may render one at once.
+class ChatTemplate {
+ public:
+  using SpecialTokens = std::map<std::string, std::string>;  ///< by variable: bos_token, eos_token...
+
+  /// `name` is what messages call the template. Throws Error naming line and column of a mistake in `source`.
+  ChatTemplate(std::string name, std::string_view source, SpecialTokens special_tokens = {});
+
+  const std::string& name() const { return name_; }
+  bool has_generation_blocks() const { return template_.has_generation(); }
+
+  /// Messages lose their keys with the value null, and reasoning gets all of its names (`reasoning_content`,
+  /// `thinking`), as in transformers. Throws Error naming the key of `chat` that has another form, or line and column
+  /// of the operation that fails: a mistake of the template, its raise_exception(), or a limit (jinja::Limits).
+  RenderedChat render(const Chat& chat) const;
+
+  /// The time that strftime_now() shows instead of the present one.
+  void set_time(std::chrono::system_clock::time_point time) { time_ = time; }
+  void set_limits(const jinja::Limits& limits) { limits_ = limits; }
+
+ private:
+  std::string name_;
+  jinja::Template template_;
+  SpecialTokens special_tokens_;
+  jinja::Limits limits_;
+  std::optional<std::chrono::system_clock::time_point> time_;
+};
+
+}  // namespace nemocube

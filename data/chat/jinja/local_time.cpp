@@ -1,0 +1,51 @@
+#include "data/chat/jinja/local_time.h"
+
+#include <cstdio>
+#include <ctime>
+
+#include "data/chat/jinja/budget.h"
+
+namespace nemocube::jinja {
+
+namespace {
+
+/// %f becomes microseconds, %z and %Z nothing, as for Python's times without a time zone.
+std::string without_python_fields(const std::string& format, std::chrono::system_clock::time_point time) {
+  const auto micro =
+      std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count() % 1'000'000;
+  std::string out;
+  for (std::size_t i = 0; i < format.size(); ++i) {
+    const char field = format[i] == '%' && i + 1 < format.size() ? format[i + 1] : ' ';
+    if (field == 'f') {
+      char digits[16];
+      std::snprintf(digits, sizeof digits, "%06d", static_cast<int>(micro));
+      out += digits;
+    } else if (field == '%') {
+      out += "%%";
+    } else if (field != 'z' && field != 'Z') {
+      out += format[i];
+      continue;
+    }
+    ++i;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string local_time(const std::string& format, std::chrono::system_clock::time_point time) {
+  if (format.size() > 1000) raise("strftime_now wants a format of at most 1000 bytes, got ", format.size());
+  const std::string plain = without_python_fields(format, time);
+  if (plain.empty()) return "";
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  std::tm fields{};
+  localtime_r(&seconds, &fields);
+  std::string out(64 * 1024, '\0');
+  const std::string guarded = plain + "|";  // an empty result is no error
+  out.resize(std::strftime(out.data(), out.size(), guarded.c_str(), &fields));
+  if (out.empty()) raise("strftime_now wants a format whose result has less than 64 KiB");
+  out.pop_back();
+  return out;
+}
+
+}  // namespace nemocube::jinja

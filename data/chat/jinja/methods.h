@@ -1,0 +1,22 @@
+#pragma once
+#include <string_view>
+
+#include "data/chat/jinja/interpreter.h"
+
+namespace nemocube::jinja {
+
+/// A method of Python's that a template may call.
+struct Method {
+  Value (*call)(Interpreter& interpreter, const Value& self, const Arguments& arguments);
+};
+
+/// Null where the value's type has no such method, or the sandbox forbids it.
+const Method* find_method(const Value& self, std::string_view name);
+const Method* find_text_method(std::string_view name);
+
+/// Methods of Python's types that the sandbox forbids because they change the value, or that this build does not
+/// have. Both exist, so that no key of a mapping is looked for.
+bool changes_value(const Value& self, std::string_view name);
+bool is_missing_method(const Value& self, std::string_view name);
+
+}  // namespace nemocube::jinja

@@ -1,0 +1,28 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "data/chat/jinja/interpreter.h"
+
+namespace nemocube::jinja {
+
+/// A parsed template. Cheap to copy; many threads may render one at once.
+class Template {
+ public:
+  /// `name` is what messages call the template. Throws Error naming line and column of a mistake.
+  Template(std::string name, std::string_view source);
+
+  bool has_generation() const;  ///< a {% generation %} block
+  const std::string& source() const;
+
+  /// Throws Error naming line and column of the operation that fails or exceeds a limit.
+  Output render(Interpreter::Context context, const Limits& limits, Interpreter::Time now) const;
+
+ private:
+  struct Parsed;
+  std::shared_ptr<const Parsed> parsed_;
+};
+
+}  // namespace nemocube::jinja

@@ -1,0 +1,185 @@
+#include "data/chat/jinja/text.h"
+
+#include <algorithm>
+
+#include "core/utf8.h"
+
+namespace nemocube::jinja {
+
+namespace {
+
+bool in_set(std::string_view character, std::optional<std::string_view> set, char32_t code_point) {
+  if (!set) return is_space(code_point);
+  return set->find(character) != std::string_view::npos;  // UTF-8 has no character inside another
+}
+
+bool ends_line(char32_t c) {
+  return (c >= 0xa && c <= 0xd) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+}  // namespace
+
+bool is_space(char32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
+
+std::size_t byte_at(const Text& text, std::size_t index) {
+  if (index >= text.length) return text.bytes.size();
+  if (text.ascii()) return index;
+  std::size_t byte = 0;
+  for (; index > 0; --index) byte += utf8_step(text.bytes, byte).length;
+  return byte;
+}
+
+std::size_t length_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string_view strip_left(std::string_view text, std::optional<std::string_view> set) {
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text, 0);
+    if (!in_set(text.substr(0, step.length), set, step.character)) break;
+    text.remove_prefix(step.length);
+  }
+  return text;
+}
+
+std::string_view strip_right(std::string_view text, std::optional<std::string_view> set) {
+  while (!text.empty()) {
+    const std::size_t start = previous_character(text, text.size());
+    if (!in_set(text.substr(start), set, utf8_step(text, start).character)) break;
+    text = text.substr(0, start);
+  }
+  return text;
+}
+
+std::string_view strip(std::string_view text, std::optional<std::string_view> set) {
+  return strip_right(strip_left(text, set), set);
+}
+
+std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_t most, bool from_right) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    text = from_right ? strip_right(text) : strip_left(text);
+    if (text.empty()) break;
+    if (most >= 0 && static_cast<std::int64_t>(parts.size()) == most) {
+      parts.push_back(text);
+      break;
+    }
+    std::size_t cut = 0;  // bytes of the word
+    if (from_right) {
+      std::size_t start = text.size();
+      while (start > 0) {
+        const std::size_t before = previous_character(text, start);
+        if (is_space(utf8_step(text, before).character)) break;
+        start = before;
+      }
+      parts.push_back(text.substr(start));
+      text = text.substr(0, start);
+    } else {
+      while (cut < text.size()) {
+        const Utf8Step step = utf8_step(text, cut);
+        if (is_space(step.character)) break;
+        cut += step.length;
+      }
+      parts.push_back(text.substr(0, cut));
+      text.remove_prefix(cut);
+    }
+  }
+  if (from_right) std::ranges::reverse(parts);
+  return parts;
+}
+
+std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t most,
+                                       bool from_right) {
+  std::vector<std::string_view> parts;
+  while (most < 0 || static_cast<std::int64_t>(parts.size()) < most) {
+    const std::size_t found = from_right ? text.rfind(separator) : text.find(separator);
+    if (found == std::string_view::npos) break;
+    parts.push_back(from_right ? text.substr(found + separator.size()) : text.substr(0, found));
+    text = from_right ? text.substr(0, found) : text.substr(found + separator.size());
+  }
+  parts.push_back(text);
+  if (from_right) std::ranges::reverse(parts);
+  return parts;
+}
+
+std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
+  std::vector<std::string_view> lines;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Step step = utf8_step(text, i);
+    std::size_t next = i + step.length;
+    if (ends_line(step.character)) {
+      if (step.character == '\r' && next < text.size() && text[next] == '\n') ++next;
+      lines.push_back(text.substr(begin, (keep_ends ? next : i) - begin));
+      begin = next;
+    }
+    i = next;
+  }
+  if (begin < text.size()) lines.push_back(text.substr(begin));
+  return lines;
+}
+
+std::string replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
+                    Budget& budget) {
+  std::string out;
+  if (from.empty()) {  // before each character and at the end
+    for (std::size_t i = 0; most != 0;) {
+      out += to;
+      budget.check_text(out.size());
+      --most;
+      if (i == text.size()) return out;
+      const std::size_t length = utf8_step(text, i).length;
+      out += text.substr(i, length);
+      i += length;
+      if (most == 0) return out += text.substr(i);
+    }
+    return std::string(text);
+  }
+  while (most != 0) {
+    const std::size_t found = text.find(from);
+    if (found == std::string_view::npos) break;
+    budget.check_text(out.size() + found + to.size());
+    (out += text.substr(0, found)) += to;
+    text.remove_prefix(found + from.size());
+    --most;
+  }
+  budget.check_text(out.size() + text.size());
+  return out += text;
+}
+
+std::int64_t count(std::string_view text, std::string_view part) {
+  if (part.empty()) return static_cast<std::int64_t>(length_of(text)) + 1;
+  std::int64_t found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size()) ++found;
+  return found;
+}
+
+std::string escape_markup(std::string_view text, Budget& budget) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  budget.spend_text(out.size());
+  return out;
+}
+
+}  // namespace nemocube::jinja

@@ -1,0 +1,52 @@
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/chat/jinja/budget.h"
+#include "data/chat/jinja/value.h"
+
+/// Python's operations on texts. Texts are valid UTF-8; positions and widths count code points.
+namespace nemocube::jinja {
+
+bool is_space(char32_t character);  ///< Python's str.isspace
+/// Byte at which the code point number `index` begins; the size of the text from its length on.
+std::size_t byte_at(const Text& text, std::size_t index);
+std::size_t length_of(std::string_view text);  ///< code points
+
+/// Python's strip(), lstrip(), rstrip(): white space, or the characters of `set`.
+std::string_view strip_left(std::string_view text, std::optional<std::string_view> set = std::nullopt);
+std::string_view strip_right(std::string_view text, std::optional<std::string_view> set = std::nullopt);
+std::string_view strip(std::string_view text, std::optional<std::string_view> set = std::nullopt);
+
+std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_t most, bool from_right);
+/// pre: `separator` is not empty
+std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t most,
+                                       bool from_right);
+std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
+
+std::string replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
+                    Budget& budget);
+std::int64_t count(std::string_view text, std::string_view part);
+
+/// &, <, >, ' and " as MarkupSafe writes them.
+std::string escape_markup(std::string_view text, Budget& budget);
+
+/// The code points of a text, one by one.
+template <class Function>
+void for_each_character(std::string_view text, Function&& function);
+
+}  // namespace nemocube::jinja
+
+#include "core/utf8.h"
+
+template <class Function>
+void nemocube::jinja::for_each_character(std::string_view text, Function&& function) {
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Step step = utf8_step(text, i);
+    function(step.character, text.substr(i, step.length));
+    i += step.length;
+  }
+}

@@ -1,0 +1,34 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "data/chat/chat_template.h"
+
+/// Chat templates where transformers looks for them.
+namespace nemocube {
+
+struct StoredTemplate {
+  std::string place;  ///< the file, with the key where the file is JSON
+  std::string source;
+};
+
+/// The templates in the folder of a tokenizer, by name; a single one is "default". chat_template.jinja ("default") and
+/// additional_chat_templates/NAME.jinja replace the key `chat_template` of tokenizer_config.json, which is a text or a
+/// list of {name, template}. chat_template.json, which belongs to processors of images, is not read. Throws Error naming
+/// a file of another form.
+std::map<std::string, StoredTemplate> stored_templates(const std::filesystem::path& folder);
+
+/// The special tokens that templates know by name (bos_token, eos_token, unk_token, sep_token, pad_token, cls_token,
+/// mask_token), from special_tokens_map.json and, before it, tokenizer_config.json.
+ChatTemplate::SpecialTokens special_tokens_of(const std::filesystem::path& folder);
+
+/// The chat template of the tokenizer in `folder`.
+/// `wanted`: the name of a stored template; or Jinja text, known by {{ or {%; or a file that holds Jinja, or JSON with a
+/// key `chat_template`. Without it: "tool_use" for a conversation with tools, where there is one, else "default".
+/// Throws Error naming the folder and the templates that there are when none fits.
+ChatTemplate load_chat_template(const std::filesystem::path& folder, const std::optional<std::string>& wanted,
+                                bool with_tools);
+
+}  // namespace nemocube

@@ -1,0 +1,90 @@
+#include "model/blocks/block_kinds.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <sstream>
+
+#include "model/blocks/mixer.h"
+#include "model/test_models.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+NemotronHConfig with_everything() {
+  NemotronHConfig config = tiny_config("M*-E");
+  config.moe_latent_size = 7;
+  config.mlp_bias = config.use_bias = true;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
+  std::set<std::string> names;
+  for (const BlockKind kind : block_kinds()) {
+    CHECK(find_block_kind(kind->letter) == kind);
+    CHECK(find_block_kind(name_of(kind)) == kind);
+    if (kind->alias) CHECK(find_block_kind(std::string_view(kind->alias)) == kind);
+    std::ostringstream text;
+    text << kind;
+    CHECK(names.insert(text.str()).second);
+  }
+  CHECK(names == std::set<std::string>{"attention", "mamba", "mlp", "moe"});
+  CHECK_FALSE(find_block_kind('X'));
+  CHECK_FALSE(find_block_kind(std::string_view("conv")));
+  CHECK_FALSE(find_block_kind(std::string_view("")));
+}
+
+TEST_CASE("block kinds: each tensor of a model has a row, and each row is in some model") {
+  std::set<std::string_view> rows;
+  for (const TensorSpec& spec : tensor_specs(with_everything())) {
+    REQUIRE(spec.cut);
+    CHECK(spec.name.starts_with(spec.module.substr(0, spec.module.rfind('.'))));
+    const BlockTensor* row = find_block_tensor(spec.name);
+    CHECK((row != nullptr) == (spec.name.find(".mixer.") != spec.name.npos));
+    if (!row) continue;
+    rows.insert(row->name);
+    CHECK(row->law == spec.law);
+    CHECK(&row->cut == spec.cut);
+    CHECK(row->keep_f32 == spec.keep_f32);
+    CHECK(keeps_f32(spec.name) == spec.keep_f32);
+  }
+  for (const BlockKind kind : block_kinds())
+    for (const BlockTensor& row : kind->tensors()) CHECK(rows.contains(row.name));
+  for (const char* other :
+       {"backbone.layers.0.norm.weight", "A_log", "backbone.layers.0.mixer.A", "lm_head.weight"})
+    CHECK(find_block_tensor(other) == nullptr);
+}
+
+TEST_CASE("block kinds: entries and divisions name modules that the kind has") {
+  const NemotronHConfig config = with_everything();
+  for (const BlockKind kind : block_kinds()) {
+    const auto has = [&](std::string_view module) {
+      return std::ranges::any_of(kind->tensors(),
+                                 [&](const BlockTensor& t) { return module_of(t) == module; });
+    };
+    CHECK(has(kind->entry()));
+    for (const Division& d : kind->divisions(config)) {
+      CHECK(has(d.module));
+      CHECK(d.value > 0);
+    }
+    CHECK(kind->memory(config, {.tokens = 8, .all = 8, .routed = 8, .arriving = 8}, {4, 4}, {}).kept > 0);
+    CHECK(kind->pipeline_weight > 0);
+  }
+}
+
+TEST_CASE("block kinds: rows that are cut on their own are all the rows of the tensor") {
+  const NemotronHConfig config = with_everything();
+  int segmented = 0;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (!spec.cut->segments) continue;
+    ++segmented;
+    std::int64_t rows = 0;
+    for (const RowSegment& segment : spec.cut->segments(config)) rows += segment.rows;
+    CHECK(rows == spec.shape[0]);
+  }
+  CHECK(segmented == 6);  // weight and bias of in_proj and of the convolution; keys and values
+}

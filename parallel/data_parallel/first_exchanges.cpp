@@ -1,0 +1,52 @@
+#include "parallel/data_parallel/first_exchanges.h"
+
+#include <string>
+
+namespace nemocube {
+namespace {
+
+using Then = std::function<void()>;
+
+Transform calling_after_forward(Transform inner, const Then& then) {
+  return [inner = std::move(inner), then](Context& ctx, const Var& x, const Sequences& whole) {
+    Var y = apply(inner, ctx, x, whole);
+    then();
+    return y;
+  };
+}
+
+// The closure that is recorded first runs last.
+Transform calling_after_backward(Transform inner, const Then& then) {
+  return [inner = std::move(inner), then](Context& ctx, const Var& x, const Sequences& whole) {
+    if (ctx.tape) ctx.tape->record("first exchange", then);
+    return apply(inner, ctx, x, whole);
+  };
+}
+
+}  // namespace
+
+FirstExchanges::FirstExchanges(NemotronH& model, bool experts_elsewhere, const Then& then) {
+  std::set<std::int64_t> with_experts;
+  const auto block_at = [](const std::string& name) { return block_of(name).value_or(embeddings); };
+  for (const auto& [name, point] : model.transform_points())
+    if (point.place == PointPlace::experts_out) with_experts.insert(block_at(name));
+  for (const auto& [name, point] : model.transform_points()) {
+    const std::int64_t block = block_at(name);
+    if (point.place == PointPlace::way_in && block == embeddings) continue;  // of lm_head
+    Transform& transform = *point.transform;
+    const bool ways = transform && !with_experts.contains(block),
+               in = ways && point.place == PointPlace::way_in,
+               out = (ways && point.place == PointPlace::way_out) ||
+                     (experts_elsewhere && point.place == PointPlace::experts_out);
+    if (!in && !out) continue;
+    (in ? forward_ : backward_).insert(block);
+    Transform wrapped = in ? calling_after_forward(transform, then) : calling_after_backward(transform, then);
+    replaced_.emplace_back(&transform, std::exchange(transform, std::move(wrapped)));
+  }
+}
+
+FirstExchanges::~FirstExchanges() {
+  for (auto& [transform, before] : replaced_) *transform = std::move(before);
+}
+
+}  // namespace nemocube
