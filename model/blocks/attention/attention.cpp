@@ -29,7 +29,8 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const std::string& n
       k_proj_(sources, name + ".k_proj"),
       v_proj_(sources, name + ".v_proj"),
       o_proj_(sources, name + ".o_proj", PointPlace::way_out) {
-  sources.points.emplace(name + ".qkv.input", TransformPoint{&qkv_input_, PointPlace::way_in, name + ".q_proj"});
+  sources.points.emplace(name + ".qkv.input",
+                         TransformPoint{&qkv_input_, PointPlace::way_in, name + ".q_proj"});
   options_.head_dim = sources.config.head_dim;
   options_.heads = q_proj_.out_features() / options_.head_dim;
   options_.kv_heads = k_proj_.out_features() / options_.head_dim;
