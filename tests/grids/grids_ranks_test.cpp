@@ -160,11 +160,11 @@ std::string text_of(const std::map<std::string, std::int64_t>& waits) {
 }
 
 /// Those that a step needs: for its result, and for the rows of experts on several ranks. The rows of all experts are
-/// all choices, which CUDA kernels take as they are.
-std::map<std::string, std::int64_t> needed_waits(const OnGrid& ranks, const GridCase& c, Device device) {
+/// all choices, however many fall on each.
+std::map<std::string, std::int64_t> needed_waits(const OnGrid& ranks, const GridCase& c) {
   std::map<std::string, std::int64_t> waits{{"step result", 1}};
   const std::int64_t moe = std::ssize(ranks.model.moe_layers());
-  const bool all_here = device.is_cuda() && c.grid.ep == 1 && c.dispatcher == DispatcherKind::allgather;
+  const bool all_here = c.grid.ep == 1 && c.dispatcher == DispatcherKind::allgather;
   if (c.grid.ep * c.grid.expt_tp > 1 && moe > 0 && !all_here)
     waits[expert_rows_wait] = moe * ranks.own_microbatches();
   return waits;
@@ -181,7 +181,7 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
     reset_host_waits();
     const StepResult got = ranks.step(s);
     if (device.is_cuda()) {
-      CHECK(text_of(waits_without_messages()) == text_of(needed_waits(ranks, c, device)));
+      CHECK(text_of(waits_without_messages()) == text_of(needed_waits(ranks, c)));
       CHECK(host_waits().contains("staged message") != test_world().uses_nccl());
     }
     const StepResult& one = want.steps[static_cast<std::size_t>(s)];
@@ -224,7 +224,7 @@ TEST_CASE(
       CAPTURE(dtype);
       const Task task{dtype, c.packed, c.grid.dp() == 1};
       OnGrid there(c, task, Device::guard), here(c, task, Device::cpu);
-      const auto wanted = needed_waits(there, c, Device::guard);
+      const auto wanted = needed_waits(there, c);
       for (int s = 0; s < 2; ++s) {
         CAPTURE(s);
         reset_host_waits();
