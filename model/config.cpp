@@ -119,26 +119,19 @@ constexpr CutRule of_embeddings{
 constexpr CutRule of_head{.style = TensorStyle::vocab_parallel, .replicable = true, .also = head_words};
 constexpr CutRule of_norms{.style = TensorStyle::sequence_parallel};
 
-std::string_view without_ending(std::string_view name, std::string_view ending) {
-  return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : name;
-}
-
 class SpecList {
  public:
   explicit SpecList(const NemotronHConfig& config) : c_(config) {}
   std::vector<TensorSpec> take() { return std::move(specs_); }
 
-  void add(const std::string& name, const Shape& shape, InitialLaw law, const CutRule& cut) {
-    specs_.push_back({.name = name,
-                      .shape = shape,
-                      .law = law,
-                      .module = std::string(without_ending(name, ".weight")),
-                      .cut = &cut});
+  /// `<module>.weight`
+  void add(const std::string& module, const Shape& shape, InitialLaw law, const CutRule& cut) {
+    specs_.push_back({.name = module + ".weight", .shape = shape, .law = law, .module = module, .cut = &cut});
   }
-  void add_norm(const std::string& name) { add(name, {c_.hidden_size}, InitialLaw::one, of_norms); }
+  void add_norm(const std::string& module) { add(module, {c_.hidden_size}, InitialLaw::one, of_norms); }
 
   void add_block(const std::string& block, BlockKind kind) {
-    add_norm(block + ".norm.weight");
+    add_norm(block + ".norm");
     for (const BlockTensor& row : kind->tensors())
       if (const std::optional<Shape> shape = row.shape(c_))
         specs_.push_back({.name = cat(block, ".mixer.", row.name),
@@ -157,19 +150,13 @@ class SpecList {
 };
 }  // namespace
 
-std::string_view module_of(const BlockTensor& tensor) {
-  if (!tensor.cut.module.empty()) return tensor.cut.module;
-  return without_ending(without_ending(tensor.name, ".weight"), ".bias");
-}
-
 std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config) {
   SpecList list(config);
-  list.add("backbone.embeddings.weight", {config.vocab_size, config.hidden_size}, InitialLaw::input,
-           of_embeddings);
+  list.add("backbone.embeddings", {config.vocab_size, config.hidden_size}, InitialLaw::input, of_embeddings);
   for (std::size_t i = 0; i < config.blocks.size(); ++i)
     list.add_block(cat("backbone.layers.", i), config.blocks[i]);
-  list.add_norm("backbone.norm_f.weight");
-  list.add("lm_head.weight", {config.vocab_size, config.hidden_size}, InitialLaw::input, of_head);
+  list.add_norm("backbone.norm_f");
+  list.add("lm_head", {config.vocab_size, config.hidden_size}, InitialLaw::input, of_head);
   return list.take();
 }
 
@@ -181,12 +168,12 @@ std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config) {
     for (std::size_t i = 0; i < blocks; ++i) {
       const std::string block = cat("mtp.layers.", depth * blocks + i);
       if (i == 0) {
-        list.add_norm(block + ".enorm.weight");
-        list.add_norm(block + ".hnorm.weight");
-        list.add(block + ".eh_proj.weight", {h, 2 * h}, InitialLaw::input, of_norms);
+        list.add_norm(block + ".enorm");
+        list.add_norm(block + ".hnorm");
+        list.add(block + ".eh_proj", {h, 2 * h}, InitialLaw::input, of_norms);
       }
       list.add_block(block, config.mtp_blocks[i]);
-      if (i + 1 == blocks) list.add_norm(block + ".final_layernorm.weight");
+      if (i + 1 == blocks) list.add_norm(block + ".final_layernorm");
     }
   return list.take();
 }

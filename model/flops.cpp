@@ -5,10 +5,6 @@
 namespace nemocube {
 namespace {
 
-double product_of_sizes(std::int64_t a, std::int64_t b) {
-  return static_cast<double>(a) * static_cast<double>(b);
-}
-
 class ForwardCount final : public BlockWork {
  public:
   double flops = 0;
@@ -21,26 +17,24 @@ class ForwardCount final : public BlockWork {
 
 double forward_flops_per_token(BlockKind kind, const NemotronHConfig& config, double sequence_length) {
   ForwardCount count;
-  kind->add_work(count, config,
-                 {.tokens = 1, .all = 1, .routed = 1, .arriving = 1, .length = sequence_length}, {});
+  kind->add_work(count, config, {.tokens = 1, .all = 1, .routed = 1, .length = sequence_length}, {});
   return count.flops;
 }
 
 ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length) {
   ForwardFlops f;
   for (const BlockKind kind : config.kinds())
-    f.blocks +=
-        static_cast<double>(config.count(kind)) * forward_flops_per_token(kind, config, sequence_length);
-  f.head = 2 * product_of_sizes(config.hidden_size, config.vocab_size);
+    f.blocks += real(config.count(kind)) * forward_flops_per_token(kind, config, sequence_length);
+  f.head = 2 * real(config.hidden_size) * real(config.vocab_size);
   return f;
 }
 
 double automodel_step_flops(const NemotronHConfig& config, std::int64_t sequences,
                             std::int64_t sequence_length) {
-  double per_token = 6 * product_of_sizes(config.hidden_size, config.vocab_size);
+  double per_token = 6 * real(config.hidden_size) * real(config.vocab_size);
   for (const BlockKind kind : config.blocks)
-    per_token += kind->automodel_flops(config, static_cast<double>(sequence_length));
-  return product_of_sizes(sequences, sequence_length) * per_token;
+    per_token += kind->automodel_flops(config, real(sequence_length));
+  return real(sequences) * real(sequence_length) * per_token;
 }
 
 }  // namespace nemocube

@@ -67,6 +67,12 @@ struct CutRule {
   SharedHeads shared = SharedHeads::none;  ///< the heads of those segments that have fewer heads than ranks
 };
 
+/// The usual cuts of a layer into a block, of one out of it, and of the latter's bias.
+inline constexpr CutRule cut_by_columns{.style = TensorStyle::colwise, .replicable = true};
+inline constexpr CutRule cut_by_rows{.style = TensorStyle::rowwise, .replicable = true};
+inline constexpr CutRule cut_by_rows_bias{
+    .style = TensorStyle::rowwise, .replicable = true, .added_last = true};
+
 struct TensorSpec {
   std::string name;
   Shape shape;

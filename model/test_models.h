@@ -22,6 +22,14 @@ inline NemotronHConfig tiny_config(const char* pattern = "ME*-") {
   return c;
 }
 
+/// Every kind of block with every tensor that it may have.
+inline NemotronHConfig tiny_config_with_all_tensors() {
+  NemotronHConfig config = tiny_config("M*-E");
+  config.moe_latent_size = 7;
+  config.mlp_bias = config.use_bias = true;
+  return config;
+}
+
 /// Fresh weights, chosen so that every part of the model affects the result: matrices scaled to keep
 /// activations near 1, norm weights away from 1, correction biases away from 0.
 inline void randomise(NemotronH& model, std::uint64_t seed) {

@@ -42,6 +42,13 @@ const BlockTensor* find_block_tensor(std::string_view name) {
   return nullptr;
 }
 
+std::string_view module_of(const BlockTensor& tensor) {
+  if (!tensor.cut.module.empty()) return tensor.cut.module;
+  for (const std::string_view ending : {".weight", ".bias"})
+    if (tensor.name.ends_with(ending)) return tensor.name.substr(0, tensor.name.size() - ending.size());
+  return tensor.name;
+}
+
 char letter_of(BlockKind kind) { return kind->letter; }
 std::string_view name_of(BlockKind kind) { return kind->name; }
 std::ostream& operator<<(std::ostream& out, BlockKind kind) { return out << kind->name; }

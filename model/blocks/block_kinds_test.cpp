@@ -11,17 +11,6 @@
 using namespace nemocube;
 using namespace nemocube::testing;
 
-namespace {
-
-NemotronHConfig with_everything() {
-  NemotronHConfig config = tiny_config("M*-E");
-  config.moe_latent_size = 7;
-  config.mlp_bias = config.use_bias = true;
-  return config;
-}
-
-}  // namespace
-
 TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
   std::set<std::string> names;
   for (const BlockKind kind : block_kinds()) {
@@ -40,7 +29,7 @@ TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
 
 TEST_CASE("block kinds: each tensor of a model has a row, and each row is in some model") {
   std::set<std::string_view> rows;
-  for (const TensorSpec& spec : tensor_specs(with_everything())) {
+  for (const TensorSpec& spec : tensor_specs(tiny_config_with_all_tensors())) {
     REQUIRE(spec.cut);
     CHECK(spec.name.starts_with(spec.module.substr(0, spec.module.rfind('.'))));
     const BlockTensor* row = find_block_tensor(spec.name);
@@ -60,7 +49,7 @@ TEST_CASE("block kinds: each tensor of a model has a row, and each row is in som
 }
 
 TEST_CASE("block kinds: entries and divisions name modules that the kind has") {
-  const NemotronHConfig config = with_everything();
+  const NemotronHConfig config = tiny_config_with_all_tensors();
   for (const BlockKind kind : block_kinds()) {
     const auto has = [&](std::string_view module) {
       return std::ranges::any_of(kind->tensors(),
@@ -71,13 +60,13 @@ TEST_CASE("block kinds: entries and divisions name modules that the kind has") {
       CHECK(has(d.module));
       CHECK(d.value > 0);
     }
-    CHECK(kind->memory(config, {.tokens = 8, .all = 8, .routed = 8, .arriving = 8}, {4, 4}, {}).kept > 0);
+    CHECK(kind->memory(config, {.tokens = 8, .all = 8, .routed = 8}, {4, 4}, {}).kept > 0);
     CHECK(kind->pipeline_weight > 0);
   }
 }
 
 TEST_CASE("block kinds: rows that are cut on their own are all the rows of the tensor") {
-  const NemotronHConfig config = with_everything();
+  const NemotronHConfig config = tiny_config_with_all_tensors();
   int segmented = 0;
   for (const TensorSpec& spec : tensor_specs(config)) {
     if (!spec.cut->segments) continue;

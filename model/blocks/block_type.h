@@ -27,8 +27,18 @@ struct BlockTensor {
   bool keep_f32 = false, buffer = false, experts = false;  ///< see TensorSpec
 };
 
-/// Below the block: CutRule::module.
+/// The module whose style counts for the tensor, below the block: CutRule::module, else the tensor's own.
 std::string_view module_of(const BlockTensor& tensor);
+
+/// For BlockTensor::shape: the shape of these sizes; or nothing unless `has`.
+template <class... Sizes>
+std::optional<Shape> shape_of(Sizes... sizes) {
+  return Shape{sizes...};
+}
+template <class... Sizes>
+std::optional<Shape> shape_if(bool has, Sizes... sizes) {
+  return has ? shape_of(sizes...) : std::nullopt;
+}
 
 /// What a block computes that needs other tokens than a row's own, or other devices than that of the row. The ways of
 /// parallelism serve these, in whatever kind of block they are.
@@ -64,22 +74,24 @@ struct BlockDivisors {
   std::int64_t tp = 1, expert_tp = 1, ep = 1;
 };
 
-/// Rows of one microbatch on one rank, evenly spread.
+/// A size of a config in an estimate.
+inline double real(std::int64_t size) { return static_cast<double>(size); }
+
+/// Rows of one microbatch, evenly spread over ranks.
 struct BlockRows {
   double tokens = 0;     ///< of the microbatch, on all ranks
-  double sequences = 1;  ///< the same
-  double cp = 1;         ///< ranks that share them
-  double all = 0;        ///< that cut layers see: tokens / cp
-  double routed = 0;     ///< that the rank routes to experts
-  double arriving = 0;   ///< for which its experts compute, each counted once for all its choices
+  double sequences = 1;  ///< of the microbatch, on all ranks
+  double cp = 1;         ///< context-parallel ranks that share the tokens
+  double all = 0;        ///< of a rank, in layers that tensor parallelism cuts: tokens / cp
+  double routed = 0;     ///< of a rank, that it routes to experts: all / tp
   double length = 0;     ///< tokens of a sequence
 };
 
-/// Bytes of tensors with so many numbers in the dtype of the model, and in f32 (f64).
+/// Bytes of tensors, in whole blocks of the allocator; numbers are rounded up.
 struct TensorBytes {
-  std::int64_t stored_size, wide_size;
-  std::int64_t stored(double numbers) const;
-  std::int64_t wide(double numbers) const;
+  std::int64_t stored_size, wide_size;  ///< of a number in the dtype of the model, and in f32 (f64 for f64)
+  std::int64_t stored(double numbers) const;  ///< in the dtype of the model
+  std::int64_t wide(double numbers) const;    ///< in f32 (f64)
 };
 
 /// Bytes on a rank for one microbatch.
@@ -104,6 +116,7 @@ class BlockWork {
   ~BlockWork() = default;
 };
 
+/// A kind of block. One constant object of each derived class lives as long as the program; BlockKind refers to it.
 class BlockType {
  public:
   BlockType(const BlockType&) = delete;
@@ -124,14 +137,16 @@ class BlockType {
 
   /// The module that all rows of the residual stream enter: where it is cut, the block is (tensor parallelism).
   virtual std::string_view entry() const = 0;
+  /// What the number of tensor-parallel ranks has to divide.
   virtual std::vector<Division> divisions(const NemotronHConfig& config) const = 0;
   virtual BlockCores cores(const NemotronHConfig&) const { return {}; }
 
-  /// Where the usual plan of tensor parallelism cuts all that it can.
+  /// The work of a rank, where the usual plan of tensor parallelism cuts the block. Work beside the mixer is not counted.
   virtual void add_work(BlockWork& work, const NemotronHConfig& config, const BlockRows& rows,
                         const BlockDivisors& divisors) const = 0;
-  /// See automodel_step_flops(): of a token, forward and backward.
+  /// Floating-point operations of a token, forward and backward, as automodel_step_flops() counts them.
   virtual double automodel_flops(const NemotronHConfig& config, double length) const = 0;
+  /// What the contracts of the mixer's operations keep (ops), where the usual plan of tensor parallelism cuts the block.
   virtual BlockMemory memory(const NemotronHConfig& config, const BlockRows& rows, const TensorBytes& bytes,
                              const BlockDivisors& divisors) const = 0;
   /// Bytes of the states and caches of sequences of up to `length` tokens that are generated at once.
@@ -151,7 +166,7 @@ class BlockType {
   ~BlockType() = default;
 };
 
-/// A size that ranks divide, in an estimate: at least 1.
+/// A size that ranks divide, in an estimate: size / ranks, at least 1.
 inline std::int64_t part_of_size(std::int64_t size, std::int64_t ranks) {
   return size / ranks > 0 ? size / ranks : 1;
 }

@@ -13,13 +13,6 @@ using Rules = std::vector<TensorParallelRule>;
 
 namespace {
 
-NemotronHConfig every_kind() {
-  NemotronHConfig config = tiny_config("M*-E");
-  config.moe_latent_size = 7;
-  config.mlp_bias = config.use_bias = true;
-  return config;
-}
-
 std::string error_of(const Rules& rules, const char* blocks = "M*-E") {
   return message_of([&] { TensorParallelPlan(tiny_config(blocks), false, rules); });
 }
@@ -27,7 +20,7 @@ std::string error_of(const Rules& rules, const char* blocks = "M*-E") {
 }  // namespace
 
 TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
-  const TensorParallelPlan plan(every_kind());
+  const TensorParallelPlan plan(tiny_config_with_all_tensors());
   CHECK(to_yaml(plan.rules()) == R"("backbone.embeddings": vocab_parallel
 "backbone.layers.*.norm": sequence_parallel
 "backbone.layers.*.mixer.q_proj": colwise
@@ -58,7 +51,7 @@ TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
 )");
   for (const char* member : {"in_proj.weight", "in_proj.bias", "conv1d.weight", "conv1d.bias", "A_log", "D",
                              "dt_bias", "norm.weight"}) {
-    const auto specs = tensor_specs(every_kind());
+    const auto specs = tensor_specs(tiny_config_with_all_tensors());
     const auto spec = std::ranges::find(specs, cat("backbone.layers.0.mixer.", member), &TensorSpec::name);
     REQUIRE(spec != specs.end());
     CHECK(spec->module == "backbone.layers.0.mixer.in_proj");
@@ -70,7 +63,7 @@ TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
   CHECK(plan.cuts_any("q_proj"));
   CHECK_FALSE(TensorParallelPlan(tiny_config("M-")).cuts_any("q_proj"));
   CHECK_FALSE(plan.sequence_parallel());
-  CHECK(TensorParallelPlan(every_kind(), true).sequence_parallel());
+  CHECK(TensorParallelPlan(tiny_config_with_all_tensors(), true).sequence_parallel());
 }
 
 TEST_CASE("tensor plan: the user's rules come first, and the first that matches counts") {

@@ -16,7 +16,6 @@ BlockRows rows_of(const ActivationOptions& options, const ParallelPlan& plan) {
   BlockRows rows{.tokens = tokens, .sequences = static_cast<double>(options.sequences), .cp = cp};
   rows.all = tokens / cp;
   rows.routed = rows.all / tp;
-  rows.arriving = rows.routed * static_cast<double>(plan.grid.expt_tp);
   return rows;
 }
 

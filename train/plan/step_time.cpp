@@ -14,8 +14,6 @@
 namespace nemocube {
 namespace {
 
-double real(std::int64_t n) { return static_cast<double>(n); }
-
 /// Seconds of a microbatch's passes through some blocks, by kind of work.
 struct PassTimes {
   std::map<std::string, double> forward, backward;
@@ -71,6 +69,7 @@ class Passes final : public BlockWork {
     const ReachedShares& r = o_.reached;
     if (part == Part::convolution) return;  // bound by the bytes that numbers() counts
     const bool scan = part == Part::scan;
+    expect(scan || part == Part::attention, "operations that no rate is known of");
     const char* name = scan ? "scan" : "attention";
     times_.forward[name] += forward / reached(scan ? r.scan_forward : r.attention_forward);
     times_.backward[name] += backward / reached(scan ? r.scan_backward : r.attention_backward);

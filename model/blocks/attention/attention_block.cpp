@@ -10,7 +10,6 @@ namespace {
 
 using C = NemotronHConfig;
 
-constexpr CutRule queries{.style = TensorStyle::colwise, .replicable = true};
 constexpr CutRule keys_or_values{.style = TensorStyle::colwise,
                                  .replicable = true,
                                  .segments =
@@ -18,26 +17,17 @@ constexpr CutRule keys_or_values{.style = TensorStyle::colwise,
                                        return std::vector{RowSegment{c.kv_width(), c.num_key_value_heads}};
                                      },
                                  .shared = SharedHeads::key_value};
-constexpr CutRule way_out{.style = TensorStyle::rowwise, .replicable = true};
 
-std::optional<Shape> key_or_value(const C& c) { return Shape{c.kv_width(), c.hidden_size}; }
+std::optional<Shape> key_or_value(const C& c) { return shape_of(c.kv_width(), c.hidden_size); }
 
 const BlockTensor tensor_table[] = {
-    {"q_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.q_width(), c.hidden_size};
-     },
-     InitialLaw::input, queries},
+    {"q_proj.weight", [](const C& c) { return shape_of(c.q_width(), c.hidden_size); }, InitialLaw::input,
+     cut_by_columns},
     {"k_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
     {"v_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
-    {"o_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.hidden_size, c.q_width()};
-     },
-     InitialLaw::output, way_out},
+    {"o_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.q_width()); }, InitialLaw::output,
+     cut_by_rows},
 };
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 class AttentionBlock final : public BlockType {
  public:

@@ -11,7 +11,7 @@ namespace {
 using C = NemotronHConfig;
 using Rows = std::vector<RowSegment>;
 
-std::optional<Shape> heads(const C& c) { return Shape{c.mamba_num_heads}; }
+std::optional<Shape> heads(const C& c) { return shape_of(c.mamba_num_heads); }
 Rows projected_rows(const C& c) {  // z, x, B, C, dt
   const RowSegment inner{c.mamba_inner()}, state{c.state_width(), c.n_groups};
   return {inner, inner, state, state, {c.mamba_num_heads}};
@@ -32,42 +32,25 @@ constexpr CutRule convolution{.module = "in_proj",
                               .segments = convolved_rows,
                               .shared = SharedHeads::state};
 constexpr CutRule of_heads{.module = "in_proj", .style = TensorStyle::colwise, .replicable = true};
-constexpr CutRule way_out{.style = TensorStyle::rowwise, .replicable = true};
-constexpr CutRule way_out_bias{.style = TensorStyle::rowwise, .replicable = true, .added_last = true};
 
 const BlockTensor tensor_table[] = {
-    {"in_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.in_proj_width(), c.hidden_size};
-     },
+    {"in_proj.weight", [](const C& c) { return shape_of(c.in_proj_width(), c.hidden_size); },
      InitialLaw::input, projection},
-    {"in_proj.bias",
-     [](const C& c) { return c.use_bias ? std::optional(Shape{c.in_proj_width()}) : std::nullopt; },
-     InitialLaw::zero, projection},
-    {"conv1d.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.conv_dim(), 1, c.conv_kernel};
-     },
-     InitialLaw::conv, convolution},
-    {"conv1d.bias",
-     [](const C& c) { return c.use_conv_bias ? std::optional(Shape{c.conv_dim()}) : std::nullopt; },
-     InitialLaw::conv, convolution},
+    {"in_proj.bias", [](const C& c) { return shape_if(c.use_bias, c.in_proj_width()); }, InitialLaw::zero,
+     projection},
+    {"conv1d.weight", [](const C& c) { return shape_of(c.conv_dim(), 1, c.conv_kernel); }, InitialLaw::conv,
+     convolution},
+    {"conv1d.bias", [](const C& c) { return shape_if(c.use_conv_bias, c.conv_dim()); }, InitialLaw::conv,
+     convolution},
     {.name = "dt_bias", .shape = heads, .law = InitialLaw::dt_bias, .cut = of_heads, .keep_f32 = true},
     {.name = "A_log", .shape = heads, .law = InitialLaw::a_log, .cut = of_heads, .keep_f32 = true},
     {.name = "D", .shape = heads, .law = InitialLaw::one, .cut = of_heads, .keep_f32 = true},
-    {"norm.weight", [](const C& c) -> std::optional<Shape> { return Shape{c.mamba_inner()}; },
-     InitialLaw::one, of_heads},
-    {"out_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.hidden_size, c.mamba_inner()};
-     },
-     InitialLaw::scan_output, way_out},
-    {"out_proj.bias",
-     [](const C& c) { return c.use_bias ? std::optional(Shape{c.hidden_size}) : std::nullopt; },
-     InitialLaw::zero, way_out_bias},
+    {"norm.weight", [](const C& c) { return shape_of(c.mamba_inner()); }, InitialLaw::one, of_heads},
+    {"out_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.mamba_inner()); },
+     InitialLaw::scan_output, cut_by_rows},
+    {"out_proj.bias", [](const C& c) { return shape_if(c.use_bias, c.hidden_size); }, InitialLaw::zero,
+     cut_by_rows_bias},
 };
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 class MambaBlock final : public BlockType {
  public:

@@ -11,30 +11,16 @@ namespace {
 
 using C = NemotronHConfig;
 
-constexpr CutRule way_in{.style = TensorStyle::colwise, .replicable = true};
-constexpr CutRule way_out{.style = TensorStyle::rowwise, .replicable = true};
-constexpr CutRule way_out_bias{.style = TensorStyle::rowwise, .replicable = true, .added_last = true};
-
 const BlockTensor tensor_table[] = {
-    {"up_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.intermediate_size, c.hidden_size};
-     },
-     InitialLaw::input, way_in},
-    {"up_proj.bias",
-     [](const C& c) { return c.mlp_bias ? std::optional(Shape{c.intermediate_size}) : std::nullopt; },
-     InitialLaw::zero, way_in},
-    {"down_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.hidden_size, c.intermediate_size};
-     },
-     InitialLaw::output, way_out},
-    {"down_proj.bias",
-     [](const C& c) { return c.mlp_bias ? std::optional(Shape{c.hidden_size}) : std::nullopt; },
-     InitialLaw::zero, way_out_bias},
+    {"up_proj.weight", [](const C& c) { return shape_of(c.intermediate_size, c.hidden_size); },
+     InitialLaw::input, cut_by_columns},
+    {"up_proj.bias", [](const C& c) { return shape_if(c.mlp_bias, c.intermediate_size); }, InitialLaw::zero,
+     cut_by_columns},
+    {"down_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.intermediate_size); },
+     InitialLaw::output, cut_by_rows},
+    {"down_proj.bias", [](const C& c) { return shape_if(c.mlp_bias, c.hidden_size); }, InitialLaw::zero,
+     cut_by_rows_bias},
 };
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 class MlpBlock final : public BlockType {
  public:

@@ -18,75 +18,53 @@ constexpr CutRule of_router{
     .module = "gate", .style = TensorStyle::sequence_parallel, .always_own_rows = true};
 constexpr CutRule experts_in{.style = TensorStyle::expert_colwise};
 constexpr CutRule experts_out{.style = TensorStyle::expert_rowwise};
-constexpr CutRule shared_in{.style = TensorStyle::colwise, .replicable = true};
-constexpr CutRule shared_out{.style = TensorStyle::rowwise, .replicable = true};
-constexpr CutRule shared_out_bias{.style = TensorStyle::rowwise, .replicable = true, .added_last = true};
 
 bool has_latent(const C& c) { return c.moe_latent_size > 0; }
-std::optional<Shape> shape_if(bool has, const Shape& shape) {
-  return has ? std::optional(shape) : std::nullopt;
-}
 
 const BlockTensor tensor_table[] = {
-    {"gate.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.n_routed_experts, c.hidden_size};
-     },
-     InitialLaw::input, of_router},
+    {"gate.weight", [](const C& c) { return shape_of(c.n_routed_experts, c.hidden_size); }, InitialLaw::input,
+     of_router},
     {.name = "gate.e_score_correction_bias",
-     .shape = [](const C& c) -> std::optional<Shape> { return Shape{c.n_routed_experts}; },
+     .shape = [](const C& c) { return shape_of(c.n_routed_experts); },
      .law = InitialLaw::zero,
      .cut = of_router,
      .keep_f32 = true,
      .buffer = true},
     {"fc1_latent_proj.weight",
-     [](const C& c) {
-       return shape_if(has_latent(c), {c.expert_width(), c.hidden_size});
-     },
-     InitialLaw::input, own_rows},
+     [](const C& c) { return shape_if(has_latent(c), c.expert_width(), c.hidden_size); }, InitialLaw::input,
+     own_rows},
     {"fc1_latent_proj.bias",
-     [](const C& c) { return shape_if(has_latent(c) && c.mlp_bias, {c.expert_width()}); }, InitialLaw::zero,
+     [](const C& c) { return shape_if(has_latent(c) && c.mlp_bias, c.expert_width()); }, InitialLaw::zero,
      own_rows},
     {"fc2_latent_proj.weight",
-     [](const C& c) {
-       return shape_if(has_latent(c), {c.hidden_size, c.expert_width()});
-     },
-     InitialLaw::output, own_rows},
-    {"fc2_latent_proj.bias",
-     [](const C& c) { return shape_if(has_latent(c) && c.mlp_bias, {c.hidden_size}); }, InitialLaw::zero,
+     [](const C& c) { return shape_if(has_latent(c), c.hidden_size, c.expert_width()); }, InitialLaw::output,
      own_rows},
+    {"fc2_latent_proj.bias", [](const C& c) { return shape_if(has_latent(c) && c.mlp_bias, c.hidden_size); },
+     InitialLaw::zero, own_rows},
     {.name = "experts.up_proj",
-     .shape = [](const C& c) -> std::optional<Shape> {
-       return Shape{c.n_routed_experts, c.moe_intermediate_size, c.expert_width()};
-     },
+     .shape =
+         [](const C& c) { return shape_of(c.n_routed_experts, c.moe_intermediate_size, c.expert_width()); },
      .law = InitialLaw::input,
      .cut = experts_in,
      .experts = true},
     {.name = "experts.down_proj",
-     .shape = [](const C& c) -> std::optional<Shape> {
-       return Shape{c.n_routed_experts, c.expert_width(), c.moe_intermediate_size};
-     },
+     .shape =
+         [](const C& c) { return shape_of(c.n_routed_experts, c.expert_width(), c.moe_intermediate_size); },
      .law = InitialLaw::output,
      .cut = experts_out,
      .experts = true},
     {"shared_experts.up_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.moe_shared_expert_intermediate_size, c.hidden_size};
-     },
-     InitialLaw::input, shared_in},
+     [](const C& c) { return shape_of(c.moe_shared_expert_intermediate_size, c.hidden_size); },
+     InitialLaw::input, cut_by_columns},
     {"shared_experts.up_proj.bias",
-     [](const C& c) { return shape_if(c.mlp_bias, {c.moe_shared_expert_intermediate_size}); },
-     InitialLaw::zero, shared_in},
+     [](const C& c) { return shape_if(c.mlp_bias, c.moe_shared_expert_intermediate_size); }, InitialLaw::zero,
+     cut_by_columns},
     {"shared_experts.down_proj.weight",
-     [](const C& c) -> std::optional<Shape> {
-       return Shape{c.hidden_size, c.moe_shared_expert_intermediate_size};
-     },
-     InitialLaw::output, shared_out},
-    {"shared_experts.down_proj.bias", [](const C& c) { return shape_if(c.mlp_bias, {c.hidden_size}); },
-     InitialLaw::zero, shared_out_bias},
+     [](const C& c) { return shape_of(c.hidden_size, c.moe_shared_expert_intermediate_size); },
+     InitialLaw::output, cut_by_rows},
+    {"shared_experts.down_proj.bias", [](const C& c) { return shape_if(c.mlp_bias, c.hidden_size); },
+     InitialLaw::zero, cut_by_rows_bias},
 };
-
-double real(std::int64_t n) { return static_cast<double>(n); }
 
 class MoeBlock final : public BlockType {
  public:
@@ -153,7 +131,7 @@ class MoeBlock final : public BlockType {
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
                      const BlockDivisors& by) const override {
-    const double choices = rows.arriving * real(c.num_experts_per_tok);
+    const double choices = rows.routed * real(by.expert_tp) * real(c.num_experts_per_tok);
     const std::int64_t outer = of.stored(choices * real(c.expert_width())),
                        inner = of.stored(choices * real(part_of_size(c.moe_intermediate_size, by.expert_tp))),
                        shared = of.stored(rows.all *
