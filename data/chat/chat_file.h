@@ -12,8 +12,8 @@ struct NamedChat {
 };
 
 /// Reads conversations from a file in one of the forms of for_each_row(). A row is a list of messages, or an object with
-/// `messages` and, where wanted, `tools` (a list, or its JSON text), `documents`, `add_generation_prompt` and
-/// `chat_template_kwargs`. Rows that are messages themselves (objects with `role`) make one conversation together.
+/// `messages` and, where wanted, `tools`, `documents`, `add_generation_prompt` and `chat_template_kwargs`. Each of the
+/// three lists may be given as its JSON text. Rows that are messages themselves (objects with `role`) make one conversation together.
 /// Throws Error naming file and row.
 std::vector<NamedChat> read_chats(const std::filesystem::path& path);
 

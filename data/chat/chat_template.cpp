@@ -1,17 +1,16 @@
 #include "data/chat/chat_template.h"
 
-#include <algorithm>
 #include <array>
 #include <limits>
 
-#include "core/utf8.h"
+#include "data/chat/jinja/text.h"
 #include "data/chat/json_values.h"
 
 namespace nemocube {
 
 namespace {
 
-/// The names under which reasoning is given; templates read the first.
+/// The names under which reasoning may be given. Templates find it under the first two.
 constexpr std::array<const char*, 3> reasoning_names{"reasoning_content", "thinking", "reasoning"};
 
 const Json* reasoning_of(const Json& message) {
@@ -44,22 +43,16 @@ jinja::Limits limits_of_input() {
   return limits;
 }
 
-/// Bytes at which code points begin, for ascending and other positions; the end of the text behind it.
-std::size_t byte_of(std::string_view text, std::size_t code_point) {
-  std::size_t byte = 0;
-  for (; code_point > 0 && byte < text.size(); --code_point) byte += utf8_step(text, byte).length;
-  return byte;
-}
-
+/// Ranges of code points as ranges of bytes. Each range begins where the one before begins, or behind.
 std::vector<RenderedChat::Range> byte_ranges(const jinja::Output& output) {
   std::vector<RenderedChat::Range> ranges;
-  std::size_t at = 0, byte = 0;  // positions of blocks never go back
+  std::string_view rest = output.text;
+  std::size_t rest_begin = 0;  // the code point with which `rest` begins
   for (const auto& [begin, end] : output.generation) {
-    const std::string_view rest = std::string_view(output.text).substr(byte);
-    byte += byte_of(rest, begin - at);
-    at = begin;
-    const std::size_t size = byte_of(std::string_view(output.text).substr(byte), end - begin);
-    ranges.push_back({byte, byte + size});
+    rest.remove_prefix(jinja::byte_at(rest, begin - rest_begin));
+    rest_begin = begin;
+    const std::size_t byte = output.text.size() - rest.size();
+    ranges.push_back({byte, byte + jinja::byte_at(rest, end - begin)});
   }
   return ranges;
 }

@@ -46,13 +46,14 @@ class ChatTemplate {
   const std::string& name() const { return name_; }
   bool has_generation_blocks() const { return template_.has_generation(); }
 
-  /// Messages lose their keys with the value null, and reasoning gets all of its names (`reasoning_content`,
-  /// `thinking`), as in transformers. Throws Error naming the key of `chat` that has another form, or line and column
+  /// As in transformers, the template sees messages without their keys whose value is null, and finds reasoning under
+  /// both names, `reasoning_content` and `thinking`. Throws Error naming the key of `chat` that has another form, or line and column
   /// of the operation that fails: a mistake of the template, its raise_exception(), or a limit (jinja::Limits).
   RenderedChat render(const Chat& chat) const;
 
   /// The time that strftime_now() shows instead of the present one.
   void set_time(std::chrono::system_clock::time_point time) { time_ = time; }
+  /// What each rendering may spend.
   void set_limits(const jinja::Limits& limits) { limits_ = limits; }
 
  private:

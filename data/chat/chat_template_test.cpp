@@ -28,7 +28,7 @@ std::string complaint(const std::string& source, const Chat& chat = hello()) {
   return "";
 }
 
-TEST_CASE("chat template: messages lose nulls and gain all names of reasoning") {
+TEST_CASE("chat template: messages lose nulls, and reasoning has two names") {
   Chat chat;
   chat.messages = Json::parse(
       R"([{"role": "assistant", "content": null, "reasoning": "r", "name": null}, {"role": "user"}])");
@@ -47,6 +47,16 @@ TEST_CASE("chat template: tools and documents are none unless given, variables w
   const ChatTemplate with_tokens("t", "{{ tools }}{{ bos_token }}{{ eos_token }}{{ wide + 1 }}",
                                  {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
   CHECK(with_tokens.render(chat).text == "[]<b></s>18446744073709551616");
+}
+
+TEST_CASE("chat template: integers of 128 bits against floats") {
+  CHECK(
+      text_of(
+          "{{ 2 ** 126 == 2.0 ** 126 }} {{ 2 ** 126 + 1 > 2.0 ** 126 }} {{ {2 ** 126: 'x'}[2.0 ** 126] }}") ==
+      "True True x");
+  CHECK(text_of("{{ 2 ** 126 < 2.0 ** 127 }} {{ -(2 ** 126) > -1e300 }} {{ 0 < 1e999 - 1e999 }}") ==
+        "True True False");
+  CHECK(text_of("{{ (-(2.0 ** 127)) | int }}") == "-170141183460469231731687303715884105728");
 }
 
 TEST_CASE("chat template: mistakes are told with file, line, column, the wish and the fact") {
@@ -78,6 +88,7 @@ TEST_CASE("chat template: mistakes are told with file, line, column, the wish an
       {"{{ messages.append(1) }}",
        "t.jinja, line 1, column 19: the attribute 'append' of a list is forbidden in "
        "templates"},
+      {"{{ 'a'.removesuffix() }}", "t.jinja, line 1, column 20: removesuffix wants the argument 'part'"},
       {"{% break %}", "t.jinja, line 1, column 4: break stands outside of a loop"},
   };
   for (const auto& [source, want] : cases) {
@@ -127,12 +138,21 @@ TEST_CASE("chat template: what a template may spend is limited") {
        "%}{% endfor "
        "%}{{ ns.x | list }}",
        "nested more than 1000 deep"},
+      {"{% set ns = namespace(x=[1]) %}{% for i in range(50000) %}{% set ns.x = ns.x | unique %}{% endfor %}"
+       "{{ ns.x | list }}",
+       "nested more than 1000 deep"},
       {"{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns }}", "nested more than 1000 deep"},
       {"{% set x = ' ' * 60000000 %}{% for i in range(1000) %}{{ x.strip() }}{% endfor %}",
        "takes more than"},
       {"{% set x = 'a' * 60000000 %}{% set y = x ~ '' %}{% for i in range(1000) %}{{ x == y }}{% endfor %}",
        "takes more than"},
       {"{% set x = 'a' * 60000000 %}{% for i in range(1000) %}{{ x is lower }}{% endfor %}",
+       "takes more than"},
+      {"{% set d = dict(range(100000) | map('string') | map('center', 9) | batch(2)) %}{{ (('{' ~ (d | list "
+       "| "
+       "last) ~ '!s:.0}') * 3000000).format_map(d) }}",
+       "takes more than"},
+      {"{% set x = 'b' * 60000000 %}{% for i in range(100000) %}{{ 'a'.strip(x) }}{% endfor %}",
        "takes more than"},
       {"{{ ('\t' * 10000000).expandtabs(1000) }}", "makes a text of more than"},
       {"{{ ('Σ' * 1000000) | lower }}", "at most 1 MiB of text with a capital sigma"},
@@ -166,6 +186,25 @@ TEST_CASE("chat template: what a template may spend is limited") {
     CHECK(message.empty() == want.empty());
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));  // far less, unless it hangs
   }
+}
+
+TEST_CASE("chat template: searches in long texts take time in proportion to the text") {
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(
+      text_of("{% set x = 'a' * 6000000 %}{% set y = 'a' * 3000000 ~ 'b' %}{% set z = 'b' ~ 'a' * 3000000 %}"
+              "{{ x.find(y) }} {{ x.rfind(z) }} {{ y in x }} {{ x.count(y) }} {{ x.split(y) | length }} "
+              "{{ x.rsplit(z) | length }} {{ x.replace(y, '') | length }} {{ (x ~ y).find(y) }} "
+              "{{ (z ~ x).rfind(z) }} {{ (x ~ 'c').strip(y ~ 'd') }}") ==
+      "-1 -1 False 0 1 1 6000000 6000000 0 c");
+  CHECK(std::chrono::steady_clock::now() - begin <
+        std::chrono::seconds(60));  // hours, where it is the product
+}
+
+TEST_CASE("chat template: the last of long parts is found") {
+  // 300 bytes are more than what is searched for without a table.
+  CHECK(text_of("{% set x = 'ab' * 150 %}{{ (x ~ 'c' ~ x ~ 'ab').rfind(x) }} {{ ('b' ~ x ~ 'cc').rfind(x) }} "
+                "{{ (x ~ x ~ x).rsplit(x) }} {{ (x[1:] ~ x).rfind(x) }} {{ x[1:].rfind(x) }}") ==
+        "303 1 ['', '', '', ''] 299 -1");
 }
 
 TEST_CASE("chat template: namespaces in circles and macros that outlive their scope are given back") {

@@ -19,7 +19,7 @@ void mark(std::vector<bool>& mask, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < std::min(end, mask.size()); ++i) mask[i] = true;
 }
 
-ChatTokens tokens_by_blocks(const RenderedChat& rendered, const Tokenizer& tokenizer) {
+ChatTokens tokens_by_blocks(RenderedChat rendered, const Tokenizer& tokenizer) {
   const std::vector<TokenSpan> tokens = tokenizer.encode_with_offsets(rendered.text, false);
   ChatTokens result;
   for (const TokenSpan& token : tokens) result.ids.push_back(token.id);
@@ -31,6 +31,7 @@ ChatTokens tokens_by_blocks(const RenderedChat& rendered, const Tokenizer& token
     const std::size_t last = token_at(tokens, previous_character(rendered.text, block.end));
     mark(result.assistant, first, last == 0 ? tokens.size() : last + 1);
   }
+  result.text = std::move(rendered.text);
   return result;
 }
 
@@ -41,7 +42,7 @@ std::size_t prefix_length(const ChatTemplate& chat_template, const Tokenizer& to
   Chat prefix = chat;
   prefix.add_generation_prompt = false;
   prefix.messages = Json(chat.messages.begin(), chat.messages.begin() + static_cast<std::ptrdiff_t>(count));
-  const std::vector<std::int64_t> ids = chat_ids(chat_template, tokenizer, prefix);
+  const std::vector<std::int64_t> ids = tokenizer.encode(chat_template.render(prefix).text, false);
   std::size_t compared = ids.size();
   const auto eos = tokenizer.eos_id();
   if (eos && !ids.empty() && ids.back() == *eos) --compared;
@@ -52,21 +53,17 @@ std::size_t prefix_length(const ChatTemplate& chat_template, const Tokenizer& to
           " messages differ from the beginning of the whole conversation's ids at token ",
           differs - ids.begin(),
           ", so the assistant's tokens cannot be told; want a template that writes earlier messages the same "
-          "way when "
-          "more follow, or {% generation %} blocks in it");
+          "way when more follow, or {% generation %} blocks in it");
   return std::min(ids.size(), whole.size());
 }
 
 }  // namespace
 
-std::vector<std::int64_t> chat_ids(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                                   const Chat& chat) {
-  return tokenizer.encode(chat_template.render(chat).text, false);
-}
-
 ChatTokens chat_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const Chat& chat) {
-  if (chat_template.has_generation_blocks()) return tokens_by_blocks(chat_template.render(chat), tokenizer);
-  ChatTokens result{chat_ids(chat_template, tokenizer, chat), {}};
+  RenderedChat rendered = chat_template.render(chat);
+  if (chat_template.has_generation_blocks()) return tokens_by_blocks(std::move(rendered), tokenizer);
+  ChatTokens result{std::move(rendered.text), {}, {}};
+  result.ids = tokenizer.encode(result.text, false);
   result.assistant.assign(result.ids.size(), false);
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     if (chat.messages[i].value("role", Json()) != "assistant") continue;

@@ -1,6 +1,7 @@
 // Compares ids and masks with those of transformers for the same tokenizers (tools/goldens/make_chat_templates.py).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "data/chat/chat_tokens.h"

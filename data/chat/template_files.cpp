@@ -1,6 +1,5 @@
 #include "data/chat/template_files.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/quote.h"
@@ -13,8 +12,8 @@ namespace {
 using Templates = std::map<std::string, StoredTemplate>;
 namespace fs = std::filesystem;
 
-constexpr std::int64_t max_template_bytes = std::int64_t{4}
-                                            << 20;  // templates have at most 1 MiB, JSON escapes more
+// Templates have at most 1 MiB; in a JSON file they take more, because JSON escapes characters.
+constexpr std::int64_t max_template_bytes = std::int64_t{4} << 20;
 
 void add_file(Templates& templates, const std::string& name, const fs::path& file) {
   templates[name] = {file.string(), read_text_file(file, max_template_bytes)};
@@ -105,8 +104,8 @@ ChatTemplate::SpecialTokens special_tokens_of(const fs::path& folder) {
     const JsonView view(json, (folder / file).string());
     for (const char* name :
          {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-      const auto token = json.is_object() ? view.find(name) : std::nullopt;
-      if (token) tokens[name] = (token->value().is_object() ? token->at("content") : *token).string();
+      if (const auto token = view.find(name))
+        tokens[name] = (token->value().is_object() ? token->at("content") : *token).string();
     }
   }
   return tokens;

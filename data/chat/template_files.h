@@ -21,7 +21,8 @@ struct StoredTemplate {
 std::map<std::string, StoredTemplate> stored_templates(const std::filesystem::path& folder);
 
 /// The special tokens that templates know by name (bos_token, eos_token, unk_token, sep_token, pad_token, cls_token,
-/// mask_token), from special_tokens_map.json and, before it, tokenizer_config.json.
+/// mask_token). Where special_tokens_map.json and tokenizer_config.json differ, the latter counts. Throws Error naming a
+/// file of another form.
 ChatTemplate::SpecialTokens special_tokens_of(const std::filesystem::path& folder);
 
 /// The chat template of the tokenizer in `folder`.

@@ -54,6 +54,9 @@ TEST_CASE("chat template files: where transformers looks") {
   CHECK(complaint([&] { rendered(dir); }).find("none with the name default; want one of rag") !=
         std::string::npos);
   CHECK(complaint([&] { rendered(dir, "nope"); }).find("(rag), got 'nope'") != std::string::npos);
+  spit(dir / "special_tokens_map.json", "[]");
+  CHECK(complaint([&] { rendered(dir, "rag"); }).find("special_tokens_map.json: want an object") !=
+        std::string::npos);
 }
 
 TEST_CASE("chat template files: a given file holds Jinja or JSON") {

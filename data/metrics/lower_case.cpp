@@ -1,22 +1,14 @@
 #include "data/metrics/lower_case.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <iterator>
-
 #include "core/utf8.h"
+#include "data/metrics/case_runs.h"
 #include "data/metrics/pattern.h"
 
 namespace nemocube {
 
 namespace {
 
-struct Mapping {
-  char32_t first, last;
-  std::uint32_t step;
-  std::int32_t offset;
-};
-constexpr Mapping mappings[] = {
+constexpr CaseRun lower_runs[] = {
 #include "data/metrics/lower_case_table.inc"
 };
 
@@ -29,11 +21,7 @@ constexpr std::string_view final_sigma = R"((?=\P{Case_Ignorable})\p{Cased}\p{Ca
 
 char32_t to_lower(char32_t character) {
   if (character < 0x80) return character >= U'A' && character <= U'Z' ? character + (U'a' - U'A') : character;
-  const Mapping* after = std::ranges::upper_bound(mappings, character, {}, &Mapping::first);
-  if (after == std::begin(mappings)) return character;
-  const Mapping& m = *std::prev(after);
-  if (character > m.last || (character - m.first) % m.step != 0) return character;
-  return static_cast<char32_t>(static_cast<std::int32_t>(character) + m.offset);
+  return in_other_case(lower_runs, character);
 }
 
 std::string to_lower(std::string_view text) {

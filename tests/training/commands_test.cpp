@@ -389,6 +389,8 @@ TEST_CASE("tokenize --chat: conversations as text, ids and masks") {
   CHECK(bad.err.find(
             "chats.jsonl: line 1: the given chat template, line 1, column 14: a list has no attribute or "
             "key 'x'") != std::string::npos);
+  const std::string deep = "mood=" + std::string(60'000, '[') + std::string(60'000, ']');
+  CHECK(tokenize({"--set", deep}).err.find("--set mood: nested deeper than 100 levels") != std::string::npos);
   CHECK(run_process({NEMOCUBE_BINARY, "tokenize", "--tokenizer", "tokenizer"}, dir.path())
             .err.find("want either --input or --chat") != std::string::npos);
 }

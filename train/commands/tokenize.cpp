@@ -39,33 +39,29 @@ std::vector<std::int64_t> read_ids(const std::string& line, std::int64_t vocab_s
   return ids;
 }
 
-/// name=value; a value that is not JSON is a text.
+/// NAME=VALUE; a value that is not JSON is a text. Throws Error when the JSON exceeds a limit of parse_json().
 void set_variable(Json& variables, const std::string& option) {
   const std::size_t equals = option.find('=');
   require(equals != std::string::npos && equals > 0, "--set: want NAME=VALUE, got ", quote(option));
-  const std::string text = option.substr(equals + 1);
-  Json value = Json::parse(text, nullptr, false);
-  variables[option.substr(0, equals)] = value.is_discarded() ? Json(text) : std::move(value);
+  const std::string name = option.substr(0, equals), text = option.substr(equals + 1);
+  variables[name] = Json::accept(text) ? parse_json(text, "--set " + name) : Json(text);
 }
 
 /// The text of a conversation, or a JSON line with what was asked for.
 void print_chat(const TokenizeArguments& options, const ChatTemplate& chat_template,
                 const Tokenizer& tokenizer, const Chat& chat) {
-  const std::string text = chat_template.render(chat).text;
-  if (!options.ids && !options.mask) {
-    std::cout << text << '\n';
-    return;
-  }
-  Json line{{"text", text}};
   if (options.mask) {
     const ChatTokens tokens = chat_tokens(chat_template, tokenizer, chat);
-    line["ids"] = tokens.ids;
-    line["mask"] = Json::array();
+    Json line{{"text", tokens.text}, {"ids", tokens.ids}, {"mask", Json::array()}};
     for (const bool assistant : tokens.assistant) line["mask"].push_back(assistant ? 1 : 0);
-  } else {
-    line["ids"] = tokenizer.encode(text, false);
+    std::cout << dump_json(line, -1) << '\n';
+    return;
   }
-  std::cout << dump_json(line, -1) << '\n';
+  const std::string text = chat_template.render(chat).text;
+  if (options.ids)
+    std::cout << dump_json({{"text", text}, {"ids", tokenizer.encode(text, false)}}, -1) << '\n';
+  else
+    std::cout << text << '\n';
 }
 
 void run_chats(const TokenizeArguments& options, const std::filesystem::path& file,

@@ -41,7 +41,10 @@ struct FormatSpec {
       align = take(rest);
     }
     if (!rest.empty() && (rest[0] == '+' || rest[0] == '-' || rest[0] == ' ')) sign = take(rest);
-    if (rest.starts_with('#')) alternate = take(rest) != '\0';
+    if (rest.starts_with('#')) {
+      take(rest);
+      alternate = true;
+    }
     if (rest.starts_with('0')) {
       take(rest);
       if (!filled) fill = "0";
@@ -169,6 +172,7 @@ class BraceFormat {
         raise("format wants a value for field ", i, ", got ", arguments_.positional.size());
       return arguments_.positional[i];
     }
+    interpreter_.budget().spend(arguments_.named.size() / 16);
     for (const auto& [key, value] : arguments_.named)
       if (key == name) return value;
     raise("format wants a value for the field ", quote(name));

@@ -33,7 +33,6 @@ class Budget {
   explicit Budget(const Limits& limits) : limits_(limits) {}
 
   const Limits& limits() const { return limits_; }
-  std::uint64_t spent() const { return spent_; }
 
   void spend(std::uint64_t steps = 1) {
     spent_ += steps;

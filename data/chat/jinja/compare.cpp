@@ -2,34 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <functional>
 
+#include "data/chat/jinja/numbers.h"
 #include "data/chat/jinja/objects.h"
 
 namespace nemocube::jinja {
 
 namespace {
 
-/// -1, 0 or 1; 2 where one is not a number.
-int order_of_numbers(Integer a, double b) {
-  if (std::isnan(b)) return 2;
-  if (b >= 0x1p126 || b <= -0x1p126) return b > 0 ? -1 : 1;
+std::partial_ordering order_of_numbers(Integer a, double b) {
+  if (std::isnan(b)) return std::partial_ordering::unordered;
+  if (!fits_integer(b)) return b > 0 ? std::partial_ordering::less : std::partial_ordering::greater;
   const double whole = std::trunc(b);
   const auto whole_integer = static_cast<Integer>(whole);
-  if (a != whole_integer) return a < whole_integer ? -1 : 1;
-  return whole < b ? -1 : whole > b ? 1 : 0;
+  if (a != whole_integer) return a <=> whole_integer;
+  return whole <=> b;
 }
 
-int order_of_numbers(const Value& a, const Value& b) {
-  if (a.is_integral() && b.is_integral())
-    return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
+std::partial_ordering order_of_numbers(const Value& a, const Value& b) {
+  if (a.is_integral() && b.is_integral()) return a.integer() <=> b.integer();
   if (a.is_integral()) return order_of_numbers(a.integer(), b.real());
-  if (b.is_integral()) {
-    const int order = order_of_numbers(b.integer(), a.real());
-    return order == 2 ? 2 : -order;
-  }
-  if (std::isnan(a.real()) || std::isnan(b.real())) return 2;
-  return a.real() < b.real() ? -1 : a.real() > b.real() ? 1 : 0;
+  if (b.is_integral()) return 0 <=> order_of_numbers(b.integer(), a.real());
+  return a.real() <=> b.real();
 }
 
 bool equal_items(const Items& a, const Items& b, Budget& budget) {
@@ -80,7 +76,7 @@ bool less(const Value& a, const Value& b, Budget& budget) {
   budget.spend();
   for (const Value* value : {&a, &b})
     if (value->is_undefined()) refuse_undefined(*value);
-  if (a.is_number() && b.is_number()) return order_of_numbers(a, b) == -1;
+  if (a.is_number() && b.is_number()) return order_of_numbers(a, b) < 0;
   if (a.is_text() && b.is_text()) {
     budget.spend(std::min(a.bytes().size(), b.bytes().size()) / 64);
     return a.bytes() < b.bytes();
@@ -97,8 +93,7 @@ std::uint64_t hash_of(const Value& value, Budget& budget) {
   if (value.is_integral()) return std::hash<std::uint64_t>()(static_cast<std::uint64_t>(value.integer()));
   if (value.is_float()) {
     const double real = value.real();
-    if (real == std::trunc(real) && std::abs(real) < 0x1p126)
-      return hash_of(static_cast<Integer>(real), budget);
+    if (fits_integer(real) && real == std::trunc(real)) return hash_of(static_cast<Integer>(real), budget);
     return std::hash<double>()(real);
   }
   if (value.is_text()) {

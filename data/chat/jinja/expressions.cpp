@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <cmath>
-
 #include "core/quote.h"
 #include "data/chat/jinja/compare.h"
 #include "data/chat/jinja/filters.h"

@@ -2,7 +2,6 @@
 
 #include "core/quote.h"
 #include "data/chat/jinja/printing.h"
-#include "data/chat/jinja/text.h"
 
 namespace nemocube::jinja {
 

@@ -62,6 +62,7 @@ class Interpreter {
     objects_.push_back(std::move(object));
     return result;
   }
+  Generator* generate(Generator::Next next) { return make<Generator>(budget_, std::move(next)); }
   Iterator* iterate(const Value& value);            ///< throws Failure when the value has no items
   Iterator* iterate_backwards(const Value& value);  ///< null where Python's reversed() refuses
   bool is_iterable(const Value& value) const;
@@ -71,12 +72,13 @@ class Interpreter {
   Value item(const Value& object, const Value& key);              ///< object[key]
   Value slice(const Value& object, const Value& start, const Value& stop, const Value& step);
   Value binary(Operator op, const Value& a, const Value& b);
+  bool compare(Comparison comparison, const Value& a, const Value& b);
   Value call(const Value& callee, const Arguments& arguments);
 
  private:
   enum class Flow { normal, leave, next };
-  static constexpr std::uint64_t object_steps =
-      50;  // what making an object costs, as objects live to the end
+  // What making an object costs, as objects live to the end.
+  static constexpr std::uint64_t object_steps = 50;
 
   // Frames.
   Frame* new_frame(const Scope& scope, Frame* outer);
@@ -121,7 +123,6 @@ class Interpreter {
   Value evaluate_filter(const Expression& node, Frame& frame);
   Value evaluate_test(const Expression& node, Frame& frame);
   Arguments evaluate_arguments(const CallArguments& arguments, Frame& frame);
-  bool compare(Comparison comparison, const Value& a, const Value& b);
   Value operand(const Expression& node, std::size_t part, Frame& frame) {
     return evaluate(*node.parts[part], frame);
   }

@@ -184,12 +184,11 @@ Value join(Interpreter& interpreter, const Value& value, const Arguments& argume
 
 /// Gives the values of a list, once.
 Value generator_of(Interpreter& interpreter, std::vector<Value> values) {
-  return Value(
-      interpreter.make<Generator>([values = std::move(values), at = std::size_t{0}](Value& value) mutable {
-        if (at == values.size()) return false;
-        value = values[at++];
-        return true;
-      }));
+  return Value(interpreter.generate([values = std::move(values), at = std::size_t{0}](Value& value) mutable {
+    if (at == values.size()) return false;
+    value = values[at++];
+    return true;
+  }));
 }
 
 Value batch(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
@@ -236,23 +235,23 @@ Value unique(Interpreter& interpreter, const Value& value, const Arguments& argu
   const Bound bound = bind("unique", arguments, {"case_sensitive", "attribute"});
   const AttributePath path(bound.value(1, Value()));
   const bool case_sensitive = bound.flag(0, false);
-  return Value(interpreter.make<Generator>([&interpreter, value, path, case_sensitive,
-                                            items = static_cast<Iterator*>(nullptr),
-                                            seen = Mapping()](Value& item) mutable {
-    if (!items) items = interpreter.iterate(value);
-    while (items->next(item)) {
-      const Value key = sort_key(interpreter, path.of(interpreter, item), case_sensitive);
-      if (seen.find(key, interpreter.budget())) continue;
-      seen.set(key, Value(), interpreter.budget());
-      return true;
-    }
-    return false;
-  }));
+  return Value(
+      interpreter.generate([&interpreter, value, path, case_sensitive,
+                            items = static_cast<Iterator*>(nullptr), seen = Mapping()](Value& item) mutable {
+        if (!items) items = interpreter.iterate(value);
+        while (items->next(item)) {
+          const Value key = sort_key(interpreter, path.of(interpreter, item), case_sensitive);
+          if (seen.find(key, interpreter.budget())) continue;
+          seen.set(key, Value(), interpreter.budget());
+          return true;
+        }
+        return false;
+      }));
 }
 
 Value items(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   bind("items", arguments, {});
-  return Value(interpreter.make<Generator>([&interpreter, value, at = std::size_t{0}](Value& item) mutable {
+  return Value(interpreter.generate([&interpreter, value, at = std::size_t{0}](Value& item) mutable {
     if (value.is_undefined()) return false;
     if (!value.is_mapping()) raise("items wants a mapping, got ", kind_of(value));
     const auto& entries = value.mapping().entries();

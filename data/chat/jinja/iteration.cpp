@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "data/chat/jinja/compare.h"
 #include "data/chat/jinja/interpreter.h"
 #include "data/chat/jinja/text.h"
@@ -20,9 +18,9 @@ bool has_items(const Value& value) {
   return value.items() || value.is_mapping() || value.as<Range>() || value.as<View>();
 }
 
-/// Iterates until `next` ends, one step for each item, at a level of evaluation of its own.
+/// Iterates until `next` ends. Spends one step for each item.
 Iterator* counted(Interpreter& interpreter, Generator::Next next) {
-  return interpreter.make<Generator>([&interpreter, next = std::move(next)](Value& value) {
+  return interpreter.generate([&interpreter, next = std::move(next)](Value& value) {
     interpreter.budget().spend();
     return next(value);
   });
@@ -49,7 +47,7 @@ bool Interpreter::is_iterable(const Value& value) const {
 Iterator* Interpreter::iterate(const Value& value) {
   if (auto* iterator = value.as<Iterator>()) return iterator;
   if (value.is_text()) return iterate_text(*this, value);
-  if (value.is_undefined()) return make<Generator>([](Value&) { return false; });
+  if (value.is_undefined()) return generate([](Value&) { return false; });
   if (!has_items(value)) raise("want a list, a mapping or another value with items, got ", kind_of(value));
   const std::size_t size = *size_of(value);
   return counted(*this, [this, value, size, index = std::size_t{0}](Value& item) mutable {
@@ -97,7 +95,7 @@ bool Interpreter::contains(const Value& container, const Value& item) {
   if (container.is_text()) {
     if (!item.is_text()) raise("want a text to look for in a text, got ", kind_of(item));
     budget_.spend(1 + container.bytes().size() / 16);
-    return container.bytes().find(item.bytes()) != std::string::npos;
+    return find_first(container.bytes(), item.bytes()) != std::string_view::npos;
   }
   if (container.is_mapping()) return container.mapping().find(item, budget_) != nullptr;
   if (const auto* view = container.as<View>(); view && view->part == View::Part::keys)

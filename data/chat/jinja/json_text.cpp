@@ -96,6 +96,10 @@ class JsonText {
 
   void begin_item(bool first) {
     if (!first) out += style_.item_separator;
+    new_line();
+  }
+
+  void new_line() {
     if (!style_.indent) return;
     out += '\n';
     for (int i = 0; i < level_; ++i) out += *style_.indent;
@@ -104,10 +108,7 @@ class JsonText {
 
   void close(char bracket) {
     --level_;
-    if (style_.indent) {
-      out += '\n';
-      for (int i = 0; i < level_; ++i) out += *style_.indent;
-    }
+    new_line();
     out += bracket;
   }
 

@@ -1,11 +1,11 @@
 #include "data/chat/jinja/letters.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <iterator>
 
 #include "core/utf8.h"
 #include "data/chat/jinja/text.h"
+#include "data/metrics/case_runs.h"
 #include "data/metrics/lower_case.h"
 #include "data/metrics/pattern.h"
 
@@ -13,12 +13,7 @@ namespace nemocube::jinja {
 
 namespace {
 
-struct UpperRun {
-  char32_t first, last;
-  std::uint32_t step;
-  std::int32_t offset;
-};
-constexpr UpperRun upper_runs[] = {
+constexpr CaseRun upper_runs[] = {
 #include "data/chat/jinja/upper_case_table.inc"
 };
 
@@ -32,11 +27,7 @@ constexpr UpperAndTitle uppers_and_titles[] = {
 
 char32_t simple_upper(char32_t character) {
   if (character < 0x80) return character >= U'a' && character <= U'z' ? character - (U'a' - U'A') : character;
-  const UpperRun* after = std::ranges::upper_bound(upper_runs, character, {}, &UpperRun::first);
-  if (after == std::begin(upper_runs)) return character;
-  const UpperRun& run = *std::prev(after);
-  if (character > run.last || (character - run.first) % run.step != 0) return character;
-  return static_cast<char32_t>(static_cast<std::int32_t>(character) + run.offset);
+  return in_other_case(upper_runs, character);
 }
 
 void append_upper(std::string& out, char32_t character, bool title) {

@@ -18,7 +18,7 @@ constexpr std::size_t max_source_bytes = std::size_t{1} << 20;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_hex_digit(char c) { return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'); }
+bool is_hex_digit(char c) { return digit_value(c) < 16; }
 
 class Lexer {
  public:

@@ -1,7 +1,6 @@
 #include "data/chat/jinja/methods.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "data/chat/jinja/arguments.h"

@@ -129,13 +129,6 @@ std::optional<std::string> without_underscores(std::string_view text) {
   return out;
 }
 
-int digit_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'Z') return c - 'A' + 10;
-  return 99;
-}
-
 /// Reads the base from a prefix such as 0x, and takes the prefix off, where `base` allows it.
 int take_prefix(std::string_view& digits, int base) {
   if (digits.size() > 1 && digits[0] == '0') {
@@ -231,12 +224,19 @@ std::optional<double> parse_float(std::string_view text) {
 std::optional<Integer> integer_of(double value) {
   if (std::isnan(value)) return std::nullopt;
   if (std::isinf(value)) raise("an infinite number has no integer");
-  if (std::abs(value) >= 0x1p127) raise(beyond);
+  if (!fits_integer(value)) raise(beyond);
   return static_cast<Integer>(value);
 }
 
 double to_double(const Value& number) {
   return number.is_float() ? number.real() : static_cast<double>(number.integer());
+}
+
+int digit_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'Z') return c - 'A' + 10;
+  return 99;
 }
 
 std::string_view symbol_of(Operator op) {

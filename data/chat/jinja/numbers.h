@@ -20,7 +20,11 @@ std::optional<double> parse_float(std::string_view text);
 /// Python's int(float). Throws Failure for infinities and beyond 128 bits; nothing for a value that is not a
 /// number.
 std::optional<Integer> integer_of(double value);
+/// Whether the whole part of `value` has at most 128 bits. False for infinities and nan.
+inline bool fits_integer(double value) { return value >= -0x1p127 && value < 0x1p127; }
 double to_double(const Value& number);
+/// 0 to 35 of the digits 0-9, a-z and A-Z; 99 of other characters.
+int digit_value(char c);
 
 enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power };
 std::string_view symbol_of(Operator op);

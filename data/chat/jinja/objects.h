@@ -10,9 +10,6 @@
 
 namespace nemocube::jinja {
 
-struct Macro;
-class Interpreter;
-
 /// Arguments of a call.
 struct Arguments {
   std::vector<Value> positional;
@@ -27,15 +24,20 @@ class Iterator : public Object {
   std::string_view type_name() const override { return "generator"; }
 };
 
-/// An iterator made of a function.
+/// An iterator made of a function. Generators may read from each other in a chain, so each takes a level of evaluation.
 class Generator final : public Iterator {
  public:
   using Next = std::function<bool(Value&)>;
-  explicit Generator(Next next) : next_(std::move(next)) {}
-  bool next(Value& value) override { return next_ && next_(value); }
+  Generator(Budget& budget, Next next) : budget_(budget), next_(std::move(next)) {}
+  /// Throws Failure when more generators than the limit's levels stand in the chain.
+  bool next(Value& value) override {
+    const Budget::Level level(budget_);
+    return next_ && next_(value);
+  }
   void clear() override { next_ = nullptr; }
 
  private:
+  Budget& budget_;
   Next next_;
 };
 

@@ -449,9 +449,7 @@ ExpressionPointer Parser::filter(ExpressionPointer node, bool begins_inline) {
   while (current().is_symbol("|") || begins_inline) {
     if (!begins_inline) take();
     begins_inline = false;
-    auto result = make(Kind::filter, current().offset);
-    grow(*result, node.get());
-    result->parts.push_back(std::move(node));
+    auto result = make(Kind::filter, current().offset, std::move(node));
     result->name = dotted_name();
     if (current().is_symbol("(")) take_arguments(*result);
     node = std::move(result);

@@ -132,9 +132,8 @@ std::unique_ptr<Statement> Parser::for_statement(std::size_t offset) {
   node->value = tuple(form);
   if (take_name("if")) {
     node->condition = expression();
-    const std::size_t behind =
-        at_;  // the condition has variables of its own, so it needs a target of its own
-    at_ = begin;
+    const std::size_t behind = at_;
+    at_ = begin;  // the condition has variables of its own, so it needs a target of its own
     node->condition_target = target("in", false);
     expect(at_ == end, "a target of a loop is read the same way twice");
     at_ = behind;
@@ -197,7 +196,6 @@ void Parser::signature(Macro& macro) {
       parameter.otherwise = expression();
     else if (!macro.parameters.empty() && macro.parameters.back().otherwise)
       source_.fail(name.offset, "want a default, since the parameter before has one");
-    macro.explicit_caller |= name.text == "caller";
     macro.parameters.push_back(std::move(parameter));
   }
   want_symbol(")");

@@ -1,7 +1,5 @@
 #include "data/chat/jinja/printing.h"
 
-#include <cstdio>
-
 #include "data/chat/jinja/letters.h"
 #include "data/chat/jinja/numbers.h"
 #include "data/chat/jinja/objects.h"
@@ -10,13 +8,6 @@
 namespace nemocube::jinja {
 
 namespace {
-
-void append_escape(std::string& out, char32_t character) {
-  char buffer[16];
-  const char* format = character < 0x100 ? "\\x%02x" : character < 0x10000 ? "\\u%04x" : "\\U%08x";
-  std::snprintf(buffer, sizeof buffer, format, static_cast<unsigned>(character));
-  out += buffer;
-}
 
 void append_text_repr(std::string& out, std::string_view text) {
   const bool double_quotes =

@@ -334,7 +334,7 @@ class Resolver {
       return std::ranges::any_of(macro.parameters, [&](const Parameter& p) { return p.name == name; });
     };
     if (uses_undeclared(macro.body, "caller")) {
-      if (!macro.explicit_caller) {
+      if (!is_parameter("caller")) {
         macro.caller = symbols.declare_parameter("caller");
       } else if (!std::ranges::all_of(macro.parameters,
                                       [](const Parameter& p) { return p.name != "caller" || p.otherwise; })) {

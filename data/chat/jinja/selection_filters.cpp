@@ -1,4 +1,3 @@
-#include "core/quote.h"
 #include "data/chat/jinja/arguments.h"
 #include "data/chat/jinja/filters.h"
 #include "data/chat/jinja/value_tests.h"
@@ -60,36 +59,32 @@ Condition condition_of(Interpreter& interpreter, const Arguments& arguments, boo
 
 // Both work when their items are asked for, as Python's generators do.
 Value map(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
-  return Value(
-      interpreter.make<Generator>([&interpreter, value, arguments, items = static_cast<Iterator*>(nullptr),
-                                   change = Change()](Value& item) mutable {
-        const Budget::Level level(interpreter.budget());
-        if (!items) {
-          if (!truth(value)) return false;
-          change = change_of(interpreter, arguments);
-          items = interpreter.iterate(value);
-        }
-        if (!items->next(item)) return false;
-        item = change(item);
-        return true;
-      }));
+  return Value(interpreter.generate([&interpreter, value, arguments, items = static_cast<Iterator*>(nullptr),
+                                     change = Change()](Value& item) mutable {
+    if (!items) {
+      if (!truth(value)) return false;
+      change = change_of(interpreter, arguments);
+      items = interpreter.iterate(value);
+    }
+    if (!items->next(item)) return false;
+    item = change(item);
+    return true;
+  }));
 }
 
 template <bool wanted, bool of_attribute>
 Value select(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
-  return Value(
-      interpreter.make<Generator>([&interpreter, value, arguments, items = static_cast<Iterator*>(nullptr),
-                                   condition = Condition()](Value& item) mutable {
-        const Budget::Level level(interpreter.budget());
-        if (!items) {
-          if (!truth(value)) return false;
-          condition = condition_of(interpreter, arguments, of_attribute);
-          items = interpreter.iterate(value);
-        }
-        while (items->next(item))
-          if (condition(item) == wanted) return true;
-        return false;
-      }));
+  return Value(interpreter.generate([&interpreter, value, arguments, items = static_cast<Iterator*>(nullptr),
+                                     condition = Condition()](Value& item) mutable {
+    if (!items) {
+      if (!truth(value)) return false;
+      condition = condition_of(interpreter, arguments, of_attribute);
+      items = interpreter.iterate(value);
+    }
+    while (items->next(item))
+      if (condition(item) == wanted) return true;
+    return false;
+  }));
 }
 
 }  // namespace

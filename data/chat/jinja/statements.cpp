@@ -90,7 +90,7 @@ Iterator* Interpreter::selected(const Statement& statement, Frame& frame, const 
   Frame* own = new_frame(statement.condition_scope, &frame);
   keep(*own);
   begin(statement.condition_scope, *own);
-  return make<Generator>([this, &statement, items, own](Value& value) {
+  return generate([this, &statement, items, own](Value& value) {
     while (items->next(value)) {
       assign(*statement.condition_target, value, *own);
       if (!truth(evaluate(*statement.condition, *own))) continue;

@@ -1,19 +1,11 @@
 #include "data/chat/jinja/string_literal.h"
 
-#include <cstdio>
-
-#include "core/utf8.h"
+#include "data/chat/jinja/numbers.h"
 #include "data/chat/jinja/text.h"
 
 namespace nemocube::jinja {
 
 namespace {
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = static_cast<char>(c | 0x20);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
 
 class Unescape {
  public:
@@ -65,8 +57,8 @@ class Unescape {
   void read_hexadecimal(std::size_t digits) {
     std::uint32_t value = 0;
     for (std::size_t i = at_ + 2; i < at_ + 2 + digits; ++i) {
-      const int digit = i < body_.size() ? hex_value(body_[i]) : -1;
-      if (digit < 0)
+      const int digit = i < body_.size() ? digit_value(body_[i]) : 99;
+      if (digit >= 16)
         source_.fail(offset_ + at_, "want ", digits, " hexadecimal digits behind \\", body_[at_ + 1]);
       value = value * 16 + static_cast<std::uint32_t>(digit);
     }
@@ -81,14 +73,7 @@ class Unescape {
   /// such a character escapes the backslash of its escape.
   void read_beyond_ascii() {
     const Utf8Step step = utf8_step(body_, at_ + 1);
-    char escape[16];
-    const auto number = static_cast<unsigned>(step.character);
-    std::snprintf(escape, sizeof escape,
-                  number < 0x100     ? "\\x%02x"
-                  : number < 0x10000 ? "\\u%04x"
-                                     : "\\U%08x",
-                  number);
-    out_ += escape;
+    append_escape(out_, step.character);
     at_ += 1 + step.length;
   }
 

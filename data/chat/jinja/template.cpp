@@ -18,8 +18,6 @@ Template::Template(std::string name, std::string_view source)
 
 bool Template::has_generation() const { return parsed_->tree.has_generation; }
 
-const std::string& Template::source() const { return parsed_->source.text(); }
-
 Output Template::render(Interpreter::Context context, const Limits& limits, Interpreter::Time now) const {
   Budget budget(limits);
   return Interpreter(parsed_->tree, parsed_->source, budget, std::move(context), now).run();

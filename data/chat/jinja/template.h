@@ -15,7 +15,6 @@ class Template {
   Template(std::string name, std::string_view source);
 
   bool has_generation() const;  ///< a {% generation %} block
-  const std::string& source() const;
 
   /// Throws Error naming line and column of the operation that fails or exceeds a limit.
   Output render(Interpreter::Context context, const Limits& limits, Interpreter::Time now) const;

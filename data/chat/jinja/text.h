@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/utf8.h"
 #include "data/chat/jinja/budget.h"
 #include "data/chat/jinja/value.h"
 
@@ -13,8 +14,13 @@ namespace nemocube::jinja {
 
 bool is_space(char32_t character);  ///< Python's str.isspace
 /// Byte at which the code point number `index` begins; the size of the text from its length on.
-std::size_t byte_at(const Text& text, std::size_t index);
-std::size_t length_of(std::string_view text);  ///< code points
+std::size_t byte_at(std::string_view text, std::size_t index);
+std::size_t byte_at(const Text& text, std::size_t index);  ///< at once where the text is ASCII
+std::size_t length_of(std::string_view text);              ///< code points
+
+/// find() and rfind() of the standard library in time proportional to the length of `text`, whatever `part` is.
+std::size_t find_first(std::string_view text, std::string_view part);
+std::size_t find_last(std::string_view text, std::string_view part);
 
 /// Python's strip(), lstrip(), rstrip(): white space, or the characters of `set`.
 std::string_view strip_left(std::string_view text, std::optional<std::string_view> set = std::nullopt);
@@ -34,19 +40,17 @@ std::int64_t count(std::string_view text, std::string_view part);
 /// &, <, >, ' and " as MarkupSafe writes them.
 std::string escape_markup(std::string_view text, Budget& budget);
 
-/// The code points of a text, one by one.
+/// Appends \xhh, \uhhhh or \Uhhhhhhhh, the first that has room for the code point.
+void append_escape(std::string& out, char32_t character);
+
+/// Calls `function` with each code point and its bytes.
 template <class Function>
-void for_each_character(std::string_view text, Function&& function);
-
-}  // namespace nemocube::jinja
-
-#include "core/utf8.h"
-
-template <class Function>
-void nemocube::jinja::for_each_character(std::string_view text, Function&& function) {
+void for_each_character(std::string_view text, Function&& function) {
   for (std::size_t i = 0; i < text.size();) {
     const Utf8Step step = utf8_step(text, i);
     function(step.character, text.substr(i, step.length));
     i += step.length;
   }
 }
+
+}  // namespace nemocube::jinja

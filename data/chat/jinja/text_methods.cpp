@@ -50,6 +50,7 @@ using Strip = std::string_view (*)(std::string_view, std::optional<std::string_v
 template <Strip strip_it>
 Value stripped(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Bound bound = bind("strip", arguments, {"characters"}, 0, By::position);
+  if (bound.has(0)) interpreter.spend_for(bound[0]);
   return like(interpreter, self, std::string(strip_it(self.bytes(), bound.text_or_none(0))));
 }
 
@@ -62,11 +63,11 @@ Value texts(Interpreter& interpreter, const Value& self, const std::vector<std::
 
 template <bool from_right>
 Value split(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind("split", arguments, {"sep", "maxsplit"});
+  const Bound bound = bind(from_right ? "rsplit" : "split", arguments, {"sep", "maxsplit"});
   const auto separator = bound.text_or_none(0);
   const std::int64_t most = bound.integer(1, -1);
   if (!separator) return texts(interpreter, self, split_at_spaces(self.bytes(), most, from_right));
-  if (separator->empty()) raise("split wants a separator that is not empty");
+  if (separator->empty()) raise(from_right ? "rsplit" : "split", " wants a separator that is not empty");
   return texts(interpreter, self, split_at(self.bytes(), *separator, most, from_right));
 }
 
@@ -77,11 +78,12 @@ Value splitlines(Interpreter& interpreter, const Value& self, const Arguments& a
 
 template <bool from_right>
 Value partition(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind("partition", arguments, {"sep"}, 1, By::position);
+  const Bound bound = bind(from_right ? "rpartition" : "partition", arguments, {"sep"}, 1, By::position);
   const std::string& separator = bound.text(0);
-  if (separator.empty()) raise("partition wants a separator that is not empty");
+  if (separator.empty())
+    raise(from_right ? "rpartition" : "partition", " wants a separator that is not empty");
   const std::string_view bytes = self.bytes();
-  const std::size_t at = from_right ? bytes.rfind(separator) : bytes.find(separator);
+  const std::size_t at = from_right ? find_last(bytes, separator) : find_first(bytes, separator);
   std::vector<std::string_view> parts{bytes, "", ""};
   if (at != std::string_view::npos)
     parts = {bytes.substr(0, at), separator, bytes.substr(at + separator.size())};
@@ -141,22 +143,24 @@ std::int64_t find_from(Interpreter& interpreter, const Value& self, const Bound&
   if (!range) return -1;
   const std::string_view inside =
       std::string_view(self.bytes()).substr(range->first, range->second - range->first);
-  const std::size_t at = from_right ? inside.rfind(part) : inside.find(part);
+  const std::size_t at = from_right ? find_last(inside, part) : find_first(inside, part);
   if (at == std::string_view::npos) return -1;
   return static_cast<std::int64_t>(length_of(std::string_view(self.bytes()).substr(0, range->first + at)));
 }
 
 template <bool from_right>
 Value find(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
-  return Value(find_from(interpreter, self, bind("find", arguments, {"sub", "start", "end"}, 1, By::position),
-                         from_right));
+  return Value(find_from(
+      interpreter, self,
+      bind(from_right ? "rfind" : "find", arguments, {"sub", "start", "end"}, 1, By::position), from_right));
 }
 
 template <bool from_right>
 Value index(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind("index", arguments, {"sub", "start", "end"}, 1, By::position);
+  const Bound bound =
+      bind(from_right ? "rindex" : "index", arguments, {"sub", "start", "end"}, 1, By::position);
   const std::int64_t at = find_from(interpreter, self, bound, from_right);
-  if (at < 0) raise("index wants a part of the text");
+  if (at < 0) raise(from_right ? "rindex" : "index", " wants a part of the text");
   return Value(at);
 }
 
@@ -189,7 +193,7 @@ Value begins_or_ends(Interpreter&, const Value& self, const Arguments& arguments
 
 template <bool at_end>
 Value without(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
-  const Bound bound = bind("removeprefix", arguments, {"part"}, 1, By::position);
+  const Bound bound = bind(at_end ? "removesuffix" : "removeprefix", arguments, {"part"}, 1, By::position);
   std::string_view bytes = self.bytes();
   const std::string& part = bound.text(0);
   if (at_end && !part.empty() && bytes.ends_with(part)) bytes.remove_suffix(part.size());

@@ -98,7 +98,6 @@ struct Macro {
   std::vector<Parameter> parameters;
   Body body;
   Scope scope;
-  bool explicit_caller = false;  ///< "caller" is one of the parameters
   // Slots of what the body uses of these names without declaring them.
   std::optional<std::uint32_t> caller, varargs, kwargs;
 };

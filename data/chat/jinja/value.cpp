@@ -4,17 +4,13 @@
 
 #include "data/chat/jinja/compare.h"
 #include "data/chat/jinja/objects.h"
+#include "data/chat/jinja/text.h"
 
 namespace nemocube::jinja {
 
 namespace {
 
 constexpr std::size_t linear_search_up_to = 12;  // entries, in which a search without an index is fast
-
-std::size_t count_code_points(std::string_view bytes) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(bytes, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
 
 std::shared_ptr<const Items> freeze(std::vector<Value> values, Budget& budget, bool grouping) {
   budget.spend_items(values.size());
@@ -31,7 +27,7 @@ std::shared_ptr<const Items> freeze(std::vector<Value> values, Budget& budget, b
 
 Value::Value(std::string bytes, bool markup) {
   auto text = std::make_shared<Text>();
-  text->length = count_code_points(bytes);
+  text->length = length_of(bytes);
   text->bytes = std::move(bytes);
   text->markup = markup;
   data_ = TextPointer(std::move(text));

@@ -91,21 +91,7 @@ bool names_test(Interpreter& interpreter, const Value& value, const Arguments& a
 template <Comparison comparison>
 bool compares(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Value other = bind("the comparison", arguments, {"other"}, 1, By::position)[0];
-  Budget& budget = interpreter.budget();
-  switch (comparison) {
-    case Comparison::equal:
-      return equal(value, other, budget);
-    case Comparison::unequal:
-      return !equal(value, other, budget);
-    case Comparison::less:
-      return less(value, other, budget);
-    case Comparison::greater:
-      return less(other, value, budget);
-    case Comparison::less_or_equal:
-      return less(value, other, budget) || equal(value, other, budget);
-    default:
-      return less(other, value, budget) || equal(value, other, budget);
-  }
+  return interpreter.compare(comparison, value, other);
 }
 
 using TestTable = std::map<std::string_view, ValueTest, std::less<>>;
