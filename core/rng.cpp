@@ -53,17 +53,6 @@ void fill_with(const Tensor& t, const RandomStream& stream, std::uint64_t first,
 
 }  // namespace
 
-std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c, std::array<std::uint32_t, 2> k) {
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53u} * c[0], b = std::uint64_t{0xCD9E8D57u} * c[2];
-    c = {static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<std::uint32_t>(b),
-         static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<std::uint32_t>(a)};
-    k[0] += 0x9E3779B9u;
-    k[1] += 0xBB67AE85u;
-  }
-  return c;
-}
-
 std::uint64_t hash_name(std::string_view text) {
   std::uint64_t h = 14695981039346656037ull;
   for (const char ch : text) h = (h ^ static_cast<unsigned char>(ch)) * 1099511628211ull;
@@ -95,6 +84,12 @@ double RandomStream::normal(std::uint64_t i) const { return inverse_normal(unifo
 std::uint64_t RandomStream::below(std::uint64_t i, std::uint64_t n) const {
   __extension__ using u128 = unsigned __int128;
   return static_cast<std::uint64_t>((static_cast<u128>(bits(i)) * n) >> 64);
+}
+
+// The last draw of the stream, which no slice of a parameter reaches, is the key.
+RandomTable::RandomTable(const RandomStream& stream) {
+  const std::uint64_t key = stream.bits(~std::uint64_t{0});
+  key_ = {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)};
 }
 
 // Rational approximations by P. J. Acklam (2003), central region and tails.

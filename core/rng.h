@@ -15,7 +15,16 @@
 namespace nemocube {
 
 /// One Philox block: 128 random bits for (counter, key).
-std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
+inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c, std::array<std::uint32_t, 2> k) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53u} * c[0], b = std::uint64_t{0xCD9E8D57u} * c[2];
+    c = {static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<std::uint32_t>(b),
+         static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<std::uint32_t>(a)};
+    k[0] += 0x9E3779B9u;
+    k[1] += 0xBB67AE85u;
+  }
+  return c;
+}
 
 class RandomStream {
  public:
@@ -31,6 +40,27 @@ class RandomStream {
  private:
   std::array<std::uint32_t, 2> key_;
   std::array<std::uint32_t, 2> stream_;
+};
+
+/// Draws that two numbers address: draw (row, column) depends on the stream, its row and its column alone. A Philox block
+/// holds the draws of four neighbouring columns.
+class RandomTable {
+ public:
+  explicit RandomTable(const RandomStream& stream);
+  /// 32 random bits each for the columns 4 b to 4 b + 3 of a row.
+  std::array<std::uint32_t, 4> block(std::uint64_t row, std::uint64_t b) const {
+    return philox({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(row >> 32),
+                   static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32)},
+                  key_);
+  }
+  std::uint32_t bits(std::uint64_t row, std::uint64_t column) const {
+    return block(row, column / 4)[column % 4];
+  }
+  /// Of its Philox blocks, whose counter is {row, b}, each with the lower half first.
+  const std::array<std::uint32_t, 2>& key() const { return key_; }
+
+ private:
+  std::array<std::uint32_t, 2> key_;
 };
 
 /// t[j] = mean + sigma * normal(first + j), elements in order.

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <set>
 
 #include "tests/support/compare.h"
 
@@ -61,4 +62,24 @@ TEST_CASE("random stream: moments") {
   CHECK(std::abs(squares / n - 1) < 5 * std::sqrt(2.0) * sigma);
   CHECK(std::abs(uniform / n - 0.5) < 5 * sigma / std::sqrt(12.0));
   for (const int count : bins) CHECK(std::abs(count - n / 10) < 5 * std::sqrt(n * 0.09));
+}
+
+TEST_CASE("random table: rows, columns, seeds and names give draws of their own") {
+  const RandomTable table(RandomStream(1, "a"));
+  std::set<std::uint32_t> draws;
+  // Numbers that differ in the lower or the upper half of their bits, and rows and columns that change places.
+  const std::vector<std::uint64_t> numbers{0, 1, 2, 3, 4, 5, 8, std::uint64_t{1} << 32, ~std::uint64_t{0}};
+  for (const std::uint64_t row : numbers)
+    for (const std::uint64_t column : numbers) draws.insert(table.bits(row, column));
+  CHECK(draws.size() == numbers.size() * numbers.size());
+  CHECK(RandomTable(RandomStream(2, "a")).bits(0, 0) != table.bits(0, 0));
+  CHECK(RandomTable(RandomStream(1, "b")).bits(0, 0) != table.bits(0, 0));
+  CHECK(RandomTable(RandomStream(1, "a")).bits(7, 9) == table.bits(7, 9));
+  CHECK(table.block(7, 2)[1] == table.bits(7, 9));
+}
+
+TEST_CASE("random table: its draws are blocks of philox") {
+  const RandomTable table(RandomStream(3, "masks"));
+  const std::uint64_t row = 0x123456789abcdef0, block = 0x0fedcba987654321;
+  CHECK(table.block(row, block) == philox({0x9abcdef0, 0x12345678, 0x87654321, 0x0fedcba9}, table.key()));
 }

@@ -23,18 +23,6 @@ enum class GroupedVariant { grouped, products };
 const Variants<GroupedVariant> grouped_variants("grouped_linear", {{GroupedVariant::grouped, "grouped"},
                                                                    {GroupedVariant::products, "products"}});
 
-// The offsets on the host for a variant that wants them, else undefined.
-Tensor wanted_on_host(GroupedVariant variant, const Tensor& offsets, const Tensor& host_offsets) {
-  if (variant == GroupedVariant::grouped) return {};
-  if (host_offsets) return host_offsets;
-  require(offsets.device() == Device::cpu,
-          "kernels.grouped_linear: 'products' wants the rows of each expert on the host, which knows them on "
-          "the CPU and "
-          "with experts on several ranks (dispatcher alltoall); here they are on ",
-          offsets.device(), " alone");
-  return offsets;
-}
-
 /// Calls fn(group, first row, rows) for every group.
 template <class Fn>
 void for_groups(const Tensor& host_offsets, std::int64_t groups, std::int64_t rows, Fn&& fn) {
@@ -56,20 +44,23 @@ Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tens
   require(weight.ndim() == 3 && weight.cols() == x.cols(), "grouped_linear: weight: want shape [E, out, ",
           x.cols(), "], got ", weight.shape());
   check_dtype("grouped_linear: weight", weight, x.dtype());
-  check_offsets(offsets, weight.dim(0));
   const Tensor y = Tensor::empty({x.dim(0), weight.dim(1)}, x.dtype(), x.device());
-  const ZoneTimer timer(matmul_zone());
-  if (host_offsets) {
-    for_groups(host_offsets, weight.dim(0), x.dim(0),
-               [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-                 matmul_untimed({y.narrow(0, first, n), Into::set}, x.narrow(0, first, n), false,
-                                weight.select(e), true);
-               });
-  } else {
-    grouped_linear_forward_kernel(y, x, offsets, weight);
-    count(x, weight);
-  }
+  grouped_linear_forward_into({y, Into::set}, x, offsets, weight, host_offsets);
   return y;
+}
+
+void grouped_linear_forward_into(const Output& y, const Tensor& x, const Tensor& offsets,
+                                 const Tensor& weight, const Tensor& host_offsets) {
+  check_offsets(offsets, weight.dim(0));
+  const ZoneTimer timer(matmul_zone());
+  if (host_offsets)
+    return for_groups(host_offsets, weight.dim(0), x.dim(0),
+                      [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+                        matmul_untimed({y.to.narrow(0, first, n), y.how}, x.narrow(0, first, n), false,
+                                       weight.select(e), true);
+                      });
+  grouped_linear_forward_kernel(y, x, offsets, weight);
+  count(x, weight);
 }
 
 void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets,
@@ -100,10 +91,20 @@ void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, con
   count(dy, dweight.to);
 }
 
+Tensor grouped_linear_host_offsets(const Context& ctx, const Tensor& offsets, const Tensor& host_offsets) {
+  if (grouped_variants.chosen(ctx, offsets.device()) == GroupedVariant::grouped) return {};
+  if (host_offsets) return host_offsets;
+  require(offsets.device() == Device::cpu,
+          "kernels.grouped_linear: 'products' wants the rows of each expert on the host, which knows them on "
+          "the CPU and "
+          "with experts on several ranks (dispatcher alltoall); here they are on ",
+          offsets.device(), " alone");
+  return offsets;
+}
+
 Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight,
                    const Tensor& host_offsets) {
-  const Tensor on_host =
-      wanted_on_host(grouped_variants.chosen(ctx, x.value().device()), offsets, host_offsets);
+  const Tensor on_host = grouped_linear_host_offsets(ctx, offsets, host_offsets);
   Var y = make_result(grouped_linear_forward(x.value(), offsets, weight.value(), on_host),
                       ctx.records({&x, &weight}));
   if (!y.needs_grad()) return y;

@@ -131,8 +131,8 @@ void row_products(const Output& to, const Tensor& from, const Tensor& offsets, c
               queue);
 }
 
-void forward(const Tensor& y, const Tensor& x, const Tensor& offsets, const Tensor& weight) {
-  row_products<true>({y, Into::set}, x, offsets, weight);
+void forward(const Output& y, const Tensor& x, const Tensor& offsets, const Tensor& weight) {
+  row_products<true>(y, x, offsets, weight);
 }
 
 void backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets, const Tensor& weight) {

@@ -19,12 +19,16 @@ namespace nemocube {
 Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var& weight,
                    const Tensor& host_offsets = {});
 
-/// The pieces, without a tape. With `host_offsets` by products, else grouped.
+/// The pieces, without a tape. With `host_offsets` by products, else grouped. Results of bf16 operands may be f32.
 Tensor grouped_linear_forward(const Tensor& x, const Tensor& offsets, const Tensor& weight,
                               const Tensor& host_offsets = {});
+void grouped_linear_forward_into(const Output& y, const Tensor& x, const Tensor& offsets,
+                                 const Tensor& weight, const Tensor& host_offsets = {});
 void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets,
                                    const Tensor& weight, const Tensor& host_offsets = {});
 void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets,
                                     const Tensor& x, const Tensor& host_offsets = {});
+/// The offsets on the host where the variant that ctx chooses wants them there, for the pieces; else undefined.
+Tensor grouped_linear_host_offsets(const Context& ctx, const Tensor& offsets, const Tensor& host_offsets);
 
 }  // namespace nemocube

@@ -69,10 +69,10 @@ Offsets checked(const Tensor& offsets, std::int64_t rows) {
 
 }  // namespace
 
-void grouped_linear_forward(const Tensor& y, const Tensor& x, const Tensor& offsets, const Tensor& weight) {
+void grouped_linear_forward(const Output& y, const Tensor& x, const Tensor& offsets, const Tensor& weight) {
   const Offsets groups = checked(offsets, x.dim(0));
   run_parts(cut_rows(groups), [&](const Part& part) {
-    matmul_untimed({rows_of(y, part), Into::set}, rows_of(x, part), false, weight.select(part.group), true);
+    matmul_untimed({rows_of(y.to, part), y.how}, rows_of(x, part), false, weight.select(part.group), true);
   });
 }
 

@@ -6,7 +6,7 @@
 namespace nemocube {
 
 namespace cpu {
-void grouped_linear_forward(const Tensor& y, const Tensor& x, const Tensor& offsets, const Tensor& weight);
+void grouped_linear_forward(const Output& y, const Tensor& x, const Tensor& offsets, const Tensor& weight);
 void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Tensor& offsets,
                                    const Tensor& weight);
 void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets,
