@@ -157,7 +157,9 @@ std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config) {
     list.add_block(cat("backbone.layers.", i), config.blocks[i]);
   list.add_norm("backbone.norm_f");
   list.add("lm_head", {config.vocab_size, config.hidden_size}, InitialLaw::input, of_head);
-  return list.take();
+  std::vector<TensorSpec> specs = list.take();
+  for (TensorSpec& spec : specs) spec.frozen = config.frozen.contains(spec.name);
+  return specs;
 }
 
 std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -73,6 +74,9 @@ struct NemotronHConfig {
   std::optional<std::int64_t> pad_token_id = 0, bos_token_id = 1;
   std::vector<std::int64_t> eos_token_id{2};
   std::optional<DType> dtype;  ///< of the stored weights, as config.json says; f16 appears as f32
+
+  /// Canonical names of the tensors that this run does not train. Of the run, not of the model: config.json has no such key.
+  std::set<std::string, std::less<>> frozen;
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
   bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use

@@ -58,6 +58,7 @@ ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Devic
     p.name = spec.name;
     p.number = number - 1;
     p.law = spec.law;
+    p.trainable = !spec.frozen;
     p.shard = part.shard ? part.shard(spec) : Shard(spec.shape);
     p.value = Tensor::empty(p.shard.shape(), spec.keep_f32 ? accumulate_dtype(dtype) : dtype, device);
     p.own = p.value;

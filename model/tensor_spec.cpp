@@ -19,6 +19,7 @@ TensorCount count_tensors(std::span<const TensorSpec> specs) {
     require(!__builtin_add_overflow(before, more, &count.elements), "tensor '", spec.name, "' of shape ",
             spec.shape, " after ", before, " other parameters: their number does not fit in 64 bits");
     if (spec.buffer) count.buffers += more;
+    if (spec.frozen && !spec.buffer) count.frozen += more;
   }
   return count;
 }

@@ -79,6 +79,7 @@ struct TensorSpec {
   bool keep_f32 = false;  ///< f32 in memory and in files, whatever the dtype of the model
   bool buffer = false;    ///< state that is saved but not trained by gradient
   bool experts = false;   ///< dimension 0 counts experts; most files hold one tensor for each expert
+  bool frozen = false;    ///< not trained in this run (NemotronHConfig::frozen)
   InitialLaw law = InitialLaw::zero;
   std::string module = {};       ///< the full name of CutRule::module
   const CutRule* cut = nullptr;  ///< lives as long as the program
@@ -88,8 +89,10 @@ struct TensorCount {
   std::int64_t tensors = 0;  ///< a stack of experts counts once for each expert
   std::int64_t elements = 0;
   std::int64_t buffers = 0;  ///< of these elements, those of buffers, which no optimizer changes
+  std::int64_t frozen = 0;   ///< and those of parameters that are not trained
 
   std::int64_t parameters() const { return elements - buffers; }
+  std::int64_t trained() const { return parameters() - frozen; }
 };
 /// Throws Error naming the tensor at which the count overflows.
 TensorCount count_tensors(std::span<const TensorSpec> specs);

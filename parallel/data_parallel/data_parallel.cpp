@@ -29,7 +29,7 @@ DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const 
          "a model with memory, to be divided among ", groups.all().size(), " ranks");
   if (alone) return;
   for (Parameter& p : model.parameters().all()) {
-    if (!p.wants_grad()) {  // few and small: every rank keeps them whole
+    if (!p.node) {  // buffers, few and small: every rank keeps them whole
       p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype(), device);
       p.counts = p.counts && groups["dp_cp"].rank() == 0;
       continue;
@@ -61,12 +61,14 @@ DataParallel::Flat DataParallel::make_flat(std::vector<Parameter*> parameters, b
 
 DataParallel::Unit DataParallel::make_unit(const std::vector<Parameter*>& parameters, Device device,
                                            const GradientSourceOf& source_of) const {
-  std::map<std::pair<bool, DType>, std::vector<Parameter*>> alike;
-  for (Parameter* p : parameters) alike[{source_of(*p).expert, p->value.dtype()}].push_back(p);
+  std::map<std::tuple<bool, DType, bool>, std::vector<Parameter*>> alike;  // trained ones first
+  for (Parameter* p : parameters)
+    alike[{source_of(*p).expert, p->value.dtype(), !p->wants_grad()}].push_back(p);
   Unit unit{.flats = {}, .parts = GradientParts(parameters, source_of), .gathers = {}};
   for (auto& [kind, same] : alike) {
-    const FlatUnit& flat = unit.flats.emplace_back(make_flat(std::move(same), kind.first, device)).unit;
-    if (frees_gradients()) flat.gradients().storage()->release();
+    const FlatUnit& flat =
+        unit.flats.emplace_back(make_flat(std::move(same), std::get<0>(kind), device)).unit;
+    if (frees_gradients() && flat.trained()) flat.gradients().storage()->release();
     if (shards_values()) flat.values().storage()->release();
   }
   unit.gathered = !shards_values();
@@ -126,11 +128,13 @@ void DataParallel::let_go() {
   for (auto& [block, unit] : blocks_) release(unit);
 }
 
-void DataParallel::spread_values() {
+void DataParallel::spread_values(bool trained_alone) {
   if (options_.level == ZeroLevel::none || shards_values()) return;
   const ZoneTimer timer(wait_zone);
   const auto spread = [&](const Unit& unit) {
-    for (const Flat& flat : unit.flats) flat.shard->all_gather(flat.unit.values(), flat.unit.own_values());
+    for (const Flat& flat : unit.flats)
+      if (flat.unit.trained() || !trained_alone)
+        flat.shard->all_gather(flat.unit.values(), flat.unit.own_values());
   };
   for (const auto& [block, unit] : blocks_) spread(unit);
   spread(root_);
@@ -140,7 +144,7 @@ void DataParallel::abandon_step() {
   const auto abandon = [&](Unit& unit) {
     unit.gathers.clear();
     for (const Flat& flat : unit.flats) {
-      if (frees_gradients()) flat.unit.gradients().storage()->release();
+      if (frees_gradients() && flat.unit.trained()) flat.unit.gradients().storage()->release();
       if (shards_values()) flat.unit.values().storage()->release();
     }
     unit.gathered = !shards_values();
@@ -194,7 +198,8 @@ void DataParallel::take_gradient_memory(Unit& unit) {
     reductions_.erase(under_way);
   }
   if (!frees_gradients()) return;
-  for (const Flat& flat : unit.flats) flat.unit.restore_gradients();
+  for (const Flat& flat : unit.flats)
+    if (flat.unit.trained()) flat.unit.restore_gradients();
 }
 
 void DataParallel::gradients_written(std::int64_t block) {
@@ -209,7 +214,8 @@ void DataParallel::gradients_written(std::int64_t block) {
 
 void DataParallel::prepare_reduction(Unit& unit) {
   start_reduction();  // of the block before, should it wait still
-  for (const Flat& flat : unit.flats) flat.unit.complete_gradients();
+  for (const Flat& flat : unit.flats)
+    if (flat.unit.trained()) flat.unit.complete_gradients();
   waiting_reduction_ = {&unit, unit.parts.start()};
 }
 
@@ -221,6 +227,7 @@ void DataParallel::start_reduction() {
   PendingReduction reduction{{}, &unit, {}};
   for (const Flat& flat : unit.flats) {
     const FlatUnit& u = flat.unit;
+    if (!u.trained()) continue;
     u.clear_gradients();
     if (options_.level == ZeroLevel::none) {
       reduction.works.push_back(flat.shard->start_all_reduce(u.gradients()));
@@ -249,6 +256,7 @@ void DataParallel::finish(PendingReduction& reduction) {
   wait_for(reduction.works);
   std::size_t part = 0;
   for (const Flat& flat : reduction.unit->flats) {
+    if (!flat.unit.trained()) continue;
     if (!reduction.parts.empty()) {
       const Tensor& sum = flat.unit.own_gradients();
       add_elements(sum, sum, reduction.parts[part++]);
@@ -289,7 +297,7 @@ Tensor DataParallel::square_sum_of_gradients() const {
 }
 
 void DataParallel::finish_update() {
-  spread_values();
+  spread_values(true);
   let_go();
 }
 

@@ -58,8 +58,9 @@ class DataParallel final : public BlockHooks {
 
   /// The ranks that hold other rows.
   Communicator& group() const { return dp_; }
-  /// Once the own parts of the parameters are initialised or loaded: all ranks get the values that they keep.
-  void spread_values();
+  /// Once the own parts of the parameters are initialised or loaded: all ranks get the values that they keep; or those of
+  /// trained parameters alone, which an update has changed.
+  void spread_values(bool trained_alone = false);
 
   // A training step, in this order.
   void begin_step();

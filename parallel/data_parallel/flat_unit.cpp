@@ -41,8 +41,9 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
   const DType dtype = parameters_[0]->value.dtype();
   std::vector<std::int64_t> counts;
   for (const Parameter* p : parameters_) {
-    expect(p->value.dtype() == dtype && p->value.is_meta(), "flat unit: ", p->name, " is ", p->value.dtype(),
-           " on ", p->value.device());
+    expect(p->value.dtype() == dtype && p->value.is_meta() && p->wants_grad() == trained(),
+           "flat unit: ", p->name, " is ", p->value.dtype(), " on ", p->value.device(),
+           p->wants_grad() ? ", trained" : ", not trained");
     counts.push_back(p->value.numel());
   }
   const FlatLayout layout(counts, ranks);
@@ -52,25 +53,26 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
     return Tensor::zeros({elements}, of, device);
   };
   values_ = zeros("weights", size, dtype);
-  gradients_ = zeros("gradients", size, accumulate_dtype(dtype));
+  if (trained()) gradients_ = zeros("gradients", size, accumulate_dtype(dtype));
   own_values_ = level == ZeroLevel::none         ? values_
                 : level == ZeroLevel::parameters ? zeros("weights", shard, dtype)
                                                  : values_.narrow(0, first, shard);
-  own_gradients_ = level == ZeroLevel::none       ? gradients_
-                   : level < ZeroLevel::gradients ? gradients_.narrow(0, first, shard)
-                                                  : zeros("gradients", shard, gradients_.dtype());
+  if (trained())
+    own_gradients_ = level == ZeroLevel::none       ? gradients_
+                     : level < ZeroLevel::gradients ? gradients_.narrow(0, first, shard)
+                                                    : zeros("gradients", shard, gradients_.dtype());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& p = *parameters_[i];
     const std::int64_t start = layout.starts[i], count = counts[i];
     const Shape shape = p.value.shape();
     const std::int64_t next = i + 1 < counts.size() ? layout.starts[i + 1] : size;
-    if (start + count < next)
+    if (trained() && start + count < next)
       gradient_gaps_.push_back(gradients_.narrow(0, start + count, next - start - count));
     p.value = values_.narrow(0, start, count).reshape(shape);
-    p.node->set_place(gradients_.narrow(0, start, count).reshape(shape));
+    if (trained()) p.node->set_place(gradients_.narrow(0, start, count).reshape(shape));
     if (level == ZeroLevel::none) {
       p.own = p.value;
-      p.own_gradient = gradients_.narrow(0, start, count).reshape(shape);
+      if (trained()) p.own_gradient = gradients_.narrow(0, start, count).reshape(shape);
       p.counts = p.counts && rank == 0;
       continue;
     }
@@ -79,7 +81,7 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
     const std::int64_t at = std::clamp(start + begin - first, std::int64_t{0}, shard);
     p.shard = p.shard.flat({begin, own_end});
     p.own = own_values_.narrow(0, at, own_end - begin);
-    p.own_gradient = own_gradients_.narrow(0, at, own_end - begin);
+    if (trained()) p.own_gradient = own_gradients_.narrow(0, at, own_end - begin);
     p.counted_elsewhere = within(p.counted_elsewhere, {begin, own_end});
   }
 }

@@ -35,6 +35,8 @@ struct FlatLayout {
 ///     values      [n shard]   dtype of the parameters: Parameter::value are views
 ///     gradients   [n shard]   accumulation dtype: the gradients of the leaves are views
 ///
+/// Parameters that are not trained have values alone.
+///
 /// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. The gaps between
 /// parameters (FlatLayout) travel with the rest and are zeros.
 /// Source: Megatron-LM, param_and_grad_buffer.py (without its buckets: a unit is one block).
@@ -42,11 +44,13 @@ class FlatUnit {
  public:
   /// Takes over the parameters, which have no memory yet (meta): gives them values and gradients here, and what
   /// rank `rank` of `ranks` owns. With ZeroLevel::none that is everything. Throws std::logic_error for
-  /// parameters of several dtypes, or with memory of their own.
+  /// parameters of several dtypes, some of which are trained and some not, or with memory of their own.
   FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device);
 
+  bool trained() const { return parameters_[0]->wants_grad(); }
   const Tensor& values() const { return values_; }
   const Tensor& own_values() const { return own_values_; }
+  /// Undefined where nothing is trained.
   const Tensor& gradients() const { return gradients_; }
   const Tensor& own_gradients() const { return own_gradients_; }
   /// The memory of the gradients after its release. Parameters have any values there, and gaps zeros.

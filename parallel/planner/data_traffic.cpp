@@ -60,6 +60,7 @@ void add_reduction(RankTraffic& traffic, const LocalUnit& unit, ZeroLevel level,
   for (const auto& [group, elements] : unit.partial)
     traffic.all_reduce(name_of(group), elements, accumulate_dtype(unit.flats.front().dtype), times);
   for (const LocalFlat& flat : unit.flats) {
+    if (!flat.trained) continue;
     const DType dtype = accumulate_dtype(flat.dtype);
     const std::string_view group = flat.shard_group(level);
     if (level == ZeroLevel::none) {
@@ -106,7 +107,7 @@ void add_data_traffic(RankTraffic& traffic, const LocalParameters& parameters, c
   const auto add_unit = [&](const LocalUnit& unit, const BlockMoves& m) {
     for (const LocalFlat& flat : unit.flats) {
       if (level == ZeroLevel::parameters) gather(flat, flat.expert ? m.expert_gathers : m.gathers);
-      if (level == ZeroLevel::optimizer || level == ZeroLevel::gradients) gather(flat, 1);
+      if ((level == ZeroLevel::optimizer || level == ZeroLevel::gradients) && flat.trained) gather(flat, 1);
     }
     add_reduction(traffic, unit, level, m.reductions);
   };

@@ -70,11 +70,12 @@ LocalParameters ModelParts::make(const GridPlace& place) const {
     }
     const auto block = unit_of(spec.name);
     LocalUnit& unit = block ? local.blocks[*block] : local.root;
-    auto flat = std::ranges::find_if(
-        unit.flats, [&](const LocalFlat& f) { return f.expert == cut.expert && f.dtype == dtype; });
-    if (flat == unit.flats.end()) flat = unit.flats.insert(flat, {cut.expert, dtype, {}});
+    auto flat = std::ranges::find_if(unit.flats, [&](const LocalFlat& f) {
+      return f.expert == cut.expert && f.dtype == dtype && f.trained == !spec.frozen;
+    });
+    if (flat == unit.flats.end()) flat = unit.flats.insert(flat, {cut.expert, dtype, !spec.frozen, {}});
     flat->pieces.push_back({0, count, cut.counted});
-    if (cut.sum != GradientSum::none) unit.partial[cut.sum] += sum_of_sizes(cut.summed);
+    if (cut.sum != GradientSum::none && !spec.frozen) unit.partial[cut.sum] += sum_of_sizes(cut.summed);
   }
   for (LocalFlat& flat : local.root.flats) lay_out(flat, plan_);
   for (auto& [block, unit] : local.blocks)

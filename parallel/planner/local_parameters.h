@@ -20,6 +20,7 @@ struct LocalFlat {
   };
   bool expert;
   DType dtype;
+  bool trained;  ///< else there are values alone
   std::vector<Piece> pieces;
   std::int64_t size = 0, shard = 0;  ///< see FlatLayout
 

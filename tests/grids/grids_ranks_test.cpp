@@ -59,14 +59,40 @@ void add_auxiliary_losses(NemotronH& model, bool global) {
   }
 }
 
+/// What is not trained.
+enum class Frozen { nothing, all_but_norms_and_experts, up_to_block_2, every_second_tensor };
+
 struct Task {
   DType dtype;
   bool packed, global_loss;
+  Frozen frozen = Frozen::nothing;
   auto operator<=>(const Task&) const = default;
 };
 
+bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
+  switch (frozen) {
+    case Frozen::nothing:
+      return false;
+    case Frozen::all_but_norms_and_experts:
+      return !spec.name.ends_with("norm.weight") && spec.name.find("experts") == spec.name.npos;
+    case Frozen::up_to_block_2:
+      return spec.name.find("embeddings") != spec.name.npos || block_of(spec.name).value_or(3) <= 2;
+    case Frozen::every_second_tensor:
+      return number % 2 == 0;
+  }
+  return false;
+}
+
+NemotronHConfig model_of(const Task& task) {
+  NemotronHConfig config = grid_model();
+  const auto specs = tensor_specs(config);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (is_frozen(specs[i], task.frozen, i)) config.frozen.insert(specs[i].name);
+  return config;
+}
+
 History on_one_rank(const Task& task) {
-  NemotronH model(grid_model(), task.dtype, Device::cpu);
+  NemotronH model(model_of(task), task.dtype, Device::cpu);
   initialise(model, 3);
   add_auxiliary_losses(model, task.global_loss);
   ParallelModel parallel(model);
@@ -118,7 +144,7 @@ struct OnGrid {
         plan(plan_of(c, grid_model())),
         place(place_of(plan.grid, test_world().rank())),
         groups(test_world(), make_grid(plan.grid), used_groups(plan, grid_model())),
-        model(grid_model(), task.dtype, Device::meta, part_of(plan, grid_model(), place)),
+        model(model_of(task), task.dtype, Device::meta, part_of(plan, grid_model(), place)),
         parallel(model, plan, groups, device) {
     model.activation_checkpointing = c.checkpointing;
     initialise(model, 3);
@@ -170,10 +196,31 @@ std::map<std::string, std::int64_t> needed_waits(const OnGrid& ranks, const Grid
   return waits;
 }
 
+/// Frozen weights are those of before, divided like all others, and have no gradients.
+void check_frozen(const NemotronH& model) {
+  NemotronH fresh(model.config(), model.dtype(), Device::cpu);
+  initialise(fresh, 3);
+  for (const Parameter& p : model.parameters().all()) {
+    if (p.trainable || !p.node) continue;
+    CAPTURE(p.name);
+    CHECK_FALSE(p.own_gradient);
+    CHECK_FALSE(p.node->filled());
+    const Tensor own = p.own.to(Device::cpu);
+    const std::vector<double> whole = fresh.parameters().get(p.name).value.to_vector();
+    const std::vector<double> values = own.to_vector();
+    std::int64_t other = 0;
+    p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i)
+        other += values[static_cast<std::size_t>(local + i)] != whole[static_cast<std::size_t>(global + i)];
+    });
+    CHECK(other == 0);
+  }
+}
+
 /// The first `count` steps on a grid of devices, and on one rank on the CPU. Weights are compared after all steps.
 void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Device device = Device::cpu,
-                           int count = steps) {
-  const Task task{dtype, c.packed, c.grid.dp() == 1};
+                           int count = steps, Frozen frozen = Frozen::nothing) {
+  const Task task{dtype, c.packed, c.grid.dp() == 1, frozen};
   const History& want = reference(task);
   OnGrid ranks(c, task, device);
   for (int s = 0; s < count; ++s) {
@@ -203,6 +250,7 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
     }
   }
   if (count == steps) CHECK(weight_error(ranks.model, want) < tolerance);
+  if (frozen != Frozen::nothing) check_frozen(ranks.model);
 }
 
 std::vector<GridCase> wished_cases(const char* otherwise = "") {
@@ -247,6 +295,17 @@ TEST_CASE(
         CHECK_BITS(a[i].own.clone(), b[i].own.clone());
       }
     }
+}
+
+TEST_CASE("grids: steps with frozen weights are those of one rank, and leave them as they are") {
+  for (const GridCase& c : wished_cases()) {
+    CAPTURE(name_of(c));
+    for (const Frozen frozen :
+         {Frozen::all_but_norms_and_experts, Frozen::up_to_block_2, Frozen::every_second_tensor}) {
+      CAPTURE(static_cast<int>(frozen));
+      compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, frozen);
+    }
+  }
 }
 
 TEST_CASE("grids: ten steps on every grid are those of one rank") {

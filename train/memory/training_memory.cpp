@@ -32,7 +32,7 @@ UnitBytes whole_bytes(const LocalUnit& unit) {
   UnitBytes bytes;
   for (const LocalFlat& flat : unit.flats) {
     (flat.expert ? bytes.experts : bytes.dense) += flat.size * size_of(flat.dtype);
-    bytes.gradients += flat.size * size_of(accumulate_dtype(flat.dtype));
+    if (flat.trained) bytes.gradients += flat.size * size_of(accumulate_dtype(flat.dtype));
   }
   return bytes;
 }
@@ -89,6 +89,7 @@ OwnBytes own_bytes(const LocalParameters& local, const PlannedGroups& groups, in
         const std::int64_t elements = common(own, {piece.start, piece.start + piece.count}),
                            wide = elements * size_of(accumulate_dtype(flat.dtype));
         bytes.weights += elements * size_of(flat.dtype);
+        if (!flat.trained) continue;
         bytes.masters += flat.dtype == DType::bf16 ? wide : 0;
         bytes.moments += moments_of_each * wide;
       }
@@ -113,6 +114,7 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
     for (const LocalFlat& flat : unit.flats) {
       const std::int64_t wide = size_of(accumulate_dtype(flat.dtype));
       weights += (level == ZeroLevel::parameters ? flat.shard : flat.size) * size_of(flat.dtype);
+      if (!flat.trained) continue;
       gradients += (level >= ZeroLevel::gradients ? flat.shard : flat.size) * wide;
       reduced = std::max(reduced, flat.shard * wide);
     }

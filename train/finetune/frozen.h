@@ -1,0 +1,25 @@
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+
+namespace nemocube {
+
+/// The tensors that a recipe's key `freeze` leaves untrained.
+struct FrozenTensors {
+  std::set<std::string, std::less<>> names;  ///< for NemotronHConfig::frozen
+  struct Line {
+    std::string pattern;
+    std::int64_t tensors = 0, parameters = 0;
+  };
+  std::vector<Line> lines;  ///< what each pattern fits, for the log
+};
+
+/// A pattern (ModulePattern) freezes a tensor when it fits the tensor's name or that of a module around it:
+/// "backbone.layers.3" is all of block 3, "*.mixer.experts" the routed experts of all blocks. Throws Error for a pattern that fits
+/// nothing, naming modules that come near, and where nothing is left to train.
+FrozenTensors frozen_tensors(const NemotronHConfig& config, const std::vector<std::string>& patterns);
+
+}  // namespace nemocube
