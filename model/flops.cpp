@@ -1,6 +1,9 @@
 #include "model/flops.h"
 
+#include <algorithm>
+
 #include "model/blocks/block_type.h"
+#include "model/parameters.h"
 
 namespace nemocube {
 namespace {
@@ -27,6 +30,39 @@ ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double seque
     f.blocks += real(config.count(kind)) * forward_flops_per_token(kind, config, sequence_length);
   f.head = 2 * real(config.hidden_size) * real(config.vocab_size);
   return f;
+}
+
+namespace {
+
+/// Of the gradient of a weight, per token.
+double gradient_flops(const TensorSpec& spec, const NemotronHConfig& config) {
+  if (spec.shape.ndim() < 2 || spec.buffer) return 0;
+  const double all = 2 * static_cast<double>(spec.shape.numel());
+  return spec.experts
+             ? all * static_cast<double>(config.num_experts_per_tok) / static_cast<double>(spec.shape[0])
+             : all;
+}
+
+}  // namespace
+
+ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequence_length) {
+  const ForwardFlops forward = forward_flops_per_token(config, sequence_length);
+  ForwardFlops all{3 * forward.blocks, 3 * forward.head};
+  if (config.frozen.empty()) return all;
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  const auto first = std::ranges::find_if(specs, [](const TensorSpec& s) { return !s.frozen && !s.buffer; });
+  const std::int64_t layers = config.num_layers(),
+                     first_backward = first == specs.begin() ? 0 : block_of(first->name).value_or(layers);
+  for (std::int64_t i = 0; i < first_backward; ++i)
+    all.blocks -=
+        2 * forward_flops_per_token(config.blocks[static_cast<std::size_t>(i)], config, sequence_length);
+  for (const TensorSpec& spec : specs) {
+    const auto block = block_of(spec.name);
+    if (spec.frozen && block.value_or(-1) >= first_backward) all.blocks -= gradient_flops(spec, config);
+    if (spec.frozen && spec.name == "lm_head.weight") all.head -= gradient_flops(spec, config);
+  }
+  if (first->name == "lm_head.weight") all.head -= forward.head;  // no gradient of its input
+  return all;
 }
 
 double automodel_step_flops(const NemotronHConfig& config, std::int64_t sequences,

@@ -15,6 +15,10 @@ ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double seque
 /// The same of one block.
 double forward_flops_per_token(BlockKind kind, const NemotronHConfig& config, double sequence_length);
 
+/// Forward and backward of a training step per token: three times the forward pass where everything is trained. A frozen weight
+/// has no product for its gradient, and blocks that come before everything that is trained have no backward pass.
+ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequence_length);
+
 /// Floating-point operations of one training step over so many sequences, as NeMo AutoModel's benchmark counts them
 /// (nemo_automodel/components/utils/flops_utils.py), to compare with its figures. It differs from three times
 /// forward_flops_per_token(): attention has the width hidden_size instead of heads x head_dim, a `-` block three

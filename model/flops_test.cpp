@@ -87,6 +87,38 @@ TEST_CASE("flops: a small model counted by hand") {
   CHECK(f.total() == of(mamba_block) + of(attention_block) + of(mlp_block) + of(moe_block) + f.head);
 }
 
+TEST_CASE(
+    "flops: what is frozen has no gradient, and what comes before everything trained no backward pass") {
+  NemotronHConfig c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
+  c.vocab_size = 50;
+  c.head_dim = 4;
+  c.n_groups = 1;
+  const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, c, 9); };
+  const ForwardFlops forward = forward_flops_per_token(c, 9), all = training_flops_per_token(c, 9);
+  CHECK(all.blocks == 3 * forward.blocks);
+  CHECK(all.head == 3 * forward.head);
+  const auto freeze = [&](auto&& chosen) {
+    c.frozen.clear();
+    for (const TensorSpec& spec : tensor_specs(c))
+      if (chosen(spec.name)) c.frozen.insert(spec.name);
+    return training_flops_per_token(c, 9);
+  };
+  const auto in = [](const std::string& name, const char* part) { return name.find(part) != name.npos; };
+  // One product less for each matrix; of the 16 experts a token has two.
+  CHECK(freeze([&](const std::string& n) { return in(n, "q_proj"); }).blocks == all.blocks - 2 * 10 * 3 * 4);
+  CHECK(freeze([&](const std::string& n) { return in(n, ".experts.up_proj"); }).blocks ==
+        all.blocks - 2 * 2 * 6 * 11);
+  CHECK(freeze([&](const std::string& n) { return in(n, "lm_head"); }).head == 2 * forward.head);
+  // Blocks 0 and 1 have a forward pass alone.
+  const ForwardFlops late = freeze(
+      [&](const std::string& n) { return in(n, "embeddings") || in(n, "layers.0.") || in(n, "layers.1."); });
+  CHECK(late.blocks == of(mamba_block) + of(attention_block) + 3 * (of(mlp_block) + of(moe_block)));
+  CHECK(late.head == 3 * forward.head);
+  const ForwardFlops head = freeze([&](const std::string& n) { return !in(n, "lm_head"); });
+  CHECK(head.blocks == forward.blocks);
+  CHECK(head.head == 2 * forward.head);
+}
+
 TEST_CASE("model: published sizes are planned without memory") {
   struct Published {
     NemotronHConfig config;

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "ops/matmul/matmul.h"
 #include "train/device/device_of_rank.h"
+#include "train/finetune/frozen.h"
 
 namespace nemocube {
 
@@ -68,9 +69,17 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
   return dtype;
 }
 
+NemotronHConfig recipe_config(const Recipe& recipe) {
+  NemotronHConfig config = read_hf_config(recipe.model->path);
+  config.frozen = frozen_tensors(config, recipe.freeze).names;
+  return config;
+}
+
 LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
-  const ModelPlace place = ranks.place_for(read_hf_config(section.path));
+  const NemotronHConfig config = recipe_config(recipe);
+  ModelPlace place = ranks.place_for(config);
+  place.frozen = config.frozen;
   LoadedModel loaded = section.source == ModelSource::pretrained
                            ? load_model(section.path, section.dtype, place)
                            : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),

@@ -26,6 +26,8 @@ BatchShape batch_shape(const Recipe& recipe);
 /// distributed.mp_policy asks for another dtype of computation, or another one of reductions than the
 /// accumulation dtype.
 DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
+/// The config of the recipe's model, with what the recipe freezes.
+NemotronHConfig recipe_config(const Recipe& recipe);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
 /// among the ranks. Of several ranks all call together.
 LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks);

@@ -60,7 +60,7 @@ void print_run(const PlanArguments& o) {
   Recipe recipe = load_recipe(o.recipe, o.overrides, RecipeUse::plan);
   const ParallelSettings settings = settle(recipe);
   const RankSizes ranks = rank_sizes(recipe.distributed, o.ranks);
-  const NemotronHConfig config = read_hf_config(recipe.model->path);
+  const NemotronHConfig config = recipe_config(recipe);
   const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
   const StepLoad load = planned_load(recipe, model, ranks.dp);
   RunCosts costs(config, plan_model(recipe.distributed, settings, ranks, config), load,

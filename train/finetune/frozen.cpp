@@ -54,11 +54,12 @@ FrozenTensors frozen_tensors(const NemotronHConfig& config, const std::vector<st
       line.parameters += spec.shape.numel();
       frozen.names.insert(spec.name);
     }
-    require(line.tensors > 0, "freeze: ", quote(text), " fits no module of this model; there are: ",
-            near_names(specs, text), ", and others (nemocube inspect --model lists all tensors)");
+    require(line.tensors > 0, "freeze: ", quote(text),
+            " fits no module of this model; there are: ", near_names(specs, text),
+            ", and others (nemocube inspect --model lists all tensors)");
   }
-  require(std::ranges::any_of(specs,
-                              [&](const TensorSpec& s) { return !s.buffer && !frozen.names.contains(s.name); }),
+  require(std::ranges::any_of(
+              specs, [&](const TensorSpec& s) { return !s.buffer && !frozen.names.contains(s.name); }),
           "freeze: the patterns fit every module, and nothing is left to train");
   return frozen;
 }

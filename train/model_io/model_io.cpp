@@ -56,7 +56,8 @@ std::vector<NamedTensor> named_tensors(const NemotronH& model) {
 
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype,
                        const ModelPlace& place) {
-  const NemotronHConfig config = read_hf_config(dir);
+  NemotronHConfig config = read_hf_config(dir);
+  config.frozen = place.frozen;
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
   LoadedModel loaded = build(config, dtype, place);
   const ZoneTimer timer(weights_zone());
@@ -67,7 +68,8 @@ LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dt
 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
                        const ModelPlace& place, Initialisation law) {
-  const NemotronHConfig config = read_hf_config(dir);
+  NemotronHConfig config = read_hf_config(dir);
+  config.frozen = place.frozen;
   LoadedModel made = build(config, dtype, place);
   const ZoneTimer timer(weights_zone());
   initialise(*made.model, seed, law);

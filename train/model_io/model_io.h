@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "data/hf/hf_config.h"
@@ -29,6 +30,7 @@ struct ModelPlace {
   Device device;
   World* world = nullptr;  ///< null: one rank
   ParallelPlan plan;
+  std::set<std::string, std::less<>> frozen = {};  ///< NemotronHConfig::frozen
 };
 
 /// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is

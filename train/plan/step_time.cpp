@@ -183,7 +183,7 @@ StepTime step_time(RunCosts& costs, const StepTimeOptions& o) {
   StepTime result;
   result.tokens = real(load.microbatch.tokens()) * microbatches * real(plan.grid.dp());
   result.model_flops =
-      3 * result.tokens * forward_flops_per_token(costs.config(), real(load.microbatch.longest())).total();
+      result.tokens * training_flops_per_token(costs.config(), real(load.microbatch.longest())).total();
 
   std::vector<StageStep> ranks(static_cast<std::size_t>(plan.grid.pp));
   std::vector<double> forward, backward;

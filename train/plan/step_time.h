@@ -27,7 +27,7 @@ struct StepTime {
   double idle = 0;            ///< of the pipeline
   double seconds = 0;         ///< all of it, but what is hidden
   double tokens = 0;          ///< of the step, on all ranks
-  double model_flops = 0;     ///< of the step, on all ranks: three times forward (model/flops.h)
+  double model_flops = 0;     ///< of the step, on all ranks: training_flops_per_token()
 };
 
 /// The estimate:

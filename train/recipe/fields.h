@@ -262,6 +262,10 @@ void fields(auto& io, Like<Recipe> auto& r) {
            "microbatches get the size of the largest one (own)");
   io.section("step_scheduler", r.step_scheduler);
   io.section("model", r.model);
+  io.field("freeze", r.freeze,
+           "patterns of modules whose weights are not trained: names like model.layers.3, lm_head, "
+           "*.mixer.experts; a star "
+           "stands for anything, dots too (own)");
   io.path_or_section("tokenizer", r.tokenizer,
                      "folder with tokenizer.json, or that file; null: the model's (own)");
   io.section("checkpoint", r.checkpoint);

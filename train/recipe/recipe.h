@@ -235,6 +235,7 @@ struct Recipe {
   bool cuda_graphs = false;                ///< StepReplay
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
+  std::vector<std::string> freeze;       ///< patterns of modules that are not trained (frozen_tensors())
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path
   CheckpointSection checkpoint;
   DistributedSection distributed;

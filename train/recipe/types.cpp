@@ -183,22 +183,37 @@ void read(const Place& at, std::map<std::string, std::string, std::less<>>& out,
     read(Place{word, cat(at.path, ".", name), cat(at.where, ".", name)}, out[name], range);
 }
 
+namespace {
+
+std::span<const Value> items_of(const Place& list, const std::string& wish) {
+  if (list.value.kind != Value::Kind::list) wrong(list, wish);
+  return list.value.items;
+}
+
+Place item_of(const Place& list, std::size_t i) {
+  return {list.value.items[i], cat(list.path, ".", i), cat(list.where, ".", i)};
+}
+
+void read_texts(const Place& list, std::vector<std::string>& out, const std::string& wish) {
+  for (std::size_t i = 0; i < items_of(list, wish).size(); ++i)
+    read(item_of(list, i), out.emplace_back(), any);
+}
+
+}  // namespace
+
+void read(const Place& at, std::vector<std::string>& out, Range range) {
+  out.clear();
+  if (is_null(at)) return;
+  if (at.value.kind != Value::Kind::list) return read(at, out.emplace_back(), any);
+  read_texts(at, out, show(out, range).wish);
+}
+
 void read(const Place& at, std::vector<std::vector<std::string>>& out, Range range) {
   out.clear();
   if (is_null(at)) return;
-  const auto items_of = [&](const Place& place) {
-    if (place.value.kind != Value::Kind::list) wrong(place, show(out, range).wish);
-    return std::span(place.value.items);
-  };
-  const auto item_of = [](const Place& list, std::size_t i) {
-    return Place{list.value.items[i], cat(list.path, ".", i), cat(list.where, ".", i)};
-  };
-  for (std::size_t i = 0; i < items_of(at).size(); ++i) {
-    const Place inner = item_of(at, i);
-    auto& texts = out.emplace_back();
-    for (std::size_t j = 0; j < items_of(inner).size(); ++j)
-      read(item_of(inner, j), texts.emplace_back(), any);
-  }
+  const std::string wish = show(out, range).wish;
+  for (std::size_t i = 0; i < items_of(at, wish).size(); ++i)
+    read_texts(item_of(at, i), out.emplace_back(), wish);
 }
 
 void read(const Place& at, VariableText& out, Range range) {
@@ -262,13 +277,23 @@ Shown show(const std::map<std::string, std::string, std::less<>>& value, Range) 
   return {"a section of words", cat("{", joined(entries), "}")};
 }
 
+namespace {
+
+std::string list_text(const std::vector<std::string>& texts) {
+  std::vector<std::string> items;
+  for (const std::string& text : texts) items.push_back(in_quotes(text));
+  return cat("[", joined(items), "]");
+}
+
+}  // namespace
+
+Shown show(const std::vector<std::string>& value, Range) {
+  return {"a text, a list of texts or null", value.empty() ? "null" : list_text(value)};
+}
+
 Shown show(const std::vector<std::vector<std::string>>& value, Range) {
   std::vector<std::string> lists;
-  for (const auto& texts : value) {
-    std::vector<std::string> items;
-    for (const std::string& text : texts) items.push_back(in_quotes(text));
-    lists.push_back(cat("[", joined(items), "]"));
-  }
+  for (const auto& texts : value) lists.push_back(list_text(texts));
   return {"a list of lists of text or null", value.empty() ? "null" : cat("[", joined(lists), "]")};
 }
 

@@ -60,6 +60,7 @@ void read(const Place& at, std::optional<DType>& out, Range range);  ///< nothin
 void read(const Place& at, std::array<double, 2>& out, Range range);
 void read(const Place& at, std::vector<int>& out, Range range);  ///< signals
 void read(const Place& at, std::map<std::string, std::string, std::less<>>& out, Range range);
+void read(const Place& at, std::vector<std::string>& out, Range range);  ///< or one text
 void read(const Place& at, std::vector<std::vector<std::string>>& out, Range range);
 void read(const Place& at, VariableText& out, Range range);
 void read(const Place& at, RecipeClass& out, Range range);
@@ -72,6 +73,7 @@ Shown show(const std::optional<DType>& value, Range range);
 Shown show(const std::array<double, 2>& value, Range range);
 Shown show(const std::vector<int>& value, Range range);
 Shown show(const std::map<std::string, std::string, std::less<>>& value, Range range);
+Shown show(const std::vector<std::string>& value, Range range);
 Shown show(const std::vector<std::vector<std::string>>& value, Range range);
 Shown show(const VariableText& value, Range range);
 Shown show(const RecipeClass& value, Range range);
@@ -154,6 +156,8 @@ template <class T>
 inline constexpr bool takes_null<std::optional<T>> = true;
 template <>
 inline constexpr bool takes_null<std::vector<int>> = true;
+template <>
+inline constexpr bool takes_null<std::vector<std::string>> = true;
 template <>
 inline constexpr bool takes_null<std::vector<std::vector<std::string>>> = true;
 template <class T>

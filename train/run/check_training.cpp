@@ -51,7 +51,7 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
   Problems problems;
   std::optional<NemotronHConfig> config;
   std::optional<NemotronH> model;
-  problems.collect([&] { config = read_hf_config(section.path); });
+  problems.collect([&] { config = recipe_config(recipe); });
   if (config) {
     if (section.source == ModelSource::pretrained)
       problems.collect([&] { check_model_files(section.path, *config); });

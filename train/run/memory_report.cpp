@@ -265,7 +265,7 @@ std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& 
 }
 
 std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept try {
-  const NemotronHConfig config = read_hf_config(recipe.model->path);
+  const NemotronHConfig config = recipe_config(recipe);
   const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);

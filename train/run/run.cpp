@@ -10,6 +10,7 @@
 #include "core/allocator.h"
 #include "core/log.h"
 #include "core/profile.h"
+#include "core/quote.h"
 #include "core/trace.h"
 #include "parallel/comm/together.h"
 #include "train/build/from_recipe.h"
@@ -18,6 +19,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/shared_directory.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/finetune/frozen.h"
 #include "train/logging/progress.h"
 #include "train/logging/run_history.h"
 #include "train/logging/run_log.h"
@@ -91,9 +93,14 @@ class Run {
                steps_.total_steps);
     else
       start_history();
+    for (const FrozenTensors::Line& line : frozen_tensors(loaded_.model->config(), recipe_.freeze).lines)
+      log_info("freeze: ", quote(line.pattern), " fits ", counted(line.tensors, "tensor"), " with ",
+               line.parameters, " parameters");
     if (history_)
-      log_info("training ", trainable_parameters(), " parameters in ", loaded_.model->dtype(), ": from step ",
-               state_.step, " of ", steps_.total_steps, " (the last is step ", steps_.total_steps - 1, ")");
+      log_info("training ", trainable_parameters(),
+               recipe_.freeze.empty() ? "" : cat(" of ", all_parameters()), " parameters in ",
+               loaded_.model->dtype(), ": from step ", state_.step, " of ", steps_.total_steps,
+               " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
     // A signal that some rank has received is one for all: they stop after the same step.
     const auto asked = [&] {
@@ -171,8 +178,11 @@ class Run {
   }
 
   /// Of the whole model.
-  std::int64_t trainable_parameters() const {
+  std::int64_t all_parameters() const {
     return count_tensors(tensor_specs(loaded_.model->config())).parameters();
+  }
+  std::int64_t trainable_parameters() const {
+    return count_tensors(tensor_specs(loaded_.model->config())).trained();
   }
 
   std::int64_t most_checkpoint_bytes() const {

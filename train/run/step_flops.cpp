@@ -5,17 +5,16 @@
 namespace nemocube {
 
 double step_flops(const NemotronHConfig& config, std::span<const TokenBatch> microbatches) {
-  double forward = 0;
+  double flops = 0;
   for (const TokenBatch& batch : microbatches) {
     const std::int64_t spare = batch.sequences.has_spare_rows() ? 1 : 0;
     for (std::int64_t i = 0; i < batch.sequences.count() - spare; ++i) {
       const auto length = static_cast<double>(batch.sequences.length(i));
-      const ForwardFlops f = forward_flops_per_token(config, length);
-      forward += length * (f.total() - f.head);
+      flops += length * training_flops_per_token(config, length).blocks;
     }
-    forward += static_cast<double>(batch.label_tokens) * forward_flops_per_token(config, 1).head;
+    flops += static_cast<double>(batch.label_tokens) * training_flops_per_token(config, 1).head;
   }
-  return 3 * forward;
+  return flops;
 }
 
 }  // namespace nemocube

@@ -6,7 +6,7 @@
 
 namespace nemocube {
 
-/// Floating-point operations that one training step needs: three times the forward pass (model/flops.h), each
+/// Floating-point operations that one training step needs: forward and backward pass (training_flops_per_token()), each
 /// sequence at its own length. Padding and recomputation are not counted, and the head counts only for
 /// labelled tokens.
 double step_flops(const NemotronHConfig& config, std::span<const TokenBatch> microbatches);
