@@ -1,9 +1,7 @@
 #include "model/flops.h"
 
-#include <algorithm>
-
+#include "model/block_passes.h"
 #include "model/blocks/block_type.h"
-#include "model/parameters.h"
 
 namespace nemocube {
 namespace {
@@ -49,19 +47,17 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
   const ForwardFlops forward = forward_flops_per_token(config, sequence_length);
   ForwardFlops all{3 * forward.blocks, 3 * forward.head};
   if (config.frozen.empty()) return all;
-  const std::vector<TensorSpec> specs = tensor_specs(config);
-  const auto first = std::ranges::find_if(specs, [](const TensorSpec& s) { return !s.frozen && !s.buffer; });
-  const std::int64_t layers = config.num_layers(),
-                     first_backward = first == specs.begin() ? 0 : block_of(first->name).value_or(layers);
-  for (std::int64_t i = 0; i < first_backward; ++i)
-    all.blocks -=
-        2 * forward_flops_per_token(config.blocks[static_cast<std::size_t>(i)], config, sequence_length);
-  for (const TensorSpec& spec : specs) {
+  const std::vector<BlockPass> passes = block_passes(config, ModelChunk{});
+  for (std::size_t i = 0; i < config.blocks.size(); ++i)
+    if (!passes[i].backward)
+      all.blocks -= 2 * forward_flops_per_token(config.blocks[i], config, sequence_length);
+  for (const TensorSpec& spec : tensor_specs(config)) {
     const auto block = block_of(spec.name);
-    if (spec.frozen && block.value_or(-1) >= first_backward) all.blocks -= gradient_flops(spec, config);
+    if (spec.frozen && block && passes[static_cast<std::size_t>(*block)].backward)
+      all.blocks -= gradient_flops(spec, config);
     if (spec.frozen && spec.name == "lm_head.weight") all.head -= gradient_flops(spec, config);
   }
-  if (first->name == "lm_head.weight") all.head -= forward.head;  // no gradient of its input
+  if (!passes.back().backward) all.head -= forward.head;  // no gradient of its input
   return all;
 }
 

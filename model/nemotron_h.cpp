@@ -1,6 +1,7 @@
 #include "model/nemotron_h.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/allocation_owner.h"
 #include "core/trace.h"
@@ -22,6 +23,15 @@ std::int64_t default_loss_chunk_rows(std::int64_t vocabulary, Device device) {
   return std::clamp<std::int64_t>(logits / vocabulary, 256, most);
 }
 
+/// The blocks of which some weight of the mixer is trained.
+std::set<std::int64_t> trained_blocks(const ParameterStore& parameters) {
+  std::set<std::int64_t> trained;
+  for (const Parameter& p : parameters.all())
+    if (const auto block = block_of(p.name); block && p.wants_grad() && p.name.find(".mixer.") != p.name.npos)
+      trained.insert(*block);
+  return trained;
+}
+
 }  // namespace
 
 NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, ModelPart part)
@@ -40,12 +50,13 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
     lm_head_ = &parameters_.get("lm_head.weight");
     points_.emplace("lm_head.input", TransformPoint{&lm_head_input_, PointPlace::way_in, "lm_head"});
   }
+  const std::set<std::int64_t> trained = trained_blocks(parameters_);
   for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
     const std::string name = "backbone.layers." + std::to_string(i);
     if (!part_.has(name)) continue;
     const BlockKind kind = config_.blocks[static_cast<std::size_t>(i)];
     blocks_.push_back({i, kept_name(cat(kind, " block ", i)), &parameters_.get(name + ".norm.weight"),
-                       kind->make({config_, parameters_, points_}, name + ".mixer")});
+                       trained.contains(i), kind->make({config_, parameters_, points_}, name + ".mixer")});
     if (auto* moe = dynamic_cast<MoeMixer*>(blocks_.back().mixer.get())) moe_layers_.push_back(moe);
   }
 }
@@ -56,18 +67,19 @@ Var NemotronH::run_block(Context& ctx, const Layer& block, const Var& x, const M
                        record = call.record](Context& c, const Var& in) {
     return m.forward(c, in, {sequences, state, record});
   };
+  const bool backward = ctx.tape && (block.trained || x.needs_grad());
   const auto run = [&] {
-    return activation_checkpointing ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
+    return activation_checkpointing && backward ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
   };
   if (!hooks) return run();
   hooks->before_forward(block.number);
-  if (ctx.tape)
+  if (backward)
     ctx.tape->record("block", [h = hooks, i = block.number, tape = ctx.tape] {
       h->after_backward(i);
       tape->weight_work([h, i] { h->gradients_written(i); });
     });
   const Var y = run();
-  if (ctx.tape) ctx.tape->record("block", [h = hooks, i = block.number] { h->before_backward(i); });
+  if (backward) ctx.tape->record("block", [h = hooks, i = block.number] { h->before_backward(i); });
   hooks->after_forward(block.number);
   return y;
 }

@@ -21,7 +21,8 @@ using BlockRecords = std::vector<std::unique_ptr<MixerRecord>>;
 std::vector<MoeRecord*> moe_records(const BlockRecords& records);
 
 /// Called around the work of each block, by its number in the whole model. Sharded data parallelism gathers and
-/// releases weights here and reduces gradients. While nothing is recorded there is no backward pass to call for.
+/// releases weights here and reduces gradients. A block has no backward pass to call for while nothing is recorded, or where
+/// neither the block nor anything before it is trained.
 ///
 /// A block's own parameters are those of its mixer. The norms belong to no block: the residual sum of one block
 /// and the norm of the next are one operation.
@@ -106,6 +107,7 @@ class NemotronH {
     std::int64_t number;  // in the whole model
     const char* owner;    // of memory: "mamba block 3"
     const Parameter* norm;
+    bool trained;  // some parameter of the mixer
     std::unique_ptr<Mixer> mixer;
   };
   /// Indices of the blocks of a chunk in blocks_.

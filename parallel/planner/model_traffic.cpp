@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/block_passes.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "parallel/expert_parallel/expert_groups.h"
@@ -53,19 +54,26 @@ std::int64_t ModelTraffic::residual_rows(const GridPlace& place) const {
 
 void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Program& program) const {
   const std::int64_t m = load_.microbatches;
-  const Times once{m, m}, in_blocks{load_.checkpointing ? 2 * m : m, m};  // forward again before backward
   for (const ModelChunk& chunk : plan_.pipeline.chunks_of(place.pp)) {
-    if (chunk.embeddings) add_way_out(traffic, place, cuts_embeddings_, once);
+    const std::vector<BlockPass> passes = block_passes(config_, chunk);
+    if (chunk.embeddings) {
+      const bool trained = !config_.frozen.contains("backbone.embeddings.weight");
+      add_way_out(traffic, place, cuts_embeddings_, {m, trained ? m : 0});
+    }
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config_.num_layers()); ++i) {
       const Block& block = blocks_[static_cast<std::size_t>(i)];
-      add_way_in(traffic, place, block.cut, in_blocks);
+      const BlockPass& pass = passes[static_cast<std::size_t>(i - chunk.first_block)];
+      const std::int64_t backward = pass.backward ? m : 0;
+      const Times in_blocks{load_.checkpointing ? m + backward : m,
+                            backward};  // forward again before backward
+      add_way_in(traffic, place, block.cut, {in_blocks.forward, pass.input_gradient ? m : 0});
       if (block.cores.attention) add_attention(traffic, place, *block.cores.attention, block.cut, in_blocks);
       if (block.cores.scan) add_scan(traffic, place, *block.cores.scan, block.cut, in_blocks);
       if (block.cores.experts) add_experts(traffic, place, in_blocks);
       add_way_out(traffic, place, block.cut, in_blocks);
     }
     if (!chunk.head) continue;
-    add_way_in(traffic, place, cuts_head_, once);
+    add_way_in(traffic, place, cuts_head_, {m, passes.back().input_gradient ? m : 0});
     add_loss(traffic, place);
   }
   add_exchanges(traffic, place, program);

@@ -81,11 +81,12 @@ TEST_CASE("planner: buffers of a rank have the sizes of its cuts") {
 
 TEST_CASE("planner: how often a block is gathered and reduced") {
   ParallelPlan plan = plan_of({.dp_shard = 2}, ZeroLevel::parameters);
-  ModelParts parts(small_config("-E-"), plan, DType::f32);
+  const NemotronHConfig config = small_config("-E-");
+  ModelParts parts(config, plan, DType::f32);
   const LocalParameters& local = parts.of({});
   const auto moves = [&](std::int64_t microbatches) {
     const Schedule schedule = plan.pipeline.schedule(1, microbatches);
-    return count_moves(local, make_programs(schedule, simulate(schedule)).at(0), plan);
+    return count_moves(config, local, make_programs(schedule, simulate(schedule)).at(0), plan);
   };
   // The last block stays between forward and backward.
   CHECK(moves(1).at(0).gathers == 2);

@@ -13,7 +13,8 @@ std::vector<Program> programs_of(const ParallelPlan& plan, std::int64_t microbat
 }  // namespace
 
 StepTraffic::StepTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load)
-    : plan_(plan),
+    : config_(config),
+      plan_(plan),
       groups_(make_grid(plan.grid), used_groups(plan, config)),
       parts_(config, plan, load.dtype),
       model_(config, plan, load),
@@ -24,7 +25,8 @@ RankTraffic StepTraffic::of(int rank) {
   const Program& program = programs_[static_cast<std::size_t>(place.pp)];
   const LocalParameters& parameters = parts_.of(place);
   auto moves = moves_.find(place.pp);
-  if (moves == moves_.end()) moves = moves_.emplace(place.pp, count_moves(parameters, program, plan_)).first;
+  if (moves == moves_.end())
+    moves = moves_.emplace(place.pp, count_moves(config_, parameters, program, plan_)).first;
   RankTraffic traffic(groups_, rank);
   model_.add(traffic, place, program);
   add_data_traffic(traffic, parameters, moves->second, plan_.data);

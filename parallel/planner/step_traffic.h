@@ -17,6 +17,7 @@ class StepTraffic {
   const PlannedGroups& groups() const { return groups_; }
 
  private:
+  NemotronHConfig config_;
   ParallelPlan plan_;
   PlannedGroups groups_;
   ModelParts parts_;

@@ -60,7 +60,7 @@ void add_auxiliary_losses(NemotronH& model, bool global) {
 }
 
 /// What is not trained.
-enum class Frozen { nothing, all_but_norms_and_experts, up_to_block_2, every_second_tensor };
+enum class Frozen { nothing, all_but_norms_and_experts, up_to_block_2, all_but_head, every_second_tensor };
 
 struct Task {
   DType dtype;
@@ -77,6 +77,8 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
       return !spec.name.ends_with("norm.weight") && spec.name.find("experts") == spec.name.npos;
     case Frozen::up_to_block_2:
       return spec.name.find("embeddings") != spec.name.npos || block_of(spec.name).value_or(3) <= 2;
+    case Frozen::all_but_head:
+      return spec.name != "lm_head.weight";
     case Frozen::every_second_tensor:
       return number % 2 == 0;
   }
@@ -300,8 +302,8 @@ TEST_CASE(
 TEST_CASE("grids: steps with frozen weights are those of one rank, and leave them as they are") {
   for (const GridCase& c : wished_cases()) {
     CAPTURE(name_of(c));
-    for (const Frozen frozen :
-         {Frozen::all_but_norms_and_experts, Frozen::up_to_block_2, Frozen::every_second_tensor}) {
+    for (const Frozen frozen : {Frozen::all_but_norms_and_experts, Frozen::up_to_block_2,
+                                Frozen::all_but_head, Frozen::every_second_tensor}) {
       CAPTURE(static_cast<int>(frozen));
       compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, frozen);
     }

@@ -91,19 +91,19 @@ void check_memory(const NemotronH& model, const Optimizer& optimizer, const std:
   CHECK(items.at(3).bytes == moments);
 }
 
-void compare_with_plan(const GridCase& c, DType dtype) {
+void compare_with_plan(const GridCase& c, DType dtype, const NemotronHConfig& config = grid_model()) {
   World& world = test_world();
-  const ParallelPlan plan = plan_of(c, grid_model());
+  const ParallelPlan plan = plan_of(c, config);
   const StepLoad load = load_of(c, dtype);
   const GridPlace place = place_of(plan.grid, world.rank());
-  const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, grid_model()));
-  NemotronH model(grid_model(), dtype, Device::meta, part_of(plan, grid_model(), place));
+  const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, config));
+  NemotronH model(config, dtype, Device::meta, part_of(plan, config, place));
   ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 3);
   parallel.data().spread_values();
   prepare(model, load);
   Optimizer optimizer(model.parameters(), {});
-  RunCosts planned(grid_model(), plan, load, {});
+  RunCosts planned(config, plan, load, {});
 
   const auto seed = static_cast<std::uint64_t>(100 * place.dp(plan.grid));
   std::vector<TokenBatch> batches;
@@ -133,5 +133,23 @@ TEST_CASE("plan: a step sends and holds what the plan says, to the byte") {
     CAPTURE(name_of(c));
     compare_with_plan(c, DType::f32);
     compare_with_plan(c, DType::bf16);
+  }
+}
+
+TEST_CASE("plan: the same with frozen weights") {
+  for (const GridCase& c : grid_cases(test_world().size(), "")) {
+    CAPTURE(name_of(c));
+    // What comes first has no backward pass. Later a part of a block is frozen, and all of another one.
+    for (const bool first : {true, false}) {
+      CAPTURE(first);
+      NemotronHConfig config = grid_model();
+      for (const TensorSpec& spec : tensor_specs(config)) {
+        const std::int64_t block = block_of(spec.name).value_or(-1);
+        const bool is_first = spec.name.starts_with("backbone.embeddings.") || (block >= 0 && block < 3),
+                   is_part = block == 5 || spec.name.ends_with("in_proj.weight") || spec.experts;
+        if (!spec.buffer && (first ? is_first : is_part)) config.frozen.insert(spec.name);
+      }
+      compare_with_plan(c, DType::bf16, config);
+    }
   }
 }

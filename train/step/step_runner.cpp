@@ -202,8 +202,9 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
     const Var loss = start_loss(ctx, m, microbatch, sums);
     m.tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), loss.value().device()));
   } else {
-    m.tape.backward(std::exchange(m.out, {}),
-                    parallel_.transfers().take(Payload::gradient, stage + 1, microbatch));
+    const Var out = std::exchange(m.out, {});
+    const Tensor gradient = parallel_.transfers().take(Payload::gradient, stage + 1, microbatch);
+    if (out.needs_grad()) m.tape.backward(out, gradient);  // else all up to here is frozen
   }
   if (stage > 0) {
     const bool reached = m.in.node()->filled();

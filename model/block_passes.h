@@ -1,0 +1,19 @@
+#pragma once
+#include <vector>
+
+#include "model/config.h"
+#include "model/parameters.h"
+
+namespace nemocube {
+
+/// What is done for a block in the backward pass of a model of which NemotronHConfig::frozen is not trained.
+struct BlockPass {
+  bool backward;        ///< something of the block or before it is trained
+  bool input_gradient;  ///< the gradient of what enters the block is formed
+};
+
+/// The passes of the blocks of a chunk, in order, and behind them that of the final norm. A chunk that does not begin with the
+/// embeddings forms the gradient of what enters it, because that is sent on.
+std::vector<BlockPass> block_passes(const NemotronHConfig& config, const ModelChunk& chunk);
+
+}  // namespace nemocube
