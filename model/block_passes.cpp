@@ -7,8 +7,16 @@
 namespace nemocube {
 namespace {
 
+bool trains_adapter(const NemotronHConfig& config, const std::string& mixer) {
+  const auto& adapters = config.lora.modules;
+  for (auto a = adapters.lower_bound(mixer); a != adapters.end() && a->first.starts_with(mixer); ++a)
+    for (const char* factor : {".lora_A.weight", ".lora_B.weight"})
+      if (!config.frozen.contains(a->first + factor)) return true;
+  return false;
+}
+
 bool trains_mixer(const NemotronHConfig& config, const std::string& block, BlockKind kind) {
-  if (config.frozen.empty()) return true;
+  if (config.frozen.empty() || trains_adapter(config, block + ".mixer.")) return true;
   return std::ranges::any_of(kind->tensors(), [&](const BlockTensor& tensor) {
     return !tensor.buffer && tensor.shape(config) &&
            !config.frozen.contains(cat(block, ".mixer.", tensor.name));

@@ -1,6 +1,7 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "core/quote.h"
@@ -82,6 +83,23 @@ void check_parameters(const NemotronHConfig& c) {
     }
 }
 
+void check_adapters(const NemotronHConfig& c) {
+  const LoraAdapters& lora = c.lora;
+  if (lora.modules.empty()) return;
+  std::set<std::string_view> adapted;
+  const std::vector<TensorSpec> specs = tensor_specs(c);
+  for (const TensorSpec& spec : specs)
+    if (spec.linear) adapted.insert(module_of_weight(spec.name));
+  for (const auto& [module, adapter] : lora.modules) {
+    require(adapted.contains(module), "low-rank adapters: the model has no linear layer '", module, "'");
+    check_size(cat("low-rank adapters: the rank of '", module, "'").c_str(), adapter.rank);
+    require(std::isfinite(adapter.alpha), "low-rank adapters: alpha of '", module, "': want a number, got ",
+            adapter.alpha);
+  }
+  require(lora.dropout >= 0 && lora.dropout < 1,
+          "low-rank adapters: dropout: want a probability of at least 0 and below 1, got ", lora.dropout);
+}
+
 void check_token(const char* key, std::int64_t id, std::int64_t vocab_size) {
   require(id >= 0 && id < vocab_size, key, ": want an id below vocab_size (", vocab_size, "), got ", id);
 }
@@ -109,6 +127,7 @@ void NemotronHConfig::validate() const {
   if (bos_token_id) check_token("bos_token_id", *bos_token_id, vocab_size);
   for (std::int64_t id : eos_token_id) check_token("eos_token_id", id, vocab_size);
   check_parameters(*this);
+  check_adapters(*this);
 }
 
 namespace {
@@ -125,8 +144,14 @@ class SpecList {
   std::vector<TensorSpec> take() { return std::move(specs_); }
 
   /// `<module>.weight`
-  void add(const std::string& module, const Shape& shape, InitialLaw law, const CutRule& cut) {
-    specs_.push_back({.name = module + ".weight", .shape = shape, .law = law, .module = module, .cut = &cut});
+  void add(const std::string& module, const Shape& shape, InitialLaw law, const CutRule& cut,
+           bool linear = false) {
+    add({.name = module + ".weight",
+         .shape = shape,
+         .linear = linear,
+         .law = law,
+         .module = module,
+         .cut = &cut});
   }
   void add_norm(const std::string& module) { add(module, {c_.hidden_size}, InitialLaw::one, of_norms); }
 
@@ -134,17 +159,48 @@ class SpecList {
     add_norm(block + ".norm");
     for (const BlockTensor& row : kind->tensors())
       if (const std::optional<Shape> shape = row.shape(c_))
-        specs_.push_back({.name = cat(block, ".mixer.", row.name),
-                          .shape = *shape,
-                          .keep_f32 = row.keep_f32,
-                          .buffer = row.buffer,
-                          .experts = row.experts,
-                          .law = row.law,
-                          .module = cat(block, ".mixer.", module_of(row)),
-                          .cut = &row.cut});
+        add({.name = cat(block, ".mixer.", row.name),
+             .shape = *shape,
+             .keep_f32 = row.keep_f32,
+             .buffer = row.buffer,
+             .experts = row.experts,
+             .linear = row.adaptable && is_projection(row.law) && shape->ndim() > 1,
+             .law = row.law,
+             .module = cat(block, ".mixer.", module_of(row)),
+             .cut = &row.cut});
   }
 
  private:
+  static bool is_projection(InitialLaw law) {
+    return law == InitialLaw::input || law == InitialLaw::output || law == InitialLaw::scan_output;
+  }
+
+  /// The tensor and, where it is adapted, the factors of its adapter.
+  void add(TensorSpec&& spec) {
+    specs_.push_back(std::move(spec));
+    const TensorSpec& weight = specs_.back();
+    if (!weight.linear) return;
+    const auto adapter = c_.lora.modules.find(module_of_weight(weight.name));
+    if (adapter == c_.lora.modules.end()) return;
+    TensorSpec a = weight, b = weight;
+    for (TensorSpec* factor : {&a, &b}) {
+      factor->keep_f32 = c_.lora.f32;
+      factor->linear = false;
+    }
+    const int last = weight.shape.ndim() - 1;
+    a.name = adapter->first + ".lora_A.weight";
+    a.factor = LoraFactor::a;
+    a.shape[last - 1] = adapter->second.rank;
+    a.law = c_.lora.initialisation == LoraInitialisation::xavier ? InitialLaw::lora_normal
+                                                                 : InitialLaw::lora_uniform;
+    b.name = adapter->first + ".lora_B.weight";
+    b.factor = LoraFactor::b;
+    b.shape[last] = adapter->second.rank;
+    b.law = InitialLaw::zero;
+    specs_.push_back(std::move(a));
+    specs_.push_back(std::move(b));
+  }
+
   const NemotronHConfig& c_;
   std::vector<TensorSpec> specs_;
 };
@@ -156,7 +212,7 @@ std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config) {
   for (std::size_t i = 0; i < config.blocks.size(); ++i)
     list.add_block(cat("backbone.layers.", i), config.blocks[i]);
   list.add_norm("backbone.norm_f");
-  list.add("lm_head", {config.vocab_size, config.hidden_size}, InitialLaw::input, of_head);
+  list.add("lm_head", {config.vocab_size, config.hidden_size}, InitialLaw::input, of_head, true);
   std::vector<TensorSpec> specs = list.take();
   for (TensorSpec& spec : specs) spec.frozen = config.frozen.contains(spec.name);
   return specs;
@@ -172,7 +228,7 @@ std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config) {
       if (i == 0) {
         list.add_norm(block + ".enorm");
         list.add_norm(block + ".hnorm");
-        list.add(block + ".eh_proj", {h, 2 * h}, InitialLaw::input, of_norms);
+        list.add(block + ".eh_proj", {h, 2 * h}, InitialLaw::input, of_norms, true);
       }
       list.add_block(block, config.mtp_blocks[i]);
       if (i + 1 == blocks) list.add_norm(block + ".final_layernorm");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/blocks/block_kind.h"
+#include "model/lora.h"
 #include "model/tensor_spec.h"
 
 /// The config of a NemotronH model: its sizes, its blocks, and the names and shapes of its tensors. Field
@@ -77,6 +78,7 @@ struct NemotronHConfig {
 
   /// Canonical names of the tensors that this run does not train. Of the run, not of the model: config.json has no such key.
   std::set<std::string, std::less<>> frozen;
+  LoraAdapters lora;  ///< of the run as well
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
   bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use
@@ -100,7 +102,7 @@ struct NemotronHConfig {
 
 /// Every tensor of the model in canonical order: embeddings, blocks, final norm, head. Canonical names begin
 /// with "backbone." (or are "lm_head.weight"); experts are stacked, `experts.up_proj` [experts, inner, outer]
-/// and `experts.down_proj` [experts, outer, inner]. The tensors of multi-token prediction are not among them.
+/// and `experts.down_proj` [experts, outer, inner]. The two factors of an adapter follow their weight. The tensors of multi-token prediction are not among them.
 /// pre: the config is valid
 std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config);
 /// The tensors of multi-token prediction, "mtp.layers.{depth * blocks + block}...."; empty when the model has

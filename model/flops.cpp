@@ -22,18 +22,10 @@ double forward_flops_per_token(BlockKind kind, const NemotronHConfig& config, do
   return count.flops;
 }
 
-ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length) {
-  ForwardFlops f;
-  for (const BlockKind kind : config.kinds())
-    f.blocks += real(config.count(kind)) * forward_flops_per_token(kind, config, sequence_length);
-  f.head = 2 * real(config.hidden_size) * real(config.vocab_size);
-  return f;
-}
-
 namespace {
 
-/// Of the gradient of a weight, per token.
-double gradient_flops(const TensorSpec& spec, const NemotronHConfig& config) {
+/// Of the products with a weight, per token.
+double product_flops(const TensorSpec& spec, const NemotronHConfig& config) {
   if (spec.shape.ndim() < 2 || spec.buffer) return 0;
   const double all = 2 * static_cast<double>(spec.shape.numel());
   return spec.experts
@@ -43,19 +35,37 @@ double gradient_flops(const TensorSpec& spec, const NemotronHConfig& config) {
 
 }  // namespace
 
+ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length) {
+  ForwardFlops f;
+  for (const BlockKind kind : config.kinds())
+    f.blocks += real(config.count(kind)) * forward_flops_per_token(kind, config, sequence_length);
+  f.head = 2 * real(config.hidden_size) * real(config.vocab_size);
+  if (config.lora.modules.empty()) return f;
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (spec.factor != LoraFactor::none)
+      (block_of(spec.name) ? f.blocks : f.head) += product_flops(spec, config);
+  return f;
+}
+
 ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequence_length) {
   const ForwardFlops forward = forward_flops_per_token(config, sequence_length);
   ForwardFlops all{3 * forward.blocks, 3 * forward.head};
   if (config.frozen.empty()) return all;
   const std::vector<BlockPass> passes = block_passes(config, ModelChunk{});
+  const auto has_backward = [&](std::int64_t block) {
+    return passes[static_cast<std::size_t>(block)].backward;
+  };
   for (std::size_t i = 0; i < config.blocks.size(); ++i)
     if (!passes[i].backward)
       all.blocks -= 2 * forward_flops_per_token(config.blocks[i], config, sequence_length);
   for (const TensorSpec& spec : tensor_specs(config)) {
-    const auto block = block_of(spec.name);
-    if (spec.frozen && block && passes[static_cast<std::size_t>(*block)].backward)
-      all.blocks -= gradient_flops(spec, config);
-    if (spec.frozen && spec.name == "lm_head.weight") all.head -= gradient_flops(spec, config);
+    const double product = product_flops(spec, config);
+    const bool of_head = spec.module == "lm_head", adapter = spec.factor != LoraFactor::none;
+    if (const auto block = block_of(spec.name); block && !has_backward(*block))
+      all.blocks -= adapter ? 2 * product : 0;
+    else if (spec.frozen && block)
+      all.blocks -= product;
+    if (spec.frozen && of_head) all.head -= product;
   }
   if (!passes.back().backward) all.head -= forward.head;  // no gradient of its input
   return all;

@@ -5,8 +5,8 @@ namespace nemocube {
 
 /// Floating-point operations of one forward pass per token, in sequences of `sequence_length` tokens. A
 /// multiply-add counts as two. Counted are the projections, the chunked scan with dense Q x Q tiles, the
-/// causal half of attention, the k chosen experts and the router, and the head (BlockType::add_work). Elementwise work is
-/// not counted. Training costs three times as much; recomputation is not counted.
+/// causal half of attention, the k chosen experts and the router, the head (BlockType::add_work), and low-rank adapters.
+/// Elementwise work is not counted. Training costs three times as much; recomputation is not counted.
 struct ForwardFlops {
   double blocks = 0, head = 0;
   double total() const { return blocks + head; }

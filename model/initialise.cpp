@@ -54,6 +54,15 @@ void fill_gauss(const Parameter& p, const RandomStream& stream, double sigma) {
   fill_runs(p, [&](const Tensor& run, std::uint64_t first) { fill_normal(run, stream, 0, sigma, first); });
 }
 
+/// The inputs of a factor A, or with its outputs; of a stack [E, r, in] as NeMo AutoModel's classes of grouped experts count
+/// them, which is r times more, and E r for r outputs.
+double lora_fan(const Shape& a, bool outputs) {
+  const int last = a.ndim() - 1;
+  const auto in = static_cast<double>(a[last]), rank = static_cast<double>(a[last - 1]);
+  if (last == 1) return in + (outputs ? rank : 0);
+  return rank * (in + (outputs ? static_cast<double>(a[0]) : 0));
+}
+
 }  // namespace
 
 void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
@@ -87,6 +96,11 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
       return fill_a_log(parameter, stream, law);
     case InitialLaw::dt_bias:
       return fill_dt_bias(parameter, stream, config);
+    case InitialLaw::lora_normal:
+      return fill_gauss(parameter, stream, std::sqrt(2 / lora_fan(parameter.shard.global_shape(), true)));
+    case InitialLaw::lora_uniform:
+      return fill_symmetric(parameter, stream,
+                            1 / std::sqrt(lora_fan(parameter.shard.global_shape(), false)));
     case InitialLaw::one:
       return parameter.own.fill(1);
     case InitialLaw::zero:

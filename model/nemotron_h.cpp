@@ -48,7 +48,9 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
   if (part_.head()) {
     final_norm_ = &parameters_.get("backbone.norm_f.weight");
     lm_head_ = &parameters_.get("lm_head.weight");
-    points_.emplace("lm_head.input", TransformPoint{&lm_head_input_, PointPlace::way_in, "lm_head"});
+    if (Adapter adapter(config_, parameters_, "lm_head"); adapter) head_adapter_.emplace(std::move(adapter));
+    points_.emplace("lm_head.input", TransformPoint{&lm_head_input_, PointPlace::way_in, "lm_head",
+                                                    head_adapter_ ? head_adapter_->rows() : nullptr});
   }
   const std::set<std::int64_t> trained = trained_blocks(parameters_);
   for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
@@ -129,6 +131,7 @@ Tensor NemotronH::logits(const Tensor& hidden) const {
   const Tensor out =
       Tensor::empty({hidden.rows(), lm_head_->value.dim(0)}, accumulate_dtype(dtype_), hidden.device());
   matmul({out, Into::set}, hidden, false, lm_head_->value, true);
+  if (head_adapter_) add_lora_values(out, hidden, head_adapter_->branch());
   return out;
 }
 
@@ -136,8 +139,11 @@ Var NemotronH::loss(Context& ctx, const Var& hidden, const Labels& labels, const
                     const GradScale& grad_scale) {
   const AllocationOwner owner("loss");
   const trace::Span span(trace::Category::forward, "loss");
-  return linear_cross_entropy(ctx, apply(lm_head_input_, ctx, hidden, sequences), lm_head_->var(), labels,
-                              grad_scale, loss_chunk_rows, vocabulary_part);
+  const Var rows = apply(lm_head_input_, ctx, hidden, sequences);
+  const LoraBranch adapter =
+      head_adapter_ ? head_adapter_->branch(sequences, rows.value().device()) : LoraBranch();
+  return linear_cross_entropy(ctx, rows, lm_head_->var(), labels, grad_scale, loss_chunk_rows,
+                              vocabulary_part, head_adapter_ ? &adapter : nullptr);
 }
 
 DecodeState NemotronH::make_state(std::int64_t sequences) const {

@@ -2,6 +2,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/blocks/adapter.h"
 #include "model/blocks/moe/moe.h"
 #include "model/config.h"
 #include "model/parameters.h"
@@ -121,6 +122,7 @@ class NemotronH {
   TransformPoints points_;
   Transform embeddings_output_, lm_head_input_;
   const Parameter *embeddings_ = nullptr, *final_norm_ = nullptr, *lm_head_ = nullptr;
+  std::optional<Adapter> head_adapter_;
   std::vector<Layer> blocks_;
   std::vector<MoeMixer*> moe_layers_;
 };

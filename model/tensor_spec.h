@@ -20,7 +20,9 @@ enum class InitialLaw : std::uint8_t {
   a_log,
   dt_bias,
   one,
-  zero
+  zero,
+  lora_normal,  ///< A of an adapter
+  lora_uniform
 };
 
 enum class TensorStyle : std::uint8_t {
@@ -73,17 +75,27 @@ inline constexpr CutRule cut_by_rows{.style = TensorStyle::rowwise, .replicable 
 inline constexpr CutRule cut_by_rows_bias{
     .style = TensorStyle::rowwise, .replicable = true, .added_last = true};
 
+/// The two factors of a low-rank adapter, W + s B A (model/lora.h).
+enum class LoraFactor : std::uint8_t { none, a, b };
+
 struct TensorSpec {
   std::string name;
   Shape shape;
   bool keep_f32 = false;  ///< f32 in memory and in files, whatever the dtype of the model
   bool buffer = false;    ///< state that is saved but not trained by gradient
   bool experts = false;   ///< dimension 0 counts experts; most files hold one tensor for each expert
-  bool frozen = false;    ///< not trained in this run (NemotronHConfig::frozen)
+  bool linear =
+      false;  ///< a weight that an adapter may be added to: of a linear layer, or a stack of experts
+  LoraFactor factor =
+      LoraFactor::none;  ///< of an adapter; `module` and `cut` are those of the adapted weight
+  bool frozen = false;   ///< not trained in this run (NemotronHConfig::frozen)
   InitialLaw law = InitialLaw::zero;
   std::string module = {};       ///< the full name of CutRule::module
   const CutRule* cut = nullptr;  ///< lives as long as the program
 };
+
+/// The module of a weight, by which adapters are named: the name without ".weight".
+std::string_view module_of_weight(std::string_view name);
 
 struct TensorCount {
   std::int64_t tensors = 0;  ///< a stack of experts counts once for each expert

@@ -28,11 +28,16 @@ enum class PointPlace : std::uint8_t {
   experts_out,  ///< the rows of the experts that are here, before they go back to their tokens
 };
 
+/// The rows that a place has of each sequence, in their order. Empty: all.
+using RowCut = std::function<Sequences(const Sequences& whole)>;
+
 /// A place where a transform can be installed.
 struct TransformPoint {
   Transform* transform;
   PointPlace place = PointPlace::other;
   std::string module = {};  ///< on whose cut a way in or out depends: "backbone.layers.3.mixer.q_proj"
+  /// Where the layer behind a way in has to know its rows; null: where it does not.
+  RowCut* rows = nullptr;
 };
 
 /// Where transforms can be installed, by name:
@@ -42,8 +47,5 @@ struct TransformPoint {
 ///   "<moe>.experts.output"                           the rows of experts that are here, before they go back to their tokens
 ///   "backbone.embeddings.output", "lm_head.input"
 using TransformPoints = std::map<std::string, TransformPoint, std::less<>>;
-
-/// The rows that a place has of each sequence, in their order. Empty: all.
-using RowCut = std::function<Sequences(const Sequences& whole)>;
 
 }  // namespace nemocube

@@ -22,6 +22,16 @@ Sequences::Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t
   data_ = data;
 }
 
+Sequences Sequences::numbered(std::vector<std::int64_t> numbers) const {
+  require(numbers.empty() || std::ssize(numbers) == count(), "sequences: want ", count(), " numbers, got ",
+          numbers.size());
+  Sequences result(offsets(), data_->positions, last());
+  result.data_->numbers = std::move(numbers);
+  return result;
+}
+
+Sequences Sequences::clone() const { return numbered(numbers()); }
+
 Sequences Sequences::uniform(std::int64_t count, std::int64_t length) {
   std::vector<std::int64_t> offsets{0};
   for (std::int64_t i = 1; i <= count; ++i) offsets.push_back(i * length);
@@ -51,11 +61,14 @@ Sequences Sequences::with_capacity(std::int64_t rows, std::int64_t count) const 
   to.resize(static_cast<std::size_t>(count) + 1, tokens());
   to.push_back(rows);
   for (std::int64_t t = tokens(); !at.empty() && t < rows; ++t) at.push_back(t - tokens());
-  return Sequences(std::move(to), std::move(at), Last::spare_rows);
+  std::vector<std::int64_t> numbers = this->numbers();
+  if (!numbers.empty()) numbers.resize(static_cast<std::size_t>(count) + 1);
+  return Sequences(std::move(to), std::move(at), Last::spare_rows).numbered(std::move(numbers));
 }
 
 void Sequences::become(const Sequences& other) {
-  expect(other.tokens() == tokens() && other.count() == count() && other.last() == last(),
+  expect(other.tokens() == tokens() && other.count() == count() && other.last() == last() &&
+             other.numbers().size() == numbers().size(),
          "sequences: ", count(), " of ", tokens(), " rows cannot become ", other.count(), " of ",
          other.tokens());
   if (data_ == other.data_) return;
@@ -68,6 +81,7 @@ void Sequences::become(const Sequences& other) {
   }
   data_->offsets = other.data_->offsets;
   data_->positions = other.data_->positions;
+  data_->numbers = other.data_->numbers;
 }
 
 std::int64_t Sequences::longest() const {
@@ -108,7 +122,27 @@ struct TokenRows {
   Tensor offsets;
   void refill(const TokenRows& made) const { offsets.copy_from(made.offsets); }
 };
+struct RowNumbers {
+  Tensor numbers;
+  void refill(const RowNumbers& made) const { numbers.copy_from(made.numbers); }
+};
+
+std::vector<std::int64_t> numbers_of_rows(const Sequences& s) {
+  std::vector<std::int64_t> numbers = s.positions();
+  for (std::int64_t i = 0; i < s.count(); ++i)
+    for (std::int64_t row = s.begin(i); row < s.end(i); ++row)
+      numbers[static_cast<std::size_t>(row)] += s.numbers()[static_cast<std::size_t>(i)];
+  return numbers;
+}
 }  // namespace
+
+Tensor Sequences::row_numbers_on(Device device) const {
+  if (numbers().empty()) return {};
+  return derived<RowNumbers>(
+             device, {},
+             [device](const Sequences& s) { return RowNumbers{uploaded(numbers_of_rows(s), device)}; })
+      .numbers;
+}
 
 Tensor Sequences::token_rows_on(Device device) const {
   if (!has_spare_rows()) return {};

@@ -60,8 +60,11 @@ class Sequences {
   /// These sequences, then empty ones up to `count`, then one of the spare rows up to `rows`. Error where there are more
   /// sequences or rows already, or spare rows.
   Sequences with_capacity(std::int64_t rows, std::int64_t count) const;
-  /// The same offsets, which share nothing with these.
-  Sequences clone() const { return Sequences(offsets(), data_->positions, last()); }
+  /// These sequences with a number each: of its first row among all rows of a training run, so that no two of them have a
+  /// row in common. What is drawn for a row (dropout) is drawn by the row's number, and only where there are numbers.
+  Sequences numbered(std::vector<std::int64_t> numbers) const;
+  /// The same offsets, positions and numbers, which share nothing with these.
+  Sequences clone() const;
   /// Whether the other sequences are these or a copy that shares them.
   bool same(const Sequences& other) const { return data_ == other.data_; }
   /// These sequences, and all copies that share them, become those of `other`, which has the same capacity. The tables on
@@ -86,6 +89,10 @@ class Sequences {
 
   const SequenceTable& on(Device device) const;
   const Tensor& positions_on(Device device) const;  ///< [rows] i64
+  /// Of the sequences; empty without numbers.
+  const std::vector<std::int64_t>& numbers() const { return data_->numbers; }
+  /// [rows] i64: the number of each row, its sequence's plus its position; undefined without numbers.
+  Tensor row_numbers_on(Device device) const;
   /// [2] i64: 0 and the number of rows that are not spare; undefined where none are.
   Tensor token_rows_on(Device device) const;
 
@@ -136,6 +143,7 @@ class Sequences {
   };
   struct Data {
     std::vector<std::int64_t> offsets, positions;  // positions: empty where they follow from the offsets
+    std::vector<std::int64_t> numbers;
     Last last = Last::tokens;
     Tables tables;
   };

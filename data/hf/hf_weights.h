@@ -146,9 +146,18 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
                          const WeightFiles& files, const SaveOptions& options = {},
                          Communicator* group = nullptr);
 
+/// What a copy changes in the weights.
+struct WeightChange {
+  std::function<bool(std::string_view name)>
+      changes;  ///< whether it changes the tensor of this canonical name
+  /// Changes the tensor, or the slice of one expert (-1: all of it), in f32 (f64 for tensors stored in f64), in place.
+  std::function<void(const std::string& name, std::int64_t expert, const Tensor& values)> apply;
+};
+
 /// Copies the model directory `from` to `to` like save_hf_weights, a piece of a tensor at a time. Without options.dtype
-/// every tensor keeps its bits (F16, which is never written, becomes F32).
+/// every tensor keeps its bits (F16, which is never written, becomes F32). Tensors that `change` changes are held whole, one at
+/// a time, and are rounded once.
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
-                   const SaveOptions& options = {});
+                   const SaveOptions& options = {}, const WeightChange& change = {});
 
 }  // namespace nemocube

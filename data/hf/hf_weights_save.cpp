@@ -105,6 +105,14 @@ void copy_converted(const StoredIn& stored, std::int64_t elements, DType dtype, 
   }
 }
 
+void copy_changed(const StoredIn& stored, const std::function<void(const Tensor&)>& change, DType dtype,
+                  const ByteSink& sink) {
+  const DType wide = stored.entry->dtype == "F64" ? DType::f64 : DType::f32;
+  const Tensor values = stored.file->tensor(stored.entry->name).to(wide);
+  change(values);
+  piece_of(values.reshape({-1}), dtype).write(sink);
+}
+
 /// A tensor that is carried, by rank 0 of several.
 TensorSource source_of(const StoredIn& stored, const Communicator* group) {
   const StoredTensor& entry = *stored.entry;
@@ -212,7 +220,7 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
 }
 
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
-                   const SaveOptions& options) {
+                   const SaveOptions& options, const WeightChange& change) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(read_hf_config(from)))
     tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
@@ -225,9 +233,15 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
         const StoredIn stored = weights.stored(tensor.name)[i];
         const DType dtype = stored_dtype(part, options);
         const std::int64_t elements = part_shape(tensor, form).numel();
-        const auto convert = [stored, elements, dtype](const ByteSink& sink) {
+        std::function<void(const ByteSink&)> convert = [stored, elements, dtype](const ByteSink& sink) {
           copy_converted(stored, elements, dtype, sink);
         };
+        if (change.changes && change.changes(tensor.name))
+          convert = [stored, dtype, apply = change.apply, name = tensor.name,
+                     expert = form.per_expert ? static_cast<std::int64_t>(i) : -1](const ByteSink& sink) {
+            copy_changed(
+                stored, [&](const Tensor& values) { apply(name, expert, values); }, dtype, sink);
+          };
         return TensorSource{
             part.name, std::string(stored_name(dtype)), stored.entry->shape, {{0, elements, convert}}};
       });

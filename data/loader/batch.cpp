@@ -93,4 +93,19 @@ TokenBatch without_padding(const Batch& batch) {
   return {all_ids, all_labels, Sequences::of_lengths(lengths)};
 }
 
+TokenBatch numbered_without_padding(const Batch& batch) {
+  constexpr std::int64_t numbers_of_row = std::int64_t{1} << 32;
+  TokenBatch result = without_padding(batch);
+  std::vector<std::int64_t> numbers;
+  for (std::size_t row = 0; row < batch.lengths.size(); ++row) {
+    std::int64_t number = batch.row_numbers.at(row) * numbers_of_row;
+    for (const std::int64_t length : batch.lengths[row]) {
+      numbers.push_back(number);
+      number += length;
+    }
+  }
+  result.sequences = result.sequences.numbered(std::move(numbers));
+  return result;
+}
+
 }  // namespace nemocube

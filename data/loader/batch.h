@@ -16,12 +16,14 @@ struct Batch {
   Tensor labels;                                   ///< [rows, width] i64, already shifted, -100: no target
   std::vector<std::string> ids;                    ///< of the rows
   std::vector<std::vector<std::int64_t>> lengths;  ///< of the documents in each row, without padding
-  std::int64_t samples = 0;                        ///< rows
-  std::int64_t positions = 0;                      ///< rows * width
-  std::int64_t content_tokens = 0;                 ///< positions that are not padding
-  std::int64_t label_tokens = 0;                   ///< labels that are targets
-  std::int64_t tail_trimmed_tokens = 0;            ///< positions without each row's trailing run of -100;
-                                                   ///< num_tokens_per_step in training.jsonl
+  /// Of each row among the rows of all epochs, in the order in which they are taken; the same on any number of ranks.
+  std::vector<std::int64_t> row_numbers;
+  std::int64_t samples = 0;              ///< rows
+  std::int64_t positions = 0;            ///< rows * width
+  std::int64_t content_tokens = 0;       ///< positions that are not padding
+  std::int64_t label_tokens = 0;         ///< labels that are targets
+  std::int64_t tail_trimmed_tokens = 0;  ///< positions without each row's trailing run of -100;
+                                         ///< num_tokens_per_step in training.jsonl
 };
 
 /// Pads to the longest row. pre: each sample passes check_sample()
@@ -42,5 +44,8 @@ struct TokenBatch {
   std::int64_t label_capacity = 0;  ///< of Labels; 0: as many as there are
 };
 TokenBatch without_padding(const Batch& batch);
+/// The same, with sequences that are numbered (Sequences::numbered): a row of the data has 2^32 numbers, so that dropout draws
+/// for each token what it would draw on any number of ranks. pre: the batch comes from a Loader
+TokenBatch numbered_without_padding(const Batch& batch);
 
 }  // namespace nemocube

@@ -46,10 +46,15 @@ Batch Loader::next() {
   expect(!epoch_done(), "data loader: a batch is wanted from epoch ", epoch_, ", which is done");
   const std::int64_t end = std::min(next_ + options_.batch_size * options_.dp_size, dataset_->size());
   std::vector<Sample> samples;
-  for (std::int64_t at = next_ + options_.dp_rank; at < end; at += options_.dp_size)
+  std::vector<std::int64_t> row_numbers;
+  for (std::int64_t at = next_ + options_.dp_rank; at < end; at += options_.dp_size) {
     samples.push_back(dataset_->sample(options_.shuffle ? order_[static_cast<std::size_t>(at)] : at));
+    row_numbers.push_back(epoch_ * dataset_->size() + at);
+  }
   next_ = end;
-  return collate(samples, dataset_->pad_id());
+  Batch batch = collate(samples, dataset_->pad_id());
+  batch.row_numbers = std::move(row_numbers);
+  return batch;
 }
 
 std::vector<Batch> Loader::next_group(std::int64_t count) {

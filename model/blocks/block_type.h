@@ -25,6 +25,7 @@ struct BlockTensor {
   InitialLaw law;
   CutRule cut = {};
   bool keep_f32 = false, buffer = false, experts = false;  ///< see TensorSpec
+  bool adaptable = true;  ///< false: no linear layer, although the law is that of one (routers)
 };
 
 /// The module whose style counts for the tensor, below the block: CutRule::module, else the tensor's own.

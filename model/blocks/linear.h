@@ -1,11 +1,12 @@
 #pragma once
+#include "model/blocks/adapter.h"
 #include "model/blocks/mixer.h"
 #include "model/transform.h"
 
 namespace nemocube {
 
-/// y = output(input(x) W^T) + b, with W `<name>.weight` [out, in] and b `<name>.bias` when the model has one.
-/// Without an output transform the bias is part of the product. With one, it is added last: the transform may
+/// y = output(x' W^T + s (x' A^T) B^T) + b, x' = input(x), with W `<name>.weight` [out, in] and b `<name>.bias` when the model has one.
+/// A and B belong to the low-rank adapter of the layer, if it has one (model/lora.h). Without an output transform the bias is part of the product. With one, it is added last: the transform may
 /// be a sum over devices.
 class Linear {
  public:
@@ -20,6 +21,7 @@ class Linear {
  private:
   const Parameter* weight_;
   const Parameter* bias_;
+  Adapter adapter_;
   Transform input_, output_;
 };
 

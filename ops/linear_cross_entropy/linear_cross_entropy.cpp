@@ -1,10 +1,13 @@
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 #include "core/variants.h"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
 #include "ops/linear/linear.h"
+#include "ops/lora/lora_branch.h"
 #include "ops/matmul/matmul.h"
 
 namespace nemocube {
@@ -37,6 +40,17 @@ Tensor scatter(const Tensor& part, const Tensor& rows, const Shape& shape) {
   return whole;
 }
 
+/// The branch on the gathered rows.
+LoraRows gather(const LoraBranch& adapter, const Tensor& rows, const Labels& labels) {
+  LoraBranch of_rows = adapter;
+  if (const Tensor& numbers = adapter.dropout.row_numbers; numbers && numbers.numel() != rows.dim(0)) {
+    const Tensor found = Tensor::empty({rows.dim(0), 1}, DType::i64, numbers.device());
+    gather_labelled(found, numbers.reshape({numbers.numel(), 1}), labels.rows);
+    of_rows.dropout.row_numbers = found.reshape({rows.dim(0)});
+  }
+  return {"linear_cross_entropy", rows, of_rows};
+}
+
 Tensor as_rows(const Tensor& x) { return x.ndim() == 2 ? x : x.reshape({x.rows(), x.cols()}); }
 
 /// Logits [rows, vocabulary]. On CUDA every row starts at a multiple of 16 bytes, for any vocabulary.
@@ -45,25 +59,42 @@ Tensor empty_logits(std::int64_t rows, std::int64_t vocabulary, DType dtype, Dev
   return Tensor::empty({rows, stride}, dtype, device).narrow(-1, 0, vocabulary);
 }
 
-/// Losses of the labelled rows, chunk by chunk. Forms the gradients dx and dw that are defined.
-Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Output dw,
-                  const GradScale& grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
+/// What the chunks form: those that are defined.
+struct Gradients {
+  Tensor dx;
+  Output dw, da, db;
+  bool any() const { return dx || dw.to || da.to || db.to; }
+};
+
+/// Adds what a chunk contributes; `first`: there has been none before.
+void add_chunk(const Output& sum, bool first, const std::function<void(const Output&)>& form) {
+  if (sum.to) form({sum.to, first ? sum.how : Into::add});
+}
+
+/// Losses of the labelled rows, chunk by chunk, and their gradients.
+Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<LoraRows>& adapter,
+                  const Gradients& to, const GradScale& grad_scale, std::int64_t chunk_rows,
+                  const VocabularyPart& part) {
   const DType acc = accumulate_dtype(weight.dtype());
   const std::int64_t rows = in.x.dim(0), count = in.labels.dim(0), most = std::min(chunk_rows, rows),
                      vocabulary = weight.dim(0);
-  const bool backward = dx.defined() || dw.to.defined();
+  const bool backward = to.any();
   const Tensor all_logits = empty_logits(most, vocabulary, acc, weight.device());
   const Tensor all_grads = weight.dtype() == acc || !backward
                                ? all_logits
                                : empty_logits(most, vocabulary, weight.dtype(), weight.device());
   const Tensor all_losses = Tensor::empty({count}, DType::f64, weight.device());
-  if (rows == 0 && dw.to.defined() && dw.how == Into::set) dw.to.zero();
+  if (rows == 0)
+    for (const Output& sum : {to.dw, to.da, to.db})
+      if (sum.to && sum.how == Into::set) sum.to.zero();
   for (std::int64_t at = 0; at < rows; at += chunk_rows) {
     const std::int64_t length = std::min(chunk_rows, rows - at);
     const std::int64_t begin = std::min(at, count), real = std::min(length, count - begin);
     const Tensor x = in.x.narrow(0, at, length), logits = all_logits.narrow(0, 0, length);
     const Tensor labels = in.labels.narrow(0, begin, real), losses = all_losses.narrow(0, begin, real);
     matmul({logits, Into::set}, x, false, weight, true);
+    std::optional<LoraRows> branch;
+    if (adapter) branch.emplace(adapter->of_rows(at, length)).add_to(logits);
     const Tensor real_logits = logits.narrow(0, 0, real);
     const Tensor grads = all_grads.narrow(0, 0, length), real_grads = grads.narrow(0, 0, real);
     if (backward && !part.reduction) {
@@ -75,15 +106,31 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const Tensor& dx, Ou
       softmax_gradient(real_grads, real_logits, statistics, labels, part.begin, Tensor(), grad_scale);
     }
     grads.narrow(0, real, length - real).zero();
-    if (dw.to.defined()) matmul(dw, grads, true, x, false);
-    dw.how = Into::add;
-    if (dx.defined()) matmul({dx.narrow(0, at, length), Into::set}, grads, false, weight, false);
+    const bool first = at == 0;
+    add_chunk(to.dw, first, [&](const Output& dw) { matmul(dw, grads, true, x, false); });
+    const Tensor dx = to.dx ? to.dx.narrow(0, at, length) : Tensor();
+    if (dx) matmul({dx, Into::set}, grads, false, weight, false);
+    if (!branch) continue;
+    add_chunk(to.db, first, [&](const Output& db) { branch->form_db(db, grads); });
+    if (!dx && !to.da.to) continue;
+    const Tensor w = branch->gradient_of_u(grads);
+    add_chunk(to.da, first, [&](const Output& da) { branch->form_da(da, w); });
+    if (dx) branch->form_dx({dx, Into::add}, w);
   }
   return all_losses;
 }
 
+/// Where the gradient of a weight is formed: a leaf's own, else a sum of its own.
+Output gradient_place(const Var& weight) {
+  if (!weight.needs_grad()) return {};
+  const Tensor& w = weight.value();
+  return weight.node()->leaf()
+             ? weight.node()->into()
+             : Output{Tensor::empty(w.shape(), accumulate_dtype(w.dtype()), w.device()), Into::set};
+}
+
 Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, const GradScale& grad_scale,
-          std::int64_t chunk_rows, const VocabularyPart& part) {
+          std::int64_t chunk_rows, const VocabularyPart& part, const LoraBranch* adapter) {
   const char* op = "linear_cross_entropy";
   const Tensor &xv = x.value(), &w = weight.value();
   require(xv.ndim() >= 1, op, ": x: want shape [..., in], got ", xv.shape());
@@ -93,25 +140,38 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
   check_shape("linear_cross_entropy: labels", labels.values, {xv.rows()});
   const Labelled in = gather(as_rows(xv), labels);
 
-  const bool wants = ctx.records({&x, &weight});
-  Tensor dx;
-  Output dw;
-  if (wants && x.needs_grad()) dx = Tensor::empty(in.x.shape(), xv.dtype(), xv.device());
-  if (wants && weight.needs_grad())
-    dw = weight.node()->leaf()
-             ? weight.node()->into()
-             : Output{Tensor::empty(w.shape(), accumulate_dtype(w.dtype()), w.device()), Into::set};
-  const Tensor losses = run_chunks(in, w, dx, dw, grad_scale, chunk_rows, part);
+  std::optional<LoraRows> branch;
+  if (adapter) {
+    branch.emplace(gather(*adapter, in.x, labels));
+    require(branch->b.dim(0) == w.dim(0), op, ": b: want ", w.dim(0), " rows like the weight, got ",
+            branch->b.dim(0));
+  }
+  const Var a = adapter ? adapter->a : Var(), b = adapter ? adapter->b : Var();
+  const bool wants = ctx.records({&x, &weight, &a, &b});
+  Gradients to;
+  if (wants) {
+    if (x.needs_grad()) to.dx = Tensor::empty(in.x.shape(), xv.dtype(), xv.device());
+    to.dw = gradient_place(weight);
+    to.da = gradient_place(a);
+    to.db = gradient_place(b);
+  }
+  const Tensor losses = run_chunks(in, w, branch, to, grad_scale, chunk_rows, part);
   const Tensor sum = Tensor::empty({}, accumulate_dtype(xv.dtype()), xv.device());
   sum_losses(sum, losses);
   Var loss = make_result(sum, wants);
   if (!wants) return loss;
-  const Tensor dweight = weight.needs_grad() && !weight.node()->leaf() ? dw.to : Tensor();
-  ctx.tape->record(op, [dx, dweight, dtype = w.dtype(), rows = labels.rows, nx = x.node(), nw = weight.node(),
-                        out = loss.node()] {
+  struct Pending {
+    std::shared_ptr<GradNode> node;
+    Tensor gradient;
+    DType dtype;
+  };
+  std::vector<Pending> pending;  // gradients of what is no leaf
+  for (const auto& [var, place] : {std::pair(&weight, to.dw), {&a, to.da}, {&b, to.db}})
+    if (place.to && !var->node()->leaf()) pending.push_back({var->node(), place.to, var->value().dtype()});
+  ctx.tape->record(op, [dx = to.dx, pending, rows = labels.rows, nx = x.node(), out = loss.node()] {
     expect(out->filled(), "linear_cross_entropy: no gradient of the loss arrives, but it is in use already");
     out->take();
-    if (dweight.defined()) nw->add(dweight.to(dtype));
+    for (const auto& [node, gradient, dtype] : pending) node->add(gradient.to(dtype));
     if (nx) nx->add(scatter(dx, rows, nx->shape()));
   });
   return loss;
@@ -120,11 +180,14 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
 }  // namespace
 
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
-                         const GradScale& grad_scale, std::int64_t chunk_rows, const VocabularyPart& part) {
+                         const GradScale& grad_scale, std::int64_t chunk_rows, const VocabularyPart& part,
+                         const LoraBranch* adapter) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
   if (cross_entropy_variants.chosen(ctx, x.value().device()) == CrossEntropyVariant::plain)
-    return cross_entropy(ctx, linear(ctx, x, weight), labels, grad_scale, part);
-  return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part);
+    return cross_entropy(
+        ctx, adapter ? add_lora(ctx, linear(ctx, x, weight), x, *adapter) : linear(ctx, x, weight), labels,
+        grad_scale, part);
+  return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part, adapter);
 }
 
 }  // namespace nemocube

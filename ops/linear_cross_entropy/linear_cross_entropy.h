@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "ops/cross_entropy/cross_entropy.h"
+#include "ops/lora/lora.h"
 
 namespace nemocube {
 
@@ -19,8 +20,10 @@ namespace nemocube {
 ///            on every rank, and weight [own tokens, in] holds the rank's rows. A block of rows of the messages
 ///            is a chunk ("fused") or all rows ("plain"). dW is that of the rank's rows. dx sums over the
 ///            rank's tokens only: the caller adds the dx of all ranks
+/// adapter    null: none. Else the branch of add_lora() is part of the logits: W + s B A in the place of the weight. B holds
+///            the rank's tokens, A is whole, and its gradient sums over the rank's tokens only, as dx does
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          const GradScale& grad_scale, std::int64_t chunk_rows,
-                         const VocabularyPart& part = {});
+                         const VocabularyPart& part = {}, const LoraBranch* adapter = nullptr);
 
 }  // namespace nemocube

@@ -182,12 +182,15 @@ TEST_CASE("lora dropout: rows in another order and cut columns keep their elemen
         const Tensor part = Tensor::from(from, {std::ssize(row_numbers), count}).to(DType::f32).to(device);
         const Tensor square = identity.narrow(0, 0, count).narrow(-1, 0, count).to(device);
         Context ctx;
-        return add_lora(ctx, Tensor::zeros(part.shape(), DType::f32, device), part, square, square, 1,
-                        {.probability = 0.5,
-                         .position = position,
-                         .stream = stream,
-                         .row_numbers = tensor_of(row_numbers).to(device),
-                         .column_numbers = tensor_of(own_columns).to(device)})
+        return add_lora(ctx, Tensor::zeros(part.shape(), DType::f32, device), part,
+                        {square,
+                         square,
+                         1,
+                         {.probability = 0.5,
+                          .position = position,
+                          .stream = stream,
+                          .row_numbers = tensor_of(row_numbers).to(device),
+                          .column_numbers = tensor_of(own_columns).to(device)}})
             .value()
             .to(Device::cpu);
       };
@@ -212,7 +215,7 @@ TEST_CASE("lora dropout: a probability of 0 is no dropout" * doctest::test_suite
                  b = random_tensor({3, 2}, DType::f32, 3).to(device);
     Context ctx;
     const auto run = [&](const LoraDropout& dropout) {
-      return add_lora(ctx, Tensor::zeros({5, 3}, DType::f32, device), x, a, b, 1, dropout).value();
+      return add_lora(ctx, Tensor::zeros({5, 3}, DType::f32, device), x, {a, b, 1, dropout}).value();
     };
     CHECK_BITS(run({.position = DropoutPosition::pre}), run({}));  // wants neither stream nor numbers
   }
@@ -228,7 +231,7 @@ TEST_CASE("lora dropout: a CUDA graph drops by the row numbers of each launch" *
   const auto work = [&] {
     Context ctx;
     y.zero();
-    add_lora(ctx, y, x, a, b, 1, {.probability = 0.5, .stream = stream, .row_numbers = numbers});
+    add_lora(ctx, y, x, {a, b, 1, {.probability = 0.5, .stream = stream, .row_numbers = numbers}});
   };
   work();  // products are prepared
   const auto graph = cuda::capture_graph(work);
@@ -248,10 +251,10 @@ TEST_CASE("lora dropout: errors") {
                a = Tensor::zeros({2, 5}, DType::f32, Device::cpu),
                b = Tensor::zeros({4, 2}, DType::f32, Device::cpu);
   const auto message = [&](const LoraDropout& dropout) {
-    return message_of([&] { add_lora(ctx, y, x, a, b, 1, dropout); });
+    return message_of([&] { add_lora(ctx, y, x, {a, b, 1, dropout}); });
   };
   LoraDropout good{.probability = 0.1, .stream = stream, .row_numbers = tensor_of(counted(0, 3))};
-  CHECK_NOTHROW(add_lora(ctx, y, x, a, b, 1, good));
+  CHECK_NOTHROW(add_lora(ctx, y, x, {a, b, 1, good}));
   for (const double p : {-0.1, 1.0, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
     LoraDropout bad = good;
     bad.probability = p;
@@ -274,5 +277,5 @@ TEST_CASE("lora dropout: errors") {
   bad.column_numbers = tensor_of(counted(0, 5));  // of x; the dropout is that of the branch
   CHECK(message(bad) == "add_lora: dropout: column numbers: want shape [4], got [5]");
   bad.position = DropoutPosition::pre;
-  CHECK_NOTHROW(add_lora(ctx, y, x, a, b, 1, bad));
+  CHECK_NOTHROW(add_lora(ctx, y, x, {a, b, 1, bad}));
 }

@@ -26,6 +26,13 @@ struct LoraDropout {
   Tensor column_numbers{};
 };
 
+/// A low-rank branch: its parameters and what is drawn for it.
+struct LoraBranch {
+  Var a, b;
+  double scale = 1;
+  LoraDropout dropout{};
+};
+
 /// y <- y + s B A x: the low-rank branch of an adapted linear layer, added to the layer's product where that lies.
 ///
 ///     u = s A pre(x)      y[t] <- y[t] + post(B u)
@@ -48,8 +55,9 @@ struct LoraDropout {
 ///            without dropout
 /// errors     Error for shapes, dtypes, devices or a dropout that do not fit; std::logic_error for a leaf y
 /// source     Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021
-Var add_lora(Context& ctx, const Var& y, const Var& x, const Var& a, const Var& b, double scale,
-             const LoraDropout& dropout = {});
+Var add_lora(Context& ctx, const Var& y, const Var& x, const LoraBranch& branch);
+/// The same in values alone. y may have the accumulation type of x.
+void add_lora_values(const Tensor& y, const Tensor& x, const LoraBranch& branch);
 
 /// The same for each group of rows (the experts of a mixture), without dropout:
 /// y[t] <- y[t] + s B[e] A[e] x[t],   offsets[e] <= t < offsets[e + 1]

@@ -87,11 +87,11 @@ void add_cases(std::vector<BenchCase>& cases, const char* kind, const Operands& 
   const Tensor y = o.y.clone();
   forward.run = [=] {
     Context ctx;
-    add_lora(ctx, y, o.x, o.a, o.b, o.scale, o.dropout);
+    add_lora(ctx, y, o.x, {o.a, o.b, o.scale, o.dropout});
   };
   forward.verify = [=] {
     Context ctx;
-    return check_row(add_lora(ctx, o.y.clone(), o.x, o.a, o.b, o.scale, o.dropout).value(), o);
+    return check_row(add_lora(ctx, o.y.clone(), o.x, {o.a, o.b, o.scale, o.dropout}).value(), o);
   };
   cases.push_back(forward);
 
@@ -106,7 +106,7 @@ void add_cases(std::vector<BenchCase>& cases, const char* kind, const Operands& 
     Tape tape;
     Context ctx{.tape = &tape};
     const Var x = bench::intermediate(o.x);
-    tape.backward(add_lora(ctx, own_y, x, a, b, o.scale, o.dropout), o.g);
+    tape.backward(add_lora(ctx, own_y, x, {a, b, o.scale, o.dropout}), o.g);
     return x.node()->take();
   };
   both.run = [=] { pass(y); };

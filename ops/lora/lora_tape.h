@@ -6,7 +6,7 @@ namespace nemocube {
 
 /// Error unless `t` has `ndim` dimensions, `cols` columns, lies on the device of x, and has the dtype of x or the f32 of an
 /// adapter for x of bf16.
-void check_adapter(const char* what, const Tensor& t, int ndim, std::int64_t cols, const Tensor& x);
+void check_adapter(const std::string& what, const Tensor& t, int ndim, std::int64_t cols, const Tensor& x);
 /// Error unless y has the shape, dtype and device of a product with x; std::logic_error for a leaf.
 void check_lora_output(const char* what, const Var& y, const Shape& shape, const Tensor& x);
 

@@ -73,7 +73,7 @@ Var intermediate(const Tensor& t) {
 /// linear() with a branch, of {x, weight, a, b}.
 DiffFn adapted(const LoraDropout& dropout) {
   return [dropout](Context& ctx, const std::vector<Var>& v) {
-    return std::vector<Var>{add_lora(ctx, linear(ctx, v[0], v[1]), v[0], v[2], v[3], 1.75, dropout)};
+    return std::vector<Var>{add_lora(ctx, linear(ctx, v[0], v[1]), v[0], {v[2], v[3], 1.75, dropout})};
   };
 }
 
@@ -115,8 +115,8 @@ TEST_CASE("lora: against finite differences, windows, values used twice, compute
       const std::vector<Var> in = split_last(ctx, v[0], std::array<std::int64_t, 2>{2, 3});
       std::vector<Var> parts =
           split_last(ctx, linear(ctx, in[1], v[1]), std::array<std::int64_t, 3>{4, 4, 1});
-      parts[0] = add_lora(ctx, parts[0], in[1], v[2], v[3], 0.5, dropout);
-      parts[1] = add_lora(ctx, parts[1], in[1], v[2], v[3], -2, dropout);
+      parts[0] = add_lora(ctx, parts[0], in[1], {v[2], v[3], 0.5, dropout});
+      parts[1] = add_lora(ctx, parts[1], in[1], {v[2], v[3], -2, dropout});
       parts.push_back(in[0]);
       return parts;
     });
@@ -124,14 +124,14 @@ TEST_CASE("lora: against finite differences, windows, values used twice, compute
   const DiffFn computed = [](Context& ctx, const std::vector<Var>& v) {
     const Var a = linear(ctx, v[2], v[4]), b = linear(ctx, v[3], v[4]);
     return std::vector<Var>{
-        add_lora(ctx, linear(ctx, v[0], v[1]), v[0], a, b, 1.5, dropout_of(DropoutPosition::post, 5))};
+        add_lora(ctx, linear(ctx, v[0], v[1]), v[0], {a, b, 1.5, dropout_of(DropoutPosition::post, 5)})};
   };
   CHECK_GRADIENTS(computed, {f64({5, 2}, 1), f64({4, 2}, 2), f64({2, 3}, 3), f64({4, 3}, 4), f64({2, 3}, 5)});
   for (const LoraDropout& dropout : dropouts(5)) {
     CHECK_GRADIENTS(several(dropout), {f64({5, 5}, 1), f64({9, 3}, 2), f64({2, 3}, 3), f64({4, 2}, 4)});
     const DiffFn replayed = [&](Context& ctx, const std::vector<Var>& v) {
       const Block block = [&](Context& inner, const Var& x) {
-        return add_lora(inner, linear(inner, x, v[1]), x, v[2], v[3], 0.5, dropout);
+        return add_lora(inner, linear(inner, x, v[1]), x, {v[2], v[3], 0.5, dropout});
       };
       return std::vector<Var>{checkpoint(ctx, "block", block, v[0])};
     };
@@ -171,7 +171,7 @@ TEST_CASE("lora: f32 and bf16 against f64" * doctest::test_suite("cuda")) {
           Context ctx{.tape = &tape};
           const Var before = pass == 1 ? intermediate(strided(o.y)) : Var(o.y.to(device).clone());
           reset_host_waits();
-          const Var y = add_lora(ctx, before, vx, va, vb, o.scale, dropout);
+          const Var y = add_lora(ctx, before, vx, {va, vb, o.scale, dropout});
           CHECK(y.needs_grad());
           tape.backward(y, o.g.to(device));
           CHECK(host_waits().empty());
@@ -210,7 +210,7 @@ TEST_CASE("lora: adapters of f32 for x of bf16 count as rounded, and keep gradie
     const auto run = [&](const Var& va, const Var& vb) {
       Tape tape;
       Context ctx{.tape = &tape};
-      const Var vx = intermediate(x), result = add_lora(ctx, y.clone(), vx, va, vb, 0.7);
+      const Var vx = intermediate(x), result = add_lora(ctx, y.clone(), vx, {va, vb, 0.7});
       tape.backward(result, random_tensor({9, 8}, DType::bf16, 5).to(device));
       return std::vector<Tensor>{result.value(), vx.node()->take(), va.node()->grad(), vb.node()->grad()};
     };
@@ -233,8 +233,9 @@ TEST_CASE("lora: the product's own gradients do not change") {
     const Var vw = Var::leaf(weight), vb = Var::leaf(bias);
     Var y = linear(ctx, x, vw, vb);
     if (branch) {
-      const Var with = add_lora(ctx, y, x, Var::leaf(random_tensor({2, 5}, DType::f32, 5)),
-                                Var::leaf(random_tensor({4, 2}, DType::f32, 6)), 1);
+      const Var with = add_lora(ctx, y, x,
+                                {Var::leaf(random_tensor({2, 5}, DType::f32, 5)),
+                                 Var::leaf(random_tensor({4, 2}, DType::f32, 6)), 1});
       CHECK(with.node() == y.node());
       y = with;
     }
@@ -251,9 +252,9 @@ TEST_CASE("lora: nothing is recorded for frozen operands, or without a tape") {
   Context ctx{.tape = &tape}, silent;
   const auto zeros = [](const Shape& shape) { return Tensor::zeros(shape, DType::f32, Device::cpu); };
   const Var y = intermediate(zeros({3, 4}));
-  CHECK(add_lora(ctx, y, zeros({3, 5}), zeros({2, 5}), zeros({4, 2}), 1).node() == y.node());
-  CHECK_FALSE(add_lora(ctx, zeros({3, 4}), zeros({3, 5}), zeros({2, 5}), zeros({4, 2}), 1).needs_grad());
-  CHECK_FALSE(add_lora(silent, zeros({3, 4}), zeros({3, 5}), Var::leaf(zeros({2, 5})), zeros({4, 2}), 1)
+  CHECK(add_lora(ctx, y, zeros({3, 5}), {zeros({2, 5}), zeros({4, 2}), 1}).node() == y.node());
+  CHECK_FALSE(add_lora(ctx, zeros({3, 4}), zeros({3, 5}), {zeros({2, 5}), zeros({4, 2}), 1}).needs_grad());
+  CHECK_FALSE(add_lora(silent, zeros({3, 4}), zeros({3, 5}), {Var::leaf(zeros({2, 5})), zeros({4, 2}), 1})
                   .needs_grad());
   CHECK(tape.size() == 0);
 }
@@ -271,8 +272,8 @@ TEST_CASE("lora: dx is set at once, dA and dB when weight work is due" * doctest
         const Var vx = intermediate(x), va = Var::leaf(random_tensor({4, 8}, DType::bf16, 4).to(device)),
                   vb = Var::leaf(random_tensor({16, 4}, DType::bf16, 5).to(device));
         // Twice: the second contribution to dx is added to a tensor that the first one has left.
-        Var result = add_lora(ctx, y.clone(), vx, va, vb, 2, dropout);
-        result = add_lora(ctx, result, vx, va, vb, 0.3, dropout);
+        Var result = add_lora(ctx, y.clone(), vx, {va, vb, 2, dropout});
+        result = add_lora(ctx, result, vx, {va, vb, 0.3, dropout});
         tape.backward(result, g);
         CHECK(vx.node()->filled());
         CHECK(va.node()->filled() != deferred);
@@ -300,7 +301,7 @@ TEST_CASE("lora: dx has the same bits whether the gradient before it is shared o
         Tensor first = random_tensor({20, 24}, DType::bf16, 5).to(device).clone();
         vx.node()->add(first);
         if (!shared) first = {};
-        tape.backward(add_lora(ctx, Tensor::zeros({20, 16}, DType::bf16, device), vx, a, b, 2, dropout), g);
+        tape.backward(add_lora(ctx, Tensor::zeros({20, 16}, DType::bf16, device), vx, {a, b, 2, dropout}), g);
         return vx.node()->take();
       };
       CHECK_BITS(run(true), run(false));
@@ -330,7 +331,7 @@ TEST_CASE("lora: the branch in chunks of the memory that the contract names") {
     Tape tape;
     Context ctx{.tape = &tape};
     Var result;
-    CHECK(extra([&] { result = add_lora(ctx, y, vx, va, vb, 1, dropout); }) <= (has ? chunk : 0) + small);
+    CHECK(extra([&] { result = add_lora(ctx, y, vx, {va, vb, 1, dropout}); }) <= (has ? chunk : 0) + small);
     CHECK(extra([&] { tape.backward(result, g); }) <= whole + (has ? chunk : 0) + small);  // whole: dx
     if (!has) continue;
     // Rows of three chunks.
@@ -401,7 +402,7 @@ TEST_CASE("lora: errors") {
   };
   const Tensor x = zeros({3, 5}), y = zeros({3, 4}), a = zeros({2, 5}), b = zeros({4, 2});
   const auto message = [&](const Var& own_y, const Tensor& own_x, const Tensor& own_a, const Tensor& own_b) {
-    return message_of([&] { add_lora(ctx, own_y, own_x, own_a, own_b, 1); });
+    return message_of([&] { add_lora(ctx, own_y, own_x, {own_a, own_b, 1}); });
   };
   CHECK(message(y, x, a, b) == "no error");
   CHECK(message(y, zeros({}), a, b) == "add_lora: x: want a last dimension, got shape []");
@@ -421,6 +422,7 @@ TEST_CASE("lora: errors") {
   CHECK(message(zeros({3, 4}, DType::bf16), x, a, b) == "add_lora: y: want f32, got bf16");
   CHECK(message(zeros({3, 4}, DType::f32, Device::guard), x, a, b) ==
         "add_lora: y: want a tensor on cpu like x, got one on guard");
-  CHECK(message_of<std::logic_error>([&] { add_lora(ctx, Var::leaf(y), x, a, b, 1); }) ==
-        "internal error: add_lora: y: a leaf, to which nothing can be added in place");
+  CHECK(message_of<std::logic_error>([&] {
+          add_lora(ctx, Var::leaf(y), x, {a, b, 1});
+        }) == "internal error: add_lora: y: a leaf, to which nothing can be added in place");
 }

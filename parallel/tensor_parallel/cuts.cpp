@@ -82,7 +82,7 @@ GradientSum sum_over(SharedHeads shared) {
 }  // namespace
 
 std::string_view name_of(GradientSum sum) {
-  constexpr std::array<std::string_view, 4> names{"none", "tp", "kv_replicas", "state_replicas"};
+  constexpr std::array<std::string_view, 5> names{"none", "tp", "kv_replicas", "state_replicas", "expt_tp"};
   return names[static_cast<std::size_t>(sum)];
 }
 
@@ -133,10 +133,16 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
 }
 
 TensorCut TensorCuts::expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const {
-  const Range experts = even_part({0, spec.shape[0]}, sizes_.ep, place.ep),
-              channels = even_part({0, spec.shape[width_dim]}, sizes_.expt_tp, place.expt_tp);
-  TensorCut cut = unshared(Shard(spec.shape).cut(0, experts).cut(width_dim, channels));
+  Shard shard = Shard(spec.shape).cut(0, even_part({0, spec.shape[0]}, sizes_.ep, place.ep));
+  if (width_dim >= 0)
+    shard = shard.cut(width_dim, even_part({0, spec.shape[width_dim]}, sizes_.expt_tp, place.expt_tp));
+  TensorCut cut = unshared(std::move(shard));
   cut.expert = true;
+  if (width_dim < 0 && sizes_.expt_tp > 1) {
+    cut.sum = GradientSum::expt_tp;
+    cut.summed = cut.counted;
+    if (place.expt_tp > 0) cut.counted.clear();
+  }
   return cut;
 }
 
@@ -152,7 +158,32 @@ TensorCut TensorCuts::whole(const TensorSpec& spec, std::int64_t tp_rank, bool p
   return cut;
 }
 
+TensorCut TensorCuts::factor(const TensorSpec& spec, const GridPlace& place) const {
+  const bool is_a = spec.factor == LoraFactor::a;
+  const TensorStyle style = plan_.style(spec);
+  switch (style) {
+    case TensorStyle::replicated:
+      return whole(spec, place.tp, false);
+    case TensorStyle::sequence_parallel:
+      return whole(spec, place.tp, plan_.sequence_parallel() || spec.cut->always_own_rows);
+    case TensorStyle::colwise:
+      return is_a ? whole(spec, place.tp, true) : by_columns(spec, place.tp);
+    case TensorStyle::vocab_parallel:
+      return is_a ? whole(spec, place.tp, true)
+                  : unshared(Shard(spec.shape).cut(0, vocabulary_range(spec.shape[0], sizes_.tp, place.tp)));
+    case TensorStyle::rowwise:
+      return is_a ? unshared(Shard(spec.shape).cut(1, even_part({0, spec.shape[1]}, sizes_.tp, place.tp)))
+                  : whole(spec, place.tp, true);
+    case TensorStyle::expert_colwise:
+      return expert(spec, is_a ? -1 : 1, place);
+    case TensorStyle::expert_rowwise:
+      return expert(spec, is_a ? 2 : -1, place);
+  }
+  throw std::logic_error("tensor style");
+}
+
 TensorCut TensorCuts::operator()(const TensorSpec& spec, const GridPlace& place) const {
+  if (spec.factor != LoraFactor::none) return factor(spec, place);
   const bool cut_stream = plan_.sequence_parallel();
   switch (plan_.style(spec)) {
     case TensorStyle::replicated:

@@ -20,11 +20,14 @@
 ///     A_log, D, dt_bias, gated norm, out_proj, up_proj, down_proj          the r-th part
 ///     experts                 experts of the ep coordinate, of each the inner channels of the expt_tp coordinate
 ///
+/// Of an adapter W + s B A, B is cut as the rows of W are, and A as its columns are. Where W is cut, the factor that is whole
+/// has a part of its gradient on each rank.
+///
 /// Heads are contiguous in all of them, so head h keeps its key-value head or group on the rank.
 namespace nemocube {
 
 /// Over which ranks a gradient has to be summed, besides data and context parallelism. Names of process groups.
-enum class GradientSum : std::uint8_t { none, tp, kv_replicas, state_replicas };
+enum class GradientSum : std::uint8_t { none, tp, kv_replicas, state_replicas, expt_tp };
 /// The group's name (ProcessGroups); "none" has no group.
 std::string_view name_of(GradientSum sum);
 
@@ -55,7 +58,9 @@ class TensorCuts {
   const TensorParallelPlan& plan() const { return plan_; }
 
  private:
+  TensorCut factor(const TensorSpec& spec, const GridPlace& place) const;
   TensorCut by_columns(const TensorSpec& spec, std::int64_t tp_rank) const;
+  /// width_dim: that is cut over expt_tp; -1: none is, and the ranks' gradients are partial.
   TensorCut expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const;
   TensorCut whole(const TensorSpec& spec, std::int64_t tp_rank, bool partial) const;
 

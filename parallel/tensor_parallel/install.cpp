@@ -37,7 +37,8 @@ Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int6
     std::vector<std::int64_t> offsets = all.offsets();
     for (std::int64_t& offset : offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
     const auto first = all.positions().begin() + begin;
-    return EvenPart{Sequences(std::move(offsets), {first, first + count}, all.last())};
+    return EvenPart{
+        Sequences(std::move(offsets), {first, first + count}, all.last()).numbered(all.numbers())};
   };
   return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
 }
@@ -49,10 +50,10 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorParallelPlan& plan,
       cuts_head_(tp_.size() > 1 && plan.style("lm_head") == TensorStyle::vocab_parallel),
       group_rows_(std::move(group_rows)) {
   if (tp_.size() > 1 || group_rows_)
-    for (MoeMixer* moe : model.moe_layers())
-      moe->set_rows([this](const Sequences& whole) {
-        return even_part_of_rows(rows_of_group(whole), tp_.size(), tp_.rank());
-      });
+    for (MoeMixer* moe : model.moe_layers()) moe->set_rows(rows_at(TensorStyle::sequence_parallel));
+  if (tp_.size() > 1 || group_rows_)
+    for (const auto& [name, point] : model.transform_points())
+      if (point.rows) *point.rows = rows_at(plan.style(point.module));
   if (tp_.size() == 1) return;
   for (const auto& [name, point] : model.transform_points()) *point.transform = transform_at(plan, point);
   const std::int64_t vocabulary = model.config().vocab_size;
@@ -70,6 +71,14 @@ void TensorParallel::share_norm_groups(NemotronH& model, Communicator& sharers) 
   for (MambaMixer* mamba : model.mixers<MambaMixer>())
     if (mamba->heads() < model.config().mamba_num_heads)  // others are not cut
       mamba->set_norm_part({reductions_.back().get(), sharers.size()});
+}
+
+RowCut TensorParallel::rows_at(TensorStyle style) const {
+  if (style != TensorStyle::sequence_parallel)
+    return [this](const Sequences& whole) { return rows_of_group(whole); };
+  return [this](const Sequences& whole) {
+    return even_part_of_rows(rows_of_group(whole), tp_.size(), tp_.rank());
+  };
 }
 
 Sequences TensorParallel::rows_of_group(const Sequences& whole) const {

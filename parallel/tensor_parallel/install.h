@@ -29,7 +29,7 @@ namespace nemocube {
 /// microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on every rank.
 ///
 /// With one tp rank nothing is installed but the row cut of the MoE blocks, which is this object's alone, `group_rows`
-/// included.
+/// included, and that of layers which ask for one (TransformPoint::rows).
 /// Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, and moe/moe_layer.py.
 class TensorParallel {
  public:
@@ -53,6 +53,7 @@ class TensorParallel {
   Transform to_all_rows(Consumer consumer) const;
   /// Where the ranks `sharers` hold parts of the same groups of channels, their norms run over all of them.
   void share_norm_groups(NemotronH& model, Communicator& sharers);
+  RowCut rows_at(TensorStyle style) const;  ///< that a layer of this style works on
   Sequences rows_of_group(const Sequences& whole) const;
   /// How many of them each rank has, where rows are cut.
   std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;

@@ -61,7 +61,7 @@ TEST_CASE("lora: a linear layer against PEFT" * doctest::test_suite("cuda")) {
     const Var x = intermediate(golden("x")), a = Var::leaf(golden("A")), b = Var::leaf(golden("B"));
     Tape tape;
     Context ctx{.tape = &tape};
-    const Var y = add_lora(ctx, linear(ctx, x, golden("weight"), golden("bias")), x, a, b, golden.scale());
+    const Var y = add_lora(ctx, linear(ctx, x, golden("weight"), golden("bias")), x, {a, b, golden.scale()});
     tape.backward(y, golden("dy"));
     CHECK_CLOSE(y.value(), golden("y"), tolerance(dtype));
     CHECK_CLOSE(x.node()->take(), golden("dx"), tolerance(dtype));

@@ -2,9 +2,13 @@
 
 #include "core/cuda/runtime.h"
 #include "core/log.h"
+#include "data/peft/peft_directory.h"
 #include "ops/matmul/matmul.h"
 #include "train/device/device_of_rank.h"
+#include "train/finetune/adapters.h"
 #include "train/finetune/frozen.h"
+#include "train/model_io/adapter_io.h"
+#include "train/model_io/find_model.h"
 
 namespace nemocube {
 
@@ -66,12 +70,34 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
   const DType sum = accumulate_dtype(dtype), reduce = recipe.distributed.mp_policy.reduce_dtype.value_or(sum);
   require(reduce == sum, recipe.file, ": distributed.mp_policy.reduce_dtype is ", reduce,
           ", but gradients of ", dtype, " weights are summed in ", sum, "; want that, or no reduce_dtype");
+  if (recipe.peft && recipe.peft->lora_dtype)
+    require(*recipe.peft->lora_dtype == dtype || *recipe.peft->lora_dtype == DType::f32, recipe.file,
+            ": peft.lora_dtype is ", *recipe.peft->lora_dtype, ", but the weights are ", dtype,
+            "; want that, f32 or null");
   return dtype;
+}
+
+ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& config) {
+  const PeftSection& peft = *recipe.peft;
+  const auto seed = static_cast<std::uint64_t>(recipe.seed);
+  if (!peft.adapter_path) return choose_adapters(config, peft, seed);
+  const std::filesystem::path dir = find_adapter(*peft.adapter_path);
+  ChosenAdapters chosen{PeftDirectory(dir, config).adapters(), {}, {}};
+  apply_settings(chosen.adapters, peft, seed);
+  chosen.lines.push_back(cat("peft.adapter_path: ", dir.string(), " has adapters of ",
+                             counted(std::ssize(chosen.adapters.modules), "weight")));
+  return chosen;
 }
 
 NemotronHConfig recipe_config(const Recipe& recipe) {
   NemotronHConfig config = read_hf_config(recipe.model->path);
-  config.frozen = frozen_tensors(config, recipe.freeze).names;
+  if (recipe.peft) {
+    config.lora = recipe_adapters(recipe, config).adapters;
+    config.frozen = base_parameters(config);
+  }
+  config.frozen.merge(frozen_tensors(config, recipe.freeze).names);
+  require(!recipe.peft || trains_adapters(config), recipe.file,
+          ": freeze: the patterns fit every adapted module, and nothing is left to train");
   return config;
 }
 
@@ -79,11 +105,17 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
   const NemotronHConfig config = recipe_config(recipe);
   ModelPlace place = ranks.place_for(config);
-  place.frozen = config.frozen;
+  place.finetuning = {.frozen = config.frozen,
+                      .lora = config.lora,
+                      .adapter = recipe.peft && recipe.peft->adapter_path
+                                     ? find_adapter(*recipe.peft->adapter_path)
+                                     : std::filesystem::path(),
+                      .seed = static_cast<std::uint64_t>(recipe.seed)};
   LoadedModel loaded = section.source == ModelSource::pretrained
                            ? load_model(section.path, section.dtype, place)
                            : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
                                         place, section.initialisation.value_or(Initialisation::hf));
+  if (recipe.peft) loaded.adapter_settings = automodel_peft_config(*recipe.peft);
   loaded.parallel->data().spread_values();
   NemotronH& model = *loaded.model;
   weight_dtype(recipe, model.config());  // throws where the recipe asks for others

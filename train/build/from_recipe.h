@@ -1,6 +1,7 @@
 #pragma once
 #include "data/loader/loader.h"
 #include "train/checkpoint/run_state.h"
+#include "train/finetune/adapters.h"
 #include "train/model_io/model_io.h"
 #include "train/optimizer/optimizer.h"
 #include "train/ranks/run_ranks.h"
@@ -26,7 +27,10 @@ BatchShape batch_shape(const Recipe& recipe);
 /// distributed.mp_policy asks for another dtype of computation, or another one of reductions than the
 /// accumulation dtype.
 DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
-/// The config of the recipe's model, with what the recipe freezes.
+/// What the section `peft`, which the recipe has, adapts of the model of this config: the choice of its patterns, or the adapters
+/// in peft.adapter_path.
+ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& config);
+/// The config of the recipe's model, with what the recipe adapts and freezes.
 NemotronHConfig recipe_config(const Recipe& recipe);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
 /// among the ranks. Of several ranks all call together.

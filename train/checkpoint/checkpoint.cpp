@@ -14,6 +14,7 @@
 #include "core/trace.h"
 #include "core/version.h"
 #include "data/files/staging_directory.h"
+#include "data/peft/write_peft.h"
 #include "parallel/comm/job_queue.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/checksums.h"
@@ -21,6 +22,7 @@
 #include "train/checkpoint/optimizer_files.h"
 #include "train/checkpoint/restore.h"
 #include "train/logging/progress.h"
+#include "train/model_io/adapter_io.h"
 
 namespace nemocube {
 namespace {
@@ -43,6 +45,18 @@ std::string on_disk(Communicator* ranks, const std::function<std::string()>& wor
       fail("cannot be written: ", e.code().message());
     }
   });
+}
+
+/// PEFT's directory: the adapters, and the tokenizer's files.
+FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, Communicator* ranks) {
+  PeftWriteOptions options;
+  if (!snapshot.base.empty()) options.base_model_name_or_path = snapshot.base;
+  for (const auto& [name, contents] : snapshot.files->other_files)
+    if (!name.ends_with("config.json") || name == "tokenizer_config.json")
+      options.other_files.emplace(name, contents);
+  if (!snapshot.settings.empty()) options.other_files.emplace(automodel_config_name, snapshot.settings);
+  return write_peft_directory(directory, gather_adapters(snapshot.weights, ranks), snapshot.adapters, options,
+                              ranks);
 }
 
 }  // namespace
@@ -82,8 +96,11 @@ Checkpoints::~Checkpoints() {
 }
 
 std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype) {
-  return count_tensors(tensor_specs(config)).elements *
-         (size_of(dtype) + 3 * size_of(accumulate_dtype(dtype)));
+  const TensorCount count = count_tensors(tensor_specs(config));
+  const std::int64_t wide = size_of(accumulate_dtype(dtype)), changing = count.elements - count.frozen;
+  const std::int64_t weights =
+      config.lora.modules.empty() ? count.elements * size_of(dtype) : changing * wide;
+  return weights + 3 * changing * wide;
 }
 
 fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state) {
@@ -155,9 +172,11 @@ void Checkpoints::write(const Snapshot& snapshot, const fs::path& target, Commun
     };
     options.on_bytes = show("weights");
     FileSums sums;
-    for (auto& [name, sum] :
-         save_hf_weights(place / "model", snapshot.weights, *snapshot.files, options, ranks))
-      sums["model/" + name] = sum;
+    const FileSums of_model =
+        snapshot.adapters.modules.empty()
+            ? save_hf_weights(place / "model", snapshot.weights, *snapshot.files, options, ranks)
+            : save_adapters(place / "model", snapshot, ranks);
+    for (const auto& [name, sum] : of_model) sums["model/" + name] = sum;
     on_disk(ranks, [&] { return fs::create_directory(place / "optim"), std::string(); });
     for (auto& [name, sum] :
          save_optimizer(place / "optim", snapshot.optimizer_state, ranks, show("optimizer")))

@@ -6,9 +6,11 @@
 #include <string_view>
 
 #include "data/hf/hf_weights.h"
+#include "data/peft/peft_directory.h"
 #include "parallel/comm/together.h"
 #include "train/checkpoint/optimizer_files.h"
 #include "train/logging/progress.h"
+#include "train/model_io/adapter_io.h"
 #include "train/model_io/model_io.h"
 
 namespace nemocube {
@@ -17,6 +19,57 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view master_prefix = "master.";
+
+/// What checkpoints of a run hold of its model.
+TensorSet saved_tensors(const NemotronH& model) {
+  return model.config().lora.modules.empty() ? TensorSet::all : TensorSet::adapters;
+}
+
+/// The weights of a checkpoint: a model, or its adapters.
+class StoredWeights {
+ public:
+  StoredWeights(const fs::path& directory, const NemotronHConfig& config) {
+    const bool adapters = fs::exists(directory / peft_config_name), wanted = !config.lora.modules.empty();
+    require(adapters == wanted, directory.string(), ": holds ",
+            adapters ? "adapters" : "the weights of a model", ", and this run trains ",
+            wanted ? "adapters (section peft)" : "the weights of a model",
+            wanted ? "; name a model to adapt in model.pretrained_model_name_or_path"
+                   : "; to begin with adapters, add the section peft with adapter_path");
+    if (!adapters) {
+      model_.emplace(directory);
+      return;
+    }
+    adapters_.emplace(directory, config);
+    require(adapters_->adapters().modules == config.lora.modules, directory.string(),
+            ": holds adapters of other modules, ranks or scales than the section peft asks for: ",
+            first_difference(adapters_->adapters().modules, config.lora.modules));
+  }
+  void check(std::span<const NamedTensor> wanted) const {
+    if (model_) model_->check(wanted);
+  }
+  void read(std::span<const NamedTensor> into, Communicator* node, const OnBytes& on_bytes = {}) const {
+    if (model_)
+      model_->read(into, node, on_bytes);
+    else
+      read_adapters(*adapters_, into);
+  }
+
+ private:
+  using Modules = std::map<std::string, LoraModule, std::less<>>;
+  static std::string first_difference(const Modules& stored, const Modules& wanted) {
+    for (const auto& [name, module] : wanted)
+      if (const auto found = stored.find(name); found == stored.end())
+        return cat("it has none of ", name);
+      else if (found->second != module)
+        return cat(name, " has rank ", found->second.rank, " and scale ", found->second.scale(), ", want ",
+                   module.rank, " and ", module.scale());
+    for (const auto& [name, module] : stored)
+      if (!wanted.contains(name)) return cat("it has one of ", name);
+    return "nothing";
+  }
+  std::optional<HfWeights> model_;
+  std::optional<PeftDirectory> adapters_;
+};
 
 /// What a rank takes from the files of the optimizer, and what from those of the weights.
 struct Wanted {
@@ -33,7 +86,7 @@ Wanted wanted_of(const StoredOptimizer& stored, const NemotronH& model, const Op
     if (weight || (t.value.numel() == 0 && !t.shard.whole())) continue;
     wanted.state.push_back(std::move(t));
   }
-  for (const NamedTensor& t : named_tensors(model)) {
+  for (const NamedTensor& t : named_tensors(model, saved_tensors(model))) {
     const auto found = from_weights.find(t.name);
     if (found == from_weights.end())
       wanted.masters.push_back({t.name, Tensor::meta(t.global_shape(), DType::f32)});
@@ -55,11 +108,11 @@ void restore_tensors(const fs::path& checkpoint, NemotronH& model, Optimizer& op
   const bool with_optimizer = section.load_optim && !section.finetune;
   Communicator* const ranks = world ? &world->communicator() : nullptr;
   Communicator* const node = world ? world->node_group() : nullptr;
-  std::optional<HfWeights> weights;
+  std::optional<StoredWeights> weights;
   std::optional<StoredOptimizer> stored;
-  const std::vector<NamedTensor> own = named_tensors(model);
+  const std::vector<NamedTensor> own = named_tensors(model, saved_tensors(model));
   together(ranks, [&] {
-    weights.emplace(checkpoint / "model");
+    weights.emplace(checkpoint / "model", model.config());
     weights->check(own);
     if (with_optimizer) stored.emplace(checkpoint / "optim");
   });

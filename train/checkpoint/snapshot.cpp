@@ -24,8 +24,16 @@ std::int64_t Snapshot::bytes() const {
 
 Snapshot snapshot_of(const LoadedModel& model, const Optimizer& optimizer, const RunState& state,
                      Communicator* ranks) {
-  return {named_tensors(*model.model), &model.files, model.model->dtype(), written_state(optimizer, ranks),
-          state};
+  const LoraAdapters& adapters = model.model->config().lora;
+  const TensorSet written = adapters.modules.empty() ? TensorSet::all : TensorSet::adapters;
+  return {.weights = named_tensors(*model.model, written),
+          .files = &model.files,
+          .adapters = adapters,
+          .base = model.base.string(),
+          .settings = model.adapter_settings,
+          .dtype = model.model->dtype(),
+          .optimizer_state = written_state(optimizer, ranks),
+          .state = state};
 }
 
 Snapshot copy_of(Snapshot snapshot) {

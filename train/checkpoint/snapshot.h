@@ -9,9 +9,12 @@ namespace nemocube {
 
 /// What a checkpoint is to hold, as far as this rank writes it: the state of a run between two steps.
 struct Snapshot {
-  std::vector<NamedTensor> weights;  ///< all of the model; those that other ranks write may be meta tensors
+  /// All of the model, or of its adapters where a run trains these alone; those that other ranks write may be meta tensors.
+  std::vector<NamedTensor> weights;
   const WeightFiles* files = nullptr;
-  DType dtype = DType::f32;                  ///< of the model
+  LoraAdapters adapters;       ///< that `weights` are; no modules: `weights` are the model
+  std::string base, settings;  ///< of adapters: the model that they belong to, and automodel_peft_config.json
+  DType dtype = DType::f32;    ///< of the model
   std::vector<StateTensor> optimizer_state;  ///< written_state()
   RunState state;
 

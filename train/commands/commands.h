@@ -17,6 +17,8 @@ struct Recipe;         // train/recipe/recipe.h
 DType parse_weight_dtype(const std::string& name);
 
 /// Option --device. `otherwise` says where to compute without it.
+/// --adapter DIR
+void add_adapter_option(Command& command, std::filesystem::path& target);
 void add_device_option(Command& command, std::string& target, const std::string& otherwise);
 /// Option --share-device of commands that run on several ranks.
 void add_share_device_option(Command& command, bool& target);

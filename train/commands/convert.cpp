@@ -5,7 +5,9 @@
 #include <optional>
 
 #include "core/log.h"
+#include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
+#include "data/peft/merge.h"
 #include "train/checkpoint/intact.h"
 #include "train/commands/commands.h"
 #include "train/logging/progress.h"
@@ -15,7 +17,8 @@ namespace nemocube {
 namespace {
 
 struct ConvertArguments {
-  std::filesystem::path source, target;
+  std::filesystem::path source, target, adapter;
+  bool merge = false;
   std::string dtype;
   std::optional<double> max_shard_gb;
 };
@@ -24,7 +27,10 @@ void run(const ConvertArguments& options) {
   require(!options.target.empty(), "convert: the name of the target directory is empty");
   require(!std::filesystem::exists(options.target) || std::filesystem::is_empty(options.target),
           options.target.string(), ": exists and is not empty; nothing was written");
-  const std::filesystem::path source = find_model(options.source);
+  const auto [source, adapter] = find_model_and_adapter(options.source, options.adapter);
+  require(options.merge || adapter.empty(), adapter.string(),
+          " is an adapter; want --merge, which adds it to ", source.string());
+  require(!options.merge || !adapter.empty(), "--merge: want an adapter, by --adapter or as the source");
   SaveOptions save;
   if (!options.dtype.empty()) save.dtype = parse_weight_dtype(options.dtype);
   if (options.max_shard_gb) {
@@ -39,7 +45,9 @@ void run(const ConvertArguments& options) {
   {
     TaskProgress progress("weights", "bytes");
     save.on_bytes = std::ref(progress);
-    copy_hf_model(source, options.target, save);
+    std::optional<PeftDirectory> merged;
+    if (!adapter.empty()) merged.emplace(adapter, read_hf_config(source));
+    copy_hf_model(source, options.target, save, merged ? merge_of(*merged) : WeightChange());
   }
   log_info("wrote ", options.target.string());
 }
@@ -53,6 +61,9 @@ void add_convert_command(Command& app) {
   command->add_option("source", o->source, "Hugging Face directory, checkpoint or directory of a run")
       ->required();
   command->add_option("target", o->target, "directory to create")->required();
+  command->add_option("--adapter", o->adapter,
+                      "low-rank adapter of the model: PEFT directory, checkpoint or run");
+  command->add_flag("--merge", o->merge, "write W + s B A in the place of each adapted weight W");
   command->add_option("--dtype", o->dtype,
                       "f32, bf16 or f64; default: each tensor as in the source, f16 as f32");
   command->add_option("--max-shard-gb", o->max_shard_gb,

@@ -20,7 +20,7 @@ namespace nemocube {
 namespace {
 
 struct EvalArguments {
-  std::filesystem::path recipe, model;
+  std::filesystem::path recipe, model, adapter;
   std::vector<std::string> overrides;
   std::string device;
   bool share_device = false;
@@ -52,19 +52,33 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
 
 void run(const EvalArguments& options, const Launch& launch) {
   std::vector<std::string> overrides = options.overrides;
-  if (!options.model.empty()) use_model(overrides, find_model(options.model));
+  std::filesystem::path adapter;
+  if (!options.model.empty()) {
+    const ModelAndAdapter found = find_model_and_adapter(options.model, options.adapter);
+    use_model(overrides, found.model);
+    adapter = found.adapter;
+  } else if (!options.adapter.empty()) {
+    adapter = find_adapter(options.adapter);
+  }
   override_device(overrides, options.device, options.share_device);
   Recipe recipe = load_recipe(options.recipe, overrides, RecipeUse::evaluate);
   const Device chosen =
       choose_device(recipe.device, model_operations(), asked_device(recipe, options.device));
   const ParallelSettings settings = settle(recipe);
+  if (adapter.empty() && recipe.peft && recipe.peft->adapter_path)
+    adapter = find_adapter(*recipe.peft->adapter_path);
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
   want_same_inputs(world, recipe, RecipeUse::evaluate);
   const RunRanks ranks(world, recipe.distributed, settings, recipe_device(recipe, chosen, world));
   const std::filesystem::path& folder = recipe.model->path;
-  const LoadedModel loaded = load_model(folder, recipe.model->dtype, ranks.place_for(read_hf_config(folder)));
+  NemotronHConfig config = read_hf_config(folder);
+  const Finetuning finetuning = with_adapter(folder, adapter);
+  config.lora = finetuning.lora;
+  ModelPlace place = ranks.place_for(config);
+  place.finetuning = finetuning;
+  const LoadedModel loaded = load_model(folder, recipe.model->dtype, place);
   loaded.parallel->data().spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
@@ -121,6 +135,7 @@ void add_eval_command(Command& app) {
   command->add_option("--model", o->model,
                       "evaluate this model (Hugging Face directory, checkpoint or directory of a run) "
                       "instead of the recipe's");
+  add_adapter_option(*command, o->adapter);
   command->add_option("--show", o->show, "print the first so many questions with the model's answers")
       ->capture_default_str()
       ->check(whole_number());

@@ -16,7 +16,7 @@ namespace nemocube {
 namespace {
 
 struct ForwardArguments {
-  std::filesystem::path model, input, output;
+  std::filesystem::path model, adapter, input, output;
   std::string dtype = "f32", device;
   bool grads = false, share_device = false;
 };
@@ -55,18 +55,21 @@ Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
 void run(const ForwardArguments& options, const Launch& launch) {
   const Device chosen = choose_device(options.device, model_operations());
   if (launch.rank == 0) check_output_place(options.output);
-  const std::filesystem::path folder = find_model(options.model);
+  const auto [folder, adapter] = find_model_and_adapter(options.model, options.adapter);
   World world(launch);
   const Device device = device_of_rank(chosen, world, {.shared = options.share_device});
   Inputs inputs{"the command line",
                 cat("--dtype: ", options.dtype, "\n--grads: ", options.grads ? "yes" : "no"),
                 files_of_model(folder)};
   inputs.files.insert(options.input);
+  if (!adapter.empty()) inputs.files.merge(files_of_model(adapter));
   want_same_inputs(world, inputs);
   ParallelPlan plan;
   plan.grid.dp_shard = world.size();
   plan.data.level = ZeroLevel::none;
-  const LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), {device, world, plan});
+  ModelPlace place{device, world, plan};
+  place.finetuning = with_adapter(folder, adapter);
+  const LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), place);
   DataParallel& parallel = loaded.parallel->data();
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
@@ -129,6 +132,7 @@ void add_forward_command(Command& app) {
       app.add_subcommand("forward", "Logits, loss and gradients of one batch, for parity checks");
   command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")
       ->required();
+  add_adapter_option(*command, o->adapter);
   command
       ->add_option(
           "--input", o->input,

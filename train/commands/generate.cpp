@@ -15,7 +15,7 @@ namespace nemocube {
 namespace {
 
 struct GenerateArguments {
-  std::filesystem::path model, tokenizer, prompt_file;
+  std::filesystem::path model, adapter, tokenizer, prompt_file;
   std::string prompt, dtype, device;
   bool json = false, ignore_eos = false, special = false;
   GenerateOptions generate;
@@ -50,11 +50,13 @@ void run(GenerateArguments options) {
   const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
   check_generate_options(options.generate);
   const Device device = choose_device(options.device, model_operations());
-  const std::filesystem::path model = find_model(options.model);
+  const auto [model, adapter] = find_model_and_adapter(options.model, options.adapter);
   const Tokenizer tokenizer =
       Tokenizer::load(options.tokenizer.empty() ? model : find_tokenizer(options.tokenizer));
   const auto [prompts, ids] = read_prompts(options, tokenizer);
-  LoadedModel loaded = load_model(model, dtype, device);
+  ModelPlace place(device);
+  place.finetuning = with_adapter(model, adapter);
+  LoadedModel loaded = load_model(model, dtype, place);
   check_vocabulary(tokenizer, loaded.model->config().vocab_size);
   if (!options.ignore_eos) options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), model);
 
@@ -94,6 +96,7 @@ void add_generate_command(Command& app) {
   Command* command = app.add_subcommand("generate", "Continue texts with a model");
   command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")
       ->required();
+  add_adapter_option(*command, o->adapter);
   command->add_option("--tokenizer", o->tokenizer,
                       "tokenizer.json or its directory; default: the model's own");
   auto* prompt = command->add_option("--prompt", o->prompt, "text to continue");

@@ -10,6 +10,12 @@ DType parse_weight_dtype(const std::string& name) {
   fail("--dtype: want f32, bf16 or f64, got '", name, "'");
 }
 
+void add_adapter_option(Command& command, std::filesystem::path& target) {
+  command.add_option(
+      "--adapter", target,
+      "low-rank adapter to add to the model: PEFT directory, checkpoint or directory of a run");
+}
+
 void add_device_option(Command& command, std::string& target, const std::string& otherwise) {
   command.add_option(
       "--device", target,

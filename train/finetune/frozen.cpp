@@ -4,6 +4,7 @@
 
 #include "core/quote.h"
 #include "train/finetune/module_pattern.h"
+#include "train/finetune/near_names.h"
 
 namespace nemocube {
 namespace {
@@ -14,30 +15,10 @@ bool fits_tensor_or_module(const ModulePattern& pattern, std::string_view tensor
   return false;
 }
 
-/// The modules whose names have the most of the pattern's words, at most three.
-std::string near_names(const std::vector<TensorSpec>& specs, std::string_view pattern) {
-  std::vector<std::string> words;
-  std::string word;
-  for (const char c : cat(pattern, ".")) {
-    if (std::isalnum(static_cast<unsigned char>(c)) || c == '_') {
-      word += c;
-      continue;
-    }
-    if (word.size() > 1) words.push_back(word);
-    word.clear();
-  }
-  std::vector<std::pair<std::int64_t, std::string>> best;
-  for (const TensorSpec& spec : specs) {
-    const std::int64_t common = std::ranges::count_if(
-        words, [&](const std::string& w) { return spec.module.find(w) != spec.module.npos; });
-    if (std::ranges::find(best, spec.module, &std::pair<std::int64_t, std::string>::second) == best.end())
-      best.emplace_back(-common, spec.module);
-  }
-  std::ranges::stable_sort(best, {}, &std::pair<std::int64_t, std::string>::first);
-  std::string text;
-  for (std::size_t i = 0; i < std::min<std::size_t>(3, best.size()); ++i)
-    text += cat(i > 0 ? ", " : "", best[i].second);
-  return text;
+std::vector<std::string> modules_of(const std::vector<TensorSpec>& specs) {
+  std::vector<std::string> modules;
+  for (const TensorSpec& spec : specs) modules.push_back(spec.module);
+  return modules;
 }
 
 }  // namespace
@@ -55,7 +36,7 @@ FrozenTensors frozen_tensors(const NemotronHConfig& config, const std::vector<st
       frozen.names.insert(spec.name);
     }
     require(line.tensors > 0, "freeze: ", quote(text),
-            " fits no module of this model; there are: ", near_names(specs, text),
+            " fits no module of this model; there are: ", near_names(modules_of(specs), text),
             ", and others (nemocube inspect --model lists all tensors)");
   }
   require(std::ranges::any_of(

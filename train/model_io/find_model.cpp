@@ -1,8 +1,12 @@
 #include "train/model_io/find_model.h"
 
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <string>
 
 #include "core/error.h"
+#include "data/peft/peft_config.h"
 
 namespace nemocube {
 namespace {
@@ -13,6 +17,12 @@ fs::path without_link(const fs::path& path) {
   std::error_code none;
   const fs::path target = fs::read_symlink(path, none);
   return target.empty() ? path : path.parent_path() / target;
+}
+
+bool holds(const fs::path& named, const char* file) {
+  std::error_code none;
+  return std::ranges::any_of(std::array{named, named / "model", named / "LATEST" / "model"},
+                             [&](const fs::path& dir) { return fs::exists(dir / file, none); });
 }
 
 fs::path find(fs::path named, const std::string& file, const std::string& what) {
@@ -34,6 +44,25 @@ fs::path find(fs::path named, const std::string& file, const std::string& what) 
 }  // namespace
 
 fs::path find_model(const fs::path& named) { return find(named, "config.json", "model"); }
+
+fs::path find_adapter(const fs::path& named) { return find(named, peft_config_name, "adapter"); }
+
+ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& adapter) {
+  if (!holds(named, peft_config_name) || holds(named, "config.json"))
+    return {find_model(named), adapter.empty() ? fs::path() : find_adapter(adapter)};
+  const fs::path own = find_adapter(named);
+  require(adapter.empty(), named.string(), " is an adapter; want a model where another adapter is named, ",
+          adapter.string());
+  const std::optional<std::string> base = read_peft_config(own).base_model_name_or_path;
+  require(base.has_value(), (own / peft_config_name).string(),
+          ": base_model_name_or_path is null; name the model and give the directory as the adapter");
+  try {
+    return {find_model(*base), own};
+  } catch (const Error& error) {
+    fail((own / peft_config_name).string(), ": base_model_name_or_path: ", error.what(),
+         "; or name the model and give the directory as the adapter");
+  }
+}
 
 fs::path find_tokenizer(const fs::path& named) {
   std::error_code none;

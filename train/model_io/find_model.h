@@ -11,6 +11,19 @@ namespace nemocube {
 /// one checkpoint while the run goes on. Throws Error that names the places looked at.
 std::filesystem::path find_model(const std::filesystem::path& named);
 
+/// The same for a directory with adapter_config.json.
+std::filesystem::path find_adapter(const std::filesystem::path& named);
+
+/// A model, and the adapter that is added to it.
+struct ModelAndAdapter {
+  std::filesystem::path model, adapter;  ///< adapter: empty where there is none
+};
+/// `named` is a model, or an adapter, such as the checkpoint of a run that trained one, which names its model. `adapter`: another
+/// directory with an adapter for the model; empty: none. Throws Error where both name one, and where the model that an adapter
+/// names is not here.
+ModelAndAdapter find_model_and_adapter(const std::filesystem::path& named,
+                                       const std::filesystem::path& adapter);
+
 /// The same for a directory with tokenizer.json; the path of a file is returned unchanged.
 std::filesystem::path find_tokenizer(const std::filesystem::path& named);
 

@@ -4,6 +4,7 @@
 
 #include "core/profile.h"
 #include "train/logging/progress.h"
+#include "train/model_io/adapter_io.h"
 
 namespace nemocube {
 namespace {
@@ -32,6 +33,30 @@ LoadedModel build(const NemotronHConfig& config, std::optional<DType> dtype, con
   return built;
 }
 
+bool is_in(TensorSet set, const TensorSpec& spec) {
+  return set == TensorSet::all || (set == TensorSet::adapters) == (spec.factor != LoraFactor::none);
+}
+
+/// Of fresh values, or of a directory.
+void fill_adapters(NemotronH& model, const Finetuning& finetuning) {
+  if (finetuning.lora.modules.empty()) return;
+  if (!finetuning.adapter.empty()) {
+    read_adapters(PeftDirectory(finetuning.adapter, model.config()),
+                  named_tensors(model, TensorSet::adapters));
+    return;
+  }
+  for (const TensorSpec& spec : tensor_specs(model.config()))
+    if (const Parameter* p = model.parameters().find(spec.name); p && is_in(TensorSet::adapters, spec))
+      initialise(*p, model.config(), finetuning.seed, Initialisation::hf);
+}
+
+NemotronHConfig config_of(const std::filesystem::path& dir, const Finetuning& finetuning) {
+  NemotronHConfig config = read_hf_config(dir);
+  config.frozen = finetuning.frozen;
+  config.lora = finetuning.lora;
+  return config;
+}
+
 /// A tensor of which this process has nothing.
 NamedTensor elsewhere(const TensorSpec& spec) {
   return {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32)};
@@ -40,13 +65,20 @@ NamedTensor elsewhere(const TensorSpec& spec) {
 
 void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& config) {
   std::vector<NamedTensor> wanted;
-  for (const TensorSpec& spec : tensor_specs(config)) wanted.push_back(elsewhere(spec));
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (is_in(TensorSet::base, spec)) wanted.push_back(elsewhere(spec));
   HfWeights(dir).check(wanted);
 }
 
-std::vector<NamedTensor> named_tensors(const NemotronH& model) {
+Finetuning with_adapter(const std::filesystem::path& dir, const std::filesystem::path& adapter) {
+  if (adapter.empty()) return {};
+  return {.lora = PeftDirectory(adapter, read_hf_config(dir)).adapters(), .adapter = adapter};
+}
+
+std::vector<NamedTensor> named_tensors(const NemotronH& model, TensorSet set) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(model.config())) {
+    if (!is_in(set, spec)) continue;
     const Parameter* p = model.parameters().find(spec.name);
     tensors.push_back(p ? NamedTensor{p->name, p->own, p->shard, p->counts, p->counted_elsewhere}
                         : elsewhere(spec));
@@ -56,23 +88,25 @@ std::vector<NamedTensor> named_tensors(const NemotronH& model) {
 
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype,
                        const ModelPlace& place) {
-  NemotronHConfig config = read_hf_config(dir);
-  config.frozen = place.frozen;
+  const NemotronHConfig config = config_of(dir, place.finetuning);
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
   LoadedModel loaded = build(config, dtype, place);
   const ZoneTimer timer(weights_zone());
   TaskProgress progress("weights", "bytes");
-  loaded.files = load_hf_weights(dir, named_tensors(*loaded.model), place.world, std::ref(progress));
+  loaded.files =
+      load_hf_weights(dir, named_tensors(*loaded.model, TensorSet::base), place.world, std::ref(progress));
+  loaded.base = dir;
+  fill_adapters(*loaded.model, place.finetuning);
   return loaded;
 }
 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
                        const ModelPlace& place, Initialisation law) {
-  NemotronHConfig config = read_hf_config(dir);
-  config.frozen = place.frozen;
+  const NemotronHConfig config = config_of(dir, place.finetuning);
   LoadedModel made = build(config, dtype, place);
   const ZoneTimer timer(weights_zone());
   initialise(*made.model, seed, law);
+  if (!place.finetuning.adapter.empty()) fill_adapters(*made.model, place.finetuning);
   made.files = default_weight_files(config);
   return made;
 }

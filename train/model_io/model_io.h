@@ -20,6 +20,16 @@ struct LoadedModel {
   std::unique_ptr<NemotronH> model;
   std::unique_ptr<ParallelModel> parallel;  ///< the same model, with what its plan has installed
   WeightFiles files;
+  std::filesystem::path base;    ///< where the weights come from that are no adapters; empty: they are fresh
+  std::string adapter_settings;  ///< automodel_peft_config.json beside the adapters; empty: none
+};
+
+/// What a run trains of a model, where that is not all of it.
+struct Finetuning {
+  std::set<std::string, std::less<>> frozen = {};  ///< NemotronHConfig::frozen
+  LoraAdapters lora = {};                          ///< NemotronHConfig::lora
+  std::filesystem::path adapter = {};  ///< directory to read the adapters from; empty: they are fresh
+  std::uint64_t seed = 0;              ///< of fresh adapters
 };
 
 /// Where a model lies: alone on a device, or divided among the ranks of a world as a plan says.
@@ -30,12 +40,12 @@ struct ModelPlace {
   Device device;
   World* world = nullptr;  ///< null: one rank
   ParallelPlan plan;
-  std::set<std::string, std::less<>> frozen = {};  ///< NemotronHConfig::frozen
+  Finetuning finetuning = {};
 };
 
 /// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is
 /// `dtype`, else the one in config.json, else f32. Of several ranks all call together and make the groups that the plan
-/// uses. Errors name files and tensors.
+/// uses. Errors name files and tensors. Adapters are read or drawn as ModelPlace::finetuning says.
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, const ModelPlace& place);
 
 /// Throws Error unless the weight files in `dir` hold the tensors of a model of this config; reads headers
@@ -46,8 +56,12 @@ void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& 
 LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
                        const ModelPlace& place, Initialisation law = Initialisation::hf);
 
-/// Every tensor of the whole model under its canonical name, in canonical order: what this process owns of it (shared
-/// memory), or a meta tensor where this part of the model has none of it.
-std::vector<NamedTensor> named_tensors(const NemotronH& model);
+/// To compute with the adapter in a directory, as far as one is named, on the model in `dir`.
+Finetuning with_adapter(const std::filesystem::path& dir, const std::filesystem::path& adapter);
+
+enum class TensorSet : std::uint8_t { all, base, adapters };
+/// Every tensor of the whole model, or those that are adapters or none, under its canonical name, in canonical order: what this
+/// process owns of it (shared memory), or a meta tensor where this part of the model has none of it.
+std::vector<NamedTensor> named_tensors(const NemotronH& model, TensorSet set = TensorSet::all);
 
 }  // namespace nemocube

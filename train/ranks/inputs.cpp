@@ -10,6 +10,7 @@
 #include "core/version.h"
 #include "data/files/crc32c.h"
 #include "parallel/comm/together.h"
+#include "train/model_io/find_model.h"
 #include "train/ranks/rank_settings.h"
 #include "train/recipe/files.h"
 
@@ -130,6 +131,8 @@ void want_same_inputs(const World& world, const Recipe& recipe, RecipeUse use) {
   if (world.size() == 1) return;
   Inputs inputs{"the recipe", describe(recipe), {}, recipe.debug.allow_differing_instruction_sets};
   if (recipe.model) inputs.files = files_of_model(recipe.model->path);
+  if (recipe.peft && recipe.peft->adapter_path)
+    inputs.files.merge(files_of_model(find_adapter(*recipe.peft->adapter_path)));
   if (recipe.dataset && use == RecipeUse::train) add_dataset(inputs.files, recipe, *recipe.dataset);
   for (const auto& [name, section] : recipe.validation_datasets) add_dataset(inputs.files, recipe, section);
   want_same_inputs(world, inputs);

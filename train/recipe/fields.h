@@ -66,6 +66,28 @@ void fields(auto& io, Like<ModelSection> auto& s) {
   io.section("backend", s.backend);
 }
 
+void fields(auto& io, Like<PeftSection> auto& s) {
+  io.field(
+      "target_modules", s.target_modules,
+      "patterns of modules to adapt, like *.q_proj, *.mixer.experts; none of this key, exclude_modules and "
+      "match_all_linear: *_proj");
+  io.field("exclude_modules", s.exclude_modules,
+           "patterns of modules to leave out; all other linear layers are adapted, lm_head too");
+  io.field("match_all_linear", s.match_all_linear, "adapt every linear layer, lm_head too");
+  io.field("dim", s.dim, "rank r of the adapters", token_count);
+  io.field("alpha", s.alpha, "scale of an adapter: alpha / r", any);
+  io.field("use_rslora", s.use_rslora, "the scale is alpha / sqrt(r) (PEFT's)");
+  io.field("dropout", s.dropout, "probability of dropout in training, not in routed experts", below_one);
+  io.field("dropout_position", s.dropout_position, "of what enters an adapter (pre) or leaves it (post)");
+  io.field("lora_A_init", s.initialisation, "law of the fresh A: normal (xavier) or uniform");
+  io.field("lora_dtype", s.lora_dtype, "dtype of the adapters: that of the weights, or f32");
+  io.field("moe_rank_scaling", s.moe_rank_scaling,
+           "adapters of routed experts have the rank dim / num_experts_per_tok");
+  io.field("adapter_path", s.adapter_path,
+           "folder of an adapter to begin with, or of a run or checkpoint that has one; its modules and "
+           "ranks count (own)");
+}
+
 void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("enabled", s.enabled, "save checkpoints");
   io.field("checkpoint_dir", s.checkpoint_dir, "folder of the run: logs and checkpoints");
@@ -266,6 +288,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
            "patterns of modules whose weights are not trained: names like model.layers.3, lm_head, "
            "*.mixer.experts; a star "
            "stands for anything, dots too (own)");
+  io.section("peft", r.peft);
   io.path_or_section("tokenizer", r.tokenizer,
                      "folder with tokenizer.json, or that file; null: the model's (own)");
   io.section("checkpoint", r.checkpoint);

@@ -32,6 +32,13 @@ template <>
 inline constexpr std::array names_of<Initialisation>{Name{"hf", Initialisation::hf},
                                                      Name{"megatron", Initialisation::megatron}};
 template <>
+inline constexpr std::array names_of<DropoutPosition>{Name{"post", DropoutPosition::post},
+                                                      Name{"pre", DropoutPosition::pre}};
+template <>
+inline constexpr std::array names_of<LoraInitialisation>{Name{"xavier", LoraInitialisation::xavier},
+                                                         Name{"uniform", LoraInitialisation::kaiming},
+                                                         Name{"kaiming", LoraInitialisation::kaiming}};
+template <>
 inline constexpr std::array names_of<LossKind>{
     Name{"MaskedCrossEntropy", LossKind::masked}, Name{"ChunkedCrossEntropy", LossKind::chunked},
     Name{"FusedLinearCrossEntropy", LossKind::fused_linear},

@@ -13,6 +13,7 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
 #include "model/initialise.h"
+#include "model/lora.h"
 #include "train/device/device_choice.h"
 #include "train/optimizer/optimizer.h"
 #include "train/recipe/distributed.h"
@@ -130,6 +131,21 @@ struct DatasetSection {
   std::int64_t num_samples = 1'000'000;
 };
 
+/// Low-rank adapters (docs/lora.md): AutoModel's PeftConfig.
+struct PeftSection {
+  std::vector<std::string> target_modules, exclude_modules;  ///< patterns of modules (choose_adapters())
+  bool match_all_linear = false;
+  std::int64_t dim = 8;  ///< the rank
+  double alpha = 32;
+  bool use_rslora = false;
+  double dropout = 0;
+  DropoutPosition dropout_position = DropoutPosition::post;
+  LoraInitialisation initialisation = LoraInitialisation::xavier;  ///< key lora_A_init
+  std::optional<DType> lora_dtype;                                 ///< absent: that of the weights
+  bool moe_rank_scaling = false;
+  std::optional<std::string> adapter_path;
+};
+
 struct PackedSequenceSection {
   std::int64_t packed_sequence_size = 0;
   Packing packing_strategy = Packing::thd;
@@ -236,6 +252,7 @@ struct Recipe {
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
   std::vector<std::string> freeze;       ///< patterns of modules that are not trained (frozen_tensors())
+  std::optional<PeftSection> peft;       ///< absent: the weights themselves are trained
   std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path
   CheckpointSection checkpoint;
   DistributedSection distributed;

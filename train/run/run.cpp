@@ -93,12 +93,17 @@ class Run {
                steps_.total_steps);
     else
       start_history();
+    if (recipe_.peft) {
+      const ChosenAdapters chosen = recipe_adapters(recipe_, loaded_.model->config());
+      for (const std::string& line : chosen.lines) log_info(line);
+      for (const std::string& warning : chosen.warnings) log_warning(warning);
+    }
     for (const FrozenTensors::Line& line : frozen_tensors(loaded_.model->config(), recipe_.freeze).lines)
       log_info("freeze: ", quote(line.pattern), " fits ", counted(line.tensors, "tensor"), " with ",
                line.parameters, " parameters");
     if (history_)
       log_info("training ", trainable_parameters(),
-               recipe_.freeze.empty() ? "" : cat(" of ", all_parameters()), " parameters in ",
+               loaded_.model->config().frozen.empty() ? "" : cat(" of ", all_parameters()), " parameters in ",
                loaded_.model->dtype(), ": from step ", state_.step, " of ", steps_.total_steps,
                " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
@@ -369,7 +374,8 @@ class Run {
       record.tokens += batch.tail_trimmed_tokens;
       record.label_tokens += batch.label_tokens;
       record.samples += batch.samples;
-      microbatches.push_back(replay_ ? capacity_.fit(without_padding(batch)) : without_padding(batch));
+      TokenBatch tokens = drops_ ? numbered_without_padding(batch) : without_padding(batch);
+      microbatches.push_back(replay_ ? capacity_.fit(tokens) : std::move(tokens));
     }
     record.times = StepTimes{.data = std::chrono::duration<double>(Clock::now() - begin).count()};
     return microbatches;
@@ -497,6 +503,7 @@ class Run {
   StepSchedule steps_;
   LrSchedule schedule_;
   Optimizer optimizer_;
+  bool drops_ = recipe_.peft && recipe_.peft->dropout > 0;
   std::optional<StepReplay> replay_;  // where steps are to use CUDA graphs
   BatchCapacity capacity_;            // of microbatches then
   Checkpoints checkpoints_;

@@ -1,6 +1,7 @@
 #include "model/blocks/moe/moe.h"
 
 #include "ops/grouped_linear/grouped_linear.h"
+#include "ops/lora/lora.h"
 #include "ops/relu2/relu2.h"
 #include "ops/view/view.h"
 
@@ -11,6 +12,8 @@ MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
       bias_(&sources.parameters.get(name + ".gate.e_score_correction_bias")),
       up_(&sources.parameters.get(name + ".experts.up_proj")),
       down_(&sources.parameters.get(name + ".experts.down_proj")),
+      up_adapter_(sources.config, sources.parameters, name + ".experts.up_proj"),
+      down_adapter_(sources.config, sources.parameters, name + ".experts.down_proj"),
       shared_(sources, name + ".shared_experts"),
       dispatcher_(std::make_unique<LocalDispatcher>()) {
   sources.points.emplace(name + ".routed.input", TransformPoint{&routed_input_, PointPlace::routed_in});
@@ -45,6 +48,14 @@ Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& ca
   return routing;
 }
 
+Var MoeMixer::through_experts(Context& ctx, const Var& rows, const DispatchedRows& sent,
+                              const Parameter& weight, const Adapter& adapter) {
+  const Var y = grouped_linear(ctx, rows, sent.offsets, weight.var(), sent.host_offsets);
+  if (!adapter) return y;
+  const LoraBranch branch = adapter.branch();
+  return add_grouped_lora(ctx, y, rows, sent.offsets, branch.a, branch.b, branch.scale, sent.host_offsets);
+}
+
 Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Sequences& sequences = call.sequences;
   const Var in = apply(routed_input_, ctx, x, sequences);
@@ -56,10 +67,9 @@ Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
                             router_.experts, record ? record->host : unrecorded);
   const Var shared = shared_.forward(ctx, x, call);  // while the rows are on their way
   const Var rows = sent.receive(ctx);
-  const Var hidden = relu2(ctx, grouped_linear(ctx, rows, sent.offsets, up_->var(), sent.host_offsets));
-  Var y = sent.combine(
-      ctx, apply(experts_output_, ctx,
-                 grouped_linear(ctx, hidden, sent.offsets, down_->var(), sent.host_offsets), sequences));
+  const Var hidden = relu2(ctx, through_experts(ctx, rows, sent, *up_, up_adapter_));
+  const Var results = through_experts(ctx, hidden, sent, *down_, down_adapter_);
+  Var y = sent.combine(ctx, apply(experts_output_, ctx, results, sequences));
   if (fc2_latent_) y = (*fc2_latent_)(ctx, y, sequences);
   return add(ctx, apply(routed_output_, ctx, y, sequences), shared);
 }

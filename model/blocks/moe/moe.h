@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 
+#include "model/blocks/adapter.h"
 #include "model/blocks/mlp/mlp.h"
 #include "model/blocks/moe/expert_dispatcher.h"
 #include "ops/router/router.h"
@@ -46,10 +47,14 @@ class MoeMixer final : public Mixer {
   void set_dispatcher(std::unique_ptr<ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
  private:
+  /// The rows through one weight of their experts, with its adapter.
+  static Var through_experts(Context& ctx, const Var& rows, const DispatchedRows& sent,
+                             const Parameter& weight, const Adapter& adapter);
   Routing choose_experts(Context& ctx, const Var& x, const MixerCall& call);
 
   RouterOptions router_;
   const Parameter *gate_, *bias_, *up_, *down_;
+  Adapter up_adapter_, down_adapter_;
   Transform routed_input_, routed_output_, experts_output_;
   RowCut rows_;
   std::optional<Linear> fc1_latent_, fc2_latent_;

@@ -22,8 +22,11 @@ constexpr CutRule experts_out{.style = TensorStyle::expert_rowwise};
 bool has_latent(const C& c) { return c.moe_latent_size > 0; }
 
 const BlockTensor tensor_table[] = {
-    {"gate.weight", [](const C& c) { return shape_of(c.n_routed_experts, c.hidden_size); }, InitialLaw::input,
-     of_router},
+    {.name = "gate.weight",
+     .shape = [](const C& c) { return shape_of(c.n_routed_experts, c.hidden_size); },
+     .law = InitialLaw::input,
+     .cut = of_router,
+     .adaptable = false},
     {.name = "gate.e_score_correction_bias",
      .shape = [](const C& c) { return shape_of(c.n_routed_experts); },
      .law = InitialLaw::zero,

@@ -1,0 +1,79 @@
+#include "data/peft/peft_directory.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "data/peft/stack_layout.h"
+
+namespace nemocube {
+namespace {
+
+std::shared_ptr<const SafetensorsFile> open_tensors(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (!std::filesystem::exists(directory / peft_tensors_name, error)) {
+    const std::filesystem::path pickle = directory / "adapter_model.bin";
+    require(
+        !std::filesystem::exists(pickle, error), pickle.string(), ": want ", peft_tensors_name,
+        " instead: reading a pickle file runs code from it. PEFT's save_pretrained() writes the other form");
+  }
+  return std::make_shared<const SafetensorsFile>(directory / peft_tensors_name);
+}
+
+/// Of an adapter with a pair for each expert.
+Tensor stacked(const SafetensorsFile& file, const StoredAdapter& adapter, char factor) {
+  const auto entry = [&](std::size_t e) -> const StoredTensor& {
+    return factor == 'A' ? *adapter.pairs[e].a : *adapter.pairs[e].b;
+  };
+  const Tensor first = file.meta(entry(0));
+  const Tensor all = Tensor::empty({adapter.weight.experts, first.dim(0), first.dim(1)}, first.dtype(),
+                                   Device::cpu);  // of the file
+  for (std::size_t e = 0; e < adapter.pairs.size(); ++e)
+    file.read(entry(e), 0, all.select(static_cast<std::int64_t>(e)));
+  return all;
+}
+
+Tensor read(const SafetensorsFile& file, const StoredAdapter& adapter, char factor) {
+  const StoredPair& pair = adapter.pairs.front();
+  if (adapter.layout) {
+    const StackFactors factors = from_stack_layout(file.tensor(*pair.a), file.tensor(*pair.b),
+                                                   adapter.weight.experts, *adapter.layout);
+    return factor == 'A' ? factors.a : factors.b;
+  }
+  if (adapter.weight.experts > 0) return stacked(file, adapter, factor);
+  return file.tensor(factor == 'A' ? *pair.a : *pair.b);
+}
+}  // namespace
+
+PeftDirectory::PeftDirectory(const std::filesystem::path& directory, const NemotronHConfig& config) {
+  std::error_code error;
+  require(std::filesystem::is_directory(directory, error), directory.string(),
+          ": want a directory with an adapter (", peft_config_name, ", ", peft_tensors_name, ")");
+  const PeftConfig peft = read_peft_config(directory);
+  file_ = open_tensors(directory);
+  stored_ = find_adapters(*file_, peft, config);
+  base_model_ = peft.base_model_name_or_path;
+  adapters_.dropout = peft.dropout;
+  adapters_.dropout_position = peft.dropout_position;
+  adapters_.initialisation = peft.initialisation;
+  for (const auto& [name, adapter] : stored_) {
+    adapters_.modules.emplace(name, adapter.module);
+    for (const StoredPair& pair : adapter.pairs)
+      if (pair.a->dtype != "BF16" || pair.b->dtype != "BF16") adapters_.f32 = true;
+  }
+}
+
+std::vector<std::string> PeftDirectory::tensor_names() const {
+  std::vector<std::string> names;
+  for (const auto& [module, adapter] : stored_)
+    for (const char factor : {'A', 'B'}) names.push_back(factor_name(module, factor));
+  return names;
+}
+
+Tensor PeftDirectory::tensor(std::string_view name) const {
+  const auto key = parse_peft_key(name);
+  const auto found = key ? stored_.find(key->path) : stored_.end();
+  expect(found != stored_.end(), file_->path().string(), ": no adapter tensor '", name, "'");
+  return read(*file_, found->second, key->factor);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,49 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "model/config.h"
+
+/// Names of adapters: in memory (model/lora.h) and in files of PEFT.
+namespace nemocube {
+
+/// A weight of the model that can have an adapter: of a linear layer [out, in], or of a stack of experts [experts, out, in].
+struct AdaptableWeight {
+  std::int64_t experts = 0;  ///< 0: a linear layer
+  std::int64_t out = 0, in = 0;
+};
+/// By canonical module name: linear layers, lm_head and stacks of experts. Embeddings, convolutions and the router's gate have
+/// no adapters.
+using AdaptableWeights = std::map<std::string, AdaptableWeight, std::less<>>;
+AdaptableWeights adaptable_weights(const NemotronHConfig& config);
+
+/// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT wraps them: where both have an adapter, that
+/// of the first is named "....mixer.experts.base_layer", that of the second "....mixer.experts".
+constexpr std::array<std::string_view, 2> expert_stacks{"up_proj", "down_proj"};
+constexpr std::string_view wrapped_stack = ".base_layer";
+
+/// The name of a tensor with an adapter: "base_model.model.PATH.lora_A.weight", where "base_model.model." may be missing.
+struct PeftKey {
+  std::string path;   ///< "model.layers.0.mixer.q_proj"
+  char factor = 'A';  ///< or B
+};
+std::optional<PeftKey> parse_peft_key(std::string_view key);
+/// The key without "base_model.model.".
+std::string_view without_peft_prefix(std::string_view key);
+std::string peft_key(std::string_view path, char factor);
+
+/// "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and "layers.0.mixer.q_proj" -> the second of them.
+std::string canonical_module(std::string_view path);
+/// "backbone.layers.0.mixer.q_proj" -> "model.layers.0.mixer.q_proj", as transformers names modules.
+std::string peft_path(std::string_view canonical);
+/// "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj"
+std::string expert_path(std::string_view stack, std::string_view expert);
+
+/// A tensor of an adapter in memory: "M.lora_A.weight".
+std::string factor_name(std::string_view module, char factor);
+
+}  // namespace nemocube

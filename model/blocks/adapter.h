@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/parameters.h"
+#include "model/transform.h"
+#include "ops/lora/lora.h"
+
+namespace nemocube {
+
+/// The low-rank adapter of one module, as far as the model has one and this part of it holds it (NemotronHConfig::lora).
+class Adapter {
+ public:
+  /// `module` is the name of the weight without ".weight".
+  Adapter(const NemotronHConfig& config, ParameterStore& parameters, const std::string& module);
+
+  explicit operator bool() const { return a_ != nullptr; }
+  /// The branch on rows of these sequences, `whole` before the row cut. Where the sequences are numbered, as in training, the
+  /// branch has the dropout of the config. pre: bool(*this)
+  LoraBranch branch(const Sequences& whole, Device device) const;
+  /// Without dropout. pre: bool(*this)
+  LoraBranch branch() const;
+  /// For TransformPoint::rows.
+  RowCut* rows() { return &rows_; }
+
+ private:
+  Tensor columns(Device device) const;
+
+  const Parameter *a_ = nullptr, *b_ = nullptr;
+  double scale_ = 1;
+  LoraDropout dropout_;
+  std::vector<std::int64_t> columns_;  // that the dropout counts, in the whole weight; empty: 0, 1, ...
+  mutable Tensor columns_on_device_;
+  RowCut rows_;
+};
+
+}  // namespace nemocube

@@ -1,0 +1,219 @@
+#include "train/finetune/adapters.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/quote.h"
+#include "train/finetune/module_pattern.h"
+#include "train/finetune/near_names.h"
+
+namespace nemocube {
+namespace {
+
+/// What patterns look at.
+struct Candidate {
+  std::string name;                  // of a linear layer, or of a module of routed experts
+  bool experts = false;              // routed ones
+  std::vector<std::string> modules;  // to adapt: the layer, or the stacks
+  std::int64_t parameters_per_rank = 0;
+};
+
+std::int64_t parameters_per_rank(const TensorSpec& weight) {
+  const int last = weight.shape.ndim() - 1;
+  return (weight.shape[last] + weight.shape[last - 1]) * (weight.experts ? weight.shape[0] : 1);
+}
+
+std::vector<Candidate> candidates_of(const NemotronHConfig& config) {
+  std::vector<Candidate> all;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (!spec.linear) continue;
+    const std::string module(module_of_weight(spec.name));
+    const std::string name = spec.experts ? module.substr(0, module.rfind('.')) : module;
+    if (all.empty() || all.back().name != name) all.push_back({name, spec.experts, {}, 0});
+    all.back().modules.push_back(module);
+    all.back().parameters_per_rank += parameters_per_rank(spec);
+  }
+  return all;
+}
+
+std::vector<std::string> names_of(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> names;
+  for (const Candidate& c : candidates) names.push_back(c.name);
+  return names;
+}
+
+/// The same pattern for a reader who takes dots for dots: "*" stands for anything, and a dot before it stays.
+std::string literal_dots(std::string_view text) {
+  std::string strict;
+  for (const char c : text)
+    strict += c == '*' ? std::string(".*") : c == '.' ? std::string("[.]") : std::string(1, c);
+  return strict;
+}
+
+class Chooser {
+ public:
+  Chooser(const NemotronHConfig& config, const PeftSection& peft)
+      : config_(config), peft_(peft), candidates_(candidates_of(config)) {}
+
+  ChosenAdapters choose() {
+    check_keys();
+    std::vector<std::string> targets = peft_.target_modules;
+    if (targets.empty() && peft_.exclude_modules.empty() && !peft_.match_all_linear) {
+      targets = {"*_proj"};
+      chosen_.warnings.push_back(
+          "peft: none of target_modules, exclude_modules and match_all_linear is given; target_modules is "
+          "\"*_proj\", which fits neither routed experts nor lm_head");
+    }
+    if (peft_.match_all_linear) {
+      adapt_all([](const Candidate&) { return true; }, "peft.match_all_linear");
+    } else if (!targets.empty()) {
+      for (const std::string& text : targets) adapt_fitting(text);
+    } else {
+      adapt_others();
+    }
+    return std::move(chosen_);
+  }
+
+ private:
+  void check_keys() const {
+    require(peft_.target_modules.empty() || peft_.exclude_modules.empty(),
+            "peft: target_modules and exclude_modules are both given; want one of them");
+    require(!peft_.match_all_linear || (peft_.target_modules.empty() && peft_.exclude_modules.empty()),
+            "peft: match_all_linear is true, and ",
+            peft_.target_modules.empty() ? "exclude_modules" : "target_modules",
+            " is given; want one of them");
+  }
+
+  std::vector<const Candidate*> fitting(const char* key, const std::string& text) {
+    const ModulePattern pattern(key, text);
+    std::vector<const Candidate*> found;
+    for (const Candidate& c : candidates_)
+      if (pattern.fits(c.name)) found.push_back(&c);
+    require(!found.empty(), key, ": ", quote(text),
+            " fits no linear layer and no module of routed experts of this model; ", hint(key, text),
+            "there are: ", near_names(names_of(candidates_), text));
+    warn_of_dots(key, text, found);
+    return found;
+  }
+
+  /// Where the pattern would fit without its first words: "*.lm_head".
+  std::string hint(const char* key, const std::string& text) const {
+    const std::size_t dot = text.find('.');
+    if (dot == text.npos) {
+      const std::string ending = "*." + text;
+      return std::ranges::any_of(
+                 candidates_, [p = ModulePattern(key, ending)](const Candidate& c) { return p.fits(c.name); })
+                 ? cat("a pattern has to fit the whole name, as ", quote(ending), " does; ")
+                 : "";
+    }
+    const std::string rest = text.substr(dot + 1);
+    return std::ranges::any_of(candidates_, [&](const Candidate& c) { return c.name == rest; })
+               ? cat("want ", quote(rest), ", which has no dot before it; ")
+               : "";
+  }
+
+  void warn_of_dots(const char* key, const std::string& text, const std::vector<const Candidate*>& found) {
+    if (text.find('.') == text.npos || text.find_first_of("()[]{}|+?^$\\") != text.npos) return;
+    const ModulePattern strict(key, literal_dots(text));
+    for (const Candidate* c : found) {
+      if (strict.fits(c->name)) continue;
+      chosen_.warnings.push_back(cat(key, ": ", quote(text), " also fits ", c->name,
+                                     ": the dot before a star belongs to the star, and other dots stand for "
+                                     "any character"));
+      return;
+    }
+  }
+
+  void adapt_fitting(const std::string& text) {
+    std::vector<const Candidate*> found = fitting("peft.target_modules", text);
+    adapt(found, cat("peft.target_modules: ", quote(text)));
+  }
+
+  void adapt_others() {
+    std::vector<const Candidate*> excluded;
+    for (const std::string& text : peft_.exclude_modules) {
+      const auto fits = fitting("peft.exclude_modules", text);
+      excluded.insert(excluded.end(), fits.begin(), fits.end());
+    }
+    adapt_all([&](const Candidate& c) { return std::ranges::find(excluded, &c) == excluded.end(); },
+              "peft.exclude_modules leaves");
+    if (chosen_.adapters.modules.contains("lm_head"))
+      chosen_.warnings.push_back(
+          "peft.exclude_modules adapts every other linear layer, lm_head too, which servers of adapters "
+          "often "
+          "refuse; \"lm_head\" in exclude_modules leaves it out");
+  }
+
+  void adapt_all(const auto& wanted, const std::string& what) {
+    std::vector<const Candidate*> found;
+    for (const Candidate& c : candidates_)
+      if (!c.experts && wanted(c)) found.push_back(&c);
+    require(!found.empty(),
+            "peft.exclude_modules: the patterns fit every linear layer, and nothing is left to adapt");
+    adapt(found, what);
+  }
+
+  void adapt(const std::vector<const Candidate*>& found, const std::string& what) {
+    std::int64_t modules = 0, parameters = 0;
+    for (const Candidate* c : found) {
+      const LoraModule adapter{c->experts ? expert_rank() : peft_.dim, peft_.alpha, peft_.use_rslora};
+      for (const std::string& module : c->modules) chosen_.adapters.modules.emplace(module, adapter);
+      ++modules;
+      parameters += adapter.rank * c->parameters_per_rank;
+    }
+    chosen_.lines.push_back(
+        cat(what, peft_.target_modules.empty() && what.ends_with("leaves") ? " " : " fits ", modules,
+            modules == 1 ? " module" : " modules", ": adapters with ", parameters, " parameters"));
+  }
+
+  std::int64_t expert_rank() {
+    if (!peft_.moe_rank_scaling) return peft_.dim;
+    const std::int64_t experts = config_.num_experts_per_tok, rank = peft_.dim / experts;
+    require(rank >= 1, "peft.moe_rank_scaling: dim is ", peft_.dim, " and num_experts_per_tok is ", experts,
+            "; want a dim of at least that, so that experts have a rank of 1 or more");
+    if (peft_.dim % experts != 0 && !warned_of_rank_) {
+      warned_of_rank_ = true;
+      chosen_.warnings.push_back(cat("peft.moe_rank_scaling: dim ", peft_.dim, " / num_experts_per_tok ",
+                                     experts, " is no whole number; experts have the rank ", rank));
+    }
+    return rank;
+  }
+
+  const NemotronHConfig& config_;
+  const PeftSection& peft_;
+  std::vector<Candidate> candidates_;
+  ChosenAdapters chosen_;
+  bool warned_of_rank_ = false;
+};
+
+}  // namespace
+
+ChosenAdapters choose_adapters(const NemotronHConfig& config, const PeftSection& peft,
+                               std::uint64_t dropout_seed) {
+  ChosenAdapters chosen = Chooser(config, peft).choose();
+  apply_settings(chosen.adapters, peft, dropout_seed);
+  return chosen;
+}
+
+void apply_settings(LoraAdapters& adapters, const PeftSection& peft, std::uint64_t dropout_seed) {
+  adapters.f32 = peft.lora_dtype == DType::f32;
+  adapters.initialisation = peft.initialisation;
+  adapters.dropout = peft.dropout;
+  adapters.dropout_position = peft.dropout_position;
+  adapters.dropout_seed = dropout_seed;
+}
+
+bool trains_adapters(const NemotronHConfig& config) {
+  return std::ranges::any_of(tensor_specs(config), [](const TensorSpec& spec) {
+    return spec.factor != LoraFactor::none && !spec.frozen;
+  });
+}
+
+std::set<std::string, std::less<>> base_parameters(const NemotronHConfig& config) {
+  std::set<std::string, std::less<>> names;
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (!spec.buffer && spec.factor == LoraFactor::none) names.insert(spec.name);
+  return names;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,39 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// What the section `peft` of a recipe adapts.
+struct ChosenAdapters {
+  LoraAdapters adapters;              ///< for NemotronHConfig::lora
+  std::vector<std::string> lines;     ///< what each pattern fits, for the log
+  std::vector<std::string> warnings;  ///< where a setting does something else than people expect of it
+};
+
+/// The patterns of `peft` (ModulePattern) look at the linear layers of the model and at each module of routed experts,
+/// "....mixer.experts", which stands for both of its stacks:
+///
+///     target_modules                   those that fit; without any of the three keys "*_proj"
+///     exclude_modules                  every linear layer that fits none, lm_head too; no routed experts
+///     match_all_linear                 every linear layer, lm_head too; no routed experts
+///
+/// Throws Error for keys that exclude each other, a pattern that fits nothing, naming modules that come near, and a rank of
+/// experts below 1 (moe_rank_scaling).
+/// Source: nemo_automodel/components/_peft/module_matcher.py and lora.py.
+ChosenAdapters choose_adapters(const NemotronHConfig& config, const PeftSection& peft,
+                               std::uint64_t dropout_seed);
+
+/// What `peft` says of adapters beside their modules: dtype, law, dropout.
+void apply_settings(LoraAdapters& adapters, const PeftSection& peft, std::uint64_t dropout_seed);
+
+/// Whether an adapter is trained.
+bool trains_adapters(const NemotronHConfig& config);
+
+/// The names of all that is no adapter and no buffer, for NemotronHConfig::frozen.
+std::set<std::string, std::less<>> base_parameters(const NemotronHConfig& config);
+
+}  // namespace nemocube
