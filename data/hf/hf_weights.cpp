@@ -4,6 +4,7 @@
 #include <charconv>
 #include <set>
 
+#include "data/hf/frozen_weights.h"
 #include "data/hf/name_list.h"
 #include "model/blocks/block_kinds.h"
 
@@ -67,6 +68,23 @@ HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(direct
            "' are the same weights under two names");
     }
     entry.parts.emplace(place.expert, stored);
+  }
+  add_frozen();
+}
+
+void HfWeights::add_frozen() {
+  const std::optional<FrozenWeights> frozen = read_frozen_weights(directory_);
+  if (!frozen) return;
+  const std::string file = (directory_ / FrozenWeights::file_name).string();
+  require(std::filesystem::exists(frozen->base), file, ": base_model_name_or_path: ", frozen->base.string(),
+          " does not exist; the weights that were not trained are there");
+  require(!read_frozen_weights(frozen->base), file, ": base_model_name_or_path: ", frozen->base.string(),
+          " leaves weights to another directory as well; want a whole model");
+  const HfWeights base(frozen->base);
+  for (const std::string& name : frozen->tensors) {
+    require(base.has(name), file, ": ", frozen->base.string(), " has no tensor for '", name, "'");
+    require(entries_.emplace(name, base.at(name)).second, file, ": the directory has a tensor for '", name,
+            "' itself");
   }
 }
 

@@ -65,7 +65,7 @@ struct WeightFiles {
 };
 
 /// An opened model directory. Only headers are read at first; a rank that needs a slice reads little more than that
-/// slice.
+/// slice. Weights that the directory leaves to another one (data/hf/frozen_weights.h) are those of the other.
 class HfWeights {
  public:
   /// Throws Error when the files contradict each other or hold one tensor under two names.
@@ -90,6 +90,7 @@ class HfWeights {
   WeightFiles files(std::span<const NamedTensor> loaded) const;
 
  private:
+  void add_frozen();
   struct Entry {
     std::map<std::int64_t, StoredIn> parts;  // by expert; the whole tensor under -1
     bool per_expert() const { return parts.begin()->first >= 0; }

@@ -13,7 +13,7 @@ namespace nemocube {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr JsonLimits config_limits{.max_bytes = std::int64_t{64} << 20, .max_depth = 20};
+constexpr JsonLimits peft_config_limits{.max_bytes = std::int64_t{64} << 20, .max_depth = 20};
 constexpr std::int64_t most_rank = 1 << 20;
 constexpr std::size_t most_patterns = 10'000;
 
@@ -191,7 +191,7 @@ void read_automodel_config(const JsonView& config, PeftConfig& peft) {
 
 template <class Read>
 void read_object(const fs::path& path, PeftConfig& peft, Read&& read) {
-  const Json document = read_json_file(path, config_limits);
+  const Json document = read_json_file(path, peft_config_limits);
   const JsonView view(document, path.string());
   if (!document.is_object()) view.refuse("an object");
   read(view, peft);

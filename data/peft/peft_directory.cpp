@@ -32,14 +32,22 @@ Tensor stacked(const SafetensorsFile& file, const StoredAdapter& adapter, char f
   return all;
 }
 
-Tensor read(const SafetensorsFile& file, const StoredAdapter& adapter, char factor) {
+/// Of a stack of experts in one pair.
+Tensor unstacked(const SafetensorsFile& file, const StoredAdapter& adapter, char factor) {
   const StoredPair& pair = adapter.pairs.front();
-  if (adapter.layout) {
-    const StackFactors factors = from_stack_layout(file.tensor(*pair.a), file.tensor(*pair.b),
-                                                   adapter.weight.experts, *adapter.layout);
-    return factor == 'A' ? factors.a : factors.b;
-  }
+  const std::int64_t experts = adapter.weight.experts;
+  if (adapter.layout == StackLayout::current)
+    return factor == 'A' ? split_rows(file.tensor(*pair.a), experts)
+                         : split_columns(file.tensor(*pair.b), experts);
+  // (B A)^T = A^T B^T
+  return transpose_each(factor == 'A' ? split_columns(file.tensor(*pair.b), experts)
+                                      : split_rows(file.tensor(*pair.a), experts));
+}
+
+Tensor read_factor(const SafetensorsFile& file, const StoredAdapter& adapter, char factor) {
+  if (adapter.layout) return unstacked(file, adapter, factor);
   if (adapter.weight.experts > 0) return stacked(file, adapter, factor);
+  const StoredPair& pair = adapter.pairs.front();
   return file.tensor(factor == 'A' ? *pair.a : *pair.b);
 }
 }  // namespace
@@ -73,7 +81,7 @@ Tensor PeftDirectory::tensor(std::string_view name) const {
   const auto key = parse_peft_key(name);
   const auto found = key ? stored_.find(key->path) : stored_.end();
   expect(found != stored_.end(), file_->path().string(), ": no adapter tensor '", name, "'");
-  return read(*file_, found->second, key->factor);
+  return read_factor(*file_, found->second, key->factor);
 }
 
 }  // namespace nemocube

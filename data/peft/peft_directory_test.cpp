@@ -136,6 +136,9 @@ TEST_CASE("peft directory: ranks, alphas and dtypes") {
   check_refused(query(), "rank 4, want 2", R"("rank_pattern": {"q_proj": 2})");
   check_refused(pair_of(q_path, 4, 7, 8), "lora_A is F32 [4, 7], lora_B F32 [8, 4], want [r, 8] and [8, r]");
   check_refused(pair_of(q_path, 4, 8, 9), "want [r, 8] and [8, r]");
+  CHECK(AdapterDir(query(3), R"("target_modules": ["model.layers.2.mixer.q_proj"])")
+            .refusal()
+            .find("without tensors") == std::string::npos);
   check_refused(pair_of(q_path, 0, 8, 8), "want [r, 8] and [8, r]");
   const std::string a = "base_model.model." + q_path + ".lora_A.weight",
                     b = "base_model.model." + q_path + ".lora_B.weight";
@@ -284,6 +287,45 @@ TEST_CASE("peft directory: a pair for each expert") {
                 "are of the same adapter", R"("target_parameters": ["mixer.experts.up_proj"])");
   check_refused(expert(1) + pair_of("backbone.layers.1.mixer.experts.1.up_proj", 4, 8, 6),
                 "are of the same adapter");
+}
+
+TEST_CASE("peft directory: a directory as AutoModel writes it") {
+  const AdapterDir dir(
+      query() + pair_of(experts_path + ".base_layer", 12, 8, 8) + pair_of(experts_path, 12, 8, 8),
+      R"("task_type": "CAUSAL_LM", "use_dora": false, "bias": "none", "base_model_name_or_path": "a/b",
+      "target_modules": ["model.layers.1.mixer.experts.down_proj", "model.layers.1.mixer.experts.up_proj",
+                         "model.layers.2.mixer.q_proj"],
+      "target_parameters": ["mixer.experts.up_proj", "mixer.experts.down_proj"])");
+  // Of equal sizes AutoModel's file tells the layout: lora_A has the columns of B, lora_B the rows of A.
+  CHECK(dir.refusal(adapter_test_config(8)).find("'peft_version'") != std::string::npos);
+  spit(dir / "automodel_peft_config.json",
+       R"({"dropout": 0.0, "dropout_position": "post", "lora_A_init": "xavier", "lora_dtype": null,
+      "match_all_linear": false, "moe_rank_scaling": false, "exclude_modules": [], "use_dora": false, "use_triton": true})");
+  std::vector<TensorSource> sources;
+  for (const char* module : {".mixer.experts.base_layer", ".mixer.experts"})
+    for (const char factor : {'A', 'B'}) {
+      std::vector<float> values(12 * 8);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+      sources.push_back(source_of(cat("base_model.model.model.layers.1", module, ".lora_", factor, ".weight"),
+                                  Tensor::from(values, factor == 'A' ? Shape{12, 8} : Shape{8, 12}),
+                                  DType::f32));
+    }
+  for (const ZerosEntry& entry : query())
+    sources.push_back(
+        source_of(entry.name, Tensor::zeros(entry.shape, entry.dtype, Device::cpu), entry.dtype));
+  write_safetensors(dir / "adapter_model.safetensors", std::move(sources));
+  const PeftDirectory peft = dir.open(adapter_test_config(8));
+  CHECK(peft.adapters().initialisation == LoraInitialisation::xavier);
+  CHECK(peft.adapters().modules.size() == 3);
+  for (const std::string& stack : {up_stack, down_stack}) {
+    const Tensor a = peft.tensor(stack + ".lora_A.weight"), b = peft.tensor(stack + ".lora_B.weight");
+    for (std::int64_t e = 0; e < 3; ++e)
+      for (std::int64_t k = 0; k < 4; ++k)
+        for (std::int64_t i = 0; i < 8; ++i) {
+          CHECK(a.data<float>()[(e * 4 + k) * 8 + i] == static_cast<float>(i * 12 + k * 3 + e));
+          CHECK(b.data<float>()[(e * 8 + i) * 4 + k] == static_cast<float>((e * 4 + k) * 8 + i));
+        }
+  }
 }
 
 TEST_CASE("peft directory: AutoModel's smaller ranks of experts") {

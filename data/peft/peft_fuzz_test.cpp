@@ -86,8 +86,8 @@ TEST_CASE("peft directory: mutants of files are refused or read") {
                          {.base_model_name_or_path = "a/b", .experts = form});
     Adapter source{slurp(dir / "out/adapter_config.json"), slurp(dir / "out/adapter_model.safetensors"), 0};
     std::int64_t values = 0;
-    for (const StoredTensor& tensor : SafetensorsFile(dir / "out/adapter_model.safetensors").tensors())
-      values += tensor.bytes();
+    const SafetensorsFile file(dir / "out/adapter_model.safetensors");
+    for (const StoredTensor& tensor : file.tensors()) values += tensor.bytes();
     source.header = source.tensors.size() - static_cast<std::size_t>(values);
     sources.push_back(std::move(source));
   }

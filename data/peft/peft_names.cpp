@@ -4,22 +4,16 @@
 
 namespace nemocube {
 namespace {
-constexpr std::string_view peft_prefix = "base_model.model.", weight_ending = ".weight";
-
-bool is_adaptable(const TensorSpec& spec) {
-  return spec.shape.ndim() == 2 && spec.name.ends_with(weight_ending) &&
-         spec.name != "backbone.embeddings.weight" && !spec.name.ends_with(".mixer.gate.weight");
-}
+constexpr std::string_view peft_prefix = "base_model.model.";
 }  // namespace
 
 AdaptableWeights adaptable_weights(const NemotronHConfig& config) {
   AdaptableWeights weights;
   for (const TensorSpec& spec : tensor_specs(config)) {
-    if (spec.experts)
-      weights[spec.name] = {spec.shape[0], spec.shape[1], spec.shape[2]};
-    else if (is_adaptable(spec))
-      weights[spec.name.substr(0, spec.name.size() - weight_ending.size())] = {0, spec.shape[0],
-                                                                               spec.shape[1]};
+    if (!spec.linear) continue;
+    const int last = spec.shape.ndim() - 1;
+    weights[std::string(module_of_weight(spec.name))] = {spec.experts ? spec.shape[0] : 0,
+                                                         spec.shape[last - 1], spec.shape[last]};
   }
   return weights;
 }
@@ -60,7 +54,7 @@ std::string expert_path(std::string_view stack, std::string_view expert) {
 }
 
 std::string factor_name(std::string_view module, char factor) {
-  return cat(module, ".lora_", factor, weight_ending);
+  return cat(module, ".lora_", factor, ".weight");
 }
 
 }  // namespace nemocube

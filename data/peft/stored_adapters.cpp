@@ -11,9 +11,9 @@
 namespace nemocube {
 namespace {
 
-bool is_mtp(std::string_view path) { return path.starts_with("mtp."); }
+bool is_of_prediction(std::string_view path) { return path.starts_with("mtp."); }
 
-bool is_stored_float(const StoredTensor& tensor) {
+bool is_float_tensor(const StoredTensor& tensor) {
   return tensor.dtype == "F32" || tensor.dtype == "BF16" || tensor.dtype == "F16" || tensor.dtype == "F64";
 }
 
@@ -46,7 +46,7 @@ void refuse_other_kinds(std::string_view path, const PeftConfig& peft, const std
   if (path.ends_with(".lora_A.bias") || path.ends_with(".lora_B.bias"))
     refuse("a bias of an adapter (lora_bias), which is not supported");
   for (const std::string& saved : peft.modules_to_save)
-    if (has(cat(saved, '.')) && (path.starts_with(cat(saved, '.')) || has(cat('.', saved, '.'))))
+    if (path.starts_with(cat(saved, '.')) || has(cat('.', saved, '.')))
       refuse("a trained copy of a module (modules_to_save), which is not supported");
   if (path.ends_with(".bias")) refuse("a trained bias, which is not supported");
 }
@@ -65,14 +65,14 @@ class Finder {
     for (const auto& [path, pair] : pairs_) {
       if (pair.a && pair.b)
         place(path, pair);
-      else if (is_mtp(path))
+      else if (is_of_prediction(path))
         ++ignored_mtp_;
       else
         half_.add(excerpt(pair.a ? pair.a->name : pair.b->name));
     }
     for (const auto& [path, wrapped] : wrapped_) place_stacks(path, wrapped);
     for (const auto& [stack, parts] : experts_) join_experts(stack, parts);
-    check_targets();
+    if (wrong_.text().empty() && half_.text().empty()) check_targets();
     for (const StoredTensor* copy : base_copies_) check_base_copy(*copy);
     const std::string trouble = unknown_.text() + half_.text() + wrong_.text() + missing_.text();
     require(trouble.empty(), name_, ": the tensors are not those of an adapter of this model:", trouble);
@@ -100,7 +100,7 @@ class Finder {
       return;
     }
     const std::string_view path = without_peft_prefix(tensor.name);
-    if (is_mtp(path)) {
+    if (is_of_prediction(path)) {
       ++ignored_mtp_;
       return;
     }
@@ -133,7 +133,7 @@ class Finder {
         return;
       }
     }
-    if (is_mtp(module)) {
+    if (is_of_prediction(module)) {
       ignored_mtp_ += 2;
       return;
     }
@@ -163,7 +163,7 @@ class Finder {
     if (rank != want && !scaled)
       wrong_.add(cat(path, ": rank ", rank, ", want ", want, " by ", peft_config_name));
     for (const StoredTensor* tensor : {pair.a, pair.b})
-      if (!is_stored_float(*tensor))
+      if (!is_float_tensor(*tensor))
         wrong_.add(cat(tensor->name, " is ", nemocube::describe(*tensor), ", want F32, BF16, F16 or F64"));
     return {rank, peft_.alpha_of(path), peft_.rank_stabilised};
   }

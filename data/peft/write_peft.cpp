@@ -35,7 +35,7 @@ void check_adapter(const std::string& name, const HeldAdapter& adapter) {
          b.shape());
 }
 
-HeldAdapters collect(std::span<const NamedTensor> tensors, const LoraAdapters& adapters) {
+HeldAdapters held_adapters(std::span<const NamedTensor> tensors, const LoraAdapters& adapters) {
   HeldAdapters held;
   for (const auto& [name, module] : adapters.modules) {
     expect(module.rank_stabilised == adapters.modules.begin()->second.rank_stabilised, "adapter '", name,
@@ -62,7 +62,7 @@ T usual(const std::map<T, int>& counts) {
   return std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; })->first;
 }
 
-Json number(double value) {
+Json json_number(double value) {
   constexpr double most_exact = 0x1p53;
   if (value == std::floor(value) && std::abs(value) < most_exact) return static_cast<std::int64_t>(value);
   return value;
@@ -82,10 +82,10 @@ void add_ranks(std::map<std::string, Json>& config, const HeldAdapters& adapters
     const bool split = adapter.is_stack() && form == ExpertForm::per_expert;
     const std::string path = split ? expert_path(peft_path(name), "[0-9]+") : peft_path(name);
     if (adapter.module.rank != rank) rank_pattern[path] = adapter.module.rank;
-    if (adapter.module.alpha != alpha) alpha_pattern[path] = number(adapter.module.alpha);
+    if (adapter.module.alpha != alpha) alpha_pattern[path] = json_number(adapter.module.alpha);
   }
   config["r"] = rank;
-  config["lora_alpha"] = number(alpha);
+  config["lora_alpha"] = json_number(alpha);
   config["rank_pattern"] = std::move(rank_pattern);
   config["alpha_pattern"] = std::move(alpha_pattern);
 }
@@ -147,9 +147,9 @@ std::string config_text(const LoraAdapters& adapters, const HeldAdapters& held,
 class SourceList {
  public:
   explicit SourceList(bool writes) : writes_(writes) {}
-  void add(const std::string& path, const StackFactors& factors) {
-    add(peft_key(path, 'A'), factors.a);
-    add(peft_key(path, 'B'), factors.b);
+  void add(const std::string& path, const Tensor& a, const Tensor& b) {
+    add(peft_key(path, 'A'), a);
+    add(peft_key(path, 'B'), b);
   }
   std::vector<TensorSource> take() { return std::move(sources_); }
 
@@ -173,27 +173,19 @@ std::string stack_path(const std::string& name, const HeldAdapters& adapters) {
   return cat(peft_path(module), wrapped ? wrapped_stack : "");
 }
 
-/// A tensor of the same shape and dtype for the ranks that write nothing.
-StackFactors laid_out(const HeldAdapter& adapter, StackLayout layout) {
-  if (!adapter.a.is_meta()) return to_stack_layout(adapter.a, adapter.b, layout);
-  const auto zeros = [](const Tensor& t) {
-    return Tensor::zeros(t.shape(), t.dtype(), Device::cpu);
-  };  // host
-  return to_stack_layout(zeros(adapter.a), zeros(adapter.b), layout);
-}
-
 std::vector<TensorSource> sources_of(const HeldAdapters& adapters, ExpertForm form, bool writes) {
   SourceList list(writes);
   for (const auto& [name, adapter] : adapters) {
+    const Tensor &a = adapter.a, &b = adapter.b;
     if (!adapter.is_stack())
-      list.add(peft_path(name), {adapter.a, adapter.b});
-    else if (form == ExpertForm::per_expert)
-      for (std::int64_t e = 0; e < adapter.a.dim(0); ++e)
-        list.add(expert_path(peft_path(name), std::to_string(e)), {adapter.a.select(e), adapter.b.select(e)});
+      list.add(peft_path(name), a, b);
+    else if (form == ExpertForm::stacked)
+      list.add(stack_path(name, adapters), join_rows(a), join_columns(b));
+    else if (form == ExpertForm::stacked_peft_0_18)  // (B A)^T = A^T B^T
+      list.add(stack_path(name, adapters), join_rows(transpose_each(b)), join_columns(transpose_each(a)));
     else
-      list.add(
-          stack_path(name, adapters),
-          laid_out(adapter, form == ExpertForm::stacked ? StackLayout::current : StackLayout::peft_0_18));
+      for (std::int64_t e = 0; e < a.dim(0); ++e)
+        list.add(expert_path(peft_path(name), std::to_string(e)), a.select(e), b.select(e));
   }
   return list.take();
 }
@@ -203,7 +195,7 @@ FileSums write_peft_directory(const fs::path& directory, std::span<const NamedTe
                               const LoraAdapters& adapters, const PeftWriteOptions& options,
                               Communicator* group) {
   expect(!adapters.modules.empty(), directory.string(), ": no adapters to write");
-  const HeldAdapters held = collect(tensors, adapters);
+  const HeldAdapters held = held_adapters(tensors, adapters);
   std::map<std::string, std::string> texts = options.other_files;
   texts[peft_config_name] = config_text(adapters, held, options);
   std::optional<StagingDirectory> staging;  // on rank 0

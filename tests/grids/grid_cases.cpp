@@ -103,6 +103,17 @@ NemotronHConfig grid_model() {
   return c;
 }
 
+LoraAdapters adapters_of_all(const NemotronHConfig& config, DropoutPosition position) {
+  LoraAdapters adapters;
+  adapters.dropout = 0.25;
+  adapters.dropout_position = position;
+  adapters.dropout_seed = 5;
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (spec.linear)
+      adapters.modules.emplace(module_of_weight(spec.name), LoraModule{spec.experts ? 2 : 3, 8, false});
+  return adapters;
+}
+
 ParallelPlan plan_of(const GridCase& c, const NemotronHConfig& config) {
   ParallelPlan plan;
   plan.grid = c.grid;

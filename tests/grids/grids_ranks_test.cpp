@@ -34,7 +34,10 @@ TokenBatch microbatch(int step, int m, bool packed, bool roomy) {
   const TestBatch batch = random_batch(grid_model(), lengths, seed);
   if (m == step % microbatches)
     for (std::int64_t t = 1; t < batch.labels.numel(); ++t) batch.labels.data<std::int64_t>()[t] = -100;
-  const TokenBatch tight(batch.ids, batch.labels, batch.sequences);
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < batch.sequences.count(); ++i)
+    numbers.push_back((static_cast<std::int64_t>(seed) << 32) + batch.sequences.begin(i));
+  const TokenBatch tight(batch.ids, batch.labels, batch.sequences.numbered(numbers));
   return packed && roomy && m / 4 % 2 == 1 ? tight.with_capacity(19, 4, 13) : tight;
 }
 
@@ -59,8 +62,16 @@ void add_auxiliary_losses(NemotronH& model, bool global) {
   }
 }
 
-/// What is not trained.
-enum class Frozen { nothing, all_but_norms_and_experts, up_to_block_2, all_but_head, every_second_tensor };
+/// What is not trained. With `base` low-rank adapters are trained, with dropout before or behind them.
+enum class Frozen {
+  nothing,
+  all_but_norms_and_experts,
+  up_to_block_2,
+  all_but_head,
+  every_second_tensor,
+  base_pre,
+  base_post
+};
 
 struct Task {
   DType dtype;
@@ -81,12 +92,18 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
       return spec.name != "lm_head.weight";
     case Frozen::every_second_tensor:
       return number % 2 == 0;
+    case Frozen::base_pre:
+    case Frozen::base_post:
+      return spec.factor == LoraFactor::none;
   }
   return false;
 }
 
 NemotronHConfig model_of(const Task& task) {
   NemotronHConfig config = grid_model();
+  if (task.frozen == Frozen::base_pre || task.frozen == Frozen::base_post)
+    config.lora = adapters_of_all(
+        config, task.frozen == Frozen::base_pre ? DropoutPosition::pre : DropoutPosition::post);
   const auto specs = tensor_specs(config);
   for (std::size_t i = 0; i < specs.size(); ++i)
     if (is_frozen(specs[i], task.frozen, i)) config.frozen.insert(specs[i].name);
@@ -146,7 +163,7 @@ struct OnGrid {
         plan(plan_of(c, grid_model())),
         place(place_of(plan.grid, test_world().rank())),
         groups(test_world(), make_grid(plan.grid), used_groups(plan, grid_model())),
-        model(model_of(task), task.dtype, Device::meta, part_of(plan, grid_model(), place)),
+        model(model_of(task), task.dtype, Device::meta, part_of(plan, model_of(task), place)),
         parallel(model, plan, groups, device) {
     model.activation_checkpointing = c.checkpointing;
     initialise(model, 3);
@@ -204,6 +221,7 @@ void check_frozen(const NemotronH& model) {
   initialise(fresh, 3);
   for (const Parameter& p : model.parameters().all()) {
     if (p.trainable || !p.node) continue;
+    CHECK(p.name.find("lora_") == p.name.npos);
     CAPTURE(p.name);
     CHECK_FALSE(p.own_gradient);
     CHECK_FALSE(p.node->filled());
@@ -310,6 +328,15 @@ TEST_CASE("grids: steps with frozen weights are those of one rank, and leave the
   }
 }
 
+TEST_CASE("grids: steps with low-rank adapters and dropout are those of one rank") {
+  for (const GridCase& c : wished_cases())
+    for (const Frozen frozen : {Frozen::base_pre, Frozen::base_post}) {
+      CAPTURE(name_of(c));
+      CAPTURE(static_cast<int>(frozen));
+      compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, frozen);
+    }
+}
+
 TEST_CASE("grids: ten steps on every grid are those of one rank") {
   for (const GridCase& c : wished_cases()) {
     CAPTURE(name_of(c));
@@ -329,6 +356,7 @@ TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CP
     CAPTURE(name_of(c));
     log_info("grid on cuda: ", name_of(c));
     compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2);
+    compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2, Frozen::base_post);
     const char* wish = std::getenv("NEMOCUBE_GRIDS");
     if (wish && std::string_view(wish) == "all")
       compare_with_one_rank(c, DType::bf16, 0x1p-5, cuda_device(), 2);

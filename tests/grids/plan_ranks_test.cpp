@@ -136,6 +136,17 @@ TEST_CASE("plan: a step sends and holds what the plan says, to the byte") {
   }
 }
 
+TEST_CASE("plan: the same with low-rank adapters of frozen weights") {
+  for (const GridCase& c : grid_cases(test_world().size(), "")) {
+    CAPTURE(name_of(c));
+    NemotronHConfig config = grid_model();
+    config.lora = adapters_of_all(config, DropoutPosition::post);
+    for (const TensorSpec& spec : tensor_specs(config))
+      if (!spec.buffer && spec.factor == LoraFactor::none) config.frozen.insert(spec.name);
+    compare_with_plan(c, DType::bf16, config);
+  }
+}
+
 TEST_CASE("plan: the same with frozen weights") {
   for (const GridCase& c : grid_cases(test_world().size(), "")) {
     CAPTURE(name_of(c));

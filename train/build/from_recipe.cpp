@@ -2,6 +2,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/log.h"
+#include "data/hf/frozen_weights.h"
 #include "data/peft/peft_directory.h"
 #include "ops/matmul/matmul.h"
 #include "train/device/device_of_rank.h"
@@ -115,6 +116,14 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
                            ? load_model(section.path, section.dtype, place)
                            : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
                                         place, section.initialisation.value_or(Initialisation::hf));
+  require(recipe.checkpoint.save_frozen || recipe.freeze.empty() || recipe.peft || !loaded.base.empty(),
+          recipe.file,
+          ": checkpoint.save_frozen is false, but the weights of the model are fresh, and no directory has "
+          "those that `freeze` names; want true");
+  require(recipe.checkpoint.save_frozen || recipe.freeze.empty() || !read_frozen_weights(loaded.base),
+          recipe.file, ": checkpoint.save_frozen is false, but ", loaded.base.string(),
+          " leaves weights to another directory "
+          "itself; want true, or a whole model (nemocube convert writes one)");
   if (recipe.peft) loaded.adapter_settings = automodel_peft_config(*recipe.peft);
   loaded.parallel->data().spread_values();
   NemotronH& model = *loaded.model;

@@ -48,8 +48,10 @@ std::string on_disk(Communicator* ranks, const std::function<std::string()>& wor
 }
 
 /// PEFT's directory: the adapters, and the tokenizer's files.
-FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, Communicator* ranks) {
+FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, ExpertForm experts,
+                       Communicator* ranks) {
   PeftWriteOptions options;
+  options.experts = experts;
   if (!snapshot.base.empty()) options.base_model_name_or_path = snapshot.base;
   for (const auto& [name, contents] : snapshot.files->other_files)
     if (!name.ends_with("config.json") || name == "tokenizer_config.json")
@@ -111,7 +113,7 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
     if (world_) background_->ranks = world_->background_group("checkpoint", bytes);
   }
   finish();
-  Snapshot snapshot = snapshot_of(model, optimizer, state, ranks_);
+  Snapshot snapshot = snapshot_of(model, optimizer, state, ranks_, section_.save_frozen);
   if (background_) {
     const auto start = std::chrono::steady_clock::now();
     const trace::Span span(trace::Category::checkpoint, "copy of the tensors", {{"step", state.step - 1}});
@@ -175,7 +177,8 @@ void Checkpoints::write(const Snapshot& snapshot, const fs::path& target, Commun
     const FileSums of_model =
         snapshot.adapters.modules.empty()
             ? save_hf_weights(place / "model", snapshot.weights, *snapshot.files, options, ranks)
-            : save_adapters(place / "model", snapshot, ranks);
+            : save_adapters(place / "model", snapshot,
+                            section_.v4_compatible ? ExpertForm::per_expert : ExpertForm::stacked, ranks);
     for (const auto& [name, sum] : of_model) sums["model/" + name] = sum;
     on_disk(ranks, [&] { return fs::create_directory(place / "optim"), std::string(); });
     for (auto& [name, sum] :

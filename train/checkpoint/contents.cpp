@@ -5,6 +5,7 @@
 #include <map>
 
 #include "data/hf/hf_config.h"
+#include "data/peft/peft_directory.h"
 #include "data/safetensors/reader.h"
 #include "train/checkpoint/checksums.h"
 #include "train/checkpoint/intact.h"
@@ -62,11 +63,24 @@ class ContentsReader {
   }
 
   void read_weights() {
+    if (fs::exists(checkpoint_ / "model" / peft_config_name)) return read_adapters();
     for (const auto& [name, stored] : open_safetensors_model(checkpoint_ / "model"))
       out_.weights.push_back({name, stored.entry->dtype, stored.entry->shape, stored.entry->bytes()});
     const NemotronHConfig config = read_hf_config(checkpoint_ / "model");
     for (const TensorSpec& spec : tensor_specs(config)) shapes_.emplace(spec.name, spec.shape);
     check_model_files(checkpoint_ / "model", config);
+  }
+
+  void read_adapters() {
+    const fs::path directory = checkpoint_ / "model";
+    const SafetensorsFile file(directory / peft_tensors_name);
+    for (const StoredTensor& t : file.tensors())
+      out_.weights.push_back({t.name, t.dtype, t.shape, t.bytes()});
+    const std::optional<std::string> base = read_peft_config(directory).base_model_name_or_path;
+    if (!base || !fs::exists(fs::path(*base) / "config.json")) return;  // shapes follow from the model
+    NemotronHConfig config = read_hf_config(*base);
+    config.lora = PeftDirectory(directory, config).adapters();
+    for (const TensorSpec& spec : tensor_specs(config)) shapes_.emplace(spec.name, spec.shape);
   }
 
   void read_optimizer() {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/host_wait.h"
+#include "data/hf/frozen_weights.h"
 #include "train/checkpoint/optimizer_files.h"
 
 namespace nemocube {
@@ -10,6 +11,18 @@ namespace {
 
 Tensor host_copy(const Tensor& value) {
   return value.device().is_host() ? value.clone() : value.to(Device::cpu);  // is written to a file
+}
+
+void leave_out_frozen(Snapshot& snapshot, const LoadedModel& model) {
+  const auto& frozen = model.model->config().frozen;
+  if (frozen.empty()) return;
+  expect(!model.base.empty(), "frozen weights without a directory cannot be left out");
+  WeightFiles files = model.files;
+  files.carried.clear();
+  std::erase_if(files.tensors, [&](const auto& entry) { return frozen.contains(entry.first); });
+  std::erase_if(snapshot.weights, [&](const NamedTensor& t) { return frozen.contains(t.name); });
+  files.other_files[FrozenWeights::file_name] = to_json_text({model.base, frozen});
+  snapshot.files = std::make_shared<const WeightFiles>(std::move(files));
 }
 
 }  // namespace
@@ -23,17 +36,19 @@ std::int64_t Snapshot::bytes() const {
 }
 
 Snapshot snapshot_of(const LoadedModel& model, const Optimizer& optimizer, const RunState& state,
-                     Communicator* ranks) {
+                     Communicator* ranks, bool with_frozen) {
   const LoraAdapters& adapters = model.model->config().lora;
   const TensorSet written = adapters.modules.empty() ? TensorSet::all : TensorSet::adapters;
-  return {.weights = named_tensors(*model.model, written),
-          .files = &model.files,
-          .adapters = adapters,
-          .base = model.base.string(),
-          .settings = model.adapter_settings,
-          .dtype = model.model->dtype(),
-          .optimizer_state = written_state(optimizer, ranks),
-          .state = state};
+  Snapshot snapshot{.weights = named_tensors(*model.model, written),
+                    .files = std::shared_ptr<const WeightFiles>(std::shared_ptr<void>(), &model.files),
+                    .adapters = adapters,
+                    .base = model.base.string(),
+                    .settings = model.adapter_settings,
+                    .dtype = model.model->dtype(),
+                    .optimizer_state = written_state(optimizer, ranks),
+                    .state = state};
+  if (written == TensorSet::all && !with_frozen) leave_out_frozen(snapshot, model);
+  return snapshot;
 }
 
 Snapshot copy_of(Snapshot snapshot) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "train/checkpoint/run_state.h"
@@ -11,7 +12,7 @@ namespace nemocube {
 struct Snapshot {
   /// All of the model, or of its adapters where a run trains these alone; those that other ranks write may be meta tensors.
   std::vector<NamedTensor> weights;
-  const WeightFiles* files = nullptr;
+  std::shared_ptr<const WeightFiles> files;
   LoraAdapters adapters;       ///< that `weights` are; no modules: `weights` are the model
   std::string base, settings;  ///< of adapters: the model that they belong to, and automodel_peft_config.json
   DType dtype = DType::f32;    ///< of the model
@@ -22,8 +23,9 @@ struct Snapshot {
 };
 
 /// Tensors share the memory of model and optimizer. All ranks call together.
+/// with_frozen: see CheckpointSection::save_frozen.
 Snapshot snapshot_of(const LoadedModel& model, const Optimizer& optimizer, const RunState& state,
-                     Communicator* ranks = nullptr);
+                     Communicator* ranks = nullptr, bool with_frozen = true);
 /// The same in memory of the host that nothing else uses.
 Snapshot copy_of(Snapshot snapshot);
 

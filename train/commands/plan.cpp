@@ -55,6 +55,11 @@ void print_schedule(const PlanArguments& o) {
            " live activations on one rank");
 }
 
+std::string parameters_text(const NemotronH& model) {
+  const std::string all = cat(model.parameters().element_count(), " parameters");
+  return model.config().frozen.empty() ? all : cat(model.parameters().trainable_count(), " trained of ", all);
+}
+
 void print_run(const PlanArguments& o) {
   gpu_rates(o.gpu);  // before anything is printed
   Recipe recipe = load_recipe(o.recipe, o.overrides, RecipeUse::plan);
@@ -66,8 +71,8 @@ void print_run(const PlanArguments& o) {
   RunCosts costs(config, plan_model(recipe.distributed, settings, ranks, config), load,
                  optimizer_options(*recipe.optimizer));
   const PlanWords words{ranks.text,
-                        cat(model.parameters().element_count(), " parameters in ", load.dtype,
-                            "; a step has ", counted(load.microbatches, "microbatch", "microbatches"), " of ",
+                        cat(parameters_text(model), " in ", load.dtype, "; a step has ",
+                            counted(load.microbatches, "microbatch", "microbatches"), " of ",
                             counted(load.microbatch.count(), "row"), " of ", load.microbatch.longest(),
                             " tokens on each of ", counted(ranks.dp, "replica")),
                         assumption(recipe, config), o.gpu,

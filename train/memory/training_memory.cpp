@@ -1,9 +1,11 @@
 #include "train/memory/training_memory.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/memory_limit.h"
+#include "model/block_passes.h"
 #include "model/blocks/block_type.h"
 #include "parallel/tensor_parallel/cuts.h"
 
@@ -131,6 +133,25 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
   return items;
 }
 
+namespace {
+
+/// What the adapters of each block keep: A x for each row.
+std::map<std::int64_t, std::int64_t> kept_by_adapters(const NemotronHConfig& config, const BlockRows& rows,
+                                                      const TensorBytes& of, const GridSizes& grid) {
+  std::map<std::int64_t, std::int64_t> bytes;
+  if (config.lora.modules.empty()) return bytes;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.factor != LoraFactor::a) continue;
+    const double choices = rows.routed * real(grid.expt_tp) * real(config.num_experts_per_tok);
+    const double adapted = spec.experts ? choices : spec.cut->always_own_rows ? rows.routed : rows.all;
+    bytes[block_of(spec.name).value_or(-1)] +=
+        of.stored(adapted * static_cast<double>(spec.shape[spec.shape.ndim() - 2]));
+  }
+  return bytes;
+}
+
+}  // namespace
+
 std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan, std::int64_t pipeline_rank) {
   const TensorBytes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
@@ -140,15 +161,18 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
   std::vector<std::pair<BlockKind, BlockMemory>> memory;
   for (const BlockKind kind : config.kinds())
     memory.emplace_back(kind, kind->memory(config, rows, of, {plan.grid.tp, plan.grid.expt_tp}));
+  const auto by_adapters = kept_by_adapters(config, rows, of, plan.grid);
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
+    const std::vector<BlockPass> passes = block_passes(config, chunk);
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
       const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
-      const BlockMemory& block =
-          std::ranges::find(memory, kind, &std::pair<BlockKind, BlockMemory>::first)->second;
-      if (options.forward_only) {
-        most = std::max(most, 4 * row + block.kept);
+      BlockMemory block = std::ranges::find(memory, kind, &std::pair<BlockKind, BlockMemory>::first)->second;
+      if (const auto adapters = by_adapters.find(i); adapters != by_adapters.end())
+        block.kept += adapters->second;
+      if (options.forward_only || !passes[static_cast<std::size_t>(i - chunk.first_block)].backward) {
+        most = std::max(most, kept + 4 * row + block.kept);
         continue;
       }
       kept += 2 * row + of.wide(residual);  // the residual sum, its norm, and one factor of that

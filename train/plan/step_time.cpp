@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "model/block_passes.h"
 #include "model/blocks/block_type.h"
 #include "model/flops.h"
 #include "parallel/schedule/simulate.h"
@@ -53,17 +54,37 @@ class Passes final : public BlockWork {
     // Logits in f32 written and read, their gradient written and read.
     add_bytes(times_.forward, rows_.all * vocabulary * (8 + 2 * element()));
   }
+  /// After the block that has the tensor: the gradient of a frozen weight is not formed, and an adapter has products of its own.
+  void tensor(const TensorSpec& spec) {
+    const bool adapter = spec.factor != LoraFactor::none;
+    if (spec.shape.ndim() < 2 || (!adapter && !spec.frozen)) return;
+    const int last = spec.shape.ndim() - 1;
+    const bool own_rows = spec.cut->always_own_rows;
+    const double copies = spec.experts ? real(spec.shape[0]) / real(grid_.ep) : 1,
+                 ranks = spec.experts ? real(grid_.expt_tp)
+                         : own_rows   ? 1
+                                      : real(grid_.tp),
+                 rows = spec.experts ? rows_.routed * real(c_.num_experts_per_tok) * ranks
+                        : own_rows   ? rows_.routed
+                                     : rows_.all;
+    const double in = real(spec.shape[last]), out = real(spec.shape[last - 1]);
+    const Part part = spec.experts ? Part::experts : Part::products;
+    if (adapter)
+      product(part, rows, in, out / ranks, copies);
+    else
+      times_.backward[name_of(part)] -= of_weight_gradient(part, rows, in, out / ranks, copies);
+  }
+  void no_backward() { times_.backward.clear(); }
+  void add(const Passes& other) {
+    for (const auto& [name, seconds] : other.times_.forward) times_.forward[name] += seconds;
+    for (const auto& [name, seconds] : other.times_.backward) times_.backward[name] += seconds;
+  }
   const PassTimes& times() const { return times_; }
 
   void product(Part part, double rows, double in, double out, double copies) override {
-    const bool experts = part == Part::experts;
-    const double share = experts ? o_.reached.experts : o_.reached.products;
-    const double arithmetic = 2 * rows * in * out / reached(share), weight = copies * in * out,
-                 rows_bytes = rows * (in + out) * element(), dram = o_.gpu.dram_bytes;
-    const char* name = experts ? "experts" : "products";
-    times_.forward[name] += std::max(arithmetic, (rows_bytes + weight * element()) / dram);
-    times_.backward[name] += std::max(arithmetic, (rows_bytes + weight * element()) / dram) +
-                             std::max(arithmetic, (rows_bytes + weight * 8) / dram);
+    const double one = of_product(part, rows, in, out, copies * in * out * element());
+    times_.forward[name_of(part)] += one;
+    times_.backward[name_of(part)] += one + of_weight_gradient(part, rows, in, out, copies);
   }
   void operations(Part part, double forward, double backward) override {
     const ReachedShares& r = o_.reached;
@@ -80,6 +101,15 @@ class Passes final : public BlockWork {
   }
 
  private:
+  static const char* name_of(Part part) { return part == Part::experts ? "experts" : "products"; }
+  double of_product(Part part, double rows, double in, double out, double weight_bytes) const {
+    const double share = part == Part::experts ? o_.reached.experts : o_.reached.products;
+    return std::max(2 * rows * in * out / reached(share),
+                    (rows * (in + out) * element() + weight_bytes) / o_.gpu.dram_bytes);
+  }
+  double of_weight_gradient(Part part, double rows, double in, double out, double copies) const {
+    return of_product(part, rows, in, out, copies * in * out * 8);
+  }
   double element() const { return half_ ? 2 : 4; }
   double peak() const { return half_ ? o_.gpu.tensor_flops : o_.gpu.single_flops; }
   double reached(double share) const { return half_ ? share * peak() : 0.9 * peak(); }
@@ -159,13 +189,29 @@ struct RankPasses {
   double recomputed = 0;
 };
 RankPasses passes_of_stage(const RunCosts& costs, const ModelChunk& chunk, const StepTimeOptions& o) {
-  Passes blocks(costs, o), whole(costs, o);
-  const std::int64_t layers = costs.config().num_layers();
-  for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, layers); ++i)
-    for (Passes* passes : {&blocks, &whole})
-      passes->block(costs.config().blocks[static_cast<std::size_t>(i)]);
-  if (chunk.head) whole.head();
-  return {whole.times(), costs.load().checkpointing ? blocks.times().sum_forward() : 0};
+  const NemotronHConfig& config = costs.config();
+  std::map<std::int64_t, std::vector<const TensorSpec*>> tensors;  // by block; -1: outside
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  for (const TensorSpec& spec : specs) tensors[block_of(spec.name).value_or(-1)].push_back(&spec);
+  const std::vector<BlockPass> passes = block_passes(config, chunk);
+  Passes recomputed(costs, o), whole(costs, o);
+  std::size_t n = 0;
+  for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
+    Passes block(costs, o);
+    block.block(config.blocks[static_cast<std::size_t>(i)]);
+    for (const TensorSpec* spec : tensors[i]) block.tensor(*spec);
+    if (passes[n++].backward)
+      recomputed.add(block);
+    else
+      block.no_backward();
+    whole.add(block);
+  }
+  if (chunk.head) {
+    whole.head();
+    for (const TensorSpec* spec : tensors[-1])
+      if (spec->module == "lm_head") whole.tensor(*spec);
+  }
+  return {whole.times(), costs.load().checkpointing ? recomputed.times().sum_forward() : 0};
 }
 
 /// What a step of the ranks of one pipeline rank consists of.

@@ -34,6 +34,7 @@ struct StepTime {
 ///
 ///     a product        the longer of its operations at the reached share of the peak and of its bytes; a weight's gradient is
 ///                      f32, read and written
+///     frozen weights   have no product for their gradient, and blocks that come before everything trained no backward pass
 ///     other kernels    attention and scan by their operations, the rest by the bytes that their contracts move
 ///     experts          all equally loaded
 ///     a collective     its bytes (RankTraffic) over its link, and a latency for each call. A ring over several nodes uses the

@@ -106,6 +106,12 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
            "when the optimizer's tensors are not those of the checkpoint (Megatron's dist_ckpt_strictness)");
   io.field("is_async", s.is_async,
            "copy weights and optimizer to the host's memory, and write the copy while training goes on");
+  io.field(
+      "save_frozen", s.save_frozen,
+      "false: checkpoints leave the weights that `freeze` names to the model that the run began with (own)");
+  io.field("v4_compatible", s.v4_compatible,
+           "true: adapters of experts are written in a file tensor for each expert; false: stacked, as PEFT "
+           "reads them");
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, "older ones are removed; null: none is",
            positive);
   io.field("best_metric_key", s.best_metric_key, "name of the validation set that LOWEST_VAL is about");

@@ -101,7 +101,7 @@ constexpr auto table = std::to_array<InertKeys>({
     {"checkpoint", "save_consolidated", choice, "every checkpoint holds a whole model",
      "final every true false"},
     {"checkpoint",
-     "wait_for_staging cpu_offload single_rank_consolidation v4_compatible "
+     "wait_for_staging cpu_offload single_rank_consolidation "
      "diffusers_compatible allow_legacy_pickle_restore dequantize_base_checkpoint load_base_model",
      flag, "checkpoints of PyTorch"},
     {"checkpoint", "load_rng", flag,

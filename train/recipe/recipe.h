@@ -92,6 +92,8 @@ struct CheckpointSection {
   bool finetune = false;
   Strictness strictness = Strictness::raise_all;
   bool is_async = false;
+  bool save_frozen = true;
+  bool v4_compatible = false;
   std::optional<std::int64_t> max_recent_checkpoints;
   std::string best_metric_key = "default";
 };

@@ -1,0 +1,26 @@
+#include "data/hf/frozen_weights.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/json/json.h"
+#include "data/json/json_ref.h"
+
+namespace nemocube {
+
+std::optional<FrozenWeights> read_frozen_weights(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / FrozenWeights::file_name;
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) return std::nullopt;
+  const std::string file = path.string();
+  const Json document = read_json_file(path);
+  const JsonRef root(document, file, "");
+  FrozenWeights frozen{root.at("base_model_name_or_path").string(), {}};
+  for (const JsonRef& name : root.at("tensors").elements()) frozen.tensors.insert(name.string());
+  return frozen;
+}
+
+std::string to_json_text(const FrozenWeights& frozen) {
+  return dump_json({{"base_model_name_or_path", frozen.base.string()}, {"tensors", frozen.tensors}}) + "\n";
+}
+
+}  // namespace nemocube
