@@ -56,7 +56,6 @@ class Chooser {
       : config_(config), peft_(peft), candidates_(candidates_of(config)) {}
 
   ChosenAdapters choose() {
-    check_keys();
     std::vector<std::string> targets = peft_.target_modules;
     if (targets.empty() && peft_.exclude_modules.empty() && !peft_.match_all_linear) {
       targets = {"*_proj"};
@@ -75,15 +74,6 @@ class Chooser {
   }
 
  private:
-  void check_keys() const {
-    require(peft_.target_modules.empty() || peft_.exclude_modules.empty(),
-            "peft: target_modules and exclude_modules are both given; want one of them");
-    require(!peft_.match_all_linear || (peft_.target_modules.empty() && peft_.exclude_modules.empty()),
-            "peft: match_all_linear is true, and ",
-            peft_.target_modules.empty() ? "exclude_modules" : "target_modules",
-            " is given; want one of them");
-  }
-
   std::vector<const Candidate*> fitting(const char* key, const std::string& text) {
     const ModulePattern pattern(key, text);
     std::vector<const Candidate*> found;

@@ -64,3 +64,36 @@ TEST_CASE("where no model is, the message names the places looked at") {
   CHECK(message_of([&] { find_tokenizer("nvidia/nothing"); }).find("want a tokenizer") != std::string::npos);
   CHECK(message_of([&] { find_model(dir / "file.json"); }).find("is a file") != std::string::npos);
 }
+
+TEST_CASE("an adapter is found like a model, and names its model") {
+  const TestDir dir;
+  const fs::path last = dir / "run" / "epoch_0_step_9";
+  touch(dir / "base" / "config.json");
+  touch(dir / "other" / "adapter_config.json");
+  const auto write = [&](const std::string& base) {
+    touch(last / "model" / "adapter_config.json");
+    std::ofstream(last / "model" / "adapter_config.json")
+        << R"({"peft_type": "LORA", "base_model_name_or_path": )" << base << "}";
+  };
+  write('"' + (dir / "base").string() + '"');
+  fs::create_directory_symlink("epoch_0_step_9", dir / "run" / "LATEST");
+  CHECK(find_adapter(dir / "run") == last / "model");
+  for (const fs::path& named : {dir / "run", last, last / "model"}) {
+    CHECK(find_model_and_adapter(named, {}).model == dir / "base");
+    CHECK(find_model_and_adapter(named, {}).adapter == last / "model");
+  }
+  CHECK(find_model_and_adapter(dir / "base", dir / "run").adapter == last / "model");
+  CHECK(find_model_and_adapter(dir / "base", {}).adapter.empty());
+  const auto fault = [&](const fs::path& named, const fs::path& adapter = {}) {
+    return message_of([&] { find_model_and_adapter(named, adapter); });
+  };
+  CHECK(
+      fault(dir / "run", dir / "other").find(" is an adapter; want a model where another adapter is named") !=
+      std::string::npos);
+  CHECK(fault(dir / "base", dir / "base").find(": holds no adapter: there is neither adapter_config.json") !=
+        std::string::npos);
+  write("null");
+  CHECK(fault(dir / "run").find("base_model_name_or_path is null; name the model") != std::string::npos);
+  write("\"/nowhere\"");
+  CHECK(fault(dir / "run").find("base_model_name_or_path: /nowhere: does not exist") != std::string::npos);
+}

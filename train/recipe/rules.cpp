@@ -68,6 +68,19 @@ void optimizer_rules(OptimizerSection& s, Reading& reading) {
                  "want a regular expression for parameter names, found none");
 }
 
+void peft_rules(const Recipe& recipe, Reading& reading) {
+  const PeftSection& s = *recipe.peft;
+  const bool target = !s.target_modules.empty(), exclude = !s.exclude_modules.empty();
+  reading.rule(!target || !exclude, {"peft.target_modules", "peft.exclude_modules"},
+               "both are given; want one of them");
+  reading.rule(!s.match_all_linear || (!target && !exclude),
+               {"peft.match_all_linear", target ? "peft.target_modules" : "peft.exclude_modules"},
+               "match_all_linear is true, and patterns are given as well; want one of them");
+  reading.rule(!recipe.model || recipe.model->moe.expert_bias_update_rate == 0,
+               {"model.moe.expert_bias_update_rate", "peft"},
+               "moves biases of the model, which a run with `peft` leaves as it is; want 0");
+}
+
 bool is_true(const Reading& reading, const char* path) {
   bool flag = false;
   if (reading.given(path)) read(Place{*reading.find(path), path, path}, flag, any);
@@ -194,6 +207,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   // Validation takes every row, in order, whatever the recipe says.
   if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");
   if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");
+  if (recipe.peft) peft_rules(recipe, reading);
   if (recipe.optimizer) optimizer_rules(*recipe.optimizer, reading);
   const char* stored = "lr_scheduler.use_checkpoint_opt_param_scheduler";
   const char* overriding = "lr_scheduler.override_opt_param_scheduler";

@@ -85,7 +85,10 @@ TokenBatch microbatch(const Task& task, int step, int m) {
   const TestBatch batch = random_batch(task.config, lengths[seed % lengths.size()], seed);
   for (std::int64_t t = 0; t < step; ++t)
     if (2 * t < batch.labels.numel()) batch.labels.data<std::int64_t>()[2 * t] = ignored_label;
-  return TokenBatch(batch.ids, batch.labels, batch.sequences).with_capacity(22, 3, 22);
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < batch.sequences.count(); ++i)
+    numbers.push_back((static_cast<std::int64_t>(seed) << 32) + batch.sequences.begin(i));
+  return TokenBatch(batch.ids, batch.labels, batch.sequences.numbered(numbers)).with_capacity(22, 3, 22);
 }
 
 std::vector<TokenBatch> batches_of(const Task& task, int step) {
@@ -184,6 +187,25 @@ TEST_CASE("step graphs: SGD, and the scan on tensor cores" * doctest::test_suite
   tensor_cores.config = for_tensor_cores();
   tensor_cores.dtype = DType::bf16;
   compare_steps(tensor_cores, 3);
+}
+
+TEST_CASE("step graphs: adapters with dropout, which drops other elements in each step" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const DropoutPosition position : {DropoutPosition::pre, DropoutPosition::post}) {
+    Task task;
+    task.microbatches = 2;
+    task.checkpointing = position == DropoutPosition::pre;
+    LoraAdapters adapters;
+    adapters.dropout = 0.25;
+    adapters.dropout_position = position;
+    for (const TensorSpec& spec : tensor_specs(task.config)) {
+      if (spec.linear) adapters.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 3});
+      if (!spec.buffer) task.config.frozen.insert(spec.name);
+    }
+    task.config.lora = adapters;
+    compare_steps(task, 4);
+  }
 }
 
 TEST_CASE("step graphs: a capacity has graphs of its own, and batches without one run as without graphs" *

@@ -1,0 +1,159 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/mpirun.h"
+#include "tests/training/run_support.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+// Runs that train a part of a model, by the program itself.
+
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+Words plus(Words base, const Words& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
+/// A directory with a model that was trained a little, in `base`.
+class FinetuneDir : public RunDir {
+ public:
+  FinetuneDir() {
+    const ProcessResult run = train({"checkpoint.checkpoint_dir=run", "step_scheduler.max_steps=4",
+                                     "step_scheduler.ckpt_every_steps=4", "validation_dataset=null"});
+    REQUIRE(run.exit_code == 0);
+    fs::rename(*this / "run" / "epoch_0_step_3" / "model", *this / "base");
+  }
+  /// Of a run on the base model, with validation at its end alone.
+  static Words on_base(const Words& more) {
+    return plus({"model._target_=from_pretrained", "model.config=null",
+                 "model.pretrained_model_name_or_path=base", "model.moe.expert_bias_update_rate=0",
+                 "step_scheduler.max_steps=4", "lr_scheduler.lr_warmup_steps=1",
+                 "step_scheduler.ckpt_every_steps=2", "step_scheduler.val_every_steps=null"},
+                more);
+  }
+  ProcessResult command(const Words& words) const {
+    return run_process(plus({NEMOCUBE_BINARY}, words), path());
+  }
+  double validation_loss(const Words& of_model) const {
+    const ProcessResult run = command(plus({"eval", "recipe.yaml", "--json"}, of_model));
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    return parse_json(run.out, "eval")["val_loss"];
+  }
+};
+
+const Words lora{"peft.target_modules=['*_proj','*.mixer.experts','lm_head']", "peft.dim=4",
+                 "peft.dropout=0.1"};
+
+}  // namespace
+
+TEST_CASE("finetune: a run with adapters resumes with its bits, and its checkpoints serve as models") {
+  const FinetuneDir dir;
+  const std::map<std::string, std::string> before = contents(dir / "base");
+  const ProcessResult straight = dir.train(FinetuneDir::on_base(lora));
+  CAPTURE(straight.err);
+  REQUIRE(straight.exit_code == 0);
+  CHECK(straight.err.find("peft.target_modules: '*_proj' fits 10 modules") != std::string::npos);
+  CHECK(contents(dir / "base") == before);
+  const fs::path last = dir / "straight" / "epoch_0_step_3";
+  CHECK(fs::exists(last / "model" / "adapter_config.json"));
+  CHECK_FALSE(fs::exists(last / "model" / "config.json"));
+  const ProcessResult inspected = dir.command({"inspect", "straight"});
+  CHECK(inspected.exit_code == 0);
+  CHECK(inspected.out.find(" files intact") != std::string::npos);
+
+  const Words resumed = plus(lora, {"checkpoint.checkpoint_dir=resumed"});
+  fs::create_directories(dir / "resumed");
+  fs::copy(dir / "straight" / "epoch_0_step_1", dir / "resumed" / "epoch_0_step_1",
+           fs::copy_options::recursive);
+  const ProcessResult second = dir.train(FinetuneDir::on_base(resumed));
+  CAPTURE(second.err);
+  REQUIRE(second.exit_code == 0);
+  CHECK(second.err.find("resumed from") != std::string::npos);
+  CHECK(differences(last, dir / "resumed" / "epoch_0_step_3") == "");
+
+  // The run's own validation, the checkpoint as a model, model and adapter, and the merged model.
+  const double logged = read_jsonl(dir / "straight" / "validation.jsonl").back()["val_loss"],
+               of_run = dir.validation_loss({"--model", "straight"});
+  CHECK(of_run == logged);
+  CHECK(dir.validation_loss({"--model", "base", "--adapter", "straight"}) == of_run);
+  CHECK(dir.validation_loss({"--model", "base"}) != of_run);
+  const ProcessResult merged = dir.command({"convert", "base", "merged", "--adapter", "straight", "--merge"});
+  CAPTURE(merged.err);
+  REQUIRE(merged.exit_code == 0);
+  CHECK(dir.validation_loss({"--model", "merged"}) == doctest::Approx(of_run).epsilon(1e-6));
+  CHECK(dir.command({"generate", "--model", "straight", "--prompt", "Once", "--max-new-tokens", "3"})
+            .exit_code == 0);
+  CHECK(dir.command({"convert", "straight", "other"}).err.find("want --merge") != std::string::npos);
+  CHECK(dir.command({"convert", "base", "other", "--merge"}).err.find("want an adapter") !=
+        std::string::npos);
+  CHECK_FALSE(fs::exists(dir / "other"));
+
+  // Another run begins with the adapter; nothing is drawn anew.
+  const ProcessResult from_adapter = dir.train(
+      FinetuneDir::on_base({"peft.adapter_path=straight", "optimizer.lr=0", "optimizer.weight_decay=0",
+                            "lr_scheduler=null", "checkpoint.checkpoint_dir=again"}));
+  CAPTURE(from_adapter.err);
+  REQUIRE(from_adapter.exit_code == 0);
+  CHECK(slurp(dir / "again" / "epoch_0_step_3" / "model" / "adapter_model.safetensors") ==
+        slurp(last / "model" / "adapter_model.safetensors"));
+}
+
+TEST_CASE("finetune: adapters on two ranks, and a checkpoint of one rank on two") {
+  const FinetuneDir dir;
+  REQUIRE(dir.train(FinetuneDir::on_base(lora)).exit_code == 0);
+  const auto on_two = [&](const Words& more) {
+    return run_process(mpirun(2, RunDir::train_command(FinetuneDir::on_base(plus(lora, more)))), dir.path());
+  };
+  fs::create_directories(dir / "two");
+  fs::copy(dir / "straight" / "epoch_0_step_1", dir / "two" / "epoch_0_step_1", fs::copy_options::recursive);
+  const ProcessResult run = on_two(
+      {"checkpoint.checkpoint_dir=two", "distributed.tp_size=2", "distributed.sequence_parallel=true"});
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const double one = read_jsonl(dir / "straight" / "training.jsonl").back()["loss"],
+               two = read_jsonl(dir / "two" / "training.jsonl").back()["loss"];
+  CHECK(two == doctest::Approx(one).epsilon(1e-5));
+}
+
+TEST_CASE("finetune: frozen weights stay out of checkpoints that say where they are") {
+  const FinetuneDir dir;
+  const Words freeze{"freeze=['model.layers.0','*.embeddings']", "checkpoint.save_frozen=false"};
+  const ProcessResult run = dir.train(FinetuneDir::on_base(freeze));
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  CHECK(run.err.find("freeze: 'model.layers.0' fits 9 tensors") != std::string::npos);
+  const fs::path model = dir / "straight" / "epoch_0_step_3" / "model";
+  CHECK(fs::exists(model / "frozen_weights.json"));
+  CHECK(fs::file_size(model / "model.safetensors") <
+        fs::file_size(dir / "base" / "model.safetensors") * 3 / 4);
+  const double loss = dir.validation_loss({"--model", "straight"});
+  CHECK(loss == read_jsonl(dir / "straight" / "validation.jsonl").back()["val_loss"]);
+  REQUIRE(dir.command({"convert", "straight", "whole"}).exit_code == 0);
+  CHECK_FALSE(fs::exists(dir / "whole" / "frozen_weights.json"));
+  CHECK(dir.validation_loss({"--model", "whole"}) == loss);
+
+  // The same run with everything in its checkpoints, and one that was interrupted.
+  REQUIRE(dir.train(FinetuneDir::on_base({freeze[0], "checkpoint.checkpoint_dir=all"})).exit_code == 0);
+  CHECK(slurp(dir / "whole" / "model.safetensors") ==
+        slurp(dir / "all" / "epoch_0_step_3" / "model" / "model.safetensors"));
+  fs::create_directories(dir / "resumed");
+  fs::copy(dir / "straight" / "epoch_0_step_1", dir / "resumed" / "epoch_0_step_1",
+           fs::copy_options::recursive);
+  const ProcessResult resumed =
+      dir.train(FinetuneDir::on_base(plus(freeze, {"checkpoint.checkpoint_dir=resumed"})));
+  CAPTURE(resumed.err);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
+
+  fs::rename(dir / "base", dir / "gone");
+  const ProcessResult lost = dir.command({"generate", "--model", "straight", "--prompt", "Once"});
+  CHECK(lost.exit_code == 2);
+  CHECK(lost.err.find("the weights that were not trained are there") != std::string::npos);
+}
