@@ -174,8 +174,64 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
   }
 }
 
+TEST_CASE("tensor cuts: the factors of an adapter follow their weight") {
+  NemotronHConfig c = wide_config();
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.linear) c.lora.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 3});
+  const GridSizes sizes{.tp = 4, .expt_tp = 2, .ep = 2};
+  const auto cut = [&](const char* module, char factor) {
+    return cut_of(c, sizes, 1, cat(module, ".lora_", factor, ".weight"));
+  };
+  const auto weight = [&](const std::string& name) { return cut_of(c, sizes, 1, name); };
+  const auto is_partial = [](const TensorCut& of_rank, GradientSum over) {
+    return of_rank.sum == over && of_rank.summed == Ranges{{0, of_rank.shard.numel()}};
+  };
+  for (const char* module : {"backbone.layers.0.mixer.in_proj", "backbone.layers.1.mixer.k_proj",
+                             "backbone.layers.2.mixer.up_proj", "lm_head"}) {  // by rows
+    CAPTURE(module);
+    CHECK(rows(cut(module, 'B')) == rows(weight(cat(module, ".weight"))));
+    CHECK(cut(module, 'B').sum == weight(cat(module, ".weight")).sum);
+    CHECK(cut(module, 'A').shard.whole());
+    CHECK(is_partial(cut(module, 'A'), GradientSum::tp));
+  }
+  for (const char* module :
+       {"backbone.layers.0.mixer.out_proj", "backbone.layers.1.mixer.o_proj"}) {  // by columns
+    CAPTURE(module);
+    CHECK(cut(module, 'A').shard.ranges()[1] == weight(cat(module, ".weight")).shard.ranges()[1]);
+    CHECK(cut(module, 'A').sum == GradientSum::none);
+    CHECK(cut(module, 'B').shard.whole());
+    CHECK(is_partial(cut(module, 'B'), GradientSum::tp));
+  }
+  const char* latent = "backbone.layers.3.mixer.fc1_latent_proj";
+  for (const char factor : {'A', 'B'}) {
+    CHECK(cut(latent, factor).shard.whole());
+    CHECK(is_partial(cut(latent, factor), GradientSum::tp));
+  }
+  const std::string experts = "backbone.layers.3.mixer.experts";
+  const auto of_experts = [&](const char* stack, char factor) {
+    return cut(cat(experts, ".", stack).c_str(), factor);
+  };
+  const std::vector<Ranges> up = weight(experts + ".up_proj").shard.ranges(),
+                            down = weight(experts + ".down_proj").shard.ranges();
+  CHECK(of_experts("up_proj", 'B').shard.ranges() == std::vector<Ranges>{up[0], up[1], {{0, 3}}});
+  CHECK(of_experts("down_proj", 'A').shard.ranges() == std::vector<Ranges>{down[0], {{0, 3}}, down[2]});
+  for (const TensorCut& whole : {of_experts("up_proj", 'A'), of_experts("down_proj", 'B')}) {
+    CHECK(whole.shard.ranges()[0] == up[0]);
+    CHECK(whole.shard.numel() * 2 == whole.shard.global_shape().numel());
+    CHECK(is_partial(whole, GradientSum::expt_tp));
+    CHECK(whole.expert);
+  }
+  const TensorCuts replicated(c, TensorParallelPlan(c, true, {{"backbone.layers.2.mixer.*", "replicated"}}),
+                              {.tp = 2});
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.name.starts_with("backbone.layers.2.") && spec.factor != LoraFactor::none)
+      CHECK(replicated(spec, {.tp = 1}).sum == GradientSum::none);
+}
+
 TEST_CASE("tensor cuts: every element is held, and counted once") {
-  const NemotronHConfig c = wide_config();
+  NemotronHConfig c = wide_config();
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.linear) c.lora.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 3});
   for (const GridSizes& sizes : {GridSizes{}, GridSizes{.tp = 2}, GridSizes{.tp = 4, .ep = 4},
                                  GridSizes{.tp = 8, .expt_tp = 2, .ep = 4}, GridSizes{.tp = 8, .expt_tp = 4},
                                  GridSizes{.tp = 2, .dp_shard = 4, .expt_tp = 1, .ep = 8}}) {

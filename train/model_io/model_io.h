@@ -20,8 +20,9 @@ struct LoadedModel {
   std::unique_ptr<NemotronH> model;
   std::unique_ptr<ParallelModel> parallel;  ///< the same model, with what its plan has installed
   WeightFiles files;
-  std::filesystem::path base;    ///< where the weights come from that are no adapters; empty: they are fresh
-  std::string adapter_settings;  ///< automodel_peft_config.json beside the adapters; empty: none
+  std::filesystem::path base =
+      {};  ///< where the weights come from that are no adapters; empty: they are fresh
+  std::string adapter_settings = {};  ///< automodel_peft_config.json beside the adapters; empty: none
 };
 
 /// What a run trains of a model, where that is not all of it.
