@@ -63,30 +63,6 @@ StoredTemplate template_of_file(const fs::path& file) {
   return {file.string() + ": chat_template", JsonView(json, file.string()).at("chat_template").string()};
 }
 
-StoredTemplate choose(const fs::path& folder, const std::optional<std::string>& wanted, bool with_tools) {
-  if (wanted && (wanted->find("{{") != wanted->npos || wanted->find("{%") != wanted->npos))
-    return {"the given chat template", *wanted};
-  const Templates templates = stored_templates(folder);
-  if (wanted) {
-    if (const auto found = templates.find(*wanted); found != templates.end()) return found->second;
-    require(fs::exists(*wanted), "chat template: want Jinja text, a file, or the name of a template of ",
-            folder.string(), " (", templates.empty() ? "which has none" : names_of(templates), "), got ",
-            quote(*wanted));
-    return template_of_file(*wanted);
-  }
-  if (const auto found = templates.find("tool_use"); with_tools && found != templates.end())
-    return found->second;
-  if (const auto found = templates.find("default"); found != templates.end()) return found->second;
-  require(
-      !templates.empty(), folder.string(),
-      ": has no chat template; want chat_template.jinja, or the key chat_template in tokenizer_config.json",
-      fs::exists(folder / "chat_template.json")
-          ? " (chat_template.json belongs to a processor and is not read)"
-          : "");
-  fail(folder.string(), ": has several chat templates and none with the name default; want one of ",
-       names_of(templates));
-}
-
 }  // namespace
 
 std::map<std::string, StoredTemplate> stored_templates(const fs::path& folder) {
@@ -111,10 +87,39 @@ ChatTemplate::SpecialTokens special_tokens_of(const fs::path& folder) {
   return tokens;
 }
 
+StoredTemplate chosen_template(const fs::path& folder, const std::optional<std::string>& wanted,
+                               bool with_tools) {
+  if (wanted && (wanted->find("{{") != wanted->npos || wanted->find("{%") != wanted->npos))
+    return {"the given chat template", *wanted};
+  const Templates templates = stored_templates(folder);
+  if (wanted) {
+    if (const auto found = templates.find(*wanted); found != templates.end()) return found->second;
+    require(fs::exists(*wanted), "chat template: want Jinja text, a file, or the name of a template of ",
+            folder.string(), " (", templates.empty() ? "which has none" : names_of(templates), "), got ",
+            quote(*wanted));
+    return template_of_file(*wanted);
+  }
+  if (const auto found = templates.find("tool_use"); with_tools && found != templates.end())
+    return found->second;
+  if (const auto found = templates.find("default"); found != templates.end()) return found->second;
+  require(
+      !templates.empty(), folder.string(),
+      ": has no chat template; want chat_template.jinja, or the key chat_template in tokenizer_config.json",
+      fs::exists(folder / "chat_template.json")
+          ? " (chat_template.json belongs to a processor and is not read)"
+          : "");
+  fail(folder.string(), ": has several chat templates and none with the name default; want one of ",
+       names_of(templates));
+}
+
 ChatTemplate load_chat_template(const fs::path& folder, const std::optional<std::string>& wanted,
                                 bool with_tools) {
-  const StoredTemplate chosen = choose(folder, wanted, with_tools);
+  const StoredTemplate chosen = chosen_template(folder, wanted, with_tools);
   return ChatTemplate(chosen.place, chosen.source, special_tokens_of(folder));
+}
+
+ChatTemplates load_chat_templates(const fs::path& folder, const std::optional<std::string>& wanted) {
+  return {load_chat_template(folder, wanted, false), load_chat_template(folder, wanted, true)};
 }
 
 }  // namespace nemocube

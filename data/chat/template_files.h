@@ -25,11 +25,25 @@ std::map<std::string, StoredTemplate> stored_templates(const std::filesystem::pa
 /// file of another form.
 ChatTemplate::SpecialTokens special_tokens_of(const std::filesystem::path& folder);
 
-/// The chat template of the tokenizer in `folder`.
+/// The text of the chat template of the tokenizer in `folder`.
 /// `wanted`: the name of a stored template; or Jinja text, known by {{ or {%; or a file that holds Jinja, or JSON with a
 /// key `chat_template`. Without it: "tool_use" for a conversation with tools, where there is one, else "default".
 /// Throws Error naming the folder and the templates that there are when none fits.
+StoredTemplate chosen_template(const std::filesystem::path& folder, const std::optional<std::string>& wanted,
+                               bool with_tools);
+
+/// The same, parsed, with the tokenizer's special tokens.
 ChatTemplate load_chat_template(const std::filesystem::path& folder, const std::optional<std::string>& wanted,
                                 bool with_tools);
+
+/// The templates that a tokenizer has for conversations without and with tools; often the same.
+struct ChatTemplates {
+  ChatTemplate without_tools, with_tools;
+  const ChatTemplate& of(const Chat& chat) const { return chat.tools ? with_tools : without_tools; }
+};
+
+/// Both of load_chat_template().
+ChatTemplates load_chat_templates(const std::filesystem::path& folder,
+                                  const std::optional<std::string>& wanted);
 
 }  // namespace nemocube

@@ -38,11 +38,16 @@ std::string describe_supervision(const Sample& sample, const Tokenizer& tokenize
   return text;
 }
 
-Json inspect_row(const Sample& sample, const Tokenizer* tokenizer) {
+Json inspect_row(const Sample& sample, const Tokenizer* tokenizer, bool unshifted) {
   Json row;
   row["id"] = sample.id;
   row["input_ids"] = sample.input_ids;
   row["labels"] = sample.labels;
+  if (unshifted) {
+    row["loss_mask"] = Json::array();
+    for (std::size_t t = 0; t < sample.labels.size(); ++t)
+      row["loss_mask"].push_back(t > 0 && sample.labels[t - 1] != ignored_label ? 1 : 0);
+  }
   row["text"] = nullptr;
   if (tokenizer) row["text"] = describe_supervision(sample, *tokenizer);
   return row;

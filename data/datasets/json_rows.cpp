@@ -1,6 +1,8 @@
 #include "data/datasets/json_rows.h"
 
 #include <nlohmann/json.hpp>
+
+#include "core/log.h"
 #include "data/datasets/text.h"
 #include "data/files/regular_file.h"
 
@@ -11,11 +13,20 @@ namespace {
 // Files are read whole. SQuAD has 30 MB; files of conversations can be larger.
 constexpr JsonLimits limits{.max_bytes = std::int64_t{4} << 30}, line_limits{};
 
-void each_line(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
+using OnRow = std::function<void(const JsonView&)>;
+/// Takes the Error of a line that is not JSON.
+using OnBadLine = std::function<void(const Error&)>;
+
+void each_line(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
   for_each_file_line(path, line_limits.max_bytes, [&](std::string_view line, std::int64_t number) {
     if (strip(line).empty()) return;
     const std::string file = path.string(), place = cat("line ", number);
-    const Json value = parse_json(line, file + ": " + place, line_limits);
+    Json value;
+    try {
+      value = parse_json(line, file + ": " + place, line_limits);
+    } catch (const Error& error) {
+      return bad(error);
+    }
     fn(JsonView(value, file, place));
   });
 }
@@ -35,10 +46,8 @@ Json read_document(const std::filesystem::path& path) {
   }
 }
 
-}  // namespace
-
-void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
-  if (path.extension() == ".jsonl" || path.extension() == ".ndjson") return each_line(path, fn);
+void each_row(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
+  if (path.extension() == ".jsonl" || path.extension() == ".ndjson") return each_line(path, fn, bad);
   const Json document = read_document(path);
   const JsonView root(document, path.string());
   if (document.is_object() && !root.has("data")) {
@@ -46,6 +55,40 @@ void for_each_row(const std::filesystem::path& path, const std::function<void(co
     return;
   }
   for (const JsonView& row : (document.is_object() ? root.at("data") : root).elements()) fn(row);
+}
+
+}  // namespace
+
+void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
+  each_row(path, fn, [](const Error& error) { throw error; });
+}
+
+void for_each_valid_row(const std::filesystem::path& path, std::string_view what, bool skip_invalid,
+                        const std::function<void(const JsonView&, std::int64_t)>& fn) {
+  std::int64_t rows = 0, skipped = 0;
+  std::string first;
+  const auto skip = [&](const Error& error) {
+    if (!skip_invalid) throw error;
+    if (skipped++ == 0) first = error.what();
+  };
+  each_row(
+      path,
+      [&](const JsonView& row) {
+        const std::int64_t number = rows++;
+        try {
+          fn(row, number);
+        } catch (const Error& error) {
+          skip(error);
+        }
+      },
+      [&](const Error& error) {
+        ++rows;
+        skip(error);
+      });
+  const std::string told =
+      skipped > 0 ? cat("skipped ", skipped, " of ", rows, " rows; the first: ", first) : "";
+  require(rows > skipped, path.string(), ": holds no ", what, told.empty() ? "" : "; ", told);
+  if (skipped > 0) log_warning(path.string(), ": ", told);
 }
 
 std::string row_id(const JsonView& row, const std::string& fallback) {

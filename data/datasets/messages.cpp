@@ -2,13 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/log.h"
-#include "core/parallel_for.h"
+#include "data/datasets/completion.h"
 #include "data/datasets/json_rows.h"
-#include "data/datasets/permutation.h"
 #include "data/datasets/row_forms.h"
-#include "data/datasets/split.h"
-#include "data/datasets/squad.h"
 #include "data/datasets/text.h"
 
 namespace nemocube {
@@ -25,20 +21,6 @@ Role read_role(const JsonView& role) {
   return Role::tool;
 }
 
-std::string read_content(const JsonView& turn, const std::string& key) {
-  if (turn.has_null(key)) return "";
-  const JsonView content = turn.at(key);
-  if (!content.value().is_array()) return content.string();
-  std::string joined;
-  for (const JsonView& part : content.elements()) {
-    const bool bare = part.value().is_string();
-    if (!bare)
-      if (const auto type = part.find("type"); type && type->string() != "text") type->refuse("text");
-    joined += (joined.empty() ? "" : " ") + (bare ? part : part.at("text")).string();
-  }
-  return joined;
-}
-
 Turn read_turn(const JsonView& turn, const std::string& role, const std::string& content) {
   if (const auto calls = turn.find("tool_calls"))
     calls->refuse("none, since conversations without a chat template cannot hold them");
@@ -46,7 +28,7 @@ Turn read_turn(const JsonView& turn, const std::string& role, const std::string&
     require(turn.has(key) || turn.has_null(key), turn.file(), ": '", turn.place(),
             "': want a turn with the keys ", role, " and ", content, ", got one with the keys ",
             list_keys(turn.value()));
-  return {read_role(turn.at(role)), std::string(strip(read_content(turn, content)))};
+  return {read_role(turn.at(role)), std::string(strip(content_text(turn, content)))};
 }
 
 Conversation read_conversation(const JsonView& row, std::int64_t number) {
@@ -78,21 +60,9 @@ std::string_view mark_of(Role role) {
 
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, bool skip_invalid) {
   std::vector<Conversation> out;
-  std::int64_t rows = 0, skipped = 0;
-  std::string first;
-  for_each_row(path, [&](const JsonView& row) {
-    const std::int64_t number = rows++;
-    try {
-      out.push_back(read_conversation(row, number));
-    } catch (const Error& error) {
-      if (!skip_invalid) throw;
-      if (skipped++ == 0) first = error.what();
-    }
+  for_each_valid_row(path, "conversations", skip_invalid, [&](const JsonView& row, std::int64_t number) {
+    out.push_back(read_conversation(row, number));
   });
-  const std::string told =
-      skipped > 0 ? cat("skipped ", skipped, " of ", rows, " rows; the first: ", first) : "";
-  require(!out.empty(), path.string(), ": holds no conversations", told.empty() ? "" : "; ", told);
-  if (skipped > 0) log_warning(path.string(), ": ", told);
   return out;
 }
 
@@ -123,7 +93,7 @@ TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tok
     const std::size_t content_begin = text.size();
     text += turns[i].content;
     if (turns[i].role != Role::assistant) continue;
-    const bool target = i == last || !options.mask_history;
+    const bool target = i == last || !options.chat.mask_history;
     add_text(target ? content_begin : std::string::npos);
     if (!options.rows.append_eos) continue;
     const std::int64_t eos = eos_to_append("conversation data set", tokenizer, options.rows);
@@ -134,27 +104,42 @@ TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tok
   return row;
 }
 
+namespace {
+
+std::vector<TokenRow> plain_rows(std::string_view what, const Tokenizer& tokenizer,
+                                 const MessagesOptions& options) {
+  const auto conversations = read_conversations(options.path, options.skip_invalid_samples);
+  const auto chosen = selected_rows(what, options.selection, std::ssize(conversations));
+  return make_rows(std::ssize(chosen), [&](std::int64_t i) {
+    const auto row = static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)]);
+    return conversation_row(conversations[row], tokenizer, options);
+  });
+}
+
+std::vector<TokenRow> templated_rows(std::string_view what, const Tokenizer& tokenizer,
+                                     const MessagesOptions& options) {
+  std::vector<std::pair<std::string, Chat>> chats;
+  for_each_valid_row(options.path, "conversations", options.skip_invalid_samples,
+                     [&](const JsonView& row, std::int64_t number) {
+                       chats.emplace_back(row_id(row, cat("row ", number)),
+                                          read_chat_row(row, options.tool_arguments));
+                     });
+  const auto chosen = selected_rows(what, options.selection, std::ssize(chats));
+  return make_rows(std::ssize(chosen), [&](std::int64_t i) {
+    const auto& [id, chat] = chats[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])];
+    return chat_row(id, chat, options.chat_templates->of(chat), tokenizer, options.chat);
+  });
+}
+
+}  // namespace
+
 std::shared_ptr<const RowDataset> make_messages_dataset(const Tokenizer& tokenizer,
                                                         const MessagesOptions& options) {
   const std::string what = "conversation data set " + options.path;
   require(options.rows.truncation != Truncation::context, what,
           ": truncation 'context' is for question answering; want left or right");
-  std::vector<Conversation> conversations = read_conversations(options.path, options.skip_invalid_samples);
-  if (options.shuffle_seed) {
-    std::vector<Conversation> shuffled;
-    for (const std::int64_t i :
-         permutation(static_cast<std::int64_t>(conversations.size()), *options.shuffle_seed))
-      shuffled.push_back(std::move(conversations[static_cast<std::size_t>(i)]));
-    conversations = std::move(shuffled);
-  }
-  const auto [first, last] = with_limit(DatasetSplit::parse(options.split), options.limit_dataset_samples)
-                                 .rows(what, static_cast<std::int64_t>(conversations.size()));
-  std::vector<TokenRow> rows(static_cast<std::size_t>(last - first));
-  parallel_for(last - first, 16, [&, start = first](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      rows[static_cast<std::size_t>(i)] =
-          conversation_row(conversations[static_cast<std::size_t>(start + i)], tokenizer, options);
-  });
+  std::vector<TokenRow> rows = options.chat_templates ? templated_rows(what, tokenizer, options)
+                                                      : plain_rows(what, tokenizer, options);
   return std::make_shared<RowDataset>(what, std::move(rows), options.rows,
                                       padding_id(tokenizer, options.rows));
 }

@@ -5,10 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "data/chat/template_files.h"
+#include "data/datasets/chat_messages.h"
+#include "data/datasets/chat_row.h"
 #include "data/datasets/row.h"
+#include "data/datasets/select_rows.h"
 #include "data/tokenizer/tokenizer.h"
 
-/// Conversations, written out without a chat template:
+/// Conversations. With a chat template the rows are those of read_chat_row() and chat_row(). Without one they are
+/// written out as
 ///
 ///     System: {content}\nUser: {content}\nAssistant: {content}{EOS}\nUser: ...
 ///
@@ -39,15 +44,16 @@ std::vector<Conversation> read_conversations(const std::filesystem::path& path, 
 
 struct MessagesOptions {
   std::string path{};
-  std::string split = "train";  ///< only the slice has an effect; the file is always `path`
-  std::optional<std::int64_t> limit_dataset_samples = std::nullopt;
-  /// Puts the rows in the order permutation(rows, seed) before the split is taken.
-  std::optional<std::uint64_t> shuffle_seed = std::nullopt;
-  bool skip_invalid_samples = false;
-  bool mask_history = false;  ///< only the last turn of the assistant is a target
-  RowOptions rows{};          ///< Truncation::context is an Error: a conversation has no context
+  RowSelection selection{};
+  bool skip_invalid_samples = false;  ///< leave out rows of another form and lines that are not JSON
+  std::optional<ChatTemplates> chat_templates{};
+  ChatRowOptions
+      chat{};  ///< without a template, only mask_history: only the last turn of the assistant is a target
+  ToolArguments tool_arguments = ToolArguments::as_given;  ///< with a template
+  RowOptions rows{};  ///< Truncation::context is an Error: a conversation has no context
 };
 
+/// Without a chat template.
 TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tokenizer,
                           const MessagesOptions& options);
 

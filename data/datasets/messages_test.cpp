@@ -44,13 +44,13 @@ std::string complaint(const std::string& text) {
 TEST_CASE("messages: what is written and what is a target") {
   CHECK(shown(talk, {}) ==
         "System: Be kind.\nUser: Hi\nAssistant:⟦ Hello there.</s>⟧\nUser: 2 + 2?\nAssistant: ⟦4</s>⟧");
-  CHECK(shown(talk, {.mask_history = true}) ==
+  CHECK(shown(talk, {.chat = {.mask_history = true}}) ==
         "System: Be kind.\nUser: Hi\nAssistant: Hello there.</s>\nUser: 2 + 2?\nAssistant: ⟦4</s>⟧");
   CHECK(shown(talk, {.rows = {.append_eos = false}}) ==
         "System: Be kind.\nUser: Hi\nAssistant:⟦ Hello there.⟧\nUser: 2 + 2?\nAssistant: ⟦4⟧");
   Conversation open = talk;
   open.turns.push_back({Role::user, "Thanks"});
-  CHECK(shown(open, {.mask_history = true}) == shown(talk, {.mask_history = true}));
+  CHECK(shown(open, {.chat = {.mask_history = true}}) == shown(talk, {.chat = {.mask_history = true}}));
   CHECK(conversation_row({"t", {{Role::user, "Hi"}}}, sample_tokenizer(), {}).size() == 0);
 }
 
@@ -106,8 +106,7 @@ TEST_CASE("messages: rows of another form are refused with the accepted ones and
   };
   refused(R"({"prompt": "a", "completion": "b"})", R"(the keys "prompt", "completion")");
   refused(R"({"prompt": "a", "completion": "b"})",
-          R"(write each row as {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", )"
-          R"("content": completion}]})");
+          "set _target_: column_mapped and column_mapping: {question: prompt, answer: completion}");
   refused(R"({"instruction": "a", "input": "", "output": "b"})", "Alpaca's form");
   refused(R"({"id": "a", "context": "c", "question": "q", "answers": {}})", "set _target_: squad");
   refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "preference pairs");
@@ -142,8 +141,8 @@ TEST_CASE("messages: data set") {
   const auto data = make_messages_dataset(sample_tokenizer(), options);
   CHECK(data->size() == 5);  // one row has no assistant
   CHECK(data->sample(2).id == "row 3");
-  options.shuffle_seed = 5;
-  options.split = "train[:4]";
+  options.selection.shuffle_seed = 5;
+  options.selection.split = "train[:4]";
   const auto some = make_messages_dataset(sample_tokenizer(), options);
   CHECK(some->size() <= 4);
   options.rows = {.seq_length = 8, .truncation = Truncation::context};

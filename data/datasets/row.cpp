@@ -17,9 +17,14 @@ void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
   row.context_end = moved(row.context_end);
 }
 
+/// Positions that are not padding.
+std::int64_t content_positions(const TokenRow& row, const RowOptions& options) {
+  return std::max<std::int64_t>(row.size() - (options.keep_last ? 0 : 1), 0);
+}
+
 /// Positions of the finished row. Throws Error when a fixed length is too short for the row.
 std::int64_t row_width(const TokenRow& row, const RowOptions& options) {
-  const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
+  const std::int64_t content = content_positions(row, options);
   if (options.padding != Padding::max_length) return content;
   require(content <= options.seq_length, "row ", quote(row.id), " has ", counted(content, "position"),
           ", seq_length is ", options.seq_length, "; set truncation: true");
@@ -57,7 +62,7 @@ void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length) {
 }
 
 Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id) {
-  const std::int64_t content = std::max<std::int64_t>(row.size() - 1, 0);
+  const std::int64_t content = content_positions(row, options);
   const std::int64_t width = row_width(row, options);
   Sample sample;
   sample.id = row.id;
@@ -65,7 +70,7 @@ Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t p
   sample.labels.assign(static_cast<std::size_t>(width), ignored_label);
   const std::int64_t inputs = row.size() < width ? row.size() : content;
   std::copy_n(row.ids.begin(), inputs, sample.input_ids.begin());
-  for (std::size_t t = 0; t < static_cast<std::size_t>(content); ++t)
+  for (std::size_t t = 0; t + 1 < row.ids.size(); ++t)
     if (row.supervised[t + 1]) sample.labels[t] = row.ids[t + 1];
   if (content > 0) sample.lengths.push_back(content);
   return sample;
@@ -105,6 +110,6 @@ const TokenRow& RowDataset::row(std::int64_t i) const {
 
 Sample RowDataset::sample(std::int64_t i) const { return finish_row(row(i), options_, pad_id_); }
 
-std::int64_t RowDataset::content_length(std::int64_t i) const { return row(i).size() - 1; }
+std::int64_t RowDataset::content_length(std::int64_t i) const { return content_positions(row(i), options_); }
 
 }  // namespace nemocube

@@ -30,6 +30,8 @@ struct RowOptions {
   std::int64_t seq_length = 0;  ///< 0: not given
   Padding padding = Padding::none;
   Truncation truncation = Truncation::none;
+  /// The last id stays as an input without a label, so that rows have as many positions as ids.
+  bool keep_last = false;
   bool append_eos = true;                          ///< append EOS as a target, unless it is there already
   std::optional<std::int64_t> eos_id{}, pad_id{};  ///< of the model, for tokenizers whose files name none
 };

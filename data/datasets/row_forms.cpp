@@ -10,8 +10,14 @@ namespace {
 /// Rows that have all of `keys` are in a known form; `advice` says how to train on them.
 struct KnownForm {
   std::vector<std::string_view> keys;
-  std::string_view advice;
+  std::string advice;
 };
+
+std::string mapped(std::string_view question, std::string_view answer) {
+  return cat(
+      "class column_mapped reads such rows: set _target_: column_mapped and column_mapping: {question: ",
+      question, ", answer: ", answer, "}");
+}
 
 const std::vector<KnownForm>& known_forms() {
   static const std::vector<KnownForm> forms{
@@ -20,21 +26,15 @@ const std::vector<KnownForm>& known_forms() {
       {{"context", "question", "answers"}, "class squad reads such rows: set _target_: squad"},
       {{"paragraphs"}, "class squad reads such rows: set _target_: squad"},
       {{"chosen", "rejected"}, "these are preference pairs, which no data set class of this build reads"},
-      {{"instruction", "output"},
-       "this is Alpaca's form; for class messages write each row as {\"messages\": [{\"role\": \"user\", "
-       "\"content\": instruction and input}, {\"role\": \"assistant\", \"content\": output}]}"},
-      {{"prompt", "completion"},
-       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": prompt}, "
-       "{\"role\": \"assistant\", \"content\": completion}]}"},
-      {{"prompt", "response"},
-       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": prompt}, "
-       "{\"role\": \"assistant\", \"content\": response}]}"},
-      {{"question", "answer"},
-       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": question}, "
-       "{\"role\": \"assistant\", \"content\": answer}]}"},
-      {{"input", "output"},
-       "for class messages write each row as {\"messages\": [{\"role\": \"user\", \"content\": input}, "
-       "{\"role\": \"assistant\", \"content\": output}]}"},
+      {{"ctx", "endings", "label"}, "class hellaswag reads such rows: set _target_: hellaswag"},
+      {{"instruction", "input", "output"},
+       "this is Alpaca's form, which class column_mapped reads: set _target_: column_mapped and "
+       "column_mapping: {context: instruction, question: input, answer: output}"},
+      {{"instruction", "output"}, mapped("instruction", "output")},
+      {{"prompt", "completion"}, mapped("prompt", "completion")},
+      {{"prompt", "response"}, mapped("prompt", "response")},
+      {{"question", "answer"}, mapped("question", "answer")},
+      {{"input", "output"}, mapped("input", "output")},
       {{"input_ids", "labels"},
        "for rows that are tokenised already, class tokens reads a safetensors file with the tensors "
        "input_ids "

@@ -5,13 +5,15 @@
 
 namespace nemocube {
 
-/// The accepted forms of question-answering rows and of conversation rows, for error messages.
+/// The accepted forms of question-answering rows, of conversation rows and of HellaSwag, for error messages.
 inline constexpr std::string_view squad_form =
     R"({"id": ..., "context": ..., "question": ..., "answers": {"text": [...], "answer_start": [...]}}, )"
     R"(or SQuAD's files {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]})";
 inline constexpr std::string_view messages_form =
     R"({"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}, )"
     R"(or {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]})";
+inline constexpr std::string_view hellaswag_form =
+    R"({"ctx": ..., "endings": [..., ..., ..., ...], "label": 0 to 3}, HellaSwag's rows of train and validation)";
 
 /// Throws Error naming file and row, the form that data sets of class `dataset_class` accept, the keys that
 /// the row has, and the class or the conversion that reads such a row:

@@ -2,27 +2,32 @@
 
 #include <algorithm>
 
-#include "core/parallel_for.h"
+#include "data/datasets/chat_row.h"
+#include "data/datasets/select_rows.h"
 #include "data/datasets/split.h"
 
 namespace nemocube {
 
 namespace {
+
 constexpr std::string_view context_mark = "Context: ";
+
+std::string question_text(const SquadQuestion& question) {
+  return cat(context_mark, question.context, " Question: ", question.question, " Answer:");
 }
 
-std::int64_t padding_id(const Tokenizer& tokenizer, const RowOptions& rows) {
-  if (tokenizer.pad_id()) return *tokenizer.pad_id();
-  return rows.pad_id.value_or(tokenizer.eos_id().value_or(0));
+Json message(const char* role, std::string content) {
+  return {{"role", role}, {"content", std::move(content)}};
 }
 
-std::int64_t eos_to_append(std::string_view what, const Tokenizer& tokenizer, const RowOptions& rows) {
-  const auto eos = tokenizer.eos_id() ? tokenizer.eos_id() : rows.eos_id;
-  require(eos.has_value(), what,
-          ": append_eos wants an eos_token named by tokenizer_config.json or special_tokens_map.json, or an "
-          "eos_token_id in the model's config.json; there is neither");
-  return *eos;
+/// The question alone.
+Chat chat_of(const SquadQuestion& question) {
+  Chat chat;
+  chat.messages.push_back(message("user", question_text(question) + ' '));
+  return chat;
 }
+
+}  // namespace
 
 std::vector<SquadQuestion> read_squad(const SquadOptions& options) {
   const DatasetSplit split = with_limit(DatasetSplit::parse(options.split), options.limit_dataset_samples);
@@ -34,48 +39,33 @@ std::vector<SquadQuestion> read_squad(const SquadOptions& options) {
   return questions;
 }
 
-std::string squad_prompt(const SquadQuestion& question) {
-  return cat(context_mark, question.context, " Question: ", question.question, " Answer:");
+std::string squad_prompt(const SquadQuestion& question, const std::optional<ChatTemplate>& chat_template) {
+  if (!chat_template) return question_text(question);
+  Chat chat = chat_of(question);
+  chat.add_generation_prompt = true;
+  return chat_template->render(chat).text;
 }
 
 TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, const SquadOptions& options) {
-  const std::string prompt = squad_prompt(question) + ' ';
-  const std::size_t target_begin = prompt.size() - (options.answer_start == AnswerStart::space ? 1 : 0);
-  const auto tokens = tokenizer.encode_with_offsets(prompt + question.target(), true);
-  const auto text_end = tokens.size() - tokenizer.special_suffix().size();
-  const std::size_t context_end = context_mark.size() + question.context.size();
-
-  TokenRow row;
-  row.id = question.id;
-  row.leading = static_cast<std::int64_t>(tokenizer.special_prefix().size());
-  row.ids.reserve(tokens.size() + 1);
-  row.context_begin = row.context_end = -1;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const TokenSpan& token = tokens[i];
-    if (token.end > context_mark.size() && token.end <= context_end) {
-      if (row.context_begin < 0) row.context_begin = row.size();
-      row.context_end = row.size() + 1;
-    }
-    row.append(token.id, i >= text_end || token.end > target_begin);
+  if (options.chat_template) {
+    Chat chat = chat_of(question);
+    chat.messages.push_back(message("assistant", question.target()));
+    return chat_row(question.id, chat, *options.chat_template, tokenizer);
   }
-  if (row.context_begin < 0) row.context_begin = row.context_end = row.leading;
-  if (options.rows.append_eos) {
-    const std::int64_t eos = eos_to_append("SQuAD data set", tokenizer, options.rows);
-    if (row.ids.empty() || row.ids.back() != eos)
-      row.append(eos, true);
-    else
-      row.supervised.back() = true;
-  }
-  return row;
+  Completion completion{question.id, question_text(question) + ' ', question.target()};
+  completion.context_begin = context_mark.size();
+  completion.context_end = context_mark.size() + question.context.size();
+  return completion_row("SQuAD data set", completion, tokenizer, options.answer_start, options.rows);
 }
 
 std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer,
                                                      const SquadOptions& options) {
+  require(!options.chat_template || options.rows.truncation != Truncation::context, "SQuAD data set ",
+          options.dataset_name,
+          ": truncation 'context' is for rows without a chat template; want left or right");
   const std::vector<SquadQuestion> questions = read_squad(options);
-  std::vector<TokenRow> rows(questions.size());
-  parallel_for(static_cast<std::int64_t>(rows.size()), 64, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
-      rows[i] = squad_row(questions[i], tokenizer, options);
+  std::vector<TokenRow> rows = make_rows(std::ssize(questions), [&](std::int64_t i) {
+    return squad_row(questions[static_cast<std::size_t>(i)], tokenizer, options);
   });
   return std::make_shared<RowDataset>(cat("SQuAD data set ", options.dataset_name, " (", options.split, ")"),
                                       std::move(rows), options.rows, padding_id(tokenizer, options.rows));

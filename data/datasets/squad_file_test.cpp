@@ -128,11 +128,11 @@ TEST_CASE("squad file: rows of another form are refused with the accepted ones a
       good + R"({"instruction": "i", "input": "", "output": "o"})", "f.jsonl",
       R"(DIR/f.jsonl: 'line 2': want a row for data set class squad, got one with the keys "instruction", )"
       R"("input", "output")",
-      "this is Alpaca's form; for class messages write each row as");
+      "this is Alpaca's form, which class column_mapped reads");
   refused(R"([{"messages": []}])", "f.json", "DIR/f.json: '[0]': want a row for data set class squad",
           "class messages reads such rows: set _target_: messages");
   refused(R"({"data": [{"question": "q", "answer": "a"}]})", "f.json", "DIR/f.json: 'data[0]': want a row",
-          R"({"role": "assistant", "content": answer})");
+          "column_mapping: {question: question, answer: answer}");
   refused(R"({"train": [1, 2]})", "f.json",
           "DIR/f.json: want a row for data set class squad, got one with the keys \"train\"\n",
           "SQuAD's files");

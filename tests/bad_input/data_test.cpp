@@ -81,7 +81,7 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
              {"dataset.dataset_name=rajpurkar/squad"});
   dir.refuse({"empty.jsonl", "no questions"}, {"dataset.dataset_name=empty.jsonl"});
   dir.data("{\"prompt\": \"a\", \"completion\": \"b\"}\n", "pairs.jsonl");
-  dir.refuse({"pairs.jsonl: 'line 1'", "class squad", "\"prompt\", \"completion\"", "class messages"},
+  dir.refuse({"pairs.jsonl: 'line 1'", "class squad", "\"prompt\", \"completion\"", "class column_mapped"},
              {"dataset.dataset_name=pairs.jsonl"});
   dir.data("{\"id\": \"a\"}\n{\"id\": \"b\"}\n", "rows.txt");
   dir.refuse({"rows.txt", "not valid JSON", "every line is read from files named .jsonl or .ndjson"},
@@ -105,6 +105,23 @@ TEST_CASE("bad data sets: missing files, hub names and empty selections are refu
   dir.refuse({"role.jsonl", "alien"}, conversation("role.jsonl"));
   dir.data("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", "user.jsonl");
   dir.refuse({"user.jsonl", "none of 1 row has a label"}, conversation("user.jsonl"));
+  const auto mapped = [](const char* mapping) {
+    return std::vector<std::string>{
+        cat("dataset={_target_: column_mapped, path: pairs.jsonl, column_mapping: ", mapping, "}")};
+  };
+  dir.refuse({"pairs.jsonl: 'line 1'", "class column_mapped", "\"reply\": answer"},
+             mapped("{question: prompt, answer: reply}"));
+  dir.refuse({"dataset.column_mapping.answer", "is missing"}, mapped("{question: prompt}"));
+  dir.refuse({"dataset.column_mapping.question", "is missing"}, mapped("{answer: completion}"));
+  dir.data("{\"ctx\": \"a\", \"endings\": [\"b\"], \"label\": \"\"}\n", "ends.jsonl");
+  dir.refuse({"ends.jsonl: 'line 1.label'", "the number of the right ending"},
+             {"dataset={_target_: HellaSwag, path_or_dataset: ends.jsonl}"});
+  dir.refuse({"dataset.paths", "'tokens.idx' does not exist"},
+             {"dataset={_target_: MegatronPretraining, paths: tokens, seq_length: 8}"});
+  dir.data("short", "tokens.idx");
+  dir.data("", "tokens.bin");
+  dir.refuse({"tokens.idx: want an index of Megatron's"},
+             {"dataset={_target_: MegatronPretraining, paths: tokens, seq_length: 8}"});
 }
 
 TEST_CASE("bad data sets: rows that cannot be padded to seq_length are refused before the first step") {

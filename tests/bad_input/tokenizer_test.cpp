@@ -154,7 +154,7 @@ TEST_CASE("bad prompts and options of generate are refused") {
   spit(dir / "latin.txt", "hello\ncaf\xe9\n");
   refuse({"--prompt-file", "latin.txt"}, {"latin.txt: line 2", "not valid UTF-8 at byte 3"});
   refuse({"--prompt-file", "/proc/self/mem"}, {"/proc/self/mem", "cannot be read"});
-  refuse({}, {"--prompt or --prompt-file"});
+  refuse({}, {"--prompt, --prompt-file or --chat"});
   refuse({"--prompt", "a", "--prompt-file", "b"}, {"--prompt", "excludes"});
   refuse({"--prompt", "a", "--temperature", "-1"}, {"temperature", "-1"});
   refuse({"--prompt", "a", "--temperature", "nan"}, {"temperature", "nan"});

@@ -101,6 +101,45 @@ TEST_CASE("generate: greedy from a checkpoint, the same alone and in a file of p
   CHECK(plain.out == second + other[0]["text"].get<std::string>() + "\n");
 }
 
+TEST_CASE("generate --chat: each answer continues what the template makes of the conversation so far") {
+  const fs::path dir = trained().path();
+  const std::vector<std::string> common{"generate", "--model",   "talking",     "--max-new-tokens",
+                                        "6",        "--special", "--ignore-eos"};
+  const auto with = [&](const std::vector<std::string>& more, const std::string& input) {
+    std::vector<std::string> all{"sh", "-c", "exec \"$0\" \"$@\" < input.txt", NEMOCUBE_BINARY};
+    all.insert(all.end(), common.begin(), common.end());
+    all.insert(all.end(), more.begin(), more.end());
+    spit(dir / "input.txt", input);
+    return run_process(all, dir);
+  };
+  const auto continued = [&](const std::string& prompt) {
+    const ProcessResult run = with({"--json", "--prompt", prompt}, "");
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    return json_lines(run.out).at(0)["text"].get<std::string>();
+  };
+  fs::copy(dir / "straight" / "LATEST" / "model", dir / "talking", fs::copy_options::recursive);
+  const ProcessResult mute = with({"--chat"}, "Hi\n");
+  CHECK(mute.exit_code == 2);
+  CHECK(mute.err.find("talking: has no chat template") != std::string::npos);
+
+  spit(dir / "talking" / "chat_template.jinja",
+       "{% for m in messages %}{{ m.role }}{{ sign }} {{ m.content }}\n{% endfor %}assistant{{ sign }}");
+  const ProcessResult talk = with({"--chat", "--system", "Be kind.", "--set", "sign=:"},
+                                  "Who makes honey?\n\nBees?\n/clear\nWhy?\n");
+  CAPTURE(talk.err);
+  REQUIRE(talk.exit_code == 0);
+  const std::string begin = "system: Be kind.\nuser: ", first = begin + "Who makes honey?\nassistant:";
+  const std::string one = continued(first);
+  const std::string two = continued(cat(first, " ", one, "\nuser: Bees?\nassistant:"));
+  CHECK(talk.out == cat(one, "\n", two, "\n", continued(begin + "Why?\nassistant:"), "\n"));
+
+  const ProcessResult refused =
+      with({"--chat", "--chat-template", "{{ raise_exception('never') }}"}, "\nHi\n");
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.err.find("standard input: line 2: ") != std::string::npos);
+}
+
 TEST_CASE("generate: stops at the ids of generation_config.json") {
   const fs::path dir = trained().path();
   const auto ids = [&](const char* model) {

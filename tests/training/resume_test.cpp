@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "data/megatron/test_token_files.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -95,6 +96,35 @@ void check_signal(int number, int exit_code, const Overrides& overrides = {}) {
 }
 
 }  // namespace
+
+TEST_CASE("resume: blended token files go on with the sample that was next, same bits") {
+  const RunDir dir;
+  write_token_files(dir / "a", std::vector<std::int64_t>(30, 20), 3);
+  write_token_files(dir / "b", {7, 300, 0, 45}, 1000);
+  std::string recipe = small_recipe();
+  const auto replace_line = [&](const std::string& key, const std::string& line) {
+    const std::size_t begin = recipe.find("\n" + key + ":") + 1;
+    recipe.replace(begin, recipe.find('\n', begin) - begin, line);
+  };
+  replace_line("dataset",
+               "dataset: {_target_: MegatronPretraining, paths: ['2', a, '1', b], seq_length: 32}");
+  replace_line("validation_dataset",
+               "validation_dataset: {_target_: MegatronPretraining, paths: a, splits_to_build: validation, "
+               "split: '80,20', seq_length: 32}");
+  replace_line("packed_sequence", "");
+  replace_line("dataloader", "");
+  spit(dir / "recipe.yaml", recipe);
+  const ProcessResult straight = dir.train();
+  CAPTURE(straight.err);
+  REQUIRE(straight.exit_code == 0);
+  const ProcessResult resumed =
+      dir.train({"checkpoint.checkpoint_dir=resumed", "checkpoint.restore_from=straight/epoch_0_step_4"});
+  CAPTURE(resumed.err);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(latest(dir / "straight").filename() == "epoch_0_step_11");
+  CHECK(differences(latest(dir / "straight"), latest(dir / "resumed")) == "");
+  CHECK(read_jsonl(dir / "resumed" / "training.jsonl").size() == 7);
+}
 
 TEST_CASE("resume: from a checkpoint, the rest of an f32 run has the same bits") { check_resume({}); }
 

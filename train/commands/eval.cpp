@@ -8,6 +8,7 @@
 #include "data/json/json.h"
 #include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
+#include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/evaluate/evaluate.h"
 #include "train/model_io/find_model.h"
@@ -99,9 +100,10 @@ void run(const EvalArguments& options, const Launch& launch) {
                 << counted(v.label_tokens, "label token") << " in " << counted(v.samples, "row") << "\n";
     if (section.kind == DatasetKind::squad) {
       progress.emplace(cat("answers ", name), "questions");
-      const SquadResult squad = answer_squad(*loaded.parallel, *tokenizer, section, recipe.evaluation,
-                                             stop_ids(*tokenizer, loaded.model->config(), recipe.model->path),
-                                             &recipe.kernels, {}, std::ref(*progress));
+      const SquadResult squad =
+          answer_squad(*loaded.parallel, *tokenizer, section, recipe.evaluation,
+                       stop_ids(*tokenizer, loaded.model->config(), recipe.model->path), &recipe.kernels, {},
+                       std::ref(*progress), recipe_chat_template(recipe, section));
       progress.reset();
       const char* version = squad.version == SquadVersion::v2_0 ? "2.0" : "1.1";
       line["exact_match"] = squad.score.em;

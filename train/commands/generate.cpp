@@ -1,14 +1,20 @@
+#include <unistd.h>
+
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "data/chat/template_files.h"
 #include "data/tokenizer/tokenizer.h"
+#include "train/commands/chat_variables.h"
 #include "train/commands/commands.h"
+#include "train/commands/conversation.h"
 #include "train/commands/lines.h"
 #include "train/generate/generate.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
+#include "train/recipe/files.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {
@@ -16,8 +22,9 @@ namespace {
 
 struct GenerateArguments {
   std::filesystem::path model, adapter, tokenizer, prompt_file;
-  std::string prompt, dtype, device;
-  bool json = false, ignore_eos = false, special = false;
+  std::string prompt, dtype, device, system, chat_template;
+  std::vector<std::string> variables;
+  bool json = false, ignore_eos = false, special = false, chat = false;
   GenerateOptions generate;
 };
 
@@ -44,21 +51,59 @@ Prompts read_prompts(const GenerateArguments& options, const Tokenizer& tokenize
   return prompts;
 }
 
+/// What a model needs to generate. What can be wrong with the options is found before the weights are read.
+struct Generator {
+  explicit Generator(GenerateArguments& options)
+      : dtype(options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype))),
+        device((check_generate_options(options.generate), choose_device(options.device, model_operations()))),
+        found(find_model_and_adapter(options.model, options.adapter)),
+        tokenizer_file(options.tokenizer.empty() ? folder_with_tokenizer() : find_tokenizer(options.tokenizer)),
+        tokenizer(Tokenizer::load(tokenizer_file)) {}
+
+  LoadedModel load(GenerateArguments& options) const {
+    ModelPlace place(device);
+    place.finetuning = with_adapter(found.model, found.adapter);
+    LoadedModel loaded = load_model(found.model, dtype, place);
+    check_vocabulary(tokenizer, loaded.model->config().vocab_size);
+    if (!options.ignore_eos) options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), found.model);
+    return loaded;
+  }
+
+  /// An adapter's directory may have one of its own.
+  std::filesystem::path folder_with_tokenizer() const {
+    const bool own = !found.adapter.empty() && std::filesystem::exists(found.adapter / "tokenizer.json");
+    return own ? found.adapter : found.model;
+  }
+
+  std::optional<DType> dtype;
+  Device device;
+  ModelAndAdapter found;
+  std::filesystem::path tokenizer_file;
+  Tokenizer tokenizer;
+};
+
+void run_chat(GenerateArguments options) {
+  const Generator generator(options);
+  ChatSettings settings;
+  settings.system = options.system;
+  settings.show_special = options.special;
+  for (const std::string& variable : options.variables) set_variable(settings.variables, variable);
+  ChatTemplate chat_template = load_chat_template(
+      folder_of(generator.tokenizer_file),
+      options.chat_template.empty() ? std::nullopt : std::optional(options.chat_template), false);
+  const LoadedModel loaded = generator.load(options);
+  settings.generate = options.generate;
+  ChatSession session(*loaded.parallel, generator.tokenizer, std::move(chat_template), std::move(settings));
+  hold_conversation(std::cin, std::cout, session, isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1);
+}
+
 // The text of a single prompt is printed token by token. With several prompts or --json, everything is printed
 // when the last text has ended.
 void run(GenerateArguments options) {
-  const auto dtype = options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype));
-  check_generate_options(options.generate);
-  const Device device = choose_device(options.device, model_operations());
-  const auto [model, adapter] = find_model_and_adapter(options.model, options.adapter);
-  const Tokenizer tokenizer =
-      Tokenizer::load(options.tokenizer.empty() ? model : find_tokenizer(options.tokenizer));
+  const Generator generator(options);
+  const Tokenizer& tokenizer = generator.tokenizer;
   const auto [prompts, ids] = read_prompts(options, tokenizer);
-  ModelPlace place(device);
-  place.finetuning = with_adapter(model, adapter);
-  LoadedModel loaded = load_model(model, dtype, place);
-  check_vocabulary(tokenizer, loaded.model->config().vocab_size);
-  if (!options.ignore_eos) options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), model);
+  const LoadedModel loaded = generator.load(options);
 
   const bool stream = prompts.size() == 1 && !options.json;
   StreamDecoder decoder(tokenizer, !options.special);
@@ -103,7 +148,27 @@ void add_generate_command(Command& app) {
   auto* file = command->add_option("--prompt-file", o->prompt_file,
                                    "file with one prompt in each line; - is standard input");
   prompt->excludes(file);
-  command->add_option("--max-new-tokens", o->generate.max_new_tokens, "end each text after so many tokens")
+  auto* chat =
+      command->add_flag("--chat", o->chat,
+                        "hold a conversation by the tokenizer's chat template: each line of standard "
+                        "input is a message; /clear begins anew, /quit or the end of input ends it");
+  chat->excludes(prompt)->excludes(file);
+  command->add_option("--system", o->system, "what the system says at the beginning of a conversation")
+      ->needs(chat);
+  command
+      ->add_option(
+          "--chat-template", o->chat_template,
+          "another template than the tokenizer's: a file, the name of one of its templates, or Jinja text")
+      ->needs(chat);
+  command
+      ->add_option("--set", o->variables,
+                   "NAME=VALUE: a variable of the template, such as enable_thinking=false; JSON or text; may "
+                   "be repeated")
+      ->allow_extra_args(false)
+      ->needs(chat);
+  command
+      ->add_option("--max-new-tokens", o->generate.max_new_tokens,
+                   "end each text, or answer, after so many tokens")
       ->capture_default_str()
       ->check(whole_number());
   command
@@ -127,10 +192,13 @@ void add_generate_command(Command& app) {
   add_device_option(*command, o->device, "cpu");
   command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");
   command->add_flag("--special", o->special, "show special tokens, such as <|im_end|>, in the text");
-  command->add_flag("--json", o->json,
-                    "print one line of JSON for each prompt: prompt, text, ids of the new tokens");
+  command
+      ->add_flag("--json", o->json,
+                 "print one line of JSON for each prompt: prompt, text, ids of the new tokens")
+      ->excludes(chat);
   command->callback([o, prompt, file] {
-    require(prompt->count() + file->count() == 1, "generate: give --prompt or --prompt-file");
+    if (o->chat) return run_chat(*o);
+    require(prompt->count() + file->count() == 1, "generate: give --prompt, --prompt-file or --chat");
     run(*o);
   });
 }

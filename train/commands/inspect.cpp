@@ -82,7 +82,10 @@ void inspect_samples(const InspectArguments& options) {
   const auto tokenizer = recipe_tokenizer(recipe, section);
   const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
   for (std::int64_t i = 0; i < std::min(options.samples, dataset->size()); ++i)
-    std::cout << dump_json(inspect_row(dataset->sample(i), tokenizer ? &*tokenizer : nullptr), -1) << '\n';
+    std::cout << dump_json(
+                     inspect_row(dataset->sample(i), tokenizer ? &*tokenizer : nullptr, section.unshifted),
+                     -1)
+              << '\n';
 }
 
 void run(const InspectArguments& options) {

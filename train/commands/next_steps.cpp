@@ -21,8 +21,9 @@ std::vector<std::string> next_steps(const RunResult& result, const Recipe& recip
     evaluate.insert(evaluate.end(), {"--model", model});
     lines.push_back("to evaluate: " + shell_line(evaluate));
   }
-  const bool speaks = recipe.dataset && (recipe.dataset->kind == DatasetKind::squad ||
-                                         recipe.dataset->kind == DatasetKind::messages);
+  const bool speaks = recipe.dataset && recipe.dataset->kind != DatasetKind::mock &&
+                      recipe.dataset->kind != DatasetKind::tokens &&
+                      recipe.dataset->kind != DatasetKind::megatron;
   if (speaks)
     lines.push_back("to generate: " +
                     shell_line({"nemocube", "generate", "--model", model, "--prompt", "TEXT"}));

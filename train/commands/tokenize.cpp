@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/quote.h"
 #include "data/chat/chat_file.h"
 #include "data/chat/chat_tokens.h"
 #include "data/chat/template_files.h"
 #include "data/tokenizer/tokenizer.h"
+#include "train/commands/chat_variables.h"
 #include "train/commands/commands.h"
 #include "train/commands/lines.h"
 #include "train/model_io/find_model.h"
@@ -37,14 +37,6 @@ std::vector<std::int64_t> read_ids(const std::string& line, std::int64_t vocab_s
     ids.push_back(item.get<std::int64_t>());
   }
   return ids;
-}
-
-/// NAME=VALUE; a value that is not JSON is a text. Throws Error when the JSON exceeds a limit of parse_json().
-void set_variable(Json& variables, const std::string& option) {
-  const std::size_t equals = option.find('=');
-  require(equals != std::string::npos && equals > 0, "--set: want NAME=VALUE, got ", quote(option));
-  const std::string name = option.substr(0, equals), text = option.substr(equals + 1);
-  variables[name] = Json::accept(text) ? parse_json(text, "--set " + name) : Json(text);
 }
 
 /// The text of a conversation, or a JSON line with what was asked for.

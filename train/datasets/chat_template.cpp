@@ -1,44 +1,57 @@
 #include "train/datasets/chat_template.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/log.h"
-#include "data/json/json.h"
 #include "train/recipe/files.h"
 
 namespace nemocube {
 
-std::optional<std::filesystem::path> find_chat_template(const std::filesystem::path& tokenizer) {
-  const std::filesystem::path folder = folder_of(tokenizer);
-  for (const char* name : {"chat_template.jinja", "chat_template.json"})
-    if (std::filesystem::exists(folder / name)) return folder / name;
-  std::filesystem::path config = folder / "tokenizer_config.json";
-  if (!std::filesystem::exists(config)) return std::nullopt;
-  const Json json = read_json_file(config);
-  const auto found = json.is_object() ? json.find("chat_template") : json.end();
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  return config;
+namespace {
+
+/// Where the tokenizer has its own templates, for messages; empty when it has none.
+std::string own_place(const std::filesystem::path& folder) {
+  const auto templates = stored_templates(folder);
+  return templates.empty() ? "" : templates.begin()->second.place;
 }
 
-void check_chat_template(const DatasetSection& section, const std::filesystem::path& tokenizer) {
-  const std::string key = section.key + ".chat_template";
-  if (section.chat_template) {
-    require(!section.chat_template->has_value(), key,
-            ": chat templates are not in this build; want null, which trains without one");
-    return;
+bool cuts_questions(const DatasetSection& section) {
+  return section.kind == DatasetKind::squad && section.truncation && section.seq_length;
+}
+
+/// Whether a section that names no template gets the tokenizer's, which is at `place`.
+bool gets_own(const DatasetSection& section, const std::string& place) {
+  if (section.kind == DatasetKind::column_mapped) return section.use_hf_chat_template;
+  return !place.empty() && !cuts_questions(section);
+}
+
+}  // namespace
+
+std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const DatasetSection& section) {
+  if (section.kind != DatasetKind::squad && section.kind != DatasetKind::messages &&
+      section.kind != DatasetKind::column_mapped)
+    return std::nullopt;
+  if (section.chat_template && !section.chat_template->has_value()) return std::nullopt;
+  const std::filesystem::path folder = folder_of(existing_tokenizer_path(recipe, section));
+  if (!section.chat_template && !gets_own(section, own_place(folder))) return std::nullopt;
+  const char* key =
+      section.kind == DatasetKind::column_mapped ? ".use_hf_chat_template: " : ".chat_template: ";
+  try {
+    return load_chat_templates(folder, section.chat_template.value_or(std::nullopt));
+  } catch (const Error& error) {
+    fail(section.key, key, error.what());
   }
-  const auto file = find_chat_template(tokenizer);
-  if (!file) return;
-  if (section.kind == DatasetKind::squad && section.truncation && section.seq_length) {
-    log_info(section.key, ": truncation to seq_length, so the rows get no chat template; that of ",
-             file->string(), " is not used");
-    return;
-  }
-  fail(key, " is absent, and the tokenizer has a chat template (", file->string(),
-       "), which NeMo AutoModel would apply to the rows. Chat templates are not in this build; to train "
-       "without "
-       "one, set ",
-       key, ": null (--set ", key, "=null)");
+}
+
+std::optional<ChatTemplate> recipe_chat_template(const Recipe& recipe, const DatasetSection& section) {
+  auto templates = recipe_chat_templates(recipe, section);
+  return templates ? std::optional(std::move(templates->without_tools)) : std::nullopt;
+}
+
+void tell_unused_chat_template(const Recipe& recipe, const DatasetSection& section) {
+  if (section.chat_template || !cuts_questions(section)) return;
+  const std::string place = own_place(folder_of(existing_tokenizer_path(recipe, section)));
+  if (!place.empty())
+    log_info(section.key, ": truncation to seq_length, so the rows get no chat template; that of ", place,
+             " is not used");
 }
 
 }  // namespace nemocube

@@ -1,20 +1,24 @@
 #pragma once
-#include <filesystem>
 #include <optional>
 
+#include "data/chat/template_files.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
 
-/// The file that holds the chat template of a tokenizer (its folder, or its tokenizer.json):
-/// chat_template.jinja, chat_template.json, or tokenizer_config.json with a key `chat_template`. Nothing when
-/// there is no template.
-std::optional<std::filesystem::path> find_chat_template(const std::filesystem::path& tokenizer);
+/// The chat templates by which the rows of a section are written; nothing where they are written without one.
+///   - squad, messages: the section's `chat_template` where it is there, and null is none; else the tokenizer's own
+///     where it has one. Rows of squad that are cut to seq_length get none unless the section names one, because cutting
+///     would leave a conversation without its beginning.
+///   - column_mapped: the tokenizer's own with `use_hf_chat_template`; Error when it has none.
+///   - other classes have none.
+/// Throws Error naming the key when the section names a template that is not there.
+std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const DatasetSection& section);
 
-/// This build renders rows of squad and messages without a template. Throws Error where NeMo AutoModel would
-/// apply one: when the section names a template, or when the tokenizer has one and the section does not say
-/// `chat_template: null`. Rows of squad with truncation to seq_length never get a template; a message says
-/// so.
-void check_chat_template(const DatasetSection& section, const std::filesystem::path& tokenizer);
+/// The one for conversations without tools.
+std::optional<ChatTemplate> recipe_chat_template(const Recipe& recipe, const DatasetSection& section);
+
+/// A line of the log where rows of squad do not get the tokenizer's template because they are cut.
+void tell_unused_chat_template(const Recipe& recipe, const DatasetSection& section);
 
 }  // namespace nemocube

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "data/datasets/describe.h"
 #include "data/json/test_dir.h"
 #include "train/datasets/recipe_datasets.h"
 
@@ -14,63 +15,98 @@ namespace {
 
 const std::string samples = NEMOCUBE_SOURCE_DIR "/data/samples";
 
+/// A copy of the sample tokenizer with two templates.
+struct Templated {
+  Templated() {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+      spit(dir / name, slurp(samples + "/tokenizer/" + name));
+    spit(dir / "chat_template.jinja", "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}");
+    std::filesystem::create_directory(dir / "additional_chat_templates");
+    spit(dir / "additional_chat_templates/loud.jinja", "{{ messages[0].content }}!");
+  }
+  const TestDir dir;
+};
+
 Recipe recipe_with(const std::string& tokenizer, const std::string& dataset) {
   return parse_recipe(cat("dataset: {", dataset, ", tokenizer: ", tokenizer, "}\n"), "r.yaml", {},
                       RecipeUse::data);
 }
 
-/// The message of the Error with which the tokenizer of the data set is refused, or nothing.
-std::string refusal(const std::string& tokenizer, const std::string& dataset) {
+/// The place of the template of a data set, or nothing. No rows are read.
+std::string place(const std::string& tokenizer, const std::string& dataset) {
+  const Recipe recipe = recipe_with(tokenizer, cat(dataset, ", path: ", samples, "/train.json"));
+  const auto found = recipe_chat_template(recipe, *recipe.dataset);
+  return found ? std::filesystem::path(found->name()).filename().string() : "";
+}
+
+/// Row 0 as `nemocube inspect` shows it.
+std::string shown(const std::string& tokenizer, const std::string& dataset) {
   const Recipe recipe = recipe_with(tokenizer, dataset);
-  try {
-    return recipe_tokenizer(recipe, *recipe.dataset) ? "" : "no tokenizer";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  const auto own = recipe_tokenizer(recipe, *recipe.dataset);
+  return describe_supervision(recipe_dataset(recipe, *recipe.dataset, own, false)->sample(0), *own);
 }
 
 }  // namespace
 
-TEST_CASE("chat templates: where a tokenizer keeps one") {
-  const auto found = [](const std::string& file, const std::string& text) -> std::string {
-    const TestDir dir;
-    spit(dir / file, text);
-    const auto path = find_chat_template(dir.path());
-    return path ? path->filename().string() : "";
-  };
-  CHECK(found("chat_template.jinja", "{{ x }}") == "chat_template.jinja");
-  CHECK(found("chat_template.json", "{}") == "chat_template.json");
-  CHECK(found("tokenizer_config.json", R"({"chat_template": "{{ x }}"})") == "tokenizer_config.json");
-  CHECK(found("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "x"}]})") ==
-        "tokenizer_config.json");
-  CHECK(found("tokenizer_config.json", R"({"chat_template": null})") == "");
-  CHECK(found("tokenizer_config.json", "{}") == "");
-  CHECK(found("template.jinja", "x") == "");
+TEST_CASE("chat templates: which one the rows of a data set get") {
+  const Templated with;
+  const std::string own = with.dir.path().string(), none = samples + "/tokenizer";
+  for (const std::string dataset : {"_target_: squad", "_target_: messages"}) {
+    CAPTURE(dataset);
+    CHECK(place(own, dataset) == "chat_template.jinja");
+    CHECK(place(own + "/tokenizer.json", dataset) == "chat_template.jinja");
+    CHECK(place(own, dataset + ", chat_template: null") == "");
+    CHECK(place(own, dataset + ", chat_template: loud") == "loud.jinja");
+    CHECK(place(own, dataset + ", chat_template: '{{ 1 }}'") == "the given chat template");
+    CHECK(place(none, dataset) == "");
+    CHECK(place(none, dataset + ", chat_template: " + own + "/chat_template.jinja") == "chat_template.jinja");
+    CHECK_THROWS_WITH_AS(place(none, dataset + ", chat_template: loud"),
+                         doctest::Contains("dataset.chat_template: "), Error);
+  }
+  const std::string cut = ", truncation: true, seq_length: 8";
+  CHECK(place(own, "_target_: squad" + cut) == "");
+  CHECK(place(own, "_target_: squad, truncation: true") == "chat_template.jinja");
+  CHECK(place(own, "_target_: squad, chat_template: default" + cut) == "chat_template.jinja");
+  CHECK(place(own, "_target_: messages" + cut) == "chat_template.jinja");
+  const std::string mapped = "_target_: column_mapped, column_mapping: {question: q, answer: a}";
+  CHECK(place(own, mapped) == "");
+  CHECK(place(own, mapped + ", use_hf_chat_template: true") == "chat_template.jinja");
+  CHECK_THROWS_WITH_AS(place(none, mapped + ", use_hf_chat_template: true"),
+                       doctest::Contains("dataset.use_hf_chat_template: "), Error);
+  CHECK(place(own, "_target_: hellaswag") == "");
 }
 
-TEST_CASE("chat templates: an Error unless the recipe says null, or rows have a fixed length") {
-  const TestDir dir;
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    spit(dir / name, slurp(samples + "/tokenizer/" + name));
-  const std::string tokenizer = dir.path().string(), squad = "_target_: squad, dataset_name: x",
-                    messages = "_target_: messages, path: x";
-  CHECK(refusal(tokenizer, squad) == "");
-  spit(dir / "chat_template.jinja", "{{ messages }}");
-  for (const std::string& dataset : {squad, messages}) {
-    const std::string message = refusal(tokenizer, dataset);
-    CAPTURE(message);
-    CHECK(message.starts_with("dataset.chat_template is absent"));
-    CHECK(message.find((dir / "chat_template.jinja").string()) != std::string::npos);
-    CHECK(message.find("dataset.chat_template: null") != std::string::npos);
-    CHECK(refusal(tokenizer, dataset + ", chat_template: null") == "");
-    CHECK(refusal(tokenizer, dataset + ", chat_template: none") == "");
-    CHECK(refusal(tokenizer + "/tokenizer.json", dataset) == message);
-    CHECK(refusal(tokenizer, dataset + ", chat_template: a.jinja").find("want null") != std::string::npos);
-    CHECK(refusal(samples + "/tokenizer", dataset + ", chat_template: a.jinja") ==
-          refusal(tokenizer, dataset + ", chat_template: a.jinja"));
-  }
-  CHECK(refusal(tokenizer, squad + ", truncation: true, seq_length: 8") == "");
-  CHECK(refusal(tokenizer, squad + ", truncation: true") != "");
-  CHECK(refusal(tokenizer, squad + ", seq_length: 8") != "");
-  CHECK(refusal(tokenizer, messages + ", truncation: true, seq_length: 8") != "");
+TEST_CASE("chat templates: rows of squad and of conversations") {
+  const Templated with;
+  const std::string own = with.dir.path().string();
+  spit(
+      with.dir / "q.jsonl",
+      R"({"id": "a", "context": "Oslo is big.", "question": "What?", "answers": {"text": ["Oslo"], "answer_start": [0]}})");
+  const std::string squad = "_target_: squad, path: " + own + "/q.jsonl";
+  CHECK(shown(own, squad) == "user=Context: Oslo is big. Question: What? Answer: ;⟦assistant=Oslo;⟧");
+  CHECK(shown(own, squad + ", chat_template: null") ==
+        "Context: Oslo is big. Question: What? Answer:⟦ Oslo</s>⟧");
+  spit(with.dir / "m.jsonl", R"({"messages": [{"role": "user", "content": " a "},)"
+                             R"( {"role": "assistant", "content": "b"}]})");
+  const std::string messages = "_target_: messages, path: " + own + "/m.jsonl";
+  CHECK(shown(own, messages) == "user= a ;⟦assistant=b;⟧");
+  CHECK(shown(own, messages + ", chat_template: null") == "User: a\nAssistant:⟦ b</s>⟧");
+  CHECK_THROWS_WITH_AS(shown(own, messages + ", chat_template: null, mask_reasoning_content: true"),
+                       doctest::Contains("dataset.mask_reasoning_content: rows without a chat template"),
+                       Error);
+  CHECK_THROWS_WITH_AS(shown(own, messages + ", chat_template: '{{ raise_exception(\"no\") }}'"),
+                       doctest::Contains("row 'row 0': "), Error);
+}
+
+TEST_CASE("chat templates: the one that the recipe names is saved with the model") {
+  const Templated with;
+  const auto saved = [&](const std::string& dataset) {
+    const Recipe recipe =
+        recipe_with(with.dir.path().string(), cat(dataset, ", path: ", samples, "/train.json"));
+    return tokenizer_files(recipe, *recipe.dataset).at("chat_template.jinja");
+  };
+  CHECK(saved("_target_: squad") == slurp(with.dir / "chat_template.jinja"));
+  CHECK(saved("_target_: squad, chat_template: null") == slurp(with.dir / "chat_template.jinja"));
+  CHECK(saved("_target_: squad, chat_template: loud") == "{{ messages[0].content }}!");
+  CHECK(saved("_target_: squad, chat_template: '{{ 1 }}'") == "{{ 1 }}");
 }

@@ -5,6 +5,8 @@
 #include <functional>
 #include <string_view>
 
+#include "data/datasets/column_mapped.h"
+#include "data/datasets/hellaswag.h"
 #include "data/datasets/messages.h"
 #include "data/datasets/mock.h"
 #include "data/datasets/packing.h"
@@ -12,6 +14,7 @@
 #include "data/files/regular_file.h"
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
+#include "data/megatron/megatron_dataset.h"
 #include "train/datasets/chat_template.h"
 #include "train/logging/progress.h"
 #include "train/recipe/files.h"
@@ -26,6 +29,7 @@ RowOptions row_options(const DatasetSection& section) {
   rows.padding = section.padding;
   rows.truncation = section.truncation ? section.truncation_side : Truncation::none;
   rows.append_eos = section.append_eos;
+  rows.keep_last = section.unshifted;
   return rows;
 }
 
@@ -42,27 +46,110 @@ RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
   return rows;
 }
 
+RowSelection selection_of(const DatasetSection& section) {
+  RowSelection selection;
+  selection.split = section.split.value_or("train");
+  selection.limit_dataset_samples = section.limit_dataset_samples;
+  if (section.shuffle_seed) selection.shuffle_seed = static_cast<std::uint64_t>(*section.shuffle_seed);
+  return selection;
+}
+
+MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& section) {
+  MessagesOptions options;
+  options.path = dataset_file(section).string();
+  options.selection = selection_of(section);
+  options.skip_invalid_samples = section.skip_invalid_samples;
+  options.chat_templates = recipe_chat_templates(recipe, section);
+  options.chat.mask_history = section.mask_history;
+  options.chat.mask_reasoning_content = section.mask_reasoning_content;
+  options.chat.mask_order = section.mask_order;
+  options.tool_arguments = section.tool_call_arguments;
+  options.rows = row_options(recipe, section);
+  require(
+      options.chat_templates || !section.mask_reasoning_content, section.key,
+      ".mask_reasoning_content: rows without a chat template hold no reasoning; remove the key, or give a "
+      "chat_template");
+  return options;
+}
+
+ColumnMappedOptions column_mapped_options(const Recipe& recipe, const DatasetSection& section) {
+  ColumnMappedOptions options;
+  options.path = dataset_file(section).string();
+  options.mapping = section.column_mapping;
+  options.selection = selection_of(section);
+  options.answer_only_loss_mask = section.answer_only_loss_mask;
+  options.answer_start = section.answer_start;
+  options.chat_template = recipe_chat_template(recipe, section);
+  options.rows = row_options(recipe, section);
+  return options;
+}
+
+HellaSwagOptions hellaswag_options(const Recipe& recipe, const DatasetSection& section) {
+  const RowOptions rows = row_options(recipe, section);
+  HellaSwagOptions options;
+  options.path = dataset_file(section).string();
+  options.selection = selection_of(section);
+  options.separator = section.separator;
+  options.pad_to_max_length = section.pad_to_max_length;
+  options.append_eos = rows.append_eos;
+  options.eos_id = rows.eos_id;
+  options.pad_id = rows.pad_id;
+  return options;
+}
+
+/// What a model's config.json says, where there is one.
+std::optional<std::int64_t> vocabulary_of(const Recipe& recipe) {
+  if (!recipe.model) return std::nullopt;
+  const std::filesystem::path model = recipe.model->path;
+  if (!std::filesystem::is_regular_file(model) && !std::filesystem::exists(model / "config.json"))
+    return std::nullopt;
+  return read_hf_config(model).vocab_size;
+}
+
+/// The number of samples that the recipe asks for; nothing: those of one time over the tokens.
+std::optional<std::int64_t> megatron_samples(const Recipe& recipe, const DatasetSection& section) {
+  if (section.splits_to_build == MegatronSplit::validation) return section.num_val_samples;
+  if (section.splits_to_build == MegatronSplit::test) return section.num_test_samples;
+  const auto steps = recipe.step_scheduler.max_steps;
+  std::optional<std::int64_t> wanted;
+  if (steps) wanted = *steps * recipe.step_scheduler.global_batch_size;
+  if (!section.num_train_samples) return wanted;
+  require(!wanted || *section.num_train_samples >= *wanted, section.key, ".num_train_samples: ", *steps,
+          " steps take ", wanted.value_or(0), " samples; want that many or more, got ",
+          *section.num_train_samples);
+  return section.num_train_samples;
+}
+
+MegatronOptions megatron_options(const Recipe& recipe, const DatasetSection& section) {
+  MegatronOptions options;
+  options.paths = section.paths;
+  options.split = section.splits_to_build;
+  options.shares = section.split.value_or(options.shares);
+  options.seq_length = section.seq_length.value_or(options.seq_length);
+  options.samples = megatron_samples(recipe, section);
+  options.seed = static_cast<std::uint32_t>(section.seed);
+  options.id_limit = vocabulary_of(recipe).value_or(options.id_limit);
+  return options;
+}
+
 std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSection& section,
                                         const std::optional<Tokenizer>& tokenizer) {
-  require(!section.mask_reasoning_content, section.key,
-          ".mask_reasoning_content: not in this build; remove the key");
   switch (section.kind) {
     case DatasetKind::squad: {
       SquadOptions options = squad_options(section);
       options.rows = row_options(recipe, section);
+      tell_unused_chat_template(recipe, section);
+      options.chat_template = recipe_chat_template(recipe, section);
       return make_squad_dataset(*tokenizer, options);
     }
-    case DatasetKind::messages: {
-      MessagesOptions options;
-      options.path = dataset_file(section).string();
-      options.split = section.split.value_or("train");
-      options.limit_dataset_samples = section.limit_dataset_samples;
-      options.mask_history = section.mask_history;
-      options.skip_invalid_samples = section.skip_invalid_samples;
-      if (section.shuffle_seed) options.shuffle_seed = static_cast<std::uint64_t>(*section.shuffle_seed);
-      options.rows = row_options(recipe, section);
-      return make_messages_dataset(*tokenizer, options);
-    }
+    case DatasetKind::messages:
+      return make_messages_dataset(*tokenizer, messages_options(recipe, section));
+    case DatasetKind::column_mapped:
+      return make_column_mapped_dataset(*tokenizer, column_mapped_options(recipe, section));
+    case DatasetKind::hellaswag:
+      return make_hellaswag_dataset(*tokenizer, hellaswag_options(recipe, section));
+    case DatasetKind::megatron:
+      return make_megatron_dataset(megatron_options(recipe, section));
     case DatasetKind::mock: {
       MockOptions options;
       options.vocab_size = *section.vocab_size;
@@ -81,9 +168,8 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
 
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section) {
   if (section.kind == DatasetKind::mock || section.kind == DatasetKind::tokens) return std::nullopt;
-  const std::filesystem::path path = existing_tokenizer_path(recipe, section);
-  check_chat_template(section, path);
-  return Tokenizer::load(path);
+  const bool optional = section.kind == DatasetKind::megatron && !section.tokenizer && !recipe.tokenizer;
+  return optional ? std::nullopt : std::optional(Tokenizer::load(existing_tokenizer_path(recipe, section)));
 }
 
 bool is_tokenizer_file(const std::string& name) {
@@ -99,6 +185,8 @@ std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const D
   std::erase_if(files, [](const auto& file) { return !is_tokenizer_file(file.first); });
   if (std::filesystem::is_regular_file(path))
     files["tokenizer.json"] = read_text_file(path, JsonLimits{}.max_bytes);
+  if (section.chat_template && *section.chat_template)
+    files["chat_template.jinja"] = chosen_template(folder_of(path), *section.chat_template, false).source;
   return files;
 }
 

@@ -11,12 +11,13 @@
 namespace nemocube {
 
 /// The tokenizer that a dataset section asks for; nothing for data that already consists of tokens (mock,
-/// tokens). Throws Error when the rows need a chat template, see check_chat_template().
+/// tokens), or for megatron, unless the recipe names one.
 std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSection& section);
 
 /// Whether a file in a model's folder belongs to the tokenizer (chat templates do).
 bool is_tokenizer_file(const std::string& name);
-/// Name and text of the tokenizer files that are saved with a model. pre: the section has a tokenizer
+/// Name and text of the tokenizer files that are saved with a model. A chat template that the section names becomes the
+/// tokenizer's own, chat_template.jinja. pre: the section has a tokenizer
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
 /// The data set of a section, packed if `packed` is true and the recipe packs. `tokenizer` belongs to the

@@ -86,9 +86,10 @@ constexpr std::size_t questions_at_once = 32;
 
 /// Cuts like rows of the training data: the prefix stays if it leaves room for a part of the question.
 std::vector<std::int64_t> prompt_ids(const SquadQuestion& question, const Tokenizer& tokenizer,
-                                     const DatasetSection& section) {
-  std::vector<std::int64_t> ids = tokenizer.encode(squad_prompt(question), false);
-  const auto& prefix = tokenizer.special_prefix();
+                                     const DatasetSection& section,
+                                     const std::optional<ChatTemplate>& chat_template) {
+  std::vector<std::int64_t> ids = tokenizer.encode(squad_prompt(question, chat_template), false);
+  const auto prefix = chat_template ? std::vector<std::int64_t>() : tokenizer.special_prefix();
   std::int64_t room = std::numeric_limits<std::int64_t>::max();
   if (section.truncation && section.seq_length) room = *section.seq_length;
   const bool keeps_prefix = std::ssize(prefix) < room;
@@ -106,6 +107,7 @@ namespace {
 std::vector<std::string> answers_of(ParallelModel& model, const Tokenizer& tokenizer,
                                     const DatasetSection& section,
                                     const std::vector<SquadQuestion>& questions,
+                                    const std::optional<ChatTemplate>& chat_template,
                                     const GenerateOptions& generation, bool stop_at_newline,
                                     const StopAsked& stop, const OnProgress& progress) {
   std::vector<std::string> predictions;
@@ -116,7 +118,7 @@ std::vector<std::string> answers_of(ParallelModel& model, const Tokenizer& token
                       last = std::min(questions.size(), first + questions_at_once);
     std::vector<std::vector<std::int64_t>> prompts;
     for (std::size_t i = first; i < last; ++i)
-      prompts.push_back(prompt_ids(questions[i], tokenizer, section));
+      prompts.push_back(prompt_ids(questions[i], tokenizer, section, chat_template));
     const OnToken ends = [&](std::size_t, std::int64_t id) {
       if (!together && stop && stop()) return true;
       const std::array<std::int64_t, 1> one{id};
@@ -156,7 +158,8 @@ std::vector<std::string> predictions_of_ranks(Communicator& group, const std::ve
 
 SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
-                         const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress) {
+                         const KernelChoice* kernels, const StopAsked& stop, const OnProgress& progress,
+                         const std::optional<ChatTemplate>& chat_template) {
   std::vector<SquadQuestion> questions = read_squad(squad_options(section));
   SquadResult result;
   if (std::ranges::any_of(questions, [](const SquadQuestion& q) { return q.answers.empty(); }))
@@ -172,8 +175,8 @@ SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const
              ranks = static_cast<std::size_t>(model.replicas().size());
   for (std::size_t i = rank; i < questions.size(); i += ranks) own.push_back(questions[i]);
   const Held held(model, DataParallel::Held::everything);
-  std::vector<std::string> predictions =
-      answers_of(model, tokenizer, section, own, generation, options.stop_at_newline, stop, progress);
+  std::vector<std::string> predictions = answers_of(model, tokenizer, section, own, chat_template, generation,
+                                                    options.stop_at_newline, stop, progress);
   predictions = predictions_of_ranks(model.replicas(), predictions, questions.size());
   result.complete = predictions.size() == questions.size();
   SquadScorer scorer(result.version);

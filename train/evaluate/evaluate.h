@@ -1,9 +1,11 @@
 #pragma once
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "data/chat/chat_template.h"
 #include "data/datasets/dataset.h"
 #include "data/metrics/squad_score.h"
 #include "data/tokenizer/tokenizer.h"
@@ -42,7 +44,7 @@ struct SquadResult {
   std::vector<AnsweredQuestion> answered;
   bool complete = true;  ///< false: stopped early, the score covers only a part
 };
-/// Answers the questions of a squad section greedily and scores the answers by the official rules of the
+/// Answers the questions of a squad section, put as squad_prompt() says, greedily and scores the answers by the official rules of the
 /// data's version. An answer ends at any of `stop_ids`, and at a newline when the recipe says so. When the
 /// section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
 /// unless they alone fill seq_length. Polls `stop` at every token. `progress` counts questions; a question
@@ -52,7 +54,8 @@ struct SquadResult {
 SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},
-                         const OnProgress& progress = {});
+                         const OnProgress& progress = {},
+                         const std::optional<ChatTemplate>& chat_template = std::nullopt);
 
 /// The file for the predictions of a set: `path` for the set named "default"; for other sets "_NAME" goes before the
 /// extension (said.json -> said_train.json).

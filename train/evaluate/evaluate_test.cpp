@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/host_wait.h"
 #include "data/datasets/row.h"
@@ -15,6 +14,7 @@
 #include "data/json/test_dir.h"
 #include "model/test_models.h"
 #include "train/generate/generate.h"
+#include "train/generate/test_speaker.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -22,42 +22,6 @@ using namespace nemocube::testing;
 namespace {
 
 using Ids = std::vector<std::int64_t>;
-constexpr std::int64_t eos = 2;
-
-const Tokenizer& tokenizer() {
-  static const Tokenizer t = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
-  return t;
-}
-
-NemotronHConfig speaker_config() {
-  NemotronHConfig c = tiny_config("-");
-  c.vocab_size = tokenizer().vocab_size();
-  return c;
-}
-
-/// A model that generates `text` and EOS after any prompt. The embedding of the k-th token of the text is the
-/// unit vector k + 1, that of all other tokens the unit vector 0, and the head maps unit vector k to the k-th
-/// token.
-struct Says : NemotronH {
-  explicit Says(const std::string& text) : NemotronH(speaker_config(), DType::f32, Device::cpu) {
-    randomise(*this, 5);
-    const Tensor embeddings = parameters().get("backbone.embeddings.weight").value;
-    const Tensor head = parameters().get("lm_head.weight").value;
-    parameters().get("backbone.layers.0.mixer.down_proj.weight").value.zero();
-    embeddings.zero();
-    head.zero();
-    Ids script = tokenizer().encode(text, false);
-    script.push_back(eos);
-    REQUIRE(script.size() < 12);
-    REQUIRE(std::set<std::int64_t>(script.begin(), script.end()).size() == script.size());
-    for (std::int64_t id = 0; id < embeddings.dim(0); ++id) {
-      const auto said = std::ranges::find(script, id);
-      embeddings.row<float>(id)[said == script.end() ? 0 : said - script.begin() + 1] = 1;
-    }
-    for (std::size_t k = 0; k < script.size(); ++k) head.row<float>(script[k])[k] = 1;
-  }
-};
-
 /// Questions whose context is "A green frog and a toad.", with these answers.
 class Questions : public TestDir {
  public:
@@ -286,4 +250,20 @@ TEST_CASE("answer_squad: special tokens in front stay only where they leave room
         answer_squad(alone, prefixed, questions.section, questions.options, {}, nullptr);
     CHECK(tokenizer().decode(made, true).find(result.answered.at(0).prediction) != std::string::npos);
   }
+}
+
+TEST_CASE("answer_squad: with a chat template the question is the user's message") {
+  Says model("a green frog");
+  ParallelModel alone(model);
+  const Questions questions({{"A green frog"}});
+  const auto answers = [&](const std::string& source) {
+    return answer_squad(alone, tokenizer(), questions.section, questions.options, {eos}, nullptr, {}, {},
+                        ChatTemplate("t", source));
+  };
+  CHECK(answers("{{ messages[0].content }}\n").answered.at(0).prediction == "a green frog");
+  CHECK_THROWS_WITH_AS(
+      answers("{{ raise_exception(messages | tojson ~ add_generation_prompt) }}"),
+      doctest::Contains(
+          R"([{"role": "user", "content": "Context: A green frog and a toad. Question: Who? Answer: "}]True)"),
+      Error);
 }

@@ -44,10 +44,16 @@ void add_folder(std::set<fs::path>& files, const fs::path& folder) {
 
 void add_dataset(std::set<fs::path>& files, const Recipe& recipe, const DatasetSection& section) {
   if (section.kind == DatasetKind::mock) return;
+  if (section.kind == DatasetKind::megatron) {
+    for (const fs::path& file : token_files(section)) files.insert(file);
+    return;
+  }
   files.insert(dataset_file(section));
   if (section.kind == DatasetKind::tokens) return;
   const fs::path tokenizer = existing_tokenizer_path(recipe, section);
   files.insert(fs::is_directory(tokenizer) ? tokenizer / "tokenizer.json" : tokenizer);
+  for (const char* name : {"chat_template.jinja", "tokenizer_config.json"})
+    if (fs::exists(folder_of(tokenizer) / name)) files.insert(folder_of(tokenizer) / name);
 }
 
 /// A line for each file: name, size, sum.

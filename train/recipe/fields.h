@@ -15,6 +15,7 @@ inline constexpr Range decay_rate{.low = 0, .high = 100};
 inline constexpr Range multiplier{.low = 0, .high = 1e4};
 inline constexpr Range coefficient{.low = 0, .high = 100};
 inline constexpr Range bias_rate{.low = 0, .high = 1};
+inline constexpr Range seed_of_32_bits{.low = 0, .high = 4294967295};
 inline constexpr Range epsilon{.low = 1e-30, .high = 1};
 
 void fields(auto& io, Like<StepSchedulerSection> auto& s) {
@@ -134,41 +135,94 @@ void fields(auto& io, Like<LossSection> auto& s) {
   io.field("chunk_len", s.chunk_len, "rows of logits at a time", positive);
 }
 
+void fields(auto& io, Like<ColumnMapping> auto& s) {
+  io.field("context", s.context, "column that begins the prompt");
+  io.field("question", s.question, "column that ends the prompt");
+  io.field("answer", s.answer, "column with the answer");
+}
+
 void fields(auto& io, Like<DatasetSection> auto& s) {
   io.target(s.kind, "class of the data set", true);
   io.classes("squad");
   io.field("dataset_name", s.dataset_name, "file or folder of the questions; `path` wins");
-  io.field("answer_start", s.answer_start,
-           "first target: the answer's first token, or the space before it (own)");
-  io.classes("squad messages tokens");
+  io.classes("squad column_mapped");
+  io.field(
+      "answer_start", s.answer_start,
+      "first target without a chat template: the answer's first token, or the space before it; prompt: as "
+      "AutoModel, behind the number of tokens that the prompt has alone (own)");
+  io.classes("squad messages column_mapped hellaswag tokens");
   io.field("path", s.path, "file, or folder with a file for each split");
   io.field("limit_dataset_samples", s.limit_dataset_samples, "so many rows at most", positive);
-  io.classes("messages");
+  io.classes("messages column_mapped");
   io.alias("path_or_dataset_id", s.path, s.key + ".path");
+  io.classes("hellaswag");
+  io.alias("path_or_dataset", s.path, s.key + ".path");
+  io.alias("num_samples_limit", s.limit_dataset_samples, s.key + ".limit_dataset_samples", positive);
+  io.field("separator", s.separator, "text between context and ending; as AutoModel: \"\" (own)");
+  io.field("pad_to_max_length", s.pad_to_max_length,
+           "pad rows to the longest of the data set, rounded up to a multiple of 8");
+  io.classes("column_mapped");
+  io.section("column_mapping", s.column_mapping);
+  io.field("answer_only_loss_mask", s.answer_only_loss_mask,
+           "false: the tokens of the prompt are targets, too");
+  io.field("use_hf_chat_template", s.use_hf_chat_template,
+           "context, question and answer become messages for the tokenizer's chat template");
+  io.classes("messages");
   io.field("mask_history", s.mask_history, "only the last turn of the assistant is a target");
-  io.field("mask_reasoning_content", s.mask_reasoning_content, "this build accepts false");
-  io.field("skip_invalid_samples", s.skip_invalid_samples, "leave out rows of another form");
+  io.field("mask_reasoning_content", s.mask_reasoning_content,
+           "with a chat template: the assistant's reasoning is no target");
+  io.field("mask_order", s.mask_order,
+           "which of these two masks comes first; reasoning_first: as AutoModel, which loses what the last "
+           "turn has "
+           "in front of its reasoning (own)");
+  io.field(
+      "tool_call_arguments", s.tool_call_arguments,
+      "how a chat template sees arguments of tool calls that are objects; text: as AutoModel, as JSON text "
+      "(own)");
+  io.field("unshifted", s.unshifted, "rows keep their last token as an input; inspect shows a loss mask");
+  io.field("skip_invalid_samples", s.skip_invalid_samples,
+           "leave out rows of another form, and lines that are not JSON");
   io.field("shuffle_seed", s.shuffle_seed, "shuffle the rows before the split is cut; null: do not",
            nonnegative);
+  io.classes("megatron");
+  io.field("paths", s.paths,
+           "prefix of .bin and .idx files, a pattern for their names, a JSON file of a list, or a list of "
+           "prefixes, "
+           "with weights in front of them or without");
+  io.field("splits_to_build", s.splits_to_build, "which part of the files");
+  io.field("seed", s.seed, "order of sequences and samples", seed_of_32_bits);
+  io.field("num_train_samples", s.num_train_samples, "null: as many as max_steps needs, else one time over",
+           positive);
+  io.field("num_val_samples", s.num_val_samples, "null: one time over the tokens", positive);
+  io.field("num_test_samples", s.num_test_samples, "null: one time over the tokens", positive);
   io.classes("mock");
   io.field("vocab_size", s.vocab_size, "token ids are below; null: 1024, in a benchmark the model's",
            positive);
   io.field("num_samples", s.num_samples, "number of rows", positive);
-  io.classes("squad messages mock");
-  io.field("seq_length", s.seq_length, "tokens of a row, for padding and truncation; mock: 1024 if null",
-           token_count);
+  io.classes("squad messages column_mapped megatron mock");
+  io.field("seq_length", s.seq_length,
+           "tokens of a row, for padding and truncation; mock: 1024 if null, megatron: 2048", token_count);
   io.classes("mock");
   io.alias("seq_len", s.seq_length, s.key + ".seq_length", token_count);
-  io.classes("squad messages");
-  io.field("split", s.split, "`train`, `validation[:100]`; null: train");
+  io.classes("squad messages column_mapped hellaswag megatron");
+  io.field("split", s.split,
+           "`train`, `validation[:100]`; null: train; megatron: shares of train, validation and test, null: "
+           "900,50,50");
   io.path_or_section(
       "tokenizer", s.tokenizer,
       "file or folder, also of a checkpoint or of a run; null: the recipe's, else the model's");
+  io.classes("squad messages column_mapped hellaswag");
+  io.field("append_eos", s.append_eos,
+           "an end-of-text token is the last target; chat templates end rows themselves (own)");
+  io.classes("squad messages column_mapped");
   io.field("padding", s.padding, "max_length pads rows to seq_length; otherwise batches are padded");
   switch_field<Cut>(io, "truncation", s.truncation, "cut rows to seq_length");
   io.field("truncation_side", s.truncation_side, "what is cut: left, right, or the context alone (own)");
-  io.field("append_eos", s.append_eos, "an end-of-text token is the last target (own)");
-  io.field("chat_template", s.chat_template, "null: train without the template that the tokenizer has");
+  io.classes("squad messages");
+  io.field("chat_template", s.chat_template,
+           "Jinja text, a file, or the name of one of the tokenizer's templates; absent: the tokenizer's "
+           "own, except "
+           "for squad with truncation; null: none");
   io.classes("");
 }
 
@@ -181,7 +235,8 @@ void fields(auto& io, Like<PackedSequenceSection> auto& s) {
 }
 
 void fields(auto& io, Like<DataloaderSection> auto& s) {
-  io.field("shuffle", s.shuffle, "rows in another order each epoch; tokens and validation: false if absent");
+  io.field("shuffle", s.shuffle,
+           "rows in another order each epoch; tokens, megatron and validation: false if absent");
   io.field("drop_last", s.drop_last, "leave out a last batch that is not full");
   io.field("batch_size", s.batch_size, "null, or for training local_batch_size", positive);
 }

@@ -8,10 +8,17 @@
 namespace nemocube {
 namespace {
 
-std::filesystem::path file_in_folder(const std::filesystem::path& folder, const std::string& split,
-                                     const std::string& where) {
+/// The names, without ending, that the file of a split may have in a folder.
+std::vector<std::string> stems_of(DatasetKind kind, const std::string& split) {
+  if (kind != DatasetKind::hellaswag) return {split};
+  return {split, "hellaswag_" + (split == "validation" ? "val" : split)};  // as HellaSwag is published
+}
+
+std::filesystem::path file_in_folder(const std::filesystem::path& folder,
+                                     const std::vector<std::string>& stems, const std::string& where) {
   std::vector<std::string> names;
-  for (const char* ending : {".json", ".jsonl", ".ndjson", ".safetensors"}) names.push_back(split + ending);
+  for (const std::string& stem : stems)
+    for (const char* ending : {".json", ".jsonl", ".ndjson", ".safetensors"}) names.push_back(stem + ending);
   std::string tried;
   for (const std::string& name : names) {
     if (std::filesystem::is_regular_file(folder / name)) return folder / name;
@@ -37,10 +44,31 @@ std::filesystem::path dataset_file(const DatasetSection& dataset, std::string wh
   const bool is_file_name = !named || ending.starts_with(".json") || ending == ".ndjson";
   std::error_code unclear;  // what is there and cannot be reached has its own message
   if (is_file_name && !std::filesystem::exists(source, unclear) && !unclear)
-    fail(where, ": ", does_not_exist(source));
+    fail(where, ": ", does_not_exist(source),
+         dataset.kind == DatasetKind::hellaswag ? "; nothing is downloaded: want a file, or a folder with "
+                                                  "hellaswag_train.jsonl, hellaswag_val.jsonl"
+                                                : "");
   if (dataset.kind == DatasetKind::squad) return find_squad_file(source, split, where);
-  if (std::filesystem::is_directory(source)) return file_in_folder(source, split, where);
+  if (std::filesystem::is_directory(source))
+    return file_in_folder(source, stems_of(dataset.kind, split), where);
   return source;
+}
+
+std::vector<std::filesystem::path> token_files(const DatasetSection& dataset, const std::string& where) {
+  std::vector<std::filesystem::path> files;
+  const std::string key = where.empty() ? dataset.key + ".paths" : where;
+  try {
+    for (const std::string& prefix : read_blend(dataset.paths, dataset.splits_to_build).blend.prefixes)
+      for (const char* ending : {".idx", ".bin"}) {
+        files.emplace_back(prefix + ending);
+        std::error_code unclear;  // what is there and cannot be reached has its own message
+        require(std::filesystem::exists(files.back(), unclear) || unclear,
+                does_not_exist(files.back().string()));
+      }
+  } catch (const Error& error) {
+    fail(key, ": ", error.what());
+  }
+  return files;
 }
 
 std::string does_not_exist(const std::string& path) {

@@ -7,10 +7,12 @@
 /// The files that a recipe names.
 namespace nemocube {
 
-/// The file that a squad, messages or tokens dataset reads: `path` or dataset_name, or if that is a folder
+/// The file that a dataset of rows reads: `path` or dataset_name, or if that is a folder
 /// the file of the split in it. Throws Error saying what to download when only a hub name is known.
 /// Messages begin with `where`; empty stands for dataset_file_key().
 std::filesystem::path dataset_file(const DatasetSection& dataset, std::string where = "");
+/// The .idx and .bin files of a megatron dataset. Throws Error "where: ..." when one does not exist.
+std::vector<std::filesystem::path> token_files(const DatasetSection& dataset, const std::string& where = "");
 /// The key that names this file: dataset.path or dataset.dataset_name.
 std::string dataset_file_key(const DatasetSection& dataset);
 /// dataset.tokenizer, else tokenizer, else the folder of the model: a folder with tokenizer.json, or the file

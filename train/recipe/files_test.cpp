@@ -28,6 +28,18 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
   CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("train-v1.1.json"));
   d.path = "/does/not/exist.json";
   CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("/does/not/exist.json"));
+  d.kind = DatasetKind::hellaswag;
+  CHECK_THROWS_WITH(dataset_file(d),
+                    doctest::Contains("nothing is downloaded: want a file, or a folder with "));
+  const testing::TestDir published;
+  for (const char* name : {"hellaswag_train.jsonl", "hellaswag_val.jsonl"})
+    testing::spit(published / name, "");
+  d.path = published.path().string();
+  d.split = "validation";
+  CHECK(dataset_file(d).filename() == "hellaswag_val.jsonl");
+  d.split = std::nullopt;
+  CHECK(dataset_file(d).filename() == "hellaswag_train.jsonl");
+  d.path = "/does/not/exist.json";
   d.kind = DatasetKind::tokens;
   CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");
   const Recipe r = parse(

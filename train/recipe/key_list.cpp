@@ -46,6 +46,7 @@ class KeyList {
   void section(const std::string& key, const S& contents, const char* kind = nullptr) {
     if (kind != nullptr) return add(key, "a section", "", cat("the keys of `", kind, "`"));
     KeyList sub(rows_, path_of(key));
+    sub.classes_ = classes_;
     visit(sub, contents);
     sub.inert();
   }

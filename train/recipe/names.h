@@ -44,14 +44,21 @@ inline constexpr std::array names_of<LossKind>{
     Name{"FusedLinearCrossEntropy", LossKind::fused_linear},
     Name{"TEParallelCrossEntropy", LossKind::masked}};  // distributed.tp_cross_entropy says what is parallel
 template <>
-inline constexpr std::array names_of<DatasetKind>{Name{"squad", DatasetKind::squad},
-                                                  Name{"make_squad_dataset", DatasetKind::squad},
-                                                  Name{"messages", DatasetKind::messages},
-                                                  Name{"ChatDataset", DatasetKind::messages},
-                                                  Name{"mock", DatasetKind::mock},
-                                                  Name{"MockIterableDataset", DatasetKind::mock},
-                                                  Name{"mock_iterable_dataset", DatasetKind::mock},
-                                                  Name{"tokens", DatasetKind::tokens}};
+inline constexpr std::array names_of<DatasetKind>{
+    Name{"squad", DatasetKind::squad},
+    Name{"make_squad_dataset", DatasetKind::squad},
+    Name{"messages", DatasetKind::messages},
+    Name{"ChatDataset", DatasetKind::messages},
+    Name{"column_mapped", DatasetKind::column_mapped},
+    Name{"ColumnMappedTextInstructionDataset", DatasetKind::column_mapped},
+    Name{"hellaswag", DatasetKind::hellaswag},
+    Name{"HellaSwag", DatasetKind::hellaswag},
+    Name{"megatron", DatasetKind::megatron},
+    Name{"MegatronPretraining", DatasetKind::megatron},
+    Name{"mock", DatasetKind::mock},
+    Name{"MockIterableDataset", DatasetKind::mock},
+    Name{"mock_iterable_dataset", DatasetKind::mock},
+    Name{"tokens", DatasetKind::tokens}};
 template <>
 inline constexpr std::array names_of<Padding>{Name{"do_not_pad", Padding::none}, Name{"false", Padding::none},
                                               Name{"longest", Padding::none}, Name{"true", Padding::none},
@@ -66,7 +73,18 @@ inline constexpr std::array names_of<Truncation>{
     Name{"left", Truncation::left}, Name{"right", Truncation::right}, Name{"context", Truncation::context}};
 template <>
 inline constexpr std::array names_of<AnswerStart>{Name{"answer", AnswerStart::answer},
-                                                  Name{"space", AnswerStart::space}};
+                                                  Name{"space", AnswerStart::space},
+                                                  Name{"prompt", AnswerStart::prompt}};
+template <>
+inline constexpr std::array names_of<MegatronSplit>{Name{"train", MegatronSplit::train},
+                                                    Name{"validation", MegatronSplit::validation},
+                                                    Name{"test", MegatronSplit::test}};
+template <>
+inline constexpr std::array names_of<MaskOrder>{Name{"history_first", MaskOrder::history_first},
+                                                Name{"reasoning_first", MaskOrder::reasoning_first}};
+template <>
+inline constexpr std::array names_of<ToolArguments>{Name{"as_given", ToolArguments::as_given},
+                                                    Name{"text", ToolArguments::text}};
 template <>
 inline constexpr std::array names_of<Packing>{Name{"thd", Packing::thd}, Name{"neat", Packing::neat}};
 template <>

@@ -10,8 +10,11 @@
 
 #include "core/dtype.h"
 #include "core/variants.h"
+#include "data/datasets/column_mapped.h"
+#include "data/datasets/messages.h"
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
+#include "data/megatron/blend.h"
 #include "model/initialise.h"
 #include "model/lora.h"
 #include "train/device/device_choice.h"
@@ -110,7 +113,7 @@ struct LossSection {
   std::int64_t chunk_len = 32;  ///< chunked only
 };
 
-enum class DatasetKind { squad, messages, mock, tokens };
+enum class DatasetKind { squad, messages, column_mapped, hellaswag, megatron, mock, tokens };
 struct DatasetSection {
   std::string key = "dataset";  ///< the key of this section, for messages
   DatasetKind kind = DatasetKind::squad;
@@ -125,9 +128,20 @@ struct DatasetSection {
   Truncation truncation_side = Truncation::left;
   bool append_eos = true;
   AnswerStart answer_start = AnswerStart::answer;
-  /// Absent: an Error where the tokenizer has a template; null: without the template.
+  /// Absent: the tokenizer's own, where it has one; null: without a template. See recipe_chat_templates().
   std::optional<std::optional<std::string>> chat_template;
   bool mask_history = false, mask_reasoning_content = false, skip_invalid_samples = false;
+  MaskOrder mask_order = MaskOrder::history_first;
+  ToolArguments tool_call_arguments = ToolArguments::as_given;
+  bool unshifted = false;
+  ColumnMapping column_mapping;
+  bool answer_only_loss_mask = true, use_hf_chat_template = false;
+  std::string separator = " ";
+  bool pad_to_max_length = true;
+  std::vector<std::string> paths;
+  MegatronSplit splits_to_build = MegatronSplit::train;
+  std::int64_t seed = 1234;
+  std::optional<std::int64_t> num_train_samples, num_val_samples, num_test_samples;
   std::optional<std::int64_t> shuffle_seed;
   std::optional<std::int64_t> vocab_size;  ///< mock: never absent once loaded
   std::int64_t num_samples = 1'000'000;

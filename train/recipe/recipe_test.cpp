@@ -110,6 +110,10 @@ TEST_CASE("classes are known by their last name, wherever they live") {
   };
   CHECK(dataset("x.squad.make_squad_dataset") == DatasetKind::squad);
   CHECK(dataset("x.chat_dataset.ChatDataset") == DatasetKind::messages);
+  CHECK(dataset("x.ColumnMappedTextInstructionDataset, column_mapping: {question: q, answer: a}") ==
+        DatasetKind::column_mapped);
+  CHECK(dataset("x.hellaswag.HellaSwag") == DatasetKind::hellaswag);
+  CHECK(dataset("x.MegatronPretraining") == DatasetKind::megatron);
   CHECK(dataset("x.MockIterableDataset") == DatasetKind::mock);
   CHECK(dataset("tokens") == DatasetKind::tokens);
   const auto loss = [](const std::string& name) {
@@ -197,35 +201,39 @@ TEST_CASE("an unknown key suggests the nearest one") {
                  "param_group_overrides.0.wandb: unknown key 'wandb'"));
   CHECK(contains(error_with("clip_grad_norm: {zebra: 1}"), "unknown key 'zebra'; known here: max_norm"));
   CHECK(contains(error_of("dataset: {_target_: mock, split: train}"),
-                 "key 'split' belongs to squad, messages; dataset._target_ is mock"));
+                 "key 'split' belongs to squad, messages, column_mapped, hellaswag, megatron; "
+                 "dataset._target_ is mock"));
   CHECK(contains(error_of("lr_schedular: {}\nstep_scheduler: {max_steps: 1}", {}, RecipeUse::schedule),
                  "lr_scheduler"));
 }
 
 TEST_CASE("all problems of a recipe are in one message, a line for each") {
-  CHECK(error_of("dataset: {_target_: mock}\n"
-                 "optimizer: {lr: abc, epz: 1}\n"
-                 "step_scheduler:\n  max_step: 5\n  local_batch_size: 0\n"
-                 "checkpoint: {checkpoint_dir: $NEMOCUBE_TEST_UNSET}\n"
-                 "wandb: {project: x}\nlr_schedular: {}\n"
-                 "validation_dataset_a: {_target_: x.Unknown, path: p}\n",
-                 {"distributed.tp_size=x", "noequals"}, RecipeUse::train) ==
-        "r.yaml: 10 problems:\n"
-        "  r.yaml:2: optimizer.lr: want a number from 0 to 100, found 'abc'\n"
-        "  r.yaml:2: optimizer.epz: unknown key 'epz'; the nearest known key is 'eps'\n"
-        "  r.yaml:4: step_scheduler.max_step: unknown key 'max_step'; the nearest known key is 'max_steps'\n"
-        "  r.yaml:5: step_scheduler.local_batch_size: want an integer from 1 to 2147483647, found '0'\n"
-        "  r.yaml:6: checkpoint.checkpoint_dir: environment variable 'NEMOCUBE_TEST_UNSET' is not set "
-        "(wanted by "
-        "$NEMOCUBE_TEST_UNSET)\n"
-        "  r.yaml:8: lr_schedular: unknown key 'lr_schedular'; the nearest known key is 'lr_scheduler'\n"
-        "  r.yaml:9: validation_dataset_a._target_: no class 'Unknown' in this build (found 'x.Unknown'); "
-        "known: "
-        "squad, make_squad_dataset, messages, ChatDataset, mock, MockIterableDataset, mock_iterable_dataset, "
-        "tokens\n"
-        "  --set noequals: want key.path=value\n"
-        "  --set distributed.tp_size: want an integer from 1 to 1048576, found 'x'\n"
-        "  r.yaml: the section 'model' is missing");
+  CHECK(
+      error_of("dataset: {_target_: mock}\n"
+               "optimizer: {lr: abc, epz: 1}\n"
+               "step_scheduler:\n  max_step: 5\n  local_batch_size: 0\n"
+               "checkpoint: {checkpoint_dir: $NEMOCUBE_TEST_UNSET}\n"
+               "wandb: {project: x}\nlr_schedular: {}\n"
+               "validation_dataset_a: {_target_: x.Unknown, path: p}\n",
+               {"distributed.tp_size=x", "noequals"}, RecipeUse::train) ==
+      "r.yaml: 10 problems:\n"
+      "  r.yaml:2: optimizer.lr: want a number from 0 to 100, found 'abc'\n"
+      "  r.yaml:2: optimizer.epz: unknown key 'epz'; the nearest known key is 'eps'\n"
+      "  r.yaml:4: step_scheduler.max_step: unknown key 'max_step'; the nearest known key is 'max_steps'\n"
+      "  r.yaml:5: step_scheduler.local_batch_size: want an integer from 1 to 2147483647, found '0'\n"
+      "  r.yaml:6: checkpoint.checkpoint_dir: environment variable 'NEMOCUBE_TEST_UNSET' is not set "
+      "(wanted by "
+      "$NEMOCUBE_TEST_UNSET)\n"
+      "  r.yaml:8: lr_schedular: unknown key 'lr_schedular'; the nearest known key is 'lr_scheduler'\n"
+      "  r.yaml:9: validation_dataset_a._target_: no class 'Unknown' in this build (found 'x.Unknown'); "
+      "known: "
+      "squad, make_squad_dataset, messages, ChatDataset, column_mapped, ColumnMappedTextInstructionDataset, "
+      "hellaswag, HellaSwag, megatron, MegatronPretraining, mock, MockIterableDataset, "
+      "mock_iterable_dataset, "
+      "tokens\n"
+      "  --set noequals: want key.path=value\n"
+      "  --set distributed.tp_size: want an integer from 1 to 1048576, found 'x'\n"
+      "  r.yaml: the section 'model' is missing");
 }
 
 TEST_CASE("rates that overflow or divide by zero are refused with their range") {
@@ -272,17 +280,19 @@ TEST_CASE("unknown keys: a list of known ones is printed once, a key of another 
   const std::string twice = error_with("clip_grad_norm: {zebra: 1, yak: 2}");
   CHECK(contains(twice, "unknown key 'zebra'; known here: max_norm"));
   CHECK(contains(twice, "unknown key 'yak'; known here: the keys listed for clip_grad_norm.zebra"));
-  // AutoModel's HellaSwag has this key. `path_or_dataset_id` belongs to another class than the one to be named.
+  // `path_or_dataset` belongs to another class than the one to be named.
   const std::string other =
-      error_with("validation_dataset: {_target_: x.HellaSwag, path_or_dataset: y, sed: 1}");
+      error_with("validation_dataset: {_target_: x.GLUE_MRPC, path_or_data: y, sed: 1}");
   CHECK(contains(other,
-                 "unknown key 'path_or_dataset'; the keys of this section depend on "
+                 "unknown key 'path_or_data'; the keys of this section depend on "
                  "validation_dataset._target_"));
-  CHECK_FALSE(contains(other, "path_or_dataset_id"));
-  // A second spelling of a key that is given would contradict it.
+  CHECK_FALSE(contains(other, "path_or_dataset"));
   CHECK(contains(error_with("validation_dataset: {_target_: messages, path_or_dataset: y}"),
+                 "key 'path_or_dataset' belongs to hellaswag"));
+  // A second spelling of a key that is given would contradict it.
+  CHECK(contains(error_with("validation_dataset: {_target_: messages, path_or_dataset_i: y}"),
                  "nearest known key is 'path_or_dataset_id'"));
-  CHECK_FALSE(contains(error_with("validation_dataset: {_target_: messages, path: x, path_or_dataset: y}"),
+  CHECK_FALSE(contains(error_with("validation_dataset: {_target_: messages, path: x, path_or_dataset_i: y}"),
                        "nearest known key is 'path_or_dataset_id'"));
 }
 
@@ -305,9 +315,9 @@ TEST_CASE("a class changed on the command line leaves the keys of the other clas
   CHECK(mock.dataset->seq_length == 8);
   CHECK(mock.dataset->path.empty());
   CHECK(mock.no_effect == std::vector<std::string>{"dataset.path", "dataset.split", "dataset.fp8"});
-  CHECK(
-      contains(error_of(squad, {"dataset._target_=mock", "dataset.padding=longest"}),
-               "--set dataset.padding: key 'padding' belongs to squad, messages; dataset._target_ is mock"));
+  CHECK(contains(error_of(squad, {"dataset._target_=mock", "dataset.padding=longest"}),
+                 "--set dataset.padding: key 'padding' belongs to squad, messages, column_mapped; "
+                 "dataset._target_ is mock"));
   CHECK(parse("dataset: {_target_: mock, vocab_size: 3}", {"dataset.split=null"}).dataset->vocab_size == 3);
   CHECK(parse("dataset: {_target_: mock}\noptimizer: {_target_: AdamW, betas: [0.9, 0.9]}",
               {"optimizer._target_=SGD"})

@@ -52,6 +52,13 @@ void backend_rules(BackendSection& backend, Reading& reading) {
 
 void dataset_rules(DatasetSection& s, Reading& reading) {
   if (s.kind == DatasetKind::mock && !s.vocab_size) s.vocab_size = 1024;
+  if (s.kind == DatasetKind::megatron && !s.seq_length) s.seq_length = 2048;
+  const bool mapped = s.kind == DatasetKind::column_mapped;
+  reading.rule(!mapped || !s.column_mapping.answer.empty(), {s.key + ".column_mapping.answer"},
+               "is missing: want the name of the column with the answers");
+  reading.rule(!mapped || s.column_mapping.context || s.column_mapping.question,
+               {s.key + ".column_mapping.question", s.key + ".column_mapping.context"},
+               "is missing, as the other is: want the name of a column for the prompt");
   reading.rule(s.padding != Padding::max_length || s.seq_length, {s.key + ".padding", s.key + ".seq_length"},
                "max_length needs seq_length, which is absent");
 }
@@ -154,6 +161,10 @@ void want_files(const Recipe& recipe, const DatasetSection& s, Reading& reading)
     reading.attempt(key, [&] { find(reading.where(key)); });
   };
   if (s.kind == DatasetKind::mock) return;
+  if (s.kind == DatasetKind::megatron) {
+    look(s.key + ".paths", [&](const std::string& where) { token_files(s, where); });
+    return;
+  }
   if (s.split)
     look(s.key + ".split", [&](const std::string& where) {
       try {
@@ -201,8 +212,9 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   const bool own_vocabulary = recipe.dataset && recipe.dataset->vocab_size;
   if (recipe.dataset) dataset_rules(*recipe.dataset, reading);
   for (auto& [name, section] : recipe.validation_datasets) dataset_rules(section, reading);
-  if (recipe.dataset && recipe.dataset->kind == DatasetKind::tokens && !reading.given("dataloader.shuffle"))
-    recipe.dataloader.shuffle = false;
+  const bool ordered = recipe.dataset && (recipe.dataset->kind == DatasetKind::tokens ||
+                                          recipe.dataset->kind == DatasetKind::megatron);
+  if (ordered && !reading.given("dataloader.shuffle")) recipe.dataloader.shuffle = false;
   benchmark_rules(recipe, reading, use);
   // Validation takes every row, in order, whatever the recipe says.
   if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "data/files/regular_file.h"
 #include "data/json/json.h"
+#include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/recipe/files.h"
 #include "train/tokens/token_ids.h"
@@ -23,10 +24,12 @@ Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : re
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
     check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
-    std::vector<std::int64_t> stops;
-    if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad)
-      stops = stop_ids(*tokenizer, config, folder_of(recipe.model->path));
-    sets_.emplace(name, Set{section, tokenizer, dataset, std::move(stops)});
+    Set set{section, tokenizer, dataset, {}, {}};
+    if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad) {
+      set.stop_ids = stop_ids(*tokenizer, config, folder_of(recipe.model->path));
+      set.chat_template = recipe_chat_template(recipe, section);
+    }
+    sets_.emplace(name, std::move(set));
   }
 }
 
@@ -96,9 +99,9 @@ Losses Validation::run(ParallelModel& model, const Moment& moment, const Stop& s
     std::string metrics;
     if (recipe_.evaluation.squad_metrics && set.section.kind == DatasetKind::squad) {
       progress.emplace("answers" + called, "questions");
-      const SquadResult squad =
-          answer_squad(model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
-                       model.independent_replicas() ? stop.alone : stop.together, std::ref(*progress));
+      const SquadResult squad = answer_squad(
+          model, *set.tokenizer, set.section, recipe_.evaluation, set.stop_ids, &recipe_.kernels,
+          model.independent_replicas() ? stop.alone : stop.together, std::ref(*progress), set.chat_template);
       progress.reset();
       if (!squad.complete) break;
       if (recipe_.evaluation.predictions_path && moment.log)

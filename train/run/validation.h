@@ -51,7 +51,8 @@ class Validation {
     DatasetSection section;
     std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const Dataset> dataset;
-    std::vector<std::int64_t> stop_ids;  // where questions are to be answered
+    std::vector<std::int64_t> stop_ids;         // where questions are to be answered
+    std::optional<ChatTemplate> chat_template;  // the same
   };
   const Recipe& recipe_;
   std::map<std::string, Set> sets_;

@@ -1,0 +1,29 @@
+#pragma once
+#include <string>
+
+#include "data/chat/chat_template.h"
+#include "data/json/json.h"
+
+namespace nemocube {
+
+/// How a template sees the arguments of tool calls.
+enum class ToolArguments {
+  as_given,  ///< an object stays one, as templates expect that go through the arguments
+  text,      ///< as its JSON text, as NeMo AutoModel's ChatDataset gives it to every template
+};
+
+/// A row with `messages` or `conversations`, see messages.h, as a conversation for a chat template, by the rules of
+/// NeMo AutoModel's ChatDataset:
+///   - roles are system, user, assistant and tool; `conversations` also spells them as messages.h says, without tool
+///   - content is a text; null becomes "", a list of text parts their texts with a space between
+///   - an assistant's `reasoning_content` is a text; null becomes ""
+///   - a tool call has a function with a name and arguments; id call_0, call_1... and type "function" are added
+///   - a message of a tool has a tool_call_id
+///   - `tools` is a list or the JSON text of one; an empty one counts as none
+/// Other keys of messages go to the template as they are. Throws Error naming file, row and key.
+Chat read_chat_row(const JsonView& row, ToolArguments arguments);
+
+/// The text of a turn's content: a string, "" for null, or text parts joined by a space.
+std::string content_text(const JsonView& turn, const std::string& key);
+
+}  // namespace nemocube

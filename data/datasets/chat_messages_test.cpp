@@ -1,0 +1,86 @@
+#include "data/datasets/chat_messages.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace nemocube;
+
+namespace {
+
+Chat chat_of(const std::string& row, ToolArguments arguments = ToolArguments::as_given) {
+  const Json json = parse_json(row, "row");
+  return read_chat_row(JsonView(json, "f.jsonl", "line 1"), arguments);
+}
+
+std::string complaint(const std::string& row) {
+  try {
+    chat_of(row);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// A row whose second message is an assistant with this tool call.
+std::string row_with_call(const std::string& call) {
+  return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [)" +
+         call + "]}]}";
+}
+
+}  // namespace
+
+TEST_CASE("chat messages: contents become texts, other keys stay") {
+  const Chat chat = chat_of(
+      R"({"messages": [{"role": "user", "name": "Ann", "content": [{"type": "text", "text": "a"}, "b"]},)"
+      R"( {"role": "assistant", "reasoning_content": null}]})");
+  CHECK(dump_json(chat.messages, -1) == R"([{"role":"user","name":"Ann","content":"a b"},)"
+                                        R"({"role":"assistant","reasoning_content":"","content":""}])");
+  CHECK_FALSE(chat.tools);
+  CHECK(dump_json(
+            chat_of(R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})")
+                .messages,
+            -1) == R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"}])");
+}
+
+TEST_CASE("chat messages: tool calls") {
+  const std::string call =
+      R"({"function": {"name": "f", "arguments": {"city": "Zürich", "n": 1.0, "on": true}}})";
+  const Json given = chat_of(row_with_call(call)).messages[1]["tool_calls"][0];
+  CHECK(given["id"] == "call_0");
+  CHECK(given["type"] == "function");
+  CHECK(given["function"]["arguments"].is_object());
+  const Json text = chat_of(row_with_call(call), ToolArguments::text).messages[1]["tool_calls"][0];
+  CHECK(text["function"]["arguments"] == R"({"city": "Z\u00fcrich", "n": 1.0, "on": true})");
+  const std::string as_text = R"({"id": "x", "function": {"name": "f", "arguments": "{ }"}})";
+  for (const ToolArguments arguments : {ToolArguments::as_given, ToolArguments::text})
+    CHECK(chat_of(row_with_call(as_text), arguments).messages[1]["tool_calls"][0]["function"]["arguments"] ==
+          "{ }");
+}
+
+TEST_CASE("chat messages: tools are a list or its text, and none when empty") {
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}]})";
+  CHECK(chat_of(R"({"tools": "[{\"name\": \"f\"}]", )" + messages).tools->at(0)["name"] == "f");
+  CHECK(chat_of(R"({"tools": [{"name": "f"}], )" + messages).tools->size() == 1);
+  CHECK_FALSE(chat_of(R"({"tools": [], )" + messages).tools);
+  CHECK_FALSE(chat_of(R"({"tools": null, )" + messages).tools);
+  CHECK(complaint(R"({"tools": {}, )" + messages).find("'line 1.tools': want a list of tools") !=
+        std::string::npos);
+}
+
+TEST_CASE("chat messages: errors name the key") {
+  const auto says = [](const std::string& row, const std::string& part) {
+    CAPTURE(complaint(row));
+    CHECK(complaint(row).find(part) != std::string::npos);
+  };
+  says(R"({"prompt": "a"})", "want a row for data set class messages");
+  says(R"({"messages": [{"role": "robot", "content": "a"}]})",
+       "messages[0].role': want system, user, assistant or tool");
+  says(R"({"conversations": [{"from": "tool", "value": "a"}]})",
+       "conversations[0].from': want system, human");
+  says(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})", "type': want text");
+  says(R"({"messages": [{"role": "tool", "content": "a"}]})", "tool_call_id");
+  says(row_with_call(R"({"function": {"name": "f"}})"), "arguments");
+  says(row_with_call(R"({"function": {"name": "", "arguments": {}}})"), "want the name of a function");
+  says(row_with_call("1"), "tool_calls[0]");
+}

@@ -1,0 +1,80 @@
+#include "data/datasets/chat_row.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "core/quote.h"
+#include "data/chat/chat_tokens.h"
+
+namespace nemocube {
+
+namespace {
+
+/// The names under which templates find the reasoning of a message.
+constexpr std::array<const char*, 3> reasoning_keys{"reasoning_content", "thinking", "reasoning"};
+
+/// Takes the reasoning out of a message. False when it had none.
+bool clear_reasoning(Json& message) {
+  bool found = false;
+  for (const char* key : reasoning_keys)
+    if (const auto at = message.find(key); at != message.end() && *at != "" && !at->is_null()) {
+      *at = "";
+      found = true;
+    }
+  return found;
+}
+
+void unmark_reasoning(ChatTokens& tokens, const Chat& chat, const ChatTemplate& chat_template,
+                      const Tokenizer& tokenizer) {
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (chat.messages[i].value("role", Json()) != "assistant") continue;
+    Chat without = chat;
+    if (!clear_reasoning(without.messages[i])) continue;
+    const std::vector<std::int64_t> ids = tokenizer.encode(chat_template.render(without).text, false);
+    const auto begin = std::ranges::mismatch(tokens.ids, ids).in1 - tokens.ids.begin();
+    const auto shorter = std::min(std::ssize(tokens.ids), std::ssize(ids));
+    std::ptrdiff_t same = 0;  // ids at the end
+    while (same < shorter - begin && tokens.ids.rbegin()[same] == ids.rbegin()[same]) ++same;
+    std::fill(tokens.assistant.begin() + begin, tokens.assistant.end() - same, false);
+  }
+}
+
+/// Every token is a target where only {% generation %} blocks could say otherwise.
+ChatTokens all_targets(const Chat& chat, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  ChatTokens tokens;
+  tokens.ids = tokenizer.encode(chat_template.render(chat).text, false);
+  tokens.assistant.assign(tokens.ids.size(), true);
+  return tokens;
+}
+
+/// Keeps the last run of targets.
+void unmark_history(std::vector<bool>& targets) {
+  const auto last = std::find(targets.rbegin(), targets.rend(), true);
+  const auto before = std::find(last, targets.rend(), false);
+  std::fill(before, targets.rend(), false);
+}
+
+}  // namespace
+
+TokenRow chat_row(const std::string& id, const Chat& chat, const ChatTemplate& chat_template,
+                  const Tokenizer& tokenizer, const ChatRowOptions& options) {
+  try {
+    ChatTokens tokens = options.answer_only || chat_template.has_generation_blocks()
+                            ? chat_tokens(chat_template, tokenizer, chat)
+                            : all_targets(chat, chat_template, tokenizer);
+    if (options.mask_history && options.mask_order == MaskOrder::history_first)
+      unmark_history(tokens.assistant);
+    if (options.mask_reasoning_content) unmark_reasoning(tokens, chat, chat_template, tokenizer);
+    if (options.mask_history && options.mask_order == MaskOrder::reasoning_first)
+      unmark_history(tokens.assistant);
+    TokenRow row;
+    row.id = id;
+    for (std::size_t i = 0; i < tokens.ids.size(); ++i) row.append(tokens.ids[i], tokens.assistant[i]);
+    return row;
+  } catch (const Error& error) {
+    fail("row ", quote(id), ": ", error.what());
+  }
+}
+
+}  // namespace nemocube

@@ -1,0 +1,33 @@
+#pragma once
+#include <string>
+
+#include "data/chat/chat_template.h"
+#include "data/datasets/row.h"
+#include "data/tokenizer/tokenizer.h"
+
+/// Rows that a chat template writes.
+namespace nemocube {
+
+/// What is done first where both masks are asked for.
+enum class MaskOrder {
+  history_first,  ///< all of the last turn but its reasoning is a target
+  reasoning_first,  ///< as NeMo AutoModel's ChatDataset does: what the last turn has in front of its reasoning is lost
+};
+
+struct ChatRowOptions {
+  /// False: every token is a target where the template has no {% generation %} blocks.
+  bool answer_only = true;
+  bool mask_history = false;            ///< only the last run of targets, the assistant's last turn, stays
+  bool mask_reasoning_content = false;  ///< the assistant's reasoning is no target
+  MaskOrder mask_order = MaskOrder::history_first;
+};
+
+/// The ids of chat_tokens(); the assistant's are the targets. No EOS is appended, because the template ends its turns.
+///
+/// The reasoning of a message are the tokens that differ between the conversation and the same conversation without
+/// this message's reasoning: those between the longest common beginning and the longest common end. A rendering that
+/// does not change has none. Throws Error naming the row when the template fails.
+TokenRow chat_row(const std::string& id, const Chat& chat, const ChatTemplate& chat_template,
+                  const Tokenizer& tokenizer, const ChatRowOptions& options = {});
+
+}  // namespace nemocube

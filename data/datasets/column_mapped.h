@@ -1,0 +1,54 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/chat/chat_template.h"
+#include "data/datasets/completion.h"
+#include "data/datasets/row.h"
+#include "data/datasets/select_rows.h"
+#include "data/tokenizer/tokenizer.h"
+
+/// Rows whose columns a recipe names: instructions and their answers (NeMo AutoModel's
+/// ColumnMappedTextInstructionDataset).
+namespace nemocube {
+
+/// The names of the columns. Prompt and completion are {question: prompt, answer: completion}; rows in Alpaca's form
+/// are {context: instruction, question: input, answer: output}.
+struct ColumnMapping {
+  std::optional<std::string> context, question;  ///< at least one of them
+  std::string answer;
+};
+
+struct MappedRow {
+  std::string id;                                ///< the row's `id`, or "row 7" (counted from 0)
+  std::optional<std::string> context, question;  ///< nothing where the row has no such column, or null
+  std::string answer;
+};
+
+/// Reads a file in one of the forms of for_each_row(). Throws Error naming file, row and column: a row without the
+/// column of the answer, or without all columns of the prompt; a value that is no text.
+std::vector<MappedRow> read_mapped_rows(const std::filesystem::path& path, const ColumnMapping& mapping);
+
+struct ColumnMappedOptions {
+  std::string path{};
+  ColumnMapping mapping{};
+  RowSelection selection{};
+  bool answer_only_loss_mask = true;               ///< false: the prompt is a target, too
+  AnswerStart answer_start = AnswerStart::answer;  ///< without a chat template
+  std::optional<ChatTemplate> chat_template{};
+  RowOptions rows{};  ///< Truncation::context cuts the context; with a chat template it is an Error
+};
+
+/// Without a chat template: context and question, as far as they are there, each with a space behind, then the answer
+/// (completion_row()). With one: the context as the system's message, which is always there, the question as the
+/// user's, the answer as the assistant's (chat_row()).
+TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
+                           const ColumnMappedOptions& options);
+
+std::shared_ptr<const RowDataset> make_column_mapped_dataset(const Tokenizer& tokenizer,
+                                                             const ColumnMappedOptions& options);
+
+}  // namespace nemocube

@@ -1,0 +1,96 @@
+#include "data/datasets/hellaswag.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "data/datasets/completion.h"
+#include "data/datasets/json_rows.h"
+#include "data/datasets/row_forms.h"
+
+namespace nemocube {
+
+namespace {
+
+/// An integer, or the text of one.
+std::size_t read_label(const JsonView& label, std::size_t endings) {
+  std::int64_t number = -1;
+  if (label.value().is_string()) {
+    const std::string& text = label.string();
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || stop != text.data() + text.size()) number = -1;
+  } else {
+    number = label.integer();
+  }
+  if (number < 0 || number >= static_cast<std::int64_t>(endings))
+    label.refuse(cat("the number of the right ending, 0 to ", endings - 1));
+  return static_cast<std::size_t>(number);
+}
+
+HellaSwagQuestion read_question(const JsonView& row, std::int64_t number) {
+  if (!row.value().is_object() || !(row.has("ctx") && row.has("endings") && row.has("label")))
+    refuse_row(row, "hellaswag", hellaswag_form);
+  HellaSwagQuestion question;
+  question.id = cat("row ", number);
+  if (const auto ind = row.find("ind"))
+    question.id = ind->value().is_string() ? ind->string() : std::to_string(ind->integer());
+  question.context = row.at("ctx").string();
+  const auto endings = row.at("endings").elements();
+  if (endings.empty()) row.at("endings").refuse("a list of endings");
+  question.ending = endings[read_label(row.at("label"), endings.size())].string();
+  return question;
+}
+
+std::int64_t longest_row(const std::vector<TokenRow>& rows) {
+  std::int64_t longest = 0;
+  for (const TokenRow& row : rows) longest = std::max(longest, row.size());
+  return longest;
+}
+
+}  // namespace
+
+std::vector<HellaSwagQuestion> read_hellaswag(const std::filesystem::path& path) {
+  std::vector<HellaSwagQuestion> out;
+  for_each_valid_row(path, "rows", false, [&](const JsonView& row, std::int64_t number) {
+    out.push_back(read_question(row, number));
+  });
+  return out;
+}
+
+TokenRow hellaswag_row(const HellaSwagQuestion& question, const Tokenizer& tokenizer,
+                       const HellaSwagOptions& options) {
+  TokenRow row;
+  row.id = question.id;
+  for (const std::int64_t id : tokenizer.special_prefix()) row.append(id, false);
+  row.leading = row.size();
+  for (const std::int64_t id : tokenizer.encode(question.context, false)) row.append(id, false);
+  for (const std::int64_t id : tokenizer.encode(options.separator + question.ending, false))
+    row.append(id, true);
+  for (const std::int64_t id : tokenizer.special_suffix()) row.append(id, true);
+  RowOptions end;
+  end.append_eos = options.append_eos;
+  end.eos_id = options.eos_id;
+  append_eos("HellaSwag data set", row, tokenizer, end);
+  return row;
+}
+
+std::shared_ptr<const RowDataset> make_hellaswag_dataset(const Tokenizer& tokenizer,
+                                                         const HellaSwagOptions& options) {
+  const std::string what = cat("HellaSwag data set ", options.path);
+  const std::vector<HellaSwagQuestion> questions = read_hellaswag(options.path);
+  const auto chosen = selected_rows(what, options.selection, std::ssize(questions));
+  std::vector<TokenRow> rows = make_rows(std::ssize(chosen), [&](std::int64_t i) {
+    const auto question = static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)]);
+    return hellaswag_row(questions[question], tokenizer, options);
+  });
+  RowOptions layout;
+  layout.keep_last = true;
+  layout.pad_id = options.pad_id;
+  if (options.pad_to_max_length) {
+    layout.padding = Padding::max_length;
+    layout.seq_length = (longest_row(rows) + 7) / 8 * 8;
+  }
+  return std::make_shared<RowDataset>(what, std::move(rows), layout, padding_id(tokenizer, layout));
+}
+
+}  // namespace nemocube

@@ -1,0 +1,33 @@
+#include "data/datasets/select_rows.h"
+
+#include <numeric>
+
+#include "core/parallel_for.h"
+#include "data/datasets/permutation.h"
+#include "data/datasets/split.h"
+
+namespace nemocube {
+
+std::vector<std::int64_t> selected_rows(std::string_view what, const RowSelection& selection,
+                                        std::int64_t rows) {
+  std::vector<std::int64_t> order;
+  if (selection.shuffle_seed) {
+    order = permutation(rows, *selection.shuffle_seed);
+  } else {
+    order.resize(static_cast<std::size_t>(rows));
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+  }
+  const auto [first, last] =
+      with_limit(DatasetSplit::parse(selection.split), selection.limit_dataset_samples).rows(what, rows);
+  return {order.begin() + first, order.begin() + last};
+}
+
+std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow(std::int64_t)>& make) {
+  std::vector<TokenRow> rows(static_cast<std::size_t>(count));
+  parallel_for(count, 16, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) rows[static_cast<std::size_t>(i)] = make(i);
+  });
+  return rows;
+}
+
+}  // namespace nemocube

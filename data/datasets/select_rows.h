@@ -1,0 +1,28 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/datasets/row.h"
+
+namespace nemocube {
+
+/// Which rows of a file a recipe takes.
+struct RowSelection {
+  std::string split = "train";  ///< only the slice has an effect
+  std::optional<std::int64_t> limit_dataset_samples = std::nullopt;
+  /// Puts the rows in the order permutation(rows, seed) before the split is taken.
+  std::optional<std::uint64_t> shuffle_seed = std::nullopt;
+};
+
+/// The numbers of the selected rows of `rows`, in order. Throws Error naming `what` when there are none.
+std::vector<std::int64_t> selected_rows(std::string_view what, const RowSelection& selection,
+                                        std::int64_t rows);
+
+/// make(0) ... make(count - 1), by several threads.
+std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow(std::int64_t)>& make);
+
+}  // namespace nemocube
