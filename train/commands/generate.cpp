@@ -57,7 +57,8 @@ struct Generator {
       : dtype(options.dtype.empty() ? std::nullopt : std::optional(parse_weight_dtype(options.dtype))),
         device((check_generate_options(options.generate), choose_device(options.device, model_operations()))),
         found(find_model_and_adapter(options.model, options.adapter)),
-        tokenizer_file(options.tokenizer.empty() ? folder_with_tokenizer() : find_tokenizer(options.tokenizer)),
+        tokenizer_file(options.tokenizer.empty() ? folder_with_tokenizer()
+                                                 : find_tokenizer(options.tokenizer)),
         tokenizer(Tokenizer::load(tokenizer_file)) {}
 
   LoadedModel load(GenerateArguments& options) const {
@@ -65,7 +66,8 @@ struct Generator {
     place.finetuning = with_adapter(found.model, found.adapter);
     LoadedModel loaded = load_model(found.model, dtype, place);
     check_vocabulary(tokenizer, loaded.model->config().vocab_size);
-    if (!options.ignore_eos) options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), found.model);
+    if (!options.ignore_eos)
+      options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), found.model);
     return loaded;
   }
 
