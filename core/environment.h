@@ -67,6 +67,11 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"SLURM_STEP_NUM_TASKS", AcrossRanks::free},
     // Which ranks count as neighbours, for tests.
     {"NEMOCUBE_NODE", AcrossRanks::free},
+    // Where the local cache of the Hugging Face Hub is (data/hf/hub_cache.h). Ranks compare the files that they read.
+    {"HF_HUB_CACHE", AcrossRanks::free},
+    {"HF_HOME", AcrossRanks::free},
+    {"XDG_CACHE_HOME", AcrossRanks::free},
+    {"HOME", AcrossRanks::free},
     // Output.
     {"CUDA_EMULATOR_COUNTERS", AcrossRanks::free},
     {"CUDA_EMULATOR_TIMELINE", AcrossRanks::free},

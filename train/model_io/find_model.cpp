@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "data/hf/hub_cache.h"
 #include "data/peft/peft_config.h"
 
 namespace nemocube {
@@ -28,11 +29,13 @@ bool holds(const fs::path& named, const char* file) {
 fs::path find(fs::path named, const std::string& file, const std::string& what) {
   std::error_code none;
   if (!named.has_filename()) named = named.parent_path();  // DIR/
+  named = path_or_cached(named, HubKind::model);
   const bool there = fs::exists(named, none);
   require(there || !none, named.string(), ": cannot be opened: ", none.message());
-  require(there, named.string(), ": does not exist; want a ", what,
-          " on this machine: a Hugging Face directory, a checkpoint or the directory of a run (nothing is "
-          "downloaded)");
+  require(
+      there, named.string(), ": does not exist; want a ", what,
+      " on this machine: a Hugging Face directory, a name of the Hub in its local cache, a checkpoint or the "
+      "directory of a run (nothing is downloaded)");
   require(fs::is_directory(named, none), named.string(), ": is a file; want the directory of a ", what);
   if (fs::exists(named / file, none)) return named;
   for (const fs::path& checkpoint : {named, named / "LATEST"})
@@ -66,7 +69,7 @@ ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& ad
 
 fs::path find_tokenizer(const fs::path& named) {
   std::error_code none;
-  const bool is_other = fs::exists(named, none) && !fs::is_directory(named, none);
+  const bool is_other = fs::exists(named, none) && !fs::is_directory(named, none);  // a file
   return is_other ? named : find(named, "tokenizer.json", "tokenizer");
 }
 

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/quote.h"
 #include "data/datasets/split.h"
+#include "data/hf/hub_cache.h"
 #include "train/model_io/find_model.h"
 
 namespace nemocube {
@@ -37,8 +38,9 @@ std::string dataset_file_key(const DatasetSection& dataset) {
 std::filesystem::path dataset_file(const DatasetSection& dataset, std::string where) {
   const std::string split = DatasetSplit::parse(dataset.split.value_or("train")).name;
   const bool named = dataset.kind == DatasetKind::squad && dataset.path.empty();
-  const std::string& source = named ? dataset.dataset_name : dataset.path;
   if (where.empty()) where = dataset_file_key(dataset);
+  const std::string source =
+      path_or_cached(named ? dataset.dataset_name : dataset.path, HubKind::dataset).string();
   require(!source.empty(), where, ": is missing");
   const std::string ending = std::filesystem::path(source).extension().string();
   const bool is_file_name = !named || ending.starts_with(".json") || ending == ".ndjson";
@@ -94,7 +96,7 @@ std::string tokenizer_key(const Recipe& recipe, const DatasetSection& dataset) {
 
 std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const DatasetSection& dataset,
                                               std::string where) {
-  std::filesystem::path path = tokenizer_path(recipe, dataset);
+  const std::filesystem::path path = path_or_cached(tokenizer_path(recipe, dataset), HubKind::model);
   if (where.empty()) where = tokenizer_key(recipe, dataset);
   std::error_code unclear;  // what is there and cannot be reached has its own message
   require(std::filesystem::exists(path, unclear) || unclear, where,

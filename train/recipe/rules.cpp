@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/quote.h"
 #include "data/datasets/split.h"
+#include "data/hf/hub_cache.h"
 #include "train/model_io/find_model.h"
 #include "train/recipe/benchmark_rules.h"
 #include "train/recipe/distributed_rules.h"
@@ -13,13 +14,6 @@
 
 namespace nemocube::recipe {
 namespace {
-
-/// A hub id is two words with one slash: no place in a file system that starts here, but nearly one.
-bool looks_like_hub_id(const std::string& name) {
-  const auto slash = name.find('/');
-  return slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
-         name.find('/', slash + 1) == std::string::npos && name[0] != '.' && name[0] != '~';
-}
 
 void model_rules(ModelSection& model, Reading& reading) {
   if (model.config) {
@@ -118,22 +112,24 @@ void find_model_of_run(ModelSection& model, const std::string& key, Reading& rea
 void want_model(Recipe& recipe, Reading& reading) {
   want_section(recipe.model.has_value(), "model", reading);
   if (!recipe.model) return;
-  const std::string& path = recipe.model->path;
+  std::string& path = recipe.model->path;
   const std::string key =
       reading.find("model.config") != nullptr && recipe.model->source == ModelSource::config
           ? "model.config"
           : "model.pretrained_model_name_or_path";
   reading.rule(!path.empty(), {key}, "is missing");
+  reading.attempt(key, [&] { path = path_or_cached(path, HubKind::model).string(); });
   std::error_code unclear;  // what is there and cannot be reached has its own message
   const bool there = std::filesystem::exists(path, unclear);
   if (there) find_model_of_run(*recipe.model, key, reading);
   if (path.empty() || there || unclear) return;
-  if (looks_like_hub_id(path))
+  if (looks_like_hub_name(path))
     reading.rule(
-        false, {key}, quote(path),
-        " is not a folder here, and nothing is downloaded at run time. Download the model of that name from "
+        false, {key}, quote(path), " is not a folder here, nor in the local cache of the Hub (",
+        hub_cache().string(),
+        "), and nothing is downloaded at run time. Download the model of that name from "
         "the Hugging Face Hub (config.json, *.safetensors, tokenizer files), for example with `hf download ",
-        excerpt(path), " --local-dir ", excerpt(path), "`, or name the folder that holds it");
+        excerpt(path), "`, or name the folder that holds it");
   reading.rule(false, {key}, does_not_exist(path), "; want a folder with config.json and *.safetensors");
 }
 

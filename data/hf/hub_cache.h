@@ -1,0 +1,23 @@
+#pragma once
+#include <filesystem>
+#include <string>
+
+namespace nemocube {
+
+/// What a name of the Hugging Face Hub stands for.
+enum class HubKind { model, dataset };
+
+/// Whether the text is a name of the Hub, "nvidia/Nemotron-H-8B", and not clearly a path: two words with one slash.
+bool looks_like_hub_name(const std::string& text);
+
+/// `named`, or, where nothing of that name exists in the file system and the text is a name of the Hub, the snapshot of it in the
+/// Hub's local cache, if there is one: <cache>/models--ORG--NAME/snapshots/REVISION with the revision in refs/main, else the only
+/// snapshot. The cache is HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
+/// Nothing is downloaded. Throws Error where there are several snapshots and no refs/main.
+/// Source: huggingface_hub, "Understand caching".
+std::filesystem::path path_or_cached(const std::filesystem::path& named, HubKind kind);
+
+/// The folder in which path_or_cached() looks, for messages.
+std::filesystem::path hub_cache();
+
+}  // namespace nemocube
