@@ -15,5 +15,7 @@ struct BlockPass {
 /// The passes of the blocks of a chunk, in order, and behind them that of the final norm. A chunk that does not begin with the
 /// embeddings forms the gradient of what enters it, because that is sent on.
 std::vector<BlockPass> block_passes(const NemotronHConfig& config, const ModelChunk& chunk);
+/// The same of the blocks and the last norm of each depth of multi-token prediction, in the chunk with the head.
+std::vector<std::vector<BlockPass>> mtp_passes(const NemotronHConfig& config, const ModelChunk& chunk);
 
 }  // namespace nemocube

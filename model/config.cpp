@@ -65,8 +65,14 @@ bool NemotronHConfig::has_experts() const {
 }
 
 std::int64_t NemotronHConfig::expert_layers() const {
-  return std::ranges::count_if(blocks,
-                               [&](BlockKind kind) { return kind->cores(*this).experts.has_value(); });
+  const auto experts = [&](BlockKind kind) { return kind->cores(*this).experts.has_value(); };
+  return std::ranges::count_if(blocks, experts) +
+         mtp.stored_depths() * std::ranges::count_if(mtp_blocks, experts);
+}
+
+void NemotronHConfig::train_mtp(const MtpTraining& training) {
+  mtp = training;
+  if (training.depths > 0) num_nextn_predict_layers = training.stored_depths();
 }
 
 namespace {
@@ -74,7 +80,9 @@ constexpr std::int64_t most_layers = 1 << 14, most_parameters = std::int64_t{1} 
 
 void check_parameters(const NemotronHConfig& c) {
   std::int64_t parameters = 0;
-  for (const auto& specs : {tensor_specs(c), mtp_tensor_specs(c)})
+  std::vector<std::vector<TensorSpec>> all{tensor_specs(c)};
+  if (c.mtp.depths == 0) all.push_back(mtp_tensor_specs(c));
+  for (const auto& specs : all)
     for (const TensorSpec& spec : specs) {
       parameters += spec.shape.numel();
       require(parameters <= most_parameters, "the sizes: want at most ", most_parameters,
@@ -122,6 +130,12 @@ void NemotronHConfig::validate() const {
   const auto mtp_layers = static_cast<std::int64_t>(mtp_blocks.size()) * num_nextn_predict_layers;
   require(mtp_layers <= most_layers, "multi-token prediction: want at most ", most_layers, " blocks, got ",
           num_nextn_predict_layers, " x ", mtp_blocks.size());
+  require(mtp.depths >= 0 && mtp.depths <= 1024, "the depths of multi-token prediction: want 0 to 1024, got ",
+          mtp.depths);
+  require(mtp.depths == 0 || mtp.stored_depths() == num_nextn_predict_layers,
+          "multi-token prediction: ", mtp.depths, " depths", mtp.repeated ? " of one repeated layer" : "",
+          " want num_nextn_predict_layers ", mtp.stored_depths(), ", got ", num_nextn_predict_layers);
+  check_range("mtp_loss_scaling_factor", mtp.scaling_factor, 0, largest_number);
   for (const BlockKind kind : kinds()) kind->validate(*this);
   if (pad_token_id) check_token("pad_token_id", *pad_token_id, vocab_size);
   if (bos_token_id) check_token("bos_token_id", *bos_token_id, vocab_size);
@@ -214,6 +228,7 @@ std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config) {
   list.add_norm("backbone.norm_f");
   list.add("lm_head", {config.vocab_size, config.hidden_size}, InitialLaw::input, of_head, true);
   std::vector<TensorSpec> specs = list.take();
+  if (config.mtp.depths > 0) std::ranges::move(mtp_tensor_specs(config), std::back_inserter(specs));
   for (TensorSpec& spec : specs) spec.frozen = config.frozen.contains(spec.name);
   return specs;
 }

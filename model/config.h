@@ -29,6 +29,17 @@ struct BlockPattern {
 BlockPattern parse_pattern(std::string_view pattern);
 std::vector<BlockKind> usual_mtp_blocks();  ///< attention, moe
 
+/// How a run trains multi-token prediction (docs/mtp.md). config.json has no such keys.
+struct MtpTraining {
+  std::int64_t depths =
+      0;  ///< that are predicted; 0: none, and the tensors of a model's files are carried as they are
+  bool repeated = false;        ///< all depths are one, whose weights are applied once for each depth
+  double scaling_factor = 0.1;  ///< beta of the total loss: L + beta / depths * sum_k L_k
+
+  std::int64_t stored_depths() const { return repeated && depths > 0 ? 1 : depths; }  ///< that have weights
+  auto operator<=>(const MtpTraining&) const = default;
+};
+
 struct NemotronHConfig {
   std::int64_t vocab_size = 131072;
   std::int64_t hidden_size = 4096;
@@ -68,6 +79,7 @@ struct NemotronHConfig {
 
   std::int64_t num_nextn_predict_layers = 0;  ///< depths of multi-token prediction stored with the model
   std::vector<BlockKind> mtp_blocks = usual_mtp_blocks();  ///< the blocks of each depth
+  MtpTraining mtp;  ///< where `depths` is above 0, num_nextn_predict_layers is stored_depths()
 
   double initializer_range = 0.02;
   bool rescale_prenorm_residual = true;
@@ -85,7 +97,8 @@ struct NemotronHConfig {
   std::int64_t count(BlockKind kind) const;
   std::vector<BlockKind> kinds() const;  ///< for which has() is true, in the order of block_kinds()
   bool has_experts() const;              ///< whether one of kinds() has routed experts
-  std::int64_t expert_layers() const;    ///< how many of `blocks` have routed experts
+  /// How many blocks have routed experts: of `blocks`, and of the stored depths of `mtp`, which come last.
+  std::int64_t expert_layers() const;
   std::int64_t mamba_inner() const { return mamba_num_heads * mamba_head_dim; }
   std::int64_t state_width() const { return n_groups * ssm_state_size; }  ///< width of B, and of C
   std::int64_t conv_dim() const { return mamba_inner() + 2 * state_width(); }
@@ -94,6 +107,8 @@ struct NemotronHConfig {
   std::int64_t kv_width() const { return num_key_value_heads * head_dim; }
   std::int64_t expert_width() const { return moe_latent_size > 0 ? moe_latent_size : hidden_size; }
 
+  /// Sets `mtp`, and num_nextn_predict_layers where depths are trained.
+  void train_mtp(const MtpTraining& training);
   /// Throws Error unless a model of at most 2^50 parameters can be built from this config. The message names
   /// the key, the accepted values and the given value. Keys that no block kind in use needs are not checked.
   void validate() const;
@@ -102,7 +117,8 @@ struct NemotronHConfig {
 
 /// Every tensor of the model in canonical order: embeddings, blocks, final norm, head. Canonical names begin
 /// with "backbone." (or are "lm_head.weight"); experts are stacked, `experts.up_proj` [experts, inner, outer]
-/// and `experts.down_proj` [experts, outer, inner]. The two factors of an adapter follow their weight. The tensors of multi-token prediction are not among them.
+/// and `experts.down_proj` [experts, outer, inner]. The two factors of an adapter follow their weight. The tensors of multi-token
+/// prediction come last, where the run trains them (NemotronHConfig::mtp); else they are not among them.
 /// pre: the config is valid
 std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config);
 /// The tensors of multi-token prediction, "mtp.layers.{depth * blocks + block}...."; empty when the model has

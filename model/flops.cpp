@@ -1,5 +1,7 @@
 #include "model/flops.h"
 
+#include <string>
+
 #include "model/block_passes.h"
 #include "model/blocks/block_type.h"
 
@@ -24,6 +26,24 @@ double forward_flops_per_token(BlockKind kind, const NemotronHConfig& config, do
 
 namespace {
 
+double head_flops(const NemotronHConfig& config) {
+  return 2 * real(config.hidden_size) * real(config.vocab_size);
+}
+double join_flops(const NemotronHConfig& config) {
+  return 4 * real(config.hidden_size) * real(config.hidden_size);
+}
+/// Of one depth of multi-token prediction, without the head.
+double mtp_depth_flops(const NemotronHConfig& config, double sequence_length) {
+  double flops = join_flops(config);
+  for (const BlockKind kind : config.mtp_blocks)
+    flops += forward_flops_per_token(kind, config, sequence_length);
+  return flops;
+}
+
+}  // namespace
+
+namespace {
+
 /// Of the products with a weight, per token.
 double product_flops(const TensorSpec& spec, const NemotronHConfig& config) {
   if (spec.shape.ndim() < 2 || spec.buffer) return 0;
@@ -33,17 +53,46 @@ double product_flops(const TensorSpec& spec, const NemotronHConfig& config) {
              : all;
 }
 
+/// What frozen weights save in multi-token prediction.
+void subtract_frozen_mtp(ForwardFlops& all, const NemotronHConfig& config, double sequence_length) {
+  const auto depths = mtp_passes(config, ModelChunk{});
+  const std::size_t blocks = config.mtp_blocks.size();
+  for (const std::vector<BlockPass>& passes : depths) {
+    if (!passes[0].input_gradient) all.blocks -= 2 * join_flops(config);
+    for (std::size_t i = 0; i < blocks; ++i)
+      if (!passes[i].backward)
+        all.blocks -= 2 * forward_flops_per_token(config.mtp_blocks[i], config, sequence_length);
+    if (!passes.back().backward) all.head -= head_flops(config);
+  }
+  constexpr std::string_view layers = "mtp.layers.";
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (!spec.frozen || !spec.name.starts_with(layers)) continue;
+    const std::size_t layer = std::stoul(spec.name.substr(layers.size()));
+    for (std::size_t k = 0; k < depths.size(); ++k)  // all depths, where one is repeated
+      if ((config.mtp.repeated || layer / blocks == k) && depths[k][layer % blocks].backward)
+        all.blocks -= product_flops(spec, config);
+  }
+}
+
 }  // namespace
 
 ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length) {
   ForwardFlops f;
   for (const BlockKind kind : config.kinds())
     f.blocks += real(config.count(kind)) * forward_flops_per_token(kind, config, sequence_length);
-  f.head = 2 * real(config.hidden_size) * real(config.vocab_size);
+  const double depths = real(config.mtp.depths);
+  f.blocks += depths * mtp_depth_flops(config, sequence_length);
+  f.head = (1 + depths) * head_flops(config);
   if (config.lora.modules.empty()) return f;
-  for (const TensorSpec& spec : tensor_specs(config))
-    if (spec.factor != LoraFactor::none)
-      (block_of(spec.name) ? f.blocks : f.head) += product_flops(spec, config);
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    if (spec.factor == LoraFactor::none) continue;
+    const bool of_head = spec.module == "lm_head",
+               repeats = config.mtp.repeated && spec.name.starts_with("mtp.");
+    (of_head ? f.head : f.blocks) += (of_head   ? 1 + depths
+                                      : repeats ? depths
+                                                : 1) *
+                                     product_flops(spec, config);
+  }
   return f;
 }
 
@@ -58,6 +107,7 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
   for (std::size_t i = 0; i < config.blocks.size(); ++i)
     if (!passes[i].backward)
       all.blocks -= 2 * forward_flops_per_token(config.blocks[i], config, sequence_length);
+  const double heads = 1 + real(config.mtp.depths);
   for (const TensorSpec& spec : tensor_specs(config)) {
     const double product = product_flops(spec, config);
     const bool of_head = spec.module == "lm_head", adapter = spec.factor != LoraFactor::none;
@@ -65,9 +115,10 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
       all.blocks -= adapter ? 2 * product : 0;
     else if (spec.frozen && block)
       all.blocks -= product;
-    if (spec.frozen && of_head) all.head -= product;
+    if (spec.frozen && of_head) all.head -= heads * product;
   }
-  if (!passes.back().backward) all.head -= forward.head;  // no gradient of its input
+  if (!passes.back().backward) all.head -= head_flops(config);  // no gradient of its input
+  subtract_frozen_mtp(all, config, sequence_length);
   return all;
 }
 
@@ -76,6 +127,11 @@ double automodel_step_flops(const NemotronHConfig& config, std::int64_t sequence
   double per_token = 6 * real(config.hidden_size) * real(config.vocab_size);
   for (const BlockKind kind : config.blocks)
     per_token += kind->automodel_flops(config, real(sequence_length));
+  double of_depth = 12 * real(config.hidden_size) * real(config.hidden_size) +
+                    6 * real(config.hidden_size) * real(config.vocab_size);
+  for (const BlockKind kind : config.mtp_blocks)
+    if (config.mtp.depths > 0) of_depth += kind->automodel_flops(config, real(sequence_length));
+  per_token += real(config.mtp.depths) * of_depth;
   return real(sequences) * real(sequence_length) * per_token;
 }
 

@@ -7,6 +7,9 @@ namespace nemocube {
 /// multiply-add counts as two. Counted are the projections, the chunked scan with dense Q x Q tiles, the
 /// causal half of attention, the k chosen experts and the router, the head (BlockType::add_work), and low-rank adapters.
 /// Elementwise work is not counted. Training costs three times as much; recomputation is not counted.
+///
+/// Each depth of multi-token prediction that the run trains (NemotronHConfig::mtp) has its blocks, its joining projection and
+/// the head once more.
 struct ForwardFlops {
   double blocks = 0, head = 0;
   double total() const { return blocks + head; }

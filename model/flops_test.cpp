@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "model/blocks/attention/attention_block.h"
+#include "model/blocks/block_type.h"
 #include "model/blocks/mamba/mamba_block.h"
 #include "model/blocks/mlp/mlp_block.h"
 #include "model/blocks/moe/moe_block.h"
@@ -117,6 +118,48 @@ TEST_CASE(
   const ForwardFlops head = freeze([&](const std::string& n) { return !in(n, "lm_head"); });
   CHECK(head.blocks == forward.blocks);
   CHECK(head.head == 2 * forward.head);
+}
+
+TEST_CASE("flops: each depth of multi-token prediction has its blocks, its projection and the head") {
+  NemotronHConfig c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
+  c.vocab_size = 50;
+  c.head_dim = 4;
+  c.n_groups = 1;
+  const ForwardFlops main = forward_flops_per_token(c, 9), trained = training_flops_per_token(c, 9);
+  const double automodel = automodel_step_flops(c, 2, 9);
+  for (const bool repeated : {false, true}) {
+    c.train_mtp({2, repeated, 0.3});
+    const double depth = forward_flops_per_token(attention_block, c, 9) +
+                         forward_flops_per_token(moe_block, c, 9) + 4 * 10 * 10;
+    const ForwardFlops f = forward_flops_per_token(c, 9);
+    CHECK(f.blocks == main.blocks + 2 * depth);
+    CHECK(f.head == 3 * main.head);
+    CHECK(training_flops_per_token(c, 9).total() == 3 * f.total());
+    double of_peer = 12 * 100 + 6 * 10 * 50;
+    for (const BlockKind kind : c.mtp_blocks) of_peer += kind->automodel_flops(c, 9);
+    CHECK(automodel_step_flops(c, 2, 9) == doctest::Approx(automodel + 2 * 9 * 2 * of_peer).epsilon(1e-14));
+    // A frozen weight has no product for its gradient in any depth. Frozen depths pass gradients on all the same.
+    const auto freeze = [&](auto&& chosen) {
+      NemotronHConfig part = c;
+      for (const TensorSpec& spec : tensor_specs(part))
+        if (chosen(spec.name)) part.frozen.insert(spec.name);
+      return training_flops_per_token(part, 9);
+    };
+    CHECK(freeze([](const std::string& n) {
+            return n.starts_with("mtp.") && n.ends_with("q_proj.weight");
+          }).blocks == 3 * f.blocks - 2 * 2 * 10 * 12);
+    CHECK(freeze([](const std::string& n) { return n.find("eh_proj") != n.npos; }).blocks ==
+          3 * f.blocks - 2 * 2 * 20 * 10);
+    CHECK(freeze([](const std::string& n) { return n == "lm_head.weight"; }).head == 2 * f.head);
+    // Without anything trained before the head, all has a forward pass alone.
+    const ForwardFlops head = freeze([](const std::string& n) { return n != "lm_head.weight"; });
+    CHECK(head.blocks == f.blocks);
+    CHECK(head.head == 2 * f.head);
+    // What is in front of the depths has none where they alone are trained.
+    const ForwardFlops ahead = freeze([](const std::string& n) { return !n.starts_with("mtp."); });
+    CHECK(ahead.blocks == main.blocks + 3 * 2 * depth);
+    CHECK(ahead.head == trained.head / 3 + 2 * 2 * main.head);
+  }
 }
 
 TEST_CASE("model: published sizes are planned without memory") {

@@ -1,7 +1,6 @@
 #include "model/nemotron_h.h"
 
 #include <algorithm>
-#include <set>
 
 #include "core/allocation_owner.h"
 #include "core/trace.h"
@@ -23,13 +22,11 @@ std::int64_t default_loss_chunk_rows(std::int64_t vocabulary, Device device) {
   return std::clamp<std::int64_t>(logits / vocabulary, 256, most);
 }
 
-/// The blocks of which some weight of the mixer is trained.
-std::set<std::int64_t> trained_blocks(const ParameterStore& parameters) {
-  std::set<std::int64_t> trained;
-  for (const Parameter& p : parameters.all())
-    if (const auto block = block_of(p.name); block && p.wants_grad() && p.name.find(".mixer.") != p.name.npos)
-      trained.insert(*block);
-  return trained;
+/// Whether some weight of the mixer of this block is trained.
+bool has_trained_mixer(const ParameterStore& parameters, const std::string& block) {
+  return std::ranges::any_of(parameters.all(), [prefix = block + ".mixer."](const Parameter& p) {
+    return p.wants_grad() && p.name.starts_with(prefix);
+  });
 }
 
 }  // namespace
@@ -52,15 +49,21 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
     points_.emplace("lm_head.input", TransformPoint{&lm_head_input_, PointPlace::way_in, "lm_head",
                                                     head_adapter_ ? head_adapter_->rows() : nullptr});
   }
-  const std::set<std::int64_t> trained = trained_blocks(parameters_);
   for (std::int64_t i = 0; i < config_.num_layers(); ++i) {
     const std::string name = "backbone.layers." + std::to_string(i);
     if (!part_.has(name)) continue;
     const BlockKind kind = config_.blocks[static_cast<std::size_t>(i)];
-    blocks_.push_back({i, kept_name(cat(kind, " block ", i)), &parameters_.get(name + ".norm.weight"),
-                       trained.contains(i), kind->make({config_, parameters_, points_}, name + ".mixer")});
-    if (auto* moe = dynamic_cast<MoeMixer*>(blocks_.back().mixer.get())) moe_layers_.push_back(moe);
+    blocks_.push_back(make_layer(i, kept_name(cat(kind, " block ", i)), name, kind));
   }
+  if (part_.head()) add_mtp_depths();
+}
+
+NemotronH::Layer NemotronH::make_layer(std::int64_t number, const char* owner, const std::string& name,
+                                       BlockKind kind) {
+  Layer layer{number, owner, &parameters_.get(name + ".norm.weight"), has_trained_mixer(parameters_, name),
+              kind->make({config_, parameters_, points_}, name + ".mixer")};
+  if (auto* moe = dynamic_cast<MoeMixer*>(layer.mixer.get())) moe_layers_.push_back(moe);
+  return layer;
 }
 
 Var NemotronH::run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const {
@@ -73,7 +76,7 @@ Var NemotronH::run_block(Context& ctx, const Layer& block, const Var& x, const M
   const auto run = [&] {
     return activation_checkpointing && backward ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
   };
-  if (!hooks) return run();
+  if (!hooks || block.number >= config_.num_layers()) return run();  // multi-token prediction has none
   hooks->before_forward(block.number);
   if (backward)
     ctx.tape->record("block", [h = hooks, i = block.number, tape = ctx.tape] {
@@ -97,26 +100,34 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
   const Sequences& sequences = input.sequences;
   const ModelChunk& chunk = part_.chunks.at(input.chunk);
   const auto [first, end] = blocks_of(input.chunk);
-  const double eps = config_.layer_norm_epsilon;
-  Var residual = input.residual;
   const AllocationOwner embeddings("embeddings");
-  if (chunk.embeddings) {
-    const trace::Span span(trace::Category::forward, "embeddings");
-    const bool cut = token_rows && !input.state;
-    (cut ? token_rows(sequences) : sequences).check("model", input.ids.numel());
-    const Var rows = embedding(ctx, input.ids, embeddings_->var(), embedding_part);
-    residual = apply(embeddings_output_, ctx, rows, sequences);
-  }
-  const Parameter* final_norm = chunk.head ? final_norm_ : nullptr;
-  const auto norm_before = [&, last = end](std::size_t i) { return i < last ? blocks_[i].norm : final_norm; };
-  if (!norm_before(first)) return residual;
-  Var normed = rmsnorm(ctx, residual, norm_before(first)->var(), eps);
-  for (std::size_t i = first; i < end; ++i) {
-    const AllocationOwner block(blocks_[i].owner);
-    const trace::Span span(trace::Category::forward, blocks_[i].owner, {{"layer", blocks_[i].number}});
-    const Var out = run_block(ctx, blocks_[i], normed,
-                              {sequences, input.state ? input.state->blocks[i].get() : nullptr,
-                               input.records ? (*input.records)[i - first].get() : nullptr});
+  Var residual =
+      chunk.embeddings ? embed(ctx, input.ids, sequences, token_rows && !input.state) : input.residual;
+  const auto call_of = [&](std::size_t i) -> MixerCall {
+    return {sequences, input.state ? input.state->blocks[first + i].get() : nullptr,
+            input.records ? (*input.records)[i].get() : nullptr};
+  };
+  return run_blocks(ctx, std::span(blocks_).subspan(first, end - first), chunk.head ? final_norm_ : nullptr,
+                    std::move(residual), call_of);
+}
+
+Var NemotronH::embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut) const {
+  const trace::Span span(trace::Category::forward, "embeddings");
+  (cut ? token_rows(sequences) : sequences).check("model", ids.numel());
+  const Var rows = embedding(ctx, ids, embeddings_->var(), embedding_part);
+  return apply(embeddings_output_, ctx, rows, sequences);
+}
+
+Var NemotronH::run_blocks(Context& ctx, std::span<const Layer> blocks, const Parameter* last_norm,
+                          Var residual, const std::function<MixerCall(std::size_t)>& call_of) const {
+  const double eps = config_.layer_norm_epsilon;
+  const auto norm_before = [&](std::size_t i) { return i < blocks.size() ? blocks[i].norm : last_norm; };
+  if (!norm_before(0)) return residual;
+  Var normed = rmsnorm(ctx, residual, norm_before(0)->var(), eps);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const AllocationOwner block(blocks[i].owner);
+    const trace::Span span(trace::Category::forward, blocks[i].owner, {{"layer", blocks[i].number}});
+    const Var out = run_block(ctx, blocks[i], normed, call_of(i));
     // One operation adds this block to the residual stream and applies the norm of the next block.
     const Parameter* next = norm_before(i + 1);
     if (!next) return add(ctx, out, residual);

@@ -1,8 +1,13 @@
 #pragma once
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "model/blocks/adapter.h"
+#include "model/blocks/linear.h"
 #include "model/blocks/moe/moe.h"
 #include "model/config.h"
 #include "model/parameters.h"
@@ -21,9 +26,9 @@ using BlockRecords = std::vector<std::unique_ptr<MixerRecord>>;
 /// The records of the MoE blocks, in their order.
 std::vector<MoeRecord*> moe_records(const BlockRecords& records);
 
-/// Called around the work of each block, by its number in the whole model. Sharded data parallelism gathers and
-/// releases weights here and reduces gradients. A block has no backward pass to call for while nothing is recorded, or where
-/// neither the block nor anything before it is trained.
+/// Called around the work of each block, by its number in the whole model, but for those of multi-token prediction.
+/// Sharded data parallelism gathers and releases weights here and reduces gradients. A block has no backward pass to
+/// call for while nothing is recorded, or where neither the block nor anything before it is trained.
 ///
 /// A block's own parameters are those of its mixer. The norms belong to no block: the residual sum of one block
 /// and the norm of the next are one operation.
@@ -48,6 +53,13 @@ struct ForwardInput {
   DecodeState* state = nullptr;     ///< the tokens continue the sequences of the state
   BlockRecords* records = nullptr;  ///< make_records() of the chunk for the microbatch, in training
   std::size_t chunk = 0;            ///< of ModelPart::chunks
+};
+
+/// What enters multi-token prediction.
+struct MtpInput {
+  std::span<const Tensor> ids;  ///< of each depth k = 1, 2, ...: [T] i64, rolled() by k (model/mtp/rolled.h)
+  const Sequences& sequences;   ///< of the hidden states
+  BlockRecords* records = nullptr;  ///< make_mtp_records() for the microbatch, in training
 };
 
 /// NemotronH: embeddings, blocks x <- x + mixer(rmsnorm(x)), final norm, lm_head. Runs on one device.
@@ -78,6 +90,15 @@ class NemotronH {
   Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
            const GradScale& grad_scale);
 
+  /// Multi-token prediction, where the part has the head: the hidden states h^k [T, hidden] of each depth of
+  /// NemotronHConfig::mtp, from `hidden`, which forward() has returned. Their losses are those of loss(), with labels
+  /// rolled() by k. Depth k computes, with e = embeddings of its ids,
+  ///     f = eh_proj [enorm(e), hnorm(h^(k-1))],  blocks f <- f + mixer(rmsnorm(f)),  h^k = final_layernorm(f)
+  /// Source: docs/mtp.md.
+  std::vector<Var> predict_ahead(Context& ctx, const Var& hidden, const MtpInput& input);
+  /// Of the blocks of each depth, one depth after another. The depths of a repeated layer have records of their own.
+  BlockRecords make_mtp_records() const;
+
   DecodeState make_state(std::int64_t sequences) const;
   BlockRecords make_records(std::size_t chunk = 0) const;
 
@@ -88,7 +109,7 @@ class NemotronH {
   const ParameterStore& parameters() const { return parameters_; }
   const ModelPart& part() const { return part_; }
   const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }  ///< of this part
-  /// The blocks of this part whose mixer is an M, in order.
+  /// The blocks of this part whose mixer is an M, in order, those of multi-token prediction last.
   template <class M>
   std::vector<M*> mixers() const;
   const TransformPoints& transform_points() const { return points_; }
@@ -111,9 +132,23 @@ class NemotronH {
     bool trained;  // some parameter of the mixer
     std::unique_ptr<Mixer> mixer;
   };
+  /// A depth of multi-token prediction that has weights.
+  struct MtpDepth {
+    const Parameter *embedding_norm, *hidden_norm;
+    std::unique_ptr<Linear> join;  // eh_proj
+    std::vector<Layer> blocks;
+    const Parameter* final_norm;
+  };
+  void add_mtp_depths();
+  Layer make_layer(std::int64_t number, const char* owner, const std::string& name, BlockKind kind);
   /// Indices of the blocks of a chunk in blocks_.
   std::pair<std::size_t, std::size_t> blocks_of(std::size_t chunk) const;
   Var run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const;
+  /// The blocks on the residual sum, and the norm behind them, or, where that is null, the residual sum. `call_of` says what
+  /// block i gets besides.
+  Var run_blocks(Context& ctx, std::span<const Layer> blocks, const Parameter* last_norm, Var residual,
+                 const std::function<MixerCall(std::size_t)>& call_of) const;
+  Var embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut) const;
 
   NemotronHConfig config_;
   DType dtype_;
@@ -124,14 +159,19 @@ class NemotronH {
   const Parameter *embeddings_ = nullptr, *final_norm_ = nullptr, *lm_head_ = nullptr;
   std::optional<Adapter> head_adapter_;
   std::vector<Layer> blocks_;
+  std::vector<MtpDepth> mtp_depths_;
   std::vector<MoeMixer*> moe_layers_;
 };
 
 template <class M>
 std::vector<M*> NemotronH::mixers() const {
   std::vector<M*> found;
-  for (const Layer& block : blocks_)
-    if (auto* mixer = dynamic_cast<M*>(block.mixer.get())) found.push_back(mixer);
+  const auto add = [&](const std::vector<Layer>& blocks) {
+    for (const Layer& block : blocks)
+      if (auto* mixer = dynamic_cast<M*>(block.mixer.get())) found.push_back(mixer);
+  };
+  add(blocks_);
+  for (const MtpDepth& depth : mtp_depths_) add(depth.blocks);
   return found;
 }
 

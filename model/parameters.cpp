@@ -38,7 +38,9 @@ std::optional<std::int64_t> block_of(std::string_view name) {
   return block;
 }
 
-bool ModelPart::embeddings() const { return std::ranges::any_of(chunks, &ModelChunk::embeddings); }
+bool ModelPart::embeddings() const {
+  return std::ranges::any_of(chunks, &ModelChunk::embeddings) || (embeddings_at_head && head());
+}
 bool ModelPart::head() const { return std::ranges::any_of(chunks, &ModelChunk::head); }
 
 bool ModelPart::has(std::string_view name) const {

@@ -60,9 +60,11 @@ struct ModelChunk {
 struct ModelPart {
   std::vector<ModelChunk> chunks{ModelChunk{}};  ///< ascending and disjoint
   /// Where a tensor is cut; absent: nowhere.
-  std::function<Shard(const TensorSpec&)> shard;
+  std::function<Shard(const TensorSpec&)> shard = {};
+  /// The chunk with the head has the embeddings, too: multi-token prediction embeds tokens there.
+  bool embeddings_at_head = false;
 
-  bool embeddings() const;
+  bool embeddings() const;  ///< whether the part has them
   bool head() const;
   /// Whether the part has the tensor of this canonical name.
   bool has(std::string_view name) const;

@@ -6,8 +6,10 @@
 #include "core/rng.h"
 #include "core/variants.h"
 #include "model/initialise.h"
+#include "model/mtp/rolled.h"
 #include "model/nemotron_h.h"
 #include "model/test_configs.h"
+#include "ops/view/view.h"
 #include "tests/support/compare.h"
 
 /// Small models and batches of the model's tests.
@@ -113,6 +115,45 @@ inline double loss_only(NemotronH& model, const TestBatch& b) {
   return model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, b.sequences, 1)
       .value()
       .to_vector()[0];
+}
+
+/// The model of `config` with this multi-token prediction, of blocks "*E".
+inline NemotronHConfig with_mtp(NemotronHConfig config, std::int64_t depths, bool repeated,
+                                double beta = 0.3) {
+  config.train_mtp({depths, repeated, beta});
+  return config;
+}
+
+/// Sums of token losses: of the model, then of each depth of multi-token prediction. On the device of the model, whose
+/// gradients get those of `scale` (L_0 + beta / D sum_k L_k).
+inline std::vector<double> mtp_losses(NemotronH& model, const TestBatch& b, double scale = 1,
+                                      bool backward = true) {
+  const MtpTraining& mtp = model.config().mtp;
+  const Device device = model.device();
+  Tape tape;
+  Context ctx{.tape = backward ? &tape : nullptr};
+  BlockRecords records = model.make_records(), of_mtp = model.make_mtp_records();
+  const Var hidden = model.forward(
+      ctx, {.ids = b.ids.to(device), .residual = {}, .sequences = b.sequences, .records = &records});
+  std::vector<Tensor> ids;
+  std::vector<Labels> labels{Labels(b.labels).to(device)};
+  for (std::int64_t k = 1; k <= mtp.depths; ++k) {
+    ids.push_back(rolled(b.ids, b.sequences, k, 0).to(device));
+    labels.push_back(Labels(rolled(b.labels, b.sequences, k, ignored_label)).to(device));
+  }
+  std::vector<Var> states =
+      model.predict_ahead(ctx, hidden, {.ids = ids, .sequences = b.sequences, .records = &of_mtp});
+  states.insert(states.begin(), hidden);
+  std::vector<double> losses;
+  Var sum;
+  for (std::size_t k = 0; k < states.size(); ++k) {
+    const double factor = k == 0 ? 1 : mtp.scaling_factor / static_cast<double>(mtp.depths);
+    const Var loss = model.loss(ctx, states[k], labels[k], b.sequences, scale * factor);
+    losses.push_back(loss.value().to_vector()[0]);
+    sum = sum.defined() ? add(ctx, sum, loss) : loss;
+  }
+  if (backward) tape.backward(sum, Tensor::scalar(1, sum.value().dtype(), device));
+  return losses;
 }
 
 /// Copies of all gradients in the order of the parameters; an undefined tensor where there is none.

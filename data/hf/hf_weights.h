@@ -107,7 +107,7 @@ WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<co
 
 /// The form for a model that did not come from files: "backbone." names, one tensor for each expert, one
 /// file, and a config.json. The dtype is config.dtype (f32 when unset), and f32 for keep_f32 tensors. Tensors
-/// of multi-token prediction are not included.
+/// of multi-token prediction are included where they are trained.
 WeightFiles default_weight_files(const NemotronHConfig& config);
 /// The files beside the weights that travel with a model: config.json, generation_config.json, tokenizer and
 /// chat template files, remote code. A link may lead to a file in the directory or, in a Hugging Face cache,

@@ -25,7 +25,7 @@ WeightFiles default_weight_files(const NemotronHConfig& config) {
   }
   NemotronHConfig written = config;
   written.dtype = dtype;
-  written.num_nextn_predict_layers = 0;
+  if (config.mtp.depths == 0) written.num_nextn_predict_layers = 0;
   files.other_files["config.json"] = make_hf_config(written).text;
   return files;
 }

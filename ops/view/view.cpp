@@ -30,6 +30,35 @@ std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int
   return result;
 }
 
+namespace {
+/// Adds these columns of `gradient`, as many as the node has, to the gradient of the node.
+void add_columns(GradNode* node, const Tensor& gradient, std::int64_t first) {
+  if (!node) return;
+  const Tensor part = Tensor::empty(node->shape(), gradient.dtype(), gradient.device());
+  part.copy_from(gradient.narrow(-1, first, part.cols()));
+  node->add(part);
+}
+}  // namespace
+
+Var concat_last(Context& ctx, const Var& a, const Var& b) {
+  check_dtype("concat_last: b", b.value(), a.value().dtype());
+  require(a.value().rows() == b.value().rows(), "concat_last: a has ", a.value().rows(), " rows, b ",
+          b.value().rows(), "; want as many");
+  const std::int64_t left = a.value().cols(), right = b.value().cols();
+  const Tensor both = Tensor::empty({a.value().rows(), left + right}, a.value().dtype(), a.value().device());
+  both.narrow(1, 0, left).copy_from(a.value());
+  both.narrow(1, left, right).copy_from(b.value());
+  Var y = make_result(both, ctx.records({&a, &b}));
+  if (y.needs_grad())
+    ctx.tape->record("concat_last", [na = a.node(), nb = b.node(), out = y.node(), left] {
+      if (!out->filled()) return;
+      const Tensor g = out->take();
+      add_columns(na.get(), g, 0);
+      add_columns(nb.get(), g, left);
+    });
+  return y;
+}
+
 Var reshape(Context& ctx, const Var& x, const Shape& shape) {
   Var y = make_result(x.value().reshape(shape), ctx.records({&x}));
   if (y.needs_grad())

@@ -137,3 +137,28 @@ TEST_CASE("view: errors") {
                        Error);
   CHECK_THROWS_WITH_AS(add(ctx, x, random_tensor({3, 8}, DType::f64, 20)), doctest::Contains("f32"), Error);
 }
+
+TEST_CASE("view: concat_last puts columns side by side, on every device" * doctest::test_suite("cuda")) {
+  for_dtypes(test_devices(), [](Device device, DType dtype) {
+    Context ctx;
+    const Tensor a = random_tensor({5, 3}, dtype, 3), b = random_tensor({5, 4}, dtype, 4);
+    const Tensor both = concat_last(ctx, a.to(device), b.to(device)).value().to(Device::cpu);
+    REQUIRE(both.shape() == Shape{5, 7});
+    CHECK_BITS(both.narrow(1, 0, 3).clone(), a);
+    CHECK_BITS(both.narrow(1, 3, 4).clone(), b);
+  });
+  Context ctx;
+  CHECK_THROWS_AS(
+      concat_last(ctx, random_tensor({5, 3}, DType::f32, 3), random_tensor({4, 3}, DType::f32, 3)), Error);
+}
+
+TEST_CASE("view: concat_last gradients against finite differences") {
+  const DiffFn both = [](Context& ctx, const std::vector<Var>& in) {
+    return std::vector<Var>{concat_last(ctx, in[0], in[1])};
+  };
+  CHECK_GRADIENTS(both, {random_tensor({4, 3}, DType::f64, 5), random_tensor({4, 2}, DType::f64, 6)});
+  const DiffFn one_twice = [](Context& ctx, const std::vector<Var>& in) {
+    return std::vector<Var>{concat_last(ctx, in[0], in[0])};
+  };
+  CHECK_GRADIENTS(one_twice, {random_tensor({4, 3}, DType::f64, 7)});
+}

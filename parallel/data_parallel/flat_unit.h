@@ -17,8 +17,9 @@ enum class ZeroLevel : std::uint8_t {
   parameters,  ///< ZeRO-3: and the parameters
 };
 
-/// The block whose unit a parameter belongs to: that of its mixer. Nothing for the root unit (embeddings, norms,
-/// head). Norms of blocks are in the root, because one operation adds up a block and applies the norm of the next.
+/// The block whose unit a parameter belongs to: that of its mixer. Nothing for the root unit: embeddings,
+/// norms, head, and multi-token prediction, whose blocks may be applied several times. Norms of blocks are in the root,
+/// because one operation adds up a block and applies the norm of the next.
 std::optional<std::int64_t> unit_of(std::string_view parameter);
 
 /// Where parameters start in a flat buffer: at multiples of `alignment` elements, as does each rank's part.

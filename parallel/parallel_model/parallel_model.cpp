@@ -34,7 +34,8 @@ Program program_of(const Schedule& schedule, std::int64_t rank) {
 
 ModelPart part_of(const ParallelPlan& plan, const NemotronHConfig& config, const GridPlace& place) {
   return {plan.pipeline.chunks_of(place.pp),
-          [cuts = cuts_of(plan, config), place](const TensorSpec& spec) { return cuts(spec, place).shard; }};
+          [cuts = cuts_of(plan, config), place](const TensorSpec& spec) { return cuts(spec, place).shard; },
+          copies_embeddings(plan, config)};
 }
 
 /// What lives as long as the transforms of the model.
@@ -56,6 +57,9 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
   std::map<std::string, TensorCut, std::less<>> cut_of;
   for (const TensorSpec& spec : tensor_specs(model.config()))
     if (model.part().has(spec.name)) cut_of.emplace(spec.name, cuts(spec, place_));
+  if (const auto embeddings = cut_of.find("backbone.embeddings.weight");
+      embeddings != cut_of.end() && copies_embeddings(plan, model.config()))
+    embeddings->second = with_copy_at_end(std::move(embeddings->second), place_);
   for (Parameter& p : model.parameters().all()) {
     const TensorCut& cut = cut_of.at(p.name);
     p.counts = !cut.counted.empty();

@@ -9,6 +9,7 @@
 #include "parallel/expert_parallel/make_dispatcher.h"
 #include "parallel/grid/grid_sizes.h"
 #include "parallel/parallel_model/pipeline_plan.h"
+#include "parallel/tensor_parallel/cuts.h"
 #include "parallel/tensor_parallel/plan.h"
 
 namespace nemocube {
@@ -23,6 +24,13 @@ struct ParallelPlan {
   DataParallelOptions data;
   PipelinePlan pipeline;
 };
+
+/// Whether the last pipeline rank has a copy of the embeddings, for multi-token prediction. Their gradients are summed over the
+/// group "embd". Throws Error where the first and the last stage are neither on one rank nor on the first and the last.
+bool copies_embeddings(const ParallelPlan& plan, const NemotronHConfig& config);
+/// The cut of the embeddings where the last pipeline rank has a copy: both ends have a part of the gradient, and the copy at
+/// the front counts.
+TensorCut with_copy_at_end(TensorCut embeddings, const GridPlace& place);
 
 /// The names of the groups (ProcessGroups) that a model of this config uses under a plan. Ranks make no others.
 std::set<std::string> used_groups(const ParallelPlan& plan, const NemotronHConfig& config);

@@ -45,6 +45,7 @@ Range LocalFlat::own(ZeroLevel level, std::int64_t position) const {
 ModelParts::ModelParts(const NemotronHConfig& config, const ParallelPlan& plan, DType dtype)
     : plan_(plan),
       dtype_(dtype),
+      copies_embeddings_(copies_embeddings(plan, config)),
       specs_(tensor_specs(config)),
       cuts_(config, TensorParallelPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid) {}
 
@@ -55,11 +56,13 @@ const LocalParameters& ModelParts::of(const GridPlace& place) {
 }
 
 LocalParameters ModelParts::make(const GridPlace& place) const {
-  const ModelPart part{plan_.pipeline.chunks_of(place.pp), {}};
+  const ModelPart part{plan_.pipeline.chunks_of(place.pp), {}, copies_embeddings_};
   LocalParameters local;
   for (const TensorSpec& spec : specs_) {
     if (!part.has(spec.name)) continue;
-    const TensorCut cut = cuts_(spec, place);
+    TensorCut cut = cuts_(spec, place);
+    if (copies_embeddings_ && spec.name == "backbone.embeddings.weight")
+      cut = with_copy_at_end(std::move(cut), place);
     const std::int64_t count = cut.shard.numel();
     const DType dtype = spec.keep_f32 ? accumulate_dtype(dtype_) : dtype_;
     local.elements += count;

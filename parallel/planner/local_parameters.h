@@ -66,6 +66,7 @@ class ModelParts {
 
   ParallelPlan plan_;
   DType dtype_;
+  bool copies_embeddings_;
   std::vector<TensorSpec> specs_;
   TensorCuts cuts_;
   std::map<std::pair<std::int64_t, std::int64_t>, LocalParameters> parts_;  // by tp and pp

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "model/block_passes.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "parallel/expert_parallel/expert_groups.h"
@@ -37,10 +36,13 @@ ModelTraffic::ModelTraffic(const NemotronHConfig& config, const ParallelPlan& pl
     const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
     blocks_.push_back({kind->cores(config), cut(cat("backbone.layers.", i, ".mixer.", kind->entry()))});
   }
+  for (std::size_t i = 0; config.mtp.depths > 0 && i < config.mtp_blocks.size(); ++i) {
+    const BlockKind kind = config.mtp_blocks[i];
+    mtp_blocks_.push_back({kind->cores(config), cut(cat("mtp.layers.", i, ".mixer.", kind->entry()))});
+  }
   for (std::int64_t rank = 0; rank < plan.grid.cp; ++rank) {
     const SequenceCut part(load.microbatch, plan.grid.cp, rank);
     rows_of_cp_.push_back(part.local().tokens());
-    labels_of_cp_.push_back(labelled_rows(part, rank, load.unlabelled));
   }
 }
 
@@ -61,22 +63,39 @@ void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Progr
       add_way_out(traffic, place, cuts_embeddings_, {m, trained ? m : 0});
     }
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config_.num_layers()); ++i) {
-      const Block& block = blocks_[static_cast<std::size_t>(i)];
-      const BlockPass& pass = passes[static_cast<std::size_t>(i - chunk.first_block)];
-      const std::int64_t backward = pass.backward ? m : 0;
-      const Times in_blocks{load_.checkpointing ? m + backward : m,
-                            backward};  // forward again before backward
-      add_way_in(traffic, place, block.cut, {in_blocks.forward, pass.input_gradient ? m : 0});
-      if (block.cores.attention) add_attention(traffic, place, *block.cores.attention, block.cut, in_blocks);
-      if (block.cores.scan) add_scan(traffic, place, *block.cores.scan, block.cut, in_blocks);
-      if (block.cores.experts) add_experts(traffic, place, in_blocks);
-      add_way_out(traffic, place, block.cut, in_blocks);
+      add_block(traffic, place, blocks_[static_cast<std::size_t>(i)],
+                passes[static_cast<std::size_t>(i - chunk.first_block)]);
     }
     if (!chunk.head) continue;
     add_way_in(traffic, place, cuts_head_, {m, passes.back().input_gradient ? m : 0});
-    add_loss(traffic, place);
+    add_loss(traffic, place, load_.unlabelled);
+    add_mtp(traffic, place, chunk);
   }
   add_exchanges(traffic, place, program);
+}
+
+void ModelTraffic::add_block(RankTraffic& traffic, const GridPlace& place, const Block& block,
+                             const BlockPass& pass) const {
+  const std::int64_t m = load_.microbatches, backward = pass.backward ? m : 0;
+  const Times in_blocks{load_.checkpointing ? m + backward : m, backward};  // forward again before backward
+  add_way_in(traffic, place, block.cut, {in_blocks.forward, pass.input_gradient ? m : 0});
+  if (block.cores.attention) add_attention(traffic, place, *block.cores.attention, block.cut, in_blocks);
+  if (block.cores.scan) add_scan(traffic, place, *block.cores.scan, block.cut, in_blocks);
+  if (block.cores.experts) add_experts(traffic, place, in_blocks);
+  add_way_out(traffic, place, block.cut, in_blocks);
+}
+
+/// Each depth embeds the rows again and has a loss of its own.
+void ModelTraffic::add_mtp(RankTraffic& traffic, const GridPlace& place, const ModelChunk& chunk) const {
+  const std::int64_t m = load_.microbatches;
+  const bool trains_embeddings = !config_.frozen.contains("backbone.embeddings.weight");
+  std::int64_t unlabelled = load_.unlabelled;
+  for (const std::vector<BlockPass>& passes : mtp_passes(config_, chunk)) {
+    add_way_out(traffic, place, cuts_embeddings_, {m, trains_embeddings ? m : 0});
+    for (std::size_t i = 0; i < mtp_blocks_.size(); ++i) add_block(traffic, place, mtp_blocks_[i], passes[i]);
+    add_way_in(traffic, place, cuts_head_, {m, passes.back().input_gradient ? m : 0});
+    add_loss(traffic, place, ++unlabelled);
+  }
 }
 
 /// Sequence parallel gathers rows before a layer, and adds or cuts their gradients. Otherwise all rows are there, and
@@ -237,9 +256,10 @@ void ModelTraffic::add_allgather(RankTraffic& traffic, const GridPlace& place, T
 
 /// For each labelled row of a cut vocabulary the maximum, then the sum of exponentials and the label's logit. See
 /// linear_cross_entropy for the rows that are computed together, cross_entropy where it is all of them.
-void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place) const {
+void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place, std::int64_t unlabelled) const {
   if (!cuts_head_) return;
-  const std::int64_t rows_here = rows(place.cp), labels = labels_of_cp_[static_cast<std::size_t>(place.cp)];
+  const SequenceCut part(load_.microbatch, plan_.grid.cp, place.cp);
+  const std::int64_t rows_here = rows(place.cp), labels = labelled_rows(part, place.cp, unlabelled);
   const DType sums = accumulate_dtype(load_.dtype);
   const auto add = [&](std::int64_t count) {
     if (count == 0) return;

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "model/block_passes.h"
 #include "model/blocks/block_type.h"
 #include "parallel/parallel_model/parallel_plan.h"
 #include "parallel/planner/rank_traffic.h"
@@ -38,6 +39,9 @@ class ModelTraffic {
     std::int64_t forward, backward;
   };
 
+  void add_block(RankTraffic& traffic, const GridPlace& place, const Block& block,
+                 const BlockPass& pass) const;
+  void add_mtp(RankTraffic& traffic, const GridPlace& place, const ModelChunk& chunk) const;
   void add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
   void add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
   void add_attention(RankTraffic& traffic, const GridPlace& place, const BlockCores::Attention& attention,
@@ -48,7 +52,8 @@ class ModelTraffic {
   void add_router_losses(RankTraffic& traffic) const;
   void add_alltoall(RankTraffic& traffic, const GridPlace& place, Times times) const;
   void add_allgather(RankTraffic& traffic, const GridPlace& place, Times times) const;
-  void add_loss(RankTraffic& traffic, const GridPlace& place) const;
+  /// `unlabelled`: the last rows of each sequence that have no label.
+  void add_loss(RankTraffic& traffic, const GridPlace& place, std::int64_t unlabelled) const;
   void add_exchanges(RankTraffic& traffic, const GridPlace& place, const Program& program) const;
 
   std::int64_t choices_for(std::int64_t tokens, Range experts) const;
@@ -57,9 +62,9 @@ class ModelTraffic {
   NemotronHConfig config_;
   ParallelPlan plan_;
   StepLoad load_;
-  std::vector<Block> blocks_;
+  std::vector<Block> blocks_, mtp_blocks_;
   bool cuts_embeddings_, cuts_head_;
-  std::vector<std::int64_t> rows_of_cp_, labels_of_cp_;
+  std::vector<std::int64_t> rows_of_cp_;
 };
 
 }  // namespace nemocube

@@ -11,6 +11,8 @@ PlannedGroups::Seat PlannedGroups::seat(std::string_view group, int rank) const 
   const auto found = std::ranges::find(groups_, group, &NamedGroups::name);
   expect(found != groups_.end(), "a plan has no process group '", group, "'");
   if (!found->groups) return {};
+  if (found->ends_only)
+    return {std::min<std::int64_t>(found->groups->size(), 2), found->groups->position_of(rank) > 0 ? 1 : 0};
   return {found->groups->size(), found->groups->position_of(rank)};
 }
 

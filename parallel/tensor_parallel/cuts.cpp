@@ -82,7 +82,8 @@ GradientSum sum_over(SharedHeads shared) {
 }  // namespace
 
 std::string_view name_of(GradientSum sum) {
-  constexpr std::array<std::string_view, 5> names{"none", "tp", "kv_replicas", "state_replicas", "expt_tp"};
+  constexpr std::array<std::string_view, 6> names{"none",           "tp",      "kv_replicas",
+                                                  "state_replicas", "expt_tp", "embd"};
   return names[static_cast<std::size_t>(sum)];
 }
 

@@ -26,8 +26,9 @@
 /// Heads are contiguous in all of them, so head h keeps its key-value head or group on the rank.
 namespace nemocube {
 
-/// Over which ranks a gradient has to be summed, besides data and context parallelism. Names of process groups.
-enum class GradientSum : std::uint8_t { none, tp, kv_replicas, state_replicas, expt_tp };
+/// Over which ranks a gradient has to be summed, besides data and context parallelism. Names of process groups; `embd` are the
+/// two ends of a pipeline.
+enum class GradientSum : std::uint8_t { none, tp, kv_replicas, state_replicas, expt_tp, embd };
 /// The group's name (ProcessGroups); "none" has no group.
 std::string_view name_of(GradientSum sum);
 

@@ -1,6 +1,7 @@
 #include "parallel/tensor_parallel/install.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -50,10 +51,8 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorParallelPlan& plan,
       cuts_head_(tp_.size() > 1 && plan.style("lm_head") == TensorStyle::vocab_parallel),
       group_rows_(std::move(group_rows)) {
   if (tp_.size() > 1 || group_rows_)
-    for (MoeMixer* moe : model.moe_layers()) moe->set_rows(rows_at(TensorStyle::sequence_parallel));
-  if (tp_.size() > 1 || group_rows_)
-    for (const auto& [name, point] : model.transform_points())
-      if (point.rows) *point.rows = rows_at(plan.style(point.module));
+    for (MoeMixer* moe : model.moe_layers()) moe->set_rows(rows_at(true));
+  if (tp_.size() > 1 || group_rows_) number_rows(model);
   if (tp_.size() == 1) return;
   for (const auto& [name, point] : model.transform_points()) *point.transform = transform_at(plan, point);
   const std::int64_t vocabulary = model.config().vocab_size;
@@ -73,9 +72,19 @@ void TensorParallel::share_norm_groups(NemotronH& model, Communicator& sharers) 
       mamba->set_norm_part({reductions_.back().get(), sharers.size()});
 }
 
-RowCut TensorParallel::rows_at(TensorStyle style) const {
-  if (style != TensorStyle::sequence_parallel)
-    return [this](const Sequences& whole) { return rows_of_group(whole); };
+void TensorParallel::number_rows(NemotronH& model) {
+  std::map<std::string_view, bool> own_rows;  // by module
+  const std::vector<TensorSpec> specs = tensor_specs(model.config());
+  for (const TensorSpec& spec : specs)
+    own_rows.emplace(spec.module,
+                     spec.cut->always_own_rows ||
+                         (sequence_parallel_ && spec.cut->style == TensorStyle::sequence_parallel));
+  for (const auto& [name, point] : model.transform_points())
+    if (point.rows) *point.rows = rows_at(own_rows.at(point.module));
+}
+
+RowCut TensorParallel::rows_at(bool own) const {
+  if (!own) return [this](const Sequences& whole) { return rows_of_group(whole); };
   return [this](const Sequences& whole) {
     return even_part_of_rows(rows_of_group(whole), tp_.size(), tp_.rank());
   };

@@ -53,7 +53,9 @@ class TensorParallel {
   Transform to_all_rows(Consumer consumer) const;
   /// Where the ranks `sharers` hold parts of the same groups of channels, their norms run over all of them.
   void share_norm_groups(NemotronH& model, Communicator& sharers);
-  RowCut rows_at(TensorStyle style) const;  ///< that a layer of this style works on
+  /// For layers that ask for their rows.
+  void number_rows(NemotronH& model);
+  RowCut rows_at(bool own) const;  ///< those of the group, or this rank's part of them
   Sequences rows_of_group(const Sequences& whole) const;
   /// How many of them each rank has, where rows are cut.
   std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;

@@ -27,6 +27,12 @@ std::vector<TensorParallelRule> usual_rules(const NemotronHConfig& config) {
       add(cat("backbone.layers.*.mixer.", module_of(tensor)), tensor.cut.style);
   add("backbone.norm_f", TensorStyle::sequence_parallel);
   add("lm_head", TensorStyle::vocab_parallel);
+  if (config.mtp.depths == 0) return rules;
+  for (const char* whole : {"norm", "enorm", "hnorm", "eh_proj", "final_layernorm"})
+    add(cat("mtp.layers.*.", whole), TensorStyle::sequence_parallel);
+  for (const BlockKind kind : kinds)
+    for (const BlockTensor& tensor : kind->tensors())
+      add(cat("mtp.layers.*.mixer.", module_of(tensor)), tensor.cut.style);
   return rules;
 }
 

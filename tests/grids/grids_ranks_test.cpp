@@ -77,6 +77,7 @@ struct Task {
   DType dtype;
   bool packed, global_loss;
   Frozen frozen = Frozen::nothing;
+  MtpTraining mtp = {};
   auto operator<=>(const Task&) const = default;
 };
 
@@ -101,6 +102,7 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
 
 NemotronHConfig model_of(const Task& task) {
   NemotronHConfig config = grid_model();
+  config.train_mtp(task.mtp);
   if (task.frozen == Frozen::base_pre || task.frozen == Frozen::base_post)
     config.lora = adapters_of_all(
         config, task.frozen == Frozen::base_pre ? DropoutPosition::pre : DropoutPosition::post);
@@ -162,7 +164,7 @@ struct OnGrid {
       : packed(c.packed),
         plan(plan_of(c, grid_model())),
         place(place_of(plan.grid, test_world().rank())),
-        groups(test_world(), make_grid(plan.grid), used_groups(plan, grid_model())),
+        groups(test_world(), make_grid(plan.grid), used_groups(plan, model_of(task))),
         model(model_of(task), task.dtype, Device::meta, part_of(plan, model_of(task), place)),
         parallel(model, plan, groups, device) {
     model.activation_checkpointing = c.checkpointing;
@@ -208,7 +210,9 @@ std::string text_of(const std::map<std::string, std::int64_t>& waits) {
 /// all choices, however many fall on each.
 std::map<std::string, std::int64_t> needed_waits(const OnGrid& ranks, const GridCase& c) {
   std::map<std::string, std::int64_t> waits{{"step result", 1}};
-  const std::int64_t moe = std::ssize(ranks.model.moe_layers());
+  const MtpTraining& mtp = ranks.model.config().mtp;
+  std::int64_t moe = std::ssize(ranks.model.moe_layers());
+  if (mtp.repeated && ranks.model.part().head()) moe += mtp.depths - 1;
   const bool all_here = c.grid.ep == 1 && c.dispatcher == DispatcherKind::allgather;
   if (c.grid.ep * c.grid.expt_tp > 1 && moe > 0 && !all_here)
     waits[expert_rows_wait] = moe * ranks.own_microbatches();
@@ -239,8 +243,8 @@ void check_frozen(const NemotronH& model) {
 
 /// The first `count` steps on a grid of devices, and on one rank on the CPU. Weights are compared after all steps.
 void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Device device = Device::cpu,
-                           int count = steps, Frozen frozen = Frozen::nothing) {
-  const Task task{dtype, c.packed, c.grid.dp() == 1, frozen};
+                           int count = steps, Frozen frozen = Frozen::nothing, const MtpTraining& mtp = {}) {
+  const Task task{dtype, c.packed, c.grid.dp() == 1, frozen, mtp};
   const History& want = reference(task);
   OnGrid ranks(c, task, device);
   for (int s = 0; s < count; ++s) {
@@ -256,6 +260,9 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
     CHECK(got.label_tokens == one.label_tokens);
     CHECK(relative(got.loss, one.loss) < tolerance);
     CHECK(relative(got.grad_norm, one.grad_norm) < tolerance);
+    REQUIRE(got.mtp_losses.size() == static_cast<std::size_t>(mtp.depths));
+    for (std::size_t k = 0; k < got.mtp_losses.size(); ++k)
+      CHECK(relative(got.mtp_losses[k], one.mtp_losses[k]) < tolerance);
     REQUIRE(got.auxiliary_losses.size() == one.auxiliary_losses.size());
     for (std::size_t i = 0; i < one.auxiliary_losses.size(); ++i) {
       CAPTURE(one.auxiliary_losses[i].first);
@@ -334,6 +341,8 @@ TEST_CASE("grids: steps with low-rank adapters and dropout are those of one rank
       CAPTURE(name_of(c));
       CAPTURE(static_cast<int>(frozen));
       compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, frozen);
+      if (frozen == Frozen::base_post)
+        compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, frozen, {2, false, 0.3});
     }
 }
 
@@ -343,6 +352,20 @@ TEST_CASE("grids: ten steps on every grid are those of one rank") {
     log_info("grid: ", name_of(c));
     compare_with_one_rank(c, DType::f64, 1e-12);
     compare_with_one_rank(c, DType::f32, 1e-5);
+  }
+}
+
+TEST_CASE("grids: steps with multi-token prediction are those of one rank") {
+  for (const GridCase& c : wished_cases()) {
+    CAPTURE(name_of(c));
+    log_info("grid with multi-token prediction: ", name_of(c));
+    for (const bool repeated : {false, true}) {
+      CAPTURE(repeated);
+      compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, Frozen::nothing, {2, repeated, 0.3});
+    }
+    compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, Frozen::every_second_tensor,
+                          {2, true, 0.3});
+    compare_with_one_rank(c, DType::f32, 1e-5, Device::cpu, 3, Frozen::nothing, {1, false, 0.3});
   }
 }
 
@@ -357,6 +380,7 @@ TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CP
     log_info("grid on cuda: ", name_of(c));
     compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2);
     compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2, Frozen::base_post);
+    compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2, Frozen::nothing, {2, true, 0.3});
     const char* wish = std::getenv("NEMOCUBE_GRIDS");
     if (wish && std::string_view(wish) == "all")
       compare_with_one_rank(c, DType::bf16, 0x1p-5, cuda_device(), 2);

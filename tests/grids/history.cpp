@@ -19,6 +19,7 @@ std::string text_of(const History& history) {
                      {"label_tokens", s.label_tokens},
                      {"outcome", static_cast<int>(s.outcome)},
                      {"not_finite", s.not_finite},
+                     {"mtp_losses", s.mtp_losses},
                      {"auxiliary_losses", s.auxiliary_losses},
                      {"expert_counts", counts}});
   }
@@ -36,6 +37,7 @@ History history_from(const std::string& text) {
     s.label_tokens = step["label_tokens"];
     s.outcome = static_cast<StepOutcome>(step["outcome"].get<int>());
     s.not_finite = step["not_finite"];
+    s.mtp_losses = step["mtp_losses"].get<std::vector<double>>();
     s.auxiliary_losses = step["auxiliary_losses"].get<std::vector<std::pair<std::string, double>>>();
     for (const Json& counts : step["expert_counts"])
       s.expert_counts.push_back(Tensor::from(counts.get<std::vector<std::int64_t>>(), {std::ssize(counts)}));

@@ -164,3 +164,21 @@ TEST_CASE("plan: the same with frozen weights") {
     }
   }
 }
+
+TEST_CASE("plan: the same with multi-token prediction") {
+  for (const GridCase& c : grid_cases(test_world().size(), "")) {
+    CAPTURE(name_of(c));
+    for (const bool repeated : {false, true}) {
+      CAPTURE(repeated);
+      NemotronHConfig config = grid_model();
+      config.train_mtp({2, repeated, 0.3});
+      compare_with_plan(c, DType::bf16, config);
+    }
+    NemotronHConfig config = grid_model();
+    config.train_mtp({2, true, 0.3});
+    const auto specs = tensor_specs(config);
+    for (const TensorSpec& spec : specs)  // nothing has a gradient before the first depth
+      if (!spec.buffer && spec.name != "mtp.layers.0.hnorm.weight") config.frozen.insert(spec.name);
+    compare_with_plan(c, DType::f32, config);
+  }
+}

@@ -210,6 +210,7 @@ Made with torch {torch} and transformers {transformers}:
 | tokenizer | | | ids of the `tokenizers` library on texts made to be hard, for five tokenizers made for it (`tools/goldens/make_tokenizer_torture.py`) |
 | lora | | | a linear layer and a stack of experts with PEFT's branches: results and gradients in float64 (`tools/goldens/make_lora.py`) |
 | peft | | | adapter directories that PEFT 0.21.2 and 0.18.1 save, and what they add to each weight (`tools/goldens/make_peft.py`) |
+| mtp | `M*E`, depths `*E` | 13 + 2 + 9 tokens | two depths of multi-token prediction, and one that is applied twice: losses and gradients in float64 (`tools/goldens/make_mtp.py`) |
 | train20 | `ME*-` | 80 rows x 20 | 20 AdamW steps (`recipe.yaml`, `tokens.safetensors`) and their losses, \
 gradient norms and learning rates (`expected.json`) |
 """

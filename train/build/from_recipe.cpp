@@ -5,6 +5,7 @@
 #include "data/hf/frozen_weights.h"
 #include "data/peft/peft_directory.h"
 #include "ops/matmul/matmul.h"
+#include "train/build/mtp_training.h"
 #include "train/device/device_of_rank.h"
 #include "train/finetune/adapters.h"
 #include "train/finetune/frozen.h"
@@ -92,6 +93,7 @@ ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& conf
 
 NemotronHConfig recipe_config(const Recipe& recipe) {
   NemotronHConfig config = read_hf_config(recipe.model->path);
+  config.train_mtp(mtp_training(recipe, config));
   if (recipe.peft) {
     config.lora = recipe_adapters(recipe, config).adapters;
     config.frozen = base_parameters(config);
@@ -107,6 +109,7 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   const NemotronHConfig config = recipe_config(recipe);
   ModelPlace place = ranks.place_for(config);
   place.finetuning = {.frozen = config.frozen,
+                      .mtp = config.mtp,
                       .lora = config.lora,
                       .adapter = recipe.peft && recipe.peft->adapter_path
                                      ? find_adapter(*recipe.peft->adapter_path)

@@ -30,7 +30,7 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
 /// What the section `peft`, which the recipe has, adapts of the model of this config: the choice of its patterns, or the adapters
 /// in peft.adapter_path.
 ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& config);
-/// The config of the recipe's model, with what the recipe adapts and freezes.
+/// The config of the recipe's model, with what the recipe adapts and freezes, and the multi-token prediction that it trains.
 NemotronHConfig recipe_config(const Recipe& recipe);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
 /// among the ranks. Of several ranks all call together.

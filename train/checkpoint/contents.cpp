@@ -67,7 +67,8 @@ class ContentsReader {
     for (const auto& [name, stored] : open_safetensors_model(checkpoint_ / "model"))
       out_.weights.push_back({name, stored.entry->dtype, stored.entry->shape, stored.entry->bytes()});
     const NemotronHConfig config = read_hf_config(checkpoint_ / "model");
-    for (const TensorSpec& spec : tensor_specs(config)) shapes_.emplace(spec.name, spec.shape);
+    for (const auto& specs : {tensor_specs(config), mtp_tensor_specs(config)})
+      for (const TensorSpec& spec : specs) shapes_.emplace(spec.name, spec.shape);
     check_model_files(checkpoint_ / "model", config);
   }
 

@@ -134,6 +134,8 @@ std::string StepProgress::describe(const ProgressStep& now) const {
     text += cat("  ", short_duration(per_step * static_cast<double>(now.total - now.step - 1)), " left");
   }
   text += cat("  loss ", formatted("%.4f", now.loss));
+  for (std::size_t k = 0; k < now.mtp_losses.size(); ++k)
+    text += cat(k == 0 ? "  mtp " : " ", formatted("%.4f", now.mtp_losses[k]));
   if (seconds > 0)
     text += cat("  ", short_count(static_cast<double>(to.tokens - from.tokens) / seconds), " tokens/s");
   text += cat("  lr ", formatted("%.3g", now.lr), "  grad norm ", formatted("%.3g", now.grad_norm));

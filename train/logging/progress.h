@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// Progress of long work, for a person to watch: in a terminal one line that is rewritten, elsewhere a plain
 /// line from time to time.
@@ -30,12 +31,14 @@ struct ProgressStep {
   double loss = 0, lr = 0, grad_norm = 0;
   std::int64_t tokens = 0;  ///< in this step
   bool skipped = false;
-  double imbalance = 0;  ///< of the tokens of experts, in the most uneven layer; 0: not shown
+  double imbalance = 0;                 ///< of the tokens of experts, in the most uneven layer; 0: not shown
+  std::vector<double> mtp_losses = {};  ///< of each depth of multi-token prediction
 };
 
 /// Training, after each step:
 ///     step 12 of 50 (26 %)  epoch 1  3m05s left  loss 2.3456  1.2k tokens/s  lr 9.5e-05  grad norm 1.23
 /// in a terminal with a bar, "[##------]", behind the percentage, and at its end, where experts are watched, "busiest expert 1.83 x mean".
+/// Behind the loss those of multi-token prediction, where it is trained: "mtp 3.2500 4.5000".
 /// The percentage counts steps that are done. Rates are taken over the last 32 steps.
 class StepProgress {
  public:

@@ -118,6 +118,15 @@ TEST_CASE("steps: numbers that are not finite, and time that stands still, are s
   CHECK(screen.out[0] == "step 0 of 2 (50 %)  epoch 0  skipped  loss nan  lr 9.5e-05  grad norm inf");
 }
 
+TEST_CASE("steps: the loss of each depth of multi-token prediction") {
+  Screen screen;
+  StepProgress progress(screen.display(false, 30));
+  ProgressStep now = at(0, 2);
+  now.mtp_losses = {3.25, 4.5};
+  progress.step(now);
+  CHECK(screen.out[0].find("  mtp 3.2500 4.5000  ") != std::string::npos);
+}
+
 TEST_CASE("steps: how uneven experts are used, where that is known") {
   Screen screen;
   StepProgress progress(screen.display(false, 30));

@@ -35,9 +35,10 @@ struct TrainingRecord {
   bool skipped = false;            ///< loss or gradient was not finite: the weights did not move
   std::int64_t skipped_steps = 0;  ///< of the run so far
   std::vector<std::pair<std::string, double>> auxiliary_losses;  ///< by name of the field; not part of `loss`
-  ExpertRecord experts = {};                                     ///< without layers: not logged
-  std::int64_t consumed_samples = 0;  ///< rows of the run so far, those of this step included
-  double flops = 0;                   ///< step_flops() of all ranks; 0: not counted
+  std::vector<double> mtp_losses = {};  ///< of each depth of multi-token prediction; not part of `loss`
+  ExpertRecord experts = {};            ///< without layers: not logged
+  std::int64_t consumed_samples = 0;    ///< rows of the run so far, those of this step included
+  double flops = 0;                     ///< step_flops() of all ranks; 0: not counted
   /// auxiliary_losses over their coefficients and the number of MoE blocks, as Megatron logs them.
   std::vector<std::pair<std::string, double>> mean_auxiliary_losses = {};
   std::optional<StepTimes> times = {};  ///< absent: not logged

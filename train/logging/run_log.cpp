@@ -66,6 +66,7 @@ JsonLine training_line(const TrainingRecord& r, std::chrono::system_clock::time_
   line.add("label_tokens_per_second", r.per_second(r.label_tokens));
   line.add("samples_per_second", r.per_second(r.samples));
   line.add("skipped", r.skipped).add("skipped_steps", r.skipped_steps);
+  for (std::size_t k = 0; k < r.mtp_losses.size(); ++k) line.add(cat("mtp_loss_", k + 1), r.mtp_losses[k]);
   for (const auto& [field, value] : r.auxiliary_losses) line.add(field, value);
   if (!r.experts.tokens.empty())
     line.add("expert_tokens", r.experts.tokens).add("expert_imbalance", r.experts.imbalance);

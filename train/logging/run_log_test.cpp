@@ -318,6 +318,7 @@ TEST_CASE("docs/logs.md: one row for each field, with its unit") {
   TrainingRecord training = at_step(0);
   for (const char* name : {"aux_loss", "seq_aux_loss", "global_aux_loss", "z_loss"})
     training.auxiliary_losses.emplace_back(name, 1);
+  training.mtp_losses = {1};
   training.experts = {.tokens = {{1, 1}}, .imbalance = {1}};
   training.times = StepTimes{.data = 1, .communication = 1, .waiting = 1};
   const Folder folder;

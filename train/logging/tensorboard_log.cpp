@@ -54,6 +54,8 @@ Scalars with_ending(Scalars scalars, const char* ending) {
 Scalars training_scalars(const TensorboardOptions& options, const TrainingRecord& r, double seconds,
                          double flops, std::int64_t steps) {
   Scalars scalars = megatron_training(options, r);
+  for (std::size_t k = 0; k < r.mtp_losses.size(); ++k)
+    scalars.emplace_back(cat("mtp_", k + 1, " loss"), r.mtp_losses[k]);
   for (const auto& [field, value] : r.mean_auxiliary_losses)
     scalars.emplace_back(megatron_loss(field), value);
   if (options.log_timers) scalars.emplace_back("iteration-time", seconds / static_cast<double>(steps));

@@ -65,6 +65,7 @@ TEST_CASE("tensorboard: Megatron's tags, then AutoModel's") {
   // All options, over three steps of six seconds.
   r.mfu = 12.5;
   r.mean_auxiliary_losses = {{"aux_loss", 1}, {"seq_aux_loss", 2}, {"global_aux_loss", 3}, {"z_loss", 4}};
+  r.mtp_losses = {3.5, 4.5};
   r.experts = {.tokens = {{3, 1}, {0, 4}}, .imbalance = {1.5, 2}};
   const TensorboardOptions all{{}, 1, true, true, true, true, true};
   CHECK(training_scalars(all, r, 6, 48e12, 3) == Scalars{{"learning-rate", 0.5},
@@ -72,6 +73,8 @@ TEST_CASE("tensorboard: Megatron's tags, then AutoModel's") {
                                                          {"lm loss", 2.5},
                                                          {"world-size", 4},
                                                          {"grad-norm", 1.25},
+                                                         {"mtp_1 loss", 3.5},
+                                                         {"mtp_2 loss", 4.5},
                                                          {"load_balancing_loss", 1},
                                                          {"seq_load_balancing_loss", 2},
                                                          {"global_load_balancing_loss", 3},

@@ -131,16 +131,18 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
   // The estimate leaves out the working memory of threads, which grows with their number.
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
-  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-"})
+  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E"})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool checkpointing : {false, true}) {
         CAPTURE(std::string(pattern));
         CAPTURE(dtype);
         CAPTURE(checkpointing);
+        const auto depths = static_cast<std::int64_t>(parse_pattern(pattern).mtp.size());
         NemotronHConfig config = with_experts({pattern, 128, 2, 1, 512, 4, 64, 64}, {8, 2, 128, 256});
         config.head_dim = 64;
         config.n_groups = 1;
         config.vocab_size = 256;
+        config.train_mtp({depths, false, 0.3});
         NemotronH model(config, dtype, Device::cpu);
         randomise(model, 1);
         model.activation_checkpointing = checkpointing;

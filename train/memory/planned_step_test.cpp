@@ -46,6 +46,7 @@ TEST_CASE("planned_step: the memory of a step grows with its rows, and checkpoin
   const std::int64_t many = planned_peak_bytes(config, steps);
   CHECK(few > 0);
   CHECK(many > 2 * few);
+  CHECK(planned_peak_bytes(with_mtp(config, 1, false), steps) > 1.1 * static_cast<double>(many));
   steps.activation_checkpointing = true;
   CHECK(planned_peak_bytes(config, steps) < many);
   steps = {};  // its sequences keep tables
@@ -54,15 +55,18 @@ TEST_CASE("planned_step: the memory of a step grows with its rows, and checkpoin
 
 TEST_CASE("planned_step: within 5 % of what the same steps hold on cuda" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  for (const auto& [dtype, checkpointing] : {std::pair{DType::f32, false}, std::pair{DType::bf16, true}}) {
+  for (const auto& [dtype, checkpointing, depths] :
+       {std::tuple{DType::f32, false, 0}, {DType::bf16, true, 0}, {DType::f32, false, 2}}) {
     CAPTURE(dtype);
     CAPTURE(checkpointing);
+    CAPTURE(depths);
+    const NemotronHConfig config = with_mtp(config_of("ME*-M"), depths, false);
     PlannedSteps steps{.dtype = dtype,
                        .microbatch = Sequences::of_lengths(std::vector<std::int64_t>{150, 70, 36}),
                        .microbatches = 2,
                        .activation_checkpointing = checkpointing};
-    const auto planned = static_cast<double>(planned_peak_bytes(config_of("ME*-M"), steps)),
-               measured = static_cast<double>(measured_peak_bytes(config_of("ME*-M"), steps, Device::cuda)),
+    const auto planned = static_cast<double>(planned_peak_bytes(config, steps)),
+               measured = static_cast<double>(measured_peak_bytes(config, steps, Device::cuda)),
                workspace = static_cast<double>(cuda::largest_product_workspace());
     CAPTURE(planned);
     CAPTURE(measured);

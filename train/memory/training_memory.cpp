@@ -135,21 +135,42 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
 
 namespace {
 
-/// What the adapters of each block keep: A x for each row.
-std::map<std::int64_t, std::int64_t> kept_by_adapters(const NemotronHConfig& config, const BlockRows& rows,
-                                                      const TensorBytes& of, const GridSizes& grid) {
-  std::map<std::int64_t, std::int64_t> bytes;
+/// What the adapters of a block keep: A x for each row.
+std::map<std::string, std::int64_t> kept_by_adapters(const NemotronHConfig& config, const BlockRows& rows,
+                                                     const TensorBytes& of, const GridSizes& grid) {
+  std::map<std::string, std::int64_t> bytes;  // by the name of the block
   if (config.lora.modules.empty()) return bytes;
   for (const TensorSpec& spec : tensor_specs(config)) {
     if (spec.factor != LoraFactor::a) continue;
     const double choices = rows.routed * real(grid.expt_tp) * real(config.num_experts_per_tok);
     const double adapted = spec.experts ? choices : spec.cut->always_own_rows ? rows.routed : rows.all;
-    bytes[block_of(spec.name).value_or(-1)] +=
+    bytes[spec.name.substr(0, spec.name.find(".mixer."))] +=
         of.stored(adapted * static_cast<double>(spec.shape[spec.shape.ndim() - 2]));
   }
   return bytes;
 }
 
+/// A block of a chunk, or of a depth of multi-token prediction, which works in training alone.
+struct ChunkBlock {
+  BlockKind kind;
+  std::string name;  // of its tensors
+  bool backward;
+};
+std::vector<ChunkBlock> blocks_of(const NemotronHConfig& config, const ModelChunk& chunk, bool forward_only) {
+  std::vector<ChunkBlock> blocks;
+  const std::vector<BlockPass> passes = block_passes(config, chunk);
+  for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i)
+    blocks.push_back({config.blocks[static_cast<std::size_t>(i)], cat("backbone.layers.", i),
+                      !forward_only && passes[static_cast<std::size_t>(i - chunk.first_block)].backward});
+  if (!chunk.head || forward_only) return blocks;
+  for (std::int64_t k = 0; k < config.mtp.depths; ++k)
+    for (std::size_t i = 0; i < config.mtp_blocks.size(); ++i) {
+      const std::size_t depth = config.mtp.repeated ? 0 : static_cast<std::size_t>(k);
+      blocks.push_back(
+          {config.mtp_blocks[i], cat("mtp.layers.", depth * config.mtp_blocks.size() + i), true});
+    }
+  return blocks;
+}
 }  // namespace
 
 std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
@@ -165,13 +186,11 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
-    const std::vector<BlockPass> passes = block_passes(config, chunk);
-    for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
-      const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
+    for (const auto& [kind, name, backward] : blocks_of(config, chunk, options.forward_only)) {
       BlockMemory block = std::ranges::find(memory, kind, &std::pair<BlockKind, BlockMemory>::first)->second;
-      if (const auto adapters = by_adapters.find(i); adapters != by_adapters.end())
+      if (const auto adapters = by_adapters.find(name); adapters != by_adapters.end())
         block.kept += adapters->second;
-      if (options.forward_only || !passes[static_cast<std::size_t>(i - chunk.first_block)].backward) {
+      if (!backward) {
         most = std::max(most, kept + 4 * row + block.kept);
         continue;
       }
@@ -180,7 +199,9 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
       if (!options.checkpointing) kept += block.kept;
     }
     // Hidden states for the head, labelled rows of them, the gradients of both; one chunk of logits.
+    // For each depth besides: embedded rows and their norm, the norm of the hidden states, both joined, and hidden states.
     std::int64_t ends = 4 * row;
+    if (chunk.head && !options.forward_only) kept += config.mtp.depths * 7 * row;
     if (chunk.head) {
       const std::int64_t vocabulary = vocabulary_range(config.vocab_size, plan.grid.tp, 0).size();
       const double logits =

@@ -52,6 +52,7 @@ void fill_adapters(NemotronH& model, const Finetuning& finetuning) {
 
 NemotronHConfig config_of(const std::filesystem::path& dir, const Finetuning& finetuning) {
   NemotronHConfig config = read_hf_config(dir);
+  config.train_mtp(finetuning.mtp);
   config.frozen = finetuning.frozen;
   config.lora = finetuning.lora;
   return config;

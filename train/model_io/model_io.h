@@ -28,6 +28,7 @@ struct LoadedModel {
 /// What a run trains of a model, where that is not all of it.
 struct Finetuning {
   std::set<std::string, std::less<>> frozen = {};  ///< NemotronHConfig::frozen
+  MtpTraining mtp = {};                            ///< NemotronHConfig::mtp
   LoraAdapters lora = {};                          ///< NemotronHConfig::lora
   std::filesystem::path adapter = {};  ///< directory to read the adapters from; empty: they are fresh
   std::uint64_t seed = 0;              ///< of fresh adapters

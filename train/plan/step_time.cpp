@@ -79,6 +79,8 @@ class Passes final : public BlockWork {
     for (const auto& [name, seconds] : other.times_.forward) times_.forward[name] += seconds;
     for (const auto& [name, seconds] : other.times_.backward) times_.backward[name] += seconds;
   }
+  /// eh_proj of a depth of multi-token prediction, on the rows of the residual stream.
+  void join() { product(Part::products, residual_, 2 * real(c_.hidden_size), real(c_.hidden_size), 1); }
   const PassTimes& times() const { return times_; }
 
   void product(Part part, double rows, double in, double out, double copies) override {
@@ -190,26 +192,43 @@ struct RankPasses {
 };
 RankPasses passes_of_stage(const RunCosts& costs, const ModelChunk& chunk, const StepTimeOptions& o) {
   const NemotronHConfig& config = costs.config();
-  std::map<std::int64_t, std::vector<const TensorSpec*>> tensors;  // by block; -1: outside
+  std::map<std::string, std::vector<const TensorSpec*>> tensors;  // by block; of others by their own names
   const std::vector<TensorSpec> specs = tensor_specs(config);
-  for (const TensorSpec& spec : specs) tensors[block_of(spec.name).value_or(-1)].push_back(&spec);
+  for (const TensorSpec& spec : specs)
+    tensors[spec.name.substr(0, spec.name.find(".mixer."))].push_back(&spec);
+  const auto block_of_kind = [&](BlockKind kind, const std::string& name) {
+    Passes block(costs, o);
+    block.block(kind);
+    for (const TensorSpec* spec : tensors[name]) block.tensor(*spec);
+    return block;
+  };
   const std::vector<BlockPass> passes = block_passes(config, chunk);
   Passes recomputed(costs, o), whole(costs, o);
   std::size_t n = 0;
   for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
-    Passes block(costs, o);
-    block.block(config.blocks[static_cast<std::size_t>(i)]);
-    for (const TensorSpec* spec : tensors[i]) block.tensor(*spec);
+    Passes block = block_of_kind(config.blocks[static_cast<std::size_t>(i)], cat("backbone.layers.", i));
     if (passes[n++].backward)
       recomputed.add(block);
     else
       block.no_backward();
     whole.add(block);
   }
-  if (chunk.head) {
+  const auto add_head = [&] {
     whole.head();
-    for (const TensorSpec* spec : tensors[-1])
-      if (spec->module == "lm_head") whole.tensor(*spec);
+    for (const TensorSpec& spec : specs)
+      if (spec.module == "lm_head") whole.tensor(spec);
+  };
+  if (chunk.head) add_head();
+  for (std::int64_t k = 0; k < config.mtp.depths && chunk.head; ++k) {
+    const std::size_t size = config.mtp_blocks.size(),
+                      first = config.mtp.repeated ? 0 : static_cast<std::size_t>(k) * size;
+    for (std::size_t i = 0; i < size; ++i) {
+      const Passes block = block_of_kind(config.mtp_blocks[i], cat("mtp.layers.", first + i));
+      recomputed.add(block);
+      whole.add(block);
+    }
+    whole.join();
+    add_head();
   }
   return {whole.times(), costs.load().checkpointing ? recomputed.times().sum_forward() : 0};
 }

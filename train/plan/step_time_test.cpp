@@ -26,11 +26,13 @@ struct Wish {
   const char* pattern = "-";
   std::int64_t ranks = 1, pp = 1, ep = 1, microbatches = 1, gpus_of_node = 8;
   bool ddp = false, checkpointing = false;
+  std::int64_t mtp_depths = 0;
 };
 
 /// Of 64 tokens a microbatch, in bf16, with SGD without momentum.
 StepTime time_of(const Wish& w, StepTimeOptions o = round_rates()) {
   NemotronHConfig config = tiny_config(w.pattern);
+  config.train_mtp({w.mtp_depths, false, 0.3});
   DistributedSection section;
   section.pp_size = w.pp;
   section.ep_size = w.ep;
@@ -86,10 +88,12 @@ TEST_CASE("step time: of an MLP block, its products, bytes and update are what t
 TEST_CASE("step time: where bytes cost nothing, the passes take the model's own operations") {
   StepTimeOptions o = round_rates();
   o.gpu.dram_bytes = 1e30;
-  for (const char* pattern : {"M", "E", "-", "*"}) {
+  for (const auto& [pattern, depths] :
+       {std::pair{"M", 0}, std::pair{"E", 0}, std::pair{"-", 0}, std::pair{"*", 0}, std::pair{"E", 2}}) {
     CAPTURE(pattern);
+    CAPTURE(depths);
     const NemotronHConfig c = tiny_config(pattern);
-    const StepTime t = time_of({.pattern = pattern}, o);
+    const StepTime t = time_of({.pattern = pattern, .mtp_depths = depths}, o);
     // The convolution counts as bytes. Of attention's products between tokens backward forms five for two.
     const double conv = pattern == std::string_view("M")
                             ? 2.0 * static_cast<double>(c.conv_dim() * c.conv_kernel)

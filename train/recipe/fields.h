@@ -14,6 +14,7 @@ inline constexpr Range learning_rate{.low = 0, .high = 100};
 inline constexpr Range decay_rate{.low = 0, .high = 100};
 inline constexpr Range multiplier{.low = 0, .high = 1e4};
 inline constexpr Range coefficient{.low = 0, .high = 100};
+inline constexpr Range mtp_depths{.low = 0, .high = 1024};
 inline constexpr Range bias_rate{.low = 0, .high = 1};
 inline constexpr Range seed_of_32_bits{.low = 0, .high = 4294967295};
 inline constexpr Range epsilon{.low = 1e-30, .high = 1};
@@ -63,6 +64,15 @@ void fields(auto& io, Like<ModelSection> auto& s) {
   io.path_or_section("config", s.config, "the path, for from_config");
   io.field("torch_dtype", s.dtype, "dtype of the weights; auto: as stored");
   io.field("initialisation", s.initialisation, "from_config: law of the fresh weights, hf if null (own)");
+  io.field(
+      "num_nextn_predict_layers", s.num_nextn_predict_layers,
+      "depths of multi-token prediction that are trained; null: with a scaling factor those that config.json "
+      "says, else none",
+      mtp_depths);
+  io.field("mtp_use_repeated_layer", s.mtp_use_repeated_layer,
+           "all depths are one layer; null: what the weights say");
+  io.field("mtp_loss_scaling_factor", s.mtp_loss_scaling_factor,
+           "weight of the mean loss of the depths; null: 0.1", coefficient);
   io.section("moe", s.moe);
   io.section("backend", s.backend);
 }
@@ -133,6 +143,10 @@ void fields(auto& io, Like<LossSection> auto& s) {
   io.target(s.kind, "how logits and loss are computed");
   io.classes("ChunkedCrossEntropy");
   io.field("chunk_len", s.chunk_len, "rows of logits at a time", positive);
+}
+
+void fields(auto& io, Like<MtpSection> auto& s) {
+  io.field("scaling_factor", s.scaling_factor, "instead of model.mtp_loss_scaling_factor", coefficient);
 }
 
 void fields(auto& io, Like<ColumnMapping> auto& s) {
@@ -358,6 +372,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.section("dist_env", r.dist_env);
   io.section("debug", r.debug);
   io.section("loss_fn", r.loss);
+  io.section("mtp", r.mtp);
   io.section("dataset", r.dataset);
   io.sections("validation_dataset", r.validation_datasets, "dataset");
   io.section("packed_sequence", r.packed_sequence);

@@ -74,6 +74,9 @@ struct ModelSection {
   std::optional<std::string> config;             ///< absent once loaded: moved to `path`
   std::optional<DType> dtype;                    ///< key torch_dtype
   std::optional<Initialisation> initialisation;  ///< absent for pretrained
+  std::optional<std::int64_t> num_nextn_predict_layers;
+  std::optional<bool> mtp_use_repeated_layer;
+  std::optional<double> mtp_loss_scaling_factor;
   MoeSection moe;
   BackendSection backend;
 };
@@ -105,6 +108,10 @@ struct DebugSection {
   bool check_collectives = false;                 ///< CommOptions::check_collectives
   bool allow_differing_instruction_sets = false;  ///< Inputs::allow_differing_machines
   bool synchronise_launches = false;              ///< cuda::synchronise_launches
+};
+
+struct MtpSection {
+  std::optional<double> scaling_factor;  ///< instead of model.mtp_loss_scaling_factor
 };
 
 enum class LossKind { masked, chunked, fused_linear };
@@ -275,6 +282,7 @@ struct Recipe {
   DistEnvSection dist_env;
   DebugSection debug;
   LossSection loss;
+  MtpSection mtp;
   std::optional<DatasetSection> dataset;
   std::map<std::string, DatasetSection> validation_datasets;  ///< validation_dataset: "default"; _x: "x"
   PackedSequenceSection packed_sequence;

@@ -390,8 +390,8 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
   CHECK(contains(error_with("peft: {dim: 8}"), "peft: low-rank adaptation is not in this build; want null"));
   CHECK(error_with("peft: none") == "no error");
   CHECK(error_with("fp8: {}") == "no error");
-  CHECK(contains(error_with("model: {num_nextn_predict_layers: 2}"),
-                 "multi-token prediction is not in this build"));
+  CHECK(contains(error_with("mtp: {ignore_index: 0}"), "another label that is ignored is not in this build"));
+  CHECK(error_with("mtp: {scaling_factor: null, ignore_index: -100}") == "no error");
   CHECK(contains(error_with("loss_fn: {reduction: mean}"), "want sum, found 'mean'"));
   CHECK(error_with("optimizer: {amsgrad: False}") == "no error");
   CHECK(contains(error_with("optimizer: {amsgrad: True}"), "AMSGrad is not in this build"));

@@ -20,7 +20,7 @@ struct CurveField {
   bool smooth;         ///< does not want means
   const char* absent;  ///< why it may be absent; empty: then nothing is said
 };
-constexpr std::array<CurveField, 9> small_charts{
+constexpr std::array<CurveField, 11> small_charts{
     {{"lr", "Learning rate", "of the next step", true, "no line of the log has it"},
      {"grad_norm", "Gradient norm", "L2 norm of all gradients, before clipping", false,
       "no line of the log has it"},
@@ -29,6 +29,10 @@ constexpr std::array<CurveField, 9> small_charts{
       "no line of the log has it"},
      {"mfu", "Model FLOPs utilisation", "percent of the peak that mfu.peak_tflops names", false,
       "not logged; the recipe key mfu.peak_tflops, the peak of a rank's device, turns it on"},
+     {"mtp_loss_1", "Multi-token prediction, depth 1",
+      "nats per label token; not weighted, no part of the loss", false, ""},
+     {"mtp_loss_2", "Multi-token prediction, depth 2",
+      "nats per label token; not weighted, no part of the loss", false, ""},
      {"aux_loss", "Load-balancing loss of the experts", "weighted; no part of the loss", false, ""},
      {"seq_aux_loss", "Load-balancing loss by sequence", "weighted; no part of the loss", false, ""},
      {"global_aux_loss", "Load-balancing loss over the global batch", "weighted; no part of the loss", false,

@@ -17,8 +17,9 @@ constexpr std::size_t most_listed = 20, most_starts = 1000;
 constexpr double most_step = 1e15, longest_step = 1e12, largest = 1e200;
 
 /// Fields of training.jsonl that are drawn.
-constexpr std::array<const char*, 10> curve_fields{
-    "loss", "grad_norm", "lr", "mem", "tps", "mfu", "aux_loss", "seq_aux_loss", "global_aux_loss", "z_loss"};
+constexpr std::array<const char*, 12> curve_fields{
+    "loss",         "grad_norm",       "lr",     "mem",        "tps",       "mfu", "aux_loss",
+    "seq_aux_loss", "global_aux_loss", "z_loss", "mtp_loss_1", "mtp_loss_2"};
 
 std::optional<double> number(const Line& line, const char* field) {
   const auto at = line.find(field);

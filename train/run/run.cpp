@@ -101,6 +101,9 @@ class Run {
     for (const FrozenTensors::Line& line : frozen_tensors(loaded_.model->config(), recipe_.freeze).lines)
       log_info("freeze: ", quote(line.pattern), " fits ", counted(line.tensors, "tensor"), " with ",
                line.parameters, " parameters");
+    if (const MtpTraining& mtp = loaded_.model->config().mtp; mtp.depths > 0)
+      log_info("multi-token prediction: ", counted(mtp.depths, "depth"),
+               mtp.repeated ? " of one repeated layer" : "", ", loss factor ", mtp.scaling_factor);
     if (history_)
       log_info("training ", trainable_parameters(),
                loaded_.model->config().frozen.empty() ? "" : cat(" of ", all_parameters()), " parameters in ",
@@ -124,7 +127,7 @@ class Run {
       if (profile_ && profile_->before_step(step)) last_record_ = Clock::now();
       const TrainingRecord record = step == result_.first_step ? first_step() : one_step();
       progress.step({step, steps_.total_steps, record.epoch, record.loss, record.lr, *record.grad_norm,
-                     record.tokens, record.skipped, record.experts.worst()});
+                     record.tokens, record.skipped, record.experts.worst(), record.mtp_losses});
       stop_when_hopeless();
       note_published();
       stopped = asked();
@@ -420,6 +423,7 @@ class Run {
     if (!result_.first_loss) result_.first_loss = result.loss;
     result_.last_loss = result.loss;
     result_.tokens += record.tokens;
+    record.mtp_losses = result.mtp_losses;
     record.auxiliary_losses = result.auxiliary_losses;
     if (logs_experts()) record.experts = expert_record(result.expert_counts);
     const auto now = Clock::now();

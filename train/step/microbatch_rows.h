@@ -1,4 +1,6 @@
 #pragma once
+#include <vector>
+
 #include "data/loader/batch.h"
 #include "ops/cross_entropy/labels.h"
 #include "parallel/parallel_model/parallel_model.h"
@@ -17,8 +19,11 @@ struct MicrobatchRows {
   std::int64_t label_count() const { return labels.values ? labels.count() : 0; }
 
   Sequences sequences;  ///< of the whole microbatch
-  Tensor ids;           ///< where the model's part has the embeddings
+  Tensor ids;           ///< where the model's part begins with the embeddings
   Labels labels;        ///< where it has the head
+  /// Of each depth of multi-token prediction, where the part has the head: ids and labels rolled by 1, 2, ...
+  std::vector<Tensor> mtp_ids;
+  std::vector<Labels> mtp_labels;
 };
 
 }  // namespace nemocube

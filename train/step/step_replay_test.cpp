@@ -102,6 +102,7 @@ void check_same(const StepResult& got, const StepResult& want) {
   CHECK(got.loss == want.loss);
   CHECK(got.grad_norm == want.grad_norm);
   CHECK(got.label_tokens == want.label_tokens);
+  CHECK(got.mtp_losses == want.mtp_losses);
   CHECK(got.auxiliary_losses == want.auxiliary_losses);
   REQUIRE(got.expert_counts.size() == want.expert_counts.size());
   for (std::size_t i = 0; i < got.expert_counts.size(); ++i)
@@ -176,6 +177,16 @@ TEST_CASE("step graphs: steps have the bits of steps without graphs, by few laun
         CHECK(with <= 4 + microbatches);
         CHECK(without > 50 * microbatches);
       }
+}
+
+TEST_CASE("step graphs: multi-token prediction" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  Task task;
+  task.config = with_mtp(tiny_config("M*E"), 2, true);
+  task.microbatches = 2;
+  const auto [with, without] = compare_steps(task, 4);
+  CHECK(with <= 6);
+  CHECK(without > 100);
 }
 
 TEST_CASE("step graphs: SGD, and the scan on tensor cores" * doctest::test_suite("cuda")) {

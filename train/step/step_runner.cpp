@@ -8,6 +8,7 @@
 #include "core/add.h"
 #include "core/profile.h"
 #include "ops/router/router.h"
+#include "ops/view/view.h"
 
 namespace nemocube {
 namespace {
@@ -147,6 +148,22 @@ void StepRunner::finish(StepTensors& sums) {
   if (sums.counts.numel() > 0) parallel_.all().all_reduce(sums.counts);
 }
 
+void StepRunner::make_records(Live& m, std::size_t chunk) const {
+  m.records = model_.make_records(chunk);
+  if (model_.part().chunks[chunk].head) m.mtp_records = model_.make_mtp_records();
+  const auto layers = std::ssize(moe_numbers_[chunk]);
+  if (layers == 0) return;
+  m.sums = RouterSums::zeros(layers, model_.config().n_routed_experts, model_.device());
+  const std::vector<MoeRecord*> routers = moe_records(m.records), of_mtp = moe_records(m.mtp_records);
+  std::int64_t layer = 0;
+  for (MoeRecord* router : routers) router->sums = m.sums.layer(layer++);
+  const std::int64_t first = layer;
+  for (MoeRecord* router : of_mtp) {  // the depths of a repeated layer add up
+    if (layer == layers) layer = first;
+    router->sums = m.sums.layer(layer++);
+  }
+}
+
 void StepRunner::forward(const Action& action) {
   const auto& [kind, stage, microbatch] = action;
   const std::size_t chunk = parallel_.chunk_of(stage);
@@ -157,27 +174,39 @@ void StepRunner::forward(const Action& action) {
   const MicrobatchRows& own = rows(microbatch);
   if (stage > 0)
     m.in = make_result(parallel_.transfers().take(Payload::activation, stage - 1, microbatch), true);
-  m.records = model_.make_records(chunk);
-  const std::vector<MoeRecord*> routers = moe_records(m.records);
-  if (!routers.empty())
-    m.sums = RouterSums::zeros(std::ssize(routers), model_.config().n_routed_experts, model_.device());
-  for (std::size_t i = 0; i < routers.size(); ++i)
-    routers[i]->sums = m.sums.layer(static_cast<std::int64_t>(i));
+  make_records(m, chunk);
   Context ctx{.tape = &m.tape, .kernels = kernels_};
   m.out = model_.forward(ctx, {.ids = stage == 0 ? own.ids : Tensor(),
                                .residual = m.in,
                                .sequences = own.sequences,
                                .records = &m.records,
                                .chunk = chunk});
-  if (stage == last_stage()) return;
+  if (stage == last_stage()) {
+    if (!own.mtp_ids.empty())
+      m.ahead = model_.predict_ahead(
+          ctx, m.out, {.ids = own.mtp_ids, .sequences = own.sequences, .records = &m.mtp_records});
+    return;
+  }
   parallel_.transfers().give(Payload::activation, stage, microbatch, m.out.value());
   m.out = Var(Tensor(), m.out.node());  // the next stage has the values
 }
 
 Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums) {
   const MicrobatchRows& own = rows(microbatch);
+  const auto add_up = [&](const Tensor& sum, const Var& loss) {
+    if (parallel_.counts_loss()) add_elements(sum, sum, loss.value().reshape({1}));
+  };
   Var loss = model_.loss(ctx, std::exchange(m.out, {}), own.labels, own.sequences, loss_scale_);
-  if (parallel_.counts_loss()) add_elements(sums.loss(), sums.loss(), loss.value().reshape({1}));
+  add_up(sums.loss(), loss);
+  const MtpTraining& mtp = model_.config().mtp;
+  GradScale scale = loss_scale_;
+  scale.number *= mtp.scaling_factor / static_cast<double>(std::max<std::int64_t>(1, mtp.depths));
+  for (std::size_t k = 0; k < m.ahead.size(); ++k) {
+    const Var ahead =
+        model_.loss(ctx, std::exchange(m.ahead[k], {}), own.mtp_labels[k], own.sequences, scale);
+    add_up(sums.mtp_loss(static_cast<std::int64_t>(k)), ahead);
+    loss = add(ctx, loss, ahead);  // for the tape alone: the factors are in the scales
+  }
   return loss;
 }
 

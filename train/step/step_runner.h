@@ -30,9 +30,10 @@ class StepRunner {
   /// One microbatch in one chunk, between the start of its forward and the end of its backward pass.
   struct Live {
     Tape tape;
-    BlockRecords records;
+    BlockRecords records, mtp_records;
     RouterSums sums;  // of the chunk's MoE layers
     Var in, out;
+    std::vector<Var> ahead;  // of each depth of multi-token prediction
   };
   double aux_grad_scale() const;
   bool is_whole_microbatch(const Program& program, std::size_t at) const;
@@ -41,6 +42,7 @@ class StepRunner {
   void forward(const Action& action);
   void backward(const Action& action, bool last, StepTensors& sums);
   void finish(StepTensors& sums);
+  void make_records(Live& m, std::size_t chunk) const;
   Var start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepTensors& sums);
   void add_sums(const RouterSums& own, std::size_t chunk, StepTensors& sums) const;
 

@@ -10,17 +10,18 @@ namespace nemocube {
 namespace {
 
 constexpr std::int64_t kinds = std::ssize(router_losses), decision_size = 3;
-std::int64_t sums_size(std::int64_t layers) { return 1 + (layers + 1) * kinds; }
+std::int64_t sums_size(std::int64_t layers, std::int64_t depths) { return 1 + (layers + 1) * kinds + depths; }
 
 }  // namespace
 
-StepTensors::StepTensors(const Tensor& whole, std::int64_t layers, std::int64_t experts) : all(whole) {
+StepTensors::StepTensors(const Tensor& whole, std::int64_t layers, std::int64_t experts, std::int64_t depths)
+    : all(whole), depths_(depths) {
   std::int64_t at = 0;
   const auto next = [&](std::int64_t elements) {
     at += elements;
     return all.narrow(0, at - elements, elements);
   };
-  sums = next(sums_size(layers));
+  sums = next(sums_size(layers, depths));
   counts = next(layers * experts).bits_as(DType::i64).reshape({layers, experts});
   decision = next(decision_size);
   finite = next(all.numel() - at);
@@ -30,14 +31,17 @@ StepTensors::StepTensors(const NemotronH& model) { *this = start_of(model).to(mo
 
 void StepTensors::reset(const NemotronH& model) { all.copy_from(start_of(model).all); }
 
-StepTensors StepTensors::to(Device device) const { return {all.to(device), counts.dim(0), counts.dim(1)}; }
+StepTensors StepTensors::to(Device device) const {
+  return {all.to(device), counts.dim(0), counts.dim(1), depths_};
+}
 
 StepTensors StepTensors::start_of(const NemotronH& model) {
-  const std::int64_t layers = model.config().expert_layers(), experts = model.config().n_routed_experts;
+  const std::int64_t layers = model.config().expert_layers(), experts = model.config().n_routed_experts,
+                     depths = model.config().mtp.depths;
   const auto parameters = std::ssize(tensor_specs(model.config()));
-  const std::int64_t size = sums_size(layers) + layers * experts + decision_size + parameters;
+  const std::int64_t size = sums_size(layers, depths) + layers * experts + decision_size + parameters;
   const Tensor start = Tensor::zeros({size}, DType::f64, Device::cpu);  // the host makes the first values
-  const StepTensors values(start, layers, experts);
+  const StepTensors values(start, layers, experts, depths);
   auto* numbers = values.sums.data<double>() + 1 + layers * kinds;
   for (MoeMixer* moe : model.moe_layers())
     for (std::int64_t kind = 0; kind < kinds; ++kind)
@@ -66,6 +70,7 @@ std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t 
     }
     ++block;
   }
+  for (; own.head && number < model.config().expert_layers(); ++number) numbers.push_back(number);
   return numbers;
 }
 

@@ -10,8 +10,8 @@ namespace nemocube {
 /// whole model. All tensors lie in one, so that the host reads them once, by one copy, when the step ends.
 struct StepTensors {
   Tensor all;  ///< [n] f64: the tensors below, one after another
-  /// [1 + 4 L + 4] f64 over the microbatches: the loss, the router losses of each of L MoE layers; and the number
-  /// of these layers that have a coefficient for each kind of router loss
+  /// [1 + 4 L + 4 + D] f64 over the microbatches: the loss, the router losses of each of L MoE layers; the number of these
+  /// layers that have a coefficient for each kind of router loss; and the loss of each of D depths of multi-token prediction
   Tensor sums;
   Tensor counts;    ///< [L, E] i64: tokens sent to each expert
   Tensor decision;  ///< [3] f64: see clip_decision
@@ -23,17 +23,22 @@ struct StepTensors {
   /// The same tensors with their values in host memory. The host waits.
   StepTensors fetch() const;
   Tensor loss() const { return sums.narrow(0, 0, 1); }
+  /// Of depth k = 0, 1, ... [1].
+  Tensor mtp_loss(std::int64_t k) const { return sums.narrow(0, sums.numel() - depths_ + k, 1); }
+  std::int64_t depths() const { return depths_; }
   /// [layers, 4]: the router losses of MoE layers that follow each other.
   Tensor losses_of(std::int64_t first, std::int64_t layers) const;
   UpdateGate gate() const { return {decision.narrow(0, 1, 1), decision.narrow(0, 2, 1), finite}; }
 
  private:
-  StepTensors(const Tensor& all, std::int64_t layers, std::int64_t experts);
+  StepTensors(const Tensor& all, std::int64_t layers, std::int64_t experts, std::int64_t depths);
   static StepTensors start_of(const NemotronH& model);  // in host memory
   StepTensors to(Device device) const;
+  std::int64_t depths_ = 0;
 };
 
-/// The number of each MoE layer of this part among those of the whole model: of a chunk, and of all chunks.
+/// The number of each MoE layer of this part among those of the whole model: of a chunk, and of all chunks. Those of multi-token
+/// prediction are the last of the model, and belong to the chunk with the head.
 std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t chunk);
 std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model);
 

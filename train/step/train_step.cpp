@@ -74,7 +74,7 @@ void update(ParallelModel& parallel, Optimizer& optimizer, const StepOptions& op
 }
 
 /// See StepResult.
-std::vector<std::pair<std::string, double>> auxiliary_losses(const std::vector<double>& sums,
+std::vector<std::pair<std::string, double>> auxiliary_losses(std::span<const double> sums,
                                                              double microbatches) {
   std::vector<std::pair<std::string, double>> losses;
   constexpr std::size_t kinds = router_losses.size();
@@ -99,7 +99,10 @@ StepResult result_of(const NemotronH& model, const StepTensors& tensors, const B
   if (decision[2] == 0) result.outcome = StepOutcome::non_finite;
   if (const auto lost = std::ranges::find(finite, 0.0); lost != finite.end())
     result.not_finite = tensor_specs(model.config())[static_cast<std::size_t>(lost - finite.begin())].name;
-  result.auxiliary_losses = auxiliary_losses(sums, totals.microbatches);
+  const std::size_t before_depths = sums.size() - static_cast<std::size_t>(tensors.depths());
+  for (std::size_t i = before_depths; i < sums.size(); ++i)
+    result.mtp_losses.push_back(sums[i] * totals.loss_scale());
+  result.auxiliary_losses = auxiliary_losses(std::span(sums).first(before_depths), totals.microbatches);
   for (std::int64_t i = 0; i < tensors.counts.dim(0); ++i)
     result.expert_counts.push_back(tensors.counts.select(i));
   return result;

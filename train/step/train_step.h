@@ -34,6 +34,8 @@ enum class StepOutcome {
 struct StepResult {
   double loss = 0;       ///< sum of token losses / labelled tokens, over all microbatches
   double grad_norm = 0;  ///< before clipping
+  /// Of each depth of multi-token prediction, by the same number of labelled tokens; not part of `loss`.
+  std::vector<double> mtp_losses;
   std::int64_t label_tokens = 0;
   StepOutcome outcome = StepOutcome::updated;
   /// Name of the first parameter or router bias whose value, master or moments are not finite after the

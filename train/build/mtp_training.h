@@ -1,0 +1,24 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "model/config.h"
+#include "train/recipe/recipe.h"
+
+namespace nemocube {
+
+/// What a recipe says about multi-token prediction of a model whose config.json is `config`. `stored`: depths of which the files
+/// have weights; nothing for fresh weights, and where one depth is asked for.
+///
+///     depths           model.num_nextn_predict_layers; absent: those of config.json where a scaling factor is given, else 0
+///     repeated         model.mtp_use_repeated_layer; absent: true for one stored depth, false for as many as are asked for
+///     scaling_factor   mtp.scaling_factor, else model.mtp_loss_scaling_factor, else 0.1
+///
+/// Throws Error naming the key where the weights are not those of the wish, or where neither key nor weights say whether the
+/// layer is repeated: AutoModel and Megatron differ then.
+MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config,
+                         std::optional<std::int64_t> stored);
+/// The same for the recipe's own model. Reads headers of its weights where they decide.
+MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config);
+
+}  // namespace nemocube
