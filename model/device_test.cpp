@@ -28,6 +28,20 @@ std::vector<Tensor> step_on(Device device, NemotronH& whole, const TestBatch& ba
   return results;
 }
 
+/// All that is adapted has dropout.
+NemotronHConfig adapted_config(DropoutPosition position) {
+  NemotronHConfig config = frozen_base(with_adapters(tiny_config_with_all_tensors()));
+  config.lora.dropout = 0.25;
+  config.lora.dropout_position = position;
+  return config;
+}
+
+TestBatch numbered_batch(const NemotronHConfig& config) {
+  TestBatch batch = random_batch(config, {9, 0, 14, 3}, 72);
+  batch.sequences = batch.sequences.numbered({5, 1000, std::int64_t{1} << 33, std::int64_t{3} << 32});
+  return batch;
+}
+
 }  // namespace
 
 TEST_CASE("model: a microbatch on Device::guard has the bits of the CPU, and the host waits for nothing") {
@@ -72,4 +86,31 @@ TEST_CASE("model: a microbatch on cuda has the CPU's loss and gradients, and the
         CHECK_BITS(got[i], again[i]);
       }
     }
+}
+
+TEST_CASE("model: adapters and their dropout on every device" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices())
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const DropoutPosition position : {DropoutPosition::pre, DropoutPosition::post})
+        for (const bool checkpointing : {false, true}) {
+          if (device == Device::cpu) continue;
+          CAPTURE(device);
+          CAPTURE(dtype);
+          CAPTURE(checkpointing);
+          NemotronH whole(adapted_config(position), dtype, Device::cpu);
+          randomise(whole, 71);
+          const TestBatch batch = numbered_batch(whole.config());
+          const auto got = step_on(device, whole, batch, checkpointing),
+                     want = step_on(Device::cpu, whole, batch, checkpointing);
+          const double most = dtype == DType::f32 ? 200 * 0x1p-24 : 40 * 0x1p-9;
+          for (std::size_t i = 0; i < want.size(); ++i) {
+            CAPTURE(i);
+            REQUIRE(got[i].defined() == want[i].defined());
+            if (!want[i].defined()) continue;
+            if (device.is_cuda())
+              CHECK(relative_error(got[i], want[i]) <= most);
+            else
+              CHECK_BITS(got[i], want[i]);
+          }
+        }
 }

@@ -116,8 +116,9 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
     else if (spec.frozen && block)
       all.blocks -= product;
     if (spec.frozen && of_head) all.head -= heads * product;
+    // No gradient of what enters the head, which B does not read.
+    if (of_head && !passes.back().backward && spec.factor != LoraFactor::b) all.head -= product;
   }
-  if (!passes.back().backward) all.head -= head_flops(config);  // no gradient of its input
   subtract_frozen_mtp(all, config, sequence_length);
   return all;
 }

@@ -24,6 +24,9 @@ struct Parameter;
 ///                                       ln time_step_max)), at least time_step_floor
 ///     D, norms                          1
 ///     other biases, correction bias     0
+///     lora_A [r, in] of an adapter      xavier: N(0, sqrt(2 / (in + r))), kaiming: U(1 / sqrt(in))
+///     lora_A [E, r, in] of a stack      xavier: N(0, sqrt(2 / (r (in + E)))), kaiming: U(1 / sqrt(r in))
+///     lora_B                            0
 ///
 /// hf         the distributions (not the bits) of a fresh Hugging Face NemotronHForCausalLM, except for the
 ///            convolution, which follows Megatron and AutoModel. Hugging Face 5.23.0 draws the convolution's

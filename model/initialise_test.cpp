@@ -198,3 +198,37 @@ TEST_CASE("initialise: a model on another device has the values of one on the CP
     }
   }
 }
+
+TEST_CASE("initialise: adapters have the laws of PEFT and AutoModel, and B is zero") {
+  NemotronHConfig config = wide_config();
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (spec.linear)
+      config.lora.modules[std::string(module_of_weight(spec.name))].rank = spec.experts ? 7 : 24;
+  for (const LoraInitialisation law : {LoraInitialisation::xavier, LoraInitialisation::kaiming}) {
+    config.lora.initialisation = law;
+    NemotronH model(config, DType::f32, Device::cpu);
+    initialise(model, 91);
+    std::size_t stacks = 0, layers = 0;
+    for (const Parameter& p : model.parameters().all()) {
+      if (p.name.ends_with("lora_B.weight")) {
+        for (const double v : p.value.to_vector()) REQUIRE(v == 0);
+        continue;
+      }
+      if (!p.name.ends_with("lora_A.weight")) continue;
+      // A stack [E, r, in] counts r times its inputs, and E r outputs.
+      const bool stack = p.value.ndim() == 3;
+      ++(stack ? stacks : layers);
+      const auto in = static_cast<double>(p.value.dim(p.value.ndim() - 1)),
+                 rank = static_cast<double>(p.value.dim(p.value.ndim() - 2)),
+                 experts = stack ? static_cast<double>(p.value.dim(0)) : 0;
+      if (law == LoraInitialisation::xavier) {
+        check_normal(p.name, p.value, std::sqrt(2 / (stack ? rank * (in + experts) : in + rank)));
+        continue;
+      }
+      CAPTURE(p.name);
+      check_uniform(p.value, 1 / std::sqrt(stack ? in * rank : in));
+    }
+    CHECK(stacks == 2);
+    CHECK(layers == config.lora.modules.size() - 2);
+  }
+}

@@ -32,6 +32,30 @@ inline NemotronHConfig tiny_config_with_all_tensors() {
   return config;
 }
 
+/// Adapters of all weights that can have one and that chosen(module) takes, with ranks and scales that differ.
+template <class Chosen>
+NemotronHConfig with_adapters(NemotronHConfig config, Chosen&& chosen) {
+  std::int64_t count = 0;
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (const std::string module(module_of_weight(spec.name)); spec.linear && chosen(module)) {
+      ++count;
+      config.lora.modules[module] = {.rank = 1 + count % 3,
+                                     .alpha = 0.5 + 0.25 * static_cast<double>(count % 5),
+                                     .rank_stabilised = count % 2 == 0};
+    }
+  return config;
+}
+inline NemotronHConfig with_adapters(const NemotronHConfig& config) {
+  return with_adapters(config, [](const std::string&) { return true; });
+}
+
+/// Nothing but adapters is trained.
+inline NemotronHConfig frozen_base(NemotronHConfig config) {
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (!spec.buffer && spec.factor == LoraFactor::none) config.frozen.insert(spec.name);
+  return config;
+}
+
 /// Fresh weights, chosen so that every part of the model affects the result: matrices scaled to keep
 /// activations near 1, norm weights away from 1, correction biases away from 0.
 inline void randomise(NemotronH& model, std::uint64_t seed) {

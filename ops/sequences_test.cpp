@@ -120,3 +120,51 @@ TEST_CASE("sequences: those that become others of the same capacity keep the mem
     CHECK_THROWS_WITH_AS(fixed.become(first), doctest::Contains("cannot be filled again"), std::logic_error);
   }
 }
+
+TEST_CASE("sequences: numbered ones give each row a number, on every device" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    CAPTURE(device);
+    const Sequences plain = Sequences::of_lengths(Offsets{2, 0, 3});
+    CHECK(plain.numbers().empty());
+    CHECK_FALSE(plain.row_numbers_on(device).defined());
+    const Sequences numbered = plain.numbered({100, 7, std::int64_t{1} << 40});
+    CHECK(plain.numbers().empty());
+    CHECK_FALSE(numbered.same(plain));
+    CHECK(numbered.offsets() == plain.offsets());
+    const Tensor rows = numbered.row_numbers_on(device);
+    CHECK(rows.device() == device);
+    CHECK(rows.dtype() == DType::i64);
+    CHECK(rows.to_vector() == std::vector<double>{100, 101, 0x1p40, 0x1p40 + 1, 0x1p40 + 2});
+    CHECK(numbered.row_numbers_on(device).same_storage(rows));  // made once
+    CHECK(numbered.positions_on(device).to_vector() == std::vector<double>{0, 1, 0, 1, 2});
+
+    // Rows of which only some are here, and sequences that continue, are counted by their positions.
+    CHECK(Sequences({0, 2, 3}, {4, 9, 1}).numbered({10, 20}).row_numbers_on(device).to_vector() ==
+          std::vector<double>{14, 19, 21});
+
+    const Sequences clone = numbered.clone();
+    CHECK_FALSE(clone.same(numbered));
+    CHECK(clone.numbers() == numbered.numbers());
+    CHECK(clone.row_numbers_on(device).to_vector() == rows.to_vector());
+    CHECK_FALSE(clone.row_numbers_on(device).same_storage(rows));
+
+    const Sequences roomy = Sequences::of_lengths(Offsets{2, 1}).numbered({50, 60}).with_capacity(6, 3);
+    CHECK(roomy.numbers() == Offsets{50, 60, 0, 0});
+    const Tensor room = roomy.row_numbers_on(device);
+    CHECK(room.narrow(0, 0, 3).to_vector() == std::vector<double>{50, 51, 60});
+    CHECK(room.numel() == 6);
+    Sequences fixed = roomy.clone();
+    const Tensor place = fixed.row_numbers_on(device);
+    fixed.become(Sequences::of_lengths(Offsets{1, 3, 1}).numbered({5, 500, 50}).with_capacity(6, 3));
+    CHECK(fixed.numbers().front() == 5);
+    CHECK(place.narrow(0, 0, 5).to_vector() == std::vector<double>{5, 500, 501, 502, 50});
+    CHECK(fixed.row_numbers_on(device).same_storage(place));
+    CHECK(roomy.row_numbers_on(device).narrow(0, 0, 3).to_vector() == std::vector<double>{50, 51, 60});
+    CHECK_THROWS_AS(fixed.become(Sequences::of_lengths(Offsets{1, 3, 1}).with_capacity(6, 3)),
+                    std::logic_error);
+  }
+  const Sequences two = Sequences::uniform(2, 3);
+  CHECK_THROWS_WITH_AS(two.numbered({1}), "sequences: want 2 numbers, got 1", Error);
+  CHECK(two.numbered({}).numbers().empty());
+  CHECK(two.numbered({1, 9}).numbered({}).numbers().empty());
+}

@@ -49,6 +49,23 @@ TEST_CASE("batch: without padding") {
   CHECK(tokens.label_tokens == 4);
 }
 
+TEST_CASE("batch: numbered without padding: every token of a row of the data has a number of its own") {
+  Batch batch = collate(rows, 77);
+  batch.row_numbers = {7, 2, 0};
+  const TokenBatch plain = without_padding(batch), tokens = numbered_without_padding(batch);
+  CHECK(values(tokens.ids) == values(plain.ids));
+  CHECK(values(tokens.labels) == values(plain.labels));
+  CHECK(tokens.sequences.offsets() == plain.sequences.offsets());
+  CHECK(plain.sequences.numbers().empty());
+  constexpr std::int64_t row = std::int64_t{1} << 32;
+  // The second row is packed: its documents share the numbers of the row.
+  CHECK(tokens.sequences.numbers() == Ids{7 * row, 2 * row, 2 * row + 2, 0});
+  CHECK(values(tokens.sequences.row_numbers_on(Device::cpu)) ==
+        Ids{7 * row, 7 * row + 1, 7 * row + 2, 2 * row, 2 * row + 1, 2 * row + 2, 2 * row + 3, 0});
+  Batch no_numbers = collate(rows, 77);
+  CHECK_THROWS_AS(numbered_without_padding(no_numbers), std::out_of_range);
+}
+
 TEST_CASE("batch: with a capacity") {
   const TokenBatch batch(Tensor::from<std::int64_t>({5, 6, 7}, {3}),
                          Tensor::from<std::int64_t>({6, -100, 9}, {3}), Sequences::uniform(1, 3));

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -116,6 +117,36 @@ TEST_CASE("loader: what a step sees does not depend on the number of ranks") {
       CHECK(ranks[r].epoch_done());
     }
   }
+}
+
+TEST_CASE("loader: the numbers of rows do not depend on the number of ranks, and none is given twice") {
+  for (const bool shuffle : {false, true})
+    for (const std::int64_t dp_size : {1, 2, 3, 4}) {
+      CAPTURE(dp_size);
+      Loader alone(mock(13), {.batch_size = 3, .shuffle = shuffle});
+      std::map<std::int64_t, std::string> want, got;
+      std::vector<std::int64_t> in_order;
+      for (std::int64_t e = 0; e < 3; ++e)
+        for (alone.start_epoch(e); !alone.epoch_done();) {
+          const Batch batch = alone.next();
+          in_order.insert(in_order.end(), batch.row_numbers.begin(), batch.row_numbers.end());
+          for (std::size_t i = 0; i < batch.ids.size(); ++i)
+            CHECK(want.emplace(batch.row_numbers.at(i), batch.ids[i]).second);
+        }
+      CHECK(want.size() == 3 * 13);
+      CHECK(std::ranges::is_sorted(in_order));
+      for (std::int64_t r = 0; r < dp_size; ++r) {
+        Loader rank(mock(13), {.batch_size = 2, .shuffle = shuffle, .dp_rank = r, .dp_size = dp_size});
+        for (std::int64_t e = 0; e < 3; ++e)
+          for (rank.start_epoch(e); !rank.epoch_done();) {
+            const Batch batch = rank.next();
+            CHECK(numbered_without_padding(batch).sequences.count() == batch.samples);
+            for (std::size_t i = 0; i < batch.ids.size(); ++i)
+              CHECK(got.emplace(batch.row_numbers.at(i), batch.ids[i]).second);
+          }
+      }
+      CHECK(got == want);
+    }
 }
 
 TEST_CASE("loader: the number of batches in an epoch") {

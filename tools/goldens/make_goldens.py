@@ -211,6 +211,7 @@ Made with torch {torch} and transformers {transformers}:
 | lora | | | a linear layer and a stack of experts with PEFT's branches: results and gradients in float64 (`tools/goldens/make_lora.py`) |
 | peft | | | adapter directories that PEFT 0.21.2 and 0.18.1 save, and what they add to each weight (`tools/goldens/make_peft.py`) |
 | mtp | `M*E`, depths `*E` | 13 + 2 + 9 tokens | two depths of multi-token prediction, and one that is applied twice: losses and gradients in float64 (`tools/goldens/make_mtp.py`) |
+| peft_training | `ME*-` | 80 rows x 12 | 20 AdamW steps of the adapters that PEFT puts on every linear layer and both stacks of experts: fresh and final adapter, gradients of two steps, losses and norms (`tools/goldens/make_peft_training.py`) |
 | train20 | `ME*-` | 80 rows x 20 | 20 AdamW steps (`recipe.yaml`, `tokens.safetensors`) and their losses, \
 gradient norms and learning rates (`expected.json`) |
 """

@@ -125,7 +125,7 @@ class Checkpoints {
       background_;  // null: none has been needed. Last, because its thread uses the others
 };
 
-/// Bytes of a checkpoint of the whole model with moments and masters, at most.
+/// Bytes of a checkpoint of the whole model, or of all adapters, with moments and masters, at most.
 std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype);
 
 }  // namespace nemocube

@@ -1,23 +1,11 @@
 #include <doctest/doctest.h>
 
-#include <cstring>
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "data/json/json.h"
-#include "model/test_models.h"
-#include "parallel/comm/process_groups.h"
-#include "parallel/parallel_model/parallel_model.h"
-#include "tests/grids/grid_cases.h"
-#include "tests/support/message_of.h"
-#include "tests/support/shared_dir.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checksums.h"
-#include "train/checkpoint/optimizer_files.h"
 #include "train/checkpoint/shared_directory.h"
-#include "train/step/train_step.h"
+#include "train/checkpoint/test_training.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -25,152 +13,6 @@ using namespace nemocube::testing;
 namespace {
 
 namespace fs = std::filesystem;
-
-Communicator* world() { return &test_world().communicator(); }
-bool first() { return test_world().rank() == 0; }
-
-NemotronHConfig config_of(DType dtype) {
-  NemotronHConfig config = grid_model();
-  config.dtype = dtype;
-  return config;
-}
-
-GridCase data_parallel(ZeroLevel level, std::int64_t replicas = 1) {
-  return {.grid = {.dp_shard = test_world().size() / replicas, .dp_replicate = replicas}, .level = level};
-}
-
-struct Training {
-  Training(const GridCase& grid, DType dtype, std::uint64_t seed, OptimizerKind kind = OptimizerKind::adamw,
-           Device device = Device::cpu)
-      : plan(plan_of(grid, config_of(dtype))),
-        layout{grid.grid, grid.level, describe_stages(plan.pipeline)},
-        place(place_of(plan.grid, test_world().rank())),
-        groups(test_world(), make_grid(plan.grid)) {
-    const NemotronHConfig config = config_of(dtype);
-    loaded.model = std::make_unique<NemotronH>(config, dtype, Device::meta, part_of(plan, config, place));
-    loaded.files = default_weight_files(config);
-    parallel.emplace(*loaded.model, plan, groups, device);
-    initialise(*loaded.model, seed);
-    parallel->data().spread_values();
-    OptimizerOptions o;
-    o.kind = kind;
-    o.momentum = 0.5;
-    optimizer.emplace(loaded.model->parameters(), o);
-  }
-
-  void train(int begin, int end) {
-    for (int s = begin; s < end; ++s) {
-      StepOptions options;
-      options.lr = 0.01;
-      options.weight_decay = 0.02;
-      options.max_norm = 0.5;
-      options.expert_bias_rate = 0.001;
-      std::vector<TokenBatch> batches;
-      for (int microbatch = 0; microbatch < 2; ++microbatch) {
-        const auto seed = static_cast<std::uint64_t>(100 * s + 50 * microbatch + place.dp(plan.grid));
-        const TestBatch batch = random_batch(loaded.model->config(), {5, 4 + s}, seed);
-        batches.push_back({batch.ids, batch.labels, batch.sequences});
-      }
-      last = train_step(*parallel, *optimizer, batches, options);
-      REQUIRE(last.outcome == StepOutcome::updated);
-    }
-  }
-
-  RunState state(std::int64_t steps) const {
-    RunState s;
-    s.step = s.scheduler_steps = s.optimizer_steps = steps;
-    s.samples = 2 * steps;
-    s.loader = {0, 2, 100, 7};
-    return s;
-  }
-
-  /// What this rank owns of the model, and all of its values where every rank keeps them.
-  std::vector<Tensor> values() const {
-    std::vector<Tensor> all;
-    for (const Parameter& p : loaded.model->parameters().all()) {
-      all.push_back(p.own);
-      if (layout.zero != ZeroLevel::parameters) all.push_back(p.value);
-    }
-    for (const StateTensor& t : optimizer->state()) all.push_back(t.value);
-    return all;
-  }
-
-  ParallelPlan plan;
-  RankLayout layout;
-  GridPlace place;
-  ProcessGroups groups;
-  LoadedModel loaded;
-  std::optional<ParallelModel> parallel;
-  std::optional<Optimizer> optimizer;
-  StepResult last;
-};
-
-/// Whether this rank owns, bit for bit, a part of a whole model.
-bool is_part_of(const NemotronH& part, NemotronH& whole) {
-  bool same = true;
-  for (const Parameter& p : part.parameters().all()) {
-    const Tensor own = p.own.to(Device::cpu).reshape({-1}),
-                 all = whole.parameters().get(p.name).value.reshape({-1});
-    p.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
-      same = same &&
-             std::memcmp(own.narrow(0, local, count).host_bytes(), all.narrow(0, global, count).host_bytes(),
-                         static_cast<std::size_t>(count * size_of(own.dtype()))) == 0;
-    });
-  }
-  return same;
-}
-
-void check_same(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
-  REQUIRE(got.size() == want.size());
-  for (std::size_t i = 0; i < want.size(); ++i) CHECK_BITS(got[i].clone(), want[i].clone());
-}
-
-std::vector<Tensor> copies(const std::vector<Tensor>& tensors) {
-  std::vector<Tensor> all;
-  for (const Tensor& t : tensors) all.push_back(t.clone());
-  return all;
-}
-
-CheckpointSection section_in(const fs::path& dir) {
-  CheckpointSection s;
-  s.checkpoint_dir = (dir / "runs").string();
-  return s;
-}
-
-std::vector<GridCase> grids() {
-  const std::int64_t ranks = test_world().size();
-  std::vector<GridCase> all;
-  for (const ZeroLevel level :
-       {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::gradients, ZeroLevel::parameters}) {
-    all.push_back(data_parallel(level));
-    if (ranks % 2 == 0 && level != ZeroLevel::none) all.push_back(data_parallel(level, 2));
-  }
-  using enum ScheduleKind;
-  const GridCase cases[] = {
-      {.grid = {.tp = 2}, .sequence_parallel = true, .level = ZeroLevel::none},
-      {.grid = {.tp = 2, .expt_tp = 2}},
-      {.grid = {.cp = 2}},
-      {.grid = {.pp = 2}, .schedule = zbv, .chunks = 2},
-      {.grid = {.dp_shard = 2, .ep = 2}, .level = ZeroLevel::none},
-      {.grid = {.tp = 4}, .sequence_parallel = true},  // more ranks than key-value heads
-      {.grid = {.tp = 4, .expt_tp = 2, .ep = 2}, .level = ZeroLevel::none},
-      {.grid = {.dp_shard = 2, .pp = 2, .ep = 2}, .schedule = interleaved_1f1b, .chunks = 2},
-      {.grid = {.tp = 2, .cp = 2, .ep = 2}, .sequence_parallel = true, .level = ZeroLevel::optimizer},
-      {.grid = {.tp = 4, .dp_shard = 2, .expt_tp = 2, .ep = 2}, .level = ZeroLevel::gradients},
-      {.grid = {.tp = 2, .cp = 2, .pp = 2, .ep = 2}, .schedule = zbv, .chunks = 2},
-      {.grid = {.dp_shard = 2, .dp_replicate = 2, .pp = 2, .ep = 2}},
-  };
-  for (const GridCase& c : cases)
-    if (c.grid.ranks() == ranks) all.push_back(c);
-  return all;
-}
-
-/// The messages of all ranks, where `work` fails.
-std::vector<std::string> messages_of(const auto& work) { return gather_texts(world(), message_of(work)); }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-void barrier() { world()->host_barrier(); }
 
 /// Turns a checkpoint into one of an older program, whose files cannot be checked for damage.
 void without_checksums(const fs::path& checkpoint) {
@@ -312,34 +154,6 @@ TEST_CASE("checkpoints of ranks: the optimizer's files hold every element once")
     if (grid.level == ZeroLevel::none && grid.grid.ep == 1) CHECK(files == 1);
   }
 }
-
-namespace {
-
-/// Every tensor of a checkpoint's optimizer as one rank would hold it.
-std::map<std::string, Tensor> optimizer_of(const fs::path& checkpoint) {
-  const StoredOptimizer stored(checkpoint / "optim");
-  std::map<std::string, Tensor> all;
-  std::vector<StateTensor> wanted;
-  for (const auto& [name, entry] : stored.tensors())
-    wanted.push_back(
-        {name, Tensor::empty(entry.shape, *dtype_of_stored(entry.dtype), Device::cpu), Shard(entry.shape)});
-  stored.read(wanted);
-  for (const StateTensor& t : wanted) all.emplace(t.name, t.value);
-  return all;
-}
-
-void check_same_checkpoint(const fs::path& got, const fs::path& want) {
-  CHECK(files_below(got / "model") == files_below(want / "model"));
-  const auto state = optimizer_of(got), wanted = optimizer_of(want);
-  REQUIRE(state.size() == wanted.size());
-  for (const auto& [name, value] : wanted) {
-    CAPTURE(name);
-    REQUIRE(state.contains(name));
-    CHECK_BITS(state.at(name), value);
-  }
-}
-
-}  // namespace
 
 TEST_CASE("checkpoints of ranks: any layout takes over the checkpoint of any other, with every bit") {
   for (const DType dtype : {DType::f32, DType::bf16})

@@ -124,6 +124,56 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved, from and t
       }
 }
 
+TEST_CASE(
+    "checkpoint: of adapters it is a directory for PEFT, with the tokenizer and without the base model") {
+  for (const bool async : {false, true}) {
+    const TestDir dir;
+    CheckpointSection section = section_in(dir);
+    section.is_async = async;
+    Checkpoints checkpoints(section, "seed: 1\n");
+    const NemotronHConfig config = frozen_base(
+        with_adapters(tiny_config("ME*-"), [](const std::string& m) { return m.find("_proj") != m.npos; }));
+    NemotronHConfig plain = config;
+    for (auto& [module, adapter] : plain.lora.modules) adapter.rank_stabilised = false;
+    LoadedModel run;
+    run.model = std::make_unique<NemotronH>(plain, DType::f32, Device::cpu);
+    randomise(*run.model, 3);
+    run.files = default_weight_files(plain);
+    run.files.other_files["tokenizer.json"] = "{}";
+    run.files.other_files["tokenizer_config.json"] = "{\"a\": 1}";
+    run.files.other_files["generation_config.json"] = "{}";
+    run.base = "models/base";
+    run.adapter_settings = "{}\n";
+    Optimizer optimizer(run.model->parameters(), {});
+    std::vector<Tensor> saved;
+    for (const Parameter& p : run.model->parameters().all()) saved.push_back(p.value.clone());
+    const fs::path at = checkpoints.save(run, optimizer, state_after(9));
+    if (async)  // training goes on at once
+      for (const Parameter& p : run.model->parameters().all())
+        if (p.wants_grad()) p.value.fill(7);
+    checkpoints.finish();
+    CHECK(names_in(at / "model") == Names{"adapter_config.json", "adapter_model.safetensors",
+                                          "automodel_peft_config.json", "tokenizer.json",
+                                          "tokenizer_config.json"});
+    CHECK(slurp(at / "model/automodel_peft_config.json") == "{}\n");
+    CHECK(slurp(at / "model/tokenizer_config.json") == "{\"a\": 1}");
+    const Json written = read_json_file(at / "model/adapter_config.json");
+    CHECK(written["base_model_name_or_path"] == "models/base");
+    CHECK(written["task_type"] == "CAUSAL_LM");
+    const std::int64_t written_bytes = 4 * 4 * run.model->parameters().trainable_count();  // with masters
+    CHECK(checkpoint_bytes(plain, DType::f32) >= written_bytes);
+    CHECK(checkpoint_bytes(plain, DType::f32) < written_bytes + 200);
+
+    NemotronH other(plain, DType::f32, Device::cpu);
+    randomise(other, 3);
+    for (Parameter& p : other.parameters().all())
+      if (p.name.find(".lora_") != p.name.npos) p.value.zero();
+    Optimizer fresh(other.parameters(), {});
+    CHECK(checkpoints.load(at, other, fresh).step == 9);
+    for (std::size_t i = 0; i < saved.size(); ++i) CHECK_BITS(other.parameters().all()[i].value, saved[i]);
+  }
+}
+
 TEST_CASE("checkpoint: which one is found") {
   const TestDir dir;
   CheckpointSection section = section_in(dir);
