@@ -20,7 +20,7 @@ void check_mtp_golden(const char* name, bool repeated) {
   CAPTURE(name);
   const std::filesystem::path dir = goldens / name;
   ModelPlace place(Device::cpu);
-  place.mtp = {2, repeated, 0.3};
+  place.finetuning.mtp = {2, repeated, 0.3};
   LoadedModel loaded = load_model(dir, DType::f64, place);
   NemotronH& model = *loaded.model;
   CHECK(loaded.files.carried.empty());
