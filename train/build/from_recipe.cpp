@@ -8,6 +8,7 @@
 #include "train/build/mtp_training.h"
 #include "train/device/device_of_rank.h"
 #include "train/finetune/adapters.h"
+#include "train/finetune/embedding_repair.h"
 #include "train/finetune/frozen.h"
 #include "train/model_io/adapter_io.h"
 #include "train/model_io/find_model.h"
@@ -127,6 +128,13 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
           recipe.file, ": checkpoint.save_frozen is false, but ", loaded.base.string(),
           " leaves weights to another directory "
           "itself; want true, or a whole model (nemocube convert writes one)");
+  if (const auto& repair = recipe.embedding_row_repair; repair && repair->enabled) {
+    const std::int64_t rows =
+        repair_embeddings(*loaded.model, {repair->min_norm, repair->max_rows}, ranks.group());
+    if (ranks.first())
+      log_info("embedding_row_repair: ", counted(rows, "row"),
+               " of the embeddings replaced by those of lm_head");
+  }
   if (recipe.peft) loaded.adapter_settings = automodel_peft_config(*recipe.peft);
   loaded.parallel->data().spread_values();
   NemotronH& model = *loaded.model;

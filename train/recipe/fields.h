@@ -99,6 +99,14 @@ void fields(auto& io, Like<PeftSection> auto& s) {
            "ranks count (own)");
 }
 
+void fields(auto& io, Like<EmbeddingRepairSection> auto& s) {
+  io.field("enabled", s.enabled,
+           "replace damaged rows of the embeddings by those of lm_head, scaled to the usual norm");
+  io.field("min_norm", s.min_norm, "rows of at most this norm are damaged, and rows that are not finite",
+           nonnegative);
+  io.field("max_rows", s.max_rows, "more damaged rows are an error", positive);
+}
+
 void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("enabled", s.enabled, "save checkpoints");
   io.field("checkpoint_dir", s.checkpoint_dir, "folder of the run: logs and checkpoints");
@@ -364,6 +372,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
            "*.mixer.experts; a star "
            "stands for anything, dots too (own)");
   io.section("peft", r.peft);
+  io.section("embedding_row_repair", r.embedding_row_repair);
   io.path_or_section("tokenizer", r.tokenizer,
                      "folder with tokenizer.json, or that file; null: the model's (own)");
   io.section("checkpoint", r.checkpoint);

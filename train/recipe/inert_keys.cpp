@@ -259,7 +259,6 @@ constexpr auto table = std::to_array<InertKeys>({
     {"", "quantization", only, "quantisation", "false"},
     {"", "qat", only, "quantisation-aware training", "false"},
     {"", "neftune", only, "noise on embeddings", "false"},
-    {"", "embedding_row_repair", only, "repair of embedding rows", "false"},
     {"", "wandb mlflow comet", anything, "experiment tracker: nothing is sent to it"},
     {"", "ci", anything, "AutoModel's tests"},
     {"", "parallelizer", anything, "parallelism of AutoModel"},

@@ -169,6 +169,13 @@ struct PeftSection {
   std::optional<std::string> adapter_path;
 };
 
+/// What repair_embeddings() does to the weights that were read; see EmbeddingRepair.
+struct EmbeddingRepairSection {
+  bool enabled = true;
+  double min_norm = 1e-6;
+  std::int64_t max_rows = 256;
+};
+
 struct PackedSequenceSection {
   std::int64_t packed_sequence_size = 0;
   Packing packing_strategy = Packing::thd;
@@ -274,9 +281,10 @@ struct Recipe {
   bool cuda_graphs = false;                ///< StepReplay
   StepSchedulerSection step_scheduler;
   std::optional<ModelSection> model;
-  std::vector<std::string> freeze;       ///< patterns of modules that are not trained (frozen_tensors())
-  std::optional<PeftSection> peft;       ///< absent: the weights themselves are trained
-  std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path
+  std::vector<std::string> freeze;  ///< patterns of modules that are not trained (frozen_tensors())
+  std::optional<PeftSection> peft;  ///< absent: the weights themselves are trained
+  std::optional<EmbeddingRepairSection> embedding_row_repair;  ///< absent: rows stay as they were read
+  std::optional<std::string> tokenizer;                        ///< tokenizer.pretrained_model_name_or_path
   CheckpointSection checkpoint;
   DistributedSection distributed;
   DistEnvSection dist_env;

@@ -69,6 +69,16 @@ void optimizer_rules(OptimizerSection& s, Reading& reading) {
                  "want a regular expression for parameter names, found none");
 }
 
+void repair_rules(const Recipe& recipe, Reading& reading) {
+  const bool repairs = recipe.embedding_row_repair && recipe.embedding_row_repair->enabled;
+  reading.rule(
+      !repairs || !recipe.peft, {"embedding_row_repair", "peft"},
+      "changes the model, and checkpoints of a run with `peft` hold the adapters alone; want one of them");
+  reading.rule(
+      !repairs || recipe.checkpoint.save_frozen, {"embedding_row_repair", "checkpoint.save_frozen"},
+      "changes the model, of which checkpoints leave a part to its directory; want save_frozen true");
+}
+
 void peft_rules(const Recipe& recipe, Reading& reading) {
   const PeftSection& s = *recipe.peft;
   const bool target = !s.target_modules.empty(), exclude = !s.exclude_modules.empty();
@@ -216,6 +226,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");
   if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");
   if (recipe.peft) peft_rules(recipe, reading);
+  repair_rules(recipe, reading);
   if (recipe.optimizer) optimizer_rules(*recipe.optimizer, reading);
   const char* stored = "lr_scheduler.use_checkpoint_opt_param_scheduler";
   const char* overriding = "lr_scheduler.override_opt_param_scheduler";
