@@ -14,6 +14,8 @@
 #include "core/log.h"
 #include "data/files/regular_file.h"
 #include "data/hf/hf_config_refused.h"
+#include "data/hf/language_part.h"
+#include "data/hf/quantization_config.h"
 #include "data/json/atomic_file.h"
 #include "model/blocks/block_kinds.h"
 
@@ -285,6 +287,12 @@ std::filesystem::path config_path(const std::filesystem::path& path) {
 
 NemotronHConfig parse_hf_config(const JsonView& object) {
   if (!object.value().is_object()) object.refuse("an object");
+  if (const auto part = language_part(object)) {
+    declared_quantization(object);  // throws for what is not read
+    NemotronHConfig config = parse_hf_config(*part);
+    if (!config.dtype) config.dtype = read_dtype(object);
+    return config;
+  }
   refuse_other_models(object);
   check_fixed(object, "mamba_hidden_act", "silu");
   check_fixed(object, "mlp_hidden_act", "relu2");
@@ -336,20 +344,35 @@ HfConfigFile make_hf_config(const NemotronHConfig& c) {
   return {c, dump_json(j) + "\n"};
 }
 
+namespace {
+struct DTypeKeys {
+  bool found = false, changed = false;
+};
+
+DTypeKeys set_dtype(Json& config, const std::string& name) {
+  DTypeKeys keys;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto value = config.find(key);
+    if (value == config.end()) continue;
+    keys.found = true;
+    if (*value == name) continue;
+    *value = name;
+    keys.changed = true;
+  }
+  return keys;
+}
+}  // namespace
+
 std::string with_dtype(const std::string& text, DType dtype) {
   Json document = parse_json(text, "config.json", config_limits);
   const std::string name = hf_name(dtype);
-  bool found = false, changed = false;
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    const auto value = document.find(key);
-    if (value == document.end()) continue;
-    found = true;
-    if (*value == name) continue;
-    *value = name;
-    changed = true;
+  DTypeKeys keys = set_dtype(document, name);
+  if (const auto part = language_part(JsonView(document, "config.json"))) {
+    const DTypeKeys inner = set_dtype(document.at(part->place()), name);
+    keys = {keys.found || inner.found, keys.changed || inner.changed};
   }
-  if (!found) document["torch_dtype"] = name;
-  return found && !changed ? text : dump_json(document) + "\n";
+  if (!keys.found) document["torch_dtype"] = name;
+  return keys.found && !keys.changed ? text : dump_json(document) + "\n";
 }
 
 void write_hf_config(const std::filesystem::path& path, const HfConfigFile& file,

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "core/quote.h"
+#include "data/hf/language_part.h"
+#include "data/hf/quantization_config.h"
 
 namespace nemocube {
 namespace {
@@ -50,8 +52,9 @@ void refuse_parts(const JsonView& config) {
     const auto type = config.find("model_type");
     fail(config.file(), ": '", key, "': this is a model of several parts",
          type ? cat(" (model_type ", brief(type->value()), ")") : std::string(),
-         ", which is not supported; want a language model alone. Save the language model in a directory of "
-         "its own, with the inner config as its config.json");
+         ", which is not supported; want a language model alone, or a part llm_config, text_config or "
+         "language_config "
+         "with the model_type \"nemotron_h\" in a model of another type");
   }
 }
 
@@ -74,37 +77,16 @@ void refuse_layer_differences(const JsonView& config) {
   }
 }
 
-void refuse_quantization(const JsonView& config) {
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    const auto quantization = find_filled(config, key);
-    if (!quantization) continue;
-    std::string method;
-    if (quantization->value().is_object())
-      for (const char* name : {"quant_method", "quant_algo"})
-        if (const auto value = quantization->find(name))
-          method += cat(method.empty() ? " (" : ", ", name, ' ', brief(value->value()));
-    if (!method.empty()) method += ')';
-    fail(config.file(), ": '", key, "'", method,
-         ": the weights are quantized, which is not supported; use the model's BF16 or FP32 weights");
-  }
-}
-
-bool is_language_model(std::string_view architecture) {
-  return architecture == "NemotronHModel" || architecture.starts_with("NemotronHFor");
-}
 }  // namespace
 
 void refuse_other_models(const JsonView& config) {
   refuse_puzzle(config);
   refuse_parts(config);
   refuse_layer_differences(config);
-  refuse_quantization(config);
+  declared_quantization(config);  // throws for what is not read
   const auto type = config.find("model_type");
   if (type && type->string() != "nemotron_h") type->refuse("\"nemotron_h\"");
-  bool named = false;
-  if (const auto names = config.find("architectures"))
-    for (const JsonView& name : names->elements()) named = named || is_language_model(name.string());
-  require(type || named, config.file(), ": 'model_type': want \"nemotron_h\", got none");
+  require(is_nemotron_h(config), config.file(), ": 'model_type': want \"nemotron_h\", got none");
 }
 
 }  // namespace nemocube

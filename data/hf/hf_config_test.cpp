@@ -203,8 +203,9 @@ TEST_CASE("hf config: what would be read as another model is refused by name") {
   refused(R"("per_layer_config": [{"hidden_size": null}])", "'per_layer_config[0].hidden_size': want 32");
   refused(R"("per_layer_config": "all")", "'per_layer_config': want a list, got \"all\"");
   refused(R"("per_layer_config": [7])", "'per_layer_config[0]': want an object, got 7");
-  refused(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})",
-          "'quantization_config' (quant_method \"modelopt\", quant_algo \"FP8\"): the weights are quantized");
+  refused(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "INT4_AWQ"})",
+          "'quantization_config' (quant_method \"modelopt\", quant_algo \"INT4_AWQ\"): the weights are "
+          "quantized");
   refused(R"("compression_config": {"bits": 4})", "'compression_config': the weights are quantized");
   refused(R"("quantization_config": "fp8")", "'quantization_config': the weights are quantized");
   refused(R"("llm_config": {"model_type": "nemotron_h", "hidden_size": 64})",
@@ -226,7 +227,9 @@ TEST_CASE("hf config: what would be read as another model is refused by name") {
        {R"("per_layer_config": null)", R"("per_layer_config": [])", R"("per_layer_config": {})",
         R"("per_layer_config": [{}, null, {"hidden_size": 32}, {"moe_latent_size": null}])",
         R"("per_layer_config": {"0": {"vocab_size": 96}})", R"("quantization_config": null)",
-        R"("quantization_config": {})", R"("llm_config": null)", R"("text_config": {})",
+        R"("quantization_config": {})",
+        R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})",
+        R"("llm_config": null)", R"("text_config": {})",
         R"("text_config": {"hidden_size": 32, "model_type": "nemotron_h"})", R"("block_configs": [])"}) {
     CAPTURE(same);
     CHECK(parse(config(same)) == plain);

@@ -5,7 +5,10 @@
 #include <set>
 
 #include "data/hf/frozen_weights.h"
+#include "data/hf/language_part.h"
 #include "data/hf/name_list.h"
+#include "data/hf/quantization_config.h"
+#include "data/hf/with_scales.h"
 #include "model/blocks/block_kinds.h"
 
 namespace nemocube {
@@ -40,6 +43,7 @@ std::optional<CanonicalPlace> slice_of_stack(std::string_view name) {
 }  // namespace
 
 CanonicalPlace canonical_place(std::string_view name_in_file) {
+  if (name_in_file.starts_with(language_prefix)) name_in_file.remove_prefix(language_prefix.size());
   std::string name(name_in_file);
   for (std::string_view prefix : {"backbone.", "model."})
     if (name_in_file.starts_with(prefix)) {
@@ -57,7 +61,15 @@ std::string expert_tensor_name(std::string_view stacked_name, std::int64_t exper
 }
 
 HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(directory) {
-  for (const auto& [name, stored] : open_safetensors_model(directory)) {
+  const SafetensorsTensors tensors = with_scales(open_safetensors_model(directory));
+  check_declared_quantization(directory, tensors);
+  const bool several_parts =
+      std::ranges::any_of(tensors, [](const auto& item) { return item.first.starts_with(language_prefix); });
+  for (const auto& [name, stored] : tensors) {
+    if (several_parts && !name.starts_with(language_prefix)) {
+      other_parts_.push_back(stored);
+      continue;
+    }
     const CanonicalPlace place = canonical_place(name);
     Entry& entry = entries_[place.name];
     const auto same = entry.parts.find(place.expert);
@@ -107,6 +119,14 @@ std::int64_t HfWeights::bytes() const {
   return bytes;
 }
 
+std::optional<std::string> HfWeights::quantized() const {
+  for (const auto& [name, entry] : entries_)
+    for (const auto& part : entry.parts)
+      if (part.second.quantized)
+        return cat(part.second.file->path().string(), ": '", part.second.entry->name, "'");
+  return std::nullopt;
+}
+
 std::vector<StoredPart> HfWeights::parts(std::string_view name, const Shape& shape) const {
   const Entry& entry = at(name);
   Shape part_shape = shape;
@@ -119,7 +139,7 @@ std::vector<StoredPart> HfWeights::parts(std::string_view name, const Shape& sha
   }
   std::vector<StoredPart> parts;
   for (const auto& [expert, stored] : entry.parts) {
-    require(std::ranges::equal(stored.entry->shape, part_shape.dims()), name, ": want shape ", part_shape,
+    require(std::ranges::equal(stored.shape(), part_shape.dims()), name, ": want shape ", part_shape,
             ", got ", describe(*stored.entry));
     parts.push_back({stored, expert < 0 ? Shard(shape) : Shard(shape).cut(0, Range{expert, expert + 1})});
   }
@@ -137,12 +157,16 @@ BytesRead HfWeights::read(std::span<const NamedTensor> into, Communicator* node,
 }
 
 namespace {
-bool has_shape(const StoredTensor& stored, std::span<const std::int64_t> dims) {
-  return std::ranges::equal(stored.shape, dims);
+bool has_values(const StoredIn& stored) {
+  const std::string dtype = stored.value_dtype();
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
 }
 
-bool is_stored_float(const std::string& dtype) {
-  return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
+std::string fault(const StoredIn& stored, const Shape& want) {
+  const std::string& name = stored.entry->name;
+  const bool codes = stored.entry->dtype == "F8_E4M3" && !stored.quantized;
+  return cat(name, " is ", describe(*stored.entry), ", want floating ", want,
+             codes ? cat(" or ", name, "_scale beside it") : "");
 }
 }  // namespace
 
@@ -163,8 +187,8 @@ void HfWeights::check(std::span<const NamedTensor> wanted) const {
     for (const auto& [expert, stored] : entry.parts) {
       if (expert >= experts && expert >= 0)
         unexpected.add(stored.entry->name);
-      else if (!has_shape(*stored.entry, dims) || !is_stored_float(stored.entry->dtype))
-        wrong.add(cat(stored.entry->name, " is ", describe(*stored.entry), ", want floating ", Shape(dims)));
+      else if (!std::ranges::equal(stored.shape(), dims) || !has_values(stored))
+        wrong.add(fault(stored, Shape(dims)));
     }
     for (std::int64_t e = 0; e < experts; ++e)
       if (!entry.parts.contains(e)) missing.add(expert_tensor_name(w.name, e));
@@ -182,13 +206,16 @@ WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
     const Entry& entry = at(tensor.name);
     WeightForm form{entry.per_expert(), {}};
     for (const auto& [expert, stored] : entry.parts)
-      form.parts.push_back({stored.entry->name, stored.entry->dtype, stored.file_name()});
+      form.parts.push_back({stored.entry->name, stored.value_dtype(), stored.file_name()});
     files.tensors.emplace(tensor.name, std::move(form));
   }
   for (const auto& [name, entry] : entries_)
     if (is_mtp(name) && !files.tensors.contains(name))
       for (const auto& part : entry.parts) files.carried.push_back(part.second);
+  files.carried.insert(files.carried.end(), other_parts_.begin(), other_parts_.end());
   files.other_files = read_companion_files(directory_);
+  if (const auto config = files.other_files.find("config.json"); config != files.other_files.end())
+    config->second = without_quantization(config->second);
   return files;
 }
 

@@ -59,7 +59,7 @@ struct WeightForm {
 struct WeightFiles {
   std::map<std::string, WeightForm, std::less<>> tensors;  ///< by canonical name
   std::vector<StoredIn>
-      carried;  ///< tensors of multi-token prediction that were not loaded; their files stay open
+      carried;  ///< tensors of multi-token prediction and of other parts that were not loaded; their files stay open
   std::map<std::string, std::string>
       other_files;  ///< config.json, tokenizer files and the like: contents by name
 };
@@ -77,6 +77,8 @@ class HfWeights {
   void check(std::span<const NamedTensor> wanted) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
   std::int64_t bytes() const;  ///< of all tensors
+  /// The first quantized tensor, for messages: "FILE: 'NAME'"; nothing where there is none.
+  std::optional<std::string> quantized() const;
   /// Where the tensor is stored: one place, or one for each expert, in order, when the files separate
   /// experts.
   std::vector<StoredIn> stored(std::string_view name) const;
@@ -86,7 +88,7 @@ class HfWeights {
   /// together, with the same names, and read each byte once (data/safetensors/part_reader.h); null: one rank.
   BytesRead read(std::span<const NamedTensor> into, Communicator* node = nullptr,
                  const OnBytes& on_bytes = {}) const;
-  /// The form of the tensors named in `loaded`; other "mtp." tensors are carried.
+  /// The form of the tensors named in `loaded`; other "mtp." tensors and those of other parts are carried.
   WeightFiles files(std::span<const NamedTensor> loaded) const;
 
  private:
@@ -98,6 +100,7 @@ class HfWeights {
   const Entry& at(std::string_view name) const;
   std::filesystem::path directory_;
   std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<StoredIn> other_parts_;
 };
 
 /// Opens a directory, checks it against `into`, reads every tensor of `into` that is not meta, and returns

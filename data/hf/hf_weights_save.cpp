@@ -100,7 +100,7 @@ void copy_bytes(const StoredIn& stored, const ByteSink& sink) {
 void copy_converted(const StoredIn& stored, std::int64_t elements, DType dtype, const ByteSink& sink) {
   for (std::int64_t at = 0; at < elements; at += copied_at_once) {
     const Tensor part = Tensor::empty({std::min(copied_at_once, elements - at)}, dtype, Device::cpu);  // file
-    stored.file->read(*stored.entry, at, part);
+    stored.read(at, part);
     piece_of(part, dtype).write(sink);
   }
 }
@@ -108,18 +108,26 @@ void copy_converted(const StoredIn& stored, std::int64_t elements, DType dtype, 
 void copy_changed(const StoredIn& stored, const std::function<void(const Tensor&)>& change, DType dtype,
                   const ByteSink& sink) {
   const DType wide = stored.entry->dtype == "F64" ? DType::f64 : DType::f32;
-  const Tensor values = stored.file->tensor(stored.entry->name).to(wide);
+  const Tensor values = stored.value().to(wide);
   change(values);
   piece_of(values.reshape({-1}), dtype).write(sink);
 }
 
+std::int64_t count_of(const std::vector<std::int64_t>& shape) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : shape) elements *= size;
+  return elements;
+}
+
 /// A tensor that is carried, by rank 0 of several.
 TensorSource source_of(const StoredIn& stored, const Communicator* group) {
-  const StoredTensor& entry = *stored.entry;
-  TensorSource source{entry.name, entry.dtype, entry.shape, {}};
-  if (!group || group->rank() == 0)
-    source.pieces.push_back({0, entry.bytes() * 8 / stored_bits(entry.dtype),
-                             [stored](const ByteSink& sink) { copy_bytes(stored, sink); }});
+  TensorSource source{stored.entry->name, stored.value_dtype(), stored.shape(), {}};
+  if (group && group->rank() > 0) return source;
+  const std::int64_t elements = count_of(stored.shape());
+  source.pieces.push_back({0, elements, [stored, elements](const ByteSink& sink) {
+                             if (stored.quantized) return copy_converted(stored, elements, DType::bf16, sink);
+                             copy_bytes(stored, sink);
+                           }});
   return source;
 }
 
@@ -243,7 +251,7 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
                 stored, [&](const Tensor& values) { apply(name, expert, values); }, dtype, sink);
           };
         return TensorSource{
-            part.name, std::string(stored_name(dtype)), stored.entry->shape, {{0, elements, convert}}};
+            part.name, std::string(stored_name(dtype)), stored.shape(), {{0, elements, convert}}};
       });
 }
 

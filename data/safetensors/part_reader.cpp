@@ -16,8 +16,10 @@ namespace {
 constexpr std::int64_t window_bytes = std::int64_t{4} << 20;     // of a part, read at once
 constexpr std::int64_t most_gap_bytes = std::int64_t{64} << 10;  // read along with what is wanted around them
 
-std::int64_t bytes_of_element(const StoredTensor& stored, std::int64_t elements) {
-  return elements > 0 ? stored.bytes() / elements : 1;
+std::int64_t elements_of(const StoredIn& stored) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : stored.shape()) elements *= size;
+  return elements;
 }
 
 /// Neighbours in a part and in the global tensor.
@@ -55,6 +57,7 @@ struct Copy {
   int rank;
   std::int64_t to;  // element of what the rank wants
   std::int64_t count;
+  Range elements() const { return {from, from + count}; }
 };
 
 /// Elements of a part that one rank reads at once, and all that is wanted of them.
@@ -63,10 +66,9 @@ struct Span {
   std::int64_t begin, end;
   std::vector<Copy> copies;
   int reader = 0;
-  std::int64_t wanted_by(int rank) const {
-    std::int64_t count = 0;
-    for (const Copy& copy : copies) count += copy.rank == rank ? copy.count : 0;
-    return count;
+  Range elements() const { return {begin, end}; }
+  bool wanted_by(int rank) const {
+    return std::ranges::any_of(copies, [&](const Copy& copy) { return copy.rank == rank; });
   }
 };
 
@@ -115,11 +117,9 @@ class Reader {
     }
   }
 
-  static std::int64_t element_bytes(const std::vector<StoredPart>& parts, std::size_t part) {
-    return bytes_of_element(*parts[part].at.entry, parts[part].shard.numel());
-  }
+  static std::int64_t window_of(const StoredPart& part) { return window_bytes * 8 / part.at.element_bits(); }
   static std::int64_t bytes_of(const std::vector<StoredPart>& parts, const Span& span) {
-    return (span.end - span.begin) * element_bytes(parts, span.part);
+    return nemocube::bytes_of(parts[span.part].at.pieces(span.elements()));
   }
 
   // All ranks of the node make the same plan.
@@ -129,10 +129,10 @@ class Reader {
     std::ranges::sort(copies, {}, [](const Copy& c) { return std::tuple(c.part, c.from, c.rank); });
     std::vector<Span> spans;
     for (const Copy& copy : copies) {
-      const std::int64_t size = element_bytes(parts, copy.part), window = window_bytes / size;
+      const std::int64_t bits = parts[copy.part].at.element_bits(), window = window_of(parts[copy.part]);
       if (spans.empty() || spans.back().part != copy.part ||
           spans.back().begin / window != copy.from / window ||
-          (copy.from - spans.back().end) * size > most_gap_bytes)
+          (copy.from - spans.back().end) * bits > most_gap_bytes * 8)
         spans.push_back({copy.part, copy.from, copy.from, {}});
       spans.back().end = std::max(spans.back().end, copy.from + copy.count);
       spans.back().copies.push_back(copy);
@@ -170,7 +170,7 @@ class Reader {
 
   // Windows begin at the same elements of a part whoever wants them.
   static void add_copy(std::vector<Copy>& copies, const std::vector<StoredPart>& parts, Copy copy) {
-    const std::int64_t window = window_bytes / element_bytes(parts, copy.part);
+    const std::int64_t window = window_of(parts[copy.part]);
     while (copy.count > 0) {
       Copy piece = copy;
       piece.count = std::min(copy.count, window - copy.from % window);
@@ -194,45 +194,46 @@ class Reader {
     std::vector<Send> sends;
     std::vector<Receive> receives;
     std::vector<const Span*> received;
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes, of_copy;
     for (const Span& span : spans) {
-      const std::int64_t size = element_bytes(parts, span.part);
+      const StoredIn& at = parts[span.part].at;
       if (span.reader != rank_) {
-        const std::int64_t count = span.wanted_by(rank_);
-        if (count == 0) continue;
-        receives.push_back(
-            {Tensor::empty({count * size}, DType::u8, Device::cpu), span.reader});  // of a file
+        if (!span.wanted_by(rank_)) continue;
+        receives.push_back({Tensor::empty({packed_bytes(at, span, rank_)}, DType::u8, Device::cpu),
+                            span.reader});  // of a file
         received.push_back(&span);
-        bytes_.from_ranks += count * size;
+        bytes_.from_ranks += receives.back().tensor.bytes();
         continue;
       }
-      const StoredIn& at = parts[span.part].at;
       bytes_.from_files += bytes_of(parts, span);
       if (span.copies.size() == 1) {  // of this rank: straight to its place
-        attempt([&] { at.file->read(*at.entry, span.begin, place_of(span.copies[0], into)); });
+        attempt([&] { at.read(span.begin, place_of(span.copies[0], into)); });
         continue;
       }
-      bytes.resize(static_cast<std::size_t>(bytes_of(parts, span)));
-      attempt([&] { at.file->read_bytes(*at.entry, span.begin * size, bytes); });
-      for (const Copy& copy : span.copies)
-        if (copy.rank == rank_)
-          store(at, std::span(bytes).subspan(static_cast<std::size_t>((copy.from - span.begin) * size)), size,
-                copy, into);
+      const StoredIn::Pieces held = at.pieces(span.elements());
+      bytes.resize(static_cast<std::size_t>(nemocube::bytes_of(held)));
+      attempt([&] { read_pieces(held, bytes); });
+      for (const Copy& copy : span.copies) {
+        if (copy.rank != rank_) continue;
+        const StoredIn::Pieces wanted = at.pieces(copy.elements());
+        of_copy.resize(static_cast<std::size_t>(nemocube::bytes_of(wanted)));
+        take(held, bytes, wanted, of_copy.data());
+        store(at, of_copy, copy, into);
+      }
       for (int rank = 0; rank < std::ssize(loads_); ++rank)
-        if (rank != rank_ && span.wanted_by(rank) > 0)
-          sends.push_back({packed(span, bytes, size, rank), rank});
+        if (rank != rank_ && span.wanted_by(rank)) sends.push_back({packed(at, span, bytes, rank), rank});
     }
     if (!node_) return;
     node_->exchange(std::move(sends), receives);
     for (std::size_t i = 0; i < received.size(); ++i) {
-      const StoredPart& part = parts[received[i]->part];
-      const std::int64_t size = element_bytes(parts, received[i]->part);
+      const StoredIn& at = parts[received[i]->part].at;
       const Tensor& packet = receives[i].tensor;
       std::span<const std::byte> rest(packet.host_bytes(), static_cast<std::size_t>(packet.bytes()));
       for (const Copy& copy : received[i]->copies) {
         if (copy.rank != rank_) continue;
-        store(part.at, rest, size, copy, into);
-        rest = rest.subspan(static_cast<std::size_t>(copy.count * size));
+        const auto size = static_cast<std::size_t>(nemocube::bytes_of(at.pieces(copy.elements())));
+        store(at, rest.first(size), copy, into);
+        rest = rest.subspan(size);
       }
     }
   }
@@ -241,24 +242,39 @@ class Reader {
     return into.reshape({-1}).narrow(0, copy.to, copy.count);
   }
 
-  void store(const StoredIn& at, std::span<const std::byte> bytes, std::int64_t size, const Copy& copy,
-             const Tensor& into) {
-    attempt([&] {
-      at.file->convert(*at.entry, bytes.first(static_cast<std::size_t>(copy.count * size)),
-                       place_of(copy, into));
-    });
+  void store(const StoredIn& at, std::span<const std::byte> bytes, const Copy& copy, const Tensor& into) {
+    attempt([&] { at.convert(copy.elements(), bytes, place_of(copy, into)); });
+  }
+
+  // Of `bytes`, which hold the pieces `held`, those of the pieces `wanted`; returns the end of what it wrote.
+  static std::byte* take(const StoredIn::Pieces& held, std::span<const std::byte> bytes,
+                         const StoredIn::Pieces& wanted, std::byte* to) {
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      const std::int64_t first = begin + wanted[i].bytes.begin - held[i].bytes.begin;
+      to = std::ranges::copy(bytes.subspan(static_cast<std::size_t>(first),
+                                           static_cast<std::size_t>(wanted[i].bytes.size())),
+                             to)
+               .out;
+      begin += held[i].bytes.size();
+    }
+    return to;
+  }
+
+  static std::int64_t packed_bytes(const StoredIn& at, const Span& span, int rank) {
+    std::int64_t bytes = 0;
+    for (const Copy& copy : span.copies)
+      if (copy.rank == rank) bytes += nemocube::bytes_of(at.pieces(copy.elements()));
+    return bytes;
   }
 
   // What a rank wants of a span, one copy after the other.
-  static Tensor packed(const Span& span, std::span<const std::byte> bytes, std::int64_t size, int rank) {
-    const Tensor all = Tensor::empty({span.wanted_by(rank) * size}, DType::u8, Device::cpu);  // of a file
+  static Tensor packed(const StoredIn& at, const Span& span, std::span<const std::byte> bytes, int rank) {
+    const Tensor all = Tensor::empty({packed_bytes(at, span, rank)}, DType::u8, Device::cpu);  // of a file
+    const StoredIn::Pieces held = at.pieces(span.elements());
     std::byte* to = all.host_bytes();
     for (const Copy& copy : span.copies)
-      if (copy.rank == rank)
-        to = std::ranges::copy(bytes.subspan(static_cast<std::size_t>((copy.from - span.begin) * size),
-                                             static_cast<std::size_t>(copy.count * size)),
-                               to)
-                 .out;
+      if (copy.rank == rank) to = take(held, bytes, at.pieces(copy.elements()), to);
     return all;
   }
 
@@ -314,11 +330,9 @@ BytesRead read_parts(std::span<const WantedPart> wanted,
     before += anyone ? 0 : bytes;
     if (!anyone) continue;
     for (const StoredPart& part : parts) {
-      std::int64_t elements = 1;
-      for (const std::int64_t size : part.at.entry->shape) elements *= size;
-      require(elements == part.shard.numel(), part.at.file->path().string(), ": ", describe(*part.at.entry),
-              " of '", part.at.entry->name, "': want ", part.shard.numel(), " elements of ",
-              part.shard.global_shape());
+      require(elements_of(part.at) == part.shard.numel(), part.at.file->path().string(), ": ",
+              describe(*part.at.entry), " of '", part.at.entry->name, "': want ", part.shard.numel(),
+              " elements of ", part.shard.global_shape());
     }
     reader.read(wanted[i].name, parts, by_rank[i], wanted[i].into, on_share);
     before += bytes;

@@ -11,7 +11,8 @@
 #include "parallel/comm/communicator.h"
 
 /// Reads parts of global tensors from files that divide these tensors in any other way. No process holds more of a
-/// tensor than it asks for, and the ranks of one node read each byte once and send it to each other.
+/// tensor than it asks for, and the ranks of one node read each byte once and send it to each other. Codes of quantized
+/// tensors travel as they are stored, with the scales of what is sent; scales of neighbouring reads may be read by both.
 namespace nemocube {
 
 /// A part of a global tensor as a file holds it. The elements of the stored tensor, whatever its shape, are those of

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -7,7 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "core/shard.h"
 #include "core/tensor.h"
 #include "data/files/regular_file.h"
 #include "data/safetensors/format.h"
@@ -53,13 +56,40 @@ class SafetensorsFile {
   std::map<std::string_view, const StoredTensor*> by_name_;
 };
 
-/// One tensor of a model and the file that holds it.
+/// Bytes of a stored tensor, counted from its start.
+struct StoredBytes {
+  const SafetensorsFile* file = nullptr;  ///< null: none
+  const StoredTensor* entry = nullptr;
+  Range bytes;
+};
+
+class Quantized;  // data/safetensors/quantized.h
+
+/// One tensor of a model and the file that holds it: values, or codes with scales that are stored beside them.
 struct StoredIn {
   std::shared_ptr<const SafetensorsFile> file;
   const StoredTensor* entry = nullptr;
-  Tensor value() const { return file->tensor(*entry); }
+  std::shared_ptr<const Quantized> quantized = nullptr;  ///< null: the elements are the values
+
   std::string file_name() const { return file->path().filename().string(); }
+  const std::vector<std::int64_t>& shape() const;  ///< of the values
+  std::string value_dtype() const;  ///< as in files: "BF16" for codes, whose values are rounded to it
+  int element_bits() const;
+  Tensor value() const;  ///< all of it, in f32 for codes
+
+  /// What has to be read for some elements: their bytes, and those of their scales.
+  using Pieces = std::array<StoredBytes, 3>;
+  Pieces pieces(Range elements) const;
+  /// Takes what pieces() names, one after the other, into a contiguous tensor of as many elements, converting to its dtype.
+  /// Codes become values in f32, which are rounded once.
+  void convert(Range elements, std::span<const std::byte> bytes, const Tensor& into) const;
+  /// Reads the elements from `first` on into a contiguous tensor, converting like convert().
+  void read(std::int64_t first, const Tensor& into) const;
 };
+std::int64_t bytes_of(const StoredIn::Pieces& pieces);
+/// Reads all of the pieces, one after the other.
+void read_pieces(const StoredIn::Pieces& pieces, std::vector<std::byte>& to);
+
 using SafetensorsTensors = std::map<std::string, StoredIn, std::less<>>;
 
 constexpr const char* single_file_name = "model.safetensors";

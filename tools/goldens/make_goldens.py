@@ -212,6 +212,7 @@ Made with torch {torch} and transformers {transformers}:
 | peft | | | adapter directories that PEFT 0.21.2 and 0.18.1 save, and what they add to each weight (`tools/goldens/make_peft.py`) |
 | mtp | `M*E`, depths `*E` | 13 + 2 + 9 tokens | two depths of multi-token prediction, and one that is applied twice: losses and gradients in float64 (`tools/goldens/make_mtp.py`) |
 | peft_training | `ME*-` | 80 rows x 12 | 20 AdamW steps of the adapters that PEFT puts on every linear layer and both stacks of experts: fresh and final adapter, gradients of two steps, losses and norms (`tools/goldens/make_peft_training.py`) |
+| quantized | | | FP8 and NVFP4 matrices in the forms of published checkpoints, and the values that PyTorch makes of them (`tools/goldens/make_quantized.py`) |
 | train20 | `ME*-` | 80 rows x 20 | 20 AdamW steps (`recipe.yaml`, `tokens.safetensors`) and their losses, \
 gradient norms and learning rates (`expected.json`) |
 """

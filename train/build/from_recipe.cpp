@@ -92,8 +92,25 @@ ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& conf
   return chosen;
 }
 
+namespace {
+/// Training needs numbers that it can change, so weights that are to stay codes cannot be read.
+void want_dequantized(const Recipe& recipe) {
+  if (recipe.checkpoint.dequantize_base_checkpoint.value_or(true) ||
+      recipe.model->source != ModelSource::pretrained)
+    return;
+  const std::optional<std::string> tensor = HfWeights(recipe.model->path).quantized();
+  require(!tensor, recipe.file,
+          ": checkpoint.dequantize_base_checkpoint is false, but the model has quantized weights (",
+          tensor.value_or(""),
+          "), and codes with scales cannot be trained or computed with here; want true or null, which read "
+          "them as the "
+          "numbers they stand for");
+}
+}  // namespace
+
 NemotronHConfig recipe_config(const Recipe& recipe) {
   NemotronHConfig config = read_hf_config(recipe.model->path);
+  want_dequantized(recipe);
   config.train_mtp(mtp_training(recipe, config));
   if (recipe.peft) {
     config.lora = recipe_adapters(recipe, config).adapters;

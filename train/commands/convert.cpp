@@ -10,6 +10,7 @@
 #include "data/peft/merge.h"
 #include "train/checkpoint/intact.h"
 #include "train/commands/commands.h"
+#include "train/commands/verify_copy.h"
 #include "train/logging/progress.h"
 #include "train/model_io/find_model.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 struct ConvertArguments {
   std::filesystem::path source, target, adapter;
-  bool merge = false;
+  bool merge = false, verify = false;
   std::string dtype;
   std::optional<double> max_shard_gb;
 };
@@ -50,6 +51,7 @@ void run(const ConvertArguments& options) {
     copy_hf_model(source, options.target, save, merged ? merge_of(*merged) : WeightChange());
   }
   log_info("wrote ", options.target.string());
+  if (options.verify) verify_copy(source, adapter, options.target);
 }
 
 }  // namespace
@@ -64,6 +66,8 @@ void add_convert_command(Command& app) {
   command->add_option("--adapter", o->adapter,
                       "low-rank adapter of the model: PEFT directory, checkpoint or run");
   command->add_flag("--merge", o->merge, "write W + s B A in the place of each adapted weight W");
+  command->add_flag("--verify", o->verify,
+                    "then compare the logits of a few rows of source and copy; a model at a time in memory");
   command->add_option("--dtype", o->dtype,
                       "f32, bf16 or f64; default: each tensor as in the source, f16 as f32");
   command->add_option("--max-shard-gb", o->max_shard_gb,

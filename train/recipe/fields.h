@@ -131,6 +131,8 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("v4_compatible", s.v4_compatible,
            "true: adapters of experts are written in a file tensor for each expert; false: stacked, as PEFT "
            "reads them");
+  io.field("dequantize_base_checkpoint", s.dequantize_base_checkpoint,
+           "read FP8 and NVFP4 weights as the numbers they stand for; null: true; false: refuse them");
   io.field("max_recent_checkpoints", s.max_recent_checkpoints, "older ones are removed; null: none is",
            positive);
   io.field("best_metric_key", s.best_metric_key, "name of the validation set that LOWEST_VAL is about");

@@ -99,7 +99,7 @@ constexpr auto table = std::to_array<InertKeys>({
      "final every true false"},
     {"checkpoint",
      "wait_for_staging cpu_offload single_rank_consolidation "
-     "diffusers_compatible allow_legacy_pickle_restore dequantize_base_checkpoint load_base_model",
+     "diffusers_compatible allow_legacy_pickle_restore load_base_model",
      flag, "checkpoints of PyTorch"},
     {"checkpoint", "load_rng", flag,
      "random numbers follow from seeds and steps, and no checkpoint holds any"},

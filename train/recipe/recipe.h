@@ -100,6 +100,7 @@ struct CheckpointSection {
   bool is_async = false;
   bool save_frozen = true;
   bool v4_compatible = false;
+  std::optional<bool> dequantize_base_checkpoint;
   std::optional<std::int64_t> max_recent_checkpoints;
   std::string best_metric_key = "default";
 };
