@@ -12,7 +12,7 @@
 namespace nemocube {
 namespace {
 
-constexpr const char* keys[] = {"quantization_config", "compression_config"};
+constexpr const char* declaring_keys[] = {"quantization_config", "compression_config"};
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
@@ -130,7 +130,7 @@ std::vector<DeclaredQuantization> declared_in(const std::filesystem::path& direc
 std::optional<DeclaredQuantization> declared_quantization(const JsonView& config) {
   if (const auto part = language_part(config))
     if (auto declared = declared_quantization(*part)) return declared;
-  for (const char* key : keys) {
+  for (const char* key : declaring_keys) {
     const auto section = config.find(key);
     if (!section || (section->value().is_structured() && section->value().empty())) continue;
     return Declaration(*section, key).read();
