@@ -100,9 +100,10 @@ void check_adapters(const NemotronHConfig& c) {
     if (spec.linear) adapted.insert(module_of_weight(spec.name));
   for (const auto& [module, adapter] : lora.modules) {
     require(adapted.contains(module), "low-rank adapters: the model has no linear layer '", module, "'");
-    check_size(cat("low-rank adapters: the rank of '", module, "'").c_str(), adapter.rank);
-    require(std::isfinite(adapter.alpha), "low-rank adapters: alpha of '", module, "': want a number, got ",
-            adapter.alpha);
+    require(adapter.rank >= 1 && adapter.rank <= largest_adapter_rank, "low-rank adapters: the rank of '",
+            module, "': want 1 to ", largest_adapter_rank, ", got ", adapter.rank);
+    require(std::isfinite(adapter.alpha) && adapter.alpha > 0, "low-rank adapters: alpha of '", module,
+            "': want a number above 0, got ", adapter.alpha);
   }
   require(lora.dropout >= 0 && lora.dropout < 1,
           "low-rank adapters: dropout: want a probability of at least 0 and below 1, got ", lora.dropout);
@@ -249,6 +250,11 @@ std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config) {
       if (i + 1 == blocks) list.add_norm(block + ".final_layernorm");
     }
   return list.take();
+}
+
+NemotronHConfig with_stored_mtp(NemotronHConfig config) {
+  if (config.num_nextn_predict_layers > 0) config.train_mtp({.depths = config.num_nextn_predict_layers});
+  return config;
 }
 
 bool keeps_f32(std::string_view name) {

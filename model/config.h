@@ -124,6 +124,8 @@ std::vector<TensorSpec> tensor_specs(const NemotronHConfig& config);
 /// The tensors of multi-token prediction, "mtp.layers.{depth * blocks + block}...."; empty when the model has
 /// no such depth.
 std::vector<TensorSpec> mtp_tensor_specs(const NemotronHConfig& config);
+/// The same model with all depths of multi-token prediction that it has, as for training them.
+NemotronHConfig with_stored_mtp(NemotronHConfig config);
 /// Whether the tensor of this name (canonical, or as spelled in a file) has keep_f32.
 bool keeps_f32(std::string_view name);
 

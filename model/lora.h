@@ -17,6 +17,8 @@ enum class LoraInitialisation : std::uint8_t {
   kaiming  ///< uniform in +-1 / sqrt(in): PEFT's
 };
 
+constexpr std::int64_t largest_adapter_rank = 1 << 20;
+
 struct LoraModule {
   std::int64_t rank = 8;
   double alpha = 32;

@@ -230,9 +230,13 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
                    const SaveOptions& options, const WeightChange& change) {
   std::vector<NamedTensor> tensors;
-  for (const TensorSpec& spec : tensor_specs(read_hf_config(from)))
-    tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
+  const NemotronHConfig config = read_hf_config(from);
   const HfWeights weights(from);
+  for (const TensorSpec& spec : tensor_specs(config))
+    tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
+  for (const TensorSpec& spec : mtp_tensor_specs(config))  // others are carried
+    if (change.changes && change.changes(spec.name) && weights.has(spec.name))
+      tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
   weights.check(tensors);
   write_directory(
       to, tensors, weights.files(tensors), options, nullptr,

@@ -153,7 +153,7 @@ std::string without_quantization(const std::string& text) {
   Json document = parse_json(text, "config.json");
   std::size_t removed = 0;
   const auto remove = [&](Json& config) {
-    for (const char* key : keys) removed += config.erase(key);
+    for (const char* key : declaring_keys) removed += config.erase(key);
   };
   if (const auto part = language_part(JsonView(document, "config.json"))) remove(document.at(part->place()));
   if (document.is_object()) remove(document);

@@ -316,7 +316,7 @@ class Finder {
   void warn() const {
     if (ignored_mtp_ > 0)
       log_warning(name_, ": ", counted(ignored_mtp_, "tensor"),
-                  " of multi-token prediction (mtp.) not read: this model has no such modules");
+                  " of multi-token prediction (mtp.) not read: it is not in use here");
     if (!base_copies_.empty())
       log_warning(name_, ": ", counted(std::ssize(base_copies_), "copy", "copies"),
                   " of base weights not read (", base_copies_.front()->name, "): the model's own count");

@@ -199,8 +199,9 @@ class Reader {
       const StoredIn& at = parts[span.part].at;
       if (span.reader != rank_) {
         if (!span.wanted_by(rank_)) continue;
-        receives.push_back({Tensor::empty({packed_bytes(at, span, rank_)}, DType::u8, Device::cpu),
-                            span.reader});  // of a file
+        const Tensor packet =
+            Tensor::empty({packed_bytes(at, span, rank_)}, DType::u8, Device::cpu);  // of a file
+        receives.push_back({packet, span.reader});
         received.push_back(&span);
         bytes_.from_ranks += receives.back().tensor.bytes();
         continue;

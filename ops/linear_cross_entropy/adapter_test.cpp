@@ -202,6 +202,26 @@ TEST_CASE("linear_cross_entropy with an adapter: all dtypes and variants, agains
   });
 }
 
+// Products on the CPU have rows in multiples of 32, which may be as many as x has.
+TEST_CASE(
+    "linear_cross_entropy with an adapter: dropout goes by the numbers of labelled rows, however many there "
+    "are") {
+  for (const std::int64_t rows : {64, 60})
+    for (const LoraDropout& dropout : dropouts(rows)) {
+      CAPTURE(rows);
+      const Operands operands = random_operands(rows, 9, 3, 21, DType::f64);
+      Targets targets = some_labels(rows, 21, 0);
+      targets[0] = ignored_label;
+      const Labels labels(labels_of(targets));
+      std::vector<Outcome> outcomes;
+      for (const std::string& name : variants())
+        outcomes.push_back(
+            run(operands, labels, Device::cpu, {.dropout = dropout, .variant = name, .chunk = 16}));
+      for (const Outcome& other : outcomes) CHECK(relative_error(other.da, outcomes[0].da) < 1e-12);
+      for (const Outcome& other : outcomes) CHECK(relative_error(other.dx, outcomes[0].dx) < 1e-12);
+    }
+}
+
 TEST_CASE("linear_cross_entropy with an adapter: the weight W + s B A gives the same") {
   const Operands operands = random_operands(33, 9, 3, 21, DType::f64);
   const Tensor merged = times(product(operands.b, false, operands.a, false), branch_scale);

@@ -43,7 +43,7 @@ Tensor scatter(const Tensor& part, const Tensor& rows, const Shape& shape) {
 /// The branch on the gathered rows.
 LoraRows gather(const LoraBranch& adapter, const Tensor& rows, const Labels& labels) {
   LoraBranch of_rows = adapter;
-  if (const Tensor& numbers = adapter.dropout.row_numbers; numbers && numbers.numel() != rows.dim(0)) {
+  if (const Tensor& numbers = adapter.dropout.row_numbers; numbers && numbers.numel() != labels.count()) {
     const Tensor found = Tensor::empty({rows.dim(0), 1}, DType::i64, numbers.device());
     gather_labelled(found, numbers.reshape({numbers.numel(), 1}), labels.rows);
     of_rows.dropout.row_numbers = found.reshape({rows.dim(0)});

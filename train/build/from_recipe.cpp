@@ -86,7 +86,9 @@ ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& conf
   if (!peft.adapter_path) return choose_adapters(config, peft, seed);
   const std::filesystem::path dir = find_adapter(*peft.adapter_path);
   ChosenAdapters chosen{PeftDirectory(dir, config).adapters(), {}, {}};
+  const bool f32 = chosen.adapters.f32;
   apply_settings(chosen.adapters, peft, seed);
+  if (!peft.lora_dtype) chosen.adapters.f32 = f32;  // as in the file
   chosen.lines.push_back(cat("peft.adapter_path: ", dir.string(), " has adapters of ",
                              counted(std::ssize(chosen.adapters.modules), "weight")));
   return chosen;

@@ -79,7 +79,7 @@ class ContentsReader {
       out_.weights.push_back({t.name, t.dtype, t.shape, t.bytes()});
     const std::optional<std::string> base = read_peft_config(directory).base_model_name_or_path;
     if (!base || !fs::exists(fs::path(*base) / "config.json")) return;  // shapes follow from the model
-    NemotronHConfig config = read_hf_config(*base);
+    NemotronHConfig config = with_stored_mtp(read_hf_config(*base));
     config.lora = PeftDirectory(directory, config).adapters();
     for (const TensorSpec& spec : tensor_specs(config)) shapes_.emplace(spec.name, spec.shape);
   }

@@ -18,7 +18,6 @@ void leave_out_frozen(Snapshot& snapshot, const LoadedModel& model) {
   if (frozen.empty()) return;
   expect(!model.base.empty(), "frozen weights without a directory cannot be left out");
   WeightFiles files = model.files;
-  files.carried.clear();
   std::erase_if(files.tensors, [&](const auto& entry) { return frozen.contains(entry.first); });
   std::erase_if(snapshot.weights, [&](const NamedTensor& t) { return frozen.contains(t.name); });
   files.other_files[FrozenWeights::file_name] = to_json_text({model.base, frozen});

@@ -42,12 +42,13 @@ void run(const ConvertArguments& options) {
   {
     TaskProgress progress("checking files", "bytes");
     check_model_of_checkpoint(source, std::ref(progress));
+    if (!adapter.empty()) check_model_of_checkpoint(adapter, std::ref(progress));
   }
   {
     TaskProgress progress("weights", "bytes");
     save.on_bytes = std::ref(progress);
     std::optional<PeftDirectory> merged;
-    if (!adapter.empty()) merged.emplace(adapter, read_hf_config(source));
+    if (!adapter.empty()) merged.emplace(adapter, with_stored_mtp(read_hf_config(source)));
     copy_hf_model(source, options.target, save, merged ? merge_of(*merged) : WeightChange());
   }
   log_info("wrote ", options.target.string());

@@ -71,7 +71,7 @@ void run(const EvalArguments& options, const Launch& launch) {
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
-  want_same_inputs(world, recipe, RecipeUse::evaluate);
+  want_same_inputs(world, recipe, RecipeUse::evaluate, adapter);
   const RunRanks ranks(world, recipe.distributed, settings, recipe_device(recipe, chosen, world));
   const std::filesystem::path& folder = recipe.model->path;
   NemotronHConfig config = read_hf_config(folder);

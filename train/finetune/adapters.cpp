@@ -64,7 +64,7 @@ class Chooser {
           "\"*_proj\", which fits neither routed experts nor lm_head");
     }
     if (peft_.match_all_linear) {
-      adapt_all([](const Candidate&) { return true; }, "peft.match_all_linear");
+      adapt_all([](const Candidate&) { return true; }, "peft.match_all_linear fits");
     } else if (!targets.empty()) {
       for (const std::string& text : targets) adapt_fitting(text);
     } else {
@@ -81,25 +81,21 @@ class Chooser {
       if (pattern.fits(c.name)) found.push_back(&c);
     require(!found.empty(), key, ": ", quote(text),
             " fits no linear layer and no module of routed experts of this model; ", hint(key, text),
-            "there are: ", near_names(names_of(candidates_), text));
+            "there are: ", near_names(names_of(candidates_), text), mtp_hint(config_, text));
     warn_of_dots(key, text, found);
     return found;
   }
 
   /// Where the pattern would fit without its first words: "*.lm_head".
   std::string hint(const char* key, const std::string& text) const {
-    const std::size_t dot = text.find('.');
-    if (dot == text.npos) {
-      const std::string ending = "*." + text;
-      return std::ranges::any_of(
-                 candidates_, [p = ModulePattern(key, ending)](const Candidate& c) { return p.fits(c.name); })
-                 ? cat("a pattern has to fit the whole name, as ", quote(ending), " does; ")
-                 : "";
-    }
-    const std::string rest = text.substr(dot + 1);
-    return std::ranges::any_of(candidates_, [&](const Candidate& c) { return c.name == rest; })
-               ? cat("want ", quote(rest), ", which has no dot before it; ")
-               : "";
+    const std::string ending = "*." + text, rest = text.substr(text.find('.') + 1);
+    const auto fits_some = [&](const std::string& other) {
+      const ModulePattern pattern(key, other);
+      return std::ranges::any_of(candidates_, [&](const Candidate& c) { return pattern.fits(c.name); });
+    };
+    if (fits_some(ending)) return cat("a pattern has to fit the whole name, as ", quote(ending), " does; ");
+    const bool named = std::ranges::any_of(candidates_, [&](const Candidate& c) { return c.name == rest; });
+    return named ? cat("want ", quote(rest), ", which has no dot before it; ") : "";
   }
 
   void warn_of_dots(const char* key, const std::string& text, const std::vector<const Candidate*>& found) {
@@ -116,7 +112,7 @@ class Chooser {
 
   void adapt_fitting(const std::string& text) {
     std::vector<const Candidate*> found = fitting("peft.target_modules", text);
-    adapt(found, cat("peft.target_modules: ", quote(text)));
+    adapt(found, cat("peft.target_modules: ", quote(text), " fits"));
   }
 
   void adapt_others() {
@@ -151,9 +147,8 @@ class Chooser {
       ++modules;
       parameters += adapter.rank * c->parameters_per_rank;
     }
-    chosen_.lines.push_back(
-        cat(what, peft_.target_modules.empty() && what.ends_with("leaves") ? " " : " fits ", modules,
-            modules == 1 ? " module" : " modules", ": adapters with ", parameters, " parameters"));
+    chosen_.lines.push_back(cat(what, " ", modules, modules == 1 ? " module" : " modules", ": adapters with ",
+                                parameters, " parameters"));
   }
 
   std::int64_t expert_rank() {

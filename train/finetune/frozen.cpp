@@ -37,7 +37,7 @@ FrozenTensors frozen_tensors(const NemotronHConfig& config, const std::vector<st
     }
     require(line.tensors > 0, "freeze: ", quote(text),
             " fits no module of this model; there are: ", near_names(modules_of(specs), text),
-            ", and others (nemocube inspect --model lists all tensors)");
+            ", and others (nemocube inspect --model lists all tensors)", mtp_hint(config, text));
   }
   require(std::ranges::any_of(
               specs, [&](const TensorSpec& s) { return !s.buffer && !frozen.names.contains(s.name); }),

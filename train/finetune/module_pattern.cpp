@@ -36,6 +36,7 @@ bool ModulePattern::fits(std::string_view name) const {
 
 std::string automodel_name(std::string_view canonical) {
   constexpr std::string_view backbone = "backbone.";
+  if (canonical == backbone.substr(0, backbone.size() - 1)) return "model";
   if (!canonical.starts_with(backbone)) return std::string(canonical);
   return cat("model.", canonical.substr(backbone.size()));
 }

@@ -41,4 +41,9 @@ std::string near_names(std::span<const std::string> names, std::string_view want
   return text;
 }
 
+std::string mtp_hint(const NemotronHConfig& config, std::string_view pattern) {
+  if (pattern.find("mtp") == pattern.npos || config.mtp.depths > 0) return "";
+  return "; multi-token prediction is not trained (model.num_nextn_predict_layers)";
+}
+
 }  // namespace nemocube

@@ -93,7 +93,7 @@ std::string automodel_peft_config(const PeftSection& peft) {
                   {"dropout_position", recipe::name_of_choice(peft.dropout_position)},
                   {"lora_A_init", recipe::name_of_choice(peft.initialisation)},
                   {"lora_dtype", peft.lora_dtype ? Json(std::string(name_of(*peft.lora_dtype))) : Json()},
-                  {"moe_rank_scaling", peft.moe_rank_scaling}};
+                  {"moe_rank_scaling", peft.moe_rank_scaling && !peft.adapter_path}};
   return dump_json(json) + "\n";
 }
 

@@ -51,7 +51,8 @@ fs::path find_model(const fs::path& named) { return find(named, "config.json", "
 fs::path find_adapter(const fs::path& named) { return find(named, peft_config_name, "adapter"); }
 
 ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& adapter) {
-  if (!holds(named, peft_config_name) || holds(named, "config.json"))
+  const fs::path place = path_or_cached(named, HubKind::model);
+  if (!holds(place, peft_config_name) || holds(place, "config.json"))
     return {find_model(named), adapter.empty() ? fs::path() : find_adapter(adapter)};
   const fs::path own = find_adapter(named);
   require(adapter.empty(), named.string(), " is an adapter; want a model where another adapter is named, ",

@@ -96,7 +96,7 @@ LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dt
   TaskProgress progress("weights", "bytes");
   loaded.files =
       load_hf_weights(dir, named_tensors(*loaded.model, TensorSet::base), place.world, std::ref(progress));
-  loaded.base = dir;
+  loaded.base = std::filesystem::absolute(dir).lexically_normal();
   fill_adapters(*loaded.model, place.finetuning);
   return loaded;
 }

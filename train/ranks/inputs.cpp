@@ -9,6 +9,7 @@
 #include "core/rng.h"
 #include "core/version.h"
 #include "data/files/crc32c.h"
+#include "data/hf/frozen_weights.h"
 #include "parallel/comm/together.h"
 #include "train/model_io/find_model.h"
 #include "train/ranks/rank_settings.h"
@@ -121,6 +122,8 @@ void want_same_settings(Communicator& group, std::optional<bool> allow_differing
 std::set<fs::path> files_of_model(const fs::path& model) {
   std::set<fs::path> files;
   add_folder(files, folder_of(model));
+  if (const auto frozen = read_frozen_weights(folder_of(model)); frozen && fs::is_directory(frozen->base))
+    add_folder(files, frozen->base);
   return files;
 }
 
@@ -133,12 +136,13 @@ void want_same_inputs(const World& world, const Inputs& inputs) {
   want_same(group, "what is read", describe_files(inputs.files));
 }
 
-void want_same_inputs(const World& world, const Recipe& recipe, RecipeUse use) {
+void want_same_inputs(const World& world, const Recipe& recipe, RecipeUse use, const fs::path& adapter) {
   if (world.size() == 1) return;
   Inputs inputs{"the recipe", describe(recipe), {}, recipe.debug.allow_differing_instruction_sets};
   if (recipe.model) inputs.files = files_of_model(recipe.model->path);
   if (recipe.peft && recipe.peft->adapter_path)
     inputs.files.merge(files_of_model(find_adapter(*recipe.peft->adapter_path)));
+  if (!adapter.empty()) inputs.files.merge(files_of_model(adapter));
   if (recipe.dataset && use == RecipeUse::train) add_dataset(inputs.files, recipe, *recipe.dataset);
   for (const auto& [name, section] : recipe.validation_datasets) add_dataset(inputs.files, recipe, section);
   want_same_inputs(world, inputs);

@@ -28,6 +28,8 @@ void want_same_inputs(const World& world, const Inputs& inputs);
 
 /// The same for the recipe and the files of its model, its data and their tokenizers. `use`: to train reads all data
 /// sets, to evaluate those of validation.
-void want_same_inputs(const World& world, const Recipe& recipe, RecipeUse use);
+/// `adapter`: a directory that is read as well; empty: none.
+void want_same_inputs(const World& world, const Recipe& recipe, RecipeUse use,
+                      const std::filesystem::path& adapter = {});
 
 }  // namespace nemocube

@@ -15,6 +15,7 @@ inline constexpr Range decay_rate{.low = 0, .high = 100};
 inline constexpr Range multiplier{.low = 0, .high = 1e4};
 inline constexpr Range coefficient{.low = 0, .high = 100};
 inline constexpr Range mtp_depths{.low = 0, .high = 1024};
+inline constexpr Range adapter_rank{.low = 1, .high = static_cast<double>(largest_adapter_rank)};
 inline constexpr Range bias_rate{.low = 0, .high = 1};
 inline constexpr Range seed_of_32_bits{.low = 0, .high = 4294967295};
 inline constexpr Range epsilon{.low = 1e-30, .high = 1};
@@ -85,8 +86,8 @@ void fields(auto& io, Like<PeftSection> auto& s) {
   io.field("exclude_modules", s.exclude_modules,
            "patterns of modules to leave out; all other linear layers are adapted, lm_head too");
   io.field("match_all_linear", s.match_all_linear, "adapt every linear layer, lm_head too");
-  io.field("dim", s.dim, "rank r of the adapters", token_count);
-  io.field("alpha", s.alpha, "scale of an adapter: alpha / r", any);
+  io.field("dim", s.dim, "rank r of the adapters", adapter_rank);
+  io.field("alpha", s.alpha, "scale of an adapter: alpha / r", positive);
   io.field("use_rslora", s.use_rslora, "the scale is alpha / sqrt(r) (PEFT's)");
   io.field("dropout", s.dropout, "probability of dropout in training, not in routed experts", below_one);
   io.field("dropout_position", s.dropout_position, "of what enters an adapter (pre) or leaves it (post)");
@@ -95,8 +96,8 @@ void fields(auto& io, Like<PeftSection> auto& s) {
   io.field("moe_rank_scaling", s.moe_rank_scaling,
            "adapters of routed experts have the rank dim / num_experts_per_tok");
   io.field("adapter_path", s.adapter_path,
-           "folder of an adapter to begin with, or of a run or checkpoint that has one; its modules and "
-           "ranks count (own)");
+           "folder of an adapter to begin with, or of a run or checkpoint that has one; its modules, ranks "
+           "and scales count (own)");
 }
 
 void fields(auto& io, Like<EmbeddingRepairSection> auto& s) {

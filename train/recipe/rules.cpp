@@ -87,6 +87,10 @@ void peft_rules(const Recipe& recipe, Reading& reading) {
   reading.rule(!s.match_all_linear || (!target && !exclude),
                {"peft.match_all_linear", target ? "peft.target_modules" : "peft.exclude_modules"},
                "match_all_linear is true, and patterns are given as well; want one of them");
+  if (s.adapter_path)
+    for (const char* key : {"dim", "alpha", "use_rslora", "target_modules", "exclude_modules",
+                            "match_all_linear", "moe_rank_scaling", "lora_A_init"})
+      if (const std::string path = cat("peft.", key); reading.given(path)) reading.no_effect.push_back(path);
   reading.rule(!recipe.model || recipe.model->moe.expert_bias_update_rate == 0,
                {"model.moe.expert_bias_update_rate", "peft"},
                "moves biases of the model, which a run with `peft` leaves as it is; want 0");
@@ -227,6 +231,8 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");
   if (recipe.peft) peft_rules(recipe, reading);
   repair_rules(recipe, reading);
+  if (!recipe.checkpoint.save_frozen && (recipe.freeze.empty() || recipe.peft))
+    reading.no_effect.emplace_back("checkpoint.save_frozen");
   if (recipe.optimizer) optimizer_rules(*recipe.optimizer, reading);
   const char* stored = "lr_scheduler.use_checkpoint_opt_param_scheduler";
   const char* overriding = "lr_scheduler.override_opt_param_scheduler";

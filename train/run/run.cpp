@@ -97,6 +97,11 @@ class Run {
       const ChosenAdapters chosen = recipe_adapters(recipe_, loaded_.model->config());
       for (const std::string& line : chosen.lines) log_info(line);
       for (const std::string& warning : chosen.warnings) log_warning(warning);
+      if (loaded_.base.empty())
+        log_warning(
+            "peft: the weights of the model are fresh, and no directory has them: the adapters in "
+            "checkpoints are "
+            "of use to this recipe alone");
     }
     for (const FrozenTensors::Line& line : frozen_tensors(loaded_.model->config(), recipe_.freeze).lines)
       log_info("freeze: ", quote(line.pattern), " fits ", counted(line.tensors, "tensor"), " with ",
