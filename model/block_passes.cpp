@@ -17,14 +17,6 @@ bool trains_adapter(const NemotronHConfig& config, const std::string& prefix) {
   return false;
 }
 
-bool trains_mixer(const NemotronHConfig& config, const std::string& block, BlockKind kind) {
-  if (config.frozen.empty() || trains_adapter(config, block + ".mixer.")) return true;
-  return std::ranges::any_of(kind->tensors(), [&](const BlockTensor& tensor) {
-    return !tensor.buffer && tensor.shape(config) &&
-           !config.frozen.contains(cat(block, ".mixer.", tensor.name));
-  });
-}
-
 /// The passes of these blocks, and of the norm behind them. `residual`: what enters has a gradient.
 std::vector<BlockPass> passes_of(const NemotronHConfig& config, bool residual, std::string_view layers,
                                  std::span<const BlockKind> blocks, std::int64_t first,
@@ -44,6 +36,14 @@ std::vector<BlockPass> passes_of(const NemotronHConfig& config, bool residual, s
 
 }  // namespace
 
+bool trains_mixer(const NemotronHConfig& config, const std::string& block, BlockKind kind) {
+  if (config.frozen.empty() || trains_adapter(config, block + ".mixer.")) return true;
+  return std::ranges::any_of(kind->tensors(), [&](const BlockTensor& tensor) {
+    return !tensor.buffer && tensor.shape(config) &&
+           !config.frozen.contains(cat(block, ".mixer.", tensor.name));
+  });
+}
+
 std::vector<BlockPass> block_passes(const NemotronHConfig& config, const ModelChunk& chunk) {
   const bool residual = !chunk.embeddings || !config.frozen.contains("backbone.embeddings.weight");
   const std::int64_t end = std::min(chunk.end_block, config.num_layers());
@@ -53,22 +53,24 @@ std::vector<BlockPass> block_passes(const NemotronHConfig& config, const ModelCh
   return passes_of(config, residual, "backbone.layers.", blocks, chunk.first_block, "backbone.norm_f.weight");
 }
 
-std::vector<std::vector<BlockPass>> mtp_passes(const NemotronHConfig& config, const ModelChunk& chunk) {
+std::vector<DepthPasses> mtp_passes(const NemotronHConfig& config, const ModelChunk& chunk) {
   const auto trains = [&](const std::string& tensor) { return !config.frozen.contains(tensor); };
   const std::int64_t blocks = std::ssize(config.mtp_blocks);
   bool hidden = block_passes(config, chunk).back().backward;
-  std::vector<std::vector<BlockPass>> depths;
+  std::vector<DepthPasses> depths;
   for (std::int64_t k = 0; k < config.mtp.depths; ++k) {
     const std::int64_t first = config.mtp.repeated ? 0 : k * blocks;
     const auto in_first = [&](const char* module) {
       return trains(cat("mtp.layers.", first, module, ".weight"));
     };
-    const bool joined = hidden || trains("backbone.embeddings.weight") || in_first(".enorm") ||
-                        in_first(".hnorm") || in_first(".eh_proj") ||
+    const bool enters =
+                   hidden || trains("backbone.embeddings.weight") || in_first(".enorm") || in_first(".hnorm"),
+               joined = enters || in_first(".eh_proj") ||
                         trains_adapter(config, cat("mtp.layers.", first, ".eh_proj"));
-    depths.push_back(passes_of(config, joined, "mtp.layers.", config.mtp_blocks, first,
-                               cat("mtp.layers.", first + blocks - 1, ".final_layernorm.weight")));
-    hidden = depths.back().back().backward;
+    depths.push_back({{joined, enters},
+                      passes_of(config, joined, "mtp.layers.", config.mtp_blocks, first,
+                                cat("mtp.layers.", first + blocks - 1, ".final_layernorm.weight"))});
+    hidden = depths.back().blocks.back().backward;
   }
   return depths;
 }

@@ -15,7 +15,16 @@ struct BlockPass {
 /// The passes of the blocks of a chunk, in order, and behind them that of the final norm. A chunk that does not begin with the
 /// embeddings forms the gradient of what enters it, because that is sent on.
 std::vector<BlockPass> block_passes(const NemotronHConfig& config, const ModelChunk& chunk);
-/// The same of the blocks and the last norm of each depth of multi-token prediction, in the chunk with the head.
-std::vector<std::vector<BlockPass>> mtp_passes(const NemotronHConfig& config, const ModelChunk& chunk);
+
+/// The passes of a depth of multi-token prediction.
+struct DepthPasses {
+  BlockPass join;                 ///< of eh_proj, behind the two norms and the embeddings
+  std::vector<BlockPass> blocks;  ///< and behind them that of the last norm
+};
+/// Of each depth, in the chunk with the head.
+std::vector<DepthPasses> mtp_passes(const NemotronHConfig& config, const ModelChunk& chunk);
+
+/// Whether some tensor of the mixer of `block` ("backbone.layers.0") is trained.
+bool trains_mixer(const NemotronHConfig& config, const std::string& block, BlockKind kind);
 
 }  // namespace nemocube

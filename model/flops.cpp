@@ -1,5 +1,6 @@
 #include "model/flops.h"
 
+#include <algorithm>
 #include <string>
 
 #include "model/block_passes.h"
@@ -54,24 +55,34 @@ double product_flops(const TensorSpec& spec, const NemotronHConfig& config) {
 }
 
 /// What frozen weights save in multi-token prediction.
-void subtract_frozen_mtp(ForwardFlops& all, const NemotronHConfig& config, double sequence_length) {
-  const auto depths = mtp_passes(config, ModelChunk{});
+double saved_by_frozen_mtp(const std::vector<DepthPasses>& depths, const NemotronHConfig& config,
+                           double sequence_length) {
+  double saved = 0;
   const std::size_t blocks = config.mtp_blocks.size();
-  for (const std::vector<BlockPass>& passes : depths) {
-    if (!passes[0].input_gradient) all.blocks -= 2 * join_flops(config);
+  for (const DepthPasses& depth : depths) {
+    const BlockPass& join = depth.join;
+    saved += join_flops(config) * (!join.backward ? 2 : !join.input_gradient ? 1 : 0);
     for (std::size_t i = 0; i < blocks; ++i)
-      if (!passes[i].backward)
-        all.blocks -= 2 * forward_flops_per_token(config.mtp_blocks[i], config, sequence_length);
-    if (!passes.back().backward) all.head -= head_flops(config);
+      if (!depth.blocks[i].backward)
+        saved += 2 * forward_flops_per_token(config.mtp_blocks[i], config, sequence_length);
   }
   constexpr std::string_view layers = "mtp.layers.";
   for (const TensorSpec& spec : tensor_specs(config)) {
-    if (!spec.frozen || !spec.name.starts_with(layers)) continue;
+    if (!spec.name.starts_with(layers)) continue;
     const std::size_t layer = std::stoul(spec.name.substr(layers.size()));
-    for (std::size_t k = 0; k < depths.size(); ++k)  // all depths, where one is repeated
-      if ((config.mtp.repeated || layer / blocks == k) && depths[k][layer % blocks].backward)
-        all.blocks -= product_flops(spec, config);
+    const bool of_join = spec.module.ends_with(".eh_proj"), adapter = spec.factor != LoraFactor::none;
+    const double product = product_flops(spec, config);
+    for (std::size_t k = 0; k < depths.size(); ++k) {
+      if (!config.mtp.repeated && layer / blocks != k) continue;  // all depths, where one is repeated
+      const BlockPass& pass = of_join ? depths[k].join : depths[k].blocks[layer % blocks];
+      if (!pass.backward)
+        saved += adapter ? 2 * product : 0;
+      else if (spec.frozen)
+        saved += product;
+      if (of_join && pass.backward && !pass.input_gradient && spec.factor == LoraFactor::a) saved += product;
+    }
   }
+  return saved;
 }
 
 }  // namespace
@@ -107,7 +118,12 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
   for (std::size_t i = 0; i < config.blocks.size(); ++i)
     if (!passes[i].backward)
       all.blocks -= 2 * forward_flops_per_token(config.blocks[i], config, sequence_length);
-  const double heads = 1 + real(config.mtp.depths);
+  const std::vector<DepthPasses> depths = mtp_passes(config, ModelChunk{});
+  const double heads = 1 + real(config.mtp.depths),
+               without_backward =
+                   real(!passes.back().backward + std::ranges::count_if(depths, [](const DepthPasses&d) {
+                     return !d.blocks.back().backward;
+                   }));
   for (const TensorSpec& spec : tensor_specs(config)) {
     const double product = product_flops(spec, config);
     const bool of_head = spec.module == "lm_head", adapter = spec.factor != LoraFactor::none;
@@ -117,9 +133,9 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
       all.blocks -= product;
     if (spec.frozen && of_head) all.head -= heads * product;
     // No gradient of what enters the head, which B does not read.
-    if (of_head && !passes.back().backward && spec.factor != LoraFactor::b) all.head -= product;
+    if (of_head && spec.factor != LoraFactor::b) all.head -= without_backward * product;
   }
-  subtract_frozen_mtp(all, config, sequence_length);
+  all.blocks -= saved_by_frozen_mtp(depths, config, sequence_length);
   return all;
 }
 

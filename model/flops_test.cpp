@@ -10,7 +10,8 @@
 #include "model/blocks/mlp/mlp_block.h"
 #include "model/blocks/moe/moe_block.h"
 #include "model/nemotron_h.h"
-#include "model/test_configs.h"
+#include "model/test_models.h"
+#include "ops/matmul/matmul.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -159,6 +160,81 @@ TEST_CASE("flops: each depth of multi-token prediction has its blocks, its proje
     const ForwardFlops ahead = freeze([](const std::string& n) { return !n.starts_with("mtp."); });
     CHECK(ahead.blocks == main.blocks + 3 * 2 * depth);
     CHECK(ahead.head == trained.head / 3 + 2 * 2 * main.head);
+  }
+}
+
+namespace {
+
+/// Everything is frozen but the tensors that chosen(name) takes.
+template <class Chosen>
+NemotronHConfig trained_alone(NemotronHConfig config, const Chosen& chosen) {
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (!spec.buffer && !chosen(spec.name)) config.frozen.insert(spec.name);
+  return config;
+}
+
+/// Operations of the products in a step of 32 tokens, all labelled but those without a token behind them.
+double counted_products(const NemotronHConfig& config) {
+  NemotronH model(config, DType::f32, Device::cpu);
+  randomise(model, 81);
+  TestBatch batch = random_batch(config, {32}, 82);
+  for (std::int64_t i = 0; i < 32; ++i) batch.labels.data<std::int64_t>()[i] = i;
+  reset_matmul_flops();
+  (void)mtp_losses(model, batch);
+  return matmul_flops();
+}
+
+}  // namespace
+
+TEST_CASE("flops: products of partly frozen multi-token prediction are as many as are counted") {
+  NemotronHConfig base = tiny_config("-");
+  base.vocab_size = 64;
+  base.mtp_blocks = parse_pattern("--").blocks;
+  const auto in = [](const std::string& name, std::initializer_list<const char*> parts) {
+    return std::ranges::any_of(parts, [&](const char* part) { return name.find(part) != name.npos; });
+  };
+  struct Case {
+    const char* adapted;
+    std::initializer_list<const char*> trained;
+  };
+  const char* none = "none";
+  for (const bool repeated : {false, true})
+    for (const Case& c :
+         {Case{none, {""}}, Case{none, {"embeddings"}}, Case{none, {"hnorm"}}, Case{none, {"layers.0.hnorm"}},
+          Case{none, {"eh_proj"}}, Case{none, {"mtp.layers.0.eh_proj"}},
+          // The norm wants the gradient of what enters the first mixer; nothing before it is trained.
+          Case{none, {"mtp.layers.0.norm", "mtp.layers.0.mixer"}},
+          Case{none, {"mtp.layers.1.norm", "mtp.layers.1.mixer"}}, Case{none, {"final_layernorm"}},
+          Case{none, {"lm_head"}}, Case{"lm_head", {"lm_head.lora"}}, Case{"eh_proj", {"lora"}},
+          Case{"mtp.layers.0.eh_proj", {"lora", "lm_head"}}, Case{"mixer", {"layers.1.norm"}},
+          Case{"mixer", {"lora", "layers.0.norm"}}}) {
+      CAPTURE(repeated);
+      CAPTURE(std::string(c.adapted));
+      CAPTURE(std::string(*c.trained.begin()));
+      const NemotronHConfig config =
+          trained_alone(with_adapters(with_mtp(base, 2, repeated),
+                                      [&](const std::string& m) { return in(m, {c.adapted}); }),
+                        [&](const std::string& n) { return in(n, c.trained); });
+      CHECK(counted_products(config) == 32 * training_flops_per_token(config, 32).total());
+    }
+}
+
+TEST_CASE("flops: a depth whose first mixer is trained alone has a forward pass alone before it") {
+  NemotronHConfig base = tiny_config("-");
+  base.mtp_blocks = parse_pattern("-*").blocks;
+  for (const bool repeated : {false, true}) {
+    CAPTURE(repeated);
+    const NemotronHConfig plain = with_mtp(base, 1, repeated),
+                          config = trained_alone(plain, [](const std::string&n) {
+                            return n == "mtp.layers.0.mixer.up_proj.weight";
+                          });
+    const ForwardFlops forward = forward_flops_per_token(plain, 9), all = training_flops_per_token(config, 9);
+    const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, plain, 9); };
+    const double h = real(plain.hidden_size), q = real(plain.q_width()), kv = real(plain.kv_width()),
+                 wide = real(plain.intermediate_size);
+    // Frozen weights behind it have no gradients.
+    CHECK(all.blocks == forward.blocks + 2 * of(mlp_block) - 2 * wide * h + 2 * of(attention_block) -
+                            2 * h * (2 * q + 2 * kv));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/allocation_owner.h"
 #include "core/trace.h"
+#include "model/block_passes.h"
 #include "model/blocks/block_type.h"
 #include "ops/embedding/embedding.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
@@ -20,13 +21,6 @@ namespace {
 std::int64_t default_loss_chunk_rows(std::int64_t vocabulary, Device device) {
   const std::int64_t logits = device.is_cuda() ? 256 << 20 : 4 << 20, most = device.is_cuda() ? 2048 : 512;
   return std::clamp<std::int64_t>(logits / vocabulary, 256, most);
-}
-
-/// Whether some weight of the mixer of this block is trained.
-bool has_trained_mixer(const ParameterStore& parameters, const std::string& block) {
-  return std::ranges::any_of(parameters.all(), [prefix = block + ".mixer."](const Parameter& p) {
-    return p.wants_grad() && p.name.starts_with(prefix);
-  });
 }
 
 }  // namespace
@@ -60,7 +54,7 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
 
 NemotronH::Layer NemotronH::make_layer(std::int64_t number, const char* owner, const std::string& name,
                                        BlockKind kind) {
-  Layer layer{number, owner, &parameters_.get(name + ".norm.weight"), has_trained_mixer(parameters_, name),
+  Layer layer{number, owner, &parameters_.get(name + ".norm.weight"), trains_mixer(config_, name, kind),
               kind->make({config_, parameters_, points_}, name + ".mixer")};
   if (auto* moe = dynamic_cast<MoeMixer*>(layer.mixer.get())) moe_layers_.push_back(moe);
   return layer;

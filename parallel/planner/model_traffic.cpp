@@ -90,7 +90,8 @@ void ModelTraffic::add_mtp(RankTraffic& traffic, const GridPlace& place, const M
   const std::int64_t m = load_.microbatches;
   const bool trains_embeddings = !config_.frozen.contains("backbone.embeddings.weight");
   std::int64_t unlabelled = load_.unlabelled;
-  for (const std::vector<BlockPass>& passes : mtp_passes(config_, chunk)) {
+  for (const DepthPasses& depth : mtp_passes(config_, chunk)) {
+    const std::vector<BlockPass>& passes = depth.blocks;
     add_way_out(traffic, place, cuts_embeddings_, {m, trains_embeddings ? m : 0});
     for (std::size_t i = 0; i < mtp_blocks_.size(); ++i) add_block(traffic, place, mtp_blocks_[i], passes[i]);
     add_way_in(traffic, place, cuts_head_, {m, passes.back().input_gradient ? m : 0});

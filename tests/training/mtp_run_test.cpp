@@ -117,6 +117,30 @@ TEST_CASE("mtp: a recipe that does not train it carries the weights; one that do
   CHECK(unsaid.err.find("want model.mtp_use_repeated_layer true") != std::string::npos);
 }
 
+TEST_CASE("mtp: of two stored depths one can be trained, and the other is carried") {
+  const RunDir dir;
+  must_train(dir,
+             plus(four_steps, {"model.num_nextn_predict_layers=2", "model.mtp_use_repeated_layer=false"}));
+  const std::string first = (dir / "straight" / "epoch_0_step_1").string();
+  const auto before = mtp_tensors(fs::path(first) / "model");
+  must_train(dir,
+             plus(four_steps, {"model._target_=nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
+                               "model.config=null", "model.pretrained_model_name_or_path=" + first + "/model",
+                               "model.num_nextn_predict_layers=1", "checkpoint.checkpoint_dir=one"}));
+  const Json line = read_jsonl(dir / "one" / "training.jsonl")[0];
+  CHECK(line.contains("mtp_loss_1"));
+  CHECK_FALSE(line.contains("mtp_loss_2"));
+  const auto after = mtp_tensors(dir / "one" / "epoch_0_step_3" / "model");
+  REQUIRE(after.size() == before.size());
+  std::int64_t changed = 0;
+  for (const auto& [name, tensor] : before)
+    if (name.starts_with("mtp.layers.0.") || name.starts_with("mtp.layers.1."))
+      changed += relative_error(after.at(name), tensor) > 0;
+    else
+      CHECK_BITS(after.at(name), tensor);
+  CHECK(changed > 20);
+}
+
 TEST_CASE("mtp: a pipeline of two ranks has the losses of one, and one rank goes on from its checkpoint") {
   const RunDir dir;
   // The load-balancing loss depends on the microbatches.

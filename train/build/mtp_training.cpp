@@ -9,10 +9,25 @@ namespace {
 constexpr const char* depths_key = "model.num_nextn_predict_layers";
 constexpr const char* repeated_key = "model.mtp_use_repeated_layer";
 
+bool has_factor(const Recipe& recipe) {
+  return recipe.model->mtp_loss_scaling_factor || recipe.mtp.scaling_factor;
+}
+
+/// A key that says how depths are trained; null: the recipe has none.
+const char* key_for_depths(const Recipe& recipe) {
+  if (recipe.mtp.scaling_factor) return "mtp.scaling_factor";
+  if (recipe.model->mtp_loss_scaling_factor) return "model.mtp_loss_scaling_factor";
+  return recipe.model->mtp_use_repeated_layer ? repeated_key : nullptr;
+}
+
 std::int64_t wanted_depths(const Recipe& recipe, const NemotronHConfig& config) {
-  const ModelSection& model = *recipe.model;
-  if (model.num_nextn_predict_layers) return *model.num_nextn_predict_layers;
-  return model.mtp_loss_scaling_factor || recipe.mtp.scaling_factor ? config.num_nextn_predict_layers : 0;
+  if (const auto wish = recipe.model->num_nextn_predict_layers) return *wish;
+  const char* const key = key_for_depths(recipe);
+  require(
+      !key || config.num_nextn_predict_layers > 0, recipe.file, ": ", key ? key : "", " is given, and ",
+      depths_key, " is not: want ", depths_key, " 1 or more, or no ", key ? key : "",
+      "; the model's config.json says that it has no multi-token prediction (num_nextn_predict_layers 0)");
+  return has_factor(recipe) ? config.num_nextn_predict_layers : 0;
 }
 
 bool is_repeated(const Recipe& recipe, std::int64_t depths, std::optional<std::int64_t> stored) {
@@ -38,7 +53,12 @@ MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config,
                          std::optional<std::int64_t> stored) {
   MtpTraining training;
   training.depths = wanted_depths(recipe, config);
-  if (training.depths == 0) return training;
+  if (training.depths == 0) {
+    if (const char* const key = key_for_depths(recipe))
+      log_warning(recipe.file, ": ", key, " has no effect: no depth of multi-token prediction is trained (",
+                  depths_key, " is ", recipe.model->num_nextn_predict_layers ? "0" : "absent", ")");
+    return training;
+  }
   training.repeated = is_repeated(recipe, training.depths, stored);
   training.scaling_factor = recipe.mtp.scaling_factor.value_or(
       recipe.model->mtp_loss_scaling_factor.value_or(training.scaling_factor));

@@ -14,8 +14,10 @@ namespace nemocube {
 ///     repeated         model.mtp_use_repeated_layer; absent: true for one stored depth, false for as many as are asked for
 ///     scaling_factor   mtp.scaling_factor, else model.mtp_loss_scaling_factor, else 0.1
 ///
-/// Throws Error naming the key where the weights are not those of the wish, or where neither key nor weights say whether the
-/// layer is repeated: AutoModel and Megatron differ then.
+/// Of files with several depths one may be asked for: that is the first, and the others are carried as they are. Throws Error
+/// naming the key where the weights are else not those of the wish, where neither key nor weights say whether the layer is
+/// repeated (AutoModel and Megatron differ then), and where a key says how depths are trained but neither the recipe nor
+/// config.json has any. Such a key beside model.num_nextn_predict_layers 0 is a warning.
 MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config,
                          std::optional<std::int64_t> stored);
 /// The same for the recipe's own model. Reads headers of its weights where they decide.

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "core/log.h"
 #include "data/hf/hf_weights.h"
 #include "data/json/test_dir.h"
 #include "model/test_models.h"
@@ -73,6 +74,39 @@ TEST_CASE(
   CHECK(mtp_training(recipe, config, {}).depths == 0);
 }
 
+TEST_CASE("mtp training: a key that says how depths are trained is refused where there are none") {
+  NemotronHConfig none = tiny_config(), one = none;
+  one.num_nextn_predict_layers = 1;
+  const std::string end =
+      "; the model's config.json says that it has no multi-token prediction (num_nextn_predict_layers 0)";
+  const auto refused = [&](const char* key, const auto& set) {
+    CAPTURE(key);
+    Recipe recipe = recipe_with({}, {});
+    set(recipe);
+    for (const ModelSource source : {ModelSource::config, ModelSource::pretrained}) {
+      recipe.model->source = source;
+      CHECK(message_of([&] { (void)mtp_training(recipe, none); }) ==
+            cat("r.yaml: ", key,
+                " is given, and model.num_nextn_predict_layers is not: want model.num_nextn_predict_layers 1 "
+                "or more, or no ",
+                key, end));
+    }
+    std::vector<std::string> warnings;
+    set_log_listener([&](LogLevel, const std::string& text) { warnings.push_back(text); });
+    recipe.model->num_nextn_predict_layers = 0;
+    CHECK(mtp_training(recipe, none).depths == 0);
+    set_log_listener({});
+    CHECK(warnings == std::vector{cat("r.yaml: ", key,
+                                      " has no effect: no depth of multi-token prediction is trained "
+                                      "(model.num_nextn_predict_layers is 0)")});
+  };
+  refused("model.mtp_use_repeated_layer", [](Recipe& r) { r.model->mtp_use_repeated_layer = true; });
+  refused("model.mtp_loss_scaling_factor", [](Recipe& r) { r.model->mtp_loss_scaling_factor = 0.2; });
+  refused("mtp.scaling_factor", [](Recipe& r) { r.mtp.scaling_factor = 0.2; });
+  CHECK(mtp_training(recipe_with(1, {}), none, {}).depths == 1);
+  CHECK(mtp_training(recipe_with({}, true), one, {}).depths == 0);  // a warning as well
+}
+
 TEST_CASE("mtp training: the weights of a model are counted") {
   const TestDir dir;
   for (const std::int64_t stored : {1, 2}) {
@@ -86,6 +120,9 @@ TEST_CASE("mtp training: the weights of a model are counted") {
     Recipe recipe = recipe_with(2, {});
     recipe.model->path = folder.string();
     CHECK(mtp_training(recipe, config).repeated == (stored == 1));
+    recipe.model->num_nextn_predict_layers = 1;  // of two stored depths the first
+    CHECK(mtp_training(recipe, config) == MtpTraining{1, false, 0.1});
+    recipe.model->num_nextn_predict_layers = 2;
     recipe.model->source = ModelSource::config;
     CHECK_THROWS_AS((void)mtp_training(recipe, config), Error);
     recipe.model->source = ModelSource::pretrained;

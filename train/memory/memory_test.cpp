@@ -2,6 +2,7 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -173,6 +174,42 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         CHECK(ratio < 1.45);
       }
   omp_set_num_threads(threads);
+}
+
+TEST_CASE("training memory: multi-token prediction keeps what its backward passes need") {
+  NemotronHConfig config = tiny_config("-");
+  config.mtp_blocks = parse_pattern("--").blocks;
+  config.train_mtp({2, false, 0.3});
+  const ActivationOptions o{.tokens = 64, .loss_rows = 16};
+  const auto bytes = [&](const NemotronHConfig& c) { return activation_memory(c, DType::f32, o); };
+  const auto with_trained = [&](std::initializer_list<const char*> parts) {
+    NemotronHConfig part = config;
+    for (const TensorSpec& spec : tensor_specs(config))
+      if (!spec.buffer && std::ranges::none_of(parts, [&](const char* text) {
+            return spec.name.find(text) != spec.name.npos;
+          }))
+        part.frozen.insert(spec.name);
+    return part;
+  };
+  // The later the first trained weight, the less is kept.
+  std::int64_t before = bytes(config);
+  for (const char* first : {"mtp.layers.0.hnorm", "mtp.layers.1.norm", "mtp.layers.2.hnorm",
+                            "mtp.layers.3.norm", "mtp.layers.3.final_layernorm"}) {
+    CAPTURE(std::string(first));
+    const std::int64_t now = bytes(with_trained({first}));
+    CHECK(now < before);
+    before = now;
+  }
+  // A x of each row for both eh_proj; of a chunk of rows for the head, and its gradient.
+  const auto adapted = [&](const char* module, std::int64_t rank) {
+    NemotronHConfig part = config;
+    for (const TensorSpec& spec : tensor_specs(config))
+      if (spec.linear && spec.name.ends_with(cat(module, ".weight")))
+        part.lora.modules[std::string(module_of_weight(spec.name))] = {.rank = rank};
+    return bytes(part);
+  };
+  CHECK(adapted("eh_proj", 5) == bytes(config) + 2 * 4 * 64 * 5);
+  CHECK(adapted("lm_head", 5) == bytes(config) + 2 * 4 * 16 * 5);
 }
 
 TEST_CASE("training memory: in words") {

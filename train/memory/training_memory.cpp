@@ -135,19 +135,31 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
 
 namespace {
 
-/// What the adapters of a block keep: A x for each row.
+/// What the adapters of a block keep, and that of eh_proj: A x for each row. `residual`: rows of the residual stream. That of
+/// lm_head keeps nothing; see loss_rank().
 std::map<std::string, std::int64_t> kept_by_adapters(const NemotronHConfig& config, const BlockRows& rows,
-                                                     const TensorBytes& of, const GridSizes& grid) {
-  std::map<std::string, std::int64_t> bytes;  // by the name of the block
+                                                     double residual, const TensorBytes& of,
+                                                     const GridSizes& grid) {
+  std::map<std::string, std::int64_t> bytes;  // by the name of the block; of eh_proj by its own
   if (config.lora.modules.empty()) return bytes;
   for (const TensorSpec& spec : tensor_specs(config)) {
-    if (spec.factor != LoraFactor::a) continue;
+    if (spec.factor != LoraFactor::a || spec.module == "lm_head") continue;
     const double choices = rows.routed * real(grid.expt_tp) * real(config.num_experts_per_tok);
-    const double adapted = spec.experts ? choices : spec.cut->always_own_rows ? rows.routed : rows.all;
-    bytes[spec.name.substr(0, spec.name.find(".mixer."))] +=
+    const std::size_t mixer = spec.module.find(".mixer.");
+    const double adapted = mixer == spec.module.npos   ? residual
+                           : spec.experts              ? choices
+                           : spec.cut->always_own_rows ? rows.routed
+                                                       : rows.all;
+    bytes[spec.module.substr(0, mixer)] +=
         of.stored(adapted * static_cast<double>(spec.shape[spec.shape.ndim() - 2]));
   }
   return bytes;
+}
+
+/// The rank of the adapter of lm_head, which forms A x for the rows of one chunk of logits at a time; 0: none.
+std::int64_t loss_rank(const NemotronHConfig& config) {
+  const auto adapter = config.lora.modules.find("lm_head");
+  return adapter == config.lora.modules.end() ? 0 : adapter->second.rank;
 }
 
 /// A block of a chunk, or of a depth of multi-token prediction, which works in training alone.
@@ -163,14 +175,30 @@ std::vector<ChunkBlock> blocks_of(const NemotronHConfig& config, const ModelChun
     blocks.push_back({config.blocks[static_cast<std::size_t>(i)], cat("backbone.layers.", i),
                       !forward_only && passes[static_cast<std::size_t>(i - chunk.first_block)].backward});
   if (!chunk.head || forward_only) return blocks;
-  for (std::int64_t k = 0; k < config.mtp.depths; ++k)
-    for (std::size_t i = 0; i < config.mtp_blocks.size(); ++i) {
-      const std::size_t depth = config.mtp.repeated ? 0 : static_cast<std::size_t>(k);
-      blocks.push_back(
-          {config.mtp_blocks[i], cat("mtp.layers.", depth * config.mtp_blocks.size() + i), true});
-    }
+  const std::vector<DepthPasses> depths = mtp_passes(config, chunk);
+  const std::size_t size = config.mtp_blocks.size();
+  for (std::size_t k = 0; k < depths.size(); ++k)
+    for (std::size_t i = 0; i < size; ++i)
+      blocks.push_back({config.mtp_blocks[i], cat("mtp.layers.", (config.mtp.repeated ? 0 : k) * size + i),
+                        depths[k].blocks[i].backward});
   return blocks;
 }
+
+/// What the depths of multi-token prediction keep beside their blocks, in training: embedded rows and their norm, the norm of the
+/// hidden states, both joined, and hidden states; of a depth without a backward pass before its blocks the last alone.
+std::int64_t kept_between_depths(const NemotronHConfig& config, const ModelChunk& chunk, std::int64_t row,
+                                 const std::map<std::string, std::int64_t>& by_adapters) {
+  std::int64_t kept = 0;
+  const std::vector<DepthPasses> depths = mtp_passes(config, chunk);
+  for (std::size_t k = 0; k < depths.size(); ++k) {
+    kept += (depths[k].join.backward ? 7 : 1) * row;
+    const std::size_t first = config.mtp.repeated ? 0 : k * config.mtp_blocks.size();
+    const auto adapter = by_adapters.find(cat("mtp.layers.", first, ".eh_proj"));
+    if (depths[k].join.backward && adapter != by_adapters.end()) kept += adapter->second;
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
@@ -182,7 +210,7 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
   std::vector<std::pair<BlockKind, BlockMemory>> memory;
   for (const BlockKind kind : config.kinds())
     memory.emplace_back(kind, kind->memory(config, rows, of, {plan.grid.tp, plan.grid.expt_tp}));
-  const auto by_adapters = kept_by_adapters(config, rows, of, plan.grid);
+  const auto by_adapters = kept_by_adapters(config, rows, residual, of, plan.grid);
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
@@ -199,14 +227,14 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
       if (!options.checkpointing) kept += block.kept;
     }
     // Hidden states for the head, labelled rows of them, the gradients of both; one chunk of logits.
-    // For each depth besides: embedded rows and their norm, the norm of the hidden states, both joined, and hidden states.
     std::int64_t ends = 4 * row;
-    if (chunk.head && !options.forward_only) kept += config.mtp.depths * 7 * row;
+    if (chunk.head && !options.forward_only) kept += kept_between_depths(config, chunk, row, by_adapters);
     if (chunk.head) {
       const std::int64_t vocabulary = vocabulary_range(config.vocab_size, plan.grid.tp, 0).size();
-      const double logits =
-          std::min(rows.all, static_cast<double>(options.loss_rows)) * static_cast<double>(vocabulary);
+      const double loss_rows = std::min(rows.all, static_cast<double>(options.loss_rows)),
+                   logits = loss_rows * static_cast<double>(vocabulary);
       ends += of.wide(logits) + (of.stored_size < of.wide_size ? of.stored(logits) : 0);
+      ends += 2 * of.stored(loss_rows * real(loss_rank(config)));  // A x and its gradient
     }
     most = std::max(most, kept + ends);
     most_kept = std::max(most_kept, kept);

@@ -11,6 +11,7 @@
 #include "model/blocks/block_type.h"
 #include "model/flops.h"
 #include "parallel/schedule/simulate.h"
+#include "parallel/tensor_parallel/plan.h"
 
 namespace nemocube {
 namespace {
@@ -54,32 +55,20 @@ class Passes final : public BlockWork {
     // Logits in f32 written and read, their gradient written and read.
     add_bytes(times_.forward, rows_.all * vocabulary * (8 + 2 * element()));
   }
-  /// After the block that has the tensor: the gradient of a frozen weight is not formed, and an adapter has products of its own.
-  void tensor(const TensorSpec& spec) {
-    const bool adapter = spec.factor != LoraFactor::none;
-    if (spec.shape.ndim() < 2 || (!adapter && !spec.frozen)) return;
-    const int last = spec.shape.ndim() - 1;
-    const bool own_rows = spec.cut->always_own_rows;
-    const double copies = spec.experts ? real(spec.shape[0]) / real(grid_.ep) : 1,
-                 ranks = spec.experts ? real(grid_.expt_tp)
-                         : own_rows   ? 1
-                                      : real(grid_.tp),
-                 rows = spec.experts ? rows_.routed * real(c_.num_experts_per_tok) * ranks
-                        : own_rows   ? rows_.routed
-                                     : rows_.all;
-    const double in = real(spec.shape[last]), out = real(spec.shape[last - 1]);
-    const Part part = spec.experts ? Part::experts : Part::products;
-    if (adapter)
-      product(part, rows, in, out / ranks, copies);
-    else
-      times_.backward[name_of(part)] -= of_weight_gradient(part, rows, in, out / ranks, copies);
+  /// After the layer that has the tensor: the gradient of a frozen weight is not formed, and an adapter has products of its own.
+  void tensor(const TensorSpec& spec, const TensorParallelPlan& plan) {
+    if (spec.shape.ndim() < 2) return;
+    if (spec.factor != LoraFactor::none)
+      adapter(spec, plan.style(spec));
+    else if (spec.frozen)
+      frozen(spec);
   }
   void no_backward() { times_.backward.clear(); }
   void add(const Passes& other) {
     for (const auto& [name, seconds] : other.times_.forward) times_.forward[name] += seconds;
     for (const auto& [name, seconds] : other.times_.backward) times_.backward[name] += seconds;
   }
-  /// eh_proj of a depth of multi-token prediction, on the rows of the residual stream.
+  /// eh_proj of a depth of multi-token prediction, on the rows of the residual stream, all of it on each rank.
   void join() { product(Part::products, residual_, 2 * real(c_.hidden_size), real(c_.hidden_size), 1); }
   const PassTimes& times() const { return times_; }
 
@@ -103,6 +92,43 @@ class Passes final : public BlockWork {
   }
 
  private:
+  static Part part_of(const TensorSpec& spec) { return spec.experts ? Part::experts : Part::products; }
+  double copies_of(const TensorSpec& spec) const {
+    return spec.experts ? real(spec.shape[0]) / real(grid_.ep) : 1;
+  }
+  double expert_rows() const { return rows_.routed * real(c_.num_experts_per_tok) * real(grid_.expt_tp); }
+  void frozen(const TensorSpec& spec) {
+    const bool of_join = spec.module.ends_with(".eh_proj"), whole = of_join || spec.cut->always_own_rows;
+    const double ranks = spec.experts ? real(grid_.expt_tp)
+                         : whole      ? 1
+                                      : real(grid_.tp),
+                 rows = spec.experts                ? expert_rows()
+                        : of_join                   ? residual_
+                        : spec.cut->always_own_rows ? rows_.routed
+                                                    : rows_.all;
+    const int last = spec.shape.ndim() - 1;
+    times_.backward[name_of(part_of(spec))] -= of_weight_gradient(
+        part_of(spec), rows, real(spec.shape[last]), real(spec.shape[last - 1]) / ranks, copies_of(spec));
+  }
+  /// The factor that is not cut (TensorCuts) works on each rank.
+  void adapter(const TensorSpec& spec, TensorStyle style) {
+    const bool is_a = spec.factor == LoraFactor::a;
+    const bool by_outputs = style == TensorStyle::colwise || style == TensorStyle::vocab_parallel ||
+                            style == TensorStyle::expert_colwise,
+               by_inputs = style == TensorStyle::rowwise || style == TensorStyle::expert_rowwise;
+    const double ranks = spec.experts ? real(grid_.expt_tp) : real(grid_.tp);
+    const int last = spec.shape.ndim() - 1;
+    const double in = real(spec.shape[last]) / (is_a && by_inputs ? ranks : 1),
+                 out = real(spec.shape[last - 1]) / (!is_a && by_outputs ? ranks : 1);
+    const double rows = spec.experts                              ? expert_rows()
+                        : spec.cut->always_own_rows               ? rows_.routed
+                        : style == TensorStyle::sequence_parallel ? residual_
+                                                                  : rows_.all;
+    const Part part = part_of(spec);
+    product(part, rows, in, out, copies_of(spec));
+    if (spec.frozen)
+      times_.backward[name_of(part)] -= of_weight_gradient(part, rows, in, out, copies_of(spec));
+  }
   static const char* name_of(Part part) { return part == Part::experts ? "experts" : "products"; }
   double of_product(Part part, double rows, double in, double out, double weight_bytes) const {
     const double share = part == Part::experts ? o_.reached.experts : o_.reached.products;
@@ -192,42 +218,44 @@ struct RankPasses {
 };
 RankPasses passes_of_stage(const RunCosts& costs, const ModelChunk& chunk, const StepTimeOptions& o) {
   const NemotronHConfig& config = costs.config();
-  std::map<std::string, std::vector<const TensorSpec*>> tensors;  // by block; of others by their own names
+  const TensorParallelPlan plan(config, costs.parallel().sequence_parallel, costs.parallel().tensor_rules);
+  std::map<std::string, std::vector<const TensorSpec*>> tensors;  // by block; of others by their modules
   const std::vector<TensorSpec> specs = tensor_specs(config);
   for (const TensorSpec& spec : specs)
-    tensors[spec.name.substr(0, spec.name.find(".mixer."))].push_back(&spec);
-  const auto block_of_kind = [&](BlockKind kind, const std::string& name) {
+    tensors[spec.module.substr(0, spec.module.find(".mixer."))].push_back(&spec);
+  const auto add_tensors = [&](Passes& passes, const std::string& name) {
+    for (const TensorSpec* spec : tensors[name]) passes.tensor(*spec, plan);
+  };
+  Passes recomputed(costs, o), whole(costs, o);
+  const auto add_block = [&](BlockKind kind, const std::string& name, bool backward) {
     Passes block(costs, o);
     block.block(kind);
-    for (const TensorSpec* spec : tensors[name]) block.tensor(*spec);
-    return block;
-  };
-  const std::vector<BlockPass> passes = block_passes(config, chunk);
-  Passes recomputed(costs, o), whole(costs, o);
-  std::size_t n = 0;
-  for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i) {
-    Passes block = block_of_kind(config.blocks[static_cast<std::size_t>(i)], cat("backbone.layers.", i));
-    if (passes[n++].backward)
+    add_tensors(block, name);
+    if (backward)
       recomputed.add(block);
     else
       block.no_backward();
     whole.add(block);
-  }
+  };
   const auto add_head = [&] {
     whole.head();
-    for (const TensorSpec& spec : specs)
-      if (spec.module == "lm_head") whole.tensor(spec);
+    add_tensors(whole, "lm_head");
   };
+  const std::vector<BlockPass> passes = block_passes(config, chunk);
+  std::size_t n = 0;
+  for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i)
+    add_block(config.blocks[static_cast<std::size_t>(i)], cat("backbone.layers.", i), passes[n++].backward);
   if (chunk.head) add_head();
-  for (std::int64_t k = 0; k < config.mtp.depths && chunk.head; ++k) {
-    const std::size_t size = config.mtp_blocks.size(),
-                      first = config.mtp.repeated ? 0 : static_cast<std::size_t>(k) * size;
-    for (std::size_t i = 0; i < size; ++i) {
-      const Passes block = block_of_kind(config.mtp_blocks[i], cat("mtp.layers.", first + i));
-      recomputed.add(block);
-      whole.add(block);
-    }
-    whole.join();
+  const std::vector<DepthPasses> depths = chunk.head ? mtp_passes(config, chunk) : std::vector<DepthPasses>();
+  for (std::size_t k = 0; k < depths.size(); ++k) {
+    const std::size_t size = config.mtp_blocks.size(), first = config.mtp.repeated ? 0 : k * size;
+    Passes join(costs, o);
+    join.join();
+    add_tensors(join, cat("mtp.layers.", first, ".eh_proj"));
+    if (!depths[k].join.backward) join.no_backward();
+    whole.add(join);
+    for (std::size_t i = 0; i < size; ++i)
+      add_block(config.mtp_blocks[i], cat("mtp.layers.", first + i), depths[k].blocks[i].backward);
     add_head();
   }
   return {whole.times(), costs.load().checkpointing ? recomputed.times().sum_forward() : 0};

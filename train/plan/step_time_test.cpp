@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "model/block_passes.h"
 #include "model/test_models.h"
 #include "tests/support/message_of.h"
 #include "train/ranks/plan_model.h"
@@ -26,14 +27,23 @@ struct Wish {
   const char* pattern = "-";
   std::int64_t ranks = 1, pp = 1, ep = 1, microbatches = 1, gpus_of_node = 8;
   bool ddp = false, checkpointing = false;
-  std::int64_t mtp_depths = 0;
+  std::int64_t mtp_depths = 0, tp = 1;
+  bool sequence_parallel = false;
 };
+
+StepTime time_of(const Wish& w, const NemotronHConfig& config, StepTimeOptions o);
 
 /// Of 64 tokens a microbatch, in bf16, with SGD without momentum.
 StepTime time_of(const Wish& w, StepTimeOptions o = round_rates()) {
   NemotronHConfig config = tiny_config(w.pattern);
   config.train_mtp({w.mtp_depths, false, 0.3});
+  return time_of(w, config, o);
+}
+
+StepTime time_of(const Wish& w, const NemotronHConfig& config, StepTimeOptions o) {
   DistributedSection section;
+  section.tp_size = w.tp;
+  section.sequence_parallel = w.sequence_parallel;
   section.pp_size = w.pp;
   section.ep_size = w.ep;
   if (w.ddp) section.strategy = Strategy::ddp;
@@ -157,6 +167,94 @@ TEST_CASE("step time: a pipeline of equal stages idles as its schedule does") {
   CHECK(t.idle > 0);
   CHECK(t.idle < passes / 4);
   CHECK(t.seconds == doctest::Approx(passes + t.idle + part(t.compute, "optimizer")));
+}
+
+namespace {
+
+/// Operations, forward and backward, of a product of which the weight's gradient is formed or not.
+double operations(double rows, double in, double out, bool trained) {
+  return (trained ? 6 : 4) * rows * in * out;
+}
+
+StepTimeOptions free_bytes() {
+  StepTimeOptions o = round_rates();
+  o.gpu.dram_bytes = 1e30;
+  o.links = {8, 1e30, 1e30, 0, 0};
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("step time: the passes of multi-token prediction are those of what is trained") {
+  // All but the head and what comes behind the first depth's eh_proj; with adapters of eh_proj and lm_head as well.
+  for (const bool adapted : {false, true})
+    for (const char* trained : {"", "lora", "mtp.layers.0.hnorm", "mtp.layers.2.eh_proj", "mtp.layers.2.norm",
+                                "mtp.layers.3.", "embeddings"}) {
+      CAPTURE(adapted);
+      CAPTURE(std::string(trained));
+      NemotronHConfig config = tiny_config("-");
+      config.mtp_blocks = parse_pattern("--").blocks;
+      config.train_mtp({2, false, 0.3});
+      if (adapted)
+        config = with_adapters(config, [](const std::string& m) {
+          return m.find("eh_proj") != m.npos || m == "lm_head" || m.find("layers.3") != m.npos;
+        });
+      for (const TensorSpec& spec : tensor_specs(config))
+        if (!spec.buffer && spec.name.find(trained) == spec.name.npos) config.frozen.insert(spec.name);
+      const StepTime t = time_of({}, config, free_bytes());
+      // Gradients of what enters a layer that has none before it are counted in times, and not in operations.
+      double more = 0;
+      const double h = real(config.hidden_size), rows = 64;
+      const auto rank = [&](const std::string& module) {
+        const auto found = config.lora.modules.find(module);
+        return found == config.lora.modules.end() ? 0.0 : real(found->second.rank);
+      };
+      const std::vector<BlockPass> passes = block_passes(config, ModelChunk{});
+      const std::vector<DepthPasses> depths = mtp_passes(config, ModelChunk{});
+      const double of_head = 2 * rows * h * (real(config.vocab_size) + rank("lm_head"));
+      more += passes.back().backward ? 0 : of_head;
+      for (std::size_t k = 0; k < depths.size(); ++k) {
+        more += depths[k].blocks.back().backward ? 0 : of_head;
+        if (depths[k].join.backward && !depths[k].join.input_gradient)
+          more += 2 * rows * 2 * h * (h + rank(cat("mtp.layers.", 2 * k, ".eh_proj")));
+      }
+      CHECK(t.seconds == doctest::Approx(1e-9 * (t.model_flops + more)));
+    }
+}
+
+TEST_CASE("step time: the factor of an adapter that is not cut works on each rank") {
+  const double rows = 64, r = 3;
+  struct Case {
+    const char* module;
+    bool sequence_parallel;
+    double rows, in_cut, out_cut;  // what A and B have of their inputs and outputs
+  };
+  const NemotronHConfig base = tiny_config("-");
+  for (const Case& c :
+       {Case{"backbone.layers.0.mixer.up_proj", false, rows, 1, 2},
+        Case{"backbone.layers.0.mixer.down_proj", false, rows, 2, 1}, Case{"lm_head", false, rows, 1, 2},
+        Case{"mtp.layers.0.eh_proj", false, rows, 1, 1}, Case{"mtp.layers.0.eh_proj", true, rows / 2, 1, 1}})
+    for (const bool trained : {false, true}) {
+      CAPTURE(std::string(c.module));
+      CAPTURE(c.sequence_parallel);
+      CAPTURE(trained);
+      NemotronHConfig config = base;
+      config.mtp_blocks = parse_pattern("-").blocks;
+      config.train_mtp({1, false, 0.3});
+      const Wish two{.ranks = 2, .tp = 2, .sequence_parallel = c.sequence_parallel};
+      const double without = time_of(two, config, free_bytes()).seconds;
+      config.lora.modules[c.module] = {.rank = 3};
+      double in = 0, out = 0;
+      for (const TensorSpec& spec : tensor_specs(config)) {
+        if (spec.factor == LoraFactor::none) continue;
+        (spec.factor == LoraFactor::a ? in : out) = real(spec.shape[spec.factor == LoraFactor::a ? 1 : 0]);
+        if (!trained) config.frozen.insert(spec.name);
+      }
+      const double times = c.module == std::string("lm_head") ? 2 : 1;  // the head and that of the depth
+      const double want = times * (operations(c.rows, in / c.in_cut, r, trained) +
+                                   operations(c.rows, r, out / c.out_cut, trained));
+      CHECK(1e9 * (time_of(two, config, free_bytes()).seconds - without) == doctest::Approx(want));
+    }
 }
 
 TEST_CASE("step time: rates of GPUs by name") {

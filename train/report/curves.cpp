@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -20,7 +21,7 @@ struct CurveField {
   bool smooth;         ///< does not want means
   const char* absent;  ///< why it may be absent; empty: then nothing is said
 };
-constexpr std::array<CurveField, 11> small_charts{
+constexpr std::array<CurveField, 5> small_charts{
     {{"lr", "Learning rate", "of the next step", true, "no line of the log has it"},
      {"grad_norm", "Gradient norm", "L2 norm of all gradients, before clipping", false,
       "no line of the log has it"},
@@ -28,12 +29,9 @@ constexpr std::array<CurveField, 11> small_charts{
      {"mem", "Memory", "GiB, most that tensors held on a rank during the step", false,
       "no line of the log has it"},
      {"mfu", "Model FLOPs utilisation", "percent of the peak that mfu.peak_tflops names", false,
-      "not logged; the recipe key mfu.peak_tflops, the peak of a rank's device, turns it on"},
-     {"mtp_loss_1", "Multi-token prediction, depth 1",
-      "nats per label token; not weighted, no part of the loss", false, ""},
-     {"mtp_loss_2", "Multi-token prediction, depth 2",
-      "nats per label token; not weighted, no part of the loss", false, ""},
-     {"aux_loss", "Load-balancing loss of the experts", "weighted; no part of the loss", false, ""},
+      "not logged; the recipe key mfu.peak_tflops, the peak of a rank's device, turns it on"}}};
+constexpr std::array<CurveField, 4> router_charts{
+    {{"aux_loss", "Load-balancing loss of the experts", "weighted; no part of the loss", false, ""},
      {"seq_aux_loss", "Load-balancing loss by sequence", "weighted; no part of the loss", false, ""},
      {"global_aux_loss", "Load-balancing loss over the global batch", "weighted; no part of the loss", false,
       ""},
@@ -154,6 +152,22 @@ std::string field_html(const CurveField& field, std::span<const RunData> runs,
   return line_chart_html(chart);
 }
 
+/// One chart for each depth that some run has, in order.
+std::vector<std::string> mtp_html(std::span<const RunData> runs, const std::vector<std::string>& names) {
+  std::set<std::int64_t> depths;
+  for (const RunData& run : runs)
+    for (const auto& [field, curve] : run.training.curves)
+      if (const auto depth = mtp_depth(field)) depths.insert(*depth);
+  std::vector<std::string> charts;
+  for (const std::int64_t depth : depths) {
+    const std::string field = cat("mtp_loss_", depth), title = cat("Multi-token prediction, depth ", depth);
+    charts.push_back(field_html(
+        {field.c_str(), title.c_str(), "nats per label token; not weighted, no part of the loss", false, ""},
+        runs, names));
+  }
+  return charts;
+}
+
 std::string not_finite_html(const RunData& run, const std::string& name) {
   const TrainingLog& log = run.training;
   if (log.not_finite_steps == 0) return "";
@@ -179,6 +193,8 @@ std::string curves_html(std::span<const RunData> runs, const std::vector<std::st
     const std::string chart = field_html(field, runs, names);
     (chart.starts_with("<p") ? absent : html) += chart;
   }
+  for (const std::string& chart : mtp_html(runs, names)) html += chart;
+  for (const CurveField& field : router_charts) html += field_html(field, runs, names);
   return html + absent + "</div>\n";
 }
 

@@ -82,6 +82,23 @@ TEST_CASE("report: numbers of the curves are those of the logs, and the page is 
   CHECK(has(page, R"(data-value="0.125" data-first="3" data-last="3")"));
 }
 
+TEST_CASE("report: the loss of each depth of multi-token prediction that a log has, and of no other field") {
+  const TestDir dir;
+  write_run(dir / "a", 3, R"(, "mtp_loss_1": 4, "mtp_loss_2": 5, "mtp_loss_10": 6, "mtp_loss_x": 7)");
+  write_run(dir / "b", 3, R"(, "mtp_loss_3": 8, "mtp_loss_0": 7, "mtp_loss_03": 7, "mtp_loss_1025": 7)");
+  const std::string page = page_of({dir / "a"});
+  CHECK(fault_of_page(page) == "");
+  for (const auto& [field, value] :
+       {std::pair{"mtp_loss_1", 4.0}, std::pair{"mtp_loss_2", 5.0}, std::pair{"mtp_loss_10", 6.0}})
+    CHECK(points_of(page, field, "training") == std::map<double, double>{{0, value}, {1, value}, {2, value}});
+  CHECK(page.find("depth 2") < page.find("depth 10"));
+  const std::string both = page_of({dir / "a", dir / "b"});
+  CHECK(fault_of_page(both) == "");
+  CHECK(points_of(both, "mtp_loss_3", "b").at(1) == 8);
+  for (const char* other : {"mtp_loss_x", "mtp_loss_0\"", "mtp_loss_03", "mtp_loss_1025"})
+    CHECK_FALSE_MESSAGE(has(both, other), other);
+}
+
 TEST_CASE("report: what a run has no data for is left out with one line that says why") {
   const TestDir dir;
   write_run(dir / "a", 2);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -14,12 +15,12 @@ namespace {
 using Line = nlohmann::json;
 
 constexpr std::size_t most_listed = 20, most_starts = 1000;
+constexpr std::int64_t most_depths = 1024;  // as recipes may ask for
 constexpr double most_step = 1e15, longest_step = 1e12, largest = 1e200;
 
-/// Fields of training.jsonl that are drawn.
-constexpr std::array<const char*, 12> curve_fields{
-    "loss",         "grad_norm",       "lr",     "mem",        "tps",       "mfu", "aux_loss",
-    "seq_aux_loss", "global_aux_loss", "z_loss", "mtp_loss_1", "mtp_loss_2"};
+/// Fields of training.jsonl that are drawn, besides those of mtp_depth().
+constexpr std::array<const char*, 10> curve_fields{
+    "loss", "grad_norm", "lr", "mem", "tps", "mfu", "aux_loss", "seq_aux_loss", "global_aux_loss", "z_loss"};
 
 std::optional<double> number(const Line& line, const char* field) {
   const auto at = line.find(field);
@@ -105,6 +106,9 @@ void take_experts(ExpertLog& log, const Line& line, double step) {
 void take(TrainingLog& log, const Line& line, double step) {
   for (const char* field : curve_fields)
     if (const auto value = number(line, field)) log.curves[field].add(step, *value);
+  for (const auto& item : line.items())
+    if (mtp_depth(item.key()))
+      if (const auto value = number(line, item.key().c_str())) log.curves[item.key()].add(step, *value);
   if (line.contains("loss") && !number(line, "loss")) {
     ++log.not_finite_steps;
     if (log.not_finite.size() < most_listed) log.not_finite.push_back(step);
@@ -127,6 +131,16 @@ void take(TrainingLog& log, const Line& line, double step) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> mtp_depth(std::string_view field) {
+  constexpr std::string_view before = "mtp_loss_";
+  if (!field.starts_with(before)) return std::nullopt;
+  const std::string_view digits = field.substr(before.size());
+  std::int64_t depth = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), depth);
+  const bool known = error == std::errc() && depth >= 1 && depth <= most_depths && cat(depth) == digits;
+  return known ? std::optional(depth) : std::nullopt;
+}
 
 void Curve::add(double step, double value) {
   sum += value;

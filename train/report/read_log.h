@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/report/thinning.h"
@@ -34,6 +35,9 @@ struct ExpertLog {
   RunMeans imbalance;                       ///< a value for each block
   std::vector<std::vector<double>> tokens;  ///< of each block and expert, over all steps
 };
+
+/// The depth of multi-token prediction whose loss a field of training.jsonl is: 3 of "mtp_loss_3"; of other fields nothing.
+std::optional<std::int64_t> mtp_depth(std::string_view field);
 
 struct TrainingLog {
   std::map<std::string, Curve> curves;  ///< by name of the field; only fields that some line has

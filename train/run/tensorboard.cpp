@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "train/step/step_tensors.h"
 
 namespace nemocube {
 
@@ -30,12 +31,13 @@ std::vector<std::pair<std::string, double>> mean_auxiliary_losses(
       {"seq_aux_loss", coefficients.seq_aux_loss_coeff},
       {"global_aux_loss", coefficients.global_aux_loss_coeff},
       {"z_loss", coefficients.z_loss_coeff}};
-  const auto layers = static_cast<double>(config.expert_layers());
+  const std::int64_t repeated = config.mtp.depths - config.mtp.stored_depths();
+  const auto calls = static_cast<double>(config.expert_layers() + repeated * moe_layers_of_depth(config));
   std::vector<std::pair<std::string, double>> means;
   for (const auto& [name, value] : losses) {
     const auto coefficient = std::ranges::find(known, name, &std::pair<std::string, double>::first);
     expect(coefficient != known.end(), "no coefficient of ", name);
-    means.emplace_back(name, value / (coefficient->second * layers));
+    means.emplace_back(name, value / (coefficient->second * calls));
   }
   return means;
 }

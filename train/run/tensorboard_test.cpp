@@ -34,4 +34,8 @@ TEST_CASE("tensorboard: losses of experts without coefficient, for one of the Mo
       means{{"seq_aux_loss", 4}, {"z_loss", 3}};
   CHECK(mean_auxiliary_losses(coefficients, config, losses) == means);
   CHECK(mean_auxiliary_losses(coefficients, config, {}).empty());
+  // Two depths add two calls, whether their weights are the same or not.
+  const std::vector<std::pair<std::string, double>> of_four{{"seq_aux_loss", 2}, {"z_loss", 1.5}};
+  for (const bool repeated : {false, true})
+    CHECK(mean_auxiliary_losses(coefficients, with_mtp(config, 2, repeated), losses) == of_four);
 }

@@ -1,6 +1,7 @@
 #include "train/step/step_runner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -151,17 +152,12 @@ void StepRunner::finish(StepTensors& sums) {
 void StepRunner::make_records(Live& m, std::size_t chunk) const {
   m.records = model_.make_records(chunk);
   if (model_.part().chunks[chunk].head) m.mtp_records = model_.make_mtp_records();
-  const auto layers = std::ssize(moe_numbers_[chunk]);
-  if (layers == 0) return;
-  m.sums = RouterSums::zeros(layers, model_.config().n_routed_experts, model_.device());
-  const std::vector<MoeRecord*> routers = moe_records(m.records), of_mtp = moe_records(m.mtp_records);
-  std::int64_t layer = 0;
-  for (MoeRecord* router : routers) router->sums = m.sums.layer(layer++);
-  const std::int64_t first = layer;
-  for (MoeRecord* router : of_mtp) {  // the depths of a repeated layer add up
-    if (layer == layers) layer = first;
-    router->sums = m.sums.layer(layer++);
-  }
+  std::vector<MoeRecord*> routers = moe_records(m.records);
+  std::ranges::copy(moe_records(m.mtp_records), std::back_inserter(routers));
+  if (routers.empty()) return;
+  m.sums = RouterSums::zeros(std::ssize(routers), model_.config().n_routed_experts, model_.device());
+  std::int64_t call = 0;
+  for (MoeRecord* router : routers) router->sums = m.sums.layer(call++);
 }
 
 void StepRunner::forward(const Action& action) {
@@ -245,16 +241,25 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
   if (kind == Kind::backward) live_.erase(found);
 }
 
+// Each call of a router has a row of `own`. The calls of a repeated layer of multi-token prediction come last, one depth
+// after another, and are added to the rows of that layer.
 void StepRunner::add_sums(const RouterSums& own, std::size_t chunk, StepTensors& sums) const {
   if (!own.counts) return;
   // The layers of a chunk follow each other.
-  const std::int64_t first = moe_numbers_[chunk].front(), layers = own.counts.dim(0);
-  add_counts(sums.counts.narrow(0, first, layers), own.counts);
+  const std::int64_t first = moe_numbers_[chunk].front(), layers = number(moe_numbers_[chunk].size()),
+                     of_depth = moe_layers_of_depth(model_.config());
   // Losses without a coefficient are zero.
-  if (std::ranges::any_of(model_.moe_layers(), [](MoeMixer* moe) { return has_losses(moe->router()); })) {
-    const Tensor losses = sums.losses_of(first, layers);
-    add_elements(losses, losses, own.losses);
-  }
+  const bool with_losses =
+      std::ranges::any_of(model_.moe_layers(), [](MoeMixer* moe) { return has_losses(moe->router()); });
+  const auto add_rows = [&](std::int64_t begin, std::int64_t count, std::int64_t layer) {
+    add_counts(sums.counts.narrow(0, layer, count), own.counts.narrow(0, begin, count));
+    if (!with_losses) return;
+    const Tensor losses = sums.losses_of(layer, count);
+    add_elements(losses, losses, own.losses.narrow(0, begin, count));
+  };
+  add_rows(0, layers, first);
+  for (std::int64_t call = layers; call < own.counts.dim(0); call += of_depth)
+    add_rows(call, of_depth, first + layers - of_depth);
 }
 
 }  // namespace nemocube

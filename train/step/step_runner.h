@@ -31,7 +31,7 @@ class StepRunner {
   struct Live {
     Tape tape;
     BlockRecords records, mtp_records;
-    RouterSums sums;  // of the chunk's MoE layers
+    RouterSums sums;  // of each call of the chunk's MoE layers
     Var in, out;
     std::vector<Var> ahead;  // of each depth of multi-token prediction
   };

@@ -81,4 +81,9 @@ std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model) {
   return all;
 }
 
+std::int64_t moe_layers_of_depth(const NemotronHConfig& config) {
+  return std::ranges::count_if(config.mtp_blocks,
+                               [&](BlockKind kind) { return kind->cores(config).experts.has_value(); });
+}
+
 }  // namespace nemocube

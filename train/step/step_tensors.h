@@ -41,5 +41,7 @@ struct StepTensors {
 /// prediction are the last of the model, and belong to the chunk with the head.
 std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t chunk);
 std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model);
+/// MoE layers of each depth of multi-token prediction.
+std::int64_t moe_layers_of_depth(const NemotronHConfig& config);
 
 }  // namespace nemocube

@@ -143,6 +143,7 @@ StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<c
   if (totals.labels == 0) {
     StepResult nothing;
     nothing.outcome = StepOutcome::no_labels;
+    nothing.mtp_losses.resize(static_cast<std::size_t>(model.config().mtp.depths));
     return nothing;
   }
   StepReplay* const replay =

@@ -29,7 +29,10 @@ TokenBatch rows(const TestBatch& b, std::int64_t first, std::int64_t last) {
 struct Trainer {
   explicit Trainer(DType dtype = DType::f64, const OptimizerOptions& options = {},
                    const char* pattern = "ME*-")
-      : model(tiny_config(pattern), dtype, Device::cpu),
+      : Trainer(tiny_config(pattern), dtype, options) {}
+  explicit Trainer(const NemotronHConfig& config, DType dtype = DType::f64,
+                   const OptimizerOptions& options = {})
+      : model(config, dtype, Device::cpu),
         ready((randomise(model, 51), true)),
         optimizer(model.parameters(), options) {}
   std::vector<Tensor> everything() const {
@@ -123,6 +126,12 @@ TEST_CASE("train_step: a batch without labels changes nothing") {
   CHECK(same_bits(t.everything(), before));
   CHECK(t.optimizer.steps() == 0);
   CHECK(no_gradients(t.model));
+  for (const bool repeated : {false, true}) {
+    Trainer ahead(with_mtp(tiny_config("M*E"), 2, repeated));
+    const StepResult none = train_step(ahead.parallel, ahead.optimizer, one, o);
+    CHECK(none.outcome == StepOutcome::no_labels);
+    CHECK(none.mtp_losses == std::vector<double>{0, 0});
+  }
 }
 
 TEST_CASE("train_step: a microbatch without labels beside one with labels adds nothing") {
@@ -443,6 +452,56 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
   // The next step counts the tokens of the experts from zero again.
   const StepResult next = train_step(t.parallel, t.optimizer, two, step_options());
   CHECK(next.auxiliary_losses[1].second == doctest::Approx(global).epsilon(0.2));
+}
+
+// Both depths have the same weights, of one layer or of two.
+TEST_CASE("train_step: a repeated layer of multi-token prediction adds up what its depths count and lose") {
+  for (const char* pattern : {"ME", "M*"})  // with and without a router before the depths
+    for (const char* mtp : {"*E", "E-E"}) {
+      CAPTURE(std::string(pattern));
+      CAPTURE(std::string(mtp));
+      NemotronHConfig config = tiny_config(pattern);
+      config.mtp_blocks = parse_pattern(mtp).blocks;
+      Trainer one(with_mtp(config, 3, true)), several(with_mtp(config, 3, false));
+      const std::string layers = "mtp.layers.";
+      const std::size_t blocks = config.mtp_blocks.size();
+      for (Parameter& p : several.model.parameters().all()) {
+        std::string name = p.name;
+        if (name.starts_with(layers)) {
+          std::size_t digits = 0;
+          const std::size_t block = std::stoul(name.substr(layers.size()), &digits);
+          name = cat(layers, block % blocks, name.substr(layers.size() + digits));
+        }
+        p.value.copy_from(one.model.parameters().get(name).value);
+      }
+      for (Trainer* t : {&one, &several})
+        for (MoeMixer* moe : t->model.moe_layers()) {
+          moe->router().aux_loss_coef = 0.5;
+          moe->router().seq_aux_loss_coef = 0.25;
+          moe->router().z_loss_coef = 0.125;
+        }
+      const TestBatch batch = random_batch(config, {9, 5}, 63);
+      const std::vector<TokenBatch> two{rows(batch, 0, 1), rows(batch, 1, 2)};
+      const StepResult got = train_step(one.parallel, one.optimizer, two, step_options()),
+                       want = train_step(several.parallel, several.optimizer, two, step_options());
+      REQUIRE(got.auxiliary_losses.size() == 3);
+      for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(got.auxiliary_losses[i].first == want.auxiliary_losses[i].first);
+        CHECK(got.auxiliary_losses[i].second ==
+              doctest::Approx(want.auxiliary_losses[i].second).epsilon(1e-13));
+      }
+      const std::size_t of_depth = moe_records(one.model.make_mtp_records()).size() / 3,
+                        before = got.expert_counts.size() - of_depth;
+      REQUIRE(want.expert_counts.size() == before + 3 * of_depth);
+      for (std::size_t i = 0; i < got.expert_counts.size(); ++i) {
+        std::vector<double> sum = want.expert_counts[i].to_vector();
+        for (std::size_t k = 1; i >= before && k < 3; ++k) {
+          const std::vector<double> more = want.expert_counts[i + k * of_depth].to_vector();
+          for (std::size_t e = 0; e < sum.size(); ++e) sum[e] += more[e];
+        }
+        CHECK(got.expert_counts[i].to_vector() == sum);
+      }
+    }
 }
 
 TEST_CASE("train_step: a few steps on one batch learn it") {
