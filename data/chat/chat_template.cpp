@@ -78,7 +78,7 @@ RenderedChat ChatTemplate::render(const Chat& chat) const {
   };
   for (const auto& [name, token] : special_tokens_) context[name] = jinja::Value(token);
   for (const auto& [name, value] : chat.variables.items()) {
-    for (const char* known : {"messages", "tools", "documents", "add_generation_prompt"})
+    for (const char* known : chat_members)
       require(name != known, name_, ": variables: want names other than ", known,
               ", which has a key of its own");
     add(name, value);

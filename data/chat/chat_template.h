@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <map>
@@ -14,6 +15,10 @@
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
 /// apply_chat_template of transformers 5.23 (docs/chat_templates.md has what differs).
 namespace nemocube {
+
+/// The variables of templates that a Chat has members for.
+inline constexpr std::array<const char*, 4> chat_members{"messages", "tools", "documents",
+                                                         "add_generation_prompt"};
 
 /// A conversation with all that its template may read.
 struct Chat {

@@ -28,12 +28,12 @@ std::string text_or(const JsonView& object, const std::string& key, const std::s
 Json read_tool_call(const JsonView& call, std::size_t number, ToolArguments arguments) {
   const JsonView function = call.at("function");
   if (function.at("name").string().empty()) function.at("name").refuse("the name of a function");
-  const JsonView given = function.at("arguments");
+  const auto given = function.find("arguments");
   Json out = call.value();
   out["id"] = text_or(call, "id", cat("call_", number));
   out["type"] = text_or(call, "type", "function");
-  if (arguments == ToolArguments::text && !given.value().is_string())
-    out["function"]["arguments"] = python_json(given);
+  if (arguments == ToolArguments::text && given && !given->value().is_string())
+    out["function"]["arguments"] = python_json(*given);
   return out;
 }
 
@@ -69,7 +69,7 @@ std::string role_of_speaker(const JsonView& from) {
 Json read_turn(const JsonView& turn) {
   const JsonView from = turn.at(turn.has("from") ? "from" : "role");
   return {{"role", role_of_speaker(from)},
-          {"content", content_text(turn, turn.has("value") ? "value" : "content")}};
+          {"content", content_text(turn, turn.value().contains("value") ? "value" : "content")}};
 }
 
 std::optional<Json> read_tools(const JsonView& row) {
@@ -89,11 +89,13 @@ std::string content_text(const JsonView& turn, const std::string& key) {
   const JsonView content = turn.at(key);
   if (!content.value().is_array()) return content.string();
   std::string joined;
+  const char* space = "";
   for (const JsonView& part : content.elements()) {
     const bool bare = part.value().is_string();
     if (!bare)
       if (const auto type = part.find("type"); type && type->string() != "text") type->refuse("text");
-    joined += (joined.empty() ? "" : " ") + (bare ? part : part.at("text")).string();
+    joined += space + (bare ? part : part.at("text")).string();
+    space = " ";
   }
   return joined;
 }
@@ -108,6 +110,8 @@ Chat read_chat_row(const JsonView& row, ToolArguments arguments) {
   } else {
     for (const JsonView& turn : row.at("conversations").elements()) chat.messages.push_back(read_turn(turn));
   }
+  if (chat.messages.empty())
+    row.at(row.has("messages") ? "messages" : "conversations").refuse("a message or more");
   chat.tools = read_tools(row);
   return chat;
 }

@@ -14,10 +14,11 @@ enum class ToolArguments {
 
 /// A row with `messages` or `conversations`, see messages.h, as a conversation for a chat template, by the rules of
 /// NeMo AutoModel's ChatDataset:
+///   - there is a message
 ///   - roles are system, user, assistant and tool; `conversations` also spells them as messages.h says, without tool
 ///   - content is a text; null becomes "", a list of text parts their texts with a space between
 ///   - an assistant's `reasoning_content` is a text; null becomes ""
-///   - a tool call has a function with a name and arguments; id call_0, call_1... and type "function" are added
+///   - a tool call has a function with a name, and arguments where it has some; id call_0, call_1... and type "function" are added
 ///   - a message of a tool has a tool_call_id
 ///   - `tools` is a list or the JSON text of one; an empty one counts as none
 /// Other keys of messages go to the template as they are. Throws Error naming file, row and key.

@@ -58,6 +58,26 @@ TEST_CASE("chat messages: tool calls") {
           "{ }");
 }
 
+TEST_CASE("chat messages: a tool call may have no arguments") {
+  for (const ToolArguments arguments : {ToolArguments::as_given, ToolArguments::text})
+    for (const char* function : {R"({"name":"f"})", R"({"name":"f","arguments":null})"})
+      CHECK(dump_json(chat_of(row_with_call(cat(R"({"function": )", function, "}")), arguments)
+                          .messages[1]["tool_calls"][0]["function"],
+                      -1) == function);
+}
+
+TEST_CASE("chat messages: a null value is an empty text, whatever else the turn holds") {
+  const std::string turns = R"({"conversations": [{"from": "human", "value": null)";
+  CHECK(chat_of(turns + "}]}").messages[0]["content"] == "");
+  CHECK(chat_of(turns + R"(, "content": "b"}]})").messages[0]["content"] == "");
+}
+
+TEST_CASE("chat messages: a space stands between parts, empty ones too") {
+  CHECK(
+      chat_of(R"({"messages": [{"role": "user", "content": ["", {"type": "text", "text": "a"}, "", "b"]}]})")
+          .messages[0]["content"] == " a  b");
+}
+
 TEST_CASE("chat messages: tools are a list or its text, and none when empty") {
   const std::string messages = R"("messages": [{"role": "user", "content": "a"}]})";
   CHECK(chat_of(R"({"tools": "[{\"name\": \"f\"}]", )" + messages).tools->at(0)["name"] == "f");
@@ -80,7 +100,8 @@ TEST_CASE("chat messages: errors name the key") {
        "conversations[0].from': want system, human");
   says(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})", "type': want text");
   says(R"({"messages": [{"role": "tool", "content": "a"}]})", "tool_call_id");
-  says(row_with_call(R"({"function": {"name": "f"}})"), "arguments");
+  says(R"({"messages": []})", "line 1.messages': want a message or more, got a list of 0");
+  says(R"({"conversations": []})", "line 1.conversations': want a message or more");
   says(row_with_call(R"({"function": {"name": "", "arguments": {}}})"), "want the name of a function");
   says(row_with_call("1"), "tool_calls[0]");
 }

@@ -33,7 +33,7 @@ MappedRow read_mapped_row(const JsonView& row, std::int64_t number, const Column
                                                       (mapping.question && row.has(*mapping.question)));
   if (!has_prompt || !row.has(mapping.answer)) refuse_row(row, "column_mapped", form_of(mapping));
   return {row_id(row, cat("row ", number)), column(row, mapping.context), column(row, mapping.question),
-          row.at(mapping.answer).string()};
+          row.at(mapping.answer).string(), row.place()};
 }
 
 Chat chat_of_columns(const MappedRow& row) {
@@ -62,7 +62,9 @@ TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
   if (options.chat_template) {
     ChatRowOptions chat;
     chat.answer_only = options.answer_only_loss_mask;
-    return chat_row(row.id, chat_of_columns(row), *options.chat_template, tokenizer, chat);
+    return row_at(options.path, row.place, [&] {
+      return chat_row(row.id, chat_of_columns(row), *options.chat_template, tokenizer, chat);
+    });
   }
   Completion completion{row.id, "", row.answer};
   if (row.context) completion.prompt += *row.context + ' ';
@@ -80,8 +82,8 @@ std::shared_ptr<const RowDataset> make_column_mapped_dataset(const Tokenizer& to
   const std::vector<MappedRow> mapped = read_mapped_rows(options.path, options.mapping);
   const auto chosen = selected_rows(what, options.selection, std::ssize(mapped));
   std::vector<TokenRow> rows = make_rows(std::ssize(chosen), [&](std::int64_t i) {
-    return column_mapped_row(mapped[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])], tokenizer,
-                             options);
+    const MappedRow& row = mapped[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])];
+    return column_mapped_row(row, tokenizer, options);
   });
   return std::make_shared<RowDataset>(what, std::move(rows), options.rows,
                                       padding_id(tokenizer, options.rows));

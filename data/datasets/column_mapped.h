@@ -26,6 +26,7 @@ struct MappedRow {
   std::string id;                                ///< the row's `id`, or "row 7" (counted from 0)
   std::optional<std::string> context, question;  ///< nothing where the row has no such column, or null
   std::string answer;
+  std::string place{};  ///< in the file, "line 7"
 };
 
 /// Reads a file in one of the forms of for_each_row(). Throws Error naming file, row and column: a row without the

@@ -89,3 +89,13 @@ TEST_CASE("column_mapped: rows and their errors") {
   CHECK(
       complaint(R"({"prompt": "p", "completion": 1})", mapping).starts_with(": 'line 1.completion': want a"));
 }
+
+TEST_CASE("column_mapped: an error of a template names file, line and row") {
+  const TestDir dir;
+  const std::string path = (dir / "f.jsonl").string();
+  spit(path, "\n{\"id\": \"a\", \"prompt\": \"p\", \"completion\": \"c\"}\n");
+  ColumnMappedOptions options{.path = path, .mapping = {std::nullopt, "prompt", "completion"}};
+  options.chat_template = ChatTemplate("t", "{{ raise_exception('no') }}");
+  CHECK_THROWS_WITH_AS(make_column_mapped_dataset(sample_tokenizer(), options),
+                       doctest::Contains((path + ": 'line 2': row 'a': ").c_str()), Error);
+}

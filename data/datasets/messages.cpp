@@ -118,16 +118,22 @@ std::vector<TokenRow> plain_rows(std::string_view what, const Tokenizer& tokeniz
 
 std::vector<TokenRow> templated_rows(std::string_view what, const Tokenizer& tokenizer,
                                      const MessagesOptions& options) {
-  std::vector<std::pair<std::string, Chat>> chats;
+  struct Talk {
+    std::string id, place;
+    Chat chat;
+  };
+  std::vector<Talk> talks;
   for_each_valid_row(options.path, "conversations", options.skip_invalid_samples,
                      [&](const JsonView& row, std::int64_t number) {
-                       chats.emplace_back(row_id(row, cat("row ", number)),
-                                          read_chat_row(row, options.tool_arguments));
+                       talks.push_back({row_id(row, cat("row ", number)), row.place(),
+                                        read_chat_row(row, options.tool_arguments)});
                      });
-  const auto chosen = selected_rows(what, options.selection, std::ssize(chats));
+  const auto chosen = selected_rows(what, options.selection, std::ssize(talks));
   return make_rows(std::ssize(chosen), [&](std::int64_t i) {
-    const auto& [id, chat] = chats[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])];
-    return chat_row(id, chat, options.chat_templates->of(chat), tokenizer, options.chat);
+    const Talk& talk = talks[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])];
+    return row_at(options.path, talk.place, [&] {
+      return chat_row(talk.id, talk.chat, options.chat_templates->of(talk.chat), tokenizer, options.chat);
+    });
   });
 }
 

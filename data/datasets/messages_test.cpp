@@ -1,6 +1,10 @@
 #include "data/datasets/messages.h"
 
 #include <doctest/doctest.h>
+#include <omp.h>
+
+#include <atomic>
+#include <thread>
 
 #include "data/datasets/describe.h"
 #include "data/json/test_dir.h"
@@ -154,4 +158,59 @@ TEST_CASE("messages: data set") {
   spit(dir / "h.jsonl", "{\"prompt\": 1}\n");
   CHECK_THROWS_WITH_AS(read_conversations(dir / "h.jsonl", true),
                        doctest::Contains("holds no conversations; skipped 1 of 1 rows; the first: "), Error);
+}
+
+TEST_CASE("messages: an error of a template names file and line, those of the first row that has one") {
+  const TestDir dir;
+  const std::string path = (dir / "f.jsonl").string();
+  std::string lines;
+  for (int i = 1; i <= 200; ++i)
+    lines += cat("\n{\"messages\": [{\"role\": \"user\", \"content\": \"", i > 150 ? "bad" : "q", "\"}, ",
+                 R"({"role": "assistant", "content": "a"}]})");
+  spit(path, lines);
+  const ChatTemplate picky("t",
+                           "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no') }}{% "
+                           "endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+  MessagesOptions options{.path = path};
+  options.chat_templates = ChatTemplates{picky, picky};
+  const int threads = omp_get_max_threads();
+  for (const int many : {1, 2, 5}) {
+    omp_set_num_threads(many);
+    CHECK_THROWS_WITH_AS(make_messages_dataset(sample_tokenizer(), options),
+                         doctest::Contains((path + ": 'line 152': row 'row 150': ").c_str()), Error);
+  }
+  omp_set_num_threads(threads);
+}
+
+TEST_CASE("messages: the lowest row's error wins") {
+  // Two slices fail; the first of them fails last.
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(2);
+  std::atomic<bool> second = false;
+  const auto make = [&](std::int64_t i) -> TokenRow {
+    if (i == 3) {
+      while (!second) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    if (i == 40) second = true;
+    if (i == 3 || i == 40) fail("row ", i);
+    return {};
+  };
+  CHECK_THROWS_WITH_AS(make_rows(64, make), "row 3", Error);
+  omp_set_num_threads(threads);
+}
+
+TEST_CASE("messages: rows without a message are invalid where a template writes them") {
+  const TestDir dir;
+  spit(dir / "f.jsonl",
+       R"({"messages": []})"
+       "\n"
+       R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
+  const ChatTemplate plain("t", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+  MessagesOptions options{.path = (dir / "f.jsonl").string()};
+  options.chat_templates = ChatTemplates{plain, plain};
+  CHECK_THROWS_WITH_AS(make_messages_dataset(sample_tokenizer(), options),
+                       doctest::Contains("'line 1.messages': want a message or more"), Error);
+  options.skip_invalid_samples = true;
+  CHECK(make_messages_dataset(sample_tokenizer(), options)->size() == 1);
 }

@@ -93,10 +93,11 @@ RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOpt
       first_ids += (dropped_ > 1 ? ", " : "") + excerpt(row.id);
     }
   }
-  require(!rows_.empty(), what, ": none of ", counted(given, "row"), " has a label (seq_length ",
-          options_.seq_length,
-          options_.truncation == Truncation::right ? ", truncation from the right cuts the answers away" : "",
-          ")");
+  const bool cut = options_.truncation == Truncation::right;
+  require(!rows_.empty(), what, ": none of ", counted(given, "row"), " has a label",
+          options_.seq_length > 0 ? cat(" (seq_length ", options_.seq_length,
+                                        cut ? ", truncation from the right cuts the answers away" : "", ")")
+                                  : "");
   if (dropped_ > 0)
     log_warning(what, ": ", dropped_, " of ", counted(given, "row"),
                 dropped_ == 1 ? " has no label and is dropped: " : " have no label and are dropped: ",

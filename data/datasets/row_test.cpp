@@ -133,10 +133,13 @@ TEST_CASE("row data set: drops rows without labels, refuses to be empty") {
   CHECK(data.content_length(0) == 4);
   CHECK(data.sample(0).input_ids == Ids{11, 12, 13, 14, 9});
   CHECK_THROWS_AS(data.sample(1), std::logic_error);
+  TokenRow unlabelled;
+  unlabelled.append(1, false);
   CHECK_THROWS_WITH_AS(
       RowDataset("data", {sized_row(6, 2)}, options, 0),
       "data: none of 1 row has a label (seq_length 5, truncation from the right cuts the answers away)",
       Error);
+  CHECK_THROWS_WITH_AS(RowDataset("data", {unlabelled}, {}, 0), "data: none of 1 row has a label", Error);
   CHECK_THROWS_WITH_AS(RowDataset("data", {table_row()}, {.truncation = Truncation::left}, 0),
                        "data: padding to max_length and truncation want a seq_length of 2 or more, got none",
                        Error);

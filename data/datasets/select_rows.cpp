@@ -1,7 +1,10 @@
 #include "data/datasets/select_rows.h"
 
+#include <exception>
+#include <mutex>
 #include <numeric>
 
+#include "core/error.h"
 #include "core/parallel_for.h"
 #include "data/datasets/permutation.h"
 #include "data/datasets/split.h"
@@ -18,16 +21,37 @@ std::vector<std::int64_t> selected_rows(std::string_view what, const RowSelectio
     std::iota(order.begin(), order.end(), std::int64_t{0});
   }
   const auto [first, last] =
-      with_limit(DatasetSplit::parse(selection.split), selection.limit_dataset_samples).rows(what, rows);
+      with_limit(DatasetSplit::parse(selection.split), selection.limit_dataset_samples, selection.limit_key)
+          .rows(what, rows);
   return {order.begin() + first, order.begin() + last};
 }
 
 std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow(std::int64_t)>& make) {
   std::vector<TokenRow> rows(static_cast<std::size_t>(count));
+  std::mutex mutex;
+  std::int64_t first_bad = count;
+  std::exception_ptr error;
   parallel_for(count, 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) rows[static_cast<std::size_t>(i)] = make(i);
+    std::int64_t i = begin;
+    try {
+      for (; i < end; ++i) rows[static_cast<std::size_t>(i)] = make(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (i >= first_bad) return;
+      first_bad = i;
+      error = std::current_exception();
+    }
   });
+  if (error) std::rethrow_exception(error);
   return rows;
+}
+
+TokenRow row_at(const std::string& file, const std::string& place, const std::function<TokenRow()>& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    fail(file, ": ", place.empty() ? "" : cat("'", place, "': "), error.what());
+  }
 }
 
 }  // namespace nemocube

@@ -35,6 +35,7 @@ std::int64_t place(const std::optional<DatasetSplit::Bound>& bound, std::int64_t
 
 DatasetSplit DatasetSplit::parse(std::string_view text) {
   DatasetSplit split;
+  split.text = text;
   const std::size_t open = text.find('[');
   split.name = text.substr(0, open);
   require(!split.name.empty(), "split: want a name such as train, got '", text, "'");
@@ -53,16 +54,15 @@ DatasetSplit DatasetSplit::parse(std::string_view text) {
 
 std::pair<std::int64_t, std::int64_t> DatasetSplit::rows(std::string_view what, std::int64_t size) const {
   const std::int64_t first = place(begin, size, 0), last = place(end, size, size);
-  require(first < last, what, ": split '", name, "' selects no row of ", size);
+  require(first < last, what, ": split '", text, "' selects no row of ", size);
   return {first, last};
 }
 
-DatasetSplit with_limit(DatasetSplit split, std::optional<std::int64_t> limit) {
+DatasetSplit with_limit(DatasetSplit split, std::optional<std::int64_t> limit, std::string_view key) {
   if (!limit) return split;
-  require(*limit >= 1, "limit_dataset_samples: want 1 or more, got ", *limit);
+  require(*limit >= 1, key, ": want 1 or more, got ", *limit);
   if (split.sliced) {
-    log_warning("limit_dataset_samples ", *limit, " is ignored: split '", split.name,
-                "' has a slice already");
+    log_warning(key, " ", *limit, " is ignored: split '", split.text, "' has a slice already");
     return split;
   }
   split.sliced = true;

@@ -14,7 +14,7 @@ struct DatasetSplit {
     std::int64_t value = 0;
     bool percent = false;
   };
-  std::string name;
+  std::string name, text;  ///< without the slice; as it is written
   bool sliced = false;
   std::optional<Bound> begin, end;
 
@@ -26,7 +26,8 @@ struct DatasetSplit {
 };
 
 /// `split` with the slice [:limit] of the recipe's limit_dataset_samples. When `split` already has a slice,
-/// the limit has no effect and a warning says so. Throws Error when the limit is below 1.
-DatasetSplit with_limit(DatasetSplit split, std::optional<std::int64_t> limit);
+/// the limit has no effect and a warning says so. Throws Error when the limit is below 1. Messages call the limit `key`.
+DatasetSplit with_limit(DatasetSplit split, std::optional<std::int64_t> limit,
+                        std::string_view key = "limit_dataset_samples");
 
 }  // namespace nemocube

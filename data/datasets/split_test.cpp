@@ -32,7 +32,7 @@ TEST_CASE("split: what is refused") {
     CHECK_THROWS_AS(DatasetSplit::parse(text), Error);
   }
   CHECK_THROWS_WITH_AS(DatasetSplit::parse("train[5:5]").rows("data", 10),
-                       "data: split 'train' selects no row of 10", Error);
+                       "data: split 'train[5:5]' selects no row of 10", Error);
   CHECK_THROWS_AS(DatasetSplit::parse("train").rows("data", 0), Error);
 }
 
@@ -41,5 +41,8 @@ TEST_CASE("split: the limit is a slice, unless there is one") {
   CHECK(with_limit(DatasetSplit::parse("train"), 4).rows("data", 10) == Range{0, 4});
   CHECK(with_limit(DatasetSplit::parse("train[2:9]"), 4).rows("data", 10) == Range{2, 9});
   CHECK(with_limit(DatasetSplit::parse("train"), std::nullopt).rows("data", 10) == Range{0, 10});
-  CHECK_THROWS_AS(with_limit(DatasetSplit::parse("train"), 0), Error);
+  CHECK_THROWS_WITH_AS(with_limit(DatasetSplit::parse("train"), 0),
+                       "limit_dataset_samples: want 1 or more, got 0", Error);
+  CHECK_THROWS_WITH_AS(with_limit(DatasetSplit::parse("train"), 0, "num_samples_limit"),
+                       "num_samples_limit: want 1 or more, got 0", Error);
 }

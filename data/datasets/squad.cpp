@@ -50,7 +50,8 @@ TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, co
   if (options.chat_template) {
     Chat chat = chat_of(question);
     chat.messages.push_back(message("assistant", question.target()));
-    return chat_row(question.id, chat, *options.chat_template, tokenizer);
+    return row_at(options.dataset_name, "",
+                  [&] { return chat_row(question.id, chat, *options.chat_template, tokenizer); });
   }
   Completion completion{question.id, question_text(question) + ' ', question.target()};
   completion.context_begin = context_mark.size();

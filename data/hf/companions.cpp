@@ -11,6 +11,8 @@ namespace nemocube {
 namespace {
 namespace fs = std::filesystem;
 
+constexpr const char* more_templates = "additional_chat_templates";
+
 bool travels(const std::string& name) {
   constexpr std::string_view known[] = {
       "config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -43,41 +45,75 @@ bool is_what_it_says(const std::string& name, const std::string& text) {
   };
   return name == "config.json" ? has_any({"model_type", "architectures"}) : has_any({"model"});
 }
-}  // namespace
 
-std::map<std::string, std::string> read_companion_files(const fs::path& directory) {
-  std::map<std::string, std::string> files;
+fs::directory_iterator entries_of(const fs::path& directory) {
   std::error_code error;
-  const fs::directory_iterator entries(directory, error);
+  fs::directory_iterator entries(directory, error);
   require(!error, directory.string(), ": cannot list: ", error.message());
-  const fs::path home = fs::canonical(directory, error);
-  require(!error, directory.string(), ": cannot resolve: ", error.message());
-  std::map<std::string, std::string> left_out;  // with what the links lead to
-  for (const auto& entry : entries) {
-    const std::string name = entry.path().filename().string();
-    if (!travels(name)) continue;
+  return entries;
+}
+
+/// The files that travel, as they are found in a directory and its folders.
+class Companions {
+ public:
+  explicit Companions(const fs::path& directory) {
+    std::error_code error;
+    home_ = fs::canonical(directory, error);
+    require(!error, directory.string(), ": cannot resolve: ", error.message());
+  }
+
+  /// The files of the directory, or of its folder `folder`, whose names `wanted` accepts.
+  void take(const fs::directory_iterator& entries, const std::string& folder,
+            bool (*wanted)(const std::string&)) {
+    for (const auto& entry : entries) {
+      const std::string name = entry.path().filename().string();
+      if (wanted(name)) take_file(entry, (fs::path(folder) / name).string());
+    }
+  }
+
+  std::map<std::string, std::string> files;     ///< contents
+  std::map<std::string, std::string> left_out;  ///< what the links lead to
+
+ private:
+  void take_file(const fs::directory_entry& entry, const std::string& name) {
+    std::error_code error;
     if (entry.is_other(error)) const RegularFile refused(entry.path());  // a FIFO, socket or device
-    if (!entry.is_regular_file(error)) continue;
+    if (!entry.is_regular_file(error)) return;
     const fs::path target = fs::canonical(entry.path(), error);
     require(!error, entry.path().string(), ": cannot resolve: ", error.message());
-    const bool inside = belongs_to(home, target);
+    const bool inside = belongs_to(home_, target);
     if (inside || name == "config.json" || name == "tokenizer.json") {
       std::string text = read_text_file(entry.path(), std::int64_t{256} << 20);
       if (inside || is_what_it_says(name, text)) {
         files[name] = std::move(text);
-        continue;
+        return;
       }
     }
     left_out[name] = target.string();
   }
-  if (left_out.empty()) return files;
+
+  fs::path home_;
+};
+}  // namespace
+
+std::map<std::string, std::string> read_companion_files(const fs::path& directory) {
+  const fs::directory_iterator entries = entries_of(directory);
+  Companions found(directory);
+  found.take(entries, "", travels);
+  const fs::path more = directory / more_templates;
+  std::error_code error;
+  if (fs::is_directory(more, error))
+    found.take(entries_of(more), more_templates,
+               [](const std::string& name) { return name.ends_with(".jinja"); });
+  const auto& left_out = found.left_out;
+  if (left_out.empty()) return std::move(found.files);
   std::string list;
   for (const auto& [name, target] : left_out)
     list += cat(list.empty() ? "" : ", ", brief(name), " (a link to ", brief(target), ")");
   log_warning(directory.string(),
               ": not copied to new models, since they lie outside of the directory: ", list,
               "; put the files themselves there if they belong to the model");
-  return files;
+  return std::move(found.files);
 }
 
 }  // namespace nemocube

@@ -204,7 +204,7 @@ FileSums write_directory(const std::filesystem::path& directory, std::span<const
   for (const auto& [name, text] : files.other_files) {
     const std::optional<DType> dtype =
         name == "config.json" ? new_config_dtype(files, options) : std::nullopt;
-    sums[name] = write_file_atomically(place / name, dtype ? with_dtype(text, *dtype) : text, group);
+    sums[name] = write_file_in(place, name, dtype ? with_dtype(text, *dtype) : text, group);
   }
   on_rank_0(group, [&] { staging->publish(); });
   return sums;

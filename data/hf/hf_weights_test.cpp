@@ -302,6 +302,40 @@ TEST_CASE(
   set_log_level(LogLevel::info);
 }
 
+TEST_CASE("hf weights: further chat templates travel with a model, and links to elsewhere do not") {
+  const TestDir dir;
+  spit(dir / "secret", "x");
+  const fs::path more = dir / "model/additional_chat_templates";
+  fs::create_directories(more);
+  spit(more / "tool_use.jinja", "{{ tools }}");
+  spit(more / "notes.txt", "");
+  fs::create_symlink("tool_use.jinja", more / "same.jinja");
+  fs::create_symlink("../../secret", more / "leak.jinja");
+  fs::create_directory(more / "deeper.jinja");
+  set_log_level(LogLevel::error);
+  const auto found = read_companion_files(dir / "model");
+  CHECK(found ==
+        std::map<std::string, std::string>{{"additional_chat_templates/same.jinja", "{{ tools }}"},
+                                           {"additional_chat_templates/tool_use.jinja", "{{ tools }}"}});
+  // The whole folder may be elsewhere, too.
+  fs::create_directory(dir / "other");
+  fs::create_symlink(more, dir / "other/additional_chat_templates");
+  CHECK(read_companion_files(dir / "other").empty());
+  set_log_level(LogLevel::info);
+
+  const NemotronHConfig config = small();
+  WeightFiles files = default_weight_files(config);
+  files.other_files.insert(found.begin(), found.end());
+  const FileSums sums = save_hf_weights(dir / "saved", random_model(config), files);
+  CHECK(sums.contains("additional_chat_templates/tool_use.jinja"));
+  CHECK(slurp(dir / "saved/additional_chat_templates/tool_use.jinja") == "{{ tools }}");
+  CHECK(HfWeights(dir / "saved").files(empty_model(config)).other_files == [&] {
+    auto all = files.other_files;
+    all["config.json"] = slurp(dir / "saved/config.json");
+    return all;
+  }());
+}
+
 TEST_CASE("hf weights: f16 is read and becomes f32 when saved") {
   const NemotronHConfig config = small();
   const TestDir dir;
@@ -460,7 +494,7 @@ TEST_CASE("hf weights: saving never overwrites and leaves nothing half done") {
   CHECK_THROWS_AS(save_hf_weights(dir / "file", model, files), Error);
   CHECK_THROWS_AS(save_hf_weights(dir / "file/below", model, files), Error);
   WeightFiles broken = files;
-  broken.other_files["no/such"] = "x";
+  broken.other_files["config.json/such"] = "x";  // below a file
   CHECK_THROWS_AS(save_hf_weights(dir / "new", model, broken), Error);
   CHECK_THROWS_AS(save_hf_weights(dir / "new", std::span(model).subspan(1), files), std::logic_error);
   CHECK_THROWS_AS(save_hf_weights(dir / "new", model, files, {DType::i32, {}}), Error);

@@ -148,6 +148,22 @@ FileSum write_file_atomically(const std::filesystem::path& target, std::string_v
   return sum_of(text);
 }
 
+FileSum write_file_in(const std::filesystem::path& directory, const std::string& name, std::string_view text,
+                      Communicator* group) {
+  const std::filesystem::path target = directory / name;
+  on_rank_0(group, [&] {
+    std::filesystem::path folder = directory;
+    for (const auto& step : std::filesystem::path(name).parent_path()) {
+      std::error_code error;
+      const bool created = std::filesystem::create_directory(folder / step, error);
+      require(!error, (folder / step).string(), ": cannot be created: ", error.message());
+      if (created) sync_directory(folder);
+      folder /= step;
+    }
+  });
+  return write_file_atomically(target, text, group);
+}
+
 FileSum sum_of(std::string_view text) {
   FileSum sum;
   add(sum, std::as_bytes(std::span(text)));

@@ -79,6 +79,9 @@ class FilePart {
 /// all return the sum or throw its Error.
 FileSum write_file_atomically(const std::filesystem::path& target, std::string_view text,
                               Communicator* group = nullptr);
+/// The same for the file `name` in a directory that exists; `name` may have folders in front, which are created.
+FileSum write_file_in(const std::filesystem::path& directory, const std::string& name, std::string_view text,
+                      Communicator* group = nullptr);
 FileSum sum_of(std::string_view text);
 /// The sum of a regular file, which is read to its end. Throws Error naming the file.
 FileSum sum_of_file(const std::filesystem::path& path);

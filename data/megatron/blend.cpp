@@ -9,13 +9,13 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 
 #include "core/error.h"
 #include "core/quote.h"
 #include "data/json/json.h"
 #include "data/megatron/indexed_tokens.h"
+#include "data/megatron/weights.h"
 
 namespace nemocube {
 
@@ -29,11 +29,6 @@ std::optional<double> number_in(std::string_view text) {
   if (error != std::errc{} || stop != text.data() + text.size() || !std::isfinite(number))
     return std::nullopt;
   return number;
-}
-
-void normalise(std::vector<double>& weights) {
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  for (double& weight : weights) weight /= sum;
 }
 
 Blend blend_of_list(const std::vector<std::string>& list, const std::string& where) {
@@ -51,7 +46,7 @@ Blend blend_of_list(const std::vector<std::string>& list, const std::string& whe
   for (std::size_t i = weighted ? 1 : 0; i < list.size(); i += weighted ? 2 : 1)
     blend.prefixes.push_back(token_file_prefix(list[i]));
   if (blend.prefixes.size() == 1) blend.weights.clear();
-  if (weighted) normalise(blend.weights);
+  if (!blend.weights.empty()) blend.weights = normalised(blend.weights, where);
   return blend;
 }
 
@@ -59,9 +54,13 @@ std::vector<std::string> files_of_pattern(const std::string& pattern) {
   glob_t found{};
   const int code = ::glob(pattern.c_str(), 0, nullptr, &found);
   std::set<std::string> prefixes;
-  for (std::size_t i = 0; i < found.gl_pathc; ++i) prefixes.insert(token_file_prefix(found.gl_pathv[i]));
+  for (std::size_t i = 0; i < found.gl_pathc; ++i)
+    if (const std::string_view name = found.gl_pathv[i]; name.ends_with(".bin") || name.ends_with(".idx"))
+      prefixes.insert(token_file_prefix(std::string(name)));
   ::globfree(&found);
   require(code == 0, quote(pattern), ": no file has a name of this pattern");
+  require(!prefixes.empty(), quote(pattern),
+          ": want token files, got no name of this pattern that ends in .bin or .idx");
   return {prefixes.begin(), prefixes.end()};
 }
 
@@ -78,12 +77,15 @@ NamedBlend blend_of_json(const std::string& file, MegatronSplit split) {
   const JsonView view(json, file);
   if (!json.is_object()) return {blend_of_list(texts_of(view), file), false};
   const std::string name = split_names[static_cast<std::size_t>(split)];
+  std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) {
     const bool alias = key == "valid" || key == "val" || key == "dev";
-    if ((alias ? "validation" : key) == name)
-      return {blend_of_list(texts_of(view.at(key)), cat(file, ": '", key, "'")), true};
+    if ((alias ? "validation" : key) == name) keys.push_back(key);
   }
-  fail(file, ": has no list for the split ", name);
+  require(!keys.empty(), file, ": has no list for the split ", name);
+  require(keys.size() == 1, file, ": want one list for the split ", name, ", got '", keys[0], "' and '",
+          keys.back(), "'");
+  return {blend_of_list(texts_of(view.at(keys[0])), cat(file, ": '", keys[0], "'")), true};
 }
 
 }  // namespace
@@ -113,7 +115,7 @@ std::pair<std::int64_t, std::int64_t> split_range(const std::string& shares, Meg
   require(parts.size() <= 3 && std::ranges::any_of(parts, [](double part) { return part > 0; }), "split ",
           quote(shares), ": want up to three numbers, one of them above 0");
   parts.resize(3);
-  normalise(parts);
+  parts = normalised(parts, "split " + quote(shares));
   const auto number = static_cast<std::size_t>(split);
   double begin = 0;
   for (std::size_t i = 0; i < number; ++i) begin += parts[i];

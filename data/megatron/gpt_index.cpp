@@ -43,6 +43,9 @@ struct Epochs {
 Epochs epochs_of(std::int64_t tokens, const GptRange& range) {
   Epochs epochs;
   if (!range.samples) return epochs;
+  constexpr std::int64_t most_tokens = std::int64_t{1} << 62;
+  require(*range.samples <= most_tokens / range.seq_length, *range.samples, " samples of ", range.seq_length,
+          " tokens: want at most ", most_tokens / range.seq_length, " samples");
   epochs.count = std::max<std::int64_t>(1, (*range.samples * range.seq_length + 1 + tokens - 1) / tokens);
   if (epochs.count == 1) return epochs;
   const std::int64_t before = ((epochs.count - 1) * tokens - 1) / range.seq_length;

@@ -31,7 +31,7 @@ struct GptRange {
   std::uint32_t seed = 1234;
 };
 
-/// Throws Error naming the file when the sequences have too few tokens for a sample.
+/// Throws Error naming the file when the sequences have too few tokens for a sample, and when n S is above 2^62.
 GptIndex gpt_index(const IndexedTokens& tokens, const GptRange& range);
 
 }  // namespace nemocube

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <numeric>
 
+#include "data/megatron/weights.h"
+
 namespace nemocube {
 
 GptDataset::GptDataset(const std::string& prefix, const MegatronOptions& options)
@@ -66,10 +68,7 @@ void BlendedDataset::use_weights(const Blend& blend, MegatronOptions options) {
     parts_.push_back(std::make_unique<GptDataset>(blend.prefixes[k], options));
   }
   // Upstream normalises a second time here, which can change the last bit.
-  const double sum = std::accumulate(blend.weights.begin(), blend.weights.end(), 0.0);
-  std::vector<double> weights;
-  for (const double weight : blend.weights) weights.push_back(weight / sum);
-  places_ = blend_places(weights, size);
+  places_ = blend_places(normalised(blend.weights, "paths"), size);
   for (const BlendPlace& place : places_) {
     const std::int64_t there = parts_[static_cast<std::size_t>(place.part)]->size();
     require(place.sample < there, blend.prefixes[static_cast<std::size_t>(place.part)],
@@ -104,6 +103,9 @@ std::int64_t BlendedDataset::content_length(std::int64_t i) const {
 }
 
 std::shared_ptr<const Dataset> make_megatron_dataset(const MegatronOptions& options) {
+  const std::int64_t wanted = options.samples.value_or(1);
+  require(wanted >= 1 && wanted <= MegatronOptions::max_samples, "number of samples: want 1 to ",
+          MegatronOptions::max_samples, ", got ", wanted);
   NamedBlend named = read_blend(options.paths, options.split);
   MegatronOptions of_files = options;
   if (named.whole) {  // the list is that of the split alone

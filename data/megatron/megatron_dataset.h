@@ -15,6 +15,7 @@
 namespace nemocube {
 
 struct MegatronOptions {
+  static constexpr std::int64_t max_samples = std::int64_t{1} << 40;
   std::vector<std::string> paths{};  ///< read_blend()
   MegatronSplit split = MegatronSplit::train;
   std::string shares = "900,50,50";  ///< of the splits in the sequences of each file
@@ -58,7 +59,7 @@ class BlendedDataset final : public Dataset {
   std::vector<BlendPlace> places_;
 };
 
-/// One of the two.
+/// One of the two. Throws Error also when `samples` is not 1 to max_samples.
 std::shared_ptr<const Dataset> make_megatron_dataset(const MegatronOptions& options);
 
 }  // namespace nemocube

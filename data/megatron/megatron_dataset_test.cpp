@@ -7,6 +7,7 @@
 #include "data/json/json.h"
 #include "data/loader/loader.h"
 #include "data/megatron/test_token_files.h"
+#include "data/megatron/weights.h"
 
 namespace nemocube {
 namespace {
@@ -103,6 +104,60 @@ TEST_CASE("megatron: a JSON file, with a list for each split or one for all") {
   CHECK(all.blend.weights == std::vector<double>{0.25, 0.75});
   CHECK(read_blend({(dir / "*.idx").string()}, MegatronSplit::train).blend.prefixes ==
         std::vector<std::string>{a, b});
+  // Other files beside them are no token files.
+  CHECK(read_blend({(dir / "*").string()}, MegatronSplit::train).blend.prefixes ==
+        std::vector<std::string>{a, b});
+  CHECK_THROWS_WITH_AS(read_blend({(dir / "*.jso?").string()}, MegatronSplit::train),
+                       doctest::Contains("got no name of this pattern that ends in .bin or .idx"), Error);
+}
+
+TEST_CASE("megatron: weights are added up as numpy does") {
+  // numpy.sum(numpy.array([1 / (k + 3) for k in range(n)])).hex(), numpy 2.4; those above 7 differ from a plain sum.
+  const std::map<std::size_t, double> sums{{0, 0.0},
+                                           {5, 0x1.17c57c57c57c5p+0},
+                                           {7, 0x1.5437437437437p+0},
+                                           {8, 0x1.6dd0dd0dd0dd0p+0},
+                                           {10, 0x1.9a6c03d783499p+0},
+                                           {16, 0x1.febf672bd6ad0p+0},
+                                           {100, 0x1.da81ad52b9b72p+1},
+                                           {128, 0x1.f96b70e38f84dp+1},
+                                           {129, 0x1.fa65941081d6fp+1},
+                                           {130, 0x1.fb5dd22005b7ep+1},
+                                           {300, 0x1.3283d93b7feebp+2}};
+  for (const auto& [n, sum] : sums) {
+    CAPTURE(n);
+    std::vector<double> numbers;
+    for (std::size_t k = 0; k < n; ++k) numbers.push_back(1 / static_cast<double>(k + 3));
+    CHECK(numpy_sum(numbers) == sum);
+  }
+  const TestDir dir;
+  MegatronOptions options{.shares = "1", .seq_length = 2, .samples = 1000};
+  for (int i = 0; i < 10; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    write_token_files(dir / name, {45}, 1000 * i);
+    options.paths.insert(options.paths.end(), {"0.1", (dir / name).string()});
+  }
+  const auto data = make_megatron_dataset(options);
+  CHECK(data->size() == 1000);
+  std::map<std::int64_t, int> taken;
+  for (std::int64_t i = 0; i < data->size(); ++i) ++taken[data->sample(i).input_ids[0] / 1000];
+  for (const auto& [file, samples] : taken) CHECK(samples == 100);
+  CHECK(taken.size() == 10);
+}
+
+TEST_CASE("megatron: numbers of samples that no run can take are refused") {
+  const TestDir dir;
+  write_token_files(dir / "a", {5, 3});
+  MegatronOptions options{.paths = {(dir / "a").string()}, .shares = "1", .seq_length = 2};
+  for (const std::int64_t wanted : {std::int64_t{1'000'000'000'000'000'000}, std::int64_t{0}}) {
+    options.samples = wanted;
+    CHECK_THROWS_WITH_AS(make_megatron_dataset(options),
+                         cat("number of samples: want 1 to 1099511627776, got ", wanted).c_str(), Error);
+  }
+  const GptRange range{.last = 2, .seq_length = 4, .samples = std::int64_t{1} << 61};
+  CHECK_THROWS_WITH_AS(gpt_index(IndexedTokens((dir / "a").string()), range),
+                       doctest::Contains("samples of 4 tokens: want at most 1152921504606846976 samples"),
+                       Error);
 }
 
 TEST_CASE("megatron: what cannot be is refused") {
@@ -137,6 +192,13 @@ TEST_CASE("megatron: what cannot be is refused") {
   contains(says({"1", a, a, a}, "1", 2), "want weights and prefixes by turns");
   contains(says({"0", a, "1", a}, "1", 2), "want weights above 0, got 0");
   contains(says({a + "?.idx"}, "1", 2), "no file has a name of this pattern");
+  contains(says({"1e308", a, "1e308", a}, "1", 2),
+           "paths: want weights with a finite sum above 0, got 1e+308, 1e+308 with the sum inf");
+  contains(says({a}, "1e308,1e308", 2), "split '1e308,1e308': want weights with a finite sum above 0");
+  spit(dir / "both.json", dump_json({{"valid", a}, {"validation", a}}));
+  CHECK_THROWS_WITH_AS(
+      read_blend({(dir / "both.json").string()}, MegatronSplit::validation),
+      doctest::Contains("want one list for the split validation, got 'valid' and 'validation'"), Error);
 }
 
 TEST_CASE("megatron: an index that is damaged is refused") {

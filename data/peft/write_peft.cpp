@@ -213,7 +213,7 @@ FileSums write_peft_directory(const fs::path& directory, std::span<const NamedTe
   sums[peft_tensors_name] = write_safetensors(place / peft_tensors_name,
                                               sources_of(held, options.experts, !group || group->rank() == 0),
                                               pytorch_metadata, group);
-  for (const auto& [name, text] : texts) sums[name] = write_file_atomically(place / name, text, group);
+  for (const auto& [name, text] : texts) sums[name] = write_file_in(place, name, text, group);
   on_rank_0(group, [&] { staging->publish(); });
   return sums;
 }

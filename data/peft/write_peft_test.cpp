@@ -198,10 +198,12 @@ TEST_CASE(
   options.other_files["automodel_peft_config.json"] =
       R"({"dropout": 0.125, "dropout_position": "post", "lora_A_init": "xavier"})";
   options.other_files["tokenizer.json"] = "{}";
+  options.other_files["additional_chat_templates/tool_use.jinja"] = "x";
   const FileSums sums = write_peft_directory(dir / "a", tensors, adapters, options);
   std::reverse(tensors.begin(), tensors.end());
   CHECK(write_peft_directory(dir / "b/", tensors, adapters, options) == sums);
-  CHECK(sums.size() == 4);
+  CHECK(sums.size() == 5);
+  CHECK(slurp(dir / "a/additional_chat_templates/tool_use.jinja") == "x");
   CHECK(files_below(dir / "a") == files_below(dir / "b"));
   // Experts as wide as the hidden states, in PEFT's present layout although AutoModel's file is there.
   const PeftDirectory read(dir / "a", adapter_test_config(8));
@@ -238,7 +240,7 @@ TEST_CASE("write peft: what is refused") {
   CHECK(broken(twice, adapters).find("given twice") != std::string::npos);
   // A file that cannot be written leaves nothing.
   PeftWriteOptions options;
-  options.other_files["no/such/folder"] = "";
+  options.other_files["adapter_model.safetensors/x"] = "";  // below a file
   CHECK(message_of([&] { write_peft_directory(dir / "out", tensors, adapters, options); }) != "no error");
   CHECK(names_in(dir.path()) == std::vector<std::string>{"full"});
 }

@@ -123,6 +123,13 @@ TEST_CASE("generate --chat: each answer continues what the template makes of the
   CHECK(mute.exit_code == 2);
   CHECK(mute.err.find("talking: has no chat template") != std::string::npos);
 
+  const ProcessResult taken = with({"--chat", "--set", "messages=[]"}, "Hi\n");
+  CHECK(taken.exit_code == 2);
+  CHECK(taken.err.find("--set: messages comes from the conversation") != std::string::npos);
+  const ProcessResult bytes = with({"--chat", "--system", "\xff"}, "Hi\n");
+  CHECK(bytes.exit_code == 2);
+  CHECK(bytes.err.find("--system: not valid UTF-8 at byte 1") != std::string::npos);
+
   spit(dir / "talking" / "chat_template.jinja",
        "{% for m in messages %}{{ m.role }}{{ sign }} {{ m.content }}\n{% endfor %}assistant{{ sign }}");
   const ProcessResult talk = with({"--chat", "--system", "Be kind.", "--set", "sign=:"},

@@ -1,10 +1,12 @@
 #include "train/commands/conversation.h"
 
+#include <algorithm>
 #include <istream>
 #include <ostream>
 
 #include "core/log.h"
 #include "data/datasets/text.h"
+#include "train/commands/chat_variables.h"
 
 namespace nemocube {
 
@@ -20,6 +22,13 @@ void answer(std::ostream& out, ChatSession& session, const std::string& line) {
         "allow");
 }
 
+/// "/word" and nothing else.
+bool is_command(std::string_view text) {
+  return text.size() > 1 && text[0] == '/' && std::ranges::all_of(text.substr(1), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+         });
+}
+
 }  // namespace
 
 void hold_conversation(std::istream& in, std::ostream& out, ChatSession& session, bool at_terminal) {
@@ -28,11 +37,15 @@ void hold_conversation(std::istream& in, std::ostream& out, ChatSession& session
     if (at_terminal) out << "> " << std::flush;
     if (!std::getline(in, line)) break;
     if (line.ends_with('\r')) line.pop_back();
-    if (line == "/quit") return;
     try {
-      if (line == "/clear")
+      check_utf8("the message", line);
+      const std::string_view command = strip(line);
+      if (command == "/quit") return;
+      if (command == "/clear")
         session.clear();
-      else if (!strip(line).empty())
+      else if (at_terminal && is_command(command))
+        out << "commands: /clear begins a new conversation, /quit ends this one\n";
+      else if (!command.empty())
         answer(out, session, line);
     } catch (const Error& error) {
       if (!at_terminal) fail("standard input: line ", number, ": ", error.what());

@@ -47,3 +47,21 @@ TEST_CASE("conversation: at a terminal a mark asks, and a message that cannot be
   CHECK(held("1\n2\n3\n/clear\n4\n", true) == "> " + said + "> " + said + "> > > " + said + "> \n");
   CHECK(held("/quit\n", true) == "> ");
 }
+
+TEST_CASE("conversation: blanks around commands do not matter") {
+  CHECK(held("1\n2\n/clear \n3\n\t/quit \n4\n") == said + said + said);
+}
+
+TEST_CASE("conversation: a line that is not UTF-8 is an error at its byte") {
+  CHECK_THROWS_WITH_AS(held("1\nab\xff"
+                            "c\n"),
+                       "standard input: line 2: the message: not valid UTF-8 at byte 3", Error);
+  CHECK(held("\xff\n1\n", true) == "> > " + said + "> \n");
+}
+
+TEST_CASE("conversation: at a terminal a word with a slash gets the list of commands") {
+  const std::string list = "commands: /clear begins a new conversation, /quit ends this one\n";
+  CHECK(held("/help \n1\n", true) == "> " + list + "> " + said + "> \n");
+  CHECK(held("/help me\n/etc/passwd\n", true) == "> " + said + "> " + said + "> \n");
+  CHECK(held("/help\n") == said);
+}

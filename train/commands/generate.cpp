@@ -85,11 +85,12 @@ struct Generator {
 };
 
 void run_chat(GenerateArguments options) {
-  const Generator generator(options);
   ChatSettings settings;
+  check_utf8("--system", options.system);
   settings.system = options.system;
   settings.show_special = options.special;
   for (const std::string& variable : options.variables) set_variable(settings.variables, variable);
+  const Generator generator(options);
   ChatTemplate chat_template = load_chat_template(
       folder_of(generator.tokenizer_file),
       options.chat_template.empty() ? std::nullopt : std::optional(options.chat_template), false);

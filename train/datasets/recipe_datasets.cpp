@@ -50,6 +50,7 @@ RowSelection selection_of(const DatasetSection& section) {
   RowSelection selection;
   selection.split = section.split.value_or("train");
   selection.limit_dataset_samples = section.limit_dataset_samples;
+  selection.limit_key = section.limit_key;
   if (section.shuffle_seed) selection.shuffle_seed = static_cast<std::uint64_t>(*section.shuffle_seed);
   return selection;
 }
@@ -112,7 +113,11 @@ std::optional<std::int64_t> megatron_samples(const Recipe& recipe, const Dataset
   if (section.splits_to_build == MegatronSplit::test) return section.num_test_samples;
   const auto steps = recipe.step_scheduler.max_steps;
   std::optional<std::int64_t> wanted;
-  if (steps) wanted = *steps * recipe.step_scheduler.global_batch_size;
+  const std::int64_t rows = recipe.step_scheduler.global_batch_size;
+  require(!steps || *steps <= MegatronOptions::max_samples / rows,
+          "step_scheduler.max_steps: ", steps.value_or(0), " steps of ", rows,
+          " rows take more samples than ", section.key, " can have, ", MegatronOptions::max_samples);
+  if (steps) wanted = *steps * rows;
   if (!section.num_train_samples) return wanted;
   require(!wanted || *section.num_train_samples >= *wanted, section.key, ".num_train_samples: ", *steps,
           " steps take ", wanted.value_or(0), " samples; want that many or more, got ",

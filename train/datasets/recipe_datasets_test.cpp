@@ -60,8 +60,12 @@ TEST_CASE("recipe data sets: a tokenizer travels with the model, by folder, file
   const TestDir dir;
   spit(dir / "config.json", "{}");
   spit(dir / "mine.json", all.at("tokenizer.json"));
-  CHECK(files((dir / "mine.json").string()) ==
-        std::map<std::string, std::string>{{"tokenizer.json", all.at("tokenizer.json")}});
+  std::map<std::string, std::string> expected{{"tokenizer.json", all.at("tokenizer.json")}};
+  CHECK(files((dir / "mine.json").string()) == expected);
+  std::filesystem::create_directory(dir / "additional_chat_templates");
+  spit(dir / "additional_chat_templates/tool_use.jinja", "{{ tools }}");
+  expected["additional_chat_templates/tool_use.jinja"] = "{{ tools }}";
+  CHECK(files((dir / "mine.json").string()) == expected);
 }
 
 TEST_CASE("recipe data sets: how many samples of token files a run takes, and which ids") {
@@ -90,6 +94,17 @@ TEST_CASE("recipe data sets: how many samples of token files a run takes, and wh
                 "test", {}, RecipeUse::data),
             "default")
             ->size() == 5);
+  CHECK_THROWS_WITH_AS(
+      size(", max_steps: 400000000000", ""),
+      doctest::Contains(
+          "step_scheduler.max_steps: 400000000000 steps of 4 rows take more samples than dataset"),
+      Error);
+  for (const char* key : {"num_train_samples", "num_val_samples", "num_test_samples"})
+    CHECK_THROWS_WITH_AS(recipe("", cat(", ", key, ": 1000000000000000000")),
+                         doctest::Contains(cat("dataset.", key, ": want").c_str()), Error);
+  CHECK_THROWS_WITH_AS(
+      recipe("", "}\npacked_sequence: {packed_sequence_size: 64"),
+      doctest::Contains("packed_sequence.packed_sequence_size: is 64, but samples of token files"), Error);
   CHECK(token_files(*recipe("", "").dataset).size() == 2);
   CHECK_THROWS_WITH_AS(token_files(*recipe("", "", "b").dataset), doctest::Contains("dataset.paths: "),
                        Error);
@@ -101,4 +116,14 @@ TEST_CASE("recipe data sets: how many samples of token files a run takes, and wh
   testing::write_token_files(dir / "a", {30}, vocabulary);
   CHECK_THROWS_WITH_AS(dataset_of(with_model)->sample(0), doctest::Contains("want ids from 0 to below"),
                        Error);
+}
+
+TEST_CASE("recipe data sets: messages about a limit name the key that the recipe has") {
+  const auto key_of = [](const std::string& keys) {
+    return parse_recipe("dataset: {_target_: hellaswag, path: x" + keys + "}\n", "test", {}, RecipeUse::data)
+        .dataset->limit_key;
+  };
+  CHECK(key_of(", num_samples_limit: 3") == "num_samples_limit");
+  CHECK(key_of(", limit_dataset_samples: 3") == "limit_dataset_samples");
+  CHECK(key_of(", limit_dataset_samples: 3, num_samples_limit: 3") == "limit_dataset_samples");
 }

@@ -26,7 +26,7 @@ std::vector<std::int64_t> ChatSession::prompt_ids(const Chat& chat) const {
   const std::int64_t context = model_.model().config().max_position_embeddings;
   require(std::ssize(ids) < context, "the conversation has ", ids.size(),
           " tokens with this message, and the model's context (max_position_embeddings) has ", context,
-          "; want a shorter message or a new conversation");
+          "; want a shorter message or a new conversation (/clear)");
   return ids;
 }
 

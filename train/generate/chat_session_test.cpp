@@ -71,9 +71,11 @@ TEST_CASE("chat session: answers end at max_new_tokens and with the context") {
       ChatTemplate("t", words).render({.messages = {{{"role", "user"}, {"content", "x"}}}}).text, false));
   const std::int64_t context = full.model.config().max_position_embeddings;
   REQUIRE(length > context);
-  CHECK_THROWS_WITH_AS(
-      full.answer("x"),
-      doctest::Contains(cat("the model's context (max_position_embeddings) has ", context).c_str()), Error);
+  CHECK_THROWS_WITH_AS(full.answer("x"),
+                       doctest::Contains(cat("the model's context (max_position_embeddings) has ", context,
+                                             "; want a shorter message or a new conversation (/clear)")
+                                             .c_str()),
+                       Error);
 }
 
 TEST_CASE("chat session: what is shown has no special tokens unless they are wanted, what is kept has") {

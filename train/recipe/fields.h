@@ -18,6 +18,7 @@ inline constexpr Range mtp_depths{.low = 0, .high = 1024};
 inline constexpr Range adapter_rank{.low = 1, .high = static_cast<double>(largest_adapter_rank)};
 inline constexpr Range bias_rate{.low = 0, .high = 1};
 inline constexpr Range seed_of_32_bits{.low = 0, .high = 4294967295};
+inline constexpr Range sample_count{.low = 1, .high = 1099511627776};  // 2^40, MegatronOptions::max_samples
 inline constexpr Range epsilon{.low = 1e-30, .high = 1};
 
 void fields(auto& io, Like<StepSchedulerSection> auto& s) {
@@ -217,9 +218,9 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
   io.field("splits_to_build", s.splits_to_build, "which part of the files");
   io.field("seed", s.seed, "order of sequences and samples", seed_of_32_bits);
   io.field("num_train_samples", s.num_train_samples, "null: as many as max_steps needs, else one time over",
-           positive);
-  io.field("num_val_samples", s.num_val_samples, "null: one time over the tokens", positive);
-  io.field("num_test_samples", s.num_test_samples, "null: one time over the tokens", positive);
+           sample_count);
+  io.field("num_val_samples", s.num_val_samples, "null: one time over the tokens", sample_count);
+  io.field("num_test_samples", s.num_test_samples, "null: one time over the tokens", sample_count);
   io.classes("mock");
   io.field("vocab_size", s.vocab_size, "token ids are below; null: 1024, in a benchmark the model's",
            positive);

@@ -131,6 +131,7 @@ struct DatasetSection {
   std::optional<std::string> tokenizer;
   std::optional<std::int64_t> seq_length;
   std::optional<std::int64_t> limit_dataset_samples;
+  std::string limit_key = "limit_dataset_samples";  ///< as the recipe spells it, for messages
   Padding padding = Padding::none;
   bool truncation = false;
   Truncation truncation_side = Truncation::left;

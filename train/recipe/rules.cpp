@@ -47,6 +47,9 @@ void backend_rules(BackendSection& backend, Reading& reading) {
 void dataset_rules(DatasetSection& s, Reading& reading) {
   if (s.kind == DatasetKind::mock && !s.vocab_size) s.vocab_size = 1024;
   if (s.kind == DatasetKind::megatron && !s.seq_length) s.seq_length = 2048;
+  const char* alias = "num_samples_limit";
+  if (reading.given(cat(s.key, '.', alias)) && !reading.given(s.key + ".limit_dataset_samples"))
+    s.limit_key = alias;
   const bool mapped = s.kind == DatasetKind::column_mapped;
   reading.rule(!mapped || !s.column_mapping.answer.empty(), {s.key + ".column_mapping.answer"},
                "is missing: want the name of the column with the answers");
@@ -55,6 +58,14 @@ void dataset_rules(DatasetSection& s, Reading& reading) {
                "is missing, as the other is: want the name of a column for the prompt");
   reading.rule(s.padding != Padding::max_length || s.seq_length, {s.key + ".padding", s.key + ".seq_length"},
                "max_length needs seq_length, which is absent");
+}
+
+void packing_rules(const Recipe& recipe, Reading& reading) {
+  const std::int64_t size = recipe.packed_sequence.packed_sequence_size;
+  reading.rule(size == 0 || !recipe.dataset || recipe.dataset->kind != DatasetKind::megatron,
+               {"packed_sequence.packed_sequence_size", "dataset._target_"}, "is ", size,
+               ", but samples of token files (megatron) are full already; want 0, and dataset.seq_length for "
+               "their length");
 }
 
 void optimizer_rules(OptimizerSection& s, Reading& reading) {
@@ -229,6 +240,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
   // Validation takes every row, in order, whatever the recipe says.
   if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");
   if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");
+  packing_rules(recipe, reading);
   if (recipe.peft) peft_rules(recipe, reading);
   repair_rules(recipe, reading);
   if (!recipe.checkpoint.save_frozen && (recipe.freeze.empty() || recipe.peft))
