@@ -350,29 +350,29 @@ struct DTypeKeys {
 };
 
 DTypeKeys set_dtype(Json& config, const std::string& name) {
-  DTypeKeys keys;
+  DTypeKeys entries;
   for (const char* key : {"dtype", "torch_dtype"}) {
     const auto value = config.find(key);
     if (value == config.end()) continue;
-    keys.found = true;
+    entries.found = true;
     if (*value == name) continue;
     *value = name;
-    keys.changed = true;
+    entries.changed = true;
   }
-  return keys;
+  return entries;
 }
 }  // namespace
 
 std::string with_dtype(const std::string& text, DType dtype) {
   Json document = parse_json(text, "config.json", config_limits);
   const std::string name = hf_name(dtype);
-  DTypeKeys keys = set_dtype(document, name);
+  DTypeKeys entries = set_dtype(document, name);
   if (const auto part = language_part(JsonView(document, "config.json"))) {
     const DTypeKeys inner = set_dtype(document.at(part->place()), name);
-    keys = {keys.found || inner.found, keys.changed || inner.changed};
+    entries = {entries.found || inner.found, entries.changed || inner.changed};
   }
-  if (!keys.found) document["torch_dtype"] = name;
-  return keys.found && !keys.changed ? text : dump_json(document) + "\n";
+  if (!entries.found) document["torch_dtype"] = name;
+  return entries.found && !entries.changed ? text : dump_json(document) + "\n";
 }
 
 void write_hf_config(const std::filesystem::path& path, const HfConfigFile& file,
