@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "data/files/regular_file.h"
 #include "train/logging/jsonl.h"
 
