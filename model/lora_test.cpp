@@ -10,6 +10,7 @@
 #include "model/blocks/mlp/mlp_block.h"
 #include "model/blocks/moe/moe_block.h"
 #include "model/flops.h"
+#include "model/test_gradients.h"
 #include "model/test_models.h"
 #include "ops/matmul/matmul.h"
 #include "tests/support/message_of.h"
@@ -57,30 +58,8 @@ void check_adapter_gradients(const NemotronHConfig& config, const TestBatch& bat
   Model made(config, DType::f64, 61);
   NemotronH& model = made.model;
   loss_and_gradients(model, batch);
-  const double step = 1e-5;
-  std::size_t checked = 0;
-  for (Parameter& p : model.parameters().all()) {
-    if (!is_adapter(p)) continue;
-    CAPTURE(p.name);
-    REQUIRE(p.node->filled());
-    const auto analytic = p.node->grad().to_vector();
-    double largest = 0;
-    for (const double g : analytic) largest = std::max(largest, std::abs(g));
-    CHECK(largest > 1e-4);
-    auto* data = p.value.data<double>();
-    const std::size_t n = analytic.size(), stride = std::max<std::size_t>(1, n / 8);
-    for (std::size_t j = 3 % stride; j < n; j += stride) {
-      CAPTURE(j);
-      const double keep = data[j];
-      data[j] = keep + step;
-      const double up = loss_only(model, batch);
-      data[j] = keep - step;
-      const double down = loss_only(model, batch);
-      data[j] = keep;
-      CHECK(std::abs(analytic[j] - (up - down) / (2 * step)) <= 1e-6 * std::max(1.0, largest));
-    }
-    ++checked;
-  }
+  const std::size_t checked = check_parameter_gradients(
+      model, [&] { return loss_only(model, batch); }, {.elements = 8, .first = 3, .least = 1e-4}, is_adapter);
   CHECK(checked == 2 * config.lora.modules.size());
 }
 

@@ -3,15 +3,12 @@
 #include <doctest/doctest.h>
 
 #include "data/datasets/describe.h"
+#include "data/datasets/test_rows.h"
 
 using namespace nemocube;
+using testing::sample_tokenizer;
 
 namespace {
-
-const Tokenizer& sample_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
-  return tokenizer;
-}
 
 const std::string turns =
     "{% for m in messages %}{{ m.role }}:{% if m.reasoning_content %} ({{ m.reasoning_content }}){% endif %} "

@@ -3,18 +3,15 @@
 #include <doctest/doctest.h>
 
 #include "data/datasets/describe.h"
-#include "data/json/test_dir.h"
+#include "data/datasets/test_rows.h"
 
 using namespace nemocube;
+using testing::complaint_about;
+using testing::sample_tokenizer;
 using testing::spit;
 using testing::TestDir;
 
 namespace {
-
-const Tokenizer& sample_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
-  return tokenizer;
-}
 
 std::string shown(const MappedRow& row, const ColumnMappedOptions& options) {
   TokenRow made = column_mapped_row(row, sample_tokenizer(), options);
@@ -23,14 +20,7 @@ std::string shown(const MappedRow& row, const ColumnMappedOptions& options) {
 }
 
 std::string complaint(const std::string& text, const ColumnMapping& mapping) {
-  const TestDir dir;
-  spit(dir / "f.jsonl", text);
-  try {
-    read_mapped_rows(dir / "f.jsonl", mapping);
-  } catch (const Error& error) {
-    return std::string(error.what()).substr((dir / "f.jsonl").string().size());
-  }
-  return "";
+  return complaint_about(text, [&](const std::filesystem::path& path) { read_mapped_rows(path, mapping); });
 }
 
 const MappedRow sum{"r", "Add the numbers.", "4 and 5", "nine"};

@@ -3,18 +3,15 @@
 #include <doctest/doctest.h>
 
 #include "data/datasets/describe.h"
-#include "data/json/test_dir.h"
+#include "data/datasets/test_rows.h"
 
 using namespace nemocube;
+using testing::complaint_about;
+using testing::sample_tokenizer;
 using testing::spit;
 using testing::TestDir;
 
 namespace {
-
-const Tokenizer& sample_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
-  return tokenizer;
-}
 
 std::string row(const std::string& ctx, const std::string& label) {
   return cat(R"({"ind": 7, "ctx": ")", ctx, R"(", "endings": ["sings.", "runs away."], "label": )", label,
@@ -22,14 +19,7 @@ std::string row(const std::string& ctx, const std::string& label) {
 }
 
 std::string complaint(const std::string& text) {
-  const TestDir dir;
-  spit(dir / "f.jsonl", text);
-  try {
-    read_hellaswag(dir / "f.jsonl");
-  } catch (const Error& error) {
-    return std::string(error.what()).substr((dir / "f.jsonl").string().size());
-  }
-  return "";
+  return complaint_about(text, [](const std::filesystem::path& path) { read_hellaswag(path); });
 }
 
 }  // namespace

@@ -7,18 +7,15 @@
 #include <thread>
 
 #include "data/datasets/describe.h"
-#include "data/json/test_dir.h"
+#include "data/datasets/test_rows.h"
 
 using namespace nemocube;
+using testing::complaint_about;
+using testing::sample_tokenizer;
 using testing::spit;
 using testing::TestDir;
 
 namespace {
-
-const Tokenizer& sample_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
-  return tokenizer;
-}
 
 const Conversation talk{"t",
                         {{Role::system, "Be kind."},
@@ -33,14 +30,7 @@ std::string shown(const Conversation& conversation, const MessagesOptions& optio
 }
 
 std::string complaint(const std::string& text) {
-  const TestDir dir;
-  spit(dir / "f.jsonl", text);
-  try {
-    read_conversations(dir / "f.jsonl");
-  } catch (const Error& error) {
-    return std::string(error.what()).substr((dir / "f.jsonl").string().size());
-  }
-  return "";
+  return complaint_about(text, [](const std::filesystem::path& path) { read_conversations(path); });
 }
 
 }  // namespace

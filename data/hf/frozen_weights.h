@@ -11,7 +11,7 @@ namespace nemocube {
 ///     {"base_model_name_or_path": "/models/nemotron", "tensors": ["backbone.embeddings.weight", ...]}
 struct FrozenWeights {
   static constexpr const char* file_name = "frozen_weights.json";
-  std::filesystem::path base;                  ///< of the other directory
+  std::filesystem::path base;                  ///< the other directory, by its absolute path
   std::set<std::string, std::less<>> tensors;  ///< canonical names
 };
 

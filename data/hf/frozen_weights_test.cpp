@@ -72,7 +72,8 @@ TEST_CASE("frozen weights: a file that cannot be followed is refused") {
         cat(file.string(), ": the directory has a tensor for 'lm_head.weight' itself"));
   for (const char* text :
        {"[]", "{}", "{\"base_model_name_or_path\": 3}", "{", R"({"base_model_name_or_path": "x"})",
-        R"({"base_model_name_or_path": "x", "tensors": [1]})"}) {
+        R"({"base_model_name_or_path": "/x", "tensors": [1]})",
+        R"({"base_model_name_or_path": "x", "tensors": []})"}) {
     CAPTURE(text);
     CHECK(with(text).find(file.string()) != std::string::npos);
   }

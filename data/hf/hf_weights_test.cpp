@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/rng.h"
 #include "data/hf/hf_config.h"
+#include "data/hf/test_config.h"
 #include "data/json/test_dir.h"
 #include "data/safetensors/writer.h"
 #include "tests/support/compare.h"
@@ -18,24 +19,7 @@ using namespace nemocube::testing;
 namespace {
 namespace fs = std::filesystem;
 
-NemotronHConfig small() {
-  NemotronHConfig c;
-  c.blocks = parse_pattern("ME*-").blocks;
-  c.vocab_size = 24;
-  c.hidden_size = 8;
-  c.num_attention_heads = 2;
-  c.num_key_value_heads = 1;
-  c.head_dim = 4;
-  c.intermediate_size = 12;
-  c.mamba_num_heads = 2;
-  c.mamba_head_dim = 4;
-  c.n_groups = 1;
-  c.ssm_state_size = 4;
-  c.n_routed_experts = 3;
-  c.moe_intermediate_size = 6;
-  c.moe_shared_expert_intermediate_size = 10;
-  return c;
-}
+NemotronHConfig small() { return small_test_config("ME*-"); }
 
 std::vector<NamedTensor> empty_model(const NemotronHConfig& config, DType dtype = DType::f32) {
   std::vector<NamedTensor> tensors;

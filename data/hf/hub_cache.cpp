@@ -1,23 +1,30 @@
 #include "data/hf/hub_cache.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cctype>
 #include <vector>
 
 #include "core/environment.h"
 #include "core/error.h"
+#include "core/quote.h"
+#include "data/files/regular_file.h"
 
 namespace nemocube {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// The revision in refs/main; empty where there is no such file, or where its text is no name of a folder.
+/// The revision in refs/main; empty where there is no such file.
 std::string main_revision(const fs::path& folder) {
-  std::ifstream in(folder / "refs" / "main");
-  std::string revision;
-  in >> revision;
-  return revision.find('/') == std::string::npos && !revision.starts_with('.') ? revision : "";
+  const fs::path file = folder / "refs" / "main";
+  std::error_code none;
+  if (!fs::exists(file, none)) return "";
+  std::string revision = read_text_file(file, 4096);
+  while (!revision.empty() && std::isspace(static_cast<unsigned char>(revision.back()))) revision.pop_back();
+  require(!revision.empty() && revision.find('/') == std::string::npos && !revision.starts_with('.') &&
+              fs::is_directory(folder / "snapshots" / revision, none),
+          file.string(), ": names no snapshot in ", (folder / "snapshots").string(), ": ", quote(revision));
+  return revision;
 }
 
 std::vector<fs::path> folders_in(const fs::path& folder) {
@@ -54,8 +61,7 @@ fs::path path_or_cached(const fs::path& named, HubKind kind) {
   const fs::path folder = hub_cache() / cat(kind == HubKind::model ? "models--" : "datasets--",
                                             name.substr(0, slash), "--", name.substr(slash + 1));
   const std::string revision = main_revision(folder);
-  if (!revision.empty() && fs::is_directory(folder / "snapshots" / revision, unclear))
-    return folder / "snapshots" / revision;
+  if (!revision.empty()) return folder / "snapshots" / revision;
   const std::vector<fs::path> snapshots = folders_in(folder / "snapshots");
   if (snapshots.empty()) return named;
   std::string all;

@@ -13,7 +13,7 @@ bool looks_like_hub_name(const std::string& text);
 /// `named`, or, where nothing of that name exists in the file system and the text is a name of the Hub, the snapshot of it in the
 /// Hub's local cache, if there is one: <cache>/models--ORG--NAME/snapshots/REVISION with the revision in refs/main, else the only
 /// snapshot. The cache is HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
-/// Nothing is downloaded. Throws Error where there are several snapshots and no refs/main.
+/// Nothing is downloaded. Throws Error where refs/main names no snapshot, and where there are several snapshots and no refs/main.
 /// Source: huggingface_hub, "Understand caching".
 std::filesystem::path path_or_cached(const std::filesystem::path& named, HubKind kind);
 

@@ -75,7 +75,9 @@ TEST_CASE("hub cache: names become the snapshot that refs/main names, or the onl
   CHECK(of("me/rows", HubKind::dataset) == rows / "snapshots" / "ccc");
   // A ref that leads elsewhere is none.
   std::ofstream(model / "refs" / "main") << "../../../other";
-  CHECK(message_of([&] { of("nvidia/Nano"); }).find("2 snapshots") != std::string::npos);
+  CHECK(message_of([&] { of("nvidia/Nano"); }).find(": names no snapshot in ") != std::string::npos);
+  std::ofstream(model / "refs" / "main") << "ccc";
+  CHECK(message_of([&] { of("nvidia/Nano"); }).ends_with(": 'ccc'"));
   // What exists, and what is no name of the Hub, is taken as it is.
   for (const char* path : {"nvidia", "/nvidia/Nano", "./nvidia/Nano", "~/Nano", "a/b/c", "a/", ""})
     CHECK(of(path) == path);

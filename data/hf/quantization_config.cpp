@@ -128,14 +128,16 @@ std::vector<DeclaredQuantization> declared_in(const std::filesystem::path& direc
 }  // namespace
 
 std::optional<DeclaredQuantization> declared_quantization(const JsonView& config) {
-  if (const auto part = language_part(config))
-    if (auto declared = declared_quantization(*part)) return declared;
+  std::optional<DeclaredQuantization> of_part;
+  if (const auto part = language_part(config)) of_part = declared_quantization(*part);
   for (const char* key : declaring_keys) {
     const auto section = config.find(key);
     if (!section || (section->value().is_structured() && section->value().empty())) continue;
-    return Declaration(*section, key).read();
+    const DeclaredQuantization of_all =
+        Declaration(*section, key).read();  // refused here, whatever the part says
+    return of_part ? of_part : of_all;
   }
-  return std::nullopt;
+  return of_part;
 }
 
 void check_declared_quantization(const std::filesystem::path& directory, const SafetensorsTensors& tensors) {

@@ -240,12 +240,14 @@ TEST_CASE("quantized weights: declarations of other schemes are refused by name"
 TEST_CASE("quantized weights: the language part of a model of several parts") {
   const TestDir dir;
   const StoredBlob vision = number("vision_model.radio_model.input_conditioner.norm_mean", 0.5),
-                   projector = number("mlp1.0.weight", 2);
+                   projector = number("mlp1.0.weight", 2),
+                   bias = number("vision_model.blocks.0.attn.v_bias", 3),  // no scale of a cache
+      packed = number("vision_model.blocks.0.qweight", 4);
   StoredBlob quantized{
       "sound_projection.linear1.weight", "F8_E4M3", {1, 2}, {std::byte{0x38}, std::byte{0x40}}};
   const StoredBlob scale = number(quantized.name + "_scale", 0.5);
-  const std::vector<NamedTensor> want =
-      write_quantized(dir / "omni", mixed(), "language_model.", {vision, projector, quantized, scale});
+  const std::vector<NamedTensor> want = write_quantized(dir / "omni", mixed(), "language_model.",
+                                                        {vision, projector, bias, packed, quantized, scale});
   const NemotronHConfig config = read_hf_config(dir / "omni");
   CHECK(config.blocks == small().blocks);
   CHECK(config.dtype == DType::bf16);
@@ -258,6 +260,8 @@ TEST_CASE("quantized weights: the language part of a model of several parts") {
   const SafetensorsFile saved(dir / "saved/model.safetensors");
   CHECK(saved.tensor(vision.name).item<float>() == 0.5F);
   CHECK(saved.tensor(projector.name).item<float>() == 2);
+  CHECK(saved.tensor(bias.name).item<float>() == 3);
+  CHECK(saved.tensor(packed.name).item<float>() == 4);
   CHECK_BITS(saved.tensor(quantized.name), Tensor::from<float>({0.5, 1}, {1, 2}).to(DType::bf16));
   CHECK(saved.find("language_model.lm_head.weight") != nullptr);
   const std::vector<NamedTensor> again = empty_model(read_hf_config(dir / "saved"), DType::bf16);

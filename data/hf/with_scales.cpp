@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "data/hf/language_part.h"
 #include "data/safetensors/quantized.h"
 
 namespace nemocube {
@@ -41,8 +42,16 @@ StoredIn take(SafetensorsTensors& tensors, const std::string& name) {
 }  // namespace
 
 SafetensorsTensors with_scales(SafetensorsTensors tensors) {
-  for (const auto& [name, stored] : tensors) refuse_scheme(name, stored);
-  std::erase_if(tensors, [](const auto& item) { return is_of_activations(item.first); });
+  // Tensors of other parts of a model have names of their own kind.
+  const bool several_parts =
+      std::ranges::any_of(tensors, [](const auto& item) { return item.first.starts_with(language_prefix); });
+  const auto is_of_language = [&](std::string_view name) {
+    return !several_parts || name.starts_with(language_prefix);
+  };
+  for (const auto& [name, stored] : tensors)
+    if (is_of_language(name)) refuse_scheme(name, stored);
+  std::erase_if(
+      tensors, [&](const auto& item) { return is_of_language(item.first) && is_of_activations(item.first); });
   // Names of scales sort behind the name of their tensor, so no iterator ahead is lost.
   for (auto& [name, stored] : tensors) {
     if (!name.ends_with(".weight") || !has_codes(stored)) continue;

@@ -6,6 +6,7 @@
 
 #include "core/rng.h"
 #include "data/hf/hf_weights.h"
+#include "data/hf/test_config.h"
 #include "data/json/test_dir.h"
 #include "data/peft/peft_names.h"
 #include "data/safetensors/writer.h"
@@ -16,22 +17,8 @@ namespace nemocube::testing {
 
 /// `inner`: the width of the experts; that of the hidden states is 8.
 inline NemotronHConfig adapter_test_config(std::int64_t inner = 6) {
-  NemotronHConfig c;
-  c.blocks = parse_pattern("ME*-E").blocks;
-  c.vocab_size = 24;
-  c.hidden_size = 8;
-  c.num_attention_heads = 2;
-  c.num_key_value_heads = 1;
-  c.head_dim = 4;
-  c.intermediate_size = 12;
-  c.mamba_num_heads = 2;
-  c.mamba_head_dim = 4;
-  c.n_groups = 1;
-  c.ssm_state_size = 4;
-  c.n_routed_experts = 3;
-  c.num_experts_per_tok = 2;
+  NemotronHConfig c = small_test_config("ME*-E");
   c.moe_intermediate_size = inner;
-  c.moe_shared_expert_intermediate_size = 10;
   return c;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/parallel_for.h"
 #include "data/safetensors/low_precision.h"
@@ -82,8 +83,8 @@ Quantized::Quantized(const StoredIn& codes, const ScaleTensors& scales) : shape_
   scale_ = scales.scale.file ? scales.scale : scales.scale_inv;
   scale_2_ = scales.scale_2;
   if (packed_) {
-    require(shape_.size() == 2 && shape_[1] > 0, named(codes),
-            ": want an NVFP4 matrix, U8 [rows, columns / 2], got ", describe(entry));
+    require(shape_.size() == 2 && shape_[1] > 0 && shape_[1] < std::numeric_limits<std::int64_t>::max() / 2,
+            named(codes), ": want an NVFP4 matrix, U8 [rows, columns / 2], got ", describe(entry));
     shape_[1] *= 2;
     require(scale_2_.file && is_float(scale_2_) && elements_of(*scale_2_.entry) == 1, named(codes),
             ": U8 codes are NVFP4; want one number '", entry.name, "_scale_2' beside it, got ",

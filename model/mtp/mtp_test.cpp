@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "model/test_gradients.h"
 #include "model/test_models.h"
 #include "tests/support/devices.h"
 
@@ -53,28 +54,9 @@ void check_mtp_gradients(const NemotronHConfig& config, std::uint64_t seed, bool
   randomise(model, seed);
   const TestBatch batch = random_batch(config, {7, 1, 4}, seed + 1);
   mtp_losses(model, batch);
-  const double step = 1e-5;
-  for (Parameter& p : model.parameters().all()) {
-    if (!p.wants_grad()) continue;
-    CAPTURE(p.name);
-    REQUIRE(p.node->filled());
-    const auto analytic = p.node->grad().to_vector();
-    double largest = 0;
-    for (const double g : analytic) largest = std::max(largest, std::abs(g));
-    CHECK(largest > 1e-4);
-    auto* data = p.value.data<double>();
-    const std::size_t n = analytic.size(), stride = std::max<std::size_t>(1, n / 6);
-    for (std::size_t j = seed % stride; j < n; j += stride) {
-      CAPTURE(j);
-      const double keep = data[j];
-      data[j] = keep + step;
-      const double up = total(config, mtp_losses(model, batch, 1, false));
-      data[j] = keep - step;
-      const double down = total(config, mtp_losses(model, batch, 1, false));
-      data[j] = keep;
-      CHECK(std::abs(analytic[j] - (up - down) / (2 * step)) <= 1e-6 * std::max(1.0, largest));
-    }
-  }
+  check_parameter_gradients(
+      model, [&] { return total(config, mtp_losses(model, batch, 1, false)); },
+      {.elements = 6, .first = seed, .least = 1e-4}, [](const Parameter& p) { return p.wants_grad(); });
 }
 
 }  // namespace

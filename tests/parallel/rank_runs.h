@@ -10,13 +10,6 @@
 /// Runs of the program on several ranks.
 namespace nemocube::testing {
 
-using Words = std::vector<std::string>;
-
-inline Words plus(Words base, const Words& more) {
-  base.insert(base.end(), more.begin(), more.end());
-  return base;
-}
-
 /// Waits until `path` exists, at most half a minute.
 inline void wait_for(const std::filesystem::path& path) {
   for (int i = 0; i < 3000 && !std::filesystem::exists(path); ++i)

@@ -5,6 +5,13 @@
 
 namespace nemocube::testing {
 
+using Words = std::vector<std::string>;
+
+inline Words plus(Words base, const Words& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
 struct ProcessResult {
   int exit_code = 0;  ///< 128 + signal when killed
   std::string out, err;

@@ -15,12 +15,6 @@ using namespace nemocube::testing;
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-Words plus(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/safetensors/reader.h"
 #include "tests/support/mpirun.h"
 #include "tests/training/run_support.h"
 
@@ -13,12 +14,6 @@ using namespace nemocube::testing;
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-Words plus(Words base, const Words& more) {
-  base.insert(base.end(), more.begin(), more.end());
-  return base;
-}
 
 /// A directory with a model that was trained a little, in `base`.
 class FinetuneDir : public RunDir {
@@ -95,6 +90,24 @@ TEST_CASE("finetune: a run with adapters resumes with its bits, and its checkpoi
         std::string::npos);
   CHECK_FALSE(fs::exists(dir / "other"));
 
+  // From another place the adapter still means the same model, and damage of its file is seen before anything is written.
+  fs::create_directories(dir / "elsewhere");
+  const ProcessResult elsewhere =
+      run_process({NEMOCUBE_BINARY, "convert", "../straight", "merged", "--merge"}, dir / "elsewhere");
+  CAPTURE(elsewhere.err);
+  CHECK(elsewhere.exit_code == 0);
+  CHECK(slurp(dir / "elsewhere" / "merged" / "model.safetensors") ==
+        slurp(dir / "merged" / "model.safetensors"));
+  fs::copy(dir / "straight", dir / "damaged", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  const fs::path weights = dir / "damaged" / "epoch_0_step_3" / "model" / "adapter_model.safetensors";
+  std::string bytes = slurp(weights);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  spit(weights, bytes);
+  const ProcessResult damaged = dir.command({"convert", "damaged", "other", "--merge"});
+  CHECK(damaged.exit_code == 2);
+  CHECK(damaged.err.find("adapter_model.safetensors") != std::string::npos);
+  CHECK_FALSE(fs::exists(dir / "other"));
+
   // Another run begins with the adapter; nothing is drawn anew.
   const ProcessResult from_adapter = dir.train(
       FinetuneDir::on_base({"peft.adapter_path=straight", "optimizer.lr=0", "optimizer.weight_decay=0",
@@ -156,4 +169,49 @@ TEST_CASE("finetune: frozen weights stay out of checkpoints that say where they 
   const ProcessResult lost = dir.command({"generate", "--model", "straight", "--prompt", "Once"});
   CHECK(lost.exit_code == 2);
   CHECK(lost.err.find("the weights that were not trained are there") != std::string::npos);
+}
+
+TEST_CASE(
+    "finetune: depths of multi-token prediction are adapted, merged, and kept where they are frozen or "
+    "carried") {
+  const FinetuneDir dir;
+  const Words depths{"model.num_nextn_predict_layers=1", "model.mtp_loss_scaling_factor=0.3"};
+  REQUIRE(dir.train(plus({"checkpoint.checkpoint_dir=ahead", "step_scheduler.max_steps=2",
+                          "lr_scheduler=null", "validation_dataset=null"},
+                         depths))
+              .exit_code == 0);
+  fs::remove_all(dir / "base");
+  fs::rename(dir / "ahead" / "epoch_0_step_1" / "model", dir / "base");
+  const auto values = [&](const fs::path& model, const std::string& prefix) {
+    std::map<std::string, std::vector<double>> found;
+    const SafetensorsFile file(dir / model / "model.safetensors");
+    for (const StoredTensor& t : file.tensors())
+      if (t.name.starts_with(prefix)) found[t.name] = file.tensor(t).to_vector();
+    return found;
+  };
+  const auto of_base = values("base", "mtp.");
+  CHECK(of_base.size() > 10);
+
+  const ProcessResult adapted =
+      dir.train(FinetuneDir::on_base(plus(depths, {"peft.match_all_linear=true", "peft.dim=4"})));
+  CAPTURE(adapted.err);
+  REQUIRE(adapted.exit_code == 0);
+  const ProcessResult inspected = dir.command({"inspect", "straight"});
+  CAPTURE(inspected.out);
+  CHECK(inspected.exit_code == 0);
+  const ProcessResult merged = dir.command({"convert", "straight", "merged", "--merge"});
+  CAPTURE(merged.err);
+  REQUIRE(merged.exit_code == 0);
+  CHECK(merged.err.find("not read") == std::string::npos);
+  const auto of_merged = values("merged", "mtp.");
+  CHECK(of_merged.size() == of_base.size());
+  CHECK(of_merged.at("mtp.layers.0.eh_proj.weight") != of_base.at("mtp.layers.0.eh_proj.weight"));
+  CHECK(of_merged.at("mtp.layers.0.enorm.weight") == of_base.at("mtp.layers.0.enorm.weight"));
+
+  // A run that does not train the depths carries them, also where frozen weights stay out of checkpoints.
+  REQUIRE(dir.train(FinetuneDir::on_base({"freeze=['model.layers.0']", "checkpoint.save_frozen=false",
+                                          "checkpoint.checkpoint_dir=frozen"}))
+              .exit_code == 0);
+  REQUIRE(dir.command({"convert", "frozen", "whole"}).exit_code == 0);
+  CHECK(values("whole", "mtp.") == of_base);
 }

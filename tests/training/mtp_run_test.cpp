@@ -16,12 +16,6 @@ using namespace nemocube::testing;
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-Words plus(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 const Words two_depths{"model.num_nextn_predict_layers=2", "model.mtp_use_repeated_layer=true",
                        "model.mtp_loss_scaling_factor=0.3"};

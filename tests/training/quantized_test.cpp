@@ -91,6 +91,16 @@ TEST_CASE("quantized models: every command reads them, and what is saved is plai
   CHECK(run_in(dir.path(), {"convert", "fp8", "wide", "--dtype", "f32", "--verify"}).exit_code == 0);
   CHECK(SafetensorsFile(dir / "wide/model.safetensors").at(name).dtype == "F32");
 
+  // Whatever dtype config.json names, the copy has rounded what was quantized.
+  fs::copy(dir / "fp8", dir / "unsaid");
+  Json config = read_json_file(dir / "unsaid/config.json");
+  config.erase("torch_dtype");
+  config.erase("dtype");
+  spit(dir / "unsaid/config.json", dump_json(config));
+  const ProcessResult unsaid = run_in(dir.path(), {"convert", "unsaid", "of_unsaid", "--verify"});
+  CAPTURE(unsaid.err);
+  CHECK(unsaid.exit_code == 0);
+
   CHECK(run_in(dir.path(), {"inspect", "--model", "fp8"}).exit_code == 0);
   const auto words = [&](const char* model) {
     const ProcessResult said =

@@ -18,11 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Overrides = std::vector<std::string>;
 
-Overrides plus(Overrides base, const Overrides& more) {
-  base.insert(base.end(), more.begin(), more.end());
-  return base;
-}
-
 fs::path latest(const fs::path& dir) { return fs::canonical(dir / "LATEST"); }
 
 // Straight run; then the same from the checkpoint after five steps, elsewhere.

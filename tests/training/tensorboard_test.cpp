@@ -50,11 +50,6 @@ const std::vector<std::string> with_events{"tensorboard.log_throughput=true",
                                            "tensorboard.log_timers_to_tensorboard=true",
                                            "tensorboard.log_world_size_to_tensorboard=true"};
 
-std::vector<std::string> plus(std::vector<std::string> base, const std::vector<std::string>& more) {
-  base.insert(base.end(), more.begin(), more.end());
-  return base;
-}
-
 }  // namespace
 
 TEST_CASE("tensorboard: the points of a run are those of its logs, and a resumed run opens a new file") {

@@ -158,17 +158,7 @@ void add_generate_command(Command& app) {
   chat->excludes(prompt)->excludes(file);
   command->add_option("--system", o->system, "what the system says at the beginning of a conversation")
       ->needs(chat);
-  command
-      ->add_option(
-          "--chat-template", o->chat_template,
-          "another template than the tokenizer's: a file, the name of one of its templates, or Jinja text")
-      ->needs(chat);
-  command
-      ->add_option("--set", o->variables,
-                   "NAME=VALUE: a variable of the template, such as enable_thinking=false; JSON or text; may "
-                   "be repeated")
-      ->allow_extra_args(false)
-      ->needs(chat);
+  add_template_options(*command, chat, o->chat_template, o->variables);
   command
       ->add_option("--max-new-tokens", o->generate.max_new_tokens,
                    "end each text, or answer, after so many tokens")

@@ -16,6 +16,21 @@ void add_adapter_option(Command& command, std::filesystem::path& target) {
       "low-rank adapter to add to the model: PEFT directory, checkpoint or directory of a run");
 }
 
+void add_template_options(Command& command, Option* chat, std::string& chat_template,
+                          std::vector<std::string>& variables) {
+  command
+      .add_option(
+          "--chat-template", chat_template,
+          "another template than the tokenizer's: a file, the name of one of its templates, or Jinja text")
+      ->needs(chat);
+  command
+      .add_option("--set", variables,
+                  "NAME=VALUE: a variable of the template, such as enable_thinking=false; JSON or text; may "
+                  "be repeated")
+      ->allow_extra_args(false)
+      ->needs(chat);
+}
+
 void add_device_option(Command& command, std::string& target, const std::string& otherwise) {
   command.add_option(
       "--device", target,

@@ -111,23 +111,13 @@ void add_tokenize_command(Command& app) {
                           "render the conversations of a JSON or JSONL file with the chat template: lists of "
                           "messages, or objects with messages and tools");
   chat->excludes(input);
-  command
-      ->add_option(
-          "--chat-template", o->chat_template,
-          "another template than the tokenizer's: a file, the name of one of its templates, or Jinja text")
-      ->needs(chat);
+  add_template_options(*command, chat, o->chat_template, o->variables);
   command->add_flag("--ids", o->ids, "print a JSON line for each conversation, with text and ids")
       ->needs(chat);
   command->add_flag("--mask", o->mask, "the same with a mask too: 1 at the assistant's tokens")->needs(chat);
   command
       ->add_flag("--add-generation-prompt", o->add_generation_prompt,
                  "end the text where the assistant begins its answer")
-      ->needs(chat);
-  command
-      ->add_option("--set", o->variables,
-                   "NAME=VALUE: a variable of the template, such as enable_thinking=false; JSON or text; may "
-                   "be repeated")
-      ->allow_extra_args(false)
       ->needs(chat);
   command->callback([o] { run(*o); });
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <span>
 #include <vector>
 
 namespace nemocube {
@@ -32,13 +33,6 @@ void for_counted(const Parameter& p, Fn&& fn) {
   });
 }
 
-std::vector<double> sum_over(Communicator* ranks, std::vector<double> values) {
-  if (!ranks) return values;
-  const Tensor sums = Tensor::from(values, {std::ssize(values)});
-  ranks->all_reduce(sums);
-  return sums.to_vector();
-}
-
 bool is_healthy(double square, double min_norm) {
   return std::isfinite(square) && std::sqrt(square) > min_norm;
 }
@@ -56,7 +50,7 @@ std::int64_t repair_embeddings(NemotronH& model, const EmbeddingRepair& options,
     for_counted(*embeddings, [&](std::int64_t row, std::int64_t, double v) {
       squares[static_cast<std::size_t>(row)] += v * v;
     });
-  squares = sum_over(ranks, std::move(squares));
+  if (ranks) ranks->host_all_reduce(std::span(squares));
   std::map<std::int64_t, std::int64_t> damaged;  // row to its place below
   double sum = 0;
   for (std::int64_t row = 0; row < tokens; ++row) {
@@ -80,7 +74,7 @@ std::int64_t repair_embeddings(NemotronH& model, const EmbeddingRepair& options,
       if (const auto found = damaged.find(row); found != damaged.end())
         rows[static_cast<std::size_t>(found->second * width + column)] = v;
     });
-  rows = sum_over(ranks, std::move(rows));
+  if (ranks) ranks->host_all_reduce(std::span(rows));
   for (const auto& [row, place] : damaged) {
     double* const values = rows.data() + place * width;
     double square = 0;

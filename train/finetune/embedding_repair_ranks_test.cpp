@@ -103,7 +103,8 @@ TEST_CASE("embedding repair: the same on every rank, however the model is divide
       embeddings.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i) {
           const double w = all[static_cast<std::size_t>(global + i)];
-          CHECK(std::abs(got[static_cast<std::size_t>(local + i)] - w) <= std::abs(w) * 0x1p-7);
+          CHECK(std::abs(got[static_cast<std::size_t>(local + i)] - w) <=
+                std::abs(w) * (dtype == DType::bf16 ? 0x1p-7 : 1e-6));
         }
       });
     }

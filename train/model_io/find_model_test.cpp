@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "core/error.h"
@@ -96,4 +97,20 @@ TEST_CASE("an adapter is found like a model, and names its model") {
   CHECK(fault(dir / "run").find("base_model_name_or_path is null; name the model") != std::string::npos);
   write("\"/nowhere\"");
   CHECK(fault(dir / "run").find("base_model_name_or_path: /nowhere: does not exist") != std::string::npos);
+}
+
+TEST_CASE("an adapter in the local cache of the Hub serves as a model") {
+  const TestDir dir;
+  const fs::path snapshot = dir / "models--me--adapter" / "snapshots" / "x";
+  touch(dir / "base" / "config.json");
+  touch(snapshot / "adapter_config.json");
+  std::ofstream(snapshot / "adapter_config.json")
+      << R"({"peft_type": "LORA", "base_model_name_or_path": ")" << (dir / "base").string() << "\"}";
+  const char* before = std::getenv("HF_HUB_CACHE");
+  const std::string kept = before ? before : "";
+  ::setenv("HF_HUB_CACHE", dir.path().c_str(), 1);
+  const ModelAndAdapter found = find_model_and_adapter("me/adapter", {});
+  before ? ::setenv("HF_HUB_CACHE", kept.c_str(), 1) : ::unsetenv("HF_HUB_CACHE");
+  CHECK(found.model == dir / "base");
+  CHECK(found.adapter == snapshot);
 }
