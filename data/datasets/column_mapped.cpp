@@ -28,14 +28,6 @@ std::string form_of(const ColumnMapping& mapping) {
   return cat("{", form, "}, the columns of column_mapping");
 }
 
-MappedRow read_mapped_row(const JsonView& row, std::int64_t number, const ColumnMapping& mapping) {
-  const bool has_prompt = row.value().is_object() && ((mapping.context && row.has(*mapping.context)) ||
-                                                      (mapping.question && row.has(*mapping.question)));
-  if (!has_prompt || !row.has(mapping.answer)) refuse_row(row, "column_mapped", form_of(mapping));
-  return {row_id(row, cat("row ", number)), column(row, mapping.context), column(row, mapping.question),
-          row.at(mapping.answer).string(), row.place()};
-}
-
 Chat chat_of_columns(const MappedRow& row) {
   Chat chat;
   const auto add = [&](const char* role, const std::string& content) {
@@ -49,12 +41,16 @@ Chat chat_of_columns(const MappedRow& row) {
 
 }  // namespace
 
-std::vector<MappedRow> read_mapped_rows(const std::filesystem::path& path, const ColumnMapping& mapping) {
-  std::vector<MappedRow> out;
-  for_each_valid_row(path, "rows", false, [&](const JsonView& row, std::int64_t number) {
-    out.push_back(read_mapped_row(row, number, mapping));
-  });
-  return out;
+MappedRow read_mapped_row(const JsonView& row, std::int64_t number, const ColumnMapping& mapping) {
+  const bool has_prompt = row.value().is_object() && ((mapping.context && row.has(*mapping.context)) ||
+                                                      (mapping.question && row.has(*mapping.question)));
+  if (!has_prompt || !row.has(mapping.answer)) refuse_row(row, "column_mapped", form_of(mapping));
+  return {row_id(row, cat("row ", number)),
+          column(row, mapping.context),
+          column(row, mapping.question),
+          row.at(mapping.answer).string(),
+          row.file(),
+          row.place()};
 }
 
 TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
@@ -62,7 +58,7 @@ TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
   if (options.chat_template) {
     ChatRowOptions chat;
     chat.answer_only = options.answer_only_loss_mask;
-    return row_at(options.path, row.place, [&] {
+    return row_at(row.file, row.place, [&] {
       return chat_row(row.id, chat_of_columns(row), *options.chat_template, tokenizer, chat);
     });
   }
@@ -74,19 +70,22 @@ TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
                         options.answer_only_loss_mask);
 }
 
-std::shared_ptr<const RowDataset> make_column_mapped_dataset(const Tokenizer& tokenizer,
-                                                             const ColumnMappedOptions& options) {
-  const std::string what = cat("column_mapped data set ", options.path);
-  require(!options.chat_template || options.rows.truncation != Truncation::context, what,
+RowSource column_mapped_rows(const Tokenizer& tokenizer, const ColumnMappedOptions& options) {
+  RowSource source;
+  source.what = cat("column_mapped data set ", names_of(options.files));
+  require(!options.chat_template || options.rows.truncation != Truncation::context, source.what,
           ": truncation 'context' is for rows without a chat template; want left or right");
-  const std::vector<MappedRow> mapped = read_mapped_rows(options.path, options.mapping);
-  const auto chosen = selected_rows(what, options.selection, std::ssize(mapped));
-  std::vector<TokenRow> rows = make_rows(std::ssize(chosen), [&](std::int64_t i) {
-    const MappedRow& row = mapped[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])];
-    return column_mapped_row(row, tokenizer, options);
-  });
-  return std::make_shared<RowDataset>(what, std::move(rows), options.rows,
-                                      padding_id(tokenizer, options.rows));
+  source.files = options.files;
+  source.selection = options.selection;
+  source.layout = options.rows;
+  source.pad_id = padding_id(tokenizer, options.rows);
+  const auto shared = std::make_shared<const ColumnMappedOptions>(options);
+  source.read = [tokenizer, shared](const JsonView& row, std::int64_t number) -> RowMaker {
+    return [tokenizer, shared, mapped = read_mapped_row(row, number, shared->mapping)] {
+      return column_mapped_row(mapped, tokenizer, *shared);
+    };
+  };
+  return source;
 }
 
 }  // namespace nemocube

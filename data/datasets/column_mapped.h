@@ -1,14 +1,12 @@
 #pragma once
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "data/chat/chat_template.h"
 #include "data/datasets/completion.h"
-#include "data/datasets/row.h"
-#include "data/datasets/select_rows.h"
+#include "data/datasets/row_source.h"
 #include "data/tokenizer/tokenizer.h"
 
 /// Rows whose columns a recipe names: instructions and their answers (NeMo AutoModel's
@@ -26,15 +24,15 @@ struct MappedRow {
   std::string id;                                ///< the row's `id`, or "row 7" (counted from 0)
   std::optional<std::string> context, question;  ///< nothing where the row has no such column, or null
   std::string answer;
-  std::string place{};  ///< in the file, "line 7"
+  std::string file{}, place{};  ///< where the row is: "f.jsonl", "line 7"
 };
 
-/// Reads a file in one of the forms of for_each_row(). Throws Error naming file, row and column: a row without the
-/// column of the answer, or without all columns of the prompt; a value that is no text.
-std::vector<MappedRow> read_mapped_rows(const std::filesystem::path& path, const ColumnMapping& mapping);
+/// `number` counts the rows of all files from 0. Throws Error naming file, row and column: a row without the column of
+/// the answer, or without all columns of the prompt; a value that is no text.
+MappedRow read_mapped_row(const JsonView& row, std::int64_t number, const ColumnMapping& mapping);
 
 struct ColumnMappedOptions {
-  std::string path{};
+  std::vector<std::filesystem::path> files{};
   ColumnMapping mapping{};
   RowSelection selection{};
   bool answer_only_loss_mask = true;               ///< false: the prompt is a target, too
@@ -49,7 +47,6 @@ struct ColumnMappedOptions {
 TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
                            const ColumnMappedOptions& options);
 
-std::shared_ptr<const RowDataset> make_column_mapped_dataset(const Tokenizer& tokenizer,
-                                                             const ColumnMappedOptions& options);
+RowSource column_mapped_rows(const Tokenizer& tokenizer, const ColumnMappedOptions& options);
 
 }  // namespace nemocube

@@ -19,8 +19,13 @@ std::string shown(const MappedRow& row, const ColumnMappedOptions& options) {
   return describe_supervision(finish_row(made, {}, 0), sample_tokenizer());
 }
 
+std::vector<MappedRow> mapped_rows(const std::filesystem::path& path, const ColumnMapping& mapping) {
+  return testing::rows_of_file(
+      path, [&](const JsonView& row, std::int64_t number) { return read_mapped_row(row, number, mapping); });
+}
+
 std::string complaint(const std::string& text, const ColumnMapping& mapping) {
-  return complaint_about(text, [&](const std::filesystem::path& path) { read_mapped_rows(path, mapping); });
+  return complaint_about(text, [&](const std::filesystem::path& path) { mapped_rows(path, mapping); });
 }
 
 const MappedRow sum{"r", "Add the numbers.", "4 and 5", "nine"};
@@ -63,7 +68,7 @@ TEST_CASE("column_mapped: rows and their errors") {
   spit(dir / "f.jsonl",
        "{\"id\": \"a\", \"prompt\": \"p\", \"completion\": \"c\"}\n"
        "{\"prompt\": \"p\", \"completion\": \"c\", \"system\": null}\n");
-  const auto rows = read_mapped_rows(dir / "f.jsonl", {"system", "prompt", "completion"});
+  const auto rows = mapped_rows(dir / "f.jsonl", {"system", "prompt", "completion"});
   REQUIRE(rows.size() == 2);
   CHECK(rows[0].id == "a");
   CHECK(rows[1].id == "row 1");
@@ -84,8 +89,8 @@ TEST_CASE("column_mapped: an error of a template names file, line and row") {
   const TestDir dir;
   const std::string path = (dir / "f.jsonl").string();
   spit(path, "\n{\"id\": \"a\", \"prompt\": \"p\", \"completion\": \"c\"}\n");
-  ColumnMappedOptions options{.path = path, .mapping = {std::nullopt, "prompt", "completion"}};
+  ColumnMappedOptions options{.files = {path}, .mapping = {std::nullopt, "prompt", "completion"}};
   options.chat_template = ChatTemplate("t", "{{ raise_exception('no') }}");
-  CHECK_THROWS_WITH_AS(make_column_mapped_dataset(sample_tokenizer(), options),
+  CHECK_THROWS_WITH_AS(rows_in_memory(column_mapped_rows(sample_tokenizer(), options)),
                        doctest::Contains((path + ": 'line 2': row 'a': ").c_str()), Error);
 }

@@ -38,6 +38,8 @@ class Dataset {
   virtual Sample sample(std::int64_t i) const = 0;
   /// sample(i).content_length()
   virtual std::int64_t content_length(std::int64_t i) const { return sample(i).content_length(); }
+  /// Whether sample() takes so much work that it is worth doing ahead of time, beside other work.
+  virtual bool made_on_demand() const { return false; }
   /// The id that fills padding. Any id will do, since nothing reads padding.
   virtual std::int64_t pad_id() const { return 0; }
 

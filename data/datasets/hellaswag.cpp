@@ -1,6 +1,5 @@
 #include "data/datasets/hellaswag.h"
 
-#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -27,7 +26,9 @@ std::size_t read_label(const JsonView& label, std::size_t endings) {
   return static_cast<std::size_t>(number);
 }
 
-HellaSwagQuestion read_question(const JsonView& row, std::int64_t number) {
+}  // namespace
+
+HellaSwagQuestion read_hellaswag(const JsonView& row, std::int64_t number) {
   if (!row.value().is_object() || !(row.has("ctx") && row.has("endings") && row.has("label")))
     refuse_row(row, "hellaswag", hellaswag_form);
   HellaSwagQuestion question;
@@ -39,22 +40,6 @@ HellaSwagQuestion read_question(const JsonView& row, std::int64_t number) {
   if (endings.empty()) row.at("endings").refuse("a list of endings");
   question.ending = endings[read_label(row.at("label"), endings.size())].string();
   return question;
-}
-
-std::int64_t longest_row(const std::vector<TokenRow>& rows) {
-  std::int64_t longest = 0;
-  for (const TokenRow& row : rows) longest = std::max(longest, row.size());
-  return longest;
-}
-
-}  // namespace
-
-std::vector<HellaSwagQuestion> read_hellaswag(const std::filesystem::path& path) {
-  std::vector<HellaSwagQuestion> out;
-  for_each_valid_row(path, "rows", false, [&](const JsonView& row, std::int64_t number) {
-    out.push_back(read_question(row, number));
-  });
-  return out;
 }
 
 TokenRow hellaswag_row(const HellaSwagQuestion& question, const Tokenizer& tokenizer,
@@ -74,23 +59,22 @@ TokenRow hellaswag_row(const HellaSwagQuestion& question, const Tokenizer& token
   return row;
 }
 
-std::shared_ptr<const RowDataset> make_hellaswag_dataset(const Tokenizer& tokenizer,
-                                                         const HellaSwagOptions& options) {
-  const std::string what = cat("HellaSwag data set ", options.path);
-  const std::vector<HellaSwagQuestion> questions = read_hellaswag(options.path);
-  const auto chosen = selected_rows(what, options.selection, std::ssize(questions));
-  std::vector<TokenRow> rows = make_rows(std::ssize(chosen), [&](std::int64_t i) {
-    const auto question = static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)]);
-    return hellaswag_row(questions[question], tokenizer, options);
-  });
-  RowOptions layout;
-  layout.keep_last = true;
-  layout.pad_id = options.pad_id;
-  if (options.pad_to_max_length) {
-    layout.padding = Padding::max_length;
-    layout.seq_length = (longest_row(rows) + 7) / 8 * 8;
-  }
-  return std::make_shared<RowDataset>(what, std::move(rows), layout, padding_id(tokenizer, layout));
+RowSource hellaswag_rows(const Tokenizer& tokenizer, const HellaSwagOptions& options) {
+  RowSource source;
+  source.what = cat("HellaSwag data set ", names_of(options.files));
+  source.files = options.files;
+  source.selection = options.selection;
+  source.layout.keep_last = true;
+  source.layout.pad_id = options.pad_id;
+  if (options.pad_to_max_length) source.longest_multiple = 8;
+  source.pad_id = padding_id(tokenizer, source.layout);
+  const auto shared = std::make_shared<const HellaSwagOptions>(options);
+  source.read = [tokenizer, shared](const JsonView& row, std::int64_t number) -> RowMaker {
+    return [tokenizer, shared, question = read_hellaswag(row, number)] {
+      return hellaswag_row(question, tokenizer, *shared);
+    };
+  };
+  return source;
 }
 
 }  // namespace nemocube

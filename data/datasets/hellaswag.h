@@ -1,11 +1,10 @@
 #pragma once
 #include <filesystem>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "data/datasets/row.h"
-#include "data/datasets/select_rows.h"
+#include "data/datasets/row_source.h"
 #include "data/tokenizer/tokenizer.h"
 
 /// HellaSwag as a fine-tuning task (Zellers et al., "HellaSwag: can a machine really finish your sentence?", 2019): the
@@ -18,13 +17,13 @@ struct HellaSwagQuestion {
   std::string ending;   ///< `endings[label]`
 };
 
-/// Reads a file in one of the forms of for_each_row(). A row has `ctx`, `endings` (texts) and `label`, the number of
-/// the right ending as an integer or a text; rows of the test split, whose label is empty, are errors. Throws Error
-/// naming file and row.
-std::vector<HellaSwagQuestion> read_hellaswag(const std::filesystem::path& path);
+/// A row has `ctx`, `endings` (texts) and `label`, the number of the right ending as an integer or a text; rows of the
+/// test split, whose label is empty, are errors. `number` counts the rows of all files from 0. Throws Error naming file
+/// and row.
+HellaSwagQuestion read_hellaswag(const JsonView& row, std::int64_t number);
 
 struct HellaSwagOptions {
-  std::string path{};
+  std::vector<std::filesystem::path> files{};
   RowSelection selection{};
   std::string separator = " ";    ///< text between context and ending; "" in NeMo AutoModel
   bool pad_to_max_length = true;  ///< pads rows to the longest of the data set, rounded up to a multiple of 8
@@ -38,7 +37,6 @@ TokenRow hellaswag_row(const HellaSwagQuestion& question, const Tokenizer& token
                        const HellaSwagOptions& options);
 
 /// As in NeMo AutoModel, rows keep their last id as an input (RowOptions::keep_last).
-std::shared_ptr<const RowDataset> make_hellaswag_dataset(const Tokenizer& tokenizer,
-                                                         const HellaSwagOptions& options);
+RowSource hellaswag_rows(const Tokenizer& tokenizer, const HellaSwagOptions& options);
 
 }  // namespace nemocube

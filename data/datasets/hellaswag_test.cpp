@@ -7,6 +7,7 @@
 
 using namespace nemocube;
 using testing::complaint_about;
+using testing::rows_of_file;
 using testing::sample_tokenizer;
 using testing::spit;
 using testing::TestDir;
@@ -19,7 +20,7 @@ std::string row(const std::string& ctx, const std::string& label) {
 }
 
 std::string complaint(const std::string& text) {
-  return complaint_about(text, [](const std::filesystem::path& path) { read_hellaswag(path); });
+  return complaint_about(text, [](const std::filesystem::path& path) { rows_of_file(path, read_hellaswag); });
 }
 
 }  // namespace
@@ -27,8 +28,8 @@ std::string complaint(const std::string& text) {
 TEST_CASE("hellaswag: the right ending is the target") {
   const TestDir dir;
   spit(dir / "f.jsonl", row("A man", "1") + row("Then a very old and tired man", R"("0")"));
-  HellaSwagOptions options{.path = (dir / "f.jsonl").string()};
-  const auto data = make_hellaswag_dataset(sample_tokenizer(), options);
+  HellaSwagOptions options{.files = {dir / "f.jsonl"}};
+  const auto data = rows_in_memory(hellaswag_rows(sample_tokenizer(), options));
   REQUIRE(data->size() == 2);
   const Sample first = data->sample(0), second = data->sample(1);
   CHECK(first.id == "7");
@@ -43,7 +44,7 @@ TEST_CASE("hellaswag: the right ending is the target") {
   options.append_eos = false;
   options.separator = "";
   options.selection.limit_dataset_samples = 1;
-  const auto bare = make_hellaswag_dataset(sample_tokenizer(), options);
+  const auto bare = rows_in_memory(hellaswag_rows(sample_tokenizer(), options));
   CHECK(bare->size() == 1);
   CHECK(bare->sample(0).positions() == bare->sample(0).content_length());
   CHECK(describe_supervision(bare->sample(0), sample_tokenizer()) == "A man⟦runs away.⟧");

@@ -11,7 +11,7 @@ namespace nemocube {
 namespace {
 
 // Files are read whole. SQuAD has 30 MB; files of conversations can be larger.
-constexpr JsonLimits limits{.max_bytes = std::int64_t{4} << 30}, line_limits{};
+constexpr JsonLimits limits{.max_bytes = std::int64_t{4} << 30};
 
 using OnRow = std::function<void(const JsonView&)>;
 /// Takes the Error of a line that is not JSON.
@@ -20,14 +20,13 @@ using OnBadLine = std::function<void(const Error&)>;
 void each_line(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
   for_each_file_line(path, line_limits.max_bytes, [&](std::string_view line, std::int64_t number) {
     if (strip(line).empty()) return;
-    const std::string file = path.string(), place = cat("line ", number);
     Json value;
     try {
-      value = parse_json(line, file + ": " + place, line_limits);
+      value = parse_line(line, path, number);
     } catch (const Error& error) {
       return bad(error);
     }
-    fn(JsonView(value, file, place));
+    fn(JsonView(value, path.string(), line_place(number)));
   });
 }
 
@@ -47,7 +46,7 @@ Json read_document(const std::filesystem::path& path) {
 }
 
 void each_row(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
-  if (path.extension() == ".jsonl" || path.extension() == ".ndjson") return each_line(path, fn, bad);
+  if (has_rows_by_line(path)) return each_line(path, fn, bad);
   const Json document = read_document(path);
   const JsonView root(document, path.string());
   if (document.is_object() && !root.has("data")) {
@@ -59,36 +58,55 @@ void each_row(const std::filesystem::path& path, const OnRow& fn, const OnBadLin
 
 }  // namespace
 
+bool has_rows_by_line(const std::filesystem::path& path) {
+  return path.extension() == ".jsonl" || path.extension() == ".ndjson";
+}
+
+Json parse_line(std::string_view line, const std::filesystem::path& path, std::int64_t number) {
+  return parse_json(line, cat(path.string(), ": ", line_place(number)), line_limits);
+}
+
+std::string line_place(std::int64_t number) { return cat("line ", number); }
+
 void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
   each_row(path, fn, [](const Error& error) { throw error; });
 }
 
-void for_each_valid_row(const std::filesystem::path& path, std::string_view what, bool skip_invalid,
-                        const std::function<void(const JsonView&, std::int64_t)>& fn) {
+std::string names_of(const std::vector<std::filesystem::path>& files) {
+  const std::string first = files.empty() ? "" : files.front().string();
+  return files.size() < 2 ? first : cat(first, " and ", files.size() - 1, " more");
+}
+
+void for_each_valid_row(const std::vector<std::filesystem::path>& files, std::string_view what,
+                        bool skip_invalid, const std::function<void(const JsonView&, std::int64_t)>& fn) {
   std::int64_t rows = 0, skipped = 0;
   std::string first;
   const auto skip = [&](const Error& error) {
     if (!skip_invalid) throw error;
     if (skipped++ == 0) first = error.what();
   };
-  each_row(
-      path,
-      [&](const JsonView& row) {
-        const std::int64_t number = rows++;
-        try {
-          fn(row, number);
-        } catch (const Error& error) {
-          skip(error);
-        }
-      },
-      [&](const Error& error) {
-        ++rows;
-        skip(error);
-      });
+  const OnRow on_row = [&](const JsonView& row) {
+    const std::int64_t number = rows++;
+    try {
+      fn(row, number);
+    } catch (const Error& error) {
+      skip(error);
+    }
+  };
+  const OnBadLine on_bad_line = [&](const Error& error) {
+    ++rows;
+    skip(error);
+  };
+  for (const std::filesystem::path& file : files) each_row(file, on_row, on_bad_line);
+  report_skipped(files, what, rows, skipped, first);
+}
+
+void report_skipped(const std::vector<std::filesystem::path>& files, std::string_view what, std::int64_t rows,
+                    std::int64_t skipped, std::string_view first) {
   const std::string told =
       skipped > 0 ? cat("skipped ", skipped, " of ", rows, " rows; the first: ", first) : "";
-  require(rows > skipped, path.string(), ": holds no ", what, told.empty() ? "" : "; ", told);
-  if (skipped > 0) log_warning(path.string(), ": ", told);
+  require(rows > skipped, names_of(files), ": holds no ", what, told.empty() ? "" : "; ", told);
+  if (skipped > 0) log_warning(names_of(files), ": ", told);
 }
 
 std::string row_id(const JsonView& row, const std::string& fallback) {

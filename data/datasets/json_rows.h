@@ -4,10 +4,19 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "data/json/json.h"
 
 namespace nemocube {
+
+/// Whether every line of the file is a row: *.jsonl and *.ndjson.
+bool has_rows_by_line(const std::filesystem::path& path);
+/// A line of such a file, which is `number` from 1. Throws Error naming the file and the line when it is not JSON.
+Json parse_line(std::string_view line, const std::filesystem::path& path, std::int64_t number);
+/// What messages call this line.
+std::string line_place(std::int64_t number);
+inline constexpr JsonLimits line_limits{};
 
 /// Calls fn for each row of a file, in order. In *.jsonl and *.ndjson every line is a row; blank lines are
 /// skipped. Other files hold a list of rows, an object whose list `data` holds the rows, or an object that is
@@ -15,11 +24,19 @@ namespace nemocube {
 /// JSON.
 void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn);
 
-/// The same with the number of each row, counted from 0. With `skip_invalid`, rows for which fn throws Error and lines
-/// that are not JSON are left out; one warning counts them and gives the first Error. Throws Error naming the file when
-/// no row is left; `what` says what it should hold.
-void for_each_valid_row(const std::filesystem::path& path, std::string_view what, bool skip_invalid,
-                        const std::function<void(const JsonView&, std::int64_t)>& fn);
+/// Files, for messages: "a.jsonl", or "a.jsonl and 2 more".
+std::string names_of(const std::vector<std::filesystem::path>& files);
+
+/// The same for files one after another, with the number of each row, counted from 0 over all files. With `skip_invalid`, rows for which fn throws Error and lines
+/// that are not JSON are left out; one warning counts them and gives the first Error. Throws Error naming the files when
+/// no row is left; `what` says what they should hold.
+void for_each_valid_row(const std::vector<std::filesystem::path>& files, std::string_view what,
+                        bool skip_invalid, const std::function<void(const JsonView&, std::int64_t)>& fn);
+
+/// Says how many of the rows were left out, and why the first was. Throws Error naming the files when no row is left;
+/// `what` says what they should hold.
+void report_skipped(const std::vector<std::filesystem::path>& files, std::string_view what, std::int64_t rows,
+                    std::int64_t skipped, std::string_view first);
 
 /// The row's `id` (a string or an integer), or `fallback` when it has none.
 std::string row_id(const JsonView& row, const std::string& fallback);

@@ -31,18 +31,6 @@ Turn read_turn(const JsonView& turn, const std::string& role, const std::string&
   return {read_role(turn.at(role)), std::string(strip(content_text(turn, content)))};
 }
 
-Conversation read_conversation(const JsonView& row, std::int64_t number) {
-  Conversation conversation;
-  if (!row.value().is_object() || !(row.has("messages") || row.has("conversations")))
-    refuse_row(row, "messages", messages_form);
-  conversation.id = row_id(row, cat("row ", number));
-  const bool shared = !row.has("messages") && row.has("conversations");
-  for (const JsonView& turn : row.at(shared ? "conversations" : "messages").elements())
-    conversation.turns.push_back(shared ? read_turn(turn, "from", "value")
-                                        : read_turn(turn, "role", "content"));
-  return conversation;
-}
-
 std::string_view mark_of(Role role) {
   switch (role) {
     case Role::system:
@@ -58,12 +46,16 @@ std::string_view mark_of(Role role) {
 
 }  // namespace
 
-std::vector<Conversation> read_conversations(const std::filesystem::path& path, bool skip_invalid) {
-  std::vector<Conversation> out;
-  for_each_valid_row(path, "conversations", skip_invalid, [&](const JsonView& row, std::int64_t number) {
-    out.push_back(read_conversation(row, number));
-  });
-  return out;
+Conversation read_conversation(const JsonView& row, std::int64_t number) {
+  Conversation conversation;
+  if (!row.value().is_object() || !(row.has("messages") || row.has("conversations")))
+    refuse_row(row, "messages", messages_form);
+  conversation.id = row_id(row, cat("row ", number));
+  const bool shared = !row.has("messages") && row.has("conversations");
+  for (const JsonView& turn : row.at(shared ? "conversations" : "messages").elements())
+    conversation.turns.push_back(shared ? read_turn(turn, "from", "value")
+                                        : read_turn(turn, "role", "content"));
+  return conversation;
 }
 
 TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tokenizer,
@@ -104,50 +96,35 @@ TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tok
   return row;
 }
 
-namespace {
-
-std::vector<TokenRow> plain_rows(std::string_view what, const Tokenizer& tokenizer,
-                                 const MessagesOptions& options) {
-  const auto conversations = read_conversations(options.path, options.skip_invalid_samples);
-  const auto chosen = selected_rows(what, options.selection, std::ssize(conversations));
-  return make_rows(std::ssize(chosen), [&](std::int64_t i) {
-    const auto row = static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)]);
-    return conversation_row(conversations[row], tokenizer, options);
-  });
-}
-
-std::vector<TokenRow> templated_rows(std::string_view what, const Tokenizer& tokenizer,
-                                     const MessagesOptions& options) {
-  struct Talk {
-    std::string id, place;
-    Chat chat;
-  };
-  std::vector<Talk> talks;
-  for_each_valid_row(options.path, "conversations", options.skip_invalid_samples,
-                     [&](const JsonView& row, std::int64_t number) {
-                       talks.push_back({row_id(row, cat("row ", number)), row.place(),
-                                        read_chat_row(row, options.tool_arguments)});
-                     });
-  const auto chosen = selected_rows(what, options.selection, std::ssize(talks));
-  return make_rows(std::ssize(chosen), [&](std::int64_t i) {
-    const Talk& talk = talks[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])];
-    return row_at(options.path, talk.place, [&] {
-      return chat_row(talk.id, talk.chat, options.chat_templates->of(talk.chat), tokenizer, options.chat);
-    });
-  });
-}
-
-}  // namespace
-
-std::shared_ptr<const RowDataset> make_messages_dataset(const Tokenizer& tokenizer,
-                                                        const MessagesOptions& options) {
-  const std::string what = "conversation data set " + options.path;
-  require(options.rows.truncation != Truncation::context, what,
+RowSource messages_rows(const Tokenizer& tokenizer, const MessagesOptions& options) {
+  RowSource source;
+  source.what = "conversation data set " + names_of(options.files);
+  require(options.rows.truncation != Truncation::context, source.what,
           ": truncation 'context' is for question answering; want left or right");
-  std::vector<TokenRow> rows = options.chat_templates ? templated_rows(what, tokenizer, options)
-                                                      : plain_rows(what, tokenizer, options);
-  return std::make_shared<RowDataset>(what, std::move(rows), options.rows,
-                                      padding_id(tokenizer, options.rows));
+  source.files = options.files;
+  source.content = "conversations";
+  source.selection = options.selection;
+  source.skip_invalid = options.skip_invalid_samples;
+  source.layout = options.rows;
+  source.pad_id = padding_id(tokenizer, options.rows);
+  const auto shared = std::make_shared<const MessagesOptions>(options);
+  if (!options.chat_templates) {
+    source.read = [tokenizer, shared](const JsonView& row, std::int64_t number) -> RowMaker {
+      return [tokenizer, shared, conversation = read_conversation(row, number)] {
+        return conversation_row(conversation, tokenizer, *shared);
+      };
+    };
+    return source;
+  }
+  source.read = [tokenizer, shared](const JsonView& row, std::int64_t number) -> RowMaker {
+    return [tokenizer, shared, id = row_id(row, cat("row ", number)), file = row.file(), place = row.place(),
+            chat = read_chat_row(row, shared->tool_arguments)] {
+      return row_at(file, place, [&] {
+        return chat_row(id, chat, shared->chat_templates->of(chat), tokenizer, shared->chat);
+      });
+    };
+  };
+  return source;
 }
 
 }  // namespace nemocube

@@ -1,6 +1,5 @@
 #pragma once
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,8 +7,7 @@
 #include "data/chat/template_files.h"
 #include "data/datasets/chat_messages.h"
 #include "data/datasets/chat_row.h"
-#include "data/datasets/row.h"
-#include "data/datasets/select_rows.h"
+#include "data/datasets/row_source.h"
 #include "data/tokenizer/tokenizer.h"
 
 /// Conversations. With a chat template the rows are those of read_chat_row() and chat_row(). Without one they are
@@ -34,16 +32,16 @@ struct Conversation {
   std::vector<Turn> turns;
 };
 
-/// Reads a file in one of the forms of for_each_row(). A row has one of these lists:
+/// A row has one of these lists:
 ///     messages        {role, content}; content is a string, null, or a list of text parts, joined by a space
 ///     conversations   {from, value}; from is human or user; gpt, model, bot, chatgpt or assistant; system;
 ///                     or tool
-/// Throws Error naming file and row. Rows with tool calls are errors, because this form cannot express them.
-/// For rows of another form the message lists the accepted forms.
-std::vector<Conversation> read_conversations(const std::filesystem::path& path, bool skip_invalid = false);
+/// `number` counts the rows of all files from 0. Throws Error naming file and row. Rows with tool calls are errors,
+/// because this form cannot express them. For rows of another form the message lists the accepted forms.
+Conversation read_conversation(const JsonView& row, std::int64_t number);
 
 struct MessagesOptions {
-  std::string path{};
+  std::vector<std::filesystem::path> files{};
   RowSelection selection{};
   bool skip_invalid_samples = false;  ///< leave out rows of another form and lines that are not JSON
   std::optional<ChatTemplates> chat_templates{};
@@ -57,7 +55,6 @@ struct MessagesOptions {
 TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tokenizer,
                           const MessagesOptions& options);
 
-std::shared_ptr<const RowDataset> make_messages_dataset(const Tokenizer& tokenizer,
-                                                        const MessagesOptions& options);
+RowSource messages_rows(const Tokenizer& tokenizer, const MessagesOptions& options);
 
 }  // namespace nemocube

@@ -11,6 +11,7 @@
 
 using namespace nemocube;
 using testing::complaint_about;
+using testing::rows_of_file;
 using testing::sample_tokenizer;
 using testing::spit;
 using testing::TestDir;
@@ -30,7 +31,8 @@ std::string shown(const Conversation& conversation, const MessagesOptions& optio
 }
 
 std::string complaint(const std::string& text) {
-  return complaint_about(text, [](const std::filesystem::path& path) { read_conversations(path); });
+  return complaint_about(text,
+                         [](const std::filesystem::path& path) { rows_of_file(path, read_conversation); });
 }
 
 }  // namespace
@@ -59,7 +61,7 @@ TEST_CASE("messages: both spellings of rows") {
        R"( {"from": "tool", "value": ""}]}])");
   for (const char* name : {"a.jsonl", "b.json"}) {
     CAPTURE(name);
-    const auto read = read_conversations(dir / name);
+    const auto read = rows_of_file(dir / name, read_conversation);
     REQUIRE(read.size() == 1);
     CHECK(read[0].id == "t");
     REQUIRE(read[0].turns.size() == 3);
@@ -86,7 +88,7 @@ TEST_CASE("messages: errors name file and row") {
         ": 'line 1.messages[0].content[0].type': want text, got \"image\"");
   CHECK(complaint(R"({"messages": [{"role": "assistant", "tool_calls": [1]}]})").find("tool_calls") !=
         std::string::npos);
-  CHECK(complaint("\n") == ": holds no conversations");
+  CHECK(complaint("\n") == ": holds no rows");
 }
 
 TEST_CASE("messages: rows of another form are refused with the accepted ones and what reads them") {
@@ -131,22 +133,23 @@ TEST_CASE("messages: data set") {
     lines += cat(R"({"messages": [{"role": "user", "content": "q"}, {"role": ")",
                  i == 2 ? "user" : "assistant", R"(", "content": ")", i, "\"}]}\n");
   spit(dir / "f.jsonl", lines);
-  MessagesOptions options{.path = (dir / "f.jsonl").string()};
-  const auto data = make_messages_dataset(sample_tokenizer(), options);
+  MessagesOptions options{.files = {dir / "f.jsonl"}};
+  const auto data = rows_in_memory(messages_rows(sample_tokenizer(), options));
   CHECK(data->size() == 5);  // one row has no assistant
   CHECK(data->sample(2).id == "row 3");
   options.selection.shuffle_seed = 5;
   options.selection.split = "train[:4]";
-  const auto some = make_messages_dataset(sample_tokenizer(), options);
+  const auto some = rows_in_memory(messages_rows(sample_tokenizer(), options));
   CHECK(some->size() <= 4);
   options.rows = {.seq_length = 8, .truncation = Truncation::context};
-  CHECK_THROWS_AS(make_messages_dataset(sample_tokenizer(), options), Error);
+  CHECK_THROWS_AS(rows_in_memory(messages_rows(sample_tokenizer(), options)), Error);
 
   spit(dir / "g.jsonl", lines + "{\"messages\": 1}\n");
-  CHECK_THROWS_AS(read_conversations(dir / "g.jsonl"), Error);
-  CHECK(read_conversations(dir / "g.jsonl", true).size() == 6);
+  CHECK_THROWS_AS(rows_of_file(dir / "g.jsonl", read_conversation), Error);
+  CHECK(rows_of_file(dir / "g.jsonl", read_conversation, true).size() == 6);
   spit(dir / "h.jsonl", "{\"prompt\": 1}\n");
-  CHECK_THROWS_WITH_AS(read_conversations(dir / "h.jsonl", true),
+  options = {.files = {dir / "h.jsonl"}, .skip_invalid_samples = true};
+  CHECK_THROWS_WITH_AS(rows_in_memory(messages_rows(sample_tokenizer(), options)),
                        doctest::Contains("holds no conversations; skipped 1 of 1 rows; the first: "), Error);
 }
 
@@ -161,12 +164,12 @@ TEST_CASE("messages: an error of a template names file and line, those of the fi
   const ChatTemplate picky("t",
                            "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no') }}{% "
                            "endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
-  MessagesOptions options{.path = path};
+  MessagesOptions options{.files = {path}};
   options.chat_templates = ChatTemplates{picky, picky};
   const int threads = omp_get_max_threads();
   for (const int many : {1, 2, 5}) {
     omp_set_num_threads(many);
-    CHECK_THROWS_WITH_AS(make_messages_dataset(sample_tokenizer(), options),
+    CHECK_THROWS_WITH_AS(rows_in_memory(messages_rows(sample_tokenizer(), options)),
                          doctest::Contains((path + ": 'line 152': row 'row 150': ").c_str()), Error);
   }
   omp_set_num_threads(threads);
@@ -197,10 +200,10 @@ TEST_CASE("messages: rows without a message are invalid where a template writes 
        "\n"
        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
   const ChatTemplate plain("t", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
-  MessagesOptions options{.path = (dir / "f.jsonl").string()};
+  MessagesOptions options{.files = {dir / "f.jsonl"}};
   options.chat_templates = ChatTemplates{plain, plain};
-  CHECK_THROWS_WITH_AS(make_messages_dataset(sample_tokenizer(), options),
+  CHECK_THROWS_WITH_AS(rows_in_memory(messages_rows(sample_tokenizer(), options)),
                        doctest::Contains("'line 1.messages': want a message or more"), Error);
   options.skip_invalid_samples = true;
-  CHECK(make_messages_dataset(sample_tokenizer(), options)->size() == 1);
+  CHECK(rows_in_memory(messages_rows(sample_tokenizer(), options))->size() == 1);
 }

@@ -17,14 +17,9 @@ void erase_ids(TokenRow& row, std::int64_t begin, std::int64_t count) {
   row.context_end = moved(row.context_end);
 }
 
-/// Positions that are not padding.
-std::int64_t content_positions(const TokenRow& row, const RowOptions& options) {
-  return std::max<std::int64_t>(row.size() - (options.keep_last ? 0 : 1), 0);
-}
-
 /// Positions of the finished row. Throws Error when a fixed length is too short for the row.
 std::int64_t row_width(const TokenRow& row, const RowOptions& options) {
-  const std::int64_t content = content_positions(row, options);
+  const std::int64_t content = content_positions(row.size(), options);
   if (options.padding != Padding::max_length) return content;
   require(content <= options.seq_length, "row ", quote(row.id), " has ", counted(content, "position"),
           ", seq_length is ", options.seq_length, "; set truncation: true");
@@ -61,8 +56,12 @@ void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length) {
   erase_ids(row, kept_in_front, row.size() - seq_length);
 }
 
+std::int64_t content_positions(std::int64_t ids, const RowOptions& options) {
+  return std::max<std::int64_t>(ids - (options.keep_last ? 0 : 1), 0);
+}
+
 Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id) {
-  const std::int64_t content = content_positions(row, options);
+  const std::int64_t content = content_positions(row.size(), options);
   const std::int64_t width = row_width(row, options);
   Sample sample;
   sample.id = row.id;
@@ -76,32 +75,45 @@ Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t p
   return sample;
 }
 
+bool stays(TokenRow& row, const RowOptions& options) {
+  truncate_row(row, options.truncation, options.seq_length);
+  if (row.label_tokens() == 0) return false;
+  row_width(row, options);  // throws now, not in the middle of a run
+  return true;
+}
+
+void report_dropped(std::string_view what, std::int64_t rows, std::int64_t dropped,
+                    std::span<const std::string> first_ids, const RowOptions& options) {
+  const bool cut = options.truncation == Truncation::right;
+  require(rows > dropped, what, ": none of ", counted(rows, "row"), " has a label",
+          options.seq_length > 0 ? cat(" (seq_length ", options.seq_length,
+                                       cut ? ", truncation from the right cuts the answers away" : "", ")")
+                                 : "");
+  if (dropped == 0) return;
+  std::string names;
+  for (const std::string& id : first_ids.first(std::min<std::size_t>(first_ids.size(), 3)))
+    names += (names.empty() ? "" : ", ") + excerpt(id);
+  log_warning(what, ": ", dropped, " of ", counted(rows, "row"),
+              dropped == 1 ? " has no label and is dropped: " : " have no label and are dropped: ", names,
+              dropped > 3 ? ", ..." : "");
+}
+
 RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOptions options,
                        std::int64_t pad_id)
     : options_(options), pad_id_(pad_id) {
   check_row_options(what, options_);
-  std::string first_ids;
-  const auto given = static_cast<std::int64_t>(rows.size());
+  std::vector<std::string> dropped;
   rows_.reserve(rows.size());
   for (TokenRow& row : rows) {
-    truncate_row(row, options_.truncation, options_.seq_length);
-    if (row.label_tokens() > 0) {
-      row_width(row, options_);  // throws now, not in the middle of a run
-      row.ids.shrink_to_fit();
-      rows_.push_back(std::move(row));
-    } else if (++dropped_ <= 3) {
-      first_ids += (dropped_ > 1 ? ", " : "") + excerpt(row.id);
+    if (!stays(row, options_)) {
+      ++dropped_;
+      if (dropped.size() < 3) dropped.push_back(row.id);
+      continue;
     }
+    row.ids.shrink_to_fit();
+    rows_.push_back(std::move(row));
   }
-  const bool cut = options_.truncation == Truncation::right;
-  require(!rows_.empty(), what, ": none of ", counted(given, "row"), " has a label",
-          options_.seq_length > 0 ? cat(" (seq_length ", options_.seq_length,
-                                        cut ? ", truncation from the right cuts the answers away" : "", ")")
-                                  : "");
-  if (dropped_ > 0)
-    log_warning(what, ": ", dropped_, " of ", counted(given, "row"),
-                dropped_ == 1 ? " has no label and is dropped: " : " have no label and are dropped: ",
-                first_ids, dropped_ > 3 ? ", ..." : "");
+  report_dropped(what, std::ssize(rows), dropped_, dropped, options_);
 }
 
 const TokenRow& RowDataset::row(std::int64_t i) const {
@@ -111,6 +123,8 @@ const TokenRow& RowDataset::row(std::int64_t i) const {
 
 Sample RowDataset::sample(std::int64_t i) const { return finish_row(row(i), options_, pad_id_); }
 
-std::int64_t RowDataset::content_length(std::int64_t i) const { return content_positions(row(i), options_); }
+std::int64_t RowDataset::content_length(std::int64_t i) const {
+  return content_positions(row(i).size(), options_);
+}
 
 }  // namespace nemocube

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,8 +57,19 @@ struct TokenRow {
 /// Shortens the row to at most seq_length ids.
 void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length);
 
+/// Positions of a finished row of so many ids that are not padding.
+std::int64_t content_positions(std::int64_t ids, const RowOptions& options);
+
 /// Shift and padding. Throws Error when the row does not fit into options.seq_length.
 Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id);
+
+/// Truncates the row. Returns whether it stays in a data set: whether it has a label. Throws Error when it does not fit
+/// into options.seq_length.
+bool stays(TokenRow& row, const RowOptions& options);
+/// One warning that counts the rows without a label and names the first three. `rows` counts all. Throws Error naming
+/// `what` when none has a label.
+void report_dropped(std::string_view what, std::int64_t rows, std::int64_t dropped,
+                    std::span<const std::string> first_ids, const RowOptions& options);
 
 /// Truncated rows, kept in memory. Rows without labels are dropped, with one warning that counts and names
 /// them. Throws Error naming `what` when no row is left.

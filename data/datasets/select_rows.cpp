@@ -23,18 +23,19 @@ std::vector<std::int64_t> selected_rows(std::string_view what, const RowSelectio
   const auto [first, last] =
       with_limit(DatasetSplit::parse(selection.split), selection.limit_dataset_samples, selection.limit_key)
           .rows(what, rows);
-  return {order.begin() + first, order.begin() + last};
+  order.resize(static_cast<std::size_t>(last));
+  order.erase(order.begin(), order.begin() + first);
+  return order;
 }
 
-std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow(std::int64_t)>& make) {
-  std::vector<TokenRow> rows(static_cast<std::size_t>(count));
+void for_rows(std::int64_t count, const std::function<void(std::int64_t)>& fn) {
   std::mutex mutex;
   std::int64_t first_bad = count;
   std::exception_ptr error;
   parallel_for(count, 16, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t i = begin;
     try {
-      for (; i < end; ++i) rows[static_cast<std::size_t>(i)] = make(i);
+      for (; i < end; ++i) fn(i);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (i >= first_bad) return;
@@ -43,6 +44,11 @@ std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow
     }
   });
   if (error) std::rethrow_exception(error);
+}
+
+std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow(std::int64_t)>& make) {
+  std::vector<TokenRow> rows(static_cast<std::size_t>(count));
+  for_rows(count, [&](std::int64_t i) { rows[static_cast<std::size_t>(i)] = make(i); });
   return rows;
 }
 

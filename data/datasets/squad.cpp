@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "data/datasets/chat_row.h"
-#include "data/datasets/select_rows.h"
 #include "data/datasets/split.h"
 
 namespace nemocube {
@@ -59,17 +58,48 @@ TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, co
   return completion_row("SQuAD data set", completion, tokenizer, options.answer_start, options.rows);
 }
 
-std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer,
-                                                     const SquadOptions& options) {
+namespace {
+
+std::string name_of(const SquadOptions& options) {
+  return cat("SQuAD data set ", options.dataset_name, " (", options.split, ")");
+}
+
+void want_fitting_truncation(const SquadOptions& options) {
   require(!options.chat_template || options.rows.truncation != Truncation::context, "SQuAD data set ",
           options.dataset_name,
           ": truncation 'context' is for rows without a chat template; want left or right");
+}
+
+}  // namespace
+
+RowSource squad_rows(const Tokenizer& tokenizer, const SquadOptions& options) {
+  want_fitting_truncation(options);
+  RowSource source;
+  source.what = name_of(options);
+  source.files = {find_squad_file(options.dataset_name, DatasetSplit::parse(options.split).name)};
+  source.content = "questions";
+  source.selection.split = options.split;
+  source.selection.limit_dataset_samples = options.limit_dataset_samples;
+  source.layout = options.rows;
+  source.pad_id = padding_id(tokenizer, options.rows);
+  const auto shared = std::make_shared<const SquadOptions>(options);
+  source.read = [tokenizer, shared](const JsonView& row, std::int64_t) -> RowMaker {
+    return [tokenizer, shared, question = read_squad_row(row)] {
+      return squad_row(question, tokenizer, *shared);
+    };
+  };
+  return source;
+}
+
+std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer,
+                                                     const SquadOptions& options) {
+  want_fitting_truncation(options);
   const std::vector<SquadQuestion> questions = read_squad(options);
   std::vector<TokenRow> rows = make_rows(std::ssize(questions), [&](std::int64_t i) {
     return squad_row(questions[static_cast<std::size_t>(i)], tokenizer, options);
   });
-  return std::make_shared<RowDataset>(cat("SQuAD data set ", options.dataset_name, " (", options.split, ")"),
-                                      std::move(rows), options.rows, padding_id(tokenizer, options.rows));
+  return std::make_shared<RowDataset>(name_of(options), std::move(rows), options.rows,
+                                      padding_id(tokenizer, options.rows));
 }
 
 }  // namespace nemocube

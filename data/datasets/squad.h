@@ -6,7 +6,7 @@
 
 #include "data/chat/chat_template.h"
 #include "data/datasets/completion.h"
-#include "data/datasets/row.h"
+#include "data/datasets/row_source.h"
 #include "data/datasets/squad_file.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -37,6 +37,8 @@ TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, co
 std::string squad_prompt(const SquadQuestion& question,
                          const std::optional<ChatTemplate>& chat_template = std::nullopt);
 
+/// For files of flat rows, see read_squad_row().
+RowSource squad_rows(const Tokenizer& tokenizer, const SquadOptions& options);
 std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer, const SquadOptions& options);
 
 }  // namespace nemocube

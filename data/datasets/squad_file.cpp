@@ -80,15 +80,19 @@ std::vector<std::string> SquadQuestion::answer_texts() const {
   return out;
 }
 
+SquadQuestion read_squad_row(const JsonView& row) {
+  if (!row.value().is_object()) row.refuse("an object");
+  for (const char* key : {"id", "context", "question", "answers"})
+    if (!row.has(key)) refuse_row(row, "squad", squad_form);
+  return read_question(SquadContext(row.at("context").string()), row);
+}
+
 std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
   std::vector<SquadQuestion> out;
   for_each_row(path, [&](const JsonView& row) {
-    if (!row.value().is_object()) row.refuse("an object");
-    const auto paragraphs = row.find("paragraphs");
+    const auto paragraphs = row.value().is_object() ? row.find("paragraphs") : std::nullopt;
     if (!paragraphs) {
-      for (const char* key : {"id", "context", "question", "answers"})
-        if (!row.has(key)) refuse_row(row, "squad", squad_form);
-      out.push_back(read_question(SquadContext(row.at("context").string()), row));
+      out.push_back(read_squad_row(row));
       return;
     }
     for (const JsonView& paragraph : paragraphs->elements()) {

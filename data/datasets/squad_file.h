@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/json/json.h"
+
 /// Question-answering files in the forms of SQuAD (Rajpurkar et al., "SQuAD: 100,000+ questions for machine
 /// comprehension of text", 2016, and version 2.0, 2018).
 namespace nemocube {
@@ -33,6 +35,10 @@ struct SquadQuestion {
 /// Throws Error naming file, question and fault, also when the context does not contain an answer at its
 /// answer_start.
 std::vector<SquadQuestion> read_squad(const std::filesystem::path& path);
+
+/// The question of a flat row. Throws Error as read_squad() does, also for an article of SQuAD's nested form, which holds
+/// several.
+SquadQuestion read_squad_row(const JsonView& row);
 
 /// The file with the rows of a split. `name` is that file, or a directory with files such as train.json,
 /// train-v1.1.json, dev-v1.1.json, validation.jsonl. Throws Error when there is none; if the name looks like a

@@ -1,8 +1,14 @@
 #pragma once
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
+#include "data/datasets/json_rows.h"
+#include "data/json/json.h"
 #include "data/json/test_dir.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -12,6 +18,15 @@ namespace nemocube::testing {
 inline const Tokenizer& sample_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
   return tokenizer;
+}
+
+/// read(row, number) of every row of a file.
+template <class Read>
+auto rows_of_file(const std::filesystem::path& path, Read read, bool skip_invalid = false) {
+  std::vector<decltype(read(std::declval<const JsonView&>(), std::int64_t{}))> rows;
+  for_each_valid_row({path}, "rows", skip_invalid,
+                     [&](const JsonView& row, std::int64_t number) { rows.push_back(read(row, number)); });
+  return rows;
 }
 
 /// The message of the Error with which `read` refuses a file of this text, without the name of the file; empty where it does not.

@@ -48,6 +48,28 @@ TEST_CASE("frozen weights: tensors that a directory leaves to another one are re
   CHECK(head.to_vector() == std::vector<double>{2, 2, 2});
 }
 
+TEST_CASE("frozen weights: a copy of one file and of shards elsewhere can be read") {
+  const TestDir dir;
+  const Tensor ones = Tensor::empty({3}, DType::f32, Device::cpu);
+  ones.fill(1);
+  fs::create_directories(dir / "base");
+  FileShards shards;
+  shards["model-00001-of-00002.safetensors"].push_back(source_of("backbone.norm_f.weight", ones, DType::f32));
+  shards["model-00002-of-00002.safetensors"].push_back(source_of("lm_head.weight", ones, DType::f32));
+  write_safetensors_model(dir / "base", std::move(shards));
+  write_weights(dir / "part", {"lm_head.weight"}, 2);
+  spit(dir / "part" / FrozenWeights::file_name, to_json_text({dir / "base", {"backbone.norm_f.weight"}}));
+  const Tensor norm = Tensor::zeros({3}, DType::f32, Device::cpu), head = norm.clone();
+  const std::vector<NamedTensor> tensors{{"backbone.norm_f.weight", norm}, {"lm_head.weight", head}};
+  const HfWeights weights(dir / "part");
+  weights.read(tensors);
+  save_hf_weights(dir / "copy", tensors, weights.files(tensors));
+  head.fill(0);
+  HfWeights(dir / "copy").read(tensors);
+  CHECK(norm.to_vector() == std::vector<double>{1, 1, 1});
+  CHECK(head.to_vector() == std::vector<double>{2, 2, 2});
+}
+
 TEST_CASE("frozen weights: a file that cannot be followed is refused") {
   const TestDir dir;
   write_weights(dir / "base", {"backbone.norm_f.weight"}, 1);

@@ -7,6 +7,21 @@
 
 namespace nemocube {
 
+namespace {
+
+/// The rows of each batch.
+std::vector<std::vector<Sample>> samples_of(const Dataset& dataset,
+                                            const std::vector<std::vector<std::int64_t>>& batches) {
+  std::vector<std::vector<Sample>> samples;
+  for (const auto& rows : batches) {
+    std::vector<Sample>& of_batch = samples.emplace_back();
+    for (const std::int64_t row : rows) of_batch.push_back(dataset.sample(row));
+  }
+  return samples;
+}
+
+}  // namespace
+
 Json to_json(const LoaderState& state) {
   return {
       {"epoch", state.epoch}, {"next_index", state.next_index}, {"rows", state.rows}, {"seed", state.seed}};
@@ -37,30 +52,67 @@ std::int64_t Loader::batches_per_epoch() const {
   return rows / of_all_ranks + (!options_.drop_last && rows % of_all_ranks != 0);
 }
 
-bool Loader::epoch_done() const {
-  const std::int64_t left = dataset_->size() - next_;
-  return options_.drop_last ? left < options_.batch_size * options_.dp_size : left <= 0;
+bool Loader::has_batch_at(std::int64_t begin) const {
+  const std::int64_t left = dataset_->size() - begin;
+  return options_.drop_last ? left >= options_.batch_size * options_.dp_size : left > 0;
+}
+
+bool Loader::epoch_done() const { return !has_batch_at(next_); }
+
+std::int64_t Loader::end_of_batch(std::int64_t begin) const {
+  return std::min(begin + options_.batch_size * options_.dp_size, dataset_->size());
+}
+
+Loader::Places Loader::places_from(std::int64_t begin) const {
+  Places places;
+  for (std::int64_t at = begin + options_.dp_rank; at < end_of_batch(begin); at += options_.dp_size)
+    places.push_back(at);
+  return places;
+}
+
+std::vector<Loader::Places> Loader::group_from(std::int64_t begin, std::int64_t count) const {
+  std::vector<Places> batches;
+  for (; std::ssize(batches) < count && has_batch_at(begin); begin = end_of_batch(begin))
+    batches.push_back(places_from(begin));
+  return batches;
+}
+
+std::vector<Loader::Rows> Loader::rows_of(const std::vector<Places>& batches) const {
+  std::vector<Rows> rows;
+  for (const Places& places : batches) {
+    Rows& of_batch = rows.emplace_back();
+    for (const std::int64_t at : places)
+      of_batch.push_back(options_.shuffle ? order_[static_cast<std::size_t>(at)] : at);
+  }
+  return rows;
 }
 
 Batch Loader::next() {
   expect(!epoch_done(), "data loader: a batch is wanted from epoch ", epoch_, ", which is done");
-  const std::int64_t end = std::min(next_ + options_.batch_size * options_.dp_size, dataset_->size());
-  std::vector<Sample> samples;
-  std::vector<std::int64_t> row_numbers;
-  for (std::int64_t at = next_ + options_.dp_rank; at < end; at += options_.dp_size) {
-    samples.push_back(dataset_->sample(options_.shuffle ? order_[static_cast<std::size_t>(at)] : at));
-    row_numbers.push_back(epoch_ * dataset_->size() + at);
-  }
-  next_ = end;
-  Batch batch = collate(samples, dataset_->pad_id());
-  batch.row_numbers = std::move(row_numbers);
-  return batch;
+  return std::move(next_group(1).front());
 }
 
 std::vector<Batch> Loader::next_group(std::int64_t count) {
+  const std::vector<Places> batches = group_from(next_, count);
+  const bool made = ahead_ && ahead_->epoch == epoch_ && ahead_->batches == batches;
+  const auto samples = made ? ahead_->samples.get() : samples_of(*dataset_, rows_of(batches));
+  ahead_.reset();
   std::vector<Batch> group;
-  while (static_cast<std::int64_t>(group.size()) < count && !epoch_done()) group.push_back(next());
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    Batch& batch = group.emplace_back(collate(samples[i], dataset_->pad_id()));
+    for (const std::int64_t at : batches[i]) batch.row_numbers.push_back(epoch_ * dataset_->size() + at);
+    next_ = end_of_batch(next_);
+  }
+  if (dataset_->made_on_demand()) make_ahead(count);
   return group;
+}
+
+void Loader::make_ahead(std::int64_t count) {
+  std::vector<Places> batches = group_from(next_, count);
+  if (batches.empty()) return;
+  auto samples = std::async(std::launch::async,
+                            [data = dataset_, rows = rows_of(batches)] { return samples_of(*data, rows); });
+  ahead_ = Ahead{std::move(batches), epoch_, std::move(samples)};
 }
 
 void Loader::start_epoch(std::int64_t epoch) {

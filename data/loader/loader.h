@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,7 +53,8 @@ class Loader {
 
   /// The next batch of this rank. pre: !epoch_done()
   Batch next();
-  /// The microbatches of one step: `count` batches, fewer at the end of an epoch.
+  /// The microbatches of one step: `count` batches, fewer at the end of an epoch. Where the data set makes its rows on
+  /// demand, a thread then makes those of the next step, if that is in the same epoch, and rows of two steps are in memory.
   std::vector<Batch> next_group(std::int64_t count);
 
   std::int64_t epoch() const { return epoch_; }
@@ -62,11 +65,27 @@ class Loader {
   void restore(const LoaderState& state);
 
  private:
+  using Places = std::vector<std::int64_t>;  ///< in the order of the epoch, of this rank's rows of a batch
+  using Rows = std::vector<std::int64_t>;    ///< of the data set
+  /// Batches whose rows are being made.
+  struct Ahead {
+    std::vector<Places> batches;
+    std::int64_t epoch;
+    std::future<std::vector<std::vector<Sample>>> samples;
+  };
+  bool has_batch_at(std::int64_t begin) const;
+  std::int64_t end_of_batch(std::int64_t begin) const;
+  Places places_from(std::int64_t begin) const;
+  std::vector<Places> group_from(std::int64_t begin, std::int64_t count) const;
+  std::vector<Rows> rows_of(const std::vector<Places>& batches) const;
+  void make_ahead(std::int64_t count);
+
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
   std::int64_t epoch_ = 0;
   std::int64_t next_ = 0;
   std::vector<std::int64_t> order_;  // empty: not shuffled
+  std::optional<Ahead> ahead_;
 };
 
 }  // namespace nemocube

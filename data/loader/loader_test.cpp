@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "data/datasets/mock.h"
 #include "data/datasets/permutation.h"
@@ -29,6 +31,26 @@ Names epoch(Loader& loader) {
   }
   return names;
 }
+
+/// Rows of `mock` that a loader may make ahead of time. Row `bad` throws; `others` counts the rows that another thread
+/// than the first one made.
+class OnDemand final : public Dataset {
+ public:
+  explicit OnDemand(std::int64_t rows, std::int64_t bad = -1) : rows_(mock(rows)), bad_(bad) {}
+  std::int64_t size() const override { return rows_->size(); }
+  Sample sample(std::int64_t i) const override {
+    if (std::this_thread::get_id() != first_) ++others;
+    require(i != bad_, "row ", i, " is bad");
+    return rows_->sample(i);
+  }
+  bool made_on_demand() const override { return true; }
+  mutable std::atomic<std::int64_t> others = 0;
+
+ private:
+  std::shared_ptr<const Dataset> rows_;
+  std::int64_t bad_;
+  std::thread::id first_ = std::this_thread::get_id();
+};
 
 }  // namespace
 
@@ -209,5 +231,44 @@ TEST_CASE("loader: what is refused") {
     CAPTURE(text);
     const Json json = Json::parse(text);
     CHECK_THROWS_AS(loader_state_from_json(JsonView(json, "f")), Error);
+  }
+}
+
+TEST_CASE("loader: rows that are made ahead of time are those of the step") {
+  for (const bool shuffle : {false, true}) {
+    const LoaderOptions options{.batch_size = 2, .shuffle = shuffle, .dp_rank = 1, .dp_size = 2};
+    const auto rows = std::make_shared<OnDemand>(31);
+    Loader ahead(rows, options), plain(mock(31), options);
+    const auto check_group = [&](std::int64_t count) {
+      const auto got = ahead.next_group(count), want = plain.next_group(count);
+      REQUIRE(got.size() == want.size());
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CHECK(got[i].ids == want[i].ids);
+        CHECK(got[i].row_numbers == want[i].row_numbers);
+      }
+      CHECK(ahead.state() == plain.state());
+    };
+    check_group(2);
+    check_group(2);
+    check_group(1);  // another size than was expected
+    const LoaderState saved = plain.state();
+    check_group(3);
+    for (Loader* loader : {&ahead, &plain}) loader->restore(saved);
+    check_group(2);
+    for (Loader* loader : {&ahead, &plain}) loader->start_epoch(2);
+    while (!plain.epoch_done()) check_group(2);
+    CHECK(ahead.epoch_done());
+    CHECK(rows->others > 20);
+  }
+}
+
+TEST_CASE("loader: an error of a row that is made ahead of time comes with its step") {
+  Loader loader(std::make_shared<OnDemand>(9, 5), {.batch_size = 2});
+  CHECK(loader.next().samples == 2);
+  CHECK(loader.next().samples == 2);
+  CHECK_THROWS_WITH_AS(loader.next(), "row 5 is bad", Error);
+  {
+    Loader stopped(std::make_shared<OnDemand>(9, 5), {.batch_size = 4});
+    stopped.next();  // a run may end here
   }
 }

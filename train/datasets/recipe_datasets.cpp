@@ -7,9 +7,11 @@
 
 #include "data/datasets/column_mapped.h"
 #include "data/datasets/hellaswag.h"
+#include "data/datasets/json_rows.h"
 #include "data/datasets/messages.h"
 #include "data/datasets/mock.h"
 #include "data/datasets/packing.h"
+#include "data/datasets/streamed_rows.h"
 #include "data/datasets/tokens.h"
 #include "data/files/regular_file.h"
 #include "data/hf/hf_config.h"
@@ -57,7 +59,7 @@ RowSelection selection_of(const DatasetSection& section) {
 
 MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& section) {
   MessagesOptions options;
-  options.path = dataset_file(section).string();
+  options.files = dataset_files(section);
   options.selection = selection_of(section);
   options.skip_invalid_samples = section.skip_invalid_samples;
   options.chat_templates = recipe_chat_templates(recipe, section);
@@ -75,7 +77,7 @@ MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& sec
 
 ColumnMappedOptions column_mapped_options(const Recipe& recipe, const DatasetSection& section) {
   ColumnMappedOptions options;
-  options.path = dataset_file(section).string();
+  options.files = dataset_files(section);
   options.mapping = section.column_mapping;
   options.selection = selection_of(section);
   options.answer_only_loss_mask = section.answer_only_loss_mask;
@@ -88,7 +90,7 @@ ColumnMappedOptions column_mapped_options(const Recipe& recipe, const DatasetSec
 HellaSwagOptions hellaswag_options(const Recipe& recipe, const DatasetSection& section) {
   const RowOptions rows = row_options(recipe, section);
   HellaSwagOptions options;
-  options.path = dataset_file(section).string();
+  options.files = dataset_files(section);
   options.selection = selection_of(section);
   options.separator = section.separator;
   options.pad_to_max_length = section.pad_to_max_length;
@@ -137,22 +139,48 @@ MegatronOptions megatron_options(const Recipe& recipe, const DatasetSection& sec
   return options;
 }
 
+/// Without `streaming` large files are streamed, if they can be.
+bool is_streamed(const DatasetSection& section) {
+  if (section.streaming) return *section.streaming;
+  std::int64_t bytes = 0;
+  for (const std::filesystem::path& file : dataset_files(section)) {
+    if (!has_rows_by_line(file)) return false;
+    bytes += RegularFile(file).size();
+  }
+  return bytes >= streamed_bytes;
+}
+
+std::shared_ptr<const Dataset> streamed(RowSource source, Communicator* ranks) {
+  TaskProgress reading("data", "bytes"), tokenising("data", "rows");
+  StreamedRows::Options options;
+  options.on_bytes = std::ref(reading);
+  options.on_rows = std::ref(tokenising);
+  options.ranks = ranks;
+  return std::make_shared<StreamedRows>(std::move(source), options);
+}
+
+std::shared_ptr<const Dataset> rows_of(const DatasetSection& section, RowSource source, Communicator* ranks) {
+  if (is_streamed(section)) return streamed(std::move(source), ranks);
+  return rows_in_memory(source);
+}
+
 std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSection& section,
-                                        const std::optional<Tokenizer>& tokenizer) {
+                                        const std::optional<Tokenizer>& tokenizer, Communicator* ranks) {
   switch (section.kind) {
     case DatasetKind::squad: {
       SquadOptions options = squad_options(section);
       options.rows = row_options(recipe, section);
       tell_unused_chat_template(recipe, section);
       options.chat_template = recipe_chat_template(recipe, section);
+      if (is_streamed(section)) return streamed(squad_rows(*tokenizer, options), ranks);
       return make_squad_dataset(*tokenizer, options);
     }
     case DatasetKind::messages:
-      return make_messages_dataset(*tokenizer, messages_options(recipe, section));
+      return rows_of(section, messages_rows(*tokenizer, messages_options(recipe, section)), ranks);
     case DatasetKind::column_mapped:
-      return make_column_mapped_dataset(*tokenizer, column_mapped_options(recipe, section));
+      return rows_of(section, column_mapped_rows(*tokenizer, column_mapped_options(recipe, section)), ranks);
     case DatasetKind::hellaswag:
-      return make_hellaswag_dataset(*tokenizer, hellaswag_options(recipe, section));
+      return rows_of(section, hellaswag_rows(*tokenizer, hellaswag_options(recipe, section)), ranks);
     case DatasetKind::megatron:
       return make_megatron_dataset(megatron_options(recipe, section));
     case DatasetKind::mock: {
@@ -206,7 +234,7 @@ void check_vocabulary(const DatasetSection& section, const std::optional<Tokeniz
     const Sample sample = dataset.sample(i);
     for (const auto* ids : {&sample.input_ids, &sample.labels})
       for (const std::int64_t id : *ids)
-        require(id < vocab_size, section.path, ": row ", i, " holds token id ", id,
+        require(id < vocab_size, dataset_file(section).string(), ": row ", i, " holds token id ", id,
                 ", the model's vocab_size is ", vocab_size);
   }
 }
@@ -222,8 +250,9 @@ SquadOptions squad_options(const DatasetSection& section) {
 }
 
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
-                                              const std::optional<Tokenizer>& tokenizer, bool packed) {
-  auto rows = unpacked(recipe, section, tokenizer);
+                                              const std::optional<Tokenizer>& tokenizer, bool packed,
+                                              Communicator* ranks) {
+  auto rows = unpacked(recipe, section, tokenizer, ranks);
   const PackedSequenceSection& packing = recipe.packed_sequence;
   if (!packed || packing.packed_sequence_size == 0) return rows;
   PackOptions options;

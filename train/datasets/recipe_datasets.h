@@ -6,6 +6,7 @@
 
 #include "data/datasets/squad.h"
 #include "data/loader/loader.h"
+#include "parallel/comm/communicator.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
@@ -21,9 +22,12 @@ bool is_tokenizer_file(const std::string& name);
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
 /// The data set of a section, packed if `packed` is true and the recipe packs. `tokenizer` belongs to the
-/// section.
+/// section. Rows of JSON-lines files are StreamedRows where the section's `streaming` is true, or absent and the file has
+/// at least streamed_bytes; all of `ranks` then make the data set together (null: this rank alone).
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
-                                              const std::optional<Tokenizer>& tokenizer, bool packed);
+                                              const std::optional<Tokenizer>& tokenizer, bool packed,
+                                              Communicator* ranks = nullptr);
+inline constexpr std::int64_t streamed_bytes = std::int64_t{1} << 30;
 
 /// Throws Error when the data can hold token ids of `vocab_size` or more: a tokenizer or a mock data set with
 /// a larger vocabulary, or an id in a tokens file, of which every row is read.

@@ -127,3 +127,33 @@ TEST_CASE("recipe data sets: messages about a limit name the key that the recipe
   CHECK(key_of(", limit_dataset_samples: 3") == "limit_dataset_samples");
   CHECK(key_of(", limit_dataset_samples: 3, num_samples_limit: 3") == "limit_dataset_samples");
 }
+
+TEST_CASE("recipe data sets: rows are streamed where the recipe says so, and where the file is large") {
+  const TestDir dir;
+  const std::filesystem::path file = dir / "f.jsonl";
+  const std::string row =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
+  const auto data = [&](const std::string& keys, const std::string& name = "f.jsonl") {
+    return dataset_of(parse_recipe(
+        cat("tokenizer: {pretrained_model_name_or_path: ", source,
+            "/data/samples/tokenizer}\ndataset: {_target_: ", keys, ", path: ", (dir / name).string(), "}\n"),
+        "test", {}, RecipeUse::data));
+  };
+  spit(file, row + "\n");
+  spit(dir / "f.json", "[" + row + "]");
+  CHECK_FALSE(data("messages")->made_on_demand());
+  CHECK_FALSE(data("messages, streaming: false")->made_on_demand());
+  const auto streamed = data("messages, streaming: true");
+  CHECK(streamed->made_on_demand());
+  CHECK(streamed->sample(0).input_ids == data("messages")->sample(0).input_ids);
+  CHECK_THROWS_WITH_AS(data("messages, streaming: true", "f.json"), doctest::Contains("want JSON lines"),
+                       Error);
+  // A hole behind the row, which takes no room on the disk and holds no line feed; the last byte ends the line.
+  std::filesystem::resize_file(file, streamed_bytes);
+  CHECK_THROWS_WITH_AS(data("messages"), doctest::Contains("line 2: want at most"), Error);
+  spit(dir / "s.jsonl",
+       R"({"id": "a", "context": "c d", "question": "q", "answers": {"text": ["d"], "answer_start": [2]}})");
+  CHECK(data("squad, streaming: true", "s.jsonl")->made_on_demand());
+  CHECK_FALSE(data("squad", "s.jsonl")->made_on_demand());
+  CHECK_THROWS_WITH_AS(data("mock, streaming: true"), doctest::Contains("streaming"), Error);
+}

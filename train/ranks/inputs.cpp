@@ -49,7 +49,7 @@ void add_dataset(std::set<fs::path>& files, const Recipe& recipe, const DatasetS
     for (const fs::path& file : token_files(section)) files.insert(file);
     return;
   }
-  files.insert(dataset_file(section));
+  for (const fs::path& file : dataset_files(section)) files.insert(file);
   if (section.kind == DatasetKind::tokens) return;
   const fs::path tokenizer = existing_tokenizer_path(recipe, section);
   files.insert(fs::is_directory(tokenizer) ? tokenizer / "tokenizer.json" : tokenizer);

@@ -177,7 +177,10 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
       "first target without a chat template: the answer's first token, or the space before it; prompt: as "
       "AutoModel, behind the number of tokens that the prompt has alone (own)");
   io.classes("squad messages column_mapped hellaswag tokens");
-  io.field("path", s.path, "file, or folder with a file for each split");
+  io.field("path", s.path,
+           "file, or folder with a file for each split; messages, column_mapped: or a list of them, whose "
+           "rows follow one "
+           "another");
   io.field("limit_dataset_samples", s.limit_dataset_samples, "so many rows at most", positive);
   io.classes("messages column_mapped");
   io.alias("path_or_dataset_id", s.path, s.key + ".path");
@@ -238,6 +241,10 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
       "tokenizer", s.tokenizer,
       "file or folder, also of a checkpoint or of a run; null: the recipe's, else the model's");
   io.classes("squad messages column_mapped hellaswag");
+  io.field("streaming", s.streaming,
+           "read and tokenise rows of a JSON-lines file when they are used, with the same result; absent: "
+           "where the "
+           "file has 1 GiB or more (own)");
   io.field("append_eos", s.append_eos,
            "an end-of-text token is the last target; chat templates end rows themselves (own)");
   io.classes("squad messages column_mapped");

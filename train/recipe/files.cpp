@@ -28,22 +28,18 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder,
   fail(where, ": the folder ", folder.string(), " holds none of ", tried);
 }
 
-}  // namespace
-
-std::string dataset_file_key(const DatasetSection& dataset) {
-  const bool named = dataset.kind == DatasetKind::squad && dataset.path.empty();
-  return cat(dataset.key, named ? ".dataset_name" : ".path");
+/// Whether dataset_name says which file.
+bool is_named(const DatasetSection& dataset) {
+  return dataset.kind == DatasetKind::squad && dataset.path.names.empty();
 }
 
-std::filesystem::path dataset_file(const DatasetSection& dataset, std::string where) {
+std::filesystem::path file_of(const DatasetSection& dataset, const std::string& name,
+                              const std::string& where) {
   const std::string split = DatasetSplit::parse(dataset.split.value_or("train")).name;
-  const bool named = dataset.kind == DatasetKind::squad && dataset.path.empty();
-  if (where.empty()) where = dataset_file_key(dataset);
-  const std::string source =
-      path_or_cached(named ? dataset.dataset_name : dataset.path, HubKind::dataset).string();
+  const std::string source = path_or_cached(name, HubKind::dataset).string();
   require(!source.empty(), where, ": is missing");
   const std::string ending = std::filesystem::path(source).extension().string();
-  const bool is_file_name = !named || ending.starts_with(".json") || ending == ".ndjson";
+  const bool is_file_name = !is_named(dataset) || ending.starts_with(".json") || ending == ".ndjson";
   std::error_code unclear;  // what is there and cannot be reached has its own message
   if (is_file_name && !std::filesystem::exists(source, unclear) && !unclear)
     fail(where, ": ", does_not_exist(source),
@@ -54,6 +50,27 @@ std::filesystem::path dataset_file(const DatasetSection& dataset, std::string wh
   if (std::filesystem::is_directory(source))
     return file_in_folder(source, stems_of(dataset.kind, split), where);
   return source;
+}
+
+}  // namespace
+
+std::string dataset_file_key(const DatasetSection& dataset) {
+  return cat(dataset.key, is_named(dataset) ? ".dataset_name" : ".path");
+}
+
+std::vector<std::filesystem::path> dataset_files(const DatasetSection& dataset, const std::string& where) {
+  const std::string key = where.empty() ? dataset_file_key(dataset) : where;
+  require(is_named(dataset) || !dataset.path.names.empty(), key, ": is missing");
+  if (is_named(dataset)) return {file_of(dataset, dataset.dataset_name, key)};
+  std::vector<std::filesystem::path> files;
+  for (const std::string& name : dataset.path.names) files.push_back(file_of(dataset, name, key));
+  return files;
+}
+
+std::filesystem::path dataset_file(const DatasetSection& dataset, const std::string& where) {
+  const auto files = dataset_files(dataset, where);
+  expect(files.size() == 1, dataset.key, " has ", files.size(), " files");
+  return files.front();
 }
 
 std::vector<std::filesystem::path> token_files(const DatasetSection& dataset, const std::string& where) {

@@ -1,16 +1,20 @@
 #pragma once
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "train/recipe/recipe.h"
 
 /// The files that a recipe names.
 namespace nemocube {
 
-/// The file that a dataset of rows reads: `path` or dataset_name, or if that is a folder
-/// the file of the split in it. Throws Error saying what to download when only a hub name is known.
-/// Messages begin with `where`; empty stands for dataset_file_key().
-std::filesystem::path dataset_file(const DatasetSection& dataset, std::string where = "");
+/// The files that a dataset of rows reads: `path` or dataset_name, or for a folder the file of the split in it. Throws
+/// Error saying what to download when only a hub name is known. Messages begin with `where`; empty stands for
+/// dataset_file_key().
+std::vector<std::filesystem::path> dataset_files(const DatasetSection& dataset,
+                                                 const std::string& where = "");
+/// The only one of them.
+std::filesystem::path dataset_file(const DatasetSection& dataset, const std::string& where = "");
 /// The .idx and .bin files of a megatron dataset. Throws Error "where: ..." when one does not exist.
 std::vector<std::filesystem::path> token_files(const DatasetSection& dataset, const std::string& where = "");
 /// The key that names this file: dataset.path or dataset.dataset_name.

@@ -26,7 +26,7 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
   CHECK_THROWS_AS(dataset_file(d), Error);
   d.dataset_name = "rajpurkar/squad";
   CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("train-v1.1.json"));
-  d.path = "/does/not/exist.json";
+  d.path = {{"/does/not/exist.json"}};
   CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("/does/not/exist.json"));
   d.kind = DatasetKind::hellaswag;
   CHECK_THROWS_WITH(dataset_file(d),
@@ -34,14 +34,22 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
   const testing::TestDir published;
   for (const char* name : {"hellaswag_train.jsonl", "hellaswag_val.jsonl"})
     testing::spit(published / name, "");
-  d.path = published.path().string();
+  d.path = {{published.path().string()}};
   d.split = "validation";
   CHECK(dataset_file(d).filename() == "hellaswag_val.jsonl");
   d.split = std::nullopt;
   CHECK(dataset_file(d).filename() == "hellaswag_train.jsonl");
-  d.path = "/does/not/exist.json";
+  d.path = {{"/does/not/exist.json"}};
   d.kind = DatasetKind::tokens;
   CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");
+  d.kind = DatasetKind::messages;
+  d.path = {{published.path().string() + "/hellaswag_val.jsonl", NEMOCUBE_SOURCE_DIR "/data/samples"}};
+  const auto files = dataset_files(d);
+  REQUIRE(files.size() == 2);
+  CHECK(files[0].filename() == "hellaswag_val.jsonl");
+  CHECK(files[1].filename() == "train.json");
+  d.path.names.push_back("/does/not/exist.json");
+  CHECK_THROWS_WITH(dataset_files(d), "dataset.path: '/does/not/exist.json' does not exist");
   const Recipe r = parse(
       "validation_dataset: {_target_: tokens, path: absent}\nvalidation_dataset_b: {_target_: tokens, path: "
       "absent}\n");

@@ -121,12 +121,18 @@ struct LossSection {
   std::int64_t chunk_len = 32;  ///< chunked only
 };
 
+/// One or several files, or folders with a file for each split.
+struct FileList {
+  std::vector<std::string> names;
+  bool operator==(const FileList&) const = default;
+};
+
 enum class DatasetKind { squad, messages, column_mapped, hellaswag, megatron, mock, tokens };
 struct DatasetSection {
   std::string key = "dataset";  ///< the key of this section, for messages
   DatasetKind kind = DatasetKind::squad;
   std::string dataset_name = "squad";
-  std::string path;
+  FileList path;  ///< several only for messages and column_mapped
   std::optional<std::string> split;
   std::optional<std::string> tokenizer;
   std::optional<std::int64_t> seq_length;
@@ -152,6 +158,7 @@ struct DatasetSection {
   std::int64_t seed = 1234;
   std::optional<std::int64_t> num_train_samples, num_val_samples, num_test_samples;
   std::optional<std::int64_t> shuffle_seed;
+  std::optional<bool> streaming;           ///< absent: by the size of the file, see recipe_dataset()
   std::optional<std::int64_t> vocab_size;  ///< mock: never absent once loaded
   std::int64_t num_samples = 1'000'000;
 };

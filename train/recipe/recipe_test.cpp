@@ -279,7 +279,7 @@ TEST_CASE("a class changed on the command line leaves the keys of the other clas
   const Recipe mock = parse(squad, {"dataset._target_=mock"});
   CHECK(mock.dataset->kind == DatasetKind::mock);
   CHECK(mock.dataset->seq_length == 8);
-  CHECK(mock.dataset->path.empty());
+  CHECK(mock.dataset->path.names.empty());
   CHECK(mock.no_effect == std::vector<std::string>{"dataset.path", "dataset.split", "dataset.fp8"});
   CHECK(contains(error_of(squad, {"dataset._target_=mock", "dataset.padding=longest"}),
                  "--set dataset.padding: key 'padding' belongs to squad, messages, column_mapped; "
@@ -609,7 +609,14 @@ TEST_CASE("several validation sets, by suffix") {
       "path_or_dataset_id: c.jsonl}\nvalidation_dataset_off: none\n");
   CHECK(r.validation_datasets.size() == 2);
   CHECK(r.validation_datasets.at("default").kind == DatasetKind::mock);
-  CHECK(r.validation_datasets.at("chat").path == "c.jsonl");
+  CHECK(r.validation_datasets.at("chat").path == FileList{{"c.jsonl"}});
+  const Recipe list = parse("dataset: {_target_: messages, path_or_dataset_id: [a.jsonl, b]}");
+  CHECK(list.dataset->path == FileList{{"a.jsonl", "b"}});
+  CHECK(parse(describe(list)).dataset->path == list.dataset->path);
+  CHECK(contains(describe(parse("dataset: {_target_: messages, path: a}")), "path: a\n"));
+  CHECK(contains(error_with("dataset: {_target_: tokens, path: [a, b]}"),
+                 "is a list of 2; want one file or folder, or the class messages or column_mapped"));
+  CHECK(contains(error_with("dataset: {_target_: messages, path: []}"), "want text, or a list of texts"));
   CHECK(contains(error_with("validation_dataset_a/b: {_target_: mock}"), "becomes a file name"));
   CHECK(contains(error_with("validation_dataset_a: {_target_: mock}\nvalidation_dataset-a: {_target_: mock}"),
                  "a second section named 'a'"));

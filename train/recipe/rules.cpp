@@ -51,6 +51,9 @@ void dataset_rules(DatasetSection& s, Reading& reading) {
   if (reading.given(cat(s.key, '.', alias)) && !reading.given(s.key + ".limit_dataset_samples"))
     s.limit_key = alias;
   const bool mapped = s.kind == DatasetKind::column_mapped;
+  reading.rule(mapped || s.kind == DatasetKind::messages || s.path.names.size() < 2, {s.key + ".path"},
+               "is a list of ", s.path.names.size(),
+               "; want one file or folder, or the class messages or column_mapped");
   reading.rule(!mapped || !s.column_mapping.answer.empty(), {s.key + ".column_mapping.answer"},
                "is missing: want the name of the column with the answers");
   reading.rule(!mapped || s.column_mapping.context || s.column_mapping.question,
@@ -194,7 +197,7 @@ void want_files(const Recipe& recipe, const DatasetSection& s, Reading& reading)
         fail(where, ": ", error.what());
       }
     });
-  look(dataset_file_key(s), [&](const std::string& where) { dataset_file(s, where); });
+  look(dataset_file_key(s), [&](const std::string& where) { dataset_files(s, where); });
   if (s.kind == DatasetKind::tokens || !(s.tokenizer || recipe.tokenizer)) return;
   std::string key = tokenizer_key(recipe, s);
   const std::string in_section = key + ".pretrained_model_name_or_path";

@@ -208,6 +208,14 @@ void read(const Place& at, std::vector<std::string>& out, Range range) {
   read_texts(at, out, show(out, range).wish);
 }
 
+void read(const Place& at, FileList& out, Range range) {
+  out.names.clear();
+  if (at.value.kind != Value::Kind::list) return read(at, out.names.emplace_back(), any);
+  const std::string wish = show(out, range).wish;
+  read_texts(at, out.names, wish);
+  if (out.names.empty()) wrong(at, wish);
+}
+
 void read(const Place& at, std::vector<std::vector<std::string>>& out, Range range) {
   out.clear();
   if (is_null(at)) return;
@@ -295,6 +303,12 @@ Shown show(const std::vector<std::vector<std::string>>& value, Range) {
   std::vector<std::string> lists;
   for (const auto& texts : value) lists.push_back(list_text(texts));
   return {"a list of lists of text or null", value.empty() ? "null" : cat("[", joined(lists), "]")};
+}
+
+Shown show(const FileList& value, Range) {
+  return {"text, or a list of texts", value.names.empty()       ? in_quotes("")
+                                      : value.names.size() == 1 ? in_quotes(value.names[0])
+                                                                : list_text(value.names)};
 }
 
 Shown show(const VariableText& value, Range) {

@@ -62,6 +62,7 @@ void read(const Place& at, std::vector<int>& out, Range range);  ///< signals
 void read(const Place& at, std::map<std::string, std::string, std::less<>>& out, Range range);
 void read(const Place& at, std::vector<std::string>& out, Range range);  ///< or one text
 void read(const Place& at, std::vector<std::vector<std::string>>& out, Range range);
+void read(const Place& at, FileList& out, Range range);
 void read(const Place& at, VariableText& out, Range range);
 void read(const Place& at, RecipeClass& out, Range range);
 
@@ -75,6 +76,7 @@ Shown show(const std::vector<int>& value, Range range);
 Shown show(const std::map<std::string, std::string, std::less<>>& value, Range range);
 Shown show(const std::vector<std::string>& value, Range range);
 Shown show(const std::vector<std::vector<std::string>>& value, Range range);
+Shown show(const FileList& value, Range range);
 Shown show(const VariableText& value, Range range);
 Shown show(const RecipeClass& value, Range range);
 std::string key_in_quotes(const std::string& key);

@@ -355,7 +355,7 @@ class Run {
   std::shared_ptr<const Dataset> training_data() const {
     static Zone zone("start/data");
     const ZoneTimer timer(zone);
-    return recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true);
+    return recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.group());
   }
 
   TrainingRecord first_step() {

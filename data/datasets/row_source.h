@@ -1,0 +1,40 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/datasets/row.h"
+#include "data/datasets/select_rows.h"
+#include "data/json/json.h"
+
+namespace nemocube {
+
+/// Makes the tokens of a row whose form has been checked.
+using RowMaker = std::function<TokenRow()>;
+
+/// The rows of files, one after another, and what a class of data sets makes of them.
+struct RowSource {
+  std::string what;  ///< names the data set in messages
+  std::vector<std::filesystem::path> files;
+  std::string content = "rows";  ///< of the files, for messages
+  RowSelection selection{};
+  bool skip_invalid = false;  ///< leave out lines that are not JSON and rows that `read` refuses
+  RowOptions layout{};
+  std::int64_t longest_multiple =
+      0;  ///< above 0: rows are padded to the longest one, rounded up to a multiple of this
+  std::int64_t pad_id = 0;
+  /// Checks the form of a row and takes from it what its tokens need. `number` counts all rows of the files from 0. Throws
+  /// Error naming file and row. Many threads may call `read` and what it returns.
+  std::function<RowMaker(const JsonView& row, std::int64_t number)> read;
+};
+
+/// The layout of rows of which the longest has so many tokens.
+RowOptions layout_for(const RowSource& source, std::int64_t longest);
+
+/// The selected rows, all made at once and kept in memory. Every row of the files is checked, selected or not.
+std::shared_ptr<const RowDataset> rows_in_memory(const RowSource& source);
+
+}  // namespace nemocube
