@@ -5,6 +5,7 @@
 
 #include "core/quote.h"
 #include "data/datasets/json_rows.h"
+#include "data/datasets/parquet_note.h"
 #include "data/datasets/row_forms.h"
 #include "data/datasets/text.h"
 
@@ -122,7 +123,7 @@ std::filesystem::path find_squad_file(const std::string& name, std::string_view 
     std::string all;
     for (const std::string& file : files) all += (all.empty() ? "" : ", ") + file;
     fail(where, ": the directory ", quote(name), " has no file for split '", split_name, "'; looked for ",
-         all);
+         all, parquet_note(path));
   }
   if (fs::exists(path)) fail(where, ": ", quote(name), ": want a regular file or a directory");
   const bool hub_like = std::ranges::count(name, '/') <= 1 && !name.starts_with('/') &&

@@ -39,7 +39,19 @@ void refuse_puzzle(const JsonView& config) {
     for (const JsonView& name : names->elements())
       if (is_puzzle(name.string())) refuse(name.string());
   if (const auto type = config.find("model_type"); type && is_puzzle(type->string())) refuse(type->string());
-  if (find_filled(config, "block_configs")) refuse("block_configs");
+  // Nemotron-NAS models (DeciLMForCausalLM), which are derived from Llama, have this key as well.
+  if (find_filled(config, "block_configs") && is_nemotron_h(config)) refuse("block_configs");
+}
+
+/// Config of a model of another type: names its type and its classes.
+void refuse_other_type(const JsonView& config) {
+  const auto type = config.find("model_type");
+  std::string classes;
+  if (const auto names = config.find("architectures"))
+    for (const JsonView& name : names->elements()) classes += cat(classes.empty() ? "" : ", ", name.string());
+  fail(config.file(), ": 'model_type': want \"nemotron_h\", got ", type ? brief(type->value()) : "none",
+       classes.empty() ? std::string() : cat(" (architectures: ", excerpt(classes), ")"),
+       "; models of other architectures are not supported");
 }
 
 void refuse_parts(const JsonView& config) {
@@ -84,9 +96,7 @@ void refuse_other_models(const JsonView& config) {
   refuse_parts(config);
   refuse_layer_differences(config);
   declared_quantization(config);  // throws for what is not read
-  const auto type = config.find("model_type");
-  if (type && type->string() != "nemotron_h") type->refuse("\"nemotron_h\"");
-  require(is_nemotron_h(config), config.file(), ": 'model_type': want \"nemotron_h\", got none");
+  if (!is_nemotron_h(config)) refuse_other_type(config);
 }
 
 }  // namespace nemocube

@@ -26,9 +26,9 @@ std::string config(const std::string& more,
          (more.empty() ? "" : ", " + more) + "}";
 }
 
-void check_refused(const std::string& text, const char* part) {
+void check_refused(const std::string& text, const std::string& part) {
   CAPTURE(text);
-  CHECK_THROWS_WITH_AS(parse(text), doctest::Contains(part), Error);
+  CHECK_THROWS_WITH_AS(parse(text), doctest::Contains(part.c_str()), Error);
 }
 }  // namespace
 
@@ -179,8 +179,14 @@ TEST_CASE("hf config: other models are refused by name") {
   const std::string rest = R"("hybrid_override_pattern": "M", "vocab_size": 96})";
   CHECK_NOTHROW(parse(R"({"architectures": ["NemotronHForCausalLM"], )" + rest));
   check_refused("{" + rest, "'model_type': want \"nemotron_h\", got none");
+  const std::string other = "; models of other architectures are not supported";
   check_refused(R"({"model_type": "llama", )" + rest,
-                "config.json: 'model_type': want \"nemotron_h\", got \"llama\"");
+                "config.json: 'model_type': want \"nemotron_h\", got \"llama\"" + other);
+  check_refused(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], )" + rest,
+                "got \"llama\" (architectures: LlamaForCausalLM)" + other);
+  check_refused(
+      R"({"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"], "block_configs": [{"a": 1}]})",
+      "want \"nemotron_h\", got \"nemotron-nas\" (architectures: DeciLMForCausalLM)" + other);
   check_refused(R"({"model_type": "nemotron_h", "architectures": ["NemotronHPuzzleForCausalLM"], )" + rest,
                 "NemotronHPuzzle models");
   check_refused(R"({"model_type": "nemotron_h", "block_configs": [{"a": 1}], )" + rest,

@@ -133,6 +133,14 @@ TEST_CASE("finetune: adapters on two ranks, and a checkpoint of one rank on two"
   const double one = read_jsonl(dir / "straight" / "training.jsonl").back()["loss"],
                two = read_jsonl(dir / "two" / "training.jsonl").back()["loss"];
   CHECK(two == doctest::Approx(one).epsilon(1e-5));
+
+  const ProcessResult others = on_two({"checkpoint.checkpoint_dir=others", "peft.target_modules=null",
+                                       "peft.exclude_modules=['*.out_proj']", "step_scheduler.max_steps=2"});
+  CAPTURE(others.err);
+  REQUIRE(others.exit_code == 0);
+  const std::string warning = "warning: peft.exclude_modules adapts every other linear layer, lm_head too";
+  CHECK(others.err.find("[rank 0] " + warning) != std::string::npos);
+  CHECK(others.err.find(warning) == others.err.rfind(warning));
 }
 
 TEST_CASE("finetune: frozen weights stay out of checkpoints that say where they are") {

@@ -20,7 +20,9 @@ void write_question_lines(const RunDir& dir) {
   for (const SquadQuestion& q : read_squad(dir / "samples/train.json")) {
     Json answers = Json::array();
     for (const SquadAnswer& a : q.answers) answers.push_back({{"text", a.text}, {"answer_start", a.begin}});
-    lines += dump_json({{"id", q.id}, {"context", q.context}, {"question", q.question}, {"answers", answers}}, -1) + "\n";
+    lines += dump_json({{"id", q.id}, {"context", q.context}, {"question", q.question}, {"answers", answers}},
+                       -1) +
+             "\n";
   }
   spit(dir / "questions.jsonl", lines);
 }
@@ -53,8 +55,10 @@ TEST_CASE("streaming: two ranks tokenise the rows together, and train as one ran
   const RunDir dir;
   write_question_lines(dir);
   const Words two_replicas{"step_scheduler.local_batch_size=1"};
-  const ProcessResult memory = run_process(mpirun(2, dir.train_command(plus(of_lines, two_replicas))), dir.path());
-  const ProcessResult run = run_process(mpirun(2, dir.train_command(plus(streamed, two_replicas))), dir.path());
+  const ProcessResult memory =
+      run_process(mpirun(2, dir.train_command(plus(of_lines, two_replicas))), dir.path());
+  const ProcessResult run =
+      run_process(mpirun(2, dir.train_command(plus(streamed, two_replicas))), dir.path());
   CAPTURE(memory.err);
   CAPTURE(run.err);
   REQUIRE(memory.exit_code == 0);

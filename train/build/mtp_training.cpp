@@ -1,7 +1,11 @@
 #include "train/build/mtp_training.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "core/log.h"
 #include "data/hf/hf_weights.h"
+#include "data/safetensors/reader.h"
 
 namespace nemocube {
 namespace {
@@ -47,6 +51,19 @@ bool is_repeated(const Recipe& recipe, std::int64_t depths, std::optional<std::i
   return repeated;
 }
 
+/// Without weights, as where a run is planned ahead, config.json says how many there are.
+std::int64_t stored_depths(const std::filesystem::path& model, const NemotronHConfig& config) {
+  std::error_code unclear;  // what cannot be reached has its own message
+  const auto lacks = [&](const char* file) {
+    return !std::filesystem::exists(model / file, unclear) && !unclear;
+  };
+  if (lacks(single_file_name) && lacks(index_file_name)) return config.num_nextn_predict_layers;
+  const HfWeights weights(model);
+  std::int64_t stored = 0;
+  while (weights.has(cat("mtp.layers.", stored * std::ssize(config.mtp_blocks), ".eh_proj.weight"))) ++stored;
+  return stored;
+}
+
 }  // namespace
 
 MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config,
@@ -73,10 +90,7 @@ MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config) {
   require(config.num_nextn_predict_layers > 0, recipe.file, ": ", depths_key, " is ", depths, ", but ",
           model.path, " says that it has no multi-token prediction (num_nextn_predict_layers 0)");
   if (depths == 1) return mtp_training(recipe, config, std::nullopt);
-  const HfWeights weights(model.path);
-  std::int64_t stored = 0;
-  while (weights.has(cat("mtp.layers.", stored * std::ssize(config.mtp_blocks), ".eh_proj.weight"))) ++stored;
-  return mtp_training(recipe, config, stored);
+  return mtp_training(recipe, config, stored_depths(model.path, config));
 }
 
 }  // namespace nemocube

@@ -20,7 +20,8 @@ namespace nemocube {
 /// config.json has any. Such a key beside model.num_nextn_predict_layers 0 is a warning.
 MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config,
                          std::optional<std::int64_t> stored);
-/// The same for the recipe's own model. Reads headers of its weights where they decide.
+/// The same for the recipe's own model. Reads headers of its weights where they decide; where the model's folder has none,
+/// config.json says how many depths are stored.
 MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config);
 
 }  // namespace nemocube

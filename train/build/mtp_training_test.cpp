@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "core/log.h"
 #include "data/hf/hf_weights.h"
 #include "data/json/test_dir.h"
@@ -123,6 +125,16 @@ TEST_CASE("mtp training: the weights of a model are counted") {
     recipe.model->num_nextn_predict_layers = 1;  // of two stored depths the first
     CHECK(mtp_training(recipe, config) == MtpTraining{1, false, 0.1});
     recipe.model->num_nextn_predict_layers = 2;
+    const auto without_weights =
+        dir / cat("config of ", stored);  // a run is planned before its model is there
+    std::filesystem::create_directory(without_weights);
+    std::filesystem::copy_file(folder / "config.json", without_weights / "config.json");
+    recipe.model->path = without_weights.string();
+    CHECK(mtp_training(recipe, config).repeated == (stored == 1));
+    recipe.model->mtp_use_repeated_layer = stored != 1;
+    CHECK_THROWS_AS((void)mtp_training(recipe, config), Error);
+    recipe.model->mtp_use_repeated_layer.reset();
+    recipe.model->path = folder.string();
     recipe.model->source = ModelSource::config;
     CHECK_THROWS_AS((void)mtp_training(recipe, config), Error);
     recipe.model->source = ModelSource::pretrained;

@@ -5,7 +5,7 @@
 namespace nemocube {
 
 std::vector<std::string> next_steps(const RunResult& result, const Recipe& recipe,
-                                    const CommandWords& recipe_words) {
+                                    const CommandWords& recipe_words, int ranks) {
   std::vector<std::string> lines;
   if (result.steps_done > result.first_step) {
     const std::filesystem::path folder = recipe.checkpoint.checkpoint_dir;
@@ -19,7 +19,8 @@ std::vector<std::string> next_steps(const RunResult& result, const Recipe& recip
     CommandWords evaluate{"nemocube", "eval"};
     evaluate.insert(evaluate.end(), recipe_words.begin(), recipe_words.end());
     evaluate.insert(evaluate.end(), {"--model", model});
-    lines.push_back("to evaluate: " + shell_line(evaluate));
+    const std::string where = ranks > 1 ? cat(", on ", ranks, " ranks as this run") : "";
+    lines.push_back(cat("to evaluate", where, ": ", shell_line(evaluate)));
   }
   const bool speaks = recipe.dataset && recipe.dataset->kind != DatasetKind::mock &&
                       recipe.dataset->kind != DatasetKind::tokens &&

@@ -72,7 +72,7 @@ std::string command_to_go_on(const TrainArguments& options, const Recipe& recipe
 }
 
 void report(const TrainArguments& options, const Recipe& recipe, int ranks, const RunResult& result) {
-  for (const std::string& line : next_steps(result, recipe, recipe_words(options))) log_info(line);
+  for (const std::string& line : next_steps(result, recipe, recipe_words(options), ranks)) log_info(line);
   if (result.signal != 0 && recipe.checkpoint.enabled)
     log_info("to go on: ", command_to_go_on(options, recipe, ranks));
   log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "data/datasets/parquet_note.h"
 #include "data/datasets/split.h"
 #include "data/hf/hub_cache.h"
 #include "train/model_io/find_model.h"
@@ -25,7 +26,7 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder,
     if (std::filesystem::is_regular_file(folder / name)) return folder / name;
     tried += cat(tried.empty() ? "" : ", ", name);
   }
-  fail(where, ": the folder ", folder.string(), " holds none of ", tried);
+  fail(where, ": the folder ", folder.string(), " holds none of ", tried, parquet_note(folder));
 }
 
 /// Whether dataset_name says which file.
@@ -44,7 +45,8 @@ std::filesystem::path file_of(const DatasetSection& dataset, const std::string& 
   if (is_file_name && !std::filesystem::exists(source, unclear) && !unclear)
     fail(where, ": ", does_not_exist(source),
          dataset.kind == DatasetKind::hellaswag ? "; nothing is downloaded: want a file, or a folder with "
-                                                  "hellaswag_train.jsonl, hellaswag_val.jsonl"
+                                                  "hellaswag_train.jsonl, hellaswag_val.jsonl, as "
+                                                  "https://github.com/rowanz/hellaswag has them"
                                                 : "");
   if (dataset.kind == DatasetKind::squad) return find_squad_file(source, split, where);
   if (std::filesystem::is_directory(source))
@@ -55,7 +57,7 @@ std::filesystem::path file_of(const DatasetSection& dataset, const std::string& 
 }  // namespace
 
 std::string dataset_file_key(const DatasetSection& dataset) {
-  return cat(dataset.key, is_named(dataset) ? ".dataset_name" : ".path");
+  return cat(dataset.key, '.', is_named(dataset) ? "dataset_name" : dataset.path_key);
 }
 
 std::vector<std::filesystem::path> dataset_files(const DatasetSection& dataset, const std::string& where) {

@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include "core/error.h"
 #include "data/json/test_dir.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
 
@@ -39,6 +41,22 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
   CHECK(dataset_file(d).filename() == "hellaswag_val.jsonl");
   d.split = std::nullopt;
   CHECK(dataset_file(d).filename() == "hellaswag_train.jsonl");
+  const testing::TestDir snapshot;  // as the Hub has HellaSwag and SQuAD
+  std::filesystem::create_directory(snapshot / "data");
+  for (const char* name : {"README.md", "data/train-0.parquet", "data/test-0.parquet"})
+    testing::spit(snapshot / name, "");
+  d.path = {{snapshot.path().string()}};
+  for (const DatasetKind kind : {DatasetKind::hellaswag, DatasetKind::squad}) {
+    d.kind = kind;
+    CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("train.ndjson"));
+    CHECK_THROWS_WITH(dataset_file(d),
+                      doctest::Contains("; there is data/test-0.parquet, but Parquet is not read: want the "
+                                        "same rows as JSON"));
+  }
+  for (const char* name : {"test", "train"})
+    std::filesystem::remove(snapshot / cat("data/", name, "-0.parquet"));
+  CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("train-v2.0.json"));
+  CHECK(testing::message_of([&] { dataset_file(d); }).find("Parquet") == std::string::npos);
   d.path = {{"/does/not/exist.json"}};
   d.kind = DatasetKind::tokens;
   CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");
@@ -57,6 +75,23 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
                     doctest::Contains("validation_dataset.path: 'absent'"));
   CHECK_THROWS_WITH(dataset_file(r.validation_datasets.at("b")),
                     doctest::Contains("validation_dataset_b.path: 'absent'"));
+}
+
+TEST_CASE("dataset files: messages name the key that the recipe has, with its line") {
+  const auto refused = [](const std::string& dataset) {
+    return testing::message_of(
+        [&] { parse_recipe("dataset: {" + dataset + "}\n", "r.yaml", {}, RecipeUse::train); });
+  };
+  for (const auto& [keys, where] :
+       {std::pair{"_target_: hellaswag, path_or_dataset: rowan/none", "r.yaml:1: dataset.path_or_dataset: "},
+        {"_target_: column_mapped, path_or_dataset_id: none.jsonl, column_mapping: {question: q, answer: a}",
+         "r.yaml:1: dataset.path_or_dataset_id: "},
+        {"_target_: hellaswag, path: none.jsonl", "r.yaml:1: dataset.path: "}}) {
+    const std::string message = refused(keys);
+    CAPTURE(message);
+    CHECK(message.find(cat("\n  ", where)) != std::string::npos);
+    CHECK(message.find("does not exist") != std::string::npos);
+  }
 }
 
 TEST_CASE("model and tokenizer of a run: the newest checkpoint's") {

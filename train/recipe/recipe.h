@@ -132,7 +132,8 @@ struct DatasetSection {
   std::string key = "dataset";  ///< the key of this section, for messages
   DatasetKind kind = DatasetKind::squad;
   std::string dataset_name = "squad";
-  FileList path;  ///< several only for messages and column_mapped
+  FileList path;                  ///< several only for messages and column_mapped
+  std::string path_key = "path";  ///< as the recipe spells it, for messages
   std::optional<std::string> split;
   std::optional<std::string> tokenizer;
   std::optional<std::int64_t> seq_length;

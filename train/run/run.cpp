@@ -93,7 +93,7 @@ class Run {
                steps_.total_steps);
     else
       start_history();
-    if (recipe_.peft) {
+    if (recipe_.peft && ranks_.first()) {  // the warnings are the same on all ranks
       const ChosenAdapters chosen = recipe_adapters(recipe_, loaded_.model->config());
       for (const std::string& line : chosen.lines) log_info(line);
       for (const std::string& warning : chosen.warnings) log_warning(warning);

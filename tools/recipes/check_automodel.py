@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Reads, plans and runs AutoModel's Nemotron recipes, as they are, on small models and small data.
+
+    python3 tools/recipes/check_automodel.py CHECKOUT PROGRAM [--only WORD] [--keep FOLDER]
+
+CHECKOUT is a working tree of NVIDIA-NeMo/Automodel, PROGRAM is nemocube. The table of docs/recipe.md says of each recipe how many
+ranks it takes and how it runs here; the script fails where that is not so, and where a recipe has no row. For each recipe it
+
+ - makes a folder with the data, and gives the recipe a local cache of the Hub that holds a small model of the same kind under the
+   name that the recipe has (HF_HOME),
+ - runs `train --check` and `plan` at the ranks of AutoModel and at the least number of ranks that the layout allows,
+ - trains two steps on the ranks of the table, with the overrides of the table: everything else is as the recipe says.
+
+It prints a line for each recipe, needs neither network nor packages, and writes into a temporary folder only (--keep: into
+FOLDER, which stays, with what each command printed). Needs Python 3.9 or newer, mpirun, and about five minutes on two cores.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from small_data import make_data
+from small_models import DAMAGED_ROWS, OTHERS, make_models
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path("examples") / "llm_finetune" / "nemotron"
+DOCUMENT = ROOT / "docs" / "recipe.md"
+HEADING = "## AutoModel's Nemotron recipes"
+STEPS = 2
+SECONDS = 900  # the limit of one command
+
+
+class Failure(Exception):
+    """What went wrong with a recipe; the text is one line."""
+
+
+class Row:
+    """A recipe's row of the table: `file` | model | least, written ranks | ... | how it runs here."""
+
+    def __init__(self, cells):
+        self.name = cells[0].strip("`")
+        run = cells[-1]
+        self.refused = run == "refused"
+        if self.refused:
+            return
+        layout, trained = re.fullmatch(r"(\d+), (\d+)", cells[2]), re.match(r"(\d+) ranks?\b", run)
+        if not layout or not trained:
+            raise SystemExit(f"{DOCUMENT}: {self.name}: want 'LEAST, WRITTEN' ranks and in the last column 'refused' or "
+                             f"'N ranks', got '{cells[2]}' and '{run}'")
+        self.least, self.written, self.ranks = int(layout[1]), int(layout[2]), int(trained[1])
+        self.overrides = re.findall(r"`([^`]+=[^`]+)`", run)
+
+
+def read_table():
+    text = DOCUMENT.read_text()
+    if HEADING not in text:
+        raise SystemExit(f"{DOCUMENT}: has no section '{HEADING}'")
+    section = text.split(HEADING)[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in section.splitlines() if line.startswith("| `")]
+    return {row.name: row for row in map(Row, rows)}
+
+
+class Program:
+    """nemocube and the environment in which it finds the made-up cache."""
+
+    def __init__(self, path, home):
+        self.path = str(path.resolve())
+        self.environment = {**os.environ, "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        self.environment.pop("HF_HUB_CACHE", None)
+        if os.geteuid() == 0:
+            self.environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def run(self, what, arguments, folder, ranks=None):
+        """Returns (exit code, all that was printed), which NAME.txt in the folder has too."""
+        start = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks else []
+        log = folder / f"{what}.txt"
+        with open(log, "w") as output:
+            process = subprocess.Popen([*start, self.path, *arguments], cwd=folder, env=self.environment, stdout=output,
+                                       stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            try:
+                code = process.wait(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                process.terminate()  # mpirun ends its ranks
+                try:
+                    process.wait(timeout=30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                raise Failure(f"{what}: no end after {SECONDS} s")
+        return code, log.read_text(errors="replace")
+
+    def must_run(self, what, arguments, folder, ranks=None):
+        code, text = self.run(what, arguments, folder, ranks)
+        if code != 0:
+            raise Failure(f"{what}: exit code {code}: {message_in(text)}")
+        return text
+
+
+def sets(changes):
+    return [word for change in changes for word in ("--set", change)]
+
+
+def message_in(text):
+    """The program's error, with the first problem of several; else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    at = next((i for i, line in enumerate(lines) if "error: " in line), len(lines) - 1)
+    return " ".join(lines[at:at + (2 if lines[at].endswith(":") else 1)]) if lines else "no message"
+
+
+def least_ranks(program, recipe, folder, most):
+    """The least power of two of ranks that `plan` accepts."""
+    ranks = 1
+    while ranks <= most:
+        code, text = program.run(f"plan_{ranks}", ["plan", recipe, "--ranks", str(ranks)], folder)
+        if code == 0:
+            return ranks
+        ranks *= 2
+    raise Failure(f"plan: refused on 1 to {most} ranks: {message_in(text)}")
+
+
+def check_refused(program, recipe, model, folder):
+    """A model of another architecture is refused by the name of its class, wherever the recipe is read."""
+    wanted = OTHERS[model]["architectures"][0]
+    for what, arguments in (("check", ["train", "--check", recipe]), ("plan", ["plan", recipe, "--ranks", "8"])):
+        code, text = program.run(what, arguments, folder)
+        if code != 2 or wanted not in text:
+            raise Failure(f"{what}: want exit code 2 and a message that names {wanted}, got {code}: {message_in(text)}")
+    return f"refused: {wanted}"
+
+
+def check_log(folder, recipe_text):
+    """The run has logged its steps, with finite losses."""
+    logs = list(folder.rglob("training.jsonl"))
+    if len(logs) != 1:
+        raise Failure(f"train: want one training.jsonl, got {len(logs)}")
+    steps = [json.loads(line) for line in logs[0].read_text().splitlines()]
+    if not 1 <= len(steps) <= STEPS or not all(math.isfinite(step["loss"]) for step in steps):
+        raise Failure(f"train: want 1 to {STEPS} steps with finite losses, got {[step['loss'] for step in steps]}")
+    if "mtp_use_repeated_layer: true" in recipe_text and "mtp_loss_2" not in steps[0]:
+        raise Failure("train: want losses of two depths of multi-token prediction, got none")
+    return steps
+
+
+def check_recipe(program, file, row, folder):
+    """Returns the line about the recipe."""
+    recipe, text = str(file.resolve()), file.read_text()
+    model = re.search(r"^  pretrained_model_name_or_path: (\S+)", text, re.MULTILINE)[1]
+    if row.refused:
+        if model not in OTHERS:
+            raise Failure(f"the table says refused, but {model} is a NemotronH model")
+        return check_refused(program, recipe, model, folder)
+    # The small data give fewer steps than the recipe warms up.
+    no_warmup = ["lr_scheduler.lr_warmup_steps=0"] if re.search(r"lr_warmup_steps: [1-9]", text) else []
+    program.must_run("check", ["train", "--check", recipe, "--ranks", str(row.written), *sets(no_warmup)], folder)
+    program.must_run("plan", ["plan", recipe, "--ranks", str(row.written)], folder)
+    least = least_ranks(program, recipe, folder, row.written)
+    if least != row.least:
+        raise Failure(f"plan: the table says {row.least} ranks at least, got {least}")
+    changes = [f"step_scheduler.max_steps={STEPS}", *no_warmup, *row.overrides]
+    printed = program.must_run("train", ["train", recipe, *sets(changes)], folder, row.ranks)
+    steps = check_log(folder, text)
+    if "embedding_row_repair:" in text and f"embedding_row_repair: {len(DAMAGED_ROWS)} rows" not in printed:
+        raise Failure(f"train: want {len(DAMAGED_ROWS)} repaired rows of the embeddings in the log, got no such line")
+    losses = ", ".join(f"{step['loss']:.3f}" for step in steps)
+    plans = " and ".join(map(str, sorted({least, row.written})))
+    with_what = f" with {' '.join(row.overrides)}" if row.overrides else ""
+    return f"read, planned on {plans}, ran on {row.ranks}{with_what}: loss {losses}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkout", type=Path, help="working tree of NVIDIA-NeMo/Automodel")
+    parser.add_argument("program", type=Path, help="nemocube")
+    parser.add_argument("--only", metavar="WORD", default="", help="only recipes whose file name has this")
+    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="work in this new folder and keep it")
+    options = parser.parse_args()
+    files = sorted((options.checkout / FOLDER).glob("*.yaml"))
+    if not files:
+        raise SystemExit(f"{options.checkout / FOLDER}: holds no recipes; want a checkout of NVIDIA-NeMo/Automodel")
+    for needed in (options.program, "mpirun"):
+        if not shutil.which(needed):
+            raise SystemExit(f"{needed}: is no program that can be started")
+    table = read_table()
+    with tempfile.TemporaryDirectory() as temporary:
+        work = options.keep.resolve() if options.keep else Path(temporary)
+        work.mkdir(parents=True, exist_ok=not options.keep)
+        program = Program(options.program, work / "hf")
+        hub, scratch = work / "hf" / "hub", work / "models"
+        scratch.mkdir()
+        try:
+            make_models(hub, scratch, ROOT / "data" / "samples" / "tokenizer",
+                        lambda arguments: program.must_run("make_model", arguments, scratch))
+        except Failure as failure:
+            raise SystemExit(f"the small models: {failure}")
+        make_data(hub, work, ROOT / "data" / "samples")
+        failed = [name for name in table if not (options.checkout / FOLDER / name).exists() and options.only in name]
+        for name in failed:
+            print(f"{name}: FAILED: is in {DOCUMENT.name} and not in the checkout", flush=True)
+        for file in files:
+            if options.only not in file.name:
+                continue
+            folder = work / "runs" / file.stem
+            folder.mkdir(parents=True)
+            (folder / "sample-datasets").symlink_to(work / "sample-datasets")
+            try:
+                if file.name not in table:
+                    raise Failure(f"has no row in {DOCUMENT.name}")
+                line = check_recipe(program, file, table[file.name], folder)
+            except Failure as failure:
+                line = f"FAILED: {failure}"
+                failed.append(file.name)
+            print(f"{file.name}: {line}", flush=True)
+    print(f"failed: {len(failed)}" if failed else "all as docs/recipe.md says", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
