@@ -39,7 +39,7 @@ std::vector<BlockPass> passes_of(const NemotronHConfig& config, bool residual, s
 bool trains_mixer(const NemotronHConfig& config, const std::string& block, BlockKind kind) {
   if (config.frozen.empty() || trains_adapter(config, block + ".mixer.")) return true;
   return std::ranges::any_of(kind->tensors(), [&](const BlockTensor& tensor) {
-    return !tensor.buffer && tensor.shape(config) &&
+    return !tensor.buffer && tensor.shape(config.of_tensor(block)) &&
            !config.frozen.contains(cat(block, ".mixer.", tensor.name));
   });
 }

@@ -9,6 +9,7 @@
 #include "model/blocks/block_kinds.h"
 #include "model/blocks/moe/moe_block.h"
 #include "model/config_checks.h"
+#include "model/parameters.h"
 
 namespace nemocube {
 std::string to_pattern(std::span<const BlockKind> blocks) {
@@ -60,14 +61,55 @@ std::vector<BlockKind> NemotronHConfig::kinds() const {
   return in_use;
 }
 
-bool NemotronHConfig::has_experts() const {
-  return std::ranges::any_of(kinds(), [&](BlockKind kind) { return kind->cores(*this).experts.has_value(); });
+const BlockConfig& NemotronHConfig::block(std::int64_t i) const {
+  const auto own = own_configs.find(i);
+  return own == own_configs.end() ? common() : own->second;
 }
 
-std::int64_t NemotronHConfig::expert_layers() const {
-  const auto experts = [&](BlockKind kind) { return kind->cores(*this).experts.has_value(); };
-  return std::ranges::count_if(blocks, experts) +
-         mtp.stored_depths() * std::ranges::count_if(mtp_blocks, experts);
+const BlockConfig& NemotronHConfig::of_tensor(std::string_view name) const {
+  const auto block_number = block_of(name);
+  return block_number ? block(*block_number) : common();
+}
+
+std::vector<BlockVariant> NemotronHConfig::variants() const {
+  std::vector<BlockVariant> all;
+  for (const BlockKind kind : kinds()) {
+    std::vector<BlockVariant> own;
+    for (const auto& [number, config] : own_configs)
+      if (blocks.at(static_cast<std::size_t>(number)) == kind) own.push_back({kind, &config, number, 1});
+    const std::int64_t with_common = count(kind) - std::ssize(own);
+    const bool predicts = num_nextn_predict_layers > 0 && std::ranges::count(mtp_blocks, kind) > 0;
+    if (with_common > 0 || predicts) all.push_back({kind, &common(), std::nullopt, with_common});
+    std::ranges::copy(own, std::back_inserter(all));
+  }
+  return all;
+}
+
+std::string of_block(const BlockVariant& variant) {
+  return variant.own ? cat(" of block ", *variant.own) : std::string();
+}
+
+bool NemotronHConfig::has_experts() const {
+  return std::ranges::any_of(kinds(),
+                             [&](BlockKind kind) { return kind->cores(common()).experts.has_value(); });
+}
+
+std::vector<std::int64_t> NemotronHConfig::expert_counts() const {
+  std::vector<std::int64_t> counts;
+  const auto add = [&](BlockKind kind, const BlockConfig& config) {
+    if (const auto experts = kind->cores(config).experts) counts.push_back(experts->count);
+  };
+  for (std::int64_t i = 0; i < num_layers(); ++i) add(blocks[static_cast<std::size_t>(i)], block(i));
+  for (std::int64_t depth = 0; depth < mtp.stored_depths(); ++depth)
+    for (const BlockKind kind : mtp_blocks) add(kind, common());
+  return counts;
+}
+
+std::int64_t NemotronHConfig::expert_layers() const { return std::ssize(expert_counts()); }
+
+std::int64_t NemotronHConfig::most_experts() const {
+  const std::vector<std::int64_t> counts = expert_counts();
+  return counts.empty() ? 0 : std::ranges::max(counts);
 }
 
 void NemotronHConfig::train_mtp(const MtpTraining& training) {
@@ -89,6 +131,28 @@ void check_parameters(const NemotronHConfig& c) {
               " parameters, got more; tensor '", spec.name, "' alone has the shape ", spec.shape, ", in ",
               c.num_layers(), " blocks");
     }
+}
+
+void check_own_configs(const NemotronHConfig& c) {
+  for (const auto& [number, own] : c.own_configs) {
+    require(number >= 0 && number < c.num_layers(), "a config of block ", number, ": want a block of 0 to ",
+            c.num_layers() - 1);
+    const auto check = [&](const char* key, auto value, auto common) {
+      require(value == common, "block ", number, ": ", key, ": want ", common,
+              " as for the whole model, got ", value);
+    };
+    check("hidden_size", own.hidden_size, c.hidden_size);
+    check("layer_norm_epsilon", own.layer_norm_epsilon, c.layer_norm_epsilon);
+  }
+}
+
+void check_variant(const BlockVariant& variant) {
+  if (!variant.own) return variant.kind->validate(*variant.config);
+  try {
+    variant.kind->validate(*variant.config);
+  } catch (const Error& error) {
+    fail("block ", *variant.own, ": ", error.what());
+  }
 }
 
 void check_adapters(const NemotronHConfig& c) {
@@ -137,7 +201,8 @@ void NemotronHConfig::validate() const {
           "multi-token prediction: ", mtp.depths, " depths", mtp.repeated ? " of one repeated layer" : "",
           " want num_nextn_predict_layers ", mtp.stored_depths(), ", got ", num_nextn_predict_layers);
   check_range("mtp_loss_scaling_factor", mtp.scaling_factor, 0, largest_number);
-  for (const BlockKind kind : kinds()) kind->validate(*this);
+  check_own_configs(*this);
+  for (const BlockVariant& variant : variants()) check_variant(variant);
   if (pad_token_id) check_token("pad_token_id", *pad_token_id, vocab_size);
   if (bos_token_id) check_token("bos_token_id", *bos_token_id, vocab_size);
   for (std::int64_t id : eos_token_id) check_token("eos_token_id", id, vocab_size);
@@ -173,7 +238,7 @@ class SpecList {
   void add_block(const std::string& block, BlockKind kind) {
     add_norm(block + ".norm");
     for (const BlockTensor& row : kind->tensors())
-      if (const std::optional<Shape> shape = row.shape(c_))
+      if (const std::optional<Shape> shape = row.shape(c_.of_tensor(block)))
         add({.name = cat(block, ".mixer.", row.name),
              .shape = *shape,
              .keep_f32 = row.keep_f32,

@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/blocks/block_config.h"
 #include "model/blocks/block_kind.h"
 #include "model/lora.h"
 #include "model/tensor_spec.h"
@@ -40,42 +41,23 @@ struct MtpTraining {
   auto operator<=>(const MtpTraining&) const = default;
 };
 
-struct NemotronHConfig {
+/// A kind of block with sizes that blocks of a model have.
+struct BlockVariant {
+  BlockKind kind;
+  const BlockConfig* config;        ///< in the NemotronHConfig
+  std::optional<std::int64_t> own;  ///< the block that has this config as its own; none: the common one
+  std::int64_t count;               ///< how many of NemotronHConfig::blocks these are
+};
+/// For messages: " of block 3", or nothing for the common sizes.
+std::string of_block(const BlockVariant& variant);
+
+struct NemotronHConfig : BlockConfig {
   std::int64_t vocab_size = 131072;
-  std::int64_t hidden_size = 4096;
   std::vector<BlockKind> blocks;
-  double layer_norm_epsilon = 1e-5;
+  /// Of pruned models: the config of each block whose sizes differ from the common ones, by the number of the block.
+  std::map<std::int64_t, BlockConfig> own_configs;
   bool residual_in_fp32 = false;
   bool tie_word_embeddings = false;
-
-  std::int64_t num_attention_heads = 32;
-  std::int64_t num_key_value_heads = 8;
-  std::int64_t head_dim = 128;
-
-  std::int64_t intermediate_size = 21504;
-  bool mlp_bias = false;  ///< on dense MLPs, shared experts and latent projections, not on routed experts
-
-  std::int64_t mamba_num_heads = 128;
-  std::int64_t mamba_head_dim = 64;
-  std::int64_t n_groups = 8;
-  std::int64_t ssm_state_size = 128;
-  std::int64_t conv_kernel = 4;
-  std::int64_t chunk_size = 128;
-  bool use_conv_bias = true;
-  bool use_bias = false;  ///< on the Mamba projections
-  double time_step_min = 1e-3, time_step_max = 0.1, time_step_floor = 1e-4;
-  double time_step_limit_low = 0.0;
-  double time_step_limit_high = std::numeric_limits<double>::infinity();
-
-  std::int64_t n_routed_experts = 8;
-  std::int64_t num_experts_per_tok = 2;
-  std::int64_t moe_intermediate_size = 7688;
-  std::int64_t moe_shared_expert_intermediate_size = 7688;  ///< each MoE block has one shared expert
-  std::int64_t moe_latent_size = 0;                         ///< 0: experts work on the hidden width
-  std::int64_t n_group = 1;
-  std::int64_t topk_group = 1;
-  bool norm_topk_prob = true;
-  double routed_scaling_factor = 1.0;
 
   std::int64_t num_nextn_predict_layers = 0;  ///< depths of multi-token prediction stored with the model
   std::vector<BlockKind> mtp_blocks = usual_mtp_blocks();  ///< the blocks of each depth
@@ -97,20 +79,25 @@ struct NemotronHConfig {
   std::int64_t count(BlockKind kind) const;
   std::vector<BlockKind> kinds() const;  ///< for which has() is true, in the order of block_kinds()
   bool has_experts() const;              ///< whether one of kinds() has routed experts
-  /// How many blocks have routed experts: of `blocks`, and of the stored depths of `mtp`, which come last.
-  std::int64_t expert_layers() const;
-  std::int64_t mamba_inner() const { return mamba_num_heads * mamba_head_dim; }
-  std::int64_t state_width() const { return n_groups * ssm_state_size; }  ///< width of B, and of C
-  std::int64_t conv_dim() const { return mamba_inner() + 2 * state_width(); }
-  std::int64_t in_proj_width() const { return mamba_inner() + conv_dim() + mamba_num_heads; }
-  std::int64_t q_width() const { return num_attention_heads * head_dim; }
-  std::int64_t kv_width() const { return num_key_value_heads * head_dim; }
-  std::int64_t expert_width() const { return moe_latent_size > 0 ? moe_latent_size : hidden_size; }
+  /// How many experts each block with routed experts has: those of `blocks`, and of the stored depths of `mtp`, which come
+  /// last.
+  std::vector<std::int64_t> expert_counts() const;
+  std::int64_t expert_layers() const;  ///< how many such blocks there are
+  std::int64_t most_experts() const;   ///< of such a block; 0 without one
+
+  /// Of all blocks that have no config of their own, those of multi-token prediction included.
+  const BlockConfig& common() const { return *this; }
+  const BlockConfig& block(std::int64_t i) const;  ///< of block i of `blocks`
+  /// Of the block to which this tensor or module belongs, by its name; the common one for those of no block.
+  const BlockConfig& of_tensor(std::string_view name) const;
+  /// The kinds() with the common sizes, where blocks of the kind have these, and with those of each block of its own.
+  std::vector<BlockVariant> variants() const;
 
   /// Sets `mtp`, and num_nextn_predict_layers where depths are trained.
   void train_mtp(const MtpTraining& training);
   /// Throws Error unless a model of at most 2^50 parameters can be built from this config. The message names
-  /// the key, the accepted values and the given value. Keys that no block kind in use needs are not checked.
+  /// the key, the accepted values and the given value, and the block where that has a config of its own. Keys that no block kind
+  /// in use needs are not checked.
   void validate() const;
   bool operator==(const NemotronHConfig&) const = default;
 };

@@ -65,6 +65,13 @@ TEST_CASE("decode: token by token gives the logits of a prefill") {
     }
 }
 
+TEST_CASE("decode: blocks of different sizes, token by token") {
+  NemotronH model(tiny_pruned_config(), DType::f64, Device::cpu);
+  randomise(model, 3);
+  const TestBatch b = random_batch(model.config(), {19}, 5);
+  CHECK_CLOSE(decoded_logits(model, b, one_by_one(19)), prefill_logits(model, b), tolerance(DType::f64));
+}
+
 TEST_CASE("decode: prompts of different lengths in one batch, some already at their end") {
   for (const DType dtype : {DType::f64, DType::f32}) {
     NemotronH model(tiny_config("ME*-M*"), dtype, Device::cpu);

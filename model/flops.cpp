@@ -19,7 +19,7 @@ class ForwardCount final : public BlockWork {
 
 }  // namespace
 
-double forward_flops_per_token(BlockKind kind, const NemotronHConfig& config, double sequence_length) {
+double forward_flops_per_token(BlockKind kind, const BlockConfig& config, double sequence_length) {
   ForwardCount count;
   kind->add_work(count, config, {.tokens = 1, .all = 1, .routed = 1, .length = sequence_length}, {});
   return count.flops;
@@ -37,7 +37,7 @@ double join_flops(const NemotronHConfig& config) {
 double mtp_depth_flops(const NemotronHConfig& config, double sequence_length) {
   double flops = join_flops(config);
   for (const BlockKind kind : config.mtp_blocks)
-    flops += forward_flops_per_token(kind, config, sequence_length);
+    flops += forward_flops_per_token(kind, config.common(), sequence_length);
   return flops;
 }
 
@@ -49,9 +49,8 @@ namespace {
 double product_flops(const TensorSpec& spec, const NemotronHConfig& config) {
   if (spec.shape.ndim() < 2 || spec.buffer) return 0;
   const double all = 2 * static_cast<double>(spec.shape.numel());
-  return spec.experts
-             ? all * static_cast<double>(config.num_experts_per_tok) / static_cast<double>(spec.shape[0])
-             : all;
+  return spec.experts ? all * real(config.of_tensor(spec.name).num_experts_per_tok) / real(spec.shape[0])
+                      : all;
 }
 
 /// What frozen weights save in multi-token prediction.
@@ -64,7 +63,7 @@ double saved_by_frozen_mtp(const std::vector<DepthPasses>& depths, const Nemotro
     saved += join_flops(config) * (!join.backward ? 2 : !join.input_gradient ? 1 : 0);
     for (std::size_t i = 0; i < blocks; ++i)
       if (!depth.blocks[i].backward)
-        saved += 2 * forward_flops_per_token(config.mtp_blocks[i], config, sequence_length);
+        saved += 2 * forward_flops_per_token(config.mtp_blocks[i], config.common(), sequence_length);
   }
   constexpr std::string_view layers = "mtp.layers.";
   for (const TensorSpec& spec : tensor_specs(config)) {
@@ -89,8 +88,8 @@ double saved_by_frozen_mtp(const std::vector<DepthPasses>& depths, const Nemotro
 
 ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length) {
   ForwardFlops f;
-  for (const BlockKind kind : config.kinds())
-    f.blocks += real(config.count(kind)) * forward_flops_per_token(kind, config, sequence_length);
+  for (const BlockVariant& v : config.variants())
+    f.blocks += real(v.count) * forward_flops_per_token(v.kind, *v.config, sequence_length);
   const double depths = real(config.mtp.depths);
   f.blocks += depths * mtp_depth_flops(config, sequence_length);
   f.head = (1 + depths) * head_flops(config);
@@ -117,7 +116,8 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
   };
   for (std::size_t i = 0; i < config.blocks.size(); ++i)
     if (!passes[i].backward)
-      all.blocks -= 2 * forward_flops_per_token(config.blocks[i], config, sequence_length);
+      all.blocks -= 2 * forward_flops_per_token(config.blocks[i], config.block(static_cast<std::int64_t>(i)),
+                                                sequence_length);
   const std::vector<DepthPasses> depths = mtp_passes(config, ModelChunk{});
   const double heads = 1 + real(config.mtp.depths),
                without_backward =
@@ -142,12 +142,13 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
 double automodel_step_flops(const NemotronHConfig& config, std::int64_t sequences,
                             std::int64_t sequence_length) {
   double per_token = 6 * real(config.hidden_size) * real(config.vocab_size);
-  for (const BlockKind kind : config.blocks)
-    per_token += kind->automodel_flops(config, real(sequence_length));
+  for (std::int64_t i = 0; i < config.num_layers(); ++i)
+    per_token +=
+        config.blocks[static_cast<std::size_t>(i)]->automodel_flops(config.block(i), real(sequence_length));
   double of_depth = 12 * real(config.hidden_size) * real(config.hidden_size) +
                     6 * real(config.hidden_size) * real(config.vocab_size);
   for (const BlockKind kind : config.mtp_blocks)
-    if (config.mtp.depths > 0) of_depth += kind->automodel_flops(config, real(sequence_length));
+    if (config.mtp.depths > 0) of_depth += kind->automodel_flops(config.common(), real(sequence_length));
   per_token += real(config.mtp.depths) * of_depth;
   return real(sequences) * real(sequence_length) * per_token;
 }

@@ -16,7 +16,7 @@ struct ForwardFlops {
 };
 ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length);
 /// The same of one block.
-double forward_flops_per_token(BlockKind kind, const NemotronHConfig& config, double sequence_length);
+double forward_flops_per_token(BlockKind kind, const BlockConfig& config, double sequence_length);
 
 /// Forward and backward of a training step per token: three times the forward pass where everything is trained. A frozen weight
 /// has no product for its gradient, and blocks that come before everything that is trained have no backward pass.

@@ -30,7 +30,7 @@ void fill(const Parameter& p, Fn&& value) {
   });
 }
 
-void fill_dt_bias(const Parameter& p, const RandomStream& stream, const NemotronHConfig& config) {
+void fill_dt_bias(const Parameter& p, const RandomStream& stream, const BlockConfig& config) {
   const double low = std::log(config.time_step_min), high = std::log(config.time_step_max);
   fill(p, [&](std::uint64_t j) {
     const double dt = std::max(std::exp(low + (high - low) * stream.uniform(j)), config.time_step_floor);
@@ -77,6 +77,7 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
   const RandomStream stream(seed, parameter.name);
   const double sigma = config.initializer_range;
   const auto blocks = static_cast<double>(config.blocks.size());
+  const BlockConfig& block = config.of_tensor(parameter.name);
   const bool megatron = law == Initialisation::megatron;
   expect(parameter.law.has_value(), "initialise: no law for a tensor named '", parameter.name, "'");
   InitialLaw role = *parameter.law;
@@ -89,13 +90,13 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
       return fill_gauss(parameter, stream, megatron ? sigma / std::sqrt(blocks) : sigma);
     case InitialLaw::scan_output:
       return fill_symmetric(parameter, stream,
-                            1 / std::sqrt(static_cast<double>(config.mamba_inner()) * blocks));
+                            1 / std::sqrt(static_cast<double>(block.mamba_inner()) * blocks));
     case InitialLaw::conv:
-      return fill_symmetric(parameter, stream, 1 / std::sqrt(static_cast<double>(config.conv_kernel)));
+      return fill_symmetric(parameter, stream, 1 / std::sqrt(static_cast<double>(block.conv_kernel)));
     case InitialLaw::a_log:
       return fill_a_log(parameter, stream, law);
     case InitialLaw::dt_bias:
-      return fill_dt_bias(parameter, stream, config);
+      return fill_dt_bias(parameter, stream, block);
     case InitialLaw::lora_normal:
       return fill_gauss(parameter, stream, std::sqrt(2 / lora_fan(parameter.shard.global_shape(), true)));
     case InitialLaw::lora_uniform:

@@ -55,7 +55,7 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
 NemotronH::Layer NemotronH::make_layer(std::int64_t number, const char* owner, const std::string& name,
                                        BlockKind kind) {
   Layer layer{number, owner, &parameters_.get(name + ".norm.weight"), trains_mixer(config_, name, kind),
-              kind->make({config_, parameters_, points_}, name + ".mixer")};
+              kind->make({config_, config_.of_tensor(name), parameters_, points_}, name + ".mixer")};
   if (auto* moe = dynamic_cast<MoeMixer*>(layer.mixer.get())) moe_layers_.push_back(moe);
   return layer;
 }

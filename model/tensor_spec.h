@@ -50,7 +50,7 @@ struct RowSegment {
   std::int64_t heads = 0;  ///< 0: as many as there are ranks
 };
 
-struct NemotronHConfig;
+struct BlockConfig;
 
 /// How tensor parallelism cuts a tensor (parallel/tensor_parallel).
 struct CutRule {
@@ -65,7 +65,7 @@ struct CutRule {
   /// A bias that is added after the sum over ranks (model/blocks/linear.h).
   bool added_last = false;
   /// With TensorStyle::colwise: the segments of the rows, one after another; null: all rows are one.
-  std::vector<RowSegment> (*segments)(const NemotronHConfig&) = nullptr;
+  std::vector<RowSegment> (*segments)(const BlockConfig&) = nullptr;
   SharedHeads shared = SharedHeads::none;  ///< the heads of those segments that have fewer heads than ranks
 };
 

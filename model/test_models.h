@@ -32,6 +32,27 @@ inline NemotronHConfig tiny_config_with_all_tensors() {
   return config;
 }
 
+/// Two blocks of each kind, of which the second has sizes of its own.
+inline NemotronHConfig tiny_pruned_config() {
+  NemotronHConfig config = tiny_config("M*-EM*-E");
+  config.moe_latent_size = 7;
+  const auto own = [&](std::int64_t block) -> BlockConfig& {
+    return config.own_configs.emplace(block, config.common()).first->second;
+  };
+  BlockConfig& mamba = own(4);
+  mamba.mamba_num_heads = 6, mamba.mamba_head_dim = 2, mamba.n_groups = 3, mamba.ssm_state_size = 3;
+  mamba.conv_kernel = 2, mamba.chunk_size = 3, mamba.use_bias = true;
+  BlockConfig& attention = own(5);
+  attention.num_attention_heads = 3, attention.num_key_value_heads = 1, attention.head_dim = 5;
+  BlockConfig& mlp = own(6);
+  mlp.intermediate_size = 9, mlp.mlp_bias = true;
+  BlockConfig& moe = own(7);
+  moe.n_routed_experts = 8, moe.num_experts_per_tok = 3, moe.moe_intermediate_size = 4;
+  moe.moe_shared_expert_intermediate_size = 5, moe.moe_latent_size = 0, moe.n_group = 2;
+  moe.routed_scaling_factor = 0.5, moe.norm_topk_prob = false;
+  return config;
+}
+
 /// Adapters of all weights that can have one and that chosen(module) takes, with ranks and scales that differ.
 template <class Chosen>
 NemotronHConfig with_adapters(NemotronHConfig config, Chosen&& chosen) {

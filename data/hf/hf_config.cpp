@@ -1,20 +1,14 @@
 #include "data/hf/hf_config.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <initializer_list>
-#include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string_view>
-#include <variant>
 
 #include "core/log.h"
 #include "data/files/regular_file.h"
+#include "data/hf/hf_config_keys.h"
 #include "data/hf/hf_config_refused.h"
 #include "data/hf/language_part.h"
+#include "data/hf/per_layer_config.h"
 #include "data/hf/quantization_config.h"
 #include "data/json/atomic_file.h"
 #include "model/blocks/block_kinds.h"
@@ -22,100 +16,6 @@
 namespace nemocube {
 namespace {
 constexpr JsonLimits config_limits{.max_bytes = std::int64_t{16} << 20, .max_depth = 50};
-
-using C = NemotronHConfig;
-
-/// The keys that are read and written without conversion, in the order in which they are written. Each entry
-/// has the field for the value, the key's name, and its aliases.
-struct Key {
-  std::variant<std::int64_t C::*, double C::*, bool C::*> member;
-  std::array<const char*, 4> names{};
-};
-constexpr Key keys[] = {
-    {&C::vocab_size, {"vocab_size"}},
-    {&C::hidden_size, {"hidden_size"}},
-    {&C::layer_norm_epsilon, {"layer_norm_epsilon", "norm_eps", "rms_norm_eps"}},
-    {&C::residual_in_fp32, {"residual_in_fp32"}},
-    {&C::tie_word_embeddings, {"tie_word_embeddings"}},
-    {&C::num_attention_heads, {"num_attention_heads"}},
-    {&C::num_key_value_heads, {"num_key_value_heads", "num_query_groups"}},
-    {&C::head_dim, {"head_dim", "attention_head_dim", "kv_channels"}},
-    {&C::intermediate_size, {"intermediate_size"}},
-    {&C::mlp_bias, {"mlp_bias"}},
-    {&C::mamba_num_heads, {"mamba_num_heads"}},
-    {&C::mamba_head_dim, {"mamba_head_dim"}},
-    {&C::n_groups, {"n_groups", "mamba_n_groups", "mamba_num_groups"}},
-    {&C::ssm_state_size, {"ssm_state_size", "mamba_state_dim"}},
-    {&C::conv_kernel, {"conv_kernel", "mamba_d_conv"}},
-    {&C::chunk_size, {"chunk_size", "mamba_chunk_size"}},
-    {&C::use_conv_bias, {"use_conv_bias", "mamba_conv_bias"}},
-    {&C::use_bias, {"use_bias"}},
-    {&C::time_step_min, {"time_step_min", "mamba_dt_min"}},
-    {&C::time_step_max, {"time_step_max", "mamba_dt_max"}},
-    {&C::time_step_floor, {"time_step_floor", "mamba_dt_init_floor"}},
-    {&C::n_routed_experts, {"n_routed_experts", "num_local_experts"}},
-    {&C::num_experts_per_tok, {"num_experts_per_tok"}},
-    {&C::moe_intermediate_size, {"moe_intermediate_size"}},
-    {&C::moe_shared_expert_intermediate_size, {"moe_shared_expert_intermediate_size"}},
-    {&C::moe_latent_size, {"moe_latent_size"}},
-    {&C::n_group, {"n_group"}},
-    {&C::topk_group, {"topk_group"}},
-    {&C::norm_topk_prob, {"norm_topk_prob"}},
-    {&C::routed_scaling_factor, {"routed_scaling_factor"}},
-    {&C::num_nextn_predict_layers, {"num_nextn_predict_layers"}},
-    {&C::initializer_range, {"initializer_range"}},
-    {&C::rescale_prenorm_residual, {"rescale_prenorm_residual"}},
-    {&C::max_position_embeddings, {"max_position_embeddings"}},
-};
-
-/// The value of a key that may have several names.
-std::optional<JsonView> find_any(const JsonView& object, std::span<const char* const> names) {
-  std::optional<JsonView> found;
-  const char* found_name = nullptr;
-  for (const char* name : names) {
-    const std::optional<JsonView> value = name ? object.find(name) : std::nullopt;
-    if (!value) continue;
-    if (found && found->value() != value->value())
-      fail(object.file(), ": '", found_name, "' and '", name,
-           "' mean the same and differ: ", brief(found->value()), " and ", brief(value->value()));
-    if (!found) found_name = name;
-    found = value;
-  }
-  return found;
-}
-
-std::optional<JsonView> find_any(const JsonView& object, std::initializer_list<const char*> names) {
-  return find_any(object, std::span(names.begin(), names.size()));
-}
-
-/// An integer, or a list that says the same integer for every block.
-void read_value(const JsonView& value, std::int64_t& to) {
-  if (!value.value().is_array()) {
-    to = value.integer();
-    return;
-  }
-  const std::vector<JsonView> list = value.elements();
-  if (list.empty()) value.refuse("an integer");
-  to = list[0].integer();
-  for (const JsonView& item : list)
-    if (item.integer() != to)
-      item.refuse(cat(to, " as for the first block, since blocks that differ are not supported"));
-}
-void read_value(const JsonView& value, double& to) { to = value.number(); }
-void read_value(const JsonView& value, bool& to) { to = value.boolean(); }
-
-void read_keys(NemotronHConfig& config, const JsonView& object) {
-  for (const Key& key : keys)
-    if (const auto value = find_any(object, key.names))
-      std::visit([&](auto member) { read_value(*value, config.*member); }, key.member);
-  if (object.has_null("num_key_value_heads") && !object.has("num_query_groups"))
-    config.num_key_value_heads = config.num_attention_heads;
-}
-
-void write_keys(const NemotronHConfig& config, Json& to) {
-  for (const Key& key : keys) std::visit([&](auto member) { to[key.names[0]] = config.*member; }, key.member);
-  if (config.moe_latent_size == 0) to["moe_latent_size"] = nullptr;
-}
 
 /// "mamba (linear_attention, M), mlp (-) or moe (E)"
 std::string known_blocks() {
@@ -204,18 +104,6 @@ void read_layers(NemotronHConfig& config, const JsonView& object) {
   }
 }
 
-void read_time_step_limit(NemotronHConfig& config, const JsonView& object) {
-  const auto limit = find_any(object, {"time_step_limit", "mamba_dt_limit"});
-  if (!limit) return;
-  const std::vector<JsonView> ends = limit->elements();
-  if (ends.size() != 2) limit->refuse("a list of two numbers");
-  config.time_step_limit_low = ends[0].number();
-  config.time_step_limit_high = ends[1].number();
-  // Writers without a token for infinity write a number above any time step.
-  if (config.time_step_limit_high >= 1e30)
-    config.time_step_limit_high = std::numeric_limits<double>::infinity();
-}
-
 void read_tokens(NemotronHConfig& config, const JsonView& object) {
   const auto read_id = [&](std::optional<std::int64_t>& to, const char* key) {
     if (const auto v = object.find(key)) to = v->integer();
@@ -299,8 +187,8 @@ NemotronHConfig parse_hf_config(const JsonView& object) {
 
   NemotronHConfig c;
   read_layers(c, object);
-  read_keys(c, object);
-  read_time_step_limit(c, object);
+  read_model_keys(c, object);
+  read_per_layer_config(c, object);
   read_tokens(c, object);
   c.dtype = read_dtype(object);
   warn_without_effect(object, c.has_experts());
@@ -332,10 +220,8 @@ HfConfigFile make_hf_config(const NemotronHConfig& c) {
   j["n_shared_experts"] = 1;
   j["mlp_hidden_act"] = "relu2";
   j["mamba_hidden_act"] = "silu";
-  write_keys(c, j);
-  // Without a clamp the key is left out: this is the default everywhere, and strict parsers reject Infinity.
-  if (c.time_step_limit_low != 0 || !std::isinf(c.time_step_limit_high))
-    j["time_step_limit"] = {c.time_step_limit_low, std::min(c.time_step_limit_high, 1e30)};
+  write_model_keys(c, j);
+  write_per_layer_config(c, j);
   j["pad_token_id"] = c.pad_token_id ? Json(*c.pad_token_id) : Json(nullptr);
   j["bos_token_id"] = c.bos_token_id ? Json(*c.bos_token_id) : Json(nullptr);
   const auto& eos = c.eos_token_id;

@@ -9,22 +9,25 @@
 #include "data/hf/quantization_config.h"
 
 namespace nemocube {
-namespace {
-/// The member, unless it is absent, null, {} or [].
+
 std::optional<JsonView> find_filled(const JsonView& object, const char* key) {
   auto member = object.find(key);
   if (member && member->value().is_structured() && member->value().empty()) return std::nullopt;
   return member;
 }
 
-/// The first member of `part` that differs from `config`.
 std::optional<std::string> first_difference(const Json& part, const Json& config) {
-  for (const auto& [key, value] : part.items()) {
-    const auto same = config.find(key);
-    if (same == config.end() ? !value.is_null() : *same != value) return key;
-  }
+  for (const auto& [key, value] : part.items())
+    if (differs(key, value, config)) return key;
   return std::nullopt;
 }
+
+bool differs(const std::string& key, const Json& value, const Json& config) {
+  const auto same = config.find(key);
+  return same == config.end() ? !value.is_null() : *same != value;
+}
+
+namespace {
 
 bool is_puzzle(std::string_view name) {
   return name.find("Puzzle") != name.npos || name.find("puzzle") != name.npos;
@@ -33,7 +36,7 @@ bool is_puzzle(std::string_view name) {
 void refuse_puzzle(const JsonView& config) {
   const auto refuse = [&](std::string_view sign) {
     fail(config.file(), ": NemotronHPuzzle models (seen by ", quote(sign),
-         ") are not supported, since their blocks have sizes of their own; want a nemotron_h model");
+         ") are not supported; want a nemotron_h model, whose per_layer_config says how blocks differ");
   };
   if (const auto names = config.find("architectures"))
     for (const JsonView& name : names->elements())
@@ -70,31 +73,11 @@ void refuse_parts(const JsonView& config) {
   }
 }
 
-void refuse_layer_differences(const JsonView& config) {
-  const auto layers = find_filled(config, "per_layer_config");
-  if (!layers) return;
-  std::vector<JsonView> list;
-  if (layers->value().is_object())
-    for (const auto& item : layers->value().items()) list.push_back(layers->member(item.key()));
-  else
-    list = layers->elements();
-  for (const JsonView& layer : list) {
-    if (layer.value().is_null()) continue;
-    if (!layer.value().is_object()) layer.refuse("an object");
-    const auto key = first_difference(layer.value(), config.value());
-    if (!key) continue;
-    const auto whole = config.find(*key);
-    layer.member(*key).refuse(cat(whole ? brief(whole->value()) : "none",
-                                  " as for the whole model, since blocks that differ are not supported"));
-  }
-}
-
 }  // namespace
 
 void refuse_other_models(const JsonView& config) {
   refuse_puzzle(config);
   refuse_parts(config);
-  refuse_layer_differences(config);
   declared_quantization(config);  // throws for what is not read
   if (!is_nemotron_h(config)) refuse_other_type(config);
 }

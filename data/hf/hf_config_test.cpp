@@ -199,16 +199,6 @@ TEST_CASE("hf config: other models are refused by name") {
 
 TEST_CASE("hf config: what would be read as another model is refused by name") {
   const auto refused = [](const std::string& more, const char* part) { check_refused(config(more), part); };
-  const std::string experts = R"("num_experts_per_tok": 2, )";
-  refused(
-      experts + R"("per_layer_config": [null, {"num_experts_per_tok": 1}])",
-      "config.json: 'per_layer_config[1].num_experts_per_tok': want 2 as for the whole model, since blocks "
-      "that differ are not supported, got 1");
-  refused(R"("per_layer_config": {"3": {"moe_latent_size": 8}})",
-          "'per_layer_config.3.moe_latent_size': want none as for the whole model");
-  refused(R"("per_layer_config": [{"hidden_size": null}])", "'per_layer_config[0].hidden_size': want 32");
-  refused(R"("per_layer_config": "all")", "'per_layer_config': want a list, got \"all\"");
-  refused(R"("per_layer_config": [7])", "'per_layer_config[0]': want an object, got 7");
   refused(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "INT4_AWQ"})",
           "'quantization_config' (quant_method \"modelopt\", quant_algo \"INT4_AWQ\"): the weights are "
           "quantized");
@@ -242,12 +232,93 @@ TEST_CASE("hf config: what would be read as another model is refused by name") {
   }
 }
 
+TEST_CASE("hf config: per_layer_config gives blocks sizes of their own") {
+  const std::string layers = R"("hybrid_override_pattern": "MEM*-E")";
+  const std::string common = R"("n_routed_experts": 8, "num_experts_per_tok": 2, "moe_latent_size": 16, )";
+  const NemotronHConfig c = parse(config(common + R"("per_layer_config": {
+      "01": {"num_experts_per_tok": 1, "n_routed_experts": 4, "moe_latent_size": null, "hidden_size": 32},
+      "2": {"mamba_n_groups": 4, "mamba_d_conv": 2, "time_step_limit": [0.5, {"__float__": "Infinity"}]},
+      "03": {"num_query_groups": 4, "skip": []}, "4": {"intermediate_size": 12, "mlp_bias": true},
+      "5": {"n_routed_experts": 8}})",
+                                         layers));
+  REQUIRE(c.own_configs.size() == 4);  // block 5 repeats the common sizes
+  NemotronHConfig want = parse(config(common + R"("pad_token_id": 0)", layers));
+  const auto own = [&](std::int64_t block) -> BlockConfig& {
+    return want.own_configs.emplace(block, want.common()).first->second;
+  };
+  own(1).num_experts_per_tok = 1, own(1).n_routed_experts = 4, own(1).moe_latent_size = 0;
+  own(2).n_groups = 4, own(2).conv_kernel = 2, own(2).time_step_limit_low = 0.5;
+  own(3).num_key_value_heads = 4;
+  own(4).intermediate_size = 12, own(4).mlp_bias = true;
+  CHECK(c == want);
+  // As a list, and written in the form that transformers reads.
+  CHECK(parse(config(common + R"("per_layer_config": [null,
+      {"num_experts_per_tok": 1, "num_local_experts": 4, "moe_latent_size": null},
+      {"n_groups": 4, "conv_kernel": 2, "time_step_limit": [0.5, Infinity]},
+      {"num_key_value_heads": 4}, {"intermediate_size": 12, "mlp_bias": true}, {}])",
+                     layers)) == c);
+  const HfConfigFile made = make_hf_config(c);
+  CHECK(parse(made.text) == c);
+  CHECK(parse_json(made.text, "x")["per_layer_config"] == parse_json(R"({
+      "1": {"n_routed_experts": 4, "num_experts_per_tok": 1, "moe_latent_size": null},
+      "2": {"n_groups": 4, "conv_kernel": 2, "time_step_limit": [0.5, 1e30]},
+      "3": {"num_key_value_heads": 4}, "4": {"intermediate_size": 12, "mlp_bias": true}})",
+                                                                     "y"));
+  // As many digits for each block as the last one has.
+  NemotronHConfig many = parse(config("", R"("hybrid_override_pattern": "-----------")"));
+  for (const std::int64_t block : {2, 10})
+    many.own_configs.emplace(block, many.common()).first->second.mlp_bias = true;
+  const Json text = parse_json(make_hf_config(many).text, "x");
+  CHECK(text["per_layer_config"] ==
+        parse_json(R"({"02": {"mlp_bias": true}, "10": {"mlp_bias": true}})", "y"));
+  CHECK(parse(text.dump()) == many);
+}
+
+TEST_CASE("hf config: a per_layer_config that no model can have is refused by name") {
+  const auto refused = [](const std::string& layers, const char* part) {
+    check_refused(config(R"("num_experts_per_tok": 2, "per_layer_config": )" + layers), part);
+  };
+  refused(R"([null, {"num_experts_per_tok": 9}])",
+          "config.json: block 1: num_experts_per_tok: want at most 8 (topk_group 1 x 8 experts in a group), "
+          "got 9");
+  refused(R"({"0": {"mamba_num_heads": 7}})",
+          "block 0: mamba_num_heads: want a multiple of n_groups (8), got 7");
+  refused(R"({"1": {"num_experts_per_tok": "2"}})",
+          "'per_layer_config.1.num_experts_per_tok': want an integer, got \"2\"");
+  refused(R"({"3": {"hidden_size": 8}})",
+          "'per_layer_config.3.hidden_size': want 32 as for the whole model, since blocks that differ in "
+          "this key are "
+          "not supported, got 8");
+  refused(R"({"3": {"skip": ["mlp"]}})", "'per_layer_config.3.skip': want none as for the whole model");
+  refused(R"({"3": {"intermediat_size": 8}})",
+          "'per_layer_config.3.intermediat_size': want none as for the whole");
+  refused(R"([{"hidden_size": null}])", "'per_layer_config[0].hidden_size': want 32");
+  refused(R"([{"num_experts_per_tok": null}])",
+          "'per_layer_config[0].num_experts_per_tok': want a value, got null");
+  refused(R"([{"n_groups": 4, "mamba_n_groups": 2}])",
+          "'n_groups' and 'mamba_n_groups' mean the same and differ");
+  refused(R"("all")", "'per_layer_config': want a list, got \"all\"");
+  refused(R"([7])", "'per_layer_config[0]': want an object, got 7");
+  refused(R"({"mlp": {"intermediate_size": 8}})",
+          "'per_layer_config': want the number of a block as key, got \"mlp\"");
+  refused(R"({"-1": {}})", "want the number of a block as key, got \"-1\"");
+  refused(R"({"4": {"intermediate_size": 8}})", "'per_layer_config.4': want keys of blocks 0 to 3 only");
+  refused(R"({"3": {"intermediate_size": 8}, "03": {"intermediate_size": 8}})",
+          "'per_layer_config.03': want the keys of a block in one place");
+  check_refused(
+      config(R"("num_nextn_predict_layers": 1, "num_experts_per_tok": 2,
+                          "mtp_per_layer_config": {"1": {"num_experts_per_tok": 1}})"),
+      "'mtp_per_layer_config.1.num_experts_per_tok': want 2 as for the whole model, since blocks of "
+      "multi-token prediction with other sizes are not supported, got 1");
+}
+
 TEST_CASE("hf config: a list of equal numbers is that number") {
   CHECK(parse(config(R"("intermediate_size": [48, 48, 48])")).intermediate_size == 48);
   CHECK(parse(config(R"("moe_intermediate_size": [24])")).moe_intermediate_size == 24);
-  check_refused(config(R"("intermediate_size": [48, 64])"),
-                "'intermediate_size[1]': want 48 as for the first block, since blocks that differ are not "
-                "supported, got 64");
+  check_refused(
+      config(R"("intermediate_size": [48, 64])"),
+      "'intermediate_size[1]': want 48 as for the first block, since only per_layer_config says how "
+      "blocks differ, got 64");
   check_refused(config(R"("intermediate_size": [])"),
                 "'intermediate_size': want an integer, got a list of 0");
   check_refused(config(R"("intermediate_size": [48, 48.0])"), "'intermediate_size[1]': want an integer");
@@ -373,6 +444,18 @@ TEST_CASE("hf config: the example and the golden configs") {
   CHECK(clamp.time_step_limit_high == 0.5);
   CHECK(golden("biases").moe_latent_size == 20);
   CHECK(golden("biases").use_bias);
+  const NemotronHConfig pruned = golden("pruned");  // as transformers writes it
+  CHECK(pruned.own_configs.size() == 5);
+  CHECK(pruned.block(1).n_routed_experts == 12);
+  CHECK(pruned.block(2).mamba_num_heads == 8);
+  CHECK(pruned.block(5).moe_latent_size == 20);
+  CHECK(pruned.block(6).num_attention_heads == 2);
+  CHECK(pruned.block(7).mlp_bias);
+  const auto layers_of = [](const Json& config) {
+    return nlohmann::json(config["per_layer_config"]);
+  };  // in any order
+  CHECK(layers_of(parse_json(make_hf_config(pruned).text, "x")) ==
+        layers_of(read_json_file(root / "tests/goldens/pruned/config.json")));
 }
 
 TEST_CASE("hf config: any value under any key is refused or gives a config") {
@@ -391,7 +474,7 @@ TEST_CASE("hf config: any value under any key is refused or gives a config") {
   Json values =
       parse_json(R"([null, true, 0, -1, 1, 3, 16777216, 4611686018427387905, 18446744073709551615, 0.5,
       -1e308, 1e308, Infinity, NaN, "", "M", "Infinity", [], [[]], [1, 1], [1, 2], [0, 1e308], ["M"], ["/"], [null],
-      {}, {"__float__": "NaN"}, {"0": {"hidden_size": 1}}, {"hidden_size": [1]}])",
+      {}, {"__float__": "NaN"}, {"0": {"hidden_size": 1}}, {"1": {"num_experts_per_tok": 1}}, {"hidden_size": [1]}])",
                  "values");
   values.push_back(std::string(2000, 'M'));
   values.push_back(std::string(2000, '/'));

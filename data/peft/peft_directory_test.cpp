@@ -343,6 +343,9 @@ TEST_CASE("peft directory: AutoModel's smaller ranks of experts") {
   CHECK(peft.adapters().modules.at("backbone.layers.2.mixer.q_proj").scale() == 2);
   CHECK(peft.adapters().dropout == 0.25);
   CHECK(peft.adapters().dropout_position == DropoutPosition::post);
+  NemotronHConfig pruned = adapter_test_config();
+  pruned.own_configs.emplace(1, pruned.common()).first->second.num_experts_per_tok = 1;
+  CHECK(dir.refusal(pruned).find("rank 2, want 4") != std::string::npos);
   const AdapterDir linear(query(2));
   spit(linear / "automodel_peft_config.json", R"({"moe_rank_scaling": true})");
   CHECK(linear.refusal().find("rank 2, want 4") != std::string::npos);

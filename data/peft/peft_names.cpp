@@ -12,8 +12,9 @@ AdaptableWeights adaptable_weights(const NemotronHConfig& config) {
   for (const TensorSpec& spec : tensor_specs(config)) {
     if (!spec.linear) continue;
     const int last = spec.shape.ndim() - 1;
-    weights[std::string(module_of_weight(spec.name))] = {spec.experts ? spec.shape[0] : 0,
-                                                         spec.shape[last - 1], spec.shape[last]};
+    weights[std::string(module_of_weight(spec.name))] = {
+        spec.experts ? spec.shape[0] : 0, spec.shape[last - 1], spec.shape[last],
+        spec.experts ? config.of_tensor(spec.name).num_experts_per_tok : 0};
   }
   return weights;
 }

@@ -15,6 +15,7 @@ namespace nemocube {
 struct AdaptableWeight {
   std::int64_t experts = 0;  ///< 0: a linear layer
   std::int64_t out = 0, in = 0;
+  std::int64_t top_k = 0;  ///< experts of a token
 };
 /// By canonical module name: linear layers, lm_head and stacks of experts. Embeddings, convolutions and the router's gate have
 /// no adapters.

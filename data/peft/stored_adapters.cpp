@@ -54,11 +54,7 @@ void refuse_other_kinds(std::string_view path, const PeftConfig& peft, const std
 class Finder {
  public:
   Finder(const SafetensorsFile& file, const PeftConfig& peft, const NemotronHConfig& config)
-      : file_(file),
-        name_(file.path().string()),
-        peft_(peft),
-        weights_(adaptable_weights(config)),
-        top_k_(config.num_experts_per_tok) {}
+      : file_(file), name_(file.path().string()), peft_(peft), weights_(adaptable_weights(config)) {}
 
   StoredAdapters run() {
     for (const StoredTensor& tensor : file_.tensors()) take(tensor);
@@ -159,7 +155,7 @@ class Finder {
   LoraModule module_of(const std::string& path, std::int64_t rank, const AdaptableWeight& weight,
                        const StoredPair& pair) {
     const std::int64_t want = peft_.rank_of(path);
-    const bool scaled = weight.experts > 0 && peft_.moe_rank_scaling && rank == want / top_k_;
+    const bool scaled = weight.experts > 0 && peft_.moe_rank_scaling && rank == want / weight.top_k;
     if (rank != want && !scaled)
       wrong_.add(cat(path, ": rank ", rank, ", want ", want, " by ", peft_config_name));
     for (const StoredTensor* tensor : {pair.a, pair.b})
@@ -326,7 +322,6 @@ class Finder {
   const std::string name_;
   const PeftConfig& peft_;
   const AdaptableWeights weights_;
-  const std::int64_t top_k_;
   std::map<std::string, StoredPair> pairs_;  // by path
   std::map<std::string, Wrapped> wrapped_;
   std::map<std::string, Experts> experts_;  // by stack

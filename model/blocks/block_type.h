@@ -13,15 +13,15 @@
 /// one.
 namespace nemocube {
 
-struct NemotronHConfig;
+struct BlockConfig;
 struct MixerSources;
 class Mixer;
 
 /// A tensor of a block. The name is that of Hugging Face's files below "backbone.layers.N.mixer.".
 struct BlockTensor {
   std::string_view name;
-  /// Absent: a model of this config has no such tensor.
-  std::optional<Shape> (*shape)(const NemotronHConfig&);
+  /// Absent: a block of this config has no such tensor.
+  std::optional<Shape> (*shape)(const BlockConfig&);
   InitialLaw law;
   CutRule cut = {};
   bool keep_f32 = false, buffer = false, experts = false;  ///< see TensorSpec
@@ -130,7 +130,7 @@ class BlockType {
   const double pipeline_weight;  ///< time relative to other kinds, where pipeline stages are cut by weight
 
   /// Throws Error naming the key where no block can be made from this config.
-  virtual void validate(const NemotronHConfig& config) const = 0;
+  virtual void validate(const BlockConfig& config) const = 0;
   /// In the order of files.
   virtual std::span<const BlockTensor> tensors() const = 0;
   /// `name`: of the mixer, "backbone.layers.3.mixer".
@@ -139,19 +139,19 @@ class BlockType {
   /// The module that all rows of the residual stream enter: where it is cut, the block is (tensor parallelism).
   virtual std::string_view entry() const = 0;
   /// What the number of tensor-parallel ranks has to divide.
-  virtual std::vector<Division> divisions(const NemotronHConfig& config) const = 0;
-  virtual BlockCores cores(const NemotronHConfig&) const { return {}; }
+  virtual std::vector<Division> divisions(const BlockConfig& config) const = 0;
+  virtual BlockCores cores(const BlockConfig&) const { return {}; }
 
   /// The work of a rank, where the usual plan of tensor parallelism cuts the block. Work beside the mixer is not counted.
-  virtual void add_work(BlockWork& work, const NemotronHConfig& config, const BlockRows& rows,
+  virtual void add_work(BlockWork& work, const BlockConfig& config, const BlockRows& rows,
                         const BlockDivisors& divisors) const = 0;
   /// Floating-point operations of a token, forward and backward, as automodel_step_flops() counts them.
-  virtual double automodel_flops(const NemotronHConfig& config, double length) const = 0;
+  virtual double automodel_flops(const BlockConfig& config, double length) const = 0;
   /// What the contracts of the mixer's operations keep (ops), where the usual plan of tensor parallelism cuts the block.
-  virtual BlockMemory memory(const NemotronHConfig& config, const BlockRows& rows, const TensorBytes& bytes,
+  virtual BlockMemory memory(const BlockConfig& config, const BlockRows& rows, const TensorBytes& bytes,
                              const BlockDivisors& divisors) const = 0;
   /// Bytes of the states and caches of sequences of up to `length` tokens that are generated at once.
-  virtual std::int64_t decode_bytes(const NemotronHConfig&, const TensorBytes&, std::int64_t /*sequences*/,
+  virtual std::int64_t decode_bytes(const BlockConfig&, const TensorBytes&, std::int64_t /*sequences*/,
                                     std::int64_t /*length*/) const {
     return 0;
   }

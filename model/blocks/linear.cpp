@@ -7,7 +7,7 @@ namespace nemocube {
 Linear::Linear(const MixerSources& sources, const std::string& name, PointPlace place)
     : weight_(&sources.parameters.get(name + ".weight")),
       bias_(sources.parameters.find(name + ".bias")),
-      adapter_(sources.config, sources.parameters, name) {
+      adapter_(sources.model, sources.parameters, name) {
   const auto at = [&](PointPlace end) { return place == end ? end : PointPlace::other; };
   sources.points.emplace(name + ".input", TransformPoint{&input_, at(PointPlace::way_in), name,
                                                          adapter_ ? adapter_.rows() : nullptr});

@@ -11,7 +11,8 @@ namespace nemocube {
 
 /// What a mixer is built from.
 struct MixerSources {
-  const NemotronHConfig& config;
+  const NemotronHConfig& model;
+  const BlockConfig& config;  ///< of the block
   ParameterStore& parameters;
   TransformPoints& points;
 };

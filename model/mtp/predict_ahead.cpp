@@ -15,7 +15,8 @@ void NemotronH::add_mtp_depths() {
     MtpDepth& made = mtp_depths_.emplace_back();
     made.embedding_norm = &parameters_.get(first + ".enorm.weight");
     made.hidden_norm = &parameters_.get(first + ".hnorm.weight");
-    made.join = std::make_unique<Linear>(MixerSources{config_, parameters_, points_}, first + ".eh_proj");
+    made.join = std::make_unique<Linear>(MixerSources{config_, config_.common(), parameters_, points_},
+                                         first + ".eh_proj");
     for (std::int64_t i = 0; i < blocks; ++i) {
       const BlockKind kind = config_.mtp_blocks[static_cast<std::size_t>(i)];
       const std::int64_t number = config_.num_layers() + depth * blocks + i;

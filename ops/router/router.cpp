@@ -109,7 +109,8 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
     routing.choice = *replay;
   } else {
     routing.choice.experts = Tensor::empty({tokens, options.top_k}, DType::i32, device);
-    const RouterSums own = sums.counts ? sums : RouterSums::zeros(1, options.experts, device).layer(0);
+    const RouterSums own =
+        sums.counts ? sums : RouterSums::zeros(1, options.experts, device).layer(0, options.experts);
     check_shape("route: counts", own.counts, {options.experts});
     check_shape("route: losses", own.losses, {std::ssize(router_losses)});
     routing.counts = own.counts;

@@ -69,9 +69,12 @@ struct RouterChoice {
 struct RouterSums {
   Tensor counts;  ///< [E] i64
   Tensor losses;  ///< [4] f64
-  /// counts [layers, E] and losses [layers, 4], all 0.
+  /// counts [layers, E] and losses [layers, 4], all 0. E: the most experts that a layer has.
   static RouterSums zeros(std::int64_t layers, std::int64_t experts, Device device);
-  RouterSums layer(std::int64_t i) const { return {counts.select(i), losses.select(i)}; }
+  /// Of a layer with `experts` of the E experts.
+  RouterSums layer(std::int64_t i, std::int64_t experts) const {
+    return {counts.select(i).narrow(0, 0, experts), losses.select(i)};
+  }
 };
 
 /// All on the device of x.

@@ -83,9 +83,16 @@ MambaHeadCut cut_mamba_heads(std::int64_t heads, std::int64_t groups, std::int64
 
 void check_context_parallel(const NemotronHConfig& config, std::int64_t tp, std::int64_t cp) {
   require(cp >= 1, "distributed.cp_size is ", cp, "; want at least 1");
-  for (const BlockKind kind : config.kinds())
-    if (const auto scan = kind->cores(config).scan)
+  for (const BlockVariant& variant : config.variants()) {
+    const auto scan = variant.kind->cores(*variant.config).scan;
+    if (!scan) continue;
+    try {
       cut_mamba_heads(scan->heads / tp, std::max<std::int64_t>(1, scan->groups / tp), cp);
+    } catch (const Error& error) {
+      if (!variant.own) throw;
+      fail("block ", *variant.own, ": ", error.what());
+    }
+  }
 }
 
 MambaCoreRunner context_parallel_mamba(Communicator& cp) {

@@ -43,6 +43,13 @@ TEST_CASE("context parallel: sizes that do not fit name those that do") {
   check_context_parallel(config, 4, 6);  // groups on two ranks each
   CHECK_THROWS_AS(check_context_parallel(config, 1, 3), Error);
   CHECK_THROWS_AS(check_context_parallel(config, 4, 4), Error);
+  config.blocks = parse_pattern("M*M").blocks;
+  config.own_configs.emplace(2, config.common()).first->second.mamba_num_heads = 6;
+  check_context_parallel(config, 1, 6);
+  CHECK(message_of([&] {
+          check_context_parallel(config, 1, 4);
+        }).starts_with("block 2: distributed.cp_size is 4; Mamba blocks have 6 heads"));
+  config.own_configs.clear();
   config.blocks = parse_pattern("*-").blocks;
   check_context_parallel(config, 1, 5);
   CHECK_THROWS_AS(check_context_parallel(config, 1, 0), Error);

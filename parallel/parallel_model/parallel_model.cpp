@@ -72,7 +72,7 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
                         : [c = installed_->context.get()](const Sequences& whole) { return c->own(whole); });
   for (MoeMixer* moe : model.moe_layers()) {
     const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
-    moe->set_dispatcher(make_dispatcher(plan.dispatcher, model.config().n_routed_experts, experts));
+    moe->set_dispatcher(make_dispatcher(plan.dispatcher, moe->router().experts, experts));
     if (Communicator& devices = groups["tp_dp_cp"]; devices.size() > 1)
       moe->sum_totals_over_devices([&devices](const Tensor& t) { devices.all_reduce(t); });
     if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)

@@ -24,6 +24,15 @@ std::int64_t labelled_rows(const SequenceCut& cut, std::int64_t rank, std::int64
   return labels;
 }
 
+/// Of a device's `tokens`, how many choices fall on the experts `here`: the choices of all tokens go around the experts.
+std::int64_t choices_for(std::int64_t tokens, Range here, const BlockCores::Experts& experts) {
+  const std::int64_t choices = tokens * experts.top_k, count = experts.count;
+  const auto before = [&](std::int64_t expert) {
+    return expert * (choices / count) + std::min(expert, choices % count);
+  };
+  return before(here.end) - before(here.begin);
+}
+
 }  // namespace
 
 ModelTraffic::ModelTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load)
@@ -34,11 +43,13 @@ ModelTraffic::ModelTraffic(const NemotronHConfig& config, const ParallelPlan& pl
   cuts_head_ = cut("lm_head");
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
     const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
-    blocks_.push_back({kind->cores(config), cut(cat("backbone.layers.", i, ".mixer.", kind->entry()))});
+    blocks_.push_back(
+        {kind->cores(config.block(i)), cut(cat("backbone.layers.", i, ".mixer.", kind->entry()))});
   }
   for (std::size_t i = 0; config.mtp.depths > 0 && i < config.mtp_blocks.size(); ++i) {
     const BlockKind kind = config.mtp_blocks[i];
-    mtp_blocks_.push_back({kind->cores(config), cut(cat("mtp.layers.", i, ".mixer.", kind->entry()))});
+    mtp_blocks_.push_back(
+        {kind->cores(config.common()), cut(cat("mtp.layers.", i, ".mixer.", kind->entry()))});
   }
   for (std::int64_t rank = 0; rank < plan.grid.cp; ++rank) {
     const SequenceCut part(load.microbatch, plan.grid.cp, rank);
@@ -81,7 +92,7 @@ void ModelTraffic::add_block(RankTraffic& traffic, const GridPlace& place, const
   add_way_in(traffic, place, block.cut, {in_blocks.forward, pass.input_gradient ? m : 0});
   if (block.cores.attention) add_attention(traffic, place, *block.cores.attention, block.cut, in_blocks);
   if (block.cores.scan) add_scan(traffic, place, *block.cores.scan, block.cut, in_blocks);
-  if (block.cores.experts) add_experts(traffic, place, in_blocks);
+  if (block.cores.experts) add_experts(traffic, place, *block.cores.experts, in_blocks);
   add_way_out(traffic, place, block.cut, in_blocks);
 }
 
@@ -170,39 +181,31 @@ void ModelTraffic::add_scan(RankTraffic& traffic, const GridPlace& place, const 
   traffic.all_to_all("cp", all_to_own * inputs, load_.dtype, times.backward);
 }
 
-void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, Times times) const {
+void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, const Experts& experts,
+                               Times times) const {
   if (!plan_.sequence_parallel) {  // each tp rank routes its part of the rows, and all get all results
     const std::int64_t own = routed_rows(place.tp, place.cp) * config_.hidden_size;
     traffic.all_gather("tp", own, load_.dtype, times.forward + times.backward);
   }
-  add_router_losses(traffic);
+  add_router_losses(traffic, experts);
   if (plan_.grid.ep * plan_.grid.expt_tp == 1) return;
   if (plan_.dispatcher == DispatcherKind::alltoall)
-    add_alltoall(traffic, place, times);
+    add_alltoall(traffic, place, experts, times);
   else
-    add_allgather(traffic, place, times);
+    add_allgather(traffic, place, experts, times);
 }
 
 /// What the losses count of a microbatch, see route(): of each sequence, of the whole, or its tokens alone. No replay
 /// counts again.
-void ModelTraffic::add_router_losses(RankTraffic& traffic) const {
+void ModelTraffic::add_router_losses(RankTraffic& traffic, const Experts& experts) const {
   const RouterLosses& losses = load_.router_losses;
-  const std::int64_t counts = config_.n_routed_experts + 1;
+  const std::int64_t counts = experts.count + 1;
   const std::int64_t table = losses.seq_aux                  ? load_.microbatch.count() * counts
                              : losses.aux                    ? counts
                              : losses.global_aux || losses.z ? 1
                                                              : 0;
   if (table > 0) traffic.all_reduce("tp_cp", table, DType::i64, load_.microbatches);
   if (losses.global_aux) traffic.all_reduce("tp_dp_cp", counts, DType::i64, load_.microbatches);
-}
-
-/// Of a device's `tokens`, how many choices fall on some experts: the choices of all tokens go around the experts.
-std::int64_t ModelTraffic::choices_for(std::int64_t tokens, Range experts) const {
-  const std::int64_t choices = tokens * config_.num_experts_per_tok, count = config_.n_routed_experts;
-  const auto before = [&](std::int64_t expert) {
-    return expert * (choices / count) + std::min(expert, choices % count);
-  };
-  return before(experts.end) - before(experts.begin);
 }
 
 /// The tokens of a member of the place's group tp_ep.
@@ -212,25 +215,25 @@ std::int64_t ModelTraffic::tokens_at(const GridPlace& place, std::int64_t member
   return routed_rows(index % g.tp, index / g.tp % g.cp);
 }
 
-void ModelTraffic::add_alltoall(RankTraffic& traffic, const GridPlace& place, Times times) const {
+void ModelTraffic::add_alltoall(RankTraffic& traffic, const GridPlace& place, const Experts& experts,
+                                Times times) const {
   const GridSizes& g = plan_.grid;
-  const std::int64_t experts = config_.n_routed_experts, passes = times.forward + times.backward;
+  const std::int64_t passes = times.forward + times.backward;
   const auto tokens = [&](std::int64_t slice, std::int64_t ep) {
     return tokens_at(place, slice + g.expt_tp * ep);
   };
-  const Range here = experts_of(experts, g.ep, place.ep);
+  const Range here = experts_of(experts.count, g.ep, place.ep);
   const std::int64_t own_tokens = tokens(place.expt_tp, place.ep);
   std::int64_t own_slice = 0, all_slices = 0;  // rows after the exchange over ep
   for (std::int64_t slice = 0; slice < g.expt_tp; ++slice) {
     std::int64_t rows_of_slice = 0;
-    for (std::int64_t ep = 0; ep < g.ep; ++ep) rows_of_slice += choices_for(tokens(slice, ep), here);
+    for (std::int64_t ep = 0; ep < g.ep; ++ep) rows_of_slice += choices_for(tokens(slice, ep), here, experts);
     all_slices += rows_of_slice;
     if (slice == place.expt_tp) own_slice = rows_of_slice;
   }
-  const std::int64_t kept = choices_for(own_tokens, here), arriving = own_slice - kept,
-                     leaving = own_tokens * config_.num_experts_per_tok - kept,
-                     width = config_.expert_width();
-  traffic.all_gather("tp_ep", experts, DType::i64, times.forward);  // rows for each expert
+  const std::int64_t kept = choices_for(own_tokens, here, experts), arriving = own_slice - kept,
+                     leaving = own_tokens * experts.top_k - kept, width = experts.width;
+  traffic.all_gather("tp_ep", experts.count, DType::i64, times.forward);  // rows for each expert
   // Rows go to their experts and results come back; gradients the other way.
   traffic.all_to_all("ep", leaving * width, load_.dtype, passes);
   traffic.all_to_all("ep", arriving * width, load_.dtype, passes);
@@ -239,9 +242,10 @@ void ModelTraffic::add_alltoall(RankTraffic& traffic, const GridPlace& place, Ti
   traffic.reduce_scatter("expt_tp", own_slice * width, all_slices * width, load_.dtype, passes);
 }
 
-void ModelTraffic::add_allgather(RankTraffic& traffic, const GridPlace& place, Times times) const {
+void ModelTraffic::add_allgather(RankTraffic& traffic, const GridPlace& place, const Experts& experts,
+                                 Times times) const {
   const GridSizes& g = plan_.grid;
-  const std::int64_t k = config_.num_experts_per_tok, width = config_.expert_width();
+  const std::int64_t k = experts.top_k, width = experts.width;
   const DType sums = accumulate_dtype(load_.dtype);
   std::int64_t all = 0;
   for (std::int64_t member = 0; member < g.expt_tp * g.ep; ++member) all += tokens_at(place, member);

@@ -48,15 +48,15 @@ class ModelTraffic {
                      bool cut, Times times) const;
   void add_scan(RankTraffic& traffic, const GridPlace& place, const BlockCores::Scan& scan, bool cut,
                 Times times) const;
-  void add_experts(RankTraffic& traffic, const GridPlace& place, Times times) const;
-  void add_router_losses(RankTraffic& traffic) const;
-  void add_alltoall(RankTraffic& traffic, const GridPlace& place, Times times) const;
-  void add_allgather(RankTraffic& traffic, const GridPlace& place, Times times) const;
+  using Experts = BlockCores::Experts;
+  void add_experts(RankTraffic& traffic, const GridPlace& place, const Experts& experts, Times times) const;
+  void add_router_losses(RankTraffic& traffic, const Experts& experts) const;
+  void add_alltoall(RankTraffic& traffic, const GridPlace& place, const Experts& experts, Times times) const;
+  void add_allgather(RankTraffic& traffic, const GridPlace& place, const Experts& experts, Times times) const;
   /// `unlabelled`: the last rows of each sequence that have no label.
   void add_loss(RankTraffic& traffic, const GridPlace& place, std::int64_t unlabelled) const;
   void add_exchanges(RankTraffic& traffic, const GridPlace& place, const Program& program) const;
 
-  std::int64_t choices_for(std::int64_t tokens, Range experts) const;
   std::int64_t tokens_at(const GridPlace& place, std::int64_t member) const;
 
   NemotronHConfig config_;

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
+#include <map>
+#include <string>
 
 #include "model/blocks/block_type.h"
 
@@ -15,23 +16,29 @@ bool divides(const Division& d, std::int64_t ranks) {
   return d.value % ranks == 0 || (is_shared(d) && ranks % d.value == 0);
 }
 
+/// A size that ranks divide, and whose blocks have it.
+struct Divided {
+  Division size;
+  std::string of;  ///< see of_block()
+};
+
 /// "1, 2 or 4", the first twelve numbers of ranks that divide all.
-std::string sizes_that_fit(const std::vector<Division>& divisions) {
+std::string sizes_that_fit(const std::vector<Divided>& divided) {
   std::int64_t most = 1;
-  for (const Division& d : divisions) most = std::max(most, d.value);
+  for (const Divided& d : divided) most = std::max(most, d.size.value);
   std::vector<std::int64_t> fit;
   for (std::int64_t n = 1; n <= most && fit.size() <= 12; ++n)
-    if (std::ranges::all_of(divisions, [n](const Division& d) { return divides(d, n); })) fit.push_back(n);
+    if (std::ranges::all_of(divided, [n](const Divided& d) { return divides(d.size, n); })) fit.push_back(n);
   if (fit.size() == 1) return "1";
   std::string text;
   for (std::size_t i = 0; i + 1 < fit.size(); ++i) text += cat(i > 0 ? ", " : "", fit[i]);
   return fit.size() > 12 ? text + ", ..." : cat(text, " or ", fit.back());
 }
 
-void check_divisions(const char* key, std::int64_t ranks, const std::vector<Division>& divisions) {
-  for (const Division& d : divisions)
-    require(divides(d, ranks), key, " is ", ranks, "; ", d.key, " is ", d.value, "; want a divisor",
-            is_shared(d) ? " or a multiple" : "", ". Sizes that fit this model: ", sizes_that_fit(divisions));
+void check_divisions(const char* key, std::int64_t ranks, const std::vector<Divided>& divided) {
+  for (const auto& [d, of] : divided)
+    require(divides(d, ranks), key, " is ", ranks, "; ", d.key, of, " is ", d.value, "; want a divisor",
+            is_shared(d) ? " or a multiple" : "", ". Sizes that fit this model: ", sizes_that_fit(divided));
 }
 
 /// Part `index` of `parts` equal ones.
@@ -64,14 +71,19 @@ std::int64_t neighbours_with_same(std::int64_t heads, std::int64_t tp) {
   return tp % heads == 0 ? tp / heads : 1;
 }
 
-/// What the kinds of blocks of a model want divided where the plan cuts them, by the names of the kinds.
-std::vector<Division> divisions_of(const NemotronHConfig& config, const TensorParallelPlan& plan) {
-  std::vector<BlockKind> kinds = config.kinds();
-  std::ranges::sort(kinds, {}, [](BlockKind kind) { return name_of(kind); });
-  std::vector<Division> all;
-  for (const BlockKind kind : kinds)
-    std::ranges::copy_if(kind->divisions(config), std::back_inserter(all),
-                         [&](const Division& d) { return plan.cuts_any(d.module); });
+/// The blocks of a model, by the names of their kinds.
+std::vector<BlockVariant> variants_of(const NemotronHConfig& config) {
+  std::vector<BlockVariant> variants = config.variants();
+  std::ranges::stable_sort(variants, {}, [](const BlockVariant& v) { return name_of(v.kind); });
+  return variants;
+}
+
+/// What the blocks of a model want divided where the plan cuts them.
+std::vector<Divided> divisions_of(const NemotronHConfig& config, const TensorParallelPlan& plan) {
+  std::vector<Divided> all;
+  for (const BlockVariant& variant : variants_of(config))
+    for (const Division& d : variant.kind->divisions(*variant.config))
+      if (plan.cuts_any(d.module)) all.push_back({d, of_block(variant)});
   return all;
 }
 
@@ -89,9 +101,17 @@ std::string_view name_of(GradientSum sum) {
 
 HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
   HeadReplicas r;
-  for (const Division& d : divisions_of(config, plan))
-    if (is_shared(d))
-      (d.shared == SharedHeads::key_value ? r.kv : r.state) = neighbours_with_same(d.value, tp);
+  std::map<SharedHeads, Divided> first;  // a group of ranks serves the blocks of the whole model
+  for (const Divided& d : divisions_of(config, plan)) {
+    if (!is_shared(d.size)) continue;
+    const Divided& before = first.try_emplace(d.size.shared, d).first->second;
+    const std::int64_t same = neighbours_with_same(d.size.value, tp);
+    require(same == neighbours_with_same(before.size.value, tp), "distributed.tp_size is ", tp, "; ",
+            d.size.key, d.of, " is ", d.size.value, ", and elsewhere ", before.size.value,
+            "; want as many ranks that share a head in all blocks, as a size of at most ",
+            std::min(d.size.value, before.size.value), " gives");
+    (d.size.shared == SharedHeads::key_value ? r.kv : r.state) = same;
+  }
   return r;
 }
 
@@ -104,9 +124,15 @@ TensorCuts::TensorCuts(const NemotronHConfig& config, TensorParallelPlan plan, c
     : config_(config), plan_(std::move(plan)), sizes_(sizes) {
   check_divisions("distributed.tp_size", sizes.tp, divisions_of(config, plan_));
   if (config.expert_layers() == 0) return;
-  check_divisions("distributed.expert_tp_size", sizes.expt_tp,
-                  {{"moe_intermediate_size", config.moe_intermediate_size, {}}});
-  check_divisions("distributed.ep_size", sizes.ep, {{"n_routed_experts", config.n_routed_experts, {}}});
+  std::vector<Divided> widths, counts;
+  for (const BlockVariant& variant : variants_of(config)) {
+    if (!variant.kind->cores(*variant.config).experts) continue;
+    const std::string of = of_block(variant);
+    widths.push_back({{"moe_intermediate_size", variant.config->moe_intermediate_size, {}}, of});
+    counts.push_back({{"n_routed_experts", variant.config->n_routed_experts, {}}, of});
+  }
+  check_divisions("distributed.expert_tp_size", sizes.expt_tp, widths);
+  check_divisions("distributed.ep_size", sizes.ep, counts);
 }
 
 TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) const {
@@ -114,8 +140,8 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
   TensorCut cut;
   std::vector<Range> rows;
   std::int64_t at = 0;  // elements so far
-  const auto segments =
-      spec.cut->segments ? spec.cut->segments(config_) : std::vector{RowSegment{spec.shape[0]}};
+  const auto segments = spec.cut->segments ? spec.cut->segments(config_.of_tensor(spec.name))
+                                           : std::vector{RowSegment{spec.shape[0]}};
   std::int64_t row = 0;
   for (const RowSegment& segment : segments) {
     // With fewer heads than ranks, neighbours hold the same.

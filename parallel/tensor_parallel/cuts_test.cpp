@@ -140,6 +140,49 @@ TEST_CASE("tensor cuts: experts by ep and expt_tp") {
   CHECK(down.shard.ranges() == std::vector<Ranges>{{{4, 6}}, {{0, 5}}, {{6, 12}}});
 }
 
+TEST_CASE("tensor cuts: blocks of different sizes are cut by their own") {
+  NemotronHConfig c = wide_config();
+  c.blocks = parse_pattern("M*-EM*-E").blocks;
+  const auto own = [&](std::int64_t block) -> BlockConfig& {
+    return c.own_configs.emplace(block, c.common()).first->second;
+  };
+  own(4).mamba_num_heads = 8, own(4).ssm_state_size = 5;
+  own(5).num_attention_heads = 8, own(5).head_dim = 6;
+  own(6).intermediate_size = 16;
+  own(7).n_routed_experts = 12, own(7).moe_intermediate_size = 4;
+  const GridSizes sizes{.tp = 2, .cp = 2, .dp_shard = 2, .expt_tp = 2, .ep = 4};
+  // z, x, B, C and dt: 16 + 16 + 10 + 10 + 8 rows
+  CHECK(rows(cut_of(c, {.tp = 2}, 1, "backbone.layers.4.mixer.in_proj.weight")) ==
+        Ranges{{8, 16}, {24, 32}, {37, 42}, {47, 52}, {56, 60}});
+  CHECK(rows(cut_of(c, {.tp = 2}, 1, "backbone.layers.5.mixer.k_proj.weight")) == Ranges{{6, 12}});
+  CHECK(rows(cut_of(c, {.tp = 2}, 1, "backbone.layers.6.mixer.up_proj.weight")) == Ranges{{8, 16}});
+  CHECK(cut_of(c, sizes, 5, "backbone.layers.7.mixer.experts.up_proj").shard.ranges() ==
+        std::vector<Ranges>{{{6, 9}}, {{2, 4}}, {{0, 5}}});
+  CHECK(cut_of(c, sizes, 5, "backbone.layers.3.mixer.experts.up_proj").shard.ranges() ==
+        std::vector<Ranges>{{{4, 6}}, {{6, 12}}, {{0, 5}}});
+
+  CHECK(error_of(c, {.ep = 8}) ==
+        "distributed.ep_size is 8; n_routed_experts of block 7 is 12; want a divisor. Sizes that fit this "
+        "model: "
+        "1, 2 or 4");
+  CHECK(error_of(c, {.expt_tp = 3}) ==
+        "distributed.expert_tp_size is 3; moe_intermediate_size of block 7 is 4; want a divisor. Sizes that "
+        "fit this "
+        "model: 1, 2 or 4");
+  CHECK(error_of(c, {.tp = 16}) ==
+        "distributed.tp_size is 16; num_attention_heads of block 5 is 8; want a divisor. Sizes that fit this "
+        "model: "
+        "1, 2, 4 or 8");
+  const TensorParallelPlan plan(c);
+  CHECK(head_replicas(c, plan, 4).kv == 2);
+  own(5).num_key_value_heads = 4;
+  CHECK(head_replicas(c, plan, 2).kv == 1);
+  CHECK(message_of([&] { head_replicas(c, plan, 4); }) ==
+        "distributed.tp_size is 4; num_key_value_heads of block 5 is 4, and elsewhere 2; want as many ranks "
+        "that share "
+        "a head in all blocks, as a size of at most 2 gives");
+}
+
 TEST_CASE("tensor cuts: which gradients are partial over tp") {
   const NemotronHConfig c = wide_config();
   const auto sum = [&](const char* name, bool sequence_parallel) {

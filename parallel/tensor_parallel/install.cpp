@@ -68,8 +68,7 @@ void TensorParallel::share_norm_groups(NemotronH& model, Communicator& sharers) 
   if (sharers.size() == 1) return;
   reductions_.push_back(std::make_unique<GroupReduction>(sharers));
   for (MambaMixer* mamba : model.mixers<MambaMixer>())
-    if (mamba->heads() < model.config().mamba_num_heads)  // others are not cut
-      mamba->set_norm_part({reductions_.back().get(), sharers.size()});
+    if (mamba->is_cut()) mamba->set_norm_part({reductions_.back().get(), sharers.size()});
 }
 
 void TensorParallel::number_rows(NemotronH& model) {

@@ -103,6 +103,23 @@ NemotronHConfig grid_model() {
   return c;
 }
 
+NemotronHConfig pruned_grid_model() {
+  NemotronHConfig c = grid_model();
+  const auto own = [&](std::int64_t block) -> BlockConfig& {
+    return c.own_configs.emplace(block, c.common()).first->second;
+  };
+  BlockConfig &few = own(1), &many = own(4), &attention = own(5), &mamba = own(6), &mlp = own(7);
+  few.n_routed_experts = 4, few.num_experts_per_tok = 2, few.moe_intermediate_size = 4;
+  few.moe_shared_expert_intermediate_size = 4, few.moe_latent_size = 0;
+  many.n_routed_experts = 12, many.num_experts_per_tok = 4, many.moe_intermediate_size = 12;
+  many.n_group = 2, many.norm_topk_prob = false;
+  attention.num_attention_heads = 8, attention.head_dim = 2;
+  mamba.mamba_num_heads = 32, mamba.mamba_head_dim = 1, mamba.ssm_state_size = 3, mamba.conv_kernel = 2;
+  mamba.chunk_size = 3;
+  mlp.intermediate_size = 20, mlp.mlp_bias = false;
+  return c;
+}
+
 LoraAdapters adapters_of_all(const NemotronHConfig& config, DropoutPosition position) {
   LoraAdapters adapters;
   adapters.dropout = 0.25;

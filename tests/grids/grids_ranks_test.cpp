@@ -78,6 +78,7 @@ struct Task {
   bool packed, global_loss;
   Frozen frozen = Frozen::nothing;
   MtpTraining mtp = {};
+  bool pruned = false;
   auto operator<=>(const Task&) const = default;
 };
 
@@ -101,7 +102,7 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
 }
 
 NemotronHConfig model_of(const Task& task) {
-  NemotronHConfig config = grid_model();
+  NemotronHConfig config = task.pruned ? pruned_grid_model() : grid_model();
   config.train_mtp(task.mtp);
   if (task.frozen == Frozen::base_pre || task.frozen == Frozen::base_post)
     config.lora = adapters_of_all(
@@ -162,7 +163,7 @@ double sum_of(const Tensor& t) {
 struct OnGrid {
   OnGrid(const GridCase& c, const Task& task, Device device)
       : packed(c.packed),
-        plan(plan_of(c, grid_model())),
+        plan(plan_of(c, model_of(task))),
         place(place_of(plan.grid, test_world().rank())),
         groups(test_world(), make_grid(plan.grid), used_groups(plan, model_of(task))),
         model(model_of(task), task.dtype, Device::meta, part_of(plan, model_of(task), place)),
@@ -242,9 +243,7 @@ void check_frozen(const NemotronH& model) {
 }
 
 /// The first `count` steps on a grid of devices, and on one rank on the CPU. Weights are compared after all steps.
-void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Device device = Device::cpu,
-                           int count = steps, Frozen frozen = Frozen::nothing, const MtpTraining& mtp = {}) {
-  const Task task{dtype, c.packed, c.grid.dp() == 1, frozen, mtp};
+void compare_with_one_rank(const GridCase& c, const Task& task, double tolerance, Device device, int count) {
   const History& want = reference(task);
   OnGrid ranks(c, task, device);
   for (int s = 0; s < count; ++s) {
@@ -260,7 +259,7 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
     CHECK(got.label_tokens == one.label_tokens);
     CHECK(relative(got.loss, one.loss) < tolerance);
     CHECK(relative(got.grad_norm, one.grad_norm) < tolerance);
-    REQUIRE(got.mtp_losses.size() == static_cast<std::size_t>(mtp.depths));
+    REQUIRE(got.mtp_losses.size() == static_cast<std::size_t>(task.mtp.depths));
     for (std::size_t k = 0; k < got.mtp_losses.size(); ++k)
       CHECK(relative(got.mtp_losses[k], one.mtp_losses[k]) < tolerance);
     REQUIRE(got.auxiliary_losses.size() == one.auxiliary_losses.size());
@@ -270,14 +269,19 @@ void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Dev
     }
     REQUIRE(got.expert_counts.size() == one.expert_counts.size());
     for (std::size_t i = 0; i < one.expert_counts.size(); ++i) {
-      if (dtype != DType::bf16)
+      if (task.dtype != DType::bf16)
         CHECK_BITS(got.expert_counts[i], one.expert_counts[i]);
       else  // rounded scores may change places
         CHECK(sum_of(got.expert_counts[i]) == sum_of(one.expert_counts[i]));
     }
   }
   if (count == steps) CHECK(weight_error(ranks.model, want) < tolerance);
-  if (frozen != Frozen::nothing) check_frozen(ranks.model);
+  if (task.frozen != Frozen::nothing) check_frozen(ranks.model);
+}
+
+void compare_with_one_rank(const GridCase& c, DType dtype, double tolerance, Device device = Device::cpu,
+                           int count = steps, Frozen frozen = Frozen::nothing, const MtpTraining& mtp = {}) {
+  compare_with_one_rank(c, {dtype, c.packed, c.grid.dp() == 1, frozen, mtp}, tolerance, device, count);
 }
 
 std::vector<GridCase> wished_cases(const char* otherwise = "") {
@@ -366,6 +370,19 @@ TEST_CASE("grids: steps with multi-token prediction are those of one rank") {
     compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, Frozen::every_second_tensor,
                           {2, true, 0.3});
     compare_with_one_rank(c, DType::f32, 1e-5, Device::cpu, 3, Frozen::nothing, {1, false, 0.3});
+  }
+}
+
+TEST_CASE("grids: steps of a model whose blocks differ in size are those of one rank") {
+  for (const GridCase& c : wished_cases()) {
+    CAPTURE(name_of(c));
+    log_info("grid with blocks of different sizes: ", name_of(c));
+    Task task{.dtype = DType::f64, .packed = c.packed, .global_loss = c.grid.dp() == 1, .pruned = true};
+    compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    task.mtp = {2, true, 0.3};
+    compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    task.frozen = Frozen::base_post;
+    compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
   }
 }
 

@@ -165,6 +165,17 @@ TEST_CASE("plan: the same with frozen weights") {
   }
 }
 
+TEST_CASE("plan: the same with blocks that differ in size") {
+  for (const GridCase& c : grid_cases(test_world().size(), "")) {
+    CAPTURE(name_of(c));
+    compare_with_plan(c, DType::f32, pruned_grid_model());
+    NemotronHConfig config = pruned_grid_model();
+    config.train_mtp({2, false, 0.3});
+    config.lora = adapters_of_all(config, DropoutPosition::post);
+    compare_with_plan(c, DType::bf16, config);
+  }
+}
+
 TEST_CASE("plan: the same with multi-token prediction") {
   for (const GridCase& c : grid_cases(test_world().size(), "")) {
     CAPTURE(name_of(c));

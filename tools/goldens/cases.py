@@ -230,4 +230,25 @@ CASES = [
         seq=77,
         storage="bf16",
     ),
+    Case(
+        "pruned",
+        "MEM*-E*-",
+        "`per_layer_config`: one block of each kind with the sizes of the whole config, and one with its own, which "
+        "transformers builds from that config (`oracle.py`); config.json as Hugging Face saves it",
+        dict(
+            per_layer_config={
+                1: dict(n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=16),
+                2: dict(
+                    mamba_num_heads=8, mamba_head_dim=4, n_groups=4, ssm_state_size=12, conv_kernel=3, chunk_size=7
+                ),
+                5: dict(
+                    moe_shared_expert_intermediate_size=24, moe_latent_size=20, n_group=2, norm_topk_prob=False,
+                    routed_scaling_factor=0.75,
+                ),
+                6: dict(num_attention_heads=2, head_dim=6),
+                7: dict(intermediate_size=20, mlp_bias=True),
+            },
+        ),
+        spelling="hf_saved",
+    ),
 ]

@@ -1,11 +1,13 @@
 """Hugging Face NemotronHForCausalLM as a numerical oracle, in float64.
 
 The model is read from a directory by `from_pretrained`, so that names and layouts of the files are
-judged by Hugging Face and not by this script. Four settings make it the published mathematics:
+judged by Hugging Face and not by this script. Five settings make it the published mathematics:
 
 * eager attention and eager experts: plain torch operations only;
 * `mixer.time_step_limit` is set to the configured `time_step_limit`. The class itself takes
   (time_step_min, inf) and thereby clamps small time steps, which no NemotronH training does;
+* each block is built from its own config, `config.per_layer_config[i]`. transformers 5.23.0 reads and writes
+  `per_layer_config`, but its NemotronHModel gives all blocks the config of the whole, and refuses where they differ;
 * unpadded batches: no attention mask;
 * float64: `model.double()` alone is not enough, because the class casts to float32 in the norms,
   the router, the scan, the softmax and the logits. `widened` turns those casts into casts to float64.
@@ -25,6 +27,16 @@ OLDEST_TRANSFORMERS = "5.23.0"  # older releases scan wrongly across chunks
 IGNORED = -100
 
 
+def build_blocks_from_their_configs():
+    """From now on each block of a model has its own config; without per_layer_config that is the model's."""
+    build = modeling_nemotron_h.NemotronHBlock.__init__
+
+    def build_from_own(block, config, layer_idx):
+        build(block, config.per_layer_config[layer_idx], layer_idx)
+
+    modeling_nemotron_h.NemotronHBlock.__init__ = build_from_own
+
+
 def check_version():
     """Stops with a message when transformers is too old to be an oracle."""
     if Version(transformers.__version__) < Version(OLDEST_TRANSFORMERS):
@@ -37,6 +49,7 @@ def check_version():
 def prepare_process():
     """One thread and deterministic kernels: the same bytes on every run."""
     check_version()
+    build_blocks_from_their_configs()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     transformers.logging.set_verbosity_error()
@@ -87,7 +100,7 @@ def load(directory, dtype):
     if problems:
         raise RuntimeError(f"{directory}: Hugging Face did not load every tensor: {problems}")
     for mixer in mixers(model, "NemotronHMamba2Mixer"):
-        low, high = model.config.time_step_limit
+        low, high = mixer.config.time_step_limit
         mixer.time_step_limit = (float(low), float(high))
     return model.to(dtype).train()
 

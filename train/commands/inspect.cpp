@@ -6,6 +6,8 @@
 
 #include "data/datasets/describe.h"
 #include "data/hf/hf_config.h"
+#include "data/hf/hf_config_keys.h"
+#include "data/hf/per_layer_config.h"
 #include "data/json/json.h"
 #include "model/blocks/block_kinds.h"
 #include "model/flops.h"
@@ -27,6 +29,18 @@ struct InspectArguments {
   CheckpointInspection checkpoint;
 };
 
+/// Blocks of other sizes than the rest: "  block 7   moe of its own: num_experts_per_tok 4, moe_intermediate_size 1280".
+void print_own_sizes(const NemotronHConfig& config) {
+  for (const auto& [number, own] : config.own_configs) {
+    const Json sizes = block_keys_beside(config.common(), own);
+    std::string text;
+    for (const auto& [key, value] : sizes.items())
+      text += cat(text.empty() ? "" : ", ", key, " ", dump_json(value, -1));
+    std::cout << "  block " << std::setw(4) << number
+              << name_of(config.blocks[static_cast<std::size_t>(number)]) << " of its own: " << text << '\n';
+  }
+}
+
 void inspect_model(const InspectArguments& options) {
   const bool is_config = std::filesystem::is_regular_file(options.model);
   const NemotronHConfig config = read_hf_config(is_config ? options.model : find_model(options.model));
@@ -41,16 +55,16 @@ void inspect_model(const InspectArguments& options) {
       }
       return tensors;
     };
-    std::cout << dump_json({{"pattern", to_pattern(config.blocks)},
-                            {"tensors", count.tensors},
-                            {"parameters", count.parameters()},
-                            {"buffer_elements", count.buffers},
-                            {"mtp_tensors", mtp_count.tensors},
-                            {"mtp_parameters", mtp_count.parameters()},
-                            {"specs", listed(specs)},
-                            {"mtp_specs", listed(mtp)}},
-                           -1)
-              << '\n';
+    Json facts{{"pattern", to_pattern(config.blocks)},
+               {"tensors", count.tensors},
+               {"parameters", count.parameters()},
+               {"buffer_elements", count.buffers},
+               {"mtp_tensors", mtp_count.tensors},
+               {"mtp_parameters", mtp_count.parameters()},
+               {"specs", listed(specs)},
+               {"mtp_specs", listed(mtp)}};
+    write_per_layer_config(config, facts);
+    std::cout << dump_json(facts, -1) << '\n';
     return;
   }
   std::cout << std::left << "blocks      " << config.num_layers() << "  " << to_pattern(config.blocks)
@@ -58,6 +72,7 @@ void inspect_model(const InspectArguments& options) {
   for (const BlockKind kind : block_kinds())
     if (config.count(kind) > 0)
       std::cout << "  " << std::setw(10) << name_of(kind) << config.count(kind) << '\n';
+  print_own_sizes(config);
   std::cout << "\ntensors (experts are listed stacked)\n";
   for (const auto* list : {&specs, &mtp})
     for (const TensorSpec& s : *list)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "core/quote.h"
 #include "train/finetune/module_pattern.h"
@@ -142,7 +143,7 @@ class Chooser {
   void adapt(const std::vector<const Candidate*>& found, const std::string& what) {
     std::int64_t modules = 0, parameters = 0;
     for (const Candidate* c : found) {
-      const LoraModule adapter{c->experts ? expert_rank() : peft_.dim, peft_.alpha, peft_.use_rslora};
+      const LoraModule adapter{c->experts ? expert_rank(c->name) : peft_.dim, peft_.alpha, peft_.use_rslora};
       for (const std::string& module : c->modules) chosen_.adapters.modules.emplace(module, adapter);
       ++modules;
       parameters += adapter.rank * c->parameters_per_rank;
@@ -151,13 +152,12 @@ class Chooser {
                                 parameters, " parameters"));
   }
 
-  std::int64_t expert_rank() {
+  std::int64_t expert_rank(const std::string& module) {
     if (!peft_.moe_rank_scaling) return peft_.dim;
-    const std::int64_t experts = config_.num_experts_per_tok, rank = peft_.dim / experts;
+    const std::int64_t experts = config_.of_tensor(module).num_experts_per_tok, rank = peft_.dim / experts;
     require(rank >= 1, "peft.moe_rank_scaling: dim is ", peft_.dim, " and num_experts_per_tok is ", experts,
             "; want a dim of at least that, so that experts have a rank of 1 or more");
-    if (peft_.dim % experts != 0 && !warned_of_rank_) {
-      warned_of_rank_ = true;
+    if (peft_.dim % experts != 0 && warned_of_.insert(experts).second) {
       chosen_.warnings.push_back(cat("peft.moe_rank_scaling: dim ", peft_.dim, " / num_experts_per_tok ",
                                      experts, " is no whole number; experts have the rank ", rank));
     }
@@ -168,7 +168,7 @@ class Chooser {
   const PeftSection& peft_;
   std::vector<Candidate> candidates_;
   ChosenAdapters chosen_;
-  bool warned_of_rank_ = false;
+  std::set<std::int64_t> warned_of_;  // numbers of experts that do not divide the rank
 };
 
 }  // namespace

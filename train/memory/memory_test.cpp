@@ -132,7 +132,8 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
   // The estimate leaves out the working memory of threads, which grows with their number.
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
-  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E"})
+  const char* const own_sizes = "EM*-";  // of every block
+  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E", own_sizes})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool checkpointing : {false, true}) {
         CAPTURE(std::string(pattern));
@@ -144,6 +145,11 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         config.n_groups = 1;
         config.vocab_size = 256;
         config.train_mtp({depths, false, 0.3});
+        if (pattern == own_sizes) {
+          for (std::int64_t i = 0; i < config.num_layers(); ++i)
+            config.own_configs.emplace(i, config.common());
+          static_cast<BlockConfig&>(config) = BlockConfig{.hidden_size = config.hidden_size};
+        }
         NemotronH model(config, dtype, Device::cpu);
         randomise(model, 1);
         model.activation_checkpointing = checkpointing;
@@ -210,6 +216,25 @@ TEST_CASE("training memory: multi-token prediction keeps what its backward passe
   };
   CHECK(adapted("eh_proj", 5) == bytes(config) + 2 * 4 * 64 * 5);
   CHECK(adapted("lm_head", 5) == bytes(config) + 2 * 4 * 16 * 5);
+}
+
+TEST_CASE("training memory: of blocks of different sizes, each by its own") {
+  const NemotronHConfig all = tiny_pruned_config();
+  const auto decoded = [](const NemotronHConfig& c) { return decode_state_memory(c, DType::f32, 3, 20); };
+  const auto activations = [](const NemotronHConfig& c) {
+    return activation_memory(c, DType::f32, {.tokens = 64, .loss_rows = 8});
+  };
+  std::int64_t states = 0;
+  for (std::int64_t i = 0; i < all.num_layers(); ++i) {
+    NemotronHConfig one = tiny_config();
+    static_cast<BlockConfig&>(one) = all.block(i);
+    one.blocks = {all.blocks[static_cast<std::size_t>(i)]};
+    states += decoded(one);
+    NemotronHConfig smaller = all;
+    smaller.own_configs.erase(i);  // with the common sizes, or none of their own
+    CHECK((activations(smaller) == activations(all)) == (i < 4));
+  }
+  CHECK(decoded(all) == states);
 }
 
 TEST_CASE("training memory: in words") {

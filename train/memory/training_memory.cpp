@@ -144,7 +144,8 @@ std::map<std::string, std::int64_t> kept_by_adapters(const NemotronHConfig& conf
   if (config.lora.modules.empty()) return bytes;
   for (const TensorSpec& spec : tensor_specs(config)) {
     if (spec.factor != LoraFactor::a || spec.module == "lm_head") continue;
-    const double choices = rows.routed * real(grid.expt_tp) * real(config.num_experts_per_tok);
+    const double choices =
+        rows.routed * real(grid.expt_tp) * real(config.of_tensor(spec.name).num_experts_per_tok);
     const std::size_t mixer = spec.module.find(".mixer.");
     const double adapted = mixer == spec.module.npos   ? residual
                            : spec.experts              ? choices
@@ -207,15 +208,12 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
   const BlockRows rows = rows_of(options, plan);
   const double residual = plan.sequence_parallel ? rows.routed : rows.all;
   const std::int64_t row = of.stored(residual * static_cast<double>(config.hidden_size));
-  std::vector<std::pair<BlockKind, BlockMemory>> memory;
-  for (const BlockKind kind : config.kinds())
-    memory.emplace_back(kind, kind->memory(config, rows, of, {plan.grid.tp, plan.grid.expt_tp}));
   const auto by_adapters = kept_by_adapters(config, rows, residual, of, plan.grid);
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
     for (const auto& [kind, name, backward] : blocks_of(config, chunk, options.forward_only)) {
-      BlockMemory block = std::ranges::find(memory, kind, &std::pair<BlockKind, BlockMemory>::first)->second;
+      BlockMemory block = kind->memory(config.of_tensor(name), rows, of, {plan.grid.tp, plan.grid.expt_tp});
       if (const auto adapters = by_adapters.find(name); adapters != by_adapters.end())
         block.kept += adapters->second;
       if (!backward) {
@@ -246,7 +244,8 @@ std::int64_t decode_state_memory(const NemotronHConfig& config, DType dtype, std
                                  std::int64_t length) {
   const TensorBytes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
   std::int64_t bytes = 0;
-  for (const BlockKind kind : config.blocks) bytes += kind->decode_bytes(config, of, sequences, length);
+  for (std::int64_t i = 0; i < config.num_layers(); ++i)
+    bytes += config.blocks[static_cast<std::size_t>(i)]->decode_bytes(config.block(i), of, sequences, length);
   return bytes;
 }
 

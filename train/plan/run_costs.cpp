@@ -27,6 +27,9 @@ std::vector<double> stage_flops(const NemotronHConfig& config, const ParallelPla
       return config.blocks.begin() + static_cast<std::ptrdiff_t>(std::min(block, config.num_layers()));
     };
     part.blocks.assign(at(chunk.first_block), at(chunk.end_block));
+    part.own_configs.clear();
+    for (const auto& [block, own] : config.own_configs)
+      if (chunk.has_block(block)) part.own_configs.emplace(block - chunk.first_block, own);
     if (!chunk.head) part.mtp = {};
     const ForwardFlops flops = forward_flops_per_token(part, length);
     all.push_back(flops.total() - (chunk.head ? 0 : flops.head));
@@ -45,7 +48,7 @@ void add_step_sums(RankTraffic& traffic, const NemotronHConfig& config, std::int
   traffic.all_reduce("dp", 3, DType::i64);  // labels, microbatches, those without a capacity
   traffic.all_reduce("world", 1 + (layers + 1) * losses + config.mtp.depths,
                      DType::f64);  // StepTensors::sums
-  if (layers > 0) traffic.all_reduce("world", layers * config.n_routed_experts, DType::i64);  // and counts
+  if (layers > 0) traffic.all_reduce("world", layers * config.most_experts(), DType::i64);  // and counts
   traffic.all_gather("world", 3, DType::f64);        // the gradient's square sum
   traffic.all_reduce("world", tensors, DType::f64);  // which tensors are finite
 }

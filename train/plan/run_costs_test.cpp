@@ -6,6 +6,7 @@
 
 #include "data/json/json.h"
 #include "model/test_configs.h"
+#include "train/plan/step_time.h"
 #include "train/plan/write_plan.h"
 #include "train/ranks/plan_model.h"
 
@@ -64,6 +65,26 @@ TEST_CASE("plan: published models on thousands of ranks add up, in seconds") {
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     MESSAGE(m.name, " on ", m.ranks, " ranks: ", seconds, " s");
     CHECK(seconds < 20);
+  }
+}
+
+TEST_CASE("plan: costs of a model whose blocks all have a config are those of a model of these sizes") {
+  Published uniform = published_models()[0];
+  for (const TensorSpec& spec : tensor_specs(uniform.config))
+    if (spec.linear && spec.module != "lm_head")
+      uniform.config.lora.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 8});
+  Published own = uniform;
+  static_cast<BlockConfig&>(own.config) = BlockConfig{.hidden_size = uniform.config.hidden_size};
+  for (std::int64_t i = 0; i < own.config.num_layers(); ++i)
+    own.config.own_configs.emplace(i, uniform.config.common());
+  RunCosts a = plan_of(uniform), b = plan_of(own);
+  CHECK(b.bubble().of_own_stages == doctest::Approx(a.bubble().of_own_stages).epsilon(1e-12));
+  CHECK(step_time(b, {}).seconds == doctest::Approx(step_time(a, {}).seconds).epsilon(1e-12));
+  for (const int rank : {0, 300, 1023}) {
+    CHECK(b.traffic(rank) == a.traffic(rank));
+    const auto want = a.memory(rank), got = b.memory(rank);
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(got[i].bytes == want[i].bytes);
   }
 }
 

@@ -44,10 +44,10 @@ class Passes final : public BlockWork {
     if (costs.parallel().sequence_parallel) residual_ = rows_.routed;
   }
 
-  void block(BlockKind kind) {
+  void block(BlockKind kind, const BlockConfig& config) {
     const double moved = residual_ * real(c_.hidden_size) * 4;
     numbers(moved, moved);  // residual addition and norm: two tensors in, two out, each way
-    kind->add_work(*this, c_, rows_, {grid_.tp, grid_.expt_tp, grid_.ep});
+    kind->add_work(*this, config, rows_, {grid_.tp, grid_.expt_tp, grid_.ep});
   }
   void head() {
     const double vocabulary = real(c_.vocab_size) / real(grid_.tp);
@@ -96,13 +96,15 @@ class Passes final : public BlockWork {
   double copies_of(const TensorSpec& spec) const {
     return spec.experts ? real(spec.shape[0]) / real(grid_.ep) : 1;
   }
-  double expert_rows() const { return rows_.routed * real(c_.num_experts_per_tok) * real(grid_.expt_tp); }
+  double expert_rows(const TensorSpec& spec) const {
+    return rows_.routed * real(c_.of_tensor(spec.name).num_experts_per_tok) * real(grid_.expt_tp);
+  }
   void frozen(const TensorSpec& spec) {
     const bool of_join = spec.module.ends_with(".eh_proj"), whole = of_join || spec.cut->always_own_rows;
     const double ranks = spec.experts ? real(grid_.expt_tp)
                          : whole      ? 1
                                       : real(grid_.tp),
-                 rows = spec.experts                ? expert_rows()
+                 rows = spec.experts                ? expert_rows(spec)
                         : of_join                   ? residual_
                         : spec.cut->always_own_rows ? rows_.routed
                                                     : rows_.all;
@@ -120,7 +122,7 @@ class Passes final : public BlockWork {
     const int last = spec.shape.ndim() - 1;
     const double in = real(spec.shape[last]) / (is_a && by_inputs ? ranks : 1),
                  out = real(spec.shape[last - 1]) / (!is_a && by_outputs ? ranks : 1);
-    const double rows = spec.experts                              ? expert_rows()
+    const double rows = spec.experts                              ? expert_rows(spec)
                         : spec.cut->always_own_rows               ? rows_.routed
                         : style == TensorStyle::sequence_parallel ? residual_
                                                                   : rows_.all;
@@ -229,7 +231,7 @@ RankPasses passes_of_stage(const RunCosts& costs, const ModelChunk& chunk, const
   Passes recomputed(costs, o), whole(costs, o);
   const auto add_block = [&](BlockKind kind, const std::string& name, bool backward) {
     Passes block(costs, o);
-    block.block(kind);
+    block.block(kind, config.of_tensor(name));
     add_tensors(block, name);
     if (backward)
       recomputed.add(block);

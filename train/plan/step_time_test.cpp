@@ -113,6 +113,25 @@ TEST_CASE("step time: where bytes cost nothing, the passes take the model's own 
   }
 }
 
+TEST_CASE("step time: of blocks of different sizes, each by its own") {
+  StepTimeOptions o = round_rates();
+  o.gpu.dram_bytes = 1e30;
+  NemotronHConfig c = tiny_config("E-E-");
+  const auto own = [&](std::int64_t block) -> BlockConfig& {
+    return c.own_configs.emplace(block, c.common()).first->second;
+  };
+  own(2).n_routed_experts = 8, own(2).num_experts_per_tok = 4, own(2).moe_intermediate_size = 5;
+  own(3).intermediate_size = 40;
+  const StepTime t = time_of({}, c, o);
+  CHECK(t.seconds == doctest::Approx(1e-9 * t.model_flops));
+  for (const char* frozen :
+       {"backbone.layers.2.mixer.experts.up_proj", "backbone.layers.3.mixer.up_proj.weight"})
+    c.frozen.insert(frozen);
+  const StepTime less = time_of({}, c, o);
+  CHECK(less.seconds == doctest::Approx(1e-9 * less.model_flops));
+  CHECK(t.seconds - less.seconds == doctest::Approx(2e-9 * 64 * 12 * (4 * 5 + 40)));
+}
+
 TEST_CASE("step time: each microbatch takes as long, and checkpointing adds the blocks' forward passes") {
   const StepTime one = time_of({}), four = time_of({.microbatches = 4});
   CHECK(part(four.compute, "products") == doctest::Approx(4 * part(one.compute, "products")));

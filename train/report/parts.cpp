@@ -55,7 +55,8 @@ std::vector<std::string> block_names(const RunData& run, std::size_t count) {
   std::vector<std::string> names;
   if (run.model)
     for (std::size_t i = 0; i < run.model->blocks.size(); ++i)
-      if (run.model->blocks[i]->cores(*run.model).experts) names.push_back(std::to_string(i));
+      if (run.model->blocks[i]->cores(run.model->block(static_cast<std::int64_t>(i))).experts)
+        names.push_back(std::to_string(i));
   if (names.size() == count) return names;
   names.clear();
   for (std::size_t i = 0; i < count; ++i) names.push_back(cat(i + 1, ". MoE"));

@@ -71,8 +71,9 @@ std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& conf
   if (!recipe.validation_datasets.empty()) return cpu::most_onednn_plans;
   constexpr std::int64_t of_kind = 12, of_expert = 8;
   const std::int64_t kinds = std::ssize(config.kinds()) + 1;  // and the head
-  const std::int64_t experts =
-      config.expert_layers() * std::max<std::int64_t>(1, config.n_routed_experts / ranks.grid.ep);
+  std::int64_t experts = 0;
+  for (const std::int64_t of_layer : config.expert_counts())
+    experts += std::max<std::int64_t>(1, of_layer / ranks.grid.ep);
   const std::int64_t of_pass = (batches.vary ? of_kind * kinds : 0) + of_expert * experts;
   const std::int64_t most = cpu::most_onednn_plans - of_kind * kinds;
   return of_kind * kinds + (passes > most / std::max<std::int64_t>(of_pass, 1) ? most : passes * of_pass);

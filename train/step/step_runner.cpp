@@ -155,9 +155,9 @@ void StepRunner::make_records(Live& m, std::size_t chunk) const {
   std::vector<MoeRecord*> routers = moe_records(m.records);
   std::ranges::copy(moe_records(m.mtp_records), std::back_inserter(routers));
   if (routers.empty()) return;
-  m.sums = RouterSums::zeros(std::ssize(routers), model_.config().n_routed_experts, model_.device());
+  m.sums = RouterSums::zeros(std::ssize(routers), model_.config().most_experts(), model_.device());
   std::int64_t call = 0;
-  for (MoeRecord* router : routers) router->sums = m.sums.layer(call++);
+  for (MoeRecord* router : routers) router->sums = m.sums.layer(call++, router->experts);
 }
 
 void StepRunner::forward(const Action& action) {

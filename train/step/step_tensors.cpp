@@ -36,7 +36,7 @@ StepTensors StepTensors::to(Device device) const {
 }
 
 StepTensors StepTensors::start_of(const NemotronH& model) {
-  const std::int64_t layers = model.config().expert_layers(), experts = model.config().n_routed_experts,
+  const std::int64_t layers = model.config().expert_layers(), experts = model.config().most_experts(),
                      depths = model.config().mtp.depths;
   const auto parameters = std::ssize(tensor_specs(model.config()));
   const std::int64_t size = sums_size(layers, depths) + layers * experts + decision_size + parameters;
@@ -64,7 +64,7 @@ std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t 
   std::vector<std::int64_t> numbers;
   std::int64_t block = 0, number = 0;
   for (const BlockKind kind : model.config().blocks) {
-    if (kind->cores(model.config()).experts) {
+    if (kind->cores(model.config().block(block)).experts) {
       if (own.has_block(block)) numbers.push_back(number);
       ++number;
     }
@@ -82,8 +82,8 @@ std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model) {
 }
 
 std::int64_t moe_layers_of_depth(const NemotronHConfig& config) {
-  return std::ranges::count_if(config.mtp_blocks,
-                               [&](BlockKind kind) { return kind->cores(config).experts.has_value(); });
+  return std::ranges::count_if(
+      config.mtp_blocks, [&](BlockKind kind) { return kind->cores(config.common()).experts.has_value(); });
 }
 
 }  // namespace nemocube

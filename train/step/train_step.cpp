@@ -51,7 +51,8 @@ void update_weights(NemotronH& model, Optimizer& optimizer, const StepOptions& o
     const Parameter& bias = moe->correction_bias();
     UpdateGate gate = t.gate();
     gate.finite = t.finite.narrow(0, bias.number, 1);
-    update_expert_bias(bias.value, t.counts.select(*layer++), options.expert_bias_rate, gate);
+    update_expert_bias(bias.value, t.counts.select(*layer++).narrow(0, 0, bias.value.numel()),
+                       options.expert_bias_rate, gate);
   }
 }
 
@@ -103,8 +104,10 @@ StepResult result_of(const NemotronH& model, const StepTensors& tensors, const B
   for (std::size_t i = before_depths; i < sums.size(); ++i)
     result.mtp_losses.push_back(sums[i] * totals.loss_scale());
   result.auxiliary_losses = auxiliary_losses(std::span(sums).first(before_depths), totals.microbatches);
+  const std::vector<std::int64_t> experts = model.config().expert_counts();
   for (std::int64_t i = 0; i < tensors.counts.dim(0); ++i)
-    result.expert_counts.push_back(tensors.counts.select(i));
+    result.expert_counts.push_back(
+        tensors.counts.select(i).narrow(0, 0, experts[static_cast<std::size_t>(i)]));
   return result;
 }
 

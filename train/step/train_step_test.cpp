@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/cuda/runtime.h"
 #include "core/host_wait.h"
@@ -452,6 +454,31 @@ TEST_CASE("train_step: auxiliary losses that are on, summed over layers and aver
   // The next step counts the tokens of the experts from zero again.
   const StepResult next = train_step(t.parallel, t.optimizer, two, step_options());
   CHECK(next.auxiliary_losses[1].second == doctest::Approx(global).epsilon(0.2));
+}
+
+TEST_CASE("train_step: routers of layers with different numbers of experts count and move their own") {
+  Trainer t(tiny_pruned_config());
+  const TestBatch batch = random_batch(t.model.config(), {9, 4}, 64);
+  std::vector<std::vector<double>> before;
+  for (const MoeMixer* moe : t.model.moe_layers()) before.push_back(moe->correction_bias().value.to_vector());
+  StepOptions options = step_options();
+  options.expert_bias_rate = 0.01;
+  const std::vector<TokenBatch> one{token_batch(batch)};
+  const StepResult r = train_step(t.parallel, t.optimizer, one, options);
+  REQUIRE(r.expert_counts.size() == 2);
+  const std::array<std::int64_t, 2> experts{6, 8}, choices{2, 3};
+  for (std::size_t layer = 0; layer < 2; ++layer) {
+    CAPTURE(layer);
+    const std::vector<double> counts = r.expert_counts[layer].to_vector(),
+                              bias = t.model.moe_layers()[layer]->correction_bias().value.to_vector();
+    REQUIRE(std::ssize(counts) == experts[layer]);
+    const auto sum = static_cast<double>(13 * choices[layer]);
+    CHECK(std::accumulate(counts.begin(), counts.end(), 0.0) == sum);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const double above = counts[i] * static_cast<double>(counts.size()) - sum;
+      CHECK(bias[i] - before[layer][i] == doctest::Approx(above > 0 ? -0.01 : above < 0 ? 0.01 : 0));
+    }
+  }
 }
 
 // Both depths have the same weights, of one layer or of two.

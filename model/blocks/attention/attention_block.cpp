@@ -8,7 +8,7 @@
 namespace nemocube {
 namespace {
 
-using C = NemotronHConfig;
+using C = BlockConfig;
 
 constexpr CutRule keys_or_values{.style = TensorStyle::colwise,
                                  .replicable = true,

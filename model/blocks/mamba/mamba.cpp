@@ -14,7 +14,8 @@ struct MambaMixer::State final : MixerState {
 };
 
 MambaMixer::MambaMixer(const MixerSources& sources, const std::string& name)
-    : conv_kernel_(sources.config.conv_kernel),
+    : all_heads_(sources.config.mamba_num_heads),
+      conv_kernel_(sources.config.conv_kernel),
       eps_(sources.config.layer_norm_epsilon),
       in_proj_(sources, name + ".in_proj", PointPlace::way_in),
       out_proj_(sources, name + ".out_proj", PointPlace::way_out),
@@ -24,7 +25,7 @@ MambaMixer::MambaMixer(const MixerSources& sources, const std::string& name)
       d_(&sources.parameters.get(name + ".D")),
       dt_bias_(&sources.parameters.get(name + ".dt_bias")),
       norm_(&sources.parameters.get(name + ".norm.weight")) {
-  const NemotronHConfig& config = sources.config;
+  const BlockConfig& config = sources.config;
   scan_.heads = a_log_->value.dim(0);
   scan_.head_dim = config.mamba_head_dim;
   scan_.groups = (conv_weight_->value.dim(0) - norm_->value.dim(0)) / (2 * config.ssm_state_size);

@@ -37,13 +37,13 @@ class MambaMixer final : public Mixer {
   void set_core_runner(MambaCoreRunner runner) { run_core_ = std::move(runner); }
   /// For norm groups that span devices: the local weights then hold a share of each of their groups.
   void set_norm_part(const NormGroupPart& part) { norm_part_ = part; }
-  std::int64_t heads() const { return scan_.heads; }  ///< of the local part
+  bool is_cut() const { return scan_.heads < all_heads_; }  ///< the local part has not all heads
 
  private:
   struct State;
   MambaCore core() const;
   SsdOptions scan_;
-  std::int64_t conv_kernel_;
+  std::int64_t all_heads_, conv_kernel_;
   double eps_;
   Linear in_proj_, out_proj_;
   MambaCoreRunner run_core_;

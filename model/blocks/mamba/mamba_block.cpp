@@ -8,7 +8,7 @@
 namespace nemocube {
 namespace {
 
-using C = NemotronHConfig;
+using C = BlockConfig;
 using Rows = std::vector<RowSegment>;
 
 std::optional<Shape> heads(const C& c) { return shape_of(c.mamba_num_heads); }

@@ -9,7 +9,7 @@
 namespace nemocube {
 namespace {
 
-using C = NemotronHConfig;
+using C = BlockConfig;
 
 const BlockTensor tensor_table[] = {
     {"up_proj.weight", [](const C& c) { return shape_of(c.intermediate_size, c.hidden_size); },

@@ -12,14 +12,14 @@ MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
       bias_(&sources.parameters.get(name + ".gate.e_score_correction_bias")),
       up_(&sources.parameters.get(name + ".experts.up_proj")),
       down_(&sources.parameters.get(name + ".experts.down_proj")),
-      up_adapter_(sources.config, sources.parameters, name + ".experts.up_proj"),
-      down_adapter_(sources.config, sources.parameters, name + ".experts.down_proj"),
+      up_adapter_(sources.model, sources.parameters, name + ".experts.up_proj"),
+      down_adapter_(sources.model, sources.parameters, name + ".experts.down_proj"),
       shared_(sources, name + ".shared_experts"),
       dispatcher_(std::make_unique<LocalDispatcher>()) {
   sources.points.emplace(name + ".routed.input", TransformPoint{&routed_input_, PointPlace::routed_in});
   sources.points.emplace(name + ".routed.output", TransformPoint{&routed_output_, PointPlace::routed_out});
   sources.points.emplace(name + ".experts.output", TransformPoint{&experts_output_, PointPlace::experts_out});
-  const NemotronHConfig& config = sources.config;
+  const BlockConfig& config = sources.config;
   router_.experts = config.n_routed_experts;
   router_.top_k = config.num_experts_per_tok;
   router_.groups = config.n_group;
@@ -32,7 +32,9 @@ MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
   }
 }
 
-std::unique_ptr<MixerRecord> MoeMixer::make_record() const { return std::make_unique<MoeRecord>(); }
+std::unique_ptr<MixerRecord> MoeMixer::make_record() const {
+  return std::make_unique<MoeRecord>(router_.experts);
+}
 
 Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& call) {
   auto* record = static_cast<MoeRecord*>(call.record);

@@ -11,7 +11,7 @@
 namespace nemocube {
 namespace {
 
-using C = NemotronHConfig;
+using C = BlockConfig;
 
 constexpr CutRule own_rows{.style = TensorStyle::sequence_parallel, .always_own_rows = true};
 constexpr CutRule of_router{

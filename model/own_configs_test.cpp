@@ -1,0 +1,145 @@
+#include <doctest/doctest.h>
+
+#include "model/flops.h"
+#include "model/test_models.h"
+#include "tests/support/message_of.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+// Models whose blocks differ in size.
+
+namespace {
+
+/// The sizes of `config` for every block, but as configs of their own of a model with other common sizes.
+NemotronHConfig with_own_of_all(const NemotronHConfig& config) {
+  NemotronHConfig other = config;
+  static_cast<BlockConfig&>(other) = BlockConfig{};
+  other.hidden_size = config.hidden_size;
+  for (std::int64_t i = 0; i < config.num_layers(); ++i) other.own_configs.emplace(i, config.common());
+  return other;
+}
+
+Shape shape_of(const NemotronHConfig& config, const std::string& name) {
+  for (const TensorSpec& spec : tensor_specs(config))
+    if (spec.name == name) return spec.shape;
+  FAIL("no tensor " << name);
+  return {};
+}
+
+std::string refusal(const std::function<void(NemotronHConfig&)>& change) {
+  NemotronHConfig c = tiny_pruned_config();
+  change(c);
+  return message_of([&] { c.validate(); });
+}
+
+}  // namespace
+
+TEST_CASE("own configs: blocks have their tensors, and all others the common ones") {
+  const NemotronHConfig c = tiny_pruned_config();
+  CHECK_NOTHROW(c.validate());
+  const std::string layers = "backbone.layers.";
+  CHECK(shape_of(c, layers + "0.mixer.A_log") == Shape{4});
+  CHECK(shape_of(c, layers + "4.mixer.A_log") == Shape{6});
+  CHECK(shape_of(c, layers + "4.mixer.in_proj.weight") == Shape{12 + (12 + 2 * 9) + 6, 12});
+  CHECK(shape_of(c, layers + "4.mixer.conv1d.weight") == Shape{30, 1, 2});
+  CHECK(shape_of(c, layers + "4.mixer.in_proj.bias") == Shape{48});
+  CHECK(shape_of(c, layers + "1.mixer.q_proj.weight") == Shape{16, 12});
+  CHECK(shape_of(c, layers + "5.mixer.q_proj.weight") == Shape{15, 12});
+  CHECK(shape_of(c, layers + "5.mixer.k_proj.weight") == Shape{5, 12});
+  CHECK(shape_of(c, layers + "6.mixer.up_proj.weight") == Shape{9, 12});
+  CHECK(shape_of(c, layers + "3.mixer.experts.up_proj") == Shape{6, 7, 7});
+  CHECK(shape_of(c, layers + "7.mixer.experts.up_proj") == Shape{8, 4, 12});  // no latent width
+  CHECK(shape_of(c, layers + "7.mixer.gate.e_score_correction_bias") == Shape{8});
+  CHECK(shape_of(with_mtp(c, 1, false), "mtp.layers.1.mixer.experts.up_proj") == Shape{6, 7, 7});
+}
+
+TEST_CASE("own configs: which blocks have which sizes") {
+  NemotronHConfig c = tiny_pruned_config();
+  CHECK(&c.block(3) == &c.common());
+  CHECK(c.block(7).n_routed_experts == 8);
+  CHECK(&c.of_tensor("backbone.layers.7.mixer.gate.weight") == &c.block(7));
+  CHECK(&c.of_tensor("backbone.layers.0.mixer.D") == &c.common());
+  CHECK(&c.of_tensor("lm_head.weight") == &c.common());
+  CHECK(&c.of_tensor("mtp.layers.0.mixer.q_proj.weight") == &c.common());
+  CHECK(c.expert_counts() == std::vector<std::int64_t>{6, 8});
+  CHECK(c.most_experts() == 8);
+  CHECK(with_mtp(c, 2, false).expert_counts() == std::vector<std::int64_t>{6, 8, 6, 6});
+  std::string text;
+  for (const BlockVariant& v : c.variants())
+    text += cat(v.kind, v.own ? cat("@", *v.own) : "", " ", v.count, "; ");
+  CHECK(text == "mamba 1; mamba@4 1; attention 1; attention@5 1; mlp 1; mlp@6 1; moe 1; moe@7 1; ");
+  // Common sizes that no block has are no variant, and are not checked.
+  c.own_configs.emplace(3, c.common());
+  c.n_routed_experts = -1;
+  CHECK_NOTHROW(c.validate());
+  CHECK(c.most_experts() == 8);
+  CHECK(tiny_config("M").most_experts() == 0);
+}
+
+TEST_CASE("own configs: each is checked as the common one, and the message names the block") {
+  using C = NemotronHConfig;
+  CHECK(refusal([](C& c) { c.own_configs.at(7).num_experts_per_tok = 5; }) ==
+        "block 7: num_experts_per_tok: want at most 4 (topk_group 1 x 4 experts in a group), got 5");
+  CHECK(refusal([](C& c) { c.own_configs.at(5).num_attention_heads = 0; }) ==
+        "block 5: num_attention_heads: want at least 1, got 0");
+  CHECK(refusal([](C& c) { c.num_experts_per_tok = 7; }).starts_with("num_experts_per_tok: want at most 6"));
+  CHECK(refusal([](C& c) { c.own_configs.at(4).hidden_size = 16; }) ==
+        "block 4: hidden_size: want 12 as for the whole model, got 16");
+  CHECK(refusal([](C& c) {
+          c.own_configs.at(4).layer_norm_epsilon = 0.5;
+        }).starts_with("block 4: layer_norm_epsilon: want 1e-05 as for the whole model, got 0.5"));
+  CHECK(refusal([](C& c) { c.own_configs.emplace(8, c.common()); }) ==
+        "a config of block 8: want a block of 0 to 7");
+}
+
+TEST_CASE("own configs: a model whose blocks all have one has the bits of a model with these sizes") {
+  NemotronHConfig uniform = tiny_config_with_all_tensors();
+  uniform.num_experts_per_tok = 3;
+  const NemotronHConfig own = with_own_of_all(uniform);
+  NemotronH a(uniform, DType::f32, Device::cpu), b(own, DType::f32, Device::cpu);
+  for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
+    initialise(a, 3, law);
+    initialise(b, 3, law);
+    for (std::size_t i = 0; i < a.parameters().all().size(); ++i)
+      CHECK_BITS(a.parameters().all()[i].value, b.parameters().all()[i].value);
+  }
+  randomise(a, 3);
+  randomise(b, 3);
+  const TestBatch batch = random_batch(uniform, {9, 4}, 5);
+  CHECK(loss_and_gradients(a, batch) == loss_and_gradients(b, batch));
+  const auto got = gradients(b), want = gradients(a);
+  for (std::size_t i = 0; i < want.size(); ++i)
+    if (want[i].defined()) CHECK_BITS(got[i], want[i]);
+  CHECK(training_flops_per_token(uniform, 9).total() ==
+        doctest::Approx(training_flops_per_token(own, 9).total()));
+  CHECK(automodel_step_flops(uniform, 2, 9) == automodel_step_flops(own, 2, 9));
+}
+
+TEST_CASE("own configs: operations are those of each block") {
+  const NemotronHConfig c = tiny_pruned_config();
+  double blocks = 0, peer = 0;
+  for (std::int64_t i = 0; i < c.num_layers(); ++i) {
+    NemotronHConfig one = tiny_config("M");
+    static_cast<BlockConfig&>(one) = c.block(i);
+    one.blocks = {c.blocks[static_cast<std::size_t>(i)]};
+    blocks += forward_flops_per_token(one, 9).blocks;
+    peer += automodel_step_flops(one, 1, 9) - 9 * 6. * 12 * 23;
+  }
+  CHECK(forward_flops_per_token(c, 9).blocks == doctest::Approx(blocks));
+  CHECK(automodel_step_flops(c, 1, 9) == doctest::Approx(peer + 9 * 6. * 12 * 23));
+  // Frozen: without the gradients of the weights, 2 operations for each number of a matrix that a token meets.
+  NemotronHConfig frozen = c;
+  frozen.frozen = {"backbone.layers.7.mixer.experts.up_proj"};
+  CHECK(training_flops_per_token(c, 9).total() - training_flops_per_token(frozen, 9).total() ==
+        doctest::Approx(2 * 3 * 4 * 12));
+  // A block without a backward pass: the first ones, with all before them frozen.
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.name.find("embeddings") != spec.name.npos || block_of(spec.name).value_or(9) < 6)
+      if (!spec.buffer) frozen.frozen.insert(spec.name);
+  double saved = 0;
+  for (std::int64_t i = 0; i < 6; ++i)
+    saved += 2 * forward_flops_per_token(c.blocks[static_cast<std::size_t>(i)], c.block(i), 9);
+  CHECK(training_flops_per_token(c, 9).total() - training_flops_per_token(frozen, 9).total() ==
+        doctest::Approx(saved + 2 * 3 * 4 * 12));
+}
