@@ -208,6 +208,8 @@ void NemotronHConfig::validate() const {
   for (std::int64_t id : eos_token_id) check_token("eos_token_id", id, vocab_size);
   check_parameters(*this);
   check_adapters(*this);
+  require(std::isfinite(noise.alpha) && noise.alpha >= 0,
+          "noise on the embeddings: alpha: want a number of at least 0, got ", noise.alpha);
 }
 
 namespace {

@@ -41,6 +41,15 @@ struct MtpTraining {
   auto operator<=>(const MtpTraining&) const = default;
 };
 
+/// How a run adds noise to the output of the embeddings in training (NEFTune, docs/recipe.md). config.json has no such keys.
+///
+/// The noise is uniform in +-alpha / sqrt(S H), with S tokens in a padded row (Sequences::padded_length) and hidden size H.
+struct NoiseTraining {
+  double alpha = 0;  ///< 0: no noise
+  std::uint64_t seed = 0;
+  bool operator==(const NoiseTraining&) const = default;
+};
+
 /// A kind of block with sizes that blocks of a model have.
 struct BlockVariant {
   BlockKind kind;
@@ -72,7 +81,8 @@ struct NemotronHConfig : BlockConfig {
 
   /// Canonical names of the tensors that this run does not train. Of the run, not of the model: config.json has no such key.
   std::set<std::string, std::less<>> frozen;
-  LoraAdapters lora;  ///< of the run as well
+  LoraAdapters lora;    ///< of the run as well
+  NoiseTraining noise;  ///< of the run as well
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
   bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use

@@ -1,12 +1,15 @@
 #include "model/nemotron_h.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "core/allocation_owner.h"
 #include "core/trace.h"
 #include "model/block_passes.h"
 #include "model/blocks/block_type.h"
 #include "ops/embedding/embedding.h"
+#include "ops/embedding/embedding_noise.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 #include "ops/rmsnorm/rmsnorm.h"
@@ -34,7 +37,8 @@ NemotronH::NemotronH(const NemotronHConfig& config, DType dtype, Device device, 
   if (part_.embeddings()) {
     embeddings_ = &parameters_.get("backbone.embeddings.weight");
     points_.emplace("backbone.embeddings.output",
-                    TransformPoint{&embeddings_output_, PointPlace::way_out, "backbone.embeddings"});
+                    TransformPoint{&embeddings_output_, PointPlace::way_out, "backbone.embeddings",
+                                   config_.noise.alpha > 0 ? &embeddings_rows_ : nullptr});
   }
   if (part_.head()) {
     final_norm_ = &parameters_.get("backbone.norm_f.weight");
@@ -105,11 +109,43 @@ Var NemotronH::forward(Context& ctx, const ForwardInput& input) {
                     std::move(residual), call_of);
 }
 
-Var NemotronH::embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut) const {
+namespace {
+
+/// What sequences keep of noise_magnitude().
+struct NoiseMagnitude {
+  Tensor value;
+  void refill(const NoiseMagnitude& made) const { value.copy_from(made.value); }
+};
+
+/// f64 [1]: alpha / sqrt(S H).
+Tensor noise_magnitude(const Sequences& whole, double alpha, std::int64_t hidden, Device device) {
+  const auto make = [=](const Sequences& rows) {
+    expect(rows.padded_length() > 0, "noise on embeddings: the padded length of rows is ",
+           rows.padded_length());
+    const double elements = static_cast<double>(rows.padded_length()) * static_cast<double>(hidden);
+    return NoiseMagnitude{Tensor::from<double>({alpha / std::sqrt(elements)}, {1}).to(device)};
+  };
+  return whole.derived<NoiseMagnitude>(device, {std::bit_cast<std::int64_t>(alpha), hidden}, make).value;
+}
+
+}  // namespace
+
+Var NemotronH::embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut,
+                     std::size_t depth) const {
   const trace::Span span(trace::Category::forward, "embeddings");
   (cut ? token_rows(sequences) : sequences).check("model", ids.numel());
   const Var rows = embedding(ctx, ids, embeddings_->var(), embedding_part);
-  return apply(embeddings_output_, ctx, rows, sequences);
+  const Var out = apply(embeddings_output_, ctx, rows, sequences);
+  const NoiseTraining& noise = config_.noise;
+  if (noise.alpha == 0 || sequences.numbers().empty()) return out;
+  // Behind the transform: ranks that add up their rows add the noise once.
+  const Device device = out.value().device();
+  const Sequences own = embeddings_rows_ ? embeddings_rows_(sequences) : sequences;
+  add_embedding_noise(out.value(),
+                      {.stream = RandomStream(noise.seed, depth == 0 ? "neftune" : cat("neftune.", depth)),
+                       .magnitude = noise_magnitude(sequences, noise.alpha, config_.hidden_size, device),
+                       .row_numbers = own.row_numbers_on(device)});
+  return out;
 }
 
 Var NemotronH::run_blocks(Context& ctx, std::span<const Layer> blocks, const Parameter* last_norm,

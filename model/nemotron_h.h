@@ -148,7 +148,10 @@ class NemotronH {
   /// block i gets besides.
   Var run_blocks(Context& ctx, std::span<const Layer> blocks, const Parameter* last_norm, Var residual,
                  const std::function<MixerCall(std::size_t)>& call_of) const;
-  Var embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut) const;
+  /// `depth`: of multi-token prediction; 0: what enters the blocks. Where the sequences are numbered, as in training, the rows
+  /// have the noise of the config, other noise for each depth.
+  Var embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut,
+            std::size_t depth = 0) const;
 
   NemotronHConfig config_;
   DType dtype_;
@@ -156,6 +159,7 @@ class NemotronH {
   ParameterStore parameters_;
   TransformPoints points_;
   Transform embeddings_output_, lm_head_input_;
+  RowCut embeddings_rows_;
   const Parameter *embeddings_ = nullptr, *final_norm_ = nullptr, *lm_head_ = nullptr;
   std::optional<Adapter> head_adapter_;
   std::vector<Layer> blocks_;

@@ -36,7 +36,7 @@ struct TransformPoint {
   Transform* transform;
   PointPlace place = PointPlace::other;
   std::string module = {};  ///< on whose cut a way in or out depends: "backbone.layers.3.mixer.q_proj"
-  /// Where the layer behind a way in has to know its rows; null: where it does not.
+  /// Where the layer behind a way in, or what follows a way out, has to know its rows; null: where it does not.
   RowCut* rows = nullptr;
 };
 

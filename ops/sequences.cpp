@@ -22,15 +22,16 @@ Sequences::Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t
   data_ = data;
 }
 
-Sequences Sequences::numbered(std::vector<std::int64_t> numbers) const {
+Sequences Sequences::numbered(std::vector<std::int64_t> numbers, std::int64_t padded_length) const {
   require(numbers.empty() || std::ssize(numbers) == count(), "sequences: want ", count(), " numbers, got ",
           numbers.size());
   Sequences result(offsets(), data_->positions, last());
   result.data_->numbers = std::move(numbers);
+  result.data_->padded_length = padded_length;
   return result;
 }
 
-Sequences Sequences::clone() const { return numbered(numbers()); }
+Sequences Sequences::clone() const { return numbered(numbers(), padded_length()); }
 
 Sequences Sequences::uniform(std::int64_t count, std::int64_t length) {
   std::vector<std::int64_t> offsets{0};
@@ -62,8 +63,10 @@ Sequences Sequences::with_capacity(std::int64_t rows, std::int64_t count) const 
   to.push_back(rows);
   for (std::int64_t t = tokens(); !at.empty() && t < rows; ++t) at.push_back(t - tokens());
   std::vector<std::int64_t> numbers = this->numbers();
-  if (!numbers.empty()) numbers.resize(static_cast<std::size_t>(count) + 1);
-  return Sequences(std::move(to), std::move(at), Last::spare_rows).numbered(std::move(numbers));
+  // A batch of no rows is numbered if it has a padded length: it becomes others that have numbers.
+  if (!numbers.empty() || padded_length() > 0) numbers.resize(static_cast<std::size_t>(count) + 1);
+  return Sequences(std::move(to), std::move(at), Last::spare_rows)
+      .numbered(std::move(numbers), padded_length());
 }
 
 void Sequences::become(const Sequences& other) {
@@ -82,6 +85,7 @@ void Sequences::become(const Sequences& other) {
   data_->offsets = other.data_->offsets;
   data_->positions = other.data_->positions;
   data_->numbers = other.data_->numbers;
+  data_->padded_length = other.data_->padded_length;
 }
 
 std::int64_t Sequences::longest() const {

@@ -61,9 +61,10 @@ class Sequences {
   /// sequences or rows already, or spare rows.
   Sequences with_capacity(std::int64_t rows, std::int64_t count) const;
   /// These sequences with a number each: of its first row among all rows of a training run, so that no two of them have a
-  /// row in common. What is drawn for a row (dropout) is drawn by the row's number, and only where there are numbers.
-  Sequences numbered(std::vector<std::int64_t> numbers) const;
-  /// The same offsets, positions and numbers, which share nothing with these.
+  /// row in common. What is drawn for a row (dropout, noise) is drawn by the row's number, and only where there are numbers.
+  /// `padded_length`: of each row of the data in the padded rectangle that the sequences come from; 0: not known.
+  Sequences numbered(std::vector<std::int64_t> numbers, std::int64_t padded_length = 0) const;
+  /// The same offsets, positions, numbers and padded length, which share nothing with these.
   Sequences clone() const;
   /// Whether the other sequences are these or a copy that shares them.
   bool same(const Sequences& other) const { return data_ == other.data_; }
@@ -91,6 +92,7 @@ class Sequences {
   const Tensor& positions_on(Device device) const;  ///< [rows] i64
   /// Of the sequences; empty without numbers.
   const std::vector<std::int64_t>& numbers() const { return data_->numbers; }
+  std::int64_t padded_length() const { return data_->padded_length; }  ///< see numbered()
   /// [rows] i64: the number of each row, its sequence's plus its position; undefined without numbers.
   Tensor row_numbers_on(Device device) const;
   /// [2] i64: 0 and the number of rows that are not spare; undefined where none are.
@@ -144,6 +146,7 @@ class Sequences {
   struct Data {
     std::vector<std::int64_t> offsets, positions;  // positions: empty where they follow from the offsets
     std::vector<std::int64_t> numbers;
+    std::int64_t padded_length = 0;
     Last last = Last::tokens;
     Tables tables;
   };

@@ -145,18 +145,22 @@ TEST_CASE("sequences: numbered ones give each row a number, on every device" * d
     const Sequences clone = numbered.clone();
     CHECK_FALSE(clone.same(numbered));
     CHECK(clone.numbers() == numbered.numbers());
+    CHECK(numbered.padded_length() == 0);
+    CHECK(numbered.numbered(numbered.numbers(), 9).clone().padded_length() == 9);
     CHECK(clone.row_numbers_on(device).to_vector() == rows.to_vector());
     CHECK_FALSE(clone.row_numbers_on(device).same_storage(rows));
 
-    const Sequences roomy = Sequences::of_lengths(Offsets{2, 1}).numbered({50, 60}).with_capacity(6, 3);
+    const Sequences roomy = Sequences::of_lengths(Offsets{2, 1}).numbered({50, 60}, 4).with_capacity(6, 3);
+    CHECK(roomy.padded_length() == 4);
     CHECK(roomy.numbers() == Offsets{50, 60, 0, 0});
     const Tensor room = roomy.row_numbers_on(device);
     CHECK(room.narrow(0, 0, 3).to_vector() == std::vector<double>{50, 51, 60});
     CHECK(room.numel() == 6);
     Sequences fixed = roomy.clone();
     const Tensor place = fixed.row_numbers_on(device);
-    fixed.become(Sequences::of_lengths(Offsets{1, 3, 1}).numbered({5, 500, 50}).with_capacity(6, 3));
+    fixed.become(Sequences::of_lengths(Offsets{1, 3, 1}).numbered({5, 500, 50}, 7).with_capacity(6, 3));
     CHECK(fixed.numbers().front() == 5);
+    CHECK(fixed.padded_length() == 7);
     CHECK(place.narrow(0, 0, 5).to_vector() == std::vector<double>{5, 500, 501, 502, 50});
     CHECK(fixed.row_numbers_on(device).same_storage(place));
     CHECK(roomy.row_numbers_on(device).narrow(0, 0, 3).to_vector() == std::vector<double>{50, 51, 60});

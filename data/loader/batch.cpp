@@ -93,7 +93,9 @@ TokenBatch without_padding(const Batch& batch) {
   return {all_ids, all_labels, Sequences::of_lengths(lengths)};
 }
 
-TokenBatch numbered_without_padding(const Batch& batch) {
+namespace {
+
+TokenBatch numbered_rows(const Batch& batch, std::int64_t padded_length) {
   constexpr std::int64_t numbers_of_row = std::int64_t{1} << 32;
   TokenBatch result = without_padding(batch);
   std::vector<std::int64_t> numbers;
@@ -104,7 +106,21 @@ TokenBatch numbered_without_padding(const Batch& batch) {
       number += length;
     }
   }
-  result.sequences = result.sequences.numbered(std::move(numbers));
+  result.sequences = result.sequences.numbered(std::move(numbers), padded_length);
+  return result;
+}
+
+}  // namespace
+
+std::vector<TokenBatch> numbered_without_padding(std::span<const Batch> batches, std::int64_t of_pass) {
+  std::vector<TokenBatch> result;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const auto group = static_cast<std::size_t>(of_pass), first = i / group * group;
+    std::int64_t padded_length = 1;  // of a pass without rows as well
+    for (const Batch& batch : batches.subspan(first, std::min(group, batches.size() - first)))
+      padded_length = std::max(padded_length, batch.input_ids.dim(1));
+    result.push_back(numbered_rows(batches[i], padded_length));
+  }
   return result;
 }
 

@@ -52,7 +52,7 @@ TEST_CASE("batch: without padding") {
 TEST_CASE("batch: numbered without padding: every token of a row of the data has a number of its own") {
   Batch batch = collate(rows, 77);
   batch.row_numbers = {7, 2, 0};
-  const TokenBatch plain = without_padding(batch), tokens = numbered_without_padding(batch);
+  const TokenBatch plain = without_padding(batch), tokens = numbered_without_padding({&batch, 1}).at(0);
   CHECK(values(tokens.ids) == values(plain.ids));
   CHECK(values(tokens.labels) == values(plain.labels));
   CHECK(tokens.sequences.offsets() == plain.sequences.offsets());
@@ -62,8 +62,34 @@ TEST_CASE("batch: numbered without padding: every token of a row of the data has
   CHECK(tokens.sequences.numbers() == Ids{7 * row, 2 * row, 2 * row + 2, 0});
   CHECK(values(tokens.sequences.row_numbers_on(Device::cpu)) ==
         Ids{7 * row, 7 * row + 1, 7 * row + 2, 2 * row, 2 * row + 1, 2 * row + 2, 2 * row + 3, 0});
-  Batch no_numbers = collate(rows, 77);
-  CHECK_THROWS_AS(numbered_without_padding(no_numbers), std::out_of_range);
+  const Batch no_numbers = collate(rows, 77);
+  CHECK_THROWS_AS(numbered_without_padding({&no_numbers, 1}), std::out_of_range);
+}
+
+TEST_CASE("batch: numbered without padding: the padded length is that of the forward pass") {
+  std::vector<Batch> batches;
+  for (const std::int64_t width : {3, 5, 2, 4, 1}) {
+    Sample sample;
+    sample.input_ids.assign(static_cast<std::size_t>(width), 7);
+    sample.labels.assign(static_cast<std::size_t>(width), x);
+    sample.lengths = {1};  // what is padding in the row itself counts as well
+    batches.push_back(collate({&sample, 1}, 0));
+    batches.back().row_numbers = {width};
+  }
+  const auto lengths = [&](std::int64_t of_pass) {
+    Ids found;
+    for (const TokenBatch& batch : numbered_without_padding(batches, of_pass))
+      found.push_back(batch.sequences.padded_length());
+    return found;
+  };
+  CHECK(lengths(1) == Ids{3, 5, 2, 4, 1});
+  CHECK(lengths(2) == Ids{5, 5, 4, 4, 1});
+  CHECK(lengths(3) == Ids{5, 5, 5, 4, 4});
+  CHECK(numbered_without_padding(batches, 2)[3].sequences.numbers() == Ids{std::int64_t{4} << 32});
+  const Batch empty = collate({}, 0);
+  const Sequences roomy = numbered_without_padding({&empty, 1})[0].sequences.with_capacity(4, 2);
+  CHECK(roomy.numbers().size() == 3);
+  CHECK(roomy.padded_length() == 1);
 }
 
 TEST_CASE("batch: with a capacity") {

@@ -162,7 +162,7 @@ TEST_CASE("loader: the numbers of rows do not depend on the number of ranks, and
         for (std::int64_t e = 0; e < 3; ++e)
           for (rank.start_epoch(e); !rank.epoch_done();) {
             const Batch batch = rank.next();
-            CHECK(numbered_without_padding(batch).sequences.count() == batch.samples);
+            CHECK(numbered_without_padding({&batch, 1})[0].sequences.count() == batch.samples);
             for (std::size_t i = 0; i < batch.ids.size(); ++i)
               CHECK(got.emplace(batch.row_numbers.at(i), batch.ids[i]).second);
           }

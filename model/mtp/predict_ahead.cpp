@@ -37,9 +37,9 @@ std::vector<Var> NemotronH::predict_ahead(Context& ctx, const Var& hidden, const
   for (std::size_t k = 0; k < depths; ++k) {
     const MtpDepth& depth = mtp_depths_.at(config_.mtp.repeated ? 0 : k);
     const double eps = config_.layer_norm_epsilon;
-    const Var embedded =
-                  rmsnorm(ctx, embed(ctx, input.ids[k], input.sequences, static_cast<bool>(token_rows)),
-                          depth.embedding_norm->var(), eps),
+    const Var embedded = rmsnorm(
+                  ctx, embed(ctx, input.ids[k], input.sequences, static_cast<bool>(token_rows), k + 1),
+                  depth.embedding_norm->var(), eps),
               before = rmsnorm(ctx, states.back(), depth.hidden_norm->var(), eps);
     const Var joined = (*depth.join)(ctx, concat_last(ctx, embedded, before), input.sequences);
     const auto call_of = [&](std::size_t i) -> MixerCall {

@@ -1,4 +1,5 @@
 #include "core/cuda/elementwise.cuh"
+#include "core/cuda/random.cuh"
 #include "core/cuda/values.cuh"
 #include "core/cuda/warp.cuh"
 #include "ops/embedding/embedding_kernels.h"
@@ -159,7 +160,44 @@ void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, cons
   });
 }
 
-const Provide provided[] = {{embedding_forward, forward}, {embedding_backward, backward}};
+// N columns of a row for each thread.
+template <class T, int N>
+__global__ void noise_kernel(RowBlocks grid, Rows<T> y, uint2 key, const double* magnitude,
+                             const std::int64_t* row_numbers) {
+  for_own_pack<N>(grid, [&](std::int64_t t, std::int64_t c, std::int64_t count) {
+    const float unit = static_cast<float>(*magnitude) * 0x1p-24F;
+    TableRow draws(key, static_cast<std::uint64_t>(row_numbers[t]));
+    float v[N];
+    Pack<T, N>::load(y.row(t) + c, count).read(v);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int k = static_cast<int>(draws.bits(static_cast<std::uint64_t>(c + i))) >> 8;
+      // The product joins no sum without its rounding.
+      v[i] = __fadd_rn(v[i], __fmul_rn(static_cast<float>(2 * k + 1), unit));
+    }
+    Pack<T, N>::of(v).store(y.row(t) + c, count);
+  });
+}
+
+void add_noise(const Tensor& y, const RandomTable& draws, const Tensor& magnitude,
+               const Tensor& row_numbers) {
+  if (y.numel() == 0) return;
+  visit_storage("embedding", y.dtype(), [&]<class T>(TypeTag<T>) {
+    const auto with_packs_of = [&](auto columns) {
+      launch_elementwise<columns>("embedding noise", noise_kernel<T, columns>, y.rows(), y.cols(),
+                                  rows_of<T>(y), key_of(draws),
+                                  static_cast<const double*>(data_of<double>(magnitude)),
+                                  static_cast<const std::int64_t*>(data_of<std::int64_t>(row_numbers)));
+    };
+    if (rows_aligned(y))
+      with_packs_of(std::integral_constant<int, whole_pack<T>>());
+    else
+      with_packs_of(std::integral_constant<int, 1>());
+  });
+}
+
+const Provide provided[] = {
+    {embedding_forward, forward}, {embedding_backward, backward}, {embedding_noise, add_noise}};
 
 }  // namespace
 }  // namespace nemocube::cuda

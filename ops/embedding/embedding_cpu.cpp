@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "core/parallel_for.h"
@@ -22,6 +23,31 @@ void scatter_add(const Tensor& to, const Tensor& ids, std::int64_t begin, const 
       const From* __restrict g = dy.row<From>(t);
       for (std::int64_t c = c0; c < end; ++c) sum[c] += static_cast<To>(g[c]);
     }
+  });
+}
+
+template <class T>
+void add_noise(const Tensor& y, const RandomTable& draws, double magnitude, const std::int64_t* row_numbers) {
+  using A = acc_t<T>;
+  constexpr std::int64_t piece = 1024;  // columns whose noise is made at a time; a multiple of 4
+  const A unit = static_cast<A>(magnitude) * A{0x1p-24};
+  const std::int64_t cols = y.cols();
+  parallel_for(y.rows(), 1 + 16384 / (cols + 1), [&](std::int64_t begin, std::int64_t end) {
+    std::array<A, piece> noise;  // in memory, so that no product joins a sum without its rounding
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t first = 0; first < cols; first += piece) {
+        const std::int64_t count = std::min(piece, cols - first);
+        const auto row = static_cast<std::uint64_t>(row_numbers[t]),
+                   block = static_cast<std::uint64_t>(first / 4);
+        for (std::size_t b = 0; b < static_cast<std::size_t>((count + 3) / 4); ++b) {
+          const auto bits = draws.block(row, block + b);
+          for (std::size_t i = 0; i < 4; ++i)
+            noise[4 * b + i] = static_cast<A>(2 * (static_cast<std::int32_t>(bits[i]) >> 8) + 1) * unit;
+        }
+        T* const to = y.row<T>(t) + first;
+        for (std::int64_t c = 0; c < count; ++c)
+          to[c] = static_cast<T>(static_cast<A>(to[c]) + noise[static_cast<std::size_t>(c)]);
+      }
   });
 }
 
@@ -51,6 +77,13 @@ void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t b
   if (dy.numel() == 0) return;
   visit_float("embedding", dy.dtype(),
               [&]<class From>(TypeTag<From>) { scatter_add<acc_t<From>, From>(dweight.to, ids, begin, dy); });
+}
+
+void embedding_noise(const Tensor& y, const RandomTable& draws, const Tensor& magnitude,
+                     const Tensor& row_numbers) {
+  visit_float("embedding", y.dtype(), [&]<class T>(TypeTag<T>) {
+    add_noise<T>(y, draws, *magnitude.data<double>(), row_numbers.data<std::int64_t>());
+  });
 }
 
 }  // namespace nemocube::cpu

@@ -1,8 +1,9 @@
 #pragma once
 #include "core/kernel.h"
+#include "core/rng.h"
 
-/// Kernels behind ops/embedding/embedding.h: arguments checked by the caller. Row i of weight and dweight is token
-/// begin + i.
+/// Kernels behind ops/embedding/embedding.h and embedding_noise.h: arguments checked by the caller. Row i of weight and
+/// dweight is token begin + i.
 namespace nemocube {
 
 namespace cpu {
@@ -13,9 +14,14 @@ void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, c
 /// in the accumulation dtype of dy.
 void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy);
 
+/// y[t, c] += magnitude * v, with v of the draw (row_numbers[t], c); see add_embedding_noise().
+void embedding_noise(const Tensor& y, const RandomTable& draws, const Tensor& magnitude,
+                     const Tensor& row_numbers);
+
 }  // namespace cpu
 
 inline const Kernel<cpu::embedding_forward> embedding_forward("embedding/forward");
 inline const Kernel<cpu::embedding_backward> embedding_backward("embedding/backward");
+inline const Kernel<cpu::embedding_noise> embedding_noise("embedding/noise");
 
 }  // namespace nemocube

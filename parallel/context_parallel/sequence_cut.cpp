@@ -44,8 +44,8 @@ const Sequences& SequenceCut::local(std::int64_t rank) const {
     }
     for (const std::int64_t row : rows(rank))
       positions.push_back(whole_.positions()[static_cast<std::size_t>(row)]);
-    return Local{
-        Sequences(std::move(offsets), std::move(positions), whole_.last()).numbered(whole_.numbers())};
+    return Local{Sequences(std::move(offsets), std::move(positions), whole_.last())
+                     .numbered(whole_.numbers(), whole_.padded_length())};
   };
   return whole_.derived<Local>(Device::cpu, {ranks_, rank}, make).sequences;  // numbers for the host
 }

@@ -69,7 +69,7 @@ DataParallel::Unit DataParallel::make_unit(const std::vector<Parameter*>& parame
     const FlatUnit& flat =
         unit.flats.emplace_back(make_flat(std::move(same), std::get<0>(kind), device)).unit;
     if (frees_gradients() && flat.trained()) flat.gradients().storage()->release();
-    if (shards_values()) flat.values().storage()->release();
+    if (flat.divides_values()) flat.values().storage()->release();
   }
   unit.gathered = !shards_values();
   return unit;
@@ -109,7 +109,7 @@ void DataParallel::release(Unit& unit, bool after_forward) {
   if (!shards_values() || !unit.gathered || keep_blocks_) return;
   if (!unit.gathers.empty()) wait_for(unit.gathers);
   for (const Flat& flat : unit.flats) {
-    if (after_forward && !reshards(flat)) continue;
+    if (!flat.unit.divides_values() || (after_forward && !reshards(flat))) continue;
     flat.unit.values().storage()->release();
     unit.gathered = false;
   }
@@ -145,7 +145,7 @@ void DataParallel::abandon_step() {
     unit.gathers.clear();
     for (const Flat& flat : unit.flats) {
       if (frees_gradients() && flat.unit.trained()) flat.unit.gradients().storage()->release();
-      if (shards_values()) flat.unit.values().storage()->release();
+      if (flat.unit.divides_values()) flat.unit.values().storage()->release();
     }
     unit.gathered = !shards_values();
     unit.reduced = false;

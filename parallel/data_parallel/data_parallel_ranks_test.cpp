@@ -65,6 +65,18 @@ void observe(NemotronH& model, std::string_view point, bool forward, std::string
   };
 }
 
+/// The states of a rank that has no part of its weights elsewhere: all weights are always there.
+std::string with_all_weights(const std::string& states) {
+  std::string all;
+  for (std::size_t begin = 0; begin < states.size();) {
+    const std::size_t end = std::min(states.find('|', begin) + 1, states.size());
+    const std::string state = states.substr(begin, (end == 0 ? states.size() : end) - begin);
+    all += "0123" + state.substr(state.find(' '));
+    begin += state.size();
+  }
+  return all;
+}
+
 void observe_all(NemotronH& model, std::string& states) {
   for (const char* point :
        {"0.mixer.in_proj.input", "1.mixer.up_proj.input", "2.mixer.routed.input", "3.mixer.qkv.input"})
@@ -82,6 +94,10 @@ TEST_CASE("data parallel: gathers and reductions begin behind a block's first ex
   if (world.size() % 2 != 0) return;  // two ranks for tensor parallelism
   const NemotronHConfig config = model_of_all_kinds();
   const TestBatch batch = random_batch(config, {9, 4}, 7);
+  // On two ranks no dense weight has a part elsewhere.
+  const auto want = [&](const std::string& states) {
+    return world.size() > 2 ? states : with_all_weights(states);
+  };
   for (const bool deferred : {false, true})
     for (const bool overlap : {true, false}) {
       CAPTURE(deferred);
@@ -106,28 +122,51 @@ TEST_CASE("data parallel: gathers and reductions begin behind a block's first ex
       const Var hidden = model.forward(
           ctx, {.ids = batch.ids, .residual = {}, .sequences = batch.sequences, .records = &records});
       const Var loss = model.loss(ctx, hidden, batch.labels, batch.sequences, 1);
-      CHECK(states == (overlap ? "0 |01 |1 |12 |23 |23 |3 |3 |" : "0 |0 |1 |1 |2 |2 |3 |3 |"));
+      CHECK(states == want(overlap ? "0 |01 |1 |12 |23 |23 |3 |3 |" : "0 |0 |1 |1 |2 |2 |3 |3 |"));
 
       states.clear();
       tape.backward(loss, Tensor::scalar(1, DType::f64, Device::cpu));
       if (!deferred) {
         // The last of each pair is behind the exchange.
-        CHECK(states == (overlap ? "3 |23 |2 3|12 |1 2|01 |0 1|0 | 0| |" : "3 |3 |2 |2 |1 |1 |0 |0 | | |"));
+        CHECK(states ==
+              want(overlap ? "3 |23 |2 3|12 |1 2|01 |0 1|0 | 0| |" : "3 |3 |2 |2 |1 |1 |0 |0 | | |"));
       } else {
-        CHECK(BlockStates(model)() == " ");
+        CHECK(BlockStates(model)() == want(" "));
         data.begin_backward(true);
         tape.run_weight_work();
-        CHECK(BlockStates(model)() == " ");
+        CHECK(BlockStates(model)() == want(" "));
       }
       // What waits when a pass ends, here that of block 1 alone, waits no longer when the next one begins.
       data.before_backward(1);
       data.after_backward(1);
       data.gradients_written(1);
-      CHECK(BlockStates(model)() == (overlap ? " 1" : " "));
+      CHECK(BlockStates(model)() == want(overlap ? " 1" : " "));
       data.begin_backward(true);
-      CHECK(BlockStates(model)() == " ");
+      CHECK(BlockStates(model)() == want(" "));
       data.finish_gradients();
-      CHECK(BlockStates(model)() == " ");
+      CHECK(BlockStates(model)() == want(" "));
       data.finish_update();
     }
+}
+
+TEST_CASE("data parallel: weights of experts that no other rank has a part of are there once, and stay") {
+  World& world = test_world();
+  if (world.size() % 2 != 0) return;  // two ranks for tensor parallelism
+  const NemotronHConfig config = model_of_all_kinds();
+  ParallelPlan plan = plan_for(world.size());
+  const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, config));
+  NemotronH model(config, DType::f32, Device::meta, part_of(plan, config, place_of(plan.grid, world.rank())));
+  ParallelModel parallel(model, plan, groups, Device::cpu);
+  std::size_t experts = 0;
+  for (const Parameter& p : model.parameters().all())
+    if (p.name.find(".experts.") != p.name.npos) {
+      ++experts;
+      CHECK_FALSE(p.value.storage()->released());
+      CHECK(p.own.storage() == p.value.storage());
+      CHECK(p.own.numel() == p.value.numel());
+    } else if (p.wants_grad() && world.size() > 2) {
+      CHECK(p.value.storage()->released());
+      CHECK(p.own.storage() != p.value.storage());
+    }
+  CHECK(experts == 2);
 }

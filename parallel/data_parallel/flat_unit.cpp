@@ -54,9 +54,10 @@ FlatUnit::FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank
   };
   values_ = zeros("weights", size, dtype);
   if (trained()) gradients_ = zeros("gradients", size, accumulate_dtype(dtype));
-  own_values_ = level == ZeroLevel::none         ? values_
-                : level == ZeroLevel::parameters ? zeros("weights", shard, dtype)
-                                                 : values_.narrow(0, first, shard);
+  divides_values_ = level == ZeroLevel::parameters && ranks > 1;
+  own_values_ = level == ZeroLevel::none ? values_
+                : divides_values_        ? zeros("weights", shard, dtype)
+                                         : values_.narrow(0, first, shard);
   if (trained())
     own_gradients_ = level == ZeroLevel::none       ? gradients_
                      : level < ZeroLevel::gradients ? gradients_.narrow(0, first, shard)

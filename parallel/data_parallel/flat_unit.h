@@ -49,6 +49,8 @@ class FlatUnit {
   FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device);
 
   bool trained() const { return parameters_[0]->wants_grad(); }
+  /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on several ranks.
+  bool divides_values() const { return divides_values_; }
   const Tensor& values() const { return values_; }
   const Tensor& own_values() const { return own_values_; }
   /// Undefined where nothing is trained.
@@ -62,6 +64,7 @@ class FlatUnit {
 
  private:
   std::vector<Parameter*> parameters_;
+  bool divides_values_ = false;
   Tensor values_, own_values_, gradients_, own_gradients_;
   std::vector<Tensor> gradient_gaps_;
 };

@@ -38,8 +38,8 @@ Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int6
     std::vector<std::int64_t> offsets = all.offsets();
     for (std::int64_t& offset : offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
     const auto first = all.positions().begin() + begin;
-    return EvenPart{
-        Sequences(std::move(offsets), {first, first + count}, all.last()).numbered(all.numbers())};
+    return EvenPart{Sequences(std::move(offsets), {first, first + count}, all.last())
+                        .numbered(all.numbers(), all.padded_length())};
   };
   return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
 }
@@ -79,7 +79,9 @@ void TensorParallel::number_rows(NemotronH& model) {
                      spec.cut->always_own_rows ||
                          (sequence_parallel_ && spec.cut->style == TensorStyle::sequence_parallel));
   for (const auto& [name, point] : model.transform_points())
-    if (point.rows) *point.rows = rows_at(own_rows.at(point.module));
+    if (point.rows)
+      *point.rows =
+          rows_at(point.place == PointPlace::way_out ? sequence_parallel_ : own_rows.at(point.module));
 }
 
 RowCut TensorParallel::rows_at(bool own) const {

@@ -37,7 +37,7 @@ TokenBatch microbatch(int step, int m, bool packed, bool roomy) {
   std::vector<std::int64_t> numbers;
   for (std::int64_t i = 0; i < batch.sequences.count(); ++i)
     numbers.push_back((static_cast<std::int64_t>(seed) << 32) + batch.sequences.begin(i));
-  const TokenBatch tight(batch.ids, batch.labels, batch.sequences.numbered(numbers));
+  const TokenBatch tight(batch.ids, batch.labels, batch.sequences.numbered(numbers, 15 + m % 4));
   return packed && roomy && m / 4 % 2 == 1 ? tight.with_capacity(19, 4, 13) : tight;
 }
 
@@ -79,6 +79,7 @@ struct Task {
   Frozen frozen = Frozen::nothing;
   MtpTraining mtp = {};
   bool pruned = false;
+  double noise_alpha = 0;  ///< of noise on the embeddings
   auto operator<=>(const Task&) const = default;
 };
 
@@ -104,6 +105,7 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
 NemotronHConfig model_of(const Task& task) {
   NemotronHConfig config = task.pruned ? pruned_grid_model() : grid_model();
   config.train_mtp(task.mtp);
+  config.noise = {task.noise_alpha, 9};
   if (task.frozen == Frozen::base_pre || task.frozen == Frozen::base_post)
     config.lora = adapters_of_all(
         config, task.frozen == Frozen::base_pre ? DropoutPosition::pre : DropoutPosition::post);
@@ -386,6 +388,21 @@ TEST_CASE("grids: steps of a model whose blocks differ in size are those of one 
   }
 }
 
+TEST_CASE("grids: steps with noise on the embeddings are those of one rank") {
+  for (const GridCase& c : wished_cases()) {
+    CAPTURE(name_of(c));
+    Task task{
+        .dtype = DType::f64, .packed = c.packed, .global_loss = c.grid.dp() == 1, .mtp = {2, false, 0.3}};
+    const Task clean = task;
+    task.noise_alpha = 3;
+    CHECK(relative(reference(task).steps[0].loss, reference(clean).steps[0].loss) > 1e-6);
+    for (const Frozen frozen : {Frozen::nothing, Frozen::up_to_block_2}) {
+      task.frozen = frozen;
+      compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    }
+  }
+}
+
 // Products and sums of a device have orders of their own: f32 differs by some 1e-7 of a value, which two steps raise. bf16
 // rounds each of the activations to 2^-9 of its value, and other sums round elsewhere: a loss is their mean, a gradient norm
 // multiplies the errors of all layers.
@@ -397,7 +414,12 @@ TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CP
     log_info("grid on cuda: ", name_of(c));
     compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2);
     compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2, Frozen::base_post);
-    compare_with_one_rank(c, DType::f32, 1e-5, cuda_device(), 2, Frozen::nothing, {2, true, 0.3});
+    const Task noisy{.dtype = DType::f32,
+                     .packed = c.packed,
+                     .global_loss = c.grid.dp() == 1,
+                     .mtp = {2, true, 0.3},
+                     .noise_alpha = 3};
+    compare_with_one_rank(c, noisy, 1e-5, cuda_device(), 2);
     const char* wish = std::getenv("NEMOCUBE_GRIDS");
     if (wish && std::string_view(wish) == "all")
       compare_with_one_rank(c, DType::bf16, 0x1p-5, cuda_device(), 2);

@@ -135,6 +135,12 @@ TEST_CASE("resume: from a checkpoint that was written beside training, the rest 
   check_resume({"checkpoint.is_async=true"});
 }
 
+TEST_CASE("resume: noise on the embeddings, of packed and of unpacked rows") {
+  check_resume({"neftune=5.0"});
+  check_resume({"neftune.noise_alpha=5.0", "packed_sequence.packed_sequence_size=0",
+                "dataset.limit_dataset_samples=24"});
+}
+
 TEST_CASE("resume: SGD with momentum, unpacked rows and activation checkpointing") {
   check_resume({"optimizer={_target_: torch.optim.SGD, lr: 0.05, momentum: 0.9, nesterov: true}",
                 "packed_sequence.packed_sequence_size=0", "dataset.limit_dataset_samples=24",

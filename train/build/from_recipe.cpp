@@ -114,6 +114,7 @@ NemotronHConfig recipe_config(const Recipe& recipe) {
   NemotronHConfig config = read_hf_config(recipe.model->path);
   want_dequantized(recipe);
   config.train_mtp(mtp_training(recipe, config));
+  config.noise = {recipe.neftune.alpha, static_cast<std::uint64_t>(recipe.seed)};
   if (recipe.peft) {
     config.lora = recipe_adapters(recipe, config).adapters;
     config.frozen = base_parameters(config);
@@ -131,6 +132,7 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   place.finetuning = {.frozen = config.frozen,
                       .mtp = config.mtp,
                       .lora = config.lora,
+                      .noise = config.noise,
                       .adapter = recipe.peft && recipe.peft->adapter_path
                                      ? find_adapter(*recipe.peft->adapter_path)
                                      : std::filesystem::path(),

@@ -23,6 +23,21 @@ std::int64_t most_documents_of_row(const Dataset& dataset) {
 
 }  // namespace
 
+bool draws_for_rows(const Recipe& recipe) {
+  return recipe.neftune.alpha > 0 || (recipe.peft && recipe.peft->dropout > 0);
+}
+
+std::vector<TokenBatch> batches_of_step(const Recipe& recipe, std::span<const Batch> batches) {
+  if (draws_for_rows(recipe)) {
+    const auto& pipeline = recipe.distributed.pipeline;
+    const std::int64_t rows = recipe.step_scheduler.local_batch_size;
+    return numbered_without_padding(batches, pipeline ? rows / pipeline->pp_microbatch_size : 1);
+  }
+  std::vector<TokenBatch> result;
+  for (const Batch& batch : batches) result.push_back(without_padding(batch));
+  return result;
+}
+
 RunBatches batches_of_run(const Dataset& dataset, const LoaderOptions& options, std::int64_t epochs) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < dataset.size(); ++i) lengths.push_back(dataset.content_length(i));

@@ -1,10 +1,18 @@
 #pragma once
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "data/datasets/dataset.h"
 #include "data/loader/loader.h"
+#include "train/recipe/recipe.h"
 
 namespace nemocube {
+
+/// Whether steps draw random numbers for rows: dropout of adapters, or noise on the embeddings.
+bool draws_for_rows(const Recipe& recipe);
+/// The batches that a Loader gives for a step, without padding, and numbered where draws_for_rows() says so.
+std::vector<TokenBatch> batches_of_step(const Recipe& recipe, std::span<const Batch> batches);
 
 /// What the microbatches of a run hold, of the rank that gets most.
 struct RunBatches {

@@ -12,7 +12,40 @@ TokenBatch batch_of(const std::vector<std::int64_t>& lengths) {
   return {ids, ids, sequences};
 }
 
+Recipe recipe_of(const std::string& more) {
+  return parse_recipe(cat("dataset: {_target_: mock}\n", more), "r.yaml", {}, RecipeUse::data);
+}
+
 }  // namespace
+
+TEST_CASE("batches of a step: numbered where something is drawn for rows, padded as a forward pass") {
+  std::vector<Batch> batches;
+  for (const std::int64_t width : {3, 5, 2, 4}) {
+    Sample sample;
+    sample.input_ids.assign(static_cast<std::size_t>(width), 7);
+    sample.labels = sample.input_ids;
+    sample.lengths = {width};
+    batches.push_back(collate({&sample, 1}, 0));
+    batches.back().row_numbers = {width};
+  }
+  const auto padded = [&](const std::string& more) {
+    std::vector<std::int64_t> lengths;
+    for (const TokenBatch& batch : batches_of_step(recipe_of(more), batches)) {
+      CHECK(batch.sequences.numbers().empty() == (batch.sequences.padded_length() == 0));
+      lengths.push_back(batch.sequences.padded_length());
+    }
+    return lengths;
+  };
+  using Lengths = std::vector<std::int64_t>;
+  CHECK(padded("") == Lengths{0, 0, 0, 0});
+  CHECK(padded("neftune: 0") == Lengths{0, 0, 0, 0});
+  CHECK(padded("peft: {dim: 4}") == Lengths{0, 0, 0, 0});
+  CHECK(padded("peft: {dropout: 0.1}") == Lengths{3, 5, 2, 4});
+  CHECK(padded("neftune: 5") == Lengths{3, 5, 2, 4});
+  CHECK(padded("neftune: 5\nstep_scheduler: {local_batch_size: 2}") == Lengths{3, 5, 2, 4});
+  CHECK(padded("neftune: 5\nstep_scheduler: {global_batch_size: 4, local_batch_size: 2}\n"
+               "distributed: {pp_size: 2, pipeline: {pp_microbatch_size: 1}}") == Lengths{5, 5, 4, 4});
+}
 
 TEST_CASE(
     "batch capacity: microbatches up to the largest of a run get one size, a larger one keeps its own") {

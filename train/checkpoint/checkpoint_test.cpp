@@ -62,6 +62,7 @@ RunState state_after(std::int64_t steps) {
   s.skipped_steps = 1;
   s.nonfinite_in_a_row = 1;
   s.loader = {1, 40, 100, 7};
+  if (steps > 6) s.early_stopping = {"long", steps / 3.0, 4, 2, 6};
   return s;
 }
 
@@ -110,6 +111,7 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved, from and t
         CHECK(got.skipped_steps == want.skipped_steps);
         CHECK(got.nonfinite_in_a_row == want.nonfinite_in_a_row);
         CHECK(got.loader == want.loader);
+        CHECK(got.early_stopping == want.early_stopping);
         CHECK(other.optimizer->steps() == want.optimizer_steps);
         const auto &a = saved.loaded.model->parameters().all(), &b = other.loaded.model->parameters().all();
         for (std::size_t i = 0; i < a.size(); ++i) CHECK_BITS(b[i].value, a[i].value);
@@ -483,6 +485,16 @@ TEST_CASE("checkpoint: state that no run can have is refused") {
       {{{"skipped_steps", 2}}, "'skipped_steps'"},
       {{{"nonfinite_in_a_row", 2}}, "'nonfinite_in_a_row'"},
       {{{"samples", 8}}, "'samples'"},
+      {{{"early_stopping", {{"metric", 1}}}}, "'early_stopping.metric'"},
+      {{{"early_stopping", {{"metric", "a"}, {"best_step", 3}, {"waited", 0}, {"last_step", 9}}}},
+       "'early_stopping.last_step'"},
+      {{{"early_stopping", {{"metric", "a"}, {"best_step", 7}, {"waited", 0}, {"last_step", 6}}}},
+       "'early_stopping.best_step'"},
+      {{{"early_stopping", {{"metric", "a"}, {"best_step", 3}, {"waited", 10}, {"last_step", 6}}}},
+       "'early_stopping.waited'"},
+      {{{"early_stopping",
+         {{"metric", "a"}, {"best_loss", "x"}, {"best_step", 3}, {"waited", 1}, {"last_step", 6}}}},
+       "'early_stopping.best_loss'"},
       {{{"step", std::int64_t{1} << 60}}, "'step'"},
       {{{"samples", std::uint64_t{1} << 63}}, "'samples'"},
       {{{"loader", {{"epoch", 10}, {"next_index", 40}, {"rows", 100}, {"seed", 7}}}}, "'loader.epoch'"},

@@ -27,6 +27,23 @@ std::int64_t count(const JsonView& json, const char* name) {
   return value.integer();
 }
 
+Json to_json(const EarlyStoppingState& s) {
+  Json json{
+      {"metric", s.metric}, {"best_step", s.best_step}, {"waited", s.waited}, {"last_step", s.last_step}};
+  if (s.best_loss) json["best_loss"] = *s.best_loss;
+  return json;
+}
+
+EarlyStoppingState early_stopping_from(const JsonView& json) {
+  EarlyStoppingState s;
+  s.metric = json.at("metric").string();
+  if (const auto best = json.find("best_loss")) s.best_loss = best->number();
+  s.best_step = count(json, "best_step");
+  s.waited = count(json, "waited");
+  s.last_step = count(json, "last_step");
+  return s;
+}
+
 // The invariants after every step of a run; see RunState.
 void check_possible(const std::string& file, const RunState& s) {
   const auto at_most = [&](const char* name, std::int64_t value, const char* of, std::int64_t limit) {
@@ -42,6 +59,12 @@ void check_possible(const std::string& file, const RunState& s) {
        {std::pair{"optimizer_steps", s.optimizer_steps}, {"scheduler_steps", s.scheduler_steps}})
     require(steps <= s.step - s.skipped_steps, file, ": '", name, "' is ", steps,
             ", more than 'step' less 'skipped_steps', which is ", s.step - s.skipped_steps);
+  if (!s.early_stopping) return;
+  at_most("early_stopping.best_step", s.early_stopping->best_step, "early_stopping.last_step",
+          s.early_stopping->last_step);
+  at_most("early_stopping.waited", s.early_stopping->waited, "step", s.step);
+  require(s.early_stopping->last_step < s.step, file, ": 'early_stopping.last_step' is ",
+          s.early_stopping->last_step, ", not below 'step', which is ", s.step);
 }
 
 }  // namespace
@@ -99,6 +122,7 @@ FileSum write_run_state(const std::filesystem::path& file, const RunState& s, co
     json["batch"] = {{"global_batch_size", s.batch->global_batch_size},
                      {"seq_length", s.batch->seq_length},
                      {"packed_sequence_size", s.batch->packed_sequence_size}};
+  if (s.early_stopping) json["early_stopping"] = to_json(*s.early_stopping);
   if (layout.ranks() > 1) {
     Json& ranks = json["layout"] = {{"ranks", layout.ranks()},
                                     {"dp_shard", layout.grid.dp_shard},
@@ -124,6 +148,7 @@ RunState read_run_state(const std::filesystem::path& file) {
   if (const auto batch = view.find("batch"))
     s.batch = {count(*batch, "global_batch_size"), count(*batch, "seq_length"),
                count(*batch, "packed_sequence_size")};
+  if (const auto stopping = view.find("early_stopping")) s.early_stopping = early_stopping_from(*stopping);
   check_possible(file.string(), s);
   return s;
 }

@@ -9,6 +9,7 @@
 #include "parallel/data_parallel/flat_unit.h"
 #include "parallel/grid/grid_sizes.h"
 #include "parallel/parallel_model/pipeline_plan.h"
+#include "train/schedule/early_stopping.h"
 
 namespace nemocube {
 
@@ -32,8 +33,9 @@ struct RunState {
   std::int64_t samples = 0;  ///< consumed, skipped steps included
   std::int64_t skipped_steps = 0;
   std::int64_t nonfinite_in_a_row = 0;
-  LoaderState loader;               ///< after the last step, in the epoch of that step
-  std::optional<BatchShape> batch;  ///< absent in checkpoints of 0.1.0
+  LoaderState loader;                                ///< after the last step, in the epoch of that step
+  std::optional<BatchShape> batch;                   ///< absent in checkpoints of 0.1.0
+  std::optional<EarlyStoppingState> early_stopping;  ///< absent before the first validation that counts
 };
 
 /// Where a checkpoint comes from.

@@ -61,9 +61,10 @@ class RunHistory::File {
       line.add("rank", std::int64_t{rank_}).add("text", text_for_file_(text));
     });
   }
-  void end(int signal, std::string_view text) noexcept {
+  void end(int signal, std::string_view text, std::string_view early_stopping) noexcept {
     try_append("end", [&](JsonLine& line) {
       line.add("signal", std::int64_t{signal}).add("text", text_for_file_(std::string(text)));
+      if (!early_stopping.empty()) line.add("early_stopping", text_for_file_(std::string(early_stopping)));
     });
   }
   const std::filesystem::path& path() const { return path_; }
@@ -117,6 +118,8 @@ void RunHistory::checkpoint(const std::string& name, std::int64_t bytes, double 
   });
 }
 
-void RunHistory::end(int signal, std::string_view text) { file_->end(signal, text); }
+void RunHistory::end(int signal, std::string_view text, std::string_view early_stopping) {
+  file_->end(signal, text, early_stopping);
+}
 
 }  // namespace nemocube

@@ -47,8 +47,9 @@ class RunHistory {
   void start(const HistoryStart& start);
   /// `seconds`: that writing took.
   void checkpoint(const std::string& name, std::int64_t bytes, double seconds);
-  /// `text` says how the run ended; `signal`: the signal that ended it early, or 0.
-  void end(int signal, std::string_view text);
+  /// `text` says how the run ended; `signal`: the signal that ended it early, or 0; `early_stopping`: why early stopping ended
+  /// it, or empty.
+  void end(int signal, std::string_view text, std::string_view early_stopping = {});
 
  private:
   class File;

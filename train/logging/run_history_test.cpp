@@ -47,9 +47,10 @@ TEST_CASE("history: start, checkpoint, warnings and the end, in order, over all 
   {
     RunHistory history(dir.path(), 0, same, at_noon());
     history.start({10, 20, 1000, "bf16", 1, ""});
+    history.end(0, "done", "no better");
   }
   const auto lines = lines_of(dir);
-  REQUIRE(lines.size() == 5);
+  REQUIRE(lines.size() == 6);
   CHECK(
       dump_json(lines[1], -1) ==
       R"({"step":5,"event":"warning","timestamp":"1970-01-01T12:00:00.000Z","rank":0,"text":"mind the gap"})");
@@ -65,6 +66,9 @@ TEST_CASE("history: start, checkpoint, warnings and the end, in order, over all 
   CHECK(lines[0].at("version") == version());
   CHECK(lines[4].at("step") == 10);
   CHECK_FALSE(lines[4].contains("layout"));
+  CHECK(
+      dump_json(lines[5], -1) ==
+      R"({"step":10,"event":"end","timestamp":"1970-01-01T12:00:00.000Z","signal":0,"text":"done","early_stopping":"no better"})");
 }
 
 TEST_CASE("history: the error that ends the process is a line, also after the run was destroyed by it") {

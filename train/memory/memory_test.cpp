@@ -62,6 +62,30 @@ TEST_CASE("training memory: what the state of a run holds, item by item") {
     }
 }
 
+TEST_CASE("training memory: experts that no other rank has a part of are counted once") {
+  StateOptions options;
+  options.parallel.grid = {.dp_shard = 2, .ep = 2};
+  options.parallel.data.level = ZeroLevel::parameters;
+  options.parallel.data.overlap = false;
+  ModelParts parts(tiny_config("ME*-"), options.parallel, DType::bf16);
+  const LocalParameters& local = parts.of(place_of(options.parallel.grid, 0));
+  std::int64_t experts = 0, divided = 0, root = 0, largest = 0;
+  local.for_each_unit([&](const LocalUnit& unit) {
+    std::int64_t whole = 0;
+    for (const LocalFlat& flat : unit.flats) {
+      const std::int64_t bytes = flat.size * size_of(flat.dtype);
+      (flat.expert ? experts : divided) += flat.shard * size_of(flat.dtype);
+      whole += flat.expert ? 0 : bytes;
+    }
+    (&unit == &local.root ? root : largest) = std::max(&unit == &local.root ? 0 : largest, whole);
+  });
+  CHECK(experts > 0);
+  const auto items = state_of(0, DType::bf16, options);
+  CHECK(items[0].bytes == local.buffer_bytes + experts + divided);
+  CHECK(items[4].what == "gathered weights");
+  CHECK(items[4].bytes == root + largest);
+}
+
 TEST_CASE("training memory: what each of two ranks keeps of a state that they divide") {
   for (const ZeroLevel level :
        {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::gradients, ZeroLevel::parameters}) {

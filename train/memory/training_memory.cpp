@@ -23,7 +23,7 @@ BlockRows rows_of(const ActivationOptions& options, const ParallelPlan& plan) {
 
 /// Bytes of whole buffers.
 struct UnitBytes {
-  std::int64_t dense = 0, experts = 0;  // values
+  std::int64_t dense = 0, experts = 0;  // values that ranks divide
   std::int64_t gradients = 0;
 };
 UnitBytes operator+(const UnitBytes& a, const UnitBytes& b) {
@@ -33,7 +33,9 @@ UnitBytes operator+(const UnitBytes& a, const UnitBytes& b) {
 UnitBytes whole_bytes(const LocalUnit& unit) {
   UnitBytes bytes;
   for (const LocalFlat& flat : unit.flats) {
-    (flat.expert ? bytes.experts : bytes.dense) += flat.size * size_of(flat.dtype);
+    // A buffer that no other rank has a part of is never gathered.
+    if (flat.shard < flat.size)
+      (flat.expert ? bytes.experts : bytes.dense) += flat.size * size_of(flat.dtype);
     if (flat.trained) bytes.gradients += flat.size * size_of(accumulate_dtype(flat.dtype));
   }
   return bytes;

@@ -30,7 +30,8 @@ struct StateOptions {
 ///   moments    AdamW and Adam: two of the gradients' size; SGD: one with momentum, none without
 /// On several ranks weights and gradients lie in buffers whose gaps count (FlatLayout); masters and moments have
 /// none. Then two more items say what is whole for a while, at most:
-///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are kept
+///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are kept, without those
+///                            that no other rank has a part of: routed experts where expert parallelism takes all ranks
 ///   gradients being reduced  ZeRO-2 and 3: the same of the gradients
 /// `local`: what ranks of this place hold (ModelParts).
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,

@@ -55,6 +55,7 @@ NemotronHConfig config_of(const std::filesystem::path& dir, const Finetuning& fi
   config.train_mtp(finetuning.mtp);
   config.frozen = finetuning.frozen;
   config.lora = finetuning.lora;
+  config.noise = finetuning.noise;
   return config;
 }
 

@@ -30,6 +30,7 @@ struct Finetuning {
   std::set<std::string, std::less<>> frozen = {};  ///< NemotronHConfig::frozen
   MtpTraining mtp = {};                            ///< NemotronHConfig::mtp
   LoraAdapters lora = {};                          ///< NemotronHConfig::lora
+  NoiseTraining noise = {};                        ///< NemotronHConfig::noise
   std::filesystem::path adapter = {};  ///< directory to read the adapters from; empty: they are fresh
   std::uint64_t seed = 0;              ///< of fresh adapters
 };

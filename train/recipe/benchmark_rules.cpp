@@ -41,6 +41,8 @@ void leave_out(Recipe& recipe, Reading& reading) {
   recipe.checkpoint.best_metric_key = CheckpointSection{}.best_metric_key;
   for (const auto& [name, section] : recipe.validation_datasets) reading.no_effect.push_back(section.key);
   recipe.validation_datasets.clear();
+  list(recipe.early_stopping.has_value(), "early_stopping");
+  recipe.early_stopping.reset();
   list(recipe.tensorboard.has_value(), "tensorboard");
   recipe.tensorboard.reset();
   list(recipe.evaluation.squad_metrics, "evaluation");

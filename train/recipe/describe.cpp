@@ -49,6 +49,10 @@ class Writer {
   void path_or_section(const char* key, const std::optional<std::string>& value, const char*) {
     if (value) field(key, *value, "");
   }
+  template <class T>
+  void value_or_section(const char* key, const char*, const T& value, const char*, Range) {
+    field(key, value, "");
+  }
   template <class S>
   void section(const std::string& key, const S& contents, const char* = nullptr) {
     if (!is_for_class(classes_, class_)) return;

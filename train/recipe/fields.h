@@ -140,6 +140,14 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("best_metric_key", s.best_metric_key, "name of the validation set that LOWEST_VAL is about");
 }
 
+void fields(auto& io, Like<EarlyStoppingSection> auto& s) {
+  io.field("patience", s.patience,
+           "the run ends after so many validations in a row without a lower loss; required (own)", positive);
+  io.field("min_delta", s.min_delta,
+           "a loss counts as lower that is below the lowest one before by more than this (own)", nonnegative);
+  io.field("metric", s.metric, "name of the validation set whose loss counts (own)");
+}
+
 void fields(auto& io, Like<DebugSection> auto& s) {
   io.field("check_collectives", s.check_collectives,
            "ranks compare what they are about to exchange; slower (own)");
@@ -384,6 +392,11 @@ void fields(auto& io, Like<Recipe> auto& r) {
            "stands for anything, dots too (own)");
   io.section("peft", r.peft);
   io.section("embedding_row_repair", r.embedding_row_repair);
+  io.value_or_section(
+      "neftune", "noise_alpha", r.neftune,
+      "NEFTune: alpha of the uniform noise on the embeddings in training, +-alpha / sqrt(S H) for rows "
+      "padded to S tokens and hidden size H; 0, false and null: none",
+      Range{.low = 0, .null_is_default = true});
   io.path_or_section("tokenizer", r.tokenizer,
                      "folder with tokenizer.json, or that file; null: the model's (own)");
   io.section("checkpoint", r.checkpoint);
@@ -395,6 +408,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.section("mtp", r.mtp);
   io.section("dataset", r.dataset);
   io.sections("validation_dataset", r.validation_datasets, "dataset");
+  io.section("early_stopping", r.early_stopping);
   io.section("packed_sequence", r.packed_sequence);
   io.section("dataloader", r.dataloader);
   io.section("validation_dataloader", r.validation_dataloader, "dataloader");

@@ -258,7 +258,6 @@ constexpr auto table = std::to_array<InertKeys>({
     {"", "fp8", only, "FP8 training", "false"},
     {"", "quantization", only, "quantisation", "false"},
     {"", "qat", only, "quantisation-aware training", "false"},
-    {"", "neftune", only, "noise on embeddings", "false"},
     {"", "wandb mlflow comet", anything, "experiment tracker: nothing is sent to it"},
     {"", "ci", anything, "AutoModel's tests"},
     {"", "parallelizer", anything, "parallelism of AutoModel"},

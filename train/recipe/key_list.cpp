@@ -42,6 +42,12 @@ class KeyList {
   void path_or_section(const char* key, const std::optional<std::string>&, const char* meaning) {
     add(key, "a path, or a section with pretrained_model_name_or_path", "null", meaning);
   }
+  template <class T>
+  void value_or_section(const char* key, const char* inner, const T& value, const char* meaning,
+                        Range range) {
+    const Shown shown = show(value, range);
+    add(key, cat(shown.wish, ", or a section with ", inner), shown.text, meaning);
+  }
   template <class S>
   void section(const std::string& key, const S& contents, const char* kind = nullptr) {
     if (kind != nullptr) return add(key, "a section", "", cat("the keys of `", kind, "`"));

@@ -83,6 +83,15 @@ class Reader {
     else
       field(key, out, "");
   }
+  /// A value, or a section with the one key `inner`, which has that value.
+  template <class T>
+  void value_or_section(const char* key, const char* inner, T& out, const char*, Range range) {
+    const Value* value = map_.find(key);
+    if (value != nullptr && value->kind == Value::Kind::map)
+      section(key, [&](Reader& sub) { sub.field(inner, out, "", range); });
+    else
+      field(key, out, "", range);
+  }
   /// `contents`: the struct of a section, or a function that visits its fields. An absent or null section
   /// leaves the struct as it is.
   template <class S>

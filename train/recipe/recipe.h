@@ -105,6 +105,13 @@ struct CheckpointSection {
   std::string best_metric_key = "default";
 };
 
+/// When validation ends a run (train/schedule/early_stopping.h).
+struct EarlyStoppingSection {
+  std::optional<std::int64_t> patience;  ///< a recipe that trains has it
+  double min_delta = 0;
+  std::string metric = "default";  ///< name of a validation set
+};
+
 struct DebugSection {
   bool check_collectives = false;                 ///< CommOptions::check_collectives
   bool allow_differing_instruction_sets = false;  ///< Inputs::allow_differing_machines
@@ -247,6 +254,11 @@ struct RecipeClass {
   std::string text;
   friend bool operator==(const RecipeClass&, const RecipeClass&) = default;
 };
+/// Noise on the embeddings in training; `false` is 0.
+struct NeftuneSetting {
+  double alpha = 0;  ///< 0: no noise
+  friend bool operator==(const NeftuneSetting&, const NeftuneSetting&) = default;
+};
 /// The class whose recipes measure the time of steps (train/run/benchmark.h).
 inline constexpr const char* benchmark_class = "BenchmarkingRecipeForNextTokenPrediction";
 
@@ -294,7 +306,8 @@ struct Recipe {
   std::vector<std::string> freeze;  ///< patterns of modules that are not trained (frozen_tensors())
   std::optional<PeftSection> peft;  ///< absent: the weights themselves are trained
   std::optional<EmbeddingRepairSection> embedding_row_repair;  ///< absent: rows stay as they were read
-  std::optional<std::string> tokenizer;                        ///< tokenizer.pretrained_model_name_or_path
+  NeftuneSetting neftune;
+  std::optional<std::string> tokenizer;  ///< tokenizer.pretrained_model_name_or_path
   CheckpointSection checkpoint;
   DistributedSection distributed;
   DistEnvSection dist_env;
@@ -303,6 +316,7 @@ struct Recipe {
   MtpSection mtp;
   std::optional<DatasetSection> dataset;
   std::map<std::string, DatasetSection> validation_datasets;  ///< validation_dataset: "default"; _x: "x"
+  std::optional<EarlyStoppingSection> early_stopping;         ///< absent: validation ends no run
   PackedSequenceSection packed_sequence;
   DataloaderSection dataloader;
   DataloaderSection validation_dataloader{.shuffle = false, .drop_last = false, .batch_size = {}};

@@ -622,6 +622,56 @@ TEST_CASE("several validation sets, by suffix") {
                  "a second section named 'a'"));
 }
 
+TEST_CASE("neftune: a number or a section; false, null and 0 are none") {
+  const auto alpha = [](const std::string& value) { return parse(with("neftune: " + value)).neftune.alpha; };
+  CHECK(parse(with("")).neftune.alpha == 0);
+  for (const char* none : {"false", "null", "0", "{}", "{noise_alpha: 0}", "{noise_alpha: null}"})
+    CHECK(alpha(none) == 0);
+  for (const char* some : {"5", "5.0", "{noise_alpha: 5.0}"}) CHECK(alpha(some) == 5);
+  CHECK(parse(with(""), {"neftune.noise_alpha=2.5"}).neftune.alpha == 2.5);
+  CHECK(parse(describe(parse(with("neftune: {noise_alpha: 0.5}")))).neftune.alpha == 0.5);
+  for (const char* wrong : {"-1", ".inf", ".nan", "true", "much"})
+    CHECK(error_with(cat("neftune: ", wrong)) ==
+          cat("r.yaml:2: neftune: want a nonnegative number, found '", wrong, "'"));
+  CHECK(error_with("neftune: {noise_alpha: -5}") ==
+        "r.yaml:2: neftune.noise_alpha: want a nonnegative number, found '-5'");
+  CHECK(contains(error_with("neftune: {noise_alfa: 5}"), "noise_alpha"));
+}
+
+TEST_CASE("early_stopping: needs patience, a validation set and its interval") {
+  const auto error = [](const std::string& section, const std::string& sets, const std::string& scheduler) {
+    return error_of(with(cat("early_stopping: ", section, "\n", sets), scheduler), {}, RecipeUse::train);
+  };
+  const std::string one = cat("validation_dataset: {_target_: tokens, path: ", model_folder,
+                              "/tokens.safetensors}\n"),
+                    other = cat("validation_dataset_b: {_target_: tokens, path: ", model_folder,
+                                "/tokens.safetensors}\n"),
+                    steps = "max_steps: 5, val_every_steps: 2";
+  CHECK(error("{patience: 2}", one, steps) == "no error");
+  CHECK(error("null", "", "max_steps: 5") == "no error");
+  CHECK(error("{patience: 2, min_delta: 0.1, metric: b}", other, steps) == "no error");
+  CHECK(contains(error("{patience: 2}", "", steps),
+                 "early_stopping: needs a validation loss; want a section validation_dataset as well"));
+  CHECK(contains(error("{patience: 2}", one, "max_steps: 5"),
+                 "early_stopping: counts validations; want step_scheduler.val_every_steps as well"));
+  CHECK(contains(error("{min_delta: 1}", one, steps), "early_stopping.patience: is missing"));
+  CHECK(contains(error("{patience: 0}", one, steps),
+                 "early_stopping.patience: want a positive integer, found '0'"));
+  for (const char* delta : {"-0.1", ".nan", ".inf"})
+    CHECK(contains(error(cat("{patience: 1, min_delta: ", delta, "}"), one, steps),
+                   "early_stopping.min_delta: want a nonnegative number"));
+  CHECK(
+      contains(error("{patience: 1, metric: c}", one + other, steps),
+               "early_stopping.metric: is c, and there is no validation set of that name; want b, default"));
+  CHECK(contains(error("{patience: 1}", other, steps), "there is no validation set of that name; want b"));
+  CHECK(contains(error("{patients: 1}", one, steps), "patience"));
+  CHECK(parse(with("")).early_stopping.has_value() == false);
+  const Recipe r = parse(describe(parse(with("early_stopping: {patience: 3, min_delta: 0.5, metric: x}"))));
+  CHECK(r.early_stopping->patience == 3);
+  CHECK(r.early_stopping->min_delta == 0.5);
+  CHECK(r.early_stopping->metric == "x");
+}
+
 TEST_CASE("a schedule needs three sections and a length") {
   const std::string three = "optimizer: {lr: 1e-3}\nlr_scheduler: {}\nstep_scheduler: {";
   CHECK(parse(three + "max_steps: 5}", {}, RecipeUse::schedule).step_scheduler.max_steps == 5);

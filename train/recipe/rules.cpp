@@ -211,6 +211,21 @@ void want_validation_files(const Recipe& recipe, Reading& reading) {
   for (const auto& [name, section] : recipe.validation_datasets) want_files(recipe, section, reading);
 }
 
+void want_early_stopping(const Recipe& recipe, const EarlyStoppingSection& s, Reading& reading) {
+  reading.rule(s.patience.has_value(), {"early_stopping.patience"},
+               "is missing; want how many validations in a row without a lower loss end the run");
+  reading.rule(!recipe.validation_datasets.empty(), {"early_stopping", "validation_dataset"},
+               "needs a validation loss; want a section validation_dataset as well");
+  reading.rule(recipe.step_scheduler.val_every_steps.has_value(),
+               {"early_stopping", "step_scheduler.val_every_steps"},
+               "counts validations; want step_scheduler.val_every_steps as well");
+  if (recipe.validation_datasets.empty() || recipe.validation_datasets.contains(s.metric)) return;
+  std::vector<std::string> names;
+  for (const auto& [name, section] : recipe.validation_datasets) names.push_back(name);
+  reading.rule(false, {"early_stopping.metric", "validation_dataset_" + s.metric}, "is ", excerpt(s.metric),
+               ", and there is no validation set of that name; want ", joined(names));
+}
+
 /// `data`: whether the files of the data are wanted too.
 void want_training(const Recipe& recipe, Reading& reading, bool data) {
   want_section(recipe.dataset.has_value(), "dataset", reading);
@@ -221,6 +236,7 @@ void want_training(const Recipe& recipe, Reading& reading, bool data) {
   reading.rule(best == "default" || recipe.validation_datasets.contains(best),
                {"checkpoint.best_metric_key", "validation_dataset_" + best},
                "there is no section validation_dataset_", excerpt(best));
+  if (recipe.early_stopping) want_early_stopping(recipe, *recipe.early_stopping, reading);
 }
 
 }  // namespace

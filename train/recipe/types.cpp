@@ -238,6 +238,16 @@ void read(const Place& at, RecipeClass& out, Range range) {
   read(Place{*target, at.path + "._target_", at.where}, out.text, range);
 }
 
+void read(const Place& at, NeftuneSetting& out, Range range) {
+  const auto scalar = scalar_of(at);
+  if (scalar && parse_flag(scalar->text) == false)
+    out.alpha = 0;
+  else if (const auto alpha = scalar ? parse_real(scalar->text) : std::nullopt; alpha && holds(range, *alpha))
+    out.alpha = *alpha;
+  else
+    wrong(at, show(out, range).wish);
+}
+
 std::size_t read_choice(const Place& at, const std::vector<std::string>& names, const char* class_noun) {
   const auto scalar = scalar_of(at);
   if (!scalar) wrong(at, "one of " + joined(names));
@@ -313,6 +323,10 @@ Shown show(const FileList& value, Range) {
 
 Shown show(const VariableText& value, Range) {
   return {"text, a number, or true or false", in_quotes(value.text)};
+}
+
+Shown show(const NeftuneSetting& value, Range range) {
+  return {wish_for_number("number", range), text_of_real(value.alpha)};
 }
 
 Shown show(const RecipeClass& value, Range) {

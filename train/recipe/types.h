@@ -65,6 +65,7 @@ void read(const Place& at, std::vector<std::vector<std::string>>& out, Range ran
 void read(const Place& at, FileList& out, Range range);
 void read(const Place& at, VariableText& out, Range range);
 void read(const Place& at, RecipeClass& out, Range range);
+void read(const Place& at, NeftuneSetting& out, Range range);
 
 Shown show(bool value, Range range);
 Shown show(std::int64_t value, Range range);
@@ -79,6 +80,7 @@ Shown show(const std::vector<std::vector<std::string>>& value, Range range);
 Shown show(const FileList& value, Range range);
 Shown show(const VariableText& value, Range range);
 Shown show(const RecipeClass& value, Range range);
+Shown show(const NeftuneSetting& value, Range range);
 std::string key_in_quotes(const std::string& key);
 
 template <class T>

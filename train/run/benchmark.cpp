@@ -77,12 +77,9 @@ class Benchmark {
 
  private:
   void one_step(std::int64_t step) {
-    std::vector<TokenBatch> batches;
-    for (const Batch& batch : loader_.next_group(microbatches_)) {
-      TokenBatch tokens = recipe_.peft && recipe_.peft->dropout > 0 ? numbered_without_padding(batch)
-                                                                    : without_padding(batch);
-      batches.push_back(replay_ ? capacity_.fit(tokens) : std::move(tokens));
-    }
+    std::vector<TokenBatch> batches = batches_of_step(recipe_, loader_.next_group(microbatches_));
+    if (replay_)
+      for (TokenBatch& tokens : batches) tokens = capacity_.fit(std::move(tokens));
     if (step == 0)
       result_.flops =
           ranks_.sum(loaded_.parallel->first_of_replica() ? step_flops(loaded_.model->config(), batches) : 0);

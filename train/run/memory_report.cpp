@@ -92,6 +92,10 @@ PlannedSteps planned_steps(const Recipe& recipe, const StepLoad& load) {
                      .router_losses = load.router_losses};
   if (recipe.loss.kind == LossKind::chunked) steps.loss_chunk_rows = recipe.loss.chunk_len;
   steps.options.kernels = &recipe.kernels;
+  if (draws_for_rows(recipe)) {  // numbers of rows are tables on the device
+    const std::vector<std::int64_t> numbers(static_cast<std::size_t>(load.microbatch.count()));
+    steps.microbatch = load.microbatch.numbered(numbers, load.microbatch.longest());
+  }
   return steps;
 }
 

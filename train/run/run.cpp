@@ -88,9 +88,13 @@ class Run {
     SignalWatch signals(watched_signals(), ranks_.first() ? first_signal_text() : "");
     result_.first_step = state_.step;
     result_.total_steps = steps_.total_steps;
+    count_known_validation();
     if (state_.step >= steps_.total_steps)
       log_info("nothing to train: ", counted(state_.step, "step"), " done, the recipe asks for ",
                steps_.total_steps);
+    else if (stops_early())
+      log_info("nothing to train: early stopping ended the run after step ", state_.step - 1, ": ",
+               reason_of_end(*state_.early_stopping, *recipe_.early_stopping));
     else
       start_history();
     if (recipe_.peft && ranks_.first()) {  // the warnings are the same on all ranks
@@ -109,6 +113,8 @@ class Run {
     if (const MtpTraining& mtp = loaded_.model->config().mtp; mtp.depths > 0)
       log_info("multi-token prediction: ", counted(mtp.depths, "depth"),
                mtp.repeated ? " of one repeated layer" : "", ", loss factor ", mtp.scaling_factor);
+    if (recipe_.neftune.alpha > 0)
+      log_info("neftune: uniform noise on the embeddings, alpha ", recipe_.neftune.alpha);
     if (history_)
       log_info("training ", trainable_parameters(),
                loaded_.model->config().frozen.empty() ? "" : cat(" of ", all_parameters()), " parameters in ",
@@ -126,7 +132,7 @@ class Run {
     bool stopped = asked();
     StepProgress progress;
     last_record_ = Clock::now();
-    while (state_.step < steps_.total_steps && !stopped) {
+    while (state_.step < steps_.total_steps && !stopped && !stops_early()) {
       const std::int64_t step = state_.step;
       if (ranks_.first()) signals.set_second_text(second_signal_text(true));
       if (profile_ && profile_->before_step(step)) last_record_ = Clock::now();
@@ -147,10 +153,10 @@ class Run {
       if (validates) {
         const auto losses = validate(step, record.epoch, record.lr, asked);
         complete = losses.size() == validation_.sets();
+        count_validation(step, losses);
         stopped = asked();
-        if (!saves && is_due(step, stopped)) {
+        if (!saves && (is_due(step, stopped) || (stops_early() && recipe_.checkpoint.enabled)))
           saved = save();
-        }
         if (!saved.empty() && !losses.empty()) checkpoints_.note_losses(saved, losses);
       }
       last_record_ = Clock::now();  // rates are those of training alone
@@ -160,9 +166,12 @@ class Run {
     note_published();
     result_.steps_done = state_.step;
     result_.skipped_steps = state_.skipped_steps;
-    if (stopped && (state_.step < steps_.total_steps || !complete)) result_.signal = signal_;
+    const bool ends_early = state_.step < steps_.total_steps && stops_early();
+    if (ends_early) result_.early_stopping = reason_of_end(*state_.early_stopping, *recipe_.early_stopping);
+    const bool finished = (state_.step >= steps_.total_steps || ends_early) && complete;
+    if (stopped && !finished) result_.signal = signal_;
     stop_here_ = {};
-    if (history_ && ranks_.first()) history_->end(result_.signal, summary(result_));
+    if (history_ && ranks_.first()) history_->end(result_.signal, summary(result_), result_.early_stopping);
     return result_;
   }
 
@@ -288,6 +297,27 @@ class Run {
     checkpoints_.prune();
   }
 
+  bool stops_early() const {
+    return recipe_.early_stopping && has_ended(state_.early_stopping, *recipe_.early_stopping);
+  }
+
+  /// Counts the validation after `step` for early stopping, if the losses are those of all sets.
+  void count_validation(std::int64_t step, const Losses& losses) {
+    if (!recipe_.early_stopping || losses.size() < validation_.sets()) return;
+    state_.early_stopping = counted_validation(std::move(state_.early_stopping), *recipe_.early_stopping,
+                                               step, losses.at(recipe_.early_stopping->metric));
+  }
+
+  // That of the last step before this start, which comes after the checkpoint of that step.
+  void count_known_validation() {
+    if (!recipe_.early_stopping) {
+      state_.early_stopping.reset();
+      return;
+    }
+    const std::int64_t step = state_.step - 1;
+    if (step >= 0 && is_validation_step(steps_, step)) count_validation(step, known_losses(step));
+  }
+
   // Validates after the last step before this start, where that was due and an earlier process did not finish
   // it. False when a signal ended this validation too.
   bool make_up_validation(const StopAsked& asked) {
@@ -304,6 +334,7 @@ class Run {
     if (recipe_.checkpoint.enabled && !losses.empty() &&
         std::filesystem::equivalent(result_.checkpoint.parent_path(), folder, error))
       checkpoints_.note_losses(result_.checkpoint, losses);
+    count_validation(step, losses);
     return losses.size() == validation_.sets();
   }
 
@@ -375,16 +406,17 @@ class Run {
     if (loader_.epoch_done()) loader_.start_epoch(loader_.epoch() + 1);
     const auto begin = Clock::now();
     record.epoch = loader_.epoch();
-    std::vector<TokenBatch> microbatches;
-    for (const Batch& batch : loader_.next_group(steps_.microbatches)) {
+    const std::vector<Batch> batches = loader_.next_group(steps_.microbatches);
+    for (const Batch& batch : batches) {
       record.positions += batch.positions;
       record.content_tokens += batch.content_tokens;
       record.tokens += batch.tail_trimmed_tokens;
       record.label_tokens += batch.label_tokens;
       record.samples += batch.samples;
-      TokenBatch tokens = drops_ ? numbered_without_padding(batch) : without_padding(batch);
-      microbatches.push_back(replay_ ? capacity_.fit(tokens) : std::move(tokens));
     }
+    std::vector<TokenBatch> microbatches = batches_of_step(recipe_, batches);
+    if (replay_)
+      for (TokenBatch& tokens : microbatches) tokens = capacity_.fit(std::move(tokens));
     record.times = StepTimes{.data = std::chrono::duration<double>(Clock::now() - begin).count()};
     return microbatches;
   }
@@ -512,7 +544,6 @@ class Run {
   StepSchedule steps_;
   LrSchedule schedule_;
   Optimizer optimizer_;
-  bool drops_ = recipe_.peft && recipe_.peft->dropout > 0;
   std::optional<StepReplay> replay_;  // where steps are to use CUDA graphs
   BatchCapacity capacity_;            // of microbatches then
   Checkpoints checkpoints_;

@@ -13,6 +13,7 @@ std::string summary(const RunResult& r) {
       r.signal == 0 ? "done: " : cat("stopped by signal ", r.signal, " (", ::strsignal(r.signal), "): ");
   text += counted(r.steps_done, "step");
   if (r.steps_done < r.total_steps) text += cat(" of ", r.total_steps);
+  if (!r.early_stopping.empty()) text += cat(" (early stopping: ", r.early_stopping, ")");
   if (here < r.steps_done) text += cat(", ", here, " of them in this run");
   if (here > 0) {
     text += cat(" in ", short_duration(r.seconds));

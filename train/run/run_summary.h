@@ -16,12 +16,15 @@ struct RunResult {
   std::optional<double> first_loss, last_loss;  ///< of this process's steps; absent when it ran none
   std::int64_t skipped_steps = 0;               ///< over the whole run
   int signal = 0;                               ///< the signal that ended it early, or 0
+  std::string early_stopping;                   ///< why early stopping ended it; empty: it did not
   std::filesystem::path checkpoint;             ///< the newest, empty when there is none
 };
 
 /// The last line of a run:
 ///     done: 50 steps in 3m05s, 1.2k tokens/s, loss 2.3456 at step 0 and 0.1234 at step 49, 0 skipped steps;
 ///     model in runs/x/epoch_0_step_49/model
+/// After early stopping the number of steps is followed by its reason:
+///     done: 30 steps of 50 (early stopping: ...) in 3m05s, ...
 std::string summary(const RunResult& result);
 
 }  // namespace nemocube

@@ -29,6 +29,12 @@ TEST_CASE("summary: a whole run, a resumed one, a stopped one, and one with noth
   stopped.checkpoint.clear();
   CHECK(summary(stopped).starts_with("stopped by signal 15 (Terminated): 1 step of 50 in 3m05s, "));
   CHECK(summary(stopped).ends_with(", loss 2.5 at step 0, 1 skipped step; no checkpoint was written"));
+  RunResult early = r;
+  early.first_step = 0;
+  early.steps_done = 30;
+  early.early_stopping = "it got no better";
+  CHECK(summary(early).starts_with(
+      "done: 30 steps of 50 (early stopping: it got no better) in 3m05s, 1.2k tok"));
   RunResult nothing;
   nothing.first_step = nothing.steps_done = nothing.total_steps = 4;
   nothing.checkpoint = "c";

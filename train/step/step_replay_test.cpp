@@ -88,7 +88,8 @@ TokenBatch microbatch(const Task& task, int step, int m) {
   std::vector<std::int64_t> numbers;
   for (std::int64_t i = 0; i < batch.sequences.count(); ++i)
     numbers.push_back((static_cast<std::int64_t>(seed) << 32) + batch.sequences.begin(i));
-  return TokenBatch(batch.ids, batch.labels, batch.sequences.numbered(numbers)).with_capacity(22, 3, 22);
+  const Sequences numbered = batch.sequences.numbered(numbers, batch.sequences.longest() + step);
+  return TokenBatch(batch.ids, batch.labels, numbered).with_capacity(22, 3, 22);
 }
 
 std::vector<TokenBatch> batches_of(const Task& task, int step) {
@@ -217,6 +218,16 @@ TEST_CASE("step graphs: adapters with dropout, which drops other elements in eac
     task.config.lora = adapters;
     compare_steps(task, 4);
   }
+}
+
+TEST_CASE("step graphs: noise on the embeddings, with other numbers and another magnitude in each step" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  Task task;
+  task.config = with_mtp(tiny_config("M*"), 1, false);
+  task.config.noise = {5, 3};
+  task.microbatches = 2;
+  compare_steps(task, 4);
 }
 
 TEST_CASE("step graphs: a capacity has graphs of its own, and batches without one run as without graphs" *
