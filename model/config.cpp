@@ -78,8 +78,10 @@ std::vector<BlockVariant> NemotronHConfig::variants() const {
     for (const auto& [number, config] : own_configs)
       if (blocks.at(static_cast<std::size_t>(number)) == kind) own.push_back({kind, &config, number, 1});
     const std::int64_t with_common = count(kind) - std::ssize(own);
-    const bool predicts = num_nextn_predict_layers > 0 && std::ranges::count(mtp_blocks, kind) > 0;
-    if (with_common > 0 || predicts) all.push_back({kind, &common(), std::nullopt, with_common});
+    // Blocks of multi-token prediction have the common sizes; those that are stored and not trained are no blocks here.
+    const bool predicts = mtp.depths > 0 && std::ranges::count(mtp_blocks, kind) > 0;
+    if (with_common > 0 || predicts || own.empty())
+      all.push_back({kind, &common(), std::nullopt, with_common});
     std::ranges::copy(own, std::back_inserter(all));
   }
   return all;
@@ -203,6 +205,8 @@ void NemotronHConfig::validate() const {
   check_range("mtp_loss_scaling_factor", mtp.scaling_factor, 0, largest_number);
   check_own_configs(*this);
   for (const BlockVariant& variant : variants()) check_variant(variant);
+  if (num_nextn_predict_layers > 0)
+    for (const BlockKind kind : mtp_blocks) kind->validate(common());
   if (pad_token_id) check_token("pad_token_id", *pad_token_id, vocab_size);
   if (bos_token_id) check_token("bos_token_id", *bos_token_id, vocab_size);
   for (std::int64_t id : eos_token_id) check_token("eos_token_id", id, vocab_size);

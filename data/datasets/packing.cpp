@@ -68,10 +68,13 @@ PackedDataset::PackedDataset(std::shared_ptr<const Dataset> rows, const PackOpti
     std::int64_t& length = lengths[static_cast<std::size_t>(i)];
     length = rows_->content_length(i);
     if (length <= pack_size_) continue;
-    const std::string id = rows_->sample(i).id;
-    require(options.drop_long, "packed sequences: row '", id, "' has ", counted(length, "position"),
-            ", packed_sequence_size is ", pack_size_);
-    if (++dropped_ <= 3) first_ids += (dropped_ > 1 ? ", " : "") + id;
+    if (!options.drop_long || dropped_ < 3) {
+      const std::string id = rows_->sample(i).id;
+      require(options.drop_long, "packed sequences: row '", id, "' has ", counted(length, "position"),
+              ", packed_sequence_size is ", pack_size_);
+      first_ids += (dropped_ > 0 ? ", " : "") + id;
+    }
+    ++dropped_;
     length = 0;
   }
   packs_ = pack_rows(lengths, options.strategy, pack_size_);
@@ -79,10 +82,19 @@ PackedDataset::PackedDataset(std::shared_ptr<const Dataset> rows, const PackOpti
           " fits packed_sequence_size ", pack_size_);
   if (options.max_packs && size() > *options.max_packs)
     packs_.resize(static_cast<std::size_t>(*options.max_packs));
+  for (const auto& pack : packs_) {
+    std::int64_t& content = content_lengths_.emplace_back(0);
+    for (const std::int64_t row : pack) content += lengths[static_cast<std::size_t>(row)];
+  }
   if (dropped_ > 0)
     log_warning("packed sequences: ", dropped_, " of ", counted(rows_->size(), "row"),
                 dropped_ == 1 ? " is" : " are", " longer than ", pack_size_, " and ",
                 dropped_ == 1 ? "is" : "are", " dropped: ", first_ids, dropped_ > 3 ? ", ..." : "");
+}
+
+std::int64_t PackedDataset::content_length(std::int64_t i) const {
+  check_index(i);
+  return content_lengths_[static_cast<std::size_t>(i)];
 }
 
 Sample PackedDataset::sample(std::int64_t i) const {

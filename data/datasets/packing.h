@@ -41,6 +41,7 @@ class PackedDataset final : public Dataset {
   PackedDataset(std::shared_ptr<const Dataset> rows, const PackOptions& options);
   std::int64_t size() const override { return static_cast<std::int64_t>(packs_.size()); }
   Sample sample(std::int64_t i) const override;
+  std::int64_t content_length(std::int64_t i) const override;
   bool made_on_demand() const override { return rows_->made_on_demand(); }
   std::int64_t pad_id() const override { return rows_->pad_id(); }
   std::int64_t dropped() const { return dropped_; }
@@ -49,6 +50,7 @@ class PackedDataset final : public Dataset {
   std::shared_ptr<const Dataset> rows_;
   std::int64_t pack_size_;
   std::vector<std::vector<std::int64_t>> packs_;  // indices of rows_
+  std::vector<std::int64_t> content_lengths_;     // of packs
   std::int64_t dropped_ = 0;
 };
 

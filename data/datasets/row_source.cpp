@@ -28,7 +28,8 @@ std::shared_ptr<const RowDataset> rows_in_memory(const RowSource& source) {
     return makers[static_cast<std::size_t>(chosen[static_cast<std::size_t>(i)])]();
   });
   std::int64_t longest = 0;
-  for (const TokenRow& row : rows) longest = std::max(longest, row.size());
+  for (const TokenRow& row : rows)
+    if (row.label_tokens() > 0) longest = std::max(longest, row.size());
   return std::make_shared<RowDataset>(source.what, std::move(rows), layout_for(source, longest),
                                       source.pad_id);
 }

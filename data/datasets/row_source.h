@@ -31,7 +31,7 @@ struct RowSource {
   std::function<RowMaker(const JsonView& row, std::int64_t number)> read;
 };
 
-/// The layout of rows of which the longest has so many tokens.
+/// The layout of rows of which the longest with a label has so many tokens.
 RowOptions layout_for(const RowSource& source, std::int64_t longest);
 
 /// The selected rows, all made at once and kept in memory. Every row of the files is checked, selected or not.

@@ -10,6 +10,7 @@
 
 #include "core/log.h"
 #include "data/datasets/json_rows.h"
+#include "data/files/crc32c.h"
 #include "parallel/comm/together.h"
 
 namespace nemocube {
@@ -22,20 +23,25 @@ void want_lines(const std::filesystem::path& file) {
           "read whole; \"jq -c '.[]' FILE\" writes a list as lines");
 }
 
-/// The numbers of the first three entries that are 0.
-std::vector<std::int64_t> first_zeros(std::span<const std::uint32_t> values) {
+/// The numbers of the first three rows that do not stay.
+template <class Made>
+std::vector<std::int64_t> first_dropped(const std::vector<Made>& rows) {
   std::vector<std::int64_t> found;
-  for (std::size_t i = 0; i < values.size() && found.size() < 3; ++i)
-    if (values[i] == 0) found.push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < rows.size() && found.size() < 3; ++i)
+    if (rows[i].tokens == 0) found.push_back(static_cast<std::int64_t>(i));
   return found;
 }
 
-/// Throws Error unless all ranks have the same value.
+std::uint32_t sum_of(const std::string& line) { return crc32c(std::as_bytes(std::span(line))); }
+
+/// Throws Error on every rank unless all see the same file.
 void want_same(Communicator* ranks, const LineIndex& index) {
-  for (const std::int64_t own : {index.bytes(), index.size()})
-    require(largest(ranks, own) == own && largest(ranks, -own) == -own, index.path().string(),
-            ": want the same file on all ranks; this one has ", index.size(), " lines and ", index.bytes(),
-            " bytes, that of another rank differs");
+  const std::string own = cat(index.size(), " lines and ", index.bytes(), " bytes");
+  const std::vector<std::string> all = gather_texts(ranks, own);
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    require(all[rank] == all[0], index.path().string(),
+            ": want the same file on all ranks, but that of rank 0 has ", all[0], " and that of rank ", rank,
+            " has ", all[rank]);
 }
 
 }  // namespace
@@ -55,45 +61,56 @@ StreamedRows::StreamedRows(RowSource source, const Options& options) : source_(s
     lines_.reserve(chosen.size());
     for (const std::int64_t row : chosen) lines_.push_back(valid[static_cast<std::size_t>(row)]);
   }
-  tokens_ = on_all_ranks(size(), options, [&](std::int64_t i) -> std::uint32_t {
-    TokenRow row = read(lines_[static_cast<std::size_t>(i)])();
-    return stays(row, source_.layout) ? static_cast<std::uint32_t>(row.size()) : 0;
+  made_ = on_all_ranks(size(), options, [&](std::int64_t i) -> Made {
+    const std::int64_t line = lines_[static_cast<std::size_t>(i)];
+    const std::string text = at(line).text();
+    TokenRow row = read(line, text)();
+    return {stays(row, source_.layout) ? static_cast<std::uint32_t>(row.size()) : 0, sum_of(text)};
   });
+  const std::int64_t rows = size(), dropped = std::ranges::count(made_, 0u, &Made::tokens);
   std::vector<std::string> first_ids;
-  for (const std::int64_t i : first_zeros(tokens_))
-    first_ids.push_back(read(lines_[static_cast<std::size_t>(i)])().id);
-  report_dropped(source_.what, size(), std::ranges::count(tokens_, 0u), first_ids, source_.layout);
+  for (const std::int64_t i : first_dropped(made_)) {
+    const std::int64_t line = lines_[static_cast<std::size_t>(i)];
+    first_ids.push_back(read(line, at(line).text())().id);
+  }
+  report_dropped(source_.what, rows, dropped, first_ids, source_.layout);
   std::size_t kept = 0;
-  for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    if (tokens_[i] == 0) continue;
+  for (std::size_t i = 0; i < made_.size(); ++i) {
+    if (made_[i].tokens == 0) continue;
     lines_[kept] = lines_[i];
-    tokens_[kept++] = tokens_[i];
+    made_[kept++] = made_[i];
   }
   lines_.resize(kept);
-  tokens_.resize(kept);
-  layout_ = layout_for(source_, std::ranges::max(tokens_));
+  made_.resize(kept);
+  layout_ = layout_for(source_, std::ranges::max(made_, {}, &Made::tokens).tokens);
 }
 
-std::vector<std::uint32_t> StreamedRows::on_all_ranks(
-    std::int64_t count, const Options& options, const std::function<std::uint32_t(std::int64_t)>& fn) const {
+std::vector<StreamedRows::Made> StreamedRows::on_all_ranks(
+    std::int64_t count, const Options& options, const std::function<Made(std::int64_t)>& fn) const {
+  // Rank r takes every ranks-th row from r on, so that files with their long rows together are divided evenly.
   const std::int64_t ranks = options.ranks ? options.ranks->size() : 1;
-  const auto first_of = [&](std::int64_t rank) {
-    return count / ranks * rank + std::min(rank, count % ranks);
-  };
-  const std::int64_t rank = options.ranks ? options.ranks->rank() : 0, first = first_of(rank);
-  std::vector<std::uint32_t> own(static_cast<std::size_t>(first_of(rank + 1) - first));
+  const std::int64_t rank = options.ranks ? options.ranks->rank() : 0;
+  const auto rows_of = [&](std::int64_t r) { return (count - r + ranks - 1) / ranks; };
+  std::vector<Made> own(static_cast<std::size_t>(rows_of(rank)));
   together(options.ranks, [&] {
     constexpr std::int64_t at_once = 4096;  // between two reports
     for (std::int64_t begin = 0; begin < std::ssize(own); begin += at_once) {
-      for_rows(std::min(at_once, std::ssize(own) - begin),
-               [&](std::int64_t i) { own[static_cast<std::size_t>(begin + i)] = fn(first + begin + i); });
-      if (options.on_rows) options.on_rows(std::min(count, (begin + at_once) * ranks), count);
+      const std::int64_t end = std::min(begin + at_once, std::ssize(own));
+      for_rows(end - begin, [&](std::int64_t i) {
+        own[static_cast<std::size_t>(begin + i)] = fn(rank + (begin + i) * ranks);
+      });
+      if (options.on_rows) options.on_rows(std::min(count, end * ranks), count);
     }
   });
-  if (!options.ranks) return own;
+  if (ranks == 1) return own;
   std::vector<std::int64_t> counts;
-  for (std::int64_t r = 0; r < ranks; ++r) counts.push_back(first_of(r + 1) - first_of(r));
-  return options.ranks->host_all_gather_v<std::uint32_t>(own, counts);
+  for (std::int64_t r = 0; r < ranks; ++r) counts.push_back(rows_of(r));
+  const std::vector<Made> by_rank = options.ranks->host_all_gather_v<Made>(own, counts);
+  std::vector<Made> all(by_rank.size());
+  std::size_t from = 0;
+  for (std::int64_t r = 0; r < ranks; ++r)
+    for (std::int64_t i = r; i < count; i += ranks) all[static_cast<std::size_t>(i)] = by_rank[from++];
+  return all;
 }
 
 std::vector<std::uint32_t> StreamedRows::valid_lines(const Options& options) const {
@@ -103,22 +120,22 @@ std::vector<std::uint32_t> StreamedRows::valid_lines(const Options& options) con
     report_skipped(source_.files, source_.content, lines(), 0, "");
     return valid;
   }
-  std::vector<std::uint32_t> good = on_all_ranks(lines(), options, [&](std::int64_t line) -> std::uint32_t {
+  const std::vector<Made> good = on_all_ranks(lines(), options, [&](std::int64_t line) -> Made {
     try {
-      read(line);
-      return 1;
+      read(line, at(line).text());
+      return {1, 0};
     } catch (const Error&) {
-      return 0;
+      return {0, 0};
     }
   });
   std::string first;
-  if (const auto bad = first_zeros(good); !bad.empty()) try {
-      read(bad.front());
+  if (const auto bad = first_dropped(good); !bad.empty()) try {
+      read(bad.front(), at(bad.front()).text());
     } catch (const Error& error) {
       first = error.what();
     }
-  report_skipped(source_.files, source_.content, lines(), std::ranges::count(good, 0u), first);
-  std::erase_if(valid, [&](std::uint32_t line) { return good[line] == 0; });
+  report_skipped(source_.files, source_.content, lines(), std::ranges::count(good, 0u, &Made::tokens), first);
+  std::erase_if(valid, [&](std::uint32_t line) { return good[line].tokens == 0; });
   return valid;
 }
 
@@ -134,26 +151,27 @@ StreamedRows::Line StreamedRows::at(std::int64_t line) const {
   return {&*file, line};
 }
 
-RowMaker StreamedRows::read(std::int64_t line) const {
+RowMaker StreamedRows::read(std::int64_t line, const std::string& text) const {
   const Line found = at(line);
   const std::filesystem::path& file = found.file->path();
-  const Json value = parse_line(found.file->text(found.in_file), file, found.number());
+  const Json value = parse_line(text, file, found.number());
   return source_.read(JsonView(value, file.string(), line_place(found.number())), line);
 }
 
 Sample StreamedRows::sample(std::int64_t i) const {
   check_index(i);
-  const std::int64_t line = lines_[static_cast<std::size_t>(i)], want = tokens_[static_cast<std::size_t>(i)];
-  TokenRow row = read(line)();
+  const std::int64_t line = lines_[static_cast<std::size_t>(i)];
+  const std::string text = at(line).text();
+  require(sum_of(text) == made_[static_cast<std::size_t>(i)].sum, at(line).file->path().string(), ": ",
+          line_place(at(line).number()), " has changed since the run began");
+  TokenRow row = read(line, text)();
   truncate_row(row, source_.layout.truncation, source_.layout.seq_length);
-  require(row.size() == want, at(line).file->path().string(), ": ", line_place(at(line).number()),
-          " has changed since the run began: want ", counted(want, "token"), ", got ", row.size());
   return finish_row(row, layout_, source_.pad_id);
 }
 
 std::int64_t StreamedRows::content_length(std::int64_t i) const {
   check_index(i);
-  return content_positions(tokens_[static_cast<std::size_t>(i)], layout_);
+  return content_positions(made_[static_cast<std::size_t>(i)].tokens, layout_);
 }
 
 }  // namespace nemocube

@@ -169,6 +169,11 @@ TEST_CASE("streamed rows: of the other classes") {
   check_same(column_mapped_rows(sample_tokenizer(), {.files = {dir / "c.ndjson"}, .mapping = mapping}));
   HellaSwagOptions hellaswag{.files = {dir / "h.jsonl"}};
   check_same(hellaswag_rows(sample_tokenizer(), hellaswag));
+  spit(dir / "h.jsonl",
+       endings + R"({"ctx": ")" + std::string(99, 'b') + R"(", "endings": [""], "label": 0})");
+  hellaswag.separator = "";
+  hellaswag.append_eos = false;
+  check_same(hellaswag_rows(sample_tokenizer(), hellaswag));  // the long row has no label
   hellaswag.pad_to_max_length = false;
   check_same(hellaswag_rows(sample_tokenizer(), hellaswag));
 }
@@ -213,7 +218,7 @@ TEST_CASE("streamed rows: files that cannot be streamed, or that change") {
   spit(path, talk(1, "aaaa") + "\n" + talk(2, "bbbb"));
   const StreamedRows rows(messages_rows(sample_tokenizer(), options));
   CHECK(rows.sample(1).id == "row 1");
-  spit(path, talk(1, "aaaa") + "\n" + talk(2, "    "));
+  spit(path, talk(1, "aaaa") + "\n" + talk(2, "bbbc"));
   CHECK_THROWS_WITH_AS(rows.sample(1), doctest::Contains("line 2 has changed since the run began"), Error);
   spit(path, talk(1, "aaaa"));
   CHECK_THROWS_WITH_AS(rows.sample(1), doctest::Contains("bytes when it was opened"), Error);

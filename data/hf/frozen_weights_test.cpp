@@ -68,6 +68,26 @@ TEST_CASE("frozen weights: a copy of one file and of shards elsewhere can be rea
   HfWeights(dir / "copy").read(tensors);
   CHECK(norm.to_vector() == std::vector<double>{1, 1, 1});
   CHECK(head.to_vector() == std::vector<double>{2, 2, 2});
+
+  // Files of these names may be there already.
+  write_weights(dir / "next", {"lm_head.weight"}, 3);
+  fs::create_directories(dir / "again");
+  FileShards names;
+  names["model-trained.safetensors"].push_back(source_of("backbone.norm_f.weight", ones, DType::f32));
+  names["model-trained-2.safetensors"].push_back(source_of("backbone.other.weight", ones, DType::f32));
+  write_safetensors_model(dir / "again", std::move(names));
+  spit(dir / "next" / FrozenWeights::file_name,
+       to_json_text({dir / "again", {"backbone.norm_f.weight", "backbone.other.weight"}}));
+  const Tensor other = Tensor::zeros({3}, DType::f32, Device::cpu);
+  const std::vector<NamedTensor> all{tensors[0], tensors[1], {"backbone.other.weight", other}};
+  const HfWeights next(dir / "next");
+  next.read(all);
+  save_hf_weights(dir / "last", all, next.files(all));
+  for (const NamedTensor& t : all) t.value.fill(0);
+  HfWeights(dir / "last").read(all);
+  CHECK(norm.to_vector() == std::vector<double>{1, 1, 1});
+  CHECK(other.to_vector() == std::vector<double>{1, 1, 1});
+  CHECK(head.to_vector() == std::vector<double>{3, 3, 3});
 }
 
 TEST_CASE("frozen weights: a file that cannot be followed is refused") {

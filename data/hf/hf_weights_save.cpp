@@ -153,6 +153,8 @@ FileShards plan_files(std::span<const NamedTensor> tensors, const WeightFiles& f
   if (as_source.size() > 1)
     if (auto single = as_source.extract(single_file_name)) {
       single.key() = "model-trained.safetensors";
+      for (int i = 2; as_source.contains(single.key()); ++i)
+        single.key() = cat("model-trained-", i, ".safetensors");
       as_source.insert(std::move(single));
     }
   return as_source;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
 
 #include "data/datasets/permutation.h"
 
@@ -94,9 +96,9 @@ Batch Loader::next() {
 
 std::vector<Batch> Loader::next_group(std::int64_t count) {
   const std::vector<Places> batches = group_from(next_, count);
-  const bool made = ahead_ && ahead_->epoch == epoch_ && ahead_->batches == batches;
-  const auto samples = made ? ahead_->samples.get() : samples_of(*dataset_, rows_of(batches));
-  ahead_.reset();
+  std::optional<Ahead> ahead = std::exchange(ahead_, std::nullopt);
+  const bool made = ahead && ahead->epoch == epoch_ && ahead->batches == batches;
+  const auto samples = made ? ahead->samples.get() : samples_of(*dataset_, rows_of(batches));
   std::vector<Batch> group;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     Batch& batch = group.emplace_back(collate(samples[i], dataset_->pad_id()));
@@ -110,9 +112,13 @@ std::vector<Batch> Loader::next_group(std::int64_t count) {
 void Loader::make_ahead(std::int64_t count) {
   std::vector<Places> batches = group_from(next_, count);
   if (batches.empty()) return;
-  auto samples = std::async(std::launch::async,
-                            [data = dataset_, rows = rows_of(batches)] { return samples_of(*data, rows); });
-  ahead_ = Ahead{std::move(batches), epoch_, std::move(samples)};
+  try {
+    auto samples = std::async(std::launch::async,
+                              [data = dataset_, rows = rows_of(batches)] { return samples_of(*data, rows); });
+    ahead_ = Ahead{std::move(batches), epoch_, std::move(samples)};
+  } catch (const std::system_error&) {
+    // No thread starts: the rows are made when they are wanted.
+  }
 }
 
 void Loader::start_epoch(std::int64_t epoch) {

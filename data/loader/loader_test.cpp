@@ -267,6 +267,7 @@ TEST_CASE("loader: an error of a row that is made ahead of time comes with its s
   CHECK(loader.next().samples == 2);
   CHECK(loader.next().samples == 2);
   CHECK_THROWS_WITH_AS(loader.next(), "row 5 is bad", Error);
+  CHECK_THROWS_WITH_AS(loader.next(), "row 5 is bad", Error);
   {
     Loader stopped(std::make_shared<OnDemand>(9, 5), {.batch_size = 4});
     stopped.next();  // a run may end here

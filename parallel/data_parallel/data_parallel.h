@@ -39,6 +39,9 @@ struct DataParallelOptions {
 ///     gradients                                                       reduce-scatter, free    all-gather values
 ///     parameters  gather the root   gather before, release after      reduce-scatter, free    release the root
 ///
+/// Values that no other rank has a part of (FlatUnit::divides_values()) stay where they are: those of routed experts where
+/// expert parallelism takes all ranks.
+///
 /// While a block computes, the weights of the next one are gathered and the gradients of the one before are reduced. Both begin
 /// behind the block's first exchange with other ranks (FirstExchanges), or with the block where it has none.
 ///

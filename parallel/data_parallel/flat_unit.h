@@ -49,7 +49,8 @@ class FlatUnit {
   FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device);
 
   bool trained() const { return parameters_[0]->wants_grad(); }
-  /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on several ranks.
+  /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on several ranks. From ZeRO-2 on
+  /// own_gradients() is memory apart on one rank, too: there the gradients of a microbatch are added to those of earlier ones.
   bool divides_values() const { return divides_values_; }
   const Tensor& values() const { return values_; }
   const Tensor& own_values() const { return own_values_; }

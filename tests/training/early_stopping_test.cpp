@@ -92,8 +92,8 @@ TEST_CASE(
   const ProcessResult again = dir.train(stopping);
   CAPTURE(again.err);
   CHECK(again.exit_code == 0);
-  CHECK(again.err.find(cat("nothing to train: early stopping ended the run after step ", step, ": ",
-                           reason)) != std::string::npos);
+  CHECK(again.err.find(cat("nothing to train after step ", step, ", by early_stopping: ", reason)) !=
+        std::string::npos);
   CHECK(again.err.find(cat("done: ", step + 1, " steps of 24 (early stopping: ")) != std::string::npos);
   CHECK(slurp(run / "history.jsonl") == history);
   CHECK(slurp(run / "training.jsonl") == training);

@@ -139,19 +139,24 @@ MegatronOptions megatron_options(const Recipe& recipe, const DatasetSection& sec
   return options;
 }
 
-/// Without `streaming` large files are streamed, if they can be.
-bool is_streamed(const DatasetSection& section) {
-  if (section.streaming) return *section.streaming;
-  std::int64_t bytes = 0;
-  for (const std::filesystem::path& file : dataset_files(section)) {
-    if (!has_rows_by_line(file)) return false;
-    bytes += RegularFile(file).size();
+/// Progress of one piece of work after another, each from 0 on.
+class ProgressOfEach {
+ public:
+  explicit ProgressOfEach(std::string unit) : unit_(std::move(unit)) {}
+  void operator()(std::int64_t done, std::int64_t total) {
+    if (!shown_ || done < done_) shown_.emplace("data", unit_);
+    done_ = done;
+    (*shown_)(done, total);
   }
-  return bytes >= streamed_bytes;
-}
+
+ private:
+  std::string unit_;
+  std::optional<TaskProgress> shown_;
+  std::int64_t done_ = 0;
+};
 
 std::shared_ptr<const Dataset> streamed(RowSource source, Communicator* ranks) {
-  TaskProgress reading("data", "bytes"), tokenising("data", "rows");
+  ProgressOfEach reading("bytes"), tokenising("rows");
   StreamedRows::Options options;
   options.on_bytes = std::ref(reading);
   options.on_rows = std::ref(tokenising);
@@ -160,7 +165,7 @@ std::shared_ptr<const Dataset> streamed(RowSource source, Communicator* ranks) {
 }
 
 std::shared_ptr<const Dataset> rows_of(const DatasetSection& section, RowSource source, Communicator* ranks) {
-  if (is_streamed(section)) return streamed(std::move(source), ranks);
+  if (bytes_to_stream(section) > 0) return streamed(std::move(source), ranks);
   return rows_in_memory(source);
 }
 
@@ -172,7 +177,7 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
       options.rows = row_options(recipe, section);
       tell_unused_chat_template(recipe, section);
       options.chat_template = recipe_chat_template(recipe, section);
-      if (is_streamed(section)) return streamed(squad_rows(*tokenizer, options), ranks);
+      if (bytes_to_stream(section) > 0) return streamed(squad_rows(*tokenizer, options), ranks);
       return make_squad_dataset(*tokenizer, options);
     }
     case DatasetKind::messages:
@@ -203,6 +208,20 @@ std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSec
   if (section.kind == DatasetKind::mock || section.kind == DatasetKind::tokens) return std::nullopt;
   const bool optional = section.kind == DatasetKind::megatron && !section.tokenizer && !recipe.tokenizer;
   return optional ? std::nullopt : std::optional(Tokenizer::load(existing_tokenizer_path(recipe, section)));
+}
+
+std::int64_t bytes_to_stream(const DatasetSection& section) {
+  constexpr std::array of_json{DatasetKind::squad, DatasetKind::messages, DatasetKind::column_mapped,
+                               DatasetKind::hellaswag};
+  if (std::ranges::find(of_json, section.kind) == of_json.end() || section.streaming == false) return 0;
+  std::int64_t bytes = 0;
+  bool by_line = true;
+  for (const std::filesystem::path& file : dataset_files(section)) {
+    by_line = by_line && has_rows_by_line(file);
+    bytes += RegularFile(file).size();
+  }
+  const bool streams = section.streaming.value_or(by_line && bytes >= streamed_bytes);
+  return streams ? std::max<std::int64_t>(bytes, 1) : 0;
 }
 
 bool is_tokenizer_file(const std::string& name) {

@@ -148,9 +148,21 @@ TEST_CASE("recipe data sets: rows are streamed where the recipe says so, and whe
   CHECK(streamed->sample(0).input_ids == data("messages")->sample(0).input_ids);
   CHECK_THROWS_WITH_AS(data("messages, streaming: true", "f.json"), doctest::Contains("want JSON lines"),
                        Error);
-  // A hole behind the row, which takes no room on the disk and holds no line feed; the last byte ends the line.
-  std::filesystem::resize_file(file, streamed_bytes);
-  CHECK_THROWS_WITH_AS(data("messages"), doctest::Contains("line 2: want at most"), Error);
+  const auto streams = [&](const std::vector<std::string>& names) {
+    DatasetSection section;
+    section.kind = DatasetKind::messages;
+    for (const std::string& name : names) section.path.names.push_back((dir / name).string());
+    return bytes_to_stream(section) > 0;
+  };
+  for (const char* name : {"large.jsonl", "half.ndjson", "large.json"}) spit(dir / name, row);
+  std::filesystem::resize_file(dir / "large.jsonl", streamed_bytes);  // holes take no room on the disk
+  std::filesystem::resize_file(dir / "large.json", streamed_bytes);
+  std::filesystem::resize_file(dir / "half.ndjson", streamed_bytes / 2);
+  CHECK(streams({"large.jsonl"}));
+  CHECK(streams({"half.ndjson", "half.ndjson"}));
+  CHECK_FALSE(streams({"half.ndjson"}));
+  CHECK_FALSE(streams({"large.json"}));
+  CHECK_FALSE(streams({"large.jsonl", "f.json"}));
   spit(dir / "s.jsonl",
        R"({"id": "a", "context": "c d", "question": "q", "answers": {"text": ["d"], "answer_start": [2]}})");
   CHECK(data("squad, streaming: true", "s.jsonl")->made_on_demand());

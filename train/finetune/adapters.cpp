@@ -155,11 +155,13 @@ class Chooser {
   std::int64_t expert_rank(const std::string& module) {
     if (!peft_.moe_rank_scaling) return peft_.dim;
     const std::int64_t experts = config_.of_tensor(module).num_experts_per_tok, rank = peft_.dim / experts;
-    require(rank >= 1, "peft.moe_rank_scaling: dim is ", peft_.dim, " and num_experts_per_tok is ", experts,
-            "; want a dim of at least that, so that experts have a rank of 1 or more");
+    const auto block = block_of(module);
+    const std::string where = block && config_.own_configs.contains(*block) ? cat(" of block ", *block) : "";
+    require(rank >= 1, "peft.moe_rank_scaling: dim is ", peft_.dim, " and num_experts_per_tok", where, " is ",
+            experts, "; want a dim of at least that, so that experts have a rank of 1 or more");
     if (peft_.dim % experts != 0 && warned_of_.insert(experts).second) {
       chosen_.warnings.push_back(cat("peft.moe_rank_scaling: dim ", peft_.dim, " / num_experts_per_tok ",
-                                     experts, " is no whole number; experts have the rank ", rank));
+                                     experts, where, " is no whole number; experts have the rank ", rank));
     }
     return rank;
   }

@@ -32,7 +32,7 @@ struct StateOptions {
 /// none. Then two more items say what is whole for a while, at most:
 ///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are kept, without those
 ///                            that no other rank has a part of: routed experts where expert parallelism takes all ranks
-///   gradients being reduced  ZeRO-2 and 3: the same of the gradients
+///   gradients being reduced  ZeRO-2 and 3: gradients of the root and of these blocks, of all their trained weights
 /// `local`: what ranks of this place hold (ModelParts).
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
                                      const StateOptions& options);

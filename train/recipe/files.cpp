@@ -17,7 +17,8 @@ std::vector<std::string> stems_of(DatasetKind kind, const std::string& split) {
 }
 
 std::filesystem::path file_in_folder(const std::filesystem::path& folder,
-                                     const std::vector<std::string>& stems, const std::string& where) {
+                                     const std::vector<std::string>& stems, const std::string& where,
+                                     bool rows_of_json) {
   std::vector<std::string> names;
   for (const std::string& stem : stems)
     for (const char* ending : {".json", ".jsonl", ".ndjson", ".safetensors"}) names.push_back(stem + ending);
@@ -26,7 +27,8 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder,
     if (std::filesystem::is_regular_file(folder / name)) return folder / name;
     tried += cat(tried.empty() ? "" : ", ", name);
   }
-  fail(where, ": the folder ", folder.string(), " holds none of ", tried, parquet_note(folder));
+  fail(where, ": the folder ", folder.string(), " holds none of ", tried,
+       rows_of_json ? parquet_note(folder) : "");
 }
 
 /// Whether dataset_name says which file.
@@ -50,7 +52,7 @@ std::filesystem::path file_of(const DatasetSection& dataset, const std::string& 
                                                 : "");
   if (dataset.kind == DatasetKind::squad) return find_squad_file(source, split, where);
   if (std::filesystem::is_directory(source))
-    return file_in_folder(source, stems_of(dataset.kind, split), where);
+    return file_in_folder(source, stems_of(dataset.kind, split), where, dataset.kind != DatasetKind::tokens);
   return source;
 }
 

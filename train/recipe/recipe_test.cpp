@@ -613,10 +613,13 @@ TEST_CASE("several validation sets, by suffix") {
   const Recipe list = parse("dataset: {_target_: messages, path_or_dataset_id: [a.jsonl, b]}");
   CHECK(list.dataset->path == FileList{{"a.jsonl", "b"}});
   CHECK(parse(describe(list)).dataset->path == list.dataset->path);
-  CHECK(contains(describe(parse("dataset: {_target_: messages, path: a}")), "path: a\n"));
-  CHECK(contains(error_with("dataset: {_target_: tokens, path: [a, b]}"),
+  CHECK(parse(describe(parse("dataset: {_target_: messages, path: a}"))).dataset->path == FileList{{"a"}});
+  CHECK(parse(describe(parse("dataset: {_target_: squad}"))).dataset->path == FileList{});
+  CHECK(contains(error_with("validation_dataset: {_target_: tokens, path: [a, b]}"),
                  "is a list of 2; want one file or folder, or the class messages or column_mapped"));
-  CHECK(contains(error_with("dataset: {_target_: messages, path: []}"), "want text, or a list of texts"));
+  for (const char* path : {"[]", "['']", "[a, '']", "{b: c}"})
+    CHECK(contains(error_with(cat("validation_dataset: {_target_: messages, path: ", path, "}")),
+                   "want text, or a list of texts"));
   CHECK(contains(error_with("validation_dataset_a/b: {_target_: mock}"), "becomes a file name"));
   CHECK(contains(error_with("validation_dataset_a: {_target_: mock}\nvalidation_dataset-a: {_target_: mock}"),
                  "a second section named 'a'"));
@@ -632,7 +635,8 @@ TEST_CASE("neftune: a number or a section; false, null and 0 are none") {
   CHECK(parse(describe(parse(with("neftune: {noise_alpha: 0.5}")))).neftune.alpha == 0.5);
   for (const char* wrong : {"-1", ".inf", ".nan", "true", "much"})
     CHECK(error_with(cat("neftune: ", wrong)) ==
-          cat("r.yaml:2: neftune: want a nonnegative number, found '", wrong, "'"));
+          cat("r.yaml:2: neftune: want a nonnegative number, false, or a section with noise_alpha, found '",
+              wrong, "'"));
   CHECK(error_with("neftune: {noise_alpha: -5}") ==
         "r.yaml:2: neftune.noise_alpha: want a nonnegative number, found '-5'");
   CHECK(contains(error_with("neftune: {noise_alfa: 5}"), "noise_alpha"));

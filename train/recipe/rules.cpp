@@ -50,8 +50,8 @@ void dataset_rules(DatasetSection& s, Reading& reading) {
   const char* alias = "num_samples_limit";
   if (reading.given(cat(s.key, '.', alias)) && !reading.given(s.key + ".limit_dataset_samples"))
     s.limit_key = alias;
-  for (const char* name : {"path_or_dataset", "path_or_dataset_id"})
-    if (reading.given(cat(s.key, '.', name)) && !reading.given(s.key + ".path")) s.path_key = name;
+  const char* path_alias = s.kind == DatasetKind::hellaswag ? "path_or_dataset" : "path_or_dataset_id";
+  if (reading.given(cat(s.key, '.', path_alias)) && !reading.given(s.key + ".path")) s.path_key = path_alias;
   const bool mapped = s.kind == DatasetKind::column_mapped;
   reading.rule(mapped || s.kind == DatasetKind::messages || s.path.names.size() < 2,
                {cat(s.key, '.', s.path_key)}, "is a list of ", s.path.names.size(),

@@ -210,10 +210,16 @@ void read(const Place& at, std::vector<std::string>& out, Range range) {
 
 void read(const Place& at, FileList& out, Range range) {
   out.names.clear();
-  if (at.value.kind != Value::Kind::list) return read(at, out.names.emplace_back(), any);
   const std::string wish = show(out, range).wish;
-  read_texts(at, out.names, wish);
-  if (out.names.empty()) wrong(at, wish);
+  if (at.value.kind == Value::Kind::list) {
+    read_texts(at, out.names, wish);
+    if (out.names.empty() || std::ranges::count(out.names, "") > 0) wrong(at, wish);
+    return;
+  }
+  if (at.value.kind == Value::Kind::map) wrong(at, wish);
+  std::string name;
+  read(at, name, any);
+  if (!name.empty()) out.names.push_back(name);
 }
 
 void read(const Place& at, std::vector<std::vector<std::string>>& out, Range range) {

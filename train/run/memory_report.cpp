@@ -63,20 +63,21 @@ std::int64_t besides_tensors(bool loads_mpi) {
   return bytes + cpu_headroom + std::max<std::int64_t>(limit.used - held, 0);
 }
 
-/// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few; experts
-/// get other numbers of tokens in each pass.
+/// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few, and a pruned
+/// model has them for each block with sizes of its own; experts get other numbers of tokens in each pass.
 std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& config, const RankSizes& ranks,
                                const RunBatches& batches, std::int64_t passes) {
   // Validation has rows of its own lengths, and generated tokens come in any number.
   if (!recipe.validation_datasets.empty()) return cpu::most_onednn_plans;
   constexpr std::int64_t of_kind = 12, of_expert = 8;
-  const std::int64_t kinds = std::ssize(config.kinds()) + 1;  // and the head
+  const std::int64_t variants = std::ssize(config.variants()) + 1;  // and the head
   std::int64_t experts = 0;
   for (const std::int64_t of_layer : config.expert_counts())
     experts += std::max<std::int64_t>(1, of_layer / ranks.grid.ep);
-  const std::int64_t of_pass = (batches.vary ? of_kind * kinds : 0) + of_expert * experts;
-  const std::int64_t most = cpu::most_onednn_plans - of_kind * kinds;
-  return of_kind * kinds + (passes > most / std::max<std::int64_t>(of_pass, 1) ? most : passes * of_pass);
+  const std::int64_t of_pass = (batches.vary ? of_kind * variants : 0) + of_expert * experts;
+  const std::int64_t at_once = std::min<std::int64_t>(of_kind * variants, cpu::most_onednn_plans),
+                     most = cpu::most_onednn_plans - at_once;
+  return at_once + (passes > most / std::max<std::int64_t>(of_pass, 1) ? most : passes * of_pass);
 }
 
 // Of a device's memory: what the driver takes for a process that has loaded kernels (measured by others on H100s: 0.4 to

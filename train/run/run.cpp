@@ -93,8 +93,8 @@ class Run {
       log_info("nothing to train: ", counted(state_.step, "step"), " done, the recipe asks for ",
                steps_.total_steps);
     else if (stops_early())
-      log_info("nothing to train: early stopping ended the run after step ", state_.step - 1, ": ",
-               reason_of_end(*state_.early_stopping, *recipe_.early_stopping));
+      log_info("nothing to train after step ", state_.step - 1,
+               ", by early_stopping: ", reason_of_end(*state_.early_stopping, *recipe_.early_stopping));
     else
       start_history();
     if (recipe_.peft && ranks_.first()) {  // the warnings are the same on all ranks
@@ -386,6 +386,8 @@ class Run {
   std::shared_ptr<const Dataset> training_data() const {
     static Zone zone("start/data");
     const ZoneTimer timer(zone);
+    // Ranks that read and tokenise parts of large files wait for the slowest.
+    const StorageTime longer(ranks_.world(), bytes_to_stream(*recipe_.dataset));
     return recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.group());
   }
 
