@@ -10,7 +10,7 @@ TEST_CASE("out of memory: every limit of the address space ends in a message or 
 #else
   const RunDir dir;
   int refused = 0, explained = 0, owned = 0;
-  for (const int mib : {80, 120, 135, 150, 165, 180, 240}) {
+  for (const int mib : {65, 75, 85, 120, 135, 150, 165, 180, 240}) {
     CAPTURE(mib);
     std::vector<std::string> command{"sh", "-c", cat("ulimit -v ", mib * 1024, "; exec \"$0\" \"$@\"")};
     for (const std::string& part : RunDir::train_command({"step_scheduler.max_steps=1", "lr_scheduler=null"}))
