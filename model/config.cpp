@@ -78,7 +78,8 @@ std::vector<BlockVariant> NemotronHConfig::variants() const {
     for (const auto& [number, config] : own_configs)
       if (blocks.at(static_cast<std::size_t>(number)) == kind) own.push_back({kind, &config, number, 1});
     const std::int64_t with_common = count(kind) - std::ssize(own);
-    // Blocks of multi-token prediction have the common sizes; those that are stored and not trained are no blocks here.
+    // Blocks of multi-token prediction have the common sizes. A kind that occurs only in those that are stored and not trained
+    // is listed with a count of 0.
     const bool predicts = mtp.depths > 0 && std::ranges::count(mtp_blocks, kind) > 0;
     if (with_common > 0 || predicts || own.empty())
       all.push_back({kind, &common(), std::nullopt, with_common});
@@ -87,8 +88,15 @@ std::vector<BlockVariant> NemotronHConfig::variants() const {
   return all;
 }
 
-std::string of_block(const BlockVariant& variant) {
-  return variant.own ? cat(" of block ", *variant.own) : std::string();
+std::string of_block(std::optional<std::int64_t> own) { return own ? cat(" of block ", *own) : ""; }
+
+void check_block(const BlockVariant& variant, const std::function<void()>& check) {
+  if (!variant.own) return check();
+  try {
+    check();
+  } catch (const Error& error) {
+    fail("block ", *variant.own, ": ", error.what());
+  }
 }
 
 bool NemotronHConfig::has_experts() const {
@@ -148,15 +156,6 @@ void check_own_configs(const NemotronHConfig& c) {
   }
 }
 
-void check_variant(const BlockVariant& variant) {
-  if (!variant.own) return variant.kind->validate(*variant.config);
-  try {
-    variant.kind->validate(*variant.config);
-  } catch (const Error& error) {
-    fail("block ", *variant.own, ": ", error.what());
-  }
-}
-
 void check_adapters(const NemotronHConfig& c) {
   const LoraAdapters& lora = c.lora;
   if (lora.modules.empty()) return;
@@ -204,7 +203,7 @@ void NemotronHConfig::validate() const {
           " want num_nextn_predict_layers ", mtp.stored_depths(), ", got ", num_nextn_predict_layers);
   check_range("mtp_loss_scaling_factor", mtp.scaling_factor, 0, largest_number);
   check_own_configs(*this);
-  for (const BlockVariant& variant : variants()) check_variant(variant);
+  for (const BlockVariant& v : variants()) check_block(v, [&] { v.kind->validate(*v.config); });
   if (num_nextn_predict_layers > 0)
     for (const BlockKind kind : mtp_blocks) kind->validate(common());
   if (pad_token_id) check_token("pad_token_id", *pad_token_id, vocab_size);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -57,8 +58,10 @@ struct BlockVariant {
   std::optional<std::int64_t> own;  ///< the block that has this config as its own; none: the common one
   std::int64_t count;               ///< how many of NemotronHConfig::blocks these are
 };
-/// For messages: " of block 3", or nothing for the common sizes.
-std::string of_block(const BlockVariant& variant);
+/// For messages: " of block 3"; nothing for the common sizes (BlockVariant::own).
+std::string of_block(std::optional<std::int64_t> own);
+/// Calls `check`. Where the variant is a block's own, the message of an Error begins with "block 3: ".
+void check_block(const BlockVariant& variant, const std::function<void()>& check);
 
 struct NemotronHConfig : BlockConfig {
   std::int64_t vocab_size = 131072;
@@ -100,7 +103,8 @@ struct NemotronHConfig : BlockConfig {
   const BlockConfig& block(std::int64_t i) const;  ///< of block i of `blocks`
   /// Of the block to which this tensor or module belongs, by its name; the common one for those of no block.
   const BlockConfig& of_tensor(std::string_view name) const;
-  /// The kinds() with the common sizes, where blocks of the kind have these, and with those of each block of its own.
+  /// Each kind of block in use with each of its configs: first the common one, where a block of the kind has that, then the own
+  /// config of each block that has one.
   std::vector<BlockVariant> variants() const;
 
   /// Sets `mtp`, and num_nextn_predict_layers where depths are trained.

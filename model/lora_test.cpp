@@ -39,14 +39,6 @@ NemotronHConfig base_of(NemotronHConfig config) {
 
 bool is_adapter(const Parameter& p) { return p.name.find(".lora_") != p.name.npos; }
 
-/// The batch with numbered sequences, as in training.
-TestBatch numbered(TestBatch batch, std::int64_t first) {
-  std::vector<std::int64_t> numbers;
-  for (std::int64_t i = 0; i < batch.sequences.count(); ++i) numbers.push_back(first + (i << 32));
-  batch.sequences = batch.sequences.numbered(numbers);
-  return batch;
-}
-
 struct Model {
   Model(const NemotronHConfig& config, DType dtype, std::uint64_t seed) : model(config, dtype, Device::cpu) {
     randomise(model, seed);

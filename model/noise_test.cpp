@@ -20,14 +20,6 @@ NemotronHConfig with_noise(NemotronHConfig config, double alpha = 5) {
   return config;
 }
 
-/// The batch as in training: sequence i has the numbers from `first` + i 2^32 on.
-TestBatch numbered(TestBatch batch, std::int64_t first, std::int64_t padded_length = 16) {
-  std::vector<std::int64_t> numbers;
-  for (std::int64_t i = 0; i < batch.sequences.count(); ++i) numbers.push_back(first + (i << 32));
-  batch.sequences = batch.sequences.numbered(numbers, padded_length);
-  return batch;
-}
-
 struct Model {
   Model(const NemotronHConfig& config, DType dtype, std::uint64_t seed, Device device = Device::cpu)
       : model(config, dtype, Device::cpu) {

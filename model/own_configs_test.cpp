@@ -11,15 +11,6 @@ using namespace nemocube::testing;
 
 namespace {
 
-/// The sizes of `config` for every block, but as configs of their own of a model with other common sizes.
-NemotronHConfig with_own_of_all(const NemotronHConfig& config) {
-  NemotronHConfig other = config;
-  static_cast<BlockConfig&>(other) = BlockConfig{};
-  other.hidden_size = config.hidden_size;
-  for (std::int64_t i = 0; i < config.num_layers(); ++i) other.own_configs.emplace(i, config.common());
-  return other;
-}
-
 Shape shape_of(const NemotronHConfig& config, const std::string& name) {
   for (const TensorSpec& spec : tensor_specs(config))
     if (spec.name == name) return spec.shape;
@@ -70,7 +61,7 @@ TEST_CASE("own configs: which blocks have which sizes") {
     text += cat(v.kind, v.own ? cat("@", *v.own) : "", " ", v.count, "; ");
   CHECK(text == "mamba 1; mamba@4 1; attention 1; attention@5 1; mlp 1; mlp@6 1; moe 1; moe@7 1; ");
   // Common sizes that no block has are no variant, and are not checked.
-  c.own_configs.emplace(3, c.common());
+  own_config(c, 3);
   c.n_routed_experts = -1;
   CHECK_NOTHROW(c.validate());
   CHECK(c.most_experts() == 8);
@@ -89,8 +80,7 @@ TEST_CASE("own configs: each is checked as the common one, and the message names
   CHECK(refusal([](C& c) {
           c.own_configs.at(4).layer_norm_epsilon = 0.5;
         }).starts_with("block 4: layer_norm_epsilon: want 1e-05 as for the whole model, got 0.5"));
-  CHECK(refusal([](C& c) { c.own_configs.emplace(8, c.common()); }) ==
-        "a config of block 8: want a block of 0 to 7");
+  CHECK(refusal([](C& c) { own_config(c, 8); }) == "a config of block 8: want a block of 0 to 7");
 }
 
 TEST_CASE("own configs: a model whose blocks all have one has the bits of a model with these sizes") {

@@ -54,4 +54,15 @@ inline constexpr const char* ultra =
     "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*"
     "EMEMEMEME";
 
+/// The config of a block, which from now on is its own.
+inline BlockConfig& own_config(NemotronHConfig& config, std::int64_t block) {
+  return config.own_configs.emplace(block, config.common()).first->second;
+}
+/// A model of the same sizes, which each block has by a config of its own; the common sizes are the defaults.
+inline NemotronHConfig with_own_of_all(NemotronHConfig config) {
+  for (std::int64_t i = 0; i < config.num_layers(); ++i) own_config(config, i);
+  static_cast<BlockConfig&>(config) = BlockConfig{.hidden_size = config.hidden_size};
+  return config;
+}
+
 }  // namespace nemocube::testing

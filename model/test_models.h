@@ -36,17 +36,14 @@ inline NemotronHConfig tiny_config_with_all_tensors() {
 inline NemotronHConfig tiny_pruned_config() {
   NemotronHConfig config = tiny_config("M*-EM*-E");
   config.moe_latent_size = 7;
-  const auto own = [&](std::int64_t block) -> BlockConfig& {
-    return config.own_configs.emplace(block, config.common()).first->second;
-  };
-  BlockConfig& mamba = own(4);
+  BlockConfig& mamba = own_config(config, 4);
   mamba.mamba_num_heads = 6, mamba.mamba_head_dim = 2, mamba.n_groups = 3, mamba.ssm_state_size = 3;
   mamba.conv_kernel = 2, mamba.chunk_size = 3, mamba.use_bias = true;
-  BlockConfig& attention = own(5);
+  BlockConfig& attention = own_config(config, 5);
   attention.num_attention_heads = 3, attention.num_key_value_heads = 1, attention.head_dim = 5;
-  BlockConfig& mlp = own(6);
+  BlockConfig& mlp = own_config(config, 6);
   mlp.intermediate_size = 9, mlp.mlp_bias = true;
-  BlockConfig& moe = own(7);
+  BlockConfig& moe = own_config(config, 7);
   moe.n_routed_experts = 8, moe.num_experts_per_tok = 3, moe.moe_intermediate_size = 4;
   moe.moe_shared_expert_intermediate_size = 5, moe.moe_latent_size = 0, moe.n_group = 2;
   moe.routed_scaling_factor = 0.5, moe.norm_topk_prob = false;
@@ -230,6 +227,14 @@ inline GradientError gradient_error(const NemotronH& model, const std::vector<Te
     if (!(error <= e.worst)) e = {error, model.parameters().all()[i].name};
   }
   return e;
+}
+
+/// The batch as in training: sequence i has the numbers from `first` + i 2^32 on.
+inline TestBatch numbered(TestBatch batch, std::int64_t first, std::int64_t padded_length = 16) {
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < batch.sequences.count(); ++i) numbers.push_back(first + (i << 32));
+  batch.sequences = batch.sequences.numbered(numbers, padded_length);
+  return batch;
 }
 
 }  // namespace nemocube::testing

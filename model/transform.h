@@ -36,7 +36,8 @@ struct TransformPoint {
   Transform* transform;
   PointPlace place = PointPlace::other;
   std::string module = {};  ///< on whose cut a way in or out depends: "backbone.layers.3.mixer.q_proj"
-  /// Where the layer behind a way in, or what follows a way out, has to know its rows; null: where it does not.
+  /// Parallelism sets here which rows this rank has, for the layer behind a way in or the code behind a way out that draws
+  /// for rows; null: nothing asks for them.
   RowCut* rows = nullptr;
 };
 

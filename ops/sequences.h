@@ -62,7 +62,8 @@ class Sequences {
   Sequences with_capacity(std::int64_t rows, std::int64_t count) const;
   /// These sequences with a number each: of its first row among all rows of a training run, so that no two of them have a
   /// row in common. What is drawn for a row (dropout, noise) is drawn by the row's number, and only where there are numbers.
-  /// `padded_length`: of each row of the data in the padded rectangle that the sequences come from; 0: not known.
+  /// `padded_length`: length of each row of the data in the padded rectangle that the sequences come from; 0: not known.
+  /// Numbered sequences of a batch without rows want one above 0, by which with_capacity() knows that they are numbered.
   Sequences numbered(std::vector<std::int64_t> numbers, std::int64_t padded_length = 0) const;
   /// The same offsets, positions, numbers and padded length, which share nothing with these.
   Sequences clone() const;

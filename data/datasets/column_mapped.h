@@ -47,6 +47,7 @@ struct ColumnMappedOptions {
 TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
                            const ColumnMappedOptions& options);
 
+/// Throws Error for Truncation::context with a chat template.
 RowSource column_mapped_rows(const Tokenizer& tokenizer, const ColumnMappedOptions& options);
 
 }  // namespace nemocube

@@ -55,6 +55,7 @@ struct MessagesOptions {
 TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tokenizer,
                           const MessagesOptions& options);
 
+/// Throws Error for Truncation::context.
 RowSource messages_rows(const Tokenizer& tokenizer, const MessagesOptions& options);
 
 }  // namespace nemocube

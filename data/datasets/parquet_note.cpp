@@ -9,7 +9,7 @@ namespace nemocube {
 namespace fs = std::filesystem;
 
 std::string parquet_note(const fs::path& folder) {
-  constexpr int most_levels = 3;  // a snapshot has NAME/FILE.parquet
+  constexpr int most_levels = 3;  // snapshots need one; a large folder is not searched to its end
   fs::path first;
   std::error_code unclear;
   for (fs::recursive_directory_iterator entry(folder, unclear), end; !unclear && entry != end;

@@ -23,18 +23,19 @@ struct RowSource {
   RowSelection selection{};
   bool skip_invalid = false;  ///< leave out lines that are not JSON and rows that `read` refuses
   RowOptions layout{};
-  std::int64_t longest_multiple =
-      0;  ///< above 0: rows are padded to the longest one, rounded up to a multiple of this
+  /// Above 0: rows are padded to the longest row, rounded up to a multiple of this.
+  std::int64_t longest_multiple = 0;
   std::int64_t pad_id = 0;
   /// Checks the form of a row and takes from it what its tokens need. `number` counts all rows of the files from 0. Throws
   /// Error naming file and row. Many threads may call `read` and what it returns.
   std::function<RowMaker(const JsonView& row, std::int64_t number)> read;
 };
 
-/// The layout of rows of which the longest with a label has so many tokens.
+/// source.layout with the padding that longest_multiple asks for. `longest`: tokens of the longest row that has a label.
 RowOptions layout_for(const RowSource& source, std::int64_t longest);
 
-/// The selected rows, all made at once and kept in memory. Every row of the files is checked, selected or not.
+/// The selected rows, all made at once and kept in memory. Every row of the files is checked, selected or not. Throws the
+/// Errors of for_each_valid_row(), selected_rows() and RowDataset.
 std::shared_ptr<const RowDataset> rows_in_memory(const RowSource& source);
 
 }  // namespace nemocube

@@ -37,7 +37,7 @@ TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, co
 std::string squad_prompt(const SquadQuestion& question,
                          const std::optional<ChatTemplate>& chat_template = std::nullopt);
 
-/// For files of flat rows, see read_squad_row().
+/// The same rows, for StreamedRows; the file holds flat rows, see read_squad_row().
 RowSource squad_rows(const Tokenizer& tokenizer, const SquadOptions& options);
 std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer, const SquadOptions& options);
 

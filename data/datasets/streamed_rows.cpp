@@ -23,15 +23,6 @@ void want_lines(const std::filesystem::path& file) {
           "read whole; \"jq -c '.[]' FILE\" writes a list as lines");
 }
 
-/// The numbers of the first three rows that do not stay.
-template <class Made>
-std::vector<std::int64_t> first_dropped(const std::vector<Made>& rows) {
-  std::vector<std::int64_t> found;
-  for (std::size_t i = 0; i < rows.size() && found.size() < 3; ++i)
-    if (rows[i].tokens == 0) found.push_back(static_cast<std::int64_t>(i));
-  return found;
-}
-
 std::uint32_t sum_of(const std::string& line) { return crc32c(std::as_bytes(std::span(line))); }
 
 /// Throws Error on every rank unless all see the same file.
@@ -42,6 +33,36 @@ void want_same(Communicator* ranks, const LineIndex& index) {
     require(all[rank] == all[0], index.path().string(),
             ": want the same file on all ranks, but that of rank 0 has ", all[0], " and that of rank ", rank,
             " has ", all[rank]);
+}
+
+/// fn(0) ... fn(count - 1), of which each rank computes a part.
+template <class T>
+std::vector<T> on_all_ranks(std::int64_t count, const StreamedRows::Options& options,
+                            const std::function<T(std::int64_t)>& fn) {
+  // Rank r takes every ranks-th row from r on, so that files with their long rows together are divided evenly.
+  const std::int64_t ranks = options.ranks ? options.ranks->size() : 1;
+  const std::int64_t rank = options.ranks ? options.ranks->rank() : 0;
+  const auto rows_of = [&](std::int64_t r) { return (count - r + ranks - 1) / ranks; };
+  std::vector<T> own(static_cast<std::size_t>(rows_of(rank)));
+  together(options.ranks, [&] {
+    constexpr std::int64_t at_once = 4096;  // between two reports
+    for (std::int64_t begin = 0; begin < std::ssize(own); begin += at_once) {
+      const std::int64_t end = std::min(begin + at_once, std::ssize(own));
+      for_rows(end - begin, [&](std::int64_t i) {
+        own[static_cast<std::size_t>(begin + i)] = fn(rank + (begin + i) * ranks);
+      });
+      if (options.on_rows) options.on_rows(std::min(count, end * ranks), count);
+    }
+  });
+  if (ranks == 1) return own;
+  std::vector<std::int64_t> counts;
+  for (std::int64_t r = 0; r < ranks; ++r) counts.push_back(rows_of(r));
+  const std::vector<T> by_rank = options.ranks->host_all_gather_v<T>(own, counts);
+  std::vector<T> all(by_rank.size());
+  std::size_t from = 0;
+  for (std::int64_t r = 0; r < ranks; ++r)
+    for (std::int64_t i = r; i < count; i += ranks) all[static_cast<std::size_t>(i)] = by_rank[from++];
+  return all;
 }
 
 }  // namespace
@@ -61,82 +82,57 @@ StreamedRows::StreamedRows(RowSource source, const Options& options) : source_(s
     lines_.reserve(chosen.size());
     for (const std::int64_t row : chosen) lines_.push_back(valid[static_cast<std::size_t>(row)]);
   }
-  made_ = on_all_ranks(size(), options, [&](std::int64_t i) -> Made {
-    const std::int64_t line = lines_[static_cast<std::size_t>(i)];
-    const std::string text = at(line).text();
+  made_ = on_all_ranks<Made>(size(), options, [&](std::int64_t i) -> Made {
+    const Line line = line_of(i);
+    const std::string text = line.text();
     TokenRow row = read(line, text)();
     return {stays(row, source_.layout) ? static_cast<std::uint32_t>(row.size()) : 0, sum_of(text)};
   });
-  const std::int64_t rows = size(), dropped = std::ranges::count(made_, 0u, &Made::tokens);
-  std::vector<std::string> first_ids;
-  for (const std::int64_t i : first_dropped(made_)) {
-    const std::int64_t line = lines_[static_cast<std::size_t>(i)];
-    first_ids.push_back(read(line, at(line).text())().id);
-  }
-  report_dropped(source_.what, rows, dropped, first_ids, source_.layout);
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < made_.size(); ++i) {
-    if (made_[i].tokens == 0) continue;
-    lines_[kept] = lines_[i];
-    made_[kept++] = made_[i];
-  }
-  lines_.resize(kept);
-  made_.resize(kept);
+  drop_rows_without_labels();
   layout_ = layout_for(source_, std::ranges::max(made_, {}, &Made::tokens).tokens);
 }
 
-std::vector<StreamedRows::Made> StreamedRows::on_all_ranks(
-    std::int64_t count, const Options& options, const std::function<Made(std::int64_t)>& fn) const {
-  // Rank r takes every ranks-th row from r on, so that files with their long rows together are divided evenly.
-  const std::int64_t ranks = options.ranks ? options.ranks->size() : 1;
-  const std::int64_t rank = options.ranks ? options.ranks->rank() : 0;
-  const auto rows_of = [&](std::int64_t r) { return (count - r + ranks - 1) / ranks; };
-  std::vector<Made> own(static_cast<std::size_t>(rows_of(rank)));
-  together(options.ranks, [&] {
-    constexpr std::int64_t at_once = 4096;  // between two reports
-    for (std::int64_t begin = 0; begin < std::ssize(own); begin += at_once) {
-      const std::int64_t end = std::min(begin + at_once, std::ssize(own));
-      for_rows(end - begin, [&](std::int64_t i) {
-        own[static_cast<std::size_t>(begin + i)] = fn(rank + (begin + i) * ranks);
-      });
-      if (options.on_rows) options.on_rows(std::min(count, end * ranks), count);
+void StreamedRows::drop_rows_without_labels() {
+  const std::int64_t rows = size();
+  std::vector<std::string> first_ids;  // of rows that are dropped
+  std::size_t kept = 0;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const Made made = made_[static_cast<std::size_t>(i)];
+    if (made.tokens > 0) {
+      lines_[kept] = lines_[static_cast<std::size_t>(i)];
+      made_[kept++] = made;
+    } else if (first_ids.size() < 3) {
+      const Line line = line_of(i);
+      first_ids.push_back(read(line, line.text())().id);
     }
-  });
-  if (ranks == 1) return own;
-  std::vector<std::int64_t> counts;
-  for (std::int64_t r = 0; r < ranks; ++r) counts.push_back(rows_of(r));
-  const std::vector<Made> by_rank = options.ranks->host_all_gather_v<Made>(own, counts);
-  std::vector<Made> all(by_rank.size());
-  std::size_t from = 0;
-  for (std::int64_t r = 0; r < ranks; ++r)
-    for (std::int64_t i = r; i < count; i += ranks) all[static_cast<std::size_t>(i)] = by_rank[from++];
-  return all;
+  }
+  lines_.resize(kept);
+  made_.resize(kept);
+  report_dropped(source_.what, rows, rows - size(), first_ids, source_.layout);
 }
 
 std::vector<std::uint32_t> StreamedRows::valid_lines(const Options& options) const {
   std::vector<std::uint32_t> valid(static_cast<std::size_t>(lines()));
   std::iota(valid.begin(), valid.end(), 0u);
-  if (!source_.skip_invalid) {
-    report_skipped(source_.files, source_.content, lines(), 0, "");
-    return valid;
-  }
-  const std::vector<Made> good = on_all_ranks(lines(), options, [&](std::int64_t line) -> Made {
-    try {
-      read(line, at(line).text());
-      return {1, 0};
-    } catch (const Error&) {
-      return {0, 0};
-    }
-  });
   std::string first;
-  if (const auto bad = first_dropped(good); !bad.empty()) try {
-      read(bad.front(), at(bad.front()).text());
-    } catch (const Error& error) {
-      first = error.what();
-    }
-  report_skipped(source_.files, source_.content, lines(), std::ranges::count(good, 0u, &Made::tokens), first);
-  std::erase_if(valid, [&](std::uint32_t line) { return good[line].tokens == 0; });
+  if (source_.skip_invalid) {
+    const auto good = on_all_ranks<std::uint8_t>(
+        lines(), options, [&](std::int64_t row) -> std::uint8_t { return error_of(at(row)).empty(); });
+    const auto bad = std::ranges::find(good, 0);
+    if (bad != good.end()) first = error_of(at(bad - good.begin()));
+    std::erase_if(valid, [&](std::uint32_t row) { return good[row] == 0; });
+  }
+  report_skipped(source_.files, source_.content, lines(), lines() - std::ssize(valid), first);
   return valid;
+}
+
+std::string StreamedRows::error_of(const Line& line) const {
+  try {
+    read(line, line.text());
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 std::int64_t StreamedRows::lines() const {
@@ -145,25 +141,31 @@ std::int64_t StreamedRows::lines() const {
   return count;
 }
 
-StreamedRows::Line StreamedRows::at(std::int64_t line) const {
+StreamedRows::Line StreamedRows::at(std::int64_t row) const {
   auto file = indices_.begin();
-  for (; line >= file->size(); ++file) line -= file->size();
-  return {&*file, line};
+  std::int64_t in_file = row;
+  for (; in_file >= file->size(); ++file) in_file -= file->size();
+  return {row, &*file, in_file};
 }
 
-RowMaker StreamedRows::read(std::int64_t line, const std::string& text) const {
-  const Line found = at(line);
-  const std::filesystem::path& file = found.file->path();
-  const Json value = parse_line(text, file, found.number());
-  return source_.read(JsonView(value, file.string(), line_place(found.number())), line);
+StreamedRows::Line StreamedRows::line_of(std::int64_t i) const {
+  return at(lines_[static_cast<std::size_t>(i)]);
+}
+
+std::string StreamedRows::Line::place() const { return line_place(file->number(in_file)); }
+
+RowMaker StreamedRows::read(const Line& line, const std::string& text) const {
+  const std::filesystem::path& file = line.file->path();
+  const Json value = parse_line(text, file, line.file->number(line.in_file));
+  return source_.read(JsonView(value, file.string(), line.place()), line.row);
 }
 
 Sample StreamedRows::sample(std::int64_t i) const {
   check_index(i);
-  const std::int64_t line = lines_[static_cast<std::size_t>(i)];
-  const std::string text = at(line).text();
-  require(sum_of(text) == made_[static_cast<std::size_t>(i)].sum, at(line).file->path().string(), ": ",
-          line_place(at(line).number()), " has changed since the run began");
+  const Line line = line_of(i);
+  const std::string text = line.text();
+  require(sum_of(text) == made_[static_cast<std::size_t>(i)].sum, line.file->path().string(), ": ",
+          line.place(), " has changed since the run began");
   TokenRow row = read(line, text)();
   truncate_row(row, source_.layout.truncation, source_.layout.seq_length);
   return finish_row(row, layout_, source_.pad_id);

@@ -11,22 +11,22 @@
 
 namespace nemocube {
 
-/// The rows of rows_in_memory(), of files in JSON lines that may be larger than the memory: a row is read and tokenised
-/// when it is asked for. What stays in memory is where the lines are, and of each row how many tokens it has and the CRC-32C of
-/// its line: 16 bytes a row.
+/// The rows that rows_in_memory() gives, of files in JSON lines that may be larger than the memory. A row is read and
+/// tokenised when it is asked for. 16 bytes of memory stay for each row: where its line is, how many tokens it has, and the
+/// CRC-32C of the line.
 class StreamedRows final : public Dataset {
  public:
   struct Options {
-    /// Called while rows are tokenised for the first time, with those of all ranks.
+    /// Called during a pass over the rows: `done` of `total` rows of all ranks, by the progress of this one.
     std::function<void(std::int64_t done, std::int64_t total)> on_rows = {};
     OnBytes on_bytes = {};  ///< while a file is searched for lines
-    /// Ranks that make the same data set together: each tokenises a part of the rows, while the others may have to wait for it.
+    /// The ranks that make the same data set together: each tokenises a part of the rows, and waits until all have done so.
     /// Null: this rank alone.
     Communicator* ranks = nullptr;
   };
-  /// Looks for the lines of the files, then makes each selected row once, to count its tokens and to find its faults.
-  /// Throws Error naming the file when it is not in JSON lines, and as rows_in_memory() does; rows that are not selected
-  /// are not checked.
+  /// Looks for the lines of the files, then makes each selected row once, to count its tokens and to find its faults. Rows
+  /// that are not selected are not checked.
+  /// Throws the Errors of rows_in_memory(), and an Error naming the file that is not in JSON lines or differs among the ranks.
   explicit StreamedRows(RowSource source) : StreamedRows(std::move(source), Options{}) {}
   StreamedRows(RowSource source, const Options& options);
 
@@ -43,21 +43,21 @@ class StreamedRows final : public Dataset {
     std::uint32_t tokens = 0;  ///< before the shift; 0: the row does not stay
     std::uint32_t sum = 0;     ///< of its line
   };
-  /// fn(i) for 0 <= i < count, of which each rank computes a part.
-  std::vector<Made> on_all_ranks(std::int64_t count, const Options& options,
-                                 const std::function<Made(std::int64_t)>& fn) const;
-  /// The lines that hold a row, as far as they are looked at.
-  std::vector<std::uint32_t> valid_lines(const Options& options) const;
-  RowMaker read(std::int64_t line, const std::string& text) const;
-  /// A line of all files, counted from 0.
   struct Line {
+    std::int64_t row;  ///< the number of the line among the lines of all files
     const LineIndex* file;
     std::int64_t in_file;
-    std::int64_t number() const { return file->number(in_file); }
+    std::string place() const;  ///< for messages: "line 7"
     std::string text() const { return file->text(in_file); }
   };
-  Line at(std::int64_t line) const;
-  std::int64_t lines() const;  ///< of all files
+  /// The lines that are rows: all of them, or with skip_invalid those that are JSON and that the source's `read` takes.
+  std::vector<std::uint32_t> valid_lines(const Options& options) const;
+  RowMaker read(const Line& line, const std::string& text) const;
+  std::string error_of(const Line& line) const;  ///< what `read` throws; empty where the line is a row
+  void drop_rows_without_labels();
+  Line at(std::int64_t row) const;
+  Line line_of(std::int64_t i) const;  ///< of row i of the data set
+  std::int64_t lines() const;          ///< of all files
 
   RowSource source_;
   RowOptions layout_;                 ///< of the finished rows

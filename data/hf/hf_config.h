@@ -19,7 +19,7 @@
 ///             torch_dtype; a key and its alias may both be present if they agree
 /// integers    a list of equal numbers, one for each block, counts as that number
 /// infinity    the bare token Infinity, {"__float__": "Infinity"}, or any number of at least 1e30
-/// blocks      of sizes of their own by `per_layer_config` (data/hf/per_layer_config.h)
+/// blocks      may have sizes of their own: `per_layer_config` (data/hf/per_layer_config.h)
 /// parts       of a model of several parts the config of its language model is read (data/hf/language_part.h)
 /// refused     other architectures and configs that would be misread, see refuse_other_models
 ///

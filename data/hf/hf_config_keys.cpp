@@ -166,7 +166,7 @@ void read_block_keys(BlockConfig& config, const JsonView& object) {
   read_time_step_limit(config, object);
 }
 
-Json block_keys_beside(const BlockConfig& common, const BlockConfig& own) {
+Json differing_block_keys(const BlockConfig& common, const BlockConfig& own) {
   Json all, differing = Json::object();
   write_sizes(common, all);
   Json sizes;

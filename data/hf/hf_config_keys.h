@@ -17,11 +17,13 @@ void read_model_keys(NemotronHConfig& config, const JsonView& object);
 /// In a fixed order, each under its first name.
 void write_model_keys(const NemotronHConfig& config, Json& to);
 
-/// The keys that may have another value for a block (NemotronHConfig::own_configs): the fields of BlockConfig, but for those of
-/// the residual stream.
-bool is_block_key(std::string_view name);  ///< or an alias
+/// Whether a block may have its own value for the key of this name or alias (NemotronHConfig::own_configs): the fields of
+/// BlockConfig except hidden_size and layer_norm_epsilon.
+bool is_block_key(std::string_view name);
+/// Reads these keys from the object of one block. Keys that are absent or null leave their fields alone. Throws Error naming
+/// the place, wish and value.
 void read_block_keys(BlockConfig& config, const JsonView& object);
-Json block_keys_beside(const BlockConfig& common,
-                       const BlockConfig& own);  ///< those of `own` that are others
+/// The keys in which `own` differs from `common`, with the values of `own`, each under its first name.
+Json differing_block_keys(const BlockConfig& common, const BlockConfig& own);
 
 }  // namespace nemocube

@@ -17,7 +17,7 @@ void refuse_other_models(const JsonView& config);
 
 /// The member, unless it is absent, null, {} or [].
 std::optional<JsonView> find_filled(const JsonView& object, const char* key);
-/// Whether a member of this value would say something else than `config` does. One that `config` has not is null there.
+/// Whether `value` differs from the member `key` of `config`. A member that `config` lacks counts as null.
 bool differs(const std::string& key, const Json& value, const Json& config);
 /// The first member of `part` that differs from `config`.
 std::optional<std::string> first_difference(const Json& part, const Json& config);

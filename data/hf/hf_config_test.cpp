@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/rng.h"
 #include "data/json/test_dir.h"
+#include "model/test_configs.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -243,13 +244,12 @@ TEST_CASE("hf config: per_layer_config gives blocks sizes of their own") {
                                          layers));
   REQUIRE(c.own_configs.size() == 4);  // block 5 repeats the common sizes
   NemotronHConfig want = parse(config(common + R"("pad_token_id": 0)", layers));
-  const auto own = [&](std::int64_t block) -> BlockConfig& {
-    return want.own_configs.emplace(block, want.common()).first->second;
-  };
-  own(1).num_experts_per_tok = 1, own(1).n_routed_experts = 4, own(1).moe_latent_size = 0;
-  own(2).n_groups = 4, own(2).conv_kernel = 2, own(2).time_step_limit_low = 0.5;
-  own(3).num_key_value_heads = 4;
-  own(4).intermediate_size = 12, own(4).mlp_bias = true;
+  own_config(want, 1).num_experts_per_tok = 1, own_config(want, 1).n_routed_experts = 4,
+                   own_config(want, 1).moe_latent_size = 0;
+  own_config(want, 2).n_groups = 4, own_config(want, 2).conv_kernel = 2,
+                   own_config(want, 2).time_step_limit_low = 0.5;
+  own_config(want, 3).num_key_value_heads = 4;
+  own_config(want, 4).intermediate_size = 12, own_config(want, 4).mlp_bias = true;
   CHECK(c == want);
   // As a list, and written in the form that transformers reads.
   CHECK(parse(config(common + R"("per_layer_config": [null,
@@ -266,8 +266,7 @@ TEST_CASE("hf config: per_layer_config gives blocks sizes of their own") {
                                                                      "y"));
   // As many digits for each block as the last one has.
   NemotronHConfig many = parse(config("", R"("hybrid_override_pattern": "-----------")"));
-  for (const std::int64_t block : {2, 10})
-    many.own_configs.emplace(block, many.common()).first->second.mlp_bias = true;
+  for (const std::int64_t block : {2, 10}) own_config(many, block).mlp_bias = true;
   const Json text = parse_json(make_hf_config(many).text, "x");
   CHECK(text["per_layer_config"] ==
         parse_json(R"({"02": {"mlp_bias": true}, "10": {"mlp_bias": true}})", "y"));

@@ -93,7 +93,7 @@ void write_per_layer_config(const NemotronHConfig& config, Json& to) {
   for (const auto& [number, own] : config.own_configs) {
     std::string key = std::to_string(number);
     key.insert(0, digits - key.size(), '0');
-    layers[key] = block_keys_beside(config.common(), own);
+    layers[key] = differing_block_keys(config.common(), own);
   }
   to["per_layer_config"] = std::move(layers);
 }

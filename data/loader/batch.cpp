@@ -114,12 +114,12 @@ TokenBatch numbered_rows(const Batch& batch, std::int64_t padded_length) {
 
 std::vector<TokenBatch> numbered_without_padding(std::span<const Batch> batches, std::int64_t of_pass) {
   std::vector<TokenBatch> result;
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    const auto group = static_cast<std::size_t>(of_pass), first = i / group * group;
-    std::int64_t padded_length = 1;  // of a pass without rows as well
-    for (const Batch& batch : batches.subspan(first, std::min(group, batches.size() - first)))
-      padded_length = std::max(padded_length, batch.input_ids.dim(1));
-    result.push_back(numbered_rows(batches[i], padded_length));
+  const auto most = static_cast<std::size_t>(of_pass);
+  for (std::size_t first = 0; first < batches.size(); first += most) {
+    const auto pass = batches.subspan(first, std::min(most, batches.size() - first));
+    std::int64_t padded_length = 1;  // also of a pass without rows
+    for (const Batch& batch : pass) padded_length = std::max(padded_length, batch.input_ids.dim(1));
+    for (const Batch& batch : pass) result.push_back(numbered_rows(batch, padded_length));
   }
   return result;
 }

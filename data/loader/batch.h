@@ -47,7 +47,8 @@ TokenBatch without_padding(const Batch& batch);
 /// The same for the batches of a step, with sequences that are numbered (Sequences::numbered): a row of the data has 2^32
 /// numbers, so that dropout and noise draw for each token what they would draw on any number of ranks. Every `of_pass`
 /// consecutive batches are the rows of one forward pass that a pipeline divides: their padded length is that of the widest of
-/// them, as in NeMo AutoModel, which pads before it divides. pre: the batches come from a Loader
+/// them, as in NeMo AutoModel, which pads before it divides. pre: of_pass >= 1; the batches come from a
+/// Loader
 std::vector<TokenBatch> numbered_without_padding(std::span<const Batch> batches, std::int64_t of_pass = 1);
 
 }  // namespace nemocube

@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "data/peft/test_adapters.h"
+#include "model/test_configs.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
 
@@ -344,7 +345,7 @@ TEST_CASE("peft directory: AutoModel's smaller ranks of experts") {
   CHECK(peft.adapters().dropout == 0.25);
   CHECK(peft.adapters().dropout_position == DropoutPosition::post);
   NemotronHConfig pruned = adapter_test_config();
-  pruned.own_configs.emplace(1, pruned.common()).first->second.num_experts_per_tok = 1;
+  own_config(pruned, 1).num_experts_per_tok = 1;
   CHECK(dir.refusal(pruned).find("rank 2, want 4") != std::string::npos);
   const AdapterDir linear(query(2));
   spit(linear / "automodel_peft_config.json", R"({"moe_rank_scaling": true})");

@@ -5,7 +5,8 @@
 namespace nemocube {
 
 /// What a block is made from: the sizes of its mixer. Field names and defaults are those of Hugging Face's config class for
-/// `nemotron_h`. The common one of a model's blocks is a part of NemotronHConfig.
+/// `nemotron_h`. NemotronHConfig
+/// derives from BlockConfig: its base holds the sizes that all blocks without a config of their own have.
 struct BlockConfig {
   std::int64_t hidden_size = 4096;   ///< of the residual stream: the same in all blocks of a model
   double layer_norm_epsilon = 1e-5;  ///< the same in all blocks of a model

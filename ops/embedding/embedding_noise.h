@@ -26,7 +26,7 @@ struct EmbeddingNoise {
 /// dtypes     f32, f64 (CPU) or bf16
 /// arithmetic m v is rounded to f32 (f64 for f64) and added in that type; the sum is rounded once
 /// layout     row stride of y free
-/// aliasing   nobody may have kept the value of y
+/// aliasing   y is overwritten: no recorded operation may need its value from before
 /// devices    CPU, CUDA: the same bits
 /// errors     Error for shapes, dtypes and devices that do not fit
 /// repeat     same bits for any number of threads

@@ -86,12 +86,8 @@ void check_context_parallel(const NemotronHConfig& config, std::int64_t tp, std:
   for (const BlockVariant& variant : config.variants()) {
     const auto scan = variant.kind->cores(*variant.config).scan;
     if (!scan) continue;
-    try {
-      cut_mamba_heads(scan->heads / tp, std::max<std::int64_t>(1, scan->groups / tp), cp);
-    } catch (const Error& error) {
-      if (!variant.own) throw;
-      fail("block ", *variant.own, ": ", error.what());
-    }
+    check_block(variant,
+                [&] { cut_mamba_heads(scan->heads / tp, std::max<std::int64_t>(1, scan->groups / tp), cp); });
   }
 }
 

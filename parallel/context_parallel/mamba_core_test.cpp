@@ -44,7 +44,7 @@ TEST_CASE("context parallel: sizes that do not fit name those that do") {
   CHECK_THROWS_AS(check_context_parallel(config, 1, 3), Error);
   CHECK_THROWS_AS(check_context_parallel(config, 4, 4), Error);
   config.blocks = parse_pattern("M*M").blocks;
-  config.own_configs.emplace(2, config.common()).first->second.mamba_num_heads = 6;
+  own_config(config, 2).mamba_num_heads = 6;
   check_context_parallel(config, 1, 6);
   CHECK(message_of([&] {
           check_context_parallel(config, 1, 4);

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "core/log.h"
 #include "model/blocks/block_type.h"
 
 namespace nemocube {
@@ -37,8 +38,9 @@ std::string sizes_that_fit(const std::vector<Divided>& divided) {
 
 void check_divisions(const char* key, std::int64_t ranks, const std::vector<Divided>& divided) {
   for (const auto& [d, of] : divided)
-    require(divides(d, ranks), key, " is ", ranks, "; ", d.key, of, " is ", d.value, "; want a divisor",
-            is_shared(d) ? " or a multiple" : "", ". Sizes that fit this model: ", sizes_that_fit(divided));
+    if (!divides(d, ranks))
+      fail(key, " is ", ranks, "; ", d.key, of, " is ", d.value, "; want a divisor",
+           is_shared(d) ? " or a multiple" : "", ". Sizes that fit this model: ", sizes_that_fit(divided));
 }
 
 /// Part `index` of `parts` equal ones.
@@ -83,7 +85,7 @@ std::vector<Divided> divisions_of(const NemotronHConfig& config, const TensorPar
   std::vector<Divided> all;
   for (const BlockVariant& variant : variants_of(config))
     for (const Division& d : variant.kind->divisions(*variant.config))
-      if (plan.cuts_any(d.module)) all.push_back({d, of_block(variant)});
+      if (plan.cuts_any(d.module)) all.push_back({d, of_block(variant.own)});
   return all;
 }
 
@@ -101,14 +103,17 @@ std::string_view name_of(GradientSum sum) {
 
 HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
   HeadReplicas r;
-  std::map<SharedHeads, Divided> first;  // a group of ranks serves the blocks of the whole model
+  std::map<SharedHeads, Divided>
+      first;  // all blocks of a model use the same groups of ranks that share heads
   for (const Divided& d : divisions_of(config, plan)) {
     if (!is_shared(d.size)) continue;
     const Divided& before = first.try_emplace(d.size.shared, d).first->second;
-    const std::int64_t same = neighbours_with_same(d.size.value, tp);
-    require(same == neighbours_with_same(before.size.value, tp), "distributed.tp_size is ", tp, "; ",
-            d.size.key, d.of, " is ", d.size.value, ", and elsewhere ", before.size.value,
-            "; want as many ranks that share a head in all blocks, as a size of at most ",
+    const std::int64_t same = neighbours_with_same(d.size.value, tp),
+                       same_before = neighbours_with_same(before.size.value, tp);
+    require(same == same_before, "distributed.tp_size is ", tp, "; ", d.size.key, before.of, " is ",
+            before.size.value, ", which puts a head on ", counted(same_before, "rank"), "; ", d.size.key,
+            d.of, " is ", d.size.value, ", which puts a head on ", counted(same, "rank"),
+            "; want the same number in all blocks, as a tp_size of at most ",
             std::min(d.size.value, before.size.value), " gives");
     (d.size.shared == SharedHeads::key_value ? r.kv : r.state) = same;
   }
@@ -127,7 +132,7 @@ TensorCuts::TensorCuts(const NemotronHConfig& config, TensorParallelPlan plan, c
   std::vector<Divided> widths, counts;
   for (const BlockVariant& variant : variants_of(config)) {
     if (!variant.kind->cores(*variant.config).experts) continue;
-    const std::string of = of_block(variant);
+    const std::string of = of_block(variant.own);
     widths.push_back({{"moe_intermediate_size", variant.config->moe_intermediate_size, {}}, of});
     counts.push_back({{"n_routed_experts", variant.config->n_routed_experts, {}}, of});
   }

@@ -143,13 +143,10 @@ TEST_CASE("tensor cuts: experts by ep and expt_tp") {
 TEST_CASE("tensor cuts: blocks of different sizes are cut by their own") {
   NemotronHConfig c = wide_config();
   c.blocks = parse_pattern("M*-EM*-E").blocks;
-  const auto own = [&](std::int64_t block) -> BlockConfig& {
-    return c.own_configs.emplace(block, c.common()).first->second;
-  };
-  own(4).mamba_num_heads = 8, own(4).ssm_state_size = 5;
-  own(5).num_attention_heads = 8, own(5).head_dim = 6;
-  own(6).intermediate_size = 16;
-  own(7).n_routed_experts = 12, own(7).moe_intermediate_size = 4;
+  own_config(c, 4).mamba_num_heads = 8, own_config(c, 4).ssm_state_size = 5;
+  own_config(c, 5).num_attention_heads = 8, own_config(c, 5).head_dim = 6;
+  own_config(c, 6).intermediate_size = 16;
+  own_config(c, 7).n_routed_experts = 12, own_config(c, 7).moe_intermediate_size = 4;
   const GridSizes sizes{.tp = 2, .cp = 2, .dp_shard = 2, .expt_tp = 2, .ep = 4};
   // z, x, B, C and dt: 16 + 16 + 10 + 10 + 8 rows
   CHECK(rows(cut_of(c, {.tp = 2}, 1, "backbone.layers.4.mixer.in_proj.weight")) ==
@@ -175,12 +172,13 @@ TEST_CASE("tensor cuts: blocks of different sizes are cut by their own") {
         "1, 2, 4 or 8");
   const TensorParallelPlan plan(c);
   CHECK(head_replicas(c, plan, 4).kv == 2);
-  own(5).num_key_value_heads = 4;
+  own_config(c, 5).num_key_value_heads = 4;
   CHECK(head_replicas(c, plan, 2).kv == 1);
-  CHECK(message_of([&] { head_replicas(c, plan, 4); }) ==
-        "distributed.tp_size is 4; num_key_value_heads of block 5 is 4, and elsewhere 2; want as many ranks "
-        "that share "
-        "a head in all blocks, as a size of at most 2 gives");
+  CHECK(
+      message_of([&] { head_replicas(c, plan, 4); }) ==
+      "distributed.tp_size is 4; num_key_value_heads is 2, which puts a head on 2 ranks; num_key_value_heads "
+      "of block 5 is "
+      "4, which puts a head on 1 rank; want the same number in all blocks, as a tp_size of at most 2 gives");
 }
 
 TEST_CASE("tensor cuts: which gradients are partial over tp") {

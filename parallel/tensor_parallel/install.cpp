@@ -79,7 +79,8 @@ void TensorParallel::number_rows(NemotronH& model) {
                      spec.cut->always_own_rows ||
                          (sequence_parallel_ && spec.cut->style == TensorStyle::sequence_parallel));
   for (const auto& [name, point] : model.transform_points())
-    if (point.rows)
+    if (point
+            .rows)  // Behind a way out sequence parallelism alone cuts the rows; before a way in a weight's style counts too.
       *point.rows =
           rows_at(point.place == PointPlace::way_out ? sequence_parallel_ : own_rows.at(point.module));
 }

@@ -105,10 +105,8 @@ NemotronHConfig grid_model() {
 
 NemotronHConfig pruned_grid_model() {
   NemotronHConfig c = grid_model();
-  const auto own = [&](std::int64_t block) -> BlockConfig& {
-    return c.own_configs.emplace(block, c.common()).first->second;
-  };
-  BlockConfig &few = own(1), &many = own(4), &attention = own(5), &mamba = own(6), &mlp = own(7);
+  BlockConfig &few = own_config(c, 1), &many = own_config(c, 4), &attention = own_config(c, 5),
+              &mamba = own_config(c, 6), &mlp = own_config(c, 7);
   few.n_routed_experts = 4, few.num_experts_per_tok = 2, few.moe_intermediate_size = 4;
   few.moe_shared_expert_intermediate_size = 4, few.moe_latent_size = 0;
   many.n_routed_experts = 12, many.num_experts_per_tok = 4, many.moe_intermediate_size = 12;

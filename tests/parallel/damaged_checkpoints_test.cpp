@@ -28,11 +28,6 @@ ProcessResult train(const fs::path& dir, int ranks, const std::string& runs, int
   return run_process(ranks == 1 ? command : mpirun(ranks, command), dir);
 }
 
-ProcessResult nemocube_in(const fs::path& dir, Words arguments) {
-  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
-  return run_process(arguments, dir);
-}
-
 /// Runs of four ranks: "runs", saved after steps 2 and 4; "wide", of another model.
 const RunDir& trained() {
   static const RunDir dir;

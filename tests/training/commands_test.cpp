@@ -15,11 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ProcessResult nemocube_in(const fs::path& dir, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
-  return run_process(arguments, dir);
-}
-
 std::vector<Json> json_lines(const std::string& text) {
   std::vector<Json> lines;
   std::istringstream in(text);

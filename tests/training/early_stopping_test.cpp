@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/mpirun.h"
@@ -21,12 +20,6 @@ const Words stopping{"early_stopping.patience=3",
                      "step_scheduler.num_epochs=4",
                      "optimizer.lr=1.0",
                      "lr_scheduler=null"};
-
-std::vector<double> validation_losses(const fs::path& run) {
-  std::vector<double> losses;
-  for (const Json& line : read_jsonl(run / "validation.jsonl")) losses.push_back(line.at("val_loss"));
-  return losses;
-}
 
 /// The number of validations after which a run ends, by the losses of a run that does not.
 std::size_t end_of(const std::vector<double>& losses, double min_delta, std::size_t patience) {
@@ -55,7 +48,7 @@ TEST_CASE(
       dir.train(plus(stopping, {"early_stopping=null", "checkpoint.checkpoint_dir=whole"}));
   CAPTURE(whole.err);
   REQUIRE(whole.exit_code == 0);
-  const std::vector<double> losses = validation_losses(dir / "whole");
+  const std::vector<double> losses = logged(dir / "whole" / "validation.jsonl", "val_loss");
   const std::size_t count = end_of(losses, 0, 3);
   REQUIRE(count < losses.size());
   const std::int64_t step = read_jsonl(dir / "whole" / "validation.jsonl")[count - 1].at("step");
@@ -68,7 +61,7 @@ TEST_CASE(
   auto wanted = repeatable(dir / "whole" / "training.jsonl");
   wanted.resize(static_cast<std::size_t>(step) + 1);
   CHECK(repeatable(run / "training.jsonl") == wanted);
-  CHECK(validation_losses(run) ==
+  CHECK(logged(run / "validation.jsonl", "val_loss") ==
         std::vector(losses.begin(), losses.begin() + static_cast<std::ptrdiff_t>(count)));
   // The checkpoint is that of the last step, as at the end of any run.
   const fs::path latest = fs::canonical(run / "LATEST");
@@ -123,10 +116,7 @@ TEST_CASE("early stopping: a resumed run counts on, wherever it was interrupted"
       fs::create_directories(dir / to);
       fs::copy(entry.path(), dir / to / name, fs::copy_options::recursive);
       if (!with_losses) {  // as after a kill in the validation
-        fs::remove(dir / to / name / "losses.json");
-        Json sums = read_json_file(dir / to / name / "checksums.json");
-        sums["crc32c"].erase("losses.json");
-        spit(dir / to / name / "checksums.json", dump_json(sums));
+        remove_losses(dir / to / name);
       }
       const ProcessResult resumed = dir.train(plus(stopping, {"checkpoint.checkpoint_dir=" + to}));
       CAPTURE(resumed.err);
@@ -160,9 +150,9 @@ TEST_CASE("early stopping: the loss has to fall by more than min_delta, in the s
   CHECK(last_step_of(dir / "straight") == 4);
   CHECK(run.err.find("(early stopping: the validation loss of b of 2 validations in a row was not below ") !=
         std::string::npos);
-  const Json first = read_jsonl(dir / "straight" / "validation_b.jsonl").at(0);
-  CHECK(run.err.find(cat("that of step 1, by more than 1000")) != std::string::npos);
-  CHECK(first.at("step") == 1);
+  const Json state = read_json_file(dir / "straight" / "LATEST" / "state.json").at("early_stopping");
+  CHECK(state.at("best_loss") == logged(dir / "straight" / "validation_b.jsonl", "val_loss").at(0));
+  CHECK(run.err.find(", that of step 1, by more than 1000") != std::string::npos);
 }
 
 TEST_CASE("early stopping: the ranks end together, after the step at which one rank ends") {

@@ -19,17 +19,6 @@ namespace fs = std::filesystem;
 
 const Words two_depths{"model.num_nextn_predict_layers=2", "model.mtp_use_repeated_layer=true",
                        "model.mtp_loss_scaling_factor=0.3"};
-const Words four_steps{"step_scheduler.max_steps=4", "step_scheduler.ckpt_every_steps=2",
-                       "step_scheduler.val_every_steps=2"};
-
-/// Returns its messages.
-std::string must_train(const RunDir& dir, const Words& overrides) {
-  const ProcessResult run = dir.train(overrides);
-  CAPTURE(run.err);
-  REQUIRE(run.exit_code == 0);
-  return run.err;
-}
-
 /// The tensors of multi-token prediction in a model's only file.
 std::map<std::string, Tensor> mtp_tensors(const fs::path& model) {
   std::map<std::string, Tensor> found;
@@ -44,7 +33,7 @@ std::map<std::string, Tensor> mtp_tensors(const fs::path& model) {
 TEST_CASE("mtp: a run logs the loss of each depth, saves their weights, and resumes with the same bits") {
   const RunDir dir;
   const Words overrides = plus(four_steps, two_depths);
-  must_train(dir, overrides);
+  must_run(dir.train(overrides));
   const auto log = read_jsonl(dir / "straight" / "training.jsonl");
   REQUIRE(log.size() == 4);
   for (const Json& line : log)
@@ -65,22 +54,22 @@ TEST_CASE("mtp: a run logs the loss of each depth, saves their weights, and resu
   CAPTURE(inspected.err);
   CHECK(inspected.exit_code == 0);
 
-  must_train(dir,
-             plus(overrides, {"checkpoint.checkpoint_dir=resumed",
-                              "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()}));
+  must_run(dir.train(
+      plus(overrides, {"checkpoint.checkpoint_dir=resumed",
+                       "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()})));
   CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
 }
 
 TEST_CASE("mtp: a recipe that does not train it carries the weights; one that does begins with them") {
   const RunDir dir;
-  must_train(dir, plus(four_steps, two_depths));
+  must_run(dir.train(plus(four_steps, two_depths)));
   const std::string first = (dir / "straight" / "epoch_0_step_1").string();
   const Words from_first{"model._target_=nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
                          "model.config=null", "model.pretrained_model_name_or_path=" + first + "/model"};
   const auto before = mtp_tensors(fs::path(first) / "model");
   REQUIRE(!before.empty());
 
-  must_train(dir, plus(plus(four_steps, from_first), {"checkpoint.checkpoint_dir=carried"}));
+  must_run(dir.train(plus(plus(four_steps, from_first), {"checkpoint.checkpoint_dir=carried"})));
   const auto carried = mtp_tensors(dir / "carried" / "epoch_0_step_3" / "model");
   CHECK(carried.size() == before.size());
   for (const auto& [name, tensor] : before) CHECK_BITS(carried.at(name), tensor);
@@ -88,8 +77,9 @@ TEST_CASE("mtp: a recipe that does not train it carries the weights; one that do
 
   // One stored depth and two that are asked for: the weights say that the layer is repeated.
   const std::string said =
-      must_train(dir, plus(plus(four_steps, from_first),
-                           {"checkpoint.checkpoint_dir=trained", "model.num_nextn_predict_layers=2"}));
+      must_run(dir.train(plus(plus(four_steps, from_first),
+                              {"checkpoint.checkpoint_dir=trained", "model.num_nextn_predict_layers=2"})))
+          .err;
   CHECK(said.find("multi-token prediction: 2 depths of one repeated layer, loss factor 0.1") !=
         std::string::npos);
   const auto trained = mtp_tensors(dir / "trained" / "epoch_0_step_3" / "model");
@@ -113,14 +103,14 @@ TEST_CASE("mtp: a recipe that does not train it carries the weights; one that do
 
 TEST_CASE("mtp: of two stored depths one can be trained, and the other is carried") {
   const RunDir dir;
-  must_train(dir,
-             plus(four_steps, {"model.num_nextn_predict_layers=2", "model.mtp_use_repeated_layer=false"}));
+  must_run(dir.train(
+      plus(four_steps, {"model.num_nextn_predict_layers=2", "model.mtp_use_repeated_layer=false"})));
   const std::string first = (dir / "straight" / "epoch_0_step_1").string();
   const auto before = mtp_tensors(fs::path(first) / "model");
-  must_train(dir,
-             plus(four_steps, {"model._target_=nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
-                               "model.config=null", "model.pretrained_model_name_or_path=" + first + "/model",
-                               "model.num_nextn_predict_layers=1", "checkpoint.checkpoint_dir=one"}));
+  must_run(dir.train(
+      plus(four_steps, {"model._target_=nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
+                        "model.config=null", "model.pretrained_model_name_or_path=" + first + "/model",
+                        "model.num_nextn_predict_layers=1", "checkpoint.checkpoint_dir=one"})));
   const Json line = read_jsonl(dir / "one" / "training.jsonl")[0];
   CHECK(line.contains("mtp_loss_1"));
   CHECK_FALSE(line.contains("mtp_loss_2"));
@@ -139,7 +129,7 @@ TEST_CASE("mtp: a pipeline of two ranks has the losses of one, and one rank goes
   const RunDir dir;
   // The load-balancing loss depends on the microbatches.
   const Words overrides = plus(plus(four_steps, two_depths), {"model.moe.aux_loss_coeff=0"});
-  must_train(dir, overrides);
+  must_run(dir.train(overrides));
   const Words pipeline{"distributed.strategy=fsdp2", "distributed.pp_size=2",
                        "distributed.pipeline={pp_microbatch_size: 1}", "checkpoint.checkpoint_dir=two"};
   const ProcessResult two =
@@ -152,8 +142,9 @@ TEST_CASE("mtp: a pipeline of two ranks has the losses of one, and one rank goes
   for (std::size_t i = 0; i < one.size(); ++i)
     for (const char* field : {"loss", "mtp_loss_1", "mtp_loss_2", "grad_norm"})
       CHECK(got[i][field].get<double>() == doctest::Approx(one[i][field].get<double>()).epsilon(2e-4));
-  must_train(dir, plus(overrides, {"checkpoint.checkpoint_dir=after",
-                                   "checkpoint.restore_from=" + (dir / "two" / "epoch_0_step_1").string()}));
+  must_run(
+      dir.train(plus(overrides, {"checkpoint.checkpoint_dir=after",
+                                 "checkpoint.restore_from=" + (dir / "two" / "epoch_0_step_1").string()})));
   const auto after = read_jsonl(dir / "after" / "training.jsonl");
   REQUIRE(after.size() == 2);
   CHECK(after[1]["mtp_loss_2"].get<double>() ==

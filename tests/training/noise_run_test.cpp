@@ -25,12 +25,6 @@ const Words rows{"packed_sequence.packed_sequence_size=0",
                  "model.moe.expert_bias_update_rate=0",
                  "neftune=20"};
 
-std::vector<double> values(const fs::path& log, const char* field) {
-  std::vector<double> found;
-  for (const Json& line : read_jsonl(log)) found.push_back(line.at(field));
-  return found;
-}
-
 void check_close(const std::vector<double>& got, const std::vector<double>& want) {
   REQUIRE(got.size() == want.size());
   for (std::size_t i = 0; i < want.size(); ++i) CHECK(got[i] == doctest::Approx(want[i]).epsilon(1e-6));
@@ -48,8 +42,8 @@ TEST_CASE("noise: training has it and validation has not") {
         dir.train(plus(still, {cat("neftune=", alpha), cat("checkpoint.checkpoint_dir=", log.string())}));
     CAPTURE(run.err);
     REQUIRE(run.exit_code == 0);
-    losses.push_back(values(log / "training.jsonl", "loss").at(0));
-    validation.push_back(values(log / "validation.jsonl", "val_loss").at(0));
+    losses.push_back(logged(log / "training.jsonl", "loss").at(0));
+    validation.push_back(logged(log / "validation.jsonl", "val_loss").at(0));
   }
   CHECK(losses[0] != doctest::Approx(losses[1]).epsilon(1e-5));
   CHECK(validation[0] == validation[1]);
@@ -64,7 +58,7 @@ TEST_CASE("noise: runs on two ranks have the losses of one, and a pipeline pads 
   const ProcessResult one = dir.train(plus(rows, {"checkpoint.checkpoint_dir=one"}));
   CAPTURE(one.err);
   REQUIRE(one.exit_code == 0);
-  const auto want = values(dir / "one" / "training.jsonl", "loss");
+  const auto want = logged(dir / "one" / "training.jsonl", "loss");
   const std::vector<std::pair<const char*, Words>> grids{
       {"tp", {"distributed.tp_size=2"}},
       {"sp", {"distributed.tp_size=2", "distributed.sequence_parallel=true"}},
@@ -78,6 +72,6 @@ TEST_CASE("noise: runs on two ranks have the losses of one, and a pipeline pads 
         dir.path());
     CAPTURE(two.err);
     REQUIRE(two.exit_code == 0);
-    check_close(values(dir / name / "training.jsonl", "loss"), want);
+    check_close(logged(dir / name / "training.jsonl", "loss"), want);
   }
 }

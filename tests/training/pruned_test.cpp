@@ -14,9 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const Words four_steps{"step_scheduler.max_steps=4", "step_scheduler.ckpt_every_steps=2",
-                       "step_scheduler.val_every_steps=2"};
-
 /// Blocks 4 to 7 have sizes of their own.
 void write_pruned_config(const fs::path& model) {
   Json config = read_json_file(model / "config.json");
@@ -27,16 +24,6 @@ void write_pruned_config(const fs::path& model) {
       {"6", {{"num_attention_heads", 2}}},
       {"7", {{"intermediate_size", 16}}}};
   spit(model / "config.json", dump_json(config));
-}
-
-ProcessResult nemocube_in(const fs::path& dir, Words arguments) {
-  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
-  return run_process(arguments, dir);
-}
-
-void must_run(const ProcessResult& run) {
-  CAPTURE(run.err);
-  REQUIRE(run.exit_code == 0);
 }
 
 }  // namespace

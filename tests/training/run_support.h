@@ -1,4 +1,6 @@
 #pragma once
+#include <doctest/doctest.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -127,6 +129,38 @@ inline std::map<std::string, std::string> contents(const std::filesystem::path& 
       files[std::filesystem::relative(entry.path(), checkpoint).string()] = text;
     }
   return files;
+}
+
+/// Four steps; checkpoints and validations after every second one.
+inline const Words four_steps{"step_scheduler.max_steps=4", "step_scheduler.ckpt_every_steps=2",
+                              "step_scheduler.val_every_steps=2"};
+
+/// The program with these arguments, in a directory.
+inline ProcessResult nemocube_in(const std::filesystem::path& dir, Words arguments) {
+  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
+  return run_process(arguments, dir);
+}
+
+/// The run, which must have ended well.
+inline ProcessResult must_run(ProcessResult run) {
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  return run;
+}
+
+/// One field of every line of a log.
+inline std::vector<double> logged(const std::filesystem::path& log, const char* field) {
+  std::vector<double> values;
+  for (const Json& line : read_jsonl(log)) values.push_back(line.at(field));
+  return values;
+}
+
+/// Takes the losses out of a checkpoint, as a kill between the checkpoint and its validation leaves it.
+inline void remove_losses(const std::filesystem::path& checkpoint) {
+  std::filesystem::remove(checkpoint / "losses.json");
+  Json sums = read_json_file(checkpoint / "checksums.json");
+  CHECK(sums["crc32c"].erase("losses.json") == 1);
+  spit(checkpoint / "checksums.json", dump_json(sums));
 }
 
 /// Names of the files that differ or exist on one side only; empty when two checkpoints are alike.

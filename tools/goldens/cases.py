@@ -233,8 +233,9 @@ CASES = [
     Case(
         "pruned",
         "MEM*-E*-",
-        "`per_layer_config`: one block of each kind with the sizes of the whole config, and one with its own, which "
-        "transformers builds from that config (`oracle.py`); config.json as Hugging Face saves it",
+        "`per_layer_config`: of Mamba, attention and MLP one block with the sizes of the whole config and one with its own, and "
+        "two MoE blocks, each with its own, which transformers builds from those configs (`oracle.py`); config.json as Hugging "
+        "Face saves it",
         dict(
             per_layer_config={
                 1: dict(n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=16),

@@ -69,7 +69,7 @@ NEMOTRON_H = {
         "num_nextn_predict_layers": 1,
         "mtp_layers_block_type": ["attention", "moe"],
     },
-    # Widths of Mamba's heads that are no power of two, as there.
+    # The Mamba heads of these two have a width that is no power of two, as in the originals.
     "nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16": {"hybrid_override_pattern": "M-M-M-MM-M-M*-M-", "mamba_head_dim": 20, "chunk_size": 64},
     "nvidia/NVIDIA-Nemotron-Nano-9B-v2": {"hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-", "mamba_head_dim": 20},
 }

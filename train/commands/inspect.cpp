@@ -32,7 +32,7 @@ struct InspectArguments {
 /// Blocks of other sizes than the rest: "  block 7   moe of its own: num_experts_per_tok 4, moe_intermediate_size 1280".
 void print_own_sizes(const NemotronHConfig& config) {
   for (const auto& [number, own] : config.own_configs) {
-    const Json sizes = block_keys_beside(config.common(), own);
+    const Json sizes = differing_block_keys(config.common(), own);
     std::string text;
     for (const auto& [key, value] : sizes.items())
       text += cat(text.empty() ? "" : ", ", key, " ", dump_json(value, -1));

@@ -165,7 +165,7 @@ std::shared_ptr<const Dataset> streamed(RowSource source, Communicator* ranks) {
 }
 
 std::shared_ptr<const Dataset> rows_of(const DatasetSection& section, RowSource source, Communicator* ranks) {
-  if (bytes_to_stream(section) > 0) return streamed(std::move(source), ranks);
+  if (bytes_to_stream(section)) return streamed(std::move(source), ranks);
   return rows_in_memory(source);
 }
 
@@ -177,7 +177,7 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
       options.rows = row_options(recipe, section);
       tell_unused_chat_template(recipe, section);
       options.chat_template = recipe_chat_template(recipe, section);
-      if (bytes_to_stream(section) > 0) return streamed(squad_rows(*tokenizer, options), ranks);
+      if (bytes_to_stream(section)) return streamed(squad_rows(*tokenizer, options), ranks);
       return make_squad_dataset(*tokenizer, options);
     }
     case DatasetKind::messages:
@@ -210,10 +210,11 @@ std::optional<Tokenizer> recipe_tokenizer(const Recipe& recipe, const DatasetSec
   return optional ? std::nullopt : std::optional(Tokenizer::load(existing_tokenizer_path(recipe, section)));
 }
 
-std::int64_t bytes_to_stream(const DatasetSection& section) {
+std::optional<std::int64_t> bytes_to_stream(const DatasetSection& section) {
   constexpr std::array of_json{DatasetKind::squad, DatasetKind::messages, DatasetKind::column_mapped,
                                DatasetKind::hellaswag};
-  if (std::ranges::find(of_json, section.kind) == of_json.end() || section.streaming == false) return 0;
+  if (std::ranges::find(of_json, section.kind) == of_json.end() || section.streaming == false)
+    return std::nullopt;
   std::int64_t bytes = 0;
   bool by_line = true;
   for (const std::filesystem::path& file : dataset_files(section)) {
@@ -221,7 +222,7 @@ std::int64_t bytes_to_stream(const DatasetSection& section) {
     bytes += RegularFile(file).size();
   }
   const bool streams = section.streaming.value_or(by_line && bytes >= streamed_bytes);
-  return streams ? std::max<std::int64_t>(bytes, 1) : 0;
+  return streams ? std::optional(bytes) : std::nullopt;
 }
 
 bool is_tokenizer_file(const std::string& name) {

@@ -22,15 +22,15 @@ bool is_tokenizer_file(const std::string& name);
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
 /// The data set of a section, packed if `packed` is true and the recipe packs. `tokenizer` belongs to the
-/// section. Where bytes_to_stream() is above 0 the rows are StreamedRows, which all of `ranks` make together (null: this rank
+/// section. Where bytes_to_stream() has a value the rows are StreamedRows, which all of `ranks` make together (null: this rank
 /// alone).
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
                                               const std::optional<Tokenizer>& tokenizer, bool packed,
                                               Communicator* ranks = nullptr);
 
 /// Bytes of the section's files where its rows are streamed: `streaming` is true, or absent and the files are JSON lines that
-/// together have at least streamed_bytes. Else 0.
-std::int64_t bytes_to_stream(const DatasetSection& section);
+/// together have at least streamed_bytes. Else nothing.
+std::optional<std::int64_t> bytes_to_stream(const DatasetSection& section);
 inline constexpr std::int64_t streamed_bytes = std::int64_t{1} << 30;
 
 /// Throws Error when the data can hold token ids of `vocab_size` or more: a tokenizer or a mock data set with

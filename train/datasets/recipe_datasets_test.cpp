@@ -152,7 +152,7 @@ TEST_CASE("recipe data sets: rows are streamed where the recipe says so, and whe
     DatasetSection section;
     section.kind = DatasetKind::messages;
     for (const std::string& name : names) section.path.names.push_back((dir / name).string());
-    return bytes_to_stream(section) > 0;
+    return bytes_to_stream(section).has_value();
   };
   for (const char* name : {"large.jsonl", "half.ndjson", "large.json"}) spit(dir / name, row);
   std::filesystem::resize_file(dir / "large.jsonl", streamed_bytes);  // holes take no room on the disk

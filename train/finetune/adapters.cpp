@@ -156,7 +156,7 @@ class Chooser {
     if (!peft_.moe_rank_scaling) return peft_.dim;
     const std::int64_t experts = config_.of_tensor(module).num_experts_per_tok, rank = peft_.dim / experts;
     const auto block = block_of(module);
-    const std::string where = block && config_.own_configs.contains(*block) ? cat(" of block ", *block) : "";
+    const std::string where = of_block(block && config_.own_configs.contains(*block) ? block : std::nullopt);
     require(rank >= 1, "peft.moe_rank_scaling: dim is ", peft_.dim, " and num_experts_per_tok", where, " is ",
             experts, "; want a dim of at least that, so that experts have a rank of 1 or more");
     if (peft_.dim % experts != 0 && warned_of_.insert(experts).second) {

@@ -212,7 +212,12 @@ TEST_CASE("peft: moe_rank_scaling divides the rank of routed experts by those th
       choose(peft, tiny_pruned_config());  // two experts of a token in block 3, three in block 7
   CHECK(rank(pruned, "backbone.layers.3.mixer.experts.up_proj") == 3);
   CHECK(rank(pruned, "backbone.layers.7.mixer.experts.down_proj") == 2);
-  CHECK(pruned.warnings.size() == 2);
+  CHECK(
+      pruned.warnings ==
+      std::vector<std::string>{
+          "peft.moe_rank_scaling: dim 7 / num_experts_per_tok 2 is no whole number; experts have the rank 3",
+          "peft.moe_rank_scaling: dim 7 / num_experts_per_tok 3 of block 7 is no whole number; experts have "
+          "the rank 2"});
   peft.dim = 1;
   CHECK(fault(peft) ==
         "peft.moe_rank_scaling: dim is 1 and num_experts_per_tok is 2; want a dim of at least that, so that "

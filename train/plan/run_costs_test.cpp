@@ -74,9 +74,7 @@ TEST_CASE("plan: costs of a model whose blocks all have a config are those of a 
     if (spec.linear && spec.module != "lm_head")
       uniform.config.lora.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 8});
   Published own = uniform;
-  static_cast<BlockConfig&>(own.config) = BlockConfig{.hidden_size = uniform.config.hidden_size};
-  for (std::int64_t i = 0; i < own.config.num_layers(); ++i)
-    own.config.own_configs.emplace(i, uniform.config.common());
+  own.config = with_own_of_all(uniform.config);
   RunCosts a = plan_of(uniform), b = plan_of(own);
   CHECK(b.bubble().of_own_stages == doctest::Approx(a.bubble().of_own_stages).epsilon(1e-12));
   CHECK(step_time(b, {}).seconds == doctest::Approx(step_time(a, {}).seconds).epsilon(1e-12));

@@ -117,11 +117,9 @@ TEST_CASE("step time: of blocks of different sizes, each by its own") {
   StepTimeOptions o = round_rates();
   o.gpu.dram_bytes = 1e30;
   NemotronHConfig c = tiny_config("E-E-");
-  const auto own = [&](std::int64_t block) -> BlockConfig& {
-    return c.own_configs.emplace(block, c.common()).first->second;
-  };
-  own(2).n_routed_experts = 8, own(2).num_experts_per_tok = 4, own(2).moe_intermediate_size = 5;
-  own(3).intermediate_size = 40;
+  own_config(c, 2).n_routed_experts = 8, own_config(c, 2).num_experts_per_tok = 4,
+                own_config(c, 2).moe_intermediate_size = 5;
+  own_config(c, 3).intermediate_size = 40;
   const StepTime t = time_of({}, c, o);
   CHECK(t.seconds == doctest::Approx(1e-9 * t.model_flops));
   for (const char* frozen :

@@ -57,6 +57,11 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
     std::filesystem::remove(snapshot / cat("data/", name, "-0.parquet"));
   CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("train-v2.0.json"));
   CHECK(testing::message_of([&] { dataset_file(d); }).find("Parquet") == std::string::npos);
+  std::filesystem::create_directories(snapshot / "a/b/c/d");
+  testing::spit(snapshot / "a/b/c/d/x.parquet", "");
+  CHECK(testing::message_of([&] { dataset_file(d); }).find("Parquet") == std::string::npos);
+  testing::spit(snapshot / "a/b/c/x.parquet", "");
+  CHECK_THROWS_WITH(dataset_file(d), doctest::Contains("there is a/b/c/x.parquet"));
   d.path = {{"/does/not/exist.json"}};
   d.kind = DatasetKind::tokens;
   CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");

@@ -73,24 +73,21 @@ class Reader {
     else
       out = other;
   }
-  /// A path, or a section whose pretrained_model_name_or_path is the path.
+  /// A value, or a section with the one key `inner`, which has that value. `kind`: of that section, see section().
   template <class T>
-  void path_or_section(const char* key, T& out, const char*) {
-    const auto as_path = [&](Reader& sub) { sub.field("pretrained_model_name_or_path", out, ""); };
+  void value_or_section(const char* key, const char* inner, T& out, const char*, Range range,
+                        const char* kind = nullptr) {
     const Value* value = map_.find(key);
     if (value != nullptr && value->kind == Value::Kind::map)
-      section(key, as_path, "tokenizer");
-    else
-      field(key, out, "");
-  }
-  /// A value, or a section with the one key `inner`, which has that value.
-  template <class T>
-  void value_or_section(const char* key, const char* inner, T& out, const char*, Range range) {
-    const Value* value = map_.find(key);
-    if (value != nullptr && value->kind == Value::Kind::map)
-      section(key, [&](Reader& sub) { sub.field(inner, out, "", range); });
+      section(
+          key, [&](Reader& sub) { sub.field(inner, out, "", range); }, kind);
     else
       field(key, out, "", range);
+  }
+  /// A path, or a section whose pretrained_model_name_or_path is the path.
+  template <class T>
+  void path_or_section(const char* key, T& out, const char* meaning) {
+    value_or_section(key, "pretrained_model_name_or_path", out, meaning, any, "tokenizer");
   }
   /// `contents`: the struct of a section, or a function that visits its fields. An absent or null section
   /// leaves the struct as it is.

@@ -308,7 +308,8 @@ class Run {
                                                step, losses.at(recipe_.early_stopping->metric));
   }
 
-  // That of the last step before this start, which comes after the checkpoint of that step.
+  // A checkpoint is saved before its step is validated, so the loaded state lacks that validation. This counts it from the
+  // losses on disk, if there is one of each set. A recipe without early_stopping drops the count.
   void count_known_validation() {
     if (!recipe_.early_stopping) {
       state_.early_stopping.reset();
@@ -387,7 +388,7 @@ class Run {
     static Zone zone("start/data");
     const ZoneTimer timer(zone);
     // Ranks that read and tokenise parts of large files wait for the slowest.
-    const StorageTime longer(ranks_.world(), bytes_to_stream(*recipe_.dataset));
+    const StorageTime longer(ranks_.world(), bytes_to_stream(*recipe_.dataset).value_or(0));
     return recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.group());
   }
 

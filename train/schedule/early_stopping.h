@@ -29,7 +29,9 @@ EarlyStoppingState counted_validation(std::optional<EarlyStoppingState> state,
 /// Whether a run that has come to this state has ended: the last `patience` validations, or more, did not improve.
 bool has_ended(const std::optional<EarlyStoppingState>& state, const EarlyStoppingSection& section);
 
-/// "the validation loss of 3 validations in a row was not below 2.31 of step 5 by more than 0.01". pre: has_ended()
+/// Why the run has ended: "the validation loss of 3 validations in a row was not below 2.31, that of step 5, by more than 0.01".
+/// A set other than `default` is named, a min_delta of 0 is not. Without any finite loss the text says "was not finite".
+/// pre: has_ended()
 std::string reason_of_end(const EarlyStoppingState& state, const EarlyStoppingSection& section);
 
 }  // namespace nemocube

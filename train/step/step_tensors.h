@@ -13,8 +13,9 @@ struct StepTensors {
   /// [1 + 4 L + 4 + D] f64 over the microbatches: the loss, the router losses of each of L MoE layers; the number of these
   /// layers that have a coefficient for each kind of router loss; and the loss of each of D depths of multi-token prediction
   Tensor sums;
-  Tensor
-      counts;  ///< [L, E] i64: tokens sent to each expert, with E of the layer that has the most; 0 for experts that a layer has not
+  /// [L, E] i64: tokens sent to each expert. E is the number of experts of the layer that has the most; layers with fewer
+  /// experts have zeros at the end of their row.
+  Tensor counts;
   Tensor decision;  ///< [3] f64: see clip_decision
   Tensor finite;    ///< [parameters of the whole model] f64: see UpdateGate; 1 for those of other ranks
 
