@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Points = std::map<double, double>;
 
-Points logged(const fs::path& log, const char* field) {
+Points curve_of(const fs::path& log, const char* field) {
   Points points;
   for (const Json& line : read_jsonl(log)) points[line["step"]] = line[field];
   return points;
@@ -27,11 +27,11 @@ ProcessResult report(const RunDir& dir, std::vector<std::string> arguments) {
 
 /// The curves of the page are those of the logs, bit for bit.
 void check_curves(const std::string& page, const fs::path& run, const std::string& series) {
-  const Points loss = logged(run / "training.jsonl", "loss");
+  const Points loss = curve_of(run / "training.jsonl", "loss");
   REQUIRE(loss.size() == 12);
   CHECK(points_of(page, "loss", series) == loss);
   for (const char* field : {"grad_norm", "lr", "tps", "mem", "aux_loss"})
-    CHECK(points_of(page, field, series) == logged(run / "training.jsonl", field));
+    CHECK(points_of(page, field, series) == curve_of(run / "training.jsonl", field));
 }
 
 }  // namespace
@@ -50,8 +50,9 @@ TEST_CASE("report: of a run, one page with all losses of its logs, its predictio
   const std::string page = slurp(dir / "straight" / "report.html");
   CHECK(fault_of_page(page) == "");
   check_curves(page, dir / "straight", "training");
-  CHECK(points_of(page, "loss", "validation") == logged(dir / "straight" / "validation.jsonl", "val_loss"));
-  CHECK(points_of(page, "answers", "F1, validation") == logged(dir / "straight" / "validation.jsonl", "f1"));
+  CHECK(points_of(page, "loss", "validation") == curve_of(dir / "straight" / "validation.jsonl", "val_loss"));
+  CHECK(points_of(page, "answers", "F1, validation") ==
+        curve_of(dir / "straight" / "validation.jsonl", "f1"));
   CHECK(values_of(page, "imbalance-0").size() == 12);
   for (const char* text : {"finished after 12 steps", "4 questions, exact match", "lr_warmup_steps: 3",
                            "1 moe", "train --profile steps=A-B writes one"})

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What a log says of a field, as event files hold it.
-Points logged(const fs::path& log, const char* field) {
+Points event_points(const fs::path& log, const char* field) {
   Points points;
   for (const Json& line : read_jsonl(log)) points[line["step"]] = line[field].get<float>();
   return points;
@@ -24,14 +24,14 @@ Points logged(const fs::path& log, const char* field) {
 void check_events(const fs::path& run) {
   const auto steps = shown_points(run / "tensorboard"),
              samples = shown_points(run / "tensorboard" / "samples");
-  const Points loss = logged(run / "training.jsonl", "loss");
+  const Points loss = event_points(run / "training.jsonl", "loss");
   REQUIRE(loss.size() == 12);
   CHECK(steps.at("lm loss") == loss);
   CHECK(steps.at("loss") == loss);
-  CHECK(steps.at("learning-rate") == logged(run / "training.jsonl", "lr"));
-  CHECK(steps.at("grad-norm") == logged(run / "training.jsonl", "grad_norm"));
-  CHECK(steps.at("num_label_tokens") == logged(run / "training.jsonl", "num_label_tokens"));
-  CHECK(steps.at("lm loss validation") == logged(run / "validation.jsonl", "val_loss"));
+  CHECK(steps.at("learning-rate") == event_points(run / "training.jsonl", "lr"));
+  CHECK(steps.at("grad-norm") == event_points(run / "training.jsonl", "grad_norm"));
+  CHECK(steps.at("num_label_tokens") == event_points(run / "training.jsonl", "num_label_tokens"));
+  CHECK(steps.at("lm loss validation") == event_points(run / "validation.jsonl", "val_loss"));
   // A point for each step over the samples so far, which grow by the step's batch.
   const Points over_samples = samples.at("lm loss vs samples");
   REQUIRE(over_samples.size() == loss.size());
@@ -62,7 +62,7 @@ TEST_CASE("tensorboard: the points of a run are those of its logs, and a resumed
   const auto steps = shown_points(run / "tensorboard");
   CHECK(event_files_in(run / "tensorboard").size() == 1);
   // One MoE block: the loss of training.jsonl over its coefficient.
-  for (const auto& [step, value] : logged(run / "training.jsonl", "aux_loss"))
+  for (const auto& [step, value] : event_points(run / "training.jsonl", "aux_loss"))
     CHECK(steps.at("load_balancing_loss").at(step) == doctest::Approx(value / 0.01).epsilon(1e-5));
   for (const auto& [step, seconds] : steps.at("iteration-time")) {
     CHECK(seconds > 0);
@@ -115,7 +115,7 @@ TEST_CASE("tensorboard: several ranks write one file with the points of the whol
     check_events(dir / "straight");
     const auto steps = shown_points(dir / "straight" / "tensorboard");
     for (const auto& [step, ranks] : steps.at("world-size")) CHECK(ranks == 2);
-    for (const auto& [step, value] : logged(dir / "straight" / "training.jsonl", "aux_loss"))
+    for (const auto& [step, value] : event_points(dir / "straight" / "training.jsonl", "aux_loss"))
       CHECK(steps.at("load_balancing_loss").at(step) == doctest::Approx(value / 0.01).epsilon(1e-5));
   }
 }
