@@ -127,8 +127,9 @@ std::vector<std::uint32_t> StreamedRows::valid_lines(const Options& options) con
 }
 
 std::string StreamedRows::error_of(const Line& line) const {
+  const std::string text = line.text();  // a file that cannot be read is no fault of the row
   try {
-    read(line, line.text());
+    read(line, text);
     return {};
   } catch (const Error& error) {
     return error.what();
