@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "data/datasets/column_mapped.h"
@@ -222,4 +223,20 @@ TEST_CASE("streamed rows: files that cannot be streamed, or that change") {
   CHECK_THROWS_WITH_AS(rows.sample(1), doctest::Contains("line 2 has changed since the run began"), Error);
   spit(path, talk(1, "aaaa"));
   CHECK_THROWS_WITH_AS(rows.sample(1), doctest::Contains("bytes when it was opened"), Error);
+}
+
+TEST_CASE("streamed rows: skip_invalid leaves out faulty rows, not lines that cannot be read") {
+  const TestDir dir;
+  const std::filesystem::path path = dir / "f.jsonl";
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += talk(i, "yes") + "\n";
+  spit(path, text);
+  std::int64_t checked = 0;
+  const StreamedRows::Options options{.on_rows = [&](std::int64_t done, std::int64_t) {
+    if (checked == 0) std::filesystem::resize_file(path, text.size() / 100 * 99);
+    checked = std::max(checked, done);
+  }};
+  const RowSource source = messages_rows(sample_tokenizer(), {.files = {path}, .skip_invalid_samples = true});
+  CHECK_THROWS_WITH_AS(StreamedRows(source, options), doctest::Contains("bytes when it was opened"), Error);
+  CHECK(checked == 4096);  // the rows that were there when the first report came
 }
