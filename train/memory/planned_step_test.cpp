@@ -62,7 +62,7 @@ TEST_CASE("planned_step: within 5 % of what the same steps hold on cuda" * docte
     CAPTURE(depths);
     const NemotronHConfig config = with_mtp(config_of("ME*-M"), depths, false);
     PlannedSteps steps{.dtype = dtype,
-                       .microbatch = Sequences::of_lengths(std::vector<std::int64_t>{150, 70, 36}),
+                       .microbatch = Sequences::of_lengths(std::vector<std::int64_t>{70, 40, 18}),
                        .microbatches = 2,
                        .activation_checkpointing = checkpointing};
     const auto planned = static_cast<double>(planned_peak_bytes(config, steps)),

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "core/add.h"
 #include "core/cuda/runtime.h"
@@ -164,20 +165,22 @@ std::pair<std::int64_t, std::int64_t> compare_steps(const Task& task, int steps)
 TEST_CASE("step graphs: steps have the bits of steps without graphs, by few launches" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  for (const DType dtype : {DType::f32, DType::bf16})
-    for (const bool checkpointing : {false, true})
-      for (const int microbatches : {1, 3}) {
-        CAPTURE(dtype);
-        CAPTURE(checkpointing);
-        CAPTURE(microbatches);
-        Task task;
-        task.dtype = dtype;
-        task.checkpointing = checkpointing;
-        task.microbatches = microbatches;
-        const auto [with, without] = compare_steps(task, 4);
-        CHECK(with <= 4 + microbatches);
-        CHECK(without > 50 * microbatches);
-      }
+  // Every two of the three choices meet in all four ways.
+  for (const auto& [dtype, checkpointing, microbatches] : {std::tuple{DType::f32, false, 1},
+                                                           {DType::f32, true, 3},
+                                                           {DType::bf16, false, 3},
+                                                           {DType::bf16, true, 1}}) {
+    CAPTURE(dtype);
+    CAPTURE(checkpointing);
+    CAPTURE(microbatches);
+    Task task;
+    task.dtype = dtype;
+    task.checkpointing = checkpointing;
+    task.microbatches = microbatches;
+    const auto [with, without] = compare_steps(task, 4);
+    CHECK(with <= 4 + microbatches);
+    CHECK(without > 50 * microbatches);
+  }
 }
 
 TEST_CASE("step graphs: multi-token prediction" * doctest::test_suite("cuda")) {
