@@ -103,8 +103,8 @@ std::string_view name_of(GradientSum sum) {
 
 HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
   HeadReplicas r;
-  std::map<SharedHeads, Divided>
-      first;  // all blocks of a model use the same groups of ranks that share heads
+  // All blocks of a model use the same groups of ranks that share heads.
+  std::map<SharedHeads, Divided> first;
   for (const Divided& d : divisions_of(config, plan)) {
     if (!is_shared(d.size)) continue;
     const Divided& before = first.try_emplace(d.size.shared, d).first->second;

@@ -78,9 +78,9 @@ void TensorParallel::number_rows(NemotronH& model) {
     own_rows.emplace(spec.module,
                      spec.cut->always_own_rows ||
                          (sequence_parallel_ && spec.cut->style == TensorStyle::sequence_parallel));
+  // Behind a way out sequence parallelism alone cuts the rows; before a way in a weight's style counts too.
   for (const auto& [name, point] : model.transform_points())
-    if (point
-            .rows)  // Behind a way out sequence parallelism alone cuts the rows; before a way in a weight's style counts too.
+    if (point.rows)
       *point.rows =
           rows_at(point.place == PointPlace::way_out ? sequence_parallel_ : own_rows.at(point.module));
 }

@@ -115,9 +115,7 @@ TEST_CASE("early stopping: a resumed run counts on, wherever it was interrupted"
       const std::string to = cat("resumed", resumed_runs++);
       fs::create_directories(dir / to);
       fs::copy(entry.path(), dir / to / name, fs::copy_options::recursive);
-      if (!with_losses) {  // as after a kill in the validation
-        remove_losses(dir / to / name);
-      }
+      if (!with_losses) remove_losses(dir / to / name);
       const ProcessResult resumed = dir.train(plus(stopping, {"checkpoint.checkpoint_dir=" + to}));
       CAPTURE(resumed.err);
       REQUIRE(resumed.exit_code == 0);
