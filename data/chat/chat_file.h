@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "data/chat/chat_template.h"
+#include "data/chat/chat.h"
 
 namespace nemocube {
 

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <limits>
+#include <nlohmann/json.hpp>
 
+#include "data/chat/chat.h"
 #include "data/chat/jinja/text.h"
 #include "data/chat/json_values.h"
 

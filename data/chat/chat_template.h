@@ -1,33 +1,19 @@
 #pragma once
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/chat/jinja/template.h"
-#include "data/json/json.h"
 
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
 /// apply_chat_template of transformers 5.23 (docs/chat_templates.md has what differs).
 namespace nemocube {
 
-/// The variables of templates that a Chat has members for.
-inline constexpr std::array<const char*, 4> chat_members{"messages", "tools", "documents",
-                                                         "add_generation_prompt"};
-
-/// A conversation with all that its template may read.
-struct Chat {
-  Json messages = Json::array();    ///< objects with `role`, `content` and whatever else the template reads
-  std::optional<Json> tools{};      ///< a list of JSON schemas
-  std::optional<Json> documents{};  ///< a list of objects
-  bool add_generation_prompt = false;  ///< ends the text where the assistant begins its answer
-  Json variables = Json::object();     ///< further variables, such as enable_thinking
-};
+struct Chat;  // data/chat/chat.h
 
 struct RenderedChat {
   std::string text;

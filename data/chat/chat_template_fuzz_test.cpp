@@ -2,10 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "core/utf8.h"
+#include "data/chat/chat.h"
 #include "data/chat/chat_template.h"
+#include "data/json/json.h"
 #include "data/json/test_dir.h"
 
 namespace nemocube {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "data/chat/chat.h"
 #include "data/chat/chat_template.h"
 #include "data/json/test_dir.h"
 

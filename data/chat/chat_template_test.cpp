@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "data/chat/chat.h"
+
 namespace nemocube {
 namespace {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/utf8.h"
+#include "data/chat/chat.h"
 
 namespace nemocube {
 

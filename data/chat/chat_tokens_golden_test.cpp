@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "data/chat/chat.h"
 #include "data/chat/chat_tokens.h"
 #include "data/json/json.h"
 

@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/quote.h"
+#include "data/chat/chat.h"
 #include "data/files/regular_file.h"
+#include "data/json/json.h"
 
 namespace nemocube {
 
@@ -110,6 +112,10 @@ StoredTemplate chosen_template(const fs::path& folder, const std::optional<std::
           : "");
   fail(folder.string(), ": has several chat templates and none with the name default; want one of ",
        names_of(templates));
+}
+
+const ChatTemplate& ChatTemplates::of(const Chat& chat) const {
+  return chat.tools ? with_tools : without_tools;
 }
 
 ChatTemplate load_chat_template(const fs::path& folder, const std::optional<std::string>& wanted,

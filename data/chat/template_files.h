@@ -39,7 +39,7 @@ ChatTemplate load_chat_template(const std::filesystem::path& folder, const std::
 /// The templates that a tokenizer has for conversations without and with tools; often the same.
 struct ChatTemplates {
   ChatTemplate without_tools, with_tools;
-  const ChatTemplate& of(const Chat& chat) const { return chat.tools ? with_tools : without_tools; }
+  const ChatTemplate& of(const Chat& chat) const;
 };
 
 /// Both of load_chat_template().

@@ -1,5 +1,8 @@
 #include "data/datasets/chat_messages.h"
 
+#include <nlohmann/json.hpp>
+
+#include "data/chat/chat.h"
 #include "data/chat/jinja/printing.h"
 #include "data/chat/json_values.h"
 #include "data/datasets/row_forms.h"

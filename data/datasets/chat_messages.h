@@ -1,10 +1,11 @@
 #pragma once
 #include <string>
 
-#include "data/chat/chat_template.h"
 #include "data/json/json.h"
 
 namespace nemocube {
+
+struct Chat;  // data/chat/chat.h
 
 /// How a template sees the arguments of tool calls.
 enum class ToolArguments {

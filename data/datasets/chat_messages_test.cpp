@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/chat/chat.h"
+
 using namespace nemocube;
 
 namespace {

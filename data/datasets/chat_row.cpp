@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/quote.h"
+#include "data/chat/chat.h"
 #include "data/chat/chat_tokens.h"
 
 namespace nemocube {

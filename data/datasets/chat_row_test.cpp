@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "data/chat/chat.h"
 #include "data/datasets/describe.h"
 #include "data/datasets/test_rows.h"
 

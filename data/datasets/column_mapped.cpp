@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/chat/chat.h"
 #include "data/datasets/chat_row.h"
 #include "data/datasets/json_rows.h"
 #include "data/datasets/row_forms.h"

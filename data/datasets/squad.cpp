@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/chat/chat.h"
 #include "data/datasets/chat_row.h"
 #include "data/datasets/split.h"
 

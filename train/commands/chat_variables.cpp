@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/quote.h"
 #include "core/utf8.h"
+#include "data/chat/chat.h"
 #include "data/chat/chat_template.h"
 #include "train/recipe/environment.h"
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "data/chat/chat.h"
 #include "data/chat/chat_template.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/generate/generate.h"
