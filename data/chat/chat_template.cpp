@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/chat/chat.h"
+#include "data/chat/jinja/template.h"
 #include "data/chat/jinja/text.h"
 #include "data/chat/json_values.h"
 
@@ -62,7 +63,11 @@ std::vector<RenderedChat::Range> byte_ranges(const jinja::Output& output) {
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string name, std::string_view source, SpecialTokens special_tokens)
-    : name_(std::move(name)), template_(name_, source), special_tokens_(std::move(special_tokens)) {}
+    : name_(std::move(name)),
+      template_(std::make_shared<const jinja::Template>(name_, source)),
+      special_tokens_(std::move(special_tokens)) {}
+
+bool ChatTemplate::has_generation_blocks() const { return template_->has_generation(); }
 
 RenderedChat ChatTemplate::render(const Chat& chat) const {
   check_list_of_objects(name_, "messages", chat.messages);
@@ -90,7 +95,7 @@ RenderedChat ChatTemplate::render(const Chat& chat) const {
   add("documents", chat.documents ? *chat.documents : Json());
   context["add_generation_prompt"] = jinja::Value(chat.add_generation_prompt);
   jinja::Output output =
-      template_.render(std::move(context), limits_, time_.value_or(std::chrono::system_clock::now()));
+      template_->render(std::move(context), limits_, time_.value_or(std::chrono::system_clock::now()));
   RenderedChat rendered{"", byte_ranges(output)};
   rendered.text = std::move(output.text);
   return rendered;

@@ -2,18 +2,22 @@
 #include <chrono>
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "data/chat/jinja/template.h"
+#include "data/chat/jinja/budget.h"
 
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
 /// apply_chat_template of transformers 5.23 (docs/chat_templates.md has what differs).
 namespace nemocube {
 
 struct Chat;  // data/chat/chat.h
+namespace jinja {
+class Template;
+}
 
 struct RenderedChat {
   std::string text;
@@ -35,7 +39,7 @@ class ChatTemplate {
   ChatTemplate(std::string name, std::string_view source, SpecialTokens special_tokens = {});
 
   const std::string& name() const { return name_; }
-  bool has_generation_blocks() const { return template_.has_generation(); }
+  bool has_generation_blocks() const;
 
   /// As in transformers, the template sees messages without their keys whose value is null, and finds reasoning under
   /// both names, `reasoning_content` and `thinking`. Throws Error naming the key of `chat` that has another form, or line and column
@@ -49,7 +53,7 @@ class ChatTemplate {
 
  private:
   std::string name_;
-  jinja::Template template_;
+  std::shared_ptr<const jinja::Template> template_;
   SpecialTokens special_tokens_;
   jinja::Limits limits_;
   std::optional<std::chrono::system_clock::time_point> time_;
