@@ -95,7 +95,7 @@ emulator: setup
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator
 
 # The tests of doctest's suite "cuda": those of every test program on tools/cuda_emulator, and whole runs of the program,
-# which start it themselves. Each runs at two seeds, and a warning of the software GPU fails as an error does. The test
+# which start it themselves. Most run at two seeds, and a warning of the software GPU fails as an error does. The test
 # of the installation comes again, because it now finds a software GPU.
 emulate = NEMOCUBE_TEST_CUDA=required OMP_WAIT_POLICY=passive CUDA_EMULATOR_LIBRARIES=$(BUILD)/cuda_emulator \
 	tools/cuda_emulator/run
@@ -110,9 +110,11 @@ test-cuda: setup
 	@echo "test-cuda: device tests at seeds 1 and 2, both at once; what each says follows when it has ended"
 	@$(MAKE) --no-print-directory -j 2 -Otarget test-cuda-seed-1 test-cuda-seed-2
 
-# Cases that look at memory or counters, or that choose seeds themselves, run at one seed. Each name is one word of a
-# command line: a question mark, which stands for any character, replaces its spaces.
-once = planned_step: *,step graphs: the peak of memory *,timeline: *,device: operations on the software GPU *,cuda: a run repeats its bits *
+# Cases that run at one seed: those that look at memory or counters or choose seeds themselves, and long runs of kernels
+# that have tests of their own at both. A case belongs to the seed with less to do. Each name is one word of a command line:
+# a question mark, which stands for any character, replaces its spaces.
+cases_of_seed_1 = planned_step: *,step graphs: the peak of memory *,timeline: *,device: operations on the software GPU *,cuda: a run repeats its bits *,cuda: a pipeline of two ranks *
+cases_of_seed_2 = peft training: *,step graphs: adapters *,step graphs: a capacity *,forward: on cuda? against *,cuda: a run that began on the CPU *,cuda: a run by CUDA graphs *,cuda: two ranks *,profile: *
 # Ranks and devices on which grids train. Ranks with a device each use NCCL, ranks that share one use MPI.
 cuda_grids_of_seed_1 = 2/2 4/1
 cuda_grids_of_seed_2 = 2/1 4/4
@@ -121,7 +123,7 @@ graph_devices_of_seed_1 = 2
 graph_devices_of_seed_2 = 1
 test-cuda-seed-%:
 	@export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$*; \
-	cases="--test-suite=cuda $(if $(filter 1,$*),,--test-case-exclude=$(subst $() ,?,$(once)))"; \
+	others="$(subst $() ,?,$(cases_of_seed_$(if $(filter 1,$*),2,1)))"; cases="--test-suite=cuda --test-case-exclude=$$others"; \
 	for tests in $(cuda_tests); do $(emulate) $(BUILD)/$$tests $$cases || exit 1; done && \
 	for devices in 1 2; do \
 		[ $$devices = $(graph_devices_of_seed_$*) ] && out= || out="--test-case-exclude=step?graphs:?*"; \

@@ -44,9 +44,20 @@ ProcessResult on_two_ranks(const fs::path& dir, int devices, const Words& words)
   return ended;
 }
 
-// A run that takes few steps, with a checkpoint in the middle and one at its end.
+/// With few heads and long chunks: the software GPU spends most of a step in the scans.
+struct DeviceRunDir : RunDir {
+  DeviceRunDir() {
+    Json config = read_json_file(*this / "model" / "config.json");
+    config["mamba_num_heads"] = 2;
+    config["chunk_size"] = 64;
+    spit(*this / "model" / "config.json", config.dump());
+  }
+};
+
+// A run that takes few and small steps, with a checkpoint in the middle and one at its end.
 const Words short_run{"step_scheduler.max_steps=4", "step_scheduler.ckpt_every_steps=2",
-                      "step_scheduler.val_every_steps=2"};
+                      "step_scheduler.val_every_steps=2", "step_scheduler.global_batch_size=2",
+                      "step_scheduler.local_batch_size=1"};
 
 }  // namespace
 
@@ -72,7 +83,7 @@ TEST_CASE("cuda: a run repeats its bits at every seed of the software GPU, and s
   if (!has_cuda_for_programs()) return;
   for (const char* dtype : {"f32", "bf16"}) {
     CAPTURE(dtype);
-    const RunDir dir;
+    const DeviceRunDir dir;
     const Words run = plus(short_run, {cat("model.torch_dtype=", dtype)});
     on_device(dir.path(), train(run));
     on_device(dir.path(),
@@ -100,7 +111,7 @@ TEST_CASE("cuda: a run repeats its bits at every seed of the software GPU, and s
 TEST_CASE("cuda: a run that began on the CPU goes on on the device, and back, saved beside training" *
           doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;
-  const RunDir dir;
+  const DeviceRunDir dir;
   const Words run = plus(
       short_run, {"step_scheduler.max_steps=6", "lr_scheduler.lr_decay_steps=6", "checkpoint.is_async=true"});
   const auto from = [&](const std::string& folder, const std::string& checkpoint) {
@@ -129,7 +140,7 @@ TEST_CASE("cuda: a run that began on the CPU goes on on the device, and back, sa
 TEST_CASE("cuda: a run by CUDA graphs follows one without, and resumes with the same bits" *
           doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;
-  const RunDir dir;
+  const DeviceRunDir dir;
   const Words run = plus(short_run, {"cuda_graphs=true", "step_scheduler.max_steps=6"});
   const std::string log = on_device(dir.path(), train(run)).err;
   CHECK(log.find("cuda_graphs: the passes of a microbatch: 1 launch in the place of ") != std::string::npos);
@@ -157,7 +168,7 @@ TEST_CASE(
     "cuda: two ranks over NCCL and over MPI train with the same bits where sums are in the order of ranks" *
     doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;
-  const RunDir dir;
+  const DeviceRunDir dir;
   const Words run = plus(short_run, {"distributed.ep_size=2", "deterministic_collectives=true"});
   const auto on_devices = [&](int devices, const Words& more) {
     return on_two_ranks(dir.path(), devices, train(plus(run, more))).err;
@@ -188,7 +199,7 @@ TEST_CASE(
     "does on the CPU" *
     doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;
-  const RunDir dir;
+  const DeviceRunDir dir;
   const Words run = plus(short_run, {"distributed.pp_size=2"});
   on_two_ranks(dir.path(), 2, train(run));
   on_two_ranks(
@@ -206,7 +217,7 @@ TEST_CASE(
 
 TEST_CASE("cuda: eval and generate say what they say on the CPU" * doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;
-  const RunDir dir;
+  const DeviceRunDir dir;
   REQUIRE(dir.train(short_run).exit_code == 0);
   const auto words = [](const char* device) {
     return Words{"generate",

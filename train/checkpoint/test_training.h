@@ -54,7 +54,7 @@ struct Training {
       : plan(plan_of(grid, config)),
         layout{grid.grid, grid.level, describe_stages(plan.pipeline)},
         place(place_of(plan.grid, test_world().rank())),
-        groups(test_world(), make_grid(plan.grid)) {
+        groups(test_world(), make_grid(plan.grid), used_groups(plan, config)) {
     loaded.model =
         std::make_unique<NemotronH>(config, *config.dtype, Device::meta, part_of(plan, config, place));
     loaded.files = default_weight_files(config);
@@ -198,11 +198,20 @@ inline std::map<std::string, Tensor> optimizer_of(const std::filesystem::path& c
   return all;
 }
 
-inline void check_same_checkpoint(const std::filesystem::path& got, const std::filesystem::path& want) {
-  CHECK(files_below(got / "model") == files_below(want / "model"));
-  const auto state = optimizer_of(got), wanted = optimizer_of(want);
-  REQUIRE(state.size() == wanted.size());
-  for (const auto& [name, value] : wanted) {
+/// What a checkpoint holds whatever the layout: files of the model, and whole tensors of the optimizer.
+struct WholeCheckpoint {
+  explicit WholeCheckpoint(const std::filesystem::path& at)
+      : model(files_below(at / "model")), optimizer(optimizer_of(at)) {}
+
+  std::map<std::string, std::string> model;
+  std::map<std::string, Tensor> optimizer;
+};
+
+inline void check_same_checkpoint(const std::filesystem::path& got, const WholeCheckpoint& want) {
+  CHECK(files_below(got / "model") == want.model);
+  const auto state = optimizer_of(got);
+  REQUIRE(state.size() == want.optimizer.size());
+  for (const auto& [name, value] : want.optimizer) {
     CAPTURE(name);
     REQUIRE(state.contains(name));
     CHECK_BITS(state.at(name), value);

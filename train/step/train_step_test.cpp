@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "core/cuda/runtime.h"
 #include "core/host_wait.h"
@@ -249,15 +250,22 @@ TEST_CASE("train_step: an update that leaves numbers that are not finite names w
 
 namespace {
 
+// With long chunks: the software GPU spends most of a step in the scans.
+NemotronHConfig config_of_two_steps() {
+  NemotronHConfig config = tiny_config("ME*-");
+  config.chunk_size = 8;
+  return config;
+}
+
 /// Two steps on a device: losses, norms, counts, weights and the state of the optimizer. `roomy`: batches with a
 /// capacity that is larger than they are.
 std::vector<Tensor> two_steps(Device device, OptimizerKind kind, DType dtype, bool checkpointing,
                               bool roomy = false) {
-  const TestBatch batch = random_batch(tiny_config("ME*-"), {9, 4, 0, 6}, 63);
+  const TestBatch batch = random_batch(config_of_two_steps(), {9, 4, 0, 6}, 63);
   std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 4)};
   if (roomy)
     for (TokenBatch& each : two) each = each.with_capacity(17, 3, 12);
-  NemotronH whole(tiny_config("ME*-"), dtype, Device::cpu), model(whole.config(), dtype, device);
+  NemotronH whole(config_of_two_steps(), dtype, Device::cpu), model(whole.config(), dtype, device);
   randomise(whole, 64);
   copy_weights(model, whole);
   model.activation_checkpointing = checkpointing;
@@ -288,15 +296,18 @@ std::vector<Tensor> two_steps(Device device, OptimizerKind kind, DType dtype, bo
   return all;
 }
 
+/// Every two of the three choices meet in all four ways.
 template <class Test>
 void for_step_kinds(Test&& test) {
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd})
-    for (const DType dtype : {DType::f32, DType::bf16})
-      for (const bool checkpointing : {false, true}) {
-        CAPTURE(dtype);
-        CAPTURE(checkpointing);
-        test(kind, dtype, checkpointing);
-      }
+  for (const auto& [kind, dtype, checkpointing] : {std::tuple{OptimizerKind::adamw, DType::f32, false},
+                                                   {OptimizerKind::adamw, DType::bf16, true},
+                                                   {OptimizerKind::sgd, DType::f32, true},
+                                                   {OptimizerKind::sgd, DType::bf16, false}}) {
+    CAPTURE(kind);
+    CAPTURE(dtype);
+    CAPTURE(checkpointing);
+    test(kind, dtype, checkpointing);
+  }
 }
 
 }  // namespace
