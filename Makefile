@@ -11,6 +11,9 @@ SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' 2>/dev/null || \
 # Ranks on this machine, as any user, more of them than cores where need be.
 mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none
 
+# Two for each job: a test that computes takes two, one that mostly waits takes one (tests/CMakeLists.txt).
+slots = $$((2 * $(JOBS)))
+
 # A build folder keeps the generator that it was first configured with.
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
@@ -81,7 +84,7 @@ train-grid: build
 test: setup
 	@$(call configure,$(BUILD))
 	@cmake --build $(BUILD) -j $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE cuda-emulator
+	ctest --test-dir $(BUILD) --output-on-failure -j $(slots) -LE cuda-emulator
 	@tools/test_summary.sh $(BUILD)/Testing/Temporary/LastTest.log
 
 # Ends a target that needs nvcc where CMake found none.
@@ -234,13 +237,13 @@ install: build
 asan: setup
 	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
-	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(JOBS) -LE end-to-end
+	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(slots) -LE end-to-end
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 asan-all: setup
 	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
 	@cmake --build $(BUILD)-asan -j $(JOBS)
-	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(JOBS)
+	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(slots)
 	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
 
 # Tests of the software GPU under each sanitizer of $(3). $(1): cuda_emulator_tests and $(2): their label. The CUDA
