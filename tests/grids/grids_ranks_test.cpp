@@ -345,14 +345,24 @@ TEST_CASE(
     }
 }
 
+// Grids take turns: of the four kinds one grid has two, the next the other two. With NEMOCUBE_GRIDS=all each grid has all.
 TEST_CASE("grids: steps with frozen weights are those of one rank, and leave them as they are") {
+  bool odd = false;
   for (const GridCase& c : wished_cases()) {
     CAPTURE(name_of(c));
-    for (const Frozen frozen : {Frozen::all_but_norms_and_experts, Frozen::up_to_block_2,
-                                Frozen::all_but_head, Frozen::every_second_tensor}) {
+    const auto compare = [&](Frozen frozen) {
       CAPTURE(static_cast<int>(frozen));
       compare_with_one_rank(c, DType::f64, 1e-12, Device::cpu, steps, frozen);
+    };
+    if (!odd || all_cases()) {
+      compare(Frozen::all_but_norms_and_experts);
+      compare(Frozen::up_to_block_2);
     }
+    if (odd || all_cases()) {
+      compare(Frozen::all_but_head);
+      compare(Frozen::every_second_tensor);
+    }
+    odd = !odd;
   }
 }
 
