@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "tests/support/devices.h"
@@ -40,8 +42,9 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   return n;
 }
 
-/// Runs mpirun. When ranks die in MPI_Finalize, the mpirun of Open MPI 4.1 now and then waits for itself for ever at its own end
-/// (PMIx_server_finalize against the thread of PMIx), with all ranks gone: then the job runs again.
+/// Runs mpirun. When ranks die in MPI_Finalize, the mpirun of Open MPI 4.1 now and then waits for itself for ever at its
+/// own end, with all ranks gone, or crashes there (PMIx_server_finalize against the thread of PMIx): then the job runs
+/// again.
 ProcessResult run_mpirun(const std::vector<std::string>& command) {
   using namespace std::chrono_literals;
   for (int attempt = 1; attempt <= 3; ++attempt) {
@@ -55,9 +58,13 @@ ProcessResult run_mpirun(const std::vector<std::string>& command) {
       continue;
     }
     CHECK(runs() < 15s);
-    return job.wait();
+    ProcessResult result = job.wait();
+    const bool crashed =
+        result.exit_code == 128 + SIGSEGV && result.err.find("PMIx_server_finalize") != std::string::npos;
+    if (!crashed) return result;
+    MESSAGE("mpirun crashes at its own end; the job runs again: ", command.back());
   }
-  FAIL("mpirun hung three times");
+  FAIL("mpirun hung or crashed three times");
   return {};
 }
 
@@ -117,7 +124,7 @@ TEST_CASE("faults: the watchdog names who waits, in what, and who has not come")
 TEST_CASE("faults: the watchdog covers the start of MPI, the making of groups and the end") {
   const std::string text = "error: waited 1.0 s for the other ranks in ",
                     who = ": one of them has ended or has stopped\n";
-  const std::pair<const char*, const char*> faults[] = {{"exit before the start", "MPI_Init"},
+  const std::pair<std::string, std::string> faults[] = {{"exit before the start", "MPI_Init"},
                                                         {"stop before the start", "MPI_Init"},
                                                         {"stop before a group", "the making of group half"},
                                                         {"stop before the end", "MPI_Finalize"}};
@@ -125,7 +132,7 @@ TEST_CASE("faults: the watchdog covers the start of MPI, the making of groups an
     CAPTURE(fault);
     const int exit_code = run_fault(fault, text + call + who).exit_code;
     // Where a rank ends without MPI, mpirun may be the first to end the job, with 1.
-    CHECK((exit_code == 2 || (exit_code == 1 && fault == std::string("exit before the start"))));
+    if (fault != "exit before the start" || exit_code != 1) CHECK(exit_code == 2);
   }
 }
 
