@@ -45,14 +45,14 @@ help:
 	@echo "make bench          operations against their floors, then whole steps of the small model"
 	@echo "make install        program, documentation, sample recipe and data under PREFIX, and the software GPU where"
 	@echo "                    make emulator built it; DESTDIR is honoured"
-	@echo "make asan           the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-	@echo "make asan-all       every test under them, whole runs of the program too"
+	@echo "make asan           the unit tests, and jobs of up to 4 ranks, under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make asan-all       every test under them: jobs of 8 ranks and whole runs of the program too"
 	@echo "make sanitize-emulator"
 	@echo "                    the software GPU and its tests under ThreadSanitizer, then AddressSanitizer and UBSan; needs nvcc"
 	@echo "make sanitize-emulator-short"
 	@echo "                    a short part of that under ThreadSanitizer, which touches every folder of the software GPU"
 	@echo "make sanitize-emulator-changed"
-	@echo "                    the short part where all passed before with these sources, compiler and nvcc; else all"
+	@echo "                    all of that, unless all passed before with these sources, compiler and nvcc"
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone; make check-headers-rest: those that make asan does not compile so"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
@@ -272,7 +272,7 @@ sanitize-emulator: setup
 	@cp $(BUILD)/sanitizing.txt $(sanitized)
 	@echo "sanitize-emulator: all passed; $(sanitized) says of what, and belongs in the commit"
 
-# Of sources that passed under both, only the order of threads can differ from run to run.
+# Of sources that passed under both, only the order of threads can differ from run to run: this looks again, at some.
 sanitize-emulator-short: setup
 	$(call sanitize,cuda_emulator_short_tests,cuda-emulator-short,thread)
 
@@ -280,7 +280,7 @@ sanitize-emulator-changed: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
 	@if $(fingerprint) | diff $(sanitized) -; then \
-		$(MAKE) --no-print-directory sanitize-emulator-short; \
+		echo "sanitize-emulator-changed: these sources have passed with these tools: nothing runs"; \
 	else \
 		echo "sanitize-emulator-changed: $(sanitized) is of other sources or tools: all tests run"; \
 		$(MAKE) --no-print-directory sanitize-emulator; \
