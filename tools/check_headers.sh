@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks that every header compiles alone and has an include guard. Usage: check_headers.sh [--jobs N] [--rest]
 # --rest: without the headers that some source file includes first. A build that compiles each source file alone, such as
-# that of `make asan`, has compiled these.
+# that of `make asan`, has compiled these, though with most headers of the standard library precompiled: only the whole
+# check finds a header that lacks one of those.
 set -eu
 cd "$(dirname "$0")/.."
 jobs=2 rest=

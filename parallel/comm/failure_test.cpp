@@ -42,9 +42,9 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   return n;
 }
 
-/// Runs mpirun. When ranks die in MPI_Finalize, the mpirun of Open MPI 4.1 now and then waits for itself for ever at its
-/// own end, with all ranks gone, or crashes there (PMIx_server_finalize against the thread of PMIx): then the job runs
-/// again.
+/// Runs mpirun. Where ranks have died in MPI_Finalize, the mpirun of Open MPI 4.1 now and then fails at its own end, with
+/// all ranks gone: its main thread, in PMIx_server_finalize, and the thread of PMIx wait for each other for ever, or the
+/// main thread crashes. Then the job runs again.
 ProcessResult run_mpirun(const std::vector<std::string>& command) {
   using namespace std::chrono_literals;
   for (int attempt = 1; attempt <= 3; ++attempt) {
