@@ -8,8 +8,12 @@ UNIT_TESTS = test_core test_ops test_model test_parallel test_data test_train te
 SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' 2>/dev/null || \
 	find core ops model parallel data train tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
-# Ranks on this machine, as any user, more of them than cores where need be.
-mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none
+# Ranks on this machine, as any user, more of them than cores where need be. The loopback device is named because Open MPI 5
+# writes lines of warnings where it cannot connect ranks of one machine by another device.
+mpirun = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_tcp_if_include=lo \
+	mpirun --oversubscribe --bind-to none
+# Keeps mpirun from writing about a rank that fails behind what the rank has said. Open MPI 5 knows no such option.
+mpirun_quiet = $$(mpirun --version | sed -n 's/.*Open MPI) 4\..*/--quiet/p')
 
 # Two for each job: a test that computes takes two, one that mostly waits takes one (tests/CMakeLists.txt).
 slots = $$((2 * $(JOBS)))
@@ -78,7 +82,7 @@ grid = --set distributed.pp_size=2 --set distributed.ep_size=2 --set step_schedu
 train-grid: RUN ?= runs/make_train_grid
 train-grid: build
 	$(if $(filter $(RUN),runs/make_train_grid),rm -rf runs/make_train_grid)
-	$(mpirun) --quiet -np 4 $(BUILD)/nemocube train configs/squad_tiny.yaml $(grid) --set checkpoint.checkpoint_dir=$(RUN)
+	$(mpirun) $(mpirun_quiet) -np 4 $(BUILD)/nemocube train configs/squad_tiny.yaml $(grid) --set checkpoint.checkpoint_dir=$(RUN)
 	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
 
 test: setup

@@ -62,6 +62,7 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"PMIX_NAMESPACE", AcrossRanks::free},
     {"PMIX_RANK", AcrossRanks::free},
     {"PMIX_SERVER_TMPDIR", AcrossRanks::free},
+    {"PRTE_LAUNCHED", AcrossRanks::free},
     {"PMI_RANK", AcrossRanks::free},
     {"PMI_SIZE", AcrossRanks::free},
     {"SLURM_STEP_NUM_TASKS", AcrossRanks::free},

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/paths.h"
+
 using namespace nemocube;
 
 TEST_CASE("environment: every name is in the table once") {
@@ -21,7 +23,7 @@ TEST_CASE("environment: every name is in the table once") {
 // The table is complete only as long as nothing else reads a variable.
 TEST_CASE("environment: product code reads variables in one place") {
   namespace fs = std::filesystem;
-  const fs::path source = NEMOCUBE_SOURCE_DIR;
+  const fs::path& source = nemocube::testing::source_dir();
   int files = 0;
   for (const char* folder : {"core", "ops", "model", "parallel", "data", "train"})
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(source / folder)) {

@@ -17,7 +17,7 @@ packages=$(pkg-config --cflags libpcre2-8 yaml-cpp 2>/dev/null || true)
 export packages
 check='header=$1
 printf "#include \"%s\"\n" "$header" |
-  c++ -std=c++20 -Wall -Wextra -Werror -Wno-psabi -fopenmp -fsyntax-only -DNEMOCUBE_SOURCE_DIR=\"src\" -DNEMOCUBE_BINARY=\"bin\" -DNEMOCUBE_MPIRUN=\"bin\" $packages -I. -x c++ - ||
+  c++ -std=c++20 -Wall -Wextra -Werror -Wno-psabi -fopenmp -fsyntax-only $packages -I. -x c++ - ||
   { echo "check-headers: $header does not compile alone"; exit 255; }'
 unguarded=$(find core ops model parallel data train tests tools -name '*.h' -exec grep -L '^#pragma once$' {} +)
 [ -z "$unguarded" ] || { echo "check-headers: without #pragma once:" $unguarded; exit 1; }

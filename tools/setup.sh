@@ -3,7 +3,7 @@
 # Does nothing when everything is there. On systems other than Debian and Ubuntu it says what to install.
 set -eu
 
-packages="${*:-g++ cmake make ninja-build pkg-config git libopenmpi-dev openmpi-bin libdnnl-dev doctest-dev \
+packages="${*:-g++ cmake make ninja-build ccache pkg-config git libopenmpi-dev openmpi-bin libdnnl-dev doctest-dev \
 nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libpcre2-dev libzstd-dev}"
 
 if command -v dpkg-query >/dev/null 2>&1 && command -v apt-get >/dev/null 2>&1; then

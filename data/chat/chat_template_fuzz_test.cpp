@@ -10,6 +10,7 @@
 #include "data/chat/chat_template.h"
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 
 namespace nemocube {
 namespace {
@@ -106,8 +107,7 @@ void mutate(Random& random, std::string& source, const std::vector<std::string>&
 }
 
 TEST_CASE("chat templates: mutants are refused or rendered, within the limits") {
-  const std::filesystem::path goldens =
-      std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens" / "chat";
+  const std::filesystem::path goldens = testing::source_dir() / "tests" / "goldens" / "chat";
   const Json families = read_json_file(goldens / "families.json"),
              torture = read_json_file(goldens / "torture.json");
   std::vector<std::string> sources;

@@ -8,12 +8,12 @@
 #include "data/chat/chat.h"
 #include "data/chat/chat_template.h"
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 
 namespace nemocube {
 namespace {
 
-const std::filesystem::path goldens =
-    std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens" / "chat";
+const std::filesystem::path goldens = testing::source_dir() / "tests" / "goldens" / "chat";
 
 /// The text of a rendering, or what went wrong.
 struct Result {

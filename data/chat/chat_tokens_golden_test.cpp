@@ -8,12 +8,13 @@
 #include "data/chat/chat.h"
 #include "data/chat/chat_tokens.h"
 #include "data/json/json.h"
+#include "tests/support/paths.h"
 
 namespace nemocube {
 namespace {
 
 TEST_CASE("chat ids and masks of generation blocks: against transformers") {
-  const std::filesystem::path goldens = std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens";
+  const std::filesystem::path goldens = testing::source_dir() / "tests" / "goldens";
   const Json golden = read_json_file(goldens / "chat" / "masks.json");
   CHECK(golden["cases"].size() >= 10);
   std::size_t marked = 0;

@@ -39,13 +39,13 @@ Templates templates_in_config(const fs::path& config) {
   if (!found) return templates;
   const std::string place = config.string() + ": chat_template";
   if (found->value().is_string()) {
-    templates["default"] = {place, found->string()};
+    templates["default"] = {place, std::string(found->string())};
     return templates;
   }
   if (!found->value().is_array()) found->refuse("a text, or a list of {name, template}");
   for (const JsonView& one : found->elements())
-    templates[one.at("name").string()] = {cat(place, ", ", one.at("name").string()),
-                                          one.at("template").string()};
+    templates[std::string(one.at("name").string())] = {cat(place, ", ", one.at("name").string()),
+                                                       std::string(one.at("template").string())};
   return templates;
 }
 
@@ -62,7 +62,8 @@ StoredTemplate template_of_file(const fs::path& file) {
                       std::string_view("{%#").find(text[first + 1]) == std::string_view::npos;
   if (!object) return {file.string(), std::move(text)};
   const Json json = parse_json(text, file.string());
-  return {file.string() + ": chat_template", JsonView(json, file.string()).at("chat_template").string()};
+  return {file.string() + ": chat_template",
+          std::string(JsonView(json, file.string()).at("chat_template").string())};
 }
 
 }  // namespace

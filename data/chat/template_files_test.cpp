@@ -5,6 +5,7 @@
 #include "data/chat/chat_file.h"
 #include "data/chat/chat_tokens.h"
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 
 namespace nemocube {
 namespace {
@@ -97,8 +98,7 @@ TEST_CASE("chat files: the forms of conversations") {
 }
 
 TEST_CASE("chat tokens: without generation blocks by the renderings of shorter conversations") {
-  const std::filesystem::path golden =
-      std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens" / "tokenizer" / "gpt2";
+  const std::filesystem::path golden = testing::source_dir() / "tests" / "goldens" / "tokenizer" / "gpt2";
   const Tokenizer tokenizer = Tokenizer::load(golden);
   Chat chat;
   chat.messages = Json::parse(R"([{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"},

@@ -25,7 +25,7 @@ std::string python_json(const JsonView& view) {
 /// A text that may be absent, null or empty; then it is `otherwise`.
 std::string text_or(const JsonView& object, const std::string& key, const std::string& otherwise) {
   const auto found = object.find(key);
-  return found && !found->string().empty() ? found->string() : otherwise;
+  return found && !found->string().empty() ? std::string(found->string()) : otherwise;
 }
 
 Json read_tool_call(const JsonView& call, std::size_t number, ToolArguments arguments) {
@@ -42,7 +42,7 @@ Json read_tool_call(const JsonView& call, std::size_t number, ToolArguments argu
 
 Json read_message(const JsonView& message, ToolArguments arguments) {
   const JsonView role = message.at("role");
-  const std::string& name = role.string();
+  const std::string_view name = role.string();
   if (name != "system" && name != "user" && name != "assistant" && name != "tool")
     role.refuse("system, user, assistant or tool");
   Json out = message.value();
@@ -61,8 +61,8 @@ Json read_message(const JsonView& message, ToolArguments arguments) {
 }
 
 std::string role_of_speaker(const JsonView& from) {
-  const std::string& name = from.string();
-  if (name == "system") return name;
+  const std::string_view name = from.string();
+  if (name == "system") return "system";
   if (name == "human" || name == "user") return "user";
   for (const char* assistant : {"gpt", "assistant", "chatgpt", "model", "bot"})
     if (name == assistant) return "assistant";
@@ -90,14 +90,14 @@ std::optional<Json> read_tools(const JsonView& row) {
 std::string content_text(const JsonView& turn, const std::string& key) {
   if (turn.has_null(key)) return "";
   const JsonView content = turn.at(key);
-  if (!content.value().is_array()) return content.string();
+  if (!content.value().is_array()) return std::string(content.string());
   std::string joined;
   const char* space = "";
   for (const JsonView& part : content.elements()) {
     const bool bare = part.value().is_string();
     if (!bare)
       if (const auto type = part.find("type"); type && type->string() != "text") type->refuse("text");
-    joined += space + (bare ? part : part.at("text")).string();
+    joined += cat(space, (bare ? part : part.at("text")).string());
     space = " ";
   }
   return joined;

@@ -14,7 +14,7 @@ namespace {
 std::optional<std::string> column(const JsonView& row, const std::optional<std::string>& name) {
   if (!name) return std::nullopt;
   const auto found = row.find(*name);
-  return found ? std::optional(found->string()) : std::nullopt;
+  return found ? std::optional<std::string>(found->string()) : std::nullopt;
 }
 
 /// The columns of the recipe, for messages.
@@ -49,7 +49,7 @@ MappedRow read_mapped_row(const JsonView& row, std::int64_t number, const Column
   return {row_id(row, cat("row ", number)),
           column(row, mapping.context),
           column(row, mapping.question),
-          row.at(mapping.answer).string(),
+          std::string(row.at(mapping.answer).string()),
           row.file(),
           row.place()};
 }

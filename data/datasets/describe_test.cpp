@@ -5,11 +5,13 @@
 
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
+using nemocube::testing::source_path;
 
 TEST_CASE("describe: targets are marked, documents are separated, padding is left out") {
-  const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
+  const Tokenizer tokenizer = Tokenizer::load(source_path("data/samples/tokenizer"));
   const SquadOptions options;
   std::vector<TokenRow> rows;
   for (const char* answer : {"frog", "7 é"})

@@ -15,7 +15,7 @@ namespace {
 std::size_t read_label(const JsonView& label, std::size_t endings) {
   std::int64_t number = -1;
   if (label.value().is_string()) {
-    const std::string& text = label.string();
+    const std::string_view text = label.string();
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{} || stop != text.data() + text.size()) number = -1;
   } else {

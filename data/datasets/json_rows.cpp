@@ -112,7 +112,7 @@ void report_skipped(const std::vector<std::filesystem::path>& files, std::string
 std::string row_id(const JsonView& row, const std::string& fallback) {
   const auto id = row.find("id");
   if (!id) return fallback;
-  return id->value().is_number() ? std::to_string(id->integer()) : id->string();
+  return id->value().is_number() ? std::to_string(id->integer()) : std::string(id->string());
 }
 
 }  // namespace nemocube

@@ -13,7 +13,7 @@ namespace nemocube {
 namespace {
 
 Role read_role(const JsonView& role) {
-  const std::string& name = role.string();
+  const std::string_view name = role.string();
   if (name == "system") return Role::system;
   if (name == "user" || name == "human") return Role::user;
   if (name == "assistant" || name == "gpt" || name == "model" || name == "bot" || name == "chatgpt")

@@ -15,13 +15,13 @@ namespace {
 
 /// A paragraph's text with the offsets of its code points, computed once.
 struct SquadContext {
-  explicit SquadContext(const std::string& text_) : text(text_), offsets(character_offsets(text_)) {}
-  const std::string& text;
+  explicit SquadContext(std::string_view text_) : text(text_), offsets(character_offsets(text_)) {}
+  std::string_view text;
   std::vector<std::size_t> offsets;
 };
 
 /// `where` is file and question, for messages.
-SquadAnswer locate(const SquadContext& context, const std::string& where, const std::string& text,
+SquadAnswer locate(const SquadContext& context, const std::string& where, std::string_view text,
                    std::int64_t start) {
   const auto characters = static_cast<std::int64_t>(context.offsets.size()) - 1;
   require(start >= 0 && start <= characters, where, ": answer_start is ", start, ", the context has ",
@@ -33,7 +33,7 @@ SquadAnswer locate(const SquadContext& context, const std::string& where, const 
     fail(where, ": want the answer ", quote(text), " at character ", start, " of the context, which has ",
          quote(context.text.substr(begin, context.offsets[stop] - begin)), " there");
   }
-  return {text, begin};
+  return {std::string(text), begin};
 }
 
 std::vector<SquadAnswer> read_answers(const SquadContext& context, const std::string& where,

@@ -4,12 +4,14 @@
 
 #include "data/datasets/text.h"
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
+using nemocube::testing::source_path;
 
 namespace {
 
-const std::string samples = NEMOCUBE_SOURCE_DIR "/data/samples";
+const std::string samples = source_path("data/samples");
 
 const Tokenizer& sample_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::load(samples + "/tokenizer");
@@ -158,7 +160,7 @@ TEST_CASE("squad: the sample data") {
 }
 
 TEST_CASE("squad: real questions") {
-  const std::string file = NEMOCUBE_SOURCE_DIR "/../shared/data/squad_v1.1_part_a.json";
+  const std::string file = source_path("../shared/data/squad_v1.1_part_a.json");
   if (!std::filesystem::exists(file)) {
     MESSAGE("no ../shared/data/squad_v1.1_part_a.json: case did not run");
     return;

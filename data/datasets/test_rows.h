@@ -11,12 +11,13 @@
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
 #include "data/tokenizer/tokenizer.h"
+#include "tests/support/paths.h"
 
 namespace nemocube::testing {
 
 /// That of data/samples.
 inline const Tokenizer& sample_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
+  static const Tokenizer tokenizer = Tokenizer::load(source_path("data/samples/tokenizer"));
   return tokenizer;
 }
 

@@ -17,7 +17,7 @@ std::optional<FrozenWeights> read_frozen_weights(const std::filesystem::path& di
   FrozenWeights frozen{root.at("base_model_name_or_path").string(), {}};
   if (!frozen.base.is_absolute())
     root.at("base_model_name_or_path").fail("want an absolute path, got ", frozen.base.string());
-  for (const JsonRef& name : root.at("tensors").elements()) frozen.tensors.insert(name.string());
+  for (const JsonRef& name : root.at("tensors").elements()) frozen.tensors.emplace(name.string());
   return frozen;
 }
 

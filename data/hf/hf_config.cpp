@@ -31,7 +31,7 @@ std::string known_blocks() {
 
 /// The letter of a block that a list names, "M" or "mamba".
 char read_block(const JsonView& item, std::string_view other_letters = "") {
-  const std::string& name = item.string();
+  const std::string_view name = item.string();
   if (name.size() == 1 && other_letters.find(name) != other_letters.npos) return name[0];
   const auto kind = name.size() == 1 ? find_block_kind(name[0]) : find_block_kind(name);
   if (!kind) item.refuse(known_blocks());

@@ -10,6 +10,7 @@
 #include "core/rng.h"
 #include "data/json/test_dir.h"
 #include "model/test_configs.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -423,7 +424,7 @@ TEST_CASE("hf config: ids that end a text") {
 }
 
 TEST_CASE("hf config: the example and the golden configs") {
-  const std::filesystem::path root = NEMOCUBE_SOURCE_DIR;
+  const std::filesystem::path& root = source_dir();
   const std::filesystem::path tiny = root / "configs/nemotron_h_tiny";
   if (std::filesystem::exists(tiny)) CHECK(to_pattern(read_hf_config(tiny).blocks) == "MEM*-M*E");
   const auto golden = [&](const char* name) { return read_hf_config(root / "tests/goldens" / name); };

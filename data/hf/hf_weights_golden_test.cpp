@@ -6,6 +6,7 @@
 #include "data/hf/hf_weights.h"
 #include "data/json/test_dir.h"
 #include "tests/support/compare.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -22,7 +23,7 @@ std::vector<NamedTensor> empty_model(const NemotronHConfig& config) {
 
 std::vector<fs::path> golden_models() {
   std::vector<fs::path> dirs;
-  const fs::path root = fs::path(NEMOCUBE_SOURCE_DIR) / "tests/goldens";
+  const fs::path root = source_dir() / "tests/goldens";
   if (fs::exists(root))
     for (const auto& entry : fs::directory_iterator(root))
       if (fs::exists(entry.path() / "config.json")) dirs.push_back(entry.path());

@@ -284,7 +284,7 @@ bool JsonView::boolean() const {
   return value_->get<bool>();
 }
 
-const std::string& JsonView::string() const {
+std::string_view JsonView::string() const {
   if (!value_->is_string()) refuse("a string");
   return value_->get_ref<const std::string&>();
 }

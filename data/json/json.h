@@ -42,7 +42,8 @@ class JsonView {
  public:
   JsonView(const Json& value, std::string file, std::string place = "");
 
-  const Json& value() const { return *value_; }
+  const Json& value() const& { return *value_; }
+  const Json& value() const&& = delete;
   const std::string& file() const { return file_; }
   const std::string& place() const { return place_; }  ///< "data[0].id"; empty for the whole document
 
@@ -56,7 +57,7 @@ class JsonView {
   std::int64_t integer() const;
   double number() const;  ///< also {"__float__": "Infinity"}, Hugging Face's form of non-finite numbers
   bool boolean() const;
-  const std::string& string() const;
+  std::string_view string() const;  ///< lives as long as the document
 
   /// Throws Error "file: 'place': want <wish>, got <this value>".
   [[noreturn]] void refuse(const std::string& wish) const;

@@ -29,7 +29,7 @@ std::vector<JsonRef> JsonRef::elements() const {
   return out;
 }
 
-const std::string& JsonRef::string() const {
+std::string_view JsonRef::string() const {
   if (!is_string()) fail("must be a string, found ", value_->type_name());
   return value_->get_ref<const std::string&>();
 }

@@ -23,7 +23,8 @@ class JsonRef {
       : value_(&value), file_(&file), where_(std::move(where)) {}
   JsonRef(Json&& value, const std::string& file, std::string where) = delete;  // a temporary value
 
-  const Json& value() const { return *value_; }
+  const Json& value() const& { return *value_; }
+  const Json& value() const&& = delete;
   bool is_object() const;
   bool is_array() const;
   bool is_string() const;
@@ -39,7 +40,7 @@ class JsonRef {
     return JsonRef(value, *file_, where_ + step);
   }
 
-  const std::string& string() const;
+  std::string_view string() const;  ///< lives as long as the document
   bool boolean() const;
   std::int64_t integer() const;
 

@@ -66,9 +66,9 @@ std::vector<std::string> files_of_pattern(const std::string& pattern) {
 
 std::vector<std::string> texts_of(const JsonView& list) {
   std::vector<std::string> texts;
-  if (list.value().is_string()) return {list.string()};
+  if (list.value().is_string()) return {std::string(list.string())};
   for (const JsonView& item : list.elements())
-    texts.push_back(item.value().is_number() ? item.value().dump() : item.string());
+    texts.push_back(item.value().is_number() ? item.value().dump() : std::string(item.string()));
   return texts;
 }
 

@@ -8,6 +8,7 @@
 #include "data/loader/loader.h"
 #include "data/megatron/test_token_files.h"
 #include "data/megatron/weights.h"
+#include "tests/support/paths.h"
 
 namespace nemocube {
 namespace {
@@ -27,7 +28,7 @@ Ids ids_of(const Sample& sample) {
 
 TEST_CASE("megatron: samples are those of AutoModel's MegatronPretraining") {
   // tools/goldens/make_megatron.py
-  const Json golden = read_json_file(NEMOCUBE_SOURCE_DIR "/tests/goldens/datasets/megatron.json");
+  const Json golden = read_json_file(testing::source_path("tests/goldens/datasets/megatron.json"));
   const TestDir dir;
   std::int64_t file = 0;
   for (const auto& [name, lengths] : golden["files"].items())

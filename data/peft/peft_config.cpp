@@ -115,7 +115,7 @@ PatternValues<T> patterns_from(const JsonView& config, const char* key, T (*valu
 std::vector<std::string> names_from(const JsonView& config, const char* key) {
   std::vector<std::string> names;
   if (const auto list = config.find(key))
-    for (const JsonView& name : list->elements()) names.push_back(name.string());
+    for (const JsonView& name : list->elements()) names.emplace_back(name.string());
   return names;
 }
 
@@ -130,7 +130,7 @@ std::vector<std::string> targets_from(const JsonView& config) {
 
 /// "0.18.1" and later forms such as "0.19.0.dev0@UNKNOWN".
 StackLayout layout_of_version(const JsonView& version) {
-  const std::string& text = version.string();
+  const std::string_view text = version.string();
   const char* const end = text.data() + text.size();
   int major = 0, minor = 0;
   const auto [dot, wrong] = std::from_chars(text.data(), end, major);

@@ -7,6 +7,7 @@
 #include "data/peft/peft_directory.h"
 #include "data/peft/write_peft.h"
 #include "tests/support/compare.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -14,7 +15,7 @@ using namespace nemocube::testing;
 namespace {
 namespace fs = std::filesystem;
 
-fs::path goldens() { return fs::path(NEMOCUBE_SOURCE_DIR) / "tests/goldens/peft"; }
+fs::path goldens() { return source_dir() / "tests/goldens/peft"; }
 
 /// s B A in f64; A [r, in], B [out, r].
 void add_product(std::vector<double>& sums, const Tensor& a, const Tensor& b, double scale) {

@@ -9,6 +9,7 @@
 #include "data/peft/test_adapters.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -159,7 +160,7 @@ TEST_CASE("write peft: adapter_config.json") {
   // The fields of PEFT 0.18, in its order.
   std::vector<std::string> fields, peft_fields;
   for (const auto& item : stacked.items()) fields.push_back(item.key());
-  const Json golden = config_of(fs::path(NEMOCUBE_SOURCE_DIR) / "tests/goldens/peft/experts_0_18");
+  const Json golden = config_of(source_dir() / "tests/goldens/peft/experts_0_18");
   for (const auto& item : golden.items()) peft_fields.push_back(item.key());
   CHECK(fields == peft_fields);
   CHECK(config(adapters, ExpertForm::stacked_peft_0_18)["peft_version"] == "0.18.1");

@@ -60,7 +60,7 @@ StoredTensor read_entry(const std::string& name, const JsonView& entry) {
   // Messages quote names as they are.
   require(excerpt(name) == name, entry.file(), ": want printable tensor names of at most 200 bytes, got ",
           quote(name));
-  StoredTensor tensor{name, entry.at("dtype").string(), {}, 0, 0};
+  StoredTensor tensor{name, std::string(entry.at("dtype").string()), {}, 0, 0};
   if (stored_bits(tensor.dtype) == 0) entry.at("dtype").refuse("the name of a dtype");
   const auto natural = [](const JsonView& v) {
     const std::int64_t n = v.integer();

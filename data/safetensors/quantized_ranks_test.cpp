@@ -4,13 +4,14 @@
 #include "data/safetensors/part_reader.h"
 #include "data/safetensors/quantized.h"
 #include "tests/support/compare.h"
+#include "tests/support/paths.h"
 #include "tests/support/ranks.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
 
 namespace {
-const std::filesystem::path goldens = std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests/goldens/quantized";
+const std::filesystem::path goldens = source_dir() / "tests/goldens/quantized";
 
 /// The share of this rank in rows, in columns, in a flat range, and everything.
 std::vector<Shard> shards_of_rank(const Shape& shape) {

@@ -11,13 +11,14 @@
 #include "data/safetensors/test_quantized.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
 
 namespace {
 
-const std::filesystem::path goldens = std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests/goldens/quantized";
+const std::filesystem::path goldens = source_dir() / "tests/goldens/quantized";
 
 SafetensorsTensors open(const std::filesystem::path& path) {
   SafetensorsTensors all;

@@ -158,7 +158,7 @@ SafetensorsTensors open_safetensors_model(const std::filesystem::path& directory
   std::set<std::string> files;
   for (const auto& item : map.value().items()) {
     const JsonView name(item.value(), index.string(), cat("weight_map.", item.key()));
-    const std::string& file = name.string();
+    const std::string file(name.string());
     if (file.empty() || file.find('/') != file.npos || file == "." || file == "..")
       name.refuse("the name of a file in the same directory");
     wanted.emplace(item.key(), file);

@@ -53,7 +53,7 @@ class Bpe {
 
   void load_vocabulary(const JsonRef& vocab);
   void load_merges(const JsonRef& merges);
-  void add_merge(const JsonRef& place, std::uint32_t rank, const std::string& left, const std::string& right);
+  void add_merge(const JsonRef& place, std::uint32_t rank, std::string_view left, std::string_view right);
   void index_whole_pieces();
 
   void make_symbols(std::string_view piece, std::vector<Symbol>& out) const;

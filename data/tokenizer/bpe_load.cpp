@@ -58,7 +58,7 @@ void Bpe::load_merges(const JsonRef& merges) {
   std::uint32_t rank = 0;
   for (const JsonRef& merge : list) {
     if (legacy) {
-      const std::string& text = merge.string();
+      const std::string_view text = merge.string();
       if (text.starts_with("#version")) continue;
       const std::size_t space = text.find(' ');
       if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
@@ -73,16 +73,15 @@ void Bpe::load_merges(const JsonRef& merges) {
   }
 }
 
-void Bpe::add_merge(const JsonRef& place, std::uint32_t rank, const std::string& left,
-                    const std::string& right) {
-  const auto id_of = [&](const std::string& token) {
+void Bpe::add_merge(const JsonRef& place, std::uint32_t rank, std::string_view left, std::string_view right) {
+  const auto id_of = [&](std::string_view token) {
     const auto id = token_to_id(token);
     if (!id) place.fail("(\"", left, "\", \"", right, "\"): \"", token, "\" is not in the vocabulary");
     return *id;
   };
   const TokenId left_id = id_of(left);
   const TokenId right_id = id_of(right);
-  merges_.set(left_id, right_id, {rank, id_of(left + right)});
+  merges_.set(left_id, right_id, {rank, id_of(cat(left, right))});
 }
 
 /// Most pieces of ordinary text are entries of the vocabulary, and merging their symbols would give the same

@@ -19,7 +19,7 @@ Decoder Decoder::load(const std::optional<JsonRef>& spec) {
 
 void Decoder::add(const JsonRef& spec, int depth) {
   if (depth > deepest_sequence) spec.fail("is nested too deeply");
-  const std::string& type = spec.at("type").string();
+  const std::string_view type = spec.at("type").string();
   Step step;
   if (type == "Sequence") {
     for (const JsonRef& part : spec.at("decoders").elements()) add(part, depth + 1);

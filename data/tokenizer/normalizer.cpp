@@ -25,14 +25,14 @@ Normalizer Normalizer::load(const std::optional<JsonRef>& spec) {
 
 void Normalizer::add(const JsonRef& spec, int depth) {
   if (depth > deepest_sequence) spec.fail("is nested too deeply");
-  const std::string& type = spec.at("type").string();
+  const std::string_view type = spec.at("type").string();
   Step step;
   if (type == "Sequence") {
     for (const JsonRef& part : spec.at("normalizers").elements()) add(part, depth + 1);
     return;
   }
   if (type == "Replace") {
-    step.replace = Replace{load_pattern(spec), spec.at("content").string()};
+    step.replace = Replace{load_pattern(spec), std::string(spec.at("content").string())};
   } else if (type == "Prepend") {
     step.prepend = spec.at("prepend").string();
   } else if (type == "Strip") {

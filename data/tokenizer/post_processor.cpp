@@ -22,7 +22,7 @@ PostProcessor PostProcessor::load(const std::optional<JsonRef>& spec) {
 
 void PostProcessor::add(const JsonRef& spec, int depth, bool& found) {
   if (depth > deepest_sequence) spec.fail("is nested too deeply");
-  const std::string& type = spec.at("type").string();
+  const std::string_view type = spec.at("type").string();
   if (type == "Sequence") {
     for (const JsonRef& part : spec.at("processors").elements()) add(part, depth + 1, found);
     return;
@@ -52,7 +52,7 @@ void PostProcessor::add_template(const JsonRef& spec) {
       if (seen_sequence) single.fail("holds the sequence more than once, which is not supported");
       seen_sequence = true;
     } else {
-      const std::string& name = piece.at("SpecialToken").at("id").string();
+      const std::string name(piece.at("SpecialToken").at("id").string());
       const auto special = specials ? specials->find(name) : std::nullopt;
       if (!special) piece.fail("names \"", name, "\", which is not in special_tokens");
       for (const JsonRef& id : special->at("ids").elements()) {

@@ -55,7 +55,7 @@ PreTokenizer::Behavior PreTokenizer::load_behavior(const JsonRef& name) {
 
 void PreTokenizer::add(const JsonRef& spec, int depth) {
   if (depth > deepest_sequence) spec.fail("is nested too deeply");
-  const std::string& type = spec.at("type").string();
+  const std::string_view type = spec.at("type").string();
   if (type == "Sequence") {
     for (const JsonRef& part : spec.at("pretokenizers").elements()) add(part, depth + 1);
     return;

@@ -12,11 +12,12 @@
 
 #include "core/error.h"
 #include "data/tokenizer/tokenizer.h"
+#include "tests/support/paths.h"
 
 namespace nemocube::tok_test {
 
 inline std::filesystem::path golden(const std::string& name) {
-  return std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens" / "tokenizer" / name;
+  return testing::source_dir() / "tests" / "goldens" / "tokenizer" / name;
 }
 
 inline nlohmann::json read_golden(const std::string& name) {

@@ -81,7 +81,7 @@ void Tokenizer::Impl::load_named_tokens(const std::filesystem::path& directory) 
     for (std::size_t i = 0; i < named.size(); ++i) {
       const auto token = root.find(named_tokens[i]);
       if (!token || named[i]) continue;
-      const std::string& content = token->is_object() ? token->at("content").string() : token->string();
+      const std::string_view content = token->is_object() ? token->at("content").string() : token->string();
       if (const auto* found = added.find(content)) {
         named[i] = found->id;
       } else if (const auto id = model.token_to_id(content)) {

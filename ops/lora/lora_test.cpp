@@ -309,13 +309,14 @@ TEST_CASE("lora: dx has the same bits whether the gradient before it is shared o
 }
 
 TEST_CASE("lora: the branch in chunks of the memory that the contract names") {
-  const std::int64_t rows = 1100, in = 8200, out = 8200, rank = 2;
+  const std::int64_t rows = 1150, in = 8200, out = 8200, rank = 2;
   const Tensor x = random_tensor({rows, in}, DType::f32, 1), g = random_tensor({rows, out}, DType::f32, 2);
   const Var va = Var::leaf(random_tensor({rank, in}, DType::f32, 3)),
             vb = Var::leaf(random_tensor({out, rank}, DType::f32, 4));
   va.node()->into();
   vb.node()->into();
-  const std::int64_t chunk = 4 << 22, whole = x.bytes(), small = 2 << 20;
+  // small: what oneDNN works with; 2.5 MB with release 3.7.
+  const std::int64_t chunk = 4 << 22, whole = x.bytes(), small = 3 << 20;
   REQUIRE(whole > 2 * chunk + small);
   for (const LoraDropout& dropout : dropouts(rows)) {
     const bool has = dropout.probability > 0;

@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "core/autograd.h"
 
@@ -15,8 +17,20 @@ struct Sizes {
 };
 
 /// The product by oneDNN. Returns false, without doing anything, when this machine has no oneDNN product for
-/// the dtypes.
+/// the dtypes. The first call in a process compares some products with plain loops where the version of oneDNN is not
+/// among the tested ones; Error, here and in every later call, when one is wrong.
 bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
+/// The same without this comparison.
+bool onednn_product_unchecked(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
+
+/// Whether all tests have passed with the releases major.minor of oneDNN.
+bool is_tested_onednn(int major, int minor);
+using OnednnProduct =
+    std::function<bool(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes)>;
+/// Compares products with plain loops: of small and of strided matrices, which releases of oneDNN have got wrong; f32, and
+/// bf16 where `product` has it. Error that names `version` and the first product that is wrong. `product`:
+/// onednn_product_unchecked, or one of a test.
+void check_onednn(const std::string& version, const OnednnProduct& product);
 void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
 /// The fewest rows of C for each thread when every thread forms a slice of the rows by itself.
@@ -49,5 +63,9 @@ void converted_product(const Output& c, const Operand& a, const Operand& b, cons
 /// The number of products that oneDNN has prepared and that are kept for reuse.
 std::int64_t onednn_plans();
 constexpr std::int64_t most_onednn_plans = 1024;
+/// Bytes of one of them: the code that oneDNN has generated, and what it knows of the product. `reserved`: address space, where
+/// oneDNN reserves more room for code than it writes. Without AVX-512, products of all shapes share their code. Measured with
+/// oneDNN 2.6 and 3.7; other releases are taken for 3.7.
+std::int64_t onednn_plan_bytes(DType operands, bool reserved);
 
 }  // namespace nemocube::cpu

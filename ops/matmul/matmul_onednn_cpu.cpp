@@ -67,10 +67,14 @@ const dnnl::engine& cpu_engine() {
   return engine;
 }
 
+/// A matrix of rows `step` values apart, or of columns when it is transposed. A dimension of size 1 has the stride of a dense
+/// matrix, whatever `step` is: strides of such dimensions mean nothing, but oneDNN derives layouts from them.
 dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, std::int64_t step, bool transposed,
                           DType dtype) {
   using Dims = dnnl::memory::dims;
   const auto type = dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+  if (rows == 1) return {Dims{rows, cols}, type, Dims{cols, 1}};
+  if (cols == 1) return {Dims{rows, cols}, type, Dims{1, transposed ? rows : 1}};
   return {Dims{rows, cols}, type, transposed ? Dims{1, step} : Dims{step, 1}};
 }
 
@@ -135,6 +139,10 @@ std::shared_ptr<Plan> make_plan(const Key& key) {
 
 class PlanCache {
  public:
+  // oneDNN's own cache would keep products that are dropped here, as many again: 50 MB more in a run of 60 steps of
+  // configs/squad_tiny.yaml with oneDNN 3.7.
+  PlanCache() { dnnl::set_primitive_cache_capacity(0); }
+
   std::shared_ptr<Plan> find_or_make(const Key& key) {
     {
       const std::lock_guard lock(mutex_);
@@ -179,9 +187,18 @@ PlanCache& plan_cache() {
   return cache;
 }
 
-// The row stride. For a matrix of at most one row, which has no distance between rows, oneDNN accepts any
-// value that is at least the row's length.
-std::int64_t row_step(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row_stride(); }
+// The row stride; of a matrix of one row, which has no distance between rows, its length.
+std::int64_t row_step(const Tensor& t) { return t.rows() == 1 ? t.cols() : t.row_stride(); }
+
+/// A matrix of one column whose values do not lie side by side. oneDNN 3.7 reads and writes such a matrix as if they did.
+bool is_spread(const Tensor& t) { return t.cols() == 1 && t.rows() > 1 && t.row_stride() != 1; }
+
+Tensor side_by_side(const Tensor& t) {
+  if (!is_spread(t)) return t;
+  const Tensor column = Tensor::empty({t.rows(), 1}, t.dtype(), Device::cpu);
+  column.copy_from(t.reshape({t.rows(), 1}));
+  return column;
+}
 
 using PlanPtr = std::shared_ptr<const Plan>;
 
@@ -226,13 +243,14 @@ struct Slice {
 };
 
 /// Blocks of rows of C, each from a copy of its columns of A. oneDNN forms every sum in the same order as without blocks
-/// and copies, because the copy is no dense matrix either.
+/// and copies, because the copy is no dense matrix either. No block has one row, whose copy would be a spread column.
 void run_from_copies(const Slice& s, Into how, const Operand& b) {
   constexpr std::int64_t block_rows = 128;
   const std::int64_t k = s.left.rows();
-  const Tensor copies = rows_apart(k, block_rows);
-  for (std::int64_t row = 0; row < s.to.rows(); row += block_rows) {
-    const std::int64_t rows = std::min(block_rows, s.to.rows() - row);
+  const Tensor copies = rows_apart(k, block_rows + 1);
+  for (std::int64_t row = 0, rows = 0; row < s.to.rows(); row += rows) {
+    const std::int64_t left_over = s.to.rows() - row;
+    rows = left_over <= block_rows + 1 ? left_over : block_rows;
     const Tensor to = s.to.narrow(0, row, rows), left = copies.narrow(-1, 0, rows);
     left.copy_from(s.left.narrow(-1, row, rows));
     const PlanPtr plan = plan_for({to, how}, {left, true}, b, {rows, to.cols(), k}, 1);
@@ -272,13 +290,33 @@ bool sliced_product(const Output& c, const Operand& a, const Operand& b, const S
   return true;
 }
 
-bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+bool onednn_product_unchecked(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+  if (is_spread(c.to)) {
+    const Tensor column =
+        c.how == Into::add ? side_by_side(c.to) : Tensor::empty({sizes.m, 1}, c.to.dtype(), Device::cpu);
+    if (!onednn_product_unchecked({column, c.how}, a, b, sizes)) return false;
+    c.to.reshape({sizes.m, 1}).copy_from(column);
+    return true;
+  }
+  if (is_spread(a.tensor) || is_spread(b.tensor))
+    return onednn_product_unchecked(c, {side_by_side(a.tensor), a.transposed},
+                                    {side_by_side(b.tensor), b.transposed}, sizes);
   const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
   if (a.transposed && onednn_has_avx512() && sizes.m >= threads * least_slice)
     return sliced_product(c, a, b, sizes, threads);
   const PlanPtr plan = plan_for(c, a, b, sizes, threads);
   if (plan->supported) execute(*plan, c.to, a.tensor, b.tensor);
   return plan->supported;
+}
+
+bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
+  static const bool right = [] {
+    const dnnl_version_t* const version = dnnl_version();
+    if (!is_tested_onednn(version->major, version->minor))
+      check_onednn(cat(version->major, '.', version->minor, '.', version->patch), onednn_product_unchecked);
+    return true;
+  }();
+  return right && onednn_product_unchecked(c, a, b, sizes);
 }
 
 bool onednn_has_avx512() {
@@ -288,5 +326,13 @@ bool onednn_has_avx512() {
 }
 
 std::int64_t onednn_plans() { return plan_cache().size(); }
+
+std::int64_t onednn_plan_bytes(DType operands, bool reserved) {
+  const bool old = dnnl_version()->major < 3;
+  if (!onednn_has_avx512()) return old ? 4'000 : 27'000;
+  if (reserved) return 1'000'000;
+  if (old) return operands == DType::bf16 ? 80'000 : 62'000;
+  return operands == DType::bf16 ? 170'000 : 160'000;
+}
 
 }  // namespace nemocube::cpu

@@ -16,6 +16,7 @@
 #include "ops/matmul/matmul_kernels.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -383,6 +384,54 @@ TEST_CASE("matmul: products of crowded operands by way of copies, on any machine
   omp_set_num_threads(before);
 }
 
+// oneDNN 3.7 takes a column whose values lie apart for one whose values lie side by side.
+TEST_CASE("matmul: sizes of 1 of every kind" * doctest::test_suite("cuda")) {
+  for_types([](Types types, Device device) {
+    for (const std::int64_t m : {1, 2, 37})
+      for (const std::int64_t n : {1, 19})
+        for (const std::int64_t k : {1, 5, 64}) {
+          if (m > 1 && n > 1 && k > 1) continue;
+          for_forms([&](bool ta, bool tb, Into how, bool strided) {
+            check_product({device}, types, m, n, k, ta, tb, how, strided);
+          });
+        }
+  });
+}
+
+TEST_CASE("matmul: one column of C by slices of rows") {
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 2, 3}) {
+    omp_set_num_threads(threads);
+    for (const Types types : all_types)
+      for (const Into how : {Into::set, Into::add})
+        for (const bool strided : {false, true})
+          check_product({}, types, 391, 1, 21, true, false, how, strided);
+  }
+  omp_set_num_threads(before);
+}
+
+TEST_CASE("matmul: a release of oneDNN that nobody has tried is compared with plain loops") {
+  CHECK(cpu::is_tested_onednn(2, 6));
+  CHECK(cpu::is_tested_onednn(3, 7));
+  CHECK_FALSE(cpu::is_tested_onednn(3, 8));
+  CHECK_NOTHROW(cpu::check_onednn("9.8.7", cpu::onednn_product_unchecked));
+  int products = 0;
+  // As oneDNN 3.7 is wrong: of a transposed A of one column, it reads what lies beside its values.
+  const cpu::OnednnProduct wrong = [&](const Output& c, const cpu::Operand& a, const cpu::Operand& b,
+                                       const cpu::Sizes& sizes) {
+    ++products;
+    if (!a.transposed || sizes.m > 1 || a.tensor.row_stride() == 1)
+      return cpu::onednn_product_unchecked(c, a, b, sizes);
+    const Tensor beside = Tensor::borrow(a.tensor.host_bytes(), {sizes.k, 1}, a.tensor.dtype(), nullptr);
+    return cpu::onednn_product_unchecked(c, {beside, true}, b, sizes);
+  };
+  CHECK(message_of([&] { cpu::check_onednn("9.8.7", wrong); }) ==
+        "matmul: oneDNN 9.8.7 of this machine computes wrong products: 1 of 7 elements of C = A^T B in f32 "
+        "with m=1 n=1 "
+        "k=23, rows apart; want a release that this program has been tested with: 2.6 or 3.7");
+  CHECK(products > 1);
+}
+
 TEST_CASE("matmul: which products are crowded") {
   const auto crowded = [](std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, DType dtype) {
     const auto t = [&](std::int64_t rows, std::int64_t cols) { return Tensor::meta({rows, cols}, dtype); };
@@ -457,7 +506,7 @@ TEST_CASE("matmul: copies of a crowded A change no bit") {
     to.copy_from(t);
     return to;
   };
-  for (const std::int64_t m : {700, 1024})
+  for (const std::int64_t m : {641, 700, 1024})
     for (const std::int64_t n : {256, 512})
       for (const std::int64_t k : {100, 900, 2048})
         for (const Into how : {Into::set, Into::add}) {

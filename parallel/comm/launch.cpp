@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "core/environment.h"
 #include "core/error.h"
@@ -19,6 +20,16 @@ int number(KnownVariable variable, int least, int most) {
   require(error == std::errc() && *end == '\0' && value >= least && value <= most, variable.name(),
           ": want an integer from ", least, " to ", most, ", got '", text, "'");
   return value;
+}
+
+/// "kill -USR1 1234", by the name that PRRTE gives the job: prterun-HOST-PROCESS@NUMBER.
+std::string stop_command_of_prrte() {
+  const char* const job = environment_variable("PMIX_NAMESPACE");
+  if (!job || !environment_variable("PRTE_LAUNCHED")) return "";
+  const std::string_view name(job);
+  const std::size_t end = name.rfind('@'), dash = name.rfind('-', end);
+  if (!name.starts_with("prterun-") || end == name.npos || dash == name.npos) return "kill -USR1 on mpirun";
+  return cat("kill -USR1 ", name.substr(dash + 1, end - dash - 1));
 }
 
 }  // namespace
@@ -39,6 +50,7 @@ Launch read_launch() {
     launch.variable = v.size.name();
     launch.size = number(v.size, 1, std::numeric_limits<int>::max());
     launch.rank = number(v.rank, 0, launch.size - 1);
+    launch.stop_command = stop_command_of_prrte();
     return launch;
   }
   return {};

@@ -17,7 +17,7 @@ class Variables {
  public:
   explicit Variables(const std::map<std::string, std::string>& values) {
     for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK",
-                             "SLURM_STEP_NUM_TASKS", "PMIX_RANK"}) {
+                             "SLURM_STEP_NUM_TASKS", "PMIX_RANK", "PRTE_LAUNCHED", "PMIX_NAMESPACE"}) {
       if (const char* value = std::getenv(name)) before_[name] = value;
       ::unsetenv(name);
     }
@@ -58,4 +58,17 @@ TEST_CASE("launch: numbers that cannot be are refused with the variable's name")
   CHECK(message_of([] { read_launch(); }) == "OMPI_COMM_WORLD_RANK: want an integer from 0 to 3, got '4'");
   ::setenv("OMPI_COMM_WORLD_SIZE", "two", 1);
   CHECK(message_of([] { read_launch(); }).find("OMPI_COMM_WORLD_SIZE: want an integer from 1") == 0);
+}
+
+TEST_CASE("launch: mpirun of Open MPI 5 is named by its process, which passes SIGUSR1 on") {
+  const auto stop = [](const std::map<std::string, std::string>& more) {
+    std::map<std::string, std::string> values{{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}};
+    values.insert(more.begin(), more.end());
+    const Variables variables(values);
+    return read_launch().stop_command;
+  };
+  CHECK(stop({}).empty());
+  CHECK(stop({{"PMIX_NAMESPACE", "1234"}}).empty());  // Open MPI 4
+  CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "prterun-node-7-1234@1"}}) == "kill -USR1 1234");
+  CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "other"}}) == "kill -USR1 on mpirun");
 }

@@ -155,7 +155,7 @@ TEST_CASE("attention pairs: causal work is the same on all ranks, and in all ste
   const Sequences whole = Sequences::uniform(3, 2 * ranks * chunk);
   for (std::int64_t r = 0; r < ranks; ++r)
     for (std::int64_t owner = 0; owner < ranks; ++owner) {
-      const AttentionStep& step = ring_step(SequenceCut(whole, ranks, r), owner, true, Device::cpu);
+      const AttentionStep step = ring_step(SequenceCut(whole, ranks, r), owner, true, Device::cpu);
       std::int64_t work = 0;
       for (const auto& [queries, keys] : step.pairs.list()) work += queries.size() * keys.size();
       CHECK(step.causal == (owner == r));

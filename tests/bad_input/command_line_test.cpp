@@ -2,6 +2,7 @@
 
 #include "core/version.h"
 #include "tests/bad_input/refused.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -36,7 +37,11 @@ TEST_CASE("command line: what is missing, unknown or contradictory is refused wi
       {{"bench", "step", "--config", golden("all_four"), "--batch", "99999999999", "--seq", "99999999999"},
        {"99999999999 x 99999999999"}},
       {{"bench", "step", "--config", golden("all_four"), "--dtype", "i64"}, {"--dtype", "'i64'"}},
-      {{"bench", "op", "--repeats", "0"}, {"--repeats", "1 to"}},
+      {{"bench", "op", "--repeats", "0"}, {"--repeats: want an integer from 1 to 1000000, got '0'"}},
+      {{"bench", "op", "--repeats", "1x"}, {"--repeats: want an integer from 1 to 1000000, got '1x'"}},
+      {{"plan", "x", "--ranks", "1.5"}, {"--ranks: want an integer from 1 to 1000000, got '1.5'"}},
+      {{"generate", "--model", "x", "--prompt", "a", "--temperature", "hot"},
+       {"--temperature: want a number, got 'hot'"}},
       {{"--log-level", "loud", "inspect", "--model", "x"}, {"'loud'", "warning"}},
   };
   for (const auto& [arguments, parts] : cases) {
@@ -57,7 +62,7 @@ TEST_CASE("command line: eval refuses what is missing before it evaluates") {
 TEST_CASE("command line: commands of one rank refuse to start on several") {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     ::setenv(variable, "4", 1);
-    const ProcessResult run = run_process({NEMOCUBE_BINARY, "grid", "dp=4"});
+    const ProcessResult run = run_process({program(), "grid", "dp=4"});
     ::unsetenv(variable);
     CHECK(run.exit_code == 2);
     CHECK(run.out.empty());
@@ -67,7 +72,7 @@ TEST_CASE("command line: commands of one rank refuse to start on several") {
 }
 
 TEST_CASE("command line: --version names the version, its commit and oneDNN") {
-  const ProcessResult run = run_process({NEMOCUBE_BINARY, "--version"});
+  const ProcessResult run = run_process({program(), "--version"});
   CHECK(run.exit_code == 0);
   CHECK(run.out.starts_with(cat("nemocube ", version(), "\n")));
   CHECK(run.out.find("oneDNN") != std::string::npos);
@@ -101,7 +106,7 @@ TEST_CASE("command line: --help of every subcommand names every option") {
        {"--config", "--batch", "--seq", "--steps", "--dtype", "--activation-checkpointing", "--json"}},
   };
   for (const auto& [subcommand, options] : cases) {
-    std::vector<std::string> arguments{NEMOCUBE_BINARY};
+    std::vector<std::string> arguments{program()};
     arguments.insert(arguments.end(), subcommand.begin(), subcommand.end());
     arguments.emplace_back("--help");
     const ProcessResult run = run_process(arguments);

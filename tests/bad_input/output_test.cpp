@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/bad_input/refused.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -18,8 +19,7 @@ std::vector<std::string> train_to(int steps) {
 
 /// Runs the program with files limited to `blocks` of 512 or 1024 bytes, as the shell counts.
 ProcessResult run_limited(int blocks, const std::vector<std::string>& arguments, const fs::path& dir) {
-  std::vector<std::string> command{"sh", "-c", cat("ulimit -f ", blocks, "; exec \"$0\" \"$@\""),
-                                   NEMOCUBE_BINARY};
+  std::vector<std::string> command{"sh", "-c", cat("ulimit -f ", blocks, "; exec \"$0\" \"$@\""), program()};
   command.insert(command.end(), arguments.begin(), arguments.end());
   wait_politely();
   return run_process(command, dir);
@@ -90,7 +90,7 @@ TEST_CASE("full disk: a log that cannot grow stops the run with a message") {
   fs::create_directory(dir / "checkpoints");
   fs::create_symlink("/dev/full", dir / "checkpoints" / "training.jsonl");
   wait_politely();
-  check_message(run_process({NEMOCUBE_BINARY, "train", "recipe.yaml"}, dir.path()),
+  check_message(run_process({program(), "train", "recipe.yaml"}, dir.path()),
                 {"training.jsonl", "No space left"});
   CHECK(fs::is_symlink(dir / "checkpoints" / "training.jsonl"));
 }
@@ -106,9 +106,9 @@ TEST_CASE("full disk: standard output that cannot be written is an error") {
             " --set dataset.path=", model, "/tokens.safetensors"),
         std::string("--version")}) {
     CAPTURE(arguments);
-    check_message(run_process({"sh", "-c", cat("exec \"$0\" ", arguments, " > /dev/full"), NEMOCUBE_BINARY},
-                              dir.path()),
-                  {"standard output"});
+    check_message(
+        run_process({"sh", "-c", cat("exec \"$0\" ", arguments, " > /dev/full"), program()}, dir.path()),
+        {"standard output"});
   }
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("closed standard streams: no message lands in a file of the run") {
   const ModelDir dir("train20");
   wait_politely();
   const ProcessResult run = run_process(
-      {"sh", "-c", "exec \"$0\" train recipe.yaml --set step_scheduler.max_steps=2 2>&-", NEMOCUBE_BINARY},
+      {"sh", "-c", "exec \"$0\" train recipe.yaml --set step_scheduler.max_steps=2 2>&-", program()},
       dir.path());
   CHECK(run.exit_code == 0);
   const std::string log = slurp(dir / "checkpoints" / "training.jsonl");
@@ -147,7 +147,7 @@ TEST_CASE(
     "file size limit: a checkpoint that fails leaves the one before it whole, and the run goes on from it") {
   const ModelDir dir("train20");
   std::vector<std::string> first = train_to(2);
-  first.insert(first.begin(), NEMOCUBE_BINARY);
+  first.insert(first.begin(), program());
   wait_politely();
   REQUIRE(run_process(first, dir.path()).exit_code == 0);
   const auto before = snapshot(dir / "checkpoints" / "epoch_0_step_1");
@@ -159,7 +159,7 @@ TEST_CASE(
   CHECK(snapshot(dir / "checkpoints" / "epoch_0_step_1") == before);
 
   std::vector<std::string> again = train_to(4);
-  again.insert(again.begin(), NEMOCUBE_BINARY);
+  again.insert(again.begin(), program());
   const ProcessResult run = run_process(again, dir.path());
   CAPTURE(run.err);
   CHECK(run.exit_code == 0);
@@ -170,7 +170,7 @@ TEST_CASE(
 TEST_CASE("damaged checkpoints: refused with the file, and nothing is overwritten") {
   const ModelDir dir("train20");
   std::vector<std::string> first = train_to(2);
-  first.insert(first.begin(), NEMOCUBE_BINARY);
+  first.insert(first.begin(), program());
   wait_politely();
   REQUIRE(run_process(first, dir.path()).exit_code == 0);
   const fs::path checkpoint = dir / "checkpoints" / "epoch_0_step_1", state = checkpoint / "state.json";

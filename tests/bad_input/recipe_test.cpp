@@ -1,4 +1,5 @@
 #include "tests/bad_input/refused.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -128,7 +129,7 @@ TEST_CASE("train --check: finds what training would refuse, and writes nothing")
        "--set", "checkpoint.restore_from=nope", "--set", "checkpoint.checkpoint_dir=config.json/x"},
       {"3 problems", "'('", "'config.json/x'", "'nope'"});
   const auto before = snapshot(dir.path());
-  const ProcessResult good = run_process({NEMOCUBE_BINARY, "train", "--check", "recipe.yaml"}, dir.path());
+  const ProcessResult good = run_process({program(), "train", "--check", "recipe.yaml"}, dir.path());
   CHECK(good.exit_code == 0);
   CHECK(good.err.find("training needs about ") != std::string::npos);
   CHECK(good.err.find("warning: ") == std::string::npos);
@@ -140,7 +141,7 @@ TEST_CASE("train --check: finds what training would refuse, and writes nothing")
 TEST_CASE("train --check --ranks: for another number of ranks than this one") {
   const ModelDir dir("train20");
   const auto check = [&](const std::string& ranks, const std::vector<std::string>& overrides) {
-    std::vector<std::string> command{NEMOCUBE_BINARY, "train", "--check", "recipe.yaml", "--ranks", ranks};
+    std::vector<std::string> command{program(), "train", "--check", "recipe.yaml", "--ranks", ranks};
     for (const std::string& o : overrides) command.insert(command.end(), {"--set", o});
     return run_process(command, dir.path());
   };
@@ -175,7 +176,7 @@ TEST_CASE("train --check: a model that does not fit the machine's memory gets a 
   MESSAGE("skipped: AddressSanitizer needs more address space than the limit leaves");
 #else
   const ProcessResult run = run_process(
-      {"sh", "-c", "ulimit -v 4000000; exec \"$0\" train --check recipe.yaml", NEMOCUBE_BINARY}, dir.path());
+      {"sh", "-c", "ulimit -v 4000000; exec \"$0\" train --check recipe.yaml", program()}, dir.path());
   CAPTURE(run.err);
   CHECK(run.exit_code == 0);
   // Two matrices of 16e6 x 16 f32 numbers: weights, gradients and two moments.
@@ -207,12 +208,11 @@ TEST_CASE("train: overrides as in AutoModel, a short list of keys without effect
   spit(dir / "recipe.yaml",
        slurp(dir / "recipe.yaml") + "\nwandb: {project: p}\ncompile: {enabled: false, mode: default}\n");
   const ProcessResult run = run_process(
-      {NEMOCUBE_BINARY, "train", "--check", "recipe.yaml", "--optimizer.lr", "3e-4", "--recipe=x"},
-      dir.path());
+      {program(), "train", "--check", "recipe.yaml", "--optimizer.lr", "3e-4", "--recipe=x"}, dir.path());
   CAPTURE(run.err);
   CHECK(run.exit_code == 2);
   const ProcessResult good = run_process(
-      {NEMOCUBE_BINARY, "train", "--check", "recipe.yaml", "--optimizer.lr", "3e-4", "--seed=7"}, dir.path());
+      {program(), "train", "--check", "recipe.yaml", "--optimizer.lr", "3e-4", "--seed=7"}, dir.path());
   CAPTURE(good.err);
   CHECK(good.exit_code == 0);
   CHECK(good.out.find("lr: 3.0e-04\n") != std::string::npos);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/json/json.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 /// What every mistake of a user must give: exit code 2, one message that names the trouble, nothing changed.
@@ -58,7 +59,7 @@ inline void check_refused(const std::filesystem::path& dir, std::vector<std::str
                           const std::vector<std::string>& parts, bool logs_may_grow = false) {
   wait_politely();
   auto before = snapshot(dir);
-  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
+  arguments.insert(arguments.begin(), program());
   check_message(run_process(arguments, dir), parts);
   auto after = snapshot(dir);
   if (logs_may_grow)

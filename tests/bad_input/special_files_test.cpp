@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/bad_input/refused.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -84,7 +85,7 @@ TEST_CASE("links in a circle and over-long paths are named, and very long ones s
       CAPTURE(command[0]);
       CAPTURE(command[1]);
       wait_politely();
-      std::vector<std::string> words{NEMOCUBE_BINARY};
+      std::vector<std::string> words{program()};
       words.insert(words.end(), command.begin(), command.end());
       const ProcessResult run = run_process(words, dir.path());
       check_message(run, {named, why});
@@ -112,7 +113,7 @@ TEST_CASE("a token file that is cut off while a run reads it ends the run with a
   wait_politely();
   std::vector<std::string> words = train_with(
       {"step_scheduler.max_steps=100000000", "step_scheduler.num_epochs=100000000", "lr_scheduler=null"});
-  words.insert(words.begin(), NEMOCUBE_BINARY);
+  words.insert(words.begin(), program());
   Process run(words, dir.path());
   const fs::path log = dir / "checkpoints" / "training.jsonl";
   while (is_alive(run.pid()) && !(fs::exists(log) && fs::file_size(log) > 0))

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/bad_input/refused.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -139,9 +140,8 @@ TEST_CASE("bad prompts and options of generate are refused") {
   add("backbone.norm_f.weight", {32}, 32);
   add("lm_head.weight", {2000, 32}, 64'000);
   weights.write(dir / "model.safetensors");
-  const ProcessResult good =
-      run_process({NEMOCUBE_BINARY, "generate", "--model", ".", "--prompt", "hello", "--max-new-tokens", "2"},
-                  dir.path());
+  const ProcessResult good = run_process(
+      {program(), "generate", "--model", ".", "--prompt", "hello", "--max-new-tokens", "2"}, dir.path());
   CHECK(good.exit_code == 0);
 
   refuse({"--prompt", "\xff\xfe"}, {"not valid UTF-8 at byte 0"});
@@ -163,8 +163,7 @@ TEST_CASE("bad prompts and options of generate are refused") {
   refuse({"--prompt", "a", "--max-new-tokens", "-3"}, {"--max-new-tokens", "'-3'"});
   refuse({"--prompt", "a", "--max-new-tokens", "99999999999999999999"}, {"--max-new-tokens", "2^63 - 1"});
   // Before the prompt appears.
-  CHECK(run_process({NEMOCUBE_BINARY, "generate", "--model", ".", "--prompt", "hello", "--top-p", "2"},
-                    dir.path())
+  CHECK(run_process({program(), "generate", "--model", ".", "--prompt", "hello", "--top-p", "2"}, dir.path())
             .out.empty());
   refuse({"--prompt", "a", "--dtype", "i64"}, {"--dtype", "i64", "f32, bf16 or f64"});
   weights.fill("lm_head.weight", std::numeric_limits<float>::quiet_NaN());

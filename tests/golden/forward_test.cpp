@@ -8,6 +8,7 @@
 #include "data/safetensors/reader.h"
 #include "tests/support/compare.h"
 #include "tests/support/cuda_programs.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 using namespace nemocube;
@@ -16,7 +17,7 @@ using namespace nemocube::testing;
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path goldens = fs::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens";
+const fs::path goldens = source_dir() / "tests" / "goldens";
 
 std::vector<fs::path> forward_cases() {
   std::vector<fs::path> cases;
@@ -87,14 +88,14 @@ void check_golden(const fs::path& dir, const std::vector<std::string>& program,
 TEST_CASE("forward: against golden logits, loss and gradients of Hugging Face") {
   const auto cases = forward_cases();
   REQUIRE(cases.size() >= 20);
-  for (const fs::path& dir : cases) check_golden(dir, {NEMOCUBE_BINARY}, {}, f32);
+  for (const fs::path& dir : cases) check_golden(dir, {program()}, {}, f32);
 }
 
 TEST_CASE("forward: on cuda, against golden logits, loss and gradients of Hugging Face" *
           doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;
   for (const fs::path& dir : forward_cases())
-    check_golden(dir, on_cuda({NEMOCUBE_BINARY}), {"--device", "cuda"}, f32);
+    check_golden(dir, on_cuda({program()}), {"--device", "cuda"}, f32);
 }
 
 // Both devices round to bf16 at the same places, up to second operands of products on tensor cores (scores, states), so
@@ -109,8 +110,8 @@ TEST_CASE("forward: on cuda in bf16, errors against Hugging Face are those of th
     CAPTURE(name);
     const fs::path dir = goldens / name;
     const TestDir scratch;
-    run_forward(dir, {NEMOCUBE_BINARY}, bf16, scratch / "cpu.safetensors");
-    run_forward(dir, on_cuda({NEMOCUBE_BINARY}), bf16_on_cuda, scratch / "cuda.safetensors");
+    run_forward(dir, {program()}, bf16, scratch / "cpu.safetensors");
+    run_forward(dir, on_cuda({program()}), bf16_on_cuda, scratch / "cuda.safetensors");
     const SafetensorsFile cpu(scratch / "cpu.safetensors"), cuda(scratch / "cuda.safetensors"),
         want(dir / "expected.safetensors");
     for (const std::string& tensor : names(want)) {

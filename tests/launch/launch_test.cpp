@@ -8,6 +8,8 @@
 
 #include "core/error.h"
 #include "data/json/test_dir.h"
+#include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/training/run_support.h"
 
@@ -94,7 +96,7 @@ TEST_CASE("launch: every topology is one that nemocube plan accepts, with the gr
     REQUIRE(topology.exit_code == 0);
     const auto settings = lines_of(topology.out);
     REQUIRE(settings.size() == 3);
-    Words plan{NEMOCUBE_BINARY,
+    Words plan{program(),
                "plan",
                "configs/recipes/nemotron_3_nano_nodes.yaml",
                "--ranks",
@@ -123,11 +125,13 @@ TEST_CASE("launch: mpirun.sh starts the ranks of a topology, and the caller's se
       with({"--nodes", "33", "--hostfile", "HOSTS", "recipe.yaml", "--set", "distributed.ep_size=4"});
   CAPTURE(many.out);
   CHECK(many.exit_code == 0);
-  CHECK(many.out.starts_with("mpirun --quiet -np 256 --hostfile HOSTS --map-by ppr:8:node --bind-to none "));
+  const std::string quiet = open_mpi_release() < 5 ? "--quiet --mca odls_base_sigkill_timeout 300 " : "";
+  CHECK(many.out.starts_with(
+      cat("mpirun -np 256 --hostfile HOSTS --map-by ppr:8:node --bind-to none ", quiet, tool("bind.sh"))));
   CHECK(many.out.ends_with(
       "bind.sh build/nemocube train recipe.yaml --set step_scheduler.global_batch_size=768 --set "
       "distributed.ep_size=8 --set distributed.ep_size=4\n"));
-  CHECK(with({"recipe.yaml"}).out.starts_with("mpirun --quiet -np 8 --map-by ppr:8:node "));
+  CHECK(with({"recipe.yaml"}).out.starts_with("mpirun -np 8 --map-by ppr:8:node "));
   const ProcessResult no_hosts = with({"--nodes", "9", "recipe.yaml"});
   CHECK(no_hosts.exit_code == 2);
   CHECK(no_hosts.err == "mpirun.sh: want --hostfile for more than one node\n");
@@ -138,8 +142,9 @@ TEST_CASE("launch: mpirun.sh starts the ranks of a topology, and the caller's se
 TEST_CASE(
     "launch: mpirun.sh leaves the last word to the rank that failed, and says which signal killed one") {
   const TestDir dir;
-  const auto start = [&](const std::string& mpirun) {
-    write_script(dir / "mpirun", mpirun);
+  const auto start = [&](const std::string& mpirun, const std::string& release = "4.1.4") {
+    write_script(dir / "mpirun", cat("[ \"$1\" != --version ] || { echo 'mpirun (Open MPI) ", release,
+                                     "'; exit; }\n", mpirun));
     return Words{"sh", "-c", cat("PATH='", dir.path().string(), "':$PATH exec \"$0\" recipe.yaml"),
                  tool("mpirun.sh")};
   };
@@ -152,15 +157,29 @@ TEST_CASE(
   CHECK(killed.err == "mpirun.sh: signal 9 killed a rank; exit code 137\n");
   CHECK(ended("exit 0").exit_code == 0);
 
-  Process stopped(start("trap 'echo saved >&2; exit 143' TERM; : >'" + (dir / "ready").string() +
-                        "'; while :; do sleep 0.1; done"),
-                  source_dir());
-  for (int i = 0; i < 3000 && !fs::exists(dir / "ready"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  stopped.signal(SIGTERM);
-  const ProcessResult saved = stopped.wait();
-  CHECK(saved.exit_code == 143);
-  CHECK(saved.err == "saved\n");
+  // What ends a run reaches mpirun as what lets ranks save: as it is with Open MPI 4, as SIGUSR1 with Open MPI 5.
+  struct Stop {
+    const char* release;
+    int sent;
+    const char* received;
+    int exit_code;
+  };
+  for (const Stop& stop : {Stop{"4.1.4", SIGTERM, "TERM", 143}, Stop{"4.1.4", SIGHUP, "HUP", 129},
+                           Stop{"5.0.7", SIGTERM, "USR1", 138}, Stop{"5.0.7", SIGINT, "USR1", 138}}) {
+    CAPTURE(stop.release);
+    CAPTURE(stop.sent);
+    fs::remove(dir / "ready");
+    Process stopped(start(cat("trap 'echo saved >&2; exit ", stop.exit_code, "' ", stop.received, "; : >'",
+                              (dir / "ready").string(), "'; while :; do sleep 0.1; done"),
+                          stop.release),
+                    source_dir());
+    for (int i = 0; i < 3000 && !fs::exists(dir / "ready"); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    stopped.signal(stop.sent);
+    const ProcessResult saved = stopped.wait();
+    CHECK(saved.exit_code == stop.exit_code);
+    CHECK(saved.err == "saved\n");
+  }
 }
 
 TEST_CASE("launch: bind.sh gives each rank its share of the CPUs beside its device") {

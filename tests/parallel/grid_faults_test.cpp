@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -102,7 +103,7 @@ TEST_CASE(
 
 TEST_CASE("grid faults: a rank that throws in the middle of a step ends all with its message, once") {
   const auto start = Clock::now();
-  const fs::path program = fs::path(NEMOCUBE_BINARY).parent_path() / "test_comm";
+  const fs::path program = build_dir() / "test_comm";
   const ProcessResult run = run_process(mpirun(4, {program.string(), "--fault", "throw in step"}));
   CAPTURE(run.err);
   CHECK(run.exit_code == 2);

@@ -6,6 +6,7 @@
 #include "data/hf/hf_weights.h"
 #include "model/test_configs.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 #include "train/model_io/model_io.h"
 
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 Words train(const fs::path& recipe, const Words& overrides) {
-  Words words{NEMOCUBE_BINARY, "train", recipe.string()};
+  Words words{program(), "train", recipe.string()};
   for (const std::string& o : overrides) words.insert(words.end(), {"--set", o});
   return words;
 }
@@ -65,7 +66,7 @@ void write_small_nano(const fs::path& directory) {
 
 /// The command by which `make train-grid` trains, with more overrides.
 Words command_of_make(const Words& overrides) {
-  const fs::path build = fs::path(NEMOCUBE_BINARY).parent_path();
+  const fs::path& build = build_dir();
   const ProcessResult make =
       run_process({"make", "--dry-run", "train-grid", "BUILD=" + build.string()}, source_dir());
   CAPTURE(make.err);

@@ -4,6 +4,7 @@
 
 #include "tests/parallel/rank_runs.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -69,8 +70,8 @@ TEST_CASE("grid runs: one that is stopped or killed and resumed gives the bits o
     CHECK(repeatable(dir / "straight" / "training.jsonl") == repeatable(dir / "resumed" / "training.jsonl"));
 
     // One rank reads the model, and its loss is the one that the grid has found.
-    const auto eval = run_process({NEMOCUBE_BINARY, "eval", "recipe.yaml", "--model", "straight", "--json",
-                                   "--set", "evaluation.max_new_tokens=1"},
+    const auto eval = run_process({program(), "eval", "recipe.yaml", "--model", "straight", "--json", "--set",
+                                   "evaluation.max_new_tokens=1"},
                                   dir.path());
     CAPTURE(eval.err);
     REQUIRE(eval.exit_code == 0);
@@ -87,7 +88,7 @@ TEST_CASE("grid runs: eval gives the numbers and answers of one rank") {
   CAPTURE(trained.err);
   REQUIRE(trained.exit_code == 0);
   const auto eval = [&](const std::string& answers, const Words& overrides) {
-    Words command{NEMOCUBE_BINARY, "eval", "recipe.yaml", "--model", "straight", "--json"};
+    Words command{program(), "eval", "recipe.yaml", "--model", "straight", "--json"};
     for (const std::string& set :
          plus({"evaluation.max_new_tokens=4", "validation_dataset.limit_dataset_samples=7",
                "evaluation.limit_samples=7", "evaluation.predictions_path=" + answers},

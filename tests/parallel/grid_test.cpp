@@ -2,6 +2,7 @@
 
 #include "data/json/json.h"
 #include "tests/bad_input/refused.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -9,7 +10,7 @@ using namespace nemocube::testing;
 namespace {
 
 ProcessResult grid(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {NEMOCUBE_BINARY, "grid"});
+  arguments.insert(arguments.begin(), {program(), "grid"});
   return run_process(arguments);
 }
 

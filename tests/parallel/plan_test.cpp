@@ -5,6 +5,7 @@
 #include "parallel/schedule/csv.h"
 #include "parallel/schedule/schedules.h"
 #include "tests/bad_input/refused.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -12,7 +13,7 @@ using namespace nemocube::testing;
 namespace {
 
 ProcessResult plan(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {NEMOCUBE_BINARY, "plan"});
+  arguments.insert(arguments.begin(), {program(), "plan"});
   return run_process(arguments);
 }
 

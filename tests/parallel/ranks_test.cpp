@@ -12,6 +12,8 @@
 #include "tests/parallel/same_runs.h"
 #include "tests/support/compare.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/occurrences.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -27,12 +29,6 @@ Words train_words(const std::string& directory, const Words& overrides) {
   return RunDir::train_command(plus({"step_scheduler.local_batch_size=1", "step_scheduler.max_steps=10",
                                      "checkpoint.enabled=false", "checkpoint.checkpoint_dir=" + directory},
                                     overrides));
-}
-
-int lines_with(const std::string& text, const std::string& part) {
-  int count = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
-  return count;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -66,7 +62,7 @@ TEST_CASE("ranks: train gives the losses of one rank, with every strategy") {
     REQUIRE(run.exit_code == 0);
     check_same_runs(dir / name, dir / "one", 1e-5);
     CHECK(run.err.find(cat(c.ranks, " ranks: ")) != std::string::npos);
-    CHECK(lines_with(run.err, "done: 10 steps") == 1);
+    CHECK(occurrences(run.err, "done: 10 steps") == 1);
   }
 }
 
@@ -94,10 +90,10 @@ TEST_CASE("ranks: forward gives the logits, loss and gradients of one rank, also
   const fs::path golden = source_dir() / "tests" / "goldens" / "all_four";
   const TestDir dir;
   const auto forward = [&](const std::string& output) {
-    return Words{NEMOCUBE_BINARY, "forward",
-                 "--model",       golden.string(),
-                 "--input",       (golden / "input.safetensors").string(),
-                 "--output",      (dir / output).string(),
+    return Words{program(),  "forward",
+                 "--model",  golden.string(),
+                 "--input",  (golden / "input.safetensors").string(),
+                 "--output", (dir / output).string(),
                  "--grads"};
   };
   REQUIRE(run_process(forward("1")).exit_code == 0);
@@ -142,8 +138,8 @@ TEST_CASE("ranks: a run that is stopped or killed and resumed gives the bits of 
     CHECK(repeatable(dir / "straight" / "training.jsonl") == repeatable(dir / "resumed" / "training.jsonl"));
 
     // The model of a checkpoint is whole, whoever reads it.
-    const auto eval = run_process({NEMOCUBE_BINARY, "eval", "recipe.yaml", "--model", "straight", "--json",
-                                   "--set", "evaluation.max_new_tokens=2"},
+    const auto eval = run_process({program(), "eval", "recipe.yaml", "--model", "straight", "--json", "--set",
+                                   "evaluation.max_new_tokens=2"},
                                   dir.path());
     CAPTURE(eval.err);
     REQUIRE(eval.exit_code == 0);
@@ -166,7 +162,7 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
        "step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
        "step_scheduler.ckpt_every_steps=100000", "step_scheduler.val_every_steps=null"});
   // mpirun kills rank 0 if another rank ends before it; what rank 0 has to say must be out by then.
-  const Words late_rank_0{"/usr/bin/env", "LD_PRELOAD=" NEMOCUBE_LATE_RANK_LIBRARY,
+  const Words late_rank_0{"/usr/bin/env", "LD_PRELOAD=" + preload_library("late_rank"),
                           // The sanitizer's library comes after the preloaded one.
                           cat("ASAN_OPTIONS=verify_asan_link_order=0:",
                               std::getenv("ASAN_OPTIONS") ? std::getenv("ASAN_OPTIONS") : "")};
@@ -182,7 +178,11 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
     CHECK(result.exit_code == 128 + SIGTERM);
     CHECK(result.err.find("stopped by signal 15") != std::string::npos);
     // The whole command: mpirun, its options, what stands before the program, the program, train and the recipe.
-    std::string start = cat("to go on: ", NEMOCUBE_MPIRUN, " --oversubscribe --bind-to none -np 3 ");
+    // mpirun of Open MPI 5 becomes prterun, whatever name it was called by.
+    const fs::path called = mpirun_program();
+    const std::string launcher =
+        open_mpi_release() < 5 ? called.string() : (called.parent_path() / "mpirun").string();
+    std::string start = cat("to go on: ", launcher, " --oversubscribe --bind-to none -np 3 ");
     const std::size_t to_recipe = words.size() - command.size() + 3;
     for (std::size_t i = 0; i < to_recipe; ++i) start += words[i] + " ";
     CHECK(result.err.find(start + "--set ") != std::string::npos);
@@ -194,13 +194,40 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
   }
 }
 
+TEST_CASE(
+    "ranks: what the run says at its start ends it with a checkpoint where mpirun kills ranks at once") {
+  if (open_mpi_release() < 5) {
+    MESSAGE("skipped: mpirun of Open MPI 4 lets ranks save when it is stopped itself");
+    return;
+  }
+  const RunDir dir;
+  Process job(
+      mpirun(2, RunDir::train_command({"step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
+                                       "step_scheduler.ckpt_every_steps=100000",
+                                       "step_scheduler.val_every_steps=null"})),
+      dir.path());
+  wait_for(dir / "straight" / "training.jsonl");
+  job.signal(SIGUSR1);
+  const int mpirun_process = job.pid();
+  const ProcessResult result = job.wait();
+  CAPTURE(result.err);
+  CHECK(result.exit_code == 128 + SIGUSR1);
+  CHECK(result.err.find(cat("kill -USR1 ", mpirun_process, " ends this run with a checkpoint")) !=
+        std::string::npos);
+  const auto steps = read_jsonl(dir / "straight" / "training.jsonl");
+  CHECK(fs::canonical(dir / "straight" / "LATEST")
+            .filename()
+            .string()
+            .ends_with(cat("_step_", steps.size() - 1)));
+}
+
 TEST_CASE("ranks: eval gives the numbers of one rank") {
   const RunDir dir;
   const auto trained = run_process(
       RunDir::train_command({"step_scheduler.max_steps=3", "lr_scheduler.lr_warmup_steps=1"}), dir.path());
   CAPTURE(trained.err);
   REQUIRE(trained.exit_code == 0);
-  const Words eval{NEMOCUBE_BINARY,
+  const Words eval{program(),
                    "eval",
                    "recipe.yaml",
                    "--model",
@@ -244,14 +271,13 @@ TEST_CASE("ranks: one that differs, or fails, ends the job with one message of i
     spit(dir / "other" / "recipe.yaml", c.recipe);
     const auto start = std::chrono::steady_clock::now();
     const Words same = train_words((dir / "run").string(), {"step_scheduler.global_batch_size=3"});
-    Words command = mpirun(2, plus({"-wdir", dir.path().string()}, same));
-    command = plus(command, plus({":", "-np", "1", "-wdir", (dir / "other").string()}, same));
-    const auto run = run_process(command, dir.path());
+    const Words elsewhere = plus({"env", "-C", (dir / "other").string()}, same);
+    const auto run = run_process(mpirun(3, same, elsewhere), dir.path());
     CAPTURE(run.err);
     CHECK(run.exit_code == 2);
     CHECK(seconds_since(start) < 15);
     for (const std::string& part : c.parts) CHECK(run.err.find(part) != std::string::npos);
-    CHECK(lines_with(run.err, "error: ") <= 2);
+    CHECK(occurrences(run.err, "error: ") <= 2);
   }
 }
 
@@ -259,9 +285,7 @@ TEST_CASE("ranks: a setting of one rank from outside the recipe ends the job") {
   const RunDir dir;
   // Three ranks, of which the last one has another environment.
   const auto run_with = [&](const std::string& variable, const Words& command) {
-    return run_process(
-        plus(mpirun(2, plus({"-x", "A=b"}, command)), plus({":", "-np", "1", "-x", variable}, command)),
-        dir.path());
+    return run_process(mpirun(3, command, plus({"env", variable}, command)), dir.path());
   };
   const Words train = train_words("run", {"step_scheduler.global_batch_size=3"});
   const fs::path golden = source_dir() / "tests" / "goldens" / "all_four";
@@ -287,12 +311,12 @@ TEST_CASE("ranks: a setting of one rank from outside the recipe ends the job") {
       {"ONEDNN_DEFAULT_FPMATH_MODE=ANY", train,
        "ONEDNN_DEFAULT_FPMATH_MODE) is not the same on all ranks: rank 2"},
       {isa, train, other_isa},
-      {weights, {NEMOCUBE_BINARY, "eval", "recipe.yaml"}, other_weights},
+      {weights, {program(), "eval", "recipe.yaml"}, other_weights},
       {isa,
-       {NEMOCUBE_BINARY, "forward", "--model", golden.string(), "--input",
-        (golden / "input.safetensors").string(), "--output", (dir / "out").string()},
+       {program(), "forward", "--model", golden.string(), "--input", (golden / "input.safetensors").string(),
+        "--output", (dir / "out").string()},
        other_isa},
-      {isa, {NEMOCUBE_BINARY, "bench", "step", "--config", "model", "--batch", "3", "--seq", "8"}, other_isa},
+      {isa, {program(), "bench", "step", "--config", "model", "--batch", "3", "--seq", "8"}, other_isa},
   };
   for (const Case& c : cases) {
     CAPTURE(c.variable);
@@ -301,7 +325,7 @@ TEST_CASE("ranks: a setting of one rank from outside the recipe ends the job") {
     CAPTURE(run.err);
     CHECK(run.exit_code == 2);
     CHECK(run.err.find(c.message) != std::string::npos);
-    CHECK(lines_with(run.err, "error: ") == 1);
+    CHECK(occurrences(run.err, "error: ") == 1);
   }
   CHECK_FALSE(fs::exists(dir / "out"));
   const Words allowed = plus(train, {"--set", "debug.allow_differing_instruction_sets=true"});
@@ -321,24 +345,23 @@ TEST_CASE("ranks: eval, forward and bench step refuse ranks that read other thin
   spit(dir / "other" / "model" / "config.json", config + "\n");
   const auto differs = [&](const Words& first, const Words& last, const std::string& message) {
     CAPTURE(first[1]);
-    const auto run = run_process(plus(mpirun(2, plus({"-wdir", dir.path().string()}, first)),
-                                      plus({":", "-np", "1", "-wdir", (dir / "other").string()}, last)),
-                                 dir.path());
+    const Words elsewhere = plus({"env", "-C", (dir / "other").string()}, last);
+    const auto run = run_process(mpirun(3, first, elsewhere), dir.path());
     CAPTURE(run.err);
     CHECK(run.exit_code == 2);
     CHECK(run.err.find(message) != std::string::npos);
   };
-  const Words eval{NEMOCUBE_BINARY, "eval", "recipe.yaml"};
+  const Words eval{program(), "eval", "recipe.yaml"};
   differs(eval, eval, "what is read of rank 2 is not that of rank 0");
   differs(eval, plus(eval, {"--set", "evaluation.max_new_tokens=3"}),
           "the recipe of rank 2 is not that of rank 0");
-  const Words forward{NEMOCUBE_BINARY, "forward", "--model",
-                      "model",         "--input", (golden / "input.safetensors").string(),
-                      "--output",      "out"};
+  const Words forward{program(),  "forward", "--model",
+                      "model",    "--input", (golden / "input.safetensors").string(),
+                      "--output", "out"};
   differs(forward, forward, "what is read of rank 2 is not that of rank 0");
   differs(forward, plus(forward, {"--dtype", "bf16"}),
           "the command line of rank 2 is not that of rank 0: '--dtype: bf16'");
-  const Words bench{NEMOCUBE_BINARY, "bench", "step", "--config", "model", "--batch", "3", "--seq", "8"};
+  const Words bench{program(), "bench", "step", "--config", "model", "--batch", "3", "--seq", "8"};
   differs(bench, bench, "what is read of rank 2 is not that of rank 0");
   differs(bench, plus(bench, {"--microbatches", "2"}), "the command line of rank 2 is not that of rank 0");
 }
@@ -368,26 +391,33 @@ TEST_CASE("ranks: when one is killed, all end soon, and none is left behind") {
 
 TEST_CASE("ranks: each command under one mpirun says why it fails, and equal messages are written once") {
   const RunDir dir;
-  const std::string program = NEMOCUBE_BINARY;
+  const std::string program = nemocube::testing::program();
   const auto run = run_process(
       mpirun(3, {"sh", "-c",
                  cat(program, " train no.yaml; ", program, " train no.yaml; ", program, " eval other.yaml")}),
       dir.path());
   CAPTURE(run.err);
   CHECK(run.exit_code == 2);
-  CHECK(lines_with(run.err, "error: no.yaml: cannot open this recipe") == 2);
-  CHECK(lines_with(run.err, "error: other.yaml: cannot open this recipe") == 1);
-  CHECK(lines_with(run.err, "error: ") == 3);
+  CHECK(occurrences(run.err, "error: no.yaml: cannot open this recipe") == 2);
+  CHECK(occurrences(run.err, "error: other.yaml: cannot open this recipe") == 1);
+  CHECK(occurrences(run.err, "error: ") == 3);
 }
 
-TEST_CASE("ranks: a second command with MPI under one mpirun says that it cannot start") {
-  const std::string bench = cat(NEMOCUBE_BINARY, " bench comm --sizes 1k --seconds 0.001");
+TEST_CASE("ranks: a second command with MPI under one mpirun runs, or says that it cannot start") {
+  const std::string bench = cat(program(), " bench comm --sizes 1k --seconds 0.001");
   const auto run = run_process(mpirun(2, {"sh", "-c", cat(bench, "; ", bench)}));
   CAPTURE(run.err);
+  if (open_mpi_release() >= 5) {
+    CHECK(run.exit_code == 0);
+    const std::size_t first = run.out.find("all_reduce");
+    CHECK(first != std::string::npos);
+    CHECK(run.out.rfind("all_reduce") > first);
+    return;
+  }
   CHECK(run.exit_code == 2);
   CHECK(run.out.find("all_reduce") != std::string::npos);
-  CHECK(lines_with(run.err, "error: ") == 1);
-  CHECK(lines_with(run.err, "error: an earlier command under this mpirun has used MPI") == 1);
+  CHECK(occurrences(run.err, "error: ") == 1);
+  CHECK(occurrences(run.err, "error: an earlier command under this mpirun has used MPI") == 1);
 }
 
 TEST_CASE("ranks: the processes and all their threads are named after the program") {

@@ -5,6 +5,7 @@
 
 #include "tests/parallel/rank_runs.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 #include "train/checkpoint/checksums.h"
 
@@ -30,7 +31,7 @@ Words command(const Words& more) {
 
 // `faults`: environment variables of tests/support/preload/die_at.cpp.
 ProcessResult run_with(const Words& faults, const fs::path& dir, const Words& more) {
-  const Words words{"/usr/bin/env", "LD_PRELOAD=" NEMOCUBE_DIE_AT_LIBRARY,
+  const Words words{"/usr/bin/env", "LD_PRELOAD=" + preload_library("die_at"),
                     // The sanitizer's library comes after the preloaded one.
                     cat("ASAN_OPTIONS=verify_asan_link_order=0:",
                         std::getenv("ASAN_OPTIONS") ? std::getenv("ASAN_OPTIONS") : "")};

@@ -6,15 +6,14 @@
 #include <vector>
 
 #include "core/cuda/module.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 /// Whole runs of the program on a CUDA device, for tests of doctest's suite "cuda". A test process that has a device
 /// itself starts them as they are; elsewhere they run on the software GPU of this build.
 namespace nemocube::testing {
 
-inline std::filesystem::path emulator_libraries() {
-  return std::filesystem::path(NEMOCUBE_BINARY).parent_path() / "cuda_emulator";
-}
+inline std::filesystem::path emulator_libraries() { return build_dir() / "cuda_emulator"; }
 
 /// Whether there is a device of either kind. The first call that finds none prints why tests are left out; with
 /// NEMOCUBE_TEST_CUDA=required in the environment it ends the process as failed.
@@ -46,9 +45,8 @@ struct EmulatorOptions {
 inline std::vector<std::string> on_cuda(const std::vector<std::string>& program,
                                         const EmulatorOptions& options = {}) {
   if (cuda::unavailable().empty()) return program;
-  std::vector<std::string> words{
-      "env", "CUDA_EMULATOR_LIBRARIES=" + emulator_libraries().string(),
-      (std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tools" / "cuda_emulator" / "run").string(), "--strict"};
+  std::vector<std::string> words{"env", "CUDA_EMULATOR_LIBRARIES=" + emulator_libraries().string(),
+                                 (source_dir() / "tools" / "cuda_emulator" / "run").string(), "--strict"};
   const char* seed = std::getenv("CUDA_EMULATOR_SEED");
   words.insert(words.end(), {"--seed", seed && options.seed == 1 ? seed : std::to_string(options.seed)});
   words.insert(words.end(), {"--devices", std::to_string(options.devices)});

@@ -1,22 +1,23 @@
 #pragma once
-#include <cstdlib>
 #include <string>
 #include <vector>
-
-#include "tests/support/process.h"
 
 namespace nemocube::testing {
 
 /// mpirun and its options for `ranks` ranks on this machine, of one thread each, with more ranks than cores and as
-/// root allowed. The program and its arguments follow; or, after ":", further ranks with other arguments.
-inline std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& program) {
-  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-  ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-  ::setenv("OMP_NUM_THREADS", "1", 1);
-  std::vector<std::string> command{NEMOCUBE_MPIRUN, "--oversubscribe",    "--bind-to", "none",
-                                   "-np",           std::to_string(ranks)};
-  command.insert(command.end(), program.begin(), program.end());
-  return command;
-}
+/// root allowed. The program and its arguments follow.
+std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& program);
+
+/// The same where the last rank runs another program, or the same one in another way ("env", "-C", ..). Not by ":", with
+/// which the mpirun of Debian 13 crashes (open-mpi/ompi#13303): a shell looks at the rank's number and becomes the program.
+std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& program,
+                                const std::vector<std::string>& program_of_last_rank);
+
+/// Sets what mpirun and its ranks find in the environment: leave to run as root, and TCP by way of the loopback device,
+/// because Open MPI 5 does not connect ranks of one machine by other devices everywhere.
+void set_environment_of_mpirun();
+
+/// 4 or 5: the release of the mpirun above, which is asked once.
+int open_mpi_release();
 
 }  // namespace nemocube::testing

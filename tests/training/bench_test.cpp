@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -38,8 +39,8 @@ TEST_CASE("bench op: every operation verifies and reports work, time and floor, 
   CHECK(folders.size() >= 16);
   for (const char* dtype : {"f32", "bf16", "f64"}) {
     CAPTURE(dtype);
-    const ProcessResult run = run_process(
-        {NEMOCUBE_BINARY, "bench", "op", "--small", "--repeats", "1", "--json", "--dtype", dtype});
+    const ProcessResult run =
+        run_process({program(), "bench", "op", "--small", "--repeats", "1", "--json", "--dtype", dtype});
     CAPTURE(run.err);
     REQUIRE(run.exit_code == 0);
     const std::vector<std::string> lines = lines_of(run.out);
@@ -89,7 +90,7 @@ TEST_CASE("bench op: every operation verifies and reports work, time and floor, 
 TEST_CASE("bench op: the table has its legend, aligned columns and no GFLOP/s where there are no products") {
   wait_politely();
   const ProcessResult run =
-      run_process({NEMOCUBE_BINARY, "bench", "op", "--op", "router", "--small", "--repeats", "1", "--cold"});
+      run_process({program(), "bench", "op", "--op", "router", "--small", "--repeats", "1", "--cold"});
   CAPTURE(run.err);
   REQUIRE(run.exit_code == 0);
   CAPTURE(run.out);
@@ -106,27 +107,27 @@ TEST_CASE("bench op: the table has its legend, aligned columns and no GFLOP/s wh
               .starts_with(row->find("products") == std::string::npos ? "DRAM" : "products"));
   }
   const ProcessResult moves =
-      run_process({NEMOCUBE_BINARY, "bench", "op", "--op", "permute", "--small", "--repeats", "1"});
+      run_process({program(), "bench", "op", "--op", "permute", "--small", "--repeats", "1"});
   CHECK(moves.out.find(" - ") != std::string::npos);
 }
 
 TEST_CASE("bench op: what matches nothing lists what there is") {
   const ProcessResult variant =
-      run_process({NEMOCUBE_BINARY, "bench", "op", "--op", "rmsnorm", "--variant", "nope"});
+      run_process({program(), "bench", "op", "--op", "rmsnorm", "--variant", "nope"});
   CHECK(variant.exit_code == 2);
   CHECK(variant.err.find(
             "bench op: no variant of rmsnorm contains 'nope' (there are: fused forward; fused backward;") !=
         std::string::npos);
   CHECK(variant.err.find("separate forward+backward") != std::string::npos);
-  const ProcessResult op = run_process({NEMOCUBE_BINARY, "bench", "op", "--op", "nope"});
+  const ProcessResult op = run_process({program(), "bench", "op", "--op", "nope"});
   CHECK(op.exit_code == 2);
   CHECK(op.err.find("no operation 'nope' (there are: adamw; attention;") != std::string::npos);
 }
 
 TEST_CASE("bench: help says what every option and column means") {
-  const ProcessResult op = run_process({NEMOCUBE_BINARY, "bench", "op", "--help"});
+  const ProcessResult op = run_process({program(), "bench", "op", "--help"});
   CHECK(op.out.find("what sets the floor") != std::string::npos);
-  const ProcessResult step = run_process({NEMOCUBE_BINARY, "bench", "step", "--help"});
+  const ProcessResult step = run_process({program(), "bench", "step", "--help"});
   for (const ProcessResult* help : {&op, &step})
     for (const std::string& line : lines_of(help->out)) {
       if (!line.starts_with("  --")) continue;
@@ -141,7 +142,7 @@ TEST_CASE("bench step: the last line is JSON with the times of every step") {
   for (const char* dtype : {"f32", "bf16"}) {
     CAPTURE(dtype);
     const ProcessResult run =
-        run_process({NEMOCUBE_BINARY, "bench", "step", "--config", source_dir() / "tests/goldens/all_four",
+        run_process({program(), "bench", "step", "--config", source_dir() / "tests/goldens/all_four",
                      "--batch", "2", "--seq", "16", "--steps", "3", "--json", "--dtype", dtype});
     CAPTURE(run.out);
     CAPTURE(run.err);

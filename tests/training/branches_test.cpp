@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -163,7 +164,7 @@ TEST_CASE("branches: text out of variables is in no file, and another value of t
 
 TEST_CASE("branches: checkpoints and logs name the program's version") {
   const SavedRun dir;
-  const std::string version = run_process({NEMOCUBE_BINARY, "--version"}).out;
+  const std::string version = run_process({program(), "--version"}).out;
   const Json state = read_json_file(dir.at("epoch_0_step_1/state.json"));
   const std::string program = state.at("origin").at("program");
   CHECK(version.find(program) != std::string::npos);

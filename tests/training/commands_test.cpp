@@ -6,6 +6,7 @@
 #include "data/safetensors/reader.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/support/compare.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -101,7 +102,7 @@ TEST_CASE("generate --chat: each answer continues what the template makes of the
   const std::vector<std::string> common{"generate", "--model",   "talking",     "--max-new-tokens",
                                         "6",        "--special", "--ignore-eos"};
   const auto with = [&](const std::vector<std::string>& more, const std::string& input) {
-    std::vector<std::string> all{"sh", "-c", "exec \"$0\" \"$@\" < input.txt", NEMOCUBE_BINARY};
+    std::vector<std::string> all{"sh", "-c", "exec \"$0\" \"$@\" < input.txt", program()};
     all.insert(all.end(), common.begin(), common.end());
     all.insert(all.end(), more.begin(), more.end());
     spit(dir / "input.txt", input);
@@ -376,11 +377,11 @@ TEST_CASE("tokenize: there and back on the sample passages") {
   spit(dir / "text.txt", text);
   const std::string tokenizer = (source_dir() / "data" / "samples" / "tokenizer").string();
   const ProcessResult ids =
-      run_process({NEMOCUBE_BINARY, "tokenize", "--tokenizer", tokenizer, "--input", "text.txt"}, dir.path());
+      run_process({program(), "tokenize", "--tokenizer", tokenizer, "--input", "text.txt"}, dir.path());
   REQUIRE(ids.exit_code == 0);
   spit(dir / "ids.txt", ids.out);
   const ProcessResult back = run_process(
-      {NEMOCUBE_BINARY, "tokenize", "--tokenizer", tokenizer, "--input", "ids.txt", "--decode"}, dir.path());
+      {program(), "tokenize", "--tokenizer", tokenizer, "--input", "ids.txt", "--decode"}, dir.path());
   REQUIRE(back.exit_code == 0);
   CHECK(back.out == text);
 }
@@ -400,8 +401,8 @@ TEST_CASE("tokenize --chat: conversations as text, ids and masks") {
        R"({"messages": [{"role": "user", "content": "Bye"}], "chat_template_kwargs": {"mood": "!"}})"
        "\n");
   const auto tokenize = [&](std::vector<std::string> more) {
-    std::vector<std::string> arguments{NEMOCUBE_BINARY, "tokenize", "--tokenizer",
-                                       "tokenizer",     "--chat",   "chats.jsonl"};
+    std::vector<std::string> arguments{program(),   "tokenize", "--tokenizer",
+                                       "tokenizer", "--chat",   "chats.jsonl"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_process(arguments, dir.path());
   };
@@ -432,7 +433,7 @@ TEST_CASE("tokenize --chat: conversations as text, ids and masks") {
             "key 'x'") != std::string::npos);
   const std::string deep = "mood=" + std::string(60'000, '[') + std::string(60'000, ']');
   CHECK(tokenize({"--set", deep}).err.find("--set mood: nested deeper than 100 levels") != std::string::npos);
-  CHECK(run_process({NEMOCUBE_BINARY, "tokenize", "--tokenizer", "tokenizer"}, dir.path())
+  CHECK(run_process({program(), "tokenize", "--tokenizer", "tokenizer"}, dir.path())
             .err.find("want either --input or --chat") != std::string::npos);
 }
 

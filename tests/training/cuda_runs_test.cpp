@@ -5,6 +5,7 @@
 
 #include "tests/support/cuda_programs.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -20,7 +21,7 @@ double relative(double got, double want) { return std::abs(got - want) / std::ab
 
 /// `nemocube ..` on the device, in `dir`; fails the test where it does not end well.
 ProcessResult on_device(const fs::path& dir, const Words& words, const EmulatorOptions& options = {}) {
-  const ProcessResult run = run_process(on_cuda(plus({NEMOCUBE_BINARY}, words), options), dir);
+  const ProcessResult run = run_process(on_cuda(plus({program()}, words), options), dir);
   CAPTURE(words[0]);
   CAPTURE(run.err);
   REQUIRE(run.exit_code == 0);
@@ -35,9 +36,9 @@ Words train(const Words& overrides = {}) {
 
 /// The same on two ranks, which share the devices there are; on the software GPU `devices` of them, and the seed is theirs.
 ProcessResult on_two_ranks(const fs::path& dir, int devices, const Words& words) {
-  const Words program = plus({NEMOCUBE_BINARY}, plus(words, {"--share-device"}));
+  const Words sharing = plus({program()}, plus(words, {"--share-device"}));
   const ProcessResult ended =
-      run_process(mpirun(2, on_cuda(program, {.seed = devices, .devices = devices})), dir);
+      run_process(mpirun(2, on_cuda(sharing, {.seed = devices, .devices = devices})), dir);
   CAPTURE(words[0]);
   CAPTURE(ended.err);
   REQUIRE(ended.exit_code == 0);
@@ -208,7 +209,7 @@ TEST_CASE(
                        "checkpoint.restore_from=" + (dir / "straight" / "epoch_0_step_1").string()})));
   CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
   const Words eval{"eval", "recipe.yaml", "--json", "--model", "straight/LATEST/model"};
-  const ProcessResult one = run_process(plus({NEMOCUBE_BINARY}, eval), dir.path());
+  const ProcessResult one = run_process(plus({program()}, eval), dir.path());
   REQUIRE(one.exit_code == 0);
   const ProcessResult two =
       on_two_ranks(dir.path(), 2, plus(eval, {"--device", "cuda", "--set", "distributed.tp_size=2"}));
@@ -232,13 +233,13 @@ TEST_CASE("cuda: eval and generate say what they say on the CPU" * doctest::test
                  "--device",
                  device};
   };
-  const ProcessResult cpu = run_process(plus({NEMOCUBE_BINARY}, words("cpu")), dir.path());
+  const ProcessResult cpu = run_process(plus({program()}, words("cpu")), dir.path());
   REQUIRE(cpu.exit_code == 0);
   CHECK(parse_json(on_device(dir.path(), words("cuda")).out, "generate")["ids"] ==
         parse_json(cpu.out, "generate")["ids"]);
 
   const Words eval{"eval", "recipe.yaml", "--json", "--model", "straight/LATEST/model"};
-  const ProcessResult on_cpu = run_process(plus({NEMOCUBE_BINARY}, eval), dir.path());
+  const ProcessResult on_cpu = run_process(plus({program()}, eval), dir.path());
   REQUIRE(on_cpu.exit_code == 0);
   Json here = parse_json(on_device(dir.path(), plus(eval, {"--device", "cuda"})).out, "eval"),
        there = parse_json(on_cpu.out, "eval");

@@ -9,6 +9,7 @@
 #include "core/cuda/module.h"
 #include "core/kernel.h"
 #include "tests/support/cuda_programs.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -17,7 +18,7 @@ using namespace nemocube::testing;
 namespace {
 
 ProcessResult nemocube_in_sources(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
+  arguments.insert(arguments.begin(), program());
   return run_process(arguments, source_dir());
 }
 
@@ -86,8 +87,8 @@ TEST_CASE("device: every operation has kernels for CUDA") {
 
 TEST_CASE("device: without --device no CUDA library is loaded") {
   // The loader of shared libraries lists the files that it opens.
-  const ProcessResult run = run_process({"env", "GOMP_SPINCOUNT=2000", "LD_DEBUG=files", NEMOCUBE_BINARY,
-                                         "bench", "op", "--op", "relu2", "--small", "--repeats", "1"});
+  const ProcessResult run = run_process({"env", "GOMP_SPINCOUNT=2000", "LD_DEBUG=files", program(), "bench",
+                                         "op", "--op", "relu2", "--small", "--repeats", "1"});
   CHECK(run.exit_code == 0);
   CHECK(run.err.find("libstdc++") != std::string::npos);
   CHECK(run.err.find("nemocube_cuda.so") == std::string::npos);
@@ -124,8 +125,8 @@ TEST_CASE("device: operations on the software GPU move what they must, without b
     CAPTURE(op);
     CAPTURE(dtype);
     const ProcessResult run =
-        run_process({emulator.string(), "--counters", (dir / "counters.json").string(), NEMOCUBE_BINARY,
-                     "bench", "op", "--op", op, "--device", "cuda", "--dtype", dtype, "--json"});
+        run_process({emulator.string(), "--counters", (dir / "counters.json").string(), program(), "bench",
+                     "op", "--op", op, "--device", "cuda", "--dtype", dtype, "--json"});
     CAPTURE(run.err);
     REQUIRE(run.exit_code == 0);
     std::istringstream lines(run.out);

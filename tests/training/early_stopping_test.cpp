@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -76,7 +77,7 @@ TEST_CASE(
   CHECK(end.at("signal") == 0);
   CHECK(end.at("early_stopping").get<std::string>().starts_with(reason));
   CHECK(last == end.at("text").get<std::string>() + "\n");
-  const ProcessResult report = run_process({NEMOCUBE_BINARY, "report", "straight"}, dir.path());
+  const ProcessResult report = run_process({program(), "report", "straight"}, dir.path());
   CHECK(report.exit_code == 0);
   CHECK(slurp(run / "report.html").find(cat("finished after ", step + 1, " steps")) != std::string::npos);
 

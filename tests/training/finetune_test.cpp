@@ -4,6 +4,7 @@
 
 #include "data/safetensors/reader.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -32,9 +33,7 @@ class FinetuneDir : public RunDir {
                  "step_scheduler.ckpt_every_steps=2", "step_scheduler.val_every_steps=null"},
                 more);
   }
-  ProcessResult command(const Words& words) const {
-    return run_process(plus({NEMOCUBE_BINARY}, words), path());
-  }
+  ProcessResult command(const Words& words) const { return run_process(plus({program()}, words), path()); }
   double validation_loss(const Words& of_model) const {
     const ProcessResult run = command(plus({"eval", "recipe.yaml", "--json"}, of_model));
     CAPTURE(run.err);
@@ -93,7 +92,7 @@ TEST_CASE("finetune: a run with adapters resumes with its bits, and its checkpoi
   // From another place the adapter still means the same model, and damage of its file is seen before anything is written.
   fs::create_directories(dir / "elsewhere");
   const ProcessResult elsewhere =
-      run_process({NEMOCUBE_BINARY, "convert", "../straight", "merged", "--merge"}, dir / "elsewhere");
+      run_process({program(), "convert", "../straight", "merged", "--merge"}, dir / "elsewhere");
   CAPTURE(elsewhere.err);
   CHECK(elsewhere.exit_code == 0);
   CHECK(slurp(dir / "elsewhere" / "merged" / "model.safetensors") ==

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -29,7 +30,7 @@ Words command(const Words& more = {}) {
 
 // Killed just before the call number `point` of those that tests/support/preload/die_at.cpp counts.
 ProcessResult die_at(int point, const fs::path& dir, const Words& more = {}) {
-  Words words{"/usr/bin/env", "LD_PRELOAD=" NEMOCUBE_DIE_AT_LIBRARY, cat("NEMOCUBE_DIE_AT=", point),
+  Words words{"/usr/bin/env", "LD_PRELOAD=" + preload_library("die_at"), cat("NEMOCUBE_DIE_AT=", point),
               // The sanitizer's library comes after the preloaded one.
               cat("ASAN_OPTIONS=verify_asan_link_order=0:",
                   std::getenv("ASAN_OPTIONS") ? std::getenv("ASAN_OPTIONS") : "")};
@@ -52,10 +53,12 @@ std::map<std::string, std::string> state_of(const fs::path& runs) {
       for (const auto& [file, bytes] : contents(path)) state[name + "/" + file] = bytes;
   }
   for (const auto& entry : fs::directory_iterator(runs))
-    if (const fs::path sums = entry.path() / "checksums.json"; fs::exists(sums) && !entry.is_symlink())
-      for (const auto& [file, sum] : read_json_file(sums).at("crc32c").items())
+    if (const fs::path sums = entry.path() / "checksums.json"; fs::exists(sums) && !entry.is_symlink()) {
+      const Json document = read_json_file(sums);
+      for (const auto& [file, sum] : document.at("crc32c").items())
         if (file != "config.yaml" && file != "state.json")
           state[entry.path().filename().string() + " sum of " + file] = dump_json(sum);
+    }
   return state;
 }
 

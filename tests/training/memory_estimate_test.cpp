@@ -5,6 +5,9 @@
 #include <thread>
 
 #include "core/memory_limit.h"
+#include "ops/matmul/matmul_cpu.h"
+#include "tests/support/occurrences.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -30,7 +33,7 @@ std::int64_t said_in(const std::string& messages) {
 
 /// What --check says of a recipe of this repository. Unused under AddressSanitizer, as the next function.
 [[maybe_unused]] std::int64_t said(const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{NEMOCUBE_BINARY, "train", "--check"};
+  std::vector<std::string> command{program(), "train", "--check"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   const ProcessResult run = run_process(command, source_dir());
   CAPTURE(run.err);
@@ -38,9 +41,13 @@ std::int64_t said_in(const std::string& messages) {
   return said_in(run.err);
 }
 
-/// The largest resident memory of the run itself (VmHWM), read while it runs: its steps are alike.
-[[maybe_unused]] std::int64_t measured(const std::vector<std::string>& arguments) {
-  std::vector<std::string> command{NEMOCUBE_BINARY, "train"};
+struct Measured {
+  std::int64_t bytes = 0;     ///< the largest resident memory of the run itself (VmHWM)
+  std::int64_t products = 0;  ///< that oneDNN has prepared
+};
+/// Memory is read while the run goes on: its steps are alike.
+[[maybe_unused]] Measured measured(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{program(), "--log-level", "debug", "train"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   Process run(command, source_dir());
   const std::filesystem::path status = cat("/proc/", run.pid(), "/status");
@@ -54,7 +61,15 @@ std::int64_t said_in(const std::string& messages) {
   const ProcessResult result = run.wait();
   CAPTURE(result.err);
   REQUIRE(result.exit_code == 0);
-  return most;
+  return {most, static_cast<std::int64_t>(occurrences(result.err, "oneDNN: new product"))};
+}
+
+/// Products of oneDNN 3 take more than twice as much as those of 2.6. What --check allows for is those of a longer run.
+[[maybe_unused]] bool products_are_large() { return cpu::onednn_plan_bytes(DType::f32, false) > 80'000; }
+[[maybe_unused]] std::int64_t unused_products(std::int64_t prepared) {
+  return products_are_large() ? cpu::onednn_plan_bytes(DType::f32, false) *
+                                    std::max<std::int64_t>(cpu::most_onednn_plans - prepared, 0)
+                              : 0;
 }
 
 }  // namespace
@@ -73,7 +88,7 @@ TEST_CASE("memory estimate: --check is never below what a run takes, and near it
       {"step_scheduler.max_steps=6", "packed_sequence.packed_sequence_size=256"},
       {"step_scheduler.max_steps=6", "step_scheduler.local_batch_size=48",
        "step_scheduler.global_batch_size=48"},
-      {"step_scheduler.max_steps=6", "step_scheduler.ckpt_every_steps=2", "checkpoint.is_async=true"},
+      {"step_scheduler.max_steps=16", "step_scheduler.ckpt_every_steps=2", "checkpoint.is_async=true"},
       {"step_scheduler.max_steps=4", "evaluation.squad_metrics=true", "evaluation.limit_samples=32"},
   };
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -85,15 +100,19 @@ TEST_CASE("memory estimate: --check is never below what a run takes, and near it
       return words;
     };
     const std::int64_t estimate = said(arguments(cat(i)));
-    std::int64_t truth = measured(arguments(cat(i)));
+    auto [truth, products] = measured(arguments(cat(i)));
+    const std::int64_t unused = unused_products(products), most_percent = products_are_large() ? 120 : 115;
     // The machine may take pages of libraries back before the peak: further runs show whether it did.
-    for (int again = 0; again < 3 && truth > 300'000'000 && estimate > truth * 115 / 100; ++again)
-      truth = std::max(truth, measured(arguments(cat(i, "-again", again))));
+    for (int again = 0; again < 3 && truth > 300'000'000 && estimate - unused > truth * most_percent / 100;
+         ++again)
+      truth = std::max(truth, measured(arguments(cat(i, "-again", again))).bytes);
     CAPTURE(estimate);
     CAPTURE(truth);
-    MESSAGE("run ", i, ": said ", estimate / 1000000, " MB, took ", truth / 1000000, " MB");
+    CAPTURE(unused);
+    MESSAGE("run ", i, ": said ", estimate / 1000000, " MB, took ", truth / 1000000, " MB with ", products,
+            " products");
     CHECK(estimate >= truth);
-    if (truth > 300'000'000) CHECK(estimate <= truth * 115 / 100);
+    if (truth > 300'000'000) CHECK(estimate - unused <= truth * most_percent / 100);
   }
 #endif
 }
@@ -105,8 +124,8 @@ TEST_CASE("memory estimate: a limit on the address space that the message names 
   wait_politely();
   const TestDir dir;
   const auto limited = [&](std::int64_t kib, bool check) {
-    std::vector<std::string> command{"sh", "-c", cat("ulimit -v ", kib, "; exec \"$0\" \"$@\""),
-                                     NEMOCUBE_BINARY, "train"};
+    std::vector<std::string> command{"sh", "-c", cat("ulimit -v ", kib, "; exec \"$0\" \"$@\""), program(),
+                                     "train"};
     if (check) command.emplace_back("--check");
     for (const std::string& word : {std::string("configs/squad_tiny.yaml"), std::string("--set"),
                                     std::string("step_scheduler.max_steps=3"), std::string("--set"),

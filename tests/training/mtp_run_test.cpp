@@ -6,6 +6,7 @@
 #include "data/safetensors/reader.h"
 #include "tests/support/compare.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -49,7 +50,7 @@ TEST_CASE("mtp: a run logs the loss of each depth, saves their weights, and resu
   CHECK(read_json_file(last / "config.json")["num_nextn_predict_layers"] == 1);
   CHECK(mtp_tensors(last).size() == 3 + 5 + 5 + 2 * 6 + 1);
   const ProcessResult inspected =
-      run_process({NEMOCUBE_BINARY, "inspect", (dir / "straight" / "epoch_0_step_3").string()});
+      run_process({program(), "inspect", (dir / "straight" / "epoch_0_step_3").string()});
   CAPTURE(inspected.out);
   CAPTURE(inspected.err);
   CHECK(inspected.exit_code == 0);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -48,7 +49,7 @@ TEST_CASE("noise: training has it and validation has not") {
   CHECK(losses[0] != doctest::Approx(losses[1]).epsilon(1e-5));
   CHECK(validation[0] == validation[1]);
   const ProcessResult checked = run_process(
-      {NEMOCUBE_BINARY, "train", "recipe.yaml", "--check", "--set", "neftune.noise_alpha=5"}, dir.path());
+      {program(), "train", "recipe.yaml", "--check", "--set", "neftune.noise_alpha=5"}, dir.path());
   CHECK(checked.exit_code == 0);
   CHECK(checked.out.find("\nneftune: 5.0\n") != std::string::npos);
 }

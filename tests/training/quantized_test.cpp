@@ -8,6 +8,7 @@
 #include "data/safetensors/reader.h"
 #include "data/safetensors/test_quantized.h"
 #include "tests/support/compare.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -17,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 ProcessResult run_in(const fs::path& dir, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
+  arguments.insert(arguments.begin(), program());
   return run_process(arguments, dir);
 }
 

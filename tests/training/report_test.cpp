@@ -4,6 +4,7 @@
 
 #include "tests/support/mpirun.h"
 #include "tests/support/page.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -21,7 +22,7 @@ Points curve_of(const fs::path& log, const char* field) {
 }
 
 ProcessResult report(const RunDir& dir, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {NEMOCUBE_BINARY, "report"});
+  arguments.insert(arguments.begin(), {program(), "report"});
   return run_process(arguments, dir.path());
 }
 

@@ -13,12 +13,11 @@
 
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 #include "tests/support/process.h"
 
 /// Runs of the program on small models, and what they leave behind.
 namespace nemocube::testing {
-
-inline std::filesystem::path source_dir() { return NEMOCUBE_SOURCE_DIR; }
 
 /// 73 thousand parameters, every block kind, the vocabulary of data/samples/tokenizer.
 inline void write_tiny_config(const std::filesystem::path& dir) {
@@ -72,7 +71,7 @@ class RunDir : public TestDir {
     return run_process(train_command(overrides), path());
   }
   static std::vector<std::string> train_command(const std::vector<std::string>& overrides) {
-    std::vector<std::string> command{NEMOCUBE_BINARY, "train", "recipe.yaml"};
+    std::vector<std::string> command{program(), "train", "recipe.yaml"};
     for (const std::string& o : overrides) {
       command.emplace_back("--set");
       command.push_back(o);
@@ -137,7 +136,7 @@ inline const Words four_steps{"step_scheduler.max_steps=4", "step_scheduler.ckpt
 
 /// The program with these arguments, in a directory.
 inline ProcessResult nemocube_in(const std::filesystem::path& dir, Words arguments) {
-  arguments.insert(arguments.begin(), NEMOCUBE_BINARY);
+  arguments.insert(arguments.begin(), program());
   return run_process(arguments, dir);
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/support/read_events.h"
 #include "tests/training/run_support.h"
 
@@ -93,9 +94,9 @@ TEST_CASE("tensorboard: no section, no events; a folder of its own; a place that
   CHECK_FALSE(fs::exists(dir / "other" / "tensorboard"));
   CHECK(steps_of(shown_points(dir / "events" / "here").at("lm loss")) == std::vector<std::int64_t>{1, 3});
   spit(dir / "file", "");
-  const ProcessResult refused = run_process({NEMOCUBE_BINARY, "train", "recipe.yaml", "--check", "--set",
-                                             "tensorboard.tensorboard_dir=file/events"},
-                                            dir.path());
+  const ProcessResult refused = run_process(
+      {program(), "train", "recipe.yaml", "--check", "--set", "tensorboard.tensorboard_dir=file/events"},
+      dir.path());
   CHECK(refused.exit_code == 2);
   CHECK(refused.err.find("tensorboard.tensorboard_dir: 'file/events'") != std::string::npos);
 }

@@ -5,6 +5,7 @@
 
 #include "tests/support/cuda_programs.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/paths.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -52,7 +53,7 @@ TEST_CASE("timeline: bench step estimates a pipeline of two ranks, whose bubble 
                                  "--rates",
                                  (dir / "rates").string()};
   for (const std::string& word :
-       mpirun(2, {NEMOCUBE_BINARY, "bench", "step", "--config",
+       mpirun(2, {program(), "bench", "step", "--config",
                   (source_dir() / "configs" / "nemotron_h_tiny").string(), "--device", "cuda", "--batch", "4",
                   "--microbatches", "4", "--seq", "16", "--steps", "2", "--json", "--set",
                   "distributed.pp_size=2"}))

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <thread>
 
+#include "tests/support/paths.h"
 #include "tests/support/terminal_process.h"
 #include "tests/training/run_support.h"
 
@@ -15,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 ProcessResult watch(const RunDir& dir, const std::vector<std::string>& more = {"--once"}) {
-  std::vector<std::string> command{NEMOCUBE_BINARY, "watch", "straight"};
+  std::vector<std::string> command{program(), "watch", "straight"};
   command.insert(command.end(), more.begin(), more.end());
   return run_process(command, dir.path());
 }
@@ -101,7 +102,7 @@ TEST_CASE("watch: on a terminal it redraws, follows the size, and gives the term
                          Way{"", SIGTERM, 128 + SIGTERM}, Way{"", SIGHUP, 128 + SIGHUP}}) {
     CAPTURE(way.keys);
     CAPTURE(way.signal);
-    TerminalProcess watching({NEMOCUBE_BINARY, "watch", "straight", "--interval", "0.1"}, 70, 20, dir.path());
+    TerminalProcess watching({program(), "watch", "straight", "--interval", "0.1"}, 70, 20, dir.path());
     const termios before = watching.settings();
     CHECK(canonical_and_echo(before));
     std::string screen = watching.wait_for("1 of 50 steps (2 %)");
@@ -131,7 +132,7 @@ TEST_CASE("watch: on a terminal it redraws, follows the size, and gives the term
 TEST_CASE("watch: Ctrl-Z gives the terminal back until the process goes on") {
   const RunDir dir;
   write_logs(dir);
-  TerminalProcess watching({NEMOCUBE_BINARY, "watch", "straight", "--interval", "0.1"}, 80, 24, dir.path());
+  TerminalProcess watching({program(), "watch", "straight", "--interval", "0.1"}, 80, 24, dir.path());
   const std::size_t seen = watching.wait_for("1 of 50 steps").size();
   watching.type("\032");
   const std::size_t left = watching.wait_for(screen_given_back, seen).find(screen_given_back, seen);
@@ -149,8 +150,8 @@ TEST_CASE("watch: Ctrl-Z gives the terminal back until the process goes on") {
 TEST_CASE("watch: on a terminal it ends with the run, and goes on with --keep") {
   const RunDir dir;
   write_logs(dir);
-  TerminalProcess watching({NEMOCUBE_BINARY, "watch", "straight", "--interval", "0.1"}, 80, 24, dir.path());
-  TerminalProcess keeping({NEMOCUBE_BINARY, "watch", "straight", "--interval", "0.1", "--keep"}, 80, 24,
+  TerminalProcess watching({program(), "watch", "straight", "--interval", "0.1"}, 80, 24, dir.path());
+  TerminalProcess keeping({program(), "watch", "straight", "--interval", "0.1", "--keep"}, 80, 24,
                           dir.path());
   watching.wait_for("1 of 50 steps");
   std::ofstream(dir / "straight" / "history.jsonl", std::ios::app)
@@ -165,7 +166,7 @@ TEST_CASE("watch: on a terminal it ends with the run, and goes on with --keep") 
 TEST_CASE("watch: wrong arguments") {
   const RunDir dir;
   const auto refused = [&](const std::vector<std::string>& arguments, const std::string& text) {
-    std::vector<std::string> command{NEMOCUBE_BINARY, "watch"};
+    std::vector<std::string> command{program(), "watch"};
     command.insert(command.end(), arguments.begin(), arguments.end());
     const ProcessResult run = run_process(command, dir.path());
     CAPTURE(run.err);

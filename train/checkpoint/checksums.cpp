@@ -21,7 +21,7 @@ std::string hex(std::uint32_t crc) {
 }
 
 std::uint32_t parse_hex(const JsonView& json) {
-  const std::string& text = json.string();
+  const std::string_view text = json.string();
   std::uint32_t crc = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
   if (text.size() != 8 || error != std::errc() || end != text.data() + text.size())

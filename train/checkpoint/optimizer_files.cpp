@@ -178,7 +178,7 @@ void StoredOptimizer::open_index(const fs::path& index) {
       add(item.key(), file, part_shard);
       named.at(name).want_named(file->at(item.key()), part_shard);
     }
-    const std::string& dtype = entry.at("dtype").string();
+    const std::string_view dtype = entry.at("dtype").string();
     require(has(item.key()) && tensors_.at(item.key()).dtype == dtype, index.string(), ": '", item.key(),
             "': want parts in ", dtype);
   }

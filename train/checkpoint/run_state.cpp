@@ -157,8 +157,8 @@ std::optional<Origin> read_origin(const std::filesystem::path& file) {
   const Json json = read_json_file(file);
   const auto origin = JsonView(json, file.string()).find("origin");
   if (!origin) return std::nullopt;
-  return Origin{origin->at("program").string(), count(*origin, "serial"), origin->at("parent").string(),
-                count(*origin, "parent_steps")};
+  return Origin{std::string(origin->at("program").string()), count(*origin, "serial"),
+                std::string(origin->at("parent").string()), count(*origin, "parent_steps")};
 }
 
 RankLayout read_rank_layout(const std::filesystem::path& file) {

@@ -39,6 +39,15 @@ CommandWords with_words_added(const CommandWords& launcher, const CommandWords& 
   return end_program() ? out : CommandWords{};
 }
 
+/// mpirun of Open MPI 5 becomes prterun, with the same arguments, and in the folder by which mpirun was called.
+CommandWords as_called(CommandWords launcher) {
+  constexpr std::string_view runtime = "prterun";
+  std::string& name = launcher[0];
+  if (name == runtime || name.ends_with("/prterun"))
+    name.replace(name.size() - runtime.size(), runtime.size(), "mpirun");
+  return launcher;
+}
+
 int parent_of(const std::string& process) {
   std::ifstream status("/proc/" + process + "/status");
   constexpr std::string_view key = "PPid:";
@@ -73,7 +82,8 @@ std::string resume_command(const CommandWords& program, const CommandWords& more
   }
   const auto launcher = std::ranges::find_if(ancestors, is_launcher);
   if (launcher != ancestors.end()) {
-    const CommandWords words = more.empty() ? *launcher : with_words_added(*launcher, more);
+    const CommandWords called = as_called(*launcher);
+    const CommandWords words = more.empty() ? called : with_words_added(called, more);
     if (!words.empty()) return shell_line(words);
   }
   return cat("start it again as before, on ", ranks, " ranks",

@@ -32,6 +32,9 @@ TEST_CASE("resume command: several ranks are started by the launcher's own comma
         "/usr/bin/mpirun -np 2 -x 'A=b c' build/nemocube train r.yaml --set checkpoint.restore_from=LATEST");
   CHECK(command(4, {{"mpiexec.openmpi", "-n", "4", "nemocube", "train", "r"}}) ==
         "mpiexec.openmpi -n 4 nemocube train r");
+  CHECK(command(4, {{"prterun", "-n", "4", "nemocube", "train", "r"}}) == "mpirun -n 4 nemocube train r");
+  CHECK(command(4, {{"/opt/bin/prterun", "-n", "4", "nemocube", "train", "r"}}) ==
+        "/opt/bin/mpirun -n 4 nemocube train r");
   const CommandWords two{"mpirun", "-np", "1", "nemocube", "train", "r",
                          ":",      "-np", "1", "nemocube", "train", "r"};
   CHECK(command(2, {two}, {"--x"}) == "mpirun -np 1 nemocube train r --x : -np 1 nemocube train r --x");

@@ -8,13 +8,14 @@
 #include "data/json/test_dir.h"
 #include "data/peft/merge.h"
 #include "tests/support/message_of.h"
+#include "tests/support/paths.h"
 #include "train/model_io/model_io.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
 
 namespace {
-const std::filesystem::path goldens = std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests/goldens";
+const std::filesystem::path goldens = source_dir() / "tests/goldens";
 
 SaveOptions in(DType dtype) {
   SaveOptions options;

@@ -4,16 +4,18 @@
 
 #include "data/datasets/describe.h"
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 #include "train/datasets/recipe_datasets.h"
 
 using namespace nemocube;
 using nemocube::testing::slurp;
+using nemocube::testing::source_path;
 using nemocube::testing::spit;
 using nemocube::testing::TestDir;
 
 namespace {
 
-const std::string samples = NEMOCUBE_SOURCE_DIR "/data/samples";
+const std::string samples = source_path("data/samples");
 
 /// A copy of the sample tokenizer with two templates.
 struct Templated {

@@ -8,6 +8,7 @@
 #include "data/datasets/describe.h"
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 #include "train/datasets/recipe_datasets.h"
 
 namespace nemocube {
@@ -18,7 +19,7 @@ using testing::spit;
 using testing::TestDir;
 namespace fs = std::filesystem;
 
-const fs::path source = NEMOCUBE_SOURCE_DIR;
+const fs::path& source = testing::source_dir();
 
 /// A tokenizer of the goldens in a folder of its own, with the template of the case where it has one.
 void make_tokenizer(const fs::path& folder, const Json& golden) {

@@ -5,16 +5,18 @@
 #include "data/hf/hf_config.h"
 #include "data/json/test_dir.h"
 #include "data/megatron/test_token_files.h"
+#include "tests/support/paths.h"
 #include "train/recipe/files.h"
 
 using namespace nemocube;
 using nemocube::testing::slurp;
+using nemocube::testing::source_dir;
 using nemocube::testing::spit;
 using nemocube::testing::TestDir;
 
 namespace {
 
-const std::string source = NEMOCUBE_SOURCE_DIR;
+const std::string source = source_dir().string();
 
 const std::string model = source + "/configs/nemotron_h_tiny";
 

@@ -9,6 +9,7 @@
 #include "core/cuda/module.h"
 #include "core/error.h"
 #include "tests/support/message_of.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -45,7 +46,7 @@ TEST_CASE("device: cuda is refused with the reason, auto turns to the cpu") {
 TEST_CASE("device: a literal of the CPU above ops/ says why it means the host") {
   namespace fs = std::filesystem;
   for (const char* folder : {"model", "parallel", "data", "train"})
-    for (const fs::path& file : fs::recursive_directory_iterator(fs::path(NEMOCUBE_SOURCE_DIR) / folder)) {
+    for (const fs::path& file : fs::recursive_directory_iterator(source_dir() / folder)) {
       const std::string name = file.filename().string();
       if (!name.ends_with(".cpp") && !name.ends_with(".h")) continue;
       if (name.find("_test.") != name.npos || name.starts_with("test_")) continue;

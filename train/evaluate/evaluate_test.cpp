@@ -13,6 +13,7 @@
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
 #include "model/test_models.h"
+#include "tests/support/paths.h"
 #include "train/generate/generate.h"
 #include "train/generate/test_speaker.h"
 
@@ -217,7 +218,7 @@ TEST_CASE("answer_squad: special tokens in front stay only where they leave room
   randomise(model, 9);
   ParallelModel alone(model);
   Questions questions({{"toad"}});
-  Json file = read_json_file(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer/tokenizer.json");
+  Json file = read_json_file(source_path("data/samples/tokenizer/tokenizer.json"));
   const Ids front{5, 6, 7};
   Json pieces = Json::array();
   for (int i = 0; i < 3; ++i) pieces.push_back({{"SpecialToken", {{"id", cat("front", i)}, {"type_id", 0}}}});

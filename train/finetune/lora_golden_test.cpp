@@ -2,13 +2,12 @@
 
 #include <doctest/doctest.h>
 
-#include <filesystem>
-
 #include "data/safetensors/reader.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -24,8 +23,7 @@ class Golden {
   double scale() const { return file_.tensor(part_ + "scale").item<double>(); }
 
  private:
-  SafetensorsFile file_{std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens" / "lora" /
-                        "peft.safetensors"};
+  SafetensorsFile file_{source_dir() / "tests" / "goldens" / "lora" / "peft.safetensors"};
   std::string part_;
   Device device_;
   DType dtype_;

@@ -8,6 +8,7 @@
 #include "data/safetensors/reader.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/paths.h"
 #include "train/finetune/adapters.h"
 #include "train/model_io/model_io.h"
 #include "train/step/train_step.h"
@@ -20,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What tools/goldens/make_peft_training.py has made.
-fs::path golden() { return fs::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens" / "peft_training"; }
+fs::path golden() { return source_dir() / "tests" / "goldens" / "peft_training"; }
 
 /// The golden model with PEFT's fresh adapter, its data and its optimizer.
 class Training {

@@ -8,6 +8,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "model/test_models.h"
+#include "tests/support/paths.h"
 
 /// A model that says what a test wants, for tests.
 namespace nemocube::testing {
@@ -15,7 +16,7 @@ namespace nemocube::testing {
 inline constexpr std::int64_t eos = 2;  ///< of the tokenizer
 
 inline const Tokenizer& tokenizer() {
-  static const Tokenizer t = Tokenizer::load(NEMOCUBE_SOURCE_DIR "/data/samples/tokenizer");
+  static const Tokenizer t = Tokenizer::load(source_path("data/samples/tokenizer"));
   return t;
 }
 

@@ -13,8 +13,10 @@
 
 #include "core/error.h"
 #include "core/version.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
+using nemocube::testing::source_dir;
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using Time = std::chrono::system_clock::time_point;
@@ -300,7 +302,7 @@ TEST_CASE("logs that earlier starts left go when the log repeats them, and no ot
 
 TEST_CASE("docs/logs.md: one row for each field, with its unit") {
   std::map<std::string, std::set<std::string>> documented;  // by heading
-  std::ifstream in(fs::path(NEMOCUBE_SOURCE_DIR) / "docs" / "logs.md");
+  std::ifstream in(source_dir() / "docs" / "logs.md");
   REQUIRE(in.good());
   std::string heading;
   for (std::string line; std::getline(in, line);) {

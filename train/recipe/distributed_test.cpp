@@ -1,14 +1,16 @@
 #include <doctest/doctest.h>
 
 #include "tests/support/message_of.h"
+#include "tests/support/paths.h"
 #include "train/recipe/recipe.h"
 
 using namespace nemocube;
 using nemocube::testing::message_of;
+using nemocube::testing::source_path;
 
 namespace {
 
-constexpr const char* model_folder = NEMOCUBE_SOURCE_DIR "/tests/goldens/train20";
+const std::string model_folder = source_path("tests/goldens/train20");
 
 /// A recipe that trains, with more lines added.
 std::string with(const std::string& more) {

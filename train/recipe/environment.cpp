@@ -176,7 +176,8 @@ TpCrossEntropy tp_cross_entropy_of(const Recipe& recipe, const Variables& variab
 std::optional<BlockWeights> block_weights_of(const Recipe& recipe, const Variables& variables,
                                              std::vector<std::string>& notes) {
   const auto& pipeline = recipe.distributed.pipeline;
-  const auto asked = pipeline ? pipeline->block_weights : std::nullopt;
+  std::optional<BlockWeights> asked;
+  if (pipeline) asked = pipeline->block_weights;
   const auto found = variables.find(pp_block_weights);
   if (!found || found->text.empty()) return asked;
   try {

@@ -5,12 +5,14 @@
 #include "core/error.h"
 #include "data/json/test_dir.h"
 #include "tests/support/message_of.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube;
+using nemocube::testing::source_path;
 
 namespace {
 
-constexpr const char* model_folder = NEMOCUBE_SOURCE_DIR "/tests/goldens/train20";
+const std::string model_folder = source_path("tests/goldens/train20");
 
 Recipe parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
   return parse_recipe(yaml, "r.yaml", overrides, RecipeUse::data);
@@ -20,7 +22,7 @@ Recipe parse(const std::string& yaml, const std::vector<std::string>& overrides 
 
 TEST_CASE("dataset files: a path, a folder by split, or advice") {
   DatasetSection d;
-  d.dataset_name = NEMOCUBE_SOURCE_DIR "/data/samples";
+  d.dataset_name = source_path("data/samples");
   CHECK(dataset_file(d).filename() == "train.json");
   d.split = "validation[:10]";
   CHECK(dataset_file(d).filename() == "validation.json");
@@ -66,7 +68,7 @@ TEST_CASE("dataset files: a path, a folder by split, or advice") {
   d.kind = DatasetKind::tokens;
   CHECK_THROWS_WITH(dataset_file(d), "dataset.path: '/does/not/exist.json' does not exist");
   d.kind = DatasetKind::messages;
-  d.path = {{published.path().string() + "/hellaswag_val.jsonl", NEMOCUBE_SOURCE_DIR "/data/samples"}};
+  d.path = {{published.path().string() + "/hellaswag_val.jsonl", source_path("data/samples")}};
   const auto files = dataset_files(d);
   REQUIRE(files.size() == 2);
   CHECK(files[0].filename() == "hellaswag_val.jsonl");

@@ -5,11 +5,12 @@
 #include <algorithm>
 
 #include "data/json/test_dir.h"
+#include "tests/support/paths.h"
 
 using namespace nemocube::recipe;
 
 TEST_CASE("docs/recipe.md holds the table of the keys that there are") {
-  const std::string page = nemocube::testing::slurp(NEMOCUBE_SOURCE_DIR "/docs/recipe.md");
+  const std::string page = nemocube::testing::slurp(nemocube::testing::source_dir() / "docs" / "recipe.md");
   const auto at = page.find("| key |");
   REQUIRE(at != std::string::npos);
   CHECK_MESSAGE(

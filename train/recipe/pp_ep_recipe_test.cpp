@@ -2,16 +2,18 @@
 
 #include <algorithm>
 
+#include "tests/support/paths.h"
 #include "train/ranks/rank_sizes.h"
 #include "train/recipe/environment.h"
 
 using namespace nemocube;
+using nemocube::testing::source_path;
 
 TEST_CASE("configs/recipes/nemotron_nano_v3_pp_ep_squad.yaml: every setting arrives") {
-  const std::string samples = NEMOCUBE_SOURCE_DIR "/data/samples/";
+  const std::string samples = source_path("data/samples/");
   const Recipe r = load_recipe(
-      NEMOCUBE_SOURCE_DIR "/configs/recipes/nemotron_nano_v3_pp_ep_squad.yaml",
-      {"model.pretrained_model_name_or_path=" NEMOCUBE_SOURCE_DIR "/tests/goldens/train20",
+      source_path("configs/recipes/nemotron_nano_v3_pp_ep_squad.yaml"),
+      {cat("model.pretrained_model_name_or_path=", source_path("tests/goldens/train20")),
        cat("dataset.path=", samples, "train.json"),
        cat("validation_dataset.path=", samples, "validation.json"), cat("tokenizer=", samples, "tokenizer")});
   CHECK(r.warnings.empty());

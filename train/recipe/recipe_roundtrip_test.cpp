@@ -4,13 +4,15 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/support/paths.h"
 #include "train/recipe/recipe.h"
 
 using namespace nemocube;
+using nemocube::testing::source_path;
 
 namespace {
 
-constexpr const char* model_folder = NEMOCUBE_SOURCE_DIR "/tests/goldens/train20";
+const std::string model_folder = source_path("tests/goldens/train20");
 
 std::string with(const std::string& more, const std::string& scheduler = "max_steps: 5") {
   return cat("step_scheduler: {global_batch_size: 4, ", scheduler, "}\nmodel: {config: x}\n",

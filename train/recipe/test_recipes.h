@@ -3,12 +3,13 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/support/paths.h"
 #include "train/recipe/recipe.h"
 
 /// Small recipes and what is said about wrong ones.
 namespace nemocube::testing {
 
-inline constexpr const char* model_folder = NEMOCUBE_SOURCE_DIR "/tests/goldens/train20";
+inline const std::string model_folder = source_path("tests/goldens/train20");
 
 /// A minimal recipe that trains, with more lines added.
 inline std::string with(const std::string& more, const std::string& scheduler = "max_steps: 5") {

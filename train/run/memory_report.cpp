@@ -28,14 +28,6 @@ namespace nemocube {
 
 namespace {
 
-// Bytes of a product that oneDNN has prepared: its code, and what it knows of it; in address space, the room that it
-// reserves for code. Without AVX-512 products of all shapes share their code. (Measured with oneDNN 2.6: 57 kB in f32, 80 kB in
-// bf16, 0.9 MB of address space.)
-std::int64_t product_bytes(DType weights) {
-  if (!cpu::onednn_has_avx512()) return 4'000;
-  if (memory_limit().counts_untouched) return 1'000'000;
-  return weights == DType::bf16 ? 80'000 : 62'000;
-}
 // Code and data of libraries that a run touches after its first allocation, most of it oneDNN's; and what MPI holds.
 constexpr std::int64_t code_bytes = 22'000'000, mpi_bytes = 20'000'000;
 
@@ -234,8 +226,8 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
       run.batches.vary || memory_limit().counts_untouched || recipe.evaluation.squad_metrics;
   items.push_back({"blocks kept for reuse", larger + (all_sizes ? most_kept : most_kept - tensors / 16)});
   items.push_back(
-      {"prepared products about",
-       product_bytes(model.dtype()) * prepared_products(recipe, model.config(), ranks, run.batches,
+      {"prepared products about", cpu::onednn_plan_bytes(model.dtype(), memory_limit().counts_untouched) *
+                                      prepared_products(recipe, model.config(), ranks, run.batches,
                                                         run.steps.total_steps * run.steps.microbatches)});
   items.push_back({"libraries, data and threads about", besides_tensors(ranks.grid.ranks() > 1)});
   return items;

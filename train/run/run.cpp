@@ -12,6 +12,7 @@
 #include "core/profile.h"
 #include "core/quote.h"
 #include "core/trace.h"
+#include "parallel/comm/launch.h"
 #include "parallel/comm/together.h"
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
@@ -121,6 +122,9 @@ class Run {
                loaded_.model->dtype(), ": from step ", state_.step, " of ", steps_.total_steps,
                " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
+    if (!stop_command_.empty())
+      log_info(stop_command_,
+               " ends this run with a checkpoint; SIGTERM or Ctrl-C to this mpirun kills the ranks at once");
     // A signal that some rank has received is one for all: they stop after the same step.
     const auto asked = [&] {
       if (signal_ == 0) signal_ = static_cast<int>(ranks_.largest(signals.received()));
@@ -181,10 +185,11 @@ class Run {
   }
 
   // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
-  // Ctrl-C.
+  // Ctrl-C. SIGUSR1 takes its place where the launcher does not let ranks end by themselves.
   std::vector<int> watched_signals() const {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
     signals.push_back(SIGINT);
+    if (!stop_command_.empty()) signals.push_back(SIGUSR1);
     return signals;
   }
 
@@ -555,7 +560,8 @@ class Run {
   std::optional<RunLog> log_;          // on rank 0
   std::optional<RunHistory> history_;  // where there are steps to train
   std::optional<StepProfile> profile_;
-  int signal_ = 0;       // that the ranks agree on
+  int signal_ = 0;  // that the ranks agree on
+  const std::string stop_command_ = read_launch().stop_command;
   StopAsked stop_here_;  // without asking other ranks
   RunResult result_;
   std::int64_t saved_steps_ = 0;  // steps done in result_.checkpoint

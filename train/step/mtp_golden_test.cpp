@@ -6,6 +6,7 @@
 #include "data/hf/hf_weights.h"
 #include "data/safetensors/reader.h"
 #include "model/test_models.h"
+#include "tests/support/paths.h"
 #include "train/model_io/model_io.h"
 
 using namespace nemocube;
@@ -13,8 +14,7 @@ using namespace nemocube::testing;
 
 namespace {
 
-const std::filesystem::path goldens =
-    std::filesystem::path(NEMOCUBE_SOURCE_DIR) / "tests" / "goldens" / "mtp";
+const std::filesystem::path goldens = source_dir() / "tests" / "goldens" / "mtp";
 
 void check_mtp_golden(const char* name, bool repeated) {
   CAPTURE(name);
