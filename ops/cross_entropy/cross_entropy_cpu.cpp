@@ -5,6 +5,7 @@
 
 #include "core/parallel_for.h"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
+#include "ops/ivdep.h"
 #include "ops/math.h"
 
 namespace nemocube::cpu {
@@ -49,7 +50,7 @@ void gradient_row(D* d, const T* z, std::int64_t n, std::int64_t label, acc_t<T>
   const bool here = label >= 0 && label < n;
   const A at_label = here ? scale * (factor * vec_exp(static_cast<A>(z[label]) - shift) - A(1)) : A(0);
   const A both = scale * factor;
-#pragma GCC ivdep
+  NEMOCUBE_IVDEP
   for (std::int64_t v = 0; v < n; ++v) d[v] = static_cast<D>(both * vec_exp(static_cast<A>(z[v]) - shift));
   if (here) d[label] = static_cast<D>(at_label);
 }

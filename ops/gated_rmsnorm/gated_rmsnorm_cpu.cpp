@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/parallel_for.h"
+#include "ops/ivdep.h"
 #include "ops/math.h"
 #include "ops/prefetch.h"
 #include "ops/reduce.h"
@@ -128,7 +129,7 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
         const A mean = mean_of(t, group, dot);
         T* to_y = dy.defined() ? dy.row<T>(t) + c0 : unwanted.data();
         T* to_z = dz.defined() ? dz.row<T>(t) + c0 : unwanted.data();
-#pragma GCC ivdep
+        NEMOCUBE_IVDEP
         for (std::int64_t c = 0; c < group_size; ++c) {
           const A back = r * (wr[c] * static_cast<A>(gr[c]) - normed[c] * mean);
           to_y[c] = static_cast<T>(back * gate[c]);

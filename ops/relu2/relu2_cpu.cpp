@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/parallel_for.h"
+#include "ops/ivdep.h"
 #include "ops/relu2/relu2_kernels.h"
 
 namespace nemocube::cpu {
@@ -42,7 +43,7 @@ void relu2_forward(const Tensor& y, const Tensor& x) {
     for_pieces(x.rows(), x.cols(), x.contiguous() && y.contiguous(), [&](auto r, auto first, auto last) {
       const T* from = x.row<T>(r);
       T* to = y.row<T>(r);
-#pragma GCC ivdep
+      NEMOCUBE_IVDEP
       for (std::int64_t c = first; c < last; ++c) {
         const A v = positive_part(static_cast<A>(from[c]));
         to[c] = static_cast<T>(v * v);
@@ -60,7 +61,7 @@ void relu2_backward(const Tensor& dx, const Tensor& dy, const Tensor& y) {
       const T* __restrict value = y.row<T>(r);
       const T* g = dy.row<T>(r);
       T* to = dx.row<T>(r);
-#pragma GCC ivdep
+      NEMOCUBE_IVDEP
       for (std::int64_t c = first; c < last; ++c) {
         const T x = static_cast<T>(std::sqrt(static_cast<A>(value[c])));  // rounded to T: exactly x
         to[c] = static_cast<T>(A(2) * static_cast<A>(x) * static_cast<A>(g[c]));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/ivdep.h"
 #include "ops/reduce.h"
 #include "ops/reduce_kernels.h"
 #include "ops/rmsnorm/rmsnorm_kernels.h"
@@ -73,10 +74,10 @@ void backward_row(T* dx, A* __restrict dw, const T* dy, const T* extra, const T*
     if (dw)
       for (std::int64_t c = 0; c < cols; ++c) dw[c] += static_cast<A>(dy[c]) * static_cast<A>(x[c]) * scale;
     if (extra) {
-#pragma GCC ivdep
+      NEMOCUBE_IVDEP
       for (std::int64_t c = 0; c < cols; ++c) store(c, static_cast<A>(dy[c]), static_cast<A>(extra[c]));
     } else {
-#pragma GCC ivdep
+      NEMOCUBE_IVDEP
       for (std::int64_t c = 0; c < cols; ++c) store(c, static_cast<A>(dy[c]), A(0));
     }
   } else if (dw) {

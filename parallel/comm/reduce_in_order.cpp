@@ -37,13 +37,13 @@ bool is_nan(A a) {
 struct Max {
   template <class A>
   static A apply(A a, A b) {
-    return (a > b) | is_nan(a) ? a : b;
+    return ((a > b) | is_nan(a)) ? a : b;
   }
 };
 struct Min {
   template <class A>
   static A apply(A a, A b) {
-    return (a < b) | is_nan(a) ? a : b;
+    return ((a < b) | is_nan(a)) ? a : b;
   }
 };
 
