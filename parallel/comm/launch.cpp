@@ -8,6 +8,7 @@
 
 #include "core/environment.h"
 #include "core/error.h"
+#include "core/host_name.h"
 
 namespace nemocube {
 namespace {
@@ -22,14 +23,18 @@ int number(KnownVariable variable, int least, int most) {
   return value;
 }
 
-/// "kill -USR1 1234", by the name that PRRTE gives the job: prterun-HOST-PROCESS@NUMBER.
+/// "kill -USR1 1234", or "kill -USR1 1234 on HOST" from another machine, by the name that PRRTE gives the job:
+/// prterun-HOST-PROCESS@NUMBER.
 std::string stop_command_of_prrte() {
   const char* const job = environment_variable("PMIX_NAMESPACE");
   if (!job || !environment_variable("PRTE_LAUNCHED")) return "";
   const std::string_view name(job);
+  constexpr std::string_view before = "prterun-";
   const std::size_t end = name.rfind('@'), dash = name.rfind('-', end);
-  if (!name.starts_with("prterun-") || end == name.npos || dash == name.npos) return "kill -USR1 on mpirun";
-  return cat("kill -USR1 ", name.substr(dash + 1, end - dash - 1));
+  if (!name.starts_with(before) || end == name.npos || dash < before.size()) return "kill -USR1 on mpirun";
+  const std::string_view host = name.substr(before.size(), dash - before.size());
+  return cat("kill -USR1 ", name.substr(dash + 1, end - dash - 1),
+             host == host_name("") ? "" : cat(" on ", host));
 }
 
 }  // namespace

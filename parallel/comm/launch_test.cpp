@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 
+#include "core/error.h"
+#include "core/host_name.h"
 #include "parallel/comm/launch.h"
 #include "tests/support/message_of.h"
 
@@ -69,6 +71,9 @@ TEST_CASE("launch: mpirun of Open MPI 5 is named by its process, which passes SI
   };
   CHECK(stop({}).empty());
   CHECK(stop({{"PMIX_NAMESPACE", "1234"}}).empty());  // Open MPI 4
-  CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "prterun-node-7-1234@1"}}) == "kill -USR1 1234");
+  CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", cat("prterun-", host_name(""), "-1234@1")}}) ==
+        "kill -USR1 1234");
+  CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "prterun-other-node-7-1234@1"}}) ==
+        "kill -USR1 1234 on other-node-7");
   CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "other"}}) == "kill -USR1 on mpirun");
 }
