@@ -2,18 +2,20 @@
 # Builds, trains and tests the committed state of this checkout on bare releases of Debian, as README says to, and writes what it
 # saw to docs/releases.md. Each release is a root of its own, made by debootstrap, with its own /proc, /sys, /dev/pts and /dev/shm.
 set -euo pipefail
+called_from=$PWD
 cd "$(dirname "$0")/.."
 
 usage="usage: tools/try_releases.sh [OPTION..] [RELEASE..]
 Tries the committed state of this checkout on bare releases of Debian; default: bookworm trixie.
 For each: make train, make test, make train-grid (4 ranks), and the libraries with clang 19 where the release has it.
-  --folder DIR    roots and logs; default build-releases
+  --folder DIR    roots and logs; default build-releases in the checkout
   --mirror URL    where packages come from; default http://deb.debian.org/debian
   --steps LIST    some of the steps: packages,train,test,ranks,clang; packages is always done
   --ccache DIR    a compiler cache for all roots, which makes the times of building shorter
-  --report FILE   where the report goes; default docs/releases.md
+  --report FILE   where the report goes; default docs/releases.md in the checkout
   --help          this text
-Wants root, because it mounts file systems and changes roots, 6 GB of disk a release, and about an hour a release on two cores.
+Wants root (it mounts file systems and changes roots), 6 GB of disk a release, and about half an hour a release on two idle
+cores. Installs debootstrap and git where they are missing.
 Exit code: 0 all passed, 1 a step failed, 2 it cannot run here."
 
 folder=build-releases mirror=http://deb.debian.org/debian steps=train,test,ranks,clang ccache='' report=docs/releases.md
@@ -48,20 +50,28 @@ if [ -z "${TRY_RELEASES_INSIDE:-}" ]; then
   # What is mounted below is seen by this script alone and is gone when it ends, however it ends.
   unshare --mount --propagation private true 2>/dev/null || cannot "unshare --mount is not allowed (a container without privileges?)"
   tools/setup.sh debootstrap git || cannot "debootstrap and git are not there and cannot be installed"
+  cd "$called_from"
   TRY_RELEASES_INSIDE=1 exec unshare --mount --propagation private "$0" "${arguments[@]}"
 fi
-git rev-parse HEAD >/dev/null 2>&1 || cannot "this folder is no clone of the repository"
+commit=$(git rev-parse HEAD) || cannot "this folder is no clone of the repository"
+# at PATH: a path that the caller gave, from where the caller is; defaults lie in the checkout.
+at() {
+  case $1 in
+    /* | build-releases | docs/releases.md) echo "$1" ;;
+    *) echo "$called_from/$1" ;;
+  esac
+}
+folder=$(at "$folder") report=$(at "$report")
+[ -z "$ccache" ] || ccache=$(at "$ccache")
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 [ -z "$ccache" ] || { mkdir -p "$ccache" && ccache=$(cd "$ccache" && pwd); }
-commit=$(git rev-parse --short HEAD)
-[ -z "$(git status --porcelain)" ] || echo "try_releases: uncommitted changes are left out; this tries $commit"
+[ -z "$(git status --porcelain)" ] || echo "try_releases: uncommitted changes are left out; this tries ${commit:0:7}"
 
 # inside ROOT COMMAND: in a root, with nothing of this machine's environment.
 inside() {
   local cache=()
-  [ -z "$ccache" ] || cache=(CCACHE_DIR=/ccache CCACHE_SLOPPINESS=pch_defines,time_macros
-    CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  [ -z "$ccache" ] || cache=(CCACHE_DIR=/ccache)
   chroot "$1" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 "${cache[@]}" \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd /root/nemocube 2>/dev/null; $2" </dev/null
 }
@@ -114,10 +124,10 @@ step() {
   echo "try_releases: $release: $title: begins at $(date +%H:%M), log $log"
   inside "$root" "$command" >"$log" 2>&1 || code=$?
   seconds=$(($(date +%s) - begin))
-  warnings=$(grep -c 'warning:' "$log" || true)
-  said=$(sed -n "$last" "$log" | tail -n 1)
+  warnings=$(grep -cE ':[0-9]+:[0-9]+: warning:' "$log" || true)
+  said=$(sed -n "$last" "$log" | tail -n 1 | sed 's/^ *//')
   if [ "$code" = 0 ]; then
-    row "$release" "$title" passed "$seconds" "$said; $warnings warnings of compilers"
+    row "$release" "$title" passed "$seconds" "$said; warnings of compilers: $warnings"
   else
     failed=1
     row "$release" "$title" "**failed, exit code $code**" "$seconds" "$said; log $(basename "$log")"
@@ -125,15 +135,36 @@ step() {
   fi
 }
 
+write_report() {
+  [ ${#rows[@]} -gt 0 ] || return 0
+  {
+    echo "# Releases of Debian"
+    echo
+    echo "Written by \`tools/try_releases.sh\` on $(date -u +%Y-%m-%d), commit ${commit:0:7}, ${ccache:+with a compiler cache, }on $(nproc) cores."
+    echo "Each release is a bare root made by debootstrap, with git and make; every command below installs what it needs, as README says."
+    echo
+    echo "| release | step | result | seconds | said last |"
+    echo "|---|---|---|---|---|"
+    printf '%s\n' "${rows[@]}"
+  } >"$report"
+  echo "try_releases: report in $report"
+}
+trap write_report EXIT
+
+# What README asks for: a bare Debian with git and make.
 for release in "${releases[@]}"; do
   root="$folder/$release"
   make_root "$release" "$root"
   mount_into "$root"
-  # What README asks for: a bare Debian with git and make.
-  inside "$root" "apt-get update && apt-get install -y --no-install-recommends git make ca-certificates ${ccache:+ccache}" \
+  inside "$root" "apt-get update && apt-get install -y --no-install-recommends git make ca-certificates" \
     >"$folder/$release.packages.log" 2>&1 || { tail -n 5 "$folder/$release.packages.log" >&2 && cannot "apt-get failed in $release"; }
+done
+
+for release in "${releases[@]}"; do
+  root="$folder/$release"
   rm -rf "$root/root/nemocube"
   git clone -q --no-hardlinks . "$root/root/nemocube"
+  git -C "$root/root/nemocube" checkout -q --detach "$commit"
   step "$release" "$root" train "\`make train\`" "make train" '/[Ee]xact match/p'
   step "$release" "$root" test "\`make test\`" "make test" '/passed, [0-9]* failed/p'
   step "$release" "$root" ranks "\`make train-grid\` (4 ranks)" "make train-grid" '/[Ee]xact match/p'
@@ -147,24 +178,9 @@ for release in "${releases[@]}"; do
     mpirun --version | sed -n '1s/.* //p'
     for package in libdnnl-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev doctest-dev libpcre2-dev; do
       dpkg-query -W -f '\${Version}\n' \$package
-    done" | paste -sd' ')
-  # shellcheck disable=SC2086
-  rows+=("$(set -- $versions && echo "| $release | has | Debian $1 | | GCC $2, CMake $3, Open MPI $4, oneDNN $5, CLI11 $6, yaml-cpp $7, nlohmann-json $8, doctest $9, PCRE2 ${10} |")")
-  umount -R "$root/dev" "$root/sys" "$root/proc" 2>/dev/null || true
-  [ -z "$ccache" ] || umount "$root/ccache"
+    done") || continue
+  mapfile -t has <<<"$versions"
+  rows+=("| $release | has | Debian ${has[0]} | | GCC ${has[1]}, CMake ${has[2]}, Open MPI ${has[3]}, oneDNN ${has[4]}, CLI11 ${has[5]}, yaml-cpp ${has[6]}, nlohmann-json ${has[7]}, doctest ${has[8]}, PCRE2 ${has[9]} |")
 done
-
-{
-  echo "# Releases of Debian"
-  echo
-  echo "Written by \`tools/try_releases.sh\` on $(date -u +%Y-%m-%d), commit $commit, ${ccache:+with a compiler cache, }on $(nproc) cores."
-  echo "Each release is a bare root made by debootstrap, with git and make; every command below installs what it needs, as README says."
-  echo
-  echo "| release | step | result | seconds | said last |"
-  echo "|---|---|---|---|---|"
-  printf '%s\n' "${rows[@]}"
-} >"$folder/report.md"
-cp "$folder/report.md" "$report"
-echo "try_releases: report in $report"
 [ "$failed" = 0 ] || echo "try_releases: a step failed: its log is in $folder" >&2
 exit "$failed"

@@ -160,6 +160,10 @@ class PlanCache {
     plan->last_use = ++clock_;
     return plans_.try_emplace(key, plan).first->second;
   }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    plans_.clear();
+  }
   std::int64_t size() {
     const std::lock_guard lock(mutex_);
     return static_cast<std::int64_t>(plans_.size());
@@ -274,6 +278,7 @@ bool sliced_product(const Output& c, const Operand& a, const Operand& b, const S
     const std::int64_t rows = std::min(sizes.m, multiples * (i + 1) / threads * slice_multiple) - begin;
     Slice& s = slices.emplace_back(Slice{to.narrow(0, begin, rows), left.narrow(-1, begin, rows), {}});
     const Sizes slice{rows, sizes.n, sizes.k};
+    expect(rows > 1, "matmul: a slice of one row, whose A would be a spread column");
     if (rereads_crowded(s.left, b, slice)) continue;
     s.plan = plan_for({s.to, c.how}, {s.left, true}, b, slice, 1);
     if (!s.plan->supported) return false;  // before any slice has been written
@@ -312,8 +317,10 @@ bool onednn_product_unchecked(const Output& c, const Operand& a, const Operand& 
 bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes) {
   static const bool right = [] {
     const dnnl_version_t* const version = dnnl_version();
-    if (!is_tested_onednn(version->major, version->minor))
+    if (!is_tested_onednn(version->major, version->minor)) {
       check_onednn(cat(version->major, '.', version->minor, '.', version->patch), onednn_product_unchecked);
+      plan_cache().clear();
+    }
     return true;
   }();
   return right && onednn_product_unchecked(c, a, b, sizes);

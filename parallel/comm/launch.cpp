@@ -31,7 +31,7 @@ std::string stop_command_of_prrte() {
   const std::string_view name(job);
   constexpr std::string_view before = "prterun-";
   const std::size_t end = name.rfind('@'), dash = name.rfind('-', end);
-  if (!name.starts_with(before) || end == name.npos || dash < before.size()) return "kill -USR1 on mpirun";
+  if (!name.starts_with(before) || end == name.npos || dash < before.size()) return "SIGUSR1 to mpirun";
   const std::string_view host = name.substr(before.size(), dash - before.size());
   return cat("kill -USR1 ", name.substr(dash + 1, end - dash - 1),
              host == host_name("") ? "" : cat(" on ", host));

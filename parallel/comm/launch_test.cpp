@@ -75,5 +75,5 @@ TEST_CASE("launch: mpirun of Open MPI 5 is named by its process, which passes SI
         "kill -USR1 1234");
   CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "prterun-other-node-7-1234@1"}}) ==
         "kill -USR1 1234 on other-node-7");
-  CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "other"}}) == "kill -USR1 on mpirun");
+  CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "other"}}) == "SIGUSR1 to mpirun");
 }

@@ -38,6 +38,7 @@ TEST_CASE("command line: what is missing, unknown or contradictory is refused wi
        {"99999999999 x 99999999999"}},
       {{"bench", "step", "--config", golden("all_four"), "--dtype", "i64"}, {"--dtype", "'i64'"}},
       {{"bench", "op", "--repeats", "0"}, {"--repeats: want an integer from 1 to 1000000, got '0'"}},
+      {{"bench", "op", "--repeats", "010"}, {"--repeats: want an integer from 1 to 1000000, got '010'"}},
       {{"bench", "op", "--repeats", "1x"}, {"--repeats: want an integer from 1 to 1000000, got '1x'"}},
       {{"plan", "x", "--ranks", "1.5"}, {"--ranks: want an integer from 1 to 1000000, got '1.5'"}},
       {{"generate", "--model", "x", "--prompt", "a", "--temperature", "hot"},

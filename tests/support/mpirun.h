@@ -13,8 +13,9 @@ std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& progr
 std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& program,
                                 const std::vector<std::string>& program_of_last_rank);
 
-/// Sets what mpirun and its ranks find in the environment: leave to run as root, and TCP by way of the loopback device,
-/// because Open MPI 5 does not connect ranks of one machine by other devices everywhere.
+/// Sets what mpirun and its ranks find in the environment: leave to run as root; TCP by way of the loopback device, because on
+/// some machines Open MPI 5 cannot connect ranks of one machine by another device; and a folder of this test program's own
+/// for the directories of jobs.
 void set_environment_of_mpirun();
 
 /// 4 or 5: the release of the mpirun above, which is asked once.

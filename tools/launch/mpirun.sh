@@ -48,9 +48,15 @@ fi
 
 # In the background, because the shell handles no signal while it waits for a command in the foreground. In a session of its
 # own, so that Ctrl-C reaches this script alone.
+job= asked=
+pass() {  # SIGNAL: to mpirun, or later, when it has started
+  asked=${stop:-$1}
+  [ -z "$job" ] || kill "-$asked" "$job" || true
+}
+for signal in TERM HUP INT QUIT; do trap "pass $signal" $signal; done
 setsid "$@" &
 job=$!
-for signal in TERM HUP INT; do trap "kill -${stop:-$signal} $job" $signal; done
+[ -z "$asked" ] || kill "-$asked" "$job" || true
 ended=0
 wait "$job" || ended=$?
 while kill -0 "$job" 2>/dev/null; do  # a signal has ended the waiting

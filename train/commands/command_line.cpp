@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/error.h"
@@ -17,10 +18,12 @@ namespace nemocube {
 
 namespace {
 
-/// Whether the whole of `text` is a value of T, which it then is.
+/// Whether the whole of `text` is a value of T, which it then is. Not "010", which CLI11 takes for an octal number.
 template <class T>
 bool parse_whole(std::string_view text, T& value) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+  const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
+  if (std::is_integral_v<T> && digits.size() > 1 && digits[0] == '0') return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }

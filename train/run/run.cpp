@@ -123,8 +123,9 @@ class Run {
                " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
     if (!stop_command_.empty())
-      log_info(stop_command_,
-               " ends this run with a checkpoint; SIGTERM or Ctrl-C to this mpirun kills the ranks at once");
+      log_info(
+          stop_command_,
+          " ends this run with a checkpoint; SIGTERM or Ctrl-C to mpirun itself kills the ranks at once");
     // A signal that some rank has received is one for all: they stop after the same step.
     const auto asked = [&] {
       if (signal_ == 0) signal_ = static_cast<int>(ranks_.largest(signals.received()));
