@@ -103,6 +103,8 @@ make_root() {
     rm -rf --one-file-system "$root"
     debootstrap --variant=minbase "$release" "$root" "$mirror" >"$folder/$release.debootstrap.log" 2>&1 ||
       { tail -n 5 "$folder/$release.debootstrap.log" >&2 && cannot "debootstrap of $release failed"; }
+    # As every installed machine has it: without, each mpirun waits for a name server.
+    printf '127.0.0.1 localhost\n127.0.1.1 %s\n' "$(hostname)" >"$root/etc/hosts"
     touch "$root/root/made"
   fi
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <string_view>
 
 #include "tests/harness.h"
 #include "tests/lane_kernel.h"
@@ -217,8 +218,8 @@ TEST_CASE("mma: every fragment layout against plain products") {
   }
 }
 
-const Kind& find(const std::vector<Kind>& all, const std::string& shape, const std::string& a,
-                 const std::string& c) {
+const Kind& find(const std::vector<Kind>& all, std::string_view shape, std::string_view a,
+                 std::string_view c) {
   for (const Kind& kind : all)
     if (kind.shape == shape && kind.a.type == a && kind.b.type == a && kind.c.type == c) return kind;
   throw std::runtime_error("no such mma");
