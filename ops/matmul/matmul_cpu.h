@@ -27,8 +27,9 @@ bool onednn_product_unchecked(const Output& c, const Operand& a, const Operand& 
 bool is_tested_onednn(int major, int minor);
 using OnednnProduct =
     std::function<bool(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes)>;
-/// Compares products with plain loops: of small and of strided matrices, which releases of oneDNN have got wrong; f32, and
-/// bf16 where `product` has it. Error that names `version` and the first product that is wrong. `product`:
+/// Compares products with plain loops: sizes of 1 and ragged ones up to 255, rows dense and apart, every form. Each
+/// sum is exact in f32, so each element must be exact: a f32 product, and where `product` has bf16 operands, C in
+/// f32 and in bf16, rounded once. Error that names `version` and the first product that is wrong. `product`:
 /// onednn_product_unchecked, or one of a test.
 void check_onednn(const std::string& version, const OnednnProduct& product);
 void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
@@ -63,9 +64,9 @@ void converted_product(const Output& c, const Operand& a, const Operand& b, cons
 /// The number of products that oneDNN has prepared and that are kept for reuse.
 std::int64_t onednn_plans();
 constexpr std::int64_t most_onednn_plans = 1024;
-/// Bytes of one of them: the code that oneDNN has generated, and what it knows of the product. `reserved`: address space, where
-/// oneDNN reserves more room for code than it writes. Without AVX-512, products of all shapes share their code. Measured with
-/// oneDNN 2.6 and 3.7; other releases are taken for 3.7.
+/// Bytes of one of them: the code that oneDNN has generated, and what it knows of the product. `reserved`: address
+/// space instead, because oneDNN reserves more room for code than it writes. Without AVX-512, products of all shapes
+/// share their code. Measured with oneDNN 2.6 and 3.7; later releases are taken for 3.7.
 std::int64_t onednn_plan_bytes(DType operands, bool reserved);
 
 }  // namespace nemocube::cpu

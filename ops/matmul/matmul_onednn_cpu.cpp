@@ -67,8 +67,8 @@ const dnnl::engine& cpu_engine() {
   return engine;
 }
 
-/// A matrix of rows `step` values apart, or of columns when it is transposed. A dimension of size 1 has the stride of a dense
-/// matrix, whatever `step` is: strides of such dimensions mean nothing, but oneDNN derives layouts from them.
+/// A matrix of rows `step` values apart, or of columns when it is transposed. A dimension of size 1 has the stride of
+/// a dense matrix, whatever `step` is: the stride of such a dimension means nothing, but oneDNN derives layouts from it.
 dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, std::int64_t step, bool transposed,
                           DType dtype) {
   using Dims = dnnl::memory::dims;
@@ -194,7 +194,8 @@ PlanCache& plan_cache() {
 // The row stride; of a matrix of one row, which has no distance between rows, its length.
 std::int64_t row_step(const Tensor& t) { return t.rows() == 1 ? t.cols() : t.row_stride(); }
 
-/// A matrix of one column whose values do not lie side by side. oneDNN 3.7 reads and writes such a matrix as if they did.
+/// A matrix of one column whose values do not lie side by side. oneDNN 3.7 reads and writes such a matrix as if its
+/// values did.
 bool is_spread(const Tensor& t) { return t.cols() == 1 && t.rows() > 1 && t.row_stride() != 1; }
 
 Tensor side_by_side(const Tensor& t) {

@@ -398,18 +398,6 @@ TEST_CASE("matmul: sizes of 1 of every kind" * doctest::test_suite("cuda")) {
   });
 }
 
-TEST_CASE("matmul: one column of C by slices of rows") {
-  const int before = omp_get_max_threads();
-  for (const int threads : {1, 2, 3}) {
-    omp_set_num_threads(threads);
-    for (const Types types : all_types)
-      for (const Into how : {Into::set, Into::add})
-        for (const bool strided : {false, true})
-          check_product({}, types, 391, 1, 21, true, false, how, strided);
-  }
-  omp_set_num_threads(before);
-}
-
 TEST_CASE("matmul: a release of oneDNN that nobody has tried is compared with plain loops") {
   CHECK(cpu::is_tested_onednn(2, 6));
   CHECK(cpu::is_tested_onednn(3, 7));
@@ -551,7 +539,8 @@ TEST_CASE("matmul: weight gradients, which threads form in slices of rows") {
     for (const Types types : all_types)
       for (const Into how : {Into::set, Into::add})
         for (const std::int64_t rows : {255, 256, 257, 391, 530})
-          check_product({}, types, rows, 33, 21, true, false, how, rows % 2 == 0);
+          for (const std::int64_t n : {1, 33})
+            check_product({}, types, rows, n, 21, true, false, how, rows % 2 == 0);
   }
   omp_set_num_threads(before);
 }

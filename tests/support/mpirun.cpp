@@ -25,8 +25,8 @@ std::string shell_text(const Words& words) {
   return text;
 }
 
-/// Where mpirun of Open MPI 5 has the directories of its jobs. The directory of a job whose mpirun was killed stays, and a later
-/// mpirun with the same process number would not start.
+/// Where mpirun of Open MPI 5 has the directories of its jobs: a folder of this test program's own. The directory of
+/// a job whose mpirun was killed stays, and a later mpirun with the same process number would not start.
 class JobDirectories {
  public:
   JobDirectories() : path_(std::filesystem::temp_directory_path() / cat("nemocube-jobs-", ::getpid())) {
@@ -44,6 +44,14 @@ class JobDirectories {
   std::filesystem::path path_;
 };
 
+void set_environment_of_mpirun() {
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  // On some machines Open MPI 5 cannot connect ranks of one machine by any device but the loopback device.
+  ::setenv("OMPI_MCA_btl_tcp_if_include", "lo", 1);
+  static const JobDirectories directories;
+}
+
 }  // namespace
 
 Words mpirun(int ranks, const Words& program) {
@@ -59,20 +67,13 @@ Words mpirun(int ranks, const Words& program, const Words& program_of_last_rank)
                             shell_text(program_of_last_rank), "; else exec ", shell_text(program), "; fi")});
 }
 
-void set_environment_of_mpirun() {
-  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-  ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-  ::setenv("OMPI_MCA_btl_tcp_if_include", "lo", 1);
-  static const JobDirectories directories;
-}
-
 int open_mpi_release() {
   static const int release = [] {
     const std::string said = run_process({mpirun_program(), "--version"}).out;  // "mpirun (Open MPI) 4.1.4"
     const std::size_t number = said.find(") ");
     require(number != said.npos && std::isdigit(static_cast<unsigned char>(said[number + 2])),
             mpirun_program(), " --version: want the version of Open MPI, got ", said);
-    return said[number + 2] - '0';
+    return std::stoi(said.substr(number + 2));
   }();
   return release;
 }
