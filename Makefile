@@ -22,8 +22,8 @@ slots = $$((2 * $(JOBS)))
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
 .PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu sanitize-gpu kernel-report overlap-report cuda-toolkit \
-	test-grids test-grids-cuda test-layouts test-kills bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
-	format check-format check-headers check-headers-rest tidy clean help
+	test-all test-rest times test-grids test-grids-cuda test-layouts test-kills bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
+	format check-format check-headers check-headers-changed tidy clean help
 
 all: build
 
@@ -31,7 +31,10 @@ help:
 	@echo "make                build $(BUILD)/nemocube"
 	@echo "make train          fine-tune the bundled small model on the bundled questions, then evaluate it"
 	@echo "make train-grid     the same job on 4 ranks under mpirun: a pipeline of 2 stages, experts on 2 ranks"
-	@echo "make test           build and run every test"
+	@echo "make test           build and run the tests, but for jobs of 8 ranks"
+	@echo "make test-all       make test and make test-rest, which is jobs of 8 ranks and the device tests on the software GPU at"
+	@echo "                    two seeds; needs nvcc and no GPU"
+	@echo "make times          where the last builds and tests spent their time; after .ci/run, where CI did"
 	@echo "make test-cuda      the tests that run on every device, and bench op, on the software GPU; needs nvcc and no GPU"
 	@echo "make test-cuda-all  the same, and the planted faults"
 	@echo "make test-grids-cuda"
@@ -58,7 +61,7 @@ help:
 	@echo "make sanitize-emulator-changed"
 	@echo "                    all of that, unless all passed before with these sources, compiler and nvcc"
 	@echo "make format         clang-format over all sources; make check-format only looks"
-	@echo "make check-headers  every header compiles alone; make check-headers-rest: those that make asan does not compile so"
+	@echo "make check-headers  every header compiles alone; make check-headers-changed: those of folders where headers have changed"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
 	@echo "variables: BUILD=$(BUILD) JOBS=$(JOBS) PREFIX=$(PREFIX) RUN=FOLDER CMAKE_FLAGS='-DNEMOCUBE_PORTABLE=ON'"
 
@@ -85,11 +88,27 @@ train-grid: build
 	$(mpirun) $(mpirun_quiet) -np 4 $(BUILD)/nemocube train configs/squad_tiny.yaml $(grid) --set checkpoint.checkpoint_dir=$(RUN)
 	$(BUILD)/nemocube eval configs/squad_tiny.yaml --model $(RUN)/LATEST/model --show 5
 
+# Runs tests of build folder $(1) with options $(3). What they said is kept under the name $(2) for make times.
+ctest = ctest --test-dir $(1) --output-on-failure $(3); result=$$?; \
+	cp $(1)/Testing/Temporary/LastTest.log $(1)/Testing/$(2).log && tools/test_summary.sh $(1)/Testing/$(2).log; exit $$result
+
 test: setup
 	@$(call configure,$(BUILD))
 	@cmake --build $(BUILD) -j $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure -j $(slots) -LE cuda-emulator
-	@tools/test_summary.sh $(BUILD)/Testing/Temporary/LastTest.log
+	$(call ctest,$(BUILD),$@,-j $(slots) -LE 'cuda-emulator|device|eight-ranks')
+
+# make test, and what it leaves out: jobs of 8 ranks, and device tests on the software GPU. Where the sources of the software GPU
+# passed all of their tests before ($(sanitized)), only the short part of these runs.
+test-all: test test-rest
+test-rest: setup
+	@$(call configure,$(BUILD))
+	@$(need_nvcc)
+	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --build $(BUILD) -j $(JOBS) --target $$($(emulator_changed) && echo cuda_emulator_tests || echo device_short_tests)
+	@$(emulator_changed) && label=cuda-emulator || label=cuda-emulator-short; \
+	$(call ctest,$(BUILD),$@-emulator,-j $(JOBS) -L "^$$label\$$")
+	@echo "test-rest: device tests at seeds 1 and $(SECOND_SEED); SECOND_SEED=$(SECOND_SEED) repeats the second"
+	CUDA_EMULATOR_SEED=$(SECOND_SEED) $(call ctest,$(BUILD),$@,-j $(slots) -L '^device$$|^install$$|^eight-ranks$$')
 
 # Ends a target that needs nvcc where CMake found none.
 need_nvcc = if grep -q '^NEMOCUBE_NVCC:.*NOTFOUND' $(BUILD)/CMakeCache.txt; then \
@@ -101,46 +120,19 @@ emulator: setup
 	@$(need_nvcc)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator
 
-# The tests of doctest's suite "cuda": those of every test program on tools/cuda_emulator, and whole runs of the program,
-# which start it themselves. Most run at two seeds, and a warning of the software GPU fails as an error does. The test
-# of the installation comes again, because it now finds a software GPU.
-emulate = NEMOCUBE_TEST_CUDA=required OMP_WAIT_POLICY=passive CUDA_EMULATOR_LIBRARIES=$(BUILD)/cuda_emulator \
-	tools/cuda_emulator/run
-cuda_tests = $(filter-out test_comm test_grids,$(UNIT_TESTS))
+# The seed of the second run of device tests: another one for each commit.
+SECOND_SEED ?= $(shell echo $$((2 + 0x$$(git rev-parse --short=6 HEAD 2>/dev/null || echo 0) % 1000000)))
+
+# Tests of the software GPU, and the device tests of every test program on it (tests/device_tests.cmake). The test of the
+# installation comes again, because it now finds a software GPU.
 test-cuda: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_tests
-	ctest --test-dir $(BUILD) --output-on-failure -R '^install$$'
-	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L '^cuda-emulator$$'
-	@echo "test-cuda: device tests at seeds 1 and 2, both at once; what each says follows when it has ended"
-	@$(MAKE) --no-print-directory -j 2 -Otarget test-cuda-seed-1 test-cuda-seed-2
-
-# Cases that run at one seed: those that look at memory or counters or choose seeds themselves, and long runs of kernels
-# that have tests of their own at both. A case belongs to the seed with less to do. Each name is one word of a command line:
-# a question mark, which stands for any character, replaces its spaces.
-cases_of_seed_1 = planned_step: *,step graphs: the peak of memory *,timeline: *,device: operations on the software GPU *,cuda: a run repeats its bits *,cuda: a pipeline of two ranks *
-cases_of_seed_2 = peft training: *,step graphs: adapters *,step graphs: a capacity *,forward: on cuda? against *,cuda: a run that began on the CPU *,cuda: a run by CUDA graphs *,cuda: two ranks *,profile: *
-# Ranks and devices on which grids train. Ranks with a device each use NCCL, ranks that share one use MPI.
-cuda_grids_of_seed_1 = 2/2 4/1
-cuda_grids_of_seed_2 = 2/1 4/4
-# Devices of the two ranks that replay steps as CUDA graphs: these cases are long, so each seed has one number of devices.
-graph_devices_of_seed_1 = 2
-graph_devices_of_seed_2 = 1
-test-cuda-seed-%:
-	@export CUDA_EMULATOR_STRICT=1 CUDA_EMULATOR_SEED=$*; \
-	others="$(subst $() ,?,$(cases_of_seed_$(if $(filter 1,$*),2,1)))"; cases="--test-suite=cuda --test-case-exclude=$$others"; \
-	for tests in $(cuda_tests); do $(emulate) $(BUILD)/$$tests $$cases || exit 1; done && \
-	for devices in 1 2; do \
-		[ $$devices = $(graph_devices_of_seed_$*) ] && out= || out="--test-case-exclude=step?graphs:?*"; \
-		OMP_NUM_THREADS=1 $(mpirun) -np 2 env $(emulate) --devices $$devices $(BUILD)/test_comm --test-suite=cuda $$out || exit 1; \
-	done && \
-	for grids in $(cuda_grids_of_seed_$*); do \
-		OMP_NUM_THREADS=1 $(mpirun) -np $${grids%/*} env $(emulate) --devices $${grids#*/} $(BUILD)/test_grids \
-			--test-suite=cuda || exit 1; \
-	done && \
-	NEMOCUBE_TEST_CUDA=required $(BUILD)/test_tests $$cases
+	$(call ctest,$(BUILD),$@-emulator,-j $(JOBS) -L '^cuda-emulator$$')
+	@echo "test-cuda: device tests at seeds 1 and $(SECOND_SEED); SECOND_SEED=$(SECOND_SEED) repeats the second"
+	CUDA_EMULATOR_SEED=$(SECOND_SEED) $(call ctest,$(BUILD),$@,-j $(slots) -L '^device$$|^install$$')
 
 # The same, and the planted faults.
 test-cuda-all:
@@ -238,17 +230,24 @@ bench: build
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
+asan_flags = -DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF
+# Test files of folders whose headers have changed since they passed under sanitizers are compiled with them.
+sanitized_headers = tests/sanitized_headers.txt
 asan: setup
-	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
-	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS)
-	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(slots) -LE 'end-to-end|eight-ranks'
-	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
+	@folders=$$(tools/headers/changed.sh $(sanitized_headers) | grep -v / | tr '\n' ';'); \
+	if [ "$$folders" ]; then \
+		echo "asan: of headers in $$folders test files have not passed under sanitizers: they are compiled so"; \
+	fi; \
+	$(call configure,$(BUILD)-asan,$(asan_flags) -DNEMOCUBE_ASAN_TESTS="$$folders")
+	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS) overruns
+	$(call ctest,$(BUILD)-asan,$@,-j $(slots) -LE 'end-to-end|eight-ranks')
+	@tools/headers/changed.sh $(sanitized_headers) --write
 
 asan-all: setup
-	@$(call configure,$(BUILD)-asan,-DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF)
+	@$(call configure,$(BUILD)-asan,$(asan_flags) -DNEMOCUBE_ASAN_TESTS=all)
 	@cmake --build $(BUILD)-asan -j $(JOBS)
-	ctest --test-dir $(BUILD)-asan --output-on-failure -j $(slots)
-	@tools/test_summary.sh $(BUILD)-asan/Testing/Temporary/LastTest.log
+	$(call ctest,$(BUILD)-asan,$@,-j $(slots))
+	@tools/headers/changed.sh $(sanitized_headers) --write
 
 # Tests of the software GPU under each sanitizer of $(3). $(1): cuda_emulator_tests and $(2): their label. The CUDA
 # programs of the tests are built once, in BUILD: nothing of them is sanitized.
@@ -266,6 +265,7 @@ define sanitize
 	done
 endef
 # What passed is what the sources were at the beginning.
+emulator_changed = ! $(fingerprint) | diff $(sanitized) - >/dev/null
 fingerprint = tools/cuda_emulator/tests/fingerprint "$$(sed -n 's/^NEMOCUBE_NVCC:[A-Z]*=//p' $(BUILD)/CMakeCache.txt)"
 sanitized = tools/cuda_emulator/sanitized.txt
 sanitize-emulator: setup
@@ -296,20 +296,27 @@ format: setup
 
 check-format:
 	@tools/setup.sh clang-format
-	clang-format --dry-run -Werror $(SOURCES)
+	@clang-format --dry-run -Werror $(SOURCES)
+	@long=$$(grep -nE '^ *//.{138}' $(SOURCES) | grep -v ^tools/cuda_emulator/ | cut -c 1-100); [ -z "$$long" ] || \
+		{ echo "check-format: comments of more than 140 characters:"; echo "$$long"; exit 1; } >&2
+	@echo "check-format: $$(echo $(SOURCES) | wc -w) files"
 
 check-headers: setup
-	tools/check_headers.sh --jobs $(JOBS)
+	@tools/headers/check.sh --jobs $(JOBS)
 
-# Those that builds of single files, such as that of `make asan`, do not check by the way.
-check-headers-rest: setup
-	tools/check_headers.sh --jobs $(JOBS) --rest
+check-headers-changed: setup
+	@tools/headers/check.sh --jobs $(JOBS) --changed
 
 # Configures a folder of its own and builds nothing in it.
 tidy: setup
 	@tools/setup.sh clang-tidy-19 libomp-19-dev
 	@$(call configure,$(BUILD)-tidy,-DNEMOCUBE_PORTABLE=ON -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
 	tools/tidy.sh $(BUILD)-tidy $(JOBS)
+
+# How long builds and tests took. CASES: how many of the slowest cases of each target are named.
+CASES ?= 40
+times:
+	@tools/times.sh $(BUILD) $(CASES)
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tidy $(BUILD)-emulator-thread $(BUILD)-emulator-address

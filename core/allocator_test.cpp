@@ -16,7 +16,9 @@
 #include "core/memory_limit.h"
 #include "core/profile.h"
 #include "core/rng.h"
+#include "core/sanitizers.h"
 #include "core/tensor.h"
+#include "tests/support/alone.h"
 
 using namespace nemocube;
 
@@ -79,6 +81,7 @@ TEST_CASE("allocator: a freed block serves the same size and somewhat smaller on
 }
 
 TEST_CASE("allocator: ragged sizes do not pile up") {
+  if (!testing::alone()) return;
   cpu().release_cache();
   cpu().reset_peak();
   std::vector<MemoryBlock> live(8);
@@ -193,9 +196,11 @@ TEST_CASE("memory: sizes are written with three digits") {
 }
 
 TEST_CASE("memory: the limit of the address space counts when it is the least") {
-#if defined(__SANITIZE_ADDRESS__)
-  MESSAGE("skipped: AddressSanitizer holds more address space than any limit that could be set here");
-#else
+  if (has_address_sanitizer()) {
+    MESSAGE("skipped: AddressSanitizer holds more address space than any limit that could be set here");
+    return;
+  }
+  if (!testing::alone()) return;
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
   std::int64_t pages = 0;
@@ -217,5 +222,4 @@ TEST_CASE("memory: the limit of the address space counts when it is the least") 
   CHECK(without.bytes > with.bytes);
   CHECK(text.find("; the limit is " + bytes_text(with.bytes) + " (address space, ulimit -v)") !=
         std::string::npos);
-#endif
 }

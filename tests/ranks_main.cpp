@@ -41,7 +41,10 @@ void run_tests(World& ranks, int argc, char** argv) {
   ranks.set_options({.timeout_seconds = 60});
   doctest::Context context(argc, argv);
   context.setOption("no-colors", true);
-  if (ranks.rank() > 0) context.setOption("minimal", true);  // rank 0 writes the summary, others what failed
+  if (ranks.rank() > 0) {  // rank 0 writes the summary, others what failed
+    context.setOption("minimal", true);
+    context.setOption("duration", false);
+  }
   require(context.run() == 0, "a test failed");
 }
 
@@ -197,6 +200,15 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
 }  // namespace
 
 World& nemocube::testing::test_world() { return *world; }
+
+// Called before main: cases are registered there.
+doctest::skip nemocube::testing::on_ranks(std::initializer_list<int> numbers) {
+  const char* chosen = std::getenv("NEMOCUBE_RANKS");
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  const int ranks = size ? std::atoi(size) : 1;
+  return {!(chosen && chosen == std::string_view("all")) &&
+          std::ranges::find(numbers, ranks) == numbers.end()};
+}
 
 int main(int argc, char** argv) {
   try {

@@ -12,7 +12,8 @@
 #include "data/json/test_dir.h"
 #include "tests/support/paths.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 using Random = std::mt19937;
@@ -154,4 +155,3 @@ TEST_CASE("chat templates: mutants are refused or rendered, within the limits") 
 }
 
 }  // namespace
-}  // namespace nemocube

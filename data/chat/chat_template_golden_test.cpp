@@ -10,7 +10,8 @@
 #include "data/json/test_dir.h"
 #include "tests/support/paths.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 const std::filesystem::path goldens = testing::source_dir() / "tests" / "goldens" / "chat";
@@ -80,4 +81,3 @@ TEST_CASE("chat templates: small snippets against transformers") {
 }
 
 }  // namespace
-}  // namespace nemocube

@@ -6,7 +6,8 @@
 
 #include "data/chat/chat.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 Chat hello() {
@@ -221,4 +222,3 @@ TEST_CASE("chat template: namespaces in circles and macros that outlive their sc
 }
 
 }  // namespace
-}  // namespace nemocube

@@ -10,7 +10,8 @@
 #include "data/json/json.h"
 #include "tests/support/paths.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 TEST_CASE("chat ids and masks of generation blocks: against transformers") {
@@ -36,4 +37,3 @@ TEST_CASE("chat ids and masks of generation blocks: against transformers") {
 }
 
 }  // namespace
-}  // namespace nemocube

@@ -7,7 +7,8 @@
 #include "data/json/test_dir.h"
 #include "tests/support/paths.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 using testing::spit;
@@ -122,4 +123,3 @@ TEST_CASE("chat tokens: without generation blocks by the renderings of shorter c
 }
 
 }  // namespace
-}  // namespace nemocube

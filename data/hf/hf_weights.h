@@ -113,7 +113,8 @@ WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<co
 /// of multi-token prediction are included where they are trained.
 WeightFiles default_weight_files(const NemotronHConfig& config);
 /// The files beside the weights that travel with a model: config.json, generation_config.json, tokenizer and
-/// chat template files (also additional_chat_templates/NAME.jinja), remote code. A link may lead to a file in the directory or, in a Hugging Face cache,
+/// chat template files (also additional_chat_templates/NAME.jinja), remote code. A link may lead to a file in the
+/// directory or, in a Hugging Face cache,
 /// to a file in its `blobs`. Links to other places are left out, with a warning that names them; otherwise a
 /// downloaded model directory could make us copy private files. Only config.json and tokenizer.json may be
 /// links to any place, because their contents are checked. Throws Error for a FIFO, socket or device of such a name.

@@ -8,7 +8,8 @@
 ///
 /// or a list with an object or null for each block, as some writers have it. A block may have any key of is_block_key()
 /// (data/hf/hf_config_keys.h): all sizes of its mixer. `null` is accepted in two cases: for a key
-/// that is absent or null in the whole config, which it repeats, and for moe_latent_size, where it means no latent width. Blocks of multi-token prediction have the sizes of the whole config.
+/// that is absent or null in the whole config, which it repeats, and for moe_latent_size, where it means no latent
+/// width. Blocks of multi-token prediction have the sizes of the whole config.
 /// Source: transformers 5.23, integrations/heterogeneity, which reads and writes the object.
 namespace nemocube {
 

@@ -10,7 +10,8 @@
 #include "data/megatron/weights.h"
 #include "tests/support/paths.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 using testing::spit;
@@ -256,4 +257,3 @@ TEST_CASE("megatron: the example of Megatron's index, and of its blend") {
 }
 
 }  // namespace
-}  // namespace nemocube

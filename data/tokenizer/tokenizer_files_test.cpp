@@ -6,7 +6,8 @@
 
 #include "data/tokenizer/test_support.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 using nlohmann::json;
@@ -193,4 +194,3 @@ TEST_CASE("tokenizer.json damaged at random: an Error or a tokenizer, never a cr
 }
 
 }  // namespace
-}  // namespace nemocube

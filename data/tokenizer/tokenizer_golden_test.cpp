@@ -9,7 +9,8 @@
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/test_support.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 using tok_test::read_golden;
@@ -194,4 +195,3 @@ TEST_CASE("regular expressions: constructs that differ between engines are refus
 }
 
 }  // namespace
-}  // namespace nemocube

@@ -8,7 +8,8 @@
 
 #include "data/tokenizer/test_support.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 constexpr std::size_t long_line_bytes = std::size_t{1} << 20;
@@ -80,4 +81,3 @@ TEST_CASE("tokenizer shared by threads: the same ids as alone") {
 }
 
 }  // namespace
-}  // namespace nemocube

@@ -7,7 +7,8 @@
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/test_support.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 using tok_test::bpe_document;
@@ -196,4 +197,3 @@ TEST_CASE("utf-8: first invalid byte, and replacement of the longest damaged pre
 }
 
 }  // namespace
-}  // namespace nemocube

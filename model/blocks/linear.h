@@ -6,7 +6,8 @@
 namespace nemocube {
 
 /// y = output(x' W^T + s (x' A^T) B^T) + b, x' = input(x), with W `<name>.weight` [out, in] and b `<name>.bias` when the model has one.
-/// A and B belong to the low-rank adapter of the layer, if it has one (model/lora.h). Without an output transform the bias is part of the product. With one, it is added last: the transform may
+/// A and B belong to the low-rank adapter of the layer, if it has one (model/lora.h). Without an output transform the
+/// bias is part of the product. With one, it is added last: the transform may
 /// be a sum over devices.
 class Linear {
  public:

@@ -305,7 +305,8 @@ void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& 
 }
 
 // Losses and gradient in one launch. The last tile of a row stays in registers, the first `held` ones in shared memory,
-// where each thread reads only what it wrote. The others are read again, the last ones first, because they are the likeliest to be in the L2 cache.
+// where each thread reads only what it wrote. The others are read again, the last ones first, because they are the
+// likeliest to be in the L2 cache.
 // d may be z: a thread writes the columns that it has read itself, and z[label] is read before any thread writes.
 template <class D, bool aligned, int threads>
 __global__ void __launch_bounds__(threads)

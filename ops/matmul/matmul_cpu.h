@@ -66,7 +66,8 @@ std::int64_t onednn_plans();
 constexpr std::int64_t most_onednn_plans = 1024;
 /// Bytes of one of them: the code that oneDNN has generated, and what it knows of the product. `reserved`: address
 /// space instead, because oneDNN reserves more room for code than it writes. Without AVX-512, products of all shapes
-/// share their code. Measured with oneDNN 2.6 and 3.7; later releases are taken for 3.7.
+/// share their code. With AMX a bf16 product has code for tiles besides. Measured with oneDNN 2.6 and 3.7, AMX with 2.6 only;
+/// later releases are taken for 3.7.
 std::int64_t onednn_plan_bytes(DType operands, bool reserved);
 
 }  // namespace nemocube::cpu

@@ -264,6 +264,11 @@ void run_from_copies(const Slice& s, Into how, const Operand& b) {
   }
 }
 
+bool has_isa(dnnl::cpu_isa isa) {
+  static const auto effective = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  return (effective & static_cast<unsigned>(isa)) == static_cast<unsigned>(isa);
+}
+
 }  // namespace
 
 /// Each thread forms a slice of the rows of C and packs only its part of A. With AVX-512 and several threads this is 5 to 10 %
@@ -327,20 +332,16 @@ bool onednn_product(const Output& c, const Operand& a, const Operand& b, const S
   return right && onednn_product_unchecked(c, a, b, sizes);
 }
 
-bool onednn_has_avx512() {
-  constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  static const bool has = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
-  return has;
-}
+bool onednn_has_avx512() { return has_isa(dnnl::cpu_isa::avx512_core); }
 
 std::int64_t onednn_plans() { return plan_cache().size(); }
 
 std::int64_t onednn_plan_bytes(DType operands, bool reserved) {
-  const bool old = dnnl_version()->major < 3;
+  const bool old = dnnl_version()->major < 3, tiles = has_isa(dnnl::cpu_isa::avx512_core_amx);
   if (!onednn_has_avx512()) return old ? 4'000 : 27'000;
-  if (reserved) return 1'000'000;
-  if (old) return operands == DType::bf16 ? 80'000 : 62'000;
-  return operands == DType::bf16 ? 170'000 : 160'000;
+  if (reserved) return operands == DType::bf16 && tiles ? 1'800'000 : 1'000'000;
+  if (operands == DType::bf16) return (old ? 80'000 : 170'000) + (tiles ? 50'000 : 0);
+  return old ? 62'000 : 160'000;
 }
 
 }  // namespace nemocube::cpu

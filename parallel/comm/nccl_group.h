@@ -11,7 +11,8 @@
 namespace nemocube {
 
 /// Collectives of CUDA tensors by NCCL, for the ranks of one group. The host queues them and never waits for the device:
-/// an operation begins after the kernels queued before it and runs beside those queued later. There are three streams, so that an operation whose result is
+/// an operation begins after the kernels queued before it and runs beside those queued later. There are three
+/// streams, so that an operation whose result is
 /// wanted at once does not queue behind one whose result is wanted later: Stream::communication has the collectives of run(),
 /// Stream::background those of start() (weights gathered ahead, sums of gradients), and Stream::messages has all_to_all_v and
 /// exchange.

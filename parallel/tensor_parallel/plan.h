@@ -21,7 +21,8 @@
 ///     ...mixer.gate, fc1_latent_proj, fc2_latent_proj                     sequence_parallel
 ///     ...mixer.experts.up_proj / down_proj          expert_colwise / expert_rowwise
 ///
-/// The kinds of blocks say so themselves (model/blocks, CutRule). A mixer (or shared expert) is cut as a whole or is `replicated` as a whole. Mamba's convolution, A_log, D, dt_bias
+/// The kinds of blocks say so themselves (model/blocks, CutRule). A mixer (or shared expert) is cut as a whole or is
+/// `replicated` as a whole. Mamba's convolution, A_log, D, dt_bias
 /// and gated norm have no rules: they follow in_proj.
 ///
 /// Words of other plans: embeddings may be `rowwise` or `rowwise_rep`, lm_head `colwise` or `colwise_rep`, with the same

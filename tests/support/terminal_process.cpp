@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -75,6 +76,9 @@ std::string TerminalProcess::wait_for(const std::string& text, std::size_t from)
   }
   while (written_.find(text, from) == std::string::npos && std::chrono::steady_clock::now() < end)
     read_some(100);
+  if (written_.find(text, from) == std::string::npos)
+    fail("a minute has passed without '", text,
+         "' on the terminal: ", written_.substr(std::min(from, written_.size())));
   return written_;
 }
 

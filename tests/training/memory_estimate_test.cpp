@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "core/memory_limit.h"
+#include "core/sanitizers.h"
 #include "ops/matmul/matmul_cpu.h"
 #include "tests/support/occurrences.h"
 #include "tests/support/paths.h"
@@ -32,8 +33,8 @@ std::int64_t said_in(const std::string& messages) {
   return bytes_of(number, unit);
 }
 
-/// What --check says of a recipe of this repository. Unused under AddressSanitizer, as the next function.
-[[maybe_unused]] std::int64_t said(const std::vector<std::string>& arguments) {
+/// What --check says of a recipe of this repository.
+std::int64_t said(const std::vector<std::string>& arguments) {
   std::vector<std::string> command{program(), "train", "--check"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   const ProcessResult run = run_process(command, source_dir());
@@ -47,7 +48,7 @@ struct Measured {
   std::int64_t products = 0;  ///< that oneDNN has prepared
 };
 /// Memory is read while the run goes on: its steps are alike.
-[[maybe_unused]] Measured measured(const std::vector<std::string>& arguments) {
+Measured measured(const std::vector<std::string>& arguments) {
   std::vector<std::string> command{program(), "--log-level", "debug", "train"};
   command.insert(command.end(), arguments.begin(), arguments.end());
   Process run(command, source_dir());
@@ -66,8 +67,8 @@ struct Measured {
 }
 
 /// Products of oneDNN 3 take more than twice as much as those of 2.6. What --check allows for is those of a longer run.
-[[maybe_unused]] constexpr bool products_are_large = DNNL_VERSION_MAJOR >= 3;
-[[maybe_unused]] std::int64_t unused_products(std::int64_t prepared) {
+constexpr bool products_are_large = DNNL_VERSION_MAJOR >= 3;
+std::int64_t unused_products(std::int64_t prepared) {
   return products_are_large ? cpu::onednn_plan_bytes(DType::f32, false) *
                                   std::max<std::int64_t>(cpu::most_onednn_plans - prepared, 0)
                             : 0;
@@ -76,9 +77,10 @@ struct Measured {
 }  // namespace
 
 TEST_CASE("memory estimate: --check is never below what a run takes, and near it for runs above 300 MB") {
-#if defined(__SANITIZE_ADDRESS__)
-  MESSAGE("skipped: AddressSanitizer keeps what is freed");
-#else
+  if (has_address_sanitizer()) {
+    MESSAGE("skipped: AddressSanitizer keeps what is freed");
+    return;
+  }
   wait_politely();
   const TestDir dir;
   const std::vector<std::vector<std::string>> runs{
@@ -115,13 +117,13 @@ TEST_CASE("memory estimate: --check is never below what a run takes, and near it
     CHECK(estimate >= truth);
     if (truth > 300'000'000) CHECK(estimate - unused <= truth * most_percent / 100);
   }
-#endif
 }
 
 TEST_CASE("memory estimate: a limit on the address space that the message names is enough") {
-#if defined(__SANITIZE_ADDRESS__)
-  MESSAGE("skipped: AddressSanitizer needs more address space than any limit leaves");
-#else
+  if (has_address_sanitizer()) {
+    MESSAGE("skipped: AddressSanitizer needs more address space than any limit leaves");
+    return;
+  }
   wait_politely();
   const TestDir dir;
   const auto limited = [&](std::int64_t kib, bool check) {
@@ -160,5 +162,4 @@ TEST_CASE("memory estimate: a limit on the address space that the message names 
   const ProcessResult works = limited(enough, false);
   CAPTURE(works.err);
   CHECK(works.exit_code == 0);
-#endif
 }

@@ -112,7 +112,8 @@ void train_save_resume(const GridCase& grid, const Kind& kind, Device device) {
 
 // Every grid has adapters with masters, and in turn one of the two kinds without.
 TEST_CASE(
-    "adapter checkpoints of ranks: training goes on with the same bits, on every grid, level and device") {
+    "adapter checkpoints of ranks: training goes on with the same bits, on every grid, level and device" *
+    on_ranks({2, 4})) {
   bool wide = false;
   for (const GridCase& grid : grids()) {
     train_save_resume(grid, kinds[1], Device::cpu);
@@ -125,7 +126,8 @@ TEST_CASE(
 // The files of adapters are the same on all layouts, and the tests of whole models load those of the optimizer from any
 // layout to any other. So a checkpoint in f32 goes to its own layout and to one half of the list away, one in bf16 to the
 // layouts that follow these two.
-TEST_CASE("adapter checkpoints of ranks: each layout takes over those of several others, with every bit") {
+TEST_CASE("adapter checkpoints of ranks: each layout takes over those of several others, with every bit" *
+          on_ranks({3, 4})) {
   const std::vector<GridCase> layouts = grids();
   const std::size_t count = layouts.size();
   for (const Kind& kind : {kinds[0], kinds[1]})
@@ -180,7 +182,8 @@ TEST_CASE("adapter checkpoints of ranks: each layout takes over those of several
     }
 }
 
-TEST_CASE("adapter checkpoints of ranks: an asynchronous save has the bytes of the moment of its call") {
+TEST_CASE("adapter checkpoints of ranks: an asynchronous save has the bytes of the moment of its call" *
+          on_ranks({2, 4})) {
   for (const GridCase& grid : grids()) {
     CAPTURE(name_of(grid));
     const SharedDir dir;

@@ -79,7 +79,8 @@ void train_save_resume(const GridCase& grid, DType dtype, Device device) {
 }  // namespace
 
 // Each grid has both dtypes and both devices, each device with one dtype: the next grid has the other pairs.
-TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every grid, level and device") {
+TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every grid, level and device" *
+          on_ranks({2, 8})) {
   bool swapped = false;
   for (const GridCase& grid : grids()) {
     train_save_resume(grid, swapped ? DType::bf16 : DType::f32, Device::cpu);
@@ -89,7 +90,8 @@ TEST_CASE("checkpoints of ranks: training goes on with the same bits, on every g
 }
 
 TEST_CASE(
-    "checkpoints of ranks: an asynchronous save has the bytes of the moment of its call, on every grid") {
+    "checkpoints of ranks: an asynchronous save has the bytes of the moment of its call, on every grid" *
+    on_ranks({2, 8})) {
   for (const GridCase& grid : grids()) {
     CAPTURE(name_of(grid));
     const SharedDir dir;
@@ -160,7 +162,8 @@ TEST_CASE("checkpoints of ranks: the optimizer's files hold every element once")
 }
 
 // Every pair of layouts comes once, in one of the two dtypes; each layout saves and loads both.
-TEST_CASE("checkpoints of ranks: any layout takes over the checkpoint of any other, with every bit") {
+TEST_CASE("checkpoints of ranks: any layout takes over the checkpoint of any other, with every bit" *
+          on_ranks({2, 8})) {
   const std::vector<GridCase> layouts = grids();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (std::size_t i = 0; i < layouts.size(); ++i) {
@@ -205,7 +208,8 @@ TEST_CASE("checkpoints of ranks: any layout takes over the checkpoint of any oth
     }
 }
 
-TEST_CASE("checkpoints of ranks: the checkpoint of one rank, and of a program without an index") {
+TEST_CASE("checkpoints of ranks: the checkpoint of one rank, and of a program without an index" *
+          on_ranks({3, 8})) {
   const SharedDir dir;
   const CheckpointSection section = section_in(dir.path());
   const NemotronHConfig config = config_of(DType::bf16);

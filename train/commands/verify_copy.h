@@ -7,7 +7,8 @@ namespace nemocube {
 /// model is in memory at a time. `adapter` is what the copy has merged into its weights; empty: nothing.
 ///
 /// Without an adapter both are computed in the dtype of the copy. A weight is then rounded to it once, when the source is read
-/// as when the copy was written, so the logits are the same to the bit. With one both are computed in f32, and the copy's weights W + s B A are rounded to the dtypes that it is stored in:
+/// as when the copy was written, so the logits are the same to the bit. With one both are computed in f32, and the
+/// copy's weights W + s B A are rounded to the dtypes that it is stored in:
 ///     largest difference <= (16 eps(stored) + 32 eps(computed)) sqrt(blocks + 1) max|logit|
 /// A block's sums of products change by less than eps of themselves, and the errors of blocks add up like independent ones. The
 /// factor 16 leaves room for squared ReLU and for tokens that choose another expert among close ones: the goldens need 5.

@@ -11,7 +11,8 @@
 #include "tests/support/paths.h"
 #include "train/datasets/recipe_datasets.h"
 
-namespace nemocube {
+using namespace nemocube;
+
 namespace {
 
 using testing::slurp;
@@ -71,4 +72,3 @@ TEST_CASE("data sets: rows are those of AutoModel's classes") {
 }
 
 }  // namespace
-}  // namespace nemocube

@@ -18,7 +18,8 @@ struct EmbeddingRepair {
 /// Norms are of the elements in f32, summed in f64. Returns how many rows were replaced. Of several ranks all call together,
 /// between loading and DataParallel::spread_values(); each replaces what it owns. Null: one rank.
 ///
-/// errors  on all ranks alike: Error for more damaged rows than max_rows, a row of lm_head that is damaged as well, and embeddings without a healthy row
+/// errors  on all ranks alike: Error for more damaged rows than max_rows, a row of lm_head that is damaged as well,
+/// and embeddings without a healthy row
 /// source  NeMo AutoModel, recipe key embedding_row_repair
 std::int64_t repair_embeddings(NemotronH& model, const EmbeddingRepair& options, Communicator* ranks);
 

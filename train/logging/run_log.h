@@ -21,7 +21,8 @@ namespace nemocube {
 /// training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
 /// num_tokens_per_step, num_label_tokens, then positions_per_second, content_tokens_per_second,
 /// label_tokens_per_second, samples_per_second, skipped, skipped_steps, mtp_loss_1 and on where depths of multi-token
-/// prediction are trained, and those of aux_loss, seq_aux_loss, global_aux_loss and z_loss that the recipe turns on, then expert_tokens and expert_imbalance, then data_seconds,
+/// prediction are trained, and those of aux_loss, seq_aux_loss, global_aux_loss and z_loss that the recipe turns on,
+/// then expert_tokens and expert_imbalance, then data_seconds,
 /// communication_seconds and communication_waiting_seconds where they are known. mem is in GiB; tps is tokens per second. tps_per_gpu
 /// is tps / ranks and counts all ranks; AutoModel leaves out the ranks of tp and pp. Rates are null when no
 /// time has passed.

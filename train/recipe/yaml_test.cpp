@@ -3,10 +3,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <random>
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "core/sanitizers.h"
 #include "tests/support/message_of.h"
 #include "train/recipe/value.h"
 
@@ -76,15 +78,16 @@ TEST_CASE("a section of very many keys takes no quadratic time") {
   CHECK(parse_yaml(text, "r").entries.size() == 25'000);
 }
 
-/// Runs `work` in a child with 1 GiB of memory and 30 s of processor time; what is left of the child's stack and
-/// heap by then does not matter. Returns the child's status, 0 when `work` returned.
+/// Runs `work` in a child with 1 GiB of memory beyond what this process has and 30 s of processor time; what is left of the
+/// child's stack and heap by then does not matter. Returns the child's status, 0 when `work` returned.
 int status_within_limits(const auto& work) {
   const pid_t child = ::fork();
   if (child == 0) {
-#if !defined(__SANITIZE_ADDRESS__)  // which reserves terabytes
-    const rlimit memory{1u << 30, 1u << 30};
-    ::setrlimit(RLIMIT_AS, &memory);
-#endif
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t bytes = pages * 4096 + (1u << 30);
+    const rlimit memory{bytes, bytes};
+    if (!has_address_sanitizer()) ::setrlimit(RLIMIT_AS, &memory);
     const rlimit seconds{30, 30};
     ::setrlimit(RLIMIT_CPU, &seconds);
     try {

@@ -36,7 +36,8 @@ std::string memory_sentence(const std::vector<MemoryItem>& items, const RankSize
 std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& items, DType dtype,
                            const RankSizes& sizes, Device device);
 
-/// memory_sentence() for a recipe alone, and what could be done that the recipe does not do yet; empty when the recipe's files cannot be read.
+/// memory_sentence() for a recipe alone, and what could be done that the recipe does not do yet; empty when the
+/// recipe's files cannot be read.
 std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept;
 
 }  // namespace nemocube

@@ -189,7 +189,7 @@ void check_margin(const Task& task, int ranks, const History& history, double sh
       CHECK_BITS(shaken.steps[s].expert_counts[i], history.steps[s].expert_counts[i]);
 }
 
-TEST_CASE("data parallel: ten steps on every level are those of one rank, in f64") {
+TEST_CASE("data parallel: ten steps on every level are those of one rank, in f64" * on_ranks({3, 4})) {
   const Task sgd{.optimizer = {.kind = OptimizerKind::sgd, .momentum = 0.9}};
   const Task adamw{.pattern = "M-E*", .packed = false};
   const int ranks = test_world().size();
@@ -205,7 +205,8 @@ TEST_CASE("data parallel: ten steps on every level are those of one rank, in f64
   }
 }
 
-TEST_CASE("data parallel: ten steps in f32 and bf16; the same layout gives the same bits") {
+TEST_CASE("data parallel: ten steps in f32 and bf16; the same layout gives the same bits" *
+          on_ranks({2, 4})) {
   const int ranks = test_world().size();
   Task task{.dtype = DType::f32};
   const History want = one_rank(task, ranks, true);
