@@ -39,6 +39,6 @@ for log in "$build"/Testing/*.log "$build"-asan/Testing/*.log; do
   echo "  the slowest cases of them:"
   awk '
     /^[0-9]+\/[0-9]+ Test: / { test = $3 }
-    /^[0-9.]+ s: / { seconds = $1; sub(/^[0-9.]+ s: /, ""); printf "  %8.1f  %s: %s\n", seconds, test, $0 }' "$log" |
+    /^[0-9]+\.[0-9]+ s: / { seconds = $1; sub(/^[0-9.]+ s: /, ""); printf "  %8.1f  %s: %s\n", seconds, test, $0 }' "$log" |
     sort -rn | head -n "$cases"
 done

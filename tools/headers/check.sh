@@ -12,7 +12,7 @@ while [ $# -gt 0 ]; do
     *) echo "usage: tools/headers/check.sh [--jobs N] [--changed]" >&2 && exit 2 ;;
   esac
 done
-library_flags=$(pkg-config --cflags libpcre2-8 yaml-cpp 2>/dev/null || true)
+flags=$(pkg-config --cflags libpcre2-8 yaml-cpp 2>/dev/null || true)
 export flags
 check='header=$1
 printf "#include \"%s\"\n" "$header" |
@@ -27,8 +27,8 @@ changed_folders=$(tools/headers/changed.sh $list)
 behind_change=
 wanted() {
   [ -n "$changed" ] || return 0
-  for folder in $changed_folders; do
-    if [ "$folder" = "$1" ]; then behind_change=1; fi
+  for with_change in $changed_folders; do
+    if [ "$with_change" = "$1" ]; then behind_change=1; fi
   done
   [ -n "$behind_change" ]
 }
@@ -39,7 +39,6 @@ check_all() {
   count=$((count + $(printf '%s\n' $1 | wc -l)))
 }
 
-flags=$library_flags
 headers=
 for folder in core ops model parallel data train tests; do
   if wanted $folder; then headers="$headers $(find $folder -name '*.h' | sort)"; fi
