@@ -99,7 +99,8 @@ test: setup
 
 # make test, and what it leaves out: jobs of 8 ranks, and device tests on the software GPU. Where the sources of the software GPU
 # passed all of their tests before ($(sanitized)), only the short part of these runs.
-test-all: test test-rest
+test-all: test
+	@$(MAKE) --no-print-directory test-rest
 test-rest: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
@@ -140,6 +141,8 @@ test-cuda-all:
 	$(MAKE) --no-print-directory planted-faults
 
 # All grids of 2, 4 and 8 ranks on the software GPU, over NCCL and over MPI.
+emulate = NEMOCUBE_TEST_CUDA=required OMP_WAIT_POLICY=passive CUDA_EMULATOR_LIBRARIES=$(BUILD)/cuda_emulator \
+	tools/cuda_emulator/run
 test-grids-cuda: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
@@ -159,6 +162,7 @@ planted-faults: setup
 	@$(plant) $(FAULTS)
 
 # The same tests on a GPU.
+cuda_tests = $(filter-out test_comm test_grids,$(UNIT_TESTS))
 test-gpu: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)

@@ -68,7 +68,8 @@ foreach(seed 1 2)
 endforeach()
 
 # What the label cuda-emulator-short needs of the software GPU's own tests, without its other CUDA programs, which take nvcc a minute.
-add_custom_target(device_short_tests DEPENDS test_runtime test_nccl test_blas test_traffic test_timeline test_faults)
+add_custom_target(device_short_tests DEPENDS cuda_emulator test_runtime test_nccl test_blas test_traffic test_timeline
+  test_faults)
 foreach(program faults static_runtime traffic program_language program_processes program_streams program_synchronisation)
   add_dependencies(device_short_tests cuda_emulator_${program})
 endforeach()

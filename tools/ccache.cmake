@@ -24,23 +24,27 @@ endforeach()
 if(NOT compilers)
   return()
 endif()
+# The key of C++ does not hold nvcc: a build under AddressSanitizer has none, and takes the test files of one that has.
+set(nvcc_version "")
 if(CMAKE_CUDA_COMPILER)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --version OUTPUT_VARIABLE nvcc_version)
-  string(APPEND compilers "${nvcc_version}")
 endif()
-string(SHA256 compilers "${compilers}")
-set(through_ccache ${env_program} CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
-  CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_COMPILERCHECK=string:${compilers} ${NEMOCUBE_CCACHE_PROGRAM})
+string(SHA256 cxx_key "${compilers}")
+string(SHA256 cuda_key "${compilers}${nvcc_version}")
+foreach(language cxx cuda)
+  set(${language}_through_ccache ${env_program} CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_COMPILERCHECK=string:${${language}_key} ${NEMOCUBE_CCACHE_PROGRAM})
+endforeach()
 # ccache fails where it cannot make its folder.
 file(WRITE ${CMAKE_BINARY_DIR}/ccache_works.cpp "int main() {}\n")
-execute_process(COMMAND ${through_ccache} ${CMAKE_CXX_COMPILER} -c ccache_works.cpp -o ccache_works.o
+execute_process(COMMAND ${cxx_through_ccache} ${CMAKE_CXX_COMPILER} -c ccache_works.cpp -o ccache_works.o
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR} RESULT_VARIABLE ccache_failed OUTPUT_QUIET ERROR_VARIABLE said)
 if(ccache_failed)
   message(WARNING "ccache does not work here, and is left out: ${said}")
   return()
 endif()
-set(CMAKE_CXX_COMPILER_LAUNCHER ${through_ccache})
-set(CMAKE_CUDA_COMPILER_LAUNCHER ${through_ccache})
+set(CMAKE_CXX_COMPILER_LAUNCHER ${cxx_through_ccache})
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${cuda_through_ccache})
 # Without this option of GCC ccache cannot tell what a file with a precompiled header includes.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
