@@ -55,7 +55,7 @@ help:
 	@echo "make asan           the unit tests, and jobs of up to 4 ranks, under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make asan-all       every test under them: jobs of 8 ranks and whole runs of the program too"
 	@echo "make sanitize-emulator"
-	@echo "                    the software GPU and its tests under ThreadSanitizer, then AddressSanitizer and UBSan; needs nvcc"
+	@echo "                    the software GPU's tests, then the same under ThreadSanitizer, AddressSanitizer and UBSan; needs nvcc"
 	@echo "make sanitize-emulator-short"
 	@echo "                    a short part of that under ThreadSanitizer, which touches every folder of the software GPU"
 	@echo "make sanitize-emulator-changed"
@@ -235,23 +235,28 @@ install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 asan_flags = -DNEMOCUBE_ASAN=ON -DCMAKE_UNITY_BUILD=OFF
-# Test files of folders whose headers have changed since they passed under sanitizers are compiled with them.
+# Test files of folders whose headers have changed since they passed under sanitizers are compiled with them. What passed is what
+# the headers were at the beginning.
 sanitized_headers = tests/sanitized_headers.txt
+note_headers = mkdir -p $(BUILD)-asan && tools/headers/changed.sh $(BUILD)-asan/sanitizing_headers.txt --write
+keep_headers = cp $(BUILD)-asan/sanitizing_headers.txt $(sanitized_headers)
 asan: setup
+	@$(note_headers)
 	@folders=$$(tools/headers/changed.sh $(sanitized_headers) | grep -v / | tr '\n' ';'); \
 	if [ "$$folders" ]; then \
-		echo "asan: of headers in $$folders test files have not passed under sanitizers: they are compiled so"; \
+		echo "asan: headers have changed in $$folders test files of these folders are sanitized, too"; \
 	fi; \
 	$(call configure,$(BUILD)-asan,$(asan_flags) -DNEMOCUBE_ASAN_TESTS="$$folders")
 	@cmake --build $(BUILD)-asan -j $(JOBS) --target $(UNIT_TESTS) overruns
 	$(call ctest,$(BUILD)-asan,$@,-j $(slots) -LE 'end-to-end|eight-ranks')
-	@tools/headers/changed.sh $(sanitized_headers) --write
+	@$(keep_headers)
 
 asan-all: setup
+	@$(note_headers)
 	@$(call configure,$(BUILD)-asan,$(asan_flags) -DNEMOCUBE_ASAN_TESTS=all)
 	@cmake --build $(BUILD)-asan -j $(JOBS)
 	$(call ctest,$(BUILD)-asan,$@,-j $(slots))
-	@tools/headers/changed.sh $(sanitized_headers) --write
+	@$(keep_headers)
 
 # Tests of the software GPU under each sanitizer of $(3). $(1): cuda_emulator_tests and $(2): their label. The CUDA
 # programs of the tests are built once, in BUILD: nothing of them is sanitized.
@@ -276,6 +281,8 @@ sanitize-emulator: setup
 	@$(call configure,$(BUILD))
 	@$(need_nvcc)
 	@$(fingerprint) >$(BUILD)/sanitizing.txt
+	@cmake --build $(BUILD) -j $(JOBS) --target cuda_emulator_tests
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L '^cuda-emulator$$'
 	$(call sanitize,cuda_emulator_tests,cuda-emulator,thread address)
 	@cp $(BUILD)/sanitizing.txt $(sanitized)
 	@echo "sanitize-emulator: all passed; $(sanitized) says of what, and belongs in the commit"

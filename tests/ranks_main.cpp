@@ -204,8 +204,11 @@ World& nemocube::testing::test_world() { return *world; }
 // Called before main: cases are registered there.
 doctest::skip nemocube::testing::on_ranks(std::initializer_list<int> numbers) {
   const char* chosen = std::getenv("NEMOCUBE_RANKS");
-  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  const int ranks = size ? std::atoi(size) : 1;
+  int ranks = 1;
+  try {
+    ranks = read_launch().size;
+  } catch (const Error&) {  // main says what is wrong
+  }
   return {!(chosen && chosen == std::string_view("all")) &&
           std::ranges::find(numbers, ranks) == numbers.end()};
 }

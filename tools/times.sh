@@ -22,7 +22,6 @@ for folder in "$build" "$build-asan"; do
       else group = "linking"
       seconds[name] = ($2 - $1) / 1000
       group_of[name] = group
-      if ($2 > end) end = $2
     }
     END {
       for (name in seconds) { sum[group_of[name]] += seconds[name]; files[group_of[name]]++; all += seconds[name] }
