@@ -368,6 +368,8 @@ const Kernel* Module::kernel(std::string_view name) {
     kernel->parameter_bytes = function.parameters.back().offset + function.parameters.back().bytes;
   kernel->max_threads = source->max_threads;
   kernel->required_threads = source->required_threads;
+  kernel->required_cluster = source->required_cluster;
+  kernel->explicit_cluster = source->explicit_cluster;
   return state_->kernels.emplace(kernel->name, std::move(kernel)).first->second.get();
 }
 

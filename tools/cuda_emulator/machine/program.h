@@ -146,6 +146,8 @@ struct Kernel {
   std::uint32_t shared_gap_bytes = 0;  ///< of dynamic_shared_offset: what a device would not have
   std::vector<SharedGap> shared_gaps;
   ptx::Dim3 max_threads, required_threads;
+  ptx::Dim3 required_cluster;        ///< blocks of a cluster, as the kernel says; x = 0: it does not say
+  bool explicit_cluster = false;     ///< every launch must be one of clusters
   bool uses_grid_sync = false;       ///< reads %envreg1 or %envreg2
   bool uses_async_proxy = false;     ///< has bulk copies
   bool launches_dependents = false;  ///< has griddepcontrol.launch_dependents

@@ -53,18 +53,53 @@ void check_shape(const Kernel& kernel, dim3 grid, dim3 block) {
   }
 }
 
+// ptxas for compute 9.0 lets more than 48 KiB of static shared memory pass, which no launch can have.
 void check_shared(const Kernel& kernel, const RegisteredKernel& registered, std::size_t dynamic_shared) {
-  const std::size_t allowed =
-      registered.max_dynamic_shared ? static_cast<std::size_t>(*registered.max_dynamic_shared)
-      : kernel.static_shared < h100::shared_per_block ? h100::shared_per_block - kernel.static_shared
-                                                      : 0;
+  if (kernel.static_shared > h100::shared_per_block) {
+    refuse(kernel, cudaErrorInvalidValue,
+           std::to_string(kernel.static_shared) + " bytes of static shared memory, " +
+               std::to_string(h100::shared_per_block) + " allowed; more must be dynamic");
+  }
+  const std::size_t allowed = registered.max_dynamic_shared
+                                  ? static_cast<std::size_t>(*registered.max_dynamic_shared)
+                                  : h100::shared_per_block - kernel.static_shared;
   if (dynamic_shared <= allowed) return;
   refuse(kernel, cudaErrorInvalidValue,
          std::to_string(dynamic_shared) + " bytes of dynamic shared memory, " + std::to_string(allowed) +
              " allowed (cudaFuncAttributeMaxDynamicSharedMemorySize)");
 }
 
-void apply(const cudaLaunchAttribute& attribute, const Kernel& kernel, KernelWork& work) {
+[[noreturn]] void refuse_cluster(const Kernel& kernel) {
+  report(Severity::error, "not-supported",
+         "launch of " + kernel.readable + " with a cluster of several blocks");
+  throw ApiError{cudaErrorNotSupported};
+}
+
+std::uint64_t blocks_of_cluster(const auto& cluster) {
+  return std::uint64_t{cluster.x} * cluster.y * cluster.z;
+}
+
+bool is_cluster_size(const cudaLaunchAttribute& attribute) {
+  return attribute.id == cudaLaunchAttributeClusterDimension ||
+         attribute.id == cudaLaunchAttributePreferredClusterDimension;
+}
+
+// The kernel has its cluster by __cluster_dims__, the launch by an attribute.
+void check_clusters(const Kernel& kernel, std::span<const cudaLaunchAttribute> attributes) {
+  if (kernel.required_cluster.x && blocks_of_cluster(kernel.required_cluster) > 1) refuse_cluster(kernel);
+  bool given = kernel.required_cluster.x != 0;
+  for (const cudaLaunchAttribute& attribute : attributes) {
+    if (!is_cluster_size(attribute)) continue;
+    if (blocks_of_cluster(attribute.val.clusterDim) > 1) refuse_cluster(kernel);
+    given = true;
+  }
+  if (kernel.explicit_cluster && !given) {
+    refuse(kernel, cudaErrorInvalidClusterSize,
+           "__cluster_dims__() without a size, and the launch gives none");
+  }
+}
+
+void apply(const cudaLaunchAttribute& attribute, KernelWork& work) {
   switch (attribute.id) {
     case cudaLaunchAttributeCooperative:
       work.shape.cooperative = attribute.val.cooperative != 0;
@@ -72,14 +107,6 @@ void apply(const cudaLaunchAttribute& attribute, const Kernel& kernel, KernelWor
     case cudaLaunchAttributeProgrammaticStreamSerialization:
       work.programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
       return;
-    case cudaLaunchAttributeClusterDimension:
-    case cudaLaunchAttributePreferredClusterDimension: {
-      const auto& cluster = attribute.val.clusterDim;
-      if (std::uint64_t{cluster.x} * cluster.y * cluster.z <= 1) return;
-      report(Severity::error, "not-supported",
-             "launch of " + kernel.readable + " with a cluster of several blocks");
-      throw ApiError{cudaErrorNotSupported};
-    }
     default:
       return;  // hints
   }
@@ -164,8 +191,9 @@ std::shared_ptr<KernelWork> make_kernel_work(const void* function, dim3 grid, di
   work->shape.block = {block.x, block.y, block.z};
   check_shape(*kernel, grid, block);
   check_shared(*kernel, *registered, dynamic_shared);
+  check_clusters(*kernel, attributes);
   work->shape.dynamic_shared = static_cast<std::uint32_t>(dynamic_shared);
-  for (const cudaLaunchAttribute& attribute : attributes) apply(attribute, *kernel, *work);
+  for (const cudaLaunchAttribute& attribute : attributes) apply(attribute, *work);
   if (work->shape.cooperative) {
     const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
     const std::uint64_t resident =
