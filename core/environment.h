@@ -65,7 +65,16 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"PRTE_LAUNCHED", AcrossRanks::free},
     {"PMI_RANK", AcrossRanks::free},
     {"PMI_SIZE", AcrossRanks::free},
+    {"SLURM_PTY_PORT", AcrossRanks::free},
     {"SLURM_STEP_NUM_TASKS", AcrossRanks::free},
+    // Launchers that start no MPI.
+    {"FLUX_JOB_SIZE", AcrossRanks::free},
+    {"JSM_NAMESPACE_SIZE", AcrossRanks::free},
+    {"LOCAL_RANK", AcrossRanks::free},
+    {"LOCAL_WORLD_SIZE", AcrossRanks::free},
+    {"MV2_COMM_WORLD_SIZE", AcrossRanks::free},
+    {"RANK", AcrossRanks::free},
+    {"WORLD_SIZE", AcrossRanks::free},
     // Which ranks count as neighbours, for tests.
     {"NEMOCUBE_NODE", AcrossRanks::free},
     // Where the local cache of the Hugging Face Hub is (data/hf/hub_cache.h). Ranks compare the files that they read.

@@ -37,7 +37,42 @@ std::string stop_command_of_prrte() {
              host == host_name("") ? "" : cat(" on ", host));
 }
 
+/// The number that a variable holds; 0 where it is not set or holds something else: it may be anybody's.
+long number_or_zero(const char* text) {
+  if (!text) return 0;
+  long value = 0;
+  const char* const last = text + std::strlen(text);
+  const auto [end, error] = std::from_chars(text, last, value);
+  return error == std::errc() && end == last ? value : 0;
+}
+
 }  // namespace
+
+std::string started_apart(const VariableLookup& variable) {
+  if (const long tasks = number_or_zero(variable("SLURM_STEP_NUM_TASKS"));
+      tasks > 1 && !variable("SLURM_PTY_PORT"))
+    return cat(
+        "srun has started ", tasks,
+        " processes without MPI, and each would work alone: start them by srun --mpi=pmix, or one by srun "
+        "--ntasks=1 (SLURM_STEP_NUM_TASKS is ",
+        tasks, ")");
+  static constexpr std::array sizes{KnownVariable("WORLD_SIZE"), KnownVariable("LOCAL_WORLD_SIZE"),
+                                    KnownVariable("MV2_COMM_WORLD_SIZE"), KnownVariable("JSM_NAMESPACE_SIZE"),
+                                    KnownVariable("FLUX_JOB_SIZE")};
+  static constexpr std::array places{KnownVariable("RANK"), KnownVariable("LOCAL_RANK")};
+  const auto apart = [](KnownVariable v, long value) {
+    return cat(
+        "this process is one of several that were started without MPI, and each would work alone: start "
+        "ranks "
+        "by mpirun or srun --mpi=pmix in place of torchrun and its like, or unset ",
+        v.name(), " for one process (", v.name(), " is ", value, ")");
+  };
+  for (const KnownVariable v : sizes)
+    if (const long size = number_or_zero(variable(v)); size > 1) return apart(v, size);
+  for (const KnownVariable v : places)
+    if (const long place = number_or_zero(variable(v)); place > 0) return apart(v, place);
+  return "";
+}
 
 Launch read_launch() {
   struct Variables {

@@ -1,5 +1,8 @@
 #pragma once
+#include <functional>
 #include <string>
+
+#include "core/environment.h"
 
 namespace nemocube {
 
@@ -8,6 +11,7 @@ struct Launch {
   int rank = 0;
   int size = 1;          ///< ranks of the job; 1 without a launcher
   std::string variable;  ///< the environment variable that gives the size; empty without a launcher
+  bool by_mpirun() const { return variable == "OMPI_COMM_WORLD_SIZE"; }  ///< of Open MPI, which passes SIGUSR1 on
   /// What asks all ranks to end with a checkpoint, where the launcher kills ranks at once when it is stopped itself: "kill -USR1
   /// 1234", with " on HOST" on another machine than the launcher's. Empty with other launchers. mpirun of Open MPI 5 (PRRTE)
   /// sends SIGTERM to the ranks when it gets SIGTERM, SIGINT or SIGHUP, and SIGKILL a quarter of a second later (seen with
@@ -18,5 +22,14 @@ struct Launch {
 /// Reads the variables of mpirun (Open MPI), of PMI, and of Slurm's srun --mpi=pmix. Throws Error naming the
 /// variable when a number is not what it must be.
 Launch read_launch();
+
+/// The value of a variable, or null where it is not set.
+using VariableLookup = std::function<const char*(KnownVariable)>;
+
+/// Why a process that knows of no other rank must not train alone: a launcher has started several processes and no MPI, as
+/// torchrun does, and srun without --mpi=pmix. One sentence, which says how to start instead; empty where the process is one
+/// of its own. A launcher is known by a variable that holds the number of its processes, or a place other than the first.
+/// Only for processes for which read_launch() names no variable. A shell that `srun --pty` has started is no rank.
+std::string started_apart(const VariableLookup& variable);
 
 }  // namespace nemocube

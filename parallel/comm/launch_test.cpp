@@ -77,3 +77,35 @@ TEST_CASE("launch: mpirun of Open MPI 5 is named by its process, which passes SI
         "kill -USR1 1234 on other-node-7");
   CHECK(stop({{"PRTE_LAUNCHED", "1"}, {"PMIX_NAMESPACE", "other"}}) == "SIGUSR1 to mpirun");
 }
+
+TEST_CASE("launch: processes that a launcher started without MPI are told how to start instead") {
+  const auto apart = [](const std::map<std::string, std::string>& values) {
+    return started_apart([&](KnownVariable v) {
+      const auto found = values.find(v.name());
+      return found == values.end() ? nullptr : found->second.c_str();
+    });
+  };
+  CHECK(apart({{"SLURM_STEP_NUM_TASKS", "8"}}) ==
+        "srun has started 8 processes without MPI, and each would work alone: start them by srun --mpi=pmix, "
+        "or one "
+        "by srun --ntasks=1 (SLURM_STEP_NUM_TASKS is 8)");
+  const std::string torchrun = apart({{"WORLD_SIZE", "4"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}});
+  CHECK(torchrun ==
+        "this process is one of several that were started without MPI, and each would work alone: start "
+        "ranks by "
+        "mpirun or srun --mpi=pmix in place of torchrun and its like, or unset WORLD_SIZE for one process "
+        "(WORLD_SIZE "
+        "is 4)");
+  for (const char* size :
+       {"LOCAL_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE"}) {
+    CAPTURE(size);
+    CHECK(apart({{size, "2"}}).find(cat("(", size, " is 2)")) != std::string::npos);
+    CHECK(apart({{size, "1"}}).empty());
+  }
+  CHECK(apart({{"WORLD_SIZE", "1"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}}).empty());
+  CHECK(apart({{"LOCAL_RANK", "1"}}).find("(LOCAL_RANK is 1)") != std::string::npos);
+  CHECK(apart({{"SLURM_STEP_NUM_TASKS", "1"}}).empty());
+  CHECK(apart({{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_PTY_PORT", "4711"}}).empty());
+  CHECK(apart({{"WORLD_SIZE", "many"}, {"RANK", "my"}}).empty());
+  CHECK(apart({}).empty());
+}

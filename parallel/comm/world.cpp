@@ -57,6 +57,10 @@ World::World(const Launch& launch, const CommOptions& options)
     : uncaught_(std::uncaught_exceptions()), engine_(std::make_shared<CommEngine>()) {
   engine_->options = options;
   if (launch.size == 1) {
+    if (launch.variable.empty()) {
+      const std::string apart = started_apart([](KnownVariable v) { return environment_variable(v); });
+      require(apart.empty(), apart);
+    }
     communicator_ = self_communicator("world", 0);
     return;
   }

@@ -5,6 +5,10 @@
 # Where the machine does not say what lies where, the program starts unbound. The choice of network interfaces is NCCL's, which
 # takes those nearest to each device; NCCL_IB_HCA and NCCL_SOCKET_IFNAME limit it. NEMOCUBE_SYS stands for /sys in tests.
 set -eu
+case "${1:-}" in
+  --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" && exit ;;
+  '') echo "bind.sh: want a program (--help says more)" >&2 && exit 2 ;;
+esac
 sys=${NEMOCUBE_SYS:-/sys}
 
 # unbound REASON PROGRAM ARGUMENT..: starts the program as it is.

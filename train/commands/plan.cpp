@@ -26,6 +26,7 @@ struct PlanArguments {
   std::filesystem::path recipe;
   std::vector<std::string> overrides;
   std::string gpu = "h100";
+  bool gpu_named = false;
   std::int64_t ranks = 0;
   bool json = false;
   std::string schedule;
@@ -70,13 +71,16 @@ void print_run(const PlanArguments& o) {
   const StepLoad load = planned_load(recipe, model, ranks.dp);
   RunCosts costs(config, plan_model(recipe.distributed, settings, ranks, config), load,
                  optimizer_options(*recipe.optimizer));
+  const bool on_gpus = recipe.device == DeviceChoice::cuda || o.gpu_named;
   const PlanWords words{ranks.text,
                         cat(parameters_text(model), " in ", load.dtype, "; a step has ",
                             counted(load.microbatches, "microbatch", "microbatches"), " of ",
                             counted(load.microbatch.count(), "row"), " of ", load.microbatch.longest(),
                             " tokens on each of ", counted(ranks.dp, "replica")),
-                        assumption(recipe, config), o.gpu,
-                        recipe.device == DeviceChoice::cuda && o.ranks > 1 && exchanges_by_nccl(recipe)};
+                        assumption(recipe, config),
+                        o.gpu,
+                        on_gpus,
+                        on_gpus && o.ranks > 1 && exchanges_by_nccl(recipe)};
   o.json ? print_plan_json(std::cout, words, costs) : print_plan(std::cout, words, costs);
 }
 
@@ -94,9 +98,11 @@ void add_plan_command(Command& app) {
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false)
       ->needs(recipe);
-  command->add_option("--gpu", o->gpu, "h100 or h200: whose rates the time of a step is estimated from")
-      ->capture_default_str()
-      ->needs(recipe);
+  auto* gpu =
+      command->add_option("--gpu", o->gpu,
+                          "h100 (or h100-80) or h200 (or h200-141): from whose rates the time of a step is "
+                          "estimated, and whether a rank fits in its memory");
+  gpu->capture_default_str()->needs(recipe);
   command->add_flag("--json", o->json, "one JSON object, with every rank")->needs(recipe);
   auto* schedule =
       command->add_option("--schedule", o->schedule,
@@ -111,9 +117,10 @@ void add_plan_command(Command& app) {
   auto* microbatches =
       command->add_option("--microbatches", o->microbatches, "microbatches of a step")->needs(schedule);
   command->footer(
-      "With a recipe: process groups, stages, bytes that each rank holds (activations are an estimate), what "
-      "the\n"
-      "ranks send in a step by group and operation, the share of a step in which a pipeline is idle, and "
+      "With a recipe: process groups, stages, bytes that each rank holds (activations are an estimate) and "
+      "whether they fit on a\n"
+      "GPU (with --gpu or device: cuda), what the ranks send in a step by group and operation, the share of "
+      "a step in which a pipeline is idle, and "
       "about how "
       "long a\n"
       "step takes on GPUs, with what that takes for granted.\n"
@@ -124,10 +131,11 @@ void add_plan_command(Command& app) {
       "weight\n"
       "gradients. A column is a time step, an empty cell an idle one. Duration, bubble and live activations\n"
       "(forward passes whose B or I is still to come) go to standard error.");
-  command->callback([o, recipe, ranks, schedule, pp, microbatches] {
+  command->callback([o, recipe, ranks, gpu, schedule, pp, microbatches] {
     require(recipe->count() + schedule->count() == 1, "plan: give a recipe and --ranks, or --schedule");
     if (recipe->count() == 1) {
       require(ranks->count() == 1, "plan: --ranks is missing, the number of ranks of the run");
+      o->gpu_named = gpu->count() == 1;
       return print_run(*o);
     }
     require(pp->count() + microbatches->count() == 2, "plan: --schedule wants --pp and --microbatches");

@@ -13,6 +13,7 @@
 #include "train/commands/next_steps.h"
 #include "train/commands/resume_command.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/rates/gpu_rates.h"
 #include "train/run/benchmark_report.h"
 #include "train/run/run.h"
 
@@ -27,6 +28,7 @@ struct TrainArguments {
   std::optional<std::string> profile;
   bool check = false;
   std::optional<std::int64_t> ranks;
+  std::string gpu;
 };
 
 /// Keys of one section in one word, so that the list stays short: `compile (3 keys)`.
@@ -97,16 +99,20 @@ void run(TrainArguments options, const Launch& launch) {
   if (options.profile) profile = parse_step_range(*options.profile);
   override_device(options.overrides, options.device, options.share_device);
   Recipe recipe = load_recipe(options.recipe, options.overrides);
+  if (!options.gpu.empty()) gpu_rates(options.gpu);  // before anything is read
+  // A GPU that is named need not be there.
   const Device chosen =
-      choose_device(recipe.device, training_operations(operation_of(recipe.optimizer->kind)),
-                    asked_device(recipe, options.device));
+      options.gpu.empty()
+          ? choose_device(recipe.device, training_operations(operation_of(recipe.optimizer->kind)),
+                          asked_device(recipe, options.device))
+          : Device::cuda;
   require(!profile || !is_benchmark(recipe), recipe.file,
           ": a benchmark (key recipe) has no run directory for --profile; nemocube bench step measures its "
           "parts");
   if (launch.rank == 0) report_no_effect(recipe);
   if (options.check) {
     if (launch.rank > 0) return;
-    check_training(recipe, options.ranks.value_or(launch.size), chosen);
+    check_training(recipe, options.ranks.value_or(launch.size), chosen, options.gpu);
     std::cout << describe(recipe);
     return;
   }
@@ -143,6 +149,11 @@ void add_train_command(Command& app) {
       ->add_option("--ranks", o->ranks,
                    "with --check: the number of ranks to check for; default: those started")
       ->check(in_range(1, 1'000'000))
+      ->needs(check);
+  command
+      ->add_option("--gpu", o->gpu,
+                   "with --check: say whether the run fits on such a GPU, which need not be there: h100-80 "
+                   "or h200-141")
       ->needs(check);
   command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }

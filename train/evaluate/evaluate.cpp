@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <deque>
 #include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "core/cuda/streams.h"
 #include "core/host_wait.h"
 #include "core/log.h"
 #include "data/datasets/text.h"
@@ -39,6 +43,46 @@ class Held {
   ParallelModel& model_;
 };
 
+/// Rows count as done when the device is done with them: the host queues batches far ahead of a CUDA device.
+class FinishedRows {
+ public:
+  FinishedRows(Device device, const OnProgress& progress, std::int64_t total)
+      : device_(device), progress_(progress), total_(total) {}
+
+  /// All work on the first `rows` rows is queued.
+  void queued(std::int64_t rows) {
+    if (!progress_) return;
+    batches_.push_back({device_.is_cuda() ? cuda::record_event(cuda::Stream::compute) : cuda::Event(), rows});
+    report();
+  }
+  /// Returns when all are done. Nothing is queued any more, so the device need not be kept busy.
+  void wait() {
+    constexpr std::chrono::milliseconds longest(50);
+    for (std::chrono::microseconds pause(100); !batches_.empty(); report()) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min<std::chrono::microseconds>(2 * pause, longest);
+    }
+  }
+
+ private:
+  void report() {
+    std::int64_t done = 0;
+    for (; !batches_.empty() && reached(batches_.front().end); batches_.pop_front())
+      done = batches_.front().rows;
+    if (done > 0) progress_(done, total_);
+  }
+  bool reached(const cuda::Event& event) const { return !device_.is_cuda() || cuda::event_reached(event); }
+
+  struct QueuedBatch {
+    cuda::Event end;
+    std::int64_t rows;  ///< up to its end
+  };
+  Device device_;
+  const OnProgress& progress_;
+  std::int64_t total_;
+  std::deque<QueuedBatch> batches_;
+};
+
 double host_value(const Tensor& losses) {
   const HostWaitName name("validation loss");
   return losses.item<double>();
@@ -57,6 +101,7 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
   const Held held(model, DataParallel::Held::root);
   ValidationResult result;
   const Tensor losses = Tensor::zeros({1}, DType::f64, model.model().device());
+  FinishedRows finished(model.model().device(), progress, loader.dataset().size());
   while (!loader.epoch_done()) {
     if (stop && stop()) {
       result.complete = false;
@@ -65,8 +110,9 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
     const Batch batch = loader.next();
     result.label_tokens += evaluate_loss(model, without_padding(batch), kernels, losses);
     if (model.first_of_replica()) result.samples += batch.samples;
-    if (progress) progress(loader.state().next_index, loader.dataset().size());
+    finished.queued(loader.state().next_index);
   }
+  finished.wait();
   std::array<std::int64_t, 2> counts{result.label_tokens, result.samples};
   const double sum = model.all().host_all_reduce(host_value(losses));
   model.all().host_all_reduce(std::span<std::int64_t>(counts));

@@ -27,7 +27,7 @@ struct ValidationResult {
   bool complete = true;  ///< false: stopped early, the numbers cover only a part
 };
 /// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Polls `stop` before
-/// every batch and reports the rows done to `progress` after every batch. Each replica
+/// every batch and reports to `progress` the rows with which the device is done. Each replica
 /// evaluates its share of the rows; all ranks get the result for all rows.
 ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
                           std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop = {},

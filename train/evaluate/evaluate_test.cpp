@@ -97,6 +97,13 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
     CHECK(v.samples == 7);
   }
 
+  std::vector<std::int64_t> done;
+  validate(alone, data, 2, nullptr, {}, [&](std::int64_t rows, std::int64_t total) {
+    CHECK(total == 7);
+    done.push_back(rows);
+  });
+  CHECK(done == std::vector<std::int64_t>{2, 4, 6, 7});
+
   // On another device the same bits, and the host waits once.
   NemotronH guarded(tiny_config(), DType::f32, Device::guard);
   copy_weights(guarded, model);

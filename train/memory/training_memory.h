@@ -13,6 +13,7 @@ namespace nemocube {
 struct MemoryItem {
   std::string what;
   std::int64_t bytes = 0;
+  bool of_libraries = false;  ///< of a CUDA device: no tensor, but the driver's and libraries' own
 };
 
 /// What decides the state of the ranks of a run. Defaults: one rank, which has everything.

@@ -277,5 +277,6 @@ TEST_CASE("step time: the factor of an adapter that is not cut works on each ran
 TEST_CASE("step time: rates of GPUs by name") {
   CHECK(gpu_rates("h100").dram_bytes == 3.35e12);
   CHECK(gpu_rates("h200").dram_bytes == 4.8e12);
-  CHECK(message_of([] { gpu_rates("tpu"); }) == "no rates are known of a GPU 'tpu': want h100 or h200");
+  CHECK(message_of([] { gpu_rates("tpu"); }) ==
+        "no rates are known of a GPU 'tpu': want h100 (or h100-80) or h200 (or h200-141)");
 }

@@ -10,6 +10,7 @@
 
 #include "core/memory_limit.h"
 #include "data/json/json.h"
+#include "train/memory/gpu_fit.h"
 #include "train/plan/step_time.h"
 
 namespace nemocube {
@@ -91,8 +92,20 @@ void print_stages(std::ostream& out, const RunCosts& costs) {
 
 std::vector<MemoryItem> memory_items(RunCosts& costs, const PlanWords& words, int rank) {
   std::vector<MemoryItem> items = costs.memory(rank);
-  if (words.nccl) items.push_back({"NCCL's buffers about", costs.nccl_bytes(rank)});
+  if (words.nccl) items.push_back({"NCCL's buffers about", costs.nccl_bytes(rank), true});
   return items;
+}
+
+/// Of the rank that needs most.
+GpuFit fit_of_plan(const PlanWords& words, RunCosts& costs) {
+  const GpuRates gpu = gpu_rates(words.gpu);
+  GpuFit tightest = fit_on(gpu, 0, 0);
+  for (std::int64_t r = 0; r < ranks_of(costs); ++r) {
+    const int rank = static_cast<int>(r);
+    const GpuFit fit = fit_on(gpu, total_bytes(costs.memory(rank)), words.nccl ? costs.nccl_bytes(rank) : 0);
+    if (fit.spare() < tightest.spare()) tightest = fit;
+  }
+  return tightest;
 }
 
 void print_memory(std::ostream& out, const PlanWords& words, RunCosts& costs) {
@@ -194,6 +207,18 @@ Json json_of(const StepTime& time, const std::string& gpu) {
           {"idle", time.idle}};
 }
 
+Json json_of(const GpuFit& fit, const std::string& gpu) {
+  return {{"gpu", gpu},
+          {"fits", fit.fits()},
+          {"on_the_edge", fit.on_the_edge()},
+          {"memory", fit.memory},
+          {"context", fit.context},
+          {"nccl", fit.nccl},
+          {"reserve", fit.reserve},
+          {"needed", fit.needed},
+          {"spare", fit.spare()}};
+}
+
 Json json_of_groups(const RunCosts& costs) {
   Json json = Json::object();
   for (const auto& [name, groups, ends_only] : costs.groups().all())
@@ -227,6 +252,7 @@ void print_plan(std::ostream& out, const PlanWords& words, RunCosts& costs) {
   print_groups(out, costs);
   print_stages(out, costs);
   print_memory(out, words, costs);
+  if (words.fit) out << "memory  " << to_string(fit_of_plan(words, costs), words.gpu) << "\n\n";
   print_traffic(out, costs);
   if (costs.parallel().grid.pp > 1) {
     const auto [equal, own] = costs.bubble();
@@ -257,6 +283,7 @@ void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs)
             {"stages", json_of_stages(costs)},
             {"bubble", {{"of_equal_stages", equal}, {"of_own_stages", own}}},
             {"time", json_of(step_time(costs, {.gpu = gpu_rates(words.gpu)}), words.gpu)}};
+  if (words.fit) json["fit"] = json_of(fit_of_plan(words, costs), words.gpu);
   std::map<std::string, std::size_t> known;  // classes by their text
   Json classes = Json::array(), class_of_rank = Json::array();
   std::int64_t counted = 0;

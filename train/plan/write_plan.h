@@ -12,6 +12,7 @@ struct PlanWords {
   std::string step;          ///< of what a step consists
   std::string assumption;    ///< assumption()
   std::string gpu = "h100";  ///< whose rates the time of a step is estimated from (gpu_rates)
+  bool fit = false;          ///< whether ranks fit in that GPU's memory is wanted
   bool nccl = false;         ///< the memory of NCCL belongs to that of a rank
 };
 

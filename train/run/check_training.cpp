@@ -46,7 +46,7 @@ class Problems {
 
 }  // namespace
 
-void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
+void check_training(const Recipe& recipe, std::int64_t ranks, Device device, const std::string& gpu) {
   const ModelSection& section = *recipe.model;
   Problems problems;
   std::optional<NemotronHConfig> config;
@@ -93,6 +93,11 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device) {
   if (const auto copy = host_copy_bytes(recipe, *model, loader->dataset(), sizes, device); copy > 0)
     log_info("a checkpoint is first copied to the host's memory (checkpoint.is_async): ", bytes_text(copy),
              ranks > 1 ? " on each rank at most" : "");
+  if (!gpu.empty()) {
+    const GpuFit fit = fit_of_run(memory, gpu_rates(gpu));
+    if (fit.fits()) return log_info(to_string(fit, gpu));
+    return log_warning(to_string(fit, gpu), ". ", memory_advice(recipe, model->dtype(), sizes));
+  }
   if (const std::string warning = memory_warning(recipe, memory, model->dtype(), sizes, device);
       !warning.empty())
     log_warning(warning);

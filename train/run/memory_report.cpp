@@ -72,10 +72,6 @@ std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& conf
   return at_once + (passes > most / std::max<std::int64_t>(of_pass, 1) ? most : passes * of_pass);
 }
 
-// Of a device's memory: what the driver takes for a process that has loaded kernels (measured by others on H100s: 0.4 to
-// 0.6 GB), and the workspace of products (ops/matmul/matmul.cu).
-constexpr std::int64_t cuda_context_bytes = 500'000'000;
-
 PlannedSteps planned_steps(const Recipe& recipe, const StepLoad& load) {
   PlannedSteps steps{.dtype = load.dtype,
                      .optimizer = optimizer_options(*recipe.optimizer),
@@ -106,8 +102,9 @@ std::int64_t answering_memory(const Recipe& recipe, const NemotronH& model, cons
          decode_state_memory(model.config(), model.dtype(), at_once, length);
 }
 
-/// What would make a run smaller and is not done yet.
-std::string advice(const Recipe& recipe, DType dtype, const RankSizes& sizes) {
+}  // namespace
+
+std::string memory_advice(const Recipe& recipe, DType dtype, const RankSizes& sizes) {
   std::vector<std::string> words;
   if (recipe.distributed.pipeline && recipe.distributed.pipeline->pp_microbatch_size > 1)
     words.emplace_back("lower distributed.pipeline.pp_microbatch_size");
@@ -125,7 +122,13 @@ std::string advice(const Recipe& recipe, DType dtype, const RankSizes& sizes) {
   return text;
 }
 
-}  // namespace
+GpuFit fit_of_run(const std::vector<MemoryItem>& items, const GpuRates& gpu) {
+  std::int64_t tensors = 0, libraries = 0;
+  for (const MemoryItem& item : items) (item.of_libraries ? libraries : tensors) += item.bytes;
+  GpuFit fit = fit_on(gpu, tensors, 0);
+  fit.nccl = std::max<std::int64_t>(0, libraries - fit.context);
+  return fit;
+}
 
 namespace {
 
@@ -208,10 +211,10 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
       items.back().bytes =
           std::max<std::int64_t>(0, planned_peak_bytes(model.config(), planned_steps(recipe, run.load)) -
                                         total_bytes(items) + items.back().bytes);
-    items.push_back({"workspace of cuBLAS at most", cuda::most_product_workspace});
-    items.push_back({"CUDA's context and libraries about", cuda_context_bytes});
+    items.push_back({"workspace of cuBLAS at most", cuda::most_product_workspace, true});
+    items.push_back({"CUDA's context and libraries about", cuda_context_bytes, true});
     if (ranks.grid.ranks() > 1 && exchanges_by_nccl(recipe))
-      items.push_back({"NCCL's buffers about", run.costs.nccl_bytes(largest)});
+      items.push_back({"NCCL's buffers about", run.costs.nccl_bytes(largest), true});
     return items;
   }
   const std::int64_t snapshot = copies_for_saving(recipe) ? run.costs.snapshot_bytes(largest) : 0;
@@ -247,7 +250,7 @@ std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& 
     const cuda::DeviceDescription there = cuda::describe_device();
     if (total_bytes(items) <= there.memory_bytes) return {};
     return cat("that is more than there is: ", bytes_text(there.memory_bytes), " (", there.name, "). ",
-               advice(recipe, dtype, sizes));
+               memory_advice(recipe, dtype, sizes));
   }
   const MemoryLimit limit = memory_limit();
   const std::string has = cat(bytes_text(limit.bytes), " (", limit.name, ")");
@@ -255,7 +258,7 @@ std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& 
   if (bytes > limit.bytes)
     return cat("that is more than there is: ", has,
                limit.counts_untouched ? cat("; a limit of ", (bytes + 1023) / 1024, " KiB will do") : "",
-               ". ", advice(recipe, dtype, sizes));
+               ". ", memory_advice(recipe, dtype, sizes));
   if (ranks > 1 && bytes > limit.bytes / ranks)
     return cat("that is more than there is here for ", ranks, " ranks: ", has,
                ", so they need several machines");
@@ -269,7 +272,7 @@ std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device devi
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
   const RankSizes sizes = rank_sizes(recipe.distributed, ranks);
   return cat(memory_sentence(memory_of_run(recipe, model, *dataset, sizes, device), sizes, device), ". ",
-             advice(recipe, model.dtype(), sizes));
+             memory_advice(recipe, model.dtype(), sizes));
 } catch (...) {
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include "data/datasets/dataset.h"
 #include "model/nemotron_h.h"
+#include "train/memory/gpu_fit.h"
 #include "train/memory/training_memory.h"
 #include "train/ranks/rank_sizes.h"
 #include "train/recipe/recipe.h"
@@ -35,6 +36,12 @@ std::string memory_sentence(const std::vector<MemoryItem>& items, const RankSize
 /// recipe does not do yet; empty where the memory is enough.
 std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& items, DType dtype,
                            const RankSizes& sizes, Device device);
+
+/// Whether the rank of memory_of_run() on a CUDA device fits on such a GPU, which need not be there.
+GpuFit fit_of_run(const std::vector<MemoryItem>& items, const GpuRates& gpu);
+
+/// What would make a run smaller and is not done yet: "Lower step_scheduler.local_batch_size or divide the model among more ranks".
+std::string memory_advice(const Recipe& recipe, DType dtype, const RankSizes& sizes);
 
 /// memory_sentence() for a recipe alone, and what could be done that the recipe does not do yet; empty when the
 /// recipe's files cannot be read.

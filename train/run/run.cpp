@@ -122,9 +122,9 @@ class Run {
                loaded_.model->dtype(), ": from step ", state_.step, " of ", steps_.total_steps,
                " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
-    if (!stop_command_.empty())
+    if (!launch_.stop_command.empty())
       log_info(
-          stop_command_,
+          launch_.stop_command,
           " ends this run with a checkpoint; SIGTERM or Ctrl-C to mpirun itself kills the ranks at once");
     // A signal that some rank has received is one for all: they stop after the same step.
     const auto asked = [&] {
@@ -186,11 +186,11 @@ class Run {
   }
 
   // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
-  // Ctrl-C. SIGUSR1 takes its place where the launcher does not let ranks end by themselves.
+  // Ctrl-C. mpirun passes SIGUSR1 on, and goes on itself: it asks for the same where mpirun would not let ranks end by themselves.
   std::vector<int> watched_signals() const {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
     signals.push_back(SIGINT);
-    if (!stop_command_.empty()) signals.push_back(SIGUSR1);
+    if (launch_.by_mpirun()) signals.push_back(SIGUSR1);
     return signals;
   }
 
@@ -562,7 +562,7 @@ class Run {
   std::optional<RunHistory> history_;  // where there are steps to train
   std::optional<StepProfile> profile_;
   int signal_ = 0;  // that the ranks agree on
-  const std::string stop_command_ = read_launch().stop_command;
+  const Launch launch_ = read_launch();
   StopAsked stop_here_;  // without asking other ranks
   RunResult result_;
   std::int64_t saved_steps_ = 0;  // steps done in result_.checkpoint

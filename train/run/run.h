@@ -23,6 +23,6 @@ RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, W
 /// exists, that the recipe fits `ranks` and the model can be divided among them, but not the contents of
 /// checkpoints. Creates nothing. Reports how much memory a rank will take, and warns when the machine has less.
 /// Throws one Error that names all problems.
-void check_training(const Recipe& recipe, std::int64_t ranks, Device device);
+void check_training(const Recipe& recipe, std::int64_t ranks, Device device, const std::string& gpu = {});
 
 }  // namespace nemocube
