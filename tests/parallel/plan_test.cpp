@@ -57,3 +57,24 @@ TEST_CASE("plan: mistakes end with exit code 2 and what is wrong") {
     check_refused(dir.path(), arguments, parts);
   }
 }
+
+TEST_CASE("plan: says whether the shipped recipe for nodes fits on GPUs of 80 GB, which need not be there") {
+  const auto said = [](const char* ranks, const char* gpu) {
+    const ProcessResult run =
+        plan({source_path("configs/recipes/nemotron_3_nano_nodes.yaml"), "--ranks", ranks, "--gpu", gpu,
+              "--set", "model.pretrained_model_name_or_path=" + source_path("configs/nemotron_3_nano")});
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    const std::size_t line = run.out.find("\nmemory  ");
+    REQUIRE(line != std::string::npos);
+    return run.out.substr(line + 9, run.out.find('\n', line + 1) - line - 9);
+  };
+  const std::string node = said("8", "h100-80");
+  CAPTURE(node);
+  CHECK(node.starts_with("it is on the edge on an h100-80: "));
+  CHECK(node.find("its driver reports 84.9 GB (79.1 GiB)") != std::string::npos);
+  CHECK(node.find("NCCL's buffers 4.33 GB (4.03 GiB)") != std::string::npos);
+  CHECK(node.find("a rank needs about 79.0 GB (73.6 GiB)") != std::string::npos);
+  CHECK(said("16", "h100").starts_with("it fits on an h100, with "));
+  CHECK(said("8", "h200").starts_with("it fits on an h200, with "));
+}

@@ -195,11 +195,7 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
 }
 
 TEST_CASE(
-    "ranks: what the run says at its start ends it with a checkpoint where mpirun kills ranks at once") {
-  if (open_mpi_release() < 5) {
-    MESSAGE("skipped: mpirun of Open MPI 4 lets ranks save when it is stopped itself");
-    return;
-  }
+    "ranks: SIGUSR1 to mpirun ends a run with a checkpoint, and the run says so where nothing else would") {
   const RunDir dir;
   Process job(
       mpirun(2, RunDir::train_command({"step_scheduler.max_steps=100000", "step_scheduler.num_epochs=10000",
@@ -212,13 +208,39 @@ TEST_CASE(
   const ProcessResult result = job.wait();
   CAPTURE(result.err);
   CHECK(result.exit_code == 128 + SIGUSR1);
-  CHECK(result.err.find(cat("kill -USR1 ", mpirun_process, " ends this run with a checkpoint")) !=
-        std::string::npos);
+  if (open_mpi_release() >= 5)
+    CHECK(result.err.find(cat("kill -USR1 ", mpirun_process, " ends this run with a checkpoint")) !=
+          std::string::npos);
   const auto steps = read_jsonl(dir / "straight" / "training.jsonl");
   CHECK(fs::canonical(dir / "straight" / "LATEST")
             .filename()
             .string()
             .ends_with(cat("_step_", steps.size() - 1)));
+}
+
+TEST_CASE("ranks: processes that a launcher starts without MPI do not each train alone") {
+  const RunDir dir;
+  const Words train =
+      RunDir::train_command({"step_scheduler.max_steps=1", "lr_scheduler=null", "validation_dataset=null"});
+  for (const auto& [variables, why] :
+       {std::pair{Words{"SLURM_STEP_NUM_TASKS=8", "SLURM_PROCID=3"},
+                  "srun has started 8 processes without MPI"},
+        std::pair{Words{"WORLD_SIZE=2", "RANK=0", "LOCAL_RANK=0"}, "(WORLD_SIZE is 2)"}}) {
+    CAPTURE(why);
+    const ProcessResult refused = run_process(plus(plus({"env"}, variables), train), dir.path());
+    CHECK(refused.exit_code == 2);
+    CHECK(refused.err.find(why) != std::string::npos);
+    CHECK(std::ranges::count(refused.err, '\n') == 1);
+    CHECK_FALSE(fs::exists(dir / "straight"));
+    // Ranks that mpirun starts in such a place know of each other, and so does one rank.
+    for (const int ranks : {1, 2}) {
+      const ProcessResult trained =
+          run_process(mpirun(ranks, plus(plus({"env"}, variables), train)), dir.path());
+      CAPTURE(trained.err);
+      CHECK(trained.exit_code == 0);
+      fs::remove_all(dir / "straight");
+    }
+  }
 }
 
 TEST_CASE("ranks: eval gives the numbers of one rank") {

@@ -163,3 +163,31 @@ TEST_CASE("memory estimate: a limit on the address space that the message names 
   CAPTURE(works.err);
   CHECK(works.exit_code == 0);
 }
+
+TEST_CASE("memory: --check says whether a run fits on a GPU that is not there") {
+  const auto check = [](const Words& more) {
+    return run_process(plus({program(), "train", "--check", "configs/squad_tiny.yaml", "--set",
+                             "step_scheduler.local_batch_size=2", "--set", "validation_dataset=null", "--set",
+                             "validation_dataset_train=null"},
+                            more),
+                       source_dir());
+  };
+  for (const char* ranks : {"1", "8"}) {
+    const ProcessResult fits = check({"--ranks", ranks, "--gpu", "h100-80", "--set", "device=cuda"});
+    CAPTURE(fits.err);
+    CHECK(fits.exit_code == 0);
+    CHECK(fits.err.find("training needs about ") != std::string::npos);
+    CHECK(fits.err.find("it fits on an h100-80, with ") != std::string::npos);
+    CHECK((fits.err.find("NCCL's buffers") != std::string::npos) == (ranks == std::string("8")));
+  }
+  const ProcessResult large = check({"--ranks", "1", "--gpu", "h100-80", "--set",
+                                     "model.config.pretrained_model_name_or_path=configs/nemotron_3_nano"});
+  CAPTURE(large.err);
+  CHECK(large.exit_code == 0);
+  CHECK(large.err.find("warning: it does not fit on an h100-80: ") != std::string::npos);
+  CHECK(large.err.find("set model.torch_dtype: bf16") != std::string::npos);
+  const ProcessResult unknown = check({"--gpu", "tpu"});
+  CHECK(unknown.exit_code == 2);
+  CHECK(unknown.err ==
+        "error: no rates are known of a GPU 'tpu': want h100 (or h100-80) or h200 (or h200-141)\n");
+}
