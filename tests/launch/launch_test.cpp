@@ -337,6 +337,11 @@ TEST_CASE(
   CHECK(lost.err ==
         cat(rule, "\nORTE has lost communication with a remote daemon.\n\nmore\n", rule, "\n", rule, "\n"));
   CHECK(lost.exit_code == 205);
+  // That of Open MPI 5 then ends with 0.
+  const ProcessResult lost5 =
+      ended(cat("printf -- '", block("PRTE has lost communication with a remote daemon."), "' >&2; exit 0"));
+  CHECK(lost5.err == cat(rule, "\nPRTE has lost communication with a remote daemon.\n\nmore\n", rule, "\n"));
+  CHECK(lost5.exit_code == 1);
 
   // What ends a run reaches mpirun as SIGUSR1, which mpirun passes on to ranks that save. The script ends as if it had reached the
   // run as it was.

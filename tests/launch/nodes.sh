@@ -128,13 +128,13 @@ link up
 echo "nodes.sh: a cut ended everything within $took seconds, exit code $status: $(grep -m 1 "node-b" "$folder/outage.log")"
 
 start killed.log --hostfile "../four ranks" recipe.yaml
-trained 2
+trained 6
 for pid in $(ip netns pids $b); do
   [ "$(cat "/proc/$pid/comm")" = nemocube ] || continue
   kill -KILL "$pid"
   break
 done
-took=$(all_end 10)
+took=$(all_end 30)
 says killed.log "signal 9"
 echo "nodes.sh: a rank was killed, and everything had ended within $took seconds"
 

@@ -13,7 +13,7 @@ write_run() {
  "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 END
   cat >"$1/recipe.yaml" <<'END'
-step_scheduler: {global_batch_size: 16, local_batch_size: 1, max_steps: 1000000, num_epochs: 1000000, ckpt_every_steps: 20,
+step_scheduler: {global_batch_size: 16, local_batch_size: 1, max_steps: 1000000, num_epochs: 1000000, ckpt_every_steps: 5,
   save_checkpoint_every_epoch: false}
 model: {_target_: from_config, config: {pretrained_model_name_or_path: model}, torch_dtype: f32}
 tokenizer: {pretrained_model_name_or_path: samples/tokenizer}

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Trains on the GPUs of one node or several under mpirun; usage below. SIGTERM, SIGHUP and Ctrl-C to this script end the run with a
 # checkpoint, and the script with 143, 129 or 130; else it ends with the exit code of mpirun.
-# The message of a rank that failed is the last one: what mpirun of Open MPI 4 says behind it is left out. What it says of its own
+# The message of a rank that failed is the last one: what mpirun says behind it is left out. What it says of its own
 # failures and of lost nodes stays. Of a rank that a signal killed, which could say nothing, this script says so.
 set -eu
 self=mpirun.sh
@@ -122,29 +122,34 @@ if [ -n "$dry" ]; then
 fi
 
 # without_echoes: passes on what mpirun and ranks write, but for the blocks in which mpirun says once more that a rank has failed.
+# Status 3 where a node was lost, after which mpirun of Open MPI 5 ends with 0.
 without_echoes() {
-  rule=-------------------------------------------------------------------------- held='' dropping=''
+  rule=-------------------------------------------------------------------------- held='' dropping='' status=0
   while IFS= read -r line || [ -n "$line" ]; do
     if [ -n "$dropping" ]; then
       [ "$line" != $rule ] || dropping=
       continue
     fi
+    if [ "$line" = $rule ]; then  # held back until the next line says whose it is: one may end a block, the next begin one
+      [ -z "$held" ] || printf '%s\n' $rule
+      held=1
+      continue
+    fi
     if [ -n "$held" ]; then
       held=
       case $line in
-        'MPI_ABORT was invoked on rank'* | 'Primary job  terminated normally, but '*)
+        'MPI_ABORT was invoked on rank'* | 'Primary job  terminated normally, but '* | 'prterun detected that one or more processes '*)
           dropping=1
           continue
           ;;
+        *'TE has lost communication with a remote daemon'*) status=3 ;;
       esac
       printf '%s\n' $rule
-    elif [ "$line" = $rule ]; then
-      held=1
-      continue
     fi
     printf '%s\n' "$line"
   done
   [ -z "$held" ] || printf '%s\n' $rule
+  return $status
 }
 
 # mpirun passes SIGUSR1 on, and a checkpoint may take minutes. After any signal that stops mpirun itself, that of Open MPI 5 gives
@@ -182,6 +187,9 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
   sleep 0.1
 done
 kill "$filter" 2>/dev/null || true
+lost=0
+wait "$filter" || lost=$?
+if [ "$ended" -eq 0 ] && [ "$lost" -eq 3 ]; then ended=1; fi
 # As if the signal that asked for the end had reached the run.
 if [ "$ended" -eq 138 ] && [ -n "$asked" ]; then ended=$((128 + asked)); fi
 case $ended in
