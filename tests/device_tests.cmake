@@ -10,7 +10,8 @@ set(cases_of_seed_1
   "timeline: *"
   "device: operations on the software GPU *"
   "cuda: a run repeats its bits *"
-  "cuda: a pipeline of two ranks *")
+  "cuda: a pipeline of two ranks *"
+  "cuda: README's line *")
 set(cases_of_seed_2
   "peft training: *"
   "step graphs: adapters *"

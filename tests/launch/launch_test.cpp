@@ -163,6 +163,9 @@ TEST_CASE(
   CHECK(line({"SLURM_JOB_NUM_NODES=7", "SLURM_GPUS_ON_NODE=4"}, {"recipe.yaml"}) ==
         cat("mpirun -np 28", common, "--map-by ppr:4:node:OVERSUBSCRIBE", rest, "\n"));
 
+  CHECK(line({"SLURM_JOB_NUM_NODES=2", "SLURM_GPUS_PER_NODE=h100:6,a100:2"}, {"recipe.yaml"}) ==
+        cat("mpirun -np 16", common, "--map-by ppr:8:node:OVERSUBSCRIBE", rest, "\n"));
+
   // A published topology only by name, and not in silence.
   spit(machine.dir() / "eight", [] {
     std::string hosts;
@@ -311,9 +314,10 @@ TEST_CASE(
   const auto start = [&](const std::string& mpirun, const std::string& release = "4.1.4") {
     write_script(dir / "mpirun", cat("[ \"$1\" != --version ] || { echo 'mpirun (Open MPI) ", release,
                                      "'; exit; }\n", mpirun));
-    return Words{"sh", "-c",
-                 cat("PATH='", dir.path().string(), "':$PATH exec \"$0\" --per-node 1 recipe.yaml"),
-                 tool("mpirun.sh")};
+    return Words{
+        "sh", "-c",
+        cat("PATH='", dir.path().string(), "':$PATH NEMOCUBE=x exec \"$0\" --per-node 1 recipe.yaml"),
+        tool("mpirun.sh")};
   };
   const auto ended = [&](const std::string& mpirun) { return run_process(start(mpirun), source_dir()); };
   const ProcessResult failed = ended("echo error: ours >&2; exit 2");

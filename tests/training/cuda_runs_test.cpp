@@ -60,7 +60,37 @@ const Words short_run{"step_scheduler.max_steps=4", "step_scheduler.ckpt_every_s
                       "step_scheduler.val_every_steps=2", "step_scheduler.global_batch_size=2",
                       "step_scheduler.local_batch_size=1"};
 
+/// The first command of README that begins with these words, with the lines that go on behind a backslash.
+std::string command_of_readme(const std::string& words) {
+  const std::string text = slurp(source_dir() / "README.md");
+  const std::size_t begin = text.find("\n" + words);
+  REQUIRE(begin != text.npos);
+  std::size_t end = text.find('\n', begin + 1);
+  while (text[end - 1] == '\\') end = text.find('\n', end + 1);
+  return text.substr(begin + 1, end - begin - 1);
+}
+
 }  // namespace
+
+TEST_CASE("cuda: README's line for the software GPU trains as it stands" * doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  if (!fs::exists(emulator_libraries() / "libcudart.so.13")) {
+    MESSAGE("skipped: make emulator has not run");
+    return;
+  }
+  const TestDir dir;  // the repository as the line sees it
+  for (const char* name : {"configs", "data", "tools"})
+    fs::create_directory_symlink(source_dir() / name, dir / name);
+  fs::create_directory_symlink(build_dir(), dir / "build");
+  const std::string line = command_of_readme("tools/cuda_emulator/run build/nemocube ");
+  CAPTURE(line);
+  const ProcessResult run = run_process(
+      {"env", "CUDA_EMULATOR_LIBRARIES=" + emulator_libraries().string(), "sh", "-c", line}, dir.path());
+  CAPTURE(run.err);
+  CHECK(run.exit_code == 0);
+  CHECK(run.err.find("step 1 of 2 (100 %)") != std::string::npos);
+  CHECK(run.err.find("warning") == std::string::npos);
+}
 
 TEST_CASE("cuda: 20 AdamW steps follow the losses, norms and rates of PyTorch" *
           doctest::test_suite("cuda")) {

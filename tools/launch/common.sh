@@ -13,6 +13,16 @@ is_count() {
   esac
 }
 
+# job_gpus: the GPUs of a node of the Slurm job, nothing where it has none. In the shell of salloc Slurm says what was asked for,
+# as "8", "h100:8" or a list of such; elsewhere what a node has.
+job_gpus() {
+  if [ -n "${SLURM_GPUS_ON_NODE:-}" ]; then
+    printf '%s\n' "$SLURM_GPUS_ON_NODE"
+  elif [ -n "${SLURM_GPUS_PER_NODE:-}" ]; then
+    printf '%s\n' "$SLURM_GPUS_PER_NODE" | tr ',' '\n' | sed 's/.*://' | awk '{ sum += $1 } END { print sum }'
+  fi
+}
+
 # print_command WORD..: one line for a shell, which has these words whatever is in them.
 print_command() {
   space=

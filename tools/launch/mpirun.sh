@@ -93,7 +93,7 @@ if [ -n "$hosts" ]; then
   found="'$hosts' has $nodes nodes and $ranks ranks"
   set -- --hostfile "$hosts" "$@"
 elif [ -n "${SLURM_JOB_NUM_NODES:-}" ]; then
-  per_node=${per_node:-${SLURM_GPUS_ON_NODE:-${SLURM_NTASKS_PER_NODE:-}}}
+  per_node=${per_node:-${SLURM_NTASKS_PER_NODE:-$(job_gpus)}}
   is_count "$per_node" || stop "the Slurm job has no GPUs: want --per-node, the ranks of a node"
   ranks=$((SLURM_JOB_NUM_NODES * per_node))
   found="the Slurm job has $SLURM_JOB_NUM_NODES nodes, with $per_node ranks each"
