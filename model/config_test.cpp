@@ -118,7 +118,7 @@ TEST_CASE("config: canonical names, shapes and marks of one block of each kind")
       "backbone.layers.0.mixer.out_proj.weight [32, 32]",
       "backbone.layers.0.mixer.out_proj.bias [32]",
       "backbone.layers.1.norm.weight [32]",
-      "backbone.layers.1.mixer.gate.weight [8, 32]",
+      "backbone.layers.1.mixer.gate.weight [8, 32] f32",
       "backbone.layers.1.mixer.gate.e_score_correction_bias [8] f32 buffer",
       "backbone.layers.1.mixer.fc1_latent_proj.weight [12, 32]",
       "backbone.layers.1.mixer.fc1_latent_proj.bias [12]",

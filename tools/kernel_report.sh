@@ -138,7 +138,7 @@ more. Copies by the CUDA runtime are not counted.
 END
 SECONDS=0
 block_row Mamba M 25
-block_row MoE E 32
+block_row MoE E 34
 echo "kernel_report: launches took $SECONDS s" >&2
 cat <<'END'
 
@@ -153,8 +153,8 @@ cat <<'END'
 - Their work is shared evenly by the multiprocessors, because 8,192 tokens have blocks enough. Two kernels of ssd_scan walk along
   segments of the sequence, which above has all 8,192 tokens: their blocks are those, and the busiest multiprocessor decides.
 - A product of cuBLAS takes the longer of its bytes at 3.35 TB/s and of its operations at 0.7 of the peak, 989 TFLOP/s: 0.7 is
-  assumed. It is forward and two gradients together; a weight's gradient is read and written in f32. The gradients of the router's
-  gate are products of bf16 three times as long, because their f32 factor is the sum of three terms.
+  assumed. It is forward and two gradients together; a weight's gradient is read and written in f32. Products with the router's
+  gate, which is f32, are of bf16 and three times as long, because an f32 factor is the sum of three terms; six times where both are f32.
 - Grouped products are kernels of this program, and take the longer of what was counted and of what a product of cuBLAS would.
 - Sums and conversions of the MoE block have no benchmark and take the time of their bytes. Filling gradients with zeros,
   deal_columns and select_rows are left out.

@@ -61,11 +61,18 @@ void matmul(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b,
   matmul_untimed(c, a, transpose_a, b, transpose_b);
 }
 
-Tensor matmul_mixed(const Output& c, const Tensor& a, const Tensor& b) {
+void matmul_mixed(const Output& c, const Tensor& a, const Tensor& b) {
+  if (c.to.numel() == 0) return;
+  const ZoneTimer timer(matmul_zone());
+  count_product(a.rows(), b.rows(), a.cols());
+  cuda::mixed_product(c, a, b);
+}
+
+Tensor matmul_split(const Output& c, const Tensor& a, const Tensor& b) {
   if (c.to.numel() == 0) return {};
   const ZoneTimer timer(matmul_zone());
   count_product(a.rows(), b.cols(), a.cols());
-  return cuda::mixed_product(c, a, b);
+  return cuda::split_product(c, a, b);
 }
 
 void matmul_terms(const Output& c, const Tensor& terms, const Tensor& b) {

@@ -212,85 +212,110 @@ void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b
   queue(plan, c, a, b);
 }
 
-// An f32 factor as the sum of three bf16 terms: a product with it is one of bf16, three times as long.
-constexpr int terms_of_f32 = 3, factor_threads = 256;
+// An f32 factor is the sum of three bf16 terms: products with it are products of bf16.
+constexpr int terms_of_f32 = 3, split_threads = 256;
 
-struct MixedFactors {
-  Rows<__nv_bfloat16> terms, stacked;  // of a: [m, 3 k]; three times b, one below the other: [3 k, n]
-  Rows<const float> a;
-  Rows<const __nv_bfloat16> b;
-  std::int64_t m, n, k;
-  unsigned blocks_of_a;
+/// The terms of a matrix in `places` copies of its shape, which lie `step` elements apart. Two bits of `order` say which term a
+/// copy has.
+struct Split {
+  Rows<__nv_bfloat16> to;
+  Rows<const float> from;
+  std::int64_t rows, cols, step;
+  unsigned order;
+  int places;
 };
 
-/// Of the thread's pack of N columns.
-struct PackPlace {
-  std::int64_t row, column;
-};
-template <int N>
-__device__ PackPlace own_pack(unsigned block, std::int64_t cols) {
-  const std::int64_t packs = (cols + N - 1) / N, own = std::int64_t{block} * factor_threads + threadIdx.x;
-  return {own / packs, own % packs * N};
+constexpr unsigned order_of(std::initializer_list<unsigned> terms) {
+  unsigned order = 0, place = 0;
+  for (const unsigned term : terms) order |= term << 2 * place++;
+  return order;
 }
 
+/// Of the thread's pack of N columns.
 template <int N>
-__global__ void __launch_bounds__(factor_threads) mixed_factors_kernel(const MixedFactors f) {
-  if (blockIdx.x < f.blocks_of_a) {
-    const auto [row, c] = own_pack<N>(blockIdx.x, f.k);
-    if (row >= f.m) return;
-    float rest[N], term[N];
-    Pack<float, N>::load(f.a.row(row) + c, f.k - c).read(rest);
+__device__ void split_own_pack(const Split& s, unsigned block) {
+  const std::int64_t packs = (s.cols + N - 1) / N, own = std::int64_t{block} * split_threads + threadIdx.x,
+                     row = own / packs, c = own % packs * N;
+  if (row >= s.rows) return;
+  float rest[N], value[N];
+  Pack<__nv_bfloat16, N> terms[terms_of_f32];
+  Pack<float, N>::load(s.from.row(row) + c, s.cols - c).read(rest);
 #pragma unroll
-    for (int i = 0; i < terms_of_f32; ++i) {
-      const auto rounded_rest = Pack<__nv_bfloat16, N>::of(rest);
-      rounded_rest.store(f.terms.row(row) + i * f.k + c, f.k - c);
-      rounded_rest.read(term);
+  for (int i = 0; i < terms_of_f32; ++i) {
+    terms[i] = Pack<__nv_bfloat16, N>::of(rest);
+    terms[i].read(value);
 #pragma unroll
-      for (int j = 0; j < N; ++j) rest[j] -= term[j];  // exact
-    }
-  } else {
-    const auto [row, c] = own_pack<N>(blockIdx.x - f.blocks_of_a, f.n);
-    if (row >= f.k) return;
-    const auto pack = Pack<__nv_bfloat16, N>::load(f.b.row(row) + c, f.n - c);
-#pragma unroll
-    for (int i = 0; i < terms_of_f32; ++i) pack.store(f.stacked.row(i * f.k + row) + c, f.n - c);
+    for (int j = 0; j < N; ++j) rest[j] -= value[j];  // exact
+  }
+  __nv_bfloat16* const to = s.to.row(row) + c;
+  for (int i = 0; i < s.places; ++i) {
+    const unsigned term = s.order >> 2 * i & 3;
+    (term == 0 ? terms[0] : term == 1 ? terms[1] : terms[2]).store(to + i * s.step, s.cols - c);
   }
 }
 
-Tensor mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
-  const std::int64_t m = a.rows(), k = a.cols(), n = b.cols();
-  const Tensor terms = Tensor::empty({m, terms_of_f32 * k}, DType::bf16, a.device()),
-               stacked = Tensor::empty({terms_of_f32 * k, n}, DType::bf16, a.device());
-  const auto prepare = [&](auto pack) {
-    const std::int64_t packs_of_a = m * ((k + pack - 1) / pack), packs_of_b = k * ((n + pack - 1) / pack);
-    const MixedFactors f{.terms = rows_of<__nv_bfloat16>(terms),
-                         .stacked = rows_of<__nv_bfloat16>(stacked),
-                         .a = const_rows_of<float>(a),
-                         .b = const_rows_of<__nv_bfloat16>(b),
-                         .m = m,
-                         .n = n,
-                         .k = k,
-                         .blocks_of_a = blocks_for(packs_of_a, factor_threads)};
-    launch("matmul: factors of a mixed product", mixed_factors_kernel<pack>,
-           blocks_for(f.blocks_of_a + std::int64_t{blocks_for(packs_of_b, factor_threads)}, 1),
-           factor_threads, f);
-  };
-  if (k % 4 == 0 && n % 4 == 0 && packs_aligned(a, b))
-    prepare(std::integral_constant<int, 4>());
+template <int N>
+__global__ void __launch_bounds__(split_threads)
+    split_kernel(const Split a, const Split b, unsigned blocks_of_a) {
+  if (blockIdx.x < blocks_of_a)
+    split_own_pack<N>(a, blockIdx.x);
   else
-    prepare(std::integral_constant<int, 1>());
-  product(c, terms, false, stacked, false);
-  return terms;
+    split_own_pack<N>(b, blockIdx.x - blocks_of_a);
 }
 
+/// Two matrices of any sizes in one launch; the second may have no rows.
+void split(const Split& a, const Split& b, bool packs_of_four) {
+  const auto launch_packs = [&](auto pack) {
+    const auto blocks = [&](const Split& s) {
+      return s.rows == 0 ? 0 : blocks_for(s.rows * ((s.cols + pack - 1) / pack), split_threads);
+    };
+    launch("matmul: terms", split_kernel<pack>, blocks_for(std::int64_t{blocks(a)} + blocks(b), 1),
+           split_threads, a, b, blocks(a));
+  };
+  if (packs_of_four)
+    launch_packs(std::integral_constant<int, 4>());
+  else
+    launch_packs(std::integral_constant<int, 1>());
+}
+
+Tensor split_product(const Output& c, const Tensor& a, const Tensor& b) {
+  // Of the nine products of two terms those that f32 would hold, side by side.
+  constexpr int places = 6;
+  const std::int64_t m = a.rows(), k = a.cols(), n = b.cols();
+  const Tensor terms = Tensor::empty({m, places * k}, DType::bf16, a.device()),
+               stacked = Tensor::empty({places * k, n}, DType::bf16, a.device());
+  split({.to = rows_of<__nv_bfloat16>(terms),
+         .from = const_rows_of<float>(a),
+         .rows = m,
+         .cols = k,
+         .step = k,
+         .order = order_of({0, 1, 2, 0, 1, 0}),
+         .places = places},
+        {.to = rows_of<__nv_bfloat16>(stacked),
+         .from = const_rows_of<float>(b),
+         .rows = k,
+         .cols = n,
+         .step = k * n,
+         .order = order_of({0, 0, 0, 1, 1, 2}),
+         .places = places},
+        k % 4 == 0 && n % 4 == 0 && packs_aligned(a, b));
+  product(c, terms, false, stacked, false);
+  return terms.narrow(1, 0, terms_of_f32 * k);
+}
+
+/// Element (row, col) of the product with term i of a factor is at products[i term_step + row row_step + col].
+struct TermProducts {
+  const float* products;
+  std::int64_t term_step, row_step;
+};
+
 template <class Out, int N>
-__global__ void sum_terms_kernel(RowBlocks grid, Rows<Out> c, bool add, const float* products,
-                                 std::int64_t rows) {
+__global__ void sum_terms_kernel(RowBlocks grid, Rows<Out> c, bool add, TermProducts of) {
   for_own_pack<N>(grid, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     float sum[N] = {}, v[N];
 #pragma unroll
     for (int i = terms_of_f32 - 1; i >= 0; --i) {  // the smallest first
-      Pack<float, N>::load(products + (i * rows + row) * grid.cols + col, count).read(v);
+      Pack<float, N>::load(of.products + i * of.term_step + row * of.row_step + col, count).read(v);
 #pragma unroll
       for (int j = 0; j < N; ++j) sum[j] += v[j];
     }
@@ -304,20 +329,41 @@ __global__ void sum_terms_kernel(RowBlocks grid, Rows<Out> c, bool add, const fl
   });
 }
 
-void terms_product(const Output& c, const Tensor& terms, const Tensor& b) {
+void sum_terms(const Output& c, const TermProducts& of) {
   const std::int64_t rows = c.to.rows(), cols = c.to.cols();
-  const Tensor products = Tensor::empty({terms_of_f32 * rows, cols}, DType::f32, c.to.device());
-  product({products, Into::set}, terms, true, b, false);
   visit_storage("matmul", c.to.dtype(), [&]<class T>(TypeTag<T>) {
     const auto sum = [&](auto pack) {
       launch_elementwise<pack>("matmul: sum of terms", sum_terms_kernel<T, pack>, rows, cols,
-                               rows_of<T>(c.to), c.how == Into::add, data_of<float>(products), rows);
+                               rows_of<T>(c.to), c.how == Into::add, of);
     };
     if (cols % 4 == 0 && packs_aligned(c.to))
       sum(std::integral_constant<int, 4>());
     else
       sum(std::integral_constant<int, 1>());
   });
+}
+
+void mixed_product(const Output& c, const Tensor& a, const Tensor& b) {
+  const std::int64_t m = a.rows(), n = b.rows(), k = b.cols();
+  const Tensor terms = Tensor::empty({terms_of_f32 * n, k}, DType::bf16, b.device()),
+               products = Tensor::empty({m, terms_of_f32 * n}, DType::f32, b.device());
+  split({.to = rows_of<__nv_bfloat16>(terms),
+         .from = const_rows_of<float>(b),
+         .rows = n,
+         .cols = k,
+         .step = n * k,
+         .order = order_of({0, 1, 2}),
+         .places = terms_of_f32},
+        {}, k % 4 == 0 && packs_aligned(b));
+  product({products, Into::set}, a, false, terms, true);
+  sum_terms(c, {data_of<float>(products), n, terms_of_f32 * n});
+}
+
+void terms_product(const Output& c, const Tensor& terms, const Tensor& b) {
+  const std::int64_t rows = c.to.rows(), cols = c.to.cols();
+  const Tensor products = Tensor::empty({terms_of_f32 * rows, cols}, DType::f32, c.to.device());
+  product({products, Into::set}, terms, true, b, false);
+  sum_terms(c, {data_of<float>(products), rows * cols, cols});
 }
 
 bool biased_product(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {
@@ -337,6 +383,7 @@ std::int64_t workspace_so_far() { return largest_workspace; }
 const Provide provided[] = {{matmul_kernel, product},
                             {tiled_product, by_tiles},
                             {cuda::mixed_product, mixed_product},
+                            {cuda::split_product, split_product},
                             {cuda::terms_product, terms_product},
                             {cuda::biased_product, biased_product},
                             {allow_tf32, set_tf32},

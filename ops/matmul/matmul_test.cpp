@@ -160,7 +160,7 @@ TEST_CASE("matmul: the kernel for products that cuBLAS does not have, all forms"
   }
 }
 
-TEST_CASE("matmul: f32 times bf16 on cuda" * doctest::test_suite("cuda")) {
+TEST_CASE("matmul: products of bf16 terms on cuda" * doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   for (const auto& [m, n, k] : {std::tuple{3, 1, 5}, {132, 68, 20}, {1, 200, 7}})
     for (const DType result : {DType::f32, DType::bf16})
@@ -173,27 +173,31 @@ TEST_CASE("matmul: f32 times bf16 on cuda" * doctest::test_suite("cuda")) {
             return strided ? framed(rows, cols, dtype, seed, Device::cuda)
                            : random_tensor({rows, cols}, dtype, seed).to(Device::cuda);
           };
-          const auto check = [&](const Tensor& a, bool transpose, const Tensor& b, std::int64_t rows,
-                                 std::int64_t length, auto&& form) {
+          const auto check = [&](const Tensor& a, bool transpose, const Tensor& b, bool transpose_b,
+                                 std::int64_t rows, std::int64_t length, auto&& form) {
             const Tensor c = make(rows, n, result, 3), start = c.clone(),
                          product = Tensor::empty({rows, n}, result, Device::cuda);
             const Tensor wanted =
-                reference(a, transpose, b, false, Tensor::zeros({rows, n}, result, Device::cpu));
+                reference(a, transpose, b, transpose_b, Tensor::zeros({rows, n}, result, Device::cpu));
             form(Output{product, Into::set});
             CHECK_CLOSE(product, wanted, product_tol(result, DType::f32, length));
             form(Output{c, how});
             Tol tol = product_tol(result, DType::f32, length);
             if (how == Into::add && result == DType::bf16)
               tol.abs += 0x1p-9 * 4 * std::sqrt(static_cast<double>(length));  // as in check_product
-            CHECK_CLOSE(c.clone(),
-                        how == Into::set ? wanted : reference(a, transpose, b, false, start.to(Device::cpu)),
-                        tol);
+            CHECK_CLOSE(
+                c.clone(),
+                how == Into::set ? wanted : reference(a, transpose, b, transpose_b, start.to(Device::cpu)),
+                tol);
           };
-          const Tensor a = make(m, k, DType::f32, 1), b = make(k, n, DType::bf16, 2),
+          const Tensor a = make(m, k, DType::f32, 1), b = make(k, n, DType::f32, 2),
                        other = make(m, n, DType::bf16, 4);
           Tensor terms;
-          check(a, false, b, m, k, [&](const Output& c) { terms = matmul_mixed(c, a, b); });
-          check(a, true, other, k, m, [&](const Output& c) { matmul_terms(c, terms, other); });
+          check(a, false, b, false, m, k, [&](const Output& c) { terms = matmul_split(c, a, b); });
+          check(a, true, other, false, k, m, [&](const Output& c) { matmul_terms(c, terms, other); });
+          if (result == DType::bf16) continue;
+          const Tensor x = make(m, k, DType::bf16, 5), w = make(n, k, DType::f32, 6);
+          check(x, false, w, true, m, k, [&](const Output& c) { matmul_mixed(c, x, w); });
         }
 }
 

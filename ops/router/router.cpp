@@ -35,10 +35,17 @@ DType check_operands(const Tensor& x, const Tensor& gate, const Tensor& bias, co
   return acc;
 }
 
+// Whether x goes into products as it is, with the terms of its f32 factors: no copies in f32, and products of bf16.
+bool mixed_products(const Tensor& x, const Tensor& gate) {
+  return x.device().is_cuda() && x.dtype() == DType::bf16 && gate.dtype() == DType::f32;
+}
+
 Tensor compute_logits(const Tensor& x, const Tensor& gate, DType acc) {
   Tensor logits = Tensor::empty({x.dim(0), gate.dim(0)}, acc, x.device());
   if (x.dtype() == gate.dtype())
     matmul({logits, Into::set}, x, false, gate, true);
+  else if (mixed_products(x, gate))
+    matmul_mixed({logits, Into::set}, x, gate);
   else
     matmul({logits, Into::set}, x.to(acc), false, gate.to(acc), true);
   return logits;
@@ -53,11 +60,6 @@ void give_product(GradNode& node, DType value_dtype, const Tensor& a, bool trans
   node.add(direct ? product : product.to(value_dtype));
 }
 
-// Whether x and gate go into products with dlogits as they are: no copies in f32, and products of bf16.
-bool mixed_products(const Tensor& x, const Tensor& gate) {
-  return x.device().is_cuda() && x.dtype() == DType::bf16 && gate.dtype() == DType::bf16;
-}
-
 // Returns the terms of dlogits for the gradient of the gate, or nothing.
 Tensor give_input_gradient(GradNode& node, const Tensor& x, const Tensor& dlogits, const Tensor& gate) {
   if (!mixed_products(x, gate)) {
@@ -65,7 +67,7 @@ Tensor give_input_gradient(GradNode& node, const Tensor& x, const Tensor& dlogit
     return {};
   }
   const Output dx = contribution_place(node);
-  const Tensor terms = matmul_mixed(dx, dlogits, gate);
+  const Tensor terms = matmul_split(dx, dlogits, gate);
   contribute_written(node, dx);
   return terms;
 }

@@ -100,9 +100,9 @@ void add_cases(std::vector<BenchCase>& cases, const BenchOptions& o, std::int64_
   const DType acc = accumulate_dtype(o.dtype);
   auto run = std::make_shared<Run>();
   run->x = bench::normal(o, {tokens, hidden}, "x");
-  run->gate = Var::leaf(
-      bench::normal({experts, hidden}, o.dtype, "gate", 0, 1 / std::sqrt(static_cast<double>(hidden)))
-          .to(o.device));
+  run->gate =
+      Var::leaf(bench::normal({experts, hidden}, acc, "gate", 0, 1 / std::sqrt(static_cast<double>(hidden)))
+                    .to(o.device));
   run->bias = bench::normal({experts}, acc, "bias", 0, 0.1).to(o.device);
   run->dweights = bench::normal({tokens, k}, acc, "dweights").to(o.device);
   run->options = {.experts = experts, .top_k = k, .scaling = 2.5, .seq_aux_loss_coef = 1e-4};

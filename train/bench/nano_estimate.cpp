@@ -114,16 +114,17 @@ class Costs {
                          stretch > 1 ? least.bound : k.bound});
     }
   }
-  /// Logits of bf16 factors; the gradients' f32 factor is three terms of bf16, and so is the gradient of the weight.
+  /// Products of bf16 terms (ops/matmul/matmul_kernels.h): with three of the weight, whose products are added then; with six
+  /// of the gradient and the weight; with three of the gradient.
   void gate() {
     const double t = tokens(), weight = hidden * expert_count, flops = 2 * t * weight,
-                 peak = o_.rates.tensor_flops, x = bf16_bytes * t * hidden,
-                 terms = bf16_bytes * 3 * t * expert_count;
+                 peak = o_.rates.tensor_flops, x = bf16_bytes * t * hidden, logits = t * expert_count;
     list_.push_back(
         sum_of("router gate", name_of_products,
-               {of_product(x + bf16_bytes * weight + f32_bytes * t * expert_count, flops, peak, o_),
-                of_product(terms + 3 * bf16_bytes * weight + x, 3 * flops, peak, o_),
-                of_product(terms + x + 3 * f32_bytes * weight, 3 * flops, peak, o_)}));
+               {of_product(x + 3 * (bf16_bytes * weight + f32_bytes * logits), 3 * flops, peak, o_),
+                of_bytes((3 + 1) * f32_bytes * logits, o_),
+                of_product(6 * bf16_bytes * (logits + weight) + x, 6 * flops, peak, o_),
+                of_product(3 * (bf16_bytes * logits + f32_bytes * weight) + x, 3 * flops, peak, o_)}));
   }
   std::vector<Cost> take() { return std::move(list_); }
 

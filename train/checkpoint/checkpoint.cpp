@@ -98,11 +98,15 @@ Checkpoints::~Checkpoints() {
 }
 
 std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype) {
-  const TensorCount count = count_tensors(tensor_specs(config));
-  const std::int64_t wide = size_of(accumulate_dtype(dtype)), changing = count.elements - count.frozen;
-  const std::int64_t weights =
-      config.lora.modules.empty() ? count.elements * size_of(dtype) : changing * wide;
-  return weights + 3 * changing * wide;
+  const std::int64_t wide = size_of(accumulate_dtype(dtype));
+  const bool adapters = !config.lora.modules.empty();
+  std::int64_t bytes = 0;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    const std::int64_t elements = spec.shape.numel();
+    if (!adapters) bytes += elements * (spec.keep_f32 ? wide : size_of(dtype));
+    if (!spec.frozen) bytes += elements * (adapters ? 4 : 3) * wide;
+  }
+  return bytes;
 }
 
 fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state) {
@@ -261,7 +265,7 @@ RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimiz
   restore_tensors(checkpoint, model, optimizer, section_, world_);
   if (section_.finetune) state = RunState{};
   if (!section_.load_optim) state.optimizer_steps = 0;
-  if (!section_.load_scheduler) state.scheduler_steps = 0;
+  if (!section_.load_scheduler) state.scheduler_steps = state.schedule_length = 0;
   optimizer.set_steps(state.optimizer_steps);
   parent_ = {name_in(folder_.dir(), checkpoint), state.step, origin ? origin->serial : 0};
   on_rank_0(ranks_, [&] {

@@ -13,6 +13,8 @@
 
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
+#include "data/safetensors/format.h"
+#include "data/safetensors/writer.h"
 #include "model/test_models.h"
 
 using namespace nemocube;
@@ -58,6 +60,7 @@ RunState state_after(std::int64_t steps) {
   RunState s;
   s.step = steps;
   s.scheduler_steps = s.optimizer_steps = steps - 1;
+  s.schedule_length = 50;
   s.samples = 4 * steps;
   s.skipped_steps = 1;
   s.nonfinite_in_a_row = 1;
@@ -106,6 +109,7 @@ TEST_CASE("checkpoint: what is loaded has the bits of what was saved, from and t
         const RunState got = checkpoints.load(at, *other.loaded.model, *other.optimizer);
         CHECK(got.step == want.step);
         CHECK(got.scheduler_steps == want.scheduler_steps);
+        CHECK(got.schedule_length == want.schedule_length);
         CHECK(got.optimizer_steps == want.optimizer_steps);
         CHECK(got.samples == want.samples);
         CHECK(got.skipped_steps == want.skipped_steps);
@@ -471,6 +475,40 @@ TEST_CASE("checkpoint: one of an older program, without checksums and serial, is
   CHECK(checkpoints.find() == runs / "epoch_1_step_1");
 }
 
+TEST_CASE("checkpoint: a router that an older program kept in bf16 comes back as its f32 master") {
+  const TestDir dir;
+  Checkpoints checkpoints(section_in(dir), "");
+  const Training saved(DType::bf16, 11, OptimizerKind::adamw, "ME");
+  const fs::path at = checkpoints.save(saved.loaded, *saved.optimizer, state_after(9));
+  const std::string gate = "backbone.layers.1.mixer.gate.weight";
+  const Tensor master = saved.loaded.model->parameters().get(gate).value;
+  REQUIRE(master.dtype() == DType::f32);
+  // As that program wrote it: the weight rounded, and its master beside the moments.
+  const auto rewrite = [&](const fs::path& path, bool of_model) {
+    std::vector<TensorSource> all;
+    {
+      const SafetensorsFile file(path);
+      for (const StoredTensor& t : file.tensors())
+        all.push_back(source_of(t.name, file.tensor(t.name),
+                                of_model && t.name == gate ? DType::bf16 : dtype_of_stored(t.dtype).value()));
+    }
+    if (!of_model) all.push_back(source_of("master." + gate, master, DType::f32));
+    write_safetensors(path, std::move(all));
+  };
+  CHECK(SafetensorsFile(at / "model/model.safetensors").at(gate).dtype == "F32");
+  rewrite(at / "model/model.safetensors", true);
+  rewrite(at / "optim/optimizer.safetensors", false);
+  fs::remove(at / "optim/index.json");
+  make_old(at);
+  const Training other(DType::bf16, 12, OptimizerKind::adamw, "ME");
+  checkpoints.load(at, *other.loaded.model, *other.optimizer);
+  const auto &a = saved.loaded.model->parameters().all(), &b = other.loaded.model->parameters().all();
+  for (std::size_t i = 0; i < a.size(); ++i) CHECK_BITS(b[i].value, a[i].value);
+  const auto x = saved.optimizer->state(), y = other.optimizer->state();
+  REQUIRE(x.size() == y.size());
+  for (std::size_t i = 0; i < x.size(); ++i) CHECK_BITS(y[i].value, x[i].value);
+}
+
 TEST_CASE("checkpoint: state that no run can have is refused") {
   const TestDir dir;
   Checkpoints checkpoints(section_in(dir), "");
@@ -482,6 +520,7 @@ TEST_CASE("checkpoint: state that no run can have is refused") {
       {{{"step", 99999}}, "'step'"},
       {{{"optimizer_steps", 9}}, "'optimizer_steps'"},
       {{{"scheduler_steps", 9}}, "'scheduler_steps'"},
+      {{{"schedule_length", -1}}, "'schedule_length'"},
       {{{"skipped_steps", 2}}, "'skipped_steps'"},
       {{{"nonfinite_in_a_row", 2}}, "'nonfinite_in_a_row'"},
       {{{"samples", 8}}, "'samples'"},

@@ -26,6 +26,7 @@ const BlockTensor tensor_table[] = {
      .shape = [](const C& c) { return shape_of(c.n_routed_experts, c.hidden_size); },
      .law = InitialLaw::input,
      .cut = of_router,
+     .keep_f32 = true,
      .adaptable = false},
     {.name = "gate.e_score_correction_bias",
      .shape = [](const C& c) { return shape_of(c.n_routed_experts); },
