@@ -88,6 +88,59 @@ TEST_CASE("resume keys: what is not loaded begins anew, and the rest goes on") {
   }
 }
 
+TEST_CASE("resume keys: a run of another length keeps the schedule of the checkpoint, and says so") {
+  const Resumed resumed;
+  const std::vector<std::string> steps{"step_scheduler.num_epochs=null", "step_scheduler.max_steps=24"};
+  const auto with = [&](const std::string& more) {
+    Overrides overrides = steps;
+    if (!more.empty()) overrides.push_back(more);
+    return overrides;
+  };
+  const std::string kept = "the learning-rate schedule of the checkpoint goes on";
+  const auto rates = [&](const std::string& folder) {
+    std::vector<double> all;
+    for (const Json& line : read_jsonl(resumed.dir() / folder / "training.jsonl")) all.push_back(line["lr"]);
+    return all;
+  };
+  const ProcessResult longer = resumed.run("longer", with(""));
+  CAPTURE(longer.err);
+  REQUIRE(longer.exit_code == 0);
+  CHECK(longer.err.find(cat(kept, ", which is for 12 steps: step 5 has the rate 0.00884")) !=
+        std::string::npos);
+  CHECK(longer.err.find("a schedule for the 24 steps of now it would have 0.00978") != std::string::npos);
+  CHECK(longer.err.find("lr_scheduler.lr_decay_steps=24") != std::string::npos);
+  const std::vector<double> curve = rates("longer");
+  REQUIRE(curve.size() == 19);
+  for (std::size_t i = 0; i < 7; ++i) CHECK(curve[i] == resumed.straight(5 + i)["lr"]);
+  for (std::size_t i = 7; i < curve.size(); ++i) CHECK(curve[i] == 0.0001);
+
+  // A second start of the longer run knows the length of the first.
+  std::string saved;
+  for (const std::string& name : names_in(resumed.dir() / "longer"))
+    if (name.ends_with("_step_14")) saved = name;
+  const ProcessResult again = resumed.dir().train(
+      {steps[0], steps[1], "checkpoint.checkpoint_dir=again", "checkpoint.restore_from=longer/" + saved});
+  CAPTURE(again.err);
+  REQUIRE(again.exit_code == 0);
+  CHECK(again.err.find(cat(kept, ", which is for 12 steps: step 15 has the rate 0.0001")) !=
+        std::string::npos);
+  CHECK(rates("again") == std::vector<double>(9, 0.0001));
+
+  // What the recipe says counts.
+  const ProcessResult stretched = resumed.run("stretched", with("lr_scheduler.lr_decay_steps=24"));
+  CAPTURE(stretched.err);
+  REQUIRE(stretched.exit_code == 0);
+  CHECK(stretched.err.find(kept) == std::string::npos);
+  CHECK(rates("stretched")[0] > 0.0095);
+  // A new schedule is for the run of now.
+  const ProcessResult anew = resumed.run("anew", with("checkpoint.load_scheduler=false"));
+  CAPTURE(anew.err);
+  CHECK(anew.err.find(kept) == std::string::npos);
+  CHECK(rates("anew").back() > 0.0001);
+  const ProcessResult constant = resumed.run("constant", with("lr_scheduler=null"));
+  CHECK(constant.err.find(kept) == std::string::npos);
+}
+
 TEST_CASE("resume keys: other batches are refused with the way out, which works") {
   const Resumed resumed;
   const Overrides other{"step_scheduler.global_batch_size=2", "step_scheduler.local_batch_size=1"};

@@ -118,6 +118,7 @@ FileSum write_run_state(const std::filesystem::path& file, const RunState& s, co
               {"serial", origin.serial},
               {"parent", origin.parent},
               {"parent_steps", origin.parent_steps}}}};
+  if (s.schedule_length > 0) json["schedule_length"] = s.schedule_length;
   if (s.batch)
     json["batch"] = {{"global_batch_size", s.batch->global_batch_size},
                      {"seq_length", s.batch->seq_length},
@@ -140,6 +141,7 @@ RunState read_run_state(const std::filesystem::path& file) {
   RunState s;
   s.step = count(view, "step");
   s.scheduler_steps = count(view, "scheduler_steps");
+  if (view.find("schedule_length")) s.schedule_length = count(view, "schedule_length");
   s.optimizer_steps = count(view, "optimizer_steps");
   s.samples = count(view, "samples");
   s.skipped_steps = count(view, "skipped_steps");

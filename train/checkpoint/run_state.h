@@ -29,6 +29,9 @@ void want_same_batches(const BatchShape& written, const BatchShape& now);
 struct RunState {
   std::int64_t step = 0;             ///< steps done
   std::int64_t scheduler_steps = 0;  ///< progress of the learning-rate schedule: skipped steps do not count
+  /// The length of the run by which absent keys of lr_scheduler are filled (make_schedule()); 0: that of this run, in
+  /// checkpoints of programs before it was stored, and without the section.
+  std::int64_t schedule_length = 0;
   std::int64_t optimizer_steps = 0;
   std::int64_t samples = 0;  ///< consumed, skipped steps included
   std::int64_t skipped_steps = 0;

@@ -310,7 +310,8 @@ void fields(auto& io, Like<OptimizerSection> auto& s) {
 void fields(auto& io, Like<LrSchedulerSection> auto& s) {
   io.field("lr_decay_style", s.lr_decay_style, "curve from max_lr to min_lr");
   io.field("lr_warmup_steps", s.lr_warmup_steps, "null: a tenth of the run, at most 1000", nonnegative);
-  io.field("lr_decay_steps", s.lr_decay_steps, "where min_lr is reached; null: the end of the run", positive);
+  io.field("lr_decay_steps", s.lr_decay_steps,
+           "where min_lr is reached; null: the end of the run, as it was when the run began", positive);
   io.field("init_lr", s.init_lr, "where the warm-up begins; null: lr / 10", learning_rate);
   io.field("max_lr", s.max_lr, "where the warm-up ends; null: lr", learning_rate);
   io.field("min_lr", s.min_lr, "where the decay ends; null: lr / 100", learning_rate);

@@ -74,6 +74,7 @@ class Run {
     state_.batch = batch_shape(recipe);
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
+    keep_schedule();
     ranks_.check_pipeline_fill(*loaded_.parallel, steps_.microbatches);
     if (!ranks_.first()) return;
     warn_before_memory_runs_out();
@@ -122,6 +123,7 @@ class Run {
                loaded_.model->dtype(), ": from step ", state_.step, " of ", steps_.total_steps,
                " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
+    if (profile_ && history_) profile_->announce(state_.step, steps_.total_steps);
     if (!launch_.stop_command.empty())
       log_info(
           launch_.stop_command,
@@ -284,6 +286,32 @@ class Run {
                                                counted(state_.step, "step"), " done"));
     result_.checkpoint = *from;
     saved_steps_ = state_.step;
+  }
+
+  // A schedule goes on as it began, however many steps the run has now: another length would change the rate at once.
+  void keep_schedule() {
+    if (!recipe_.lr_scheduler) {
+      state_.schedule_length = 0;
+      return;
+    }
+    if (state_.schedule_length == 0) state_.schedule_length = steps_.total_steps;
+    if (state_.schedule_length == steps_.total_steps) return;
+    const LrSchedule of_now =
+        std::exchange(schedule_, make_schedule(recipe_, state_.schedule_length, LengthFrom::checkpoint));
+    const std::int64_t per_step = schedule_.options().per_step, next = schedule_position(),
+                       last =
+                           next + std::max<std::int64_t>(0, steps_.total_steps - state_.step - 1) * per_step;
+    const auto differ = [&](std::int64_t n) {
+      return schedule_.lr(n) != of_now.lr(n) || schedule_.weight_decay(n) != of_now.weight_decay(n);
+    };
+    if (!ranks_.first() || state_.step >= steps_.total_steps || (!differ(next) && !differ(last))) return;
+    log_warning("the learning-rate schedule of the checkpoint goes on, which is for ",
+                counted(state_.schedule_length, "step"), ": step ", state_.step, " has the rate ",
+                schedule_.lr(next), ", and with a schedule for the ", steps_.total_steps,
+                " steps of now it would have ", of_now.lr(next),
+                recipe_.lr_scheduler->lr_decay_steps
+                    ? ""
+                    : cat("; lr_scheduler.lr_decay_steps=", of_now.options().decay, " moves its end there"));
   }
 
   // Of the checkpoint that state_ comes from.

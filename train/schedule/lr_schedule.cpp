@@ -73,8 +73,11 @@ ScheduleOptions options_of(const Recipe& recipe, std::int64_t total_steps) {
 }
 
 /// For a message: the origin of the length that absent keys of lr_scheduler default to.
-std::string origin_of_length(const Recipe& recipe, std::int64_t total_steps) {
+std::string origin_of_length(const Recipe& recipe, std::int64_t total_steps, LengthFrom from) {
   if (!recipe.lr_scheduler || recipe.lr_scheduler->lr_decay_steps) return "";
+  if (from == LengthFrom::checkpoint)
+    return cat(" (lr_decay_steps is absent, so the schedule of the checkpoint goes on, which is for ",
+               total_steps, " steps)");
   const StepSchedulerSection& s = recipe.step_scheduler;
   if (s.max_steps && *s.max_steps <= total_steps)
     return cat(" (lr_decay_steps is absent, so step_scheduler.max_steps = ", *s.max_steps, " counts)");
@@ -153,12 +156,12 @@ double LrSchedule::weight_decay(std::int64_t n) const {
          (o.wd_style == WeightDecayStyle::linear ? r : half_cosine(1 - r)) * (o.end_wd - o.start_wd);
 }
 
-LrSchedule make_schedule(const Recipe& recipe, std::int64_t total_steps) {
+LrSchedule make_schedule(const Recipe& recipe, std::int64_t total_steps, LengthFrom from) {
   expect(total_steps > 0, "make_schedule: total_steps = ", total_steps);
   try {
     return LrSchedule(options_of(recipe, total_steps));
   } catch (const Error& error) {
-    fail(recipe.file, ": ", error.what(), origin_of_length(recipe, total_steps));
+    fail(recipe.file, ": ", error.what(), origin_of_length(recipe, total_steps, from));
   }
 }
 

@@ -15,7 +15,7 @@
 ///                           1 - sqrt(q)
 /// Weight decay goes from start to end over wd_incr. These are the formulas of Megatron-LM's
 /// OptimizerParamScheduler (megatron/core/optimizer_param_scheduler.py) and of NeMo AutoModel's copy, without
-/// their state: a checkpoint stores n and nothing else.
+/// their state: a checkpoint stores n, and the length of the run that absent keys of the recipe follow from.
 ///
 /// Step k of training (counted from 0) uses lr(k * per_step); the value after it, lr((k + 1) * per_step), is
 /// the one that AutoModel logs for step k.
@@ -34,6 +34,9 @@ struct ScheduleOptions {
   std::int64_t per_step = 1;  ///< how far one optimizer step moves n: 1, or samples in a global batch
 };
 
+/// What says how many steps a schedule is for: this run, or the checkpoint that it resumes from.
+enum class LengthFrom { run, checkpoint };
+
 class LrSchedule {
  public:
   /// Throws Error naming the key of lr_scheduler that contradicts another.
@@ -51,7 +54,7 @@ class LrSchedule {
 /// The recipe's schedule for a run of `total_steps` optimizer steps. Absent keys: warm-up min(1000, total /
 /// 10) steps, decay and weight-decay length the whole run, init 0.1 lr, max lr, min 0.01 lr, weight decay
 /// that of the optimizer. No lr_scheduler section: both constant.
-LrSchedule make_schedule(const Recipe& recipe, std::int64_t total_steps);
+LrSchedule make_schedule(const Recipe& recipe, std::int64_t total_steps, LengthFrom from = LengthFrom::run);
 
 /// One line for each step 0 ... step_scheduler.max_steps: step, learning rate, weight decay, separated by
 /// tabs, in the shortest decimal form that reads back as the same double. Needs max_steps. Reads only the

@@ -245,6 +245,14 @@ TEST_CASE("contradicting options are errors that name the key") {
       "r.yaml: lr_scheduler.lr_warmup_steps = 9: want 0 or more and less than lr_decay_steps = 9");
 }
 
+TEST_CASE("a schedule that a checkpoint gives its length to says so where it contradicts the recipe") {
+  const Recipe recipe = recipe_of("step_scheduler: {max_steps: 20}\nlr_scheduler: {lr_warmup_steps: 9}");
+  CHECK_THROWS_WITH(
+      make_schedule(recipe, 8, LengthFrom::checkpoint),
+      "r.yaml: lr_scheduler.lr_warmup_steps = 9: want 0 or more and less than lr_decay_steps = 8 "
+      "(lr_decay_steps is absent, so the schedule of the checkpoint goes on, which is for 8 steps)");
+}
+
 TEST_CASE("defaults come from the run and the optimizer") {
   const std::string head = "step_scheduler: {max_steps: 5}\noptimizer: {lr: 2e-3, weight_decay: 0.3}\n";
   const auto options = [&](std::int64_t total) {
