@@ -40,8 +40,8 @@ TEST_CASE("ending: a terminal that closes ends the run with a checkpoint; under 
   const ProcessResult ended = running.wait();
   CAPTURE(ended.err);
   CHECK(ended.exit_code == 128 + SIGHUP);
-  CHECK(ended.err.find("to go on: nemocube train recipe.yaml --set step_scheduler.max_steps=100000") !=
-        std::string::npos);
+  CHECK(ended.err.find(cat("to go on: ", program(),
+                           " train recipe.yaml --set step_scheduler.max_steps=100000")) != std::string::npos);
   CHECK(ended.err.find("stopped by signal 1 ") != std::string::npos);
   check_saved(dir);
 

@@ -228,6 +228,8 @@ TEST_CASE("profile: ranges that are none, and steps that a run never reaches") {
   const ProcessResult partly = run_process(profiled("steps=1-7", run), dir.path());
   CAPTURE(partly.err);
   REQUIRE(partly.exit_code == 0);
+  CHECK(partly.err.find("--profile steps=1-7: this start does steps 0 to 2; the profile will end there\n") !=
+        std::string::npos);
   CHECK(partly.err.find("--profile steps=1-7: the run ended after step 2\n") != std::string::npos);
   CHECK(partly.err.find("profile of steps 1-2: straight/profile/steps_1-2.json") != std::string::npos);
   CHECK(partly.err.find("and none before it can be compared") != std::string::npos);
@@ -235,6 +237,8 @@ TEST_CASE("profile: ranges that are none, and steps that a run never reaches") {
 
   const ProcessResult never = run_process(profiled("steps=3-7", run), dir.path());
   REQUIRE(never.exit_code == 0);
+  CHECK(never.err.find("--profile steps=3-7: this start does steps 0 to 2, so there will be no profile\n") !=
+        std::string::npos);
   CHECK(never.err.find("--profile steps=3-7: this start did none of these steps, so there is no profile\n") !=
         std::string::npos);
   CHECK_FALSE(fs::exists(dir / "straight" / "profile" / "steps_3-7.json"));

@@ -42,7 +42,7 @@ TEST_CASE("watch: before a run, while it goes on, after a signal, and after it h
   const RunDir dir;
   const ProcessResult before = watch(dir);
   CHECK(before.exit_code == 0);
-  CHECK(before.out.find("waiting: no training.jsonl yet") != std::string::npos);
+  CHECK(before.out.find("waiting: no such directory yet") != std::string::npos);
   CHECK_FALSE(fs::exists(dir / "straight"));
 
   Process running(RunDir::train_command(endless), dir.path());
@@ -177,6 +177,8 @@ TEST_CASE("watch: wrong arguments") {
   refused({}, "run is required");
   refused({""}, "is empty");
   refused({"recipe.yaml"}, "recipe.yaml: want the directory of a run");
+  write_logs(dir);
+  refused({"."}, "is no run, but holds 1 run: ./straight; want one of them");
   refused({"straight", "--interval", "0"}, "--interval: want 0.1 to 3600 seconds, got 0");
   refused({"straight", "--interval", "soon"}, "--interval");
   refused({"straight", "--steps", "1"}, "--steps");

@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include "data/json/test_dir.h"
+
 using namespace nemocube;
+using namespace nemocube::testing;
 using Lines = std::vector<std::string>;
 
 TEST_CASE("next steps: of a run with a model, of one without, and of one that did nothing") {
@@ -29,4 +32,28 @@ TEST_CASE("next steps: of a run with a model, of one without, and of one that di
   result.first_step = 5;  // nothing was left to train
   result.checkpoint.clear();
   CHECK(next_steps(result, recipe, words, 1).empty());
+}
+
+TEST_CASE("next steps: of a model that chats, and of a run whose newest checkpoint is not the best") {
+  const TestDir dir;
+  const std::filesystem::path run = dir / "run";
+  Recipe recipe;
+  recipe.checkpoint.checkpoint_dir = run.string();
+  recipe.dataset.emplace().kind = DatasetKind::messages;
+  RunResult result;
+  result.steps_done = 5;
+  result.checkpoint = run / "epoch_0_step_4";
+  std::filesystem::create_directories(run / "epoch_0_step_4/model");
+  std::filesystem::create_directory_symlink("epoch_0_step_4", run / "LOWEST_VAL");
+  const auto last = [&] { return next_steps(result, recipe, {"r.yaml"}, 1, "build/nemocube").back(); };
+  const std::string model = shell_word((run / "epoch_0_step_4/model").string());
+  CHECK(last() == cat("to generate: build/nemocube generate --model ", model, " --prompt TEXT"));
+  spit(run / "epoch_0_step_4/model/chat_template.jinja", "{{ messages }}");
+  CHECK(last() == cat("to talk to it: build/nemocube generate --model ", model, " --chat"));
+  CHECK(next_steps(result, recipe, {"r.yaml"}, 1).size() == 2);
+  std::filesystem::remove(run / "LOWEST_VAL");
+  std::filesystem::create_directory_symlink("epoch_0_step_2", run / "LOWEST_VAL");
+  CHECK(next_steps(result, recipe, {"r.yaml"}, 1)[1] ==
+        cat("the lowest validation loss: ", (run / "epoch_0_step_2").string(),
+            "; the commands below take the newest, epoch_0_step_4"));
 }

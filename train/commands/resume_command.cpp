@@ -90,6 +90,13 @@ std::string resume_command(const CommandWords& program, const CommandWords& more
              more.empty() ? "" : cat(", with ", shell_line(more)));
 }
 
+std::string program_word() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string word;
+  std::getline(file, word, '\0');
+  return word.find('/') == std::string::npos ? "nemocube" : word;
+}
+
 std::vector<CommandWords> command_lines_of_ancestors() {
   constexpr std::size_t most = 16;
   std::vector<CommandWords> all;

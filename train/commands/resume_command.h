@@ -22,6 +22,10 @@ std::string shell_line(const CommandWords& words);
 std::string resume_command(const CommandWords& program, const CommandWords& more, int ranks,
                            std::span<const CommandWords> ancestors);
 
+/// The word that starts this program again from a shell in the same directory: as it was called where that is a path, else
+/// "nemocube".
+std::string program_word();
+
 /// The command lines of this process's ancestors, nearest first, as far as they can be read.
 std::vector<CommandWords> command_lines_of_ancestors();
 

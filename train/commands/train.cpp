@@ -65,7 +65,7 @@ CommandWords recipe_words(const TrainArguments& options) {
 
 /// The command that goes on from the newest checkpoint of a run.
 std::string command_to_go_on(const TrainArguments& options, const Recipe& recipe, int ranks) {
-  CommandWords program{"nemocube", "train"}, more;
+  CommandWords program{program_word(), "train"}, more;
   const CommandWords words = recipe_words(options);
   program.insert(program.end(), words.begin(), words.end());
   // The checkpoint that this run started from is not the newest any more.
@@ -74,7 +74,8 @@ std::string command_to_go_on(const TrainArguments& options, const Recipe& recipe
 }
 
 void report(const TrainArguments& options, const Recipe& recipe, int ranks, const RunResult& result) {
-  for (const std::string& line : next_steps(result, recipe, recipe_words(options), ranks)) log_info(line);
+  for (const std::string& line : next_steps(result, recipe, recipe_words(options), ranks, program_word()))
+    log_info(line);
   if (result.signal != 0 && recipe.checkpoint.enabled)
     log_info("to go on: ", command_to_go_on(options, recipe, ranks));
   log_at(result.signal == 0 ? LogLevel::info : LogLevel::warning, summary(result));

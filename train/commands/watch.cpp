@@ -1,18 +1,46 @@
 #include "train/watch/watch.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <set>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "train/commands/commands.h"
+#include "train/logging/run_history.h"
 
 namespace nemocube {
 namespace {
+
+namespace fs = std::filesystem;
+
+bool has_logs(const fs::path& folder) {
+  std::error_code none;
+  return fs::exists(folder / "training.jsonl", none) || fs::exists(folder / history_file, none);
+}
+
+/// Refuses a directory of runs that is none itself. A run may be watched before it begins.
+void check_run(const fs::path& run) {
+  if (has_logs(run)) return;
+  std::error_code none;
+  std::set<std::string> below;
+  for (const auto& entry : fs::directory_iterator(run, none))
+    if (has_logs(entry.path())) below.insert(entry.path().string());
+  if (below.empty()) return;
+  std::string names;
+  std::size_t named = 0;
+  for (const std::string& name : below)
+    if (named++ < 5) names += cat(names.empty() ? "" : ", ", name);
+  fail("watch: ", run.string(), ": is no run, but holds ", counted(std::ssize(below), "run"), ": ", names,
+       below.size() > 5 ? ", .." : "", "; want one of them");
+}
 
 void run(const WatchOptions& options) {
   require(options.interval >= 0.1 && options.interval <= 3600,
           "watch: --interval: want 0.1 to 3600 seconds, got ", options.interval);
   require(!options.run.empty(), "watch: the name of the run's directory is empty");
+  check_run(options.run);
   if (const int signal = watch_run(options); signal != 0) std::exit(128 + signal);
 }
 

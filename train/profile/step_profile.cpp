@@ -99,6 +99,13 @@ StepProfile::StepProfile(const StepRange& wanted, const RunRanks& ranks, const P
       folder_(std::move(run_directory) / "profile"),
       cuda_graphs_(cuda_graphs && ranks.device().is_cuda()) {}
 
+void StepProfile::announce(std::int64_t next, std::int64_t total) const {
+  const bool none = wanted_.first >= total || wanted_.last < next;
+  if (!ranks_.first() || (!none && wanted_.last < total)) return;
+  log_warning("--profile steps=", to_string(wanted_), ": this start does steps ", next, " to ", total - 1,
+              none ? ", so there will be no profile" : "; the profile will end there");
+}
+
 bool StepProfile::before_step(std::int64_t step) {
   if (clock_ && step > wanted_.last) {
     end();

@@ -30,6 +30,9 @@ class StepProfile {
   StepProfile(const StepRange& wanted, const RunRanks& ranks, const ProcessGroups* groups,
               std::filesystem::path run_directory, bool cuda_graphs);
 
+  /// To be called once, before the first step of this start, `next`, of a run of `total` steps: warns of wanted steps that
+  /// will not come.
+  void announce(std::int64_t next, std::int64_t total) const;
   /// To be called between two steps, before step `step`. Begins the profile before its first step, and writes the profile
   /// after its last one. Returns whether this took time that is none of training.
   bool before_step(std::int64_t step);

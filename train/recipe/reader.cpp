@@ -1,6 +1,9 @@
 #include "train/recipe/reader.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
 
 #include "core/error.h"
 #include "train/recipe/key_list.h"
@@ -85,6 +88,24 @@ void Reader::unknown_key(const std::string& key) {
   const bool class_unknown = has_classes_ && class_.empty();
   std::vector<std::string> names = class_unknown ? known_of_every_class_ : known_;
   std::erase_if(names, [&](const std::string& name) { return std::ranges::count(spare_, name) > 0; });
+  // What transformers' TrainingArguments call it.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> synonyms{
+      {{"learning_rate", "lr"},
+       {"num_train_epochs", "num_epochs"},
+       {"per_device_train_batch_size", "local_batch_size"},
+       {"max_grad_norm", "max_norm"},
+       {"warmup_steps", "lr_warmup_steps"},
+       {"save_steps", "ckpt_every_steps"},
+       {"eval_steps", "val_every_steps"},
+       {"adam_epsilon", "eps"}}};
+  const auto synonym =
+      std::ranges::find(synonyms, key, &std::pair<std::string_view, std::string_view>::first);
+  if (synonym != synonyms.end()) {
+    const std::string name(synonym->second);
+    if (std::ranges::count(names, name) > 0) suggest(name, path_of(name));
+    for (const std::string& path : known_paths())
+      if (path.ends_with(cat(".", name))) suggest(path, path);
+  }
   const std::string guess = nearest(key, names);
   if (!guess.empty() && edit_distance(key, guess) <= (key.size() + 2) / 3) suggest(guess, path_of(guess));
   // A key in the wrong section is further from its neighbours than from its own name elsewhere.

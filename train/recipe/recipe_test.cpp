@@ -143,6 +143,10 @@ TEST_CASE("a wrong value names file, line, key, wish and fact") {
         "WSD, "
         "found 'cosin'");
   CHECK(contains(error_with("model: {torch_dtype: f16}"), "model.torch_dtype: want auto, bf16, f32 or f64"));
+  CHECK(contains(error_with("model: {torch_dtype: torch.float16}"), "found 'torch.float16'"));
+  CHECK(contains(error_with("model: {torch_dtype: fp16}"),
+                 "(bf16 is as small; the numbers of f16 end at 65504"));
+  CHECK_FALSE(contains(error_with("model: {torch_dtype: f32x}"), "65504"));
   CHECK(contains(error_with("model: {torch_dtype: i64}"), "model.torch_dtype: want auto, bf16, f32 or f64"));
   CHECK(
       contains(error_with("step_scheduler: {preemption_signal: SIGKIL}"), "want signals by number or name"));
@@ -158,6 +162,11 @@ TEST_CASE("an unknown key suggests the nearest one") {
   CHECK(error_with("step_scheduler: {max_step: 5}") ==
         "r.yaml:2: step_scheduler.max_step: unknown key 'max_step'; the nearest known key is 'max_steps'");
   CHECK(contains(error_with("optimiser: {lr: 1}"), "nearest known key is 'optimizer'"));
+  CHECK(contains(error_with("optimizer: {learning_rate: 1}"),
+                 "optimizer.learning_rate: unknown key 'learning_rate'; the nearest known key is 'lr'"));
+  CHECK(contains(error_with("learning_rate: 1"), "the nearest known key is 'optimizer.lr'"));
+  CHECK(
+      contains(error_with("step_scheduler: {num_train_epochs: 1}"), "the nearest known key is 'num_epochs'"));
   CHECK(contains(error_with("max_steps: 5"), "nearest known key is 'step_scheduler.max_steps'"));
   CHECK(contains(
       error_with("optimizer: {param_group_overrides: [{patern: a}]}"),

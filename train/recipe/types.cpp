@@ -142,7 +142,14 @@ void read(const Place& at, std::optional<DType>& out, Range range) {
   } catch (const Error&) {
     out.reset();  // refused below
   }
-  if (out != DType::bf16 && out != DType::f32 && out != DType::f64) wrong(at, show(out, range).wish);
+  if (out == DType::bf16 || out == DType::f32 || out == DType::f64) return;
+  const std::string name = scalar ? last_component(lower_case(scalar->text)) : "";
+  const bool half = name == "fp16" || name == "float16" || name == "f16" || name == "half";
+  wrong(at,
+        cat(show(out, range).wish,
+            half ? " (bf16 is as small; the numbers of f16 end at 65504, and nothing here scales losses to "
+                   "fit them)"
+                 : ""));
 }
 
 void read(const Place& at, std::array<double, 2>& out, Range range) {

@@ -25,6 +25,13 @@ struct Source {
   std::string place(const YAML::Mark& mark) const { return line >= 0 ? name : cat(name, ":", mark.line + 1); }
 };
 
+std::string line_at(const Source& source, const YAML::Mark& mark) {
+  std::istringstream lines(source.text);
+  std::string line;
+  for (int i = 0; i <= mark.line; ++i) std::getline(lines, line);
+  return line;
+}
+
 /// Builds the tree from the parser's events. YAML::Load would build a tree of its own first, without limits.
 class Builder final : public YAML::EventHandler {
  public:
@@ -81,9 +88,7 @@ class Builder final : public YAML::EventHandler {
   }
 
   [[noreturn]] void refuse_rest(const YAML::Mark& mark) const {
-    std::istringstream lines(source_.text);
-    std::string line;
-    for (int i = 0; i <= mark.line; ++i) std::getline(lines, line);
+    const std::string line = line_at(source_, mark);
     if (line.starts_with("---")) fail(source_.place(mark), ": a second YAML document starts here, want one");
     fail(source_.place(mark), ": not YAML: text that belongs to no value, in the line ", quote(line));
   }
@@ -172,6 +177,9 @@ Value parse(const Source& source) {
     return std::move(builder.root);
   } catch (const YAML::Exception& error) {
     const std::string place = error.mark.is_null() ? source.name : source.place(error.mark);
+    const std::string line = error.mark.is_null() ? "" : line_at(source, error.mark);
+    if (const auto text = line.find_first_not_of(' '); text != line.npos && line[text] == '\t')
+      fail(place, ": not YAML: this line is indented by a tab; YAML wants spaces");
     fail(place, ": not YAML: ", excerpt(error.msg));
   }
 }

@@ -72,6 +72,17 @@ TEST_CASE("merge keys are refused with their line, unless the key is in quotes")
   CHECK(parse_yaml(base + "a: {'<<': *b}\n", "r").find("a")->find("<<")->find("x")->text == "1");
 }
 
+TEST_CASE("lines that are indented by tabs are named") {
+  for (const char* text :
+       {"model:\n\tconfig: x\n", "model:\n  config: x\n\tother: y\n", "a:\n  b:\n  \t- x\n"}) {
+    CAPTURE(text);
+    const std::string message = message_of([&] { parse_yaml(text, "r"); });
+    CHECK(message.starts_with("r:"));
+    CHECK(message.ends_with(": not YAML: this line is indented by a tab; YAML wants spaces"));
+  }
+  CHECK(parse_yaml("a:\t{b: 1}\t# tab\n", "r").find("a")->find("b")->text == "1");
+}
+
 TEST_CASE("a section of very many keys takes no quadratic time") {
   std::string text;
   for (int i = 0; i < 25'000; ++i) text += cat("key", i, ": ", i, "\n");

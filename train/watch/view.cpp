@@ -310,7 +310,8 @@ std::string state_of(const WatchedRun& run, const WatchMoment& moment) {
     if (run.failed) return "failed";
     return run.signal != 0 ? cat("stopped by signal ", run.signal) : "done";
   }
-  if (run.steps.empty() && !run.start) return "waiting: no training.jsonl yet";
+  if (run.steps.empty() && !run.start)
+    return moment.has_folder ? "waiting: no training.jsonl yet" : "waiting: no such directory yet";
   const std::string since = short_duration(silence(run, moment));
   if (is_silent(run, moment)) return "silent for " + since;
   return has_stepped(run) ? cat("running, last step ", since, " ago")

@@ -131,6 +131,9 @@ TEST_CASE("view: states of a run") {
   };
   WatchedRun run(10);
   CHECK(state(run, noon) == "waiting: no training.jsonl yet");
+  WatchMoment nowhere;
+  nowhere.has_folder = false;
+  CHECK(state_of(run, nowhere) == "waiting: no such directory yet");
   CHECK(shown_at(run, {80, 24}).find("/runs/mine ") == 1);
   run.history_line(R"({"event": "start", "timestamp": "1970-01-01T11:59:00.000Z", "total_steps": 9})");
   CHECK(state(run, noon) == "started 1m00s ago, no step yet");

@@ -75,6 +75,8 @@ class Watch {
     WatchMoment moment;
     moment.now = Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
     if (grew_at_) moment.quiet = Seconds(std::chrono::steady_clock::now() - *grew_at_).count();
+    std::error_code none;
+    moment.has_folder = std::filesystem::exists(options_.run, none);
     TerminalSize size = terminal_size();
     // The last column stays free: on some terminals what erases the rest of a line erases a character there.
     if (terminal_on_stdout() && size.columns > 1) --size.columns;
