@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "data/files/file_sum.h"
 #include "ops/cross_entropy/cross_entropy.h"
 
 /// Data sets: numbered rows of token ids with labels. Data sets shift the labels, and no later stage does:
@@ -25,6 +27,13 @@ struct Sample {
 /// Throws std::logic_error unless the lengths fit, no label lies in padding and no document is empty.
 void check_sample(const Sample& sample);
 
+/// A file that rows are made of.
+struct DataFile {
+  std::filesystem::path path;
+  FileSum
+      sum;  ///< of its contents, formed in the pass that reads them; or sampled_sum() of a .bin file of Megatron's
+};
+
 /// Many threads may call const members at once.
 class Dataset {
  public:
@@ -42,6 +51,8 @@ class Dataset {
   virtual bool made_on_demand() const { return false; }
   /// The id that fills padding. Any id will do, since nothing reads padding.
   virtual std::int64_t pad_id() const { return 0; }
+  /// The files of the rows, in the order in which they were read.
+  virtual std::vector<DataFile> files() const { return {}; }
 
  protected:
   void check_index(std::int64_t i) const {

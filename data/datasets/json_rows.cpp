@@ -1,6 +1,7 @@
 #include "data/datasets/json_rows.h"
 
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/log.h"
 #include "data/datasets/text.h"
@@ -17,8 +18,8 @@ using OnRow = std::function<void(const JsonView&)>;
 /// Takes the Error of a line that is not JSON.
 using OnBadLine = std::function<void(const Error&)>;
 
-void each_line(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
-  for_each_file_line(path, line_limits.max_bytes, [&](std::string_view line, std::int64_t number) {
+FileSum each_line(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
+  return for_each_file_line(path, line_limits.max_bytes, [&](std::string_view line, std::int64_t number) {
     if (strip(line).empty()) return;
     Json value;
     try {
@@ -30,9 +31,9 @@ void each_line(const std::filesystem::path& path, const OnRow& fn, const OnBadLi
   });
 }
 
-Json read_document(const std::filesystem::path& path) {
+Json parse_document(const std::string& text, const std::filesystem::path& path) {
   try {
-    return read_json_file(path, limits);
+    return parse_json(text, path.string(), limits);
   } catch (const Error& e) {
     // Only the file's name decides between JSON and JSON lines, so the error says which names mean JSON
     // lines.
@@ -45,15 +46,21 @@ Json read_document(const std::filesystem::path& path) {
   }
 }
 
-void each_row(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
+FileSum each_row(const std::filesystem::path& path, const OnRow& fn, const OnBadLine& bad) {
   if (has_rows_by_line(path)) return each_line(path, fn, bad);
-  const Json document = read_document(path);
+  FileSum sum;
+  const Json document = [&] {
+    const std::string text = read_text_file(path, limits.max_bytes);
+    sum.add(std::as_bytes(std::span(text)));
+    return parse_document(text, path);
+  }();
   const JsonView root(document, path.string());
   if (document.is_object() && !root.has("data")) {
     fn(root);
-    return;
+    return sum;
   }
   for (const JsonView& row : (document.is_object() ? root.at("data") : root).elements()) fn(row);
+  return sum;
 }
 
 }  // namespace
@@ -68,8 +75,8 @@ Json parse_line(std::string_view line, const std::filesystem::path& path, std::i
 
 std::string line_place(std::int64_t number) { return cat("line ", number); }
 
-void for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
-  each_row(path, fn, [](const Error& error) { throw error; });
+FileSum for_each_row(const std::filesystem::path& path, const std::function<void(const JsonView&)>& fn) {
+  return each_row(path, fn, [](const Error& error) { throw error; });
 }
 
 std::string names_of(const std::vector<std::filesystem::path>& files) {
@@ -77,8 +84,9 @@ std::string names_of(const std::vector<std::filesystem::path>& files) {
   return files.size() < 2 ? first : cat(first, " and ", files.size() - 1, " more");
 }
 
-void for_each_valid_row(const std::vector<std::filesystem::path>& files, std::string_view what,
-                        bool skip_invalid, const std::function<void(const JsonView&, std::int64_t)>& fn) {
+std::vector<DataFile> for_each_valid_row(const std::vector<std::filesystem::path>& files,
+                                         std::string_view what, bool skip_invalid,
+                                         const std::function<void(const JsonView&, std::int64_t)>& fn) {
   std::int64_t rows = 0, skipped = 0;
   std::string first;
   const auto skip = [&](const Error& error) {
@@ -97,8 +105,10 @@ void for_each_valid_row(const std::vector<std::filesystem::path>& files, std::st
     ++rows;
     skip(error);
   };
-  for (const std::filesystem::path& file : files) each_row(file, on_row, on_bad_line);
+  std::vector<DataFile> read;
+  for (const std::filesystem::path& file : files) read.push_back({file, each_row(file, on_row, on_bad_line)});
   report_skipped(files, what, rows, skipped, first);
+  return read;
 }
 
 void report_skipped(const std::vector<std::filesystem::path>& files, std::string_view what, std::int64_t rows,

@@ -18,7 +18,7 @@ LineIndex::LineIndex(const std::filesystem::path& path, std::int64_t max_line_by
     : file_(path) {
   constexpr std::int64_t most = std::numeric_limits<std::uint32_t>::max();
   std::int64_t begin = 0, told = 0;  // of the line that is looked at
-  for_each_file_line(path, max_line_bytes, [&](std::string_view text, std::int64_t number) {
+  sum_ = for_each_file_line(path, max_line_bytes, [&](std::string_view text, std::int64_t number) {
     if (begin >= file_.size()) return;  // written since the file was opened
     // The last line may have no line feed.
     const std::int64_t bytes = std::min(std::ssize(text) + 1, file_.size() - begin);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "data/files/file_sum.h"
 #include "data/files/on_bytes.h"
 #include "data/files/regular_file.h"
 
@@ -18,6 +19,7 @@ class LineIndex {
 
   const std::filesystem::path& path() const { return file_.path(); }
   std::int64_t bytes() const { return file_.size(); }
+  const FileSum& sum() const { return sum_; }  ///< of the file, as it was read
   std::int64_t size() const { return static_cast<std::int64_t>(lengths_.size()); }
   /// Text of a line without its line feed. Throws Error naming the file when it has become shorter.
   std::string text(std::int64_t line) const;
@@ -28,6 +30,7 @@ class LineIndex {
 
  private:
   RegularFile file_;
+  FileSum sum_;
   std::vector<std::uint32_t> lengths_;       ///< of each line, with the blank lines behind it
   std::vector<std::int64_t> begins_;         ///< in the file, of every 256th line
   std::vector<std::uint32_t> blank_before_;  ///< for each blank line, the line behind it

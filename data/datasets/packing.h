@@ -44,6 +44,7 @@ class PackedDataset final : public Dataset {
   std::int64_t content_length(std::int64_t i) const override;
   bool made_on_demand() const override { return rows_->made_on_demand(); }
   std::int64_t pad_id() const override { return rows_->pad_id(); }
+  std::vector<DataFile> files() const override { return rows_->files(); }
   std::int64_t dropped() const { return dropped_; }
 
  private:

@@ -99,8 +99,8 @@ void report_dropped(std::string_view what, std::int64_t rows, std::int64_t dropp
 }
 
 RowDataset::RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOptions options,
-                       std::int64_t pad_id)
-    : options_(options), pad_id_(pad_id) {
+                       std::int64_t pad_id, std::vector<DataFile> files)
+    : options_(options), pad_id_(pad_id), files_(std::move(files)) {
   check_row_options(what, options_);
   std::vector<std::string> dropped;
   rows_.reserve(rows.size());

@@ -75,12 +75,15 @@ void report_dropped(std::string_view what, std::int64_t rows, std::int64_t dropp
 /// them. Throws Error naming `what` when no row is left.
 class RowDataset final : public Dataset {
  public:
-  RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOptions options, std::int64_t pad_id);
+  /// `files`: those that the rows were read from.
+  RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOptions options, std::int64_t pad_id,
+             std::vector<DataFile> files = {});
 
   std::int64_t size() const override { return static_cast<std::int64_t>(rows_.size()); }
   Sample sample(std::int64_t i) const override;
   std::int64_t content_length(std::int64_t i) const override;
   std::int64_t pad_id() const override { return pad_id_; }
+  std::vector<DataFile> files() const override { return files_; }
   std::int64_t dropped() const { return dropped_; }
 
  private:
@@ -88,6 +91,7 @@ class RowDataset final : public Dataset {
   std::vector<TokenRow> rows_;
   RowOptions options_;
   std::int64_t pad_id_;
+  std::vector<DataFile> files_;
   std::int64_t dropped_ = 0;
 };
 

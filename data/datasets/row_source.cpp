@@ -20,7 +20,7 @@ RowOptions layout_for(const RowSource& source, std::int64_t longest) {
 
 std::shared_ptr<const RowDataset> rows_in_memory(const RowSource& source) {
   std::vector<RowMaker> makers;
-  for_each_valid_row(
+  std::vector<DataFile> files = for_each_valid_row(
       source.files, source.content, source.skip_invalid,
       [&](const JsonView& row, std::int64_t number) { makers.push_back(source.read(row, number)); });
   const auto chosen = selected_rows(source.what, source.selection, std::ssize(makers));
@@ -31,7 +31,7 @@ std::shared_ptr<const RowDataset> rows_in_memory(const RowSource& source) {
   for (const TokenRow& row : rows)
     if (row.label_tokens() > 0) longest = std::max(longest, row.size());
   return std::make_shared<RowDataset>(source.what, std::move(rows), layout_for(source, longest),
-                                      source.pad_id);
+                                      source.pad_id, std::move(files));
 }
 
 }  // namespace nemocube

@@ -29,10 +29,12 @@ Chat chat_of(const SquadQuestion& question) {
 
 }  // namespace
 
-std::vector<SquadQuestion> read_squad(const SquadOptions& options) {
+std::vector<SquadQuestion> read_squad(const SquadOptions& options, DataFile* file) {
   const DatasetSplit split = with_limit(DatasetSplit::parse(options.split), options.limit_dataset_samples);
   const auto path = find_squad_file(options.dataset_name, split.name);
-  std::vector<SquadQuestion> questions = read_squad(path);
+  FileSum sum;
+  std::vector<SquadQuestion> questions = read_squad(path, &sum);
+  if (file) *file = {path, sum};
   const auto [first, last] = split.rows(path.string(), static_cast<std::int64_t>(questions.size()));
   questions.erase(questions.begin() + last, questions.end());
   questions.erase(questions.begin(), questions.begin() + first);
@@ -95,12 +97,13 @@ RowSource squad_rows(const Tokenizer& tokenizer, const SquadOptions& options) {
 std::shared_ptr<const RowDataset> make_squad_dataset(const Tokenizer& tokenizer,
                                                      const SquadOptions& options) {
   want_fitting_truncation(options);
-  const std::vector<SquadQuestion> questions = read_squad(options);
+  DataFile file;
+  const std::vector<SquadQuestion> questions = read_squad(options, &file);
   std::vector<TokenRow> rows = make_rows(std::ssize(questions), [&](std::int64_t i) {
     return squad_row(questions[static_cast<std::size_t>(i)], tokenizer, options);
   });
   return std::make_shared<RowDataset>(name_of(options), std::move(rows), options.rows,
-                                      padding_id(tokenizer, options.rows));
+                                      padding_id(tokenizer, options.rows), std::vector{file});
 }
 
 }  // namespace nemocube

@@ -25,8 +25,8 @@ struct SquadOptions {
   RowOptions rows{};
 };
 
-/// The questions a recipe selects, in file order.
-std::vector<SquadQuestion> read_squad(const SquadOptions& options);
+/// The questions a recipe selects, in file order. `file`: gets the file that they are from.
+std::vector<SquadQuestion> read_squad(const SquadOptions& options, DataFile* file = nullptr);
 
 /// See completion_row() and chat_row().
 TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, const SquadOptions& options);

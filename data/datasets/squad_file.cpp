@@ -88,9 +88,9 @@ SquadQuestion read_squad_row(const JsonView& row) {
   return read_question(SquadContext(row.at("context").string()), row);
 }
 
-std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
+std::vector<SquadQuestion> read_squad(const std::filesystem::path& path, FileSum* sum) {
   std::vector<SquadQuestion> out;
-  for_each_row(path, [&](const JsonView& row) {
+  const FileSum read = for_each_row(path, [&](const JsonView& row) {
     const auto paragraphs = row.value().is_object() ? row.find("paragraphs") : std::nullopt;
     if (!paragraphs) {
       out.push_back(read_squad_row(row));
@@ -103,6 +103,7 @@ std::vector<SquadQuestion> read_squad(const std::filesystem::path& path) {
     }
   });
   require(!out.empty(), path.string(), ": holds no questions");
+  if (sum) *sum = read;
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/files/file_sum.h"
 #include "data/json/json.h"
 
 /// Question-answering files in the forms of SQuAD (Rajpurkar et al., "SQuAD: 100,000+ questions for machine
@@ -33,8 +34,8 @@ struct SquadQuestion {
 ///     {"text": [...], "answer_start": [...]} or a list of objects
 /// A question may have an empty list of answers. `is_impossible`, where present, must be true exactly then.
 /// Throws Error naming file, question and fault, also when the context does not contain an answer at its
-/// answer_start.
-std::vector<SquadQuestion> read_squad(const std::filesystem::path& path);
+/// answer_start. `sum`: gets that of the file.
+std::vector<SquadQuestion> read_squad(const std::filesystem::path& path, FileSum* sum = nullptr);
 
 /// The question of a flat row. Throws Error as read_squad() does, also for an article of SQuAD's nested form, which holds
 /// several.

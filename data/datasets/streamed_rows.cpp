@@ -27,7 +27,7 @@ std::uint32_t sum_of(const std::string& line) { return crc32c(std::as_bytes(std:
 
 /// Throws Error on every rank unless all see the same file.
 void want_same(Communicator* ranks, const LineIndex& index) {
-  const std::string own = cat(index.size(), " lines and ", index.bytes(), " bytes");
+  const std::string own = cat(index.size(), " lines and ", to_string(index.sum()));
   const std::vector<std::string> all = gather_texts(ranks, own);
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     require(all[rank] == all[0], index.path().string(),
@@ -159,6 +159,12 @@ RowMaker StreamedRows::read(const Line& line, const std::string& text) const {
   const std::filesystem::path& file = line.file->path();
   const Json value = parse_line(text, file, line.file->number(line.in_file));
   return source_.read(JsonView(value, file.string(), line.place()), line.row);
+}
+
+std::vector<DataFile> StreamedRows::files() const {
+  std::vector<DataFile> files;
+  for (const LineIndex& index : indices_) files.push_back({index.path(), index.sum()});
+  return files;
 }
 
 Sample StreamedRows::sample(std::int64_t i) const {

@@ -36,6 +36,7 @@ class StreamedRows final : public Dataset {
   std::int64_t content_length(std::int64_t i) const override;
   std::int64_t pad_id() const override { return source_.pad_id; }
   bool made_on_demand() const override { return true; }
+  std::vector<DataFile> files() const override;
 
  private:
   /// What stays of a row.

@@ -81,15 +81,22 @@ TEST_CASE("streamed rows: files that differ are refused on every rank") {
   if (world()->size() == 1) return;
   const SharedDir dir;
   const std::filesystem::path path = dir.path() / cat(world()->rank() == 1 ? "b" : "a", ".jsonl");
-  on_rank_0(world(), [&] {
-    spit(dir.path() / "a.jsonl", "[1, 9]\n[2, 9]\n      \n");
-    spit(dir.path() / "b.jsonl", "[1, 9]\n[2, 9]\n[3, 9]\n");  // as many bytes
-  });
-  std::atomic<std::int64_t> made = 0;
-  StreamedRows::Options options;
-  options.ranks = world();
-  const std::string text = message_of([&] { StreamedRows(counted_rows(path, made), options); });
-  CHECK(text.find("want the same file on all ranks, but that of rank 0 has 2 lines") != std::string::npos);
-  CHECK(text.find("that of rank 1 has 3 lines") != std::string::npos);
-  CHECK(made == 0);
+  struct Case {
+    const char *rows, *found;  // as many bytes as rank 0 has
+  };
+  for (const Case c : {Case{"[1, 9]\n[2, 9]\n[3, 9]\n", "that of rank 1 has 3 lines"},
+                       {"[1, 9]\n[2, 8]\n      \n", "that of rank 1 has 2 lines and 21 bytes, sum "}}) {
+    CAPTURE(c.rows);
+    on_rank_0(world(), [&] {
+      spit(dir.path() / "a.jsonl", "[1, 9]\n[2, 9]\n      \n");
+      spit(dir.path() / "b.jsonl", c.rows);
+    });
+    std::atomic<std::int64_t> made = 0;
+    StreamedRows::Options options;
+    options.ranks = world();
+    const std::string text = message_of([&] { StreamedRows(counted_rows(path, made), options); });
+    CHECK(text.find("want the same file on all ranks, but that of rank 0 has 2 lines") != std::string::npos);
+    CHECK(text.find(c.found) != std::string::npos);
+    CHECK(made == 0);
+  }
 }

@@ -1,6 +1,7 @@
 #include "data/datasets/tokens.h"
 
 #include <algorithm>
+#include <span>
 
 namespace nemocube {
 
@@ -16,10 +17,15 @@ TokensDataset::TokensDataset(const std::filesystem::path& path)
   rows_ = ids.dim(0);
   positions_ = ids.dim(1);
   std::int64_t highest = 0, highest_label = ignored_label;
-  for (std::int64_t i = 0; i < rows_; ++i)
-    highest = std::max(highest, std::ranges::max(row(input_ids_, i, false)));
-  for (std::int64_t i = 0; i < rows_; ++i)
-    highest_label = std::max(highest_label, std::ranges::max(row(labels_, i, true)));
+  const auto highest_of = [&](const StoredTensor& tensor, bool may_be_ignored, std::int64_t& most) {
+    for (std::int64_t i = 0; i < rows_; ++i) {
+      const std::vector<std::int64_t> values = row(tensor, i, may_be_ignored);
+      sum_.add(std::as_bytes(std::span(values)));
+      most = std::max(most, std::ranges::max(values));
+    }
+  };
+  highest_of(input_ids_, false, highest);
+  highest_of(labels_, true, highest_label);
   require(highest_label != ignored_label, what, ": tensor 'labels' holds no label, only ", ignored_label);
   highest_ = std::max(highest, highest_label);
 }

@@ -22,11 +22,14 @@ class TokensDataset final : public Dataset {
   /// in the range that they had.
   Sample sample(std::int64_t i) const override;
   std::int64_t content_length(std::int64_t) const override { return positions_; }
+  /// The sum is that of the two tensors, one behind the other.
+  std::vector<DataFile> files() const override { return {{file_.path(), sum_}}; }
 
  private:
   std::vector<std::int64_t> row(const StoredTensor& tensor, std::int64_t i, bool may_be_ignored) const;
   SafetensorsFile file_;
   const StoredTensor &input_ids_, &labels_;
+  FileSum sum_;
   std::int64_t rows_ = 0, positions_ = 0;
   std::int64_t highest_ = std::numeric_limits<std::int64_t>::max();  ///< id or label in the file
 };

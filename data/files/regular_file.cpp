@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/files/file_sum.h"
 
 namespace nemocube {
 namespace {
@@ -80,9 +81,10 @@ std::string read_text_file(const std::filesystem::path& path, std::int64_t max_b
   return text;
 }
 
-void for_each_file_line(const std::filesystem::path& path, std::int64_t max_line_bytes,
-                        const std::function<void(std::string_view, std::int64_t)>& fn) {
+FileSum for_each_file_line(const std::filesystem::path& path, std::int64_t max_line_bytes,
+                           const std::function<void(std::string_view, std::int64_t)>& fn) {
   RegularFile file(path);
+  FileSum sum;
   std::string buffer;       // the lines that were read but not handed to fn
   std::int64_t number = 0;  // of the last line handed to fn
   const auto give = [&](std::string_view line) {
@@ -97,6 +99,7 @@ void for_each_file_line(const std::filesystem::path& path, std::int64_t max_line
     const std::size_t got = file.read(buffer.data() + searched, step);
     more = got == step;
     buffer.resize(searched + got);
+    sum.add(std::as_bytes(std::span(buffer).subspan(searched)));
     std::size_t begin = 0;
     for (std::size_t end = buffer.find('\n', searched); end != buffer.npos; end = buffer.find('\n', begin)) {
       give(std::string_view(buffer).substr(begin, end - begin));
@@ -106,6 +109,7 @@ void for_each_file_line(const std::filesystem::path& path, std::int64_t max_line
     if (static_cast<std::int64_t>(buffer.size()) > max_line_bytes) give(buffer);
   }
   if (!buffer.empty()) give(buffer);
+  return sum;
 }
 
 }  // namespace nemocube

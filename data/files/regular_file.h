@@ -10,6 +10,8 @@
 /// program wait, and a device could be read without end.
 namespace nemocube {
 
+struct FileSum;
+
 /// A regular file, open for reading.
 class RegularFile {
  public:
@@ -39,8 +41,9 @@ class RegularFile {
 std::string read_text_file(const std::filesystem::path& path, std::int64_t max_bytes);
 
 /// Calls fn(line, number) for each line of a regular file, without its line feed; numbers begin with 1. The
-/// line lives during the call only. Throws Error naming file and line when a line exceeds max_line_bytes.
-void for_each_file_line(const std::filesystem::path& path, std::int64_t max_line_bytes,
-                        const std::function<void(std::string_view, std::int64_t)>& fn);
+/// line lives during the call only. Returns the sum of what was read (data/files/file_sum.h). Throws Error naming file
+/// and line when a line exceeds max_line_bytes.
+FileSum for_each_file_line(const std::filesystem::path& path, std::int64_t max_line_bytes,
+                           const std::function<void(std::string_view, std::int64_t)>& fn);
 
 }  // namespace nemocube

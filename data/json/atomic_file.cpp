@@ -20,11 +20,6 @@ namespace {
 // Bytes of one read or write: few enough that they are still in the cache when the CRC is computed.
 constexpr std::size_t piece = std::size_t{1} << 20;
 
-void add(FileSum& sum, std::span<const std::byte> bytes) {
-  sum.bytes += static_cast<std::int64_t>(bytes.size());
-  sum.crc32c = crc32c(bytes, sum.crc32c);
-}
-
 std::string system_message(int code) { return std::generic_category().message(code); }
 
 std::filesystem::path directory_of(const std::filesystem::path& file) {
@@ -90,7 +85,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
     const ssize_t done = ::write(fd_, bytes.data(), std::min(bytes.size(), piece));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail_with_errno("write");
-    add(sum_, bytes.first(static_cast<std::size_t>(done)));
+    sum_.add(bytes.first(static_cast<std::size_t>(done)));
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
 }
@@ -128,7 +123,7 @@ void FilePart::write(std::span<const std::byte> bytes) {
     const ssize_t done = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), piece), position_);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail_with_errno("write");
-    add(segments_.back().sum, bytes.first(static_cast<std::size_t>(done)));
+    segments_.back().sum.add(bytes.first(static_cast<std::size_t>(done)));
     position_ += done;
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
@@ -166,7 +161,7 @@ FileSum write_file_in(const std::filesystem::path& directory, const std::string&
 
 FileSum sum_of(std::string_view text) {
   FileSum sum;
-  add(sum, std::as_bytes(std::span(text)));
+  sum.add(std::as_bytes(std::span(text)));
   return sum;
 }
 
@@ -176,7 +171,7 @@ FileSum sum_of_file(const std::filesystem::path& path) {
   std::vector<char> buffer(piece);
   for (std::size_t got = piece; got == piece;) {
     got = file.read(buffer.data(), piece);
-    add(sum, std::as_bytes(std::span(buffer).first(got)));
+    sum.add(std::as_bytes(std::span(buffer).first(got)));
   }
   return sum;
 }

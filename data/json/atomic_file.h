@@ -9,18 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "data/files/file_sum.h"
 #include "parallel/comm/communicator.h"
 
 /// Files that appear whole or not at all.
 namespace nemocube {
-
-/// Size and CRC (crc32c()) of a file's contents, to compare a file with the bytes that were written to it.
-struct FileSum {
-  std::int64_t bytes = 0;
-  std::uint32_t crc32c = 0;
-  friend bool operator==(const FileSum&, const FileSum&) = default;
-};
-using FileSums = std::map<std::string, FileSum>;  ///< by path, relative to a directory known from the context
 
 /// Writes to a temporary name in the directory of `target`; commit() makes the bytes durable and gives them
 /// the final name, replacing an older file. Without commit() nothing remains. Errors name the target.

@@ -21,11 +21,12 @@ int id_bytes(int code) {
   return code >= 0 && code < static_cast<int>(bytes.size()) ? bytes[static_cast<std::size_t>(code)] : 0;
 }
 
-/// The arrays of the file are not aligned, so they are copied.
+/// The arrays of the file are not aligned, so they are copied. `sum` goes on with their bytes.
 template <class T>
-std::vector<T> read_array(const RegularFile& file, std::int64_t begin, std::int64_t count) {
+std::vector<T> read_array(const RegularFile& file, std::int64_t count, FileSum& sum) {
   std::vector<T> values(static_cast<std::size_t>(count));
-  file.read_at(begin, std::as_writable_bytes(std::span(values)));
+  file.read_at(sum.bytes, std::as_writable_bytes(std::span(values)));
+  sum.add(std::as_bytes(std::span(values)));
   return values;
 }
 
@@ -41,12 +42,13 @@ struct Header {
   std::int64_t sequences = 0, documents = 0;  ///< the second is D
 };
 
-Header read_header(const RegularFile& idx) {
+Header read_header(const RegularFile& idx, FileSum& sum) {
   const std::string& file = idx.path().string();
   require(idx.size() >= header_bytes, file, ": want an index of Megatron's with ", header_bytes,
           " bytes or more, got ", idx.size());
   std::array<std::byte, header_bytes> bytes;
   idx.read_at(0, bytes);
+  sum.add(bytes);
   require(std::memcmp(bytes.data(), magic.data(), magic.size()) == 0, file,
           ": want an index of Megatron's, which begins with MMIDIDX; other bytes are there");
   const auto version = value_at<std::uint64_t>(bytes, 9);
@@ -109,18 +111,18 @@ std::string token_file_prefix(const std::string& name) {
 IndexedTokens::IndexedTokens(const std::string& prefix) : prefix_(prefix), bin_(prefix + ".bin") {
   const RegularFile idx(prefix + ".idx");
   const std::string file = idx.path().string();
-  const Header header = read_header(idx);
+  const Header header = read_header(idx, idx_sum_);
   code_ = header.code;
-  lengths_ = read_array<std::int32_t>(idx, header_bytes, header.sequences);
-  begins_ = read_array<std::int64_t>(idx, header_bytes + 4 * header.sequences, header.sequences);
-  check_documents(file, read_array<std::int64_t>(idx, header_bytes + 12 * header.sequences, header.documents),
-                  header.sequences);
+  lengths_ = read_array<std::int32_t>(idx, header.sequences, idx_sum_);
+  begins_ = read_array<std::int64_t>(idx, header.sequences, idx_sum_);
+  check_documents(file, read_array<std::int64_t>(idx, header.documents, idx_sum_), header.sequences);
   const std::int64_t bytes = id_bytes(code_);
   for (std::size_t i = 0; i < lengths_.size(); ++i)
     require(lengths_[i] >= 0 && begins_[i] >= 0 && begins_[i] <= bin_.size() &&
                 lengths_[i] <= (bin_.size() - begins_[i]) / bytes,
             file, ": sequence ", i, " has ", lengths_[i], " ids of ", bytes, " bytes from byte ", begins_[i],
             " on, and ", bin_.path().string(), " has ", bin_.size(), " bytes");
+  bin_sum_ = sampled_sum(bin_);
 }
 
 void IndexedTokens::read(std::int64_t sequence, std::int64_t offset, std::int64_t count,

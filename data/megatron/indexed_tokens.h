@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "data/datasets/dataset.h"
 #include "data/files/regular_file.h"
 
 namespace nemocube {
@@ -21,6 +22,9 @@ class IndexedTokens {
   explicit IndexedTokens(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
+  /// The .idx file with the sum of all its bytes, and the .bin file, which may be too large to be read whole, with
+  /// sampled_sum().
+  std::vector<DataFile> files() const { return {{prefix_ + ".idx", idx_sum_}, {bin_.path(), bin_sum_}}; }
   std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t length(std::int64_t sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
 
@@ -32,6 +36,7 @@ class IndexedTokens {
  private:
   std::string prefix_;
   RegularFile bin_;
+  FileSum idx_sum_, bin_sum_;
   int code_ = 0;
   std::vector<std::int32_t> lengths_;
   std::vector<std::int64_t> begins_;

@@ -102,6 +102,13 @@ std::int64_t BlendedDataset::content_length(std::int64_t i) const {
   return parts_[static_cast<std::size_t>(places_[static_cast<std::size_t>(i)].part)]->content_length(0);
 }
 
+std::vector<DataFile> BlendedDataset::files() const {
+  std::vector<DataFile> all;
+  for (const auto& part : parts_)
+    for (DataFile& file : part->files()) all.push_back(std::move(file));
+  return all;
+}
+
 std::shared_ptr<const Dataset> make_megatron_dataset(const MegatronOptions& options) {
   const std::int64_t wanted = options.samples.value_or(1);
   require(wanted >= 1 && wanted <= MegatronOptions::max_samples, "number of samples: want 1 to ",

@@ -35,6 +35,7 @@ class GptDataset final : public Dataset {
   /// Throws Error as IndexedTokens::read() does.
   Sample sample(std::int64_t i) const override;
   std::int64_t content_length(std::int64_t) const override { return options_.seq_length; }
+  std::vector<DataFile> files() const override { return tokens_.files(); }
 
  private:
   IndexedTokens tokens_;
@@ -51,6 +52,7 @@ class BlendedDataset final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(places_.size()); }
   Sample sample(std::int64_t i) const override;
   std::int64_t content_length(std::int64_t i) const override;
+  std::vector<DataFile> files() const override;
 
  private:
   void use_weights(const Blend& blend, MegatronOptions options);
