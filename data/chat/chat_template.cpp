@@ -94,8 +94,7 @@ RenderedChat ChatTemplate::render(const Chat& chat) const {
   add("tools", chat.tools ? *chat.tools : Json());
   add("documents", chat.documents ? *chat.documents : Json());
   context["add_generation_prompt"] = jinja::Value(chat.add_generation_prompt);
-  jinja::Output output =
-      template_->render(std::move(context), limits_, time_.value_or(std::chrono::system_clock::now()));
+  jinja::Output output = template_->render(std::move(context), limits_, time_ ? *time_ : Moment::now());
   RenderedChat rendered{"", byte_ranges(output)};
   rendered.text = std::move(output.text);
   return rendered;

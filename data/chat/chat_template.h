@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "data/chat/jinja/budget.h"
+#include "data/chat/moment.h"
 
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
 /// apply_chat_template of transformers 5.23 (docs/chat_templates.md has what differs).
@@ -46,8 +46,8 @@ class ChatTemplate {
   /// of the operation that fails: a mistake of the template, its raise_exception(), or a limit (jinja::Limits).
   RenderedChat render(const Chat& chat) const;
 
-  /// The time that strftime_now() shows instead of the present one.
-  void set_time(std::chrono::system_clock::time_point time) { time_ = time; }
+  /// What strftime_now() shows instead of the present moment.
+  void set_time(const Moment& time) { time_ = time; }
   /// What each rendering may spend.
   void set_limits(const jinja::Limits& limits) { limits_ = limits; }
 
@@ -56,7 +56,7 @@ class ChatTemplate {
   std::shared_ptr<const jinja::Template> template_;
   SpecialTokens special_tokens_;
   jinja::Limits limits_;
-  std::optional<std::chrono::system_clock::time_point> time_;
+  std::optional<Moment> time_;
 };
 
 }  // namespace nemocube

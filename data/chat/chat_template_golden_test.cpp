@@ -26,7 +26,7 @@ Result rendered(const std::string& name, const std::string& source, const Json& 
   try {
     ChatTemplate chat_template(name, source,
                                {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}});
-    chat_template.set_time(std::chrono::system_clock::from_time_t(1'700'000'000));
+    chat_template.set_time({std::chrono::system_clock::from_time_t(1'700'000'000)});
     Chat chat;
     chat.messages = input["messages"];
     if (input.contains("tools")) chat.tools = input["tools"];

@@ -410,6 +410,10 @@ TEST_CASE("tokenize --chat: conversations as text, ids and masks") {
   CHECK(tokenize({"--add-generation-prompt", "--set", "mood=?"}).out ==
         "[user] Hi\n[assistant] Hello\n[assistant]?\n[user] Bye\n[assistant]?\n");
   CHECK(tokenize({"--chat-template", "{{ messages | length }}"}).out == "2\n1\n");
+  CHECK(tokenize({"--chat-template", "{{ strftime_now('%d %B %Y %H:%M:%S.%f %s|%z') }}", "--now",
+                  "2026-11-30T05:38:19.5+01:00"})
+            .out ==
+        "30 November 2026 05:38:19.500000 1796013499|\n30 November 2026 05:38:19.500000 1796013499|\n");
 
   const Tokenizer tokenizer = Tokenizer::load(dir / "tokenizer");
   for (const std::string& option : {std::string("--ids"), std::string("--mask")}) {

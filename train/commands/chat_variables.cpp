@@ -17,6 +17,15 @@ void check_utf8(const std::string& what, std::string_view text) {
   require(!bad, what, ": not valid UTF-8 at byte ", bad.value_or(0) + 1);
 }
 
+Moment moment_of_option(const std::string& now) {
+  if (now.empty()) return Moment::now();
+  try {
+    return parse_moment(now);
+  } catch (const Error& error) {
+    fail("--now: ", error.what());
+  }
+}
+
 void set_variable(Json& variables, const std::string& option) {
   const std::size_t equals = option.find('=');
   require(equals != std::string::npos && equals > 0, "--set: want NAME=VALUE, got ", quote(option));

@@ -2,6 +2,7 @@
 #include <string>
 #include <string_view>
 
+#include "data/chat/moment.h"
 #include "data/json/json.h"
 
 namespace nemocube {
@@ -10,6 +11,9 @@ namespace nemocube {
 /// another form, a NAME that no template can read or that is one of chat_members, and when the JSON exceeds a limit of
 /// parse_json().
 void set_variable(Json& variables, const std::string& option);
+
+/// The moment that the option --now gives; the present one where it is not given. Throws Error for another form.
+Moment moment_of_option(const std::string& now);
 
 /// Throws Error "WHAT: ..." with the byte, counted from 1, of a text that is not UTF-8.
 void check_utf8(const std::string& what, std::string_view text);

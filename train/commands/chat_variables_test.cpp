@@ -33,6 +33,12 @@ TEST_CASE("chat variables: names that cannot be are refused") {
   CHECK(says("a=b\xff") == "--set: not valid UTF-8 at byte 4");
 }
 
+TEST_CASE("chat variables: --now is the present moment, or the one that is given") {
+  CHECK(to_string(moment_of_option("2026-11-30T05:38+01:00")) == "2026-11-30T05:38:00.000000+01:00");
+  CHECK(moment_of_option("").time > parse_moment("2026-11-01").time);
+  CHECK_THROWS_WITH_AS(moment_of_option("today"), doctest::Contains("--now: want a moment such as "), Error);
+}
+
 TEST_CASE("chat variables: a text that is not UTF-8 is refused with its byte") {
   CHECK_NOTHROW(check_utf8("--system", "grün"));
   CHECK_THROWS_WITH_AS(check_utf8("--system", "gr\xfcn"), "--system: not valid UTF-8 at byte 3", Error);

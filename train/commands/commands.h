@@ -21,9 +21,9 @@ DType parse_weight_dtype(const std::string& name);
 void add_device_option(Command& command, std::string& target, const std::string& otherwise);
 /// Option --adapter.
 void add_adapter_option(Command& command, std::filesystem::path& target);
-/// Options --chat-template and --set NAME=VALUE, which need the option `chat`.
+/// Options --chat-template, --set NAME=VALUE and --now MOMENT, which need the option `chat`.
 void add_template_options(Command& command, Option* chat, std::string& chat_template,
-                          std::vector<std::string>& variables);
+                          std::vector<std::string>& variables, std::string& now);
 /// Option --share-device of commands that run on several ranks.
 void add_share_device_option(Command& command, bool& target);
 /// For commands with a model and no recipe: choose_device() with the value of --device, "" being cpu.

@@ -22,7 +22,7 @@ namespace {
 
 struct GenerateArguments {
   std::filesystem::path model, adapter, tokenizer, prompt_file;
-  std::string prompt, dtype, device, system, chat_template;
+  std::string prompt, dtype, device, system, chat_template, now;
   std::vector<std::string> variables;
   bool json = false, ignore_eos = false, special = false, chat = false;
   GenerateOptions generate;
@@ -89,11 +89,13 @@ void run_chat(GenerateArguments options) {
   check_utf8("--system", options.system);
   settings.system = options.system;
   settings.show_special = options.special;
+  const Moment now = moment_of_option(options.now);
   for (const std::string& variable : options.variables) set_variable(settings.variables, variable);
   const Generator generator(options);
   ChatTemplate chat_template = load_chat_template(
       folder_of(generator.tokenizer_file),
       options.chat_template.empty() ? std::nullopt : std::optional(options.chat_template), false);
+  chat_template.set_time(now);
   const LoadedModel loaded = generator.load(options);
   settings.generate = options.generate;
   ChatSession session(*loaded.parallel, generator.tokenizer, std::move(chat_template), std::move(settings));
@@ -158,7 +160,7 @@ void add_generate_command(Command& app) {
   chat->excludes(prompt)->excludes(file);
   command->add_option("--system", o->system, "what the system says at the beginning of a conversation")
       ->needs(chat);
-  add_template_options(*command, chat, o->chat_template, o->variables);
+  add_template_options(*command, chat, o->chat_template, o->variables, o->now);
   command
       ->add_option("--max-new-tokens", o->generate.max_new_tokens,
                    "end each text, or answer, after so many tokens")

@@ -17,7 +17,7 @@ void add_adapter_option(Command& command, std::filesystem::path& target) {
 }
 
 void add_template_options(Command& command, Option* chat, std::string& chat_template,
-                          std::vector<std::string>& variables) {
+                          std::vector<std::string>& variables, std::string& now) {
   command
       .add_option(
           "--chat-template", chat_template,
@@ -28,6 +28,12 @@ void add_template_options(Command& command, Option* chat, std::string& chat_temp
                   "NAME=VALUE: a variable of the template, such as enable_thinking=false; JSON or text; may "
                   "be repeated")
       ->allow_extra_args(false)
+      ->needs(chat);
+  command
+      .add_option(
+          "--now", now,
+          "the moment that the template shows as the present one (strftime_now), such as 2026-11-30 or "
+          "2026-11-30T05:38+01:00; default: when the command starts")
       ->needs(chat);
 }
 

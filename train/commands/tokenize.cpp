@@ -22,7 +22,7 @@ namespace {
 struct TokenizeArguments {
   std::filesystem::path tokenizer, input, chat;
   bool special = false, decode = false;
-  std::string chat_template;
+  std::string chat_template, now;
   bool ids = false, mask = false, add_generation_prompt = false;
   std::vector<std::string> variables;
 };
@@ -60,12 +60,15 @@ void run_chats(const TokenizeArguments& options, const std::filesystem::path& fi
                const Tokenizer& tokenizer) {
   const std::optional<std::string> wanted =
       options.chat_template.empty() ? std::nullopt : std::optional(options.chat_template);
+  const Moment now = moment_of_option(options.now);
   std::map<bool, ChatTemplate> templates;  // for conversations with and without tools
   for (NamedChat& named : read_chats(options.chat)) {
     const bool with_tools = named.chat.tools.has_value();
     auto found = templates.find(with_tools);
-    if (found == templates.end())
+    if (found == templates.end()) {
       found = templates.emplace(with_tools, load_chat_template(folder_of(file), wanted, with_tools)).first;
+      found->second.set_time(now);
+    }
     named.chat.add_generation_prompt |= options.add_generation_prompt;
     for (const std::string& variable : options.variables) set_variable(named.chat.variables, variable);
     try {
@@ -111,7 +114,7 @@ void add_tokenize_command(Command& app) {
                           "render the conversations of a JSON or JSONL file with the chat template: lists of "
                           "messages, or objects with messages and tools");
   chat->excludes(input);
-  add_template_options(*command, chat, o->chat_template, o->variables);
+  add_template_options(*command, chat, o->chat_template, o->variables, o->now);
   command->add_flag("--ids", o->ids, "print a JSON line for each conversation, with text and ids")
       ->needs(chat);
   command->add_flag("--mask", o->mask, "the same with a mask too: 1 at the assistant's tokens")->needs(chat);

@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +9,7 @@
 #include "data/chat/jinja/lexer.h"
 #include "data/chat/jinja/objects.h"
 #include "data/chat/jinja/tree.h"
+#include "data/chat/moment.h"
 
 namespace nemocube::jinja {
 
@@ -31,7 +31,7 @@ struct Output {
 class Interpreter {
  public:
   using Context = std::map<std::string, Value>;
-  using Time = std::chrono::system_clock::time_point;
+  using Time = Moment;
 
   Interpreter(const Tree& tree, const Source& source, Budget& budget, Context context, Time now);
   ~Interpreter();

@@ -9,10 +9,10 @@ namespace nemocube::jinja {
 
 namespace {
 
-/// %f becomes microseconds, %z and %Z nothing, as for Python's times without a time zone.
-std::string without_python_fields(const std::string& format, std::chrono::system_clock::time_point time) {
-  const auto micro =
-      std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count() % 1'000'000;
+/// %f becomes microseconds, %s the seconds since 1970, %z and %Z nothing, as for Python's times without a time zone.
+std::string without_python_fields(const std::string& format, const Moment& moment) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(moment.time);
+  const auto micro = std::chrono::floor<std::chrono::microseconds>(moment.time - seconds).count();
   std::string out;
   for (std::size_t i = 0; i < format.size(); ++i) {
     const char field = format[i] == '%' && i + 1 < format.size() ? format[i + 1] : ' ';
@@ -20,6 +20,8 @@ std::string without_python_fields(const std::string& format, std::chrono::system
       char digits[16];
       std::snprintf(digits, sizeof digits, "%06d", static_cast<int>(micro));
       out += digits;
+    } else if (field == 's') {
+      out += std::to_string(seconds.time_since_epoch().count());
     } else if (field == '%') {
       out += "%%";
     } else if (field != 'z' && field != 'Z') {
@@ -33,13 +35,14 @@ std::string without_python_fields(const std::string& format, std::chrono::system
 
 }  // namespace
 
-std::string local_time(const std::string& format, std::chrono::system_clock::time_point time) {
+std::string local_time(const std::string& format, const Moment& moment) {
   if (format.size() > 1000) raise("strftime_now wants a format of at most 1000 bytes, got ", format.size());
-  const std::string plain = without_python_fields(format, time);
+  const std::string plain = without_python_fields(format, moment);
   if (plain.empty()) return "";
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  const auto shown = std::chrono::floor<std::chrono::seconds>(moment.time + moment.east_of_utc);
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(shown);
   std::tm fields{};
-  localtime_r(&seconds, &fields);
+  gmtime_r(&seconds, &fields);
   std::string out(64 * 1024, '\0');
   const std::string guarded = plain + "|";  // an empty result is no error
   out.resize(std::strftime(out.data(), out.size(), guarded.c_str(), &fields));
