@@ -150,6 +150,11 @@ void fail_on_purpose(World& ranks, std::string_view fault) {
     all.all_reduce(few);
     if (last) std::this_thread::sleep_for(60s);  // computes
     all.all_reduce(t);
+  } else if (fault == "stop") {
+    ranks.set_options({.timeout_seconds = 0.5});
+    all.all_reduce(few);
+    if (last) std::raise(SIGSTOP);
+    all.all_reduce(t);
   } else if (fault == "skip a launch") {
     ranks.set_options({.timeout_seconds = 0.5});
     leave_others_in_graph(ranks, few, [] { std::this_thread::sleep_for(60s); });

@@ -138,10 +138,12 @@ TEST_CASE("faults: with tensors on CUDA devices, one message ends the job, too" 
   const ProcessResult killed = run_fault("cuda: kill", at_most_one);
   CHECK(killed.exit_code != 0);
   CHECK(killed.err.find("signal 9") != std::string::npos);
-  const ProcessResult late = run_fault("cuda: skip", " (sum, f32, 1000000 elements) of group world; ");
+  const ProcessResult late =
+      run_fault("cuda: skip", " (sum, f32, 1000000 elements) of group world; rank 2 has not come\n");
   CHECK(late.exit_code == 2);
   CHECK(late.err.find(" waited 0.") != std::string::npos);
   CHECK(late.err.find(" s in all_reduce number ") != std::string::npos);
+  CHECK(run_fault("cuda: stop", " of group world; rank 2 has not come").exit_code == 2);
   CHECK(run_fault("cuda: differ", "calls of group world differ: rank 2 calls broadcast number ").exit_code ==
         2);
   const auto says = [&](const char* words) { return late.err.find(words) != std::string::npos; };
@@ -169,7 +171,7 @@ TEST_CASE(
     CHECK(occurrences(late.err, "] error: ") == 1);
     CHECK(says(" waited 0."));
     CHECK(says(" s in launch 2 of a CUDA graph with 2 operations, the first captured as all_reduce number "));
-    CHECK(says(" (sum, f32, 3 elements) of group world; "));
+    CHECK(says(" (sum, f32, 3 elements) of group world; rank 2 has not come\n"));
     const ProcessResult killed = run_fault("cuda: kill before a launch", at_most_one);
     CHECK(killed.exit_code != 0);
     CHECK(killed.err.find("signal 9") != std::string::npos);

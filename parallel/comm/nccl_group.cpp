@@ -60,33 +60,43 @@ NcclGroup::~NcclGroup() {
   handle_.reset();
 }
 
-std::shared_ptr<NcclGroup> NcclGroup::of_world(Communicator& all, std::shared_ptr<CommEngine> engine) {
+std::shared_ptr<NcclGroup> NcclGroup::of_world(Communicator& all, std::unique_ptr<LateRanks> late,
+                                               std::shared_ptr<CommEngine> engine) {
   nccl::UniqueId id{};
   if (all.rank() == 0) id = nccl::unique_id();
   all.host_broadcast(std::span(&id, 1), 0);
-  engine->nccl = std::make_shared<NcclWatch>(*engine, all.rank());
+  engine->nccl = std::make_shared<NcclWatch>(*engine, all.rank(), std::move(late));
   const nccl::Handle handle = nccl::begin_world(id, all.rank(), all.size());
-  engine->nccl->wait_until_ready(handle, "the making of NCCL's group of all ranks");
+  engine->nccl->wait_until_ready(handle, engine->nccl->come_to_making("of all ranks"));
   return std::shared_ptr<NcclGroup>(new NcclGroup("world", handle, std::move(engine)));
 }
 
 std::shared_ptr<NcclGroup> NcclGroup::split(const std::string& name, int colour, int key) const {
-  const std::string text = cat("the making of NCCL's group ", name);
   engine_->nccl->wait_for_all();
+  const Awaited making = engine_->nccl->come_to_making(name);
   const nccl::Handle handle = nccl::begin_split(handle_, colour, key, name);
-  engine_->nccl->wait_until_ready(handle_, text);
+  engine_->nccl->wait_until_ready(handle_, making);
   if (colour < 0) return nullptr;
-  engine_->nccl->wait_until_ready(handle, text);
+  engine_->nccl->wait_until_ready(handle, making);
   return std::shared_ptr<NcclGroup>(new NcclGroup(name, handle, engine_));
 }
 
-void NcclGroup::queue(const Collective& call, int rank) {
+// Hosts come to a captured call with each launch.
+Awaited NcclGroup::next(const std::string& text, const Communicator& communicator, bool captured) {
+  if (!members_)
+    members_ = std::make_shared<const std::vector<int>>(communicator.members().begin(),
+                                                        communicator.members().end());
+  if (captured) return {text, cat("launches of ", communicator.name()), 0, members_};
+  return {text, communicator.name(), engine_->nccl->late().come(communicator.name()), members_};
+}
+
+void NcclGroup::queue(const Collective& call, int rank, const Awaited& awaited) {
   nccl::queue(handle_, call, grouped_messages(call, rank));
-  engine_->nccl->wait_until_ready(handle_, describe(call));
+  engine_->nccl->wait_until_ready(handle_, awaited);
 }
 
 // What is taken of the device's memory here belongs to the stream of the operation.
-void NcclGroup::queue_in_order(const Collective& call, int rank, int size) {
+void NcclGroup::queue_in_order(const Collective& call, int rank, int size, const Awaited& awaited) {
   const auto own = static_cast<std::size_t>(rank);
   const bool gathers = call.operation == Operation::all_reduce;
   const std::vector<std::int64_t> counts = gathers ? even_counts(call.in.numel(), size) : call.in_counts;
@@ -101,7 +111,7 @@ void NcclGroup::queue_in_order(const Collective& call, int rank, int size) {
     parts.receives.push_back({others.select(r), r});
     begin += count;
   }
-  queue(parts, rank);
+  queue(parts, rank, awaited);
   const Tensor sum = gathers ? elements(call.out, own_begin, counts[own]) : call.out;
   cuda::reduce_in_order(others, sum, call.reduction);
   if (!gathers) return;
@@ -111,7 +121,7 @@ void NcclGroup::queue_in_order(const Collective& call, int rank, int size) {
   gather.in = sum;
   gather.out = call.out;
   gather.out_counts = counts;
-  queue(gather, rank);
+  queue(gather, rank, awaited);
 }
 
 // NCCL takes the number where one operand of a maximum is a number and the other is NaN.
@@ -138,11 +148,12 @@ Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicat
   const auto& record = timed ? cuda::record_timed_event : cuda::record_event;
   const cuda::Event begin = record(stream);
   const std::string text = cat(describe(call), " of group ", communicator.name());
+  const Awaited awaited = next(text, communicator, capture != nullptr);
   try {
     if (in_order(call))
-      queue_in_order(call, communicator.rank(), communicator.size());
+      queue_in_order(call, communicator.rank(), communicator.size(), awaited);
     else
-      queue(call, communicator.rank());
+      queue(call, communicator.rank(), awaited);
   } catch (const OutOfMemory&) {
     throw;
   } catch (const Error& e) {
@@ -164,10 +175,15 @@ Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicat
     };
   }
   if (capture)
-    capture->watch(text, [engine = engine_](const cuda::Event& from, const cuda::Event& to,
-                                            const std::string& what) { engine->nccl->add(from, to, what); });
+    // Launches are counted by the group of the first call. The ranks of a pipeline do not begin with the same one.
+    capture->watch(text, [engine = engine_, awaited, counts = !is_message(call)](
+                             const cuda::Event& from, const cuda::Event& to, const std::string& what) {
+      Awaited launch{what, awaited.group, 0, awaited.members};
+      if (counts) launch.number = engine->nccl->late().come(launch.group);
+      engine->nccl->add(from, to, std::move(launch));
+    });
   else
-    engine_->nccl->add(begin, end, text, std::move(count_seconds));
+    engine_->nccl->add(begin, end, awaited, std::move(count_seconds));
   return Work(std::make_shared<Queued>(call, end));
 }
 

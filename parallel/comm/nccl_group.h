@@ -27,7 +27,8 @@ namespace nemocube {
 class NcclGroup {
  public:
   /// All ranks together. `all`: every rank of the job, by host messages.
-  static std::shared_ptr<NcclGroup> of_world(Communicator& all, std::shared_ptr<CommEngine> engine);
+  static std::shared_ptr<NcclGroup> of_world(Communicator& all, std::unique_ptr<LateRanks> late,
+                                             std::shared_ptr<CommEngine> engine);
   /// All ranks of this group: divides them as World::split does. Null for colour < 0.
   std::shared_ptr<NcclGroup> split(const std::string& name, int colour, int key) const;
   ~NcclGroup();
@@ -40,14 +41,16 @@ class NcclGroup {
 
  private:
   NcclGroup(std::string name, nccl::Handle handle, std::shared_ptr<CommEngine> engine);
+  Awaited next(const std::string& text, const Communicator& communicator, bool captured);
   Work start_on(cuda::Stream stream, const Collective& call, const Communicator& communicator);
   bool in_order(const Collective& call) const;
-  void queue(const Collective& call, int rank);
-  void queue_in_order(const Collective& call, int rank, int size);
+  void queue(const Collective& call, int rank, const Awaited& awaited);
+  void queue_in_order(const Collective& call, int rank, int size, const Awaited& awaited);
 
   std::string name_;
   nccl::Handle handle_;
   std::shared_ptr<CommEngine> engine_;
+  std::shared_ptr<const std::vector<int>> members_;  // world ranks; null before the first call
 };
 
 /// Why this process cannot use NCCL; empty when it can.

@@ -23,6 +23,11 @@ double seconds_now() {
 
 }  // namespace
 
+NcclWatch::NcclWatch(CommEngine& engine, int world_rank, std::unique_ptr<LateRanks> late)
+    : engine_(engine), world_rank_(world_rank), late_(std::move(late)) {
+  second_ = std::thread([this] { watch_the_watch(); });
+}
+
 NcclWatch::~NcclWatch() {
   {
     const std::lock_guard lock(mutex_);
@@ -43,14 +48,18 @@ void NcclWatch::remove(const nccl::Handle& group) {
   std::erase(groups_, group);
 }
 
-void NcclWatch::add(cuda::Event begin, cuda::Event end, std::string text,
+Awaited NcclWatch::come_to_making(const std::string& name) {
+  const char* const making = "the making of groups";
+  return {cat("the making of NCCL's group ", name), making, late_->come(making)};
+}
+
+void NcclWatch::add(cuda::Event begin, cuda::Event end, Awaited awaited,
                     std::function<void(double)> count_seconds) {
   ++open_;
   const std::lock_guard lock(mutex_);
-  added_.push_back({std::move(begin), std::move(end), std::move(text), std::move(count_seconds)});
+  added_.push_back({std::move(begin), std::move(end), std::move(awaited), std::move(count_seconds)});
   if (thread_.joinable()) return;
   thread_ = std::thread([this] { watch(); });
-  second_ = std::thread([this] { watch_the_watch(); });
 }
 
 double NcclWatch::limit() const {
@@ -58,19 +67,21 @@ double NcclWatch::limit() const {
          static_cast<double>(engine_.storage_bytes) / slow_storage_bytes_per_second;
 }
 
-std::string NcclWatch::waited(double seconds, const std::string& text) const {
+std::string NcclWatch::waited(double seconds, const Awaited& awaited) {
   std::ostringstream out;
   out << "rank " << world_rank_ << " waited " << std::fixed << std::setprecision(1) << seconds << " s in "
-      << text << "; NCCL does not say which rank has not come";
+      << awaited.text << "; "
+      << late_->ask(awaited.members ? *awaited.members : late_->all(), awaited.group, awaited.number,
+                    patience);
   return out.str();
 }
 
-void NcclWatch::wait_until_ready(const nccl::Handle& group, const std::string& text) {
+void NcclWatch::wait_until_ready(const nccl::Handle& group, const Awaited& awaited) {
   const double start = seconds_now();
   while (!nccl::ready(group)) {
     require(!engine_.ending, "another failure ends the job");
     const double seconds = seconds_now() - start;
-    require(seconds < limit(), waited(seconds, text));
+    if (seconds >= limit()) fail(waited(seconds, awaited));
     ::sched_yield();
   }
 }
@@ -116,13 +127,13 @@ std::string NcclWatch::look(double now) {
     operations_.erase(first);
     --open_;
   }
-  const std::string where = operations_.empty() ? "" : cat(" in ", operations_.front().text);
+  const std::string where = operations_.empty() ? "" : cat(" in ", operations_.front().awaited.text);
   for (const nccl::Handle& group : groups_)
     if (const std::string found = nccl::problem(group); !found.empty()) return cat(found, where);
   if (!of_cuda.empty()) return cat(of_cuda, where);
   for (Operation& o : operations_) {
     if (o.since < 0 && cuda::event_reached(o.begin)) o.since = now;
-    if (o.since >= 0 && now - o.since > limit()) return waited(now - o.since, o.text);
+    if (o.since >= 0 && now - o.since > limit()) return waited(now - o.since, o.awaited);
   }
   return {};
 }
@@ -136,7 +147,7 @@ void NcclWatch::watch() {
       const std::lock_guard lock(mutex_);
       std::ranges::move(added_, std::back_inserter(operations_));
       added_.clear();
-      oldest_ = operations_.empty() ? "a call of NCCL" : operations_.front().text;
+      oldest_ = operations_.empty() ? Awaited{"a call of NCCL", "", 0, {}} : operations_.front().awaited;
       look_began_ = now;
     }
     std::string failure;
@@ -153,16 +164,18 @@ void NcclWatch::watch() {
 
 void NcclWatch::watch_the_watch() {
   constexpr double most = 30;  // a look that takes longer is blocked
-  while (wait(1)) {
-    std::string text;
+  for (;;) {
+    Awaited awaited;
     double began = -1;
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return ending_; })) return;
       began = look_began_;
-      text = oldest_;
+      if (began >= 0) awaited = oldest_;
     }
+    late_->answer();
     const double seconds = seconds_now() - began;
-    if (began >= 0 && seconds > limit() + most) ::_exit(report_failure(waited(seconds, text), 2));
+    if (began >= 0 && seconds > limit() + most) ::_exit(report_failure(waited(seconds, awaited), 2));
   }
 }
 
