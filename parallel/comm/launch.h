@@ -11,9 +11,11 @@ struct Launch {
   int rank = 0;
   int size = 1;          ///< ranks of the job; 1 without a launcher
   std::string variable;  ///< the environment variable that gives the size; empty without a launcher
-  bool by_mpirun() const {
-    return variable == "OMPI_COMM_WORLD_SIZE";
-  }  ///< of Open MPI, which passes SIGUSR1 on
+  /// The subcommand and, a line for each, its options as they were given: "train", "--profile: steps=5-7". They have to be
+  /// the same on all ranks. Without --set, whose effect is in the recipe, and without arguments that are no options.
+  std::string command;
+  /// Of Open MPI, which passes SIGUSR1 on.
+  bool by_mpirun() const { return variable == "OMPI_COMM_WORLD_SIZE"; }
   /// What asks all ranks to end with a checkpoint, where the launcher kills ranks at once when it is stopped itself: "kill -USR1
   /// 1234", with " on HOST" on another machine than the launcher's. Empty with other launchers. mpirun of Open MPI 5 (PRRTE)
   /// sends SIGTERM to the ranks when it gets SIGTERM, SIGINT or SIGHUP, and SIGKILL a quarter of a second later (seen with

@@ -5,6 +5,8 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/quote.h"
+#include "core/rng.h"
 
 namespace nemocube {
 namespace {
@@ -36,7 +38,43 @@ Attempt attempt(const std::function<void()>& work) {
   throw Error(message);
 }
 
+/// The first line in which two texts differ, of both.
+std::string difference(const std::string& here, const std::string& there) {
+  const auto a = lines_of(here), b = lines_of(there);
+  std::size_t i = 0;
+  while (i < a.size() && i < b.size() && a[i] == b[i]) ++i;
+  const auto line = [i](const std::vector<std::string>& lines) {
+    return i < lines.size() ? quote(lines[i]) : std::string("nothing");
+  };
+  return cat(line(a), " against ", line(b));
+}
+
 }  // namespace
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+std::vector<std::string> differing_texts(Communicator* group, const std::string& text) {
+  if (alone(group)) return {};
+  const std::vector<std::uint64_t> hashes = group->host_all_gather(hash_name(text));
+  const bool same = std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; });
+  return same ? std::vector<std::string>{} : gather_texts(group, text);
+}
+
+void want_same_text(Communicator* group, const std::string& what, const std::string& text) {
+  const std::vector<std::string> texts = differing_texts(group, text);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank)
+    if (texts[rank] != texts[0])
+      fail(what, " of rank ", rank, " is not that of rank 0: ", difference(texts[rank], texts[0]));
+}
 
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text) {
   if (alone(group)) return {std::string(text)};

@@ -14,6 +14,13 @@ namespace nemocube {
 
 /// The texts of all ranks, by rank, on every rank.
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text);
+/// The same where they differ; nothing where all ranks have the same text, which costs a few bytes.
+std::vector<std::string> differing_texts(Communicator* group, const std::string& text);
+/// Throws Error on every rank, naming the first rank whose text is not that of rank 0 and the first line in which it
+/// differs: "WHAT of rank 2 is not that of rank 0: 'b: 2' against 'b: 1'".
+void want_same_text(Communicator* group, const std::string& what, const std::string& text);
+std::vector<std::string> lines_of(const std::string& text);
+
 /// The text of rank 0, on every rank.
 std::string broadcast_text(Communicator* group, std::string_view text);
 /// The largest value of all ranks, on every rank.

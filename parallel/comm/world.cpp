@@ -79,6 +79,7 @@ World::World(const Launch& launch, const CommOptions& options)
   require(size() == launch.size, launch.variable, " says that this job has ", launch.size,
           " ranks, but MPI knows ", size(), "; start it with the mpirun of the MPI that nemocube uses");
   find_neighbours();
+  want_same_text(communicator_.get(), "the command line", launch.command);
 }
 
 World::~World() {
@@ -165,13 +166,18 @@ std::unique_ptr<Communicator> World::background_group(const std::string& name, s
   return group;
 }
 
+std::unique_ptr<LateRanks> World::late_ranks() {
+  if (!transport_) return nullptr;
+  return std::make_unique<LateRanks>(split_messages("late ranks", 0, rank()), *engine_);
+}
+
 void World::use_nccl() {
   if (!transport_ || nccl_) return;
   together(communicator_.get(), [] {
     const std::string missing = nccl_missing();
     require(missing.empty(), missing);
   });
-  nccl_ = NcclGroup::of_world(*communicator_, engine_);
+  nccl_ = NcclGroup::of_world(*communicator_, late_ranks(), engine_);
   static_cast<MessageCommunicator&>(*communicator_).use_nccl(nccl_);
 }
 

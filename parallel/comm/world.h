@@ -4,6 +4,7 @@
 #include <string>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/late_ranks.h"
 #include "parallel/comm/launch.h"
 #include "parallel/comm/message_communicator.h"
 
@@ -19,8 +20,8 @@ namespace nemocube {
 /// count as ranks of different nodes, for tests.
 class World {
  public:
-  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, and when the
-  /// launcher cannot start MPI again after another command. A rank that waits longer than the limit for the
+  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, on every rank when one was
+  /// given another command than rank 0 (Launch::command), and when the launcher cannot start MPI again after another command. A rank that waits longer than the limit for the
   /// others, here, in split() or at the end, ends the job (time_limit.h).
   explicit World(const Launch& launch, const CommOptions& options = {});
   /// All ranks together; waits for started operations. While an exception unwinds the stack MPI goes on:
@@ -50,6 +51,8 @@ class World {
   /// operations run in the thread that calls them, beside those of all other groups, and never hold these up. Waits may last
   /// longer than usual, by the time that `storage_bytes` take on slow storage. Null for one rank.
   std::unique_ptr<Communicator> background_group(const std::string& name, std::int64_t storage_bytes);
+  /// All ranks together: what tells which ranks are late. Null for one rank.
+  std::unique_ptr<LateRanks> late_ranks();
   /// Operations of all groups that wait for messages throw from now on: the job is about to end with an error.
   void give_up_waiting() const { engine_->ending = true; }
   double timeout_seconds() const { return engine_->options.timeout_seconds; }

@@ -252,6 +252,18 @@ void Checkpoints::report_layout(const fs::path& checkpoint) const {
            ": each rank takes its part");
 }
 
+std::optional<Moment> Checkpoints::moment_of(const fs::path& checkpoint) const {
+  const std::string found = text_of_rank_0(ranks_, [&]() -> std::string {
+    try {
+      const auto moment = read_run_state(checkpoint / "state.json").moment;
+      return moment ? to_string(*moment) : "";
+    } catch (const std::exception&) {
+      return "";
+    }
+  });
+  return found.empty() ? std::nullopt : std::optional(parse_moment(found));
+}
+
 RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {
   check_intact(folder_, checkpoint, ranks_);
   on_rank_0(ranks_, [&] { report_layout(checkpoint); });

@@ -84,6 +84,9 @@ class Checkpoints {
   /// exist.
   std::optional<std::filesystem::path> find() const;
 
+  /// RunState::moment of a checkpoint, on every rank; nothing where it has none or cannot be read, which load() reports.
+  std::optional<Moment> moment_of(const std::filesystem::path& checkpoint) const;
+
   /// Reads a checkpoint of any layout and dtype into a model and optimizer of the same kind (restore_tensors()); in the
   /// same dtype every bit is as it was at save(). Of several ranks each reads Parameter::own; call
   /// DataParallel::spread_values() afterwards. Rank 0 logs which other layout the checkpoint comes from. The keys load_optim,

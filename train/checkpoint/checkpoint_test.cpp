@@ -509,6 +509,25 @@ TEST_CASE("checkpoint: a router that an older program kept in bf16 comes back as
   for (std::size_t i = 0; i < x.size(); ++i) CHECK_BITS(y[i].value, x[i].value);
 }
 
+TEST_CASE("checkpoint: state keeps what the rows are made of, and the moment that templates show") {
+  const TestDir dir;
+  Checkpoints checkpoints(section_in(dir), "");
+  const Training t(DType::f32, 7, OptimizerKind::adamw, "-");
+  RunState state = state_after(3);
+  CHECK_FALSE(checkpoints.moment_of(checkpoints.save(t.loaded, *t.optimizer, state)).has_value());
+  state = state_after(4);
+  state.rows = {{"data file 1", "/data/a.jsonl", {12, 0xFFFFFFFF}},
+                {"chat template", "the given chat template", {}}};
+  state.moment = parse_moment("2026-11-30T23:59:59.999999+09:00");
+  const fs::path at = checkpoints.save(t.loaded, *t.optimizer, state);
+  const RunState read = checkpoints.load(at, *t.loaded.model, *t.optimizer);
+  CHECK(read.rows == state.rows);
+  CHECK(read.moment == state.moment);
+  CHECK(checkpoints.moment_of(at) == state.moment);
+  spit(at / "state.json", "{");
+  CHECK_FALSE(checkpoints.moment_of(at).has_value());
+}
+
 TEST_CASE("checkpoint: state that no run can have is refused") {
   const TestDir dir;
   Checkpoints checkpoints(section_in(dir), "");
@@ -537,7 +556,11 @@ TEST_CASE("checkpoint: state that no run can have is refused") {
       {{{"step", std::int64_t{1} << 60}}, "'step'"},
       {{{"samples", std::uint64_t{1} << 63}}, "'samples'"},
       {{{"loader", {{"epoch", 10}, {"next_index", 40}, {"rows", 100}, {"seed", 7}}}}, "'loader.epoch'"},
-      {{{"loader", {{"epoch", 1}, {"next_index", 101}, {"rows", 100}, {"seed", 7}}}}, "'loader.next_index'"}};
+      {{{"loader", {{"epoch", 1}, {"next_index", 101}, {"rows", 100}, {"seed", 7}}}}, "'loader.next_index'"},
+      {{{"moment", "today"}}, "'moment'"},
+      {{{"rows", {{{"role", "a"}, {"place", "b"}, {"bytes", 1}, {"crc32c", std::int64_t{1} << 32}}}}},
+       "'rows[0].crc32c'"},
+      {{{"rows", {{{"role", "a"}, {"place", "b"}, {"bytes", -1}, {"crc32c", 1}}}}}, "'rows[0].bytes'"}};
   for (const auto& [change, field] : cases) {
     CAPTURE(field);
     Json state = good;

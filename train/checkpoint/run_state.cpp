@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -42,6 +43,37 @@ EarlyStoppingState early_stopping_from(const JsonView& json) {
   s.waited = count(json, "waited");
   s.last_step = count(json, "last_step");
   return s;
+}
+
+Json to_json(const RowInputs& rows) {
+  Json list = Json::array();
+  for (const RowInput& input : rows)
+    list.push_back({{"role", input.role},
+                    {"place", input.place},
+                    {"bytes", input.sum.bytes},
+                    {"crc32c", input.sum.crc32c}});
+  return list;
+}
+
+RowInputs rows_from(const JsonView& json) {
+  RowInputs rows;
+  for (const JsonView& input : json.elements()) {
+    const JsonView sum = input.at("crc32c");
+    if (sum.integer() < 0 || sum.integer() > std::numeric_limits<std::uint32_t>::max())
+      sum.refuse("an integer from 0 to 2^32 - 1");
+    rows.push_back({std::string(input.at("role").string()),
+                    std::string(input.at("place").string()),
+                    {count(input, "bytes"), static_cast<std::uint32_t>(sum.integer())}});
+  }
+  return rows;
+}
+
+Moment moment_from(const JsonView& json) {
+  try {
+    return parse_moment(std::string(json.string()));
+  } catch (const Error& error) {
+    fail(json.file(), ": '", json.place(), "': ", error.what());
+  }
 }
 
 // The invariants after every step of a run; see RunState.
@@ -123,6 +155,8 @@ FileSum write_run_state(const std::filesystem::path& file, const RunState& s, co
     json["batch"] = {{"global_batch_size", s.batch->global_batch_size},
                      {"seq_length", s.batch->seq_length},
                      {"packed_sequence_size", s.batch->packed_sequence_size}};
+  if (!s.rows.empty()) json["rows"] = to_json(s.rows);
+  if (s.moment) json["moment"] = to_string(*s.moment);
   if (s.early_stopping) json["early_stopping"] = to_json(*s.early_stopping);
   if (layout.ranks() > 1) {
     Json& ranks = json["layout"] = {{"ranks", layout.ranks()},
@@ -150,6 +184,8 @@ RunState read_run_state(const std::filesystem::path& file) {
   if (const auto batch = view.find("batch"))
     s.batch = {count(*batch, "global_batch_size"), count(*batch, "seq_length"),
                count(*batch, "packed_sequence_size")};
+  if (const auto rows = view.find("rows")) s.rows = rows_from(*rows);
+  if (const auto moment = view.find("moment")) s.moment = moment_from(*moment);
   if (const auto stopping = view.find("early_stopping")) s.early_stopping = early_stopping_from(*stopping);
   check_possible(file.string(), s);
   return s;

@@ -4,11 +4,13 @@
 #include <optional>
 #include <string>
 
+#include "data/chat/moment.h"
 #include "data/json/atomic_file.h"
 #include "data/loader/loader.h"
 #include "parallel/data_parallel/flat_unit.h"
 #include "parallel/grid/grid_sizes.h"
 #include "parallel/parallel_model/pipeline_plan.h"
+#include "train/datasets/row_inputs.h"
 #include "train/schedule/early_stopping.h"
 
 namespace nemocube {
@@ -39,6 +41,8 @@ struct RunState {
   LoaderState loader;                                ///< after the last step, in the epoch of that step
   std::optional<BatchShape> batch;                   ///< absent in checkpoints of 0.1.0
   std::optional<EarlyStoppingState> early_stopping;  ///< absent before the first validation that counts
+  RowInputs rows;  ///< what the rows of the training data are made of; empty in older checkpoints
+  std::optional<Moment> moment;  ///< that chat templates of the run show; absent where they show none
 };
 
 /// Where a checkpoint comes from.

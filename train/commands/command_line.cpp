@@ -28,6 +28,23 @@ bool parse_whole(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+/// Launch::command of a subcommand that was parsed.
+std::string command_of(const CLI::App& app) {
+  std::string name = app.get_name();
+  for (const CLI::App* parent = app.get_parent(); parent && parent->get_parent();
+       parent = parent->get_parent())
+    name = cat(parent->get_name(), " ", name);
+  std::string text = name + "\n";
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_positional() || option->get_lnames().empty()) continue;
+    const std::string& option_name = option->get_lnames()[0];
+    if (option_name == "set") continue;
+    for (const std::string& value : option->results())
+      text += cat("--", option_name, ": ", quote(value), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 // Releases of CLI11 have other words for the same fault, so the checks have their own.
@@ -122,7 +139,11 @@ void Command::callback(std::function<void()> work) {
   });
 }
 void Command::callback_of_ranks(std::function<void(const Launch&)> work) {
-  app_->callback([work = std::move(work)] { work(read_launch()); });
+  app_->callback([app = app_.get(), work = std::move(work)] {
+    Launch launch = read_launch();
+    launch.command = command_of(*app);
+    work(launch);
+  });
 }
 void Command::parse_complete_callback(std::function<void()> fn) {
   app_->parse_complete_callback(std::move(fn));

@@ -72,6 +72,7 @@ void run(const EvalArguments& options, const Launch& launch) {
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));
   want_same_inputs(world, recipe, RecipeUse::evaluate, adapter);
+  recipe.moment = moment_of_rank_0(&world.communicator());
   const RunRanks ranks(world, recipe.distributed, settings, recipe_device(recipe, chosen, world));
   const std::filesystem::path& folder = recipe.model->path;
   NemotronHConfig config = read_hf_config(folder);
@@ -84,6 +85,7 @@ void run(const EvalArguments& options, const Launch& launch) {
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    want_same_data(&world.communicator(), section, *dataset);
     check_vocabulary(section, tokenizer, *dataset, loaded.model->config().vocab_size);
     const std::int64_t rows =
         recipe.validation_dataloader.batch_size.value_or(recipe.step_scheduler.local_batch_size);

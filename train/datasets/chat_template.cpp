@@ -23,9 +23,10 @@ bool gets_own(const DatasetSection& section, const std::string& place) {
   return !place.empty() && !cuts_questions(section);
 }
 
-}  // namespace
-
-std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const DatasetSection& section) {
+/// What `load(folder, wanted)` makes of the templates of a section; nothing where the section has none.
+template <class Load>
+auto of_section(const Recipe& recipe, const DatasetSection& section, const Load& load)
+    -> std::optional<decltype(load(std::filesystem::path(), std::optional<std::string>()))> {
   if (section.kind != DatasetKind::squad && section.kind != DatasetKind::messages &&
       section.kind != DatasetKind::column_mapped)
     return std::nullopt;
@@ -35,10 +36,36 @@ std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const D
   const char* key =
       section.kind == DatasetKind::column_mapped ? ".use_hf_chat_template: " : ".chat_template: ";
   try {
-    return load_chat_templates(folder, section.chat_template.value_or(std::nullopt));
+    return load(folder, section.chat_template.value_or(std::nullopt));
   } catch (const Error& error) {
     fail(section.key, key, error.what());
   }
+}
+
+}  // namespace
+
+std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const DatasetSection& section) {
+  auto templates = of_section(recipe, section, load_chat_templates);
+  if (!templates) return templates;
+  const Moment moment = recipe.moment ? *recipe.moment : Moment::now();
+  templates->without_tools.set_time(moment);
+  templates->with_tools.set_time(moment);
+  return templates;
+}
+
+std::optional<TemplateTexts> recipe_template_texts(const Recipe& recipe, const DatasetSection& section) {
+  return of_section(
+      recipe, section, [](const std::filesystem::path& folder, const std::optional<std::string>& wanted) {
+        return TemplateTexts{chosen_template(folder, wanted, false), chosen_template(folder, wanted, true)};
+      });
+}
+
+bool shows_moment(const Recipe& recipe, const DatasetSection& section) {
+  const auto texts = recipe_template_texts(recipe, section);
+  const auto shows = [](const StoredTemplate& text) {
+    return text.source.find("strftime_now") != std::string::npos;
+  };
+  return texts && (shows(texts->without_tools) || shows(texts->with_tools));
 }
 
 std::optional<ChatTemplate> recipe_chat_template(const Recipe& recipe, const DatasetSection& section) {

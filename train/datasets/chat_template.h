@@ -12,8 +12,17 @@ namespace nemocube {
 ///     would leave a conversation without its beginning.
 ///   - column_mapped: the tokenizer's own with `use_hf_chat_template`; Error when it has none.
 ///   - other classes have none.
+/// The present moment is Recipe::moment in all their renderings.
 /// Throws Error naming the key when the section names a template that is not there.
 std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const DatasetSection& section);
+
+/// Where they are and what they say.
+struct TemplateTexts {
+  StoredTemplate without_tools, with_tools;
+};
+std::optional<TemplateTexts> recipe_template_texts(const Recipe& recipe, const DatasetSection& section);
+/// Whether they may show the present moment: whether strftime_now is in them.
+bool shows_moment(const Recipe& recipe, const DatasetSection& section);
 
 /// The one for conversations without tools.
 std::optional<ChatTemplate> recipe_chat_template(const Recipe& recipe, const DatasetSection& section);

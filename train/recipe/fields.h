@@ -120,7 +120,8 @@ void fields(auto& io, Like<CheckpointSection> auto& s) {
   io.field("load_scheduler", s.load_scheduler,
            "resume at the checkpoint's place in the learning-rate schedule; false: at its start");
   io.field("load_data", s.load_data,
-           "resume at the checkpoint's place in the data; false: at the first row, and batches may be others "
+           "resume at the checkpoint's place in the data, whose files must be what they were; false: at the "
+           "first row, and batches and data may be others "
            "(own)");
   io.field("finetune", s.finetune, "take the checkpoint's weights alone, and begin at step 0");
   io.field("strictness", s.strictness,

@@ -10,6 +10,7 @@
 
 #include "core/dtype.h"
 #include "core/variants.h"
+#include "data/chat/moment.h"
 #include "data/datasets/column_mapped.h"
 #include "data/datasets/messages.h"
 #include "data/datasets/packing.h"
@@ -333,6 +334,9 @@ struct Recipe {
   std::vector<std::string> warnings;   ///< messages about keys that this recipe makes pointless
   std::map<std::string, std::string>
       interpolated;  ///< text that came out of variables, to the text as written
+  /// Not of the recipe: what chat templates show as the present moment (strftime_now), the same in all renderings of a run.
+  /// Absent: the moment at which a template is loaded.
+  std::optional<Moment> moment = {};
 };
 
 /// Whether the recipe is a benchmark: it has data of `mock` then, a constant learning rate, and neither clipping,

@@ -19,6 +19,7 @@
 #include "train/build/run_batches.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/shared_directory.h"
+#include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/finetune/frozen.h"
 #include "train/logging/progress.h"
@@ -50,28 +51,29 @@ class Run {
   Run(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device,
       const std::optional<StepRange>& profile)
       : recipe_(recipe),
-        ranks_(world, recipe.distributed, settings, device),
+        ranks_(world, recipe_.distributed, settings, device),
         lock_(lock_directory()),  // before the directory is looked at
         loaded_(recipe_model(recipe, ranks_)),
+        checkpoints_(recipe.checkpoint, describe_for_file(recipe), &world, ranks_.layout(*loaded_.parallel)),
+        from_(find_checkpoint()),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
         loader_(training_data(), loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size())),
         steps_(schedule_steps(recipe, ranks_.dp_size(), loader_.batches_per_epoch())),
         schedule_(make_schedule(recipe, steps_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
-        checkpoints_(recipe.checkpoint, describe_for_file(recipe), &world, ranks_.layout(*loaded_.parallel)),
-        validation_(recipe, loaded_.model->config()) {
+        validation_(recipe_, loaded_.model->config(), ranks_.group()) {
     if (recipe.cuda_graphs && device.is_cuda()) {
       replay_.emplace(*loaded_.parallel);
       capacity_ = capacity_of_run(batches_of_run(
           loader_.dataset(), loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size()), epochs_of(steps_)));
     }
-    if (recipe.checkpoint.enabled) check_shared_directory(recipe.checkpoint.checkpoint_dir, ranks_.group());
     carry_tokenizer();
     if (profile)
       profile_.emplace(*profile, ranks_, loaded_.groups.get(), recipe.checkpoint.checkpoint_dir,
                        recipe.cuda_graphs);
     state_.batch = batch_shape(recipe);
+    note_rows();
     check_vocabulary(*recipe.dataset, tokenizer_, loader_.dataset(), loaded_.model->config().vocab_size);
     resume();
     keep_schedule();
@@ -257,34 +259,65 @@ class Run {
     files.merge(tokenizer_files(recipe_, *recipe_.dataset));
   }
 
+  /// The checkpoint to resume from. Then, before there are rows, the moment that they show.
+  std::optional<std::filesystem::path> find_checkpoint() {
+    std::optional<std::filesystem::path> from;
+    if (recipe_.checkpoint.enabled) check_shared_directory(recipe_.checkpoint.checkpoint_dir, ranks_.group());
+    if (recipe_.checkpoint.enabled || recipe_.checkpoint.restore_from) {
+      const StorageTime longer(ranks_.world(), most_checkpoint_bytes());
+      const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
+      checkpoints_.recover(
+          lock_ && lock_->held(), [&](const std::filesystem::path& checkpoint, std::int64_t serial) {
+            RunLog::complete_branches(folder, serial);
+            return logged_losses(recipe_, folder, CheckpointFolder::steps_in(checkpoint) - 1);
+          });
+      from = checkpoints_.find();
+    }
+    std::optional<Moment> moment;
+    if (from && keeps_place()) moment = checkpoints_.moment_of(*from);
+    recipe_.moment = moment ? *moment : moment_of_rank_0(ranks_.group());
+    return from;
+  }
+
+  /// Whether a resumed run goes on at the checkpoint's place in the rows.
+  bool keeps_place() const { return !recipe_.checkpoint.finetune && recipe_.checkpoint.load_data; }
+
+  /// What the rows are made of, for the checkpoints of this run.
+  void note_rows() {
+    state_.rows = tokenizer_inputs(recipe_, *recipe_.dataset);
+    for (RowInput& input : data_inputs(loader_.dataset())) state_.rows.push_back(std::move(input));
+    for (RowInput& input : state_.rows) input.place = message_for_file(input.place, recipe_.interpolated);
+    bool shown = shows_moment(recipe_, *recipe_.dataset);
+    for (const auto& [name, section] : recipe_.validation_datasets)
+      shown = shown || shows_moment(recipe_, section);
+    if (!shown) return;
+    state_.moment = recipe_.moment;
+    if (ranks_.first())
+      log_info("chat templates show ", to_string(*recipe_.moment),
+               " as the present moment, as long as this run lasts");
+  }
+
   void resume() {
-    if (!recipe_.checkpoint.enabled && !recipe_.checkpoint.restore_from) return;
+    if (!from_) return;
     const StorageTime longer(ranks_.world(), most_checkpoint_bytes());  // ranks wait for the slowest check
-    const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
-    checkpoints_.recover(
-        lock_ && lock_->held(), [&](const std::filesystem::path& checkpoint, std::int64_t serial) {
-          RunLog::complete_branches(folder, serial);
-          return validation_.logged_losses(folder, CheckpointFolder::steps_in(checkpoint) - 1);
-        });
-    const auto from = checkpoints_.find();
-    if (!from) return;
-    if (ranks_.first() && !recipe_.checkpoint.finetune) report_recipe_changes(*from, recipe_);
+    if (ranks_.first() && !recipe_.checkpoint.finetune) report_recipe_changes(*from_, recipe_);
     static Zone zone("start/checkpoint");
     const ZoneTimer timer(zone);
+    const RunState own = state_;
     try {
-      state_ = checkpoints_.load(*from, *loaded_.model, optimizer_);
+      state_ = checkpoints_.load(*from_, *loaded_.model, optimizer_);
       loaded_.parallel->data().spread_values();
-      take_data_position();
+      take_data_position(own);
     } catch (const OutOfMemory&) {
       throw;  // the checkpoint is not at fault
     } catch (const Error& e) {
-      fail("cannot resume from ", from->string(), ": ", e.what(),
+      fail("cannot resume from ", from_->string(), ": ", e.what(),
            "; for a new run name another checkpoint.checkpoint_dir, or remove this one");
     }
-    log_info(recipe_.checkpoint.finetune ? cat("new run with the weights of ", from->string())
-                                         : cat("resumed from ", from->string(), ", which has ",
+    log_info(recipe_.checkpoint.finetune ? cat("new run with the weights of ", from_->string())
+                                         : cat("resumed from ", from_->string(), ", which has ",
                                                counted(state_.step, "step"), " done"));
-    result_.checkpoint = *from;
+    result_.checkpoint = *from_;
     saved_steps_ = state_.step;
   }
 
@@ -314,14 +347,17 @@ class Run {
                     : cat("; lr_scheduler.lr_decay_steps=", of_now.options().decay, " moves its end there"));
   }
 
-  // Of the checkpoint that state_ comes from.
-  void take_data_position() {
-    const std::optional<BatchShape> written = std::exchange(state_.batch, batch_shape(recipe_));
-    if (recipe_.checkpoint.finetune || !recipe_.checkpoint.load_data) {
+  // Of the checkpoint that state_ comes from. `own`: of this run.
+  void take_data_position(const RunState& own) {
+    const std::optional<BatchShape> written = std::exchange(state_.batch, own.batch);
+    const RowInputs written_rows = std::exchange(state_.rows, own.rows);
+    state_.moment = own.moment;
+    if (!keeps_place()) {
       state_.loader = loader_.state();
       return;
     }
     if (written) want_same_batches(*written, *state_.batch);
+    if (!written_rows.empty()) want_same_rows(written_rows, state_.rows);
     loader_.restore(state_.loader);
   }
 
@@ -423,7 +459,9 @@ class Run {
     const ZoneTimer timer(zone);
     // Ranks that read and tokenise parts of large files wait for the slowest.
     const StorageTime longer(ranks_.world(), bytes_to_stream(*recipe_.dataset).value_or(0));
-    return recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.group());
+    auto dataset = recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.group());
+    want_same_data(ranks_.group(), *recipe_.dataset, *dataset);
+    return dataset;
   }
 
   TrainingRecord first_step() {
@@ -572,10 +610,12 @@ class Run {
          "look at the data");
   }
 
-  const Recipe& recipe_;
+  Recipe recipe_;  // with the moment of the run
   RunRanks ranks_;
   std::unique_ptr<RunLock> lock_;  // on rank 0
   LoadedModel loaded_;
+  Checkpoints checkpoints_;
+  const std::optional<std::filesystem::path> from_;  // the checkpoint to resume from
   std::optional<Tokenizer> tokenizer_;
   Loader loader_;
   StepSchedule steps_;
@@ -583,7 +623,6 @@ class Run {
   Optimizer optimizer_;
   std::optional<StepReplay> replay_;  // where steps are to use CUDA graphs
   BatchCapacity capacity_;            // of microbatches then
-  Checkpoints checkpoints_;
   Validation validation_;
   RunState state_;
   std::optional<RunLog> log_;          // on rank 0

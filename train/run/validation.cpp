@@ -9,12 +9,14 @@
 #include "data/json/json.h"
 #include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/ranks/inputs.h"
 #include "train/recipe/files.h"
 #include "train/tokens/token_ids.h"
 
 namespace nemocube {
 
-Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : recipe_(recipe) {
+Validation::Validation(const Recipe& recipe, const NemotronHConfig& config, Communicator* ranks)
+    : recipe_(recipe) {
   if (recipe.evaluation.squad_metrics)
     check_predictions_place(recipe);
   else if (recipe.evaluation.predictions_path)
@@ -23,6 +25,7 @@ Validation::Validation(const Recipe& recipe, const NemotronHConfig& config) : re
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    want_same_data(ranks, section, *dataset);
     check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
     Set set{section, tokenizer, dataset, {}, {}};
     if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad) {
@@ -56,7 +59,7 @@ std::optional<double> logged_loss(const std::filesystem::path& log, std::int64_t
 
 Losses Validation::known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                                 std::int64_t step) const {
-  Losses known = logged_losses(folder, step);
+  Losses known = logged_losses(recipe_, folder, step);
   Json noted;
   if (const auto file = checkpoint / "losses.json"; std::filesystem::exists(file)) try {
       noted = read_json_file(file);
@@ -68,9 +71,9 @@ Losses Validation::known_losses(const std::filesystem::path& checkpoint, const s
   return known;
 }
 
-Losses Validation::logged_losses(const std::filesystem::path& folder, std::int64_t step) const {
+Losses logged_losses(const Recipe& recipe, const std::filesystem::path& folder, std::int64_t step) {
   Losses logged;
-  for (const auto& [name, set] : sets_)
+  for (const auto& [name, section] : recipe.validation_datasets)
     if (const auto loss = logged_loss(folder / RunLog::file_name(name), step)) logged.emplace(name, *loss);
   return logged;
 }

@@ -16,11 +16,15 @@ namespace nemocube {
 /// Losses by name of the validation set.
 using Losses = std::map<std::string, double>;
 
+/// The losses of the recipe's validation sets after `step` that the logs in `folder` hold.
+Losses logged_losses(const Recipe& recipe, const std::filesystem::path& folder, std::int64_t step);
+
 /// The validation sets of a recipe, ready to be used after any step of a run.
 class Validation {
  public:
-  /// Reads the data. Throws Error when it does not fit the model's vocabulary.
-  Validation(const Recipe& recipe, const NemotronHConfig& config);
+  /// Reads the data. Throws Error when it does not fit the model's vocabulary, or, on every rank of `ranks` (null: this one
+  /// alone), where it differs among them.
+  Validation(const Recipe& recipe, const NemotronHConfig& config, Communicator* ranks = nullptr);
   std::size_t sets() const { return sets_.size(); }
 
   /// Where in a run, and for whom.
@@ -43,8 +47,6 @@ class Validation {
   /// step, else in the logs in `folder`. Sets that the process did not finish are absent.
   Losses known_losses(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                       std::int64_t step) const;
-  /// Those that the logs in `folder` hold.
-  Losses logged_losses(const std::filesystem::path& folder, std::int64_t step) const;
 
  private:
   struct Set {

@@ -1,0 +1,37 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/datasets/dataset.h"
+#include "train/recipe/recipe.h"
+
+/// What the rows of a data set are made of. Ranks compare these before they train, and a checkpoint holds them, so that
+/// a run does not go on with other rows.
+namespace nemocube {
+
+struct RowInput {
+  std::string role;  ///< "data file 1", "tokenizer.json", "chat template": the same when the files have moved
+  std::string place;  ///< where the contents are: a path, for messages
+  FileSum sum;        ///< of the contents
+  friend bool operator==(const RowInput&, const RowInput&) = default;
+};
+using RowInputs = std::vector<RowInput>;  ///< each role once
+
+/// Of a section whose rows are written with a tokenizer: the tokenizer's files, the texts of the chat templates in use (for
+/// conversations without tools and, where that is another one, with tools), wherever they are, and the special tokens by
+/// name. Throws Error as recipe_chat_templates() does.
+RowInputs tokenizer_inputs(const Recipe& recipe, const DatasetSection& section);
+/// The files of a data set, in its order; the sums are those of the pass that has read them.
+RowInputs data_inputs(const Dataset& dataset);
+/// 16 rows, spread evenly over the data set: ids, labels and lengths. What is not a file may differ, too.
+RowInputs sampled_rows(const Dataset& dataset);
+
+/// "a.jsonl (data file 1)": the place with the role
+std::string name_of(const RowInput& input);
+
+/// Throws Error naming the first file or text that is not what it was, unless a run whose rows are made of `now` can go on
+/// at a place in rows that were made of `written`.
+void want_same_rows(const RowInputs& written, const RowInputs& now);
+
+}  // namespace nemocube
