@@ -105,6 +105,10 @@ TEST_CASE("resume: rows that are made of something else are refused by name, wit
     CHECK(run.exit_code == 2);
     CHECK(run.err.find(named) != std::string::npos);
     CHECK(run.err.find("checkpoint.load_data=false") != std::string::npos);
+    const ProcessResult checked =
+        run_process(plus(dir.train_command(dir.overrides(from_the_middle)), {"--check"}), dir.path());
+    CHECK(checked.exit_code == 2);
+    CHECK(checked.err.find(named) != std::string::npos);
   };
   const auto changed = [&](const std::string& name, const std::string& text, const std::string& named) {
     const std::string before = slurp(dir / name);

@@ -55,6 +55,12 @@ RowInputs data_inputs(const Dataset& dataset) {
   return inputs;
 }
 
+RowInputs row_inputs(const Recipe& recipe, const DatasetSection& section, const Dataset& dataset) {
+  RowInputs inputs = tokenizer_inputs(recipe, section);
+  for (RowInput& input : data_inputs(dataset)) inputs.push_back(std::move(input));
+  return inputs;
+}
+
 RowInputs sampled_rows(const Dataset& dataset) {
   RowInputs inputs;
   const std::int64_t most = 16, rows = dataset.size(), count = std::min(rows, most);

@@ -24,6 +24,8 @@ using RowInputs = std::vector<RowInput>;  ///< each role once
 RowInputs tokenizer_inputs(const Recipe& recipe, const DatasetSection& section);
 /// The files of a data set, in its order; the sums are those of the pass that has read them.
 RowInputs data_inputs(const Dataset& dataset);
+/// Both of a section and the data set that was made of it.
+RowInputs row_inputs(const Recipe& recipe, const DatasetSection& section, const Dataset& dataset);
 /// 16 rows, spread evenly over the data set: ids, labels and lengths. What is not a file may differ, too.
 RowInputs sampled_rows(const Dataset& dataset);
 

@@ -44,6 +44,26 @@ class Problems {
   std::vector<std::string> found_;
 };
 
+/// Throws Error where the checkpoint to resume from is missing, or its rows were made of something else than `dataset`
+/// (null: unknown) is. What else is wrong in a checkpoint shows when it is loaded.
+void check_rows_of_checkpoint(const Recipe& recipe, const Dataset* dataset) {
+  const CheckpointSection& section = recipe.checkpoint;
+  const auto from = Checkpoints(section, describe(recipe)).find();
+  const bool resumes = from && (section.enabled || section.restore_from);
+  if (!resumes || !dataset || section.finetune || !section.load_data) return;
+  RowInputs written;
+  try {
+    written = read_run_state(*from / "state.json").rows;
+  } catch (const Error&) {
+    return;
+  }
+  try {
+    if (!written.empty()) want_same_rows(written, row_inputs(recipe, *recipe.dataset, *dataset));
+  } catch (const Error& e) {
+    fail("cannot resume from ", from->string(), ": ", e.what());
+  }
+}
+
 }  // namespace
 
 void check_training(const Recipe& recipe, std::int64_t ranks, Device device, const std::string& gpu) {
@@ -85,7 +105,7 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
     problems.collect([&] { check_output_place(**path); });
   if (const auto tensorboard = tensorboard_options(recipe))
     problems.collect([&] { check_folder_for_files("tensorboard.tensorboard_dir", tensorboard->folder); });
-  problems.collect([&] { Checkpoints(recipe.checkpoint, describe(recipe)).find(); });
+  problems.collect([&] { check_rows_of_checkpoint(recipe, loader ? &loader->dataset() : nullptr); });
   problems.report();
   if (ranks > 1) log_info(sizes.text);
   const auto memory = memory_of_run(recipe, *model, loader->dataset(), sizes, device);

@@ -284,8 +284,7 @@ class Run {
 
   /// What the rows are made of, for the checkpoints of this run.
   void note_rows() {
-    state_.rows = tokenizer_inputs(recipe_, *recipe_.dataset);
-    for (RowInput& input : data_inputs(loader_.dataset())) state_.rows.push_back(std::move(input));
+    state_.rows = row_inputs(recipe_, *recipe_.dataset, loader_.dataset());
     for (RowInput& input : state_.rows) input.place = message_for_file(input.place, recipe_.interpolated);
     bool shown = shows_moment(recipe_, *recipe_.dataset);
     for (const auto& [name, section] : recipe_.validation_datasets)
