@@ -4,7 +4,7 @@
 
 #include "tests/support/message_of.h"
 
-namespace nemocube {
+using namespace nemocube;
 
 TEST_CASE("moment: written and read back with its zone") {
   for (const char* text : {"2026-11-30T05:38:19.123456+01:00", "1900-01-01T00:00:00.000000+00:00",
@@ -29,5 +29,3 @@ TEST_CASE("moment: other texts are refused by name") {
     CHECK(message.find(cat("'", text, "'")) != std::string::npos);
   }
 }
-
-}  // namespace nemocube

@@ -5,7 +5,7 @@
 #include "data/json/atomic_file.h"
 #include "data/json/test_dir.h"
 
-namespace nemocube {
+using namespace nemocube;
 
 TEST_CASE("file sum: a small file counts whole, a large one by pieces from its first byte to its last") {
   const testing::TestDir dir;
@@ -28,5 +28,3 @@ TEST_CASE("file sum: a small file counts whole, a large one by pieces from its f
     CHECK(sampled(other).crc32c != before.crc32c);
   }
 }
-
-}  // namespace nemocube

@@ -14,6 +14,7 @@
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/profile.h"
+#include "core/rng.h"
 #include "parallel/comm/job_files.h"
 #include "parallel/comm/nccl_group.h"
 #include "parallel/comm/rank_threads.h"
@@ -78,8 +79,7 @@ World::World(const Launch& launch, const CommOptions& options)
       engine_);
   require(size() == launch.size, launch.variable, " says that this job has ", launch.size,
           " ranks, but MPI knows ", size(), "; start it with the mpirun of the MPI that nemocube uses");
-  find_neighbours();
-  want_same_text(communicator_.get(), "the command line", launch.command);
+  find_neighbours(launch);
 }
 
 World::~World() {
@@ -96,8 +96,8 @@ World::~World() {
   delete std::exchange(process, nullptr);
 }
 
-// Fills in node and local rank, and chooses the number of threads.
-void World::find_neighbours() {
+// Fills in node and local rank, and chooses the number of threads. Ranks with other commands are found by the way.
+void World::find_neighbours(const Launch& launch) {
   std::unique_ptr<MessageGroup> host =
       in_time("the search for ranks of the same machine", [&] { return transport_->host(); });
   const std::vector<int> members = host->members();
@@ -113,8 +113,16 @@ void World::find_neighbours() {
   local_size_ = static_cast<int>(local.size());
   local_rank_ = static_cast<int>(std::ranges::find(local, rank()) - local.begin());
 
-  const std::vector<int> lowest = communicator_->host_all_gather(local.front());
-  const std::set<int> nodes(lowest.begin(), lowest.end());
+  struct Rank {
+    std::uint64_t command = 0;  // hash
+    std::int64_t lowest = 0;    // rank of its node
+  };
+  const std::vector<Rank> ranks =
+      communicator_->host_all_gather(Rank{hash_name(launch.command), local.front()});
+  if (std::ranges::any_of(ranks, [&](const Rank& rank) { return rank.command != ranks[0].command; }))
+    want_same_text(communicator_.get(), "the command line", launch.command);
+  std::set<std::int64_t> nodes;
+  for (const Rank& rank : ranks) nodes.insert(rank.lowest);
   nodes_ = static_cast<int>(nodes.size());
   node_ = static_cast<int>(std::distance(nodes.begin(), nodes.find(local.front())));
   process->node = node_;

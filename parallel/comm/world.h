@@ -20,9 +20,10 @@ namespace nemocube {
 /// count as ranks of different nodes, for tests.
 class World {
  public:
-  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, on every rank when one was
-  /// given another command than rank 0 (Launch::command), and when the launcher cannot start MPI again after another command. A rank that waits longer than the limit for the
-  /// others, here, in split() or at the end, ends the job (time_limit.h).
+  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, on every rank when
+  /// one was given another command than rank 0 (Launch::command), and when the launcher cannot start MPI again after
+  /// another command. A rank that waits longer than the limit for the others, here, in split() or at the end, ends the
+  /// job (time_limit.h).
   explicit World(const Launch& launch, const CommOptions& options = {});
   /// All ranks together; waits for started operations. While an exception unwinds the stack MPI goes on:
   /// report_failure() (parallel/comm/failure.h) then ends the job.
@@ -74,7 +75,7 @@ class World {
 
  private:
   friend class StorageTime;
-  void find_neighbours();
+  void find_neighbours(const Launch& launch);
   /// Null for colour < 0.
   std::unique_ptr<MessageGroup> split_messages(const std::string& name, int colour, int key);
   /// A call of the library that waits for all ranks, with the limit of other waits.

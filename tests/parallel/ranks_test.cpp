@@ -356,6 +356,30 @@ TEST_CASE("ranks: a setting of one rank from outside the recipe ends the job") {
   CHECK(run.exit_code == 0);
 }
 
+TEST_CASE("ranks: one that was given another command or other options ends the job, which names both") {
+  const RunDir dir;
+  const Words train = train_words("run", {"step_scheduler.global_batch_size=3"});
+  struct Case {
+    Words last;
+    std::string message;  // empty: allowed
+  };
+  const Case cases[] = {
+      {plus(train, {"--profile", "steps=1-2"}),
+       "the command line of rank 2 is not that of rank 0: '--profile: steps=1-2' against nothing"},
+      {{program(), "eval", "recipe.yaml"},
+       "the command line of rank 2 is not that of rank 0: 'eval' against 'train'"},
+      {plus(train, {"--set", "optimizer.lr=0.5"}), "the recipe of rank 2 is not that of rank 0: "},
+      {plus(train, {"--log-level", "warning"}), ""}};
+  for (const Case& c : cases) {
+    CAPTURE(c.message);
+    const auto run = run_process(mpirun(3, train, c.last), dir.path());
+    CAPTURE(run.err);
+    CHECK(run.exit_code == (c.message.empty() ? 0 : 2));
+    CHECK(run.err.find(c.message) != std::string::npos);
+    CHECK(occurrences(run.err, "error: ") == (c.message.empty() ? 0 : 1));
+  }
+}
+
 TEST_CASE("ranks: eval, forward and bench step refuse ranks that read other things") {
   const RunDir dir;
   const fs::path golden = source_dir() / "tests" / "goldens" / "all_four";
