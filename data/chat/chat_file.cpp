@@ -4,17 +4,24 @@
 
 namespace nemocube {
 
-namespace {
-
-Json read_list(const JsonView& list) {
-  if (!list.value().is_string()) {
-    list.elements();  // an Error for anything else
-    return list.value();
-  }
-  Json parsed = parse_json(list.string(), cat(list.file(), ": '", list.place(), "'"));
-  if (!parsed.is_array()) list.refuse("a list, or the JSON text of one");
-  return parsed;
+std::optional<Json> read_json_list(const JsonView& list) {
+  if (list.value().is_string() && list.string().empty()) return std::nullopt;
+  Json value = list.value().is_string()
+                   ? parse_json(list.string(), cat(list.file(), ": '", list.place(), "'"))
+                   : list.value();
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_array()) list.refuse("a list, or the JSON text of one");
+  return value;
 }
+
+void read_template_kwargs(const JsonView& row, Chat& chat) {
+  const auto variables = row.find("chat_template_kwargs");
+  if (!variables) return;
+  if (!variables->value().is_object()) variables->refuse("an object");
+  chat.variables = variables->value();
+}
+
+namespace {
 
 Chat read_chat(const JsonView& row) {
   Chat chat;
@@ -24,14 +31,13 @@ Chat read_chat(const JsonView& row) {
   }
   if (!row.value().is_object() || !row.has("messages"))
     row.refuse("a conversation: a list of messages, or an object with the key messages");
-  chat.messages = read_list(row.at("messages"));
-  if (const auto tools = row.find("tools")) chat.tools = read_list(*tools);
-  if (const auto documents = row.find("documents")) chat.documents = read_list(*documents);
+  const JsonView messages = row.at("messages");
+  chat.messages = read_json_list(messages).value_or(Json());
+  if (chat.messages.is_null()) messages.refuse("a list of messages, or the JSON text of one");
+  if (const auto tools = row.find("tools")) chat.tools = read_json_list(*tools);
+  if (const auto documents = row.find("documents")) chat.documents = read_json_list(*documents);
   if (const auto prompt = row.find("add_generation_prompt")) chat.add_generation_prompt = prompt->boolean();
-  if (const auto variables = row.find("chat_template_kwargs")) {
-    if (!variables->value().is_object()) variables->refuse("an object");
-    chat.variables = variables->value();
-  }
+  read_template_kwargs(row, chat);
   return chat;
 }
 

@@ -67,6 +67,11 @@ ChatTemplate::ChatTemplate(std::string name, std::string_view source, SpecialTok
       template_(std::make_shared<const jinja::Template>(name_, source)),
       special_tokens_(std::move(special_tokens)) {}
 
+void ChatTemplate::set_variables(const Json& variables) {
+  require(variables.is_object(), name_, ": variables: want an object, got ", brief(variables));
+  variables_ = std::make_shared<const Json>(variables);
+}
+
 bool ChatTemplate::has_generation_blocks() const { return template_->has_generation(); }
 
 RenderedChat ChatTemplate::render(const Chat& chat) const {
@@ -75,7 +80,6 @@ RenderedChat ChatTemplate::render(const Chat& chat) const {
   if (chat.tools) check_list_of_objects(name_, "tools", *chat.tools);
   if (chat.documents) check_list_of_objects(name_, "documents", *chat.documents);
   require(chat.variables.is_object(), name_, ": variables: want an object, got ", brief(chat.variables));
-
   Json messages = Json::array();
   for (const Json& message : chat.messages) messages.push_back(as_template_sees(message));
   jinja::Interpreter::Context context;
@@ -84,12 +88,16 @@ RenderedChat ChatTemplate::render(const Chat& chat) const {
     context[name] = jinja::value_of_json(value, name_ + ": " + name, budget);
   };
   for (const auto& [name, token] : special_tokens_) context[name] = jinja::Value(token);
-  for (const auto& [name, value] : chat.variables.items()) {
-    for (const char* known : chat_members)
-      require(name != known, name_, ": variables: want names other than ", known,
-              ", which has a key of its own");
-    add(name, value);
-  }
+  const auto add_variables = [&](const Json& variables) {
+    for (const auto& [name, value] : variables.items()) {
+      for (const char* known : chat_members)
+        require(name != known, name_, ": variables: want names other than ", known,
+                ", which has a key of its own");
+      add(name, value);
+    }
+  };
+  if (variables_) add_variables(*variables_);
+  add_variables(chat.variables);
   add("messages", messages);
   add("tools", chat.tools ? *chat.tools : Json());
   add("documents", chat.documents ? *chat.documents : Json());

@@ -9,6 +9,7 @@
 
 #include "data/chat/jinja/budget.h"
 #include "data/chat/moment.h"
+#include "data/json/json.h"
 
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
 /// apply_chat_template of transformers 5.23 (docs/chat_templates.md has what differs).
@@ -48,6 +49,8 @@ class ChatTemplate {
 
   /// What strftime_now() shows instead of the present moment.
   void set_time(const Moment& time) { time_ = time; }
+  /// Variables of every rendering; Chat::variables of the same name win. Throws Error for a value that is no object.
+  void set_variables(const Json& variables);
   /// What each rendering may spend.
   void set_limits(const jinja::Limits& limits) { limits_ = limits; }
 
@@ -55,6 +58,7 @@ class ChatTemplate {
   std::string name_;
   std::shared_ptr<const jinja::Template> template_;
   SpecialTokens special_tokens_;
+  std::shared_ptr<const Json> variables_;  ///< null: none
   jinja::Limits limits_;
   std::optional<Moment> time_;
 };

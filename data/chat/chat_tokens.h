@@ -1,5 +1,7 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,15 +17,36 @@ struct ChatTokens {
   std::vector<bool> assistant;
 };
 
+/// Which of the assistant's tokens are wanted.
+struct ChosenTurns {
+  /// Only the last run of the assistant's tokens. Without blocks it is found from its ends, so earlier turns may be written in
+  /// another way.
+  bool last_run = false;
+  /// Called with the number of a message of the assistant: false leaves its tokens out. The blocks of a message are those that
+  /// the rendering of the messages up to it has more than the rendering of those before it.
+  std::function<bool(std::size_t message)> wanted = {};
+};
+
 /// Ids are those of the text without the special tokens that the tokenizer would put around it: templates write their
 /// own. Which of them are the assistant's:
-/// With {% generation %} blocks in the template: the tokens from the one with a block's first character to the one
-/// with its last (of a character that several tokens share, the first), as transformers' assistant mask. As there, a
-/// block that ends within the first token reaches to the end.
+/// With {% generation %} blocks in the template: those that overlap a block, as in transformers' assistant mask since
+/// 5.24; their ranges are those of Tokenizer::encode_with_library_offsets(). An empty block marks the token that it lies
+/// inside of.
 /// Without: for each message of the assistant the tokens between the length of the rendering of all messages before it
 /// and that with it, both without generation prompt, as NeMo AutoModel does; what the template writes in front of an
 /// answer belongs to it. Throws Error when the ids of such a shorter conversation are not the beginning of the whole
 /// one's, an EOS at their end aside. The Error names the number of messages and the token.
-ChatTokens chat_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const Chat& chat);
+ChatTokens chat_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const Chat& chat,
+                       const ChosenTurns& turns = {});
+
+/// Keeps the last run of true.
+void keep_last_run(std::vector<bool>& mask);
+
+/// The messages before `count`, without generation prompt.
+Chat first_messages(const Chat& chat, std::size_t count);
+
+/// Whether `ids` are the beginning of `whole`, an EOS at their end aside.
+bool begins(const std::vector<std::int64_t>& ids, const std::vector<std::int64_t>& whole,
+            const Tokenizer& tokenizer);
 
 }  // namespace nemocube

@@ -5,8 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/quote.h"
+#include "core/warn_once.h"
 #include "data/chat/chat.h"
 #include "data/chat/chat_tokens.h"
+#include "data/chat/generation_prompt.h"
+#include "data/datasets/turn_weight.h"
 
 namespace nemocube {
 
@@ -49,11 +52,25 @@ ChatTokens all_targets(const Chat& chat, const ChatTemplate& chat_template, cons
   return tokens;
 }
 
-/// Keeps the last run of targets.
-void unmark_history(std::vector<bool>& targets) {
-  const auto last = std::find(targets.rbegin(), targets.rend(), true);
-  const auto before = std::find(last, targets.rend(), false);
-  std::fill(before, targets.rend(), false);
+ChatTokens marked_tokens(const Chat& chat, const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                         const ChatRowOptions& options) {
+  const bool blocks = chat_template.has_generation_blocks();
+  if (!options.answer_only && !blocks) return all_targets(chat, chat_template, tokenizer);
+  ChosenTurns turns;
+  turns.last_run = options.mask_history && (options.mask_order == MaskOrder::history_first || !blocks);
+  if (!std::ranges::all_of(chat.messages, is_trained))
+    turns.wanted = [&](std::size_t message) { return is_trained(chat.messages[message]); };
+  return chat_tokens(chat_template, tokenizer, chat, turns);
+}
+
+void unmark_prompts(ChatTokens& tokens, const Chat& chat, const ChatTemplate& chat_template,
+                    const Tokenizer& tokenizer) {
+  if (unmark_generation_prompts(tokens, chat_template, tokenizer, chat))
+    warn_once(
+        "generation prompts of " + chat_template.name(), chat_template.name(),
+        ": mask_generation_prompt: what the template writes in front of an answer stays a target where the "
+        "answer is the first message, and where the messages before it are written in another way once it "
+        "follows");
 }
 
 }  // namespace
@@ -61,14 +78,11 @@ void unmark_history(std::vector<bool>& targets) {
 TokenRow chat_row(const std::string& id, const Chat& chat, const ChatTemplate& chat_template,
                   const Tokenizer& tokenizer, const ChatRowOptions& options) {
   try {
-    ChatTokens tokens = options.answer_only || chat_template.has_generation_blocks()
-                            ? chat_tokens(chat_template, tokenizer, chat)
-                            : all_targets(chat, chat_template, tokenizer);
-    if (options.mask_history && options.mask_order == MaskOrder::history_first)
-      unmark_history(tokens.assistant);
+    ChatTokens tokens = marked_tokens(chat, chat_template, tokenizer, options);
+    if (options.mask_generation_prompt) unmark_prompts(tokens, chat, chat_template, tokenizer);
     if (options.mask_reasoning_content) unmark_reasoning(tokens, chat, chat_template, tokenizer);
     if (options.mask_history && options.mask_order == MaskOrder::reasoning_first)
-      unmark_history(tokens.assistant);
+      keep_last_run(tokens.assistant);
     TokenRow row;
     row.id = id;
     for (std::size_t i = 0; i < tokens.ids.size(); ++i) row.append(tokens.ids[i], tokens.assistant[i]);

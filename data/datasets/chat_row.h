@@ -19,10 +19,12 @@ struct ChatRowOptions {
   bool answer_only = true;
   bool mask_history = false;            ///< only the last run of targets, the assistant's last turn, stays
   bool mask_reasoning_content = false;  ///< the assistant's reasoning is no target
+  bool mask_generation_prompt = false;  ///< see unmark_generation_prompts()
   MaskOrder mask_order = MaskOrder::history_first;
 };
 
-/// The ids of chat_tokens(); the assistant's are the targets. No EOS is appended, because the template ends its turns.
+/// The ids of chat_tokens(); the assistant's are the targets, but for turns that are not is_trained(). No EOS is
+/// appended, because the template ends its turns.
 ///
 /// The reasoning of a message are the tokens that differ between the conversation and the same conversation without
 /// this message's reasoning: those between the longest common beginning and the longest common end. A rendering that

@@ -60,6 +60,82 @@ TEST_CASE("chat rows: reasoning is no target, and does not hide what stands in f
   CHECK(shown(talk(), {.mask_reasoning_content = true}, silent) == shown(talk(), {}, silent));
 }
 
+TEST_CASE("chat rows: the last turn is found where a template writes earlier ones in another way") {
+  // Reasoning is written in the last turn alone, as many templates do.
+  const std::string forgets =
+      "{% for m in messages %}{{ m.role }}:{% if m.reasoning_content and loop.last %} ({{ "
+      "m.reasoning_content }}){% endif "
+      "%} {{ m.content }}\n{% endfor %}";
+  CHECK_THROWS_WITH_AS(shown(talk(), {}, forgets),
+                       doctest::Contains("the ids of the first 2 messages differ"), Error);
+  const std::string begin = "user: 2 + 2?\nassistant: four\nuser: 3 + 3?\n";
+  CHECK(shown(talk(), {.mask_history = true}, forgets) == begin + "⟦assistant: (harder one) six\n⟧");
+  CHECK(shown(talk(), {.mask_history = true, .mask_reasoning_content = true}, forgets) ==
+        begin + "⟦assistant:⟧ (harder one)⟦ six\n⟧");
+  // Turns of the assistant that follow one another are one run.
+  Chat twice = talk();
+  twice.messages.insert(twice.messages.begin() + 3, said("assistant", "well"));
+  CHECK(
+      shown(twice, {.mask_history = true}) ==
+      "user: 2 + 2?\nassistant: (easy) four\nuser: 3 + 3?\n⟦assistant: well\nassistant: (harder one) six\n⟧");
+}
+
+TEST_CASE("chat rows: turns of weight 0 are no target, by prefixes and by blocks") {
+  Chat weighed = talk();
+  weighed.messages[1]["weight"] = 0;
+  CHECK(shown(weighed, {}) ==
+        "user: 2 + 2?\nassistant: (easy) four\nuser: 3 + 3?\n⟦assistant: (harder one) six\n⟧");
+  // The beginning of a turn that is left out need not be found.
+  const std::string forgets =
+      "{% for m in messages %}{{ m.role }}:{% if m.reasoning_content and loop.last %} ({{ "
+      "m.reasoning_content }}){% endif "
+      "%} {{ m.content }}\n{% endfor %}";
+  CHECK(shown(weighed, {}, forgets) ==
+        "user: 2 + 2?\nassistant: four\nuser: 3 + 3?\n⟦assistant: (harder one) six\n⟧");
+  const std::string blocks =
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} {% else %}{% generation %}{{ "
+      "m.reasoning_content }}:{% "
+      "endgeneration %}{% generation %} {{ m.content }}{% endgeneration %} {% endif %}{% endfor %}";
+  CHECK(shown(talk(), {}, blocks) == "2 + 2? ⟦easy: four⟧ 3 + 3? ⟦harder one: six⟧ ");
+  CHECK(shown(weighed, {}, blocks) == "2 + 2? easy: four 3 + 3? ⟦harder one: six⟧ ");
+  weighed.messages[1].erase("weight");
+  weighed.messages[3]["train"] = false;
+  CHECK(shown(weighed, {}, blocks) == "2 + 2? ⟦easy: four⟧ 3 + 3? harder one: six ");
+  CHECK(shown(weighed, {}) ==
+        "user: 2 + 2?\n⟦assistant: (easy) four\n⟧user: 3 + 3?\nassistant: (harder one) six\n");
+  for (const std::string& source : {turns, blocks})
+    CHECK(chat_row("r", weighed, ChatTemplate("t", source), sample_tokenizer(), {.mask_history = true})
+              .label_tokens() == 0);
+  weighed.messages[3] = said("assistant", "six", "harder one");
+  weighed.messages[3]["loss_mask"] = 0;
+  CHECK(shown(weighed, {}, blocks) == "2 + 2? ⟦easy: four⟧ 3 + 3? harder one: six ");
+}
+
+TEST_CASE("chat rows: what a generation prompt supplies is no target") {
+  // The prompt has a header, and a closed block of reasoning where thinking is off.
+  const std::string thinks =
+      "{% for m in messages %}{% if m.role == 'assistant' %}<a>\n<think>{{ m.reasoning_content }}</think>{{ "
+      "m.content }}</s>{% "
+      "else %}<u>\n{{ m.content }}</s>{% endif %}{% endfor %}{% if add_generation_prompt %}<a>\n<think>{% if "
+      "enable_thinking is "
+      "defined and not enable_thinking %}</think>{% endif %}{% endif %}";
+  Chat chat;
+  chat.messages = {said("user", "2 + 2?"), said("assistant", "four"), said("user", "3 + 3?"),
+                   said("assistant", "six", "hm")};
+  CHECK(shown(chat, {}, thinks) ==
+        "<u>\n2 + 2?</s>⟦<a>\n<think></think>four</s>⟧<u>\n3 + 3?</s>⟦<a>\n<think>hm</think>six</s>⟧");
+  const std::string begin = "<u>\n2 + 2?</s>";
+  CHECK(shown(chat, {.mask_generation_prompt = true}, thinks) ==
+        begin + "<a>\n<think></think>⟦four</s>⟧<u>\n3 + 3?</s><a>\n<think>⟦hm</think>six</s>⟧");
+  CHECK(shown(chat, {.mask_history = true, .mask_generation_prompt = true}, thinks) ==
+        begin + "<a>\n<think></think>four</s><u>\n3 + 3?</s><a>\n<think>⟦hm</think>six</s>⟧");
+  // A template without a prompt keeps its headers; an answer that repeats the prompt stays a target.
+  CHECK(shown(chat, {.mask_generation_prompt = true}) == shown(chat, {}));
+  chat.messages[1]["content"] = "</think>";
+  CHECK(shown(chat, {.mask_generation_prompt = true}, thinks)
+            .starts_with(begin + "<a>\n<think></think>⟦</think></s>⟧"));
+}
+
 TEST_CASE("chat rows: without answer_only every token is a target, except by generation blocks") {
   const std::string rewrites = "{{ messages | length }}" + turns;  // could not be told apart by prefixes
   CHECK_THROWS_WITH_AS(shown(talk(), {}, rewrites), doctest::Contains("row 'r': "), Error);

@@ -45,7 +45,13 @@ Chat chat_of_columns(const MappedRow& row) {
 MappedRow read_mapped_row(const JsonView& row, std::int64_t number, const ColumnMapping& mapping) {
   const bool has_prompt = row.value().is_object() && ((mapping.context && row.has(*mapping.context)) ||
                                                       (mapping.question && row.has(*mapping.question)));
-  if (!has_prompt || !row.has(mapping.answer)) refuse_row(row, "column_mapped", form_of(mapping));
+  if (!row.value().is_object()) row.refuse("an object");
+  const bool has_answer = row.has(mapping.answer);
+  if (!has_prompt || !has_answer)
+    refuse_row(row, "column_mapped", form_of(mapping),
+               has_prompt   ? mapping.answer
+               : has_answer ? mapping.question.value_or(mapping.context.value_or(""))
+                            : "");
   return {row_id(row, cat("row ", number)),
           column(row, mapping.context),
           column(row, mapping.question),

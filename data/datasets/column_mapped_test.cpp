@@ -79,6 +79,10 @@ TEST_CASE("column_mapped: rows and their errors") {
           .find(
               R"(column_mapped reads {"prompt": question, "completion": answer}, the columns of column_mapping)") !=
       std::string::npos);
+  CHECK(complaint(R"({"completion": "p"})", mapping)
+            .find(R"(got one without "prompt", with the keys "completion")") != std::string::npos);
+  CHECK(complaint(R"({"prompt": "p", "completion": null})", mapping)
+            .find(R"(got one whose "completion" is null, with)") != std::string::npos);
   CHECK(complaint(R"({"completion": "p"})", mapping).find("want a row for data set class column_mapped") !=
         std::string::npos);
   CHECK(

@@ -29,12 +29,9 @@ std::size_t read_label(const JsonView& label, std::size_t endings) {
 }  // namespace
 
 HellaSwagQuestion read_hellaswag(const JsonView& row, std::int64_t number) {
-  if (!row.value().is_object() || !(row.has("ctx") && row.has("endings") && row.has("label")))
-    refuse_row(row, "hellaswag", hellaswag_form);
+  want_keys(row, {"ctx", "endings", "label"}, "hellaswag", hellaswag_form);
   HellaSwagQuestion question;
-  question.id = cat("row ", number);
-  if (const auto ind = row.find("ind"))
-    question.id = ind->value().is_string() ? ind->string() : std::to_string(ind->integer());
+  question.id = row_id(row, cat("row ", number), "ind");
   question.context = row.at("ctx").string();
   const auto endings = row.at("endings").elements();
   if (endings.empty()) row.at("endings").refuse("a list of endings");

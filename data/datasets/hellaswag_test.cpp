@@ -56,7 +56,10 @@ TEST_CASE("hellaswag: errors name file and row") {
   CHECK(complaint(row("a", "0") + row("b", "2")).starts_with(label));
   CHECK(complaint(row("a", "0") + row("b", "-1")).starts_with(label));
   CHECK(complaint(R"({"ctx": "a", "label": 0})")
-            .starts_with(": 'line 1': want a row for data set class hellaswag, got one with the keys"));
+            .starts_with(": 'line 1': want a row for data set class hellaswag, got one without \"endings\", "
+                         "with the keys"));
+  CHECK(complaint(R"({"ind": 1.5, "ctx": "a", "endings": ["b"], "label": 0})")
+            .starts_with(": 'line 1.ind': want a text or an integer, got 1.5"));
   CHECK(complaint(R"({"ctx": "a", "endings": [], "label": 0})").find("want a list of endings") !=
         std::string::npos);
 }

@@ -119,10 +119,12 @@ void report_skipped(const std::vector<std::filesystem::path>& files, std::string
   if (skipped > 0) log_warning(names_of(files), ": ", told);
 }
 
-std::string row_id(const JsonView& row, const std::string& fallback) {
-  const auto id = row.find("id");
+std::string row_id(const JsonView& row, const std::string& fallback, const std::string& key) {
+  const auto id = row.find(key);
   if (!id) return fallback;
-  return id->value().is_number() ? std::to_string(id->integer()) : std::string(id->string());
+  if (id->value().is_number_integer()) return std::to_string(id->integer());
+  if (!id->value().is_string()) id->refuse("a text or an integer");
+  return std::string(id->string());
 }
 
 }  // namespace nemocube

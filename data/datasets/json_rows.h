@@ -41,7 +41,7 @@ std::vector<DataFile> for_each_valid_row(const std::vector<std::filesystem::path
 void report_skipped(const std::vector<std::filesystem::path>& files, std::string_view what, std::int64_t rows,
                     std::int64_t skipped, std::string_view first);
 
-/// The row's `id` (a string or an integer), or `fallback` when it has none.
-std::string row_id(const JsonView& row, const std::string& fallback);
+/// The row's `id` (a string or an integer), or `fallback` when it has none. `key`: what the id is called.
+std::string row_id(const JsonView& row, const std::string& fallback, const std::string& key = "id");
 
 }  // namespace nemocube

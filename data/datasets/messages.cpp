@@ -2,24 +2,37 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/warn_once.h"
 #include "data/chat/chat.h"
 #include "data/datasets/completion.h"
 #include "data/datasets/json_rows.h"
 #include "data/datasets/row_forms.h"
+#include "data/datasets/speakers.h"
 #include "data/datasets/text.h"
+#include "data/datasets/turn_weight.h"
 
 namespace nemocube {
 
 namespace {
 
 Role read_role(const JsonView& role) {
-  const std::string_view name = role.string();
+  const auto found = speakers().find(role.string());
+  const std::string name = found == speakers().end() ? "" : found->second;
   if (name == "system") return Role::system;
-  if (name == "user" || name == "human") return Role::user;
-  if (name == "assistant" || name == "gpt" || name == "model" || name == "bot" || name == "chatgpt")
-    return Role::assistant;
+  if (name == "user") return Role::user;
+  if (name == "assistant") return Role::assistant;
+  if (name == "tool_call") role.refuse("a role other than that, since calls need a chat template");
   if (name != "tool") role.refuse("system, user, assistant or tool");
   return Role::tool;
+}
+
+void warn_of_reasoning(const JsonView& turn) {
+  for (const char* key : {"reasoning_content", "thinking", "reasoning"})
+    if (const auto reasoning = turn.find(key); reasoning && reasoning->value() != "")
+      warn_once(
+          cat(turn.file(), " has reasoning"), turn.file(), ": '", reasoning->place(),
+          "' is left out, here and in other turns, since conversations without a chat template cannot hold "
+          "reasoning");
 }
 
 Turn read_turn(const JsonView& turn, const std::string& role, const std::string& content) {
@@ -29,7 +42,10 @@ Turn read_turn(const JsonView& turn, const std::string& role, const std::string&
     require(turn.has(key) || turn.has_null(key), turn.file(), ": '", turn.place(),
             "': want a turn with the keys ", role, " and ", content, ", got one with the keys ",
             list_keys(turn.value()));
-  return {read_role(turn.at(role)), std::string(strip(content_text(turn, content)))};
+  const Role speaker = read_role(turn.at(role));
+  check_turn_weight(turn, speaker == Role::assistant);
+  warn_of_reasoning(turn);
+  return {speaker, std::string(strip(content_text(turn, content))), is_trained(turn.value())};
 }
 
 std::string_view mark_of(Role role) {
@@ -49,8 +65,7 @@ std::string_view mark_of(Role role) {
 
 Conversation read_conversation(const JsonView& row, std::int64_t number) {
   Conversation conversation;
-  if (!row.value().is_object() || !(row.has("messages") || row.has("conversations")))
-    refuse_row(row, "messages", messages_form);
+  want_conversation(row);
   conversation.id = row_id(row, cat("row ", number));
   const bool shared = !row.has("messages") && row.has("conversations");
   for (const JsonView& turn : row.at(shared ? "conversations" : "messages").elements())
@@ -86,14 +101,14 @@ TokenRow conversation_row(const Conversation& conversation, const Tokenizer& tok
     const std::size_t content_begin = text.size();
     text += turns[i].content;
     if (turns[i].role != Role::assistant) continue;
-    const bool target = i == last || !options.chat.mask_history;
+    const bool target = turns[i].trained && (i == last || !options.chat.mask_history);
     add_text(target ? content_begin : std::string::npos);
     if (!options.rows.append_eos) continue;
     const std::int64_t eos = eos_to_append("conversation data set", tokenizer, options.rows);
     if (row.ids.empty() || row.ids.back() != eos) row.append(eos, target);
   }
   if (!suffix.empty() && (row.ids.empty() || row.ids.back() != suffix.back()))
-    for (const std::int64_t id : suffix) row.append(id, last < turns.size());
+    for (const std::int64_t id : suffix) row.append(id, last < turns.size() && turns[last].trained);
   return row;
 }
 

@@ -15,7 +15,7 @@
 ///
 ///     System: {content}\nUser: {content}\nAssistant: {content}{EOS}\nUser: ...
 ///
-/// Targets are the contents of the assistant's turns, each from the first token that holds a byte of the
+/// Targets are the contents of the assistant's turns that are trained, each from the first token that holds a byte of the
 /// content to the EOS after the content (see append_eos). White space around contents is removed. Turns after
 /// the assistant's last turn are left out, because they hold no target.
 namespace nemocube {
@@ -25,6 +25,7 @@ enum class Role { system, user, assistant, tool };
 struct Turn {
   Role role = Role::user;
   std::string content;
+  bool trained = true;  ///< is_trained()
 };
 
 struct Conversation {
@@ -34,8 +35,7 @@ struct Conversation {
 
 /// A row has one of these lists:
 ///     messages        {role, content}; content is a string, null, or a list of text parts, joined by a space
-///     conversations   {from, value}; from is human or user; gpt, model, bot, chatgpt or assistant; system;
-///                     or tool
+///     conversations   {from, value}; from is a name of speakers(), but none of those for tool calls
 /// `number` counts the rows of all files from 0. Throws Error naming file and row. Rows with tool calls are errors,
 /// because this form cannot express them. For rows of another form the message lists the accepted forms.
 Conversation read_conversation(const JsonView& row, std::int64_t number);
@@ -43,7 +43,8 @@ Conversation read_conversation(const JsonView& row, std::int64_t number);
 struct MessagesOptions {
   std::vector<std::filesystem::path> files{};
   RowSelection selection{};
-  bool skip_invalid_samples = false;  ///< leave out rows of another form and lines that are not JSON
+  /// Leave out rows of another form, lines that are not JSON, and rows that the template refuses.
+  bool skip_invalid_samples = false;
   std::optional<ChatTemplates> chat_templates{};
   ChatRowOptions
       chat{};  ///< without a template, only mask_history: only the last turn of the assistant is a target

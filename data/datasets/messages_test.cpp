@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "data/datasets/describe.h"
+#include "data/datasets/streamed_rows.h"
 #include "data/datasets/test_rows.h"
 
 using namespace nemocube;
@@ -48,6 +49,30 @@ TEST_CASE("messages: what is written and what is a target") {
   open.turns.push_back({Role::user, "Thanks"});
   CHECK(shown(open, {.chat = {.mask_history = true}}) == shown(talk, {.chat = {.mask_history = true}}));
   CHECK(conversation_row({"t", {{Role::user, "Hi"}}}, sample_tokenizer(), {}).size() == 0);
+}
+
+TEST_CASE("messages: turns of weight 0 are no target") {
+  Conversation weighed = talk;
+  weighed.turns[2].trained = false;
+  CHECK(shown(weighed, {}) ==
+        "System: Be kind.\nUser: Hi\nAssistant: Hello there.</s>\nUser: 2 + 2?\nAssistant: ⟦4</s>⟧");
+  weighed.turns[2].trained = true;
+  weighed.turns[4].trained = false;
+  CHECK(shown(weighed, {}) ==
+        "System: Be kind.\nUser: Hi\nAssistant:⟦ Hello there.</s>⟧\nUser: 2 + 2?\nAssistant: 4</s>");
+  CHECK(conversation_row(weighed, sample_tokenizer(), {.chat = {.mask_history = true}}).label_tokens() == 0);
+  const TestDir dir;
+  spit(
+      dir / "f.jsonl",
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0},)"
+      R"( {"role": "assistant", "content": "c", "loss_mask": true, "reasoning_content": "r"}]})");
+  const testing::Warnings warnings;
+  const auto read = rows_of_file(dir / "f.jsonl", read_conversation);
+  CHECK_FALSE(read.at(0).turns.at(1).trained);
+  CHECK(read[0].turns.at(2).trained);
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK(warnings.texts[0].find("messages[2].reasoning_content' is left out, here and in other turns") !=
+        std::string::npos);
 }
 
 TEST_CASE("messages: both spellings of rows") {
@@ -191,6 +216,50 @@ TEST_CASE("messages: the lowest row's error wins") {
   };
   CHECK_THROWS_WITH_AS(make_rows(64, make), "row 3", Error);
   omp_set_num_threads(threads);
+}
+
+TEST_CASE("messages: rows that a template refuses can be skipped, in memory and streamed") {
+  const TestDir dir;
+  const std::string path = (dir / "f.jsonl").string();
+  std::string lines;
+  for (int i = 0; i < 6; ++i)
+    lines += cat(R"({"messages": [{"role": "user", "content": ")", i % 3 == 1 ? "bad" : "q",
+                 R"("}, {"role": "assistant", )", R"("content": ")", i == 3 ? "" : "a", "\"}]}\n");
+  spit(path, lines);
+  const ChatTemplate picky(
+      "t",
+      "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no') }}{% endif %}"
+      "{% if m.role == 'user' %}{{ m.content }} {% else %}{% generation %}{{ m.content }}{% "
+      "endgeneration %}{% endif %}{% endfor %}");
+  MessagesOptions options{.files = {path}};
+  options.chat_templates = ChatTemplates{picky, picky};
+  options.selection.limit_dataset_samples = 5;
+  const std::string refusal = path + ": 'line 2': row 'row 1': t: ";
+  CHECK_THROWS_WITH_AS(rows_in_memory(messages_rows(sample_tokenizer(), options)),
+                       doctest::Contains(refusal.c_str()), Error);
+  CHECK_THROWS_WITH_AS(StreamedRows(messages_rows(sample_tokenizer(), options)),
+                       doctest::Contains(refusal.c_str()), Error);
+  options.skip_invalid_samples = true;
+  for (const bool streamed : {false, true}) {
+    CAPTURE(streamed);
+    const testing::Warnings warnings;
+    const RowSource source = messages_rows(sample_tokenizer(), options);
+    std::shared_ptr<const Dataset> rows = rows_in_memory(source);
+    if (streamed) rows = std::make_shared<StreamedRows>(source);
+    CHECK(rows->size() == 2);
+    CHECK(rows->sample(0).id == "row 0");
+    CHECK(rows->sample(1).id == "row 2");
+    const std::size_t first = streamed ? 2 : 0;
+    REQUIRE(warnings.texts.size() == first + 2);
+    CHECK(warnings.texts[first].starts_with(path + ": skipped 2 of 5 rows; the first: " + refusal));
+    CHECK(warnings.texts[first + 1].find("1 of 3 rows has no label") != std::string::npos);
+  }
+  options.selection.split = "train[1:2]";
+  options.selection.limit_dataset_samples.reset();
+  CHECK_THROWS_WITH_AS(StreamedRows(messages_rows(sample_tokenizer(), options)),
+                       doctest::Contains("holds no conversations; skipped 1 of 1 rows; the first: "), Error);
+  CHECK_THROWS_WITH_AS(rows_in_memory(messages_rows(sample_tokenizer(), options)),
+                       doctest::Contains("holds no conversations; skipped 1 of 1 rows; the first: "), Error);
 }
 
 TEST_CASE("messages: rows without a message are invalid where a template writes them") {

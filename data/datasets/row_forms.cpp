@@ -55,18 +55,41 @@ std::string list_keys(const Json& object) {
   return list;
 }
 
-void refuse_row(const JsonView& row, std::string_view dataset_class, std::string_view accepted_form) {
+void refuse_row(const JsonView& row, std::string_view dataset_class, std::string_view accepted_form,
+                const std::string& missing) {
   if (!row.value().is_object()) row.refuse("an object");
-  std::string text = cat(row.file(), ": ", row.place().empty() ? "" : cat("'", row.place(), "': "),
-                         "want a row for data set class ", dataset_class, ", got one with ",
-                         row.value().empty() ? "no keys" : "the keys ", list_keys(row.value()), "\n  ",
-                         dataset_class, " reads ", accepted_form);
   const auto& forms = known_forms();
   const auto known = std::ranges::find_if(forms, [&](const KnownForm& form) {
     return std::ranges::all_of(form.keys, [&](std::string_view key) { return row.value().contains(key); });
   });
-  if (known != forms.end()) text += cat("\n  ", known->advice);
+  std::string advice = known == forms.end() ? "" : known->advice;
+  const std::string this_class = cat("set _target_: ", dataset_class);
+  const bool of_other_class = !advice.empty() && advice.find(this_class) == std::string::npos;
+  if (advice.ends_with(this_class)) advice.clear();
+  std::string text = cat(row.file(), ": ", row.place().empty() ? "" : cat("'", row.place(), "': "),
+                         "want a row for data set class ", dataset_class, ", got one ");
+  if (!missing.empty() && !of_other_class)
+    text += row.has_null(missing) ? cat("whose ", brief(Json(missing)), " is null, ")
+                                  : cat("without ", brief(Json(missing)), ", ");
+  text += cat("with ", row.value().empty() ? "no keys" : "the keys ", list_keys(row.value()), "\n  ",
+              dataset_class, " reads ", accepted_form);
+  if (!advice.empty()) text += cat("\n  ", advice);
   throw Error(text);
+}
+
+void want_keys(const JsonView& row, const std::vector<std::string>& keys, std::string_view dataset_class,
+               std::string_view accepted_form) {
+  if (!row.value().is_object()) row.refuse("an object");
+  const auto missing = std::ranges::find_if(keys, [&](const std::string& key) { return !row.has(key); });
+  if (missing == keys.end()) return;
+  const bool of_this_form =
+      std::ranges::any_of(keys, [&](const std::string& key) { return row.value().contains(key); });
+  refuse_row(row, dataset_class, accepted_form, of_this_form ? *missing : "");
+}
+
+void want_conversation(const JsonView& row) {
+  if (row.value().is_object() && row.has("conversations")) return;
+  want_keys(row, {"messages"}, "messages", messages_form);
 }
 
 }  // namespace nemocube

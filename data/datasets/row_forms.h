@@ -1,5 +1,7 @@
 #pragma once
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "data/json/json.h"
 
@@ -19,8 +21,17 @@ inline constexpr std::string_view hellaswag_form =
 /// the row has, and the class or the conversion that reads such a row:
 ///     data.jsonl: 'line 1': want a row for data set class squad, got one with the keys "prompt", "completion"
 ///       squad reads ...
+/// `missing`: the key that the row lacks. The message names it, unless the row is one for another class.
 [[noreturn]] void refuse_row(const JsonView& row, std::string_view dataset_class,
-                             std::string_view accepted_form);
+                             std::string_view accepted_form, const std::string& missing = "");
+
+/// Throws the Error of refuse_row() when the row lacks one of `keys` or its value is null. The message names the first of
+/// them where the row has another one of `keys`.
+void want_keys(const JsonView& row, const std::vector<std::string>& keys, std::string_view dataset_class,
+               std::string_view accepted_form);
+
+/// Throws the Error of refuse_row() for a row with neither `messages` nor `conversations`.
+void want_conversation(const JsonView& row);
 
 /// The first keys of an object, each in quotes: "prompt", "completion".
 std::string list_keys(const Json& object);

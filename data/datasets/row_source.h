@@ -12,7 +12,7 @@
 
 namespace nemocube {
 
-/// Makes the tokens of a row whose form has been checked.
+/// Makes the tokens of a row whose form has been checked. Throws Error where a template refuses the row.
 using RowMaker = std::function<TokenRow()>;
 
 /// The rows of files, one after another, and what a class of data sets makes of them.
@@ -21,7 +21,9 @@ struct RowSource {
   std::vector<std::filesystem::path> files;
   std::string content = "rows";  ///< of the files, for messages
   RowSelection selection{};
-  bool skip_invalid = false;  ///< leave out lines that are not JSON and rows that `read` refuses
+  /// Leave out lines that are not JSON and rows that `read` refuses, and of the selected rows those of which its RowMaker
+  /// throws Error.
+  bool skip_invalid = false;
   RowOptions layout{};
   /// Above 0: rows are padded to the longest row, rounded up to a multiple of this.
   std::int64_t longest_multiple = 0;

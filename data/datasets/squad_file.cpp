@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/quote.h"
+#include "core/warn_once.h"
 #include "data/datasets/json_rows.h"
 #include "data/datasets/parquet_note.h"
 #include "data/datasets/row_forms.h"
@@ -20,19 +21,32 @@ struct SquadContext {
   std::vector<std::size_t> offsets;
 };
 
-/// `where` is file and question, for messages.
-SquadAnswer locate(const SquadContext& context, const std::string& where, std::string_view text,
-                   std::int64_t start) {
-  const auto characters = static_cast<std::int64_t>(context.offsets.size()) - 1;
-  require(start >= 0 && start <= characters, where, ": answer_start is ", start, ", the context has ",
-          characters, " characters");
+/// Where the answer is in the context, if it is at character `start`.
+std::optional<std::size_t> located(const SquadContext& context, std::string_view text, std::int64_t start) {
+  if (start < 0 || start >= std::ssize(context.offsets)) return std::nullopt;
   const std::size_t begin = context.offsets[static_cast<std::size_t>(start)];
-  if (context.text.compare(begin, text.size(), text) != 0) {
-    const std::size_t length = character_offsets(text).size() - 1;
-    const std::size_t stop = std::min(static_cast<std::size_t>(start) + length, context.offsets.size() - 1);
-    fail(where, ": want the answer ", quote(text), " at character ", start, " of the context, which has ",
-         quote(context.text.substr(begin, context.offsets[stop] - begin)), " there");
-  }
+  return context.text.compare(begin, text.size(), text) == 0 ? std::optional(begin) : std::nullopt;
+}
+
+std::string text_at(const SquadContext& context, std::string_view text, std::int64_t start) {
+  const auto last = std::ssize(context.offsets) - 1;
+  if (start < 0 || start > last) return cat("has ", last, " characters");
+  const auto at = [&](std::int64_t character) {
+    return context.offsets[static_cast<std::size_t>(std::min(character, last))];
+  };
+  const std::int64_t length = std::ssize(character_offsets(text)) - 1;
+  return cat("has ", quote(context.text.substr(at(start), at(start + length) - at(start))), " there");
+}
+
+/// `start` may be absent.
+SquadAnswer read_answer(const SquadContext& context, const std::string& file, const std::string& where,
+                        std::string_view text, const std::optional<JsonView>& start) {
+  if (!start) return {std::string(text), std::nullopt};
+  const auto begin = located(context, text, start->integer());
+  if (!begin)
+    warn_once(file + " has answers elsewhere", where, ": want the answer ", quote(text), " at character ",
+              start->integer(), " of the context, which ", text_at(context, text, start->integer()),
+              "; answers are used as they are, so answer_start has no effect, here and in other questions");
   return {std::string(text), begin};
 }
 
@@ -41,14 +55,18 @@ std::vector<SquadAnswer> read_answers(const SquadContext& context, const std::st
   std::vector<SquadAnswer> out;
   if (answers.value().is_array()) {
     for (const JsonView& answer : answers.elements())
-      out.push_back(locate(context, where, answer.at("text").string(), answer.at("answer_start").integer()));
+      out.push_back(read_answer(context, answers.file(), where, answer.at("text").string(),
+                                answer.find("answer_start")));
     return out;
   }
-  const auto texts = answers.at("text").elements(), starts = answers.at("answer_start").elements();
-  require(texts.size() == starts.size(), where, ": ", texts.size(), " answer texts, ", starts.size(),
-          " values of answer_start");
+  const auto texts = answers.at("text").elements();
+  const auto given = answers.find("answer_start");
+  const auto starts = given ? given->elements() : std::vector<JsonView>();
+  require(!given || texts.size() == starts.size(), where, ": ", texts.size(), " answer texts, ",
+          starts.size(), " values of answer_start");
   for (std::size_t i = 0; i < texts.size(); ++i)
-    out.push_back(locate(context, where, texts[i].string(), starts[i].integer()));
+    out.push_back(read_answer(context, answers.file(), where, texts[i].string(),
+                              given ? std::optional(starts[i]) : std::nullopt));
   return out;
 }
 
@@ -82,9 +100,7 @@ std::vector<std::string> SquadQuestion::answer_texts() const {
 }
 
 SquadQuestion read_squad_row(const JsonView& row) {
-  if (!row.value().is_object()) row.refuse("an object");
-  for (const char* key : {"id", "context", "question", "answers"})
-    if (!row.has(key)) refuse_row(row, "squad", squad_form);
+  want_keys(row, {"id", "context", "question", "answers"}, "squad", squad_form);
   return read_question(SquadContext(row.at("context").string()), row);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@ namespace nemocube {
 
 struct SquadAnswer {
   std::string text;
-  std::size_t begin = 0;  ///< byte offset in the context (the file counts code points)
+  /// Byte offset in the context (the file counts code points); nothing where the context does not have the answer there.
+  std::optional<std::size_t> begin{};
 };
 
 struct SquadQuestion {
@@ -33,8 +35,8 @@ struct SquadQuestion {
 ///   - flat rows: a list, {"data": [...]}, or one row per line (*.jsonl, *.ndjson); `answers` of a row is
 ///     {"text": [...], "answer_start": [...]} or a list of objects
 /// A question may have an empty list of answers. `is_impossible`, where present, must be true exactly then.
-/// Throws Error naming file, question and fault, also when the context does not contain an answer at its
-/// answer_start. `sum`: gets that of the file.
+/// `answer_start` may be absent. One warning for each file names the first answer that the context does not have at its
+/// answer_start. Throws Error naming file, question and fault. `sum`: gets that of the file.
 std::vector<SquadQuestion> read_squad(const std::filesystem::path& path, FileSum* sum = nullptr);
 
 /// The question of a flat row. Throws Error as read_squad() does, also for an article of SQuAD's nested form, which holds

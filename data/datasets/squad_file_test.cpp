@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "data/datasets/test_rows.h"
 #include "data/json/test_dir.h"
 
 using namespace nemocube;
@@ -99,19 +100,58 @@ TEST_CASE("squad file: errors name file, question and fault") {
         "DIR/f.json: '[0]' (question \"a\"): 1 answer texts, 0 values of answer_start");
   CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": "5"}])") + "]")
             .find("answer_start': want an integer") != std::string::npos);
-  CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": 8}])") + "]") ==
-        "DIR/f.json: '[0]' (question \"a\"): answer_start is 8, the context has 7 characters");
-  CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": -1}])") + "]") ==
-        "DIR/f.json: '[0]' (question \"a\"): answer_start is -1, the context has 7 characters");
-  CHECK(complaint("[" + row("a", R"([{"text": "Öl", "answer_start": 4}])") + "]") ==
-        "DIR/f.json: '[0]' (question \"a\"): want the answer 'Öl' at character 4 of the context, which has ' "
-        "Ö' there");
-  CHECK(complaint("[" + row("a", R"([{"text": "Ölig", "answer_start": 5}])") + "]") ==
-        "DIR/f.json: '[0]' (question \"a\"): want the answer 'Ölig' at character 5 of the context, which has "
-        "'Öl' "
-        "there");
   CHECK(complaint("[" + row("a", "[]", R"(, "is_impossible": false)") + "]") ==
         "DIR/f.json: '[0]' (question \"a\"): is_impossible is false, and there are 0 answers");
+}
+
+TEST_CASE(
+    "squad file: answers that the context does not have where answer_start says are used, with one warning") {
+  const auto warned = [](const std::string& answers) {
+    const TestDir dir;
+    spit(dir / "f.json", "[" + row("a", answers) + ", " + row("b", answers) + "]");
+    const testing::Warnings warnings;
+    const auto questions = read_squad(dir / "f.json");
+    CHECK(questions.size() == 2);
+    CHECK_FALSE(questions[1].answers.at(0).begin);
+    CHECK(warnings.texts.size() <= 1);
+    return warnings.texts.empty() ? "" : warnings.texts[0].substr((dir / "f.json").string().size());
+  };
+  const std::string rest =
+      "; answers are used as they are, so answer_start has no effect, here and in other questions";
+  CHECK(
+      warned(R"([{"text": "Öl", "answer_start": 8}])") ==
+      ": '[0]' (question \"a\"): want the answer 'Öl' at character 8 of the context, which has 7 characters" +
+          rest);
+  CHECK(warned(R"([{"text": "Öl", "answer_start": -1}])") ==
+        ": '[0]' (question \"a\"): want the answer 'Öl' at character -1 of the context, which has 7 "
+        "characters" +
+            rest);
+  CHECK(warned(R"([{"text": "Öl", "answer_start": 4}])") ==
+        ": '[0]' (question \"a\"): want the answer 'Öl' at character 4 of the context, which has ' Ö' there" +
+            rest);
+  CHECK(
+      warned(R"({"text": ["Ölig"], "answer_start": [5]})") ==
+      ": '[0]' (question \"a\"): want the answer 'Ölig' at character 5 of the context, which has 'Öl' there" +
+          rest);
+  CHECK(warned(R"({"text": ["Öl"]})") == "");
+  CHECK(warned(R"([{"text": "Öl", "answer_start": null}])") == "");
+}
+
+TEST_CASE("squad file: a row that lacks one key is refused by this key") {
+  const auto refused = [](const std::string& row, const std::string& what) {
+    CHECK(complaint("[" + row + "]")
+              .starts_with("DIR/f.json: '[0]': want a row for data set class squad, got one " + what +
+                           "\n  squad reads"));
+    CHECK(complaint("[" + row + "]").find("_target_") == std::string::npos);
+  };
+  const std::string rest = R"("context": "c", "question": "q", "answers": {"text": [], "answer_start": []}})";
+  refused("{" + rest, R"(without "id", with the keys "context", "question", "answers")");
+  refused(R"({"id": null, )" + rest,
+          R"(whose "id" is null, with the keys "id", "context", "question", "answers")");
+  refused(R"({"id": 1, "context": "c", "question": "q"})",
+          R"(without "answers", with the keys "id", "context", "question")");
+  CHECK(complaint(R"([{"id": 3.5, )" + rest + "]")
+            .starts_with("DIR/f.json: '[0].id': want a text or an integer, got 3.5"));
 }
 
 TEST_CASE("squad file: rows of another form are refused with the accepted ones and what reads them") {
@@ -137,7 +177,7 @@ TEST_CASE("squad file: rows of another form are refused with the accepted ones a
           "DIR/f.json: want a row for data set class squad, got one with the keys \"train\"\n",
           "SQuAD's files");
   refused(R"([{"context": "c"}])", "f.json", "DIR/f.json: '[0]': want a row",
-          "got one with the keys \"context\"");
+          "got one without \"id\", with the keys \"context\"");
 }
 
 TEST_CASE("squad file: where a split is looked for") {

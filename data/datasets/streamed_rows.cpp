@@ -85,11 +85,34 @@ StreamedRows::StreamedRows(RowSource source, const Options& options) : source_(s
   made_ = on_all_ranks<Made>(size(), options, [&](std::int64_t i) -> Made {
     const Line line = line_of(i);
     const std::string text = line.text();
-    TokenRow row = read(line, text)();
-    return {stays(row, source_.layout) ? static_cast<std::uint32_t>(row.size()) : 0, sum_of(text)};
+    std::optional<TokenRow> row = made_or_refused(read(line, text));
+    if (!row) return {Made::refused, 0};
+    return {stays(*row, source_.layout) ? static_cast<std::uint32_t>(row->size()) : 0, sum_of(text)};
   });
+  leave_out_refused();
   drop_rows_without_labels();
   layout_ = layout_for(source_, std::ranges::max(made_, {}, &Made::tokens).tokens);
+}
+
+std::optional<TokenRow> StreamedRows::made_or_refused(const RowMaker& maker) const {
+  try {
+    return maker();
+  } catch (const Error&) {
+    if (!source_.skip_invalid) throw;
+    return std::nullopt;
+  }
+}
+
+void StreamedRows::leave_out_refused() {
+  const std::int64_t rows = size();
+  const auto refused = [](const Made& made) { return made.tokens == Made::refused; };
+  const auto bad = std::ranges::find_if(made_, refused);
+  std::string first;
+  if (bad != made_.end()) first = error_of(line_of(bad - made_.begin()), true);
+  std::size_t row = 0;
+  std::erase_if(lines_, [&](std::uint32_t) { return refused(made_[row++]); });
+  std::erase_if(made_, refused);
+  report_skipped(source_.files, source_.content, rows, rows - size(), first);
 }
 
 void StreamedRows::drop_rows_without_labels() {
@@ -126,10 +149,11 @@ std::vector<std::uint32_t> StreamedRows::valid_lines(const Options& options) con
   return valid;
 }
 
-std::string StreamedRows::error_of(const Line& line) const {
+std::string StreamedRows::error_of(const Line& line, bool made) const {
   const std::string text = line.text();  // a file that cannot be read is no fault of the row
   try {
-    read(line, text);
+    const RowMaker maker = read(line, text);
+    if (made) maker();
     return {};
   } catch (const Error& error) {
     return error.what();

@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "data/datasets/dataset.h"
@@ -41,8 +43,10 @@ class StreamedRows final : public Dataset {
  private:
   /// What stays of a row.
   struct Made {
-    std::uint32_t tokens = 0;  ///< before the shift; 0: the row does not stay
-    std::uint32_t sum = 0;     ///< of its line
+    static constexpr std::uint32_t refused = 0xffffffff;
+    std::uint32_t tokens =
+        0;                  ///< before the shift; 0: the row does not stay; refused: its RowMaker threw Error
+    std::uint32_t sum = 0;  ///< of its line
   };
   struct Line {
     std::int64_t row;  ///< the number of the line among the lines of all files
@@ -54,7 +58,11 @@ class StreamedRows final : public Dataset {
   /// The lines that are rows: all of them, or with skip_invalid those that are JSON and that the source's `read` takes.
   std::vector<std::uint32_t> valid_lines(const Options& options) const;
   RowMaker read(const Line& line, const std::string& text) const;
-  std::string error_of(const Line& line) const;  ///< what `read` throws; empty where the line is a row
+  /// What `read` throws, with `made` also its RowMaker; empty where the line is a row.
+  std::string error_of(const Line& line, bool made = false) const;
+  std::optional<TokenRow> made_or_refused(
+      const RowMaker& maker) const;  ///< nothing: skip_invalid, and refused
+  void leave_out_refused();
   void drop_rows_without_labels();
   Line at(std::int64_t row) const;
   Line line_of(std::int64_t i) const;  ///< of row i of the data set

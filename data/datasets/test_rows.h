@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "data/datasets/json_rows.h"
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
@@ -20,6 +21,17 @@ inline const Tokenizer& sample_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::load(source_path("data/samples/tokenizer"));
   return tokenizer;
 }
+
+/// The warnings that are written while this object lives.
+struct Warnings {
+  Warnings() {
+    set_log_listener([this](LogLevel, const std::string& text) { texts.push_back(text); });
+  }
+  ~Warnings() { set_log_listener({}); }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  std::vector<std::string> texts{};
+};
 
 /// read(row, number) of every row of a file.
 template <class Read>

@@ -27,6 +27,9 @@ void PostProcessor::add(const JsonRef& spec, int depth, bool& found) {
     for (const JsonRef& part : spec.at("processors").elements()) add(part, depth + 1, found);
     return;
   }
+  const bool may_trim = type == "ByteLevel" || type == "RobertaProcessing";
+  if (may_trim && spec.boolean_or("trim_offsets", false))
+    trims.push_back(spec.boolean_or("add_prefix_space", false));
   if (type == "ByteLevel") return;
   if (found) spec.fail("is a second step that adds special tokens; only one is supported");
   found = true;

@@ -41,6 +41,24 @@ namespace {
 
 constexpr std::array<const char*, 3> named_tokens = {"bos_token", "eos_token", "pad_token"};
 
+bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
+/// Takes the characters out of `span` that `token` has as spaces at its ends. `added`: the first one is not in the text.
+void trim_span(TokenSpan& span, std::string_view token, std::string_view text, bool added) {
+  constexpr char32_t byte_level_space = U'\u0120';
+  std::size_t leading = 0, trailing = 0, characters = 0;
+  for (std::size_t at = 0; at < token.size(); ++characters) {
+    const Utf8Step step = utf8_step(token, at);
+    at += step.length;
+    const bool space = step.character == byte_level_space || is_white_space(step.character);
+    if (space && leading == characters) ++leading;
+    trailing = space ? trailing + 1 : 0;
+  }
+  if (added && leading > 0) --leading;
+  for (; leading > 0 && span.begin < span.end; --leading) span.begin += utf8_step(text, span.begin).length;
+  for (; trailing > 0 && span.end > span.begin; --trailing) span.end = previous_character(text, span.end);
+}
+
 }  // namespace
 
 Tokenizer Tokenizer::load(const std::filesystem::path& directory_or_file) {
@@ -140,6 +158,19 @@ std::vector<TokenSpan> Tokenizer::encode_with_offsets(std::string_view text, boo
     for (const std::int64_t id : special_suffix()) out.push_back({id, text.size(), text.size()});
   }
   return out;
+}
+
+std::vector<TokenSpan> Tokenizer::encode_with_library_offsets(std::string_view text) const {
+  std::vector<TokenSpan> spans = encode_with_offsets(text, false);
+  for (TokenSpan& span : spans) {
+    if (span.begin == span.end && span.end < text.size()) ++span.end;
+    while (span.begin < text.size() && is_continuation(text[span.begin])) --span.begin;
+    while (span.end < text.size() && is_continuation(text[span.end])) ++span.end;
+  }
+  for (const bool space_was_added : impl_->post_processor.trims)
+    for (TokenSpan& span : spans)
+      trim_span(span, id_to_token(span.id), text, space_was_added && (&span == &spans[0] || span.begin == 0));
+  return spans;
 }
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, bool add_special) const {

@@ -53,6 +53,12 @@ class Tokenizer {
   /// Spaces are never trimmed, whatever `trim_offsets` says.
   std::vector<TokenSpan> encode_with_offsets(std::string_view text, bool add_special) const;
 
+  /// encode_with_offsets(text, false) with the ranges that the `tokenizers` library reports. They consist of whole
+  /// characters, so tokens that share a character overlap. A token made only of inserted characters has the range of the
+  /// next character. Where the post-processor has `trim_offsets`, spaces at the ends of a token are left out; the range of
+  /// a token of nothing else is empty.
+  std::vector<TokenSpan> encode_with_library_offsets(std::string_view text) const;
+
   /// Text of `ids`, invalid UTF-8 replaced by U+FFFD. `skip_special` drops special tokens. Ids that
   /// name no token add no text.
   std::string decode(std::span<const std::int64_t> ids, bool skip_special) const;

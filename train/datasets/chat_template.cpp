@@ -1,5 +1,7 @@
 #include "train/datasets/chat_template.h"
 
+#include <nlohmann/json.hpp>
+
 #include "core/log.h"
 #include "train/recipe/files.h"
 
@@ -21,6 +23,13 @@ bool cuts_questions(const DatasetSection& section) {
 bool gets_own(const DatasetSection& section, const std::string& place) {
   if (section.kind == DatasetKind::column_mapped) return section.use_hf_chat_template;
   return !place.empty() && !cuts_questions(section);
+}
+
+void set_variables(ChatTemplates& templates, const TemplateVariables& variables) {
+  if (variables.json.empty()) return;
+  const Json json = parse_json(variables.json, "chat_template_kwargs");
+  templates.without_tools.set_variables(json);
+  templates.with_tools.set_variables(json);
 }
 
 /// What `load(folder, wanted)` makes of the templates of a section; nothing where the section has none.
@@ -50,6 +59,7 @@ std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const D
   const Moment moment = recipe.moment ? *recipe.moment : Moment::now();
   templates->without_tools.set_time(moment);
   templates->with_tools.set_time(moment);
+  set_variables(*templates, section.chat_template_kwargs);
   return templates;
 }
 

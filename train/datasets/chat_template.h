@@ -13,6 +13,7 @@ namespace nemocube {
 ///   - column_mapped: the tokenizer's own with `use_hf_chat_template`; Error when it has none.
 ///   - other classes have none.
 /// The present moment is Recipe::moment in all their renderings.
+/// The section's chat_template_kwargs are variables of all renderings.
 /// Throws Error naming the key when the section names a template that is not there.
 std::optional<ChatTemplates> recipe_chat_templates(const Recipe& recipe, const DatasetSection& section);
 

@@ -96,8 +96,41 @@ TEST_CASE("chat templates: rows of squad and of conversations") {
   CHECK_THROWS_WITH_AS(shown(own, messages + ", chat_template: null, mask_reasoning_content: true"),
                        doctest::Contains("dataset.mask_reasoning_content: rows without a chat template"),
                        Error);
+  CHECK_THROWS_WITH_AS(shown(own, messages + ", chat_template: null, mask_generation_prompt: true"),
+                       doctest::Contains("dataset.mask_generation_prompt: rows without a chat template"),
+                       Error);
   CHECK_THROWS_WITH_AS(shown(own, messages + ", chat_template: '{{ raise_exception(\"no\") }}'"),
                        doctest::Contains("row 'row 0': "), Error);
+}
+
+TEST_CASE("chat templates: chat_template_kwargs of recipe and row are variables, those of the row win") {
+  const Templated with;
+  const std::string own = with.dir.path().string();
+  spit(with.dir / "chat_template.jinja",
+       "{{ greeting }}{{ 'T' if deep.a[1] == 2 else 'F' }}{% for m in messages %}{{ m.role }}={{ m.content "
+       "}};{% endfor %}");
+  const std::string talk =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  spit(with.dir / "plain.jsonl", talk + "}");
+  spit(with.dir / "own.jsonl", talk + R"(, "chat_template_kwargs": {"greeting": "Row "}})");
+  const std::string given = ", chat_template_kwargs: {greeting: 'Hi ', deep: {a: [1, 2]}}";
+  const auto messages = [&](const std::string& file) {
+    return cat("_target_: messages, path: ", own, "/", file);
+  };
+  CHECK(shown(own, messages("plain.jsonl")) == "Fuser=a;⟦assistant=b;⟧");
+  CHECK(shown(own, messages("plain.jsonl") + given) == "Hi Tuser=a;⟦assistant=b;⟧");
+  CHECK(shown(own, messages("own.jsonl") + given) == "Row Tuser=a;⟦assistant=b;⟧");
+  spit(with.dir / "q.jsonl", R"({"id": "a", "context": "c", "question": "q", "answers": {"text": ["c"]}})");
+  const std::string squad = cat("_target_: squad, path: ", own, "/q.jsonl", given);
+  CHECK(shown(own, squad) == "Hi Tuser=Context: c Question: q Answer: ;⟦assistant=c;⟧");
+  const Recipe recipe = recipe_with(own, squad);  // as evaluation asks
+  CHECK(squad_prompt({"a", "c", "q", {}}, recipe_chat_template(recipe, *recipe.dataset))
+            .starts_with("Hi Tuser="));
+  CHECK_THROWS_WITH_AS(recipe_with(own, messages("plain.jsonl") + ", chat_template_kwargs: {tools: []}"),
+                       doctest::Contains("dataset.chat_template_kwargs.tools: comes from the conversation"),
+                       Error);
+  CHECK_THROWS_WITH_AS(recipe_with(own, messages("plain.jsonl") + ", chat_template_kwargs: 1"),
+                       doctest::Contains("dataset.chat_template_kwargs: want a section of variables"), Error);
 }
 
 TEST_CASE("chat templates: the one that the recipe names is saved with the model") {

@@ -65,6 +65,7 @@ MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& sec
   options.chat_templates = recipe_chat_templates(recipe, section);
   options.chat.mask_history = section.mask_history;
   options.chat.mask_reasoning_content = section.mask_reasoning_content;
+  options.chat.mask_generation_prompt = section.mask_generation_prompt;
   options.chat.mask_order = section.mask_order;
   options.tool_arguments = section.tool_call_arguments;
   options.rows = row_options(recipe, section);
@@ -72,6 +73,10 @@ MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& sec
       options.chat_templates || !section.mask_reasoning_content, section.key,
       ".mask_reasoning_content: rows without a chat template hold no reasoning; remove the key, or give a "
       "chat_template");
+  require(
+      options.chat_templates || !section.mask_generation_prompt, section.key,
+      ".mask_generation_prompt: rows without a chat template have no generation prompt; remove the key, or "
+      "give a chat_template");
   return options;
 }
 

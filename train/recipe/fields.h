@@ -209,6 +209,9 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
   io.field("mask_history", s.mask_history, "only the last turn of the assistant is a target");
   io.field("mask_reasoning_content", s.mask_reasoning_content,
            "with a chat template: the assistant's reasoning is no target");
+  io.field("mask_generation_prompt", s.mask_generation_prompt,
+           "with a chat template: what its generation prompt supplies, such as the assistant's header and "
+           "<think></think>, is no target");
   io.field("mask_order", s.mask_order,
            "which of these two masks comes first; reasoning_first: as AutoModel, which loses what the last "
            "turn has "
@@ -218,8 +221,9 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
       "how a chat template sees arguments of tool calls that are objects; text: as AutoModel, as JSON text "
       "(own)");
   io.field("unshifted", s.unshifted, "rows keep their last token as an input; inspect shows a loss mask");
-  io.field("skip_invalid_samples", s.skip_invalid_samples,
-           "leave out rows of another form, and lines that are not JSON");
+  io.field(
+      "skip_invalid_samples", s.skip_invalid_samples,
+      "leave out rows of another form, lines that are not JSON, and rows that the chat template refuses");
   io.field("shuffle_seed", s.shuffle_seed, "shuffle the rows before the split is cut; null: do not",
            nonnegative);
   io.classes("megatron");
@@ -265,6 +269,9 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
            "Jinja text, a file, or the name of one of the tokenizer's templates; absent: the tokenizer's "
            "own, except "
            "for squad with truncation; null: none");
+  io.classes("squad messages column_mapped");
+  io.field("chat_template_kwargs", s.chat_template_kwargs,
+           "variables of the chat template, in training and evaluation; those of a row win (own)");
   io.classes("");
 }
 

@@ -135,6 +135,12 @@ struct FileList {
   bool operator==(const FileList&) const = default;
 };
 
+/// Variables of chat templates, as the JSON text of an object; empty: none.
+struct TemplateVariables {
+  std::string json;
+  bool operator==(const TemplateVariables&) const = default;
+};
+
 enum class DatasetKind { squad, messages, column_mapped, hellaswag, megatron, mock, tokens };
 struct DatasetSection {
   std::string key = "dataset";  ///< the key of this section, for messages
@@ -154,7 +160,9 @@ struct DatasetSection {
   AnswerStart answer_start = AnswerStart::answer;
   /// Absent: the tokenizer's own, where it has one; null: without a template. See recipe_chat_templates().
   std::optional<std::optional<std::string>> chat_template;
-  bool mask_history = false, mask_reasoning_content = false, skip_invalid_samples = false;
+  TemplateVariables chat_template_kwargs;
+  bool mask_history = false, mask_reasoning_content = false, mask_generation_prompt = false;
+  bool skip_invalid_samples = false;
   MaskOrder mask_order = MaskOrder::history_first;
   ToolArguments tool_call_arguments = ToolArguments::as_given;
   bool unshifted = false;

@@ -48,6 +48,9 @@ TEST_CASE("describe() reads back as the same recipe") {
       with("distributed: {dp_replicate_size: 2, reshard_after_forward: false, mp_policy: {reduce_dtype: "
            "float32}}\n"),
       with("distributed: {strategy: ddp}\n"),
+      "dataset: {_target_: messages, path: p, mask_generation_prompt: true, chat_template_kwargs: {a: no, b: "
+      "'no', c: null, d: "
+      "[1, 2.5, 1e-8, 20.0, {e: \"$x\\n\"}], f: -3, g: {}, h: x y}}\n",
       with("tensorboard: {}\n"),
       with(
           "tensorboard: {enabled: false, tensorboard_dir: a/b, tensorboard_log_interval: 10, log_throughput: "

@@ -66,6 +66,7 @@ void read(const Place& at, FileList& out, Range range);
 void read(const Place& at, VariableText& out, Range range);
 void read(const Place& at, RecipeClass& out, Range range);
 void read(const Place& at, NeftuneSetting& out, Range range);
+void read(const Place& at, TemplateVariables& out, Range range);
 
 Shown show(bool value, Range range);
 Shown show(std::int64_t value, Range range);
@@ -81,6 +82,7 @@ Shown show(const FileList& value, Range range);
 Shown show(const VariableText& value, Range range);
 Shown show(const RecipeClass& value, Range range);
 Shown show(const NeftuneSetting& value, Range range);
+Shown show(const TemplateVariables& value, Range range);
 std::string key_in_quotes(const std::string& key);
 
 template <class T>
@@ -164,6 +166,8 @@ template <>
 inline constexpr bool takes_null<std::vector<std::string>> = true;
 template <>
 inline constexpr bool takes_null<std::vector<std::vector<std::string>>> = true;
+template <>
+inline constexpr bool takes_null<TemplateVariables> = true;
 template <class T>
 inline constexpr bool takes_null<Named<T>> = true;
 template <class K, class V, class C>
