@@ -150,7 +150,7 @@ TEST_CASE("chat messages: keys that other programs weigh messages by are warned 
     read_chat_row(JsonView(json, "weighed.jsonl", "line 1"), ToolArguments::as_given);
   REQUIRE(warnings.texts.size() == 2);
   CHECK(warnings.texts[0].starts_with(
-      "weighed.jsonl: 'line 1.messages[0].train' asks for a target, but only turns"));
+      "weighed.jsonl: 'line 1.messages[0].train' asks for a target and has no effect"));
   CHECK(warnings.texts[1].starts_with("weighed.jsonl: 'line 1.messages[1].trainable' has no effect"));
 }
 

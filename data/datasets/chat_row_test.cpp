@@ -96,19 +96,19 @@ TEST_CASE("chat rows: turns of weight 0 are no target, by prefixes and by blocks
       "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} {% else %}{% generation %}{{ "
       "m.reasoning_content }}:{% "
       "endgeneration %}{% generation %} {{ m.content }}{% endgeneration %} {% endif %}{% endfor %}";
-  CHECK(shown(talk(), {}, blocks) == "2 + 2? ⟦easy: four⟧ 3 + 3? ⟦harder one: six⟧ ");
-  CHECK(shown(weighed, {}, blocks) == "2 + 2? easy: four 3 + 3? ⟦harder one: six⟧ ");
+  CHECK(shown(talk(), {}, blocks) == "2 + 2?⟦ easy: four⟧ 3 + 3?⟦ harder one: six⟧");
+  CHECK(shown(weighed, {}, blocks) == "2 + 2? easy: four 3 + 3?⟦ harder one: six⟧");
   weighed.messages[1].erase("weight");
   weighed.messages[3]["train"] = false;
-  CHECK(shown(weighed, {}, blocks) == "2 + 2? ⟦easy: four⟧ 3 + 3? harder one: six ");
+  CHECK(shown(weighed, {}, blocks) == "2 + 2?⟦ easy: four⟧ 3 + 3? harder one: six");
   CHECK(shown(weighed, {}) ==
-        "user: 2 + 2?\n⟦assistant: (easy) four\n⟧user: 3 + 3?\nassistant: (harder one) six\n");
+        "user: 2 + 2?\n⟦assistant: (easy) four\n⟧user: 3 + 3?\nassistant: (harder one) six");
   for (const std::string& source : {turns, blocks})
     CHECK(chat_row("r", weighed, ChatTemplate("t", source), sample_tokenizer(), {.mask_history = true})
               .label_tokens() == 0);
   weighed.messages[3] = said("assistant", "six", "harder one");
   weighed.messages[3]["loss_mask"] = 0;
-  CHECK(shown(weighed, {}, blocks) == "2 + 2? ⟦easy: four⟧ 3 + 3? harder one: six ");
+  CHECK(shown(weighed, {}, blocks) == "2 + 2?⟦ easy: four⟧ 3 + 3? harder one: six");
 }
 
 TEST_CASE("chat rows: what a generation prompt supplies is no target") {

@@ -234,7 +234,7 @@ TEST_CASE("messages: rows that a template refuses can be skipped, in memory and 
   MessagesOptions options{.files = {path}};
   options.chat_templates = ChatTemplates{picky, picky};
   options.selection.limit_dataset_samples = 5;
-  const std::string refusal = path + ": 'line 2': row 'row 1': t: ";
+  const std::string refusal = path + ": 'line 2': row 'row 1': t";
   CHECK_THROWS_WITH_AS(rows_in_memory(messages_rows(sample_tokenizer(), options)),
                        doctest::Contains(refusal.c_str()), Error);
   CHECK_THROWS_WITH_AS(StreamedRows(messages_rows(sample_tokenizer(), options)),

@@ -29,21 +29,19 @@ bool is_trained(const Json& message) {
 void check_turn_weight(const JsonView& message, bool assistant) {
   for (const char* key : honoured) {
     const auto weight = message.find(key);
-    if (!weight) continue;
-    if (!is_zero(weight->value()) && !is_one(weight->value()))
+    if (!weight || is_zero(weight->value())) continue;
+    if (assistant && !is_one(weight->value()))
       weight->refuse("0, 1, true or false, since a turn is a target or none");
-    if (!assistant && is_one(weight->value()))
+    if (!assistant)
       warn_once(cat(message.file(), " asks for ", key), message.file(), ": '", weight->place(),
-                "' asks for a target, but only turns of the assistant are targets; this and other such keys "
-                "have no "
-                "effect");
+                "' asks for a target and has no effect, here and in other messages, since only turns of the "
+                "assistant are targets");
   }
   for (const char* key : without_effect)
     if (const auto other = message.find(key))
       warn_once(cat(message.file(), " has ", key), message.file(), ": '", other->place(),
                 "' has no effect, here and in other messages; the keys that say whether a turn is a target "
-                "are weight, "
-                "train and loss_mask");
+                "are weight, train and loss_mask");
 }
 
 }  // namespace nemocube

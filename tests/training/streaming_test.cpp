@@ -22,7 +22,8 @@ void write_question_lines(const RunDir& dir) {
     Json answers = Json::array();
     for (const SquadAnswer& a : q.answers)
       answers.push_back(
-          {{"text", a.text}, {"answer_start", character_offsets(q.context.substr(0, a.begin)).size() - 1}});
+          {{"text", a.text},
+           {"answer_start", character_offsets(q.context.substr(0, a.begin.value())).size() - 1}});
     lines += dump_json({{"id", q.id}, {"context", q.context}, {"question", q.question}, {"answers", answers}},
                        -1) +
              "\n";

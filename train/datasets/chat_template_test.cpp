@@ -107,7 +107,8 @@ TEST_CASE("chat templates: chat_template_kwargs of recipe and row are variables,
   const Templated with;
   const std::string own = with.dir.path().string();
   spit(with.dir / "chat_template.jinja",
-       "{{ greeting }}{{ 'T' if deep.a[1] == 2 else 'F' }}{% for m in messages %}{{ m.role }}={{ m.content "
+       "{{ greeting }}{{ 'T' if deep is defined and deep.a[1] == 2 else 'F' }}{% for m in messages %}{{ "
+       "m.role }}={{ m.content "
        "}};{% endfor %}");
   const std::string talk =
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";

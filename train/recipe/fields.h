@@ -211,7 +211,7 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
            "with a chat template: the assistant's reasoning is no target");
   io.field("mask_generation_prompt", s.mask_generation_prompt,
            "with a chat template: what its generation prompt supplies, such as the assistant's header and "
-           "<think></think>, is no target");
+           "`<think></think>`, is no target");
   io.field("mask_order", s.mask_order,
            "which of these two masks comes first; reasoning_first: as AutoModel, which loses what the last "
            "turn has "
