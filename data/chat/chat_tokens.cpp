@@ -101,12 +101,12 @@ void mark_last_run(std::vector<bool>& mask, const Chat& chat, const Prefixes& pr
   std::optional<std::size_t> run;  // its begin
   for (std::size_t i = chat.messages.size(); i-- > 0;) {
     if (!is_assistant(chat.messages[i])) continue;
-    const auto end = run ? prefixes.length_if_any(i + 1) : prefixes.length(i + 1);
-    if (run && end != run) return;
+    if (run && prefixes.length_if_any(i + 1) != run) return;
     const auto begin = run ? prefixes.length_if_any(i) : prefixes.length(i);
     if (!begin) return;
-    if (!turns.wanted || turns.wanted(i)) mark(mask, *begin, *end);
-    if (run || *begin < *end) run = begin;
+    const std::size_t end = run ? *run : prefixes.length(i + 1);
+    if (!turns.wanted || turns.wanted(i)) mark(mask, *begin, end);
+    if (*begin < end) run = begin;
   }
 }
 
@@ -145,9 +145,11 @@ ChatTokens chat_tokens(const ChatTemplate& chat_template, const Tokenizer& token
     mark_last_run(result.assistant, chat, prefixes, turns);
     return result;
   }
-  for (std::size_t i = 0; i < chat.messages.size(); ++i)
-    if (is_assistant(chat.messages[i]) && (!turns.wanted || turns.wanted(i)))
-      mark(result.assistant, prefixes.length(i), prefixes.length(i + 1));
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (!is_assistant(chat.messages[i]) || (turns.wanted && !turns.wanted(i))) continue;
+    const std::size_t begin = prefixes.length(i);
+    mark(result.assistant, begin, prefixes.length(i + 1));
+  }
   return result;
 }
 

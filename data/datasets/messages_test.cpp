@@ -59,7 +59,7 @@ TEST_CASE("messages: turns of weight 0 are no target") {
   weighed.turns[2].trained = true;
   weighed.turns[4].trained = false;
   CHECK(shown(weighed, {}) ==
-        "System: Be kind.\nUser: Hi\nAssistant:⟦ Hello there.</s>⟧\nUser: 2 + 2?\nAssistant: 4</s>");
+        "System: Be kind.\nUser: Hi\nAssistant:⟦ Hello there.</s>⟧\nUser: 2 + 2?\nAssistant: 4");
   CHECK(conversation_row(weighed, sample_tokenizer(), {.chat = {.mask_history = true}}).label_tokens() == 0);
   const TestDir dir;
   spit(
