@@ -23,7 +23,7 @@ configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $
 
 .PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu sanitize-gpu kernel-report overlap-report cuda-toolkit \
 	test-all test-rest times test-grids test-grids-cuda test-layouts test-kills bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
-	format check-format check-headers check-headers-changed tidy clean help
+	fuzz format check-format check-headers check-headers-changed tidy clean help
 
 all: build
 
@@ -60,6 +60,7 @@ help:
 	@echo "                    a short part of that under ThreadSanitizer, which touches every folder of the software GPU"
 	@echo "make sanitize-emulator-changed"
 	@echo "                    all of that, unless all passed before with these sources, compiler and nvcc"
+	@echo "make fuzz           readers of files from strangers under clang's libFuzzer, SECONDS=60 each; FUZZER=jinja runs one"
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone; make check-headers-changed: those of folders where headers have changed"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
@@ -301,6 +302,15 @@ sanitize-emulator-changed: setup
 		$(MAKE) --no-print-directory sanitize-emulator; \
 	fi
 
+# Readers of files that come from strangers, under clang's libFuzzer and sanitizers (tools/fuzz). FUZZER names some of them.
+SECONDS ?= 60
+FUZZER ?=
+fuzz: setup
+	@tools/setup.sh clang-19 libclang-rt-19-dev libomp-19-dev
+	@$(call configure,$(BUILD)-fuzz,-DNEMOCUBE_FUZZ=ON -DNEMOCUBE_TESTS=OFF -DCMAKE_CXX_COMPILER=clang++-19)
+	@cmake --build $(BUILD)-fuzz -j $(JOBS) --target fuzzers
+	@tools/fuzz/run --build $(BUILD)-fuzz --seconds $(SECONDS) $(FUZZER)
+
 format: setup
 	@tools/setup.sh clang-format
 	clang-format -i $(SOURCES)
@@ -330,4 +340,4 @@ times:
 	@tools/times.sh $(BUILD) $(CASES)
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tidy $(BUILD)-emulator-thread $(BUILD)-emulator-address
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tidy $(BUILD)-fuzz $(BUILD)-emulator-thread $(BUILD)-emulator-address

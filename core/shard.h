@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -64,6 +66,13 @@ void Shard::for_each_run(Run&& run) const {
   while (inner > 0 &&
          ranges_[static_cast<std::size_t>(inner - 1)] == std::vector{Range{0, global_[inner - 1]}})
     width *= global_[--inner];
+  // Entries whose elements are all left out are not visited, so that the time is in proportion to the runs.
+  std::array<std::int64_t, Shape::max_dims + 1> entry;  // local elements of an entry of each dimension
+  entry[static_cast<std::size_t>(global_.ndim())] = 1;
+  const Shape own = shape();
+  for (int d = global_.ndim() - 1; d >= 0; --d)
+    entry[static_cast<std::size_t>(d)] =
+        d + 1 < global_.ndim() ? entry[static_cast<std::size_t>(d + 1)] * own[d + 1] : 1;
   std::int64_t local = 0;
   const auto emit = [&](std::int64_t global, std::int64_t count) {
     const std::int64_t begin = std::max(local, kept.begin), end = std::min(local + count, kept.end);
@@ -75,10 +84,14 @@ void Shard::for_each_run(Run&& run) const {
     for (const Range& range : ranges_[static_cast<std::size_t>(dim)]) {
       if (local >= kept.end) return;
       const std::int64_t first = before * global_[dim] + range.begin;
-      if (dim + 1 == inner)
+      if (dim + 1 == inner) {
         emit(first * width, range.size() * width);
-      else
-        for (std::int64_t i = 0; i < range.size(); ++i) self(self, dim + 1, first + i);
+        continue;
+      }
+      const std::int64_t size = entry[static_cast<std::size_t>(dim)];
+      std::int64_t i = std::min(range.size(), std::max<std::int64_t>(kept.begin - local, 0) / size);
+      local += i * size;
+      for (; i < range.size() && local < kept.end; ++i) self(self, dim + 1, first + i);
     }
   };
   visit(visit, 0, 0);

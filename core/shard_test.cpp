@@ -92,6 +92,21 @@ TEST_CASE("shard: runs are as long as they can be") {
   CHECK(Shard(Shape{}).numel() == 1);
 }
 
+TEST_CASE("shard: entries that a flat range leaves out take no time") {
+  constexpr std::int64_t rows = std::int64_t{1} << 40;
+  const Shard column = Shard({rows, 2, 3}).cut(1, Range{1, 2});
+  for (const Range kept : {Range{1, 5}, Range{3 * rows - 5, 3 * rows}, Range{7, 7}}) {
+    std::vector<std::int64_t> runs;
+    column.flat(kept).for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
+      runs.insert(runs.end(), {local, global, count});
+    });
+    if (kept.begin == 1) CHECK(runs == std::vector<std::int64_t>{0, 4, 2, 2, 9, 2});
+    if (kept.end == 3 * rows)
+      CHECK(runs == std::vector<std::int64_t>{0, 6 * rows - 8, 2, 2, 6 * rows - 3, 3});
+    if (kept.begin == 7) CHECK(runs.empty());
+  }
+}
+
 TEST_CASE("shard: ranges that do not exist") {
   const Shard whole(Shape{6, 4});
   CHECK_THROWS_AS(whole.cut(2, Range{0, 1}), std::logic_error);

@@ -42,6 +42,7 @@ void check_list_of_objects(const std::string& name, const char* what, const Json
 jinja::Limits limits_of_input() {
   jinja::Limits limits;
   limits.steps = std::numeric_limits<std::uint64_t>::max() / 2;
+  limits.memory = limits.shared_memory = std::numeric_limits<std::size_t>::max();
   limits.text_bytes = limits.items = std::numeric_limits<std::size_t>::max() / 2;
   return limits;
 }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <fstream>
 
 #include "data/chat/chat.h"
 
@@ -29,6 +30,15 @@ std::string complaint(const std::string& source, const Chat& chat = hello()) {
     return error.what();
   }
   return "";
+}
+
+/// The largest resident memory of this process so far, or since it was forgotten.
+std::size_t peak_memory(bool forget) {
+  if (forget) std::ofstream("/proc/self/clear_refs") << "5";
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
+  return 0;
 }
 
 TEST_CASE("chat template: messages lose nulls, and reasoning has two names") {
@@ -158,6 +168,35 @@ TEST_CASE("chat template: what a template may spend is limited") {
       {"{% set x = 'b' * 60000000 %}{% for i in range(100000) %}{{ 'a'.strip(x) }}{% endfor %}",
        "takes more than"},
       {"{{ ('\t' * 10000000).expandtabs(1000) }}", "makes a text of more than"},
+      // Look-ups and comparisons that end at once are steps, too.
+      {"{% set n = [none] * 1000000 %}{% for a in range(100000) %}{% set x = n.count(none) %}{% endfor %}",
+       "takes more than"},
+      {"{% set n = [none] * 1000000 %}{% set m = n + [] %}{% for a in range(100000) %}{% set x = n == m %}"
+       "{% endfor %}",
+       "takes more than"},
+      {"{% set n = ('b',) * 1000000 %}{% for a in range(100000) %}{% set x = 'a'.startswith(n) %}{% endfor "
+       "%}",
+       "takes more than"},
+      {"{% set n = namespace(dict(range(100000) | batch(2)), x=1) %}{% for a in range(100000) %}"
+       "{% for b in range(100000) %}{% set y = n.x ~ n.z %}{% endfor %}{% endfor %}",
+       "takes more than"},
+      {"{% set path = '1.' * 100000 ~ '1' %}{{ range(100000) | map(attribute=path, default=[1]) | list }}",
+       "takes more than"},
+      // 2 ** 64 is a factor of all keys, so all have the same hash.
+      {"{% set keys = namespace(x=[]) %}{% for a in range(6000) %}{% set keys.x = keys.x + [(a * 2 ** 64, "
+       "0)] %}"
+       "{% if a % 100 == 0 %}{% set d = dict(keys.x) %}{% endif %}{% endfor %}",
+       "takes more than"},
+      {"{{ ('\x01' * 60000000) | tojson }}", "makes a text of more than"},
+      {"{{ ['\x01' * 60000000] }}", "makes a text of more than"},
+      {"{{ (\"'\" * 60000000) | e }}", "makes a text of more than"},
+      {"{{ ('a,' * 30000000).split(',') }}", "makes a list of more than"},
+      {"{{ ('a ' * 30000000).split() }}", "makes a list of more than"},
+      {"{{ ('\n' * 60000000).splitlines() }}", "makes a list of more than"},
+      {"{{ [1] | sort(attribute=',' * 60000000) }}", "makes a list of more than"},
+      {"{% set n = namespace(x=[]) %}{% for a in range(100) %}{% set n.x = [n.x, ('ab' * 400000) | list] %}"
+       "{% endfor %}",
+       "makes values of more than 536870912 bytes"},
       {"{{ ('Σ' * 1000000) | lower }}", "at most 1 MiB of text with a capital sigma"},
       {"{{ range(10 ** 6) }}", "range wants at most 100000 items"},
       {"{{ strftime_now('%1000000d') }}", "64 KiB"},
@@ -189,6 +228,38 @@ TEST_CASE("chat template: what a template may spend is limited") {
     CHECK(message.empty() == want.empty());
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));  // far less, unless it hangs
   }
+}
+
+TEST_CASE("chat template: a long text read backwards takes the memory of its result") {
+  const std::size_t before = peak_memory(true);
+  CHECK(text_of("{{ ('a' * 60000000)[::-1] | length }} {{ ('é' * 20000000)[::-2] | length }}") ==
+        "60000000 10000000");
+  CHECK(peak_memory(false) - before < std::size_t{300} << 20);
+}
+
+TEST_CASE("chat template: characters of a text backwards and in steps") {
+  CHECK(
+      text_of(
+          "{% set x = 'aé€🙂z' %}{{ x[::-1] }} {{ x[::2] }} {{ x[3::-2] }} {{ x[1:4:2] }} {{ x[9::-3] }}"
+          "{{ x[4:4:-1] }}") == "z🙂€éa a€z 🙂é é🙂 zé");
+}
+
+TEST_CASE("chat template: a NUL byte ends a format of times, as in Python") {
+  Chat chat = hello();
+  chat.variables = {{"nul", std::string("\0", 1)}};
+  CHECK(
+      text_of(
+          "{{ strftime_now('a' ~ nul ~ 'b') }}|{{ strftime_now(nul) }}|{{ strftime_now('a%' ~ nul ~ 'b') }}|"
+          "{{ strftime_now('%%' ~ nul) }}|{{ strftime_now('é' ~ nul) }}",
+          chat) == "a||a%|%|é");
+}
+
+TEST_CASE("chat template: mappings find their keys, few and many") {
+  CHECK(text_of("{% set n = namespace(x=[]) %}{% for i in range(1000) %}{% set n.x = n.x + [(i * 8, i), (i * "
+                "8, -i)] "
+                "%}{% endfor %}{% set d = dict(n.x) %}{{ d | length }} {{ d[0] }} {{ d[8] }} {{ d[7992.0] }} "
+                "{{ d[4] is undefined }} {{ d[true] is undefined }} {{ d == dict(n.x) }}") ==
+        "1000 0 -1 -999 True True True");
 }
 
 TEST_CASE("chat template: searches in long texts take time in proportion to the text") {

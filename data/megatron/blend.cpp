@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/quote.h"
 #include "data/json/json.h"
+#include "data/megatron/index_memory.h"
 #include "data/megatron/indexed_tokens.h"
 #include "data/megatron/weights.h"
 
@@ -130,6 +131,7 @@ std::pair<std::int64_t, std::int64_t> split_range(const std::string& shares, Meg
 
 std::vector<BlendPlace> blend_places(std::span<const double> weights, std::int64_t size,
                                      std::span<const std::int64_t> limits) {
+  require_index_memory("a blend of token files", static_cast<double>(size) * sizeof(BlendPlace));
   std::vector<BlendPlace> places;
   places.reserve(static_cast<std::size_t>(size));
   std::vector<std::int64_t> taken(weights.size());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/megatron/index_memory.h"
 
 namespace nemocube {
 
@@ -55,6 +56,16 @@ Epochs epochs_of(std::int64_t tokens, const GptRange& range) {
   return epochs;
 }
 
+/// Before memory is taken for so many samples and documents.
+void check_size(const std::string& prefix, std::int64_t samples, double documents) {
+  require_index_memory(prefix,
+                       static_cast<double>(samples + 1) * (sizeof(GptIndex::Place) + sizeof(std::int64_t)) +
+                           documents * sizeof(std::int32_t));
+  constexpr double most = 4294967296.0;  // that 32 bits shuffle
+  require(static_cast<double>(samples) <= most && documents <= most, prefix, ": ", samples, " samples of ",
+          documents, " sequences: want at most ", static_cast<std::int64_t>(most), " of each");
+}
+
 std::vector<std::int32_t> document_index(const GptRange& range, const Epochs& epochs, NumpyShuffle& shuffle) {
   const std::int64_t in_one = range.last - range.first;
   std::vector<std::int32_t> documents(static_cast<std::size_t>(in_one * epochs.count));
@@ -88,10 +99,12 @@ GptIndex gpt_index(const IndexedTokens& tokens, const GptRange& range) {
   require(in_one > range.seq_length, tokens.prefix(), ": ", in_one, " tokens in sequences ", range.first,
           " to ", range.last, " give no sample of ", range.seq_length, " + 1 tokens");
   const Epochs epochs = epochs_of(in_one, range);
+  const std::int64_t samples = (epochs.count * in_one - 1) / range.seq_length;
+  check_size(tokens.prefix(), samples,
+             static_cast<double>(range.last - range.first) * static_cast<double>(epochs.count));
   NumpyShuffle shuffle(range.seed);
   GptIndex index;
   index.documents = document_index(range, epochs, shuffle);
-  const std::int64_t samples = (epochs.count * in_one - 1) / range.seq_length;
   index.samples.reserve(static_cast<std::size_t>(samples) + 1);
   index.samples.emplace_back();
   for (std::int64_t i = 0; i < samples; ++i)

@@ -31,7 +31,8 @@ struct GptRange {
   std::uint32_t seed = 1234;
 };
 
-/// Throws Error naming the file when the sequences have too few tokens for a sample, and when n S is above 2^62.
+/// Throws Error naming the file when the sequences have too few tokens for a sample, when n S is above 2^62, when there are more
+/// than 2^32 samples or sequences to shuffle, and as require_index_memory() does.
 GptIndex gpt_index(const IndexedTokens& tokens, const GptRange& range);
 
 }  // namespace nemocube

@@ -8,6 +8,7 @@
 #include "data/loader/loader.h"
 #include "data/megatron/test_token_files.h"
 #include "data/megatron/weights.h"
+#include "tests/support/message_of.h"
 #include "tests/support/paths.h"
 
 using namespace nemocube;
@@ -160,6 +161,24 @@ TEST_CASE("megatron: numbers of samples that no run can take are refused") {
   CHECK_THROWS_WITH_AS(gpt_index(IndexedTokens((dir / "a").string()), range),
                        doctest::Contains("samples of 4 tokens: want at most 1152921504606846976 samples"),
                        Error);
+}
+
+TEST_CASE("megatron: an index that memory cannot hold is refused before any of it is filled") {
+  const TestDir dir;
+  write_token_files(dir / "a", {3, 4, 5});
+  write_token_files(dir / "many", std::vector<std::int64_t>(3000, 1));
+  const auto complaint = [&](std::vector<std::string> paths, std::int64_t samples) {
+    return testing::message_of([&] {
+      make_megatron_dataset({.paths = std::move(paths), .shares = "1", .seq_length = 8, .samples = samples});
+    });
+  };
+  const std::string a = (dir / "a").string(), many = (dir / "many").string();
+  const std::int64_t most = MegatronOptions::max_samples;
+  CHECK(complaint({a}, most).starts_with(a + ": the index of the samples takes 3"));
+  CHECK(complaint({a}, most).find("want fewer samples: num_train_samples and the like, or max_steps") !=
+        std::string::npos);
+  CHECK(complaint({many}, most).find("the index of the samples takes ") != std::string::npos);
+  CHECK(complaint({"1", a, "1e-9", many}, most).find("the index of the samples takes ") != std::string::npos);
 }
 
 TEST_CASE("megatron: what cannot be is refused") {

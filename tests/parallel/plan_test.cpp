@@ -47,9 +47,13 @@ TEST_CASE("plan: mistakes end with exit code 2 and what is wrong") {
       {{"--schedule", "zbv", "--pp", "2", "--chunks", "3", "--microbatches", "4"}, {"3 stages", "exactly 2"}},
       {{"--schedule", "gpipe", "--pp", "0", "--microbatches", "4"}, {"pp is 0"}},
       {{"--schedule", "gpipe", "--pp", "2", "--microbatches", "-1"}, {"-1 microbatches"}},
-      {{"--schedule", "gpipe", "--pp", "2", "--microbatches", "999999999"}, {"more than 16777216"}},
+      {{"--schedule", "gpipe", "--pp", "2", "--microbatches", "999999999"},
+       {"a table of 2 rows and at least 2000000000 columns"}},
       {{"--schedule", "gpipe", "--pp", "1000000", "--microbatches", "1"},
-       {"a table of 1000000 rows and at least 1000002 columns", "want at most 16777216 cells"}},
+       {"a table of 1000000 rows and at least 1000002 columns", "want at most 2097152 cells"}},
+      {{"--schedule", "1f1b", "--pp", "1", "--microbatches", "8000000"}, {"want at most 2097152 cells"}},
+      {{"--schedule", "zbv", "--pp", "9000000000000000000", "--microbatches", "9000000000000000000"},
+       {"want at most 2097152 cells"}},
   };
   for (auto [arguments, parts] : cases) {
     CAPTURE(parts.front());

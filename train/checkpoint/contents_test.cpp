@@ -50,6 +50,47 @@ TEST_CASE("part cover: a gap and a contradiction are named, and equal copies are
   CHECK(faults()[0].find("different values") != std::string::npos);
 }
 
+TEST_CASE("part cover: an index that asks for other elements than a file has is refused soon") {
+  const TestDir dir;
+  const Tensor value = Tensor::zeros({4}, DType::f32, Device::cpu);
+  const auto write = [&](const Shard& shard) {
+    write_safetensors(dir / "a.safetensors", {source_of("m.w", value, DType::f32)},
+                      {{"shards", dump_json({{"m.w", to_json(shard)}}, -1)}});
+  };
+  constexpr std::int64_t rows = std::int64_t{1} << 40;
+  const Shard column = Shard({rows, 2}).cut(1, Range{0, 1});
+  write(column);
+  CHECK(message_of([&] {
+          StoredOptimizer{dir.path()};
+        }).find("wants 1099511627776 elements of [1099511627776, 2]") != std::string::npos);
+  for (const std::int64_t begin : {std::int64_t{0}, rows - 4}) {
+    write(column.flat({begin, begin + 4}));
+    CHECK(cover_faults(StoredOptimizer(dir.path()), true) ==
+          std::vector<std::string>{cat("'m.w' [1099511627776, 2]: no file holds element ", begin == 0 ? 1 : 0,
+                                       " of 2199023255552")});
+  }
+}
+
+TEST_CASE("part cover: parts with a run for each row") {
+  constexpr std::int64_t rows = 100'000;
+  const TestDir dir;
+  const auto write = [&](const char* name, Range columns, float value) {
+    const Shard shard = Shard({rows, 3}).cut(1, columns);
+    Tensor values = Tensor::zeros(shard.shape(), DType::f32, Device::cpu);
+    values.data<float>()[values.numel() - 1] = value;
+    write_safetensors(dir / name, {source_of("m.w", values, DType::f32)},
+                      {{"shards", dump_json({{"m.w", to_json(shard)}}, -1)}});
+  };
+  write("a.safetensors", {0, 1}, 1);
+  write("b.safetensors", {1, 3}, 2);
+  CHECK(cover_faults(StoredOptimizer(dir.path()), true).empty());
+  write("c.safetensors", {2, 3}, 2);
+  CHECK(cover_faults(StoredOptimizer(dir.path()), true).empty());
+  write("c.safetensors", {2, 3}, 3);
+  CHECK(cover_faults(StoredOptimizer(dir.path()), true).at(0).find("from element 299999 on") !=
+        std::string::npos);
+}
+
 TEST_CASE("find checkpoint: itself, behind links, the newest of a run, and what is none") {
   const TestDir dir;
   const fs::path run = dir / "run", at = run / "epoch_0_step_1";

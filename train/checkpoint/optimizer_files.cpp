@@ -123,6 +123,12 @@ StoredOptimizer::StoredOptimizer(const fs::path& directory) : directory_(directo
 
 namespace {
 
+std::int64_t elements_of(const StoredTensor& tensor) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : tensor.shape) elements *= size;
+  return elements;
+}
+
 // A file says of which parts it has the tensors. Index and file must agree.
 class NamedParts {
  public:
@@ -136,9 +142,7 @@ class NamedParts {
   }
   void want_named(const StoredTensor& tensor, const Shard& shard) {
     left_.erase(tensor.name);
-    std::int64_t elements = 1;
-    for (const std::int64_t size : tensor.shape) elements *= size;
-    require(elements == shard.numel(), index_, ": '", tensor.name, "': wants ", shard.numel(),
+    require(elements_of(tensor) == shard.numel(), index_, ": '", tensor.name, "': wants ", shard.numel(),
             " elements of ", shard.global_shape(), " in ", path_, ", which has ", describe(tensor));
     if (shards_.is_null()) return;  // the file of one rank
     const Shard own = shard_from_json(JsonView(shards_, what_).at(tensor.name));
@@ -201,10 +205,13 @@ void StoredOptimizer::open_files() {
             "', which says what part of the optimizer's state the file holds");
     const std::string what = cat(entry.path().string(), ": metadata '", shards_key, "'");
     const Json shards = metadata == file->metadata().end() ? Json() : parse_json(metadata->second, what);
-    for (const StoredTensor& t : file->tensors())
-      add(t.name, file,
-          shards.is_null() ? Shard(file->meta(t).shape())
-                           : shard_from_json(JsonView(shards, what).at(t.name)));
+    for (const StoredTensor& t : file->tensors()) {
+      const Shard shard = shards.is_null() ? Shard(file->meta(t).shape())
+                                           : shard_from_json(JsonView(shards, what).at(t.name));
+      require(elements_of(t) == shard.numel(), what, ": '", t.name, "': wants ", shard.numel(),
+              " elements of ", shard.global_shape(), ", the file has ", describe(t));
+      add(t.name, file, shard);
+    }
   }
   require(!tensors_.empty(), directory_.string(), ": want ", file_name(nullptr, 0),
           " or the parts of several ranks, found no tensor");

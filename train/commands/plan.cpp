@@ -37,14 +37,16 @@ struct PlanArguments {
 void print_schedule(const PlanArguments& o) {
   const ScheduleKind kind = parse_schedule_kind(o.schedule);
   const std::int64_t chunks = o.chunks.value_or(has_one_chunk(kind) ? 1 : 2);
+  // A table of so many cells takes two seconds and 150 MB. Each rank has a column for each of its own actions, and the last rank
+  // waits for all others. Sizes below 1 are refused by make_schedule().
+  constexpr std::int64_t most_cells = std::int64_t{1} << 21;
+  const double columns =
+      static_cast<double>(o.pp) + 2 * static_cast<double>(chunks) * static_cast<double>(o.microbatches);
+  require(o.pp < 1 || columns * static_cast<double>(o.pp) <= most_cells, "plan: the schedule of ",
+          counted(o.pp, "rank"), " and ", counted(o.microbatches, "microbatch", "microbatches"),
+          " is a table of ", o.pp, " rows and at least ", static_cast<std::int64_t>(std::min(columns, 9e18)),
+          " columns; want at most ", most_cells, " cells");
   const Schedule schedule = make_schedule(kind, o.pp, chunks, o.microbatches);
-  // A table of so many cells takes seconds and up to 150 MB. Each rank has a column for each of its own actions, and
-  // the last rank waits for all others.
-  constexpr std::int64_t most_cells = std::int64_t{1} << 24;
-  const std::int64_t columns = o.pp + 2 * chunks * o.microbatches;
-  require(columns <= most_cells / o.pp, "plan: the schedule of ", counted(o.pp, "rank"), " and ",
-          counted(o.microbatches, "microbatch", "microbatches"), " is a table of ", o.pp,
-          " rows and at least ", columns, " columns; want at most ", most_cells, " cells");
   write_schedule_csv(std::cout, schedule);
   const Simulation simulation = simulate(schedule);
   const double idle =

@@ -33,7 +33,7 @@ std::string json_list(const auto& values, auto text_of) {
 
 // The results of a step, without its clocks and rates.
 nlohmann::json results(const std::string& line) {
-  const auto record = nlohmann::json::parse(line, nullptr, false);
+  const auto record = log_fields(line);
   nlohmann::json kept = nlohmann::json::object();
   if (!record.is_object()) return line;  // a damaged line equals only the same text
   for (const char* key : {"step", "epoch", "loss", "grad_norm", "lr", "num_label_tokens", "skipped_steps",
@@ -43,7 +43,7 @@ nlohmann::json results(const std::string& line) {
 }
 
 bool precedes(std::string_view line, std::int64_t first_step) {
-  const auto record = nlohmann::json::parse(line, nullptr, false);
+  const auto record = log_fields(line);
   if (!record.is_object()) return false;
   const auto step = record.find("step");
   return step != record.end() && step->is_number_integer() && step->get<std::int64_t>() < first_step;
@@ -100,6 +100,21 @@ JsonLine& JsonLine::add(std::string_view name, std::span<const std::vector<std::
     return json_list(row, [](std::int64_t value) { return std::to_string(value); });
   });
   return *this;
+}
+
+nlohmann::json log_fields(std::string_view line, int levels) {
+  using Event = nlohmann::json::parse_event_t;
+  constexpr int deepest = 4;  // no log has lists so deep
+  const auto kept = [levels](int depth, Event event, const nlohmann::json&) {
+    require(depth <= deepest, "a damaged line");
+    if (event == Event::array_start) return depth > 0 && depth <= levels;
+    return event != Event::object_start || depth <= levels;
+  };
+  try {
+    return nlohmann::json::parse(line, kept, false);
+  } catch (const Error&) {
+    return nlohmann::json::value_t::discarded;
+  }
 }
 
 void JsonlWriter::append(const JsonLine& line) {

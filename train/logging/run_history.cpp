@@ -38,6 +38,7 @@ class RunHistory::File {
     const std::string text = line.text() + "\n";
     if (file_ && !file_->has_its_name()) file_.reset();
     if (!file_) {
+      refuse_foreign_file();
       file_.emplace(path_);
       if (ends_within_line()) file_->append("\n");
     }
@@ -45,6 +46,14 @@ class RunHistory::File {
       file_->append(text);
     } catch (...) {
       file_.reset();  // a part of the line may be there
+      throw;
+    }
+  }
+  void start(const std::function<void(JsonLine&)>& fields) {
+    try {
+      append("start", fields);
+    } catch (...) {
+      warned_ = true;  // the error says what a warning would
       throw;
     }
   }
@@ -67,9 +76,13 @@ class RunHistory::File {
       if (!early_stopping.empty()) line.add("early_stopping", text_for_file_(std::string(early_stopping)));
     });
   }
-  const std::filesystem::path& path() const { return path_; }
 
  private:
+  // What is refused is not written to: the message of the refusal, which the log hands on to message(), is lost here.
+  void refuse_foreign_file() const {
+    require(is_run_log(path_), path_.string(),
+            ": is in the way and no log of a training run; want another checkpoint.checkpoint_dir");
+  }
   // After a full disk or a crash.
   bool ends_within_line() const {
     std::ifstream in(path_, std::ios::binary | std::ios::ate);
@@ -102,9 +115,7 @@ void RunHistory::set_steps_done(std::int64_t steps) { file_->steps_done = steps;
 
 void RunHistory::start(const HistoryStart& s) {
   set_steps_done(s.first_step);
-  require(is_run_log(file_->path()), file_->path().string(),
-          ": is in the way and no log of a training run; want another checkpoint.checkpoint_dir");
-  file_->append("start", [&](JsonLine& line) {
+  file_->start([&](JsonLine& line) {
     line.add("total_steps", s.total_steps).add("parameters", s.parameters).add("dtype", s.dtype);
     line.add("ranks", std::int64_t{s.ranks});
     if (!s.layout.empty()) line.add("layout", s.layout);

@@ -93,11 +93,32 @@ TEST_CASE(
   spit(dir / "history.jsonl", "the history of Rome\n");
   RunHistory history(dir.path(), 0, same, at_noon());
   CHECK(message_of([&] { history.start({}); }).find("is in the way and no log") != std::string::npos);
+  write_log(LogLevel::error, "the run is refused");  // as the program does with that message
+  history.end(0, "refused");
   CHECK(slurp(dir / "history.jsonl") == "the history of Rome\n");
   std::filesystem::remove(dir / "history.jsonl");
   std::filesystem::create_directory(dir / "history.jsonl");
   CHECK(message_of([&] { history.start({}); }).find("cannot open this log") != std::string::npos);
   CHECK_NOTHROW(history.end(0, "done"));
+}
+
+TEST_CASE(
+    "history: a rank that only warns writes to no file of others, nor does a run whose history is replaced "
+    "by one") {
+  const TestDir dir;
+  spit(dir / "history.jsonl", "the history of Rome\n");
+  {
+    RunHistory history(dir.path(), 3, same, at_noon());
+    log_warning("a warning of rank 3");
+  }
+  CHECK(slurp(dir / "history.jsonl") == "the history of Rome\n");
+  std::filesystem::remove(dir / "history.jsonl");
+  RunHistory history(dir.path(), 0, same, at_noon());
+  history.start({});
+  std::filesystem::rename(dir / "history.jsonl", dir / "moved");
+  spit(dir / "history.jsonl", "the history of Rome\n");
+  history.checkpoint("step_1", 5, 0.1);
+  CHECK(slurp(dir / "history.jsonl") == "the history of Rome\n");
 }
 
 TEST_CASE("history: a file that was removed or replaced while the run goes on is written anew") {

@@ -48,7 +48,7 @@ std::optional<double> logged_loss(const std::filesystem::path& log, std::int64_t
   std::optional<double> loss;
   if (!std::filesystem::exists(log)) return loss;
   for_each_file_line(log, most_line_bytes, [&](std::string_view line, std::int64_t) {
-    const Json json = loss ? Json() : Json::parse(line, nullptr, false);
+    const Json json = loss ? Json() : Json(log_fields(line));
     if (json.is_object() && json.value("step", Json()) == step && json.contains("val_loss"))
       loss = loss_of(json["val_loss"]);
   });

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "train/logging/jsonl.h"
 #include "train/logging/wall_clock.h"
 
 namespace nemocube {
@@ -13,7 +14,7 @@ namespace {
 using LogLine = nlohmann::json;
 
 std::optional<LogLine> parsed(std::string_view line) {
-  LogLine json = LogLine::parse(line, nullptr, false);
+  LogLine json = log_fields(line);
   if (!json.is_object()) return std::nullopt;
   return json;
 }

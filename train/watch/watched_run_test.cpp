@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+
 #include <cmath>
 
 using namespace nemocube;
@@ -42,6 +44,23 @@ TEST_CASE("watched run: damaged and strange lines change nothing") {
   REQUIRE(run.steps.size() == 1);
   CHECK_FALSE(run.steps[0].loss.has_value());
   CHECK_FALSE(run.steps[0].seconds().has_value());
+}
+
+TEST_CASE("watched run: damage of megabytes is left out soon") {
+  WatchedRun run(5);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string brackets(std::size_t{60} << 20, '[');
+  run.training_line(brackets);
+  run.history_line(R"({"step": 1, "event": )" + brackets);
+  run.validation_line("default", R"({"step": 1, "x": {"y": )" + brackets);
+  CHECK(run.steps.empty());
+  std::string zeros = R"({"step": 7, "loss": 2.5, "expert_tokens": [[0)";
+  for (int i = 0; i < 1'000'000; ++i) zeros += ", 0";
+  run.training_line(zeros + "]]}");
+  REQUIRE(run.steps.size() == 1);
+  CHECK(run.steps[0].loss == 2.5);
+  CHECK(std::chrono::steady_clock::now() - begin <
+        std::chrono::seconds(20));  // far less; nested values took a minute
 }
 
 TEST_CASE("watched run: numbers that no run has are no numbers") {

@@ -10,8 +10,8 @@ namespace nemocube::jinja {
 
 namespace {
 
-Value no_attribute(const Value& object, const std::string& name) {
-  return Value::undefined(cat(kind_of(object), " has no attribute or key ", quote(name)));
+Value no_attribute(Interpreter& interpreter, const Value& object, const std::string& name) {
+  return interpreter.undefined(cat(kind_of(object), " has no attribute or key ", quote(name)));
 }
 
 Value forbidden(const Value& object, const std::string& name) {
@@ -48,10 +48,10 @@ std::optional<Value> range_attribute(const Range& range, const std::string& name
 }
 
 /// Attributes that are no methods.
-std::optional<Value> plain_attribute(const Value& object, const std::string& name) {
+std::optional<Value> plain_attribute(Interpreter& interpreter, const Value& object, const std::string& name) {
   if (auto* loop = object.as<Loop>()) return loop_attribute(*loop, name);
   if (const auto* space = object.as<Namespace>()) {
-    const Value* found = space->attributes.find(name);
+    const Value* found = space->attributes.find_text(name, interpreter.budget());
     return found ? std::optional(*found) : std::nullopt;
   }
   if (const auto* range = object.as<Range>()) return range_attribute(*range, name);
@@ -69,7 +69,7 @@ std::optional<Value> plain_attribute(const Value& object, const std::string& nam
 /// Python's getattr(); nothing where there is no such attribute.
 std::optional<Value> get_attribute(Interpreter& interpreter, const Value& object, const std::string& name) {
   if (name.starts_with("__") && name.ends_with("__") && name.size() > 4) return forbidden(object, name);
-  if (auto plain = plain_attribute(object, name)) return plain;
+  if (auto plain = plain_attribute(interpreter, object, name)) return plain;
   if (changes_value(object, name)) return forbidden(object, name);
   if (const Method* method = find_method(object, name)) {
     const auto call = [&interpreter, object, method](const Arguments& arguments) {
@@ -141,33 +141,39 @@ std::string slice_text(const Text& text, const SliceIndices& slice) {
     const std::size_t begin = byte_at(text, start);
     return text.bytes.substr(begin, byte_at(text, start + static_cast<std::size_t>(slice.count)) - begin);
   }
-  std::vector<std::string_view> characters;
-  for_each_character(text.bytes, [&](char32_t, std::string_view bytes) { characters.push_back(bytes); });
   std::string out;
-  for (std::int64_t i = 0; i < slice.count; ++i)
-    out += characters[static_cast<std::size_t>(slice.start + i * slice.step)];
+  std::size_t at = byte_at(text, start);
+  for (std::int64_t i = 0; i < slice.count; ++i) {
+    out.append(text.bytes, at, utf8_step(text.bytes, at).length);
+    if (i + 1 == slice.count) break;
+    for (std::int64_t n = 0; n < slice.step; ++n) at += utf8_step(text.bytes, at).length;
+    for (std::int64_t n = 0; n > slice.step; --n) at = previous_character(text.bytes, at);
+  }
   return out;
 }
 
 }  // namespace
 
 Value Interpreter::attribute(const Value& object, const std::string& name) {
+  budget_.spend();
   if (object.is_undefined()) refuse_undefined(object);
   if (auto found = get_attribute(*this, object, name)) return *found;
-  if (auto found = get_item(*this, object, Value(name))) return *found;
-  return no_attribute(object, name);
+  if (object.is_mapping())
+    if (const Value* found = object.mapping().find_text(name, budget_)) return *found;
+  return no_attribute(*this, object, name);
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
+  budget_.spend();
   if (object.is_undefined()) refuse_undefined(object);
   if (auto found = get_item(*this, object, key)) return *found;
   if (key.is_text()) {
     const std::string& name = key.bytes();
     if (auto found = get_attribute(*this, object, name)) return *found;
-    return no_attribute(object, name);
+    return no_attribute(*this, object, name);
   }
   const std::string shown = key.is_integral() ? cat("number ", to_text(key)) : kind_of(key);
-  return Value::undefined(cat(kind_of(object), " has no element ", shown));
+  return undefined(cat(kind_of(object), " has no element ", shown));
 }
 
 Value Interpreter::slice(const Value& object, const Value& start, const Value& stop, const Value& step) {

@@ -172,7 +172,7 @@ class BraceFormat {
         raise("format wants a value for field ", i, ", got ", arguments_.positional.size());
       return arguments_.positional[i];
     }
-    interpreter_.budget().spend(arguments_.named.size() / 16);
+    interpreter_.budget().spend(arguments_.named.size() * (1 + name.size() / 64));
     for (const auto& [key, value] : arguments_.named)
       if (key == name) return value;
     raise("format wants a value for the field ", quote(name));

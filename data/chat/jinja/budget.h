@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "core/error.h"
@@ -9,7 +10,10 @@ namespace nemocube::jinja {
 
 /// What a template may spend while it is rendered. Templates come from strangers, so each of these is finite.
 struct Limits {
-  std::uint64_t steps = 20'000'000;  ///< nodes evaluated, items passed on, 16 bytes of text made
+  std::uint64_t steps = 20'000'000;  ///< nodes evaluated, look-ups, items passed on, 16 bytes of text made
+  std::size_t memory = std::size_t{512} << 20;  ///< bytes of all texts, lists and mappings made
+  std::size_t shared_memory = std::size_t{64}
+                              << 20;  ///< of these, beside other renderings (Budget::spend_memory)
   std::size_t text_bytes = std::size_t{64} << 20;  ///< of one text, the result included
   std::size_t items = 1'000'000;                   ///< of one list, tuple or mapping
   int depth = 1000;                                ///< nodes under evaluation at a time, macros included
@@ -27,10 +31,12 @@ template <class... Parts>
   throw Failure(cat(parts...));
 }
 
-/// Counts what a rendering spends. Throws Failure at a limit.
+/// Counts what a rendering spends. Throws Failure at a limit. Belongs to one thread.
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits) {}
+  Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
 
   const Limits& limits() const { return limits_; }
 
@@ -39,10 +45,19 @@ class Budget {
     if (spent_ > limits_.steps) [[unlikely]]
       raise("the template takes more than ", limits_.steps, " steps");
   }
+  /// Called before memory of `bytes` is taken. What is given back does not count, so the limit holds for all that is held at once.
+  /// Many renderings may take up to Limits::shared_memory each at the same time. One that takes more first waits until no other
+  /// such rendering is left in the process, so that threads do not multiply the limit, and no result depends on other threads.
+  void spend_memory(std::size_t bytes) {
+    memory_ += bytes;
+    if (memory_ > limits_.shared_memory) [[unlikely]]
+      take_large_memory();
+  }
   /// Called before a text of `bytes` is made.
   void spend_text(std::size_t bytes) {
     check_text(bytes);
     spend(1 + bytes / 16);
+    spend_memory(bytes_of_text + bytes);
   }
   void check_text(std::size_t bytes) const {
     if (bytes > limits_.text_bytes) [[unlikely]]
@@ -54,6 +69,9 @@ class Budget {
       raise("the template makes a list of more than ", limits_.items, " items");
     spend(1 + items);
   }
+
+  static constexpr std::size_t bytes_of_value = 32;  ///< in a list
+  static constexpr std::size_t bytes_of_text = 80;   ///< of any text or list, beside what it holds
 
   /// One level of evaluation, for as long as the guard lives.
   class Level {
@@ -73,8 +91,13 @@ class Budget {
   };
 
  private:
+  void take_large_memory();
+
   const Limits limits_;
   std::uint64_t spent_ = 0;
+  std::size_t memory_ = 0;
+  std::unique_lock<std::recursive_mutex>
+      large_;  // held by the one rendering of the process that takes more than its share
   int depth_ = 0;
 };
 

@@ -31,13 +31,13 @@ std::partial_ordering order_of_numbers(const Value& a, const Value& b) {
 bool equal_items(const Items& a, const Items& b, Budget& budget) {
   return a.values.size() == b.values.size() &&
          std::equal(a.values.begin(), a.values.end(), b.values.begin(),
-                    [&](const Value& x, const Value& y) { return x.same_as(y) || equal(x, y, budget); });
+                    [&](const Value& x, const Value& y) { return same_or_equal(x, y, budget); });
 }
 
 bool equal_mappings(const Mapping& a, const Mapping& b, Budget& budget) {
   return a.size() == b.size() && std::ranges::all_of(a.entries(), [&](const Mapping::Entry& entry) {
            const Value* other = b.find(entry.first, budget);
-           return other && (entry.second.same_as(*other) || equal(entry.second, *other, budget));
+           return other && same_or_equal(entry.second, *other, budget);
          });
 }
 
@@ -53,6 +53,11 @@ bool less_items(const Items& a, const Items& b, Budget& budget) {
 }
 
 }  // namespace
+
+bool same_or_equal(const Value& a, const Value& b, Budget& budget) {
+  budget.spend();
+  return a.same_as(b) || equal(a, b, budget);
+}
 
 bool equal(const Value& a, const Value& b, Budget& budget) {
   const Budget::Level level(budget);

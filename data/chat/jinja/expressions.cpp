@@ -15,7 +15,7 @@ Value Interpreter::evaluate(const Expression& node, Frame& frame) {
       return node.value;
     case Expression::Kind::name: {
       const Value& value = variable(node.place, frame);
-      return value.is_missing() ? Value::undefined(quote(node.name) + " is undefined") : value;
+      return value.is_missing() ? undefined(quote(node.name) + " is undefined") : value;
     }
     case Expression::Kind::tuple:
     case Expression::Kind::list:
@@ -74,6 +74,7 @@ Value Interpreter::evaluate(const Expression& node, Frame& frame) {
 
 Value Interpreter::evaluate_items(const Expression& node, Frame& frame) {
   std::vector<Value> values;
+  budget_.spend_memory(node.parts.size() * Budget::bytes_of_value);
   for (const auto& part : node.parts) values.push_back(evaluate(*part, frame));
   offset_ = node.offset;
   return node.kind == Expression::Kind::list ? list(std::move(values))
@@ -168,15 +169,18 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& written, Frame& f
   if (written.star) {
     const Value more = evaluate(*written.star, frame);
     for (Value& value : collect(more)) arguments.positional.push_back(std::move(value));
+    budget_.spend_memory(arguments.positional.size() *
+                         Budget::bytes_of_value);  // filters such as map keep them once more
   }
   if (written.double_star) {
     const Value more = evaluate(*written.double_star, frame);
     if (!more.is_mapping()) raise("want a mapping behind **, got ", kind_of(more));
     for (const auto& [key, value] : more.mapping().entries()) {
       if (!key.is_text()) raise("want texts as keys behind **, got ", kind_of(key));
+      budget_.spend(1 + arguments.named.size() * (1 + key.bytes().size() / 64));
       for (const auto& [name, other] : arguments.named)
         if (name == key.bytes()) raise("the argument ", quote(name), " is given twice");
-      budget_.spend(1 + arguments.named.size());
+      budget_.spend_memory(sizeof(arguments.named[0]) + key.bytes().size());
       arguments.named.emplace_back(key.bytes(), value);
     }
   }

@@ -42,15 +42,17 @@ std::string missing_filter(std::string_view name) {
   return cat("the filter ", quote(name), is_filter_name(name) ? " is not in this build" : " does not exist");
 }
 
-AttributePath::AttributePath(const Value& attribute) {
+AttributePath::AttributePath(const Value& attribute, Budget& budget) {
   if (attribute.is_text())
-    *this = AttributePath(std::string_view(attribute.bytes()));
+    *this = AttributePath(std::string_view(attribute.bytes()), budget);
   else if (!attribute.is_none())
     parts_.push_back(attribute);
 }
 
-AttributePath::AttributePath(std::string_view path) {
-  for (const std::string_view part : split_at(path, ".", -1, false)) {
+AttributePath::AttributePath(std::string_view path, Budget& budget) {
+  budget.spend(1 + path.size());
+  for (const std::string_view part : split_at(path, ".", -1, false, budget)) {
+    budget.spend_memory(Budget::bytes_of_value + Budget::bytes_of_text);
     const auto number = is_digit(part) ? parse_integer(part, 10) : std::nullopt;
     parts_.push_back(number ? Value(*number) : Value(std::string(part)));
   }

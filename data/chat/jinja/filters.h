@@ -27,8 +27,8 @@ void add_selection_filters(FilterTable& table);
 class AttributePath {
  public:
   AttributePath() = default;
-  explicit AttributePath(const Value& attribute);
-  explicit AttributePath(std::string_view path);
+  AttributePath(const Value& attribute, Budget& budget);
+  AttributePath(std::string_view path, Budget& budget);
   Value of(Interpreter& interpreter, Value item, const Value* otherwise = nullptr) const;
 
  private:

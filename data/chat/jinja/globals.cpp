@@ -31,6 +31,7 @@ Mapping make_dict(Interpreter& interpreter, std::string_view what, const Argumen
     if (source.is_mapping()) {
       mapping = source.mapping();
       interpreter.budget().spend_items(mapping.size());
+      interpreter.budget().spend_memory(mapping.bytes());
       continue;
     }
     if (source.is_undefined()) refuse_undefined(source);

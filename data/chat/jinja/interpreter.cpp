@@ -32,6 +32,7 @@ Frame* Interpreter::new_frame(const Scope& scope, Frame* outer) {
   Frame* frame = nullptr;
   if (free_frames_.empty()) {
     budget_.spend(object_steps);
+    budget_.spend_memory(sizeof(Frame));
     frames_.push_back(std::make_unique<Frame>());
     frame = frames_.back().get();
   } else {
@@ -39,6 +40,8 @@ Frame* Interpreter::new_frame(const Scope& scope, Frame* outer) {
     free_frames_.pop_back();
   }
   frame->outer = outer;
+  if (frame->slots.capacity() < scope.variables.size())
+    budget_.spend_memory(scope.variables.size() * Budget::bytes_of_value);
   frame->slots.assign(scope.variables.size(), Value::missing());
   budget_.spend(1 + scope.variables.size());
   return frame;
@@ -110,6 +113,7 @@ Value Interpreter::read_target(const Expression& target, Frame& frame) {
 void Interpreter::print(std::string_view text) {
   budget_.check_text(out_->size() + text.size());
   budget_.spend(1 + text.size() / 16);
+  budget_.spend_memory(text.size());
   *out_ += text;
 }
 

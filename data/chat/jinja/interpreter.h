@@ -50,13 +50,19 @@ class Interpreter {
   }
   Value text(std::string bytes, bool markup = false) {
     budget_.spend_text(bytes.size());
+    if (bytes.capacity() > 64 + 2 * bytes.size()) bytes.shrink_to_fit();  // what was counted is what is kept
     return Value(std::move(bytes), markup);
+  }
+  Value undefined(std::string reason) {
+    budget_.spend_memory(Budget::bytes_of_text + reason.size());
+    return Value::undefined(std::move(reason));
   }
   Value list(std::vector<Value> values) { return make_list(std::move(values), budget_); }
   std::string to_text(const Value& value);  ///< Python's str
   template <class T, class... Arguments>
   T* make(Arguments&&... arguments) {
     budget_.spend(object_steps);
+    budget_.spend_memory(Budget::bytes_of_text + sizeof(T));
     auto object = std::make_unique<T>(std::forward<Arguments>(arguments)...);
     T* result = object.get();
     objects_.push_back(std::move(object));

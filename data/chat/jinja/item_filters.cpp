@@ -25,6 +25,8 @@ struct Keyed {
 /// Python's sorted(): stable, in both directions. The keys of an item compare as a list does, or its only key by itself.
 void sort_by_keys(Interpreter& interpreter, std::vector<Keyed>& items, bool reverse, bool as_list = false) {
   Budget& budget = interpreter.budget();
+  for (const Keyed& one : items)
+    budget.spend_memory(2 * sizeof(Keyed) + one.keys.size() * Budget::bytes_of_value);
   const auto before = [&](const Keyed& a, const Keyed& b) {
     for (std::size_t i = 0; i < a.keys.size(); ++i) {
       if (as_list && equal(a.keys[i], b.keys[i], budget)) continue;
@@ -47,9 +49,10 @@ Value sort(Interpreter& interpreter, const Value& value, const Arguments& argume
   std::vector<AttributePath> paths;
   const Value attribute = bound.value(2, Value());
   if (attribute.is_text())
-    for (const std::string_view part : split_at(attribute.bytes(), ",", -1, false)) paths.emplace_back(part);
+    for (const std::string_view part : split_at(attribute.bytes(), ",", -1, false, interpreter.budget()))
+      paths.emplace_back(part, interpreter.budget());
   else
-    paths.emplace_back(attribute);
+    paths.emplace_back(attribute, interpreter.budget());
   std::vector<Keyed> items;
   for (const Value& item : interpreter.collect(value)) {
     Keyed keyed{{}, item};
@@ -77,7 +80,7 @@ Value dictsort(Interpreter& interpreter, const Value& value, const Arguments& ar
 
 Value groupby(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Bound bound = bind("groupby", arguments, {"attribute", "default", "case_sensitive"}, 1);
-  const AttributePath path(bound[0]);
+  const AttributePath path(bound[0], interpreter.budget());
   const Value otherwise = bound.value(1, Value());
   const Value* const fallback = otherwise.is_none() ? nullptr : &otherwise;
   std::vector<Keyed> items;
@@ -103,7 +106,7 @@ Value groupby(Interpreter& interpreter, const Value& value, const Arguments& arg
 template <bool largest>
 Value extreme(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Bound bound = bind(largest ? "max" : "min", arguments, {"case_sensitive", "attribute"});
-  const AttributePath path(bound.value(1, Value()));
+  const AttributePath path(bound.value(1, Value()), interpreter.budget());
   const std::vector<Value> items = interpreter.collect(value);
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
   const auto key_of = [&](const Value& item) {
@@ -123,7 +126,7 @@ Value extreme(Interpreter& interpreter, const Value& value, const Arguments& arg
 
 Value sum(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Bound bound = bind("sum", arguments, {"attribute", "start"});
-  const AttributePath path(bound.value(0, Value()));
+  const AttributePath path(bound.value(0, Value()), interpreter.budget());
   Value total = bound.value(1, Value(0));
   if (total.is_text()) raise("sum wants another start than a text");
   for (const Value& item : interpreter.collect(value))
@@ -168,7 +171,7 @@ Value reverse(Interpreter& interpreter, const Value& value, const Arguments& arg
 
 Value join(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Bound bound = bind("join", arguments, {"d", "attribute"});
-  const AttributePath path(bound.value(1, Value()));
+  const AttributePath path(bound.value(1, Value()), interpreter.budget());
   const std::string separator = bound.has(0) ? interpreter.to_text(bound[0]) : "";
   std::string out;
   bool begun = false;
@@ -233,7 +236,7 @@ Value slice(Interpreter& interpreter, const Value& value, const Arguments& argum
 
 Value unique(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   const Bound bound = bind("unique", arguments, {"case_sensitive", "attribute"});
-  const AttributePath path(bound.value(1, Value()));
+  const AttributePath path(bound.value(1, Value()), interpreter.budget());
   const bool case_sensitive = bound.flag(0, false);
   return Value(
       interpreter.generate([&interpreter, value, path, case_sensitive,

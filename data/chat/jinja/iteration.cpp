@@ -27,11 +27,11 @@ Iterator* counted(Interpreter& interpreter, Generator::Next next) {
 }
 
 Iterator* iterate_text(Interpreter& interpreter, const Value& value) {
-  return counted(interpreter, [value, at = std::size_t{0}](Value& item) mutable {
+  return counted(interpreter, [&interpreter, value, at = std::size_t{0}](Value& item) mutable {
     const std::string& bytes = value.bytes();
     if (at >= bytes.size()) return false;
     const std::size_t length = utf8_step(bytes, at).length;
-    item = Value(bytes.substr(at, length));
+    item = interpreter.text(bytes.substr(at, length));
     at += length;
     return true;
   });
@@ -60,10 +60,10 @@ Iterator* Interpreter::iterate(const Value& value) {
 Iterator* Interpreter::iterate_backwards(const Value& value) {
   if (value.is_undefined()) return iterate(value);
   if (value.is_text()) {
-    return counted(*this, [value, end = value.bytes().size()](Value& item) mutable {
+    return counted(*this, [this, value, end = value.bytes().size()](Value& item) mutable {
       if (end == 0) return false;
       const std::size_t begin = previous_character(value.bytes(), end);
-      item = Value(value.bytes().substr(begin, end - begin), value.is_markup());
+      item = text(value.bytes().substr(begin, end - begin), value.is_markup());
       end = begin;
       return true;
     });
@@ -79,6 +79,7 @@ Iterator* Interpreter::iterate_backwards(const Value& value) {
 std::vector<Value> Interpreter::collect(const Value& value) {
   if (const auto& items = value.items()) {
     budget_.spend_items(items->values.size());
+    budget_.spend_memory(items->values.size() * Budget::bytes_of_value);
     return items->values;
   }
   std::vector<Value> values;
@@ -86,6 +87,7 @@ std::vector<Value> Interpreter::collect(const Value& value) {
   for (Value item; iterator->next(item);) {
     if (values.size() >= budget_.limits().items)
       raise("the template makes a list of more than ", budget_.limits().items, " items");
+    budget_.spend_memory(Budget::bytes_of_value);
     values.push_back(std::move(item));
   }
   return values;
@@ -102,7 +104,7 @@ bool Interpreter::contains(const Value& container, const Value& item) {
     return view->mapping->find(item, budget_) != nullptr;
   Iterator* iterator = iterate(container);
   for (Value other; iterator->next(other);)
-    if (other.same_as(item) || equal(other, item, budget_)) return true;
+    if (same_or_equal(other, item, budget_)) return true;
   return false;
 }
 

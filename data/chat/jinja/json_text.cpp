@@ -51,6 +51,7 @@ class JsonText {
   }
 
   void append_character(char32_t character, std::string_view bytes) {
+    budget_.check_text(out.size());
     switch (character) {
       case U'"':
         out += "\\\"";

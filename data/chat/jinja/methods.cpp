@@ -17,7 +17,7 @@ const std::vector<Value>& items_of(const Value& self) { return self.items()->val
 Value count_items(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Bound bound = bind("count", arguments, {"value"}, 1, By::position);
   return Value(static_cast<std::int64_t>(std::ranges::count_if(items_of(self), [&](const Value& item) {
-    return item.same_as(bound[0]) || equal(item, bound[0], interpreter.budget());
+    return same_or_equal(item, bound[0], interpreter.budget());
   })));
 }
 
@@ -31,7 +31,7 @@ Value index_of_item(Interpreter& interpreter, const Value& self, const Arguments
   const std::int64_t end = place(bound.integer(2, size));
   for (std::int64_t i = place(bound.integer(1, 0)); i < end; ++i) {
     const Value& item = items[static_cast<std::size_t>(i)];
-    if (item.same_as(bound[0]) || equal(item, bound[0], interpreter.budget())) return Value(i);
+    if (same_or_equal(item, bound[0], interpreter.budget())) return Value(i);
   }
   raise("index wants an item of the list");
 }
@@ -62,9 +62,7 @@ Value cycle(Interpreter&, const Value& self, const Arguments& arguments) {
 Value changed(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   if (!arguments.named.empty()) raise("loop.changed wants arguments without names");
   auto& loop = *self.as<Loop>();
-  const auto same = [&](const Value& a, const Value& b) {
-    return a.same_as(b) || equal(a, b, interpreter.budget());
-  };
+  const auto same = [&](const Value& a, const Value& b) { return same_or_equal(a, b, interpreter.budget()); };
   if (loop.has_changed && std::ranges::equal(loop.changed, arguments.positional, same)) return false;
   loop.changed = arguments.positional;
   loop.has_changed = true;

@@ -51,7 +51,10 @@ std::size_t Loop::length() {
   if (!known_length) known_length = size_of(iterable);
   if (!known_length) {
     std::vector<Value> rest;
-    for (Value value; read(value);) rest.push_back(std::move(value));
+    for (Value value; read(value);) {
+      budget_.spend_memory(Budget::bytes_of_value);
+      rest.push_back(std::move(value));
+    }
     rest_ = std::move(rest);
     rest_position_ = 0;
     known_length = rest_.size() + static_cast<std::size_t>(index0 + 1) + (after ? 1 : 0);

@@ -78,6 +78,7 @@ class Namespace final : public Object {
 /// `loop` inside a for.
 class Loop final : public Object {
  public:
+  explicit Loop(Budget& budget) : budget_(budget) {}
   std::string_view type_name() const override { return "loop"; }
   void clear() override;
 
@@ -97,6 +98,7 @@ class Loop final : public Object {
   std::function<Value(const Value& iterable, std::int64_t depth)> recurse{};
 
  private:
+  Budget& budget_;
   std::vector<Value> rest_{};  // items that were read to count them
   std::size_t rest_position_ = 0;
   bool read(Value& value);

@@ -9,12 +9,13 @@ namespace nemocube::jinja {
 
 namespace {
 
-void append_text_repr(std::string& out, std::string_view text) {
+void append_text_repr(std::string& out, std::string_view text, Budget& budget) {
   const bool double_quotes =
       text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
   const char quote = double_quotes ? '"' : '\'';
   out += quote;
   for_each_character(text, [&](char32_t character, std::string_view bytes) {
+    budget.check_text(out.size());
     if (character == static_cast<unsigned char>(quote) || character == U'\\')
       (out += '\\') += bytes;
     else if (character == U'\n')
@@ -70,7 +71,7 @@ void append_object(std::string& out, const Value& value, Budget& budget) {
     out += cat("<LoopContext ", loop->index0 + 1, "/", loop->length(), ">");
   } else if (const auto* function = value.as<Function>(); function && function->macro) {
     out += "<Macro ";
-    append_text_repr(out, function->name);
+    append_text_repr(out, function->name, budget);
     out += '>';
   } else {
     raise("want a value to print, got ", kind_of(value),
@@ -98,7 +99,7 @@ void append_repr(std::string& out, const Value& value, Budget& budget) {
     budget.spend_text(value.bytes().size());
     if (!value.text().ascii()) budget.spend(value.bytes().size());  // a look at each character
     if (value.is_markup()) out += "Markup(";
-    append_text_repr(out, value.bytes());
+    append_text_repr(out, value.bytes(), budget);
     if (value.is_markup()) out += ')';
   } else if (value.is_list()) {
     out += '[';

@@ -19,9 +19,10 @@ Change change_of(Interpreter& interpreter, const Arguments& arguments) {
   if (arguments.positional.empty() && !arguments.named.empty()) {
     const Bound bound = bind("map", arguments, {"attribute", "default"}, 1);
     const Value otherwise = bound.value(1, Value());
-    return [&interpreter, path = AttributePath(bound[0]), otherwise](const Value& item) {
-      return path.of(interpreter, item, otherwise.is_none() ? nullptr : &otherwise);
-    };
+    return
+        [&interpreter, path = AttributePath(bound[0], interpreter.budget()), otherwise](const Value& item) {
+          return path.of(interpreter, item, otherwise.is_none() ? nullptr : &otherwise);
+        };
   }
   if (arguments.positional.empty()) raise("map wants the name of a filter or attribute=");
   const std::string& name = want_name("map", arguments.positional[0]);
@@ -41,7 +42,7 @@ Condition condition_of(Interpreter& interpreter, const Arguments& arguments, boo
   std::size_t next = 0;
   if (of_attribute) {
     if (arguments.positional.empty()) raise("selectattr wants the name of an attribute");
-    path = AttributePath(arguments.positional[next++]);
+    path = AttributePath(arguments.positional[next++], interpreter.budget());
   }
   if (next == arguments.positional.size())
     return [&interpreter, path](const Value& item) { return truth(path.of(interpreter, item)); };

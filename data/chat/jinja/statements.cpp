@@ -103,7 +103,7 @@ Iterator* Interpreter::selected(const Statement& statement, Frame& frame, const 
 
 Interpreter::Flow Interpreter::run_loop(const Statement& statement, Frame& frame, const Value& iterable,
                                         std::int64_t depth) {
-  auto* loop = make<Loop>();
+  auto* loop = make<Loop>(budget_);
   loop->iterator = selected(statement, frame, iterable);
   loop->iterable = statement.condition ? Value(loop->iterator) : iterable;
   loop->depth0 = depth;
@@ -231,7 +231,8 @@ std::string Interpreter::run_macro(const Macro& macro, Frame& closure, const Arg
 void Interpreter::bind_parameters(const Macro& macro, Frame& frame, const Arguments& arguments) {
   const std::string name = macro.name.empty() ? "caller" : macro.name;
   auto named = arguments.named;
-  const auto take = [&named](const std::string& key) -> std::optional<Value> {
+  const auto take = [this, &named](const std::string& key) -> std::optional<Value> {
+    budget_.spend(named.size() * (1 + key.size() / 64));
     const auto found = std::ranges::find(named, key, &std::pair<std::string, Value>::first);
     if (found == named.end()) return std::nullopt;
     Value value = std::move(found->second);

@@ -100,13 +100,19 @@ std::string_view strip(std::string_view text, std::optional<std::string_view> se
   return strip_right(strip_left(text, set), set);
 }
 
-std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_t most, bool from_right) {
-  std::vector<std::string_view> parts;
+std::vector<std::string_view> TextParts::take(bool reversed) {
+  if (reversed) std::ranges::reverse(parts_);
+  return std::move(parts_);
+}
+
+std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_t most, bool from_right,
+                                              Budget& budget) {
+  TextParts parts(budget);
   while (true) {
     text = from_right ? strip_right(text) : strip_left(text);
     if (text.empty()) break;
     if (most >= 0 && static_cast<std::int64_t>(parts.size()) == most) {
-      parts.push_back(text);
+      parts.add(text);
       break;
     }
     std::size_t cut = 0;  // bytes of the word
@@ -117,7 +123,7 @@ std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_
         if (is_space(utf8_step(text, before).character)) break;
         start = before;
       }
-      parts.push_back(text.substr(start));
+      parts.add(text.substr(start));
       text = text.substr(0, start);
     } else {
       while (cut < text.size()) {
@@ -125,43 +131,40 @@ std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_
         if (is_space(step.character)) break;
         cut += step.length;
       }
-      parts.push_back(text.substr(0, cut));
+      parts.add(text.substr(0, cut));
       text.remove_prefix(cut);
     }
   }
-  if (from_right) std::ranges::reverse(parts);
-  return parts;
+  return parts.take(from_right);
 }
 
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t most,
-                                       bool from_right) {
-  std::vector<std::string_view> parts;
+                                       bool from_right, Budget& budget) {
+  TextParts parts(budget);
   while (most < 0 || static_cast<std::int64_t>(parts.size()) < most) {
     const std::size_t found = from_right ? find_last(text, separator) : find_first(text, separator);
     if (found == std::string_view::npos) break;
-    parts.push_back(from_right ? text.substr(found + separator.size()) : text.substr(0, found));
+    parts.add(from_right ? text.substr(found + separator.size()) : text.substr(0, found));
     text = from_right ? text.substr(0, found) : text.substr(found + separator.size());
   }
-  parts.push_back(text);
-  if (from_right) std::ranges::reverse(parts);
-  return parts;
+  parts.add(text);
+  return parts.take(from_right);
 }
 
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
-  std::vector<std::string_view> lines;
+void for_each_line(std::string_view text, bool keep_ends,
+                   const std::function<void(std::string_view)>& function) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < text.size();) {
     const Utf8Step step = utf8_step(text, i);
     std::size_t next = i + step.length;
     if (ends_line(step.character)) {
       if (step.character == '\r' && next < text.size() && text[next] == '\n') ++next;
-      lines.push_back(text.substr(begin, (keep_ends ? next : i) - begin));
+      function(text.substr(begin, (keep_ends ? next : i) - begin));
       begin = next;
     }
     i = next;
   }
-  if (begin < text.size()) lines.push_back(text.substr(begin));
-  return lines;
+  if (begin < text.size()) function(text.substr(begin));
 }
 
 std::string replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
@@ -203,6 +206,7 @@ std::int64_t count(std::string_view text, std::string_view part) {
 std::string escape_markup(std::string_view text, Budget& budget) {
   std::string out;
   for (const char c : text) {
+    budget.check_text(out.size());
     switch (c) {
       case '&':
         out += "&amp;";

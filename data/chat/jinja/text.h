@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,11 +28,31 @@ std::string_view strip_left(std::string_view text, std::optional<std::string_vie
 std::string_view strip_right(std::string_view text, std::optional<std::string_view> set = std::nullopt);
 std::string_view strip(std::string_view text, std::optional<std::string_view> set = std::nullopt);
 
-std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_t most, bool from_right);
+/// Parts of a text, as many as a list may have items.
+class TextParts {
+ public:
+  explicit TextParts(Budget& budget) : budget_(budget) {}
+  void add(std::string_view part) {
+    if (parts_.size() >= budget_.limits().items) budget_.spend_items(parts_.size() + 1);
+    budget_.spend_memory(sizeof part);
+    parts_.push_back(part);
+  }
+  std::size_t size() const { return parts_.size(); }
+  std::vector<std::string_view> take(bool reversed);
+
+ private:
+  Budget& budget_;
+  std::vector<std::string_view> parts_;
+};
+
+std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_t most, bool from_right,
+                                              Budget& budget);
 /// pre: `separator` is not empty
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t most,
-                                       bool from_right);
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
+                                       bool from_right, Budget& budget);
+/// Calls `function` with each line.
+void for_each_line(std::string_view text, bool keep_ends,
+                   const std::function<void(std::string_view)>& function);
 
 std::string replace(std::string_view text, std::string_view from, std::string_view to, std::int64_t most,
                     Budget& budget);

@@ -117,13 +117,14 @@ Value indent(Interpreter& interpreter, const Value& value, const Arguments& argu
     indention = padded("", " ", bound.integer(0, 4), 0, interpreter.budget());
   std::string out;
   const std::string text = value.bytes() + "\n";
-  const auto lines = split_lines(text, false);
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out += '\n';
-    if (i > 0 && (bound.flag(2, false) || !lines[i].empty())) out += indention;
-    out += lines[i];
+  bool first = true;
+  for_each_line(text, false, [&](std::string_view line) {
+    if (!first) out += '\n';
+    if (!first && (bound.flag(2, false) || !line.empty())) out += indention;
+    out += line;
+    first = false;
     interpreter.budget().check_text(out.size());
-  }
+  });
   if (bound.flag(1, false)) out = indention + out;
   return interpreter.text(std::move(out), value.is_markup());
 }

@@ -50,7 +50,7 @@ using Strip = std::string_view (*)(std::string_view, std::optional<std::string_v
 template <Strip strip_it>
 Value stripped(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Bound bound = bind("strip", arguments, {"characters"}, 0, By::position);
-  if (bound.has(0)) interpreter.spend_for(bound[0]);
+  if (bound.has(0) && bound[0].is_text()) interpreter.budget().spend(bound[0].bytes().size());
   return like(interpreter, self, std::string(strip_it(self.bytes(), bound.text_or_none(0))));
 }
 
@@ -66,14 +66,17 @@ Value split(Interpreter& interpreter, const Value& self, const Arguments& argume
   const Bound bound = bind(from_right ? "rsplit" : "split", arguments, {"sep", "maxsplit"});
   const auto separator = bound.text_or_none(0);
   const std::int64_t most = bound.integer(1, -1);
-  if (!separator) return texts(interpreter, self, split_at_spaces(self.bytes(), most, from_right));
+  if (!separator)
+    return texts(interpreter, self, split_at_spaces(self.bytes(), most, from_right, interpreter.budget()));
   if (separator->empty()) raise(from_right ? "rsplit" : "split", " wants a separator that is not empty");
-  return texts(interpreter, self, split_at(self.bytes(), *separator, most, from_right));
+  return texts(interpreter, self, split_at(self.bytes(), *separator, most, from_right, interpreter.budget()));
 }
 
 Value splitlines(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const bool keep = bind("splitlines", arguments, {"keepends"}).flag(0, false);
-  return texts(interpreter, self, split_lines(self.bytes(), keep));
+  TextParts lines(interpreter.budget());
+  for_each_line(self.bytes(), keep, [&](std::string_view line) { lines.add(line); });
+  return texts(interpreter, self, lines.take(false));
 }
 
 template <bool from_right>
@@ -175,7 +178,7 @@ Value count_method(Interpreter& interpreter, const Value& self, const Arguments&
 }
 
 template <bool at_end>
-Value begins_or_ends(Interpreter&, const Value& self, const Arguments& arguments) {
+Value begins_or_ends(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Bound bound =
       bind(at_end ? "endswith" : "startswith", arguments, {"part", "start", "end"}, 1, By::position);
   const auto range = window(self, bound, 1);
@@ -185,6 +188,7 @@ Value begins_or_ends(Interpreter&, const Value& self, const Arguments& arguments
   const auto holds = [&](const Value& part) {
     if (!part.is_text())
       raise(at_end ? "endswith" : "startswith", " wants a text or a tuple of texts, got ", kind_of(part));
+    interpreter.budget().spend(1 + part.bytes().size() / 64);
     return at_end ? inside.ends_with(part.bytes()) : inside.starts_with(part.bytes());
   };
   if (bound[0].is_tuple()) return std::ranges::any_of(bound[0].items()->values, holds);

@@ -1,6 +1,7 @@
 #include "data/chat/jinja/value.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "data/chat/jinja/compare.h"
 #include "data/chat/jinja/objects.h"
@@ -11,9 +12,11 @@ namespace nemocube::jinja {
 namespace {
 
 constexpr std::size_t linear_search_up_to = 12;  // entries, in which a search without an index is fast
+constexpr std::uint32_t no_entry = 0xffffffff;   // an empty slot
 
 std::shared_ptr<const Items> freeze(std::vector<Value> values, Budget& budget, bool grouping) {
   budget.spend_items(values.size());
+  budget.spend_memory(Budget::bytes_of_text + values.size() * Budget::bytes_of_value);
   auto items = std::make_shared<Items>();
   for (const Value& value : values) items->depth = std::max(items->depth, 1 + value.depth());
   if (items->depth > budget.limits().value_depth)
@@ -57,29 +60,56 @@ int Value::depth() const {
   return is_mapping() ? mapping().depth() : 0;
 }
 
-std::optional<std::size_t> Mapping::position(const Value& key, std::uint64_t hash, Budget& budget) const {
-  if (by_hash_.empty()) {
+std::size_t Mapping::first_slot(std::uint64_t hash) const {
+  hash = (hash ^ (hash >> 32)) * 0x9e3779b97f4a7c15u;  // numbers are their own hashes
+  return (hash ^ (hash >> 32)) & (slots_.size() - 1);
+}
+
+template <class IsKey>
+std::optional<std::size_t> Mapping::position(std::uint64_t hash, Budget& budget, IsKey&& is_key) const {
+  if (slots_.empty()) {
     for (std::size_t i = 0; i < entries_.size(); ++i)
-      if (equal(entries_[i].first, key, budget)) return i;
+      if (is_key(entries_[i].first)) return i;
     return std::nullopt;
   }
-  const auto [begin, end] = by_hash_.equal_range(hash);
-  for (auto found = begin; found != end; ++found) {
+  for (std::size_t slot = first_slot(hash); slots_[slot] != no_entry;
+       slot = (slot + 1) & (slots_.size() - 1)) {
     budget.spend();
-    if (equal(entries_[found->second].first, key, budget)) return found->second;
+    const std::size_t entry = slots_[slot];
+    if (hashes_[entry] == hash && is_key(entries_[entry].first)) return entry;
   }
   return std::nullopt;
 }
 
+void Mapping::index(std::size_t entry, Budget& budget) {
+  std::size_t slot = first_slot(hashes_[entry]);
+  for (; slots_[slot] != no_entry; slot = (slot + 1) & (slots_.size() - 1)) budget.spend();
+  slots_[slot] = static_cast<std::uint32_t>(entry);
+}
+
+/// Makes room for twice as many entries.
+void Mapping::grow(Budget& budget) {
+  if (hashes_.empty())
+    for (const auto& [key, value] : entries_) hashes_.push_back(hash_of(key, budget));
+  const std::size_t slots = std::bit_ceil(4 * entries_.size());
+  budget.spend(entries_.size());
+  budget.spend_memory(slots * sizeof(std::uint32_t));
+  slots_.assign(slots, no_entry);
+  for (std::size_t i = 0; i < hashes_.size(); ++i) index(i, budget);
+}
+
 const Value* Mapping::find(const Value& key, Budget& budget) const {
-  const auto found = position(key, hash_of(key, budget), budget);
+  const auto found =
+      position(hash_of(key, budget), budget, [&](const Value& other) { return equal(other, key, budget); });
   return found ? &entries_[*found].second : nullptr;
 }
 
-const Value* Mapping::find(std::string_view key) const {
-  for (const Entry& entry : entries_)
-    if (entry.first.is_text() && entry.first.bytes() == key) return &entry.second;
-  return nullptr;
+const Value* Mapping::find_text(std::string_view key, Budget& budget) const {
+  budget.spend(1 + key.size() / 64);
+  const std::uint64_t hash = slots_.empty() ? 0 : std::hash<std::string_view>()(key);
+  const auto found =
+      position(hash, budget, [&](const Value& other) { return other.is_text() && other.bytes() == key; });
+  return found ? &entries_[*found].second : nullptr;
 }
 
 void Mapping::set(Value key, Value value, Budget& budget) {
@@ -87,19 +117,22 @@ void Mapping::set(Value key, Value value, Budget& budget) {
   depth_ = std::max({depth_, 1 + key.depth(), 1 + value.depth()});
   if (depth_ > budget.limits().value_depth)
     raise("lists and mappings are nested more than ", budget.limits().value_depth, " deep");
-  if (const auto found = position(key, hash, budget)) {
+  const auto found = position(hash, budget, [&](const Value& other) { return equal(other, key, budget); });
+  if (found) {
     entries_[*found].second = std::move(value);
     return;
   }
   if (entries_.size() >= budget.limits().items)
     raise("the template makes a mapping of more than ", budget.limits().items, " keys");
   budget.spend();
+  budget.spend_memory(sizeof(Entry) + sizeof(hash));
   entries_.emplace_back(std::move(key), std::move(value));
-  if (entries_.size() == linear_search_up_to + 1) {
-    for (std::size_t i = 0; i < entries_.size(); ++i) by_hash_.emplace(hash_of(entries_[i].first, budget), i);
-  } else if (entries_.size() > linear_search_up_to) {
-    by_hash_.emplace(hash, entries_.size() - 1);
+  if (entries_.size() <= linear_search_up_to) return;
+  if (!slots_.empty()) {
+    hashes_.push_back(hash);
+    index(entries_.size() - 1, budget);
   }
+  if (2 * entries_.size() > slots_.size()) grow(budget);
 }
 
 Value make_list(std::vector<Value> values, Budget& budget) {

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -136,18 +135,29 @@ class Mapping {
   const std::vector<Entry>& entries() const { return entries_; }
   std::size_t size() const { return entries_.size(); }
   int depth() const { return depth_; }
+  /// Of the mapping itself, without what keys and values hold.
+  std::size_t bytes() const {
+    return entries_.size() * (sizeof(Entry) + sizeof(std::uint64_t)) + slots_.size() * sizeof(std::uint32_t);
+  }
 
   /// Null when there is no such key. Throws Failure for a key that has no hash.
   const Value* find(const Value& key, Budget& budget) const;
-  const Value* find(std::string_view key) const;
+  const Value* find_text(std::string_view key, Budget& budget) const;
   /// Throws Failure for a key that has no hash, and at the limits.
   void set(Value key, Value value, Budget& budget);
 
  private:
-  std::optional<std::size_t> position(const Value& key, std::uint64_t hash, Budget& budget) const;
+  template <class IsKey>
+  std::optional<std::size_t> position(std::uint64_t hash, Budget& budget, IsKey&& is_key) const;
+  std::size_t first_slot(std::uint64_t hash) const;
+  void index(std::size_t entry, Budget& budget);
+  void grow(Budget& budget);
 
   std::vector<Entry> entries_;
-  std::unordered_multimap<std::uint64_t, std::size_t> by_hash_;  // once there are many entries
+  // Once there are many entries: their hashes, and a table of them by hash in which a search goes on to the next slot until it
+  // meets an empty one. Of each slot that it looks at it spends a step, so keys made to collide cost what they take.
+  std::vector<std::uint64_t> hashes_;
+  std::vector<std::uint32_t> slots_;
   int depth_ = 1;
 };
 

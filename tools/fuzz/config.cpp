@@ -1,0 +1,22 @@
+// The configs of models. Input: config.json.
+#include <nlohmann/json.hpp>
+
+#include "data/hf/hf_config.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace nemocube;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::allow_refusal([&] {
+    const Json json = parse_json(fuzz::text_of(data, size), "config.json");
+    const NemotronHConfig config = parse_hf_config(JsonView(json, "config.json"));
+    const HfConfigFile written = make_hf_config(config);
+    const Json again = parse_json(written.text, "written");
+    try {
+      parse_hf_config(JsonView(again, "written"));
+    } catch (const Error&) {
+      fuzz::want(false);  // what is accepted is accepted once more where it is written
+    }
+  });
+  return 0;
+}

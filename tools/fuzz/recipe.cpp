@@ -1,0 +1,12 @@
+// The reader of recipes. Input: YAML.
+#include "train/recipe/recipe.h"
+#include "tools/fuzz/fuzz.h"
+
+using namespace nemocube;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string yaml(fuzz::text_of(data, size));
+  for (const RecipeUse use : {RecipeUse::plan, RecipeUse::data})
+    fuzz::allow_refusal([&] { describe(parse_recipe(yaml, "recipe.yaml", {}, use)); });
+  return 0;
+}
