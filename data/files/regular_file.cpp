@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "data/files/file_sum.h"
+#include "data/files/open_file.h"
 
 namespace nemocube {
 namespace {
@@ -28,7 +29,7 @@ const char* kind_of(mode_t mode) {
 RegularFile::RegularFile(std::filesystem::path path)
     // O_NONBLOCK: opening a FIFO does not wait for a writer. It has no effect on regular files.
     : path_(std::move(path)),
-      descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+      descriptor_(open_file(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
   const int open_code = errno;
   struct stat status {};
   // A socket cannot even be opened.
@@ -42,7 +43,7 @@ RegularFile::RegularFile(std::filesystem::path path)
   if (descriptor_ >= 0) ::close(descriptor_);
   require(!known || S_ISREG(status.st_mode), path_.string(), ": want a regular file, got ",
           kind_of(status.st_mode));
-  fail(path_.string(), ": cannot ", descriptor_ >= 0 ? "read" : "open", ": ", system_message(code));
+  fail(path_.string(), ": cannot ", descriptor_ >= 0 ? "read" : "open", ": ", open_message(code));
 }
 
 RegularFile::~RegularFile() { ::close(descriptor_); }

@@ -7,6 +7,7 @@
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/quote.h"
+#include "data/files/link.h"
 #include "data/files/regular_file.h"
 
 namespace nemocube {
@@ -56,7 +57,7 @@ fs::path hub_cache() {
 fs::path path_or_cached(const fs::path& named, HubKind kind) {
   const std::string name = named.string();
   std::error_code unclear;
-  if (!looks_like_hub_name(name) || fs::exists(named, unclear) || unclear) return named;
+  if (!looks_like_hub_name(name) || fs::exists(named, unclear) || unclear) return through_links(named);
   const std::size_t slash = name.find('/');
   const fs::path folder = hub_cache() / cat(kind == HubKind::model ? "models--" : "datasets--",
                                             name.substr(0, slash), "--", name.substr(slash + 1));

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "data/files/crc32c.h"
+#include "data/files/open_file.h"
 #include "data/files/regular_file.h"
 #include "parallel/comm/together.h"
 
@@ -64,7 +65,7 @@ void check_output_place(const std::filesystem::path& target) {
 AtomicFile::AtomicFile(std::filesystem::path target) : target_(std::move(target)) {
   check_output_place(target_);
   temporary_ = temporary_sibling(target_);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  fd_ = open_file(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) fail_with_errno("create");
 }
 
@@ -76,7 +77,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::fail_with_errno(const char* what) const {
   const int code = errno;
-  fail(target_.string(), ": cannot ", what, ": ", system_message(code), " (after ", sum_.bytes, " bytes)");
+  fail(target_.string(), ": cannot ", what, ": ", open_message(code), " (after ", sum_.bytes, " bytes)");
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -111,7 +112,7 @@ FilePart::~FilePart() {
 
 void FilePart::fail_with_errno(const char* what) const {
   const int code = errno;
-  fail(target_.string(), ": cannot ", what, ": ", system_message(code), " (after ", position_, " bytes)");
+  fail(target_.string(), ": cannot ", what, ": ", open_message(code), " (after ", position_, " bytes)");
 }
 
 void FilePart::seek(std::int64_t byte) { position_ = byte; }

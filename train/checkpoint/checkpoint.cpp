@@ -13,6 +13,7 @@
 #include "core/memory_limit.h"
 #include "core/trace.h"
 #include "core/version.h"
+#include "data/files/link.h"
 #include "data/files/staging_directory.h"
 #include "data/peft/write_peft.h"
 #include "parallel/comm/job_queue.h"
@@ -239,7 +240,7 @@ std::optional<fs::path> Checkpoints::find() const {
 fs::path Checkpoints::find_here() const {
   if (!section_.restore_from) return folder_.newest().value_or(fs::path());
   const fs::path named = *section_.restore_from;
-  for (const fs::path& candidate : {folder_.dir() / named, named})
+  for (const fs::path& candidate : {through_links(folder_.dir() / named), through_links(named)})
     if (fs::exists(candidate / "state.json")) return fs::canonical(candidate);
   fail("checkpoint.restore_from: no checkpoint '", named.string(), "', neither in ", folder_.dir().string(),
        " nor as a path");

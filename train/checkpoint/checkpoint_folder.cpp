@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
+#include "data/files/link.h"
 #include "data/json/json.h"
 #include "train/checkpoint/checksums.h"
 
@@ -35,18 +36,6 @@ std::optional<std::int64_t> serial_of(const fs::path& checkpoint) {
   } catch (const Error&) {
     return std::nullopt;  // load() says what is wrong, if this is the one to load
   }
-}
-
-void point(const fs::path& link, const fs::path& target) {
-  std::error_code error;
-  if (fs::read_symlink(link, error) == target.filename()) return;
-  error.clear();
-  const fs::path fresh = temporary_sibling(link);
-  fs::create_symlink(target.filename(), fresh, error);
-  if (!error) fs::rename(fresh, link, error);
-  if (std::error_code ignored; error) fs::remove(fresh, ignored);
-  require(!error, link.string(), ": cannot be pointed at ", target.filename().string(), ": ",
-          error.message());
 }
 
 // Empty where there is no losses.json. Throws Error for a damaged one.
@@ -114,8 +103,7 @@ std::vector<fs::path> CheckpointFolder::later_than(std::int64_t steps) const {
 
 std::optional<fs::path> CheckpointFolder::newest() const {
   std::vector<fs::path> candidates = published();
-  std::error_code none;
-  const fs::path link = fs::read_symlink(dir_ / latest_link, none);
+  const fs::path link = linked_name(dir_ / latest_link);
   const fs::path latest = dir_ / link;
   if (!link.empty() && fs::exists(latest)) {
     std::erase(candidates, latest);
@@ -159,7 +147,7 @@ void CheckpointFolder::publish(StagingDirectory& staging, const fs::path& target
 }
 
 void CheckpointFolder::settle(const fs::path& newest, const Origin& origin) const {
-  point(dir_ / latest_link, newest);
+  point_link(dir_ / latest_link, newest.filename().string());
   bool moved = false;
   if (!origin.parent.empty())
     for (const fs::path& c : later_than(origin.parent_steps))
@@ -230,7 +218,7 @@ void CheckpointFolder::prune(std::int64_t keep, const fs::path& newest) const {
   const auto others = static_cast<std::size_t>(std::max<std::int64_t>(keep - 1, 0));
   if (all.size() <= others) return;
   std::error_code ignored;
-  const fs::path linked = fs::read_symlink(dir_ / lowest_link, ignored), best = lowest_of(all);
+  const fs::path linked = linked_name(dir_ / lowest_link), best = lowest_of(all);
   for (std::size_t i = 0; i + others < all.size(); ++i) {
     if (all[i] == best || all[i].filename() == linked) continue;
     // Rename before removing: removal takes long, and half a checkpoint must not look like a complete one.
@@ -267,11 +255,10 @@ fs::path CheckpointFolder::lowest_of(const std::vector<fs::path>& checkpoints) c
 
 void CheckpointFolder::point_to_lowest() const {
   const fs::path link = dir_ / lowest_link, best = lowest_of(published());
+  if (!best.empty()) return point_link(link, best.filename().string());
   std::error_code ignored;
-  if (!best.empty())
-    point(link, best);
-  else if (!fs::exists(link))
-    fs::remove(link, ignored);
+  const fs::path linked = linked_name(link);
+  if (!linked.empty() && !fs::exists(dir_ / linked)) fs::remove(link, ignored);
 }
 
 }  // namespace nemocube

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "data/files/link.h"
 #include "data/hf/hf_config.h"
 #include "data/peft/peft_directory.h"
 #include "data/safetensors/reader.h"
@@ -130,6 +131,7 @@ CheckpointContents read_contents(const fs::path& checkpoint, bool compare) {
 fs::path find_checkpoint(fs::path named) {
   std::error_code error;
   if (!named.has_filename()) named = named.parent_path();  // DIR/
+  named = through_links(named);
   const auto status = fs::status(named, error);
   require(fs::is_directory(status), named.string(), ": want the directory of a checkpoint or of a run, ",
           fs::exists(status) ? "got a file" : "there is none");
@@ -138,7 +140,7 @@ fs::path find_checkpoint(fs::path named) {
                           !fs::exists(named / "state.json", error) &&
                           !fs::exists(named / checksums_file, error);
   const fs::path link = is_part_of_checkpoint(named) && !has_latest ? named : named / "LATEST";
-  const fs::path target = fs::read_symlink(link, error);
+  const fs::path target = linked_name(link);
   const fs::path found = target.empty() ? link : link.parent_path() / target;
   require(is_part_of_checkpoint(found), named.string(),
           ": holds no checkpoint: there is neither state.json nor LATEST/state.json");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/files/open_file.h"
 #include "data/json/atomic_file.h"
 
 namespace nemocube {
@@ -19,8 +20,8 @@ void AppendFile::open() {
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), error);
   require(!error, path_.string(), ": cannot create the folder of this log: ", error.message());
   // O_NONBLOCK: opening a FIFO does not wait for a reader, and fails.
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
-  require(file_ >= 0, path_.string(), ": cannot open this log: ", std::strerror(errno));
+  file_ = open_file(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  require(file_ >= 0, path_.string(), ": cannot open this log: ", open_message(errno));
 }
 
 AppendFile::AppendFile(AppendFile&& other) noexcept

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "data/files/link.h"
 #include "data/hf/hub_cache.h"
 #include "data/peft/peft_config.h"
 
@@ -15,14 +16,13 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path without_link(const fs::path& path) {
-  std::error_code none;
-  const fs::path target = fs::read_symlink(path, none);
+  const fs::path target = linked_name(path);
   return target.empty() ? path : path.parent_path() / target;
 }
 
 bool holds(const fs::path& named, const char* file) {
   std::error_code none;
-  return std::ranges::any_of(std::array{named, named / "model", named / "LATEST" / "model"},
+  return std::ranges::any_of(std::array{named, named / "model", through_links(named / "LATEST") / "model"},
                              [&](const fs::path& dir) { return fs::exists(dir / file, none); });
 }
 
@@ -39,7 +39,8 @@ fs::path find(fs::path named, const std::string& file, const std::string& what) 
   require(fs::is_directory(named, none), named.string(), ": is a file; want the directory of a ", what);
   if (fs::exists(named / file, none)) return named;
   for (const fs::path& checkpoint : {named, named / "LATEST"})
-    if (fs::exists(checkpoint / "model" / file, none)) return without_link(checkpoint) / "model";
+    if (fs::exists(through_links(checkpoint) / "model" / file, none))
+      return without_link(checkpoint) / "model";
   fail(named.string(), ": holds no ", what, ": there is neither ", file, " nor model/", file,
        " (as in a checkpoint) nor LATEST/model/", file, " (as in the directory of a run)");
 }
@@ -70,8 +71,9 @@ ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& ad
 
 fs::path find_tokenizer(const fs::path& named) {
   std::error_code none;
-  const bool is_other = fs::exists(named, none) && !fs::is_directory(named, none);  // a file
-  return is_other ? named : find(named, "tokenizer.json", "tokenizer");
+  const fs::path path = through_links(named);
+  const bool is_other = fs::exists(path, none) && !fs::is_directory(path, none);  // a file
+  return is_other ? path : find(named, "tokenizer.json", "tokenizer");
 }
 
 }  // namespace nemocube

@@ -108,6 +108,8 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
   problems.collect([&] { check_rows_of_checkpoint(recipe, loader ? &loader->dataset() : nullptr); });
   problems.report();
   if (ranks > 1) log_info(sizes.text);
+  if (!is_benchmark(recipe) && recipe.checkpoint.enabled)
+    log_info(recipe.checkpoint.checkpoint_dir, ": ", kind_of_links(recipe.checkpoint.checkpoint_dir));
   const auto memory = memory_of_run(recipe, *model, loader->dataset(), sizes, device);
   log_info(memory_sentence(memory, sizes, device));
   if (const auto copy = host_copy_bytes(recipe, *model, loader->dataset(), sizes, device); copy > 0)

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "data/files/link.h"
 #include "train/run/run_lock.h"
 
 namespace nemocube {
@@ -41,6 +42,16 @@ void check_file_system(const fs::path& folder, const std::string& where) {
 }
 
 }  // namespace
+
+std::string kind_of_links(const fs::path& directory) {
+  std::error_code error;
+  fs::path existing = fs::absolute(directory, error);
+  while (!fs::exists(existing, error) && existing != existing.root_path()) existing = existing.parent_path();
+  return has_symbolic_links(existing)
+             ? "LATEST and LOWEST_VAL are symbolic links"
+             : cat("LATEST and LOWEST_VAL are files with the name of a checkpoint: the file system of ",
+                   existing.string(), " has no symbolic links");
+}
 
 void check_folder_for_files(const std::string& key, const fs::path& directory) {
   std::error_code error;

@@ -11,4 +11,7 @@ void check_run_directory(const std::filesystem::path& directory);
 /// The same for a folder of other files that the recipe's key `key` names, or none yet.
 void check_folder_for_files(const std::string& key, const std::filesystem::path& directory);
 
+/// What LATEST and LOWEST_VAL will be in a directory that may not exist yet (data/files/link.h), for people.
+std::string kind_of_links(const std::filesystem::path& directory);
+
 }  // namespace nemocube

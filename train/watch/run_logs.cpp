@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "data/files/link.h"
 #include "train/logging/run_history.h"
 
 namespace nemocube {
@@ -95,10 +96,9 @@ void RunLogs::follow(const Names& names) {
 
 // Where history.jsonl does not name it, as in runs of versions that had none.
 void RunLogs::look_at_latest() {
-  std::error_code error;
-  const fs::path latest = fs::read_symlink(folder_ / "LATEST", error);
+  const fs::path latest = linked_name(folder_ / "LATEST");
   struct stat link {};
-  if (error || ::lstat((folder_ / "LATEST").c_str(), &link) != 0) return;
+  if (latest.empty() || ::lstat((folder_ / "LATEST").c_str(), &link) != 0) return;
   if (run_.checkpoint && run_.checkpoint->name == latest.filename().string()) return;
   run_.checkpoint = {latest.filename().string(), static_cast<double>(link.st_mtime), {}, {}};
 }

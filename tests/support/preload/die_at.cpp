@@ -3,6 +3,7 @@
 // and lines of logs. Files of a checkpoint that has no final name yet do not count, but with NEMOCUBE_DIE_STAGED every
 // call that makes, writes, syncs or renames one counts too. With NEMOCUBE_DIE_RANK only that rank of a job is killed.
 //
+// NEMOCUBE_NO_LINKS: the file system has no symbolic links.
 // NEMOCUBE_FULL_IN: for such files of which the path fits this pattern of fnmatch() the disk is full.
 
 #include <dlfcn.h>
@@ -80,6 +81,10 @@ int rename(const char* from, const char* to) noexcept {
 
 int symlink(const char* target, const char* link) noexcept {
   before_change();
+  if (std::getenv("NEMOCUBE_NO_LINKS") != nullptr) {
+    errno = EPERM;
+    return -1;
+  }
   return next(&::symlink, "symlink")(target, link);
 }
 
