@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/log.h"
+#include "data/files/link.h"
 #include "train/bench/bench_comm.h"
 #include "train/bench/bench_cuda.h"
 #include "train/bench/bench_op.h"
@@ -194,6 +195,7 @@ void add_step(Command& bench) {
     World world(launch, comm_options(recipe));
     o->step.device = device_of_rank(chosen, world, {.shared = o->share_device});
     o->step.dtype = parse_weight_dtype(o->dtype);
+    o->step.config = through_links(o->step.config);
     want_same_inputs(world, inputs_of_step(o->step, recipe));
     o->step.on_step = [steps = o->step.steps](std::int64_t step, double seconds) {
       log_info("bench step: step ", step, " of ", steps, " took ", seconds, " s",

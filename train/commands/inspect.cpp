@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/datasets/describe.h"
+#include "data/files/link.h"
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_config_keys.h"
 #include "data/hf/per_layer_config.h"
@@ -42,8 +43,9 @@ void print_own_sizes(const NemotronHConfig& config) {
 }
 
 void inspect_model(const InspectArguments& options) {
-  const bool is_config = std::filesystem::is_regular_file(options.model);
-  const NemotronHConfig config = read_hf_config(is_config ? options.model : find_model(options.model));
+  const std::filesystem::path named = through_links(options.model);
+  const bool is_config = std::filesystem::is_regular_file(named);
+  const NemotronHConfig config = read_hf_config(is_config ? named : find_model(named));
   const auto specs = tensor_specs(config), mtp = mtp_tensor_specs(config);
   const TensorCount count = count_tensors(specs), mtp_count = count_tensors(mtp);
   if (options.json) {

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <future>
 
+#include "data/chat/jinja/value.h"
+
 using namespace nemocube;
 using jinja::Budget;
 using jinja::Failure;
@@ -33,6 +35,21 @@ TEST_CASE("jinja budget: of the renderings that take more than their share, one 
   first->spend_memory(100);  // goes on without waiting
   first.reset();
   second.get();
+}
+
+TEST_CASE("jinja budget: keys made to collide spend what searching among them takes") {
+  Limits limits;
+  limits.steps = 2'000'000;
+  Budget budget(limits);
+  jinja::Mapping mapping;
+  const auto fill = [&](jinja::Integer factor) {
+    for (int i = 0; i < 20'000; ++i) mapping.set(jinja::Value(factor * i), jinja::Value(i), budget);
+  };
+  CHECK_NOTHROW(fill(1));
+  CHECK(mapping.find(jinja::Value(19'999.0), budget)->integer() == 19'999);
+  CHECK(mapping.find(jinja::Value(20'000), budget) == nullptr);
+  CHECK(mapping.find_text("1", budget) == nullptr);
+  CHECK_THROWS_WITH_AS(fill(jinja::Integer{1} << 64), "the template takes more than 2000000 steps", Failure);
 }
 
 }  // namespace

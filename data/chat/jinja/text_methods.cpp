@@ -33,7 +33,7 @@ Value changed_text(Interpreter& interpreter, const Value& self, const Arguments&
 template <bool (*holds)(std::string_view)>
 Value asked(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   bind("the method", arguments, {});
-  interpreter.budget().spend(1 + self.bytes().size() / 8);
+  interpreter.budget().spend(1 + self.bytes().size());  // a pattern may look at each character
   return holds(self.bytes());
 }
 

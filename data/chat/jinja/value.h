@@ -82,6 +82,7 @@ class Value {
 
   static Value missing() { return Value(Missing{}); }
   static Value undefined(std::string reason) {
+    reason.shrink_to_fit();
     return Undefined{std::make_shared<const std::string>(std::move(reason))};
   }
 

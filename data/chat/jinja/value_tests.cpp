@@ -46,7 +46,9 @@ bool is_iterable(Interpreter& interpreter, const Value& value, const Arguments& 
 template <bool (*holds)(std::string_view)>
 bool of_text(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   bind("the test", arguments, {});
-  return holds(interpreter.to_text(value));
+  const std::string text = interpreter.to_text(value);
+  interpreter.budget().spend(text.size());  // a pattern looks at each character
+  return holds(text);
 }
 
 bool divides(Interpreter& interpreter, const Value& value, const Value& number, int rest) {
