@@ -6,6 +6,7 @@
 #include "data/chat/chat.h"
 #include "data/files/regular_file.h"
 #include "data/json/json.h"
+#include "data/tokenizer/declared_tokens.h"
 
 namespace nemocube {
 
@@ -38,14 +39,18 @@ Templates templates_in_config(const fs::path& config) {
   const auto found = JsonView(json, config.string()).find("chat_template");
   if (!found) return templates;
   const std::string place = config.string() + ": chat_template";
-  if (found->value().is_string()) {
+  const auto add = [&](const std::string& name, const JsonView& source) {
+    templates[name] = {cat(place, ", ", name), std::string(source.string())};
+  };
+  if (found->value().is_string())
     templates["default"] = {place, std::string(found->string())};
-    return templates;
-  }
-  if (!found->value().is_array()) found->refuse("a text, or a list of {name, template}");
-  for (const JsonView& one : found->elements())
-    templates[std::string(one.at("name").string())] = {cat(place, ", ", one.at("name").string()),
-                                                       std::string(one.at("template").string())};
+  else if (found->value().is_array())
+    for (const JsonView& one : found->elements())
+      add(std::string(one.at("name").string()), one.at("template"));
+  else if (found->value().is_object())
+    for (const auto& item : found->value().items()) add(item.key(), found->member(item.key()));
+  else
+    found->refuse("a text, a list of {name, template}, or an object with templates by name");
   return templates;
 }
 
@@ -76,18 +81,8 @@ std::map<std::string, StoredTemplate> stored_templates(const fs::path& folder) {
 }
 
 ChatTemplate::SpecialTokens special_tokens_of(const fs::path& folder) {
-  ChatTemplate::SpecialTokens tokens;
-  for (const char* file : {"special_tokens_map.json", "tokenizer_config.json"}) {
-    if (!fs::exists(folder / file)) continue;
-    const Json json = read_json_file(folder / file);
-    const JsonView view(json, (folder / file).string());
-    for (const char* name :
-         {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-      if (const auto token = view.find(name))
-        tokens[name] = (token->value().is_object() ? token->at("content") : *token).string();
-    }
-  }
-  return tokens;
+  const auto named = tok::read_declared_tokens(folder, std::nullopt).named;
+  return {named.begin(), named.end()};
 }
 
 StoredTemplate chosen_template(const fs::path& folder, const std::optional<std::string>& wanted,

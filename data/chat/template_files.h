@@ -15,14 +15,13 @@ struct StoredTemplate {
 };
 
 /// The templates in the folder of a tokenizer, by name; a single one is "default". chat_template.jinja ("default") and
-/// additional_chat_templates/NAME.jinja replace the key `chat_template` of tokenizer_config.json, which is a text or a
-/// list of {name, template}. chat_template.json, which belongs to processors of images, is not read. Throws Error naming
-/// a file of another form.
+/// additional_chat_templates/NAME.jinja replace the key `chat_template` of tokenizer_config.json, which is a text, a
+/// list of {name, template} or an object with templates by name. chat_template.json, which belongs to processors of images, is not
+/// read. Throws Error naming a file of another form.
 std::map<std::string, StoredTemplate> stored_templates(const std::filesystem::path& folder);
 
-/// The special tokens that templates know by name (bos_token, eos_token, unk_token, sep_token, pad_token, cls_token,
-/// mask_token). Where special_tokens_map.json and tokenizer_config.json differ, the latter counts. Throws Error naming a
-/// file of another form.
+/// The special tokens that templates know by name: bos_token, eos_token and the other named tokens of
+/// tok::read_declared_tokens(). Throws Error naming a file of another form.
 ChatTemplate::SpecialTokens special_tokens_of(const std::filesystem::path& folder);
 
 /// The text of the chat template of the tokenizer in `folder`.

@@ -39,13 +39,17 @@ TEST_CASE("chat template files: where transformers looks") {
   spit(dir / "tokenizer_config.json",
        R"({"chat_template": "one {{ eos_token }}", "eos_token": {"content": "</s>"}})");
   CHECK(rendered(dir) == "one </s>");
-  spit(dir / "special_tokens_map.json", R"({"eos_token": "<old>", "bos_token": "<s>"})");
-  CHECK(rendered(dir, "{{ bos_token }}{{ eos_token }}") == "<s></s>");
+  spit(dir / "special_tokens_map.json",
+       R"({"eos_token": "<new>", "bos_token": "<s>", "image_token": "<i>"})");
+  CHECK(rendered(dir, "{{ bos_token }}{{ eos_token }}{{ image_token }}") == "<s><new><i>");
   spit(dir / "tokenizer_config.json",
        R"({"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]})");
   CHECK(rendered(dir) == "d");
   CHECK(rendered(dir, std::nullopt, true) == "t");
   CHECK(rendered(dir, "tool_use") == "t");
+  spit(dir / "tokenizer_config.json", R"({"chat_template": {"default": "o", "tool_use": "u"}})");
+  CHECK(rendered(dir) == "o");
+  CHECK(rendered(dir, "tool_use") == "u");
   spit(dir / "chat_template.jinja", "file\n");
   CHECK(rendered(dir) == "file");
   CHECK(rendered(dir, std::nullopt, true) == "file");
@@ -71,7 +75,9 @@ TEST_CASE("chat template files: a given file holds Jinja or JSON") {
   CHECK(complaint([&] { rendered(dir, (dir / "bad.json").string()); }).find("chat_template") !=
         std::string::npos);
   spit(dir / "tokenizer_config.json", R"({"chat_template": 5})");
-  CHECK(complaint([&] { rendered(dir); }).find("want a text, or a list of {name, template}, got 5") !=
+  CHECK(complaint([&] {
+          rendered(dir);
+        }).find("want a text, a list of {name, template}, or an object with templates by name, got 5") !=
         std::string::npos);
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/log.h"
+#include "core/quote.h"
 #include "core/utf8.h"
 
 namespace nemocube::tok {
@@ -33,15 +35,32 @@ std::optional<LongestMatch::Match> LongestMatch::at(std::string_view text, std::
   return best;
 }
 
-AddedTokens AddedTokens::load(const std::optional<JsonRef>& list, const Bpe& model,
-                              const Normalizer& normalizer) {
+const AddedToken& AddedTokens::add(AddedToken token, const Bpe& model, const Normalizer& normalizer) {
+  const AddedToken* known = find(token.content);
+  const auto in_model = model.token_to_id(token.content);
+  token.id = known      ? known->id
+             : in_model ? std::int64_t{*in_model}
+                        : std::max(static_cast<std::int64_t>(model.size()), highest_id_ + 1);
+  token.matched = token.normalized ? normalizer.apply(token.content) : token.content;
+  if (token.special) specials_.emplace(token.content, true);
+  highest_id_ = std::max(highest_id_, token.id);
+  if (known) {
+    token.place = known->place;
+    AddedToken& same = tokens_[by_content_.find(token.content)->second];
+    return same = std::move(token);
+  }
+  by_content_.emplace(token.content, tokens_.size());
+  by_id_[token.id] = tokens_.size();
+  return tokens_.emplace_back(std::move(token));
+}
+
+AddedTokens AddedTokens::load(const std::optional<JsonRef>& list, const std::vector<DeclaredToken>& declared,
+                              const Bpe& model, const Normalizer& normalizer) {
   AddedTokens out;
-  if (!list) return out;
-  auto next_id = static_cast<std::int64_t>(model.size());
-  for (const JsonRef& entry : list->elements()) {
+  for (const JsonRef& entry : list ? list->elements() : std::vector<JsonRef>()) {
     AddedToken token;
     token.content = entry.at("content").string();
-    token.id = entry.at("id").integer();
+    const std::int64_t given = entry.at("id").integer();
     token.single_word = entry.at("single_word").boolean();
     token.lstrip = entry.at("lstrip").boolean();
     token.rstrip = entry.at("rstrip").boolean();
@@ -49,34 +68,44 @@ AddedTokens AddedTokens::load(const std::optional<JsonRef>& list, const Bpe& mod
     token.special = entry.at("special").boolean();
     if (token.content.empty()) continue;
 
-    const AddedToken* known = out.find(token.content);
-    const auto in_model = model.token_to_id(token.content);
-    const std::int64_t id = known ? known->id : in_model ? std::int64_t{*in_model} : next_id++;
-    if (id != token.id) {
-      entry.fail("\"", token.content, "\" has the id ", token.id, ", but ",
-                 known      ? "the same string was added before with the id "
-                 : in_model ? "the model's vocabulary gives it the id "
-                            : "added tokens continue the vocabulary without gaps, which gives ",
-                 id);
+    const bool known = out.find(token.content) != nullptr;
+    const AddedToken& added = out.add(std::move(token), model, normalizer);
+    if (added.id != given) {
+      entry.fail("\"", added.content, "\" has the id ", given, ", but ",
+                 known ? "the same string was added before with the id "
+                 : model.token_to_id(added.content)
+                     ? "the model's vocabulary gives it the id "
+                     : "added tokens continue the vocabulary without gaps, which gives ",
+                 added.id);
     }
-    if (id > highest_token_id) entry.fail("has the id ", id, "; the highest supported is ", highest_token_id);
-    token.matched = token.normalized ? normalizer.apply(token.content) : token.content;
-    if (token.matched.empty()) entry.fail("\"", token.content, "\" is empty after normalization");
-    if (token.special) out.specials_.emplace(token.content, true);
-    out.highest_id_ = std::max(out.highest_id_, id);
-    if (known) {
-      out.tokens_[out.by_content_.find(token.content)->second] = token;
-    } else {
-      out.by_content_.emplace(token.content, out.tokens_.size());
-      out.by_id_[id] = out.tokens_.size();
-      out.tokens_.push_back(token);
-    }
+    if (given > highest_token_id)
+      entry.fail("has the id ", given, "; the highest supported is ", highest_token_id);
+    if (added.matched.empty()) entry.fail("\"", added.content, "\" is empty after normalization");
+  }
+  for (const DeclaredToken& one : declared) {
+    const AddedToken& added = out.add({.content = one.content,
+                                       .single_word = one.single_word,
+                                       .lstrip = one.lstrip,
+                                       .rstrip = one.rstrip,
+                                       .normalized = one.normalized.value_or(!one.special),
+                                       .special = one.special,
+                                       .place = one.place},
+                                      model, normalizer);
+    require(!added.matched.empty(), one.place, ": ", quote(one.content), " is empty after normalization");
+    require(added.id <= highest_token_id, one.place, ": ", quote(one.content), " has the id ", added.id,
+            "; the highest supported is ", highest_token_id);
+    if (one.id && *one.id != added.id)
+      log_warning(
+          one.place, " gives ", quote(one.content), " the id ", *one.id, ", but the token has the id ",
+          added.id,
+          ", here as in AutoTokenizer: the vocabulary has it, or new tokens continue it without gaps");
   }
   for (std::size_t i = 0; i < out.tokens_.size(); ++i) {
     const AddedToken& token = out.tokens_[i];
-    if (!(token.normalized ? out.normalized_ : out.raw_).add(token.matched, i)) {
-      list->fail("has two tokens that are matched as \"", token.matched, "\"");
-    }
+    if ((token.normalized ? out.normalized_ : out.raw_).add(token.matched, i)) continue;
+    if (token.place.empty()) list->fail("has two tokens that are matched as \"", token.matched, "\"");
+    fail(token.place, ": ", quote(token.content), " is matched as ", quote(token.matched),
+         ", and so is a token that was added before");
   }
   return out;
 }

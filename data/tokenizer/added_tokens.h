@@ -8,6 +8,7 @@
 
 #include "data/json/json_ref.h"
 #include "data/tokenizer/bpe.h"
+#include "data/tokenizer/declared_tokens.h"
 #include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/text.h"
@@ -16,13 +17,14 @@ namespace nemocube::tok {
 
 struct AddedToken {
   std::string content;
-  std::string matched;  // content as it looks after normalization, when `normalized`
+  std::string matched{};  // content as it looks after normalization, when `normalized`
   std::int64_t id = 0;
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
   bool normalized = false;
   bool special = false;
+  std::string place{};  // the file and key that add the token; empty for tokenizer.json
 };
 
 /// Finds the longest of many strings that begins at a position.
@@ -48,12 +50,13 @@ class LongestMatch {
   std::vector<std::size_t> ends_{no_index};                 // node -> index; node 0 is the root
 };
 
-/// The `added_tokens` of a tokenizer.json.
+/// The `added_tokens` of a tokenizer.json, and those of the files beside it.
 class AddedTokens {
  public:
   /// `list` may be absent. Ids follow the rules of the format: the model's id for strings in its vocabulary,
-  /// else the next free one. Throws Error when the file gives another id.
-  static AddedTokens load(const std::optional<JsonRef>& list, const Bpe& model, const Normalizer& normalizer);
+  /// else the next free one. Throws Error when the list gives another id, and warns where a declared token does.
+  static AddedTokens load(const std::optional<JsonRef>& list, const std::vector<DeclaredToken>& declared,
+                          const Bpe& model, const Normalizer& normalizer);
 
   struct Segment {
     Range range;
@@ -69,6 +72,8 @@ class AddedTokens {
   std::int64_t highest_id() const { return highest_id_; }
 
  private:
+  /// Adds a token, or replaces that of the same content. Sets its id, and `matched`.
+  const AddedToken& add(AddedToken token, const Bpe& model, const Normalizer& normalizer);
   bool stands_alone(std::string_view text, Range range) const;
 
   std::vector<AddedToken> tokens_;

@@ -1,16 +1,15 @@
 #include "data/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/utf8.h"
 #include "data/json/json_ref.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe.h"
+#include "data/tokenizer/declared_tokens.h"
 #include "data/tokenizer/decoder.h"
 #include "data/tokenizer/decoder_stream.h"
 #include "data/tokenizer/normalizer.h"
@@ -28,18 +27,16 @@ struct Tokenizer::Impl {
   tok::AddedTokens added;
   tok::PostProcessor post_processor;
   tok::Decoder decoder;
-  std::array<std::optional<std::int64_t>, 3> named;  // bos, eos, pad
+  tok::StringMap<std::int64_t> named;  // bos_token, ..
 
   void encode_piecewise(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
   void encode_segment(tok::AlignedText& text, std::vector<TokenSpan>& out) const;
-  void load_named_tokens(const std::filesystem::path& directory);
+  std::optional<std::int64_t> named_id(std::string_view name) const;
   /// The text of an id for decoding; null when the id names no token.
   const std::string* decodable(std::int64_t id, bool skip_special) const;
 };
 
 namespace {
-
-constexpr std::array<const char*, 3> named_tokens = {"bos_token", "eos_token", "pad_token"};
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
@@ -75,10 +72,13 @@ Tokenizer Tokenizer::load(const std::filesystem::path& directory_or_file) {
   impl->normalizer = tok::Normalizer::load(root.find("normalizer"));
   impl->pre_tokenizer = tok::PreTokenizer::load(root.find("pre_tokenizer"));
   impl->model = tok::Bpe::load(root.at("model"), impl->pre_tokenizer.byte_level());
-  impl->added = tok::AddedTokens::load(root.find("added_tokens"), impl->model, impl->normalizer);
+  const tok::DeclaredTokens declared = tok::read_declared_tokens(path.parent_path(), root);
+  impl->added =
+      tok::AddedTokens::load(root.find("added_tokens"), declared.added, impl->model, impl->normalizer);
+  for (const auto& [name, content] : declared.named)
+    if (const auto* token = impl->added.find(content)) impl->named.emplace(name, token->id);
   impl->post_processor = tok::PostProcessor::load(root.find("post_processor"));
   impl->decoder = tok::Decoder::load(root.find("decoder"));
-  impl->load_named_tokens(path.parent_path());
   const Tokenizer out(impl);
   for (const auto* ids : {&out.special_prefix(), &out.special_suffix()}) {
     for (const std::int64_t id : *ids) {
@@ -87,28 +87,6 @@ Tokenizer Tokenizer::load(const std::filesystem::path& directory_or_file) {
     }
   }
   return out;
-}
-
-void Tokenizer::Impl::load_named_tokens(const std::filesystem::path& directory) {
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const std::filesystem::path path = directory / name;
-    if (!std::filesystem::exists(path)) continue;
-    const std::string text = path.string();
-    const Json document = read_json_file(path);
-    const JsonRef root(document, text, "");
-    for (std::size_t i = 0; i < named.size(); ++i) {
-      const auto token = root.find(named_tokens[i]);
-      if (!token || named[i]) continue;
-      const std::string_view content = token->is_object() ? token->at("content").string() : token->string();
-      if (const auto* found = added.find(content)) {
-        named[i] = found->id;
-      } else if (const auto id = model.token_to_id(content)) {
-        named[i] = *id;
-      } else {
-        log_warning(text, ": ", named_tokens[i], " is \"", content, "\", which tokenizer.json does not have");
-      }
-    }
-  }
 }
 
 void Tokenizer::Impl::encode_segment(tok::AlignedText& text, std::vector<TokenSpan>& out) const {
@@ -212,17 +190,29 @@ std::string Tokenizer::id_to_token(std::int64_t id) const {
   return *token;
 }
 
+bool Tokenizer::is_added(std::int64_t id) const { return impl_->added.find(id) != nullptr; }
+
 bool Tokenizer::is_special(std::int64_t id) const {
   const auto* added = impl_->added.find(id);
   return added && impl_->added.is_special(added->content);
 }
 
+std::string Tokenizer::declared_in(std::int64_t id) const {
+  const auto* added = impl_->added.find(id);
+  return added ? added->place : "";
+}
+
 const std::vector<std::int64_t>& Tokenizer::special_prefix() const { return impl_->post_processor.prefix; }
 const std::vector<std::int64_t>& Tokenizer::special_suffix() const { return impl_->post_processor.suffix; }
 
-std::optional<std::int64_t> Tokenizer::bos_id() const { return impl_->named[0]; }
-std::optional<std::int64_t> Tokenizer::eos_id() const { return impl_->named[1]; }
-std::optional<std::int64_t> Tokenizer::pad_id() const { return impl_->named[2]; }
+std::optional<std::int64_t> Tokenizer::Impl::named_id(std::string_view name) const {
+  const auto found = named.find(name);
+  return found == named.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<std::int64_t> Tokenizer::bos_id() const { return impl_->named_id("bos_token"); }
+std::optional<std::int64_t> Tokenizer::eos_id() const { return impl_->named_id("eos_token"); }
+std::optional<std::int64_t> Tokenizer::pad_id() const { return impl_->named_id("pad_token"); }
 
 StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
     : tokenizer_(std::move(tokenizer)),

@@ -38,9 +38,10 @@ struct TokenSpan {
 /// Cheap to copy. Many threads may call const members at once.
 class Tokenizer {
  public:
-  /// Reads `tokenizer.json`, or the file of that name in a directory, and, where they exist beside it,
-  /// `tokenizer_config.json` and `special_tokens_map.json`. Throws Error naming the file and what is wrong in
-  /// it.
+  /// Reads `tokenizer.json`, or the file of that name in a directory, and the tokens that the files beside it declare
+  /// (`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`), as AutoTokenizer of transformers 5 does
+  /// (declared_tokens.h). Throws Error naming the file and what is wrong in it; warns of tokens that have another id than
+  /// the file says.
   static Tokenizer load(const std::filesystem::path& directory_or_file);
 
   /// Ids of `text`. `add_special` includes the tokens that the post-processor puts around the text. Added
@@ -69,15 +70,19 @@ class Tokenizer {
   std::optional<std::int64_t> token_to_id(std::string_view token) const;
   /// The token as the file spells it. Throws Error for an id that names no token.
   std::string id_to_token(std::int64_t id) const;
+  /// Whether the id is an added token, of tokenizer.json or of a file beside it.
+  bool is_added(std::int64_t id) const;
   /// Whether the id is an added token that is marked special.
   bool is_special(std::int64_t id) const;
+
+  /// The file beside tokenizer.json, and its key, that add the token of this id; empty for all other ids.
+  std::string declared_in(std::int64_t id) const;
 
   /// Special tokens that encode() puts before and after the text when `add_special` is set.
   const std::vector<std::int64_t>& special_prefix() const;
   const std::vector<std::int64_t>& special_suffix() const;
 
-  /// Special ids named by the files beside tokenizer.json; tokenizer_config.json wins. Nothing where the
-  /// files name none, or a string that is not a token.
+  /// Special ids named by the files beside tokenizer.json. Nothing where the files name none.
   std::optional<std::int64_t> bos_id() const;
   std::optional<std::int64_t> eos_id() const;
   std::optional<std::int64_t> pad_id() const;

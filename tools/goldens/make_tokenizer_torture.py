@@ -337,7 +337,7 @@ def main():
     decoded["ids"]["fallback"].append([[509, 33533, 542], *(Tokenizer.from_str(json.dumps(models_["fallback"])).decode([509, 33533, 542], skip_special_tokens=skip) for skip in (False, True))])
     write(ROOT / "decoded.json", decoded)
     # What a directory of a published tokenizer also holds.
-    write(ROOT / "split" / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": {"content": "<|im_end|>", "lstrip": False}, "pad_token": None, "unk_token": "<missing>"}, indent=2)
+    write(ROOT / "split" / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": {"content": "<|im_end|>", "lstrip": False}, "pad_token": None, "unk_token": "<unk>"}, indent=2)
     write(ROOT / "split" / "special_tokens_map.json", {"bos_token": "</s>", "pad_token": "<unk>"}, indent=2)
 
 

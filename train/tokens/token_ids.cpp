@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/quote.h"
 #include "data/hf/hf_config.h"
 
 namespace nemocube {
@@ -17,9 +18,15 @@ std::vector<std::int64_t> stop_ids(const Tokenizer& tokenizer, const NemotronHCo
 }
 
 void check_vocabulary(const Tokenizer& tokenizer, std::int64_t vocab_size) {
-  require(tokenizer.vocab_size() <= vocab_size, "the tokenizer has token ids up to ",
-          tokenizer.vocab_size() - 1, ", the model's vocab_size is ", vocab_size,
-          "; want the tokenizer the model was made with");
+  const std::int64_t highest = tokenizer.vocab_size() - 1;
+  if (highest < vocab_size) return;
+  const std::string place = tokenizer.declared_in(highest);
+  require(place.empty(), place, " adds the token ",
+          place.empty() ? "" : quote(tokenizer.id_to_token(highest)), " to the tokenizer with the id ",
+          highest, ", and the model's vocab_size is ", vocab_size,
+          "; want a token that the model has, or a model with more embeddings");
+  fail("the tokenizer has token ids up to ", highest, ", the model's vocab_size is ", vocab_size,
+       "; want the tokenizer the model was made with");
 }
 
 }  // namespace nemocube
