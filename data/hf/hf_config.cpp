@@ -104,10 +104,12 @@ void read_layers(NemotronHConfig& config, const JsonView& object) {
   }
 }
 
+/// Null and -1 are no token.
 void read_tokens(NemotronHConfig& config, const JsonView& object) {
+  constexpr std::int64_t no_token = -1;
   const auto read_id = [&](std::optional<std::int64_t>& to, const char* key) {
     if (const auto v = object.find(key)) to = v->integer();
-    if (object.has_null(key)) to.reset();
+    if (object.has_null(key) || to == no_token) to.reset();
   };
   read_id(config.pad_token_id, "pad_token_id");
   read_id(config.bos_token_id, "bos_token_id");
@@ -118,6 +120,7 @@ void read_tokens(NemotronHConfig& config, const JsonView& object) {
       for (const JsonView& id : v->elements()) config.eos_token_id.push_back(id.integer());
     else
       config.eos_token_id.push_back(v->integer());
+    std::erase(config.eos_token_id, no_token);
   }
 }
 
@@ -141,17 +144,27 @@ void warn_without_effect(const JsonView& object, bool has_moe) {
     warn("n_shared_experts", value->integer());
 }
 
+/// "float32" of "float32" and of "torch.float32".
+std::string_view dtype_name(const JsonView& value) {
+  std::string_view name = value.string();
+  if (name.starts_with("torch.")) name.remove_prefix(6);
+  return name;
+}
+
 /// The dtype that a Hugging Face config names; nothing for "auto" and for types that weights cannot have.
 std::optional<DType> read_dtype(const JsonView& object) {
-  const auto value = find_any(object, {"dtype", "torch_dtype"});
-  if (!value) return std::nullopt;
-  std::string_view name = value->string();
-  if (name.starts_with("torch.")) name.remove_prefix(6);
+  const auto current = object.find("dtype"), old = object.find("torch_dtype");
+  if (!current && !old) return std::nullopt;
+  require(!current || !old || dtype_name(*current) == dtype_name(*old), object.file(),
+          ": 'dtype' and 'torch_dtype' mean the same and differ: ", current ? brief(current->value()) : "",
+          " and ", old ? brief(old->value()) : "");
+  const JsonView& value = current ? *current : *old;
+  const std::string_view name = dtype_name(value);
   if (name == "bfloat16") return DType::bf16;
   if (name == "float32" || name == "float16") return DType::f32;
   if (name == "float64") return DType::f64;
   if (name == "auto") return std::nullopt;
-  value->refuse("bfloat16, float16, float32 or float64");
+  value.refuse("bfloat16, float16, float32 or float64");
 }
 
 const char* hf_name(DType dtype) {
@@ -276,6 +289,19 @@ std::vector<std::int64_t> end_of_text_ids(const std::filesystem::path& directory
   const JsonView object(document, path.string());
   if (object.has("eos_token_id")) read_tokens(copy, object);
   return copy.eos_token_id;
+}
+
+std::string with_end_of_text_ids(const std::string& text, const NemotronHConfig& config,
+                                 const std::vector<std::int64_t>& ids) {
+  Json document = Json::object();
+  if (!text.empty())
+    document = parse_json(text, "generation_config.json", config_limits);
+  else if (config.bos_token_id)
+    document["bos_token_id"] = *config.bos_token_id;
+  if (!document.is_object()) JsonView(document, "generation_config.json").refuse("an object");
+  document["eos_token_id"] = ids;
+  if (text.empty() && config.pad_token_id) document["pad_token_id"] = *config.pad_token_id;
+  return dump_json(document) + "\n";
 }
 
 }  // namespace nemocube

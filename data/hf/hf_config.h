@@ -56,5 +56,9 @@ void write_hf_config(const std::filesystem::path& path, const HfConfigFile& file
 /// those of the config.
 std::vector<std::int64_t> end_of_text_ids(const std::filesystem::path& directory,
                                           const NemotronHConfig& config);
+/// The text of a generation_config.json with these ids as those that end a generated text; "" is a file that is not there yet, which
+/// gets the config's other ids, too.
+std::string with_end_of_text_ids(const std::string& text, const NemotronHConfig& config,
+                                 const std::vector<std::int64_t>& ids);
 
 }  // namespace nemocube

@@ -162,10 +162,16 @@ TEST_CASE("hf config: null, ids and dtypes") {
   CHECK_FALSE(none.pad_token_id.has_value());
   CHECK_FALSE(none.bos_token_id.has_value());
   CHECK(none.eos_token_id.empty());
+  CHECK(parse(config(R"("pad_token_id": -1, "bos_token_id": -1, "eos_token_id": -1)")) == none);
+  CHECK(parse(config(R"("eos_token_id": [-1, 2])")).eos_token_id == std::vector<std::int64_t>{2});
   CHECK(parse(config(R"("eos_token_id": [2, 11])")).eos_token_id == std::vector<std::int64_t>{2, 11});
   CHECK(parse(config(R"("dtype": "float16")")).dtype == DType::f32);
   CHECK(parse(config(R"("dtype": "torch.bfloat16", "torch_dtype": null)")).dtype == DType::bf16);
   CHECK_FALSE(parse(config(R"("dtype": "auto")")).dtype.has_value());
+  CHECK(parse(config(R"("dtype": "float32", "torch_dtype": "torch.float32")")).dtype == DType::f32);
+  CHECK(parse(config(R"("dtype": "torch.bfloat16", "torch_dtype": "bfloat16")")).dtype == DType::bf16);
+  check_refused(config(R"("dtype": "bfloat16", "torch_dtype": "torch.float32")"),
+                "'dtype' and 'torch_dtype' mean the same and differ: \"bfloat16\" and \"torch.float32\"");
   check_refused(config(R"("dtype": "int8")"),
                 "'dtype': want bfloat16, float16, float32 or float64, got \"int8\"");
   check_refused(config(R"("hidden_act": 3, "use_bias": "no")"), "'use_bias': want true or false, got \"no\"");
@@ -417,6 +423,11 @@ TEST_CASE("hf config: ids that end a text") {
   CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2, 11});
   spit(dir / "generation_config.json", "{}");
   CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2});
+  c.pad_token_id = 0, c.bos_token_id = 1;
+  CHECK(parse_json(with_end_of_text_ids("", c, {2, 4}), "x") ==
+        parse_json(R"({"bos_token_id": 1, "eos_token_id": [2, 4], "pad_token_id": 0})", "y"));
+  CHECK(parse_json(with_end_of_text_ids(R"({"temperature": 1.5, "eos_token_id": 2})", c, {2, 4}), "x") ==
+        parse_json(R"({"temperature": 1.5, "eos_token_id": [2, 4]})", "y"));
   std::filesystem::remove(dir / "generation_config.json");
   REQUIRE(::mkfifo((dir / "generation_config.json").c_str(), 0600) == 0);
   CHECK_THROWS_WITH_AS(end_of_text_ids(dir.path(), c), doctest::Contains("want a regular file, got a FIFO"),

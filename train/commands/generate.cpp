@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "data/chat/end_of_turn.h"
 #include "data/chat/template_files.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/commands/chat_variables.h"
@@ -74,6 +75,9 @@ struct Generator {
   /// An adapter's directory may have one of its own.
   std::filesystem::path folder_with_tokenizer() const {
     const bool own = !found.adapter.empty() && std::filesystem::exists(found.adapter / "tokenizer.json");
+    std::error_code unclear;  // what is there and cannot be reached has its own message
+    require(own || std::filesystem::exists(found.model / "tokenizer.json", unclear) || unclear,
+            found.model.string(), ": has no tokenizer.json; name the tokenizer with --tokenizer");
     return own ? found.adapter : found.model;
   }
 
@@ -98,6 +102,9 @@ void run_chat(GenerateArguments options) {
   chat_template.set_time(now);
   const LoadedModel loaded = generator.load(options);
   settings.generate = options.generate;
+  auto& stops = settings.generate.stop_ids;
+  const auto end = end_of_turn(chat_template, generator.tokenizer, stops);
+  if (end && !options.ignore_eos) stops.push_back(*end);
   ChatSession session(*loaded.parallel, generator.tokenizer, std::move(chat_template), std::move(settings));
   hold_conversation(std::cin, std::cout, session, isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1);
 }
@@ -185,7 +192,8 @@ void add_generate_command(Command& app) {
       ->check(whole_number());
   command->add_option("--dtype", o->dtype, "compute in f32, bf16 or f64; default: as config.json says");
   add_device_option(*command, o->device, "cpu");
-  command->add_flag("--ignore-eos", o->ignore_eos, "do not stop at end-of-sequence tokens");
+  command->add_flag("--ignore-eos", o->ignore_eos,
+                    "do not stop at end-of-sequence tokens, nor at the end of a turn of the chat template");
   command->add_flag("--special", o->special, "show special tokens, such as <|im_end|>, in the text");
   command
       ->add_flag("--json", o->json,

@@ -3,7 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
+#include "core/quote.h"
+#include "data/chat/end_of_turn.h"
 #include "train/recipe/files.h"
+#include "train/tokens/token_ids.h"
 
 namespace nemocube {
 
@@ -81,6 +84,33 @@ bool shows_moment(const Recipe& recipe, const DatasetSection& section) {
 std::optional<ChatTemplate> recipe_chat_template(const Recipe& recipe, const DatasetSection& section) {
   auto templates = recipe_chat_templates(recipe, section);
   return templates ? std::optional(std::move(templates->without_tools)) : std::nullopt;
+}
+
+std::optional<EndOfTurn> recipe_end_of_turn(const Recipe& recipe, const DatasetSection& section,
+                                            const Tokenizer& tokenizer, const NemotronHConfig& config) {
+  const auto templates = recipe_chat_templates(recipe, section);
+  if (!templates) return std::nullopt;
+  EndOfTurn found{0, stop_ids(tokenizer, config, folder_of(recipe.model->path))};
+  for (const ChatTemplate* one : {&templates->without_tools, &templates->with_tools})
+    if (const auto end = end_of_turn(*one, tokenizer, found.stop_ids)) {
+      found.id = *end;
+      return found;
+    }
+  return std::nullopt;
+}
+
+std::string EndOfTurn::warning(const DatasetSection& section, const Tokenizer& tokenizer) const {
+  const auto named = [&](std::int64_t token) {
+    const bool known = token >= 0 && token < tokenizer.vocab_size();
+    return known ? cat(quote(tokenizer.id_to_token(token)), " (id ", token, ")") : cat("id ", token);
+  };
+  std::string stops;
+  for (const std::int64_t token : stop_ids) stops += cat(stops.empty() ? "" : ", ", named(token));
+  return cat(section.key, ": the chat template ends the assistant's turns with ", named(id),
+             stops.empty() ? ", and no token is known to end a text"
+                           : cat(", which the model does not stop at, but at ", stops),
+             ": generation_config.json of checkpoints names both, and generate --chat stops at both; other "
+             "programs may go on behind an answer unless they are told to stop at the former");
 }
 
 void tell_unused_chat_template(const Recipe& recipe, const DatasetSection& section) {

@@ -1,7 +1,12 @@
 #pragma once
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "data/chat/template_files.h"
+#include "data/tokenizer/tokenizer.h"
+#include "model/config.h"
 #include "train/recipe/recipe.h"
 
 namespace nemocube {
@@ -27,6 +32,18 @@ bool shows_moment(const Recipe& recipe, const DatasetSection& section);
 
 /// The one for conversations without tools.
 std::optional<ChatTemplate> recipe_chat_template(const Recipe& recipe, const DatasetSection& section);
+
+/// A token that ends the assistant's turns in the rows of a section, while a model does not stop at it.
+struct EndOfTurn {
+  std::int64_t id = 0;
+  std::vector<std::int64_t> stop_ids{};  ///< those that the model stops at
+  /// A sentence that names all of them.
+  std::string warning(const DatasetSection& section, const Tokenizer& tokenizer) const;
+};
+/// end_of_turn() of the templates by which the section's rows are written, for the stop_ids() of the recipe's model. Nothing where
+/// there are no templates.
+std::optional<EndOfTurn> recipe_end_of_turn(const Recipe& recipe, const DatasetSection& section,
+                                            const Tokenizer& tokenizer, const NemotronHConfig& config);
 
 /// A line of the log where rows of squad do not get the tokenizer's template because they are cut.
 void tell_unused_chat_template(const Recipe& recipe, const DatasetSection& section);

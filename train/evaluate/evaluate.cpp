@@ -12,6 +12,7 @@
 #include "core/cuda/streams.h"
 #include "core/host_wait.h"
 #include "core/log.h"
+#include "data/chat/end_of_turn.h"
 #include "data/datasets/text.h"
 #include "data/json/atomic_file.h"
 #include "data/json/json.h"
@@ -215,6 +216,9 @@ SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const
   GenerateOptions generation;
   generation.max_new_tokens = options.max_new_tokens;
   generation.stop_ids = std::move(stop_ids);
+  if (chat_template)
+    if (const auto end = end_of_turn(*chat_template, tokenizer, generation.stop_ids))
+      generation.stop_ids.push_back(*end);
   generation.kernels = kernels;
   std::vector<SquadQuestion> own;
   const auto rank = static_cast<std::size_t>(model.replicas().rank()),

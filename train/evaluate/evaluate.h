@@ -45,8 +45,8 @@ struct SquadResult {
   bool complete = true;  ///< false: stopped early, the score covers only a part
 };
 /// Answers the questions of a squad section, put as squad_prompt() says, greedily and scores the answers by the official rules of the
-/// data's version. An answer ends at any of `stop_ids`, and at a newline when the recipe says so. When the
-/// section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
+/// data's version. An answer ends at any of `stop_ids`, at the template's end of turn (end_of_turn()), and at a newline when the
+/// recipe says so. When the section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
 /// unless they alone fill seq_length. Polls `stop` at every token. `progress` counts questions; a question
 /// that is being answered counts by the share of its tokens that is done. The replicas
 /// share the questions, and all ranks get the whole result. Independent replicas go at their own pace: `stop` must

@@ -6,6 +6,7 @@
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/ranks/plan_model.h"
 #include "train/run/memory_report.h"
@@ -98,6 +99,11 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
   if (loader && config)
     problems.collect(
         [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), config->vocab_size); });
+  if (config && tokenizer)
+    problems.collect([&] {
+      if (const auto end = recipe_end_of_turn(recipe, *recipe.dataset, *tokenizer, *config))
+        log_warning(end->warning(*recipe.dataset, *tokenizer));
+    });
   if (config) problems.collect([&] { Validation(recipe, *config); });
   if (!is_benchmark(recipe))
     problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });

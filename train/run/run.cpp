@@ -69,6 +69,7 @@ class Run {
           loader_.dataset(), loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size()), epochs_of(steps_)));
     }
     carry_tokenizer();
+    carry_end_of_turn();
     if (profile)
       profile_.emplace(*profile, ranks_, loaded_.groups.get(), recipe.checkpoint.checkpoint_dir,
                        recipe.cuda_graphs);
@@ -111,6 +112,7 @@ class Run {
             "checkpoints are "
             "of use to this recipe alone");
     }
+    if (!end_of_turn_warning_.empty() && ranks_.first()) log_warning(end_of_turn_warning_);
     for (const FrozenTensors::Line& line : frozen_tensors(loaded_.model->config(), recipe_.freeze).lines)
       log_info("freeze: ", quote(line.pattern), " fits ", counted(line.tensors, "tensor"), " with ",
                line.parameters, " parameters");
@@ -294,6 +296,18 @@ class Run {
     if (ranks_.first())
       log_info("chat templates show ", to_string(*recipe_.moment),
                " as the present moment, as long as this run lasts");
+  }
+
+  // Chat rows may teach the model to end its turns with a token that does not end its texts yet.
+  void carry_end_of_turn() {
+    if (!tokenizer_) return;
+    const NemotronHConfig& config = loaded_.model->config();
+    auto end = recipe_end_of_turn(recipe_, *recipe_.dataset, *tokenizer_, config);
+    if (!end) return;
+    end_of_turn_warning_ = end->warning(*recipe_.dataset, *tokenizer_);
+    end->stop_ids.push_back(end->id);
+    std::string& text = loaded_.files.other_files["generation_config.json"];
+    text = with_end_of_text_ids(text, config, end->stop_ids);
   }
 
   void resume() {
@@ -627,7 +641,8 @@ class Run {
   std::optional<RunLog> log_;          // on rank 0
   std::optional<RunHistory> history_;  // where there are steps to train
   std::optional<StepProfile> profile_;
-  int signal_ = 0;  // that the ranks agree on
+  int signal_ = 0;                   // that the ranks agree on
+  std::string end_of_turn_warning_;  // of carry_end_of_turn()
   const Launch launch_ = read_launch();
   StopAsked stop_here_;  // without asking other ranks
   RunResult result_;
