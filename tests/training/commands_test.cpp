@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/safetensors/reader.h"
+#include "data/safetensors/writer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/support/compare.h"
 #include "tests/support/paths.h"
@@ -141,6 +142,91 @@ TEST_CASE("generate --chat: each answer continues what the template makes of the
       with({"--chat", "--chat-template", "{{ raise_exception('never') }}"}, "\nHi\n");
   CHECK(refused.exit_code == 2);
   CHECK(refused.err.find("standard input: line 2: ") != std::string::npos);
+}
+
+TEST_CASE("generate --chat: an answer ends at the template's own end of turn") {
+  const fs::path dir = trained().path();
+  fs::copy(dir / "straight" / "LATEST" / "model", dir / "turning", fs::copy_options::recursive);
+  const std::vector<std::string> common{"generate", "--model", "turning", "--max-new-tokens", "6"};
+  const auto said = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all{"sh", "-c", "exec \"$0\" \"$@\" < hi.txt", program()};
+    all.insert(all.end(), common.begin(), common.end());
+    all.insert(all.end(), more.begin(), more.end());
+    const ProcessResult run = run_process(all, dir);
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    return run.out;
+  };
+  spit(dir / "hi.txt", "Hi\n");
+  const auto first = json_lines(said({"--json", "--prompt", "Hi\n"})).at(0)["ids"].at(0).get<std::int64_t>();
+  // What the model says first becomes the end of the assistant's turns.
+  const std::string end = Tokenizer::load(dir / "turning").id_to_token(first);
+  spit(dir / "turning" / "tokenizer_config.json", dump_json({{"additional_special_tokens", {end}}}));
+  const auto template_with = [&](const std::string& text) {
+    spit(dir / "turning" / "chat_template.jinja",
+         cat("{% for m in messages %}{{ m.content }}", text, "\n{% endfor %}"));
+  };
+  template_with("");
+  CHECK(said({"--chat", "--special"}) != "\n");
+  template_with(cat("{% if m.role == 'assistant' %}", end, "{% endif %}"));
+  CHECK(said({"--chat", "--special"}) == "\n");
+  CHECK(said({"--chat", "--special", "--ignore-eos"}) != "\n");
+}
+
+TEST_CASE("generate: a directory without a tokenizer: the message names --tokenizer") {
+  const fs::path dir = trained().path();
+  fs::copy(dir / "straight" / "LATEST" / "model", dir / "wordless", fs::copy_options::recursive);
+  fs::remove(dir / "wordless" / "tokenizer.json");
+  const ProcessResult run = nemocube_in(dir, {"generate", "--model", "wordless", "--prompt", "Bees"});
+  CHECK(run.exit_code == 2);
+  CHECK(run.err.find("wordless: has no tokenizer.json; name the tokenizer with --tokenizer") !=
+        std::string::npos);
+}
+
+TEST_CASE("train: chat rows that end turns with another token than the model stops at") {
+  const RunDir dir;
+  spit(dir / "chats.jsonl",
+       R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]})"
+       "\n"
+       R"({"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Bees."}]})"
+       "\n");
+  fs::copy(source_path("data/samples/tokenizer"), dir / "tokenizer", fs::copy_options::recursive);
+  spit(dir / "tokenizer" / "chat_template.jinja",
+       "{% for m in messages %}{{ m.role }}: {{ m.content }}<unk>\n{% endfor %}");
+  const std::vector<std::string> overrides{"step_scheduler.max_steps=1",
+                                           "step_scheduler.global_batch_size=2",
+                                           "lr_scheduler=null",
+                                           "validation_dataset=null",
+                                           "dataset={_target_: messages, path: chats.jsonl}",
+                                           "packed_sequence.packed_sequence_size=0",
+                                           "tokenizer.pretrained_model_name_or_path=tokenizer"};
+  std::vector<std::string> check{"train", "--check", "recipe.yaml"};
+  for (const std::string& o : overrides) check.insert(check.end(), {"--set", o});
+  for (const ProcessResult& run : {nemocube_in(dir.path(), check), dir.train(overrides)}) {
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    CHECK(run.err.find("dataset: the chat template ends the assistant's turns with '<unk>' (id 3), which the "
+                       "model does not "
+                       "stop at, but at '</s>' (id 2)") != std::string::npos);
+  }
+  const Json saved = read_json_file(dir / "straight" / "LATEST" / "model" / "generation_config.json");
+  CHECK(saved["eos_token_id"].get<std::vector<std::int64_t>>() == std::vector<std::int64_t>{2, 3});
+}
+
+TEST_CASE("forward: tensors that have no effect are refused by name") {
+  const fs::path dir = trained().path();
+  write_safetensors(dir / "image.safetensors", [] {
+    std::vector<TensorSource> sources;
+    const std::vector<std::int64_t> ids{1, 2};
+    sources.push_back(source_of("input_ids", Tensor::from(ids, {1, 2}), DType::i64));
+    sources.push_back(source_of("patches", Tensor::from<float>({1, 2, 3}, {1, 3}), DType::f32));
+    return sources;
+  }());
+  const ProcessResult run = nemocube_in(dir, {"forward", "--model", "straight/LATEST/model", "--input",
+                                              "image.safetensors", "--output", "out.safetensors"});
+  CHECK(run.exit_code == 2);
+  CHECK(run.err.find("image.safetensors: tensor 'patches' (F32 [1, 3]): want input_ids and labels alone") !=
+        std::string::npos);
 }
 
 TEST_CASE("generate: stops at the ids of generation_config.json") {

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "core/log.h"
+#include "core/quote.h"
 #include "data/json/atomic_file.h"
 #include "data/safetensors/reader.h"
 #include "data/safetensors/writer.h"
@@ -30,6 +31,14 @@ void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_si
             " is outside the vocabulary [0, ", vocab_size, ")",
             may_be_ignored ? cat(" and not ", ignored_label, " (no label)") : "");
   }
+}
+
+/// A tensor that has no effect would give logits of another input than the file says: patches of an image, a mask.
+void check_input_names(const SafetensorsFile& file) {
+  for (const StoredTensor& tensor : file.tensors())
+    require(tensor.name == "input_ids" || tensor.name == "labels", file.path().string(), ": tensor ",
+            quote(tensor.name), " (", describe(tensor),
+            "): want input_ids and labels alone, other inputs have no effect");
 }
 
 double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
@@ -73,6 +82,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
   DataParallel& parallel = loaded.parallel->data();
   NemotronH& model = *loaded.model;
   const SafetensorsFile file(options.input);
+  check_input_names(file);
   const Tensor ids = file.tensor("input_ids");
   check_dtype(options.input.string() + ": input_ids", ids, DType::i64);
   require(ids.ndim() == 2, options.input.string(), ": input_ids: want [batch, seq], got ", ids.shape());
