@@ -79,6 +79,7 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"NEMOCUBE_NODE", AcrossRanks::free},
     // Where the local cache of the Hugging Face Hub is (data/hf/hub_cache.h). Ranks compare the files that they read.
     {"HF_HUB_CACHE", AcrossRanks::free},
+    {"HUGGINGFACE_HUB_CACHE", AcrossRanks::free},
     {"HF_HOME", AcrossRanks::free},
     {"XDG_CACHE_HOME", AcrossRanks::free},
     {"HOME", AcrossRanks::free},
@@ -105,8 +106,8 @@ class KnownVariable {
 
 /// The value of a variable, or null when it is not set.
 const char* environment_variable(KnownVariable variable);
-/// The same for a variable that a recipe names: what the recipe makes of the value is in the resolved recipe, which
-/// the ranks of a run compare.
+/// The same for a variable that a recipe names, or the value of another variable: what the recipe makes of the value is in the
+/// resolved recipe, which the ranks of a run compare.
 const char* variable_named_in_recipe(const std::string& name);
 /// The same for a row of the table.
 const char* environment_variable(const EnvironmentVariable& variable);

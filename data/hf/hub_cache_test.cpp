@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 class Variables {
  public:
   Variables() {
-    for (const char* name : {"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}) {
+    for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}) {
       const char* value = std::getenv(name);
       before_.emplace_back(name, value ? std::optional<std::string>(value) : std::nullopt);
       ::unsetenv(name);
@@ -49,8 +49,47 @@ TEST_CASE("hub cache: where it is") {
   CHECK(hub_cache() == "/cache/huggingface/hub");
   Variables::set("HF_HOME", "/hf");
   CHECK(hub_cache() == "/hf/hub");
+  Variables::set("HUGGINGFACE_HUB_CACHE", "/old");
+  CHECK(hub_cache() == "/old");
   Variables::set("HF_HUB_CACHE", "/hub");
   CHECK(hub_cache() == "/hub");
+}
+
+TEST_CASE("hub cache: home directories and variables as Python expands them") {
+  const Variables variables;
+  Variables::set("HOME", "/home/me/");
+  Variables::set("NEMOCUBE_TEST_A", "x/$NEMOCUBE_TEST_A");
+  const auto of = [](const char* variable, const char* value) {
+    Variables::set(variable, value);
+    const std::string found = hub_cache().string();
+    ::unsetenv(variable);
+    return found;
+  };
+  CHECK(of("HF_HOME", "~/x") == "/home/me/x/hub");
+  CHECK(of("HF_HOME", "$HOME/x") == "/home/me//x/hub");
+  CHECK(of("XDG_CACHE_HOME", "~") == "/home/me/huggingface/hub");
+  for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    CHECK(of(variable, "~") == "/home/me");
+    CHECK(of(variable, "~/a/$NEMOCUBE_TEST_A/b") == "/home/me/a/x/$NEMOCUBE_TEST_A/b");  // not again
+    CHECK(of(variable, "/${NEMOCUBE_TEST_A}") == "/x/$NEMOCUBE_TEST_A");
+    CHECK(of(variable, "/a$$NEMOCUBE_TEST_A") == "/a$x/$NEMOCUBE_TEST_A");
+    CHECK(of(variable, "\\$NEMOCUBE_TEST_A") == "\\x/$NEMOCUBE_TEST_A");
+    for (const char* kept :
+         {"/a/~", "/$NEMOCUBE_TEST_NONE/x", "${NEMOCUBE_TEST_A", "$", "a$", "${}", "$-", "~no such user/x"})
+      CHECK(of(variable, kept) == kept);
+    CHECK(of(variable, "~root/x") == "/root/x");
+  }
+  ::unsetenv("NEMOCUBE_TEST_A");
+}
+
+TEST_CASE("hub cache: messages say where was looked") {
+  const Variables variables;
+  Variables::set("HF_HOME", "/hf");
+  CHECK(not_in_cache("nvidia/Nano", HubKind::model) ==
+        ", nor in the local cache of the Hub (/hf/hub/models--nvidia--Nano)");
+  CHECK(not_in_cache("me/rows", HubKind::dataset) ==
+        ", nor in the local cache of the Hub (/hf/hub/datasets--me--rows)");
+  CHECK(not_in_cache("/nvidia/Nano", HubKind::model).empty());
 }
 
 TEST_CASE("hub cache: names become the snapshot that refs/main names, or the only one") {
@@ -78,6 +117,8 @@ TEST_CASE("hub cache: names become the snapshot that refs/main names, or the onl
   CHECK(message_of([&] { of("nvidia/Nano"); }).find(": names no snapshot in ") != std::string::npos);
   std::ofstream(model / "refs" / "main") << "ccc";
   CHECK(message_of([&] { of("nvidia/Nano"); }).ends_with(": 'ccc'"));
+  std::ofstream(model / "refs" / "main") << std::string("bbb\0x", 5);
+  CHECK(message_of([&] { of("nvidia/Nano"); }).find(": names no snapshot in ") != std::string::npos);
   // What exists, and what is no name of the Hub, is taken as it is.
   for (const char* path : {"nvidia", "/nvidia/Nano", "./nvidia/Nano", "~/Nano", "a/b/c", "a/", ""})
     CHECK(of(path) == path);

@@ -33,7 +33,7 @@ fs::path find(fs::path named, const std::string& file, const std::string& what) 
   const bool there = fs::exists(named, none);
   require(there || !none, named.string(), ": cannot be opened: ", none.message());
   require(
-      there, named.string(), ": does not exist; want a ", what,
+      there, named.string(), ": does not exist", not_in_cache(named, HubKind::model), "; want a ", what,
       " on this machine: a Hugging Face directory, a name of the Hub in its local cache, a checkpoint or the "
       "directory of a run (nothing is downloaded)");
   require(fs::is_directory(named, none), named.string(), ": is a file; want the directory of a ", what);

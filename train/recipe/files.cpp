@@ -45,7 +45,7 @@ std::filesystem::path file_of(const DatasetSection& dataset, const std::string& 
   const bool is_file_name = !is_named(dataset) || ending.starts_with(".json") || ending == ".ndjson";
   std::error_code unclear;  // what is there and cannot be reached has its own message
   if (is_file_name && !std::filesystem::exists(source, unclear) && !unclear)
-    fail(where, ": ", does_not_exist(source),
+    fail(where, ": ", does_not_exist(source), ending.empty() ? not_in_cache(source, HubKind::dataset) : "",
          dataset.kind == DatasetKind::hellaswag ? "; nothing is downloaded: want a file, or a folder with "
                                                   "hellaswag_train.jsonl, hellaswag_val.jsonl, as "
                                                   "https://github.com/rowanz/hellaswag has them"
@@ -121,7 +121,8 @@ std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const Datase
   if (where.empty()) where = tokenizer_key(recipe, dataset);
   std::error_code unclear;  // what is there and cannot be reached has its own message
   require(std::filesystem::exists(path, unclear) || unclear, where,
-          ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()));
+          ": want a folder with a tokenizer.json, or that file; ", does_not_exist(path.string()),
+          not_in_cache(path, HubKind::model));
   if (unclear) return path;
   try {
     return find_tokenizer(path);

@@ -60,7 +60,8 @@ void dataset_rules(DatasetSection& s, Reading& reading) {
                "is missing: want the name of the column with the answers");
   reading.rule(!mapped || s.column_mapping.context || s.column_mapping.question,
                {s.key + ".column_mapping.question", s.key + ".column_mapping.context"},
-               "is missing, as the other is: want the name of a column for the prompt");
+               "is missing, and so is ", s.key,
+               ".column_mapping.context: want the name of a column for the prompt");
   reading.rule(s.padding != Padding::max_length || s.seq_length, {s.key + ".padding", s.key + ".seq_length"},
                "max_length needs seq_length, which is absent");
 }
@@ -99,10 +100,11 @@ void peft_rules(const Recipe& recipe, Reading& reading) {
   const PeftSection& s = *recipe.peft;
   const bool target = !s.target_modules.empty(), exclude = !s.exclude_modules.empty();
   reading.rule(!target || !exclude, {"peft.target_modules", "peft.exclude_modules"},
-               "both are given; want one of them");
+               "is given, and so is peft.exclude_modules; want one of them");
   reading.rule(!s.match_all_linear || (!target && !exclude),
                {"peft.match_all_linear", target ? "peft.target_modules" : "peft.exclude_modules"},
-               "match_all_linear is true, and patterns are given as well; want one of them");
+               "is true, and ", target ? "peft.target_modules" : "peft.exclude_modules",
+               " is given; want one of them");
   if (s.adapter_path)
     for (const char* key : {"dim", "alpha", "use_rslora", "target_modules", "exclude_modules",
                             "match_all_linear", "moe_rank_scaling", "lora_A_init"})
@@ -155,9 +157,8 @@ void want_model(Recipe& recipe, Reading& reading) {
   if (path.empty() || there || unclear) return;
   if (looks_like_hub_name(path))
     reading.rule(
-        false, {key}, quote(path), " is not a folder here, nor in the local cache of the Hub (",
-        hub_cache().string(),
-        "), and nothing is downloaded at run time. Download the model of that name from "
+        false, {key}, quote(path), " is not a folder here", not_in_cache(path, HubKind::model),
+        ", and nothing is downloaded at run time. Download the model of that name from "
         "the Hugging Face Hub (config.json, *.safetensors, tokenizer files), for example with `hf download ",
         excerpt(path), "`, or name the folder that holds it");
   reading.rule(false, {key}, does_not_exist(path), "; want a folder with config.json and *.safetensors");
