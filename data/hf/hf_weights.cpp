@@ -43,15 +43,16 @@ std::optional<CanonicalPlace> slice_of_stack(std::string_view name) {
 }  // namespace
 
 CanonicalPlace canonical_place(std::string_view name_in_file) {
-  if (name_in_file.starts_with(language_prefix)) name_in_file.remove_prefix(language_prefix.size());
-  std::string name(name_in_file);
-  for (std::string_view prefix : {"backbone.", "model."})
-    if (name_in_file.starts_with(prefix)) {
-      std::string_view rest = name_in_file.substr(prefix.size());
-      if (rest == "embedding.weight") rest = "embeddings.weight";
-      name = cat("backbone.", rest);
+  std::string name = without_language_prefix(name_in_file);
+  std::string_view rest = name;
+  for (const std::string_view prefix : {"backbone.", "model."})
+    if (rest.starts_with(prefix)) {
+      rest.remove_prefix(prefix.size());
       break;
     }
+  if (rest == "embedding.weight") rest = "embeddings.weight";
+  const bool bare = rest.starts_with("layers.") || rest == "embeddings.weight" || rest == "norm_f.weight";
+  if (bare || rest.size() < name.size()) name = cat("backbone.", rest);
   return slice_of_stack(name).value_or(CanonicalPlace{name, -1});
 }
 
@@ -61,12 +62,12 @@ std::string expert_tensor_name(std::string_view stacked_name, std::int64_t exper
 }
 
 HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(directory) {
-  const SafetensorsTensors tensors = with_scales(open_safetensors_model(directory));
+  SafetensorsTensors tensors = open_safetensors_model(directory);
+  const auto is_of_language = language_tensors(directory, tensors);
+  tensors = with_scales(std::move(tensors), is_of_language);
   check_declared_quantization(directory, tensors);
-  const bool several_parts =
-      std::ranges::any_of(tensors, [](const auto& item) { return item.first.starts_with(language_prefix); });
   for (const auto& [name, stored] : tensors) {
-    if (several_parts && !name.starts_with(language_prefix)) {
+    if (!is_of_language(name)) {
       other_parts_.push_back(stored);
       continue;
     }
@@ -206,7 +207,7 @@ WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
     const Entry& entry = at(tensor.name);
     WeightForm form{entry.per_expert(), {}};
     for (const auto& [expert, stored] : entry.parts)
-      form.parts.push_back({stored.entry->name, stored.value_dtype(), stored.file_name()});
+      form.parts.push_back({without_wrappers(stored.entry->name), stored.value_dtype(), stored.file_name()});
     files.tensors.emplace(tensor.name, std::move(form));
   }
   for (const auto& [name, entry] : entries_)

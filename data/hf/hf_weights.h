@@ -18,10 +18,10 @@
 #include "parallel/comm/world.h"
 
 /// NemotronH weights in Hugging Face directories. In memory a tensor has its canonical name (see
-/// tensor_specs: "backbone." prefix, experts stacked); files may say "model." for "backbone.",
+/// tensor_specs: "backbone." prefix, experts stacked); files may say "model." or nothing for "backbone.",
 /// "embedding.weight" for "embeddings.weight", and hold one tensor for each expert
 /// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). One model may mix both
-/// forms.
+/// forms. In front there may be the prefixes of data/hf/language_part.h, of which those of wrappers are not written again.
 namespace nemocube {
 
 struct NamedTensor {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <functional>
 
 #include "core/log.h"
 #include "core/rng.h"
@@ -86,6 +87,76 @@ TEST_CASE("hf weights: names") {
     CHECK(canonical(odd) == odd);
   CHECK(expert_tensor_name("backbone.layers.1.mixer.experts.up_proj", 12) ==
         "backbone.layers.1.mixer.experts.12.up_proj.weight");
+}
+
+TEST_CASE("hf weights: names with prefixes of wrappers, and of language models among other parts") {
+  const auto canonical = [](const std::string& name) { return canonical_place(name).name; };
+  const std::string norm = "backbone.layers.0.norm.weight";
+  for (const char* name :
+       {"module.backbone.layers.0.norm.weight", "_orig_mod.backbone.layers.0.norm.weight",
+        "module.module._orig_mod.model.layers.0.norm.weight", "_orig_mod.module.model.layers.0.norm.weight",
+        "model.layers.0._orig_mod.norm.weight",
+        "model._fsdp_wrapped_module.layers.0._checkpoint_wrapped_module.norm.weight", "layers.0.norm.weight",
+        "language_model.backbone.layers.0.norm.weight", "language_model.layers.0.norm.weight",
+        "model.language_model.layers.0.norm.weight", "module.model.language_model.layers.0.norm.weight"})
+    CHECK_MESSAGE(canonical(name) == norm, name);
+  CHECK(canonical("module.lm_head.weight") == "lm_head.weight");
+  CHECK(canonical("language_model.lm_head.weight") == "lm_head.weight");
+  CHECK(canonical("language_model.embeddings.weight") == "backbone.embeddings.weight");
+  CHECK(canonical("norm_f.weight") == "backbone.norm_f.weight");
+  for (const char* other : {"my_module.x.weight", "x.module.y", "x_orig_mod.y"})
+    CHECK(canonical(other) == other);
+
+  const TestDir dir;
+  const std::vector<NamedTensor> model = random_model(small());
+  const auto renamed = [&](const char* folder, const std::string& config,
+                           const std::vector<std::string>& others,
+                           const std::function<std::string(std::string)>& name) {
+    write_model(dir / folder, model, small(), [&](std::vector<NamedTensor>& tensors) {
+      for (NamedTensor& t : tensors) t.name = name(t.name);
+      for (const std::string& other : others) tensors.push_back({other, Tensor::from<float>({5}, {1})});
+    });
+    spit(dir / folder / "config.json", config);
+    const std::vector<NamedTensor> back = empty_model(small());
+    const WeightFiles files = load_hf_weights(dir / folder, back);
+    check_same(back, model);
+    save_hf_weights(dir / cat(folder, "_saved").c_str(), back, files);
+    return std::make_pair(files, dir / cat(folder, "_saved").c_str());
+  };
+  const std::string plain = make_hf_config(small()).text;
+  const std::string whole = cat(R"({"model_type": "nemotron_h_omni", "text_config": )", plain, "}");
+  const std::vector<std::string> others{"vision_model.blocks.0.norm.weight", "mlp1.0.weight"};
+  const auto after = [](const std::string& prefix) {
+    return [prefix](const std::string& name) { return prefix + name; };
+  };
+  for (const char* prefix : {"module.", "_orig_mod.", "module._orig_mod."}) {
+    CAPTURE(prefix);
+    const std::string folder = std::string("w") + std::to_string(std::strlen(prefix));
+    const auto [files, saved] = renamed(folder.c_str(), plain, {}, after(prefix));
+    // Not written again: no other program would know these names.
+    CHECK(SafetensorsFile(saved / single_file_name).find("lm_head.weight") != nullptr);
+    CHECK(SafetensorsFile(saved / single_file_name).find("backbone.layers.0.norm.weight") != nullptr);
+  }
+  const auto check_omni = [&](const char* folder, const std::string& head, const std::string& norm_name,
+                              const std::function<std::string(std::string)>& name) {
+    CAPTURE(folder);
+    const auto [files, saved] = renamed(folder, whole, others, name);
+    CHECK(files.carried.size() == 2);
+    const SafetensorsFile file(saved / single_file_name);
+    for (const std::string& kept : {head, norm_name, others[0], others[1]})
+      CHECK_MESSAGE(file.find(kept) != nullptr, kept);
+  };
+  check_omni("prefixed", "language_model.lm_head.weight", "language_model.backbone.layers.0.norm.weight",
+             after("language_model."));
+  check_omni("flat", "lm_head.weight", "backbone.layers.0.norm.weight", after(""));
+  check_omni(
+      "inner", "lm_head.weight", "model.language_model.layers.0.norm.weight", [](const std::string& name) {
+        constexpr std::string_view backbone = "backbone.";
+        return name.starts_with(backbone) ? cat("model.language_model.", name.substr(backbone.size())) : name;
+      });
+  // Beside a model of one part nothing is carried.
+  CHECK_THROWS_WITH_AS(renamed("strange", plain, others, after("")), doctest::Contains("2 unexpected"),
+                       Error);
 }
 
 TEST_CASE("hf weights: a model from scratch comes back") {

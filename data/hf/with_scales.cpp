@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "data/hf/language_part.h"
 #include "data/safetensors/quantized.h"
 
 namespace nemocube {
@@ -41,13 +40,8 @@ StoredIn take(SafetensorsTensors& tensors, const std::string& name) {
 
 }  // namespace
 
-SafetensorsTensors with_scales(SafetensorsTensors tensors) {
-  // Tensors of other parts of a model have names of their own kind.
-  const bool several_parts =
-      std::ranges::any_of(tensors, [](const auto& item) { return item.first.starts_with(language_prefix); });
-  const auto is_of_language = [&](std::string_view name) {
-    return !several_parts || name.starts_with(language_prefix);
-  };
+SafetensorsTensors with_scales(SafetensorsTensors tensors,
+                               const std::function<bool(std::string_view)>& is_of_language) {
   for (const auto& [name, stored] : tensors)
     if (is_of_language(name)) refuse_scheme(name, stored);
   std::erase_if(

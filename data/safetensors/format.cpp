@@ -126,6 +126,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t f
   for (const auto& item : document.items()) {
     const JsonView entry(item.value(), place, item.key());
     if (item.key() == "__metadata__") {
+      if (item.value().is_null()) continue;  // none, as for the safetensors library
       if (!item.value().is_object()) entry.refuse("an object");
       for (const auto& pair : item.value().items())
         header.metadata[pair.key()] = JsonView(pair.value(), place, "__metadata__." + pair.key()).string();

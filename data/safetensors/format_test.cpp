@@ -113,6 +113,7 @@ TEST_CASE("safetensors format: every check, in order") {
                 "want a list of begin and end");
   check_refused(R"({"a":{"dtype":"F32","shape":[],"data_offsets":[0,"4"]}})", "1234", "'a.data_offsets[1]'");
   check_refused(R"({"__metadata__":{"x":1}})", "", "'__metadata__.x': want a string, got 1");
+  CHECK(parse_safetensors_header(R"({"__metadata__":null})", 8 + 21, "x").metadata.empty());
   check_refused(R"({"__metadata__":[]})", "", "'__metadata__': want an object");
   check_refused(
       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",

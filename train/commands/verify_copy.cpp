@@ -40,10 +40,9 @@ double epsilon(DType dtype) {
 DType coarsest_dtype(const std::filesystem::path& dir) {
   DType coarsest = DType::f64;
   const SafetensorsTensors tensors = open_safetensors_model(dir);
-  const bool several_parts =
-      std::ranges::any_of(tensors, [](const auto& item) { return item.first.starts_with(language_prefix); });
+  const auto is_of_language = language_tensors(dir, tensors);
   for (const auto& [name, stored] : tensors)
-    if (several_parts && !name.starts_with(language_prefix))
+    if (!is_of_language(name))
       continue;  // of a part that computes no logits
     else if (const auto dtype = dtype_of_stored(stored.entry->dtype); dtype && is_float(*dtype))
       if (epsilon(*dtype) > epsilon(coarsest)) coarsest = *dtype;
