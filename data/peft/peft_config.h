@@ -16,10 +16,11 @@ constexpr const char* peft_config_name = "adapter_config.json";
 constexpr const char* peft_tensors_name = "adapter_model.safetensors";
 constexpr const char* automodel_config_name = "automodel_peft_config.json";
 
-/// How the matrices of a stack of experts [experts, out, in] lie in a file. B's last index is the expert in both.
+/// How the matrices of a stack of experts [experts, out, in] lie in a file. B's last index is the expert in the first two.
 enum class StackLayout : std::uint8_t {
   current,  ///< PEFT from 0.19 on: A [experts r, in], B [out, r experts]
-  peft_0_18  ///< PEFT 0.18, and AutoModel: A [experts r, out], B [in, r experts], so that a weight gets s (B A) transposed
+  peft_0_18,  ///< PEFT 0.18, and AutoModel: A [experts r, out], B [in, r experts], so that a weight gets s (B A) transposed
+  each  ///< under the name of the stack itself: A [experts, r, in], B [experts, out, r]
 };
 
 /// What an adapter_config.json says, as far as it counts, and an automodel_peft_config.json beside it.

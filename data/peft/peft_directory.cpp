@@ -35,6 +35,7 @@ Tensor stacked(const SafetensorsFile& file, const StoredAdapter& adapter, char f
 /// Of a stack of experts in one pair.
 Tensor unstacked(const SafetensorsFile& file, const StoredAdapter& adapter, char factor) {
   const StoredPair& pair = adapter.pairs.front();
+  if (adapter.layout == StackLayout::each) return file.tensor(factor == 'A' ? *pair.a : *pair.b);
   const std::int64_t experts = adapter.weight.experts;
   if (adapter.layout == StackLayout::current)
     return factor == 'A' ? split_rows(file.tensor(*pair.a), experts)

@@ -140,7 +140,7 @@ TEST_CASE("peft directory: ranks, alphas and dtypes") {
   CHECK(AdapterDir(query(3), R"("target_modules": ["model.layers.2.mixer.q_proj"])")
             .refusal()
             .find("without tensors") == std::string::npos);
-  check_refused(pair_of(q_path, 0, 8, 8), "want [r, 8] and [8, r]");
+  check_refused(pair_of(q_path, 0, 8, 8), "1 without elements");
   const std::string a = "base_model.model." + q_path + ".lora_A.weight",
                     b = "base_model.model." + q_path + ".lora_B.weight";
   check_refused({{a, {4, 8}}, {b, {8, 3}}}, "want [r, 8] and [8, r]");
@@ -263,6 +263,80 @@ TEST_CASE("peft directory: layouts of stacks give each expert its own matrices")
           CHECK(b.data<float>()[(e * out + o) * rank + k] == -number(e, o, k));
       }
   }
+}
+
+TEST_CASE("peft directory: a stack of experts under its own name") {
+  const auto stack = [](const char* name, const Shape& a, const Shape& b) {
+    return Entries{{cat(experts_path, '.', name, ".lora_A.weight"), a},
+                   {cat(experts_path, '.', name, ".lora_B.weight"), b}};
+  };
+  const AdapterDir dir(stack("up_proj", {3, 4, 8}, {3, 6, 4}) + stack("down_proj", {3, 4, 6}, {3, 8, 4}));
+  std::vector<float> values(3 * 4 * 8);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  std::vector<TensorSource> sources;
+  for (const ZerosEntry& entry : stack("up_proj", {3, 4, 8}, {3, 6, 4})) {
+    const Tensor value = entry.shape == Shape{3, 4, 8} ? Tensor::from(values, entry.shape)
+                                                       : Tensor::zeros(entry.shape, DType::f32, Device::cpu);
+    sources.push_back(source_of(entry.name, value, DType::f32));
+  }
+  CHECK(dir.open().adapters().modules.size() == 2);
+  write_safetensors(dir / "adapter_model.safetensors", std::move(sources));
+  const PeftDirectory peft = dir.open();
+  CHECK(peft.adapters().modules.at(up_stack) == LoraModule{4, 8, false});
+  CHECK_BITS(peft.tensor(up_stack + ".lora_A.weight"), Tensor::from(values, {3, 4, 8}));
+  CHECK(peft.tensor(up_stack + ".lora_B.weight").shape() == Shape{3, 6, 4});
+  check_refused(stack("up_proj", {3, 4, 6}, {3, 8, 4}), "want [3, r, 8] and [3, 6, r]");
+  check_refused(stack("up_proj", {2, 4, 8}, {2, 6, 4}), "want [3, r, 8] and [3, 6, r]");
+  check_refused(stack("up_proj", {12, 8}, {6, 12}), "want [3, r, 8] and [3, 6, r]");
+  check_refused(stack("up_proj", {3, 2, 8}, {3, 6, 2}), "rank 2, want 4");
+  check_refused(stack("up_proj", {3, 4, 8}, {3, 6, 4}) + pair_of(experts_path, 12, 8, 6),
+                "are of the same adapter", R"("target_parameters": ["mixer.experts.up_proj"])");
+}
+
+TEST_CASE("peft directory: names as they are in memory, of wrappers and of the language part of a model") {
+  for (const auto& [a, b] : std::vector<std::pair<std::string, std::string>>{
+           {"base_model.model.model.layers.2.mixer.q_proj.lora_A.default.weight",
+            "base_model.model.model.layers.2.mixer.q_proj.lora_B.default.weight"},
+           {"base_model.model.model.layers.2.mixer.q_proj.lora_A.mine.weight",
+            "base_model.model.model.layers.2.mixer.q_proj.lora_B.weight"},
+           {"module.base_model.model._orig_mod.model.layers.2._orig_mod.mixer.q_proj.lora_A.weight",
+            "_orig_mod.base_model.model.model.layers.2.mixer.q_proj.lora_B.default.weight"},
+           {"base_model.model.language_model.backbone.layers.2.mixer.q_proj.lora_A.weight",
+            "base_model.model.language_model.backbone.layers.2.mixer.q_proj.lora_B.weight"},
+           {"base_model.model.model.language_model.layers.2.mixer.q_proj.lora_A.weight",
+            "base_model.model.model.language_model.layers.2.mixer.q_proj.lora_B.weight"}}) {
+    CAPTURE(a);
+    const std::string message = AdapterDir({{a, {4, 8}}, {b, {8, 4}}}).refusal();
+    CAPTURE(message);
+    CHECK(message == "no error");
+  }
+  CHECK(AdapterDir({{"_orig_mod.base_model.model.layers.2.mixer.q_proj.lora_A.weight", {4, 8}},
+                    {"_orig_mod.base_model.model.layers.2.mixer.q_proj.lora_B.weight", {8, 4}}})
+            .open()
+            .adapters()
+            .modules.contains("backbone.layers.2.mixer.q_proj"));
+  check_refused(query() + Entries{{q_path + ".lora_A.other.weight", {4, 8}}},
+                "are the same one under two names");
+  check_refused(query() + Entries{{q_path + ".lora_A.a.b.weight", {4, 8}}},
+                "that fit no module of the model");
+}
+
+TEST_CASE("peft directory: pairs without elements") {
+  const std::string gate = "base_model.model." + experts_path + ".w3";
+  const Entries placeholder{{gate + ".lora_A.weight", {0}}, {gate + ".lora_B.weight", {0}}};
+  {
+    const Warnings warnings;
+    CHECK(AdapterDir(query() + placeholder).open().adapters().modules.size() == 1);
+    REQUIRE(warnings.texts.size() == 1);
+    CHECK(warnings.texts[0].find(
+              "1 without elements that fit no module of the model: model.layers.1.mixer.experts.w3") !=
+          std::string::npos);
+  }
+  // Saved while the elements lay elsewhere: nothing is trained of such a module.
+  const std::string k = "base_model.model.model.layers.2.mixer.k_proj";
+  check_refused(query() + Entries{{k + ".lora_A.weight", {0}}, {k + ".lora_B.weight", {0}}},
+                "1 without elements (was the adapter saved while its parts lay on several ranks?): "
+                "model.layers.2.mixer.k_proj: lora_A is F32 [0], lora_B F32 [0]");
 }
 
 TEST_CASE("peft directory: a pair for each expert") {

@@ -1,6 +1,7 @@
 #include "data/peft/peft_names.h"
 
 #include "core/error.h"
+#include "data/hf/language_part.h"
 
 namespace nemocube {
 namespace {
@@ -19,17 +20,24 @@ AdaptableWeights adaptable_weights(const NemotronHConfig& config) {
   return weights;
 }
 
-std::string_view without_peft_prefix(std::string_view key) {
-  if (key.starts_with(peft_prefix)) key.remove_prefix(peft_prefix.size());
-  return key;
+std::string without_peft_prefix(std::string_view key) {
+  const std::string name = without_wrappers(key);
+  return name.starts_with(peft_prefix) ? without_wrappers(name.substr(peft_prefix.size())) : name;
 }
 
 std::optional<PeftKey> parse_peft_key(std::string_view key) {
-  const std::string_view name = without_peft_prefix(key);
-  for (const char factor : {'A', 'B'})
-    if (const std::string ending = factor_name("", factor);
-        name.ends_with(ending) && name.size() > ending.size())
-      return PeftKey{std::string(name.substr(0, name.size() - ending.size())), factor};
+  constexpr std::string_view ending = ".weight";
+  std::string name = without_peft_prefix(key);
+  if (!name.ends_with(ending)) return std::nullopt;
+  name.resize(name.size() - ending.size());
+  for (const char factor : {'A', 'B'}) {
+    const std::string mark = cat(".lora_", factor);
+    const std::size_t at = name.rfind(mark);
+    if (at == name.npos || at == 0) continue;
+    const std::string_view adapter = std::string_view(name).substr(at + mark.size());
+    if (adapter.empty() || (adapter.size() > 1 && adapter.rfind('.') == 0))
+      return PeftKey{name.substr(0, at), factor};
+  }
   return std::nullopt;
 }
 
@@ -37,10 +45,11 @@ std::string peft_key(std::string_view path, char factor) {
   return cat(peft_prefix, factor_name(path, factor));
 }
 
-std::string canonical_module(std::string_view path) {
+std::string canonical_module(std::string_view path_in_file) {
+  const std::string path = without_language_prefix(path_in_file);
   if (path.starts_with("model.")) return cat("backbone.", path.substr(6));
   if (path.starts_with("layers.")) return cat("backbone.", path);
-  return std::string(path);
+  return path;
 }
 
 std::string peft_path(std::string_view canonical) {

@@ -27,18 +27,21 @@ AdaptableWeights adaptable_weights(const NemotronHConfig& config);
 constexpr std::array<std::string_view, 2> expert_stacks{"up_proj", "down_proj"};
 constexpr std::string_view wrapped_stack = ".base_layer";
 
-/// The name of a tensor with an adapter: "base_model.model.PATH.lora_A.weight", where "base_model.model." may be missing.
+/// The name of a tensor with an adapter: "base_model.model.PATH.lora_A.weight", where "base_model.model." may be missing, and the
+/// name of the adapter may stand before "weight", as in PEFT's memory: "....lora_A.default.weight". What wrappers of modules add
+/// (without_wrappers()) is left out.
 struct PeftKey {
   std::string path;   ///< "model.layers.0.mixer.q_proj"
   char factor = 'A';  ///< or B
 };
 std::optional<PeftKey> parse_peft_key(std::string_view key);
-/// The key without "base_model.model.".
-std::string_view without_peft_prefix(std::string_view key);
+/// The key without "base_model.model." and what wrappers of modules add.
+std::string without_peft_prefix(std::string_view key);
 std::string peft_key(std::string_view path, char factor);
 
-/// "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and "layers.0.mixer.q_proj" -> the second of them.
-std::string canonical_module(std::string_view path);
+/// "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and "layers.0.mixer.q_proj" -> the second of them. Before these
+/// may stand what says that they are of a language model (without_language_prefix()).
+std::string canonical_module(std::string_view path_in_file);
 /// "backbone.layers.0.mixer.q_proj" -> "model.layers.0.mixer.q_proj", as transformers names modules.
 std::string peft_path(std::string_view canonical);
 /// "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj"

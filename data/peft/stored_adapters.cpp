@@ -17,7 +17,16 @@ bool is_float_tensor(const StoredTensor& tensor) {
   return tensor.dtype == "F32" || tensor.dtype == "BF16" || tensor.dtype == "F16" || tensor.dtype == "F64";
 }
 
+bool is_empty(const StoredTensor& tensor) { return std::ranges::find(tensor.shape, 0) != tensor.shape.end(); }
+
 bool is_matrix(const StoredTensor& tensor) { return tensor.shape.size() == 2; }
+
+/// Whether A is [experts, r, in] and B [experts, out, r], with a rank of at least 1.
+bool fits_each(const StoredPair& pair, const AdaptableWeight& stack) {
+  const auto &a = pair.a->shape, &b = pair.b->shape;
+  return a.size() == 3 && b.size() == 3 && a[0] == stack.experts && b[0] == stack.experts && a[1] > 0 &&
+         b[2] == a[1] && a[2] == stack.in && b[1] == stack.out;
+}
 
 /// Whether A is [rows, a_width] and B [b_width, rows], with whole ranks of at least 1 for each expert.
 bool fits(const StoredPair& pair, std::int64_t experts, std::int64_t a_width, std::int64_t b_width) {
@@ -68,9 +77,10 @@ class Finder {
     }
     for (const auto& [path, wrapped] : wrapped_) place_stacks(path, wrapped);
     for (const auto& [stack, parts] : experts_) join_experts(stack, parts);
-    if (wrong_.text().empty() && half_.text().empty()) check_targets();
+    if (wrong_.text().empty() && half_.text().empty() && empty_.text().empty()) check_targets();
     for (const StoredTensor* copy : base_copies_) check_base_copy(*copy);
-    const std::string trouble = unknown_.text() + half_.text() + wrong_.text() + missing_.text();
+    const std::string trouble =
+        unknown_.text() + half_.text() + wrong_.text() + empty_.text() + missing_.text();
     require(trouble.empty(), name_, ": the tensors are not those of an adapter of this model:", trouble);
     require(!found_.empty(), name_, ": want tensors of an adapter of this model, got none");
     warn();
@@ -95,7 +105,7 @@ class Finder {
       factor = &tensor;
       return;
     }
-    const std::string_view path = without_peft_prefix(tensor.name);
+    const std::string path = without_peft_prefix(tensor.name);
     if (is_of_prediction(path)) {
       ++ignored_mtp_;
       return;
@@ -110,8 +120,9 @@ class Finder {
 
   void place(const std::string& path, const StoredPair& pair) {
     const std::string module = canonical_module(path);
-    if (const auto weight = weights_.find(module); weight != weights_.end() && weight->second.experts == 0)
-      return add_linear(*weight, path, pair);
+    if (is_empty(*pair.a) && is_empty(*pair.b)) return place_empty(path, pair);
+    if (const auto weight = weights_.find(module); weight != weights_.end())
+      return weight->second.experts == 0 ? add_linear(*weight, path, pair) : add_stack(*weight, path, pair);
     const CanonicalPlace slice = canonical_place(module + ".weight");
     if (slice.expert >= 0 && weights_.contains(slice.name)) {
       const auto [same, added] = experts_[slice.name].emplace(slice.expert, Part{path, &pair});
@@ -135,6 +146,19 @@ class Finder {
     }
     unknown_.add(excerpt(pair.a->name));
     unknown_.add(excerpt(pair.b->name));
+  }
+
+  /// A pair without elements stands for a matrix that the model does not have, such as the gate of its experts. Of one that the
+  /// model has, the elements are missing.
+  void place_empty(const std::string& path, const StoredPair& pair) {
+    const std::string module = canonical_module(path);
+    const CanonicalPlace slice = canonical_place(module + ".weight");
+    const bool of_model =
+        weights_.contains(module) || weights_.contains(slice.name) || !stacks_of(module).empty();
+    if (of_model)
+      empty_.add(cat(path, ": ", describe(pair)));
+    else
+      ignored_empty_.add(excerpt(path));
   }
 
   [[noreturn]] void refuse_twice(const std::string& one, const std::string& other) const {
@@ -182,6 +206,17 @@ class Finder {
     if (!check_pair(path, pair, weight.second)) return;
     add(weight.first,
         {weight.second, module_of(path, pair.a->shape[0], weight.second, pair), std::nullopt, {pair}});
+  }
+
+  /// A pair under the name of a stack itself.
+  void add_stack(const AdaptableWeights::value_type& stack, const std::string& path, const StoredPair& pair) {
+    const AdaptableWeight& weight = stack.second;
+    if (!fits_each(pair, weight)) {
+      wrong_.add(cat(path, ": ", describe(pair), ", want [", weight.experts, ", r, ", weight.in, "] and [",
+                     weight.experts, ", ", weight.out, ", r]"));
+      return;
+    }
+    add(stack.first, {weight, module_of(path, pair.a->shape[1], weight, pair), StackLayout::each, {pair}});
   }
 
   /// A stack and a layout that a pair can be of.
@@ -297,7 +332,7 @@ class Finder {
 
   void check_base_copy(const StoredTensor& copy) {
     constexpr std::string_view ending = ".base_layer.weight";
-    const std::string_view path = without_peft_prefix(copy.name);
+    const std::string path = without_peft_prefix(copy.name);
     const auto found = found_.find(canonical_module(path.substr(0, path.size() - ending.size())));
     if (found == found_.end()) {
       unknown_.add(excerpt(copy.name));
@@ -313,6 +348,8 @@ class Finder {
     if (ignored_mtp_ > 0)
       log_warning(name_, ": ", counted(ignored_mtp_, "tensor"),
                   " of multi-token prediction (mtp.) not read: it is not in use here");
+    if (const std::string empty = ignored_empty_.text(); !empty.empty())
+      log_warning(name_, ": pairs of lora_A and lora_B not read:", empty);
     if (!base_copies_.empty())
       log_warning(name_, ": ", counted(std::ssize(base_copies_), "copy", "copies"),
                   " of base weights not read (", base_copies_.front()->name, "): the model's own count");
@@ -329,7 +366,9 @@ class Finder {
   std::int64_t ignored_mtp_ = 0;
   StoredAdapters found_;
   NameList unknown_{"that fit no module of the model"}, half_{"without the other of lora_A and lora_B"},
-      wrong_{"of another shape, rank or dtype"}, missing_{"without tensors"};
+      wrong_{"of another shape, rank or dtype"}, missing_{"without tensors"},
+      empty_{"without elements (was the adapter saved while its parts lay on several ranks?)"},
+      ignored_empty_{"without elements that fit no module of the model"};
 };
 }  // namespace
 
