@@ -88,7 +88,7 @@ void write_log(LogLevel level, const std::string& text) {
   std::string line;
   if (log_ranks > 1) line += cat("[rank ", log_rank.load(), "] ");
   if (level != LogLevel::info) line += cat(names[static_cast<std::size_t>(level)], ": ");
-  line += printable(text);
+  line += printable_message(text);
   line += '\n';
   {
     const std::lock_guard lock(status().mutex);

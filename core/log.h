@@ -18,7 +18,7 @@ LogLevel parse_log_level(std::string_view name);  ///< debug, info, warning, err
 /// status line. Default: rank 0 of 1.
 void set_log_rank(int rank, int ranks);
 /// Writes the line with one write call, so that lines of different ranks do not interleave. Terminal commands
-/// in the text are shown, not obeyed: see printable().
+/// in the text are shown, not obeyed: see printable_message().
 void write_log(LogLevel level, const std::string& text);
 bool log_enabled(LogLevel level);
 /// Gets each warning and error that this process writes from now on, without level and rank, after it was written; an

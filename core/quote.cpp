@@ -13,7 +13,11 @@ namespace {
 struct Form {
   const char* mark = "";  ///< before and after the text
   std::size_t longest = 200;
-  bool keeps_lines = false;
+  enum class LineEnds {
+    none,
+    indented,
+    all
+  } kept = LineEnds::none;  ///< indented: before two spaces, and the last one
 };
 
 bool is_control(char32_t c) {
@@ -30,6 +34,12 @@ void append_escape(std::string& out, const char* format, unsigned value) {
   out += escape;
 }
 
+bool keeps_line_end(std::string_view text, std::size_t at, const Form& form) {
+  const std::string_view next = text.substr(at + 1);
+  return form.kept == Form::LineEnds::all ||
+         (form.kept == Form::LineEnds::indented && (next.empty() || next.starts_with("  ")));
+}
+
 std::string shown(std::string_view text, const Form& form) {
   const std::size_t kept =
       text.size() <= form.longest ? text.size() : utf8_complete_prefix(text.substr(0, form.longest));
@@ -39,7 +49,7 @@ std::string shown(std::string_view text, const Form& form) {
     if (!step.valid) {
       for (std::size_t i = 0; i < step.length; ++i)
         append_escape(out, "\\x%02x", static_cast<unsigned char>(text[at + i]));
-    } else if (step.character == '\n' && form.keeps_lines) {
+    } else if (step.character == '\n' && keeps_line_end(text, at, form)) {
       out += '\n';
     } else if (step.character == '\n' || step.character == '\t' || step.character == '\r') {
       out += step.character == '\n' ? "\\n" : step.character == '\t' ? "\\t" : "\\r";
@@ -54,13 +64,9 @@ std::string shown(std::string_view text, const Form& form) {
   return cat(out, "...", form.mark, " (", text.size(), " bytes)");
 }
 
-}  // namespace
-
-std::string excerpt(std::string_view text) { return shown(text, {}); }
-std::string quote(std::string_view text) { return shown(text, {.mark = "'"}); }
-std::string printable(std::string_view message) {
+/// A word of thousands of bytes is a path: its two ends say enough.
+std::string with_short_paths(std::string_view message) {
   std::string text;
-  // A word of thousands of bytes is a path: its two ends say enough.
   constexpr std::size_t longest_word = 1000, head = 200, tail = 100;
   for (std::size_t at = 0; at < message.size();) {
     const std::size_t end = std::min(message.find_first_of(" \n", at), message.size());
@@ -76,7 +82,20 @@ std::string printable(std::string_view message) {
     at = end + 1;
     if (end < message.size()) text += message[end];
   }
-  return shown(text, {.longest = 64u << 10, .keeps_lines = true});
+  return text;
+}
+
+constexpr std::size_t longest_message = 64u << 10;
+
+}  // namespace
+
+std::string excerpt(std::string_view text) { return shown(text, {}); }
+std::string quote(std::string_view text) { return shown(text, {.mark = "'"}); }
+std::string printable(std::string_view message) {
+  return shown(with_short_paths(message), {.longest = longest_message, .kept = Form::LineEnds::all});
+}
+std::string printable_message(std::string_view message) {
+  return shown(with_short_paths(message), {.longest = longest_message, .kept = Form::LineEnds::indented});
 }
 
 }  // namespace nemocube

@@ -13,5 +13,8 @@ std::string quote(std::string_view text);    ///< 'text', or: 'text...' (1048576
 /// The same for a whole message, which keeps its line ends, and is cut after 64 KiB. What excerpt() and quote()
 /// made stays as it is. Of a path of more than 1000 bytes both ends are kept, and its length is given.
 std::string printable(std::string_view message);
+/// printable() for a message of this program, which indents its further lines: a line end that no two spaces follow belongs to a
+/// path or the like, and is written \n. Such a text can therefore not begin a line that looks like another message.
+std::string printable_message(std::string_view message);
 
 }  // namespace nemocube

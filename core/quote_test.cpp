@@ -45,6 +45,10 @@ TEST_CASE("any bytes give valid UTF-8") {
 
 TEST_CASE("printable: a message keeps its lines, shows terminal commands, and ends") {
   CHECK(printable("a\n\tb \x1b[1m \xff é") == "a\n\\tb \\u001b[1m \\xff é");
+  CHECK(printable_message("1 problem:\n  a\n  b\n") == "1 problem:\n  a\n  b\n");
+  CHECK(printable_message("cannot open x\nwarning: all is lost: no") ==
+        "cannot open x\\nwarning: all is lost: no");
+  CHECK(printable_message("a\n b\x1b[1m") == "a\\n b\\u001b[1m");
   CHECK(printable(quote("a\nb\x1b")) == quote("a\nb\x1b"));
   const std::string path = "/" + std::string(3000, 'd') + "/file";
   CHECK(printable("cannot open " + path + ": no\n") ==

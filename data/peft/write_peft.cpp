@@ -118,12 +118,13 @@ std::string config_text(const LoraAdapters& adapters, const HeldAdapters& held,
   for (const char* unused :
        {"alora_invocation_tokens", "arrow_config", "auto_mapping", "corda_config", "eva_config",
         "exclude_modules", "layer_replication", "layers_pattern", "layers_to_transform", "megatron_config",
-        "modules_to_save", "revision", "trainable_token_indices"})
+        "modules_to_save", "trainable_token_indices"})
     config[unused] = nullptr;
   for (const char* off : {"ensure_weight_tying", "fan_in_fan_out", "lora_bias", "use_dora", "use_qalora"})
     config[off] = false;
   config["base_model_name_or_path"] =
       options.base_model_name_or_path ? Json(*options.base_model_name_or_path) : Json();
+  config["revision"] = options.revision ? Json(*options.revision) : Json();
   config["bias"] = "none";
   config["inference_mode"] = true;
   config["init_lora_weights"] = true;

@@ -21,6 +21,7 @@ enum class ExpertForm : std::uint8_t {
 
 struct PeftWriteOptions {
   std::optional<std::string> base_model_name_or_path;
+  std::optional<std::string> revision = {};  ///< of the base on the Hub
   ExpertForm experts = ExpertForm::stacked;
   /// Further files: contents by name, such as automodel_peft_config.json and tokenizer.json.
   std::map<std::string, std::string> other_files = {};

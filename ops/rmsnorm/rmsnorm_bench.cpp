@@ -100,7 +100,7 @@ const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
     list.push_back({"forward", shape, fused - 2 * x, 0,
                     [w] { rmsnorm_forward(w->y, w->inv_rms, {}, w->sum, {}, w->weight, eps); },
                     [w] { return verify(*w, false); }});
-    for (const char* variant : {"fused", "separate"}) {
+    for (const std::string& variant : kernel_variants().at("rmsnorm")) {
       const auto own = prepare(rows, cols, o);
       KernelChoice choice;
       choice.by_op["rmsnorm"] = variant;

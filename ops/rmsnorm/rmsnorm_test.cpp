@@ -19,6 +19,8 @@ namespace {
 
 constexpr double eps = 1e-5;
 
+const std::vector<std::string>& variants() { return kernel_variants().at("rmsnorm"); }
+
 struct Outcome {
   Tensor sum, y, dx, dw;
 };
@@ -55,7 +57,7 @@ Outcome reference(const Tensor& x, const Tensor& residual, const Tensor& weight,
 }
 
 struct Recorded {
-  explicit Recorded(const char* variant = "fused") {
+  explicit Recorded(const std::string& variant = "fused") {
     choice.by_op["rmsnorm"] = variant;
     ctx.tape = &tape;
     ctx.kernels = &choice;
@@ -84,8 +86,8 @@ Outcome run_plain(const Tensor& x, const Tensor& weight, const Tensor& dy) {
   return {{}, y.value(), in.node()->grad(), w.grad()};
 }
 
-Outcome run_residual(const char* variant, const Tensor& x, const Tensor& residual, const Tensor& weight,
-                     const Tensor& dy, const Tensor& d_sum) {
+Outcome run_residual(const std::string& variant, const Tensor& x, const Tensor& residual,
+                     const Tensor& weight, const Tensor& dy, const Tensor& d_sum) {
   Recorded r(variant);
   const Var in = intermediate(x), other = intermediate(residual), w = Var::leaf(weight);
   const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps);
@@ -128,7 +130,7 @@ TEST_CASE("rmsnorm: against the formulas" * doctest::test_suite("cuda")) {
         const Tol dx_tol = cols == 1 ? Tol{tol.rel, 1e3 * tol.abs} : Tol{tol.rel, 8 * tol.abs};
         CHECK_CLOSE(got.dx, want.dx, dx_tol);
         CHECK_CLOSE(got.dw, want.dw, dw_tol);
-        for (const char* variant : {"fused", "separate"})
+        for (const std::string& variant : variants())
           for (const bool both : {false, true}) {
             CAPTURE(variant);
             const Tensor extra = both ? d_sum : Tensor();
@@ -153,7 +155,7 @@ TEST_CASE("rmsnorm: against finite differences") {
                        const std::vector<Var>& v) { return std::vector<Var>{rmsnorm(ctx, v[0], v[1], eps)}; },
                     {x, w}, options);
   }
-  for (const char* variant : {"fused", "separate"}) {
+  for (const std::string& variant : variants()) {
     const KernelChoice choice{{{"rmsnorm", variant}}};
     for (const std::vector<bool>& wants :
          {std::vector<bool>{}, {true, false, false}, {false, true, false}, {false, false, true}})
@@ -185,7 +187,7 @@ TEST_CASE("rmsnorm: against finite differences") {
 
 TEST_CASE("rmsnorm: only the sum is used" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices()) {
-    for (const char* variant : {"fused", "separate"}) {
+    for (const std::string& variant : variants()) {
       Recorded r(variant);
       const Tensor x = random_tensor({3, 4}, DType::f32, 1).to(device),
                    g = random_tensor({3, 4}, DType::f32, 2).to(device);

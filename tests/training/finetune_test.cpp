@@ -117,6 +117,68 @@ TEST_CASE("finetune: a run with adapters resumes with its bits, and its checkpoi
         slurp(last / "model" / "adapter_model.safetensors"));
 }
 
+TEST_CASE("finetune: adapters go with the model that they were trained on, and with no other one") {
+  const FinetuneDir dir;
+  fs::create_directory_symlink("base", dir / "link");
+  const Words from_link = plus(
+      lora, {"model.pretrained_model_name_or_path=link", "step_scheduler.max_steps=2", "lr_scheduler=null"});
+  const ProcessResult first = dir.train(FinetuneDir::on_base(from_link));
+  CAPTURE(first.err);
+  REQUIRE(first.exit_code == 0);
+  const fs::path adapter = dir / "straight" / "epoch_0_step_1" / "model";
+  CHECK(read_json_file(adapter / "adapter_config.json")["base_model_name_or_path"] ==
+        fs::canonical(dir / "base").string());
+  CHECK(fs::exists(adapter / "base_model.json"));
+  const double loss = dir.validation_loss({"--model", "straight"});
+
+  // The link leads to a copy: only the name is another. Then to a model with another weight.
+  fs::copy(dir / "base", dir / "other");
+  fs::remove(dir / "link");
+  fs::create_directory_symlink("other", dir / "link");
+  const ProcessResult copied =
+      dir.command({"eval", "recipe.yaml", "--model", "link", "--adapter", "straight"});
+  CHECK(copied.exit_code == 0);
+  CHECK(copied.err.find("whose files have the same sizes and sums") != std::string::npos);
+  std::string bytes = slurp(dir / "other" / "model.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 64);
+  spit(dir / "other" / "model.safetensors", bytes);
+  const std::string refusal = "base_model.json: want the model that the adapter was trained on";
+  for (const Words& words :
+       {Words{"eval", "recipe.yaml", "--model", "link", "--adapter", "straight"},
+        Words{"generate", "--model", "link", "--adapter", "straight", "--prompt", "Once"},
+        Words{"convert", "link", "merged", "--adapter", "straight", "--merge"}}) {
+    CAPTURE(words[0]);
+    const ProcessResult run = dir.command(words);
+    CAPTURE(run.err);
+    CHECK(run.exit_code == 2);
+    CHECK(run.err.find(refusal) != std::string::npos);
+  }
+  CHECK_FALSE(fs::exists(dir / "merged"));
+  const ProcessResult resumed =
+      dir.train(FinetuneDir::on_base(plus(from_link, {"step_scheduler.max_steps=3"})));
+  CAPTURE(resumed.err);
+  CHECK(resumed.exit_code == 2);
+  CHECK(resumed.err.find("cannot resume from") != std::string::npos);
+  CHECK(resumed.err.find(refusal) != std::string::npos);
+  const ProcessResult begun = dir.train(
+      FinetuneDir::on_base(plus(from_link, {"peft.adapter_path=straight", "checkpoint.checkpoint_dir=new"})));
+  CHECK(begun.exit_code == 2);
+  CHECK(begun.err.find(refusal) != std::string::npos);
+  CHECK(dir.validation_loss({"--model", "straight"}) == loss);  // by its record, not by the link
+  CHECK(dir.command({"inspect", "straight"}).exit_code == 0);
+
+  // The way out, and the adapters of others.
+  fs::copy(adapter, dir / "free");
+  fs::remove(dir / "free" / "base_model.json");
+  CHECK(dir.command({"eval", "recipe.yaml", "--model", "link", "--adapter", "free"}).exit_code == 0);
+
+  spit(dir / "base" / "model.safetensors", bytes);
+  const ProcessResult inspected = dir.command({"inspect", "straight"});
+  CHECK(inspected.exit_code == 2);
+  CHECK(inspected.out.find("which has changed since: model.safetensors has other weights") !=
+        std::string::npos);
+}
+
 TEST_CASE("finetune: adapters on two ranks, and a checkpoint of one rank on two") {
   const FinetuneDir dir;
   REQUIRE(dir.train(FinetuneDir::on_base(lora)).exit_code == 0);
@@ -171,6 +233,27 @@ TEST_CASE("finetune: frozen weights stay out of checkpoints that say where they 
   CAPTURE(resumed.err);
   REQUIRE(resumed.exit_code == 0);
   CHECK(differences(dir / "straight" / "epoch_0_step_3", dir / "resumed" / "epoch_0_step_3") == "");
+
+  // Another model in the place of the one that has the frozen weights.
+  std::string bytes = slurp(dir / "base" / "model.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  spit(dir / "base" / "model.safetensors", bytes);
+  const std::string other =
+      "frozen_weights.json: " + fs::canonical(dir / "base").string() +
+      ", which has the weights that were not trained, is another model than the run had";
+  const ProcessResult warned = dir.command({"generate", "--model", "straight", "--prompt", "Once"});
+  CHECK(warned.exit_code == 0);
+  CHECK(warned.err.find("warning: ") != std::string::npos);
+  CHECK(warned.err.find(other) != std::string::npos);
+  const ProcessResult inspected = dir.command({"inspect", "straight"});
+  CHECK(inspected.exit_code == 2);
+  CHECK(inspected.out.find(other) != std::string::npos);
+  const ProcessResult converted = dir.command({"convert", "straight", "again"});
+  CHECK(converted.exit_code == 2);
+  CHECK(converted.err.find(other) != std::string::npos);
+  const ProcessResult refused = dir.train(FinetuneDir::on_base(plus(freeze, {"step_scheduler.max_steps=5"})));
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.err.find(other) != std::string::npos);
 
   fs::rename(dir / "base", dir / "gone");
   const ProcessResult lost = dir.command({"generate", "--model", "straight", "--prompt", "Once"});

@@ -91,6 +91,8 @@ ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& conf
   if (!peft.lora_dtype) chosen.adapters.f32 = f32;  // as in the file
   chosen.lines.push_back(cat("peft.adapter_path: ", dir.string(), " has adapters of ",
                              counted(std::ssize(chosen.adapters.modules), "weight")));
+  if (std::string warning = warning_of_peft(config, peft, chosen.adapters); !warning.empty())
+    chosen.warnings.push_back(std::move(warning));
   return chosen;
 }
 

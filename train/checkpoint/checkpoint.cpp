@@ -24,6 +24,7 @@
 #include "train/checkpoint/restore.h"
 #include "train/logging/progress.h"
 #include "train/model_io/adapter_io.h"
+#include "train/model_io/base_model.h"
 
 namespace nemocube {
 namespace {
@@ -48,12 +49,19 @@ std::string on_disk(Communicator* ranks, const std::function<std::string()>& wor
   });
 }
 
-/// PEFT's directory: the adapters, and the tokenizer's files.
+/// PEFT's directory: the adapters, the record of their base, and the tokenizer's files.
 FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, ExpertForm experts,
                        Communicator* ranks) {
   PeftWriteOptions options;
   options.experts = experts;
   if (!snapshot.base.empty()) options.base_model_name_or_path = snapshot.base;
+  if (const auto& record = snapshot.base_record) {
+    options.other_files.emplace(base_model_file, base_model_text(*record));
+    if (is_in_hub_cache(*record)) {
+      options.base_model_name_or_path = record->name;
+      options.revision = record->revision;
+    }
+  }
   for (const auto& [name, contents] : snapshot.files->other_files)
     if (!name.ends_with("config.json") || name == "tokenizer_config.json")
       options.other_files.emplace(name, contents);

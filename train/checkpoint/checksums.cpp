@@ -1,39 +1,19 @@
 #include "train/checkpoint/checksums.h"
 
-#include <array>
-#include <charconv>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/error.h"
 #include "data/files/regular_file.h"
+#include "data/json/crc_text.h"
 #include "data/json/json.h"
 #include "train/checkpoint/verify_files.h"
 
 namespace nemocube {
-namespace {
-
-std::string hex(std::uint32_t crc) {
-  std::array<char, 9> text;
-  std::snprintf(text.data(), text.size(), "%08x", static_cast<unsigned>(crc));
-  return text.data();
-}
-
-std::uint32_t parse_hex(const JsonView& json) {
-  const std::string_view text = json.string();
-  std::uint32_t crc = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
-  if (text.size() != 8 || error != std::errc() || end != text.data() + text.size())
-    json.refuse("eight hexadecimal digits");
-  return crc;
-}
-
-}  // namespace
 
 void write_checksums(const std::filesystem::path& checkpoint, const FileSums& sums) {
   Json files = Json::object();
-  for (const auto& [name, sum] : sums) files[name] = {{"bytes", sum.bytes}, {"crc32c", hex(sum.crc32c)}};
+  for (const auto& [name, sum] : sums) files[name] = {{"bytes", sum.bytes}, {"crc32c", crc_text(sum.crc32c)}};
   write_file_atomically(checkpoint / checksums_file, dump_json({{"crc32c", files}}) + "\n");
 }
 
@@ -44,7 +24,7 @@ FileSums parse_checksums(std::string_view text, const std::filesystem::path& fil
   FileSums sums;
   for (const auto& item : files.value().items()) {
     const JsonView entry(item.value(), file.string(), "crc32c." + item.key());
-    sums[item.key()] = {entry.at("bytes").integer(), parse_hex(entry.at("crc32c"))};
+    sums[item.key()] = {entry.at("bytes").integer(), parse_crc(entry.at("crc32c"))};
   }
   return sums;
 }
@@ -60,7 +40,8 @@ std::string wrong_length(const std::filesystem::path& file, std::int64_t bytes, 
 }
 
 std::string wrong_crc(const std::filesystem::path& file, std::uint32_t crc32c, const FileSum& want) {
-  return cat(file.string(), ": damaged: its CRC-32C is ", hex(crc32c), ", was written as ", hex(want.crc32c));
+  return cat(file.string(), ": damaged: its CRC-32C is ", crc_text(crc32c), ", was written as ",
+             crc_text(want.crc32c));
 }
 
 void check_sums(const std::filesystem::path& checkpoint, const FileSums& sums) {

@@ -6,12 +6,15 @@
 
 #include "data/files/link.h"
 #include "data/hf/hf_config.h"
+#include "data/hf/hub_cache.h"
 #include "data/peft/peft_directory.h"
 #include "data/safetensors/reader.h"
 #include "train/checkpoint/checksums.h"
 #include "train/checkpoint/intact.h"
 #include "train/checkpoint/optimizer_files.h"
 #include "train/checkpoint/part_cover.h"
+#include "train/model_io/base_model.h"
+#include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 
 namespace nemocube {
@@ -71,6 +74,8 @@ class ContentsReader {
     for (const auto& specs : {tensor_specs(config), mtp_tensor_specs(config)})
       for (const TensorSpec& spec : specs) shapes_.emplace(spec.name, spec.shape);
     check_model_files(checkpoint_ / "model", config);
+    if (std::string fault = fault_of_frozen_base(checkpoint_ / "model"); !fault.empty())
+      out_.faults.push_back(std::move(fault));
   }
 
   void read_adapters() {
@@ -78,9 +83,11 @@ class ContentsReader {
     const SafetensorsFile file(directory / peft_tensors_name);
     for (const StoredTensor& t : file.tensors())
       out_.weights.push_back({t.name, t.dtype, t.shape, t.bytes()});
-    const std::optional<std::string> base = read_peft_config(directory).base_model_name_or_path;
-    if (!base || !fs::exists(fs::path(*base) / "config.json")) return;  // shapes follow from the model
-    NemotronHConfig config = with_stored_mtp(read_hf_config(*base));
+    const std::optional<fs::path> named = base_of_adapter(directory);
+    const fs::path base = named ? path_or_cached(*named, HubKind::model) : fs::path();
+    if (base.empty() || !fs::exists(base / "config.json")) return;  // shapes follow from the model
+    attempt([&] { want_base_of_adapter(directory, base); });
+    NemotronHConfig config = with_stored_mtp(read_hf_config(base));
     config.lora = PeftDirectory(directory, config).adapters();
     for (const TensorSpec& spec : tensor_specs(config)) shapes_.emplace(spec.name, spec.shape);
   }

@@ -19,6 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view model_folder = "model";
+
 constexpr char found_sums = 's', found_none = 'n', found_damage = 'd';  // in front of what rank 0 tells
 
 // On rank 0.
@@ -83,21 +85,32 @@ void check_intact(const CheckpointFolder& folder, const fs::path& checkpoint, Co
   fail(damage);
 }
 
-void check_model_of_checkpoint(const fs::path& model, const OnBytes& on_bytes) {
-  constexpr std::string_view folder = "model";
+std::optional<fs::path> checkpoint_of_model(const fs::path& model) {
   const fs::path place = model.has_filename() && model.filename() != "." && model.filename() != ".."
                              ? model
                              : fs::absolute(model).lexically_normal().parent_path();
-  if (place.filename() != folder) return;
+  if (place.filename() != model_folder) return std::nullopt;
   const fs::path checkpoint = place.has_parent_path() ? place.parent_path() : ".";
   std::error_code none;
-  if (!fs::exists(checkpoint / "state.json", none) && !fs::exists(checkpoint / "optim", none)) return;
-  const auto sums = want_checksums(checkpoint);
+  const bool is_one = fs::exists(checkpoint / "state.json", none) || fs::exists(checkpoint / "optim", none);
+  return is_one ? std::optional(checkpoint) : std::nullopt;
+}
+
+FileSums sums_of_model(const FileSums& of_checkpoint) {
+  const std::string prefix = cat(model_folder, '/');
+  FileSums sums;
+  for (const auto& [name, sum] : of_checkpoint)
+    if (name.starts_with(prefix)) sums.emplace(name.substr(prefix.size()), sum);
+  return sums;
+}
+
+void check_model_of_checkpoint(const fs::path& model, const OnBytes& on_bytes) {
+  const auto checkpoint = checkpoint_of_model(model);
+  if (!checkpoint) return;
+  const auto sums = want_checksums(*checkpoint);
   if (!sums) return;
-  FileSums read;
-  for (const auto& [name, sum] : *sums)
-    if (name.starts_with(cat(folder, '/'))) read.emplace(name, sum);
-  const std::vector<std::string> damage = find_damage(checkpoint, read, nullptr, on_bytes);
+  const std::vector<std::string> damage =
+      find_damage(*checkpoint / model_folder, sums_of_model(*sums), nullptr, on_bytes);
   require(damage.empty(), damage.empty() ? "" : damage[0],
           damage.size() < 2 ? "" : cat(" (", damage.size(), " files are damaged)"));
 }

@@ -20,8 +20,13 @@ std::optional<FileSums> want_checksums(const std::filesystem::path& checkpoint);
 void check_intact(const CheckpointFolder& folder, const std::filesystem::path& checkpoint,
                   Communicator* ranks = nullptr);
 
-/// The same for the files of a checkpoint's directory `model`; of these, all that are damaged are counted. Does nothing for
-/// a model that is not in a checkpoint.
+/// The checkpoint whose directory `model` this is; nothing where it is in none.
+std::optional<std::filesystem::path> checkpoint_of_model(const std::filesystem::path& model);
+/// Of the sums of a checkpoint those of its directory `model`, by name there.
+FileSums sums_of_model(const FileSums& of_checkpoint);
+
+/// The same as check_intact() for the files of a checkpoint's directory `model`; of these, all that are damaged are counted. Does
+/// nothing for a model that is not in a checkpoint.
 void check_model_of_checkpoint(const std::filesystem::path& model, const OnBytes& on_bytes = {});
 
 }  // namespace nemocube

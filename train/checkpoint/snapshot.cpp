@@ -20,7 +20,7 @@ void leave_out_frozen(Snapshot& snapshot, const LoadedModel& model) {
   WeightFiles files = model.files;
   std::erase_if(files.tensors, [&](const auto& entry) { return frozen.contains(entry.first); });
   std::erase_if(snapshot.weights, [&](const NamedTensor& t) { return frozen.contains(t.name); });
-  files.other_files[FrozenWeights::file_name] = to_json_text({model.base, frozen});
+  files.other_files[FrozenWeights::file_name] = to_json_text({model.base, frozen, model.base_record});
   snapshot.files = std::make_shared<const WeightFiles>(std::move(files));
 }
 
@@ -43,6 +43,7 @@ Snapshot snapshot_of(const LoadedModel& model, const Optimizer& optimizer, const
                     .adapters = adapters,
                     .base = model.base.string(),
                     .settings = model.adapter_settings,
+                    .base_record = model.base_record,
                     .dtype = model.model->dtype(),
                     .optimizer_state = written_state(optimizer, ranks),
                     .state = state};

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "train/checkpoint/run_state.h"
@@ -15,7 +16,8 @@ struct Snapshot {
   std::shared_ptr<const WeightFiles> files;
   LoraAdapters adapters;       ///< that `weights` are; no modules: `weights` are the model
   std::string base, settings;  ///< of adapters: the model that they belong to, and automodel_peft_config.json
-  DType dtype = DType::f32;    ///< of the model
+  std::optional<ModelRecord> base_record;    ///< of `base`
+  DType dtype = DType::f32;                  ///< of the model
   std::vector<StateTensor> optimizer_state;  ///< written_state()
   RunState state;
 

@@ -12,6 +12,7 @@
 #include "train/commands/commands.h"
 #include "train/commands/verify_copy.h"
 #include "train/logging/progress.h"
+#include "train/model_io/base_model.h"
 #include "train/model_io/find_model.h"
 
 namespace nemocube {
@@ -40,6 +41,9 @@ void run(const ConvertArguments& options) {
     save.most_shard_bytes = static_cast<std::int64_t>(std::ceil(*options.max_shard_gb * 1e9));
   }
   {
+    if (!adapter.empty()) want_base_of_adapter(adapter, source);
+    const std::string fault = fault_of_frozen_base(source);
+    require(fault.empty(), fault);
     TaskProgress progress("checking files", "bytes");
     check_model_of_checkpoint(source, std::ref(progress));
     if (!adapter.empty()) check_model_of_checkpoint(adapter, std::ref(progress));

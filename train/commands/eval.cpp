@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
+#include "core/quote.h"
 #include "data/json/json.h"
 #include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
@@ -44,9 +45,11 @@ void use_model(std::vector<std::string>& overrides, const std::filesystem::path&
 void show_answers(const SquadResult& squad, std::int64_t count) {
   for (std::size_t i = 0; i < squad.answered.size() && static_cast<std::int64_t>(i) < count; ++i) {
     const AnsweredQuestion& a = squad.answered[i];
-    std::cout << "  Q: " << a.question << "\n  A: " << (a.prediction.empty() ? "(none)" : a.prediction)
-              << "   ["
-              << (a.score.em == 1 ? "right" : "expected: " + (a.answers.empty() ? "no answer" : a.answers[0]))
+    std::cout << "  Q: " << printable(a.question)
+              << "\n  A: " << (a.prediction.empty() ? "(none)" : printable(a.prediction)) << "   ["
+              << (a.score.em == 1
+                      ? "right"
+                      : "expected: " + (a.answers.empty() ? "no answer" : printable(a.answers[0])))
               << "]\n";
   }
 }

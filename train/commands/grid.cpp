@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "parallel/grid/hypercube_grid.h"
 #include "train/commands/commands.h"
 
@@ -143,8 +144,20 @@ void print_text(const HypercubeGrid& grid, const std::vector<Request>& requests)
   }
 }
 
+/// Recipes have no dimension `ep`: experts take ranks that dp and cp have, too.
+void note_expert_parallel(const HypercubeGrid& grid) {
+  for (const GridDimension& d : grid.dimensions())
+    if (d.name == "ep" || d.name == "expt_dp" || d.name == "expt_tp")
+      log_info(
+          "grid: ", d.name,
+          " is a dimension of ranks of its own here. In a recipe, expert parallelism is a view of the ranks "
+          "that the other dimensions have: tp=2,cp=1,dp=4 --view expert:expt_tp=1,ep=4,expt_dp=2 --groups "
+          "expert:ep");
+}
+
 void run(const GridArguments& o) {
   const HypercubeGrid grid = make_grid(o);
+  note_expert_parallel(grid);
   const auto all = requests(o, grid);
   if (o.json)
     print_json(all);

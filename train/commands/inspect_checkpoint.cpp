@@ -123,7 +123,7 @@ void print_json(const std::filesystem::path& checkpoint, const CheckpointContent
 }
 
 void print_text(const std::filesystem::path& checkpoint, const CheckpointContents& c, bool tensors) {
-  label("checkpoint") << checkpoint.string() << '\n';
+  label("checkpoint") << printable_message(checkpoint.string()) << '\n';
   print_history(c);
   print_tensors("weights", c.weights, tensors, false);
   print_tensors("optimizer", c.optimizer, tensors, true);
@@ -148,7 +148,7 @@ void inspect_checkpoint(const CheckpointInspection& options) {
   if (options.json) {
     print_json(checkpoint, c, verified, wrong);
   } else {
-    for (const std::string& text : wrong) std::cout << "wrong: " << printable(text) << '\n';
+    for (const std::string& text : wrong) std::cout << "wrong: " << printable_message(text) << '\n';
     if (verified && wrong.empty()) std::cout << "all " << c.sums->size() << " files intact\n";
     if (options.verify && !c.sums && wrong.empty())
       std::cout

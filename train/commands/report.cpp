@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/quote.h"
 #include "data/json/atomic_file.h"
 #include "train/commands/commands.h"
 #include "train/logging/run_log.h"
@@ -24,7 +25,7 @@ void run(const ReportArguments& o) {
   for (const std::string& folder : o.runs) runs.push_back(run_report::read_run(folder));
   check_output_place(output);
   write_file_atomically(output, run_report::page_html(runs, utc_timestamp(std::chrono::system_clock::now())));
-  std::cout << output.string() << '\n';
+  std::cout << printable_message(output.string()) << '\n';
 }
 
 }  // namespace

@@ -5,9 +5,11 @@
 #include <limits>
 
 #include "core/log.h"
+#include "core/quote.h"
 #include "core/rng.h"
 #include "data/hf/language_part.h"
 #include "data/safetensors/reader.h"
+#include "train/commands/merged_weights.h"
 #include "train/model_io/model_io.h"
 
 namespace nemocube {
@@ -65,6 +67,17 @@ Difference difference(const Tensor& a, const Tensor& b) {
   return found;
 }
 
+void verify_merged_weights(const std::filesystem::path& source, const std::filesystem::path& adapter,
+                           const std::filesystem::path& copy) {
+  const MergedWeights found = check_merged_weights(source, adapter, copy);
+  log_info("verified: ", counted(found.weights, "adapted weight"), " of ", copy.string(),
+           ": each element is W + s B A, rounded; ", "the largest change is ", found.largest_change);
+  if (found.unresolved.empty()) return;
+  log_warning(copy.string(), ": the adapter changes ", counted(std::ssize(found.unresolved), "weight"),
+              " by less than the dtype of the copy resolves, and so not at all, the first ",
+              quote(found.unresolved[0]), "; --dtype f32 keeps such changes");
+}
+
 }  // namespace
 
 void verify_copy(const std::filesystem::path& source, const std::filesystem::path& adapter,
@@ -72,6 +85,7 @@ void verify_copy(const std::filesystem::path& source, const std::filesystem::pat
   const NemotronHConfig config = read_hf_config(copy);
   const DType stored = config.dtype.value_or(DType::f32);
   const bool merged = !adapter.empty();
+  if (merged) verify_merged_weights(source, adapter, copy);
   // A merge is formed in f32 for a copy in f64, too. A copy of quantized weights has rounded their values.
   const DType copied = coarsest_dtype(copy);
   const bool rounded = !merged && HfWeights(source).quantized() && epsilon(copied) > epsilon(stored);

@@ -7,8 +7,10 @@
 #include "core/log.h"
 #include "data/json/test_dir.h"
 #include "data/peft/merge.h"
+#include "data/peft/write_peft.h"
 #include "tests/support/message_of.h"
 #include "tests/support/paths.h"
+#include "train/commands/merged_weights.h"
 #include "train/model_io/model_io.h"
 
 using namespace nemocube;
@@ -85,4 +87,71 @@ TEST_CASE("verify: a merged adapter is compared with the adapter, within the rou
     CHECK_FALSE(passes(base, adapter, base));  // not merged
   }
   set_log_level(LogLevel::info);
+}
+
+TEST_CASE("verify: an adapter that was left out of a merge is noticed, of all weights or of one") {
+  set_log_level(LogLevel::error);
+  const TestDir dir;
+  for (const char* name : {"linear", "experts"}) {
+    const auto golden = goldens / "peft" / name, base = dir / cat(name, "base"),
+               adapter = dir / cat(name, "small");
+    const LoadedModel made = make_model(golden / "config.json", DType::bf16, 7, Device::cpu);
+    save_hf_weights(base, named_tensors(*made.model), made.files);
+    // So small that the logits change by less than rounding to BF16 might.
+    const PeftDirectory opened(golden, read_hf_config(base));
+    LoraAdapters adapters = opened.adapters();
+    for (auto& [module, lora] : adapters.modules) lora.alpha *= 0.1;
+    std::vector<NamedTensor> tensors;
+    for (const std::string& tensor : opened.tensor_names())
+      tensors.push_back({tensor, opened.tensor(tensor)});
+    write_peft_directory(adapter, tensors, adapters);
+    const PeftDirectory small(adapter, read_hf_config(base));
+    const WeightChange merge = merge_of(small);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(name);
+      CAPTURE(dtype);
+      const auto at = [&](const std::string& what) { return dir / cat(name, dtype, what); };
+      copy_hf_model(base, at("all"), in(dtype), merge);
+      CHECK(passes(base, adapter, at("all")));
+      copy_hf_model(base, at("none"), in(dtype));
+      CHECK_FALSE(passes(base, adapter, at("none")));
+      for (const auto& [module, lora] : adapters.modules) {
+        CAPTURE(module);
+        const WeightChange others{[&](std::string_view weight) {
+                                    return module_of_weight(weight) != module && merge.changes(weight);
+                                  },
+                                  merge.apply};
+        const auto copy = at(module);
+        copy_hf_model(base, copy, in(dtype), others);
+        CHECK_FALSE(passes(base, adapter, copy));
+        CHECK(message_of([&] {
+                verify_copy(base, adapter, copy);
+              }).find(cat(": 1 of ", adapters.modules.size(), " adapted weights are not those of ")) !=
+              std::string::npos);
+        std::filesystem::remove_all(copy);
+      }
+    }
+  }
+  set_log_level(LogLevel::info);
+}
+
+TEST_CASE(
+    "verify: changes that the dtype of a merge cannot hold are told from an adapter that was left out") {
+  const TestDir dir;
+  const auto golden = goldens / "peft" / "linear", base = dir / "base", adapter = dir / "tiny";
+  const LoadedModel made = make_model(golden / "config.json", DType::bf16, 7, Device::cpu);
+  save_hf_weights(base, named_tensors(*made.model), made.files);
+  const PeftDirectory opened(golden, read_hf_config(base));
+  LoraAdapters adapters = opened.adapters();
+  for (auto& [module, lora] : adapters.modules) lora.alpha *= 1e-9;
+  std::vector<NamedTensor> tensors;
+  for (const std::string& tensor : opened.tensor_names()) tensors.push_back({tensor, opened.tensor(tensor)});
+  write_peft_directory(adapter, tensors, adapters);
+  copy_hf_model(base, dir / "merged", in(DType::bf16),
+                merge_of(PeftDirectory(adapter, read_hf_config(base))));
+  const MergedWeights found = check_merged_weights(base, adapter, dir / "merged");
+  CHECK(found.weights == std::ssize(adapters.modules));
+  CHECK(found.unresolved.size() == adapters.modules.size());
+  CHECK(found.largest_error <= 1);
+  CHECK(found.largest_change > 0);
 }

@@ -173,11 +173,76 @@ class Chooser {
   std::set<std::int64_t> warned_of_;  // numbers of experts that do not divide the rank
 };
 
+// PEFT from 0.20 on raises ValueError for modules of this name in models of the type nemotron_h, because the fused kernel of Mamba
+// takes their weights past an adapter. Source: _check_lora_target_modules_mamba in peft/tuners/tuners_utils.py; 0.16 to 0.19 do so
+// for other types only.
+constexpr std::string_view refused_by_peft = "out_proj";
+
+bool loads_in_peft(std::string_view module) {
+  return module.substr(module.rfind('.') + 1) != refused_by_peft;
+}
+
+/// The pattern that names modules of this last word as AutoModel's recipes do.
+std::string pattern_of(const std::string& module) {
+  const std::size_t dot = module.rfind('.');
+  return dot == module.npos ? module : cat("*", module.substr(dot));
+}
+
+std::string listed(const std::vector<std::string>& patterns) {
+  std::string text;
+  for (const std::string& pattern : patterns) text += cat(text.empty() ? "'" : ", '", pattern, "'");
+  return cat("[", text, "]");
+}
+
+/// The line of a recipe that adapts the same modules but those that PEFT refuses; empty where no simple line does.
+std::string line_for_peft(const NemotronHConfig& config, const PeftSection& peft,
+                          const LoraAdapters& adapters) {
+  PeftSection other = peft;
+  if (peft.match_all_linear || !peft.exclude_modules.empty()) {
+    other.match_all_linear = false;
+    other.exclude_modules.push_back(cat("*.", refused_by_peft));
+  } else {
+    std::set<std::string> patterns;
+    for (const Candidate& c : candidates_of(config))
+      if (loads_in_peft(c.name) && adapters.modules.contains(c.modules.front()))
+        patterns.insert(c.experts ? "*.mixer.experts" : pattern_of(c.name));
+    other.target_modules.assign(patterns.begin(), patterns.end());
+    if (patterns.empty()) return "";
+  }
+  auto wanted = adapters.modules;
+  std::erase_if(wanted, [](const auto& module) { return !loads_in_peft(module.first); });
+  try {
+    if (Chooser(config, other).choose().adapters.modules != wanted) return "";
+  } catch (const Error&) {
+    return "";
+  }
+  return other.exclude_modules.empty() ? cat("target_modules: ", listed(other.target_modules))
+                                       : cat("exclude_modules: ", listed(other.exclude_modules));
+}
+
 }  // namespace
+
+std::string warning_of_peft(const NemotronHConfig& config, const PeftSection& peft,
+                            const LoraAdapters& adapters) {
+  const auto refused = std::ranges::count_if(adapters.modules,
+                                             [](const auto& module) { return !loads_in_peft(module.first); });
+  if (refused == 0) return "";
+  const std::string line = peft.adapter_path ? "" : line_for_peft(config, peft, adapters);
+  return cat("peft: ", refused, refused == 1 ? " module" : " modules", " of the name ", refused_by_peft,
+             refused == 1 ? " has an adapter" : " have adapters",
+             ", which Hugging Face PEFT from 0.20 on refuses to load for this model; nemocube and AutoModel "
+             "read them, and nemocube "
+             "convert --merge writes them into the weights. ",
+             line.empty() ? cat("Adapters for PEFT want other modules")
+                          : cat("For PEFT the section peft of the recipe wants the line  ", line,
+                                peft.match_all_linear ? "  in the place of match_all_linear" : ""));
+}
 
 ChosenAdapters choose_adapters(const NemotronHConfig& config, const PeftSection& peft,
                                std::uint64_t dropout_seed) {
   ChosenAdapters chosen = Chooser(config, peft).choose();
+  if (std::string warning = warning_of_peft(config, peft, chosen.adapters); !warning.empty())
+    chosen.warnings.push_back(std::move(warning));
   apply_settings(chosen.adapters, peft, dropout_seed);
   return chosen;
 }

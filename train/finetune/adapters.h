@@ -28,6 +28,11 @@ struct ChosenAdapters {
 ChosenAdapters choose_adapters(const NemotronHConfig& config, const PeftSection& peft,
                                std::uint64_t dropout_seed);
 
+/// That PEFT refuses some of the adapters (docs/adapters.md), with the line of a recipe that leaves these out; empty where PEFT loads
+/// all of them.
+std::string warning_of_peft(const NemotronHConfig& config, const PeftSection& peft,
+                            const LoraAdapters& adapters);
+
 /// What `peft` says of adapters beside their modules: dtype, law, dropout.
 void apply_settings(LoraAdapters& adapters, const PeftSection& peft, std::uint64_t dropout_seed);
 

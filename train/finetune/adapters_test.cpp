@@ -82,7 +82,7 @@ std::int64_t parameters_of(NemotronHConfig of, const ChosenAdapters& chosen) {
 TEST_CASE("peft: without a choice of modules every projection is adapted, and a warning says so") {
   const ChosenAdapters chosen = choose({});
   CHECK(modules_of(chosen) == projections);
-  REQUIRE(chosen.warnings.size() == 1);
+  REQUIRE(chosen.warnings.size() == 2);
   CHECK(chosen.warnings[0] ==
         "peft: none of target_modules, exclude_modules and match_all_linear is given; target_modules is "
         "\"*_proj\", "
@@ -90,10 +90,41 @@ TEST_CASE("peft: without a choice of modules every projection is adapted, and a 
   REQUIRE(chosen.lines.size() == 1);
   CHECK(chosen.lines[0] == cat("peft.target_modules: '*_proj' fits 10 modules: adapters with ",
                                parameters_of(config(), chosen), " parameters"));
-  CHECK(choose(targets({"*_proj"})).warnings.empty());
+  CHECK(has(chosen.warnings[1], "which Hugging Face PEFT from 0.20 on refuses to load"));
   CHECK(modules_of(choose(targets({"*_proj"}))) == projections);
   // Latent projections are projections, too.
   CHECK(modules_of(choose({}, tiny_config_with_all_tensors())).contains("3.fc1_latent_proj"));
+}
+
+TEST_CASE("peft: a warning has the line that adapts the same modules but those that PEFT refuses") {
+  const std::string way = "For PEFT the section peft of the recipe wants the line  ";
+  const auto warning = [&](const PeftSection& peft, const NemotronHConfig& of = config()) {
+    const auto warnings = choose(peft, of).warnings;
+    const auto found =
+        std::ranges::find_if(warnings, [](const std::string& w) { return has(w, "Hugging Face PEFT"); });
+    return found == warnings.end() ? "" : found->substr(found->find(". ") + 2);
+  };
+  const std::string all =
+      "['*.down_proj', '*.in_proj', '*.k_proj', '*.o_proj', '*.q_proj', '*.up_proj', '*.v_proj']";
+  CHECK(warning({}) == cat(way, "target_modules: ", all));
+  CHECK(warning(targets({"*_proj", "lm_head", "*.experts"})) ==
+        cat(way,
+            "target_modules: ['*.down_proj', '*.in_proj', '*.k_proj', '*.mixer.experts', '*.o_proj', "
+            "'*.q_proj', "
+            "'*.up_proj', '*.v_proj', 'lm_head']"));
+  CHECK(warning(all_but({"lm_head"})) == cat(way, "exclude_modules: ['lm_head', '*.out_proj']"));
+  PeftSection every;
+  every.match_all_linear = true;
+  CHECK(warning(every) == cat(way, "exclude_modules: ['*.out_proj']  in the place of match_all_linear"));
+  CHECK(warning(targets({"*.layers.0.*"}), tiny_config("MM")) == "Adapters for PEFT want other modules");
+  CHECK(warning(targets({"*.out_proj"})) == "Adapters for PEFT want other modules");
+  CHECK(warning(all_but({"*.out_proj"})).empty());
+  CHECK(warning(targets({"*.in_proj", "*.q_proj"})).empty());
+  // The lines do what they say.
+  Names want = projections;
+  want.erase("0.out_proj");
+  CHECK(modules_of(choose(targets({"*.down_proj", "*.in_proj", "*.k_proj", "*.o_proj", "*.q_proj",
+                                   "*.up_proj", "*.v_proj"}))) == want);
 }
 
 TEST_CASE("peft: exclude_modules adapts all other linear layers, with a warning of lm_head") {
@@ -121,7 +152,8 @@ TEST_CASE("peft: match_all_linear adapts every linear layer and no routed expert
   peft.match_all_linear = true;
   const ChosenAdapters chosen = choose(peft);
   CHECK(modules_of(chosen) == with(projections, {"lm_head"}));
-  CHECK(chosen.warnings.empty());
+  REQUIRE(chosen.warnings.size() == 1);
+  CHECK(has(chosen.warnings[0], "in the place of match_all_linear"));
   CHECK(chosen.lines == std::vector<std::string>{cat("peft.match_all_linear fits 11 modules: adapters with ",
                                                      parameters_of(config(), chosen), " parameters")});
 }

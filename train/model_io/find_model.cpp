@@ -9,6 +9,7 @@
 #include "data/files/link.h"
 #include "data/hf/hub_cache.h"
 #include "data/peft/peft_config.h"
+#include "train/model_io/base_model.h"
 
 namespace nemocube {
 namespace {
@@ -51,6 +52,13 @@ fs::path find_model(const fs::path& named) { return find(named, "config.json", "
 
 fs::path find_adapter(const fs::path& named) { return find(named, peft_config_name, "adapter"); }
 
+std::optional<fs::path> base_of_adapter(const fs::path& adapter) {
+  std::error_code none;
+  if (const auto record = read_base_record(adapter); record && fs::exists(record->path / "config.json", none))
+    return record->path;
+  return read_peft_config(adapter).base_model_name_or_path;
+}
+
 ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& adapter) {
   const fs::path place = path_or_cached(named, HubKind::model);
   if (!holds(place, peft_config_name) || holds(place, "config.json"))
@@ -58,7 +66,7 @@ ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& ad
   const fs::path own = find_adapter(named);
   require(adapter.empty(), named.string(), " is an adapter; want a model where another adapter is named, ",
           adapter.string());
-  const std::optional<std::string> base = read_peft_config(own).base_model_name_or_path;
+  const std::optional<fs::path> base = base_of_adapter(own);
   require(base.has_value(), (own / peft_config_name).string(),
           ": base_model_name_or_path is null; name the model and give the directory as the adapter");
   try {

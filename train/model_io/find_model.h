@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 
 namespace nemocube {
 
@@ -13,6 +14,10 @@ std::filesystem::path find_model(const std::filesystem::path& named);
 
 /// The same for a directory with adapter_config.json.
 std::filesystem::path find_adapter(const std::filesystem::path& named);
+
+/// What names the model of an adapter, for find_model(): the path in base_model.json where the model is still there, else
+/// base_model_name_or_path; nothing where that is null.
+std::optional<std::filesystem::path> base_of_adapter(const std::filesystem::path& adapter);
 
 /// A model, and the adapter that is added to it.
 struct ModelAndAdapter {

@@ -2,9 +2,12 @@
 
 #include <functional>
 
+#include "core/log.h"
 #include "core/profile.h"
+#include "parallel/comm/together.h"
 #include "train/logging/progress.h"
 #include "train/model_io/adapter_io.h"
+#include "train/model_io/base_model.h"
 
 namespace nemocube {
 namespace {
@@ -59,6 +62,15 @@ NemotronHConfig config_of(const std::filesystem::path& dir, const Finetuning& fi
   return config;
 }
 
+/// Of the model in `dir`, and of the adapter that is added to it.
+void check_bases(const std::filesystem::path& dir, const std::filesystem::path& adapter,
+                 Communicator* ranks) {
+  if (!adapter.empty()) want_base_of_adapter(adapter, dir, ranks);
+  on_rank_0(ranks, [&] {
+    if (const std::string fault = fault_of_frozen_base(dir); !fault.empty()) log_warning(fault);
+  });
+}
+
 /// A tensor of which this process has nothing.
 NamedTensor elsewhere(const TensorSpec& spec) {
   return {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32)};
@@ -92,12 +104,15 @@ LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dt
                        const ModelPlace& place) {
   const NemotronHConfig config = config_of(dir, place.finetuning);
   check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
+  Communicator* const ranks = place.world ? &place.world->communicator() : nullptr;
+  check_bases(dir, place.finetuning.adapter, ranks);
   LoadedModel loaded = build(config, dtype, place);
   const ZoneTimer timer(weights_zone());
   TaskProgress progress("weights", "bytes");
   loaded.files =
       load_hf_weights(dir, named_tensors(*loaded.model, TensorSet::base), place.world, std::ref(progress));
-  loaded.base = std::filesystem::absolute(dir).lexically_normal();
+  loaded.base = std::filesystem::canonical(dir);
+  if (!place.finetuning.frozen.empty()) loaded.base_record = record_of_base(loaded.base, ranks);
   fill_adapters(*loaded.model, place.finetuning);
   return loaded;
 }

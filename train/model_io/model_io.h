@@ -7,6 +7,7 @@
 
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
+#include "data/hf/model_record.h"
 #include "model/initialise.h"
 #include "model/nemotron_h.h"
 #include "parallel/parallel_model/parallel_model.h"
@@ -21,7 +22,8 @@ struct LoadedModel {
   std::unique_ptr<ParallelModel> parallel;  ///< the same model, with what its plan has installed
   WeightFiles files;
   std::filesystem::path base =
-      {};  ///< where the weights come from that are no adapters; empty: they are fresh
+      {};  ///< where the weights come from that are no adapters, as links led to it; empty: they are fresh
+  std::optional<ModelRecord> base_record = {};  ///< of `base`, where a run trains a part of the model
   std::string adapter_settings = {};  ///< automodel_peft_config.json beside the adapters; empty: none
 };
 
@@ -48,7 +50,8 @@ struct ModelPlace {
 
 /// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is
 /// `dtype`, else the one in config.json, else f32. Of several ranks all call together and make the groups that the plan
-/// uses. Errors name files and tensors. Adapters are read or drawn as ModelPlace::finetuning says.
+/// uses. Errors name files and tensors. Adapters are read or drawn as ModelPlace::finetuning says; one that was trained on another
+/// model is refused, and a warning tells where weights that `dir` leaves elsewhere have changed (train/model_io/base_model.h).
 LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, const ModelPlace& place);
 
 /// Throws Error unless the weight files in `dir` hold the tensors of a model of this config; reads headers

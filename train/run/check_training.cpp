@@ -13,6 +13,7 @@
 #include "train/run/run.h"
 #include "train/run/run_directory.h"
 #include "train/run/tensorboard.h"
+#include "train/run/tensorboard_folder.h"
 #include "train/run/validation.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_schedule.h"
@@ -110,9 +111,16 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
   else if (const auto& path = recipe.benchmark.json_output_path; path && *path)
     problems.collect([&] { check_output_place(**path); });
   if (const auto tensorboard = tensorboard_options(recipe))
-    problems.collect([&] { check_folder_for_files("tensorboard.tensorboard_dir", tensorboard->folder); });
+    problems.collect([&] {
+      check_folder_for_files("tensorboard.tensorboard_dir", tensorboard->folder);
+      const std::filesystem::path& run = recipe.checkpoint.checkpoint_dir;
+      if (std::filesystem::is_directory(tensorboard->folder))
+        const TensorboardFolder own(tensorboard->folder, run);
+    });
   problems.collect([&] { check_rows_of_checkpoint(recipe, loader ? &loader->dataset() : nullptr); });
   problems.report();
+  if (recipe.peft)
+    for (const std::string& warning : recipe_adapters(recipe, *config).warnings) log_warning(warning);
   if (ranks > 1) log_info(sizes.text);
   if (!is_benchmark(recipe) && recipe.checkpoint.enabled)
     log_info(recipe.checkpoint.checkpoint_dir, ": ", kind_of_links(recipe.checkpoint.checkpoint_dir));

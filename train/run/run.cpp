@@ -25,6 +25,7 @@
 #include "train/logging/progress.h"
 #include "train/logging/run_history.h"
 #include "train/logging/run_log.h"
+#include "train/model_io/base_model.h"
 #include "train/profile/step_profile.h"
 #include "train/ranks/inputs.h"
 #include "train/ranks/run_ranks.h"
@@ -35,6 +36,7 @@
 #include "train/run/start_times.h"
 #include "train/run/step_flops.h"
 #include "train/run/tensorboard.h"
+#include "train/run/tensorboard_folder.h"
 #include "train/run/validation.h"
 #include "train/schedule/lr_schedule.h"
 #include "train/schedule/step_schedule.h"
@@ -53,6 +55,7 @@ class Run {
       : recipe_(recipe),
         ranks_(world, recipe_.distributed, settings, device),
         lock_(lock_directory()),  // before the directory is looked at
+        tensorboard_(tensorboard_folder()),
         loaded_(recipe_model(recipe, ranks_)),
         checkpoints_(recipe.checkpoint, describe_for_file(recipe), &world, ranks_.layout(*loaded_.parallel)),
         from_(find_checkpoint()),
@@ -80,6 +83,7 @@ class Run {
     keep_schedule();
     ranks_.check_pipeline_fill(*loaded_.parallel, steps_.microbatches);
     if (!ranks_.first()) return;
+    if (tensorboard_) tensorboard_->claim();
     warn_before_memory_runs_out();
     std::vector<std::string> validation_sets;
     for (const auto& [name, section] : recipe.validation_datasets) validation_sets.push_back(name);
@@ -189,6 +193,12 @@ class Run {
  private:
   std::unique_ptr<RunLock> lock_directory() const {
     return ranks_.first() ? std::make_unique<RunLock>(recipe_.checkpoint.checkpoint_dir) : nullptr;
+  }
+
+  std::unique_ptr<TensorboardFolder> tensorboard_folder() const {
+    const auto options = tensorboard_options(recipe_);
+    if (!ranks_.first() || !options) return nullptr;
+    return std::make_unique<TensorboardFolder>(options->folder, recipe_.checkpoint.checkpoint_dir);
   }
 
   // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
@@ -319,6 +329,7 @@ class Run {
     const RunState own = state_;
     try {
       state_ = checkpoints_.load(*from_, *loaded_.model, optimizer_);
+      want_recorded_base(*from_, loaded_.base, ranks_.group());  // once the files are known to be intact
       loaded_.parallel->data().spread_values();
       take_data_position(own);
     } catch (const OutOfMemory&) {
@@ -625,7 +636,8 @@ class Run {
 
   Recipe recipe_;  // with the moment of the run
   RunRanks ranks_;
-  std::unique_ptr<RunLock> lock_;  // on rank 0
+  std::unique_ptr<RunLock> lock_;                   // on rank 0
+  std::unique_ptr<TensorboardFolder> tensorboard_;  // on rank 0 of a run that writes event files
   LoadedModel loaded_;
   Checkpoints checkpoints_;
   const std::optional<std::filesystem::path> from_;  // the checkpoint to resume from

@@ -22,7 +22,9 @@ namespace nemocube {
 
 namespace fs = std::filesystem;
 
-RunLock::RunLock(fs::path directory) : directory_(std::move(directory)) { acquire(); }
+RunLock::RunLock(fs::path directory, const char* key) : directory_(std::move(directory)), key_(key) {
+  acquire();
+}
 
 RunLock::~RunLock() {
   remove_created();
@@ -52,8 +54,7 @@ void RunLock::create() {
   if (error == std::errc::file_exists || (!error && !fs::is_directory(directory_)))
     error = std::make_error_code(std::errc::not_a_directory);
   if (error) remove_created();
-  require(!error, "checkpoint.checkpoint_dir: cannot create the directory ", directory_.string(), ": ",
-          error.message());
+  require(!error, key_, ": cannot create the directory ", directory_.string(), ": ", error.message());
 }
 
 void RunLock::remove_created() {
@@ -80,8 +81,7 @@ void RunLock::acquire() {
       return;
     }
     ::close(std::exchange(fd_, -1));
-    fail(directory_.string(), ": another run is at work here; wait for its end or name another checkpoint.",
-         "checkpoint_dir");
+    fail(directory_.string(), ": another run is at work here; wait for its end or name another ", key_);
   } while (!in_place());
 }
 

@@ -4,14 +4,15 @@
 
 namespace nemocube {
 
-/// Allows one run at a time in a checkpoint directory. The lock is on the directory itself: it leaves no file
+/// Allows one run at a time in a directory. The lock is on the directory itself: it leaves no file
 /// behind and ends with the process, also after a crash. On file systems without such locks (NFS, some of
 /// Lustre) it has no effect.
 class RunLock {
  public:
   /// Creates the directory if necessary and locks it. Throws Error naming the directory when it cannot be
   /// created or when another process holds the lock.
-  explicit RunLock(std::filesystem::path directory);
+  /// `key`: of the recipe, which names the directory.
+  explicit RunLock(std::filesystem::path directory, const char* key = "checkpoint.checkpoint_dir");
   /// Removes the directories that this object created, if they are empty.
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -28,6 +29,7 @@ class RunLock {
   void acquire();
   bool in_place() const;
   std::filesystem::path directory_;
+  const char* key_;
   std::vector<std::filesystem::path> created_;  // the outermost first
   int fd_ = -1;
   bool held_ = false;

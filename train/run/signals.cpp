@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/log.h"
+#include "core/quote.h"
 
 namespace nemocube {
 namespace {
@@ -64,7 +65,7 @@ SignalWatch::SignalWatch(std::vector<int> signals, std::string_view text) : sign
     if (!ignored(number)) signals_.push_back(number);
   }
   first_signal = 0;
-  first_text.set(text);
+  first_text.set(printable_message(text));
   second_text.set("stopped at once");
   for (const int number : signals_) std::signal(number, remember);
 }
@@ -75,6 +76,6 @@ SignalWatch::~SignalWatch() {
 
 int SignalWatch::received() const { return first_signal; }
 
-void SignalWatch::set_second_text(std::string_view text) { second_text.set(text); }
+void SignalWatch::set_second_text(std::string_view text) { second_text.set(printable_message(text)); }
 
 }  // namespace nemocube
