@@ -48,11 +48,13 @@ TEST_CASE(
 
 TEST_CASE("log: no terminal command in a text reaches the terminal") {
   const std::string text = captured([] {
-    log_info("a file \x1b[2J\x07 \xff of\ntwo lines, 'é'");
+    log_info("a file \x1b[2J\x07 \xff of\ntwo lines, 'é'\n  and a line of the message");
     set_status_line("step\x1b]0;x\x07");
     set_status_line("");
   });
-  CHECK(text == "a file \\u001b[2J\\u0007 \\xff of\ntwo lines, 'é'\n\r\033[Kstep\\u001b]0;x\\u0007\r\033[K");
+  CHECK(text ==
+        "a file \\u001b[2J\\u0007 \\xff of\\ntwo lines, 'é'\n  and a line of the message\n"
+        "\r\033[Kstep\\u001b]0;x\\u0007\r\033[K");
 }
 
 TEST_CASE("log: messages below the level are dropped") {

@@ -98,9 +98,9 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
   }
 
   std::vector<std::int64_t> done;
-  validate(alone, data, 2, nullptr, {}, [&](std::int64_t rows, std::int64_t total) {
+  validate(alone, data, 2, nullptr, {}, [&](std::int64_t finished, std::int64_t total) {
     CHECK(total == 7);
-    done.push_back(rows);
+    done.push_back(finished);
   });
   CHECK(done == std::vector<std::int64_t>{2, 4, 6, 7});
 
