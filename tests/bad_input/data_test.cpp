@@ -192,5 +192,5 @@ TEST_CASE("forward: input_ids and labels that do not fit are refused") {
         f.header["tokens"] = f.header["input_ids"];
         f.header.erase("input_ids");
       },
-      {"no tensor 'input_ids'"});
+      {"tensor 'tokens' (I64 [", "want input_ids and labels alone"});
 }

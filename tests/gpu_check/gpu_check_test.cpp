@@ -131,8 +131,8 @@ TEST_CASE("gpu report: the page has what the parts said, and keeps its notes") {
   const int cases = occurrences(bench.out, std::regex("\"variant\""));
   CHECK(cases >= 2);
   CHECK(occurrences(text, std::regex(R"(\| rmsnorm, [^|]* \| \d+ \| \d* \| \d* \| \d+ % \|)")) == cases);
-  CHECK(std::regex_search(text,
-                          std::regex(R"(\| by launches \| [\d.]+ \| \d+ \| [\d.]+ \| [\d.]+ \| \d+, \d+ \|)")));
+  CHECK(std::regex_search(
+      text, std::regex(R"(\| by launches \| [\d.]+ \| \d+ \| [\d.]+ \| [\d.]+ \| \d+, \d+ \|)")));
   CHECK(text.find("| by CUDA graphs | not measured |") != std::string::npos);
   // Nothing is written where something is missing.
   const ProcessResult missing =

@@ -209,7 +209,7 @@ void StoredOptimizer::open_files() {
       const Shard shard = shards.is_null() ? Shard(file->meta(t).shape())
                                            : shard_from_json(JsonView(shards, what).at(t.name));
       require(elements_of(t) == shard.numel(), what, ": '", t.name, "': wants ", shard.numel(),
-              " elements of ", shard.global_shape(), ", the file has ", describe(t));
+              " elements of ", shard.global_shape(), ", the file has another shape, ", describe(t));
       add(t.name, file, shard);
     }
   }

@@ -40,7 +40,7 @@ std::string command_of(const CLI::App& app) {
     const std::string& option_name = option->get_lnames()[0];
     if (option_name == "set") continue;
     for (const std::string& value : option->results())
-      text += cat("--", option_name, ": ", quote(value), "\n");
+      text += cat("--", option_name, ": ", excerpt(value), "\n");
   }
   return text;
 }
