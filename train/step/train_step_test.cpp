@@ -387,7 +387,9 @@ TEST_CASE("train_step: a block's launches on cuda, forward and backward, are as 
            (launches_of(block, 2) - launches_of(block, 1));
   };
   CHECK(launches_of_block("M") <= 19);
-  CHECK(launches_of_block("E") <= 32);  // of more than 32,768 choices one more counts them
+  // Two of them because the router's weight is f32: its terms of bf16, and the sum of the products with them. Of more than
+  // 32,768 choices one more counts them.
+  CHECK(launches_of_block("E") <= 34);
   CHECK(launches_of_block("*") <= 21);
   CHECK(launches_of_block("-") <= 11);
 }
