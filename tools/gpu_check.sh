@@ -39,11 +39,17 @@ case $limit in
   '' | *[!0-9]* | 0) echo "gpu_check: --limit $limit: want a number of seconds from 1" >&2 && exit 2 ;;
 esac
 
-known="" failed="" passed=0
+if [ "$parts" ]; then
+  known=$(tools/gpu_check.sh --list | awk '{ printf " %s", $1 }')
+  for name in $parts; do
+    [[ "$known " == *" $name "* ]] || { echo "gpu_check: no part $name; the parts are$known" >&2 && exit 2; }
+  done
+fi
+
+failed="" passed=0
 # part NAME SECONDS COMMAND: one part. COMMAND is a line for the shell.
 part() {
   local name=$1 seconds=$2 command=$3 begin=$SECONDS status end
-  known="$known $name"
   if [ "$parts" ] && [[ " $parts " != *" $name "* ]]; then return; fi
   [ "$name" = build ] || [ "$seconds" -le "$limit" ] || seconds=$limit
   if $list; then
@@ -105,9 +111,6 @@ tests ops 40 test_ops '*'
 tests others 40 test_core '*' test_model '*' test_train '*'
 part ranks 20 "OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none -np 2 $build/test_comm --test-suite=cuda"
 
-for name in $parts; do
-  [[ " $known " == *" $name "* ]] || { echo "gpu_check: no part $name; the parts are$known" >&2 && exit 2; }
-done
 if $list; then exit; fi
 if [ "$failed" ]; then
   echo "gpu_check: not passed:$failed; see $folder" | tee -a "$folder/summary.txt"

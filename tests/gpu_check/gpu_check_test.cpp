@@ -97,9 +97,11 @@ TEST_CASE("gpu check: chosen parts, and words that are none") {
   const ProcessResult run = machine.run({"--parts", "machine mtp", machine.folder().string()});
   CHECK(run.exit_code == 0);
   CHECK(run.out.find("gpu_check: all 2 parts passed") != std::string::npos);
-  const ProcessResult unknown = machine.run({"--parts", "mtp scam", "--list"});
+  fs::remove_all(machine.folder());
+  const ProcessResult unknown = machine.run({"--parts", "mtp scam", machine.folder().string()});
   CHECK(unknown.exit_code == 2);
   CHECK(unknown.err.find("gpu_check: no part scam; the parts are machine build scan") != std::string::npos);
+  CHECK_FALSE(fs::exists(machine.folder()));  // no part has run
   CHECK(machine.run({"--limit", "soon"}).exit_code == 2);
   CHECK(machine.run({"--fast"}).exit_code == 2);
 }
