@@ -60,7 +60,7 @@ help:
 	@echo "                    a short part of that under ThreadSanitizer, which touches every folder of the software GPU"
 	@echo "make sanitize-emulator-changed"
 	@echo "                    all of that, unless all passed before with these sources, compiler and nvcc"
-	@echo "make fuzz           readers of files from strangers under clang's libFuzzer, SECONDS=60 each; FUZZER=jinja runs one"
+	@echo "make fuzz           readers of files from strangers under clang's libFuzzer, SECONDS=60 each, or until each has run RUNS=N times; FUZZER=jinja runs one"
 	@echo "make format         clang-format over all sources; make check-format only looks"
 	@echo "make check-headers  every header compiles alone; make check-headers-changed: those of folders where headers have changed"
 	@echo "make tidy           clang-tidy over all sources with the checks of .clang-tidy"
@@ -304,12 +304,13 @@ sanitize-emulator-changed: setup
 
 # Readers of files that come from strangers, under clang's libFuzzer and sanitizers (tools/fuzz). FUZZER names some of them.
 SECONDS ?= 60
+RUNS ?=
 FUZZER ?=
 fuzz: setup
 	@tools/setup.sh clang-19 libclang-rt-19-dev libomp-19-dev
 	@$(call configure,$(BUILD)-fuzz,-DNEMOCUBE_FUZZ=ON -DNEMOCUBE_TESTS=OFF -DCMAKE_CXX_COMPILER=clang++-19)
 	@cmake --build $(BUILD)-fuzz -j $(JOBS) --target fuzzers
-	@tools/fuzz/run --build $(BUILD)-fuzz --seconds $(SECONDS) $(FUZZER)
+	@tools/fuzz/run --build $(BUILD)-fuzz $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS)) $(FUZZER)
 
 format: setup
 	@tools/setup.sh clang-format

@@ -1,13 +1,11 @@
 // The configs of models. Input: config.json.
-#include <nlohmann/json.hpp>
-
 #include "data/hf/hf_config.h"
-#include "tools/fuzz/fuzz.h"
+#include "tools/fuzz/json_mutator.h"
 
 using namespace nemocube;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  fuzz::allow_refusal([&] {
+  return fuzz::keep_if(fuzz::allow_refusal([&] {
     const Json json = parse_json(fuzz::text_of(data, size), "config.json");
     const NemotronHConfig config = parse_hf_config(JsonView(json, "config.json"));
     const HfConfigFile written = make_hf_config(config);
@@ -17,6 +15,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } catch (const Error&) {
       fuzz::want(false);  // what is accepted is accepted once more where it is written
     }
-  });
-  return 0;
+  }));
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t longest,
+                                               unsigned seed) {
+  return fuzz::mutate_json(data, size, longest, seed, 0, size);
 }

@@ -1,11 +1,11 @@
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -17,14 +17,20 @@
 /// that AddressSanitizer or UndefinedBehaviorSanitizer reports, a run of more than 20 seconds, or more than 2 GiB of memory.
 namespace nemocube::fuzz {
 
-/// Calls `read`, which may refuse its input.
+/// Calls `read`, which may refuse its input. Returns whether it accepted.
 template <class Read>
-void allow_refusal(Read&& read) {
+bool allow_refusal(Read&& read) {
   try {
     read();
+    return true;
   } catch (const Error&) {
+    return false;
   }
 }
+
+/// What LLVMFuzzerTestOneInput returns so that libFuzzer makes other inputs only of those that were accepted.
+/// Readers that check much refuse nearly all that is made of refused inputs.
+inline int keep_if(bool accepted) { return accepted ? 0 : -1; }
 
 /// Ends the fuzzer, which keeps the input, where a promise about what was read does not hold.
 inline void want(bool holds) {
@@ -49,11 +55,13 @@ class Folder {
   Folder& operator=(const Folder&) = delete;
 
   const std::string& path() const { return path_; }
+  /// By system calls: a stream takes longer than most readers.
   std::string write(const std::string& name, std::string_view bytes) const {
-    std::ofstream out(path_ + "/" + name, std::ios::binary);
-    out << bytes;
-    want(out.flush().good());
-    return path_ + "/" + name;
+    std::string file = path_ + "/" + name;
+    const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    want(::write(descriptor, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+    ::close(descriptor);
+    return file;
   }
 
  private:

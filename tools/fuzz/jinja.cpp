@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ChatTemplate chat_template("template", fuzz::text_of(data, size),
                                {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
     chat_template.set_limits(limits);
-    chat_template.set_time(std::chrono::system_clock::time_point(std::chrono::seconds(1'700'000'000)));
+    chat_template.set_time({.time = std::chrono::sys_seconds(std::chrono::seconds(1'700'000'000))});
     const RenderedChat rendered = chat_template.render(chat);
     fuzz::want(rendered.text.size() <= limits.text_bytes && is_valid_utf8(rendered.text));
     for (const RenderedChat::Range& range : rendered.generation)

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "data/safetensors/format.h"
-#include "tools/fuzz/fuzz.h"
+#include "tools/fuzz/json_mutator.h"
 
 using namespace nemocube;
 
@@ -14,12 +14,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::memcpy(&length, data, sizeof length);
   const std::string_view header = fuzz::text_of(data, size).substr(safetensors_length_bytes);
   fuzz::allow_refusal([&] { safetensors_header_length(length, file_bytes, "file"); });
-  fuzz::allow_refusal([&] {
+  return fuzz::keep_if(fuzz::allow_refusal([&] {
     const SafetensorsHeader parsed = parse_safetensors_header(header, file_bytes, "file");
     for (const StoredTensor& tensor : parsed.tensors)
       fuzz::want(tensor.begin >= 0 && tensor.begin <= tensor.end &&
                  parsed.data_begin + tensor.end <= file_bytes);
     format_safetensors_header(parsed.tensors, parsed.metadata);
-  });
-  return 0;
+  }));
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t longest,
+                                               unsigned seed) {
+  return fuzz::mutate_json(data, size, longest, seed, safetensors_length_bytes, size);
 }

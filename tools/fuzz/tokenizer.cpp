@@ -1,7 +1,7 @@
 // The reader of tokenizers, which then divides a text. Input: tokenizer.json.
 #include "data/tokenizer/tokenizer.h"
 #include "core/utf8.h"
-#include "tools/fuzz/fuzz.h"
+#include "tools/fuzz/json_mutator.h"
 
 using namespace nemocube;
 
@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   constexpr std::string_view text =
       "Hello  world, it's 1234!\n\tÜber 🙂 <|im_end|> <s>\r\n  e\u0301 名前 ";
   const std::string file = folder.write("tokenizer.json", fuzz::text_of(data, size));
-  fuzz::allow_refusal([&] {
+  return fuzz::keep_if(fuzz::allow_refusal([&] {
     const Tokenizer tokenizer = Tokenizer::load(file);
     std::size_t begin = 0, end = 0;
     std::vector<std::int64_t> ids;
@@ -24,6 +24,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::want(is_valid_utf8(tokenizer.decode(ids, false)));
     for (const std::int64_t id : ids) fuzz::want(id >= 0 && id < tokenizer.vocab_size());
     tokenizer.encode(text, true);
-  });
-  return 0;
+  }));
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t longest,
+                                               unsigned seed) {
+  return fuzz::mutate_json(data, size, longest, seed, 0, size);
 }
