@@ -56,9 +56,17 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
-  const auto found =
-      std::ranges::min_element(candidates, {}, [&](const auto& c) { return edit_distance(word, c); });
-  return found == candidates.end() ? "" : *found;
+  const std::string* found = nullptr;
+  std::size_t least = 0;
+  for (const std::string& candidate : candidates) {
+    const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
+    if (found != nullptr && longer - shorter >= least) continue;  // no distance is below this difference
+    const std::size_t distance = edit_distance(word, candidate);
+    if (found != nullptr && distance >= least) continue;
+    found = &candidate;
+    least = distance;
+  }
+  return found == nullptr ? "" : *found;
 }
 
 }  // namespace nemocube::recipe

@@ -15,4 +15,6 @@ TEST_CASE("edit distance counts insertions, deletions, replacements, swaps") {
   const std::vector<std::string> words{"max_steps", "num_epochs"};
   CHECK(nearest("max-stesp", words) == "max_steps");
   CHECK(nearest("x", {}) == "");
+  const std::vector<std::string> near{"lo", "lt", "lr_min", "l"};
+  CHECK(nearest("lr", near) == "lo");  // the first at distance 1
 }
