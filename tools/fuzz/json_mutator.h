@@ -1,9 +1,12 @@
 #pragma once
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <string>
 
 #include "data/json/json.h"
 #include "tools/fuzz/fuzz.h"
