@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "data/files/crc32c.h"
+#include "data/files/regular_file.h"
 
 namespace nemocube {
 

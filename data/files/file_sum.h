@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "data/files/regular_file.h"
-
 namespace nemocube {
+
+class RegularFile;  // data/files/regular_file.h
 
 /// Size and CRC (crc32c()) of a file's contents, to compare a file with the bytes that were written to it, or with
 /// that of another rank.

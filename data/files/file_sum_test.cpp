@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "data/files/regular_file.h"
 #include "data/json/atomic_file.h"
 #include "data/json/test_dir.h"
 

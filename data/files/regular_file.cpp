@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/files/file_sum.h"
 #include "data/files/open_file.h"
 
 namespace nemocube {

@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "data/files/file_sum.h"
+
 /// Reading of untrusted files. Only regular files and symbolic links to them are read: a FIFO could make the
 /// program wait, and a device could be read without end.
 namespace nemocube {
-
-struct FileSum;
 
 /// A regular file, open for reading.
 class RegularFile {

@@ -6,8 +6,9 @@
 
 namespace nemocube {
 
-/// What the driver takes of a device's memory for a process that has loaded kernels (measured by others on H100s: 0.4 to
-/// 0.6 GB).
+/// What the driver takes of a device's memory for a process that has loaded kernels. An assumption, which no GPU of a node has
+/// confirmed yet: reports name 320 MB for a process without libraries (Titan V; github.com/pytorch/pytorch/issues/28394) and about
+/// 300 MB with kernels that are loaded when first used, as here (issues/107667); GPUs with more multiprocessors take more.
 inline constexpr std::int64_t cuda_context_bytes = 500'000'000;
 
 /// Whether a rank fits on a GPU of a known kind, and by how much.

@@ -6,7 +6,7 @@
 
 #include "core/quote.h"
 #include "core/version.h"
-#include "data/files/file_sum.h"
+#include "data/files/regular_file.h"
 #include "data/hf/frozen_weights.h"
 #include "parallel/comm/together.h"
 #include "train/model_io/find_model.h"

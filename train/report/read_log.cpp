@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "data/files/file_sum.h"
 #include "data/files/regular_file.h"
 #include "train/logging/jsonl.h"
 
