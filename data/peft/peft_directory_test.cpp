@@ -293,6 +293,32 @@ TEST_CASE("peft directory: a stack of experts under its own name") {
                 "are of the same adapter", R"("target_parameters": ["mixer.experts.up_proj"])");
 }
 
+TEST_CASE("peft directory: Tinker's form is refused by name, with what makes PEFT's of it") {
+  const auto tensors = [](const std::string& path, const Shape& a, const Shape& b) {
+    return Entries{{cat("base_model.model.", path, ".lora_A.weight"), a},
+                   {cat("base_model.model.", path, ".lora_B.weight"), b}};
+  };
+  const std::string form =
+      " in the form of Tinker, which has other names and factors that experts share; "
+      "tinker_cookbook.weights.build_lora_adapter() makes PEFT's form of them, which is read: ";
+  const Entries experts = tensors(experts_path + ".w1", {1, 4, 8}, {3, 6, 4}) +
+                          tensors(experts_path + ".w2", {3, 4, 6}, {1, 8, 4}) +
+                          tensors(experts_path + ".w3", {0}, {0});
+  check_refused(query() + experts,
+                cat("2", form, experts_path, ".w1: lora_A is F32 [1, 4, 8], lora_B F32 [3, 6, 4], ",
+                    experts_path, ".w2: lora_A is F32 [3, 4, 6], lora_B F32 [1, 8, 4]"));
+  const std::string mamba = "backbone.layers.0.mixer";
+  check_refused(tensors(mamba + ".gate_proj", {4, 8}, {8, 4}) + tensors(mamba + ".x_proj", {4, 8}, {8, 4}),
+                cat("2", form, mamba, ".gate_proj: "));
+  check_refused(tensors("model.unembed_tokens", {4, 8}, {16, 4}), cat("1", form, "model.unembed_tokens: "));
+  check_refused(tensors(experts_path + ".up_proj", {1, 4, 8}, {3, 6, 4}),
+                cat("1", form, experts_path,
+                    ".up_proj: lora_A is F32 [1, 4, 8], lora_B F32 [3, 6, 4]: a factor "
+                    "that all experts share"));
+  // The same words elsewhere.
+  check_refused(tensors("model.layers.2.mixer.gate_proj", {4, 8}, {8, 4}), "that fit no module of the model");
+}
+
 TEST_CASE("peft directory: names as they are in memory, of wrappers and of the language part of a model") {
   for (const auto& [a, b] : std::vector<std::pair<std::string, std::string>>{
            {"base_model.model.model.layers.2.mixer.q_proj.lora_A.default.weight",

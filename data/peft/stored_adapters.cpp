@@ -28,6 +28,12 @@ bool fits_each(const StoredPair& pair, const AdaptableWeight& stack) {
          b[2] == a[1] && a[2] == stack.in && b[1] == stack.out;
 }
 
+/// Whether A or B are one factor of all experts, [1, ...], where the other is of each.
+bool shares_factor(const StoredPair& pair, const AdaptableWeight& stack) {
+  const auto &a = pair.a->shape, &b = pair.b->shape;
+  return stack.experts > 1 && a.size() == 3 && b.size() == 3 && (a[0] == 1 || b[0] == 1);
+}
+
 /// Whether A is [rows, a_width] and B [b_width, rows], with whole ranks of at least 1 for each expert.
 bool fits(const StoredPair& pair, std::int64_t experts, std::int64_t a_width, std::int64_t b_width) {
   const auto &a = pair.a->shape, &b = pair.b->shape;
@@ -80,7 +86,7 @@ class Finder {
     if (wrong_.text().empty() && half_.text().empty() && empty_.text().empty()) check_targets();
     for (const StoredTensor* copy : base_copies_) check_base_copy(*copy);
     const std::string trouble =
-        unknown_.text() + half_.text() + wrong_.text() + empty_.text() + missing_.text();
+        tinker_.text() + unknown_.text() + half_.text() + wrong_.text() + empty_.text() + missing_.text();
     require(trouble.empty(), name_, ": the tensors are not those of an adapter of this model:", trouble);
     require(!found_.empty(), name_, ": want tensors of an adapter of this model, got none");
     warn();
@@ -144,8 +150,19 @@ class Finder {
       ignored_mtp_ += 2;
       return;
     }
+    if (is_of_tinker(module)) return tinker_.add(cat(excerpt(path), ": ", describe(pair)));
     unknown_.add(excerpt(pair.a->name));
     unknown_.add(excerpt(pair.b->name));
+  }
+
+  /// Whether a module has a name by which Thinking Machines' Tinker knows a part of this model (weights/_merge_nemotron.py of
+  /// tinker-cookbook): w1 and w2 for the stacks of experts, two parts of Mamba's in_proj, the head.
+  bool is_of_tinker(const std::string& module) const {
+    const std::size_t dot = module.rfind('.');
+    const std::string last = module.substr(dot + 1), parent = dot == module.npos ? "" : module.substr(0, dot);
+    if (last == "w1" || last == "w2" || last == "w3") return !stacks_of(parent).empty();
+    if (last == "gate_proj" || last == "x_proj") return weights_.contains(parent + ".in_proj");
+    return last == "unembed_tokens";
   }
 
   /// A pair without elements stands for a matrix that the model does not have, such as the gate of its experts. Of one that the
@@ -212,6 +229,8 @@ class Finder {
   void add_stack(const AdaptableWeights::value_type& stack, const std::string& path, const StoredPair& pair) {
     const AdaptableWeight& weight = stack.second;
     if (!fits_each(pair, weight)) {
+      if (shares_factor(pair, weight))
+        return tinker_.add(cat(excerpt(path), ": ", describe(pair), ": a factor that all experts share"));
       wrong_.add(cat(path, ": ", describe(pair), ", want [", weight.experts, ", r, ", weight.in, "] and [",
                      weight.experts, ", ", weight.out, ", r]"));
       return;
@@ -365,6 +384,9 @@ class Finder {
   std::vector<const StoredTensor*> base_copies_;
   std::int64_t ignored_mtp_ = 0;
   StoredAdapters found_;
+  NameList tinker_{
+      "in the form of Tinker, which has other names and factors that experts share; "
+      "tinker_cookbook.weights.build_lora_adapter() makes PEFT's form of them, which is read"};
   NameList unknown_{"that fit no module of the model"}, half_{"without the other of lora_A and lora_B"},
       wrong_{"of another shape, rank or dtype"}, missing_{"without tensors"},
       empty_{"without elements (was the adapter saved while its parts lay on several ranks?)"},
