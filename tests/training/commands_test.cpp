@@ -235,6 +235,13 @@ TEST_CASE("forward: tensors that have no effect are refused by name") {
   CHECK(run.exit_code == 2);
   CHECK(run.err.find("image.safetensors: tensor 'patches' (F32 [1, 3]): want input_ids and labels alone") !=
         std::string::npos);
+  // Before anything is loaded: a model without weights.
+  fs::create_directories(dir / "without weights");
+  fs::copy(dir / "straight/LATEST/model/config.json", dir / "without weights");
+  const ProcessResult early = nemocube_in(dir, {"forward", "--model", "without weights", "--input",
+                                                "image.safetensors", "--output", "out.safetensors"});
+  CHECK(early.exit_code == 2);
+  CHECK(early.err == run.err);
 }
 
 TEST_CASE("generate: stops at the ids of generation_config.json") {

@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "core/log.h"
 #include "core/quote.h"
@@ -33,12 +34,31 @@ void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_si
   }
 }
 
-/// A tensor that has no effect would give logits of another input than the file says: patches of an image, a mask.
-void check_input_names(const SafetensorsFile& file) {
+/// What --input holds: i64 [batch, seq], both above 0.
+struct ForwardBatch {
+  Tensor ids;
+  std::optional<Tensor> labels;
+};
+
+/// Everything that can be said of the file without a model. A tensor that has no effect would give logits of another input than the
+/// file says: patches of an image, a mask.
+ForwardBatch read_batch(const ForwardArguments& options) {
+  const SafetensorsFile file(options.input);
+  const std::string name = options.input.string();
   for (const StoredTensor& tensor : file.tensors())
-    require(tensor.name == "input_ids" || tensor.name == "labels", file.path().string(), ": tensor ",
-            quote(tensor.name), " (", describe(tensor),
-            "): want input_ids and labels alone, other inputs have no effect");
+    require(tensor.name == "input_ids" || tensor.name == "labels", name, ": tensor ", quote(tensor.name),
+            " (", describe(tensor), "): want input_ids and labels alone, other inputs have no effect");
+  ForwardBatch batch{file.tensor("input_ids"), std::nullopt};
+  check_dtype(name + ": input_ids", batch.ids, DType::i64);
+  require(batch.ids.ndim() == 2, name, ": input_ids: want [batch, seq], got ", batch.ids.shape());
+  require(batch.ids.numel() >= 1, name, ": input_ids: want at least one id, got ", batch.ids.shape());
+  if (file.find("labels") != nullptr) {
+    batch.labels = file.tensor("labels");
+    check_dtype(name + ": labels", *batch.labels, DType::i64);
+    check_shape(name + ": labels", *batch.labels, batch.ids.shape());
+  }
+  require(batch.labels || !options.grads, name, ": --grads needs a tensor 'labels'");
+  return batch;
 }
 
 double scalar(const Tensor& t) { return t.dtype() == DType::f64 ? t.item<double>() : t.item<float>(); }
@@ -64,6 +84,7 @@ Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
 void run(const ForwardArguments& options, const Launch& launch) {
   const Device chosen = choose_device(options.device, model_operations());
   if (launch.rank == 0) check_output_place(options.output);
+  const auto [ids, labels] = read_batch(options);
   const auto [folder, adapter] = find_model_and_adapter(options.model, options.adapter);
   World world(launch);
   const Device device = device_of_rank(chosen, world, {.shared = options.share_device});
@@ -81,17 +102,9 @@ void run(const ForwardArguments& options, const Launch& launch) {
   const LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), place);
   DataParallel& parallel = loaded.parallel->data();
   NemotronH& model = *loaded.model;
-  const SafetensorsFile file(options.input);
-  check_input_names(file);
-  const Tensor ids = file.tensor("input_ids");
-  check_dtype(options.input.string() + ": input_ids", ids, DType::i64);
-  require(ids.ndim() == 2, options.input.string(), ": input_ids: want [batch, seq], got ", ids.shape());
   const std::int64_t batch = ids.dim(0), seq = ids.dim(1);
-  require(batch >= 1 && seq >= 1, options.input.string(), ": input_ids: want at least one id, got ",
-          ids.shape());
   check_ids(options.input.string() + ": input_ids", ids, model.config().vocab_size, false);
-  const bool labelled = file.find("labels") != nullptr;
-  require(labelled || !options.grads, options.input.string(), ": --grads needs a tensor 'labels'");
+  if (labels) check_ids(options.input.string() + ": labels", *labels, model.config().vocab_size, true);
   const Share share = share_of(world.rank(), world.size(), batch);
   const auto own_rows = [&](const Tensor& t) { return t.narrow(0, share.first, share.count).reshape({-1}); };
 
@@ -106,15 +119,11 @@ void run(const ForwardArguments& options, const Launch& launch) {
       model.logits(hidden.value()).to(DType::f32).reshape({share.count, seq * model.config().vocab_size});
   logits = all_rows(logits, parallel.group(), batch);
   results.push_back({"logits", logits.reshape({batch, seq, model.config().vocab_size})});
-  if (labelled) {
-    const Tensor labels = file.tensor("labels");
-    check_dtype(options.input.string() + ": labels", labels, DType::i64);
-    check_shape(options.input.string() + ": labels", labels, ids.shape());
-    check_ids(options.input.string() + ": labels", labels, model.config().vocab_size, true);
-    const std::int64_t labels_given = Labels(labels).count();
+  if (labels) {
+    const std::int64_t labels_given = Labels(*labels).count();
     const auto count = static_cast<double>(std::max<std::int64_t>(labels_given, 1));
     const Var loss =
-        model.loss(ctx, hidden, Labels(own_rows(labels)).to(model.device()), sequences, 1 / count);
+        model.loss(ctx, hidden, Labels(own_rows(*labels)).to(model.device()), sequences, 1 / count);
     const double sum = parallel.group().host_all_reduce(scalar(loss.value()));
     results.push_back({"loss", Tensor::scalar(sum / count, DType::f32, Device::cpu)});  // for the file
     if (options.grads) {
