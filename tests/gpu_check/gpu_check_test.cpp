@@ -8,6 +8,7 @@
 #include "data/json/test_dir.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
+#include "tests/support/script.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -19,12 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string tool(const char* name) { return (source_dir() / "tools" / name).string(); }
-
-void write_script(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  spit(file, "#!/bin/sh\n" + text);
-  fs::permissions(file, fs::perms::owner_all);
-}
 
 /// A machine where every part passes at once, but for cases of the scan, which take a minute.
 class FakeMachine {

@@ -11,6 +11,7 @@
 #include "tests/support/mpirun.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
+#include "tests/support/script.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -30,12 +31,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
-}
-
-void write_script(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  spit(file, "#!/bin/sh\n" + text);
-  fs::permissions(file, fs::perms::owner_all);
 }
 
 /// A machine of 4 devices, two on each of 2 NUMA nodes of 6 and 3 CPUs, for bind.sh: what taskset is asked for.
