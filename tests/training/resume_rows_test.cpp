@@ -150,6 +150,40 @@ TEST_CASE("resume: rows that are made of something else are refused by name, wit
   CHECK(moved.exit_code == 0);
 }
 
+TEST_CASE("resume: validation rows that are made of something else are warned of by name") {
+  const ChatDir dir;
+  fs::copy(dir / "rows.jsonl", dir / "val.jsonl");
+  const Words validated{
+      "validation_dataset={_target_: messages, path: val.jsonl, chat_template: template.jinja}",
+      "step_scheduler.val_every_steps=2"};
+  const ProcessResult first = dir.run(validated);
+  CAPTURE(first.err);
+  REQUIRE(first.exit_code == 0);
+  const Json state = read_json_file(dir / "straight/epoch_0_step_1/state.json");
+  CHECK(state["validation_rows"]["default"].size() == state["rows"].size());
+  const auto resume = [&](const Words& more, const std::string& warning) {
+    const Words all = plus(plus(validated, from_the_middle), more);
+    fs::remove_all(dir / "resumed");
+    const ProcessResult checked =
+        run_process(plus(dir.train_command(dir.overrides(all)), {"--check"}), dir.path());
+    for (const ProcessResult& run : {checked, dir.run(all)}) {
+      CAPTURE(run.err);
+      CHECK(run.exit_code == 0);
+      if (warning.empty())
+        CHECK(run.err.find("has changed since the checkpoint") == std::string::npos);
+      else
+        CHECK(run.err.find(warning) != std::string::npos);
+    }
+  };
+  resume({}, "");
+  spit(dir / "val.jsonl", slurp(dir / "val.jsonl") + "\n");
+  const std::string warning =
+      "validation_dataset: val.jsonl (data file 1) has changed since the checkpoint was written: ";
+  resume({}, warning);
+  resume({"checkpoint.load_data=false"}, warning);
+  resume({"checkpoint.finetune=true"}, "");
+}
+
 TEST_CASE("ranks: one whose rows are made of something else ends the job, which names that and the ranks") {
   const ChatDir dir;
   const auto reset = [&] {

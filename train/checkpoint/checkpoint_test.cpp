@@ -560,7 +560,9 @@ TEST_CASE("checkpoint: state that no run can have is refused") {
       {{{"moment", "today"}}, "'moment'"},
       {{{"rows", {{{"role", "a"}, {"place", "b"}, {"bytes", 1}, {"crc32c", std::int64_t{1} << 32}}}}},
        "'rows[0].crc32c'"},
-      {{{"rows", {{{"role", "a"}, {"place", "b"}, {"bytes", -1}, {"crc32c", 1}}}}}, "'rows[0].bytes'"}};
+      {{{"rows", {{{"role", "a"}, {"place", "b"}, {"bytes", -1}, {"crc32c", 1}}}}}, "'rows[0].bytes'"},
+      {{{"validation_rows", {1}}}, "'validation_rows'"},
+      {{{"validation_rows", {{"a", {1}}}}}, "'validation_rows.a[0]'"}};
   for (const auto& [change, field] : cases) {
     CAPTURE(field);
     Json state = good;

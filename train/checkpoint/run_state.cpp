@@ -68,6 +68,13 @@ RowInputs rows_from(const JsonView& json) {
   return rows;
 }
 
+std::map<std::string, RowInputs> validation_rows_from(const JsonView& json) {
+  if (!json.value().is_object()) json.refuse("an object");
+  std::map<std::string, RowInputs> sets;
+  for (const auto& [name, rows] : json.value().items()) sets.emplace(name, rows_from(json.member(name)));
+  return sets;
+}
+
 Moment moment_from(const JsonView& json) {
   try {
     return parse_moment(std::string(json.string()));
@@ -156,6 +163,8 @@ FileSum write_run_state(const std::filesystem::path& file, const RunState& s, co
                      {"seq_length", s.batch->seq_length},
                      {"packed_sequence_size", s.batch->packed_sequence_size}};
   if (!s.rows.empty()) json["rows"] = to_json(s.rows);
+  for (const auto& [name, rows] : s.validation_rows)
+    if (!rows.empty()) json["validation_rows"][name] = to_json(rows);
   if (s.moment) json["moment"] = to_string(*s.moment);
   if (s.early_stopping) json["early_stopping"] = to_json(*s.early_stopping);
   if (layout.ranks() > 1) {
@@ -185,6 +194,7 @@ RunState read_run_state(const std::filesystem::path& file) {
     s.batch = {count(*batch, "global_batch_size"), count(*batch, "seq_length"),
                count(*batch, "packed_sequence_size")};
   if (const auto rows = view.find("rows")) s.rows = rows_from(*rows);
+  if (const auto sets = view.find("validation_rows")) s.validation_rows = validation_rows_from(*sets);
   if (const auto moment = view.find("moment")) s.moment = moment_from(*moment);
   if (const auto stopping = view.find("early_stopping")) s.early_stopping = early_stopping_from(*stopping);
   check_possible(file.string(), s);

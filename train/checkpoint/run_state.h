@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -42,6 +43,7 @@ struct RunState {
   std::optional<BatchShape> batch;                   ///< absent in checkpoints of 0.1.0
   std::optional<EarlyStoppingState> early_stopping;  ///< absent before the first validation that counts
   RowInputs rows;  ///< what the rows of the training data are made of; empty in older checkpoints
+  std::map<std::string, RowInputs> validation_rows;  ///< the same of validation sets, by name
   std::optional<Moment> moment;  ///< that chat templates of the run show; absent where they show none
 };
 

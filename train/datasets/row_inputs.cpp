@@ -78,21 +78,26 @@ RowInputs sampled_rows(const Dataset& dataset) {
 
 std::string name_of(const RowInput& input) { return cat(excerpt(input.place), " (", input.role, ")"); }
 
-void want_same_rows(const RowInputs& written, const RowInputs& now) {
-  constexpr const char* way_out =
-      "; want what it was, or checkpoint.load_data=false, which begins at the first row";
+std::string change_of_rows(const RowInputs& written, const RowInputs& now) {
   for (const RowInput& before : written) {
     const RowInput* after = find_role(now, before.role);
-    require(after != nullptr, "the rows of the checkpoint are made of ", name_of(before), " as well",
-            way_out);
-    require(after->sum == before.sum, name_of(*after),
-            " has changed since the checkpoint was written: ", to_string(before.sum), " then",
-            after->place == before.place ? "" : cat(" (", excerpt(before.place), ")"), ", ",
-            to_string(after->sum), " now", way_out);
+    if (!after) return cat("the rows of the checkpoint are made of ", name_of(before), " as well");
+    if (after->sum != before.sum)
+      return cat(name_of(*after), " has changed since the checkpoint was written: ", to_string(before.sum),
+                 " then", after->place == before.place ? "" : cat(" (", excerpt(before.place), ")"), ", ",
+                 to_string(after->sum), " now");
   }
   for (const RowInput& after : now)
-    require(find_role(written, after.role) != nullptr, "the rows of this run are made of ", name_of(after),
-            " as well, those of the checkpoint were not", way_out);
+    if (!find_role(written, after.role))
+      return cat("the rows of this run are made of ", name_of(after),
+                 " as well, those of the checkpoint were not");
+  return "";
+}
+
+void want_same_rows(const RowInputs& written, const RowInputs& now) {
+  const std::string change = change_of_rows(written, now);
+  require(change.empty(), change,
+          "; want what it was, or checkpoint.load_data=false, which begins at the first row");
 }
 
 }  // namespace nemocube

@@ -32,8 +32,11 @@ RowInputs sampled_rows(const Dataset& dataset);
 /// "a.jsonl (data file 1)": the place with the role
 std::string name_of(const RowInput& input);
 
-/// Throws Error naming the first file or text that is not what it was, unless a run whose rows are made of `now` can go on
-/// at a place in rows that were made of `written`.
+/// "a.jsonl (data file 1) has changed since the checkpoint was written: ...": the first file or text of `now` that is not what it
+/// was in `written`, or that only one of them has. Empty: the contents are the same, wherever they are.
+std::string change_of_rows(const RowInputs& written, const RowInputs& now);
+/// Throws Error with change_of_rows(), unless a run whose rows are made of `now` can go on at a place in rows that were made of
+/// `written`.
 void want_same_rows(const RowInputs& written, const RowInputs& now);
 
 }  // namespace nemocube

@@ -76,6 +76,7 @@ TEST_CASE("row inputs: a checkpoint's rows go on with the same contents only, wh
   const auto says = [&] { return message_of([&] { want_same_rows(written, now); }); };
   now[1].place = "/b.jsonl";
   CHECK(says() == "no error");
+  CHECK(change_of_rows(written, now).empty());
   now[1].sum.crc32c = 3;
   const std::string way_out =
       "; want what it was, or checkpoint.load_data=false, which begins at the first row";

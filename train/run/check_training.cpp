@@ -46,21 +46,23 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-/// Throws Error where the checkpoint to resume from is missing, or its rows were made of something else than `dataset`
-/// (null: unknown) is. What else is wrong in a checkpoint shows when it is loaded.
-void check_rows_of_checkpoint(const Recipe& recipe, const Dataset* dataset) {
+/// Throws Error where the checkpoint to resume from is missing, or its rows were made of something else than `dataset` is; warns
+/// where those of `validation` were. Null: unknown. What else is wrong in a checkpoint shows when it is loaded.
+void check_rows_of_checkpoint(const Recipe& recipe, const Dataset* dataset, const Validation* validation) {
   const CheckpointSection& section = recipe.checkpoint;
   const auto from = Checkpoints(section, describe(recipe)).find();
   const bool resumes = from && (section.enabled || section.restore_from);
-  if (!resumes || !dataset || section.finetune || !section.load_data) return;
-  RowInputs written;
+  if (!resumes || section.finetune) return;
+  RunState written;
   try {
-    written = read_run_state(*from / "state.json").rows;
+    written = read_run_state(*from / "state.json");
   } catch (const Error&) {
     return;
   }
+  if (validation) warn_of_other_rows(recipe, written.validation_rows, validation->rows());
+  if (!dataset || !section.load_data || written.rows.empty()) return;
   try {
-    if (!written.empty()) want_same_rows(written, row_inputs(recipe, *recipe.dataset, *dataset));
+    want_same_rows(written.rows, row_inputs(recipe, *recipe.dataset, *dataset));
   } catch (const Error& e) {
     fail("cannot resume from ", from->string(), ": ", e.what());
   }
@@ -105,7 +107,8 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
       if (const auto end = recipe_end_of_turn(recipe, *recipe.dataset, *tokenizer, *config))
         log_warning(end->warning(*recipe.dataset, *tokenizer));
     });
-  if (config) problems.collect([&] { Validation(recipe, *config); });
+  std::optional<Validation> validation;
+  if (config) problems.collect([&] { validation.emplace(recipe, *config); });
   if (!is_benchmark(recipe))
     problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
   else if (const auto& path = recipe.benchmark.json_output_path; path && *path)
@@ -117,7 +120,10 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
       if (std::filesystem::is_directory(tensorboard->folder))
         const TensorboardFolder own(tensorboard->folder, run);
     });
-  problems.collect([&] { check_rows_of_checkpoint(recipe, loader ? &loader->dataset() : nullptr); });
+  problems.collect([&] {
+    check_rows_of_checkpoint(recipe, loader ? &loader->dataset() : nullptr,
+                             validation ? &*validation : nullptr);
+  });
   problems.report();
   if (recipe.peft)
     for (const std::string& warning : recipe_adapters(recipe, *config).warnings) log_warning(warning);

@@ -297,7 +297,12 @@ class Run {
   /// What the rows are made of, for the checkpoints of this run.
   void note_rows() {
     state_.rows = row_inputs(recipe_, *recipe_.dataset, loader_.dataset());
-    for (RowInput& input : state_.rows) input.place = message_for_file(input.place, recipe_.interpolated);
+    state_.validation_rows = validation_.rows();
+    const auto for_file = [this](RowInputs& rows) {
+      for (RowInput& input : rows) input.place = message_for_file(input.place, recipe_.interpolated);
+    };
+    for_file(state_.rows);
+    for (auto& [name, rows] : state_.validation_rows) for_file(rows);
     bool shown = shows_moment(recipe_, *recipe_.dataset);
     for (const auto& [name, section] : recipe_.validation_datasets)
       shown = shown || shows_moment(recipe_, section);
@@ -375,7 +380,10 @@ class Run {
   void take_data_position(const RunState& own) {
     const std::optional<BatchShape> written = std::exchange(state_.batch, own.batch);
     const RowInputs written_rows = std::exchange(state_.rows, own.rows);
+    const auto written_validation = std::exchange(state_.validation_rows, own.validation_rows);
     state_.moment = own.moment;
+    if (ranks_.first() && !recipe_.checkpoint.finetune)
+      warn_of_other_rows(recipe_, written_validation, state_.validation_rows);
     if (!keeps_place()) {
       state_.loader = loader_.state();
       return;

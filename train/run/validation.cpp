@@ -27,12 +27,25 @@ Validation::Validation(const Recipe& recipe, const NemotronHConfig& config, Comm
     const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
     want_same_data(ranks, section, *dataset);
     check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
+    rows_.emplace(name, row_inputs(recipe, section, *dataset));
     Set set{section, tokenizer, dataset, {}, {}};
     if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad) {
       set.stop_ids = stop_ids(*tokenizer, config, folder_of(recipe.model->path));
       set.chat_template = recipe_chat_template(recipe, section);
     }
     sets_.emplace(name, std::move(set));
+  }
+}
+
+void warn_of_other_rows(const Recipe& recipe, const std::map<std::string, RowInputs>& written,
+                        const std::map<std::string, RowInputs>& now) {
+  for (const auto& [name, section] : recipe.validation_datasets) {
+    const auto before = written.find(name), after = now.find(name);
+    if (before == written.end() || after == now.end()) continue;
+    if (const std::string change = change_of_rows(before->second, after->second); !change.empty())
+      log_warning(section.key, ": ", change,
+                  "; the run goes on, but losses from here on are of other rows than those before, and are "
+                  "compared with these by early_stopping and for the best checkpoint");
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "data/datasets/dataset.h"
 #include "data/tokenizer/tokenizer.h"
+#include "train/datasets/row_inputs.h"
 #include "train/evaluate/evaluate.h"
 #include "train/logging/run_log.h"
 #include "train/recipe/recipe.h"
@@ -26,6 +27,8 @@ class Validation {
   /// alone), where it differs among them.
   Validation(const Recipe& recipe, const NemotronHConfig& config, Communicator* ranks = nullptr);
   std::size_t sets() const { return sets_.size(); }
+  /// What the rows of each set are made of, by name.
+  const std::map<std::string, RowInputs>& rows() const { return rows_; }
 
   /// Where in a run, and for whom.
   struct Moment {
@@ -58,6 +61,12 @@ class Validation {
   };
   const Recipe& recipe_;
   std::map<std::string, Set> sets_;
+  std::map<std::string, RowInputs> rows_;
 };
+
+/// Warns of each validation set of the recipe whose rows are made of something else than those of a checkpoint were. A run goes on
+/// with them: its place is one in the training data.
+void warn_of_other_rows(const Recipe& recipe, const std::map<std::string, RowInputs>& written,
+                        const std::map<std::string, RowInputs>& now);
 
 }  // namespace nemocube
