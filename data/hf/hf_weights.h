@@ -151,12 +151,14 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
                          const WeightFiles& files, const SaveOptions& options = {},
                          Communicator* group = nullptr);
 
-/// What a copy changes in the weights.
+/// What a copy changes.
 struct WeightChange {
   std::function<bool(std::string_view name)>
       changes;  ///< whether it changes the tensor of this canonical name
   /// Changes the tensor, or the slice of one expert (-1: all of it), in f32 (f64 for tensors stored in f64), in place.
   std::function<void(const std::string& name, std::int64_t expert, const Tensor& values)> apply;
+  /// Changes the files beside the weights (WeightFiles::other_files).
+  std::function<void(std::map<std::string, std::string>& files)> companions = {};
 };
 
 /// Copies the model directory `from` to `to` like save_hf_weights, a piece of a tensor at a time. Without options.dtype

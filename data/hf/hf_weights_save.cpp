@@ -246,8 +246,10 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
     if (change.changes && change.changes(spec.name) && weights.has(spec.name))
       tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
   weights.check(tensors);
+  WeightFiles files = weights.files(tensors);
+  if (change.companions) change.companions(files.other_files);
   write_directory(
-      to, tensors, weights.files(tensors), options, nullptr,
+      to, tensors, files, options, nullptr,
       [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
         const WeightPart& part = form.parts[i];
         const StoredIn stored = weights.stored(tensor.name)[i];

@@ -124,6 +124,50 @@ TEST_CASE("finetune: a run with adapters resumes with its bits, and its checkpoi
         slurp(last / "model" / "adapter_model.safetensors"));
 }
 
+TEST_CASE(
+    "finetune: an adapter that learns turns knows their end: generate stops there, and the merged model") {
+  const FinetuneDir dir;
+  std::string lines;
+  for (int i = 0; i < 12; ++i)
+    lines += cat(R"({"messages": [{"role": "user", "content": "Word )", i, R"("}, {"role": "assistant", )",
+                 R"("content": "It is )", i % 7, "\"}]}\n");
+  spit(dir / "chats.jsonl", lines);
+  fs::copy(source_path("data/samples/tokenizer"), dir / "tokenizer", fs::copy_options::recursive);
+  spit(dir / "tokenizer" / "chat_template.jinja",
+       "{% for m in messages %}{{ m.role }}: {{ m.content }}<unk>\n{% endfor %}");
+  const ProcessResult run = dir.train(FinetuneDir::on_base(
+      plus(lora, {"dataset={_target_: messages, path: chats.jsonl}", "validation_dataset=null",
+                  "packed_sequence.packed_sequence_size=0", "step_scheduler.global_batch_size=2",
+                  "tokenizer.pretrained_model_name_or_path=tokenizer"})));
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const auto stops = [&](const std::string& model) {
+    return read_json_file(dir / model / "generation_config.json")["eos_token_id"]
+        .get<std::vector<std::int64_t>>();
+  };
+  const std::vector<std::int64_t> with_end_of_turn{2, 3};
+  CHECK(stops("straight/LATEST/model") == with_end_of_turn);
+  const ProcessResult merged = dir.command({"convert", "straight", "merged", "--merge"});
+  CAPTURE(merged.err);
+  REQUIRE(merged.exit_code == 0);
+  CHECK(stops("merged") == with_end_of_turn);
+  CHECK(slurp(dir / "merged" / "chat_template.jinja") == slurp(dir / "tokenizer" / "chat_template.jinja"));
+
+  const auto ids = [&](const Words& model) {
+    const ProcessResult text =
+        dir.command(plus({"generate", "--json", "--max-new-tokens", "6", "--prompt", "Bees make"}, model));
+    CAPTURE(text.err);
+    REQUIRE(text.exit_code == 0);
+    return parse_json(text.out, "generate")["ids"].get<std::vector<std::int64_t>>();
+  };
+  const auto all = ids({"--model", "straight"});
+  REQUIRE(!all.empty());
+  fs::copy(dir / "straight" / "LATEST" / "model", dir / "stopping", fs::copy_options::recursive);
+  spit(dir / "stopping" / "generation_config.json", cat("{\"eos_token_id\": [2, ", all[0], "]}"));
+  CHECK(ids({"--model", "stopping"}).empty());
+  CHECK(ids({"--model", "base", "--adapter", "stopping"}).empty());
+}
+
 TEST_CASE("finetune: adapters go with the model that they were trained on, and with no other one") {
   const FinetuneDir dir;
   fs::create_directory_symlink("base", dir / "link");

@@ -49,7 +49,8 @@ std::string on_disk(Communicator* ranks, const std::function<std::string()>& wor
   });
 }
 
-/// PEFT's directory: the adapters, the record of their base, and the tokenizer's files.
+/// PEFT's directory: the adapters, the record of their base, the tokenizer's files, and the ids that end a text
+/// (generation_config.json, which other programs look for in the base alone).
 FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, ExpertForm experts,
                        Communicator* ranks) {
   PeftWriteOptions options;
@@ -63,8 +64,7 @@ FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, Expe
     }
   }
   for (const auto& [name, contents] : snapshot.files->other_files)
-    if (!name.ends_with("config.json") || name == "tokenizer_config.json")
-      options.other_files.emplace(name, contents);
+    if (name != "config.json") options.other_files.emplace(name, contents);
   if (!snapshot.settings.empty()) options.other_files.emplace(automodel_config_name, snapshot.settings);
   return write_peft_directory(directory, gather_adapters(snapshot.weights, ranks), snapshot.adapters, options,
                               ranks);

@@ -159,8 +159,8 @@ TEST_CASE(
         if (p.wants_grad()) p.value.fill(7);
     checkpoints.finish();
     CHECK(names_in(at / "model") == Names{"adapter_config.json", "adapter_model.safetensors",
-                                          "automodel_peft_config.json", "tokenizer.json",
-                                          "tokenizer_config.json"});
+                                          "automodel_peft_config.json", "generation_config.json",
+                                          "tokenizer.json", "tokenizer_config.json"});
     CHECK(slurp(at / "model/automodel_peft_config.json") == "{}\n");
     CHECK(slurp(at / "model/tokenizer_config.json") == "{\"a\": 1}");
     const Json written = read_json_file(at / "model/adapter_config.json");

@@ -11,6 +11,7 @@
 #include "train/checkpoint/intact.h"
 #include "train/commands/commands.h"
 #include "train/commands/verify_copy.h"
+#include "train/datasets/recipe_datasets.h"
 #include "train/logging/progress.h"
 #include "train/model_io/base_model.h"
 #include "train/model_io/find_model.h"
@@ -24,6 +25,15 @@ struct ConvertArguments {
   std::string dtype;
   std::optional<double> max_shard_gb;
 };
+
+/// The tokenizer, all of its files, and the ids that end a text are those that the adapter was trained with, where its directory has
+/// them, as in a checkpoint of a whole model.
+void use_files(std::map<std::string, std::string>& files, const std::map<std::string, std::string>& own) {
+  const bool has_tokenizer = own.contains("tokenizer.json");
+  if (has_tokenizer) std::erase_if(files, [](const auto& file) { return is_tokenizer_file(file.first); });
+  for (const auto& [name, text] : own)
+    if (name == "generation_config.json" || (has_tokenizer && is_tokenizer_file(name))) files[name] = text;
+}
 
 void run(const ConvertArguments& options) {
   require(!options.target.empty(), "convert: the name of the target directory is empty");
@@ -52,8 +62,13 @@ void run(const ConvertArguments& options) {
     TaskProgress progress("weights", "bytes");
     save.on_bytes = std::ref(progress);
     std::optional<PeftDirectory> merged;
-    if (!adapter.empty()) merged.emplace(adapter, with_stored_mtp(read_hf_config(source)));
-    copy_hf_model(source, options.target, save, merged ? merge_of(*merged) : WeightChange());
+    WeightChange change;
+    if (!adapter.empty()) {
+      merged.emplace(adapter, with_stored_mtp(read_hf_config(source)));
+      change = merge_of(*merged);
+      change.companions = [own = read_companion_files(adapter)](auto& files) { use_files(files, own); };
+    }
+    copy_hf_model(source, options.target, save, change);
   }
   log_info("wrote ", options.target.string());
   if (options.verify) verify_copy(source, adapter, options.target);

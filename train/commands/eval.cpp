@@ -105,10 +105,10 @@ void run(const EvalArguments& options, const Launch& launch) {
                 << counted(v.label_tokens, "label token") << " in " << counted(v.samples, "row") << "\n";
     if (section.kind == DatasetKind::squad) {
       progress.emplace(cat("answers ", name), "questions");
-      const SquadResult squad =
-          answer_squad(*loaded.parallel, *tokenizer, section, recipe.evaluation,
-                       stop_ids(*tokenizer, loaded.model->config(), recipe.model->path), &recipe.kernels, {},
-                       std::ref(*progress), recipe_chat_template(recipe, section));
+      const SquadResult squad = answer_squad(
+          *loaded.parallel, *tokenizer, section, recipe.evaluation,
+          stop_ids(*tokenizer, loaded.model->config(), ModelAndAdapter{folder, adapter}.generation_folder()),
+          &recipe.kernels, {}, std::ref(*progress), recipe_chat_template(recipe, section));
       progress.reset();
       const char* version = squad.version == SquadVersion::v2_0 ? "2.0" : "1.1";
       line["exact_match"] = squad.score.em;

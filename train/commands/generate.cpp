@@ -68,7 +68,7 @@ struct Generator {
     LoadedModel loaded = load_model(found.model, dtype, place);
     check_vocabulary(tokenizer, loaded.model->config().vocab_size);
     if (!options.ignore_eos)
-      options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), found.model);
+      options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), found.generation_folder());
     return loaded;
   }
 

@@ -60,6 +60,10 @@ std::optional<fs::path> base_of_adapter(const fs::path& adapter) {
 }
 
 ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& adapter) {
+const fs::path& ModelAndAdapter::generation_folder() const {
+  return !adapter.empty() && holds(adapter, "generation_config.json") ? adapter : model;
+}
+
   const fs::path place = path_or_cached(named, HubKind::model);
   if (!holds(place, peft_config_name) || holds(place, "config.json"))
     return {find_model(named), adapter.empty() ? fs::path() : find_adapter(adapter)};

@@ -22,6 +22,8 @@ std::optional<std::filesystem::path> base_of_adapter(const std::filesystem::path
 /// A model, and the adapter that is added to it.
 struct ModelAndAdapter {
   std::filesystem::path model, adapter;  ///< adapter: empty where there is none
+  /// The directory whose generation_config.json counts: that of the adapter where it has one, else of the model.
+  const std::filesystem::path& generation_folder() const;
 };
 /// `named` is a model, or an adapter, such as the checkpoint of a run that trained one, which names its model. `adapter`: another
 /// directory with an adapter for the model; empty: none. Throws Error where both name one, and where the model that an adapter
