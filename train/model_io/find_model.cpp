@@ -29,15 +29,16 @@ bool holds(const fs::path& named, const char* file) {
 
 fs::path find(fs::path named, const std::string& file, const std::string& what) {
   std::error_code none;
+  const std::string a_what = cat(what == "adapter" ? "an " : "a ", what);
   if (!named.has_filename()) named = named.parent_path();  // DIR/
   named = path_or_cached(named, HubKind::model);
   const bool there = fs::exists(named, none);
   require(there || !none, named.string(), ": cannot be opened: ", none.message());
   require(
-      there, named.string(), ": does not exist", not_in_cache(named, HubKind::model), "; want a ", what,
+      there, named.string(), ": does not exist", not_in_cache(named, HubKind::model), "; want ", a_what,
       " on this machine: a Hugging Face directory, a name of the Hub in its local cache, a checkpoint or the "
       "directory of a run (nothing is downloaded)");
-  require(fs::is_directory(named, none), named.string(), ": is a file; want the directory of a ", what);
+  require(fs::is_directory(named, none), named.string(), ": is a file; want the directory of ", a_what);
   if (fs::exists(named / file, none)) return named;
   for (const fs::path& checkpoint : {named, named / "LATEST"})
     if (fs::exists(through_links(checkpoint) / "model" / file, none))
@@ -59,11 +60,11 @@ std::optional<fs::path> base_of_adapter(const fs::path& adapter) {
   return read_peft_config(adapter).base_model_name_or_path;
 }
 
-ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& adapter) {
 const fs::path& ModelAndAdapter::generation_folder() const {
   return !adapter.empty() && holds(adapter, "generation_config.json") ? adapter : model;
 }
 
+ModelAndAdapter find_model_and_adapter(const fs::path& named, const fs::path& adapter) {
   const fs::path place = path_or_cached(named, HubKind::model);
   if (!holds(place, peft_config_name) || holds(place, "config.json"))
     return {find_model(named), adapter.empty() ? fs::path() : find_adapter(adapter)};

@@ -63,6 +63,7 @@ TEST_CASE("where no model is, the message names the places looked at") {
   }
   CHECK(message_of([&] { find_model("nvidia/nothing"); }).find("nothing is downloaded") != std::string::npos);
   CHECK(message_of([&] { find_tokenizer("nvidia/nothing"); }).find("want a tokenizer") != std::string::npos);
+  CHECK(message_of([&] { find_adapter("nothing"); }).find("want an adapter") != std::string::npos);
   CHECK(message_of([&] { find_model(dir / "file.json"); }).find("is a file") != std::string::npos);
 }
 
