@@ -44,6 +44,10 @@ TEST_CASE("watch: before a run, while it goes on, after a signal, and after it h
   CHECK(before.exit_code == 0);
   CHECK(before.out.find("waiting: no such directory yet") != std::string::npos);
   CHECK_FALSE(fs::exists(dir / "straight"));
+  CHECK(before.out.find("nearest") == std::string::npos);
+  fs::create_directories(dir / "stairght");
+  CHECK(watch(dir).out.find("\nthe nearest name that is there: stairght\n") != std::string::npos);
+  fs::remove(dir / "stairght");
 
   Process running(RunDir::train_command(endless), dir.path());
   wait_for_steps(dir);

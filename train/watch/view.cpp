@@ -119,7 +119,11 @@ class View {
     lines.push_back(
         {at_both_ends(clean(name), state_of(run_, moment_), options_.columns), tone_of(run_, moment_)});
     if (const std::string about = about_run(); !about.empty()) lines.push_back({about});
-    if (run_.steps.empty() && !run_.start) return lines;
+    if (run_.steps.empty() && !run_.start) {
+      if (!moment_.nearest.empty())
+        lines.push_back({clean("the nearest name that is there: " + moment_.nearest)});
+      return lines;
+    }
     lines.push_back({progress()});
     if (roomy()) lines.push_back({});
     if (!run_.steps.empty()) lines.push_back({loss()});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "train/watch/nearest_folder.h"
 #include "train/watch/run_logs.h"
 #include "train/watch/terminal.h"
 #include "train/watch/view.h"
@@ -77,6 +78,7 @@ class Watch {
     if (grew_at_) moment.quiet = Seconds(std::chrono::steady_clock::now() - *grew_at_).count();
     std::error_code none;
     moment.has_folder = std::filesystem::exists(options_.run, none);
+    if (!moment.has_folder) moment.nearest = nearest_folder(options_.run).string();
     TerminalSize size = terminal_size();
     // The last column stays free: on some terminals what erases the rest of a line erases a character there.
     if (terminal_on_stdout() && size.columns > 1) --size.columns;
