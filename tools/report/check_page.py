@@ -6,7 +6,8 @@
     ~/report-env/bin/python tools/report/check_page.py RUN/report.html --pictures FOLDER
 
 Ends with exit code 1 when a page writes to the console, asks for anything but itself, is wider than the window, or has
-a drawing without role, title or description, or text of a drawing that is smaller than 9 pixels or lies outside the page.
+a drawing without role, title or description, text of a drawing that is smaller than 9 pixels or leaves its card, or a table of at most
+four columns of text that has to be scrolled sideways.
 """
 
 import argparse
@@ -36,14 +37,21 @@ LOOK = """
       const pixels = parseFloat(getComputedStyle(text).fontSize) * scale;
       if (pixels < smallest && !text.classList.contains("box"))
         faults.push(`drawing '${label}': '${text.textContent}' is ${pixels.toFixed(1)} pixels high`);
-      if (box.left < 0 || box.right > width)
-        faults.push(`drawing '${label}': '${text.textContent}' from ${box.left} to ${box.right} is cut`);
+      const figure = svg.closest("figure")?.getBoundingClientRect() ?? {left: 0, right: width};
+      if (box.left < figure.left + 1 || box.right > figure.right - 1)
+        faults.push(`drawing '${label}': '${text.textContent}' from ${box.left} to ${box.right} leaves its card`);
     }
     const ticks = [...svg.querySelectorAll("text.tick.x, text.tick.name, text.tick.start")]
       .map(t => [t.getBoundingClientRect(), t.textContent]).sort((a, b) => a[0].left - b[0].left);
     for (let i = 1; i < ticks.length; ++i)
       if (ticks[i][0].left < ticks[i - 1][0].right)
         faults.push(`drawing '${label}': '${ticks[i - 1][1]}' meets '${ticks[i][1]}'`);
+  }
+  for (const table of document.querySelectorAll("table")) {
+    const scroll = table.closest(".scroll");
+    const few_texts = table.querySelectorAll("thead th").length <= 4 && !table.querySelector("thead th:not(.text)");
+    if (scroll && few_texts && scroll.scrollWidth > scroll.clientWidth)
+      faults.push(`table '${table.caption.textContent}' is ${scroll.scrollWidth} pixels wide, its card ${scroll.clientWidth}`);
   }
   return faults;
 }

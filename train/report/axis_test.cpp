@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "train/report/plot_area.h"
+
 using namespace nemocube::run_report;
 
 namespace {
@@ -41,4 +43,15 @@ TEST_CASE("axis: any finite numbers give few ticks and places within the axis") 
       CHECK(axis.share(low) >= -1e-6);
       CHECK(axis.share(low + span) <= 1 + 1e-6);
     }
+}
+
+TEST_CASE("plot area: the longest text of the y axis has room where texts are largest") {
+  const auto left = [](double highest, bool wide) {
+    return PlotArea(step_axis(0, 10, 10), rounded_axis(0, highest, 6), wide, 100).left;
+  };
+  CHECK(left(1500, false) == 58);
+  CHECK(left(8, true) == 76);
+  // "0.0020": six characters of 12 pixels and a gap of 8; on wide drawings of 19.
+  CHECK(left(0.002, false) >= 8 + 6 * 12);
+  CHECK(left(0.002, true) >= 8 + 6 * 19);
 }

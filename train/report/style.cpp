@@ -115,6 +115,9 @@ footer { color: var(--muted); font-size: .8125rem; padding-top: 32px; padding-bo
   .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 8px; }
   .tiles dd { font-size: 1.125rem; }
   svg text { font-size: 19px; }
+  th, td { padding: 5px 8px; }
+  td.text { min-width: 5.5em; }
+  #differences td:first-child { white-space: normal; }
   .dot { r: 5px; } .wide .dot { r: 8px; }
   svg.wide text { font-size: 30px; }
   svg.wide text.box { font-size: 20px; }
