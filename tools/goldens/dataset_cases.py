@@ -57,6 +57,24 @@ TOOLS = [
      "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi."}]},
     {"tools": [], "messages": [{"role": "user", "content": "No tools"}, {"role": "assistant", "content": "None."}]},
 ]
+PROMPTS = [
+    {"messages": [{"role": "user", "content": "What is the capital of France?"},
+                  {"role": "assistant", "content": "Paris, on the Seine."}]},
+    {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"},
+                  {"role": "assistant", "reasoning_content": "Two and two are four.", "content": "It is 4."}]},
+    {"messages": [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": "</think>"}]},
+]
+TURNS = [
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"},
+                  {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Good bye."}]},
+    {"tools": [{"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}}}}],
+     "messages": [{"role": "user", "content": "Weather in Rome?"},
+                  {"role": "assistant", "content": "", "tool_calls": [
+                      {"id": "call_0", "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Rome\"}"}}]},
+                  {"role": "tool", "tool_call_id": "call_0", "content": "sunny"},
+                  {"role": "assistant", "content": "Sunny."}]},
+]
 ENDINGS = [
     {"ind": 4, "activity_label": "Removing ice", "ctx_a": "", "ctx_b": "", "ctx": "A man is standing on a roof. he",
      "endings": ["starts to sweep snow away.", "sings loudly.", "is a cat.", "falls asleep under it."],
@@ -80,7 +98,8 @@ ALPACA = [{"instruction": "Add the numbers.", "input": "4 and 5", "output": "9"}
           {"instruction": "Name a colour.", "input": "", "output": "blue, or green"}]
 
 FILES = {"talks.jsonl": TALKS, "reasoned.json": REASONED, "tools.jsonl": TOOLS, "endings.jsonl": ENDINGS,
-         "questions.jsonl": QUESTIONS, "pairs.jsonl": PAIRS, "alpaca.json": ALPACA}
+         "questions.jsonl": QUESTIONS, "pairs.jsonl": PAIRS, "alpaca.json": ALPACA,
+         "prompts.jsonl": PROMPTS, "turns.jsonl": TURNS}
 
 PAIR_COLUMNS = {"question": "prompt", "answer": "completion"}
 ALPACA_COLUMNS = {"context": "instruction", "question": "input", "answer": "output"}
@@ -90,6 +109,12 @@ RIGHT = {"truncation_side": "right"}
 
 def chat(file, template, own=None, **arguments):
     return {"class": "ChatDataset", "file": file, "arguments": {"chat_template": template, **arguments}, "own": own or {}}
+
+
+def prompt(file, template_file, **arguments):
+    """By a template of tests/goldens/chat. Those that write earlier turns in another way are refused on files of several turns."""
+    return {"class": "ChatDataset", "file": file, "template_file": template_file + ".jinja",
+            "arguments": {"mask_generation_prompt": True, **arguments}, "own": {}}
 
 
 def columns(file, mapping, own=None, template=None, **arguments):
@@ -123,6 +148,16 @@ CASES = [
     chat("reasoned.json", BLOCKS, mask_reasoning_content=True),
     chat("reasoned.json", CHATML, {"mask_order": "reasoning_first"}, mask_reasoning_content=True, mask_history=True),
     chat("reasoned.json", CHATML, unshifted=True, mask_reasoning_content=True),
+    chat("prompts.jsonl", CHATML, mask_generation_prompt=True),
+    chat("turns.jsonl", CHATML, mask_generation_prompt=True),
+    chat("turns.jsonl", CHATML, mask_generation_prompt=True, mask_history=True),
+    chat("talks.jsonl", BLOCKS, mask_generation_prompt=True),
+    *(prompt("prompts.jsonl", name) for name in (
+        "deepseek_v3", "gemma", "glm", "gpt_oss", "kimi", "minimax", "nemotron_3", "nemotron_nano_v2", "qwen_3", "seed_oss")),
+    *(prompt("turns.jsonl", name) for name in ("deepseek_v3", "glm", "kimi", "minimax", "nemotron_3", "qwen_3", "seed_oss")),
+    prompt("prompts.jsonl", "nemotron_3", mask_reasoning_content=True),
+    prompt("turns.jsonl", "nemotron_3", mask_history=True),
+    prompt("prompts.jsonl", "glm", unshifted=True),
     hellaswag(),
     hellaswag(pad_to_max_length=False),
     hellaswag(num_samples_limit=2),

@@ -1,10 +1,10 @@
 """Makes tests/goldens/datasets/rows.json: rows of NeMo AutoModel's own data set classes.
 
-    git clone https://github.com/NVIDIA-NeMo/Automodel ~/automodel     # made with commit 36044ad3
     ~/goldens-env/bin/pip install datasets
+    ~/goldens-env/bin/pip install --no-deps --target ~/automodel nemo-automodel==0.7.0
     ~/goldens-env/bin/python tools/goldens/make_datasets.py ~/automodel
 
-The classes are imported from the checkout and run on the cases of dataset_cases.py. Every row is kept as the class
+The classes are imported from that folder, or from a checkout, and run on the cases of dataset_cases.py. Every row is kept as the class
 returns it, but for the attention mask. The file holds the contents of the data files too.
 """
 
@@ -58,6 +58,8 @@ def rows_of(checkout, case, folder):
     tokenizer = load_tokenizer(case.get("tokenizer", "samples"))
     if case.get("template"):
         tokenizer.chat_template = case["template"]
+    if case.get("template_file"):
+        tokenizer.chat_template = (ROOT / "tests/goldens/chat" / case["template_file"]).read_text()
     file = folder / case["file"]
     arguments = dict(case["arguments"], tokenizer=tokenizer)
     if case["class"] in ("HellaSwag", "make_squad_dataset"):  # these read a folder with a file for each split

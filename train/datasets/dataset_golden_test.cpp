@@ -30,6 +30,9 @@ void make_tokenizer(const fs::path& folder, const Json& golden) {
   spit(folder / "tokenizer.json", slurp(from / "tokenizer.json"));
   spit(folder / "tokenizer_config.json",
        R"({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>", "unk_token": "<unk>"})");
+  if (golden.contains("template_file"))
+    spit(folder / "chat_template.jinja",
+         slurp(source / "tests/goldens/chat" / golden["template_file"].get<std::string>()));
   const Json chat_template = golden.value("template", Json());
   if (chat_template.is_string())
     spit(folder / "chat_template.jinja", chat_template.get<std::string>() + "\n");
@@ -48,11 +51,12 @@ using Ids = std::vector<std::int64_t>;
 
 TEST_CASE("data sets: rows are those of AutoModel's classes") {
   const Json goldens = read_json_file(source / "tests/goldens/datasets/rows.json");
-  REQUIRE(goldens["cases"].size() >= 30);
+  REQUIRE(goldens["cases"].size() >= 57);
   for (const Json& golden : goldens["cases"]) {
     CAPTURE(golden["class"].get<std::string>());
     CAPTURE(golden["file"].get<std::string>());
     CAPTURE(golden["arguments"].dump());
+    CAPTURE(golden.value("template_file", ""));
     const TestDir dir;
     make_tokenizer(dir.path(), golden);
     for (const auto& [name, text] : goldens["files"].items()) spit(dir / name, text.get<std::string>());
