@@ -146,3 +146,25 @@ TEST_CASE("chat templates: the one that the recipe names is saved with the model
   CHECK(saved("_target_: squad, chat_template: loud") == "{{ messages[0].content }}!");
   CHECK(saved("_target_: squad, chat_template: '{{ 1 }}'") == "{{ 1 }}");
 }
+
+TEST_CASE("chat templates: preserve_tool_argument_mappings says how arguments of tool calls are seen") {
+  const Templated with;
+  const std::string own = with.dir.path().string();
+  spit(with.dir / "chat_template.jinja",
+       "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}{{ 'object' if "
+       "call.function.arguments is mapping else 'text' }}{% endfor %}|{% endfor %}");
+  spit(with.dir / "m.jsonl",
+       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", )"
+       R"("tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}]})");
+  const auto seen = [&](const std::string& keys) {
+    return shown(own, cat("_target_: messages, path: ", own, "/m.jsonl", keys));
+  };
+  CHECK(seen("") == "a|⟦bobject|⟧");
+  CHECK(seen(", preserve_tool_argument_mappings: true") == "a|⟦bobject|⟧");
+  CHECK(seen(", preserve_tool_argument_mappings: false") == "a|⟦btext|⟧");
+  CHECK(seen(", preserve_tool_argument_mappings: false, tool_call_arguments: text") == "a|⟦btext|⟧");
+  CHECK_THROWS_WITH_AS(seen(", preserve_tool_argument_mappings: false, tool_call_arguments: as_given"),
+                       doctest::Contains("dataset.preserve_tool_argument_mappings: is false, but "
+                                         "dataset.tool_call_arguments is as_given; want one of them"),
+                       Error);
+}

@@ -220,6 +220,8 @@ void fields(auto& io, Like<DatasetSection> auto& s) {
       "tool_call_arguments", s.tool_call_arguments,
       "how a chat template sees arguments of tool calls that are objects; text: as AutoModel, as JSON text "
       "(own)");
+  io.field("preserve_tool_argument_mappings", s.preserve_tool_argument_mappings,
+           "AutoModel's key for `tool_call_arguments`: true is as_given, false text");
   io.field("unshifted", s.unshifted, "rows keep their last token as an input; inspect shows a loss mask");
   io.field(
       "skip_invalid_samples", s.skip_invalid_samples,

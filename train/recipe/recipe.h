@@ -165,6 +165,7 @@ struct DatasetSection {
   bool skip_invalid_samples = false;
   MaskOrder mask_order = MaskOrder::history_first;
   ToolArguments tool_call_arguments = ToolArguments::as_given;
+  std::optional<bool> preserve_tool_argument_mappings;  ///< where given, says tool_call_arguments
   bool unshifted = false;
   ColumnMapping column_mapping;
   bool answer_only_loss_mask = true, use_hf_chat_template = false;

@@ -48,7 +48,8 @@ TEST_CASE("describe() reads back as the same recipe") {
       with("distributed: {dp_replicate_size: 2, reshard_after_forward: false, mp_policy: {reduce_dtype: "
            "float32}}\n"),
       with("distributed: {strategy: ddp}\n"),
-      "dataset: {_target_: messages, path: p, mask_generation_prompt: true, chat_template_kwargs: {a: no, b: "
+      "dataset: {_target_: messages, path: p, mask_generation_prompt: true, preserve_tool_argument_mappings: "
+      "false, chat_template_kwargs: {a: no, b: "
       "'no', c: null, d: "
       "[1, 2.5, 1e-8, 20.0, {e: \"$x\\n\"}], f: -3, g: {}, h: x y}}\n",
       with("tensorboard: {}\n"),

@@ -52,6 +52,15 @@ void dataset_rules(DatasetSection& s, Reading& reading) {
     s.limit_key = alias;
   const char* path_alias = s.kind == DatasetKind::hellaswag ? "path_or_dataset" : "path_or_dataset_id";
   if (reading.given(cat(s.key, '.', path_alias)) && !reading.given(s.key + ".path")) s.path_key = path_alias;
+  if (const auto& preserve = s.preserve_tool_argument_mappings) {
+    const ToolArguments said = *preserve ? ToolArguments::as_given : ToolArguments::text;
+    const std::string other = s.key + ".tool_call_arguments";
+    reading.rule(!reading.given(other) || s.tool_call_arguments == said,
+                 {s.key + ".preserve_tool_argument_mappings", other}, "is ", *preserve ? "true" : "false",
+                 ", but ", other, " is ", name_of_choice(s.tool_call_arguments),
+                 "; want one of them, or values that agree");
+    s.tool_call_arguments = said;
+  }
   const bool mapped = s.kind == DatasetKind::column_mapped;
   reading.rule(mapped || s.kind == DatasetKind::messages || s.path.names.size() < 2,
                {cat(s.key, '.', s.path_key)}, "is a list of ", s.path.names.size(),
