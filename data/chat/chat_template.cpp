@@ -1,6 +1,8 @@
 #include "data/chat/chat_template.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -30,6 +32,18 @@ Json as_template_sees(const Json& message) {
     if (!value.is_null()) seen[key] = value;
   if (reasoning) seen["reasoning_content"] = *reasoning;
   return seen;
+}
+
+/// Whether a template has `.name`, 'name' or "name".
+bool has_key(std::string_view source, std::string_view name) {
+  for (std::size_t at = source.find(name); at != source.npos; at = source.find(name, at + 1)) {
+    const char before = at > 0 ? source[at - 1] : ' ';
+    const std::size_t end = at + name.size();
+    const char after = end < source.size() ? source[end] : ' ';
+    const bool word_goes_on = std::isalnum(static_cast<unsigned char>(after)) != 0 || after == '_';
+    if (before == '.' ? !word_goes_on : (before == '\'' || before == '"') && after == before) return true;
+  }
+  return false;
 }
 
 void check_list_of_objects(const std::string& name, const char* what, const Json& list) {
@@ -66,7 +80,9 @@ std::vector<RenderedChat::Range> byte_ranges(const jinja::Output& output) {
 ChatTemplate::ChatTemplate(std::string name, std::string_view source, SpecialTokens special_tokens)
     : name_(std::move(name)),
       template_(std::make_shared<const jinja::Template>(name_, source)),
-      special_tokens_(std::move(special_tokens)) {}
+      special_tokens_(std::move(special_tokens)),
+      names_reasoning_(std::ranges::any_of(
+          reasoning_names, [&](const char* reasoning) { return has_key(source, reasoning); })) {}
 
 void ChatTemplate::set_variables(const Json& variables) {
   require(variables.is_object(), name_, ": variables: want an object, got ", brief(variables));

@@ -12,7 +12,7 @@
 #include "data/json/json.h"
 
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
-/// apply_chat_template of transformers 5.23 (docs/chat_templates.md has what differs).
+/// apply_chat_template of transformers 5.24 (docs/chat_templates.md has what differs).
 namespace nemocube {
 
 struct Chat;  // data/chat/chat.h
@@ -41,6 +41,8 @@ class ChatTemplate {
 
   const std::string& name() const { return name_; }
   bool has_generation_blocks() const;
+  /// Whether the template names a key under which reasoning is found: .reasoning_content, 'thinking', "reasoning"...
+  bool names_reasoning() const { return names_reasoning_; }
 
   /// As in transformers, the template sees messages without their keys whose value is null, and finds reasoning under
   /// both names, `reasoning_content` and `thinking`. Throws Error naming the key of `chat` that has another form, or line and column
@@ -58,6 +60,7 @@ class ChatTemplate {
   std::string name_;
   std::shared_ptr<const jinja::Template> template_;
   SpecialTokens special_tokens_;
+  bool names_reasoning_;
   std::shared_ptr<const Json> variables_;  ///< null: none
   jinja::Limits limits_;
   std::optional<Moment> time_;

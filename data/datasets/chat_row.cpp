@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/quote.h"
 #include "core/warn_once.h"
@@ -44,6 +45,21 @@ void unmark_reasoning(ChatTokens& tokens, const Chat& chat, const ChatTemplate& 
   }
 }
 
+/// As NeMo AutoModel does, but once for a template, and not where it writes all keys of a message whatever their names are.
+void warn_of_lost_reasoning(const std::string& id, const Chat& chat, const ChatTemplate& chat_template) {
+  if (chat_template.names_reasoning()) return;
+  Chat without = chat;
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i)
+    if (chat.messages[i].value("role", Json()) == "assistant" && clear_reasoning(without.messages[i]) &&
+        !first)
+      first = i;
+  if (!first || !first_mention("lost reasoning of " + chat_template.name())) return;
+  if (chat_template.render(without).text == chat_template.render(chat).text)
+    log_warning(chat_template.name(), ": the template never writes reasoning, and rows have some, first row ",
+                quote(id), ", messages[", *first, "]: the model does not see this reasoning");
+}
+
 /// Every token is a target where only {% generation %} blocks could say otherwise.
 ChatTokens all_targets(const Chat& chat, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   ChatTokens tokens;
@@ -78,6 +94,7 @@ void unmark_prompts(ChatTokens& tokens, const Chat& chat, const ChatTemplate& ch
 TokenRow chat_row(const std::string& id, const Chat& chat, const ChatTemplate& chat_template,
                   const Tokenizer& tokenizer, const ChatRowOptions& options) {
   try {
+    warn_of_lost_reasoning(id, chat, chat_template);
     ChatTokens tokens = marked_tokens(chat, chat_template, tokenizer, options);
     if (options.mask_generation_prompt) unmark_prompts(tokens, chat, chat_template, tokenizer);
     if (options.mask_reasoning_content) unmark_reasoning(tokens, chat, chat_template, tokenizer);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "core/log.h"
 #include "data/chat/chat.h"
 #include "data/datasets/describe.h"
 #include "data/datasets/test_rows.h"
@@ -146,4 +147,33 @@ TEST_CASE("chat rows: without answer_only every token is a target, except by gen
       "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} {% else %}"
       "{% generation %}{{ m.content }}{% endgeneration %} {% endif %}{% endfor %}";
   CHECK(shown(talk(), {.answer_only = false}, blocks) == shown(talk(), {}, blocks));
+}
+
+TEST_CASE("chat rows: reasoning that the template never writes is warned of, once for a template") {
+  std::vector<std::string> texts;
+  set_log_listener([&](LogLevel, const std::string& text) { texts.push_back(text); });
+  const auto warned = [&](const std::string& name, const std::string& source, const Chat& chat) {
+    texts.clear();
+    for (int i = 0; i < 2; ++i) chat_row("r", chat, ChatTemplate(name, source), sample_tokenizer());
+    return texts;
+  };
+  const std::string silent =
+      "{% for m in messages %}thinking reasoning {{ m.role }}: {{ m.content }}\n{% endfor %}";
+  const Chat plain{.messages = {said("user", "a"), said("assistant", "b")}};
+  CHECK(warned("silent", silent, plain).empty());
+  CHECK(
+      warned("silent", silent, talk()) ==
+      std::vector<std::string>{
+          "silent: the template never writes reasoning, and rows have some, first row 'r', messages[1]: the "
+          "model does not see this reasoning"});
+  CHECK(warned("turns", turns, talk()).empty());
+  // Templates that name the key have their reasons, as those that drop the reasoning of earlier turns.
+  CHECK(warned("never", "{% for m in messages %}{{ m.content }}{{ m['thinking'] if false }}\n{% endfor %}",
+               talk())
+            .empty());
+  // One that does not name the key.
+  CHECK(warned("all keys",
+               "{% for m in messages %}{% for k, v in m.items() %}{{ v }}{% endfor %}{% endfor %}", talk())
+            .empty());
+  set_log_listener({});
 }
