@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "data/json/test_dir.h"
+#include "tests/support/occurrences.h"
 #include "tests/support/page.h"
 #include "train/report/html.h"
 #include "train/report/read_run.h"
@@ -358,5 +359,14 @@ TEST_CASE("report: predictions with their questions, right and wrong") {
             "wrong</td><td class=\"text\">Which last?</td><td class=\"text\">green &amp; red</td><td "
             "class=\"text\">blue<"));
   fs::remove(dir / "said.json");
-  CHECK(has(page_of({dir / "a"}), "said.json"));
+  const std::string gone = page_of({dir / "a"});
+  CHECK(has(gone, "said.json"));
+  CHECK(occurrences(gone, "the working directory") == 1);
+  write_checkpoint(
+      dir / "a", 0,
+      cat("dataset: {_target_: squad, dataset_name: gone.json}\nvalidation_dataset: {_target_: squad, "
+          "dataset_name: gone.json}\nevaluation: {squad_metrics: true, predictions_path: ",
+          (dir / "said.json").string(), "}\n"));
+  spit(dir / "said.json", "{}");
+  CHECK(occurrences(page_of({dir / "a"}), "the working directory") == 1);
 }

@@ -59,8 +59,10 @@ std::vector<Predictions> read_predictions(const Recipe& recipe, std::vector<std:
       all.push_back(read_set(name, section, file));
       all.back().file = message_for_file(all.back().file, recipe.interpolated);  // pages are sent to others
     } catch (const Error& e) {
-      absent.push_back(cat(message_for_file(e.what(), recipe.interpolated),
-                           " (paths of the recipe begin at the working directory)"));
+      std::string why = message_for_file(e.what(), recipe.interpolated);
+      if (why.find("working directory") == why.npos)
+        why += " (relative paths of a recipe start from the working directory)";
+      absent.push_back(std::move(why));
     }
   }
   if (all.empty() && absent.empty()) absent.emplace_back("no validation set has questions");
