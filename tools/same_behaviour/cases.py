@@ -1,6 +1,7 @@
-"""What compare looks at: each case has a part, a name, and a function that measures one program in an empty folder.
+"""What compare looks at: a case has a part, a name, and a function that measures one program in an empty folder.
 
-A measure is a dictionary: name of an item to its text. Two programs behave alike where all items have the same text.
+A measure is a dictionary: name of an item to its text. Two programs behave alike where all items have the same
+text.
 """
 
 import json
@@ -21,7 +22,7 @@ class Case:
 
 
 def merged(value, changes):
-    """A recipe with changes: {"optimizer": {"lr": 0}} changes one key of a section, and None removes a key."""
+    """A recipe with changes: {"optimizer": {"lr": 0}} changes a key of a section, and None removes a key."""
     result = dict(value)
     for key, change in changes.items():
         inside = isinstance(change, dict) and isinstance(result.get(key), dict)
@@ -31,7 +32,7 @@ def merged(value, changes):
     return result
 
 
-# ---------------------------------------------------------------------------------------------------------------------- recipes
+# ---------------------------------------------------------------------------------------------------- recipes
 
 FRESH = {"_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_config",
          "config": {"pretrained_model_name_or_path": "model"}, "torch_dtype": "f32"}
@@ -101,7 +102,7 @@ MORE_LAYOUTS = {
     "16: all": (16, pipeline(tp_size=2, cp_size=2, ep_size=4, sequence_parallel=True)),
 }
 
-# ---------------------------------------------------------------------------------------------------------- plan, inspect, grid
+# ---------------------------------------------------------------------------------------- plan, inspect, grid
 
 # Name of a recipe to the name of its model (CONFIGS) and its changes.
 PLANNED = {
@@ -242,7 +243,7 @@ def grid_cases():
                    printed(["plan", "--schedule", schedule, "--pp", pp, "--microbatches", microbatches]))
 
 
-# ---------------------------------------------------------------------------------------------------------------- stored models
+# ---------------------------------------------------------------------------------------------- stored models
 
 def stored_model(prepare):
     """Everything that reads or writes the weights of a model without training."""
@@ -283,7 +284,7 @@ def stored_cases():
                    stored_model(golden_weights("all_four", lambda folder, scheme=scheme: quantize(folder, scheme))))
 
 
-# --------------------------------------------------------------------------------------------------------------------- training
+# --------------------------------------------------------------------------------------------------- training
 
 def lasting(text):
     """Without the lines of a log that tell of times, or that come once in a while."""
@@ -360,7 +361,8 @@ def train_cases():
 
 
 def counted(changes, ranks, layout):
-    """Calls and bytes of each operation of each group, from a profile of all steps: between them lie validation and saving."""
+    """Calls and bytes of each operation of each group, from a profile of all steps. Between steps lie validation
+    and saving."""
     def measure(program, folder):
         write_config(folder / "model", "mixed")
         write_json(folder / "recipe.yaml", merged(merged(RECIPE, changes), layout))
@@ -391,7 +393,7 @@ def comm_cases():
     yield Case("comm", "frozen, tp", counted(FROZEN, *LAYOUTS["tp, sequence parallel"]))
 
 
-# --------------------------------------------------------------------------------------------------------------------- mistakes
+# --------------------------------------------------------------------------------------------------- mistakes
 
 def refused(words, prepare=golden_weights("train20"), changes=ON_GOLDEN, ranks=None):
     """A command that ends with an error, in a folder with a model and a recipe."""

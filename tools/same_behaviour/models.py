@@ -1,4 +1,4 @@
-"""Small models of every kind, for the cases of cases.py: config.json files, and weights that are not made by the program."""
+"""Small models of every kind, for the cases of cases.py: config.json, and weights that the program has not made."""
 
 import json
 import shutil
@@ -131,8 +131,8 @@ def codes(count, mask):
 
 
 def quantize(folder, scheme):
-    """The weights of routed experts, in_proj and q_proj become FP8 with a scale for each tensor, or NVFP4. Their values are
-    new ones: nothing is rounded here."""
+    """The weights of routed experts, in_proj and q_proj become FP8 with a scale for each tensor, or NVFP4. Their
+    values are new ones: nothing is rounded here."""
     def edit(tensors):
         for name, (_, shape, _) in list(tensors.items()):
             if not name.endswith(".weight") or not any(part in name for part in (".experts.", "in_proj", "q_proj")):

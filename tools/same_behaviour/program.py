@@ -17,10 +17,12 @@ LOG_FIELDS = ("version", "timestamp", "tps", "tps_per_gpu", "mem", "positions_pe
               "communication_waiting_seconds", "seconds", "process", "bytes")
 # Files of a checkpoint or a run of which only the fields that are not named here are compared, as JSON.
 JSON_FIELDS = {"state.json": ("origin",), "checksums.json": ("state.json", "config.yaml")}
-# Texts in what is printed and in logs, and what stands for them. They depend on clocks: the speed in the line about the end of a
-# run. On the version of the build, which is replaced too: where inspect lists the files of a checkpoint, the size of state.json and
-# the sum of all sizes. On what the process holds already: memory for libraries, and the sum with it. On chance: which of several
-# ranks speaks of a mistake that all of them have found.
+# Texts in what is printed and in logs, and what stands for them. They depend
+#  - on clocks: the speed in the line about the end of a run,
+#  - on the version of the build, which is replaced too: in inspect's list of the files of a checkpoint, the size
+#    of state.json and the sum of all sizes,
+#  - on what the process holds already: memory for libraries, and the sum with it,
+#  - on chance: which of several ranks speaks of a mistake that all of them have found.
 REPLACED = [(r"in [0-9hms. ]+, [0-9.k]+ tokens/s", "in TIME"), (r" *[0-9.]+ k?B  state\.json", "SIZE  state.json"),
             (r"(files +\d+), [0-9.]+ .?B", r"\1, SIZE"), (r'\{"name":"state\.json","bytes":\d+\}', '"state.json"'),
             (r"needs about [0-9.]+ .?B of memory", "needs about SIZE of memory"),
@@ -98,7 +100,7 @@ def log_lines(path):
 
 
 def contents(program, folder, top):
-    """Every file below `top`, by its path in `folder`: the lines of a log, the text of JSON and YAML, or a checksum."""
+    """Every file below `top` by its path in `folder`: the lines of a log, the text of JSON or YAML, a checksum."""
     files = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(folder))
